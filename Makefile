@@ -56,7 +56,7 @@ $(VENV)/.test: $(VENV)/.installed
 # torch first and pinned, so that nothing pulls another build of it.
 $(VENV)/.train: $(VENV)/.test
 	$(PIP) torch==2.13.0
-	$(PIP) --editable '.[test,train,cluster,track]'
+	$(PIP) --editable '.[test,train,track]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.installed

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from moescale.experiments.training.settings import RunSettings, settings_of
+from moescale.experiments.settings import RunSettings, settings_of
 
 SEQUENCE, BATCH, MICRO = 256, 4096, 2048
 WARM_UPS = 2  # steps of a round that are not counted
@@ -81,16 +81,12 @@ def settings_for(experts: int, steps: int, output: str) -> RunSettings:
 
 def ours(settings: RunSettings, steps: int) -> Seconds:
     """Seconds of the median step of this package's loop."""
-    torch: Any = import_module("torch")
-    parallel: Any = import_module("moescale.experiments.training.parallel")
-    trainer: Any = import_module("moescale.experiments.training.trainer")
-    layout = parallel.Layout(parallel=settings.parallel, device=torch.device("cpu"))
-    run = trainer.Run(settings, Corpus(), layout, _silent)
-    (leg,) = run.legs
+    trainer: Any = import_module("moescale.experiments.train")
+    run = trainer.Run(settings, Corpus(), _silent)
     times: list[Seconds] = []
     for _ in range(steps):
         start = now()
-        run._step(leg)
+        run._step()
         times.append(now() - start)
     return np.median(times[WARM_UPS:], axis=0)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from moescale.errors import MoescaleError
 
-STUB_ENGINE = Path(__file__).with_name("stub_engine.py")
+STUB_VLLM = Path(__file__).with_name("stub_vllm.py")
 STUB_TRAINING = Path(__file__).with_name("stub_training.py")
 SETTINGS: dict[str, Any] = {
     "data": {"corpus": "corpus"},
@@ -20,26 +20,29 @@ SETTINGS: dict[str, Any] = {
 
 
 def profile() -> None:
-    from moescale.experiments.profiling.grid import Grid, model_of_size
-    from moescale.experiments.profiling.run import Engine, Repeats, profile
+    from moescale.experiments.profile import profile
+    from moescale.experiments.profile_grid import grid_of
 
-    grid = Grid(
-        gpu="h100-sxm", models=[model_of_size(1e6, 1, gpus=1, kv_heads=None)], batches=(1, 2), prompt_tokens=(128,),
-        gpus=(1,), engine="torch", dtype="bfloat16",
-    )  # fmt: skip
+    models = [{"n_params": "1M"}]
+    table = {"gpu": "h100-sxm", "batch": [1, 2], "prompt_tokens": 128, "models": models}
     with told():
-        engine = Engine(file=STUB_ENGINE, log="log.txt")
-        profile(grid, "latency.csv", engine=engine, repeats=Repeats(rounds=1, least=1, most=1))
+        vllm = (sys.executable, "-S", str(STUB_VLLM))
+        profile(
+            grid_of(table, where="grid", folder=Path()), "latency.csv", vllm=vllm, rounds=1, repeats=1, log="log.txt"
+        )
 
 
 def sweep() -> None:
-    from moescale.experiments.sweeps.driver import Drive
-    from moescale.experiments.sweeps.sweep import expand
+    from moescale.experiments.sweep import drive
+    from moescale.experiments.sweep_file import expand
 
     with told():
-        done = Drive(
-            expand(SETTINGS), command=lambda file: [sys.executable, "-S", str(STUB_TRAINING), str(file)], poll_s=0.01
-        ).run()
+        done = drive(
+            expand(SETTINGS),
+            command=lambda file: [sys.executable, "-S", str(STUB_TRAINING), str(file)],
+            poll_s=0.01,
+            jobs=2,
+        )
         if done.failed or done.left:
             raise MoescaleError(f"failed: {done.failed}")
 
@@ -53,7 +56,7 @@ def rows() -> None:
 
 
 def corpus() -> None:
-    from moescale.experiments.data.pack import pack
+    from moescale.experiments.pack import pack
 
     with told():
         pack(["text.jsonl"], "corpus", tokenizer="bytes", validation=0.2)
@@ -88,18 +91,14 @@ class told:  # noqa: N801  # a context manager
 
 
 def slow_profile() -> None:
-    import shutil
-
     from moescale.cli import main
-    from moescale.experiments.profiling import run
+    from moescale.experiments import profile as profiling
 
-    engines = Path("engines")
-    engines.mkdir()
-    shutil.copy(run.HERE / "worker.py", engines)
-    (engines / "torch_engine.py").write_text(
-        STUB_ENGINE.read_text().replace('stub.get("pause", 0.0)', "0.2 if batch == 1 else 60")
-    )
-    run.HERE = engines.absolute()
+    slow = Path("slow_vllm.py").absolute()
+    pause = "time.sleep(0.2) if batch == 1 else (open('slow', 'w').close(), time.sleep(60))"
+    slow.write_text(STUB_VLLM.read_text().replace('time.sleep(stub.get("pause", 0.0))', pause))
+    measure = profiling.profile
+    profiling.profile = lambda *given, **named: measure(*given, **{**named, "vllm": (sys.executable, "-S", str(slow))})
     main(["profile", "--n-params", "1M", "--gpu", "h100-sxm", "--batch", "1,2", "--prompt", "64", "-o", "latency.csv"])
 
 
@@ -107,7 +106,7 @@ def slow_sweep() -> None:
     import tomli_w
 
     from moescale.cli import main
-    from moescale.experiments.sweeps import driver
+    from moescale.experiments import sweep as driver
 
     Path("sweep.toml").write_text(tomli_w.dumps(SETTINGS))
     Path("sweep").mkdir()
@@ -121,7 +120,7 @@ def slow_pack() -> None:
     import time
 
     from moescale.cli import main
-    from moescale.experiments.data import pack as data
+    from moescale.experiments import pack as data
 
     class SlowWriter(data.megatron.IndexedWriter):
         def finish(self) -> None:

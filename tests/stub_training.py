@@ -23,6 +23,36 @@ from typing import Any
 STEPS = 20
 
 
+GRID: dict[str, Any] = {"shapes": [[64, 2], [128, 2]], "experts": [1, 4], "tokens": ["1M"]}
+
+
+def document(**tables: Any) -> dict[str, Any]:
+    """A sweep's tables."""
+    training = {"sequence_tokens": 64, "batch_tokens": 1024}
+    return {"data": {"corpus": "corpus"}, "training": training, "grid": GRID, **tables}
+
+
+def made(folder: Path, **tables: Any) -> Any:
+    """A sweep in a folder, with what the stub must know of it."""
+    from moescale.experiments.sweep_file import expand
+
+    return know(expand(document(table=str(folder / "runs.csv"), folder=str(folder / "sweep"), **tables)))
+
+
+def know(sweep: Any) -> Any:
+    names = ("n_params_dense", "n_params_active", "n_params_total", "training_flops")
+    found = {
+        run.name: {"sha256": run.settings.sha256, **{name: getattr(run, name) for name in names}} for run in sweep.runs
+    }
+    if sweep.folder.parent.is_dir():
+        (sweep.folder.parent / "facts.json").write_text(json.dumps(found))
+    return sweep
+
+
+def command(file: Path) -> list[str]:
+    return [sys.executable, "-S", __file__, str(file)]
+
+
 def main(run_file: Path) -> int:
     settings = tomllib.loads(run_file.read_text(encoding="utf-8"))
     name: str = settings["name"]
@@ -45,7 +75,7 @@ def main(run_file: Path) -> int:
     if result.exists():
         return 0
     state = json.loads(checkpoint.read_text()) if checkpoint.exists() else {"step": 0, "loss": 10.0}
-    tokens: list[int] = settings["training"]["tokens"]
+    tokens: list[int] = [settings["training"]["tokens"]]
     while state["step"] < STEPS:
         step = state["step"] + 1
         state = {
@@ -64,11 +94,11 @@ def main(run_file: Path) -> int:
     diverged = bool(faults.get("diverge"))
     rows = [
         {
-            "name": name if len(tokens) == 1 else f"{name}-{count}",
+            "name": name,
             **{key: found[key] for key in ("n_params_dense", "n_params_active", "n_params_total")},
             "n_experts": settings["model"]["experts"], "tokens": count,
             "loss": math.nan if diverged else state["loss"] - math.log(count) / 100,
-            "trunk": name, "seed": settings["seed"], "training_flops": found["training_flops"], "seconds": 10.0,
+            "seed": settings["seed"], "training_flops": found["training_flops"], "seconds": 10.0,
             "mfu": "", "diverged": diverged, "diverged_why": "loss is not a number" if diverged else "",
             "settings_sha256": found["sha256"],
         }

@@ -23,9 +23,8 @@ from moescale.errors import (
     nearest_names,
     unknown_name,
 )
-from moescale.experiments.data.corpus import read_description
+from moescale.experiments.corpus import read_description
 from moescale.experiments.run_table import read_result
-from moescale.experiments.training.folder import settings_in
 from moescale.io.files import opened_to_append
 from moescale.models.hf_config import from_config
 from moescale.runs.importers import import_runs
@@ -85,7 +84,7 @@ def trainer(folder: Path) -> object:
     return import_runs("trainer", folder / "trainer_state.json")
 
 
-@pytest.mark.parametrize("read", [from_config, settings_in, read_result, read_description, trainer])
+@pytest.mark.parametrize("read", [from_config, read_result, read_description, trainer])
 def test_a_file_that_cannot_be_read_is_not_told_as_one_of_bad_content(
     read: Callable[[Any], object], tmp_path: Path
 ) -> None:

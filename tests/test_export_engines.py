@@ -26,7 +26,6 @@ from typing import Any
 import pytest
 
 from moescale import catalogue
-from moescale.experiments.profiling.setup import default_folder, python_of
 from moescale.export.launch import Export, export_model
 from moescale.hardware.gpus import find_gpu
 from moescale.models.rounding import Buildable
@@ -360,7 +359,7 @@ def test_transformers_builds_the_model(shape: Buildable, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["experts", "dense", "fine-grained", "deepseek"])
 def test_vllm_serves_the_configuration_with_dummy_weights(name: str, tmp_path: Path) -> None:
-    python = os.environ.get("MOESCALE_VLLM_PYTHON") or str(python_of(default_folder("vllm")))
+    python = os.environ.get("MOESCALE_VLLM_PYTHON", "")
     if not Path(python).exists():
         pytest.skip("no vLLM: make it with `moescale profile --setup vllm`, or set MOESCALE_VLLM_PYTHON")
     export("hf", SHAPES[name], tmp_path)

@@ -29,8 +29,8 @@ import pytest
 import failing_cases
 from command_line import ROOT, RUNS, run
 from moescale.errors import InputError, UnwrittenError
+from moescale.experiments.jobs import LOST, execute
 from moescale.experiments.run_table import add_rows
-from moescale.experiments.sweeps.executors import LOST, execute
 from moescale.io.files import append_line, check_folder, check_target, make_folder, opened_to_append, write_atomically
 from moescale.io.locks import lock_beside, locked
 
@@ -77,7 +77,7 @@ def with_law(folder: Path) -> None:
 
 
 def with_facts(folder: Path) -> None:
-    from moescale.experiments.sweeps.sweep import expand
+    from moescale.experiments.sweep_file import expand
 
     names = ("n_params_dense", "n_params_active", "n_params_total", "training_flops")
     found = {
@@ -404,8 +404,8 @@ def test_a_folder_that_is_only_read_is_found_out_before_the_work(public: Path) -
     ]
     loaded = (
         "moescale.reproduction.publish",
-        "moescale.experiments.profiling.run",
-        "moescale.experiments.sweeps.driver",
+        "moescale.experiments.profile",
+        "moescale.experiments.sweep",
         "moescale.latency.roofline",
     )
     case = {"folder": str(start), "work": str(public / "work"), "mode": "refused", "load": loaded,
@@ -495,6 +495,40 @@ def test_no_result_takes_the_place_of_what_it_is_made_from(tmp_path: Path, monke
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.parametrize("name", ["unfinished.json", "train.bin", "train.idx", "corpus.json", ".lock"])
+def test_a_pack_writes_through_no_link(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with_text(tmp_path)
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "corpus" / name).symlink_to("../precious")
+    found = run("pack", "text.jsonl", "--tokenizer", "bytes", "--validation", "0", "-o", "corpus")
+    assert found.code == (0 if name == "unfinished.json" else 2), found.err
+    assert "Traceback" not in found.err
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+@pytest.mark.parametrize("suffix", ["toml", "log", "lock"])
+def test_a_sweep_writes_through_no_link(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from moescale.experiments.sweep import drive
+    from moescale.experiments.sweep_file import expand
+
+    monkeypatch.chdir(tmp_path)
+    with_facts(tmp_path)
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "precious").write_text("precious")
+    sweep = expand(failing_cases.SETTINGS)
+    {"toml": sweep.runs[0].beside("toml"), "log": sweep.runs[0].beside("log"), "lock": sweep.runs[0].lock}[
+        suffix
+    ].symlink_to("../precious")
+    command = [sys.executable, "-S", str(failing_cases.STUB_TRAINING)]
+    refused = pytest.raises(InputError, match="lock") if suffix == "lock" else contextlib.nullcontext()
+    with refused:
+        done = drive(sweep, command=lambda file: [*command, str(file)], poll_s=0.01)
+        assert len(done.failed) == (suffix != "toml")
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
 def test_rows_that_someone_adds_during_a_profile_stay(tmp_path: Path) -> None:
     from test_profiling import grid, measure, rows_of
 
@@ -503,7 +537,7 @@ def test_rows_that_someone_adds_during_a_profile_stay(tmp_path: Path) -> None:
     def add_by_hand(_: str) -> None:
         text = table.read_text()
         if "by-hand" not in text:
-            table.write_text(text + text.splitlines()[-1].replace(wanted.gpu, "by-hand") + "\n")
+            table.write_text(text + text.splitlines()[-1].replace(wanted.grid.gpu, "by-hand") + "\n")
 
     wanted = grid()
     assert measure(table, wanted, report=add_by_hand).measured == wanted.size
@@ -571,7 +605,6 @@ def test_rows_of_killed_and_living_writers_come_once(tmp_path: Path) -> None:
     assert len(names) == len(set(names))
     expected = {f"m{n}" for n in range(told + 1)} | {f"l{n}" for n in range(60)} | {"last"}
     assert expected <= set(names) <= expected | {f"m{told + 1}"}  # the last one may have been written and not told
-    assert not lock_beside(table).exists()
 
 
 def test_a_torn_last_line_is_ended_before_the_next(tmp_path: Path) -> None:
@@ -679,7 +712,7 @@ def test_a_signal_ends_what_a_command_started_and_the_command_goes_on(
     with_facts(tmp_path)
     code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import failing_cases; failing_cases.slow_{command}()"
     ready = {
-        "profile": (tmp_path / "latency.csv").exists,
+        "profile": (tmp_path / "slow").exists,
         "sweep": (tmp_path / "sweep" / "e1-64x2-1m" / "progress.jsonl").exists,
         "pack": (tmp_path / "corpus" / "train.idx").exists,
     }[command]
@@ -727,7 +760,7 @@ def test_sigterm_ends_the_page_and_its_fits(tmp_path: Path) -> None:
 
 
 def job_code(child: str) -> str:
-    return f"import sys; from moescale.experiments.sweeps.executors import execute; sys.exit(execute([sys.executable, '-c', {child!r}], 'log', 'lock', 'stop') + 100)"
+    return f"import sys; from moescale.experiments.jobs import execute; sys.exit(execute([sys.executable, '-c', {child!r}], 'log', 'lock', 'stop') + 100)"
 
 
 def test_a_job_ends_when_it_is_told_by_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -778,7 +811,7 @@ def test_a_run_on_a_small_disk_goes_on_when_there_is_room(tmp_path: Path) -> Non
     pytest.importorskip("transformers", reason="needs transformers")
     import tomli_w
 
-    from moescale.experiments.data.pack import pack
+    from moescale.experiments.pack import pack
 
     mounted = "mount -t tmpfs -o size={} tmpfs disk"
     (tmp_path / "disk").mkdir()
@@ -809,7 +842,7 @@ def test_a_run_on_a_small_disk_goes_on_when_there_is_room(tmp_path: Path) -> Non
     assert "a checkpoint and the model take" in done.stderr
     assert "max_epochs" in done.stderr
     assert "the disk is full" in done.stderr
-    assert "resumed step-0-2" in done.stderr
+    assert "resumed step-2" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -819,10 +852,10 @@ def process_of(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.engine
 def test_a_job_of_submitit_ends_though_signals_are_lost(tmp_path: Path) -> None:
-    submitit = pytest.importorskip("submitit", reason="needs submitit: pip install '.[cluster]'")
-    from moescale.experiments.sweeps.executors import Submitit
+    submitit = pytest.importorskip("submitit", reason="needs submitit: pip install '.[train]'")
+    from moescale.experiments.jobs import Jobs
 
-    place = Submitit({"cluster": "local", "timeout_min": 5}, tmp_path / "submitit")
+    place = Jobs("local", {}, tmp_path / "submitit")
     child = f"import os, time, pathlib; pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid())); time.sleep(600)"
     command = [sys.executable, "-c", child]
     job: Any = place.start(command, log=tmp_path / "log", lock=tmp_path / "lock")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import struct
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,8 +13,6 @@ from typing import Any
 import pytest
 
 from moescale.errors import InputError
-from moescale.experiments.training import tracking
-from moescale.experiments.training.settings import TrackingSettings
 from moescale.runs.importers import import_runs
 from tracker_files import CONFIG, HISTORY, hparams, mlflow_store, wandb_file, wandb_records, write_events
 
@@ -45,64 +42,6 @@ LIBRARIES = {"mlflow": "mlflow", "tensorboard": "torch", "wandb": "wandb", "trai
 
 def need(target: str) -> Any:
     return pytest.importorskip(LIBRARIES[target], reason=f"needs {LIBRARIES[target]} (pip install '.[track]')")
-
-
-def begin(folder: Path, *targets: str, name: str = "e4-6m") -> tracking.Tracker:
-    settings = TrackingSettings(to=targets, offline=True, project="ladder")
-    return tracking.start(settings, name, OF_RUN, folder)
-
-
-def log(tracker: tracking.Tracker, first: int, last: int, loss: float) -> None:
-    for step in range(first, last + 1):
-        tracker.log(step, {"train/loss": loss, "train/lr": 0.001 * step})
-    tracker.log(last, {"validation/loss": loss - 0.5})
-
-
-@pytest.mark.parametrize("target", tracking.TARGETS)
-def test_an_interrupted_run_goes_on_as_the_same_and_is_read_back_as_its_row(target: str, tmp_path: Path) -> None:
-    need(target)
-    run = tmp_path / "e4-6m"
-    before = begin(run, target)
-    log(before, 1, 13, 9.0)
-    before.close()  # beyond the checkpoint at 10
-    with pytest.raises(InputError, match=r"not finished|no loss|no tokens"):
-        import_runs(target, tmp_path)
-    after = begin(run, target)
-    log(after, 11, 20, 4.0)
-    after.finish(ROW)
-    after.close()
-    found = import_runs(target, tmp_path)
-    assert (found.n_found, found.left_out, found.warnings) == (1, (), ())
-    row = {name: values.tolist()[0] for name, values in found.columns.items()}
-    assert {key: row.get(key) for key in ROW if key != "mfu"} == {key: v for key, v in ROW.items() if key != "mfu"}
-    curve = "learning_rate" if target == "trainer" else "train/lr"
-    assert row[curve] == pytest.approx(0.02)
-
-
-def test_several_trackers_at_once_and_a_diverged_run(tmp_path: Path) -> None:
-    targets = [target for target in ("tensorboard", "wandb", "trainer") if need(target)]
-    tracker = begin(tmp_path, *targets)
-    tracker.log(1, {"train/loss": math.nan})
-    tracker.finish({**ROW, "loss": math.nan, "diverged": True, "diverged_why": "loss is not a number"})
-    tracker.close()
-    for target in targets:
-        row = {name: values.tolist()[0] for name, values in import_runs(target, tmp_path).columns.items()}
-        assert (row["diverged"], row["tokens"], row["diverged_why"]) == (True, ROW["tokens"], "loss is not a number")
-        assert math.isnan(row["loss"])
-
-
-def test_a_tracker_that_fails_is_dropped_with_one_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tracker = begin(tmp_path, "trainer")
-    tracker.log(1, {"train/loss": 3.0})
-    state = tmp_path / "tracking" / "trainer_state.json"
-    state.unlink()
-    state.mkdir()
-    tracker.finish(ROW)
-    tracker.finish(ROW)
-    assert capsys.readouterr().err.count("trainer receives no more events") == 2
-    tracker.log(2, {"train/loss": 3.0})
-    tracker.close()
-    assert "not told" not in capsys.readouterr().err
 
 
 def test_torchs_writer_with_hparams_and_doubles(tmp_path: Path) -> None:
@@ -268,16 +207,6 @@ def test_a_server_is_read_through_mlflow_and_one_that_is_gone_is_told(monkeypatc
     assert (row["name"], row["n_experts"], row["loss"], row["tokens"]) == ("served", 8, 3.0, 20_000)
     with pytest.raises(InputError, match="cannot be read"):
         import_runs("mlflow", uri)
-
-
-def test_an_unreachable_tracker_is_told_before_the_training_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    need("mlflow")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    settings = TrackingSettings(to=("mlflow",), uri="http://127.0.0.1:9")
-    with pytest.raises(InputError, match="mlflow cannot be started"):
-        tracking.start(settings, "a", {}, tmp_path)
 
 
 @pytest.mark.parametrize("experts", [1, 4])

@@ -188,7 +188,7 @@ def test_tests_run_from_the_sdist(built: tuple[Path, Path], tmp_path: Path) -> N
         "tests/test_importers.py::test_a_table_that_fit_reads_stays_as_it_is",
         "tests/test_snapshot.py::test_answers_are_stored_for_these_questions_alone",
         "tests/test_hostile_readers.py::test_an_input_is_made_of_seed_reader_and_number_alone",
-        "tests/test_gpu_benchmark.py::test_the_papers_models_have_the_papers_parameters",
+        "tests/test_training_benchmark.py::test_it_measures_the_papers_shapes_with_1_to_64_experts",
         "tests/reference/test_published_shapes.py",
         "tests/test_packaging.py::test_relative_links_of_the_readme_become_absolute_or_text",
     )
@@ -257,7 +257,7 @@ main(sys.argv[1:])
         ("pack text.txt --tokenizer bytes --validation 0 -o corpus", 0, "training tokens"),
         ("sweep sweep.toml --dry-run", 0, "FLOPs"),
         ("train run.toml --dry-run", 0, "batch_tokens"),
-        ("sweep sweep.toml", 2, "a sweep needs file locks and process groups, which this system"),
+        ("sweep sweep.toml", 2, "a sweep needs process groups"),
     ],
     ids=lambda value: value.split()[0] if isinstance(value, str) else None,
 )
@@ -281,7 +281,7 @@ def test_a_system_without_posix_modules_answers(command: str, code: int, told: s
     assert told in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     if code:
-        assert len(done.stderr.splitlines()) == 1
+        assert done.stderr.splitlines()[-1].startswith("moescale: ")  # filelock warns of the missing module before
 
 
 # Stands for the interpreter of the version in the file beside it: answers as that, makes environments as `venv` does (one

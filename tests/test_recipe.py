@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moescale.errors import InputError, UnknownNameError
-from moescale.experiments.training.schedule import warmup_stable_decay
+from moescale.experiments.schedule import warmup_stable_decay
 from moescale.models.recipe import SCHEDULES, Recipe, paper_peak_lr, recipe_for, rules, stated_batch, whole_batch
 
 sizes, lengths = st.floats(1e6, 1e12), st.floats(1e7, 1e14)

@@ -12,9 +12,9 @@ import pytest
 
 from moescale.bounds import Bound
 from moescale.errors import BoundError, InputError, UnknownNameError
-from moescale.experiments.profiling.grid import read_grid
-from moescale.experiments.sweeps.sweep import read_sweep
-from moescale.experiments.training.settings import read_settings
+from moescale.experiments.profile_grid import read_grid
+from moescale.experiments.settings import read_settings
+from moescale.experiments.sweep_file import read_sweep
 from moescale.hardware.gpus import read_gpu
 from moescale.io.schema import QUANTITY, SETTINGS_LIMIT_BYTES, Quantity, QuantityCount, settings
 from moescale.runs.importers import read_mapping

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from moescale.experiments.training.settings import estimate
+from moescale.experiments.settings import estimate
 from script_modules import load_script
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "gpu" / "training.py"

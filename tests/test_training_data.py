@@ -26,10 +26,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moescale.errors import InputError
-from moescale.experiments.data.pack import Corpus, open_corpus, pack, verify
-from moescale.experiments.data.shuffle import permuted
-from moescale.experiments.data.sources import find_sources
-from moescale.experiments.data.tokens import byte_tokenizer
+from moescale.experiments.corpus import Corpus, open_corpus, permuted, verify
+from moescale.experiments.pack import pack
+from moescale.experiments.sources import find_sources
+from moescale.experiments.tokens import byte_tokenizer
 
 ROOT = Path(__file__).parents[1]
 EOS = 256
@@ -275,7 +275,7 @@ def test_patterns_leave_files_out(tmp_path: Path) -> None:
         (tmp_path / name).write_text(name)
     found = find_sources([tmp_path], exclude=["site-packages", "*_test.py"])
     assert [Path(source.name).name for source in found] == ["a.py", "c.py"]
-    with pytest.raises(InputError, match="every file is excluded"):
+    with pytest.raises(InputError, match="no file is left"):
         find_sources([tmp_path], exclude=["*.py"])
 
 
@@ -289,7 +289,7 @@ def test_the_corpus_is_no_source_of_itself(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from moescale.experiments.data import pack as data
+from moescale.experiments import pack as data
 left = int(sys.argv[3])
 class Writer(data.megatron.IndexedWriter):
     def add(self, document):
@@ -373,12 +373,12 @@ def refused(sources: Sequence[str | Path], tmp_path: Path, **options: object) ->
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     write_lines(tmp_path / "web.jsonl", ["a"])
     assert "nearest: web.jsonl" in refused([tmp_path / "webs.jsonl"], tmp_path)
-    assert "no file matches" in refused([tmp_path / "*.parquet"], tmp_path)
+    assert "no such file or folder" in refused([tmp_path / "*.parquet"], tmp_path)
     assert "no source is given" in refused([], tmp_path)
     assert "hf:cerebras/SlimPajama-627B" in refused(["cerebras/SlimPajama-627B"], tmp_path)
     assert "nearest: split" in refused(["hf:cerebras/SlimPajama-627B?splits=train"], tmp_path)
     (tmp_path / "empty").mkdir()
-    assert "known: .jsonl" in refused([tmp_path / "empty"], tmp_path)
+    assert "no file is left" in refused([tmp_path / "empty"], tmp_path)
     assert "no tokenizer is given" in refused([tmp_path / "web.jsonl"], tmp_path, tokenizer=None)
     assert "no such file" in refused([tmp_path / "web.jsonl"], tmp_path, tokenizer=tmp_path / "t.json")
     assert "leave it out" in refused([tmp_path / "web.jsonl"], tmp_path, vocab_size=300)
@@ -421,7 +421,7 @@ def test_missing_fields_and_bad_content_have_a_place(tmp_path: Path) -> None:
     for content, words in (
         ('{"text": "a"}\n\n{"text": \n', "line 3: is not JSON"),
         ('{"text": 3}', "line 1: holds a int"),
-        ("[1]", "line 1: is a list"),
+        ("[1]", "line 1, element 1: holds a int"),
         ('{"text": "a"}\n{"text": "\\ud800"}', "line 2: holds a lone surrogate"),
     ):
         path.write_text(content)
@@ -469,12 +469,12 @@ def test_a_finished_corpus_is_of_one_request(tmp_path: Path) -> None:
         return str(caught.value)
 
     corpus = pack([source], tmp_path / "out", tokenizer="bytes", validation=0)
-    assert "with another tokenizer (SHA-256" in again(tokenizer=other)
-    assert "with seed = 0, not 1" in again(seed=1)
+    assert "with other tokenizer_sha256" in again(tokenizer=other)
+    assert "with other seed: 0, not 1" in again(seed=1)
     more = write_lines(tmp_path / "b.jsonl", ["b"])
-    assert f"from other sources ({more.as_posix()})" in again([source, more])
+    assert f"with other sources: {more.as_posix()}" in again([source, more])
     write_lines(source, some_texts(21))
-    assert "from other sources" in again()
+    assert "with other sources" in again()
     assert open_corpus(tmp_path / "out") == corpus
 
 

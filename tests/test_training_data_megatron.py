@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moescale.errors import InputError
-from moescale.experiments.data.megatron import common_end, documents, open_indexed, token_range
-from moescale.experiments.data.pack import pack
+from moescale.experiments.megatron import common_end, documents, open_indexed
+from moescale.experiments.pack import pack
 
 Documents = list[list[list[int]]]  # documents of sequences of tokens
 TYPES = {"<u1": 1, "<i2": 3, "<i4": 4, "<i8": 5, "<u2": 8}
@@ -54,8 +54,6 @@ def test_documents_are_read_as_written(
     for name in (str(prefix), f"{prefix}.bin", f"{prefix}.idx"):
         data = open_indexed(name)
         assert [found.tolist() for found in documents(data)] == wanted
-    tokens = [token for document in wanted for token in document]
-    assert token_range(data)[1] == max(tokens, default=-1)
     ends = {document[-1] for document in wanted if document}
     assert common_end(data) == (ends.pop() if len(ends) == 1 else None)
 
@@ -116,7 +114,7 @@ def test_large_vocabularies_take_four_bytes(tmp_path: Path) -> None:
 def test_tokens_without_an_end_need_one(tmp_path: Path) -> None:
     write_indexed(tmp_path / "a", [[[1, 2]], [[3, 4]]], "<i4", 4)
     source = f"megatron:{tmp_path / 'a'}"
-    with pytest.raises(InputError, match=r"do not all end with one token.*--eos"):
+    with pytest.raises(InputError, match=r"--eos: no token is known to end a document"):
         pack([source], tmp_path / "out", validation=0)
     with pytest.raises(InputError, match="not the number of a token"):
         pack([source], tmp_path / "out", validation=0, eos="</s>")
@@ -128,7 +126,7 @@ def test_tokens_without_an_end_need_one(tmp_path: Path) -> None:
 
 def test_what_the_format_cannot_say_is_refused(tmp_path: Path) -> None:
     write_indexed(tmp_path / "a", [[[2**31, EOS]]], "<i8", 5)
-    with pytest.raises(InputError, match=r"2,147,483,649 does not fit in Megatron's 32-bit tokens"):
+    with pytest.raises(InputError, match="holds token 2147483648"):
         pack([f"megatron:{tmp_path / 'a'}"], tmp_path / "out", validation=0)
     write_indexed(tmp_path / "b", [[[1, EOS]], [[2, EOS]]], "<u2", 8)
     index = bytearray((tmp_path / "b.idx").read_bytes())
@@ -151,7 +149,7 @@ def test_negative_tokens_and_floats_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds token -1"):
         pack([f"megatron:{tmp_path / 'a'}"], tmp_path / "out", validation=0)
     write_indexed(tmp_path / "b", [[[1, EOS]]], "<f4", 7)
-    with pytest.raises(InputError, match="type 7, which is no integer"):
+    with pytest.raises(InputError, match="numbers of type 7"):
         open_indexed(str(tmp_path / "b"))
     with pytest.raises(InputError, match="no such file"):
         open_indexed(str(tmp_path / "c"))

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from moescale.errors import InputError
-from moescale.experiments.data import sources
-from moescale.experiments.data.pack import pack
-from moescale.experiments.data.sources import documents, find_sources
+from moescale.experiments import sources
+from moescale.experiments.pack import pack
+from moescale.experiments.sources import documents, find_sources
 
 pytestmark = pytest.mark.engine
 TEXTS = ["one", "two\nlines", "größer ∑", "NA", "12", "  ", 'a "quoted", word', *(f"document {i}" for i in range(3000))]

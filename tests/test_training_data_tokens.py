@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from moescale.errors import InputError
-from moescale.experiments.data.pack import pack
-from moescale.experiments.data.tokens import byte_tokenizer, read_tokenizer, train_tokenizer
+from moescale.experiments.pack import pack
+from moescale.experiments.tokens import byte_tokenizer, read_tokenizer, train_tokenizer
 
 pytestmark = pytest.mark.engine
 TEXTS = [f"def f{number}(x):\n    return x + {number}  # größer ∑ <|endoftext|>\n" for number in range(400)]
@@ -87,7 +87,7 @@ def test_a_pack_trains_its_tokenizer_to_the_same_corpus(tmp_path: Path) -> None:
 def test_the_hubs_streaming_is_read_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     pytest.importorskip("datasets", reason="needs the extra train")
-    from moescale.experiments.data.sources import documents, find_sources
+    from moescale.experiments.sources import documents, find_sources
 
     data = tmp_path / "set" / "train.jsonl"
     data.parent.mkdir()

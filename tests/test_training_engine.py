@@ -1,4 +1,4 @@
-"""Training with torch: layouts, restarts, branches, routers, and what vLLM and transformers make of the weights."""
+"""Training with torch: processes, restarts, routers, and what vLLM and transformers make of the weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from moescale.cli import main
 from moescale.errors import InputError
-from moescale.experiments.training.settings import RunSettings, estimate, settings_of
+from moescale.experiments.settings import RunSettings, estimate, settings_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
 
@@ -50,7 +50,7 @@ PROMPT = [5, 17, 200, 31, 64, 90, 8, 120]
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """About 120,000 byte tokens of sentences that a small model can learn something about."""
-    pack: Any = importlib.import_module("moescale.experiments.data.pack").pack
+    pack: Any = importlib.import_module("moescale.experiments.pack").pack
     folder = tmp_path_factory.mktemp("data")
     draw = np.random.default_rng(0)
     for number in range(60):
@@ -79,7 +79,7 @@ def tables(corpus: Path, output: Path, **changes: Any) -> dict[str, Any]:
 
 
 def trained(settings: RunSettings, **options: Any) -> list[dict[str, Any]]:
-    run: Any = importlib.import_module("moescale.experiments.training.run")
+    run: Any = importlib.import_module("moescale.experiments.run")
     return run.train(settings, **options)
 
 
@@ -100,7 +100,7 @@ def test_a_row_says_what_was_trained(alone: tuple[Path, dict[str, Any]], corpus:
     assert row["tokens"] == 20 * 1024
     assert row["n_params_active"] == estimate(settings)["n_params_active"]
     assert row["settings_sha256"] == settings.sha256
-    assert (row["trunk"], row["diverged"], row["dead_experts"], row["token_drop"]) == ("alone", False, 0, 0.0)
+    assert (row["diverged"], row["dead_experts"], row["token_drop"]) == (False, 0, 0.0)
     assert row["loss"] < math.log(row["vocab_size"]) - 1  # it has learnt something
     assert 1 <= row["imbalance"] <= 4
     assert json.loads((folder / "result.json").read_text()) == {"rows": [row]}
@@ -112,7 +112,7 @@ def test_a_row_says_what_was_trained(alone: tuple[Path, dict[str, Any]], corpus:
 
 def test_the_loss_is_transformers_own_on_the_saved_model(alone: tuple[Path, dict[str, Any]], corpus: Path) -> None:
     folder, row = alone
-    opened: Any = importlib.import_module("moescale.experiments.data.pack").open_corpus(corpus)
+    opened: Any = importlib.import_module("moescale.experiments.corpus").open_corpus(corpus)
     held_out = opened.sequences("validation", 64, 0)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder / "model").eval()
     ids = torch.from_numpy(np.stack([held_out[i] for i in range(4096 // 64)]))
@@ -141,12 +141,12 @@ def test_the_same_settings_give_the_same_bits(alone: tuple[Path, dict[str, Any]]
     assert other["loss"] != row["loss"]
 
 
-def kill_in_the_middle(stated: dict[str, Any], tmp_path: Path, checkpoint: str = "step-0-[1-3]?") -> None:
+def kill_in_the_middle(stated: dict[str, Any], tmp_path: Path, checkpoint: str = "step-[1-3]?") -> None:
     """Start the run in a process of its own, and kill that once there is such a checkpoint: by default of 14 steps or more."""
     file, folder = tmp_path / "run.json", Path(stated["output"])
     file.write_text(json.dumps(stated))
     code = (
-        "import json, sys; from moescale.experiments.training.run import train; from moescale.experiments.training.settings import settings_of;"
+        "import json, sys; from moescale.experiments.run import train; from moescale.experiments.settings import settings_of;"
         "train(settings_of(json.load(open(sys.argv[1]))))"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(file)])
@@ -188,54 +188,6 @@ def test_a_killed_run_goes_on_to_the_same_bits(
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_a_trunk_that_was_killed_goes_on_from_where_it_was(corpus: Path, tmp_path: Path) -> None:
-    """Killed in the second piece of trunk, after the first branch."""
-    changes: dict[str, Any] = {
-        "training": {"schedule": "wsd", "tokens": [10 * 1024, 80 * 1024], "checkpoint_every_steps": 7}
-    }
-    rows = trained(settings_of(tables(corpus, tmp_path / "whole" / "wsd", **changes)))
-    stated = tables(corpus, tmp_path / "wsd", **changes)
-    kill_in_the_middle(stated, tmp_path, "step-2-[1-4]?")
-    events: list[Any] = []
-    again = trained(settings_of(stated), report=events.append)
-    assert events[0]["step"] >= 14  # not from the fork at step 8
-    assert [(row["name"], row["loss"], row["imbalance"]) for row in again] == [
-        (row["name"], row["loss"], row["imbalance"]) for row in rows
-    ]
-
-
-def test_a_killed_run_goes_on_in_another_layout(
-    longer: tuple[Path, dict[str, Any]], corpus: Path, tmp_path: Path
-) -> None:
-    """One process, killed; then two, through torchrun, which share its weights by FSDP."""
-    _, row = longer
-    stated = tables(corpus, tmp_path / "longer", **LONGER)
-    kill_in_the_middle(stated, tmp_path)
-    stated["parallel"] = {"processes": 2, "fsdp": 2, "device": "cpu"}
-    events: list[Any] = []
-    (resumed,) = trained(settings_of(stated), report=events.append)
-    assert events[0]["event"] == "resumed"
-    assert events[0]["step"] >= 14
-    assert resumed["processes"] == 2
-    assert resumed["loss"] == pytest.approx(row["loss"], abs=1e-3)
-    assert (tmp_path / "longer" / "model" / "model.safetensors").exists()
-
-
-def test_branches_are_the_runs_that_they_stand_for(corpus: Path, tmp_path: Path) -> None:
-    wsd: dict[str, Any] = {"schedule": "wsd", "tokens": [10 * 1024, 20 * 1024]}
-    short, long = trained(settings_of(tables(corpus, tmp_path / "both", training=wsd)))
-    assert [short["tokens"], long["tokens"]] == [10 * 1024, 20 * 1024]
-    assert (short["trunk"], long["trunk"], long["schedule"]) == ("both", "both", "wsd")
-    assert short["name"] != long["name"]
-    (single,) = trained(settings_of(tables(corpus, tmp_path / "short", training={**wsd, "tokens": 10 * 1024})))
-    assert (single["loss"], single["train_loss"]) == (short["loss"], short["train_loss"])
-    # The long branch starts from the trunk, not from the end of the short one: no warm-up differs, so it is its own run.
-    (single,) = trained(
-        settings_of(tables(corpus, tmp_path / "long", training={**wsd, "tokens": 20 * 1024, "warmup": 0.015}))
-    )
-    assert single["loss"] == long["loss"]
-
-
 def test_a_run_that_diverges_is_a_row(corpus: Path, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"training": {"peak_lr": 10, "grad_clip": 1e9, "weight_decay": 10, "tokens": 80 * 1024}}
     (row,) = trained(settings_of(tables(corpus, tmp_path / "wild", **changes)))
@@ -244,19 +196,10 @@ def test_a_run_that_diverges_is_a_row(corpus: Path, tmp_path: Path) -> None:
     json.dumps(row, allow_nan=False)
 
 
-def test_trackers_hear_of_the_run(corpus: Path, tmp_path: Path) -> None:
-    """The tracker without a library of its own; the others are tested with their importers."""
-    (row,) = trained(settings_of(tables(corpus, tmp_path / "tracked", tracking={"to": ["trainer"]})))
-    (state,) = (tmp_path / "tracked").rglob("trainer_state.json")
-    text = state.read_text()
-    for name in ("learning_rate", "eval_loss", "moe/imbalance", repr(row["loss"])):
-        assert name in text
-
-
 def test_a_broken_checkpoint_is_one_message(corpus: Path, tmp_path: Path) -> None:
     stated = tables(corpus, tmp_path / "r", **LONGER)
     kill_in_the_middle(stated, tmp_path)
-    for file in (tmp_path / "r" / "checkpoints").rglob("*.distcp"):
+    for file in (tmp_path / "r" / "checkpoints").rglob("*.safetensors"):
         file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(InputError, match="cannot be read as a checkpoint"):
         trained(settings_of(stated))
@@ -269,15 +212,13 @@ def test_a_broken_checkpoint_is_one_message(corpus: Path, tmp_path: Path) -> Non
 
 def started(settings: RunSettings, corpus: Path) -> Any:
     """The run, before its first step."""
-    parallel: Any = importlib.import_module("moescale.experiments.training.parallel")
-    trainer: Any = importlib.import_module("moescale.experiments.training.trainer")
-    opened: Any = importlib.import_module("moescale.experiments.data.pack").open_corpus(corpus)
-    layout = parallel.Layout(parallel=settings.parallel, device=torch.device("cpu"))
-    return trainer.Run(settings, opened, layout, lambda _event: None)
+    trainer: Any = importlib.import_module("moescale.experiments.train")
+    opened: Any = importlib.import_module("moescale.experiments.corpus").open_corpus(corpus)
+    return trainer.Run(settings, opened, lambda _event: None)
 
 
 def test_gradient_reaches_every_expert_and_the_router(corpus: Path, tmp_path: Path) -> None:
-    model_file: Any = importlib.import_module("moescale.experiments.training.model")
+    model_file: Any = importlib.import_module("moescale.experiments.train")
     run = started(settings_of(tables(corpus, tmp_path / "r")), corpus)
     _, ids = run._batch(0)
     model_file.token_losses(run.model, ids).sum().backward()
@@ -289,38 +230,16 @@ def test_gradient_reaches_every_expert_and_the_router(corpus: Path, tmp_path: Pa
         assert bool((gradient.abs().sum(dim=(1, 2)) > 0).all())
 
 
-def test_local_experts_compute_what_transformers_computes_and_nothing_without_tokens(
-    corpus: Path, tmp_path: Path
-) -> None:
-    parallel: Any = importlib.import_module("moescale.experiments.training.parallel")
-    run = started(settings_of(tables(corpus, tmp_path / "r")), corpus)
-    experts = run.model.model.layers[1].mlp.experts
-    torch.manual_seed(0)
-    hidden, weights = torch.randn(9, 64, requires_grad=True), torch.rand(9, 2, requires_grad=True)
-    index = torch.stack([torch.randperm(4)[:2] for _ in range(9)])
-    inputs = [hidden, weights, *experts.parameters()]
-
-    def answers(chosen: Any) -> list[Any]:
-        made = experts(hidden, chosen, weights)
-        return [made, *torch.autograd.grad(made.square().sum(), inputs)]
-
-    expected = answers(index)
-    parallel._use_own_experts(experts, None)
-    for ours, theirs in zip(answers(index), expected, strict=True):
-        torch.testing.assert_close(ours, theirs)
-    assert all(not part.any() for part in answers(index + 4))  # as where every chosen expert is on another process
-
-
 def test_the_balancing_loss_is_that_of_transformers(corpus: Path, tmp_path: Path) -> None:
     """With f of the same batch it is the published formula, and adds up over micro-batches."""
-    model_file: Any = importlib.import_module("moescale.experiments.training.model")
+    model_file: Any = importlib.import_module("moescale.experiments.train")
     reference: Any = importlib.import_module(
         "transformers.models.qwen3_moe.modeling_qwen3_moe"
     ).load_balancing_loss_func
     run = started(settings_of(tables(corpus, tmp_path / "r")), corpus)
     _, ids = run._batch(0)
     kept: list[Any] = []
-    run.routers.modules[0].register_forward_hook(lambda _m, _i, answer: kept.append(answer[0]))
+    run.model.model.layers[1].mlp.gate.register_forward_hook(lambda _m, _i, answer: kept.append(answer[0]))
     run.routers.on = True
     model_file.token_losses(run.model, ids)
     run.routers.probabilities.clear()
@@ -348,8 +267,8 @@ def test_the_balancing_loss_evens_a_skewed_stream(corpus: Path, tmp_path: Path) 
             embedding += 0.05 * common
             router[0] += 0.05 * common
         before = run.validate()[1]
-        (row,) = run.rows(resume=False)
-        health: Any = importlib.import_module("moescale.experiments.training.health")
+        row = run.train(resume=False)
+        health: Any = importlib.import_module("moescale.experiments.health")
         assert health.balance(before)["imbalance"] > 1.9  # the most for top-2 of 4 is 2
         imbalance[coefficient] = row["imbalance"]
     assert imbalance[0.1] < 1.4
@@ -358,69 +277,59 @@ def test_the_balancing_loss_evens_a_skewed_stream(corpus: Path, tmp_path: Path) 
 
 # Several processes.
 
-TWO = [{"processes": 2}, {"processes": 2, "fsdp": 2}, {"processes": 2, "tensor": 2}, {"processes": 2, "expert": 2}]
-FOUR = [
-    {"processes": 4, "fsdp": 2}, {"processes": 4, "tensor": 2, "expert": 2}, {"processes": 4, "fsdp": 2, "tensor": 2},
-    {"processes": 4, "fsdp": 2, "expert": 2}, {"processes": 4, "expert": 4},
-]  # fmt: skip
 
-
-@pytest.mark.parametrize("layouts", [TWO, FOUR], ids=["2", "4"])
-def test_every_layout_has_the_loss_of_one_process(layouts: list[dict[str, int]], corpus: Path, tmp_path: Path) -> None:
-    runs = [
-        tables(corpus, tmp_path / f"{number}-{experts}", parallel=layout, model={"experts": experts})
-        for experts in (4, 1)
-        for number, layout in enumerate(layouts)
-        if experts > 1 or "expert" not in layout
-    ]
-    (tmp_path / "runs.json").write_text(json.dumps(runs))
-    processes = layouts[0]["processes"]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={processes}",
-         "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", str(ROOT / "tests" / "training_layouts.py"),
-         str(tmp_path / "runs.json")],
-        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
+def through_torchrun(stated: dict[str, Any], tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """`moescale train` with as many processes as are stated; it becomes torchrun."""
+    tomli_w: Any = importlib.import_module("tomli_w")
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(stated))
+    return subprocess.run(
+        [sys.executable, "-m", "moescale", "train", str(tmp_path / "run.toml"), "--json"], capture_output=True, text=True,
+        check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
+
+
+def losses_of(folder: Path) -> list[float]:
+    events = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
+    losses = [event["loss"] for event in events if event["event"] == "step"]
+    return [losses[0], losses[-1]]  # between them a line comes by the clock
+
+
+@pytest.mark.parametrize("experts", [4, 1])
+def test_two_processes_have_the_losses_of_one(experts: int, corpus: Path, tmp_path: Path) -> None:
+    """First and last training loss, and that of validation, with gradients accumulated and experts balanced."""
+    (one,) = trained(settings_of(tables(corpus, tmp_path / "one", model={"experts": experts})))
+    done = through_torchrun(
+        tables(corpus, tmp_path / "two", model={"experts": experts}, parallel={"processes": 2}), tmp_path
+    )
     assert done.returncode == 0, done.stderr[-3000:]
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(found) == len(runs)
-    expected: dict[int, Any] = {}
-    for stated, answer in zip(runs, found, strict=True):
-        experts, layout = stated["model"]["experts"], stated["parallel"]
-        if experts not in expected:
-            run = started(settings_of(tables(corpus, tmp_path / "one", model={"experts": experts})), corpus)
-            losses: list[float] = []
-            run._after = lambda _leg, loss, *_rest, losses=losses: losses.append(loss)
-            (row,) = run.rows(resume=False)
-            expected[experts] = losses, row["loss"]
-        losses, validation = expected[experts]
-        worst = float(np.max(np.abs(np.array(answer["losses"]) - np.array(losses))))
-        sys.stderr.write(f"{layout}, E={experts}: largest difference of 20 losses {worst:.1e}\n")
-        assert len(answer["losses"]) == 20
-        assert worst < 1e-3
-        assert answer["validation"] == pytest.approx(validation, abs=1e-3)
-        check_placements(answer["placements"], layout, experts)
+    (two,) = json.loads(done.stdout)["rows"]
+    assert (one["processes"], two["processes"]) == (1, 2)
+    assert losses_of(tmp_path / "two") == pytest.approx(losses_of(tmp_path / "one"), abs=1e-5)
+    assert (two["loss"], two["imbalance"]) == pytest.approx((one["loss"], one["imbalance"]), abs=1e-5)
 
 
-def check_placements(placements: dict[str, str], layout: dict[str, Any], experts: int) -> None:
-    """Weights are really split: the parts of one process have the sizes that the layout says."""
-    fsdp, tensor, expert = (layout.get(key, 1) for key in ("fsdp", "tensor", "expert"))
-    assert "whole" not in placements.values()
-    query = placements["model.layers.0.self_attn.q_proj.weight"]
-    assert query.endswith(f"({64 // tensor}, {64 // fsdp})" if tensor > 1 else f"({64 // fsdp}, 64)"), query
-    assert ("'tensor'" in query) == (tensor > 1)
-    if fsdp > 1:
-        assert "Shard" in placements["model.norm.weight"]
-    if experts > 1:
-        down = placements["model.layers.1.mlp.experts.down_proj"]
-        split = tensor * expert
-        inner = 64 // fsdp if split > 1 else 64
-        assert down.endswith(f"({4 // split if split > 1 else 4 // fsdp}, {inner}, 128)"), down
-        assert ("'expert'" in down) == (expert > 1)
+def test_a_killed_run_goes_on_with_another_number_of_processes(
+    longer: tuple[Path, dict[str, Any]], corpus: Path, tmp_path: Path
+) -> None:
+    _, row = longer
+    stated = tables(corpus, tmp_path / "longer", **LONGER)
+    kill_in_the_middle(stated, tmp_path)
+    stated["parallel"] = {"processes": 2, "device": "cpu"}
+    done = through_torchrun(stated, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (resumed,) = json.loads(done.stdout)["rows"]
+    assert "resumed step-" in done.stderr
+    assert resumed["loss"] == pytest.approx(row["loss"], abs=1e-4)
+    assert (tmp_path / "longer" / "model" / "model.safetensors").exists()
 
 
-def test_a_process_that_fails_is_one_message(corpus: Path, tmp_path: Path) -> None:
-    settings = settings_of(tables(corpus, tmp_path / "r", parallel={"processes": 2, "device": "cuda"}))
+def test_processes_that_nobody_started_are_refused(corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"2 processes are set.*torchrun --nproc-per-node 2"):
+        trained(settings_of(tables(corpus, tmp_path / "r", parallel={"processes": 2})))
+
+
+def test_a_device_that_is_not_there_is_refused(corpus: Path, tmp_path: Path) -> None:
+    settings = settings_of(tables(corpus, tmp_path / "r", parallel={"device": "cuda"}))
     if torch.cuda.is_available():
         pytest.skip("this test is for machines without CUDA")
     with pytest.raises(InputError, match="no CUDA device"):

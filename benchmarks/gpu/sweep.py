@@ -21,10 +21,10 @@ from typing import Any
 import tomli_w
 
 from moescale.errors import InputError, MoescaleError
-from moescale.experiments.data.corpus import open_corpus
-from moescale.experiments.sweeps.driver import Drive
-from moescale.experiments.sweeps.sweep import Sweep, expand, read_sweep
-from moescale.experiments.training.settings import ModelSettings, parameters
+from moescale.experiments.corpus import open_corpus
+from moescale.experiments.settings import ModelSettings, parameters
+from moescale.experiments.sweep import drive
+from moescale.experiments.sweep_file import Sweep, expand, read_sweep
 from moescale.hardware.gpus import load_gpu
 from moescale.io.files import write_atomically
 from moescale.units import format_count, parse_quantity
@@ -105,7 +105,7 @@ def outlook(sweep: Sweep, mfu: float) -> list[str]:
     by_budget: dict[float, list[tuple[float, int]]] = {}
     for run in sweep.runs:
         budget = min(BUDGETS, key=lambda each: abs(math.log(each / run.training_flops)))
-        by_budget.setdefault(budget, []).append((run.training_flops, run.tokens[0]))
+        by_budget.setdefault(budget, []).append((run.training_flops, run.settings.training.tokens))
     lines = [f"{'FLOPs':>6}  {'runs':>4}  {'bytes':>15}  {'hours a run':>11}  {'hours':>6}"]
     for budget, each in sorted(by_budget.items()):
         flops, tokens = zip(*each, strict=True)
@@ -144,12 +144,12 @@ def main() -> int:
         if given.dry_run:
             planned = expand(document(folder, corpus=corpus, device=given.device, tiny=given.tiny, chosen=chosen))
             print("\n".join(outlook(planned, given.mfu)))
-            most = max(run.tokens[0] for run in planned.runs)
+            most = max(run.settings.training.tokens for run in planned.runs)
             print(f"For at most {MAX_EPOCHS:g} epochs the corpus needs {format_count(most / MAX_EPOCHS)} bytes.")
             return 0
         folder.mkdir(parents=True, exist_ok=True)
         if given.corpus is None:
-            from moescale.experiments.data.pack import pack
+            from moescale.experiments.pack import pack
 
             places = [Path(sysconfig.get_paths()[key]) for key in ("stdlib", "purelib")]
             sources = given.sources or list(dict.fromkeys(file for place in places for file in source_files(place)))
@@ -170,12 +170,12 @@ def main() -> int:
         file = folder / "sweep.toml"
         stated = document(folder, corpus=corpus, device=given.device, tiny=given.tiny, chosen=kept)
         write_atomically(file, tomli_w.dumps(stated))
-        done = Drive(
+        done = drive(
             read_sweep(file),
             jobs=given.jobs,
             seconds=max(given.seconds - (time.monotonic() - start), 0.0),
             say=say,
-        ).run()
+        )
     except MoescaleError as error:
         print(f"sweep.py: {error}", file=sys.stderr)
         return error.exit_code

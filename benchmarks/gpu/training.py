@@ -24,8 +24,7 @@ import numpy as np
 
 from moescale.errors import MoescaleError
 from moescale.experiments.run_table import add_rows
-from moescale.experiments.training.flops import mfu
-from moescale.experiments.training.settings import RunSettings, estimate, settings_of
+from moescale.experiments.settings import RunSettings, estimate, mfu, settings_of
 
 SHAPES = ((768, 12), (1024, 24))  # the paper's first and third: reading of table 1 in docs/evidence/reproduction.md
 EXPERTS = (1, 2, 4, 8, 16, 32, 64)
@@ -88,10 +87,9 @@ def runs(*, tiny: bool, device: str) -> list[RunSettings]:
 def measure(settings: RunSettings, vocab_size: int) -> dict[str, Any]:
     """The row of one model."""
     torch: Any = import_module("torch")
-    parallel: Any = import_module("moescale.experiments.training.parallel")
-    trainer: Any = import_module("moescale.experiments.training.trainer")
-    device = parallel.device_of(settings.parallel)
-    chip = parallel.describe(device)
+    trainer: Any = import_module("moescale.experiments.train")
+    device = torch.device(settings.parallel.device)
+    chip = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     t = settings.training
     row: dict[str, Any] = {
         "name": settings.name, "n_experts": settings.model.experts, "d_model": settings.model.d_model,
@@ -100,13 +98,11 @@ def measure(settings: RunSettings, vocab_size: int) -> dict[str, Any]:
         "torch": str(torch.__version__), "settings_sha256": settings.sha256, "status": "ok",
     }  # fmt: skip
     try:
-        run = trainer.Run(
-            settings, Corpus(vocab_size), parallel.Layout(parallel=settings.parallel, device=device), _silent
-        )
+        run = trainer.Run(settings, Corpus(vocab_size), _silent)
         times: list[float] = []
         for _ in range(STEPS):
             start = time.perf_counter()
-            run._step(run.legs[0])  # it reads its loss, and so waits for the device
+            run._step()  # it reads its loss, and so waits for the device
             times.append(time.perf_counter() - start)
         per_s = t.batch_tokens / statistics.median(times[WARM_UPS:])
         row |= {"tokens_per_s": per_s, "mfu": mfu(settings, vocab_size, chip, per_s)}

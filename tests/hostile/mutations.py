@@ -346,7 +346,7 @@ def _toml_value(value: str, rng: Random) -> str:
 
 def damage_corpus(data: bytes, rng: Random) -> bytes:
     """The description of a corpus with damaged values and, where it still has its parts, the hash that fits them."""
-    from moescale.experiments.data.corpus import SPLITS, Corpus
+    from moescale.experiments.corpus import SPLITS, Corpus
 
     found = damage_json(data, rng)
     try:

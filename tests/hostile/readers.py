@@ -273,7 +273,7 @@ def _read_trace(folder: Path, rng: Random) -> None:
 
 
 def _read_grid(folder: Path, rng: Random) -> None:
-    from moescale.experiments.profiling.grid import read_grid
+    from moescale.experiments.profile_grid import read_grid
 
     assert read_grid(folder / "profile.toml").size > 0
 
@@ -386,13 +386,13 @@ def _read_mapping(folder: Path, rng: Random) -> None:
 
 
 def _read_settings(folder: Path, rng: Random) -> None:
-    from moescale.experiments.training.settings import estimate, read_settings
+    from moescale.experiments.settings import estimate, read_settings
 
     estimate(read_settings(_the_file(folder)))
 
 
 def _run_settings() -> Sequence[Files]:
-    more = b'\n[parallel]\nprocesses = 2\n\n[tracking]\nto = ["trainer"]\n'
+    more = b'\n[parallel]\nprocesses = 2\n\n[tracking]\nto = ["mlflow"]\n'
     run = (EXAMPLES / "run.toml").read_bytes()
     return [{"run.toml": run}, {"run.toml": run + more}]
 
@@ -407,7 +407,7 @@ def _sweeps() -> Sequence[Files]:
 
 
 def _read_sweep(folder: Path, rng: Random) -> None:
-    from moescale.experiments.sweeps.sweep import read_sweep
+    from moescale.experiments.sweep_file import read_sweep
 
     assert read_sweep(_the_file(folder)).runs
 
@@ -427,7 +427,7 @@ def _sources() -> Sequence[Files]:
 
 
 def _read_sources(folder: Path, rng: Random) -> None:
-    from moescale.experiments.data.sources import documents, find_sources
+    from moescale.experiments.sources import documents, find_sources
 
     for source in find_sources([folder]):
         given = documents(source, undecodable=rng.choice(("error", "error", "skip")))
@@ -437,7 +437,7 @@ def _read_sources(folder: Path, rng: Random) -> None:
 
 @lru_cache(maxsize=1)
 def _corpora() -> Sequence[Files]:
-    from moescale.experiments.data.pack import pack
+    from moescale.experiments.pack import pack
 
     def write(folder: Path) -> None:
         (folder / "texts.jsonl").write_text(
@@ -452,7 +452,7 @@ def _corpora() -> Sequence[Files]:
 
 
 def _open_corpus(folder: Path, rng: Random) -> None:
-    from moescale.experiments.data.pack import open_corpus, verify
+    from moescale.experiments.corpus import open_corpus, verify
 
     corpus = open_corpus(folder / "corpus")
     for split in ("train", "validation"):
@@ -472,12 +472,11 @@ def _indexed() -> Sequence[Files]:
 
 
 def _read_indexed(folder: Path, rng: Random) -> None:
-    from moescale.experiments.data.megatron import common_end, documents, open_indexed, token_range
+    from moescale.experiments.megatron import common_end, documents, open_indexed
 
     data = open_indexed(str(folder / "data"))
     for document in documents(data):
         assert len(document) <= data.n_tokens
-    token_range(data)
     common_end(data)
 
 
@@ -502,7 +501,7 @@ def _read_resumed_table(folder: Path, rng: Random) -> None:
 
 def _run_folders() -> Sequence[Files]:
     """What a run leaves: its settings with their identity, its progress, its result."""
-    from moescale.experiments.training.settings import read_settings
+    from moescale.experiments.settings import read_settings
 
     document = {
         **read_settings(EXAMPLES / "run.toml").to_dict(),
@@ -520,16 +519,14 @@ def _run_folders() -> Sequence[Files]:
 
 
 def _read_run_folder(folder: Path, rng: Random) -> object:
+    from moescale.experiments.run import check_same
     from moescale.experiments.run_table import read_result
-    from moescale.experiments.sweeps.progress import read_progress
-    from moescale.experiments.training.folder import settings_in
-    from moescale.experiments.training.run import _check_same
+    from moescale.experiments.sweep import read_progress
 
     progress = read_progress(folder)
     assert read_result(folder)
-    settings_in(folder)
-    _check_same(folder, {"settings_sha256": "ab", "corpus_sha256": "cd"})
-    return progress is not None
+    check_same(folder, {"settings_sha256": "ab", "corpus_sha256": "cd"})
+    return bool(progress)
 
 
 # The page.

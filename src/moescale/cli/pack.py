@@ -12,7 +12,7 @@ from moescale.errors import InputError
 from moescale.options.experiments import PackOptions, SourceOptions
 
 if TYPE_CHECKING:
-    from moescale.experiments.data.corpus import Corpus
+    from moescale.experiments.corpus import Corpus
 
 
 @app.command(
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 @flat("sources", "output", "tokenizer", "vocab_size", "validation", "text_field", "max_tokens", "megatron", "show")
 def pack(how: PackOptions, wanted: SourceOptions, json_: Json = False) -> None:
     """Tokenise text into a corpus for `train` and `sweep`."""
-    from moescale.experiments.data.pack import open_corpus, verify
-    from moescale.experiments.data.pack import pack as run_pack
-    from moescale.experiments.data.sources import MEGATRON
+    from moescale.experiments.corpus import open_corpus, verify
+    from moescale.experiments.pack import pack as run_pack
+    from moescale.experiments.sources import MEGATRON
 
     sources = [*(wanted.sources or ()), *(MEGATRON + prefix for prefix in wanted.megatron or ())]
     if wanted.show is not None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from moescale.cli.flat import flat
 from moescale.cli.options import Json, Plot, app, check_plot, examples
 from moescale.cli.output import HeldBack, print_json, say
-from moescale.errors import InputError, unknown_name
+from moescale.errors import InputError
 from moescale.options.experiments import MeasuredGridOptions, ProfileOptions, limit_s
-
-if TYPE_CHECKING:
-    from moescale.experiments.profiling.run import Profiled
 
 
 @app.command(
@@ -20,88 +18,62 @@ if TYPE_CHECKING:
         "moescale profile --show examples/latency.csv",
         "moescale profile profile.toml -o h100.parquet",
         "moescale profile --config mixtral/config.json --gpu h100-sxm --batch 1,8,64 --prompt 512 -o h100.csv",
-        "moescale profile --setup vllm envs/vllm",
     )
 )
-@flat("grid", "output", "config", "gpu", "show", "against", "setup")
+@flat("grid", "output", "config", "gpu", "show", "against")
 def profile(wanted: MeasuredGridOptions, how: ProfileOptions, plot: Plot = None, json_: Json = False) -> None:
-    """Measure prefill and decode latencies on this machine for --latency of `cost` and `plan`."""
-    _check_one_job(how, next(iter(wanted.stated()), None), plot)
-    if how.setup is not None:
-        _set_up(how.setup, how.grid, json_)
-    elif how.show is not None:
+    """Measure prefill and decode latencies of vLLM on this machine for --latency of `cost` and `plan`."""
+    if (how.show is None) == (how.output is None):
+        what = "give one of -o TABLE (measure) and --show TABLE"
+        raise InputError(what, next_step="see `moescale profile --help`")
+    if how.show is not None:
+        for place, value in (("GRID", how.grid), *((f"--{name}", v) for name, v in wanted.stated().items())):
+            if value is not None:
+                raise InputError("goes without --show", where=place, next_step="leave it out")
         _show(how.show, how.against, plot, json_)
-    elif how.output is not None:
-        _measure(wanted, how, how.output, json_)
-
-
-def _check_one_job(how: ProfileOptions, measured: str | None, plot: Path | None) -> None:
-    """One thing is to be done, and only what goes with it is stated: `measured` is an option of the grid, if any is."""
-    if sum(job is not None for job in (how.show, how.setup, how.output)) != 1:
-        raise InputError(
-            "give one of -o TABLE (measure), --show TABLE and --setup vllm",
-            next_step="see `moescale profile --help`",
-        )
+        return
     for place, value in (("--plot", plot), ("--against", how.against)):
-        if how.show is None and value is not None:
+        if value is not None:
             raise InputError("goes with --show only", where=place, next_step="leave it out")
-    if how.output is None and measured is not None:
-        option = f"--{measured.replace('_', '-')}"
-        raise InputError("needs -o TABLE", where=option, next_step="leave it out")
-    if how.show is not None and how.grid is not None:
-        raise InputError("goes without --show", where="GRID", next_step="leave it out")
+    _measure(wanted, how, Path(str(how.output)), json_)
 
 
 def _measure(wanted: MeasuredGridOptions, how: ProfileOptions, table: Path, json_: bool) -> None:
-    from moescale.experiments.profiling import run
-    from moescale.experiments.profiling.grid import grid_of_options
+    from moescale.experiments import profile as profiling
+    from moescale.experiments.profile_grid import grid_of, read_grid
 
-    grid = grid_of_options(how.grid, wanted.stated())
-    if how.device not in (None, "cpu", "cuda"):
-        raise unknown_name("device", how.device, ("cpu", "cuda"), where="--device")
-    done = run.profile(
-        grid,
-        table,
-        engine=run.Engine(python=how.python or _default_python(grid.engine), device=how.device, log=how.log),
-        repeats=run.Repeats(
-            tolerance=how.tolerance, most=how.max_repeats, least=min(5, how.max_repeats), rounds=how.rounds
-        ),
-        retry=how.retry,
-        seconds=limit_s(how.max_time),
-        report=say,
-    )
-    if json_:
-        print_json(done.to_dict())
+    stated = wanted.stated()
+    if how.grid is not None:
+        if stated:
+            raise InputError(
+                "goes without a grid file, which states it", where=f"--{next(iter(stated))}", next_step="leave it out"
+            )
+        grid = read_grid(how.grid)
     else:
-        _tell(done)
-
-
-def _tell(done: Profiled) -> None:
-    print(
-        f"{done.table}: {done.points} points; {done.measured} measured in {done.seconds:.0f} s, {done.found} already there"
-    )
+        keys = {"batch": "batch", "prompt": "prompt_tokens", "context": "context_tokens", "gpus": "gpus"}
+        document: dict[str, Any] = {key: stated[key] for key in ("gpu", "dtype") if key in stated}
+        document |= {key: str(stated[name]).split(",") for name, key in keys.items() if name in stated}
+        model = {key: str(stated[key]).split(",") for key in ("n_params", "experts") if key in stated}
+        model |= {key: str(stated[key]) for key in ("config", "kv_heads") if key in stated}
+        try:
+            grid = grid_of({**document, "models": [model]}, where="the options", folder=Path())
+        except InputError as error:
+            key = str(error.where).rpartition(", ")[2].removesuffix("_tokens").replace("_", "-")
+            where = f"--{key}" if key.replace("-", "_") in stated else error.where
+            raise InputError(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error
+    done = profiling.profile(
+        grid, table, vllm=None if how.python is None else (str(how.python), "-m", "vllm.entrypoints.cli.main"),
+        repeats=how.repeats, rounds=how.rounds, retry=how.retry, seconds=limit_s(how.max_time), log=how.log, report=say,
+    )  # fmt: skip
+    if json_:
+        print_json(asdict(done))
+        return
+    times = f"{done.measured} measured in {done.seconds:.0f} s, {done.found} already there"
+    print(f"{done.table}: {done.points} points; {times}")
     for status, count in done.not_ok.items():
         print(f"{count} without a latency: {status}")
     if done.missing:
         print(f"{done.missing} left to measure: run the same command again")
-
-
-def _default_python(engine: str) -> Path | None:
-    """The environment that --setup made, where there is one."""
-    from moescale.experiments.profiling.setup import default_folder, python_of
-
-    python = python_of(default_folder(engine))
-    return python if engine == "vllm" and python.exists() else None
-
-
-def _set_up(engine: str, folder: Path | None, json_: bool) -> None:
-    from moescale.experiments.profiling.setup import set_up
-
-    python = set_up(engine, folder, report=say)
-    if json_:
-        print_json({"engine": engine, "python": str(python)})
-    else:
-        print(f"moescale profile GRID.toml --engine {engine} --python {python} -o TABLE.parquet")
 
 
 def _show(table: Path, against: Path | None, plot: Path | None, json_: bool) -> None:

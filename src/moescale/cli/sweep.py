@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 from moescale.cli.flat import flat
 from moescale.cli.options import Json, app, examples
 from moescale.cli.output import print_json, say
 from moescale.options.experiments import GridOptions, limit_s
 from moescale.units import format_seconds
-
-if TYPE_CHECKING:
-    from moescale.experiments.sweeps.driver import Say, Swept, Watch
 
 
 @app.command(
@@ -28,64 +19,33 @@ if TYPE_CHECKING:
 @flat()
 def sweep(wanted: GridOptions, json_: Json = False) -> int:
     """Train a grid of models, here or on a cluster, and write a run table for `fit`."""
-    from moescale.experiments.sweeps.driver import Drive, dry_run
-    from moescale.experiments.sweeps.sweep import read_sweep
+    from moescale.experiments.sweep import drive, dry_run
+    from moescale.experiments.sweep_file import read_sweep
     from moescale.views.terminal import show_planned_runs, terminal
 
-    grid, jobs = read_sweep(wanted.file), wanted.jobs
+    grid = read_sweep(wanted.file)
     if wanted.dry_run:
-        if jobs is not None:
-            grid = replace(grid, execution=replace(grid.execution, jobs=jobs))
-        plan = dry_run(grid).to_dict()
+        plan = dry_run(grid, wanted.jobs)
         if json_:
             print_json(plan)
         else:
             show_planned_runs(terminal(), plan)
         return 0
-    retries, resume, limit = wanted.retries, wanted.resume, limit_s(wanted.max_time)
-    with _progress() as (watch, tell):
-        driving = Drive(grid, jobs=jobs, retries=retries, resume=resume, say=tell, watch=watch, seconds=limit)
-        done = driving.run()
+    limit = limit_s(wanted.max_time)
+    done = drive(grid, jobs=wanted.jobs, retries=wanted.retries, resume=wanted.resume, say=say, seconds=limit)
     if json_:
         print_json(done.to_dict())
     else:
-        _tell(done)
-    return _end(done)
-
-
-@contextmanager
-def _progress() -> Generator[tuple[Watch, Say]]:
-    """Bars on standard error where that is a terminal, else lines."""
-    from moescale.experiments.sweeps.progress import watch_lines, watch_live
-    from moescale.views.terminal import terminal
-
-    if sys.stderr.isatty():
-        with watch_live(terminal(error=True)) as callbacks:
-            yield callbacks
-    else:
-        with watch_lines(say) as watch:
-            yield watch, say
-
-
-def _tell(done: Swept) -> None:
-    print(
-        f"{done.table}: {done.finished + done.found} of {done.runs} runs; {done.finished} finished in "
-        f"{format_seconds(done.seconds)}, {done.found} already there"
-    )
-    if done.diverged:
-        print(f"{len(done.diverged)} diverged; fit leaves them out: {', '.join(done.diverged)}")
-    if done.trunks:
-        trunks = "a trunk" if done.trunks == 1 else f"{done.trunks} trunks"
-        print(f"Rows share {trunks}: moescale fit {done.table} --cluster trunk")
-    if done.left:
-        print(f"{done.left} left to train: run the same command again")
-
-
-def _end(done: Swept) -> int:
-    """The exit code; the one message where runs failed."""
+        print(
+            f"{done.table}: {done.finished + done.found} of {done.runs} runs; {done.finished} finished in "
+            f"{format_seconds(done.seconds)}, {done.found} already there"
+        )
+        if done.diverged:
+            print(f"{len(done.diverged)} diverged; fit leaves them out: {', '.join(done.diverged)}")
+        if done.left:
+            print(f"{done.left} left to train: run the same command again")
     if not done.failed:
         return 0
-    first = done.failed[0]
-    names = ", ".join(failure.name for failure in done.failed)
+    first, names = done.failed[0], ", ".join(failure.name for failure in done.failed)
     say(f"moescale: {len(done.failed)} of {done.runs} runs failed: {names}; {first.log} ends in:\n{first.log_end}")
     return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from moescale.units import format_count, format_flops, format_seconds
 def train(wanted: TrainOptions, json_: Json = False) -> None:
     """Train one model and write its row of a run table for `fit`."""
     from moescale.experiments.run_table import add_rows, check_run_table
-    from moescale.experiments.training.settings import estimate, read_settings
+    from moescale.experiments.settings import estimate, read_settings
 
     settings, output = read_settings(wanted.run), wanted.output
     if wanted.dry_run:
@@ -34,10 +35,14 @@ def train(wanted: TrainOptions, json_: Json = False) -> None:
         else:
             _show_settings(settings.to_dict(), expected)
         return
-    from moescale.experiments.training.run import train as run_train
+    from moescale.experiments.run import torchrun
+    from moescale.experiments.run import train as run_train
 
     if output is not None:
         check_run_table(output)
+    if settings.parallel.processes > 1 and "WORLD_SIZE" not in os.environ:
+        more = ["--json"] * json_ + ["--no-resume"] * (not wanted.resume)
+        torchrun(wanted.run, settings.parallel.processes, [*more, *(["-o", str(output)] if output is not None else [])])
     rows = run_train(settings, resume=wanted.resume, report=_print_event)
     if not rows:  # another process of torchrun's group prints them
         return

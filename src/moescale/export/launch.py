@@ -76,7 +76,7 @@ def run_settings(shape: Buildable, recipe: Recipe, split: Split) -> dict[str, ob
         "model": model,
         "data": {"corpus": "corpus"},
         "training": training,
-        "parallel": {"processes": split.gpus, "fsdp": split.data, "tensor": split.tensor, "expert": split.expert},
+        "parallel": {"processes": split.gpus, "fsdp": split.data > 1},
     }
 
 

@@ -6,7 +6,6 @@ from dataclasses import MISSING, asdict, dataclass
 from pathlib import Path
 
 from moescale.options.fields import (
-    LEAST,
     MOST_SECONDS,
     MOST_SEED,
     MOST_TOKENS,
@@ -97,7 +96,6 @@ class MeasuredGridOptions(Group):
     prompt: str | None = text("Prompt lengths in tokens; default 128,512.", metavar="LIST")
     context: str | None = text("Context lengths at decode; default: the prompt lengths.", metavar="LIST")
     gpus: str | None = text("GPU counts (tensor parallel); default 1.", metavar="LIST")
-    engine: str | None = text("torch (default) or vllm.")
     dtype: str | None = text("bfloat16 (default), float16 or float32.")
 
     def stated(self) -> dict[str, object]:
@@ -111,18 +109,13 @@ class ProfileOptions(Group):
 
     HEADING = "Measurement"
 
-    grid: Path | None = path("PROFILE.toml; with --setup, the folder to create.", name="GRID")
+    grid: Path | None = path("PROFILE.toml with the grid.", name="GRID")
     output: Path | None = path("Latency table to write or extend: .parquet, .csv or .tsv.", name="-o")
-    python: Path | None = path("Python interpreter of the engine's environment; default: this one.")
-    device: str | None = text("cpu or cuda; default: cuda where available.")
-    tolerance: float = quantity(
-        "Relative half-width of the median's interval at which repeats stop.", LEAST, 1, default=0.02
-    )
-    max_repeats: int = quantity("Most repeats per point.", 1, 10_000, default=50, whole=True)
+    python: Path | None = path("Python interpreter of vLLM's environment; default: this one.")
+    repeats: int = quantity("Repeats per start of vLLM.", 1, 10_000, default=10, whole=True)
     rounds: int = quantity("Passes over the grid, each with fresh engines.", 1, 100, default=3, whole=True)
     max_time: float | None = seconds("Stop after this time; run the same command again to continue.", MOST_SECONDS)
     retry: bool = flag("Measure failed rows again.")
-    log: Path | None = path("Log file of the engine.")
+    log: Path | None = path("Log file of vLLM.")
     show: Path | None = path("Show the coverage and interpolation error of a latency table.")
     against: Path | None = path("With --show: compare with another table of the same points.")
-    setup: str | None = text("Create the environment of an engine (vllm) in the folder GRID.")

@@ -11,7 +11,7 @@ import json
 import operator
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,8 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
 from moescale.errors import InputError, unknown_name
-from moescale.experiments.data.megatron import index_head, index_size, open_indexed
-from moescale.experiments.data.shuffle import permuted
+from moescale.experiments.megatron import index_head, index_size, open_indexed
 from moescale.io.files import nearest_file_names, read_text
 from moescale.io.records import record
 
@@ -149,9 +148,6 @@ class Sequences:
     def __getitem__(self, position: int) -> NDArray[np.int64]:
         return self.batch([operator.index(position)])[0]
 
-    def __iter__(self) -> Iterator[NDArray[np.int64]]:
-        return (self[position] for position in range(len(self)))
-
     def windows(self, positions: ArrayLike) -> NDArray[np.int64]:
         """Which window of the split stands at each position: window w is tokens w * length and on."""
         return permuted(positions, len(self), self.key)
@@ -209,25 +205,19 @@ def verify(corpus: Corpus) -> None:
 def _check_files(corpus: Corpus, split: SplitName) -> None:
     """Raise InputError unless the sizes of a split's files and the head of its index are those that the corpus states."""
     tokens, documents = corpus.size(split)
-    dtype = np.dtype(corpus.dtype)
-    data, index = corpus.file(split), corpus.file(split).with_suffix(".idx")
-    for path, needed in ((data, tokens * dtype.itemsize), (index, index_size(documents))):
+    dtype, data = np.dtype(corpus.dtype), corpus.file(split)
+    index, head = data.with_suffix(".idx"), index_head(np.dtype(corpus.dtype), documents)
+    for path, needed, begins in ((data, tokens * dtype.itemsize, b""), (index, index_size(documents), head)):
         try:
             with path.open("rb") as stream:
-                head = stream.read(len(index_head(dtype, documents)))
-                size = stream.seek(0, 2)
+                found, size = stream.read(len(begins)), stream.seek(0, 2)
         except OSError as error:
             what = f"cannot be read: {error.strerror or error}"
             raise InputError(what, where=str(path), next_step="copy the folder whole, or pack again") from error
-        if size != needed:
-            raise InputError(
-                f"has {size:,} bytes where {tokens:,} tokens of {documents:,} documents take {needed:,}",
-                where=str(path),
-                next_step="it is cut off or damaged: copy it again, or delete the folder and pack again",
-            )
-        if path == index and head != index_head(dtype, documents):
-            what = "its header is not that of this corpus"
-            raise InputError(what, where=str(path), next_step="it belongs to another: copy the right one")
+        if size != needed or found != begins:
+            what = f"has {size:,} bytes where {tokens:,} tokens of {documents:,} documents take {needed:,}"
+            what = what if size != needed else "its header is not that of this corpus"
+            raise InputError(what, where=str(path), next_step="copy it again, or delete the folder and pack again")
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -270,3 +260,48 @@ def _changed(folder: Path, reason: str) -> InputError:
 def _mapped(file: str, dtype: str, key: str) -> NDArray[Any]:
     """The tokens of a split, memory-mapped; the key, which holds the corpus' hash, tells apart what once had this name."""
     return np.memmap(file, dtype=np.dtype(dtype).newbyteorder("<"), mode="r")
+
+
+# The order of training: a seeded permutation that is computed, not stored.
+
+ROUNDS = (
+    8  # four make a pseudo-random permutation (Luby and Rackoff 1988, SIAM J. Comput. 17:373); short words need more
+)
+# Finaliser of splitmix64: Steele, Lea and Flood 2014, OOPSLA, "Fast splittable pseudorandom number generators".
+_SHIFTS = (30, 27, 31)
+_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+
+def permuted(positions: ArrayLike, n: int, key: str) -> NDArray[np.int64]:
+    """The images of `positions`, integers from 0 to n - 1, under a permutation of 0 .. n - 1 that `key` chooses.
+
+    A Feistel network on just enough bits, walked along its cycle until it is below n; it takes no memory that grows with
+    n, and does not change between versions of NumPy as its own permutations may.
+    """
+    bits = (int(n) - 1).bit_length()
+    keys = np.frombuffer(hashlib.sha512(key.encode()).digest(), dtype="<u8")[:ROUNDS].astype(np.uint64)
+    found = np.array(positions, dtype=np.uint64)
+    flat = found.reshape(-1)
+    outside = np.arange(flat.size)
+    while outside.size:  # a cycle through a point below n comes back below n, on average within two steps
+        walked = _network(flat[outside], bits, keys)
+        flat[outside] = walked
+        outside = outside[walked >= n]
+    return flat.reshape(found.shape).astype(np.int64)
+
+
+def _network(words: NDArray[np.uint64], bits: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    low = np.uint64(bits - bits // 2)
+    masks = (np.uint64((1 << bits // 2) - 1), np.uint64((1 << int(low)) - 1))
+    left, right = words >> low, words & masks[1]
+    for first, second in zip(keys[::2], keys[1::2], strict=True):
+        left = left ^ (_mixed(right ^ first) & masks[0])
+        right = right ^ (_mixed(left ^ second) & masks[1])
+    return (left << low) | right
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    first, second, last = (np.uint64(shift) for shift in _SHIFTS)
+    words = (words ^ (words >> first)) * _FACTORS[0]
+    words = (words ^ (words >> second)) * _FACTORS[1]
+    return words ^ (words >> last)

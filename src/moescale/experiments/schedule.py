@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from moescale.experiments.settings import TrainingSettings
+
 
 def cosine(step: int, *, steps: int, warmup_steps: int, min_ratio: float) -> float:
     """Linear warm-up over `warmup_steps`, then half a cosine from 1 to `min_ratio` at the last of `steps` (0-based step)."""
@@ -22,3 +24,15 @@ def warmup_stable_decay(step: int, *, steps: int, warmup_steps: int, decay_steps
         return (step + 1) / warmup_steps
     progress = (step + 1 - (steps - decay_steps)) / decay_steps
     return 1.0 if progress <= 0 else min_ratio + (1.0 - min_ratio) * (1.0 - math.sqrt(min(progress, 1.0)))
+
+
+def learning_rate(training: TrainingSettings, step: int) -> float:
+    """The learning rate of a 0-based step of a run."""
+    t, steps = training, training.steps
+    warmup = round(t.warmup * steps)
+    if t.schedule == "cosine":
+        return t.peak_lr * cosine(step, steps=steps, warmup_steps=warmup, min_ratio=t.min_lr_ratio)
+    decay = min(steps, max(1, round(t.decay * steps)))
+    return t.peak_lr * warmup_stable_decay(
+        step, steps=steps, warmup_steps=warmup, decay_steps=decay, min_ratio=t.min_lr_ratio
+    )

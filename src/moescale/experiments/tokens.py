@@ -22,15 +22,15 @@ END_OF_TEXT = "<|endoftext|>"
 N_BYTES = 256
 # What published tokenizers call the token between documents, commonest first; any other is named by the user.
 EOS_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<｜end▁of▁sentence｜>")
-TOKENIZER_LIMIT_BYTES = 256 * 2**20  # the largest published ones have some tens of megabytes
+LIMIT_BYTES = 256 * 2**20  # the largest published tokenizers have some tens of megabytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokenizer:
     """Text to tokens: `encode` maps texts to int64 arrays, without special tokens.
 
-    `json` is the tokenizers file (empty where there is none, as for tokens made elsewhere), `sha256` its hash;
-    tokens are 0 .. vocab_size - 1, and `eos_id` ends a document.
+    `json` is the tokenizers file (empty where there is none, as for tokens made elsewhere); tokens are 0 .. vocab_size - 1,
+    and `eos_id` ends a document.
     """
 
     vocab_size: int
@@ -50,9 +50,8 @@ def read_tokenizer(path: str | os.PathLike[str], *, eos: str | None = None) -> T
     `eos` names the token that ends a document; by default the first of the usual names that it has. Raises InputError
     for a file that is missing or no tokenizer, for an `eos` that it lacks, and where the library is not installed.
     """
-    name = os.fspath(path)
-    made = byte_tokenizer()
-    content = made.json if name == BYTES else read_bytes(path, limit_bytes=TOKENIZER_LIMIT_BYTES)
+    name, made = os.fspath(path), byte_tokenizer()
+    content = made.json if name == BYTES else read_bytes(path, limit_bytes=LIMIT_BYTES)
     if content == made.json and eos in (None, END_OF_TEXT):
         return made
     if name == BYTES:
@@ -61,17 +60,13 @@ def read_tokenizer(path: str | os.PathLike[str], *, eos: str | None = None) -> T
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """A byte-level BPE of at most `vocab_size` tokens, bytes and end of text included, trained on `texts`.
+    """A byte-level BPE of at most `vocab_size` tokens, bytes and end of text included; the same texts give the same one.
 
-    The same texts in the same order give the same tokenizer. Raises InputError for a vocabulary that is not above 256
-    and where the library tokenizers is not installed.
+    Raises InputError for a vocabulary that is not above 256 and where the library tokenizers is not installed.
     """
     if vocab_size <= N_BYTES:
-        raise InputError(
-            f"a byte-level vocabulary of {vocab_size} has no room for 256 bytes and an end of text",
-            where="vocab_size",
-            nearest=str(N_BYTES + 1),
-        )
+        what = f"a byte-level vocabulary of {vocab_size} has no room for 256 bytes and an end of text"
+        raise InputError(what, where="vocab_size", nearest=str(N_BYTES + 1))
     library = _library()
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -118,38 +113,28 @@ def _from_json(content: bytes, eos: str | None, *, where: str) -> Tokenizer:
     try:
         tokenizer = library.Tokenizer.from_str(content.decode())
     except Exception as error:  # the library raises bare Exception for what is no tokenizer
-        raise InputError(
-            f"is not a tokenizers file: {str(error)[:200]}",
-            where=where,
-            next_step="give a tokenizer.json as the tokenizers library writes it",
-        ) from error
+        what, step = f"is not a tokenizers file: {str(error)[:200]}", "give a tokenizer.json of the tokenizers library"
+        raise InputError(what, where=where, next_step=step) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # a document that spells out an end of text does not end there
     vocabulary: Mapping[str, int] = tokenizer.get_vocab(with_added_tokens=True)
-    if not vocabulary:
-        raise InputError("has no tokens", where=where)
+    known = [name for name in ((eos,) if eos is not None else EOS_NAMES) if name in vocabulary]
+    if not known:
+        nearest = nearest_names(eos, vocabulary) if eos is not None else None
+        what = (
+            f"has no token {eos!r}"
+            if eos is not None
+            else "has none of the usual names of a token that ends a document"
+        )
+        raise InputError(what, where=where, nearest=nearest, next_step="name it with --eos")
 
     def encode(texts: Sequence[str]) -> list[Tokens]:
         found: list[Any] = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(one.ids, dtype=np.int64) for one in found]
 
-    return Tokenizer(
-        vocab_size=max(vocabulary.values()) + 1, eos_id=_eos_id(vocabulary, eos, where), json=content, encode=encode
-    )
-
-
-def _eos_id(vocabulary: Mapping[str, int], eos: str | None, where: str) -> int:
-    if eos is not None and eos in vocabulary:
-        return vocabulary[eos]
-    if eos is not None:
-        raise InputError(f"has no token {eos!r}", where=where, nearest=nearest_names(eos, vocabulary))
-    known = [name for name in EOS_NAMES if name in vocabulary]
-    if not known:
-        raise InputError(
-            "has none of the usual names of a token that ends a document", where=where, next_step="name it with --eos"
-        )
-    return vocabulary[known[0]]
+    size = max(vocabulary.values()) + 1
+    return Tokenizer(vocab_size=size, eos_id=vocabulary[known[0]], json=content, encode=encode)
 
 
 def _library() -> Any:
@@ -158,8 +143,6 @@ def _library() -> Any:
         for part in ("models", "pre_tokenizers", "decoders", "trainers"):
             import_module(f"tokenizers.{part}")
     except ImportError as error:
-        raise InputError(
-            "the package tokenizers is not installed",
-            next_step=f"{install('train')}, or use the tokenizer `bytes`, which needs none",
-        ) from error
+        step = f"{install('train')}, or use the tokenizer `bytes`, which needs none"
+        raise InputError("the package tokenizers is not installed", next_step=step) from error
     return library

@@ -23,13 +23,10 @@ from numpy.typing import NDArray
 from moescale.errors import InputError
 from moescale.io.files import nearest_file_names, open_plain, write_atomically, write_error
 
-Bounds = NDArray[np.int64]
-
 MAGIC = b"MMIDIDX\0\0"
 HEADER = struct.Struct("<9sQBQQ")
 VERSION = 1
 TOKEN_TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # 6 and 7 are floats: no tokens
-_BLOCK = 2**24  # tokens that are looked through at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,82 +49,60 @@ class Indexed:
 def open_indexed(prefix: str) -> Indexed:
     """The index of PREFIX.bin and PREFIX.idx; the name of either file will do.
 
-    Raises InputError for missing files, another format or version, tokens that are not integers, and an index that
-    contradicts itself or its data file (one of them is cut off).
+    Raises InputError for missing files, another format, and an index that contradicts itself or its data file.
     """
     prefix = prefix.removesuffix(".bin").removesuffix(".idx")
     index, data = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
     for path in (index, data):
         if not os.path.isfile(path):
-            raise InputError(
-                "no such file",
-                where=str(path),
-                nearest=nearest_file_names(path),
-                next_step="give the common part of the names of a .bin and an .idx file",
-            )
+            step = "give the common part of the names of a .bin and an .idx file"
+            raise InputError("no such file", where=str(path), nearest=nearest_file_names(path), next_step=step)
     try:
-        content = index.read_bytes()
-        n_bytes = data.stat().st_size
+        content, n_bytes = index.read_bytes(), data.stat().st_size
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(index)) from error
-    dtype, lengths, bounds = _parts(content, str(index))
-    places = np.concatenate([[0], np.cumsum(lengths)])  # of the sequences, in tokens
-    if (needed := int(places[-1]) * dtype.itemsize) > n_bytes:
-        what = f"has {n_bytes:,} bytes, and its index reaches to {needed:,}"
-        raise InputError(what, where=str(data), next_step="it is cut off: copy or write it again")
-    starts, ends = places[bounds[:-1]], places[bounds[1:]]
-    kept = bounds[1:] > bounds[:-1]  # a document without sequences has no tokens
-    n_tokens = n_bytes // dtype.itemsize
-    return Indexed(prefix=prefix, dtype=dtype, n_tokens=n_tokens, starts=starts[kept], ends=ends[kept])
-
-
-def _parts(content: bytes, where: str) -> tuple[np.dtype[Any], Bounds, Bounds]:
-    """The token type, lengths of sequences and bounds of documents that an index states."""
     if len(content) < HEADER.size or not content.startswith(MAGIC):
-        raise InputError(
-            "is not a Megatron index (its first bytes are not MMIDIDX)",
-            where=where,
-            next_step="give the prefix of what Megatron-LM's preprocess_data.py wrote",
-        )
+        what, step = "is not a Megatron index", "give the prefix of what Megatron-LM's preprocess_data.py wrote"
+        raise InputError(what, where=str(index), next_step=step)
     _, version, code, n_sequences, n_bounds = HEADER.unpack_from(content)
-    if version != VERSION:
-        raise InputError(f"has version {version} of the index format", where=where, nearest=str(VERSION))
-    if code not in TOKEN_TYPES:
-        raise InputError(
-            f"says that its numbers are of type {code}, which is no integer type",
-            where=where,
-            next_step=f"types of tokens: {', '.join(map(str, TOKEN_TYPES))}",
-        )
+    if version != VERSION or code not in TOKEN_TYPES:
+        what = f"has version {version} of the index format and numbers of type {code}"
+        step = f"known: version {VERSION}, types {', '.join(map(str, TOKEN_TYPES))}"
+        raise InputError(what, where=str(index), next_step=step)
     needed = HEADER.size + 12 * n_sequences + 8 * n_bounds
     if len(content) not in (needed, needed + n_sequences):
-        what = f"has {len(content):,} bytes where its header asks for {needed:,}"
-        raise InputError(what, where=where, next_step="it is cut off or damaged: copy or write it again")
+        raise _damaged(index, f"has {len(content):,} bytes where its header asks for {needed:,}")
     dtype, place = np.dtype(TOKEN_TYPES[code]), HEADER.size
-    found: list[Bounds] = []
+    found: list[NDArray[np.int64]] = []
     for count, kind in ((n_sequences, "<i4"), (n_sequences, "<i8"), (n_bounds, "<i8")):
         found.append(np.frombuffer(content, kind, count, place).astype(np.int64))
         place += count * np.dtype(kind).itemsize
     lengths, offsets, bounds = found
     if (lengths < 0).any() or (np.diff(bounds) < 0).any() or (bounds < 0).any() or (bounds > n_sequences).any():
-        what = "holds impossible lengths or document bounds"
-        raise InputError(what, where=where, next_step="it is damaged: copy or write it again")
-    if (np.diff(offsets, prepend=0)[1:] != lengths[:-1] * dtype.itemsize).any() or offsets[:1].any():
-        what = "says that its sequences do not follow each other in the data file"
-        raise InputError(what, where=where, next_step="it is damaged, or write it again in order")
-    return dtype, lengths, bounds
+        raise _damaged(index, "holds impossible lengths or document bounds")
+    places = np.concatenate([[0], np.cumsum(lengths)])  # of the sequences, in tokens
+    if (offsets != places[:-1] * dtype.itemsize).any():
+        raise _damaged(index, "says that its sequences do not follow each other in the data file")
+    if (reach := int(places[-1]) * dtype.itemsize) > n_bytes:
+        raise _damaged(data, f"has {n_bytes:,} bytes, and its index reaches to {reach:,}")
+    starts, ends = places[bounds[:-1]], places[bounds[1:]]
+    kept = bounds[1:] > bounds[:-1]  # a document without sequences has no tokens
+    return Indexed(prefix=prefix, dtype=dtype, n_tokens=n_bytes // dtype.itemsize, starts=starts[kept], ends=ends[kept])
+
+
+def _damaged(path: Path, what: str) -> InputError:
+    return InputError(what, where=str(path), next_step="it is cut off or damaged: copy or write it again")
 
 
 class IndexedWriter:
-    """Writes PREFIX.bin document by document, a sequence each, and PREFIX.idx in `finish`.
+    """Writes PREFIX.bin document by document, a sequence each, and PREFIX.idx in `finish`; 4 bytes of memory a document.
 
-    It holds 4 bytes a document in memory, and 24 more while it writes the index. Raises InputError where the files are
-    there already, or cannot be written.
+    Raises UnwrittenError where the files are there already, or cannot be written.
     """
 
     def __init__(self, prefix: Path, dtype: str) -> None:
         self.prefix, self.dtype = prefix, np.dtype(dtype).newbyteorder("<")
-        self.lengths, self.tokens = array("i"), 0
-        self.file = f"{prefix}.bin"
+        self.lengths, self.tokens, self.file = array("i"), 0, f"{prefix}.bin"
         try:
             descriptor = open_plain(self.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         except OSError as error:
@@ -148,7 +123,7 @@ class IndexedWriter:
 
     def close(self) -> None:
         """Close the data file as it is."""
-        with suppress(OSError):  # of what the disk had no room for, which was told
+        with suppress(OSError):  # of what the disk had no room for, which has been raised
             self.stream.close()
 
     def finish(self) -> None:
@@ -183,16 +158,6 @@ def documents(data: Indexed) -> Iterator[NDArray[np.int64]]:
     tokens = data.tokens()
     for start, end in zip(data.starts.tolist(), data.ends.tolist(), strict=True):
         yield tokens[start:end].astype(np.int64)
-
-
-def token_range(data: Indexed) -> tuple[int, int]:
-    """Least and greatest token of the data file; (0, -1) where it is empty."""
-    tokens = data.tokens()
-    least, greatest = 0, -1
-    for at in range(0, len(tokens), _BLOCK):
-        block = tokens[at : at + _BLOCK]
-        least, greatest = min(least, int(block.min())), max(greatest, int(block.max()))
-    return least, greatest
 
 
 def common_end(data: Indexed) -> int | None:

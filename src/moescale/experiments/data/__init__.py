@@ -1,1 +1,0 @@
-"""Documents packed into a corpus."""

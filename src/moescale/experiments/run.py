@@ -1,0 +1,166 @@
+"""One run from its settings to its row in the run table: its folder, its data, and what may go on from what is there."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from moescale.errors import InputError, UnwrittenError, install
+from moescale.experiments.corpus import Corpus, open_corpus
+from moescale.experiments.locks import held
+from moescale.experiments.run_table import read_result
+from moescale.experiments.settings import RunSettings, mfu, parameters, stated_columns
+from moescale.io.files import make_folder, read_text, write_atomically
+
+Report = Callable[[Mapping[str, Any]], None]
+RESULT, SETTINGS, LOCK = "result.json", "settings.json", "lock"
+LIBRARIES = ("torch", "transformers", "accelerate")
+CHECKPOINT_BYTES_PER_PARAM = 12  # weight and both moments of AdamW, in float32
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+def train(settings: RunSettings, *, resume: bool = True, report: Report | None = None) -> list[dict[str, Any]]:
+    """Train the run, or what is left of it, and return its row of the run table, in a list.
+
+    Everything lies in `settings.output`: settings.json, progress.jsonl, checkpoints/ until the run is finished, then model/
+    (config.json and safetensors) and result.json, which is written last. A finished run is returned as it is; an unfinished
+    one goes on from its last checkpoint, or from its start without `resume`. Of several processes, which torchrun starts, all
+    but the first return no rows. `report` is called with each event of progress.jsonl.
+
+    Raises InputError where the folder holds another run or is in use, and where data, libraries or devices are missing.
+    """
+    folder = make_folder(settings.output)
+    check_libraries(settings.tracking.to)
+    group = int(os.environ.get("WORLD_SIZE", "1"))
+    if group != settings.parallel.processes:
+        raise InputError(
+            f"{settings.parallel.processes} processes are set, and this is one of {group}", where="[parallel], processes",
+            next_step=f"torchrun --nproc-per-node {settings.parallel.processes} -m moescale train RUN.toml",
+        )  # fmt: skip
+    if group > 1:
+        _end_with_parent()
+    if os.environ.get("RANK", "0") != "0":
+        if not (resume and read_result(folder)):
+            _measure(settings, _corpus(settings), resume, None)
+        return []  # the first process of the group keeps the books
+    busy = InputError("another process trains in this folder", where=str(folder), next_step="wait for it, or end it")
+    with held(folder / LOCK, busy):
+        if not resume:
+            for name in (RESULT, SETTINGS, "progress.jsonl"):
+                (folder / name).unlink(missing_ok=True)
+            for name in ("checkpoints", "model", ".model.tmp"):
+                shutil.rmtree(folder / name, ignore_errors=True)
+        corpus = _corpus(settings)
+        identity = {"settings_sha256": settings.sha256, "corpus_sha256": corpus.sha256}
+        check_same(folder, identity)
+        finished = read_result(folder)
+        if finished is not None:
+            return finished
+        _check_room(settings, corpus.vocab_size, folder)
+        stated = json.dumps({**settings.to_dict(), "identity": identity}, indent=2)
+        write_atomically(folder / SETTINGS, stated, follow_links=False)
+        row = _row(settings, corpus, _measure(settings, corpus, resume, report))
+        write_atomically(folder / RESULT, json.dumps({"rows": [row]}, indent=2, allow_nan=False), follow_links=False)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return [row]
+
+
+def torchrun(run_file: Path, processes: int, more: list[str]) -> None:
+    """Become torchrun with so many processes of `moescale train` on this machine."""
+    check_libraries()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    os.execv(sys.executable, [*command, "-m", "moescale", "train", str(run_file), *more])
+
+
+def check_libraries(trackers: tuple[str, ...] = ()) -> None:
+    """Raise InputError, with what to install, where a library that trains or tracks is missing from this interpreter."""
+    for name, extra in (*((each, "train") for each in LIBRARIES), *((each, "track") for each in trackers)):
+        if importlib.util.find_spec(name) is None:
+            raise InputError(f"training needs {name}, which is not installed", next_step=install(extra))
+
+
+def _measure(settings: RunSettings, corpus: Corpus, resume: bool, report: Report | None) -> dict[str, Any]:
+    from moescale.experiments.train import measure
+
+    return measure(settings, corpus, resume=resume, report=report)
+
+
+def _row(settings: RunSettings, corpus: Corpus, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of the run table."""
+    per_s, stated = float(measured["tokens_per_s"]), stated_columns(settings, corpus.vocab_size)
+    used = mfu(settings, corpus.vocab_size, str(measured["device"]), per_s)
+    columns = ("diverged", "diverged_why", "dead_experts", "token_drop", "imbalance", "router_entropy")
+    return {
+        **stated,
+        **{key: measured[key] for key in ("loss", "train_loss", "epochs")},
+        "seconds": stated["tokens"] / per_s if per_s else 0.0,
+        "tokens_per_s": per_s,
+        "mfu": "" if used is None else used,
+        "processes": settings.parallel.processes,
+        "device": measured["device"],
+        "dtype": settings.training.dtype,
+        **{key: measured[key] for key in columns},
+        "corpus_sha256": corpus.sha256,
+        "tokenizer_sha256": corpus.tokenizer_sha256,
+        "settings_sha256": settings.sha256,
+        "torch": measured["torch"],
+        "transformers": measured["transformers"],
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def _corpus(settings: RunSettings) -> Corpus:
+    """The packed corpus, made from the sources where there is none yet."""
+    data = settings.data
+    if not data.sources:
+        return open_corpus(data.corpus)
+    from moescale.experiments.pack import pack  # finds a finished corpus of the same sources
+
+    given: dict[str, Any] = {"tokenizer": data.tokenizer, "vocab_size": data.vocab_size, "text_field": data.text_field}
+    return pack(list(data.sources), data.corpus, **given)
+
+
+def check_same(folder: Path, identity: Mapping[str, str]) -> None:
+    """Refuse a folder that holds another run, finished or not; one that was refused before it began is none."""
+    progress, path = folder / "progress.jsonl", folder / SETTINGS
+    begun = any((folder / name).exists() for name in (RESULT, "checkpoints", "model"))
+    if not path.exists() or not (begun or (progress.exists() and progress.stat().st_size > 0)):
+        return
+    known: Any = None
+    with suppress(InputError, ValueError, RecursionError, AttributeError):
+        known = json.loads(read_text(path)).get("identity")
+    known = known if isinstance(known, dict) else {}
+    for key, what in (("settings_sha256", "settings"), ("corpus_sha256", "corpus")):
+        if known.get(key) != identity[key]:
+            raise InputError(
+                f"holds a run with other {what}", where=str(folder),
+                next_step="give another output folder, or start over with --no-resume, which deletes the present run",
+            )  # fmt: skip
+
+
+def _check_room(settings: RunSettings, vocab_size: int, folder: Path) -> None:
+    """Refuse a disk that cannot hold a checkpoint and the model, before the hours that end there."""
+    n_params = float(parameters(settings.model, vocab_size).total)
+    needed = n_params * (CHECKPOINT_BYTES_PER_PARAM + DTYPE_BYTES[settings.training.dtype])
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise UnwrittenError(
+            f"has {free / 2**20:,.1f} MiB free, and a checkpoint and the model take {needed / 2**20:,.1f} MiB",
+            where=str(folder), next_step="free some space, or give an output folder on another disk",
+        )  # fmt: skip
+
+
+def _end_with_parent() -> None:
+    """Ask Linux to kill this process when torchrun ends, however that ends (PR_SET_PDEATHSIG of linux/prctl.h is 1)."""
+    with suppress(OSError, AttributeError):  # other systems have no such call
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)

@@ -1,0 +1,365 @@
+"""RUN.toml, the description of one training run: checked, with every default filled in. Needs no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, StrictBool, model_validator
+
+from moescale.errors import InputError
+from moescale.experiments.checked import Listed, Table, Text, checked, within
+from moescale.export.huggingface import config_of
+from moescale.hardware.gpus import gpus
+from moescale.io.schema import read_toml
+from moescale.models.family import find_family
+from moescale.models.flops import training_flops_per_token
+from moescale.models.hf_config import from_config
+from moescale.models.parameters import ParameterCount, count_parameters
+from moescale.models.recipe import defaults, paper_peak_lr, training_steps
+from moescale.models.rounding import Buildable, buildable
+
+FAMILY = "yun2024"  # whose shapes a size stands for
+PAPER_HEAD = 64  # head_dim of the paper's four shapes: 768 wide with 12 heads (appendix A)
+SHAPE = ("d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ffn")
+TABLES = ("model", "data", "training", "parallel", "tracking")
+# These do not change what a run computes, so that a run may go on under other ones.
+NOT_HASHED_TRAINING = ("micro_batch_tokens", "checkpoint_every_s", "checkpoint_every_steps")
+
+Count = Annotated[int, within(1, 10**12, whole=True)]
+Small = Annotated[int, within(1, 10**5, whole=True)]
+Tokens = Annotated[int, within(1, 10**18, whole=True)]
+Size = Annotated[float, within(1e3, 1e15)]
+Experts = Annotated[int, within(1, 65_536, whole=True)]
+Seed = Annotated[int, within(0, 2**31 - 1, whole=True)]
+Rate = Annotated[float, within(0, 10)]
+Share = Annotated[float, within(0, 1)]
+
+
+def _fill(table: Table, **values: Any) -> None:
+    """Set fields of an immutable table while it is made."""
+    for key, value in values.items():
+        object.__setattr__(table, key, value)
+
+
+class ModelSettings(Table):
+    """The table [model]: a whole-number shape, stated or the buildable one nearest to a size; 0 is filled in."""
+
+    n_params: Size | None = None  # None once the shape is known
+    d_model: Annotated[int, within(1, 10**6, whole=True)] = 0
+    n_layers: Annotated[int, within(1, 10**4, whole=True)] = 0
+    n_heads: Small = 0
+    n_kv_heads: Small = 0
+    head_dim: Small = 0
+    d_ffn: Annotated[int, within(1, 10**7, whole=True)] = 0
+    experts: Experts = 1
+    top_k: Experts = 2  # never more than `experts`
+    moe_every: Annotated[int, within(1, 10**4, whole=True)] = 2  # layers 1, 3, 5 .. hold experts
+    balance_loss: Annotated[float, within(0, 1e3)] = Field(default_factory=lambda: defaults().balance_loss)
+
+    @model_validator(mode="after")
+    def complete(self) -> Self:
+        """Fill in the shape."""
+        _fill(self, top_k=min(self.top_k, self.experts))
+        if self.n_params is not None:
+            for key in SHAPE:
+                if getattr(self, key):
+                    raise InputError(f"{key} does not go with n_params", next_step="state one of the two")
+            shape = _nearest_shape(self.n_params, self)
+            _fill(self, n_params=None, **{key: getattr(shape, key) for key in SHAPE})
+            return self
+        for key in ("d_model", "n_layers"):
+            if not getattr(self, key):
+                raise InputError(f"{key} is missing", next_step="give n_params, or d_model and n_layers")
+        width, head_dim = self.d_model, self.head_dim or PAPER_HEAD
+        if not self.n_heads:
+            if width % head_dim:
+                raise InputError(f"d_model {width} is no multiple of head_dim {head_dim}", next_step="give n_heads")
+            _fill(self, n_heads=width // head_dim, head_dim=head_dim)
+        _fill(self, head_dim=self.head_dim or max(1, width // self.n_heads))
+        _fill(self, n_kv_heads=self.n_kv_heads or self.n_heads, d_ffn=self.d_ffn or 64 * max(1, round(width / 24)))
+        if self.n_heads % self.n_kv_heads:
+            raise InputError(f"n_kv_heads {self.n_kv_heads} does not divide n_heads {self.n_heads}")
+        if self.head_dim % 2:
+            what = f"head_dim {self.head_dim} is odd, which rotary positions cannot be"
+            raise InputError(what, nearest=str(self.head_dim + 1))
+        if self.experts > 1 and self.moe_every > self.n_layers:
+            what = f"moe_every {self.moe_every} leaves no layer of {self.n_layers} with experts"
+            raise InputError(what, nearest=str(self.n_layers))
+        return self
+
+    def buildable(self) -> Buildable:
+        """The shape as exports take it."""
+        shape = {key: getattr(self, key) for key in (*SHAPE, "top_k", "moe_every")}
+        return Buildable(**shape, n_experts=self.experts, n_params=0.0, n_params_total=0.0)
+
+    def config(self, vocab_size: int) -> dict[str, Any]:
+        """The Hugging Face config of the model."""
+        return config_of(self.buildable(), vocab_size)
+
+
+class DataSettings(Table):
+    """The table [data]: a packed corpus, or sources that are packed into it on first use."""
+
+    corpus: Text
+    sources: Annotated[tuple[Text, ...], Listed] = ()
+    tokenizer: Text | None = None
+    vocab_size: Annotated[int, within(1, 2**31 - 1, whole=True)] | None = None
+    text_field: Text = "text"
+    max_epochs: Annotated[float, within(1e-9, 1e6)] = 1.0  # passes over the training tokens that are allowed
+
+    @model_validator(mode="after")
+    def complete(self) -> Self:
+        """Sources need a tokenizer."""
+        if self.sources and self.tokenizer is None and self.vocab_size is None:
+            raise InputError("sources need a tokenizer file or a vocab_size to train one")
+        return self
+
+
+class TrainingSettings(Table):
+    """The table [training]; the optimiser is AdamW. What the paper states or leaves open comes from moescale.models.recipe."""
+
+    tokens: Tokens  # D
+    sequence_tokens: Annotated[int, within(2, 10**7, whole=True)] = Field(
+        default_factory=lambda: defaults().sequence_tokens
+    )
+    batch_tokens: Count = Field(default_factory=lambda: defaults().batch_sequences * defaults().sequence_tokens)
+    micro_batch_tokens: Count = 16_384  # of one process; gradient accumulation fills the batch
+    peak_lr: Rate = math.nan  # until the model's size gives the paper's
+    warmup: Share = Field(default_factory=lambda: defaults().warmup)  # share of all steps
+    schedule: Literal["cosine", "wsd"] = "cosine"
+    decay: Annotated[float, within(1e-9, 1)] = Field(
+        default_factory=lambda: defaults().decay
+    )  # of wsd: share of all steps
+    min_lr_ratio: Share = Field(default_factory=lambda: defaults().min_lr_ratio)
+    weight_decay: Rate = Field(default_factory=lambda: defaults().weight_decay)
+    beta1: Annotated[float, within(0, 0.999999)] = Field(default_factory=lambda: defaults().beta1)
+    beta2: Annotated[float, within(0, 0.9999999)] = Field(default_factory=lambda: defaults().beta2)
+    grad_clip: Annotated[float, within(1e-9, 1e9)] = Field(default_factory=lambda: defaults().grad_clip)
+    validation_tokens: Count = 1_000_000
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    checkpoint_every_s: Annotated[float, within(0, 1e9)] = 600.0
+    checkpoint_every_steps: Annotated[int, within(0, 10**12, whole=True)] = 0  # 0: by time alone
+
+    @model_validator(mode="before")
+    @classmethod
+    def one_length(cls, table: Any) -> Any:
+        """A list of one length is that length."""
+        tokens = table.get("tokens") if isinstance(table, dict) else None
+        if not isinstance(tokens, list | tuple):
+            return table
+        if len(tokens) != 1:
+            raise InputError("tokens: a run has one length", next_step="write a sweep: a run for each length")
+        return {**table, "tokens": tokens[0]}
+
+    @model_validator(mode="after")
+    def complete(self) -> Self:
+        """Make batches whole sequences."""
+        sequence = self.sequence_tokens
+        _fill(
+            self,
+            batch_tokens=max(1, round(self.batch_tokens / sequence)) * sequence,
+            micro_batch_tokens=max(sequence, self.micro_batch_tokens // sequence * sequence),
+        )
+        return self
+
+    @property
+    def batch_sequences(self) -> int:
+        """Sequences of one optimiser step, over all processes."""
+        return self.batch_tokens // self.sequence_tokens
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps: the nearest whole number to D over the batch, at least one."""
+        return training_steps(self.tokens, self.batch_tokens)
+
+    @property
+    def trained_tokens(self) -> int:
+        """D as trained: whole batches."""
+        return self.steps * self.batch_tokens
+
+
+class ParallelSettings(Table):
+    """The table [parallel]: data parallelism over `processes`, with `fsdp` each holding a part of weights and moments."""
+
+    processes: Small = 1
+    fsdp: StrictBool = False
+    threads: Annotated[int, within(1, 4096, whole=True)] = 1  # CPU threads of a process
+    device: Literal["cpu", "cuda"] | None = None  # cuda where there is one
+
+
+class TrackingSettings(Table):
+    """The table [tracking]: accelerate's trackers, besides progress.jsonl."""
+
+    to: Annotated[tuple[Literal["mlflow", "tensorboard", "wandb"], ...], Listed] = ()
+    project: Text = "moescale"
+
+
+class RunSettings(Table):
+    """One run, with every default filled in; `output` and `data.corpus` are relative to the current directory."""
+
+    name: Text
+    seed: Seed = 0
+    output: str = ""  # runs/NAME
+    model: ModelSettings
+    data: DataSettings
+    training: TrainingSettings
+    parallel: ParallelSettings = ParallelSettings()
+    tracking: TrackingSettings = TrackingSettings()
+
+    @model_validator(mode="after")
+    def complete(self) -> Self:
+        """The folder, and a batch that splits over the processes."""
+        folder = re.sub(r"[^\w.+-]+", "-", self.name).strip(".-") or "run"
+        _fill(self, output=self.output or f"runs/{folder}")
+        t, processes = self.training, self.parallel.processes
+        if t.batch_sequences % processes:
+            raise InputError(
+                f"[parallel]: the batch of {t.batch_sequences} sequences does not split over {processes} processes",
+                nearest=f"batch_tokens = {max(1, round(t.batch_sequences / processes)) * processes * t.sequence_tokens}",
+            )
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON and TOML hold them, which `settings_of` reads back: no key for None or an empty list."""
+        document = self.model_dump(mode="json", exclude_none=True)
+        return {
+            name: {key: v for key, v in table.items() if v != []} if isinstance(table, dict) else table
+            for name, table in document.items()
+        }
+
+    @property
+    def sha256(self) -> str:
+        """Identifies what the run computes: the settings without output, tracking, parallelism and checkpoint times."""
+        document = self.model_dump(mode="json", exclude_none=True, exclude={"output", "tracking", "parallel"})
+        training = {key: v for key, v in document["training"].items() if key not in NOT_HASHED_TRAINING}
+        document["training"] = {**training, "tokens": [self.training.tokens]}  # a list, as since version 0.1
+        # Where a corpus lies is no part of it; run.py compares the corpus itself.
+        document["data"] = {"max_epochs": self.data.max_epochs}
+        return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def read_settings(path: str | Path) -> RunSettings:
+    """The run that a RUN.toml states; docs/sweep.md lists its keys. Raises InputError that names file and key."""
+    where, document = str(path), read_toml(path)
+    for key, words in (("grid", "a [grid]"), ("runs", "[[runs]]")):
+        if key in document:
+            what = f"holds {words}: that is a sweep of runs"
+            raise InputError(what, where=where, next_step=f"`moescale sweep {where}`")
+    return settings_of(document, where=where)
+
+
+def settings_of(mapping: Mapping[str, Any], where: str = "settings") -> RunSettings:
+    """The run that a mapping of RUN.toml's tables states, checked and complete. Raises InputError with place and nearest."""
+    run = checked(RunSettings, {**{name: {} for name in TABLES}, **mapping}, where=where)
+    if math.isnan(run.training.peak_lr):
+        lr = paper_peak_lr(dense_params(run.model), where=f"{where}, [training], peak_lr")
+        run = run.model_copy(update={"training": run.training.model_copy(update={"peak_lr": lr})})
+    return run
+
+
+def dense_params(model: ModelSettings) -> float:
+    """N: parameters without embeddings of the same model with one FFN in every layer, counted exactly (norms too)."""
+    return float(parameters(model.model_copy(update={"experts": 1, "top_k": 1})).non_embedding_total)
+
+
+def parameters(model: ModelSettings, vocab_size: int = 0) -> ParameterCount:
+    """The exact counts of the model as it is built; without a vocabulary those of everything but embeddings."""
+    shape = from_config(model.config(vocab_size or 1))
+    return count_parameters(shape if vocab_size else replace(shape, vocab_size=0.0))
+
+
+def estimate(run: RunSettings) -> dict[str, float]:
+    """Sizes (without embeddings), tokens and training FLOPs, 6 n_params_active tokens, of a run.
+
+    `n_params` is the size as the paper counts it, the matrices of attention and one FFN a layer, without norms; `tokens`
+    those that are trained on, whole batches.
+    """
+    m, counted, tokens = run.model, parameters(run.model), float(run.training.trained_tokens)
+    attention = m.d_model * m.head_dim * 2 * (m.n_heads + m.n_kv_heads)
+    active = float(counted.non_embedding_active)
+    return {
+        "n_params": float(m.n_layers * (attention + 3 * m.d_model * m.d_ffn)),
+        "n_params_dense": dense_params(m),
+        "n_params_active": active,
+        "n_params_total": float(counted.non_embedding_total),
+        "tokens": tokens,
+        "training_flops": 6.0 * active * tokens,
+    }
+
+
+def stated_columns(settings: RunSettings, vocab_size: int) -> dict[str, Any]:
+    """What is known of a row of the run table before the run: its name, sizes, tokens and settings."""
+    m, t = settings.model, settings.training
+    counted = parameters(m, vocab_size)
+    active = float(counted.non_embedding_active)
+    return {
+        "name": settings.name,
+        "n_params_dense": dense_params(m),
+        "n_params_active": active,
+        "n_params_total": float(counted.non_embedding_total),
+        "n_params_embedding": float(counted.embedding),
+        "n_params_nonemb": active,  # of a token, which the columns above do not name as theirs
+        "n_experts": m.experts,
+        "top_k": m.top_k,
+        "moe_every": m.moe_every,
+        "tokens": t.trained_tokens,
+        "schedule": t.schedule,
+        "seed": settings.seed,
+        "d_model": m.d_model,
+        "n_layers": m.n_layers,
+        "d_ffn": m.d_ffn,
+        "batch_tokens": t.batch_tokens,
+        "sequence_tokens": t.sequence_tokens,
+        "vocab_size": vocab_size,
+        "peak_lr": t.peak_lr,
+        "training_flops": 6.0 * active * t.trained_tokens,
+    }
+
+
+def mfu(settings: RunSettings, vocab_size: int, device: str, tokens_per_s: float) -> float | None:
+    """Model FLOPs utilisation: FLOPs of matrix products and causal attention over the bf16 peak of all devices.
+
+    None for a float32 run, whose peak is another, and for a device that the GPU catalogue lacks.
+    """
+    peak = peak_flops_per_s(device) if settings.training.dtype == "bfloat16" else None
+    if peak is None:
+        return None
+    shape = from_config(settings.model.config(vocab_size))
+    a_token = training_flops_per_token(shape, counted="matmul", sequence_tokens=settings.training.sequence_tokens)
+    return float(a_token) * tokens_per_s / (peak * settings.parallel.processes)
+
+
+def peak_flops_per_s(device: str) -> float | None:
+    """The dense bf16 peak of a device of the GPU catalogue by the name that its driver gives, or None."""
+    words = device.lower().replace("-", " ").split()
+    for name, gpu in gpus().items():
+        chip = name.split("-")[0]
+        form_matches = ("pcie" in words) == name.endswith(("pcie", "pcie-40gb", "pcie-80gb"))
+        if chip in words and (form_matches or name == chip):
+            return gpu.bf16_flops_per_s
+    return None
+
+
+def _nearest_shape(n_params: float, model: ModelSettings) -> Buildable:
+    """The buildable shape nearest to a size; below 1e7, where heads of 128 are too coarse, with narrower heads."""
+    family = replace(find_family(FAMILY), top_k=model.top_k, moe_every=model.moe_every)
+    found: list[tuple[float, Buildable]] = []
+    for head_dim in (128.0, 64.0, 32.0):
+        try:
+            shape = buildable(replace(family, head_dim=head_dim), n_params, float(model.experts))
+        except InputError:
+            continue
+        off = abs(math.log(shape.n_params / n_params))
+        if off < 0.05:
+            return shape
+        found.append((off, shape))
+    if not found:
+        raise InputError(f"no shape near {n_params:.3g} parameters", next_step="give d_model and n_layers")
+    return min(found, key=lambda pair: pair[0])[1]

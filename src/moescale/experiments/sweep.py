@@ -1,0 +1,318 @@
+"""Drive a sweep: start what is not finished, keep every row as soon as it is known, start again what died."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import tomli_w
+
+from moescale.errors import InputError
+from moescale.experiments.jobs import BUSY, GRACE_S, LOST, Job, Jobs
+from moescale.experiments.launches import read_log, train_command, write_launch
+from moescale.experiments.locks import is_held
+from moescale.experiments.run import check_libraries
+from moescale.experiments.run_table import add_rows, check_run_table, read_result
+from moescale.experiments.sweep_file import PlannedRun, Sweep
+from moescale.io.files import make_folder, write_atomically
+from moescale.io.records import record
+from moescale.io.signals import sigterm_interrupts, uninterrupted
+from moescale.units import format_count
+
+Say = Callable[[str], None]
+Row = dict[str, Any]
+
+POLL_S = 0.5
+HELD_S = 1.0  # between two looks at a run that another process has
+LINE_EVERY_S = 30.0
+TAIL_LINES, TAIL_BYTES = 15, 65_536
+FINISHED, INTERRUPTED, RUNNING, NEW = "finished", "interrupted", "running", "new"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A run that ended without a result, as often as it was tried."""
+
+    name: str
+    attempts: int
+    exit_code: int
+    log: str
+    log_end: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What driving a sweep came to."""
+
+    table: str
+    runs: int
+    finished: int  # while this drove
+    found: int  # finished before
+    left: int  # neither finished nor failed: stopped by the limit of time
+    failed: tuple[Failure, ...]
+    diverged: tuple[str, ...]  # names; in the table, marked
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return record(self)
+
+
+def dry_run(sweep: Sweep, jobs: int | None = None) -> dict[str, Any]:
+    """What a sweep would do and take, from what is there, as JSON-ready values; starts nothing.
+
+    Times are FLOPs over `flops_per_s` of [execute], or over the rate of the finished run nearest in size and experts; where
+    neither is known, `seconds` are absent.
+    """
+    results = {run.name: rows for run in sweep.runs if (rows := result_of(run)) is not None}
+    rates: list[tuple[float, float, float]] = []
+    for run in sweep.runs:
+        seconds, flops = (
+            sum(_positive(row.get(key)) for row in results.get(run.name, ())) for key in ("seconds", "training_flops")
+        )
+        if seconds and flops:
+            rates.append((math.log(run.n_params_active), math.log(run.settings.model.experts), flops / seconds))
+    stated, count = sweep.execution.flops_per_s, _jobs(sweep, len(sweep.runs), jobs)
+    outlooks: list[dict[str, Any]] = []
+    for run in sweep.runs:
+        progress = read_progress(run.output)
+        share = min(progress["step"] / progress["steps"], 1.0) if progress.get("steps") else 0.0
+        state = FINISHED if run.name in results else RUNNING if is_held(run.lock) else INTERRUPTED if progress else NEW
+        outlook: dict[str, Any] = run.to_dict() | {"state": state, "share": 1.0 if state == FINISHED else share}
+        at = (math.log(run.n_params_active), math.log(run.settings.model.experts))
+        rate = stated or min(rates, key=lambda known: math.dist(known[:2], at), default=(0.0, 0.0, None))[2]
+        if state == FINISHED or rate:
+            outlook["seconds"] = (1 - outlook["share"]) * run.training_flops / (rate or 1.0)
+        outlooks.append(outlook)
+    places = [0.0] * count
+    for outlook in outlooks:  # in this order, each as soon as a place is free
+        heapq.heappush(places, heapq.heappop(places) + outlook.get("seconds", 0.0))
+    nearest = f"the nearest of {len(rates)} finished run{'s' * (len(rates) > 1)}"
+    unknown = "set flops_per_s of [execute], or finish one run"
+    plan = {
+        "table": str(sweep.table),
+        "folder": str(sweep.folder),
+        "engine": sweep.engine,
+        "runs": outlooks,
+        "jobs": count,
+    }
+    plan |= {"training_flops": sum(run.training_flops for run in sweep.runs)}
+    plan |= {"rate_from": "flops_per_s of [execute]" if stated else nearest if rates else unknown}
+    return plan | ({"seconds": max(places)} if all("seconds" in outlook for outlook in outlooks) else {})
+
+
+def drive(
+    sweep: Sweep,
+    *,
+    jobs: int | None = None,
+    retries: int = 1,
+    resume: bool = True,
+    seconds: float | None = None,
+    say: Say = lambda line: None,
+    command: Callable[[Path], list[str]] | None = None,
+    poll_s: float = POLL_S,
+) -> Swept:
+    """Train every run that has no result, and add its rows to the table when it has ended.
+
+    `jobs` are run at once. A run whose command ended without a result is started again, `retries` times, and goes on from
+    its checkpoint; one that another driver has is waited for. After `seconds` all that run are stopped, to go on at the
+    next call. Without `resume` a run that was interrupted starts anew. `command` makes another command of a run's RUN.toml.
+
+    Ctrl-C and SIGTERM stop the runs and raise KeyboardInterrupt and signals.Terminated. Raises InputError where a folder
+    holds another run, where table or place cannot be used, and where the libraries that train are missing.
+    """
+    start, driving = time.monotonic(), _Driving(sweep, command, retries, resume, say, poll_s)
+    make_folder(sweep.table.parent)
+    check_run_table(sweep.table)
+    make_folder(sweep.folder)
+    driving.results = {run.name: rows for run in sweep.runs if (rows := result_of(run)) is not None}
+    found = len(driving.results)
+    add_rows(sweep.table, [row for rows in driving.results.values() for row in rows])
+    driving.waiting.extend(run for run in sweep.runs if run.name not in driving.results)
+    if driving.waiting:
+        if command is None and sweep.engine == "moescale":
+            check_libraries()  # else each run would find out for itself, and be started again
+        for run in driving.waiting:
+            write_atomically(run.beside("toml"), tomli_w.dumps(run.settings.to_dict()), follow_links=False)
+        place = Jobs(sweep.execution.on, sweep.execution.slurm, (sweep.folder / ".submitit").absolute())
+        with sigterm_interrupts():
+            driving.loop(place, _jobs(sweep, len(driving.waiting), jobs), None if seconds is None else start + seconds)
+    rows = [row for rows in driving.results.values() for row in rows]
+    return Swept(
+        table=str(sweep.table), runs=len(sweep.runs), finished=len(driving.results) - found, found=found,
+        left=len(sweep.runs) - len(driving.results) - len(driving.failed), failed=tuple(driving.failed.values()),
+        diverged=tuple(str(row["name"]) for row in rows if row.get("diverged") is True), seconds=time.monotonic() - start,
+    )  # fmt: skip
+
+
+class _Driving:
+    """The runs of a sweep while they are driven."""
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        command: Callable[[Path], list[str]] | None,
+        retries: int,
+        resume: bool,
+        say: Say,
+        poll_s: float,
+    ) -> None:
+        self.sweep, self.command, self.retries, self.resume, self.say = sweep, command, retries, resume, say
+        self.poll_s, self.said_at, self.said = poll_s, time.monotonic(), (-1, -1)
+        self.results: dict[str, list[Row]] = {}
+        self.waiting: deque[PlannedRun] = deque()
+        self.held: dict[str, tuple[PlannedRun, float]] = {}  # by another process, and when to look again
+        self.active: list[tuple[PlannedRun, Job]] = []
+        self.attempts: Counter[str] = Counter()
+        self.failed: dict[str, Failure] = {}
+
+    def loop(self, place: Jobs, jobs: int, limit: float | None) -> None:
+        """Until nothing is left, or the limit of time."""
+        try:
+            while self.waiting or self.held or self.active:
+                for run, job in list(self.active):
+                    if (code := job.poll()) is not None:
+                        self.active.remove((run, job))
+                        self._ended(run, code)
+                for name, (run, when) in list(self.held.items()):
+                    if time.monotonic() >= when:
+                        del self.held[name]
+                        if is_held(run.lock):
+                            self.held[name] = (run, time.monotonic() + HELD_S)
+                        elif not self._collect(run):
+                            self.waiting.appendleft(run)
+                while self.waiting and len(self.active) < jobs:
+                    self._begin(self.waiting.popleft(), place)
+                self._status()
+                if limit is not None and time.monotonic() >= limit:
+                    break
+                if self.waiting or self.held or self.active:
+                    time.sleep(self.poll_s)
+        finally:
+            for _, job in self.active:
+                job.terminate()
+            end = time.monotonic() + GRACE_S
+            while any(job.poll() is None for _, job in self.active) and time.monotonic() < end:
+                time.sleep(0.05)
+            for run, _ in self.active:  # what was just finishing is kept
+                self._collect(run)
+
+    def _begin(self, run: PlannedRun, place: Jobs) -> None:
+        if is_held(run.lock):
+            self._hold(run)
+            return
+        if self._collect(run):  # another driver may have finished it
+            return
+        file, log, lock = (path.absolute() for path in (run.beside("toml"), run.beside("log"), run.lock))
+        if self.command is not None:
+            command = self.command(file)
+        elif self.sweep.engine == "moescale":
+            command = train_command(file, resume=self.resume or self.attempts[run.name] > 0)
+        else:
+            command = write_launch(run, self.sweep.engine, self.sweep.execution)
+        with uninterrupted():  # a run that is started and not known would be left behind
+            self.active.append((run, place.start(command, log=log, lock=lock)))
+        self.attempts[run.name] += 1
+
+    def _hold(self, run: PlannedRun) -> None:
+        self.say(f"{run.name}: another process trains it; waiting")
+        self.held[run.name] = (run, time.monotonic() + HELD_S)
+
+    def _collect(self, run: PlannedRun, *, ended: bool = False) -> bool:
+        rows = result_of(run)
+        if rows is None and ended and self.sweep.engine != "moescale" and (rows := read_log(run, self.sweep.engine)):
+            make_folder(run.output)
+            write_atomically(run.output / "result.json", json.dumps({"rows": rows}, indent=2), follow_links=False)
+        if rows is None:
+            return False
+        self.results[run.name] = rows
+        add_rows(self.sweep.table, rows)
+        for row in rows:
+            loss = row.get("loss")
+            line = f"loss {loss:.4f}" if isinstance(loss, float) and math.isfinite(loss) else "no loss"
+            if row.get("diverged") is True:
+                line = f"diverged ({row.get('diverged_why') or 'no reason given'})"
+            self.say(f"{row['name']}: {line}")
+        return True
+
+    def _ended(self, run: PlannedRun, code: int) -> None:
+        if code == BUSY:
+            self.attempts[run.name] -= 1
+            self._hold(run)
+            return
+        if self._collect(run, ended=code == 0):
+            return
+        tried = self.attempts[run.name]
+        how = "was lost" if code == LOST else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        # Whatever the code: `train` returns that of bad input too where one of its processes was killed.
+        if tried <= self.retries:
+            self.say(f"{run.name}: {how}; starting it again from its checkpoint")
+            self.waiting.appendleft(run)
+            return
+        log = run.beside("log")
+        lines = _tail(log).decode("utf-8", "replace").splitlines()[-TAIL_LINES:]
+        self.failed[run.name] = Failure(
+            name=run.name, attempts=tried, exit_code=code, log=str(log), log_end="\n".join(lines)
+        )
+        self.say(f"{run.name}: {how} and failed; see {log}")
+
+    def _status(self) -> None:
+        """A line when the count of runs has changed, and every half minute."""
+        now = (len(self.results), len(self.failed))
+        if now == self.said and time.monotonic() - self.said_at < LINE_EVERY_S:
+            return
+        self.said, self.said_at = now, time.monotonic()
+        rate = sum(read_progress(run.output).get("tokens_per_s", 0.0) for run, _ in self.active)
+        parts = [f"{now[0]}/{len(self.sweep.runs)} runs done", f"{len(self.active)} running"]
+        parts += [f"{now[1]} failed"] if now[1] else []
+        self.say(", ".join([*parts, f"{format_count(rate)} tokens/s"] if rate else parts))
+
+
+def result_of(run: PlannedRun) -> list[Row] | None:
+    """The rows of a finished run, or None; InputError where its folder holds another run."""
+    rows = read_result(run.output)
+    if rows is not None and any(row["settings_sha256"] != run.settings.sha256 for row in rows):
+        step = "give the sweep another name or folder, or remove that one"
+        raise InputError("holds a finished run of other settings", where=str(run.output), next_step=step)
+    return rows
+
+
+def read_progress(output: str | Path) -> Mapping[str, float]:
+    """The finite numbers of the last whole line of the progress.jsonl in a run's folder; empty where there is none.
+
+    Lines that are torn or hold something else are passed over: a run that was killed may leave one.
+    """
+    for line in reversed(_tail(Path(output) / "progress.jsonl").splitlines()):
+        try:
+            found: object = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        values = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+        known = {k: float(v) for k, v in values.items() if isinstance(v, int | float) and abs(v) < 1e300}
+        if "step" in known:
+            return known
+    return {}
+
+
+def _tail(file: Path) -> bytes:
+    try:
+        with file.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, 2) - TAIL_BYTES))
+            return stream.read()
+    except OSError:
+        return b""
+
+
+def _positive(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and 0 < value < math.inf else 0.0
+
+
+def _jobs(sweep: Sweep, runs: int, stated: int | None) -> int:
+    return max(1, min(stated or sweep.execution.jobs or (1 if sweep.execution.on == "local" else runs), runs))

@@ -1,1 +1,0 @@
-"""Many runs, from a file to a table."""
