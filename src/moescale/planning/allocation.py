@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.family import elasticity, law_size, n_active, tokens_within
-from moescale.roots import bracket
+from moescale.roots import bracket, bracket_rows
 from moescale.scaling_laws.covariates import further_inputs, option
 from moescale.scaling_laws.form import Inputs
 from moescale.scaling_laws.law import Law
@@ -141,10 +142,11 @@ def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray |
     """
     e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
     check_trade_off(law)
-    sizes = SIZES if theta is None else SIZES[::COARSE]
-    flat = loss_on_budget(law, budget, np.tile(sizes, e.size), np.repeat(e, sizes.size), theta=use)
-    best = np.argmin(flat.reshape(*use.shape[:-1], e.size, sizes.size), axis=-1)
-    if theta is None and np.any((best == 0) | (best == sizes.size - 1)):
+    if use.ndim > 1:
+        return at_size(law, budget, _draws_optima(law, budget, e, use), e, theta=use)
+    flat = loss_on_budget(law, budget, np.tile(SIZES, e.size), np.repeat(e, SIZES.size))
+    best = np.argmin(flat.reshape(e.size, SIZES.size), axis=-1)
+    if np.any((best == 0) | (best == SIZES.size - 1)):
         scarce = budget.max_tokens is not None and budget.max_tokens < SIZES[0]
         raise InfeasibleError(
             f"{law.name} has no loss-optimal size between {SIZES[0]:.0e} and {SIZES[-1]:.0e} parameters "
@@ -153,10 +155,24 @@ def loss_optimal(law: Law, budget: Budget, experts: Real, *, theta: FloatArray |
             if scarce
             else "give a budget closer to the fitted range, or another law",
         )
-    ln = np.log(sizes)
-    low, high = ln[np.maximum(best - 1, 0)], ln[np.minimum(best + 1, sizes.size - 1)]
-    low, high = bracket(lambda at: _slope_on_budget(law, budget, at, e, use), low, high, close=FLAT)
+    ln = np.log(SIZES)
+    low, high = bracket(lambda at: _slope_on_budget(law, budget, at, e, use), ln[best - 1], ln[best + 1], close=FLAT)
     return at_size(law, budget, np.exp(0.5 * (low + high)), e, theta=theta)
+
+
+def _draws_optima(law: Law, budget: Budget, experts: FloatArray, theta: FloatArray) -> FloatArray:
+    """The loss-optimal sizes (k, m) under draws (k, p); those of draws without one are at an end of SIZES."""
+    sizes = SIZES[::COARSE]
+    flat = _ln_loss(law, budget, np.tile(sizes, experts.size), np.repeat(experts, sizes.size), theta)
+    best = np.argmin(flat.reshape(len(theta), experts.size, sizes.size), axis=-1)
+    ln = np.log(sizes)
+    ends = ln[np.maximum(best - 1, 0)], ln[np.minimum(best + 1, sizes.size - 1)]
+
+    def slope(at: FloatArray, rows: NDArray[np.intp] | slice) -> FloatArray:
+        return _slope_on_budget(law, budget, at, experts, theta[rows])
+
+    low, high = bracket_rows(slope, *ends, close=FLAT, by_row=True)
+    return np.exp(0.5 * (low + high))
 
 
 def at_size(
@@ -193,13 +209,13 @@ def smallest_at_loss(
     target = np.broadcast_to(np.asarray(loss, float), best.loss.shape)
     ln_target = np.log(target)
 
-    def rising(at: FloatArray) -> FloatArray:
-        return ln_target - _ln_loss(law, budget, np.exp(at), e, use)
+    def rising(at: FloatArray, rows: NDArray[np.intp] | slice = slice(None)) -> FloatArray:
+        return ln_target[rows] - _ln_loss(law, budget, np.exp(at), e, use[rows] if several else use)
 
     # At the optimum itself the curve is flat: a target that equals its loss to rounding is met there and nowhere else.
-    top = np.log(best.n_params)
+    top, several = np.log(best.n_params), use.ndim > 1
     bottom = np.where(best.loss >= target * (1.0 - 1e-12), top, np.log(SIZES[0]))
-    _, ln_n = bracket(rising, bottom, top)
+    _, ln_n = bracket_rows(rising, bottom, top, by_row=several)
     reachable = best.loss <= target * (1.0 + 1e-12)
     return at_size(law, budget, np.where(reachable, np.exp(ln_n), np.nan), e, theta=theta)
 

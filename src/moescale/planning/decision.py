@@ -11,7 +11,7 @@ from moescale.io.records import record
 from moescale.models.family import ModelFamily, n_active
 from moescale.planning.allocation import Allocation, at_size
 from moescale.planning.candidate import Candidate, Row, whole_numbers, with_ratios
-from moescale.planning.panel import oracle_of, panel_of
+from moescale.planning.panel import Panel, oracle_of, panel_of
 from moescale.planning.search import Search
 from moescale.scaling_laws import find_law
 from moescale.scaling_laws.ensemble import restate
@@ -94,9 +94,16 @@ def beside(search: Search) -> Search | None:
     if not law.form.of_sources or budget.extra:
         return None
     named = restate(find_law(NAMED_LAWS), law.family)
-    panel = panel_of(named, budget, search.best.experts, search.base_model, alone=True)
-    panel = panel if search.question.max_loss is None else panel.asking(search.question.max_loss)
-    return replace(search, law=named, panel=panel, oracle=oracle_of(panel, search.sampled, named.allows(panel.experts)))
+    search = replace(search, law=named)
+    panel = alone_panel(search)
+    return replace(search, panel=panel, oracle=oracle_of(panel, search.sampled, named.allows(panel.experts)))
+
+
+def alone_panel(search: Search) -> Panel:
+    """The panel of each law of an ensemble by its coefficients, which asks for the loss that the question states."""
+    law, question = search.law, search.question
+    alone = panel_of(law, question.budget, search.best.experts, search.base_model, alone=True)
+    return alone if question.max_loss is None else alone.asking(question.max_loss)
 
 
 def law_views(search: Search, model: Candidate, family: ModelFamily) -> tuple[LawView, ...]:
@@ -110,8 +117,8 @@ def law_views(search: Search, model: Candidate, family: ModelFamily) -> tuple[La
     members, built = search.law.members, replace(search.law, family=family)
     if len(members) < 2:
         return ()
-    panel = search.asked(search.question.max_loss)
-    own = _own_choices(search)
+    panel = search.asked(search.question.max_loss) if votes else search.panel
+    own = _own_choices(search, alone_panel(search) if votes else panel)
     served = [i for i, usd in enumerate(own.usd) if np.isfinite(usd)]
     sizes, experts = own.models.n_params[served], own.models.experts[served]
     losses = np.concatenate(
@@ -158,11 +165,9 @@ class _Own:
     usd: FloatArray
 
 
-def _own_choices(search: Search) -> _Own:
-    """The question answered by each law alone, by its coefficients."""
+def _own_choices(search: Search, alone: Panel) -> _Own:
+    """The question answered by each law alone, by its coefficients, which are those of the panel `alone`."""
     question, law = search.question, search.law
-    alone = panel_of(law, question.budget, search.best.experts, search.base_model, alone=True)
-    alone = alone if question.max_loss is None else alone.asking(question.max_loss)
     by_loss = question.budget_goal in ("quality", "loss")
     if question.budget_goal == "quality":
         limit = question.max_usd_per_mtok or search.base.usd_per_mtok or np.inf

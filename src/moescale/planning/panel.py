@@ -29,6 +29,7 @@ TRIED = 33  # sizes that are tried where those that satisfy some draws are too l
 UNLIKELY = 0.95  # of draws: a regret that only one in 20 exceeds
 MET = 1e-9  # of a loss or a probability, relative: rounding
 TINY = 1e-300
+BEYOND = 1e3  # stands for the ln of what there is not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,20 +116,35 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """What each of k draws knows of loss and serving cost: a curve for each expert count that may be chosen."""
+    """What each of k draws knows of loss and serving cost: a curve of s sizes for each of a expert counts that may be chosen.
+
+    Where nothing serves a size it is left out: the first `known` points of a curve count.
+    """
 
     sampled: SampledCosts
-    allowed: NDArray[np.intp]  # columns of the expert counts
-    curves: list[list[tuple[FloatArray, FloatArray]]]  # of each draw: ln loss, rising, and ln dollars
+    allowed: NDArray[np.intp]  # (a,): columns of the expert counts
+    ln_loss: FloatArray  # (k, a, s), rising
+    ln_usd: FloatArray  # (k, a, s)
+    known: NDArray[np.intp]  # (k, a)
 
     def usd_at(self, losses: FloatArray) -> FloatArray:
         """The least dollars a million tokens at losses (k, j), (k, j); infinite below what any model reaches."""
-        ln = np.log(losses)
-        found = np.full(ln.shape, np.inf)
-        for k, curves in enumerate(self.curves):
-            for ln_loss, ln_usd in curves:
-                found[k] = np.minimum(found[k], np.interp(ln[k], ln_loss, ln_usd, left=np.inf))
-        return np.exp(found)
+        ln, found = np.log(losses), np.full((*losses.shape, self.allowed.size), np.inf)
+        rising = (np.diff(self.ln_loss, axis=-1) >= 0.0).all(axis=-1)
+        some = np.nonzero(rising & (self.known > 0))
+        xs, ys, last = self.ln_loss[some], self.ln_usd[some], self.known[some] - 1
+        for j in range(ln.shape[1]):  # as np.interp does, of all curves at once
+            x = ln[some[0], j]
+            right = np.minimum((xs <= x[:, None]).sum(axis=-1), last + 1)
+            at, after = np.maximum(right - 1, 0), np.minimum(right, last)
+            each = np.arange(x.size)
+            run = xs[each, after] - xs[each, at]
+            slope = np.where(run > 0.0, ys[each, after] - ys[each, at], 0.0) / np.where(run > 0.0, run, 1.0)
+            found[some[0], j, some[1]] = np.where(right > 0, slope * (x - xs[each, at]) + ys[each, at], np.inf)
+        for k, a in zip(*np.nonzero(~rising & (self.known > 0)), strict=True):  # of a law with kinks
+            ends = slice(self.known[k, a])
+            found[k, :, a] = np.interp(ln[k], self.ln_loss[k, a, ends], self.ln_usd[k, a, ends], left=np.inf)
+        return np.exp(found.min(axis=-1, initial=np.inf))
 
     def usd_at_goal(self, panel: Panel) -> FloatArray:
         """The least dollars with which each draw meets its goal, (k,); infinite where it does not."""
@@ -191,15 +207,13 @@ def _smallest(law: Law, budget: Budget, goal: FloatArray, draws: FloatArray, bes
 def oracle_of(panel: Panel, sampled: SampledCosts, allowed: NDArray[np.bool_]) -> Oracle:
     """The curves of a panel over the expert counts that are allowed, (m,), from serving costs on a grid of sizes."""
     at = np.flatnonzero(allowed)
-    if at.size == 0:
-        return Oracle(sampled, at, [[] for _ in panel.draws])
-    sizes = panel.best.n_params[:, at, None] * np.geomspace(SMALLEST, 1.0, CURVE_SIZES)  # (k, a, s)
+    sizes = panel.best.n_params[:, at, None] * np.geomspace(1.0, SMALLEST, CURVE_SIZES)  # (k, a, s)
     flat, experts = sizes.reshape(len(sizes), -1), np.repeat(panel.experts[at], CURVE_SIZES)
-    losses = at_size(panel.law, panel.budget, flat, experts, theta=panel.draws).loss
-    ln_loss = np.log(losses).reshape(sizes.shape)[..., ::-1]
-    ln_usd = np.log(np.stack([sampled.usd_of(int(j), sizes[:, i]) for i, j in enumerate(at)], axis=1))[..., ::-1]
+    losses = at_size(panel.law, panel.budget, flat, experts, theta=panel.draws).loss if at.size else flat
+    usd = [sampled.usd_of(int(j), sizes[:, i]) for i, j in enumerate(at)]
+    ln_loss, ln_usd = np.log(losses).reshape(sizes.shape), np.log(np.array(usd).reshape(len(at), len(sizes), -1))
+    ln_usd = np.moveaxis(ln_usd, 0, 1).reshape(sizes.shape)
     known = np.isfinite(ln_usd)
-    curves = [
-        [(ln_loss[k, i, ok], ln_usd[k, i, ok]) for i, ok in enumerate(known[k]) if ok.any()] for k in range(len(sizes))
-    ]
-    return Oracle(sampled, at, curves)
+    order = np.argsort(~known, axis=-1, kind="stable")
+    columns = (np.where(known, values, BEYOND) for values in (ln_loss, ln_usd))
+    return Oracle(sampled, at, *(np.take_along_axis(values, order, axis=-1) for values in columns), known.sum(axis=-1))
