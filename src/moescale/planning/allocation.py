@@ -6,7 +6,7 @@ sets at once and gain a leading axis of k. Sizes are real-valued; a buildable sh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +23,9 @@ from moescale.typing import FloatArray, Real
 SIZES = 10.0 ** np.linspace(4.0, 15.0, 177)  # where the optimum is bracketed before it is refined: 16 to a decade
 COARSE = 4  # of them one in so many, for draws: there are hundreds, and refining is cheap
 SECTIONS = 40  # of an interval in each step of a search that prices models
-CLOSE = 1e-6  # of a size, relative: far below what any price depends on
+FEW_SECTIONS = 8  # where the interval is narrow, and a secant of cost likely to be right
+AROUND = (-1e-2, -1e-4, -1e-6, 0.0, 1e-6, 1e-4, 1e-2)  # of an interval, from where that secant meets the limit
+CLOSE = 5e-10  # of a size, relative
 NEARBY = 0.03  # of ln N around a size that is expected to be the answer
 # Of a loss-optimal size, relative: rounding of the slope decides beyond, and the loss is the same to 1e-22.
 FLAT = 1e-11
@@ -253,26 +255,69 @@ def largest_within_cost(
     NaN where even a model of a million parameters costs more. Assumes that cost rises with size; where it has steps, the
     answer is below the first size that is too dear, or with `near`, a guess, one that is nearby.
     """
-    e, limit, top = np.broadcast_arrays(*(np.asarray(x, float) for x in (experts, usd_per_mtok, largest)))
+    e, limit, top = (np.array(x, float) for x in np.broadcast_arrays(experts, usd_per_mtok, largest))
+    shape, e, limit, top = e.shape, e.ravel(), limit.ravel(), top.ravel()
     low, high = np.full(e.shape, np.log(SIZES[0])), np.log(top)
-    guess = high if near is None else np.log(np.where(np.isfinite(near), near, top))
+    guess = high if near is None else np.log(np.where(np.isfinite(near), near, np.reshape(top, shape))).ravel()
     below, above = (np.clip(guess + side * NEARBY, low, high) for side in (-1, 1))
-    tried = np.exp(np.stack((low, high, below, above)))
-    tried[1] = top  # to the last bit
-    reachable, free, under, over = cost_of(tried, np.broadcast_to(e, tried.shape)) <= limit
-    if near is not None:
-        low, high = np.where(under & ~over, below, low), np.where(under & ~over, above, high)
-    # Sections instead of a root: they find the first size that is too dear where cost has steps, end on the affordable
-    # side, so that the bound holds exactly, and at the same place for every limit that one step crosses.
-    cuts = np.linspace(0.0, 1.0, SECTIONS + 1).reshape(-1, *(1 for _ in e.shape))
-    wide = np.broadcast_to(e, (SECTIONS + 1, *e.shape))
-    while np.any(high - low > CLOSE):
-        at = low + (high - low) * cuts
-        affordable = cost_of(np.exp(at), wide) <= limit
-        affordable[0], affordable[-1] = True, False
-        last = np.argmin(affordable, axis=0)[None] - 1  # before the first that is too dear
-        low, high = np.take_along_axis(at, last, 0)[0], np.take_along_axis(at, last + 1, 0)[0]
-    return np.where(free, top, np.where(reachable, np.exp(low), np.nan))
+    tried = np.concatenate((np.stack((low, high)), np.linspace(below, above, SECTIONS + 1)))
+    sizes = np.exp(tried)
+    sizes[1] = top  # to the last bit
+    usd = cost_of(sizes, np.broadcast_to(e, sizes.shape))
+    (reachable, free), close = usd[:2] <= limit, usd[2:]
+    bracketed = (close[0] <= limit) & ~(close[-1] <= limit) & (near is not None)
+    ends = [np.where(bracketed, a, b) for a, b in ((below, low), (above, high))]
+    dollars = [np.where(bracketed, a, b) for a, b in ((close[0], usd[0]), (close[-1], usd[1]))]
+    ends, dollars = _before_too_dear(tried[2:], close, limit, bracketed, ends, dollars)
+    searched = reachable & ~free & (ends[1] - ends[0] > CLOSE)
+    while searched.any():
+        at = _sections(*(x[searched] for x in (*ends, *dollars, limit)))
+        some = e[searched]
+        usd = cost_of(np.exp(at), np.broadcast_to(some, at.shape))
+        every = np.ones(some.shape, np.bool_)
+        found = _before_too_dear(at, usd, limit[searched], every, *([x[searched] for x in y] for y in (ends, dollars)))
+        for y, part in zip((ends, dollars), found, strict=True):
+            for i in (0, 1):
+                y[i][searched] = part[i]
+        searched &= ends[1] - ends[0] > CLOSE
+    return np.reshape(np.where(free, top, np.where(reachable, np.exp(ends[0]), np.nan)), shape)
+
+
+def _before_too_dear(
+    at: FloatArray,
+    usd: FloatArray,
+    limit: FloatArray,
+    wanted: NDArray[np.bool_],
+    ends: Sequence[FloatArray],
+    dollars: Sequence[FloatArray],
+) -> tuple[list[FloatArray], list[FloatArray]]:
+    """The places (n, j) and dollars on either side of the first step to more than the limit (j,); the stated where not wanted.
+
+    The first place is affordable, the last is not. Sections instead of a root: where cost has steps, they find the first size
+    that is too dear, and end on the affordable side, so that the bound holds exactly.
+    """
+    affordable = usd <= limit
+    affordable[0], affordable[-1] = True, False
+    last = np.argmin(affordable, axis=0)[None] - 1
+    found = [
+        [np.where(wanted, np.take_along_axis(values, last + i, axis=0)[0], known) for i, known in enumerate(stated)]
+        for values, stated in ((at, ends), (usd, dollars))
+    ]
+    return found[0], found[1]
+
+
+def _sections(
+    low: FloatArray, high: FloatArray, usd_low: FloatArray, usd_high: FloatArray, limit: FloatArray
+) -> FloatArray:
+    """Rising places (n, j) between two, even ones and others ever closer to where the secant of cost meets the limit."""
+    width = high - low
+    even = np.linspace(0.0, 1.0, (SECTIONS if width.max() > 2.0 * NEARBY else FEW_SECTIONS) + 1)
+    with np.errstate(all="ignore"):
+        secant = np.log(limit / usd_low) / np.log(usd_high / usd_low)
+    secant = np.where(np.isfinite(secant), secant, 0.5)
+    around = np.clip(secant + np.array(AROUND)[:, None], 0.0, 1.0)
+    shares = np.sort(np.concatenate((np.broadcast_to(even[:, None], (even.size, low.size)), around)), axis=0)
+    return low + width * shares
 
 
 def check_trade_off(law: Law) -> None:

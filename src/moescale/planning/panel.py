@@ -215,5 +215,7 @@ def oracle_of(panel: Panel, sampled: SampledCosts, allowed: NDArray[np.bool_]) -
     ln_usd = np.moveaxis(ln_usd, 0, 1).reshape(sizes.shape)
     known = np.isfinite(ln_usd)
     order = np.argsort(~known, axis=-1, kind="stable")
-    columns = (np.where(known, values, BEYOND) for values in (ln_loss, ln_usd))
-    return Oracle(sampled, at, *(np.take_along_axis(values, order, axis=-1) for values in columns), known.sum(axis=-1))
+    ln_loss, ln_usd = (
+        np.take_along_axis(np.where(known, values, BEYOND), order, axis=-1) for values in (ln_loss, ln_usd)
+    )
+    return Oracle(sampled, at, ln_loss, ln_usd, known.sum(axis=-1))

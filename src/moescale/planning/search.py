@@ -32,18 +32,20 @@ from moescale.planning.candidate import (
     Row,
     Trained,
     candidates,
+    part_of,
     trained_models,
     with_ratios,
 )
 from moescale.planning.panel import Oracle, Panel, oracle_of, panel_of
 from moescale.planning.question import CONFIDENCE, KnownModel, Question, as_released, only_experts, prepare
-from moescale.planning.sampled_costs import SampledCosts, sample_costs
+from moescale.planning.sampled_costs import SampledCosts, grid_models, sampled_costs
 from moescale.roots import bracket
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.pareto import pareto
+from moescale.serving.steady_state import Serving
 from moescale.typing import FloatArray
 from moescale.units import format_count, format_usd, plural
 
@@ -64,6 +66,9 @@ class Search:
     base: Trained  # what others are compared with; chosen only where its expert count is asked about
     base_model: Allocation  # the same, (1,)
     notes: tuple[str, ...]  # on what was left out
+    curve: Allocation  # the models (m * s,) of the curves of loss against cost
+    curve_shape: tuple[int, int]  # (m, s)
+    curve_serving: Serving  # what they cost
     sampled: SampledCosts
     panel: Panel  # asks for the base's loss
     oracle: Oracle
@@ -75,16 +80,26 @@ class Search:
         law, question, notes = prepare(law, question)
         costs = costs_of(law, question, deployment, latency)
         _check_reach(law, question)
-        experts = np.array(question.experts)
+        experts, tokens = np.array(question.experts), question.lifetime_tokens
         best = loss_optimal(law, question.budget, experts)
-        optima = tuple(trained_models(best, costs, lifetime_tokens=question.lifetime_tokens))
+        curve, shape = curve_models(law, question, best)
+        grid, first = grid_models(experts), curve.experts.size
+        # In one question, as what a latency source takes for it hardly depends on the number of models.
+        served = costs.serving(
+            np.concatenate((curve.n_params, best.n_params, grid.n_params)),
+            np.concatenate((curve.experts, experts, grid.experts)),
+        )
+        second = first + experts.size
+        optima = tuple(
+            trained_models(best, costs, lifetime_tokens=tokens, served=part_of(served, slice(first, second)))
+        )
         if question.base is None:
             base_model = base_optimum(law, question, best)
             same = (c for c in optima if c.experts == question.match_experts)
-            base = next(same, None) or trained_models(base_model, costs, lifetime_tokens=question.lifetime_tokens)[0]
+            base = next(same, None) or trained_models(base_model, costs, lifetime_tokens=tokens)[0]
         else:
             base, base_model = known_model(law, question.base, costs)
-        sampled = sample_costs(costs, experts)
+        sampled = sampled_costs(costs, experts, grid, served.usd_per_mtok[second:])
         panel = panel_of(law, question.budget, experts, base_model, draws=question.draws)
         return cls(
             law=law,
@@ -95,6 +110,9 @@ class Search:
             base_model=base_model,
             optima=optima,
             notes=tuple(notes),
+            curve=curve,
+            curve_shape=shape,
+            curve_serving=part_of(served, slice(0, first)),
             sampled=sampled,
             panel=panel,
             oracle=oracle_of(panel, sampled, law.allows(experts)),
@@ -228,28 +246,33 @@ class Search:
 
     def frontier(self, known: Iterable[Row]) -> list[Candidate]:
         """The Pareto frontier over all expert counts that the law may speak of, all over-trained sizes, and known models."""
-        allowed = self.law.allows(self.best.experts)
-        own = self.best.n_params[allowed]
-        sizes = (own[:, None] * np.geomspace(SMALLEST_SHARE, 1.0, FRONTIER_SIZES)).ravel()
-        sized = at_size(self.law, self.question.budget, sizes, np.repeat(self.best.experts[allowed], FRONTIER_SIZES))
-        every = [*self._models(sized, self.costs), *known]
-        served = [c for c in every if isinstance(c, Candidate) and self.law.allows(c.experts)]
-        front = pareto(np.array([c.usd_per_mtok for c in served]), np.array([c.loss for c in served]))
+        m, s = self.curve_shape
+        over = np.arange(m * s) % s < FRONTIER_SIZES  # over-trained, up to the optimum
+        at = np.flatnonzero(over & self.law.allows(self.curve.experts) & np.isfinite(self.curve_serving.usd_per_mtok))
+        rows = [c for c in known if isinstance(c, Candidate) and self.law.allows(c.experts)]
+        usd = np.concatenate((self.curve_serving.usd_per_mtok[at], [c.usd_per_mtok for c in rows]))
+        front = pareto(usd, np.concatenate((self.curve.loss[at], [c.loss for c in rows])))
+        drawn = at[front[front < at.size]]
+        models = Allocation(*(getattr(self.curve, f.name)[drawn] for f in fields(Allocation)))
+        made = iter(self._models(models, self.costs, part_of(self.curve_serving, drawn)))
+        chosen = [next(made) if i < at.size else rows[i - at.size] for i in front]
         gone = {"intervals": None, "size_ratio_to_base": None, "active_ratio_to_base": None, "cost_ratio": None}
-        chosen = [served[i] for i in front]
-        return [replace(c, size_ratio=c.n_params / self.own(c.experts).n_params, **gone) for c in chosen]
+        return [
+            replace(c, size_ratio=c.n_params / self.own(c.experts).n_params, **gone)
+            for c in chosen
+            if isinstance(c, Candidate)
+        ]
 
     def curves(self) -> tuple[CostCurve, ...]:
         """Loss and cost of each expert count from over-trained to under-trained sizes."""
-        every, shape = curve_models(self.law, self.question, self.best)
-        served = self.costs.serving(every.n_params, every.experts)
+        every, served = self.curve, self.curve_serving
         known = np.isfinite(served.usd_per_mtok)
         usd, gpus = np.where(known, served.usd_per_mtok, np.nan), np.where(known, served.gpus, 0.0)
-        columns = [values.reshape(shape) for values in (every.n_params, every.tokens, every.loss, usd, gpus)]
+        columns = [v.reshape(self.curve_shape) for v in (every.n_params, every.tokens, every.loss, usd, gpus)]
         return tuple(CostCurve(e, *(column[i] for column in columns)) for i, e in enumerate(self.question.experts))
 
-    def _models(self, found: Allocation, costs: Costs) -> list[Trained]:
-        return trained_models(found, costs, lifetime_tokens=self.question.lifetime_tokens)
+    def _models(self, found: Allocation, costs: Costs, served: Serving | None = None) -> list[Trained]:
+        return trained_models(found, costs, lifetime_tokens=self.question.lifetime_tokens, served=served)
 
     def _rows(self, sizes: FloatArray, reasons: Sequence[str]) -> list[Row]:
         """Rows of sizes (m,); reasons (m,) say why one is NaN."""
