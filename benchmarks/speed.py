@@ -52,9 +52,8 @@ def warm_plan(gpu: str | None = None, latency: str | None = None) -> Callable[[]
     """The default plan of 5.15e21 FLOPs in this process, after one call that warms it."""
     from moescale import BoundOptions, LawOptions, ServingOptions
 
-    options = {"gpu": gpu, "latency": latency}
-    bounds = BoundOptions(budget=5.15e21)
-    serving = ServingOptions(**{name: value for name, value in options.items() if value is not None})
+    default, bounds = ServingOptions(), BoundOptions(budget=5.15e21)
+    serving = ServingOptions(gpu=gpu or default.gpu, latency=latency or default.latency)
     law, deployment = LawOptions().find_law(), serving.deployment()
     source = serving.open_latency(deployment)
 
