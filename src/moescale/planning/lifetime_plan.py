@@ -96,7 +96,7 @@ class LifeSearch:
         goals = np.full(experts.size, self.target)
         if (confidence := self.search.confidence) is not None:
             goals = self._promising(confidence, goals)
-        found = cheapest_at_loss(law, experts, goals, self.life, cost_of, tolerance=question.tolerance)
+        found = cheapest_at_loss(law, experts, goals, self.life, cost_of)
         return found, self._out_of_reach(experts, goals)
 
     def _promising(self, confidence: float, goals: FloatArray) -> FloatArray:
@@ -106,7 +106,7 @@ class LifeSearch:
         """
         law, experts = self.search.law, self.search.best.experts
         for _ in range(MOST_CORRECTIONS):
-            found = cheapest_at_loss(law, experts, goals, self.life, self._sampled, tolerance=0.0)
+            found = cheapest_at_loss(law, experts, goals, self.life, self._sampled)
             short = self._shortfall(found, confidence)
             goals = goals * np.exp(np.where(np.isnan(short), 0.0, -short))
             if not np.any(np.abs(short) > CORRECTED):  # NaN where there is no model
@@ -153,7 +153,7 @@ class LifeSearch:
         draws, goal = panel.draws[some], panel.goal[some, None]
         if question.total_limit is not None:
             return best_within_total(law, experts, question.total_limit, self.life, self._sampled, theta=draws)
-        return cheapest_at_loss(law, experts, goal, self.life, self._sampled, theta=draws, tolerance=question.tolerance)
+        return cheapest_at_loss(law, experts, goal, self.life, self._sampled, theta=draws)
 
     def regret(self, model: Life, base: Life | None) -> Regret | None:
         """What a life loses under each law's coefficients, as a share of the base's dollars, as in `panel`."""
@@ -278,8 +278,6 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     built = as_built(search.law, search.costs, chosen, asked.built, bounds)
     if built.notes and not within and question.max_total_usd is not None:
         raise asked.exceeds_total(f"a loss of at most {target:g}", built.model.total_usd)
-    above = zip(question.experts, found.above_fewest.tolist(), strict=True)
-    dearer = {experts: share for experts, share in above if share >= 5e-4}  # less is not worth naming
     base = None if within else asked.least_training()
     (model,) = (c for c in asked.probabilities([built.model]) if isinstance(c, Life))
     model = replace(model, regret=asked.regret(model, base))
@@ -302,7 +300,7 @@ def plan_lifetime(search: Search) -> LifetimePlan:
             model=model,
             rule=rule,
             why=lifetime_why(search, model, rule, f"{format_count(hours)} hours of {training.gpu.name}", base),
-            caveats=(*slow(search, model), *built.notes, *lifetime_caveats(search, model, rows, dearer)),
+            caveats=(*slow(search, model), *built.notes, *lifetime_caveats(search, model, rows)),
             architecture=built.shape,
         ),
     )

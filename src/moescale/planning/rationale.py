@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -17,7 +17,7 @@ from moescale.planning.candidate import Candidate, Life, Row, Trained
 from moescale.planning.decision import LawView
 from moescale.planning.question import Question
 from moescale.planning.search import Search, fitted_up_to, size_bounds
-from moescale.planning.total_cost import NEAR_EQUAL, TrainingBill
+from moescale.planning.total_cost import TrainingBill
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
 from moescale.serving.deployment import batch_cap
@@ -260,19 +260,10 @@ def lifetime_why(search: Search, model: Life, rule: str, hours: str, base: Life 
     return " ".join(parts)
 
 
-def lifetime_caveats(search: Search, model: Life, rows: Sequence[Row], dearer: Mapping[float, float]) -> list[str]:
-    """What could make the recommendation of a lifetime plan wrong.
-
-    `dearer` holds the expert counts that are shown at another size than their cheapest, and by what share they cost more.
-    """
+def lifetime_caveats(search: Search, model: Life, rows: Sequence[Row]) -> list[str]:
+    """What could make the recommendation of a lifetime plan wrong."""
     notes: list[str] = []
     training = search.question.training
-    if dearer:
-        listed = ", ".join(f"{e:g} experts ({share:+.1%})" for e, share in dearer.items())
-        notes.append(
-            f"Not at the cheapest size: {listed}. Different sizes cost the same within {NEAR_EQUAL:.0%}, because GPU counts "
-            "are whole numbers; the sizes shown are those whose training tokens change least between expert counts."
-        )
     known = [c for c in rows if isinstance(c, Life)]
     within = search.question.total_limit is not None
     notes += _rivals(search.law, model, known, "dollars", None if within else lambda c: c.total_usd)
