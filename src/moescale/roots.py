@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import EllipsisType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ def bracket(
 
 
 def bracket_rows(
-    rising: Callable[[FloatArray, NDArray[np.intp] | slice], FloatArray],
+    rising: Callable[[FloatArray, NDArray[np.intp] | EllipsisType], FloatArray],
     low: FloatArray,
     high: FloatArray,
     *,
@@ -43,7 +44,7 @@ def bracket_rows(
     low, high = np.broadcast_arrays(np.asarray(low, float), np.asarray(high, float))
     span = np.maximum(high - low, close)
     reserve = np.exp2(np.ceil(np.log2(span / close))) * (0.5 * close * 2.0**SPARE_STEPS)
-    at_low, at_high = rising(low, slice(None)), rising(high, slice(None))
+    at_low, at_high = rising(low, ...), rising(high, ...)
     at_low, at_high = np.where(at_low < 0.0, at_low, -1.0), np.where(at_high > 0.0, at_high, 1.0)
     for _ in range(MOST_STEPS):
         width = high - low
@@ -60,7 +61,7 @@ def bracket_rows(
         allowed = np.maximum(reserve - 0.5 * width, 0.0)
         at = middle - np.clip(away, -allowed, allowed)
         at = np.where(searched, at, low)  # where a caller that remembers its last answer has nothing to do
-        rows = np.flatnonzero(searched.any(axis=tuple(range(1, at.ndim)))) if by_row else slice(None)
+        rows = np.flatnonzero(searched.any(axis=tuple(range(1, at.ndim)))) if by_row else ...
         value = np.zeros(at.shape)
         value[rows] = rising(at[rows], rows)
         above, below = searched & (value > 0.0), searched & ~(value > 0.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import EllipsisType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,7 +171,7 @@ def _draws_optima(law: Law, budget: Budget, experts: FloatArray, theta: FloatArr
     ln = np.log(sizes)
     ends = ln[np.maximum(best - 1, 0)], ln[np.minimum(best + 1, sizes.size - 1)]
 
-    def slope(at: FloatArray, rows: NDArray[np.intp] | slice) -> FloatArray:
+    def slope(at: FloatArray, rows: NDArray[np.intp] | EllipsisType) -> FloatArray:
         return _slope_on_budget(law, budget, at, experts, theta[rows])
 
     low, high = bracket_rows(slope, *ends, close=FLAT, by_row=True)
@@ -211,7 +212,7 @@ def smallest_at_loss(
     target = np.broadcast_to(np.asarray(loss, float), best.loss.shape)
     ln_target = np.log(target)
 
-    def rising(at: FloatArray, rows: NDArray[np.intp] | slice = slice(None)) -> FloatArray:
+    def rising(at: FloatArray, rows: NDArray[np.intp] | EllipsisType = ...) -> FloatArray:
         return ln_target[rows] - _ln_loss(law, budget, np.exp(at), e, use[rows] if several else use)
 
     # At the optimum itself the curve is flat: a target that equals its loss to rounding is met there and nowhere else.

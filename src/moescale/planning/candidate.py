@@ -49,7 +49,7 @@ class Unreachable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regret:
-    """What a choice loses against a lab that knows the law, as a share of the base's dollars a token (`panel`)."""
+    """What a choice loses against a lab that knows the law, as a share of the base's dollars a token (`draws`)."""
 
     expected: float  # over all draws
     worst: float  # the mean over the draws of the law under which it is largest

@@ -10,7 +10,7 @@ import numpy as np
 from moescale.latency import LatencySource
 from moescale.models.family import n_active, n_total
 from moescale.planning.allocation import at_size, inputs_at, loss_optimal
-from moescale.planning.panel import some_draws
+from moescale.planning.draws import some_draws
 from moescale.planning.question import Question, prepare
 from moescale.planning.search import FRONTIER_SIZES, base_optimum, costs_of, curve_models, known_model
 from moescale.scaling_laws.law import Law, interval

@@ -138,15 +138,15 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
     bounds or none can be served, InputError for impossible questions.
     """
     search = Search.of(law, question, deployment, latency)
-    panel = search.panel if len(search.law.draws) and question.draws != 0 else None
+    draws = search.draws if len(search.law.draws) and question.draws != 0 else None
     base, sampled = search.base, search.sampled
-    best = with_intervals(search.optima, panel and optima_limits(panel, sampled))
+    best = with_intervals(search.optima, draws and optima_limits(draws, sampled))
     at_loss = search.at_loss()
-    at_loss = with_intervals(at_loss, panel and at_loss_limits(panel, sampled, base.usd_per_mtok, sizes_of(at_loss)))
+    at_loss = with_intervals(at_loss, draws and at_loss_limits(draws, sampled, base.usd_per_mtok, sizes_of(at_loss)))
     at_cost: list[Row] = []
     if base.usd_per_mtok is not None:
         at_cost = search.within_cost(base.usd_per_mtok)
-        at_cost = with_intervals(at_cost, panel and loss_limits(panel, sizes_of(at_cost)))
+        at_cost = with_intervals(at_cost, draws and loss_limits(draws, sizes_of(at_cost)))
     lifetime, no_life = _lifetime(search)
     named = [*([] if question.base is None else [question.base]), *question.against]
     notes = [*search.notes, *_notes(search, no_life), *release_notes(named, deployment)]
@@ -163,7 +163,7 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         relaxed = replace(search.question, max_loss=None, max_usd_per_mtok=None)
         search = replace(search, question=relaxed if instead else replace(relaxed, objective="loss"))
         rows = at_loss if instead else search.outright()
-    advice, views, built_base = _recommendation(search, rows)
+    advice, views, built_base, use = _recommendation(search, rows)
     frontier = search.frontier([*best, *at_loss, *at_cost, *rows, advice.model])
     return Plan(
         budget_flops=question.budget.flops,
@@ -186,12 +186,10 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         frontier=tuple(frontier),
         recommendation=advice,
         warnings=tuple(notes),
-        asked=_asked(search.question, search.law.family.name, deployment),
+        asked=_bounds(search.question, search.law.family.name, deployment),
         curves=search.curves(),
         # The dollars of a life were searched at the MFU of its expert count.
-        training=training_use(search.question, advice.model, advice.architecture)
-        if lifetime is None
-        else training_use(search.question, lifetime.recommendation.model),
+        training=use if lifetime is None else training_use(search.question, lifetime.recommendation.model),
         lifetime=lifetime,
         lifetime_infeasible=no_life,
         objective=goal,
@@ -240,10 +238,11 @@ def _notes(search: Search, no_life: str | None) -> list[str]:
 
 def _recommendation(
     search: Search, rows: Sequence[Row]
-) -> tuple[Recommendation[Candidate], tuple[LawView, ...], Candidate | None]:
+) -> tuple[Recommendation[Candidate], tuple[LawView, ...], Candidate | None, TrainingUse]:
     """The model that is chosen among the rows, as built: it meets the bounds that it was chosen by; and what each law says.
 
-    The third is the baseline as built, rounded in the same direction, which the model is set against where there is one.
+    The third is the baseline as built, rounded in the same direction, which the model is set against where there is one; the
+    fourth is what training the model takes.
     """
     question = search.question
     chosen, rule = choose(search, rows)
@@ -273,10 +272,10 @@ def _recommendation(
         expansion=float(expansion(search.law.family, model.experts)),
         undecided=undecided(search, model, rows),
     )
-    return advice, views, base_built and base_built.model
+    return advice, views, base_built and base_built.model, use
 
 
-def _asked(question: Question, family: str, deployment: Deployment) -> dict[str, object]:
+def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str, object]:
     """The bounds and the serving limits that the answer rests on; those that do not apply are absent."""
     d = deployment
     limits: dict[str, object] = {

@@ -86,7 +86,7 @@ class Recommendation(Generic[Model]):
 
 def why(search: Search, model: Candidate, rule: str, base: Trained) -> str:
     """The recommendation in words, with its numbers, against a base."""
-    share = model.n_params / search.own(model.experts).n_params
+    share = model.n_params / search.loss_optimal(model.experts).n_params
     served = f"{format_usd(model.usd_per_mtok)} per million output tokens on {plural(model.gpus, 'GPU')}"
     if base.usd_per_mtok is not None and model.experts != base.experts:
         served += f", {model.usd_per_mtok / base.usd_per_mtok:.0%} of the cost of {search.question.base_name}"
@@ -168,7 +168,7 @@ def undecided(search: Search, model: Candidate, rows: Sequence[Row]) -> str | No
 
     `rows` are the models that each count matches the loss with. The ends hold SETTLED of the draws.
     """
-    if not search.law.form.of_sources or search.question.budget_goal != "serve" or len(search.panel.draws) < 2:
+    if not search.law.form.of_sources or search.question.budget_goal != "serve" or len(search.draws.theta) < 2:
         return None
     shares, counts = np.cumsum(search.cheapest_counts()), search.best.experts
     tail = (1.0 - SETTLED) / 2.0

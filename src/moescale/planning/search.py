@@ -36,7 +36,7 @@ from moescale.planning.candidate import (
     trained_models,
     with_ratios,
 )
-from moescale.planning.panel import Oracle, Panel, oracle_of, panel_of
+from moescale.planning.draws import Draws, Oracle, draws_of, oracle_of
 from moescale.planning.question import CONFIDENCE, KnownModel, Question, as_released, only_experts, prepare
 from moescale.planning.sampled_costs import SampledCosts, grid_models, sampled_costs
 from moescale.roots import bracket
@@ -70,7 +70,7 @@ class Search:
     curve_shape: tuple[int, int]  # (m, s)
     curve_serving: Serving  # what they cost
     sampled: SampledCosts
-    panel: Panel  # asks for the base's loss
+    draws: Draws  # asks for the base's loss
     oracle: Oracle
     largest: FloatArray  # (m,): sizes that the bounds on parameters allow, infinite without any
 
@@ -100,7 +100,7 @@ class Search:
         else:
             base, base_model = known_model(law, question.base, costs)
         sampled = sampled_costs(costs, experts, grid, served.usd_per_mtok[second:])
-        panel = panel_of(law, question.budget, experts, base_model, draws=question.draws)
+        draws = draws_of(law, question.budget, experts, base_model, draws=question.draws)
         return cls(
             law=law,
             question=question,
@@ -114,8 +114,8 @@ class Search:
             curve_shape=shape,
             curve_serving=part_of(served, slice(0, first)),
             sampled=sampled,
-            panel=panel,
-            oracle=oracle_of(panel, sampled, law.allows(experts)),
+            draws=draws,
+            oracle=oracle_of(draws, sampled, law.allows(experts)),
             largest=np.array([_largest(law, question, e) for e in question.experts]),
         )
 
@@ -127,40 +127,40 @@ class Search:
 
     def cheapest_counts(self) -> FloatArray:
         """Share of the draws under which each expert count, of those allowed, matches the loss for the fewest dollars, (m,)."""
-        panel = self.asked(self.question.max_loss)
-        usd = self.sampled.usd_per_mtok(panel.smallest.n_params)
+        draws = self.draws_at(self.question.max_loss)
+        usd = self.sampled.usd_per_mtok(draws.smallest.n_params)
         usd = np.where(np.isfinite(usd) & self.law.allows(self.best.experts), usd, np.inf)
         known = np.isfinite(usd).any(axis=1)
         shares = np.zeros(usd.shape[1])
-        np.add.at(shares, usd.argmin(axis=1)[known], panel.weights[known])
+        np.add.at(shares, usd.argmin(axis=1)[known], draws.weights[known])
         return shares / max(shares.sum(), TINY)
 
-    def own(self, experts: float) -> Trained:
+    def loss_optimal(self, experts: float) -> Trained:
         """The loss-optimal model of an expert count."""
         return self.optima[self.question.experts.index(experts)]
 
-    def asked(self, loss: float | None) -> Panel:
-        """The panel that asks for a loss, or the base's."""
-        return self.panel if loss is None else self.panel.asking(loss)
+    def draws_at(self, loss: float | None) -> Draws:
+        """The draws, which ask for a loss or for the base's."""
+        return self.draws if loss is None else self.draws.asking_for(loss)
 
     def at_loss(self, loss: float | None = None) -> list[Row]:
         """Algorithm 1 at every expert count: the smallest, hence cheapest, models that reach a loss, or the base's."""
-        panel, target = self.asked(loss), self.base.loss if loss is None else loss
+        draws, target = self.draws_at(loss), self.base.loss if loss is None else loss
         if self.confidence is None:
             found = smallest_at_loss(self.law, self.question.budget, self.best.experts, target, optimal=self.best)
             sizes, reasons = found.n_params, [f"no size reaches a loss of {target:.5g}"] * self.best.experts.size
         else:
             sizes, goal = (
-                panel.sizes(self.confidence),
+                draws.sizes(self.confidence),
                 "the baseline's loss" if loss is None else f"a loss of {loss:.5g}",
             )
             missed = f"no size reaches {goal} with a probability of {self.confidence:.0%}"
-            reasons = [f"{missed}, {most:.0%} at most" for most in panel.most_sure(self.largest, np.isnan(sizes))]
+            reasons = [f"{missed}, {most:.0%} at most" for most in draws.most_sure(self.largest, np.isnan(sizes))]
         reasons = [
             f"{_over(self.question, most)} what reaches {target:.5g}" if n > most else reason
             for n, most, reason in zip(sizes, self.largest, reasons, strict=True)
         ]
-        return self.judged(self._rows(np.where(sizes > self.largest, np.nan, sizes), reasons), panel)
+        return self.judged(self._rows(np.where(sizes > self.largest, np.nan, sizes), reasons), draws)
 
     def within_cost(self, usd_per_mtok: float) -> list[Row]:
         """Algorithm 2 at every expert count: the lowest loss within a serving cost."""
@@ -170,25 +170,25 @@ class Search:
             self.law, budget, self.best.experts, usd_per_mtok, cost_of, optimal=self.best, near=near
         )
         reasons = [f"every size costs more than {format_usd(usd_per_mtok)}"] * self.best.experts.size
-        return self.judged(self._rows(np.fmin(found.n_params, self.largest), reasons), self.panel)
+        return self.judged(self._rows(np.fmin(found.n_params, self.largest), reasons), self.draws)
 
     def outright(self) -> list[Row]:
         """The lowest loss of every expert count, whatever it costs to serve."""
         return self.judged(
-            self._rows(np.minimum(self.best.n_params, self.largest), [""] * len(self.optima)), self.panel
+            self._rows(np.minimum(self.best.n_params, self.largest), [""] * len(self.optima)), self.draws
         )
 
-    def judged(self, rows: Sequence[Row], panel: Panel, law: Law | None = None) -> list[Row]:
-        """Rows with how probable it is that they keep the panel's goal, and their regret; `law` counts built shapes."""
+    def judged(self, rows: Sequence[Row], draws: Draws, law: Law | None = None) -> list[Row]:
+        """Rows with how probable it is that they keep the goal of the draws, and their regret; `law` counts built shapes."""
         known = [c for c in rows if isinstance(c, Trained)]
-        if len(panel.draws) == 1 or not known:
+        if len(draws.theta) == 1 or not known:
             return list(rows)
-        losses = panel.losses(np.array([c.n_params for c in known]), np.array([c.experts for c in known]), law)
-        probable = iter(panel.probability(losses).tolist())
+        losses = draws.losses(np.array([c.n_params for c in known]), np.array([c.experts for c in known]), law)
+        probable = iter(draws.probability(losses).tolist())
         usd = np.array([np.nan if c.usd_per_mtok is None else c.usd_per_mtok for c in known])
         unit = self.base.usd_per_mtok
-        lost = self.oracle.regrets(panel, losses, usd, unit or 1.0)
-        expected, worst = iter(panel.weights @ lost), iter(panel.worst(lost))
+        lost = self.oracle.regrets(draws, losses, usd, unit or 1.0)
+        expected, worst = iter(draws.weights @ lost), iter(draws.worst(lost))
         found: list[Row] = []
         for c in rows:
             if not isinstance(c, Trained):
@@ -228,14 +228,14 @@ class Search:
         if base is None:
             return self
         law = replace(self.law, family=family_of(base.shape, self.law.family))
-        losses = self.panel.losses(np.array([base.model.n_params]), np.array([base.model.experts]), law)[:, 0]
-        return replace(self, panel=replace(self.panel, goal=np.maximum(self.panel.goal, losses)))
+        losses = self.draws.losses(np.array([base.model.n_params]), np.array([base.model.experts]), law)[:, 0]
+        return replace(self, draws=replace(self.draws, goal=np.maximum(self.draws.goal, losses)))
 
     def built(self, law: Law, costs: Costs, model: Candidate, *, base: Trained) -> Candidate | None:
         """The model of the same size under another law and family, set against `base`; None where it cannot be served."""
         if (sized := self._sized(law, costs, model)) is None:
             return None
-        rows = self.judged(with_ratios([sized], self.optima, base), self.asked(self.question.max_loss), law)
+        rows = self.judged(with_ratios([sized], self.optima, base), self.draws_at(self.question.max_loss), law)
         return rows[0] if isinstance(rows[0], Candidate) else None
 
     def _sized(self, law: Law, costs: Costs, model: Candidate) -> Candidate | None:
@@ -258,7 +258,7 @@ class Search:
         chosen = [next(made) if i < at.size else rows[i - at.size] for i in front]
         gone = {"intervals": None, "size_ratio_to_base": None, "active_ratio_to_base": None, "cost_ratio": None}
         return [
-            replace(c, size_ratio=c.n_params / self.own(c.experts).n_params, **gone)
+            replace(c, size_ratio=c.n_params / self.loss_optimal(c.experts).n_params, **gone)
             for c in chosen
             if isinstance(c, Candidate)
         ]
@@ -444,7 +444,7 @@ def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> Infeasib
     goal += f" ({search.base.loss:.4f})" if question.max_loss is None else ""
     if search.confidence is not None:
         goal += f" with a probability of {search.confidence:.0%}"
-        sure = search.asked(question.max_loss).most_sure(search.largest, search.law.allows(search.best.experts))
+        sure = search.draws_at(question.max_loss).most_sure(search.largest, search.law.allows(search.best.experts))
         surest = int(np.nanargmax(sure))
         possible = bool(sure[surest] > 0.0)
         nearest.append(
