@@ -15,7 +15,7 @@ from moescale.latency import LatencySource
 from moescale.models.coordinates import expansion
 from moescale.models.family import architecture
 from moescale.models.rounding import family_of
-from moescale.planning.as_built import Bounds, as_built
+from moescale.planning.as_built import Bounds, Built, as_built
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
 from moescale.planning.decision import Choices, LawView, choices, law_views
 from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits
@@ -33,7 +33,7 @@ from moescale.planning.rationale import (
     undecided,
     why,
 )
-from moescale.planning.search import Search, choose, loss_goal, too_dear
+from moescale.planning.search import Search, choose, close_rivals, loss_goal, rank, too_dear
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
@@ -246,18 +246,24 @@ def _recommendation(
     """
     question = search.question
     chosen, rule = choose(search, rows)
-    loss = None
-    if question.budget_goal == "serve":  # as built at least as good as the one that was chosen, which is on the bound
-        loss = question.max_loss or search.base.loss
-        loss = loss if search.confidence is None else chosen.loss
+    to_loss = question.budget_goal == "serve"
     limit = None if question.budget_goal == "loss" else question.max_usd_per_mtok
-    base_built = search.base_as_built(at_most=loss is None)
+    base_built = search.base_as_built(at_most=not to_loss)
     base = base_built.model if base_built else search.base
-    if loss is not None and chosen.experts == base.experts and math.isclose(chosen.n_params, search.base.n_params):
-        loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
-    bounds = Bounds(loss, limit, min_probability=None if loss is None else search.confidence)
-    search = search.judging_built(base_built)
-    built = as_built(search.law, search.costs, chosen, partial(search.built, base=base), bounds)
+    real_base, search = search.base, search.judging_built(base_built)
+
+    def build(one: Candidate) -> tuple[Built[Candidate], float | None]:
+        loss = None
+        if to_loss:  # as built at least as good as the one that was chosen, which is on the bound
+            loss = one.loss if search.confidence is not None else question.max_loss or real_base.loss
+            if one.experts == base.experts and math.isclose(one.n_params, real_base.n_params):
+                loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
+        bounds = Bounds(loss, limit, min_probability=search.confidence if to_loss else None)
+        return as_built(search.law, search.costs, one, partial(search.built, base=base), bounds), loss
+
+    # Whole layers and heads change dollars by several per cent: the models that may come first are compared as built.
+    tries = [build(one) for one in (chosen, *close_rivals(search, rows, chosen))]
+    built, loss = min(tries, key=lambda each: (bool(each[0].notes), rank(search, each[0].model)))
     if built.notes and loss is not None and limit is not None:
         raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
     model = built.model

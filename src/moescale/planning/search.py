@@ -51,6 +51,11 @@ from moescale.units import format_count, format_usd, plural
 
 FRONTIER_SIZES = 48  # over-trained sizes of each expert count that the frontier is drawn from
 TINY = 1e-300
+CLOSE_RIVALS = 2  # expert counts that are built beside the chosen one, and compared as built
+PRICE_ROUNDS, LOSS_ROUNDS = (
+    1.12,
+    1.001,
+)  # factors by which whole layers and heads change a model's dollars, and its loss
 SMALLEST_SHARE = 0.03  # of the loss-optimal size: smaller ones cost almost no less and lose much
 
 
@@ -378,6 +383,31 @@ def _laws_for(law: Law, question: Question) -> list[str]:
     return found
 
 
+def rank(search: Search, model: Candidate) -> tuple[float, float, float]:
+    """What the recommended model has the least of: expected regret at a loss, or dollars without draws; else its loss."""
+    if search.question.budget_goal in ("quality", "loss"):
+        return model.loss, model.experts, 0.0
+    if search.confidence is None or search.base.usd_per_mtok is None or len(search.draws.theta) == 1:
+        return model.usd_per_mtok, model.experts, 0.0
+    return model.regret.expected if model.regret else math.inf, model.usd_per_mtok, model.experts
+
+
+def close_rivals(search: Search, rows: Sequence[Row], chosen: Candidate) -> list[Candidate]:
+    """The models that rounding may put before the chosen one, the nearest first: CLOSE_RIVALS at most."""
+    others = [
+        c for c in rows if isinstance(c, Candidate) and c.experts != chosen.experts and search.law.allows(c.experts)
+    ]
+    limit = search.question.max_usd_per_mtok or math.inf
+    by_loss = search.question.budget_goal in ("quality", "loss")
+    near = [
+        c
+        for c in others
+        if (c.loss / chosen.loss <= LOSS_ROUNDS if by_loss else c.usd_per_mtok / chosen.usd_per_mtok <= PRICE_ROUNDS)
+        and c.usd_per_mtok <= limit
+    ]
+    return sorted(near, key=lambda c: rank(search, c))[:CLOSE_RIVALS]
+
+
 def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
     """The recommended model among the rows that answer the question, and the rule that chose it.
 
@@ -411,7 +441,7 @@ def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
     if search.confidence is None or cheapest.regret is None:
         return cheapest, rule
     within = [c for c in served if c.usd_per_mtok <= limit]
-    best = min(within, key=lambda c: (c.regret.expected if c.regret else math.inf, c.usd_per_mtok, c.experts))
+    best = min(within, key=lambda c: rank(search, c))
     return best, f"{rule} with a probability of {search.confidence:.0%}"
 
 
