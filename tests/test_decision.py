@@ -24,7 +24,7 @@ from moescale.planning.candidate import Candidate, Row
 from moescale.planning.plan import Plan, Question, make_plan
 from moescale.planning.question import KnownModel
 from moescale.planning.search import Search
-from moescale.planning.total_cost import TrainingPrice
+from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws import find_law
 from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.law import Law

@@ -22,14 +22,13 @@ from moescale.planning.total_cost import (
     Lifetime,
     LifetimeCost,
     LifetimeFlops,
-    TrainingPrice,
     best_within_total,
     cheapest_at_loss,
-    default_mfu,
     flops_optimal,
     lowest_loss,
     tokens_at_loss,
 )
+from moescale.planning.training_price import TrainingPrice, default_mfu
 from moescale.scaling_laws import FORMS, Law, find_law, loss
 from moescale.serving.deployment import Deployment
 from moescale.typing import FloatArray

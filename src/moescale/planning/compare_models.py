@@ -17,7 +17,7 @@ from moescale.models.parameters import count_parameters
 from moescale.planning.allocation import inputs_at
 from moescale.planning.known import beyond_law
 from moescale.planning.question import KnownModel, as_released
-from moescale.planning.total_cost import TrainingPrice
+from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws.law import Law, extrapolation, interval
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cost

@@ -13,20 +13,21 @@ from moescale.io.records import record
 from moescale.planning.allocation import inputs_at
 from moescale.planning.as_built import Bounds, as_built
 from moescale.planning.candidate import Costs, Life, Regret, Unreachable, lives, with_intervals
+from moescale.planning.choice import loss_goal
 from moescale.planning.decision import each_law
 from moescale.planning.intervals import lifetime_limits
 from moescale.planning.rationale import Recommendation, lifetime_caveats, lifetime_why, slow
-from moescale.planning.search import Search, loss_goal
+from moescale.planning.search import Search
 from moescale.planning.total_cost import (
     Lifetime,
     LifetimeCost,
-    TrainingPrice,
     best_within_total,
     cheapest_at_loss,
     flops_optimal,
     life_costs,
     lowest_loss,
 )
+from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray
 from moescale.units import format_count, format_usd

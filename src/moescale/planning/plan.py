@@ -17,6 +17,7 @@ from moescale.models.family import architecture
 from moescale.models.rounding import family_of
 from moescale.planning.as_built import Bounds, Built, as_built
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
+from moescale.planning.choice import GAIN, choose, close_rivals, loss_goal, rank, too_dear
 from moescale.planning.decision import Choices, LawView, choices, law_views
 from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits
 from moescale.planning.known import KnownRow, known_rows
@@ -33,7 +34,7 @@ from moescale.planning.rationale import (
     undecided,
     why,
 )
-from moescale.planning.search import Search, choose, close_rivals, loss_goal, rank, too_dear
+from moescale.planning.search import Search
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
@@ -262,8 +263,11 @@ def _recommendation(
         return as_built(search.law, search.costs, one, partial(search.built, base=base), bounds), loss
 
     # Whole layers and heads change dollars by several per cent: the models that may come first are compared as built.
-    tries = [build(one) for one in (chosen, *close_rivals(search, rows, chosen))]
-    built, loss = min(tries, key=lambda each: (bool(each[0].notes), rank(search, each[0].model)))
+    built, loss = build(chosen)
+    for rival, its_loss in map(build, close_rivals(search, rows, chosen)):
+        gains = rank(search, rival.model)[0] < (1.0 - GAIN) * rank(search, built.model)[0]
+        if not rival.notes and (built.notes or gains):
+            built, loss = rival, its_loss
     if built.notes and loss is not None and limit is not None:
         raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
     model = built.model

@@ -14,7 +14,8 @@ from moescale.models.coordinates import in_family, of_architecture
 from moescale.models.family import ModelFamily, with_convention
 from moescale.models.quantisation import CheckpointWeights
 from moescale.planning.allocation import Budget
-from moescale.planning.total_cost import POSITIVE, Lifetime, TrainingPrice
+from moescale.planning.total_cost import POSITIVE, Lifetime
+from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.units import expert_model

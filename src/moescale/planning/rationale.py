@@ -17,7 +17,7 @@ from moescale.planning.candidate import Candidate, Life, Row, Trained
 from moescale.planning.decision import LawView
 from moescale.planning.question import Question
 from moescale.planning.search import Search, fitted_up_to, size_bounds
-from moescale.planning.total_cost import TrainingBill
+from moescale.planning.training_price import TrainingBill
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
 from moescale.serving.deployment import batch_cap

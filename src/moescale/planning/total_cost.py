@@ -17,18 +17,11 @@ from typing import Annotated
 import numpy as np
 import numpy.typing as npt
 
-from moescale import catalogue
 from moescale.bounds import Bound, check_bounds
-from moescale.errors import InfeasibleError, InputError
-from moescale.hardware.gpus import Gpu
-from moescale.models.architecture import Architecture
 from moescale.models.family import elasticity, n_active, tokens_within, training_flops
 from moescale.planning.allocation import CostOf, check_trade_off, inputs_at, slopes_at, theta_or_own
-from moescale.planning.training_rate import TrainingRate
 from moescale.roots import bracket
 from moescale.scaling_laws.law import Law
-from moescale.training.choice import Launch, choose_launch
-from moescale.training.step_time import StepError
 from moescale.typing import FloatArray, Real
 
 POSITIVE = Bound(0, above=True)
@@ -45,89 +38,6 @@ MINIMA = 4  # of the close scan's local minima that are searched
 RIVAL_STEPS = 4  # of the local search with all of them: until they are told apart to a millionth of the dollars
 SECTIONS = 12  # of the interval around the best size in each step of the local search
 RESOLUTION = 1e-7  # of ln N in the local search, where total dollars are flat
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingBill:
-    """What one training run costs, and the MFU that it was priced at."""
-
-    gpu_days: float
-    usd: float
-    mfu: float
-    mfu_from: str  # parts, of its step; stated, for every model; assumed, where no split holds the model
-    gpus: int | None = None  # that it was timed on
-    error: StepError | None = None  # of published runs, where it comes from parts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingPrice:
-    """What training costs: GPU hours at a share of peak bf16 arithmetic (MFU), one for all or by the parts of a step."""
-
-    gpu: Gpu
-    usd_per_gpu_hour: float
-    mfu: float
-    rate: TrainingRate | None = None  # the MFU of each expert count; None: `mfu` for every model
-    timed: bool = False  # whether a model that is built is priced by the parts of its own step, instead of by `mfu`
-    launch: Launch = field(default_factory=Launch)  # of runs that are timed
-
-    def __post_init__(self) -> None:
-        if not 0 < self.mfu <= 1:
-            raise InputError(
-                f"an MFU of {self.mfu:g} is not above 0 and at most 1", where="--mfu", next_step="such as 0.4"
-            )
-        if not 0 < self.usd_per_gpu_hour < math.inf:
-            raise InputError(f"{self.usd_per_gpu_hour!r} is not a price", where="--train-usd-per-gpu-hour")
-
-    @property
-    def usd_per_flop(self) -> float:
-        """Dollars for one model FLOP."""
-        return self.usd_per_gpu_hour / 3600.0 / (self.gpu.bf16_flops_per_s * self.mfu)
-
-    def mfu_at(self, experts: Real) -> FloatArray:
-        """The MFU of training models of so many experts."""
-        return np.full(np.shape(experts), self.mfu) if self.rate is None else self.rate.at(experts)
-
-    def usd_per_flop_at(self, experts: Real) -> FloatArray:
-        """Dollars for one model FLOP of training models of so many experts."""
-        return self.usd_per_gpu_hour / 3600.0 / (self.gpu.bf16_flops_per_s * self.mfu_at(experts))
-
-    def gpu_hours(self, flops: float, experts: float = 1.0) -> float:
-        """GPU hours for so many training FLOPs of a model of so many experts."""
-        return flops / (self.gpu.bf16_flops_per_s * float(self.mfu_at(experts))) / 3600.0
-
-    def bill(self, model: Architecture, flops: float, tokens: float, gpus: int | None = None) -> TrainingBill:
-        """What a built model's run of so many FLOPs and tokens costs, on `gpus` GPUs or as many as it takes.
-
-        Raises InfeasibleError where stated GPUs do not hold the run that is timed.
-        """
-        mfu, source, run = self.mfu, "stated", None
-        if self.timed:
-            mfu, source = default_mfu(), "assumed"
-            try:
-                run = choose_launch(model, tokens, self.gpu, self.launch, gpus=gpus)
-                mfu, source = flops / (self.gpu.bf16_flops_per_s * run.gpu_days * 86400.0), "parts"
-            except InfeasibleError:
-                if gpus is not None:
-                    raise
-        hours = flops / (self.gpu.bf16_flops_per_s * mfu) / 3600.0
-        return TrainingBill(
-            gpu_days=hours / 24.0,
-            usd=hours * self.usd_per_gpu_hour,
-            mfu=mfu,
-            mfu_from=source,
-            gpus=gpus if run is None else run.split.gpus,
-            error=run and run.error,
-        )
-
-
-def flops_of_gpu_hours(gpu: Gpu, gpu_hours: float, mfu: float) -> float:
-    """Training FLOPs that so many hours of a GPU buy at a share of its peak bf16 arithmetic."""
-    return gpu_hours * 3600.0 * gpu.bf16_flops_per_s * mfu
-
-
-def default_mfu() -> float:
-    """The catalogue's model FLOPs utilisation of pre-training; training.toml has its source."""
-    return float(catalogue.read("training.toml")["mfu"]["default"]["mfu"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
