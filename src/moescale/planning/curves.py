@@ -96,7 +96,7 @@ def loss_band(law: Law, question: Question) -> tuple[FloatArray, FloatArray] | N
         own = base_optimum(law, question, best)
         n, tokens, e = own.n_params, own.tokens, own.experts
     else:
-        n, e = (np.array([value]) for value in question.base.in_letters_of(law.family))
+        n, e = (np.array([value]) for value in question.base.in_convention_of(law.family))
         tokens = np.array([question.base.tokens])
     base = inputs_at(law, question.budget.extra, n, np.log(tokens), e)
     unit = np.exp(law.form.log_loss(law.theta, base) - law.form.log_loss(draws, base))  # (k, 1)

@@ -33,7 +33,7 @@ TRUTHS = 2048  # surfaces that a sweep is tried on
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs in the letters of the plan's family, (n,) each."""
+    """Runs in the size convention of the plan's family, (n,) each."""
 
     n_params: FloatArray
     tokens: FloatArray

@@ -38,7 +38,7 @@ class KnownModel:
     tokens: float
     weights: CheckpointWeights | None = None  # as they were released or its config says; None: it is not known
 
-    def in_letters_of(self, family: ModelFamily) -> tuple[float, float]:
+    def in_convention_of(self, family: ModelFamily) -> tuple[float, float]:
         """N and E of the family's model with the same active body and expansion."""
         n, e = in_family(family, *of_architecture(self.architecture))
         return float(n), float(e)

@@ -290,8 +290,8 @@ def base_optimum(law: Law, question: Question, best: Allocation) -> Allocation:
 
 
 def known_model(law: Law, model: KnownModel, costs: Costs) -> tuple[Trained, Allocation]:
-    """A known model as a row, and its place in the letters of the law; served as it is built."""
-    n, e = (np.array([value]) for value in model.in_letters_of(law.family))
+    """A known model as a row, and its place in the size convention of the law; served as it is built."""
+    n, e = (np.array([value]) for value in model.in_convention_of(law.family))
     x = inputs_at(law, {}, n, np.log([model.tokens]), e)
     at = Allocation(e, n, np.array([model.tokens]), np.exp(law.form.log_loss(law.theta, x)))
     deployment, latency = as_released(model, costs.deployment, costs.latency)
