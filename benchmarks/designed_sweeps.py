@@ -26,10 +26,11 @@ from moescale.errors import InfeasibleError
 from moescale.fitting.workflow import FitSettings, fit_runs
 from moescale.models.family import training_flops
 from moescale.planning.allocation import loss_optimal
-from moescale.planning.beliefs import RUN_NOISE, Runs, beliefs_of, decision_of
-from moescale.planning.panel import oracle_of, panel_of
+from moescale.planning.choice import choose
+from moescale.planning.draws import draws_of, oracle_of
+from moescale.planning.gaussian_process import RUN_NOISE, Runs, decision_of, process_of
 from moescale.planning.question import CONFIDENCE, prepare
-from moescale.planning.search import Search, choose
+from moescale.planning.search import Search
 from moescale.planning.sweep_design import SweepLimits, decide, design_sweep, paper_sweep, plain_grid
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import Law, find_law, restate
@@ -236,12 +237,12 @@ def planned(search: Search, law: Law) -> Model | None:
     """What a law plans against the search's base; None: nothing is as good with confidence, and the base is trained."""
     law = prepare(restate(law, search.law.family), search.question)[0]
     budget, experts = search.question.budget, search.best.experts
-    panel = panel_of(law, budget, experts, search.base_model)
+    draws = draws_of(law, budget, experts, search.base_model)
     own = replace(
         search,
         law=law,
-        panel=panel,
-        oracle=oracle_of(panel, search.sampled, law.allows(experts)),
+        draws=draws,
+        oracle=oracle_of(draws, search.sampled, law.allows(experts)),
         best=loss_optimal(law, budget, experts),
         question=replace(search.question, confidence=CONFIDENCE),
     )
@@ -255,7 +256,7 @@ def planned(search: Search, law: Law) -> Model | None:
 def posterior(search: Search, runs: Runs, losses: FloatArray) -> Model | None:
     """What the ensemble and the runs decide together, as `design --runs` says."""
     decision = decision_of(search)
-    found = decide(beliefs_of(search, decision, runs).given(np.arange(len(runs)), np.log(losses)), decision)
+    found = decide(process_of(search, decision, runs).given(np.arange(len(runs)), np.log(losses)), decision)
     if found.cost_ratio == 1.0:
         return None
     return Model(found.n_params, found.experts, found.cost_ratio * (search.base.usd_per_mtok or np.nan))
@@ -273,11 +274,11 @@ def scored(search: Search, truth: Truth, model: Model | None) -> tuple[float, fl
     base = search.base
     model = model or Model(base.n_params, base.experts, base.usd_per_mtok or np.nan)
     budget = replace(search.question.budget, extra=dict(truth.extra))
-    panel = panel_of(replace(truth.law, draws=truth.law.draws[:0]), budget, search.best.experts, search.base_model)
-    oracle = oracle_of(panel, search.sampled, np.ones(panel.experts.size, dtype=np.bool_))
-    losses = panel.losses(np.array([model.n_params]), np.array([model.experts]))
-    regret = oracle.regrets(panel, losses, np.array([model.usd]), base.usd_per_mtok or np.nan)
-    return float(regret[0, 0]), float(panel.meets(losses)[0, 0]), float(np.log(losses[0, 0] / panel.goal[0]))
+    draws = draws_of(replace(truth.law, draws=truth.law.draws[:0]), budget, search.best.experts, search.base_model)
+    oracle = oracle_of(draws, search.sampled, np.ones(draws.experts.size, dtype=np.bool_))
+    losses = draws.losses(np.array([model.n_params]), np.array([model.experts]))
+    regret = oracle.regrets(draws, losses, np.array([model.usd]), base.usd_per_mtok or np.nan)
+    return float(regret[0, 0]), float(draws.meets(losses)[0, 0]), float(np.log(losses[0, 0] / draws.goal[0]))
 
 
 def sweep_lines(studies: Sequence[Study]) -> list[str]:

@@ -23,10 +23,11 @@ from moescale.errors import InfeasibleError
 from moescale.options.question import BoundOptions
 from moescale.options.serving import ServingOptions
 from moescale.planning.allocation import Budget, loss_optimal
-from moescale.planning.panel import Panel, oracle_of, panel_of
+from moescale.planning.choice import choose
+from moescale.planning.draws import Draws, draws_of, oracle_of
 from moescale.planning.plan import Plan, make_plan
 from moescale.planning.question import CONFIDENCE, Question, prepare
-from moescale.planning.search import Search, choose
+from moescale.planning.search import Search
 from moescale.scaling_laws import Law, combine, find_law, restate
 from moescale.typing import FloatArray
 
@@ -127,9 +128,9 @@ def simulated(
                 known[labs] = search, dict(planned(search, confidences))
             search, plans = known[labs]
             plans = plans | dict(compared(search, ensemble_without(public, truth)))
-            panel = true_panel(search, truth)
+            draws = true_draws(search, truth)
             scores += [
-                judged(search, panel, truth, asked, planner, sure, model) for (planner, sure), model in plans.items()
+                judged(search, draws, truth, asked, planner, sure, model) for (planner, sure), model in plans.items()
             ]
     return scores
 
@@ -177,9 +178,9 @@ def planned(search: Search, confidences: Sequence[float]) -> Iterator[tuple[tupl
 def compared(search: Search, ensemble: Law) -> Iterator[tuple[tuple[str, float | None], Model | None]]:
     """What an ensemble and each of its laws would train to match the loss of the search's baseline."""
     law = restate(ensemble, search.law.family)
-    panel = panel_of(law, search.question.budget, search.best.experts, search.base_model)
-    oracle = oracle_of(panel, search.sampled, law.allows(search.best.experts))
-    yield (WITHOUT, DEFAULT), answer(sure(replace(search, law=law, panel=panel, oracle=oracle), DEFAULT))
+    draws = draws_of(law, search.question.budget, search.best.experts, search.base_model)
+    oracle = oracle_of(draws, search.sampled, law.allows(search.best.experts))
+    yield (WITHOUT, DEFAULT), answer(sure(replace(search, law=law, draws=draws, oracle=oracle), DEFAULT))
     for member in ensemble.members:
         yield (member.law.name + WORD, None), at_its_word(search, single(member.law, search))
 
@@ -197,9 +198,9 @@ def sure(search: Search, confidence: float) -> Search:
 def at_its_word(search: Search, law: Law) -> Model | None:
     """The cheapest model that reaches the base's loss by a law's own curve."""
     budget, experts = search.question.budget, search.best.experts
-    panel = panel_of(replace(law, draws=law.draws[:0]), budget, experts, search.base_model)
-    own = replace(search, law=law, panel=panel, best=loss_optimal(law, budget, experts))
-    return answer(own, float(panel.goal[0]))
+    draws = draws_of(replace(law, draws=law.draws[:0]), budget, experts, search.base_model)
+    own = replace(search, law=law, draws=draws, best=loss_optimal(law, budget, experts))
+    return answer(own, float(draws.goal[0]))
 
 
 def answer(search: Search, loss: float | None = None) -> Model | None:
@@ -211,17 +212,17 @@ def answer(search: Search, loss: float | None = None) -> Model | None:
     return Model(chosen.n_params, chosen.experts, chosen.usd_per_mtok)
 
 
-def true_panel(search: Search, name: str) -> Panel:
+def true_draws(search: Search, name: str) -> Draws:
     """A true law's coefficients and some of its draws, each asking for its own loss of the base."""
     law = single(find_law(name), search)
     budget = replace(search.question.budget, extra=OUTSIDE.get(name, {}))
     picked = np.round(np.linspace(0, len(law.draws) - 1, TRUE_DRAWS)).astype(int) if len(law.draws) else []
     law = replace(law, draws=np.concatenate((law.theta[None], law.draws[picked])))
-    return panel_of(law, budget, search.best.experts, search.base_model)
+    return draws_of(law, budget, search.best.experts, search.base_model)
 
 
 def judged(
-    search: Search, panel: Panel, truth: str, asked: Asked, planner: str, confidence: float | None, model: Model | None
+    search: Search, draws: Draws, truth: str, asked: Asked, planner: str, confidence: float | None, model: Model | None
 ) -> Score:
     """A model under the truth."""
     about, none = (truth, asked, planner, confidence), np.empty(0)
@@ -230,16 +231,16 @@ def judged(
         raise ValueError(f"{asked}: the base cannot be served")
     if model is None:
         return Score(*about, np.nan, none, none, none, none)
-    losses, usd = panel.losses(np.array([model.n_params]), np.array([model.experts])), np.array([model.usd])
-    oracle = oracle_of(panel, search.sampled, np.ones(panel.experts.size, dtype=np.bool_))
+    losses, usd = draws.losses(np.array([model.n_params]), np.array([model.experts])), np.array([model.usd])
+    oracle = oracle_of(draws, search.sampled, np.ones(draws.experts.size, dtype=np.bool_))
     worth = np.minimum(oracle.usd_at(losses), usd)[:, 0]
     return Score(
         *about,
         cost=model.usd / unit,
-        missed=np.log(losses[:, 0] / panel.goal),
-        kept=panel.meets(losses)[:, 0],
+        missed=np.log(losses[:, 0] / draws.goal),
+        kept=draws.meets(losses)[:, 0],
         overpaid=(model.usd - worth) / unit,
-        regret=oracle.regrets(panel, losses, usd, unit)[:, 0],
+        regret=oracle.regrets(draws, losses, usd, unit)[:, 0],
     )
 
 

@@ -50,21 +50,17 @@ def cold(*arguments: str) -> Callable[[], object]:
     return lambda: subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
 
 
-def warm_plan(*, silicon: bool) -> Callable[[], object]:
-    """The default plan in this process, after one call that warms it; on measured kernels or the roofline."""
-    from moescale import Budget, Deployment, Question, Roofline, Silicon, find_gpu, find_law, make_plan, price
-    from moescale.options.law import DEFAULT_LAW
+def warm_plan(gpu: str | None = None, latency: str | None = None) -> Callable[[], object]:
+    """The default plan of 5.15e21 FLOPs in this process, after one call that warms it."""
+    from moescale import BoundOptions, LawOptions, ServingOptions
 
-    gpu = find_gpu("a100-sxm-40gb")
-    deployment = Deployment(
-        gpu=gpu, usd_per_gpu_hour=price(gpu.name).usd_per_gpu_hour, prompt_tokens=230.0, output_tokens=203.0
-    )
-    question = Question(budget=Budget(5.15e21))
-    law = find_law(DEFAULT_LAW)
-    source = Silicon(gpu) if silicon else Roofline(gpu)
+    default, bounds = ServingOptions(), BoundOptions(budget=5.15e21)
+    serving = ServingOptions(gpu=gpu or default.gpu, latency=latency or default.latency)
+    law, deployment = LawOptions().find_law(), serving.deployment()
+    source = serving.open_latency(deployment)
 
     def call() -> object:
-        return make_plan(law, question, deployment, source)
+        return bounds.plan(law, deployment, source)
 
     call()
     return call
@@ -176,8 +172,9 @@ def main() -> int:
         ("moescale plan, measured kernels, cold process", 1.0, cold("-m", "moescale", *PLAN)),
         ("moescale plan, roofline, cold process", 2.0, cold("-m", "moescale", *PLAN, "--latency", "roofline")),
         ("moescale cost, 8 GPU counts, measured kernels, cold", 1.0, cold("-m", "moescale", *COST)),
-        ("make_plan, measured kernels, warm", 0.3, warm_plan(silicon=True)),
-        ("make_plan, roofline, warm", 0.3, warm_plan(silicon=False)),
+        ("plan, measured kernels, warm", 0.3, warm_plan()),
+        ("plan on h100-sxm, measured kernels, warm", 0.3, warm_plan("h100-sxm")),
+        ("plan, roofline, warm", 0.3, warm_plan(latency="roofline")),
         ("fit_runs, 61 routed runs, warm", 1.0, warm_fit()),
         ("roofline, 1,000,000 decode passes in process", 1.0, many_latencies()),
         ("serve, 100,000 deployments in one call", 0.1, many_deployments(limited=False)),

@@ -33,8 +33,9 @@ from moescale.options.law import DEFAULT_LAW, SHAPES
 from moescale.options.serving import ServingOptions
 from moescale.planning.allocation import Budget
 from moescale.planning.candidate import Candidate
+from moescale.planning.choice import choose
 from moescale.planning.question import CONFIDENCE, KnownModel, Question, ladder
-from moescale.planning.search import Search, choose
+from moescale.planning.search import Search
 from moescale.scaling_laws import find_law
 from moescale.scaling_laws.ensemble import restate
 from moescale.serving.deployment import Deployment
@@ -123,7 +124,7 @@ def hindcast(name: str) -> list[Row]:
 def answer(search: Search) -> dict[str, float]:
     """What `plan` would train."""
     allowed = search.law.allows(search.best.experts)
-    sure = {"most_sure": float(np.nanmax(search.panel.most_sure(search.largest, allowed)))}
+    sure = {"most_sure": float(np.nanmax(search.draws.most_sure(search.largest, allowed)))}
     try:
         model, _ = choose(search, search.at_loss())
     except InfeasibleError:

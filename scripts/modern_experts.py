@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy.optimize import brentq
 
+from equal_loss import leverage
 from moescale.models.coordinates import experts_at
 from moescale.models.family import law_size, with_convention
 from moescale.planning.allocation import Allocation, Budget
-from moescale.planning.leverage import leverage
 from moescale.scaling_laws import Law, extrapolation, find_law
 from moescale.scaling_laws.covariates import further_inputs, known_to
 from moescale.scaling_laws.leverage import efficiency_leverage, tian2025

@@ -26,7 +26,7 @@ from moescale.planning.compare_models import ComparedModel, compare_models
 from moescale.planning.plan import Plan, Question, make_plan
 from moescale.planning.plan_file import parse_plan
 from moescale.planning.question import KnownModel
-from moescale.planning.total_cost import TrainingPrice
+from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws import find_law, loss
 from moescale.serving.deployment import Deployment
 from moescale.views.figures import plan_figure

@@ -14,7 +14,7 @@ from moescale.latency.roofline import Roofline
 from moescale.planning.allocation import Budget
 from moescale.planning.curves import OPTIMUM, draft_plan, loss_band, scaling
 from moescale.planning.plan import Question, make_plan
-from moescale.planning.total_cost import TrainingPrice, flops_of_gpu_hours
+from moescale.planning.training_price import TrainingPrice, flops_of_gpu_hours
 from moescale.scaling_laws import find_law
 from moescale.serving.deployment import Deployment
 

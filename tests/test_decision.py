@@ -24,7 +24,7 @@ from moescale.planning.candidate import Candidate, Row
 from moescale.planning.plan import Plan, Question, make_plan
 from moescale.planning.question import KnownModel
 from moescale.planning.search import Search
-from moescale.planning.total_cost import TrainingPrice
+from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws import find_law
 from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.law import Law
@@ -133,18 +133,18 @@ def test_a_law_that_is_right_loses_nothing_by_its_own_choice_and_the_plan_least_
 
 def test_regret_of_an_oracle_is_zero_and_of_dearer_models_what_they_cost_more() -> None:
     search = Search.of(find_law("yun2024-joint"), MAIN, SERVED, Roofline(GPU))
-    panel, base = search.panel, search.base.usd_per_mtok
+    draws, base = search.draws, search.base.usd_per_mtok
     assert base is not None
-    goal = search.oracle.usd_at_goal(panel)
+    goal = search.oracle.usd_at_goal(draws)
     k = int(np.argmin(goal))
     at = np.nanargmin(
-        np.where(search.oracle.sampled.usd_per_mtok(panel.smallest.n_params) <= goal[:, None], 0.0, np.inf)[k]
+        np.where(search.oracle.sampled.usd_per_mtok(draws.smallest.n_params) <= goal[:, None], 0.0, np.inf)[k]
     )
-    loss = panel.losses(panel.smallest.n_params[k, [at]], panel.experts[[at]])
+    loss = draws.losses(draws.smallest.n_params[k, [at]], draws.experts[[at]])
     for factor in (1.0, 1.5):
         usd = np.array([goal[k] * factor])
         expected = (factor - 1.0) * goal[k] / base
-        assert search.oracle.regrets(panel, loss, usd, base)[k, 0] == pytest.approx(expected, abs=0.003)
+        assert search.oracle.regrets(draws, loss, usd, base)[k, 0] == pytest.approx(expected, abs=0.003)
 
 
 def test_choices_run_from_quality_to_economy() -> None:
@@ -282,7 +282,7 @@ def test_what_is_nearest_lies_within_the_bounds_on_parameters() -> None:
     assert lowest.n_params_active <= 1e9 * (1 + 1e-9)
     assert best.recommendation.model.experts == lowest.experts
     assert f"the lowest loss within --max-active-params 1B is {lowest.loss:.4f}, with 32 experts" in str(refused.value)
-    sure = np.nanmax(sizes.panel.most_sure(sizes.largest, EVERY.allows(sizes.best.experts)))
+    sure = np.nanmax(sizes.draws.most_sure(sizes.largest, EVERY.allows(sizes.best.experts)))
     assert sure < 0.8
     assert f"the highest probability is {sure:.0%}, with" in str(refused.value)
     assert "give --objective loss to take the model of the lowest loss" in str(refused.value)
@@ -295,10 +295,10 @@ def test_the_surest_size_is_found_where_draws_differ_by_decades() -> None:
     base = KnownModel(name="kimi-k2", architecture=shape.architecture, tokens=shape.tokens)
     question = replace(MAIN, budget=Budget(base.training_flops), experts=(64.0, 256.0, 512.0), base=base)
     search = Search.of(law, question, SERVED, Roofline(GPU))
-    found = search.panel.most_sure(search.largest, np.ones(3, dtype=np.bool_))
+    found = search.draws.most_sure(search.largest, np.ones(3, dtype=np.bool_))
     fine = search.base_model.n_params * np.geomspace(1 / 30, 30, 400)
     for experts, sure in zip(question.experts, found, strict=True):
-        probable = search.panel.probability(search.panel.losses(fine, np.full(fine.size, experts)))
+        probable = search.draws.probability(search.draws.losses(fine, np.full(fine.size, experts)))
         assert sure == pytest.approx(probable.max(), abs=0.05)
 
 

@@ -16,7 +16,7 @@ from moescale.errors import InfeasibleError
 from moescale.models.family import training_flops
 from moescale.options.question import BoundOptions
 from moescale.options.serving import ServingOptions
-from moescale.planning.beliefs import Beliefs, Decision, Runs, beliefs_of, chosen, decision_of, regrets
+from moescale.planning.gaussian_process import Decision, GaussianProcess, Runs, chosen, decision_of, process_of, regrets
 from moescale.planning.search import Search
 from moescale.planning.sweep_design import (
     SweepLimits,
@@ -47,8 +47,8 @@ def decision() -> Decision:
 
 
 @cache
-def grid_beliefs() -> Beliefs:
-    return beliefs_of(search(), decision(), plain_grid(search().law.family, (1.0, 4.0, 32.0), FLOPS))
+def grid_process() -> GaussianProcess:
+    return process_of(search(), decision(), plain_grid(search().law.family, (1.0, 4.0, 32.0), FLOPS))
 
 
 def flops_of(runs: Runs) -> np.ndarray:
@@ -80,58 +80,58 @@ def test_candidates_stay_within_the_limits(flops: float, tokens: float | None) -
     assert (runs.tokens <= (tokens or np.inf)).all()
 
 
-# Beliefs.
+# GaussianProcess.
 
 
 def test_a_run_never_widens_what_is_believed_and_doubt_falls_with_every_run() -> None:
-    beliefs = grid_beliefs()
-    for index in range(beliefs.runs):
-        after = beliefs.after(index)
-        assert (after.variance <= beliefs.variance + 1e-15).all()
-        beliefs = after
+    process = grid_process()
+    for index in range(process.runs):
+        after = process.after(index)
+        assert (after.variance <= process.variance + 1e-15).all()
+        process = after
 
 
 def test_the_doubt_after_runs_is_the_error_of_the_estimate() -> None:
     """Over samples of the process, each true in turn, the mean square error of the estimate is the posterior variance."""
-    beliefs = grid_beliefs()
-    seen, at = np.arange(beliefs.runs), slice(beliefs.runs, None)
-    noise = beliefs.noise * np.random.default_rng(5).standard_normal((len(beliefs.samples), seen.size))
-    estimate = beliefs.mean + (beliefs.samples[:, seen] + noise - beliefs.mean[seen]) @ beliefs.gain(seen).T
-    error = ((estimate - beliefs.samples)[:, at] ** 2).mean(axis=0)
-    left = beliefs.given(seen, beliefs.samples[0][seen]).variance
+    process = grid_process()
+    seen, at = np.arange(process.runs), slice(process.runs, None)
+    noise = process.noise * np.random.default_rng(5).standard_normal((len(process.samples), seen.size))
+    estimate = process.mean + (process.samples[:, seen] + noise - process.mean[seen]) @ process.gain(seen).T
+    error = ((estimate - process.samples)[:, at] ** 2).mean(axis=0)
+    left = process.given(seen, process.samples[0][seen]).variance
     assert error.sum() == pytest.approx(left.sum(), rel=0.05)
-    assert left.sum() < 0.7 * beliefs.variance.sum()
+    assert left.sum() < 0.7 * process.variance.sum()
 
 
 def test_learning_runs_one_by_one_is_learning_them_together() -> None:
-    beliefs, two = grid_beliefs(), np.array([3, 17])
-    together = beliefs.given(two, beliefs.samples[0][two]).covariance
-    apart = beliefs.after(3).after(17).covariance
+    process, two = grid_process(), np.array([3, 17])
+    together = process.given(two, process.samples[0][two]).covariance
+    apart = process.after(3).after(17).covariance
     np.testing.assert_allclose(together, apart, atol=1e-9)
 
 
 def test_a_factor_on_all_losses_tells_nothing_of_the_plan() -> None:
     """A lab's tokenizer and data: the estimate of the models moves by far less than its doubt."""
-    beliefs, seen = grid_beliefs(), np.arange(grid_beliefs().runs)
-    truth = beliefs.samples[0][seen]
-    plain, moved = beliefs.given(seen, truth), beliefs.given(seen, truth + 0.2)
-    at = slice(beliefs.runs, None)
+    process, seen = grid_process(), np.arange(grid_process().runs)
+    truth = process.samples[0][seen]
+    plain, moved = process.given(seen, truth), process.given(seen, truth + 0.2)
+    at = slice(process.runs, None)
     assert np.abs((plain.mean - moved.mean)[at]).max() < 0.1 * np.sqrt(plain.variance).max()
 
 
 def test_regret_is_that_of_the_panel_where_a_draw_is_true() -> None:
-    panel, models, base_usd = search().panel, decision().models, search().base.usd_per_mtok or np.nan
-    losses = panel.losses(models.n_params, models.experts)
-    losses[:, 0] = panel.goal  # the base is its own goal, whatever its budget
+    draws, models, base_usd = search().draws, decision().models, search().base.usd_per_mtok or np.nan
+    losses = draws.losses(models.n_params, models.experts)
+    losses[:, 0] = draws.goal  # the base is its own goal, whatever its budget
     asked = decision().cost < 1.0
-    known = search().oracle.regrets(panel, losses[:, asked], decision().cost[asked] * base_usd, base_usd)
-    ours = regrets(decision(), np.log(losses / panel.goal[:, None]))[:, asked]
+    known = search().oracle.regrets(draws, losses[:, asked], decision().cost[asked] * base_usd, base_usd)
+    ours = regrets(decision(), np.log(losses / draws.goal[:, None]))[:, asked]
     assert np.abs(ours - known).mean() < 0.01  # both are curves between some sizes
     assert np.abs(ours - known).max() < 0.15
 
 
 def test_no_choice_is_better_than_that_of_who_knows_the_truth() -> None:
-    truth = grid_beliefs().samples[:200, grid_beliefs().runs :]
+    truth = grid_process().samples[:200, grid_process().runs :]
     lost = regrets(decision(), truth)
     assert (lost >= -1e-12).all()
     known = chosen(decision(), truth, np.zeros(truth.shape[1]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
-from itertools import product
 
 import numpy as np
 import pytest
@@ -18,26 +17,20 @@ from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.models.family import ModelFamily, n_active, training_flops
 from moescale.planning.allocation import CLOSE, Budget, largest_within_cost, loss_optimal
-from moescale.planning.candidate import Costs, Life
-from moescale.planning.lifetime_plan import LifetimePlan, plan_lifetime
-from moescale.planning.question import Question
-from moescale.planning.search import Search
+from moescale.planning.candidate import Costs
 from moescale.planning.total_cost import (
     Lifetime,
     LifetimeCost,
     LifetimeFlops,
-    TrainingPrice,
-    _smallest_steps,
     best_within_total,
     cheapest_at_loss,
-    default_mfu,
     flops_optimal,
     lowest_loss,
     tokens_at_loss,
 )
+from moescale.planning.training_price import TrainingPrice, default_mfu
 from moescale.scaling_laws import FORMS, Law, find_law, loss
 from moescale.serving.deployment import Deployment
-from moescale.serving.steady_state import Serving
 from moescale.typing import FloatArray
 
 EXPERTS = np.array([1.0, 4.0, 16.0, 32.0])
@@ -340,98 +333,6 @@ def test_laws_without_a_trade_off_are_refused(name: str) -> None:
     ):
         with pytest.raises(InfeasibleError, match="no loss-optimal size"):
             ask()
-
-
-# The smoother of near-equal lives.
-
-
-def squared_steps(found: LifetimeCost) -> float:
-    return float(np.sum(np.diff(np.log(found.tokens)) ** 2))
-
-
-@pytest.mark.system
-@few
-@given(st.floats(2.06, 2.4), served, st.sampled_from([0.003, 0.01, 0.05]))
-@example(BUDGET_LOSS, 1e12, 0.05)
-def test_near_equal_lives_are_the_smoother_ones(target: float, tokens: float, tolerance: float) -> None:
-    """Within the tolerance of the fewest dollars, tokens change less over expert counts, and each is a local minimum."""
-    exact = cheapest_at_loss(LAW, EXPERTS, target, life(tokens), stepped)
-    smooth = cheapest_at_loss(LAW, EXPERTS, target, life(tokens), stepped, tolerance=tolerance)
-    assert np.all(smooth.total_usd <= (1 + tolerance) * exact.total_usd * (1 + 1e-6))
-    assert squared_steps(smooth) <= squared_steps(exact) * (1 + 1e-4) + 1e-9
-    np.testing.assert_allclose(smooth.above_fewest, smooth.total_usd / exact.total_usd - 1, atol=1e-5)
-    np.testing.assert_allclose(smooth.loss, target, rtol=1e-14)
-    for share in (0.999, 1.001):
-        n = smooth.n_params * share
-        d = tokens_at_loss(LAW, n, EXPERTS, target)
-        usd = training_flops(LAW.family, n, d, EXPERTS) * USD_PER_FLOP + stepped(n, EXPERTS) * tokens / 1e6
-        assert np.all(np.isnan(usd) | (usd >= smooth.total_usd * (1 - 1e-9)))
-
-
-def test_a_step_in_price_does_not_make_tokens_jump() -> None:
-    """At this price with steps 16 experts alone take nearly twice the tokens of 8 and of 32, to save 0.6% of the dollars."""
-    counts = np.array([1.0, 4.0, 8.0, 16.0, 32.0])
-    exact = cheapest_at_loss(LAW, counts, BUDGET_LOSS, life(10**11.5), stepped)
-    smooth = cheapest_at_loss(LAW, counts, BUDGET_LOSS, life(10**11.5), stepped, tolerance=0.01)
-    assert exact.tokens[3] > 1.4 * max(exact.tokens[2], exact.tokens[4])
-    assert smooth.tokens[4] < smooth.tokens[3] < smooth.tokens[2]
-    assert squared_steps(smooth) < 0.3 * squared_steps(exact)
-    assert smooth.above_fewest[3] == pytest.approx(0.0057, abs=1e-4)
-    # Whichever way the expert counts are given.
-    turned = cheapest_at_loss(LAW, counts[::-1], BUDGET_LOSS, life(10**11.5), stepped, tolerance=0.01)
-    np.testing.assert_allclose(turned.n_params[::-1], smooth.n_params, rtol=1e-6)
-
-
-class Stepped(Costs):
-    """A server whose price has steps."""
-
-    def serving(self, n_params: FloatArray, experts: FloatArray) -> Serving:
-        return replace(Costs.serving(self, n_params, experts), usd_per_mtok=stepped(n_params, experts))
-
-
-@pytest.mark.system
-def test_a_plan_takes_the_smoother_life_and_says_what_it_costs() -> None:
-    known = costs()
-    question = Question(
-        budget=Budget(5.15e21),
-        experts=(1.0, 4.0, 8.0, 16.0, 32.0),
-        max_loss=BUDGET_LOSS,
-        lifetime_tokens=10**11.5,
-        training=TrainingPrice(gpu=known.deployment.gpu, usd_per_gpu_hour=1.45, mfu=0.4),
-    )
-    search = Search.of(LAW, question, known.deployment, known.latency)
-    search = replace(search, costs=Stepped(known.family, known.latency, known.deployment, None))
-
-    def plan(question: Question) -> LifetimePlan:
-        return plan_lifetime(replace(search, question=question))
-
-    rows = {row.experts: row.tokens for row in plan(question).plans if isinstance(row, Life)}
-    assert rows[32] < rows[16] < rows[8]
-    (said,) = [text for text in plan(question).recommendation.caveats if "Not at the cheapest size" in text]
-    assert "16 experts (+0.6%)." in said
-    # A limit on the dollars is held to the cent: there is nothing to give away.
-    limited = plan(replace(question, max_total_usd=1e9))
-    assert not any("Not at the cheapest size" in text for text in limited.recommendation.caveats)
-
-
-@pytest.mark.system
-@given(st.integers(1, 4), st.integers(1, 5), st.data())
-def test_the_smallest_steps_are_smallest(rows: int, columns: int, data: st.DataObject) -> None:
-    cell = st.floats(-3, 3) | st.just(math.nan)
-    values = np.array(
-        data.draw(st.lists(st.lists(cell, min_size=columns, max_size=columns), min_size=rows, max_size=rows))
-    )
-    order = np.array(data.draw(st.permutations(range(columns))))
-
-    def steps(chosen: tuple[int, ...]) -> float:
-        """Infinite where a NaN is taken although the column has a number."""
-        taken = values[list(chosen), range(columns)]
-        if np.any(np.isnan(taken) & ~np.isnan(values).all(axis=0)):
-            return math.inf
-        return float(np.nansum(np.diff(taken[order]) ** 2))
-
-    found = tuple(_smallest_steps(values, order).tolist())
-    assert steps(found) == pytest.approx(min(map(steps, product(range(rows), repeat=columns))))
 
 
 # The largest model within a cost.

@@ -20,7 +20,7 @@ from moescale.planning.allocation import Budget
 from moescale.planning.candidate import Trained, Unreachable
 from moescale.planning.plan import Plan, Question, make_plan
 from moescale.planning.plan_file import parse_json, parse_plan, read_plan
-from moescale.planning.total_cost import TrainingPrice
+from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws import find_law
 from moescale.serving.deployment import Deployment
 

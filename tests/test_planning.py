@@ -29,7 +29,7 @@ from moescale.models.rounding import buildable, family_of
 from moescale.planning.allocation import Budget
 from moescale.planning.lifetime_plan import LifetimePlan
 from moescale.planning.plan import Plan, Question, make_plan
-from moescale.planning.total_cost import TrainingPrice
+from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws import FORMS, Law, find_law, loss
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cheapest

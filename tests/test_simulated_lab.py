@@ -67,8 +67,8 @@ def test_the_pooled_law_plans_as_the_program_does() -> None:
 
 def test_a_law_that_is_true_keeps_its_word_and_regrets_nothing() -> None:
     for name in MEMBERS:
-        panel = lab.true_panel(search(), name)
-        score = lab.judged(search(), panel, name, ASKED, "", None, plans()[name + lab.WORD, None])
+        draws = lab.true_draws(search(), name)
+        score = lab.judged(search(), draws, name, ASKED, "", None, plans()[name + lab.WORD, None])
         assert score.missed[0] == pytest.approx(0.0, abs=1e-9)  # its own coefficients come first
         assert score.kept[0] == 1.0
         assert score.regret[0] == pytest.approx(0.0, abs=0.02)  # the oracle reads costs between the steps of a grid
@@ -76,7 +76,7 @@ def test_a_law_that_is_true_keeps_its_word_and_regrets_nothing() -> None:
 
 def test_the_base_keeps_the_promise_and_pays_for_it() -> None:
     for name in (*MEMBERS, *lab.OUTSIDE):
-        score = lab.judged(search(), lab.true_panel(search(), name), name, ASKED, "", None, plans()[lab.BASE, None])
+        score = lab.judged(search(), lab.true_draws(search(), name), name, ASKED, "", None, plans()[lab.BASE, None])
         assert score.cost == pytest.approx(1.0)
         assert np.all(score.kept == 1.0)
         assert score.missed == pytest.approx(np.zeros(len(score.missed)), abs=1e-9)
@@ -85,9 +85,9 @@ def test_the_base_keeps_the_promise_and_pays_for_it() -> None:
 
 
 def test_questions_without_an_answer_are_counted_apart() -> None:
-    panel = lab.true_panel(search(), "abnar2025")
+    draws = lab.true_draws(search(), "abnar2025")
     scores = [
-        lab.judged(search(), panel, "abnar2025", ASKED, lab.POOLED, 0.8, m) for m in (None, plans()[lab.POOLED, 0.8])
+        lab.judged(search(), draws, "abnar2025", ASKED, lab.POOLED, 0.8, m) for m in (None, plans()[lab.POOLED, 0.8])
     ]
     assert lab.by_truth(scores, "kept") == pytest.approx([scores[1].kept.mean()])
     assert np.isnan(lab.by_truth(scores[:1], "kept")).all()

@@ -26,8 +26,7 @@ from moescale.planning.candidate import Life
 from moescale.planning.plan import make_plan
 from moescale.planning.plan_file import parse_plan
 from moescale.planning.question import Question
-from moescale.planning.total_cost import TrainingPrice
-from moescale.planning.training_rate import training_rate
+from moescale.planning.training_price import TrainingPrice, training_rate
 from moescale.scaling_laws import find_law
 from moescale.serving.deployment import Deployment
 from moescale.training.choice import NEAR, choose

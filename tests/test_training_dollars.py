@@ -24,7 +24,7 @@ from moescale.planning.compare_models import compare_models
 from moescale.planning.plan import Plan
 from moescale.planning.question import KnownModel
 from moescale.planning.rationale import TrainingUse
-from moescale.planning.total_cost import TrainingPrice
+from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws import find_law
 from moescale.training.choice import Launch, choose_launch
 from moescale.training.parallelism import stages_of

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from moescale.planning.compare_models import ComparedModel, compare_models
     from moescale.planning.plan import Plan, Question, make_plan
     from moescale.planning.question import KnownModel
-    from moescale.planning.total_cost import Lifetime, TrainingPrice, best_within_total, cheapest_at_loss, flops_optimal
+    from moescale.planning.total_cost import Lifetime, best_within_total, cheapest_at_loss, flops_optimal
+    from moescale.planning.training_price import TrainingPrice
     from moescale.runs.table import RunTable, read_runs
     from moescale.scaling_laws import Law, find_form, find_law, loss, predict, save_law
     from moescale.serving.closed_loop import ClosedLoop, closed_loop

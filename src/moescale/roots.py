@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import EllipsisType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moescale.typing import FloatArray
 
@@ -24,10 +26,25 @@ def bracket(
     Takahashi 2020, doi 10.1145/3423597): as safe as halving, whose steps it exceeds by SPARE_STEPS at most, and as fast as
     the secant where the function is smooth.
     """
+    return bracket_rows(lambda at, _: rising(at), low, high, close=close)
+
+
+def bracket_rows(
+    rising: Callable[[FloatArray, NDArray[np.intp] | EllipsisType], FloatArray],
+    low: FloatArray,
+    high: FloatArray,
+    *,
+    close: float = RESOLUTION,
+    by_row: bool = False,
+) -> tuple[FloatArray, FloatArray]:
+    """`bracket` of a function of places and of the rows, numbers along the first axis, that they are of.
+
+    `by_row`: it is asked only of rows with a place that is still searched, of all others never again.
+    """
     low, high = np.broadcast_arrays(np.asarray(low, float), np.asarray(high, float))
     span = np.maximum(high - low, close)
     reserve = np.exp2(np.ceil(np.log2(span / close))) * (0.5 * close * 2.0**SPARE_STEPS)
-    at_low, at_high = rising(low), rising(high)
+    at_low, at_high = rising(low, ...), rising(high, ...)
     at_low, at_high = np.where(at_low < 0.0, at_low, -1.0), np.where(at_high > 0.0, at_high, 1.0)
     for _ in range(MOST_STEPS):
         width = high - low
@@ -44,7 +61,9 @@ def bracket(
         allowed = np.maximum(reserve - 0.5 * width, 0.0)
         at = middle - np.clip(away, -allowed, allowed)
         at = np.where(searched, at, low)  # where a caller that remembers its last answer has nothing to do
-        value = rising(at)
+        rows = np.flatnonzero(searched.any(axis=tuple(range(1, at.ndim)))) if by_row else ...
+        value = np.zeros(at.shape)
+        value[rows] = rising(at[rows], rows)
         above, below = searched & (value > 0.0), searched & ~(value > 0.0)
         high, at_high = np.where(above, at, high), np.where(above, value, at_high)
         low, at_low = np.where(below, at, low), np.where(below, np.where(value < 0.0, value, -TINY), at_low)

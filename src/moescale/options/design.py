@@ -65,7 +65,7 @@ class DesignOptions(Group):
     def design(self, search: Search, remark: Remark = unsaid) -> SweepDesign:
         """The sweep for a search."""
         from moescale.models.recipe import defaults
-        from moescale.planning.beliefs import RUN_NOISE
+        from moescale.planning.gaussian_process import RUN_NOISE
         from moescale.planning.sweep_design import LEAST_PARAMS, MOST_RUNS, SweepLimits, design_sweep, in_letters
 
         known = None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from moescale.planning.allocation import Budget
     from moescale.planning.plan import Plan
     from moescale.planning.question import KnownModel, Question
-    from moescale.planning.total_cost import TrainingPrice
+    from moescale.planning.training_price import TrainingPrice
     from moescale.scaling_laws import Law
     from moescale.serving.deployment import Deployment
     from moescale.training.choice import Launch
@@ -84,7 +84,7 @@ class TrainingOptions(Group):
         Where a lifetime, a GPU to train on, its price or its MFU is stated, such a GPU is refused unless `unpriced`.
         """
         from moescale.hardware.prices import usd_per_gpu_hour
-        from moescale.planning.total_cost import TrainingPrice, default_mfu
+        from moescale.planning.training_price import TrainingPrice, default_mfu
         from moescale.training.choice import Launch
 
         stated = (self.lifetime_tokens, self.train_gpu, self.mfu, self.train_usd_per_gpu_hour)
@@ -253,7 +253,7 @@ class BoundOptions(TrainingOptions):
 
         As stated where no split holds a model, and for a law that a plan refuses anyway.
         """
-        from moescale.planning.training_rate import training_rate
+        from moescale.planning.training_price import training_rate
 
         try:
             rate = training_rate(
@@ -346,7 +346,7 @@ class BoundOptions(TrainingOptions):
         return base is not None and (self.budget, self.days, self.budget_usd, self.max_total_usd) == (None,) * 4
 
     def _flops_of_days(self, training: TrainingPrice, option: str, days: float) -> float:
-        from moescale.planning.total_cost import flops_of_gpu_hours
+        from moescale.planning.training_price import flops_of_gpu_hours
 
         if self.train_gpus is None:
             raise InputError("needs a number of GPUs", where=option, next_step="give --train-gpus as well")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moescale.io.records import record
 from moescale.latency import LatencySource
@@ -48,7 +49,7 @@ class Unreachable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regret:
-    """What a choice loses against a lab that knows the law, as a share of the base's dollars a token (`panel`)."""
+    """What a choice loses against a lab that knows the law, as a share of the base's dollars a token (`draws`)."""
 
     expected: float  # over all draws
     worst: float  # the mean over the draws of the law under which it is largest
@@ -196,10 +197,18 @@ class Costs:
         return cheapest(shapes, self.latency, self.deployment)
 
 
-def trained_models(models: Allocation, costs: Costs, *, lifetime_tokens: float | None = None) -> list[Trained]:
-    """Records of models (m,) of known size, those that can be served as Candidate."""
+def part_of(served: Serving, index: slice | NDArray[np.intp]) -> Serving:
+    """The serving figures of some of several models."""
+    return Serving(**{f.name: getattr(served, f.name)[index] for f in fields(served)})
+
+
+def trained_models(
+    models: Allocation, costs: Costs, *, lifetime_tokens: float | None = None, served: Serving | None = None
+) -> list[Trained]:
+    """Records of models (m,) of known size, those that can be served as Candidate; `served` if they are priced already."""
     n, e = models.n_params, models.experts
-    served, active, total = costs.serving(n, e), n_active(costs.family, n, e), n_total(costs.family, n, e)
+    served = served or costs.serving(n, e)
+    active, total = n_active(costs.family, n, e), n_total(costs.family, n, e)
     most = f"{degrees(costs.deployment)[-1]} x {costs.deployment.gpu.name}"
     records: list[Trained] = []
     for i, usd in enumerate(served.usd_per_mtok.tolist()):

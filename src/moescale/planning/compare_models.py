@@ -17,7 +17,7 @@ from moescale.models.parameters import count_parameters
 from moescale.planning.allocation import inputs_at
 from moescale.planning.known import beyond_law
 from moescale.planning.question import KnownModel, as_released
-from moescale.planning.total_cost import TrainingPrice
+from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws.law import Law, extrapolation, interval
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cost
@@ -103,7 +103,7 @@ def compare_models(
 
 def _losses(law: Law, models: Sequence[KnownModel], extra: Mapping[str, float]) -> tuple[FloatArray, FloatArray]:
     """Losses (m,) by the law itself, and by each of its draws (k, m)."""
-    n, e = np.array([model.in_letters_of(law.family) for model in models]).T
+    n, e = np.array([model.in_convention_of(law.family) for model in models]).T
     x = inputs_at(law, extra, n, np.log([model.tokens for model in models]), e)
     with np.errstate(over="ignore"):
         drawn = np.exp(law.form.log_loss(law.draws, x)) if len(law.draws) else np.empty((0, n.size))
@@ -122,7 +122,7 @@ def _alone(
 ) -> ComparedModel:
     """What needs no other model."""
     counted, flops = count_parameters(model.architecture), model.training_flops
-    n, e = model.in_letters_of(law.family)
+    n, e = model.in_convention_of(law.family)
     size = float(law_size(law.family, n, e))
     bill = training and training.bill(model.architecture, flops, model.tokens, train_gpus)
     found = ComparedModel(

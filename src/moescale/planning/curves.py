@@ -10,7 +10,7 @@ import numpy as np
 from moescale.latency import LatencySource
 from moescale.models.family import n_active, n_total
 from moescale.planning.allocation import at_size, inputs_at, loss_optimal
-from moescale.planning.panel import some_draws
+from moescale.planning.draws import some_draws
 from moescale.planning.question import Question, prepare
 from moescale.planning.search import FRONTIER_SIZES, base_optimum, costs_of, curve_models, known_model
 from moescale.scaling_laws.law import Law, interval
@@ -96,7 +96,7 @@ def loss_band(law: Law, question: Question) -> tuple[FloatArray, FloatArray] | N
         own = base_optimum(law, question, best)
         n, tokens, e = own.n_params, own.tokens, own.experts
     else:
-        n, e = (np.array([value]) for value in question.base.in_letters_of(law.family))
+        n, e = (np.array([value]) for value in question.base.in_convention_of(law.family))
         tokens = np.array([question.base.tokens])
     base = inputs_at(law, question.budget.extra, n, np.log(tokens), e)
     unit = np.exp(law.form.log_loss(law.theta, base) - law.form.log_loss(draws, base))  # (k, 1)

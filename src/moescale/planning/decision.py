@@ -11,7 +11,7 @@ from moescale.io.records import record
 from moescale.models.family import ModelFamily, n_active
 from moescale.planning.allocation import Allocation, at_size
 from moescale.planning.candidate import Candidate, Row, whole_numbers, with_ratios
-from moescale.planning.panel import oracle_of, panel_of
+from moescale.planning.draws import Draws, draws_of, oracle_of
 from moescale.planning.search import Search
 from moescale.scaling_laws import find_law
 from moescale.scaling_laws.ensemble import restate
@@ -77,7 +77,7 @@ def choices(search: Search, at_loss: Sequence[Row], at_cost: Sequence[Row], fron
         return Choices(quality=quality, cheapest=cheapest)
     between = [c for c in frontier if cheapest.usd_per_mtok < c.usd_per_mtok < quality.usd_per_mtok]
     between = with_ratios([c for c in between if quality.loss < c.loss < cheapest.loss], search.optima, search.base)
-    kept = [c for c in search.judged(between, search.panel) if isinstance(c, Candidate)]
+    kept = [c for c in search.judged(between, search.draws) if isinstance(c, Candidate)]
     if (confidence := search.confidence) is not None:  # it keeps the promise, too
         kept = [c for c in kept if (c.probability_at_least_base or 0.0) >= confidence]
     if not kept:
@@ -94,9 +94,16 @@ def beside(search: Search) -> Search | None:
     if not law.form.of_sources or budget.extra:
         return None
     named = restate(find_law(NAMED_LAWS), law.family)
-    panel = panel_of(named, budget, search.best.experts, search.base_model, alone=True)
-    panel = panel if search.question.max_loss is None else panel.asking(search.question.max_loss)
-    return replace(search, law=named, panel=panel, oracle=oracle_of(panel, search.sampled, named.allows(panel.experts)))
+    search = replace(search, law=named)
+    draws = each_law(search)
+    return replace(search, draws=draws, oracle=oracle_of(draws, search.sampled, named.allows(draws.experts)))
+
+
+def each_law(search: Search) -> Draws:
+    """The draws of each law of an ensemble by its coefficients, which asks for the loss that the question states."""
+    law, question = search.law, search.question
+    alone = draws_of(law, question.budget, search.best.experts, search.base_model, alone=True)
+    return alone if question.max_loss is None else alone.asking_for(question.max_loss)
 
 
 def law_views(search: Search, model: Candidate, family: ModelFamily) -> tuple[LawView, ...]:
@@ -110,21 +117,21 @@ def law_views(search: Search, model: Candidate, family: ModelFamily) -> tuple[La
     members, built = search.law.members, replace(search.law, family=family)
     if len(members) < 2:
         return ()
-    panel = search.asked(search.question.max_loss)
-    own = _own_choices(search)
+    draws = search.draws_at(search.question.max_loss) if votes else search.draws
+    own = _own_choices(search, each_law(search) if votes else draws)
     served = [i for i, usd in enumerate(own.usd) if np.isfinite(usd)]
     sizes, experts = own.models.n_params[served], own.models.experts[served]
     losses = np.concatenate(
         (
-            panel.losses(np.array([model.n_params]), np.array([model.experts]), built),
-            panel.losses(sizes, experts),
+            draws.losses(np.array([model.n_params]), np.array([model.experts]), built),
+            draws.losses(sizes, experts),
         ),
         axis=1,
     )
     usd = np.array([model.usd_per_mtok, *own.usd[served]])
     unit = search.base.usd_per_mtok
-    lost = panel.by_law @ search.oracle.regrets(panel, losses, usd, unit or 1.0)  # (laws, 1 + served)
-    sure = np.minimum(panel.by_law @ panel.meets(losses), 1.0)
+    lost = draws.by_law @ search.oracle.regrets(draws, losses, usd, unit or 1.0)  # (laws, 1 + served)
+    sure = np.minimum(draws.by_law @ draws.meets(losses), 1.0)
     names = [member.law.name for member in members]
     views: list[LawView] = []
     for i, member in enumerate(members):
@@ -158,19 +165,17 @@ class _Own:
     usd: FloatArray
 
 
-def _own_choices(search: Search) -> _Own:
-    """The question answered by each law alone, by its coefficients."""
+def _own_choices(search: Search, alone: Draws) -> _Own:
+    """The question answered by each law alone, by its coefficients, which are those of the draws `alone`."""
     question, law = search.question, search.law
-    alone = panel_of(law, question.budget, search.best.experts, search.base_model, alone=True)
-    alone = alone if question.max_loss is None else alone.asking(question.max_loss)
     by_loss = question.budget_goal in ("quality", "loss")
     if question.budget_goal == "quality":
         limit = question.max_usd_per_mtok or search.base.usd_per_mtok or np.inf
-        most = np.fmin(alone.best.n_params, search.sampled.size_within(np.full(len(alone.draws), limit)))
+        most = np.fmin(alone.best.n_params, search.sampled.size_within(np.full(len(alone.theta), limit)))
     else:
         most = alone.best.n_params if by_loss else alone.smallest.n_params
     sizes = np.minimum(most, search.largest) if by_loss else np.where(most > search.largest, np.nan, most)
-    found = at_size(law, question.budget, sizes, search.best.experts, theta=alone.draws)
+    found = at_size(law, question.budget, sizes, search.best.experts, theta=alone.theta)
     usd = search.sampled.usd_per_mtok(sizes)
     ranked = np.where(np.isfinite(usd) & law.allows(search.best.experts), found.loss if by_loss else usd, np.inf)
     at = ranked.argmin(axis=1)

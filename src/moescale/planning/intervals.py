@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.planning.candidate import Limits
-from moescale.planning.panel import Panel
+from moescale.planning.draws import Draws
 from moescale.planning.sampled_costs import SampledCosts
 from moescale.planning.total_cost import LifetimeCost
 from moescale.scaling_laws.law import interval
@@ -14,31 +14,31 @@ from moescale.typing import FloatArray
 KNOWN = 0.9  # of the draws, as many as an interval holds
 
 
-def optima_limits(panel: Panel, sampled: SampledCosts) -> list[Limits]:
+def optima_limits(draws: Draws, sampled: SampledCosts) -> list[Limits]:
     """Intervals of the loss-optimal model of each expert count."""
-    best = panel.best
+    best = draws.best
     usd = sampled.usd_per_mtok(best.n_params)
     return _limits({"n_params": best.n_params, "tokens": best.tokens, "loss": best.loss, "usd_per_mtok": usd})
 
 
-def at_loss_limits(panel: Panel, sampled: SampledCosts, base_usd: float | None, n_params: FloatArray) -> list[Limits]:
+def at_loss_limits(draws: Draws, sampled: SampledCosts, base_usd: float | None, n_params: FloatArray) -> list[Limits]:
     """Intervals of the smallest model of each expert count that meets each draw's goal, their dollars also over the base's.
 
     That of the loss is of the models of m sizes that are chosen.
     """
-    small = panel.smallest
+    small = draws.smallest
     usd = sampled.usd_per_mtok(small.n_params)
     figures = {"n_params": small.n_params, "tokens": small.tokens, "usd_per_mtok": usd}
-    figures["size_ratio"] = small.n_params / panel.best.n_params
+    figures["size_ratio"] = small.n_params / draws.best.n_params
     found = _limits(figures if base_usd is None else figures | {"cost_ratio": usd / base_usd})
-    return [limits | of_loss for limits, of_loss in zip(found, loss_limits(panel, n_params), strict=True)]
+    return [limits | of_loss for limits, of_loss in zip(found, loss_limits(draws, n_params), strict=True)]
 
 
-def loss_limits(panel: Panel, n_params: FloatArray) -> list[Limits]:
+def loss_limits(draws: Draws, n_params: FloatArray) -> list[Limits]:
     """Intervals of the losses of models of m sizes, and of what each draw has them gain on its goal."""
     known = np.where(np.isfinite(n_params), n_params, 1e9)
-    losses = np.where(np.isfinite(n_params), panel.losses(known, panel.experts), np.nan)
-    return _limits({"loss": losses, "loss_gain": panel.goal[:, None] - losses})
+    losses = np.where(np.isfinite(n_params), draws.losses(known, draws.experts), np.nan)
+    return _limits({"loss": losses, "loss_gain": draws.goal[:, None] - losses})
 
 
 def lifetime_limits(found: LifetimeCost) -> list[Limits]:

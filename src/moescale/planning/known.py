@@ -18,7 +18,7 @@ from moescale.units import expert_model
 class KnownRow(Trained):
     """A known model as a row of a plan; ratios are over what the plan's frontier offers, None where it offers nothing.
 
-    Sizes are those of the model as built, without embeddings; n_params and experts the letters of the plan's law.
+    Sizes are those of the model as built, without embeddings; n_params and experts those that the plan's law counts.
     """
 
     name: str
@@ -50,7 +50,7 @@ def _row(search: Search, model: KnownModel, frontier: Sequence[Candidate]) -> Kn
 
 
 def beyond_law(law: Law, experts: float) -> str | None:
-    """Why a law may not speak of a model with so many experts in its family's letters; None where it may."""
+    """Why a law may not speak of a model with so many experts as its family counts them; None where it may."""
     if (only := only_experts(law)) is not None:
         return None if experts == only else f"{law.name} knows {expert_model(only)}s only"
     if law.max_experts is None or law.allows(experts):

@@ -13,20 +13,21 @@ from moescale.io.records import record
 from moescale.planning.allocation import inputs_at
 from moescale.planning.as_built import Bounds, as_built
 from moescale.planning.candidate import Costs, Life, Regret, Unreachable, lives, with_intervals
+from moescale.planning.choice import loss_goal
+from moescale.planning.decision import each_law
 from moescale.planning.intervals import lifetime_limits
-from moescale.planning.panel import panel_of
 from moescale.planning.rationale import Recommendation, lifetime_caveats, lifetime_why, slow
-from moescale.planning.search import Search, loss_goal
+from moescale.planning.search import Search
 from moescale.planning.total_cost import (
     Lifetime,
     LifetimeCost,
-    TrainingPrice,
     best_within_total,
     cheapest_at_loss,
     flops_optimal,
     life_costs,
     lowest_loss,
 )
+from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray
 from moescale.units import format_count, format_usd
@@ -96,7 +97,7 @@ class LifeSearch:
         goals = np.full(experts.size, self.target)
         if (confidence := self.search.confidence) is not None:
             goals = self._promising(confidence, goals)
-        found = cheapest_at_loss(law, experts, goals, self.life, cost_of, tolerance=question.tolerance)
+        found = cheapest_at_loss(law, experts, goals, self.life, cost_of)
         return found, self._out_of_reach(experts, goals)
 
     def _promising(self, confidence: float, goals: FloatArray) -> FloatArray:
@@ -106,7 +107,7 @@ class LifeSearch:
         """
         law, experts = self.search.law, self.search.best.experts
         for _ in range(MOST_CORRECTIONS):
-            found = cheapest_at_loss(law, experts, goals, self.life, self._sampled, tolerance=0.0)
+            found = cheapest_at_loss(law, experts, goals, self.life, self._sampled)
             short = self._shortfall(found, confidence)
             goals = goals * np.exp(np.where(np.isnan(short), 0.0, -short))
             if not np.any(np.abs(short) > CORRECTED):  # NaN where there is no model
@@ -115,10 +116,10 @@ class LifeSearch:
 
     def _shortfall(self, found: LifetimeCost, confidence: float) -> FloatArray:
         """By how much, in ln L, models (m,) miss the goal of the draw that is better satisfied than so many others."""
-        panel = self.search.asked(self.search.question.max_loss)
-        over = self._losses(found.n_params, found.tokens, found.experts) - np.log(panel.goal)[:, None]
+        draws = self.search.draws_at(self.search.question.max_loss)
+        over = self._losses(found.n_params, found.tokens, found.experts) - np.log(draws.goal)[:, None]
         order = np.argsort(over, axis=0)
-        enough = np.cumsum(panel.weights[order], axis=0) >= confidence - 1e-9
+        enough = np.cumsum(draws.weights[order], axis=0) >= confidence - 1e-9
         return np.take_along_axis(np.take_along_axis(over, order, 0), enough.argmax(axis=0)[None], 0)[0]
 
     def _losses(self, n_params: FloatArray, tokens: FloatArray, experts: FloatArray) -> FloatArray:
@@ -126,16 +127,16 @@ class LifeSearch:
         known = np.isfinite(n_params)
         n, d = np.where(known, n_params, 1e9), np.where(known, tokens, 1e9)
         x = inputs_at(self.search.law, self.life.extra, n, np.log(d), experts)
-        return np.where(known, self.search.law.form.log_loss(self.search.panel.draws, x), np.nan)
+        return np.where(known, self.search.law.form.log_loss(self.search.draws.theta, x), np.nan)
 
     def probabilities(self, rows: Sequence[Life | Unreachable]) -> list[Life | Unreachable]:
         """The rows with how probable it is that they meet the loss that is the goal."""
-        panel = self.search.asked(self.search.question.max_loss)
-        if len(panel.draws) == 1 or self.search.question.total_limit is not None:  # dollars are the goal, not a loss
+        draws = self.search.draws_at(self.search.question.max_loss)
+        if len(draws.theta) == 1 or self.search.question.total_limit is not None:  # dollars are the goal, not a loss
             return list(rows)
         figures = [(c.n_params, c.tokens, c.experts) if isinstance(c, Life) else (np.nan, np.nan, 1.0) for c in rows]
         losses = np.exp(self._losses(*np.array(figures).T))
-        sure = panel.probability(losses)
+        sure = draws.probability(losses)
         return [
             replace(c, probability_at_least_base=float(p)) if isinstance(c, Life) else c
             for c, p in zip(rows, sure, strict=True)
@@ -147,29 +148,32 @@ class LifeSearch:
 
     def under_draws(self) -> LifetimeCost:
         """The best lives (k, m) under each of the law's draws."""
-        law, question, panel = self.search.law, self.search.question, self.search.asked(self.search.question.max_loss)
-        experts, count = self.search.best.experts, len(panel.draws)
+        law, question, draws = (
+            self.search.law,
+            self.search.question,
+            self.search.draws_at(self.search.question.max_loss),
+        )
+        experts, count = self.search.best.experts, len(draws.theta)
         some = np.unique(np.linspace(0, count - 1, min(count, MOST_DRAWS)).round().astype(int))
-        draws, goal = panel.draws[some], panel.goal[some, None]
+        theta, goal = draws.theta[some], draws.goal[some, None]
         if question.total_limit is not None:
-            return best_within_total(law, experts, question.total_limit, self.life, self._sampled, theta=draws)
-        return cheapest_at_loss(law, experts, goal, self.life, self._sampled, theta=draws, tolerance=question.tolerance)
+            return best_within_total(law, experts, question.total_limit, self.life, self._sampled, theta=theta)
+        return cheapest_at_loss(law, experts, goal, self.life, self._sampled, theta=theta)
 
     def regret(self, model: Life, base: Life | None) -> Regret | None:
-        """What a life loses under each law's coefficients, as a share of the base's dollars, as in `panel`."""
-        search, law, question = self.search, self.search.law, self.search.question
+        """What a life loses under each law's coefficients, as a share of the base's dollars, as in `draws`."""
+        search, law = self.search, self.search.law
         if not law.members or base is None:
             return None
-        alone = panel_of(law, question.budget, search.best.experts, search.base_model, alone=True)
-        alone = alone if question.max_loss is None else alone.asking(question.max_loss)
+        alone = each_law(search)
         x = inputs_at(
             law, self.life.extra, np.array([model.n_params]), np.log([model.tokens]), np.array([model.experts])
         )
-        losses = np.exp(law.form.log_loss(alone.draws, x))
+        losses = np.exp(law.form.log_loss(alone.theta, x))
 
         goals = np.concatenate((losses, alone.goal[:, None]))
-        draws, experts = np.concatenate((alone.draws, alone.draws)), search.best.experts
-        found = cheapest_at_loss(law, experts, goals, self.life, self._sampled, theta=draws)
+        theta, experts = np.concatenate((alone.theta, alone.theta)), search.best.experts
+        found = cheapest_at_loss(law, experts, goals, self.life, self._sampled, theta=theta)
         least = np.where(law.allows(experts), found.total_usd, np.inf).min(axis=1)
         worth, goal = np.minimum(least[: len(losses)], model.total_usd), least[len(losses) :]
         missing = np.where(np.isfinite(goal), np.abs(worth - goal), 0.0)
@@ -267,29 +271,27 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     if training is None or life is None:
         raise InputError("a lifetime plan needs tokens to serve and a price of training", where="question")
     within, target = question.total_limit is not None, question.max_loss or search.base.loss
-    asked = LifeSearch(search, life, training, target)
-    found, reasons = asked.best()
-    rows = asked.probabilities(lives(found, search.costs, reasons))
+    wanted = LifeSearch(search, life, training, target)
+    found, reasons = wanted.best()
+    rows = wanted.probabilities(lives(found, search.costs, reasons))
     if len(search.law.draws) and question.draws != 0:
-        rows = with_intervals(rows, lifetime_limits(asked.under_draws()))
-    chosen, rule = asked.choose(rows)
+        rows = with_intervals(rows, lifetime_limits(wanted.under_draws()))
+    chosen, rule = wanted.choose(rows)
     target = target if search.confidence is None else chosen.loss
     bounds = Bounds(None if within else target, question.max_usd_per_mtok, question.max_total_usd)
-    built = as_built(search.law, search.costs, chosen, asked.built, bounds)
+    built = as_built(search.law, search.costs, chosen, wanted.built, bounds)
     if built.notes and not within and question.max_total_usd is not None:
-        raise asked.exceeds_total(f"a loss of at most {target:g}", built.model.total_usd)
-    above = zip(question.experts, found.above_fewest.tolist(), strict=True)
-    dearer = {experts: share for experts, share in above if share >= 5e-4}  # less is not worth naming
-    base = None if within else asked.least_training()
-    (model,) = (c for c in asked.probabilities([built.model]) if isinstance(c, Life))
-    model = replace(model, regret=asked.regret(model, base))
+        raise wanted.exceeds_total(f"a loss of at most {target:g}", built.model.total_usd)
+    base = None if within else wanted.least_training()
+    (model,) = (c for c in wanted.probabilities([built.model]) if isinstance(c, Life))
+    model = replace(model, regret=wanted.regret(model, base))
     hours = training.gpu_hours(model.training_flops, model.experts)
     return LifetimePlan(
         lifetime_tokens=life.served_tokens,
         train_gpu=training.gpu.name,
         mfu=float(training.mfu_at(model.experts)),
         train_usd_per_gpu_hour=training.usd_per_gpu_hour,
-        target_loss=None if within else asked.target,
+        target_loss=None if within else wanted.target,
         max_total_usd=question.max_total_usd,
         training_flops=model.training_flops,
         training_gpu_hours=hours,
@@ -302,7 +304,7 @@ def plan_lifetime(search: Search) -> LifetimePlan:
             model=model,
             rule=rule,
             why=lifetime_why(search, model, rule, f"{format_count(hours)} hours of {training.gpu.name}", base),
-            caveats=(*slow(search, model), *built.notes, *lifetime_caveats(search, model, rows, dearer)),
+            caveats=(*slow(search, model), *built.notes, *lifetime_caveats(search, model, rows)),
             architecture=built.shape,
         ),
     )

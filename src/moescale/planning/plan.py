@@ -15,8 +15,9 @@ from moescale.latency import LatencySource
 from moescale.models.coordinates import expansion
 from moescale.models.family import architecture
 from moescale.models.rounding import family_of
-from moescale.planning.as_built import Bounds, as_built
+from moescale.planning.as_built import Bounds, Built, as_built
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
+from moescale.planning.choice import GAIN, choose, close_rivals, loss_goal, rank, too_dear
 from moescale.planning.decision import Choices, LawView, choices, law_views
 from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits
 from moescale.planning.known import KnownRow, known_rows
@@ -33,7 +34,7 @@ from moescale.planning.rationale import (
     undecided,
     why,
 )
-from moescale.planning.search import Search, choose, loss_goal, too_dear
+from moescale.planning.search import Search
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
@@ -138,15 +139,15 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
     bounds or none can be served, InputError for impossible questions.
     """
     search = Search.of(law, question, deployment, latency)
-    panel = search.panel if len(search.law.draws) and question.draws != 0 else None
+    draws = search.draws if len(search.law.draws) and question.draws != 0 else None
     base, sampled = search.base, search.sampled
-    best = with_intervals(search.optima, panel and optima_limits(panel, sampled))
+    best = with_intervals(search.optima, draws and optima_limits(draws, sampled))
     at_loss = search.at_loss()
-    at_loss = with_intervals(at_loss, panel and at_loss_limits(panel, sampled, base.usd_per_mtok, sizes_of(at_loss)))
+    at_loss = with_intervals(at_loss, draws and at_loss_limits(draws, sampled, base.usd_per_mtok, sizes_of(at_loss)))
     at_cost: list[Row] = []
     if base.usd_per_mtok is not None:
         at_cost = search.within_cost(base.usd_per_mtok)
-        at_cost = with_intervals(at_cost, panel and loss_limits(panel, sizes_of(at_cost)))
+        at_cost = with_intervals(at_cost, draws and loss_limits(draws, sizes_of(at_cost)))
     lifetime, no_life = _lifetime(search)
     named = [*([] if question.base is None else [question.base]), *question.against]
     notes = [*search.notes, *_notes(search, no_life), *release_notes(named, deployment)]
@@ -163,7 +164,7 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         relaxed = replace(search.question, max_loss=None, max_usd_per_mtok=None)
         search = replace(search, question=relaxed if instead else replace(relaxed, objective="loss"))
         rows = at_loss if instead else search.outright()
-    advice, views, built_base = _recommendation(search, rows)
+    advice, views, built_base, use = _recommendation(search, rows)
     frontier = search.frontier([*best, *at_loss, *at_cost, *rows, advice.model])
     return Plan(
         budget_flops=question.budget.flops,
@@ -186,12 +187,10 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         frontier=tuple(frontier),
         recommendation=advice,
         warnings=tuple(notes),
-        asked=_asked(search.question, search.law.family.name, deployment),
+        asked=_bounds(search.question, search.law.family.name, deployment),
         curves=search.curves(),
         # The dollars of a life were searched at the MFU of its expert count.
-        training=training_use(search.question, advice.model, advice.architecture)
-        if lifetime is None
-        else training_use(search.question, lifetime.recommendation.model),
+        training=use if lifetime is None else training_use(search.question, lifetime.recommendation.model),
         lifetime=lifetime,
         lifetime_infeasible=no_life,
         objective=goal,
@@ -240,25 +239,35 @@ def _notes(search: Search, no_life: str | None) -> list[str]:
 
 def _recommendation(
     search: Search, rows: Sequence[Row]
-) -> tuple[Recommendation[Candidate], tuple[LawView, ...], Candidate | None]:
+) -> tuple[Recommendation[Candidate], tuple[LawView, ...], Candidate | None, TrainingUse]:
     """The model that is chosen among the rows, as built: it meets the bounds that it was chosen by; and what each law says.
 
-    The third is the baseline as built, rounded in the same direction, which the model is set against where there is one.
+    The third is the baseline as built, rounded in the same direction, which the model is set against where there is one; the
+    fourth is what training the model takes.
     """
     question = search.question
     chosen, rule = choose(search, rows)
-    loss = None
-    if question.budget_goal == "serve":  # as built at least as good as the one that was chosen, which is on the bound
-        loss = question.max_loss or search.base.loss
-        loss = loss if search.confidence is None else chosen.loss
+    to_loss = question.budget_goal == "serve"
     limit = None if question.budget_goal == "loss" else question.max_usd_per_mtok
-    base_built = search.base_as_built(at_most=loss is None)
+    base_built = search.base_as_built(at_most=not to_loss)
     base = base_built.model if base_built else search.base
-    if loss is not None and chosen.experts == base.experts and math.isclose(chosen.n_params, search.base.n_params):
-        loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
-    bounds = Bounds(loss, limit, min_probability=None if loss is None else search.confidence)
-    search = search.judging_built(base_built)
-    built = as_built(search.law, search.costs, chosen, partial(search.built, base=base), bounds)
+    real_base, search = search.base, search.judging_built(base_built)
+
+    def build(one: Candidate) -> tuple[Built[Candidate], float | None]:
+        loss = None
+        if to_loss:  # as built at least as good as the one that was chosen, which is on the bound
+            loss = one.loss if search.confidence is not None else question.max_loss or real_base.loss
+            if one.experts == base.experts and math.isclose(one.n_params, real_base.n_params):
+                loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
+        bounds = Bounds(loss, limit, min_probability=search.confidence if to_loss else None)
+        return as_built(search.law, search.costs, one, partial(search.built, base=base), bounds), loss
+
+    # Whole layers and heads change dollars by several per cent: the models that may come first are compared as built.
+    built, loss = build(chosen)
+    for rival, its_loss in map(build, close_rivals(search, rows, chosen)):
+        gains = rank(search, rival.model)[0] < (1.0 - GAIN) * rank(search, built.model)[0]
+        if not rival.notes and (built.notes or gains):
+            built, loss = rival, its_loss
     if built.notes and loss is not None and limit is not None:
         raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
     model = built.model
@@ -273,10 +282,10 @@ def _recommendation(
         expansion=float(expansion(search.law.family, model.experts)),
         undecided=undecided(search, model, rows),
     )
-    return advice, views, base_built and base_built.model
+    return advice, views, base_built and base_built.model, use
 
 
-def _asked(question: Question, family: str, deployment: Deployment) -> dict[str, object]:
+def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str, object]:
     """The bounds and the serving limits that the answer rests on; those that do not apply are absent."""
     d = deployment
     limits: dict[str, object] = {

@@ -14,7 +14,8 @@ from moescale.models.coordinates import in_family, of_architecture
 from moescale.models.family import ModelFamily, with_convention
 from moescale.models.quantisation import CheckpointWeights
 from moescale.planning.allocation import Budget
-from moescale.planning.total_cost import NEAR_EQUAL, POSITIVE, Lifetime, TrainingPrice
+from moescale.planning.total_cost import POSITIVE, Lifetime
+from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.units import expert_model
@@ -37,7 +38,7 @@ class KnownModel:
     tokens: float
     weights: CheckpointWeights | None = None  # as they were released or its config says; None: it is not known
 
-    def in_letters_of(self, family: ModelFamily) -> tuple[float, float]:
+    def in_convention_of(self, family: ModelFamily) -> tuple[float, float]:
         """N and E of the family's model with the same active body and expansion."""
         n, e = in_family(family, *of_architecture(self.architecture))
         return float(n), float(e)
@@ -131,11 +132,6 @@ class Question:
             max_usd_per_mtok=self.max_usd_per_mtok,
             extra=self.budget.extra,
         )
-
-    @property
-    def tolerance(self) -> float:
-        """The share of a life's dollars within which the smoother choice over expert counts is taken; none below a limit."""
-        return NEAR_EQUAL if self.max_total_usd is None else 0.0
 
 
 def as_released(model: KnownModel, deployment: Deployment, latency: LatencySource) -> tuple[Deployment, LatencySource]:

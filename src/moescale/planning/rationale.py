@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -17,7 +17,7 @@ from moescale.planning.candidate import Candidate, Life, Row, Trained
 from moescale.planning.decision import LawView
 from moescale.planning.question import Question
 from moescale.planning.search import Search, fitted_up_to, size_bounds
-from moescale.planning.total_cost import NEAR_EQUAL, TrainingBill
+from moescale.planning.training_price import TrainingBill
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
 from moescale.serving.deployment import batch_cap
@@ -86,7 +86,7 @@ class Recommendation(Generic[Model]):
 
 def why(search: Search, model: Candidate, rule: str, base: Trained) -> str:
     """The recommendation in words, with its numbers, against a base."""
-    share = model.n_params / search.own(model.experts).n_params
+    share = model.n_params / search.loss_optimal(model.experts).n_params
     served = f"{format_usd(model.usd_per_mtok)} per million output tokens on {plural(model.gpus, 'GPU')}"
     if base.usd_per_mtok is not None and model.experts != base.experts:
         served += f", {model.usd_per_mtok / base.usd_per_mtok:.0%} of the cost of {search.question.base_name}"
@@ -168,7 +168,7 @@ def undecided(search: Search, model: Candidate, rows: Sequence[Row]) -> str | No
 
     `rows` are the models that each count matches the loss with. The ends hold SETTLED of the draws.
     """
-    if not search.law.form.of_sources or search.question.budget_goal != "serve" or len(search.panel.draws) < 2:
+    if not search.law.form.of_sources or search.question.budget_goal != "serve" or len(search.draws.theta) < 2:
         return None
     shares, counts = np.cumsum(search.cheapest_counts()), search.best.experts
     tail = (1.0 - SETTLED) / 2.0
@@ -260,19 +260,10 @@ def lifetime_why(search: Search, model: Life, rule: str, hours: str, base: Life 
     return " ".join(parts)
 
 
-def lifetime_caveats(search: Search, model: Life, rows: Sequence[Row], dearer: Mapping[float, float]) -> list[str]:
-    """What could make the recommendation of a lifetime plan wrong.
-
-    `dearer` holds the expert counts that are shown at another size than their cheapest, and by what share they cost more.
-    """
+def lifetime_caveats(search: Search, model: Life, rows: Sequence[Row]) -> list[str]:
+    """What could make the recommendation of a lifetime plan wrong."""
     notes: list[str] = []
     training = search.question.training
-    if dearer:
-        listed = ", ".join(f"{e:g} experts ({share:+.1%})" for e, share in dearer.items())
-        notes.append(
-            f"Not at the cheapest size: {listed}. Different sizes cost the same within {NEAR_EQUAL:.0%}, because GPU counts "
-            "are whole numbers; the sizes shown are those whose training tokens change least between expert counts."
-        )
     known = [c for c in rows if isinstance(c, Life)]
     within = search.question.total_limit is not None
     notes += _rivals(search.law, model, known, "dollars", None if within else lambda c: c.total_usd)

@@ -16,6 +16,15 @@ WIDEST_SIZES = 512
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """Models of m expert counts at s sizes: ln sizes (s,), then sizes and expert counts (s * m,)."""
+
+    ln_n: FloatArray
+    n_params: FloatArray
+    experts: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
 class SampledCosts:
     """Serving costs on a grid of sizes, one curve for each of m expert counts, interpolated in logarithms.
 
@@ -50,13 +59,22 @@ class SampledCosts:
         return np.exp(out)
 
 
-def sample_costs(costs: Costs, experts: FloatArray) -> SampledCosts:
-    """The serving costs of expert counts (m,) on a grid of sizes.
+USUAL = (1e7, 1e11)  # dense-equivalent sizes
+
+
+def grid_models(experts: FloatArray, sizes: tuple[float, float] = USUAL, count: int = CURVE_SIZES) -> Grid:
+    """ln of the grid's sizes (s,), and the sizes and expert counts (s * m,) of its models."""
+    ln_n = np.linspace(math.log(sizes[0]), math.log(sizes[1]), count)
+    return Grid(ln_n, np.repeat(np.exp(ln_n), experts.size), np.tile(experts, count))
+
+
+def sampled_costs(costs: Costs, experts: FloatArray, grid: Grid, usd: FloatArray) -> SampledCosts:
+    """The serving costs of expert counts (m,), of which `usd` are those of the models of their usual `grid`.
 
     A source that does not answer for the smallest of the usual sizes or for most of them, such as a table of measured
     latencies, is sampled between the ends of what it knows.
     """
-    curve = _sampled(costs, experts, (1e7, 1e11), CURVE_SIZES)
+    curve = _curves(grid, usd)
     if curve.served[0].all() and curve.served.any(axis=1).mean() > 0.5:
         return curve
     wide = _sampled(costs, experts, (1e4, 1e13), WIDEST_SIZES)  # steps of 4%
@@ -68,9 +86,11 @@ def sample_costs(costs: Costs, experts: FloatArray) -> SampledCosts:
 
 
 def _sampled(costs: Costs, experts: FloatArray, sizes: tuple[float, float], count: int) -> SampledCosts:
-    """Curves over dense-equivalent sizes between two."""
-    ln_n = np.linspace(math.log(sizes[0]), math.log(sizes[1]), count)
-    shape = (count, experts.size)
-    usd = costs.usd_per_mtok(np.broadcast_to(np.exp(ln_n)[:, None], shape), np.broadcast_to(experts, shape))
+    grid = grid_models(experts, sizes, count)
+    return _curves(grid, costs.usd_per_mtok(grid.n_params, grid.experts))
+
+
+def _curves(grid: Grid, usd: FloatArray) -> SampledCosts:
+    usd = usd.reshape(grid.ln_n.size, -1)
     served = np.isfinite(usd)
-    return SampledCosts(ln_n, np.log(np.where(served, usd, 1.0)), served)
+    return SampledCosts(grid.ln_n, np.log(np.where(served, usd, 1.0)), served)

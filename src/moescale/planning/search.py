@@ -32,20 +32,22 @@ from moescale.planning.candidate import (
     Row,
     Trained,
     candidates,
+    part_of,
     trained_models,
     with_ratios,
 )
-from moescale.planning.panel import Oracle, Panel, oracle_of, panel_of
+from moescale.planning.draws import Draws, Oracle, draws_of, oracle_of
 from moescale.planning.question import CONFIDENCE, KnownModel, Question, as_released, only_experts, prepare
-from moescale.planning.sampled_costs import SampledCosts, sample_costs
+from moescale.planning.sampled_costs import SampledCosts, grid_models, sampled_costs
 from moescale.roots import bracket
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.serving.pareto import pareto
+from moescale.serving.steady_state import Serving
 from moescale.typing import FloatArray
-from moescale.units import format_count, format_usd, plural
+from moescale.units import format_count, format_usd
 
 FRONTIER_SIZES = 48  # over-trained sizes of each expert count that the frontier is drawn from
 TINY = 1e-300
@@ -64,8 +66,11 @@ class Search:
     base: Trained  # what others are compared with; chosen only where its expert count is asked about
     base_model: Allocation  # the same, (1,)
     notes: tuple[str, ...]  # on what was left out
+    curve: Allocation  # the models (m * s,) of the curves of loss against cost
+    curve_shape: tuple[int, int]  # (m, s)
+    curve_serving: Serving  # what they cost
     sampled: SampledCosts
-    panel: Panel  # asks for the base's loss
+    draws: Draws  # asks for the base's loss
     oracle: Oracle
     largest: FloatArray  # (m,): sizes that the bounds on parameters allow, infinite without any
 
@@ -75,17 +80,27 @@ class Search:
         law, question, notes = prepare(law, question)
         costs = costs_of(law, question, deployment, latency)
         _check_reach(law, question)
-        experts = np.array(question.experts)
+        experts, tokens = np.array(question.experts), question.lifetime_tokens
         best = loss_optimal(law, question.budget, experts)
-        optima = tuple(trained_models(best, costs, lifetime_tokens=question.lifetime_tokens))
+        curve, shape = curve_models(law, question, best)
+        grid, first = grid_models(experts), curve.experts.size
+        # In one question, as what a latency source takes for it hardly depends on the number of models.
+        served = costs.serving(
+            np.concatenate((curve.n_params, best.n_params, grid.n_params)),
+            np.concatenate((curve.experts, experts, grid.experts)),
+        )
+        second = first + experts.size
+        optima = tuple(
+            trained_models(best, costs, lifetime_tokens=tokens, served=part_of(served, slice(first, second)))
+        )
         if question.base is None:
             base_model = base_optimum(law, question, best)
             same = (c for c in optima if c.experts == question.match_experts)
-            base = next(same, None) or trained_models(base_model, costs, lifetime_tokens=question.lifetime_tokens)[0]
+            base = next(same, None) or trained_models(base_model, costs, lifetime_tokens=tokens)[0]
         else:
             base, base_model = known_model(law, question.base, costs)
-        sampled = sample_costs(costs, experts)
-        panel = panel_of(law, question.budget, experts, base_model, draws=question.draws)
+        sampled = sampled_costs(costs, experts, grid, served.usd_per_mtok[second:])
+        draws = draws_of(law, question.budget, experts, base_model, draws=question.draws)
         return cls(
             law=law,
             question=question,
@@ -95,9 +110,12 @@ class Search:
             base_model=base_model,
             optima=optima,
             notes=tuple(notes),
+            curve=curve,
+            curve_shape=shape,
+            curve_serving=part_of(served, slice(0, first)),
             sampled=sampled,
-            panel=panel,
-            oracle=oracle_of(panel, sampled, law.allows(experts)),
+            draws=draws,
+            oracle=oracle_of(draws, sampled, law.allows(experts)),
             largest=np.array([_largest(law, question, e) for e in question.experts]),
         )
 
@@ -109,40 +127,40 @@ class Search:
 
     def cheapest_counts(self) -> FloatArray:
         """Share of the draws under which each expert count, of those allowed, matches the loss for the fewest dollars, (m,)."""
-        panel = self.asked(self.question.max_loss)
-        usd = self.sampled.usd_per_mtok(panel.smallest.n_params)
+        draws = self.draws_at(self.question.max_loss)
+        usd = self.sampled.usd_per_mtok(draws.smallest.n_params)
         usd = np.where(np.isfinite(usd) & self.law.allows(self.best.experts), usd, np.inf)
         known = np.isfinite(usd).any(axis=1)
         shares = np.zeros(usd.shape[1])
-        np.add.at(shares, usd.argmin(axis=1)[known], panel.weights[known])
+        np.add.at(shares, usd.argmin(axis=1)[known], draws.weights[known])
         return shares / max(shares.sum(), TINY)
 
-    def own(self, experts: float) -> Trained:
+    def loss_optimal(self, experts: float) -> Trained:
         """The loss-optimal model of an expert count."""
         return self.optima[self.question.experts.index(experts)]
 
-    def asked(self, loss: float | None) -> Panel:
-        """The panel that asks for a loss, or the base's."""
-        return self.panel if loss is None else self.panel.asking(loss)
+    def draws_at(self, loss: float | None) -> Draws:
+        """The draws, which ask for a loss or for the base's."""
+        return self.draws if loss is None else self.draws.asking_for(loss)
 
     def at_loss(self, loss: float | None = None) -> list[Row]:
         """Algorithm 1 at every expert count: the smallest, hence cheapest, models that reach a loss, or the base's."""
-        panel, target = self.asked(loss), self.base.loss if loss is None else loss
+        draws, target = self.draws_at(loss), self.base.loss if loss is None else loss
         if self.confidence is None:
             found = smallest_at_loss(self.law, self.question.budget, self.best.experts, target, optimal=self.best)
             sizes, reasons = found.n_params, [f"no size reaches a loss of {target:.5g}"] * self.best.experts.size
         else:
             sizes, goal = (
-                panel.sizes(self.confidence),
+                draws.sizes(self.confidence),
                 "the baseline's loss" if loss is None else f"a loss of {loss:.5g}",
             )
             missed = f"no size reaches {goal} with a probability of {self.confidence:.0%}"
-            reasons = [f"{missed}, {most:.0%} at most" for most in panel.most_sure(self.largest, np.isnan(sizes))]
+            reasons = [f"{missed}, {most:.0%} at most" for most in draws.most_sure(self.largest, np.isnan(sizes))]
         reasons = [
             f"{_over(self.question, most)} what reaches {target:.5g}" if n > most else reason
             for n, most, reason in zip(sizes, self.largest, reasons, strict=True)
         ]
-        return self.judged(self._rows(np.where(sizes > self.largest, np.nan, sizes), reasons), panel)
+        return self.judged(self._rows(np.where(sizes > self.largest, np.nan, sizes), reasons), draws)
 
     def within_cost(self, usd_per_mtok: float) -> list[Row]:
         """Algorithm 2 at every expert count: the lowest loss within a serving cost."""
@@ -152,25 +170,25 @@ class Search:
             self.law, budget, self.best.experts, usd_per_mtok, cost_of, optimal=self.best, near=near
         )
         reasons = [f"every size costs more than {format_usd(usd_per_mtok)}"] * self.best.experts.size
-        return self.judged(self._rows(np.fmin(found.n_params, self.largest), reasons), self.panel)
+        return self.judged(self._rows(np.fmin(found.n_params, self.largest), reasons), self.draws)
 
     def outright(self) -> list[Row]:
         """The lowest loss of every expert count, whatever it costs to serve."""
         return self.judged(
-            self._rows(np.minimum(self.best.n_params, self.largest), [""] * len(self.optima)), self.panel
+            self._rows(np.minimum(self.best.n_params, self.largest), [""] * len(self.optima)), self.draws
         )
 
-    def judged(self, rows: Sequence[Row], panel: Panel, law: Law | None = None) -> list[Row]:
-        """Rows with how probable it is that they keep the panel's goal, and their regret; `law` counts built shapes."""
+    def judged(self, rows: Sequence[Row], draws: Draws, law: Law | None = None) -> list[Row]:
+        """Rows with how probable it is that they keep the goal of the draws, and their regret; `law` counts built shapes."""
         known = [c for c in rows if isinstance(c, Trained)]
-        if len(panel.draws) == 1 or not known:
+        if len(draws.theta) == 1 or not known:
             return list(rows)
-        losses = panel.losses(np.array([c.n_params for c in known]), np.array([c.experts for c in known]), law)
-        probable = iter(panel.probability(losses).tolist())
+        losses = draws.losses(np.array([c.n_params for c in known]), np.array([c.experts for c in known]), law)
+        probable = iter(draws.probability(losses).tolist())
         usd = np.array([np.nan if c.usd_per_mtok is None else c.usd_per_mtok for c in known])
         unit = self.base.usd_per_mtok
-        lost = self.oracle.regrets(panel, losses, usd, unit or 1.0)
-        expected, worst = iter(panel.weights @ lost), iter(panel.worst(lost))
+        lost = self.oracle.regrets(draws, losses, usd, unit or 1.0)
+        expected, worst = iter(draws.weights @ lost), iter(draws.worst(lost))
         found: list[Row] = []
         for c in rows:
             if not isinstance(c, Trained):
@@ -210,14 +228,14 @@ class Search:
         if base is None:
             return self
         law = replace(self.law, family=family_of(base.shape, self.law.family))
-        losses = self.panel.losses(np.array([base.model.n_params]), np.array([base.model.experts]), law)[:, 0]
-        return replace(self, panel=replace(self.panel, goal=np.maximum(self.panel.goal, losses)))
+        losses = self.draws.losses(np.array([base.model.n_params]), np.array([base.model.experts]), law)[:, 0]
+        return replace(self, draws=replace(self.draws, goal=np.maximum(self.draws.goal, losses)))
 
     def built(self, law: Law, costs: Costs, model: Candidate, *, base: Trained) -> Candidate | None:
         """The model of the same size under another law and family, set against `base`; None where it cannot be served."""
         if (sized := self._sized(law, costs, model)) is None:
             return None
-        rows = self.judged(with_ratios([sized], self.optima, base), self.asked(self.question.max_loss), law)
+        rows = self.judged(with_ratios([sized], self.optima, base), self.draws_at(self.question.max_loss), law)
         return rows[0] if isinstance(rows[0], Candidate) else None
 
     def _sized(self, law: Law, costs: Costs, model: Candidate) -> Candidate | None:
@@ -228,28 +246,33 @@ class Search:
 
     def frontier(self, known: Iterable[Row]) -> list[Candidate]:
         """The Pareto frontier over all expert counts that the law may speak of, all over-trained sizes, and known models."""
-        allowed = self.law.allows(self.best.experts)
-        own = self.best.n_params[allowed]
-        sizes = (own[:, None] * np.geomspace(SMALLEST_SHARE, 1.0, FRONTIER_SIZES)).ravel()
-        sized = at_size(self.law, self.question.budget, sizes, np.repeat(self.best.experts[allowed], FRONTIER_SIZES))
-        every = [*self._models(sized, self.costs), *known]
-        served = [c for c in every if isinstance(c, Candidate) and self.law.allows(c.experts)]
-        front = pareto(np.array([c.usd_per_mtok for c in served]), np.array([c.loss for c in served]))
+        m, s = self.curve_shape
+        over = np.arange(m * s) % s < FRONTIER_SIZES  # over-trained, up to the optimum
+        at = np.flatnonzero(over & self.law.allows(self.curve.experts) & np.isfinite(self.curve_serving.usd_per_mtok))
+        rows = [c for c in known if isinstance(c, Candidate) and self.law.allows(c.experts)]
+        usd = np.concatenate((self.curve_serving.usd_per_mtok[at], [c.usd_per_mtok for c in rows]))
+        front = pareto(usd, np.concatenate((self.curve.loss[at], [c.loss for c in rows])))
+        drawn = at[front[front < at.size]]
+        models = Allocation(*(getattr(self.curve, f.name)[drawn] for f in fields(Allocation)))
+        made = iter(self._models(models, self.costs, part_of(self.curve_serving, drawn)))
+        chosen = [next(made) if i < at.size else rows[i - at.size] for i in front]
         gone = {"intervals": None, "size_ratio_to_base": None, "active_ratio_to_base": None, "cost_ratio": None}
-        chosen = [served[i] for i in front]
-        return [replace(c, size_ratio=c.n_params / self.own(c.experts).n_params, **gone) for c in chosen]
+        return [
+            replace(c, size_ratio=c.n_params / self.loss_optimal(c.experts).n_params, **gone)
+            for c in chosen
+            if isinstance(c, Candidate)
+        ]
 
     def curves(self) -> tuple[CostCurve, ...]:
         """Loss and cost of each expert count from over-trained to under-trained sizes."""
-        every, shape = curve_models(self.law, self.question, self.best)
-        served = self.costs.serving(every.n_params, every.experts)
+        every, served = self.curve, self.curve_serving
         known = np.isfinite(served.usd_per_mtok)
         usd, gpus = np.where(known, served.usd_per_mtok, np.nan), np.where(known, served.gpus, 0.0)
-        columns = [values.reshape(shape) for values in (every.n_params, every.tokens, every.loss, usd, gpus)]
+        columns = [v.reshape(self.curve_shape) for v in (every.n_params, every.tokens, every.loss, usd, gpus)]
         return tuple(CostCurve(e, *(column[i] for column in columns)) for i, e in enumerate(self.question.experts))
 
-    def _models(self, found: Allocation, costs: Costs) -> list[Trained]:
-        return trained_models(found, costs, lifetime_tokens=self.question.lifetime_tokens)
+    def _models(self, found: Allocation, costs: Costs, served: Serving | None = None) -> list[Trained]:
+        return trained_models(found, costs, lifetime_tokens=self.question.lifetime_tokens, served=served)
 
     def _rows(self, sizes: FloatArray, reasons: Sequence[str]) -> list[Row]:
         """Rows of sizes (m,); reasons (m,) say why one is NaN."""
@@ -267,8 +290,8 @@ def base_optimum(law: Law, question: Question, best: Allocation) -> Allocation:
 
 
 def known_model(law: Law, model: KnownModel, costs: Costs) -> tuple[Trained, Allocation]:
-    """A known model as a row, and its place in the letters of the law; served as it is built."""
-    n, e = (np.array([value]) for value in model.in_letters_of(law.family))
+    """A known model as a row, and its place in the size convention of the law; served as it is built."""
+    n, e = (np.array([value]) for value in model.in_convention_of(law.family))
     x = inputs_at(law, {}, n, np.log([model.tokens]), e)
     at = Allocation(e, n, np.array([model.tokens]), np.exp(law.form.log_loss(law.theta, x)))
     deployment, latency = as_released(model, costs.deployment, costs.latency)
@@ -333,7 +356,7 @@ def _check_reach(law: Law, question: Question) -> None:
     least = min(question.experts)
     if law.max_experts is None or law.allows(least):
         return
-    others = f", or give --law {_either(names)}" if (names := _laws_for(law, question)) else ""
+    others = f", or give --law {either(names)}" if (names := _laws_for(law, question)) else ""
     raise InfeasibleError(
         f"{law.name} was fitted up to {fitted_up_to(law)} and may not recommend {least:g} experts "
         f"(X = {float(expansion(law.family, least)):.3g})",
@@ -355,130 +378,6 @@ def _laws_for(law: Law, question: Question) -> list[str]:
     return found
 
 
-def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
-    """The recommended model among the rows that answer the question, and the rule that chose it.
-
-    At a loss it is the model of least expected regret, or without draws the cheapest. Raises InfeasibleError when no model
-    that the law may speak of meets the bounds and can be served.
-    """
-    question = search.question
-    allowed = [c for c in rows if search.law.allows(c.experts)]
-    served = [c for c in allowed if isinstance(c, Candidate)]
-    if question.budget_goal in ("quality", "loss"):
-        limit = question.max_usd_per_mtok or search.base.usd_per_mtok
-        within = (
-            f" at {format_usd(limit)} per million output tokens or less"
-            if question.budget_goal == "quality" and limit
-            else ""
-        )
-        if (best := _best_of(served)) is None:
-            raise InfeasibleError(
-                f"no model of this budget serves{within}{_reasons(allowed)}",
-                next_step="raise --max-usd-per-mtok, or take another GPU",
-            )
-        return best, f"lowest loss{within}"
-    goal = loss_goal(question)
-    if not served:
-        raise _none_reaches(search, allowed, goal)
-    limit = question.max_usd_per_mtok or math.inf
-    cheapest = min(served, key=lambda c: (c.usd_per_mtok, c.experts))
-    if cheapest.usd_per_mtok > limit:
-        raise too_dear(question, cheapest, goal)
-    rule = f"cheapest to serve at {goal}"
-    if search.confidence is None or cheapest.regret is None:
-        return cheapest, rule
-    within = [c for c in served if c.usd_per_mtok <= limit]
-    best = min(within, key=lambda c: (c.regret.expected if c.regret else math.inf, c.usd_per_mtok, c.experts))
-    return best, f"{rule} with a probability of {search.confidence:.0%}"
-
-
-def loss_goal(question: Question) -> str:
-    """The loss that is to be reached, in words."""
-    if question.max_loss is None:
-        return f"the loss of {question.base_name}"
-    return f"a loss of at most {question.max_loss:g}"
-
-
-def too_dear(question: Question, model: Candidate, goal: str, remark: str = "") -> InfeasibleError:
-    """The error for a model that reaches its goal at a higher serving cost than the question allows."""
-    return InfeasibleError(
-        f"the cheapest model that reaches {goal} costs {format_usd(model.usd_per_mtok)} per million output tokens{remark}, "
-        f"more than {format_usd(question.max_usd_per_mtok or math.inf)}",
-        next_step="raise --max-usd-per-mtok, or relax --max-loss",
-    )
-
-
-def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> InfeasibleError:
-    budget = f"no model of {search.question.budget.flops:.3g} FLOPs"
-    if any(c.n_params is not None for c in allowed):
-        return InfeasibleError(
-            f"{budget} that reaches {goal} can be served{_reasons(allowed)}",
-            next_step="relax --max-tpot or --max-ttft, or take a faster GPU"
-            if "latency limit" in _reasons(allowed)
-            else "allow more GPUs, take a GPU with more memory, or lower the budget",
-        )
-    question, nearest, bounds, possible = search.question, list[str](), size_bounds(search.question), False
-    goal += f" ({search.base.loss:.4f})" if question.max_loss is None else ""
-    if search.confidence is not None:
-        goal += f" with a probability of {search.confidence:.0%}"
-        sure = search.asked(question.max_loss).most_sure(search.largest, search.law.allows(search.best.experts))
-        surest = int(np.nanargmax(sure))
-        possible = bool(sure[surest] > 0.0)
-        nearest.append(
-            f"the highest probability is {sure[surest]:.0%}, with {plural(question.experts[surest], 'expert')}"
-        )
-    best = _best_of([c for c in search.outright() if search.law.allows(c.experts)])
-    if best is not None:
-        of = f"within {bounds}" if bounds else "of this budget"
-        nearest.append(f"the lowest loss {of} is {best.loss:.4f}, with {plural(best.experts, 'expert')}")
-    goal += f" within {bounds}" if bounds else ""
-    return InfeasibleError(
-        f"{budget} with at most {plural(max(c.experts for c in allowed), 'expert')} reaches {goal}",
-        nearest="; ".join(nearest) or None,
-        next_step=_towards(search, served=best is not None, possible=possible),
-    )
-
-
-def _best_of(rows: Sequence[Row]) -> Candidate | None:
-    """The served model of the lowest loss."""
-    return min((c for c in rows if isinstance(c, Candidate)), key=lambda c: (c.loss, c.experts), default=None)
-
-
-def _towards(search: Search, *, served: bool, possible: bool) -> str:
-    """What to change where no model reaches the loss.
-
-    `served`: there is a model of the lowest loss to take instead. `possible`: some probability of the loss is reached.
-    """
-    question = search.question
-    more = [f"{e:g}" for e in _further_counts(search)]
-    steps = [f"allow {_either(more)} experts, which reach it"] if more else []
-    if served and question.goal == "serve" and question.max_loss is None:
-        steps.append("give --objective loss to take the model of the lowest loss")
-    if question.max_loss is not None or question.base is not None:  # else the baseline gains as much
-        steps.append("raise --budget")
-    steps.append("relax --max-loss" if question.max_loss is not None else "choose another baseline (--match)")
-    if possible:
-        steps.append("lower --confidence")
-    if size_bounds(question):
-        steps.append("relax the bounds")
-    return _either(steps)
-
-
-def _either(parts: Sequence[str]) -> str:
+def either(parts: Sequence[str]) -> str:
     """Alternatives in words: a, b or c."""
     return " or ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
-
-
-def _further_counts(search: Search) -> list[float]:
-    """Expert counts of the law's family that were not asked about and have a served model which reaches the loss."""
-    law, question = search.law, search.question
-    rest = tuple(e for e in law.family.ladder if e not in question.experts and law.allows(e))
-    if not rest or only_experts(law) is not None:
-        return []
-    other = Search.of(law, replace(question, experts=rest), search.costs.deployment, search.costs.latency)
-    return [c.experts for c in other.at_loss(question.max_loss) if isinstance(c, Candidate)]
-
-
-def _reasons(rows: Sequence[Row]) -> str:
-    listed = sorted({c.infeasible for c in rows if c.infeasible})
-    return f" ({'; '.join(listed)})" if listed else ""

@@ -4,7 +4,7 @@ Candidates are runs of every expert count that the plan may choose, over sizes a
 taken greedily, each time the one that lowers the plan's doubt most for the square root of its FLOPs: by the plain gain a few
 large runs would take the whole sweep, by the gain per FLOP it would be never spent. Doubt is what an error in the loss of a
 model costs: its standard deviation, times the price of loss there, times how probable it is that the plan asks for the model.
-`beliefs` says what a run tells of the models; docs/evidence/decisions.md says how the rule was chosen and how it was judged.
+`process` says what a run tells of the models; docs/evidence/decisions.md says how the rule was chosen and how it was judged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,16 @@ from moescale.io.records import record
 from moescale.models.coordinates import in_family, same_letters
 from moescale.models.family import ModelFamily, training_flops
 from moescale.models.recipe import find_rule, recipe_for
-from moescale.planning.beliefs import RUN_NOISE, Beliefs, Decision, Runs, beliefs_of, chosen, decision_of, joined
+from moescale.planning.gaussian_process import (
+    RUN_NOISE,
+    Decision,
+    GaussianProcess,
+    Runs,
+    chosen,
+    decision_of,
+    joined,
+    process_of,
+)
 from moescale.planning.search import Search
 from moescale.runs.table import SIZE_COLUMNS, RunTable
 from moescale.typing import FloatArray
@@ -157,44 +166,44 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
         "the paper's runs, scaled": paper_sweep(family, limits.flops),
     }
     seen, losses = known or (Runs(*(np.zeros(0) for _ in range(3))), np.zeros(0))
-    beliefs = beliefs_of(search, decision, joined((offered, *rivals.values(), seen)), noise=limits.noise)
+    process = process_of(search, decision, joined((offered, *rivals.values(), seen)), noise=limits.noise)
     ends = np.cumsum([len(offered), *(len(runs) for runs in rivals.values())])
     if len(seen):
-        beliefs = beliefs.given(np.arange(ends[-1], ends[-1] + len(seen)), np.log(losses))
+        process = process.given(np.arange(ends[-1], ends[-1] + len(seen)), np.log(losses))
     flops = training_flops(family, offered.n_params, offered.tokens, offered.experts)
     # A run that is in is not trained again, and few further ones are to tell most, whatever they cost.
     held = _repeated(offered, seen)
-    found = _greedy(beliefs, decision, flops, limits, held=held, power=0.0 if limits.few else FLOPS_POWER)
+    found = _greedy(process, decision, flops, limits, held=held, power=0.0 if limits.few else FLOPS_POWER)
     if not found:
         raise InfeasibleError(
             "no run within these limits informs the plan", next_step="raise --budget, or relax the limits"
         )
     picked = np.array(list(found), dtype=np.intp)
-    regret = beliefs.regret(decision, picked)
+    regret = process.regret(decision, picked)
     beyond = _greedy(
-        beliefs, decision, flops, replace(limits, flops=NO_LIMIT, runs=1), taken=found, held=held, power=0.0
+        process, decision, flops, replace(limits, flops=NO_LIMIT, runs=1), taken=found, held=held, power=0.0
     )
     return SweepDesign(
         runs=_as_runs(offered, flops, found, limits),
         flops=float(flops[picked].sum()),
-        regret_before=beliefs.regret(decision, picked[:0]),
+        regret_before=process.regret(decision, picked[:0]),
         regret_after=regret,
-        regret_error=beliefs.regret_error(decision, picked),
+        regret_error=process.regret_error(decision, picked),
         rivals=tuple(
             Rival(
                 name=name,
                 runs=len(runs),
                 flops=float(training_flops(family, runs.n_params, runs.tokens, runs.experts).sum()),
-                regret=beliefs.regret(decision, np.arange(start, start + len(runs))),
+                regret=process.regret(decision, np.arange(start, start + len(runs))),
             )
             for (name, runs), start in zip(rivals.items(), ends, strict=False)
         ),
         next_run=next(iter(_as_runs(offered, flops, beyond, limits)), None),
-        regret_after_next=beliefs.regret(decision, np.append(picked, np.array(list(beyond), dtype=np.intp)))
+        regret_after_next=process.regret(decision, np.append(picked, np.array(list(beyond), dtype=np.intp)))
         if beyond
         else None,
         known_runs=len(seen),
-        decision=decide(beliefs, decision),
+        decision=decide(process, decision),
         base=search.question.base_name,
         budget_flops=search.question.budget.flops,
         confidence=decision.confidence,
@@ -202,9 +211,9 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
     )
 
 
-def decide(beliefs: Beliefs, decision: Decision) -> Posterior:
+def decide(process: GaussianProcess, decision: Decision) -> Posterior:
     """The cheapest model that is as good as the base with the plan's confidence, by what is believed now."""
-    estimate, doubt = beliefs.mean[beliefs.runs :], np.sqrt(beliefs.variance)
+    estimate, doubt = process.mean[process.runs :], np.sqrt(process.variance)
     at = int(chosen(decision, estimate[None], doubt)[0])
     sure = NormalDist().cdf(float(-estimate[at] / doubt[at])) if at else 1.0
     models = decision.models
@@ -222,7 +231,7 @@ def _notes(search: Search, known: bool) -> tuple[str, ...]:
     question, notes = search.question, list(search.notes)
     if question.goal != "serve" or question.max_loss is not None:
         notes.append("the runs are chosen for the cheapest model at the baseline's loss, not for the stated bound")
-    if len(search.panel.draws) == 1:
+    if len(search.draws.theta) == 1:
         notes.append(f"{search.law.name} has no draws: the runs reduce only its smooth error")
     if known and search.law.source.startswith("fitted to"):
         notes.append("a law that was fitted to these runs counts them twice: give one of the two")
@@ -277,7 +286,7 @@ def _scaled(family: ModelFamily, runs: Runs, flops: float) -> Runs:
 
 
 def _greedy(
-    beliefs: Beliefs,
+    process: GaussianProcess,
     decision: Decision,
     flops: FloatArray,
     limits: SweepLimits,
@@ -287,37 +296,37 @@ def _greedy(
     power: float = FLOPS_POWER,
 ) -> dict[int, float]:
     """The candidates (c,) that are chosen after those `taken`, in order, each with the share of the doubt that it leaves."""
-    prices, closed = _prices(beliefs, decision), held.copy()
-    first = float(np.sqrt(beliefs.variance) @ prices)
+    prices, closed = _prices(process, decision), held.copy()
+    first = float(np.sqrt(process.variance) @ prices)
     for run in taken:
-        beliefs, closed[run] = beliefs.after(run), True
+        process, closed[run] = process.after(run), True
     found, spent = dict[int, float](), 0.0
     while len(found) < limits.runs:
-        shared = beliefs.covariance[: flops.size, beliefs.runs :]
-        noisy = np.diag(beliefs.covariance)[: flops.size] + beliefs.noise**2
-        doubt = float(np.sqrt(beliefs.variance) @ prices)
-        left = np.sqrt(np.maximum(beliefs.variance - shared**2 / noisy[:, None], 0.0)) @ prices
+        shared = process.covariance[: flops.size, process.runs :]
+        noisy = np.diag(process.covariance)[: flops.size] + process.noise**2
+        doubt = float(np.sqrt(process.variance) @ prices)
+        left = np.sqrt(np.maximum(process.variance - shared**2 / noisy[:, None], 0.0)) @ prices
         # The first run of a sweep sets the lab's unknown factor, which tells little by itself.
         least = LEAST_GAIN * doubt if found or taken or held.any() else 0.0
         open_ = ~closed & (flops <= limits.flops - spent) & (doubt - left > least)
         if not open_.any():
             break
         best = int(np.where(open_, (doubt - left) / flops**power, -1.0).argmax())
-        beliefs, closed[best] = beliefs.after(best), True
+        process, closed[best] = process.after(best), True
         spent += float(flops[best])
         found[best] = float(left[best]) / first
     return found
 
 
-def _prices(beliefs: Beliefs, decision: Decision) -> FloatArray:
+def _prices(process: GaussianProcess, decision: Decision) -> FloatArray:
     """What an error in ln loss of each model costs, times how probable it is that the plan asks for it, (a,)."""
-    truth, mean = beliefs.samples[:, beliefs.runs :], beliefs.mean[beliefs.runs :]
+    truth, mean = process.samples[:, process.runs :], process.mean[process.runs :]
     first = np.array([np.where(truth[:, c] <= 0.0, decision.cost[c], np.inf).min(axis=1) for c in decision.curves])
     wins = np.bincount(first.argmin(axis=0), minlength=len(decision.curves)) / len(truth)
     prices = np.zeros(mean.size)
     for share, curve in zip(wins, decision.curves, strict=True):
         cost = np.where(np.isfinite(decision.cost[curve]), decision.cost[curve], 0.0)
-        spread = np.sqrt(np.maximum(beliefs.variance[curve], 1e-8))
+        spread = np.sqrt(np.maximum(process.variance[curve], 1e-8))
         near = np.exp(-0.5 * (mean[curve] / spread) ** 2)
         with np.errstate(divide="ignore", invalid="ignore"):
             slope = np.abs(np.gradient(np.log(cost), mean[curve]))

@@ -11,25 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
-from moescale import catalogue
 from moescale.bounds import Bound, check_bounds
-from moescale.errors import InfeasibleError, InputError
-from moescale.hardware.gpus import Gpu
-from moescale.models.architecture import Architecture
 from moescale.models.family import elasticity, n_active, tokens_within, training_flops
 from moescale.planning.allocation import CostOf, check_trade_off, inputs_at, slopes_at, theta_or_own
-from moescale.planning.training_rate import TrainingRate
 from moescale.roots import bracket
 from moescale.scaling_laws.law import Law
-from moescale.training.choice import Launch, choose_launch
-from moescale.training.step_time import StepError
 from moescale.typing import FloatArray, Real
 
 POSITIVE = Bound(0, above=True)
@@ -45,91 +37,7 @@ CLOSE_SIZES = 97  # of the close scan: 2% apart at most
 MINIMA = 4  # of the close scan's local minima that are searched
 RIVAL_STEPS = 4  # of the local search with all of them: until they are told apart to a millionth of the dollars
 SECTIONS = 12  # of the interval around the best size in each step of the local search
-NEAR_EQUAL = 0.01  # of a life's dollars: local minima this close are equal for a plan, which takes the smoothest
 RESOLUTION = 1e-7  # of ln N in the local search, where total dollars are flat
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingBill:
-    """What one training run costs, and the MFU that it was priced at."""
-
-    gpu_days: float
-    usd: float
-    mfu: float
-    mfu_from: str  # parts, of its step; stated, for every model; assumed, where no split holds the model
-    gpus: int | None = None  # that it was timed on
-    error: StepError | None = None  # of published runs, where it comes from parts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingPrice:
-    """What training costs: GPU hours at a share of peak bf16 arithmetic (MFU), one for all or by the parts of a step."""
-
-    gpu: Gpu
-    usd_per_gpu_hour: float
-    mfu: float
-    rate: TrainingRate | None = None  # the MFU of each expert count; None: `mfu` for every model
-    timed: bool = False  # whether a model that is built is priced by the parts of its own step, instead of by `mfu`
-    launch: Launch = field(default_factory=Launch)  # of runs that are timed
-
-    def __post_init__(self) -> None:
-        if not 0 < self.mfu <= 1:
-            raise InputError(
-                f"an MFU of {self.mfu:g} is not above 0 and at most 1", where="--mfu", next_step="such as 0.4"
-            )
-        if not 0 < self.usd_per_gpu_hour < math.inf:
-            raise InputError(f"{self.usd_per_gpu_hour!r} is not a price", where="--train-usd-per-gpu-hour")
-
-    @property
-    def usd_per_flop(self) -> float:
-        """Dollars for one model FLOP."""
-        return self.usd_per_gpu_hour / 3600.0 / (self.gpu.bf16_flops_per_s * self.mfu)
-
-    def mfu_at(self, experts: Real) -> FloatArray:
-        """The MFU of training models of so many experts."""
-        return np.full(np.shape(experts), self.mfu) if self.rate is None else self.rate.at(experts)
-
-    def usd_per_flop_at(self, experts: Real) -> FloatArray:
-        """Dollars for one model FLOP of training models of so many experts."""
-        return self.usd_per_gpu_hour / 3600.0 / (self.gpu.bf16_flops_per_s * self.mfu_at(experts))
-
-    def gpu_hours(self, flops: float, experts: float = 1.0) -> float:
-        """GPU hours for so many training FLOPs of a model of so many experts."""
-        return flops / (self.gpu.bf16_flops_per_s * float(self.mfu_at(experts))) / 3600.0
-
-    def bill(self, model: Architecture, flops: float, tokens: float, gpus: int | None = None) -> TrainingBill:
-        """What a built model's run of so many FLOPs and tokens costs, on `gpus` GPUs or as many as it takes.
-
-        Raises InfeasibleError where stated GPUs do not hold the run that is timed.
-        """
-        mfu, source, run = self.mfu, "stated", None
-        if self.timed:
-            mfu, source = default_mfu(), "assumed"
-            try:
-                run = choose_launch(model, tokens, self.gpu, self.launch, gpus=gpus)
-                mfu, source = flops / (self.gpu.bf16_flops_per_s * run.gpu_days * 86400.0), "parts"
-            except InfeasibleError:
-                if gpus is not None:
-                    raise
-        hours = flops / (self.gpu.bf16_flops_per_s * mfu) / 3600.0
-        return TrainingBill(
-            gpu_days=hours / 24.0,
-            usd=hours * self.usd_per_gpu_hour,
-            mfu=mfu,
-            mfu_from=source,
-            gpus=gpus if run is None else run.split.gpus,
-            error=run and run.error,
-        )
-
-
-def flops_of_gpu_hours(gpu: Gpu, gpu_hours: float, mfu: float) -> float:
-    """Training FLOPs that so many hours of a GPU buy at a share of its peak bf16 arithmetic."""
-    return gpu_hours * 3600.0 * gpu.bf16_flops_per_s * mfu
-
-
-def default_mfu() -> float:
-    """The catalogue's model FLOPs utilisation of pre-training; training.toml has its source."""
-    return float(catalogue.read("training.toml")["mfu"]["default"]["mfu"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +73,6 @@ class LifetimeCost:
     training_flops: FloatArray
     training_usd: FloatArray
     serving_usd: FloatArray
-    above_fewest: FloatArray  # share by which the dollars exceed the fewest; 0 without a tolerance
 
     @property
     def total_usd(self) -> FloatArray:
@@ -254,15 +161,12 @@ def cheapest_at_loss(
     cost_of: CostOf,
     *,
     theta: FloatArray | None = None,
-    tolerance: float = 0.0,
 ) -> LifetimeCost:
     """The size and tokens of each expert count that reach `loss` for the fewest training plus serving dollars.
 
     `experts` (m,), `loss` a number or (k, 1); answers (m,), with `theta` (k, p) (k, m). `cost_of` gives dollars per million
     output tokens, infinite where nothing serves. Infinite dollars where an expert count reaches the loss at no size, or
-    cannot be served there. Prices have steps, so that sizes far apart may cost nearly the same: with a `tolerance`, a share
-    of the dollars, each expert count takes that local minimum within it with which ln tokens change least over rising expert
-    counts (least sum of squared steps).
+    cannot be served there.
     """
     check_trade_off(law)
     e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
@@ -276,12 +180,8 @@ def cheapest_at_loss(
         spent = training_flops(law.family, n_params, d, e) * life.flop_price(e)
         return np.where(np.isnan(d), np.inf, spent) + _serving(life, cost_of, n_params, e)
 
-    def smoothest(usd: FloatArray, n_params: FloatArray) -> npt.NDArray[np.intp]:
-        near = np.isfinite(usd) & (usd <= (1.0 + tolerance) * usd.min(axis=0))
-        return _smallest_steps(np.where(near, np.log(tokens(n_params)), np.nan), np.argsort(e, kind="stable"))
-
-    n, above = _least(dollars, low, high, choose=smoothest if tolerance else None)
-    return replace(life_costs(law, life, cost_of, n, tokens(n), e, theta=theta), above_fewest=above)
+    n = _least(dollars, low, high)
+    return life_costs(law, life, cost_of, n, tokens(n), e, theta=theta)
 
 
 def best_within_total(
@@ -308,7 +208,7 @@ def best_within_total(
             return np.where(np.isnan(tokens), np.inf, np.exp(law.form.log_loss(use, x)))
 
     shape = (*use.shape[:-1], e.size)
-    n, _ = _least(loss, np.full(shape, math.log(SIZES[0])), np.full(shape, math.log(SIZES[-1])))
+    n = _least(loss, np.full(shape, math.log(SIZES[0])), np.full(shape, math.log(SIZES[-1])))
     return life_costs(law, life, cost_of, n, payable(n), e, theta=theta)
 
 
@@ -383,7 +283,6 @@ def life_costs(
         known(flops),
         known(flops * life.flop_price(experts), math.inf),
         known(serving, math.inf),
-        np.zeros(gone.shape),
     )
 
 
@@ -424,18 +323,11 @@ def _serving(life: Lifetime, cost_of: CostOf, n_params: FloatArray, experts: Flo
     return np.where(allowed, np.where(allowed, usd, 0.0) * (life.served_tokens / 1e6), np.inf)
 
 
-def _least(
-    value: Callable[[FloatArray], FloatArray],
-    low: FloatArray,
-    high: FloatArray,
-    *,
-    choose: Callable[[FloatArray, FloatArray], npt.NDArray[np.intp]] | None = None,
-) -> tuple[FloatArray, FloatArray]:
-    """The sizes between exp(low) and exp(high), (..., m), at which `value` is least, and 0 as share above the least.
+def _least(value: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray) -> FloatArray:
+    """The sizes between exp(low) and exp(high), (..., m), at which `value` is least.
 
-    `choose` may take others of the local minima, given their values and sizes (r, ..., m). A scan of the whole range and a
-    close one around its best size. Dollars have many local minima, one on the edge of every jump in price, so the best few
-    of the close scan are each searched in sections before all but one are dropped.
+    A scan of the whole range and a close one around its best size. Dollars have many local minima, one on the edge of every
+    jump in price, so the best few of the close scan are each searched in sections before all but one are dropped.
     """
 
     def points(low: FloatArray, high: FloatArray, count: int) -> tuple[FloatArray, FloatArray]:
@@ -460,40 +352,13 @@ def _least(
     least = low
     for _ in range(RIVAL_STEPS):
         low, high, least = narrowed(low, high)
-    winner = (np.argmin(least, axis=0) if choose is None else choose(least, np.exp(0.5 * (low + high))))[None]
-    fewest = np.min(least, axis=0)
-    with np.errstate(invalid="ignore"):
-        above = np.where(np.isfinite(fewest), np.take_along_axis(least, winner, axis=0)[0] / fewest - 1.0, 0.0)
+    winner = np.argmin(least, axis=0)[None]
     low, high = (np.take_along_axis(end, winner, axis=0)[0] for end in (low, high))
     while np.any(high - low > RESOLUTION):
         low, high, _ = narrowed(low, high)
     # The better end: where the least lies on the border of what there is, only one end may be a model at all.
     ends = np.exp(np.stack((low, 0.5 * (low + high), high)))
-    best = np.argmin(value(ends), axis=0)[None]
-    return np.take_along_axis(ends, best, axis=0)[0], above
-
-
-def _smallest_steps(values: FloatArray, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Of r values (r, ..., m) in each of m columns, those with the least sum of squared steps along columns in `order`.
-
-    NaN is never taken where a column has a number; a column without numbers has no steps. Dynamic programming.
-    """
-    known = ~np.isnan(values)
-    barred = np.where(known | ~known.any(axis=0), 0.0, np.inf)
-    total = barred[..., order[0]]
-    before: list[npt.NDArray[np.intp]] = []
-    for left, right in pairwise(order):
-        step = np.nan_to_num((values[None, ..., right] - values[:, None, ..., left]) ** 2)  # (left, right, ...)
-        reached = total[:, None] + step + barred[None, ..., right]
-        before.append(np.argmin(reached, axis=0))
-        total = np.min(reached, axis=0)
-    chosen = np.zeros(values.shape[1:], dtype=np.intp)
-    at = np.argmin(total, axis=0)
-    for column, came_from in zip(order[:0:-1], reversed(before), strict=True):
-        chosen[..., column] = at
-        at = np.take_along_axis(came_from, at[None], axis=0)[0]
-    chosen[..., order[0]] = at
-    return chosen
+    return np.take_along_axis(ends, np.argmin(value(ends), axis=0)[None], axis=0)[0]
 
 
 def _local_minima(values: FloatArray) -> npt.NDArray[np.intp]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from moescale.planning.compare_models import ComparedModel
-    from moescale.planning.total_cost import TrainingPrice
+    from moescale.planning.training_price import TrainingPrice
     from moescale.scaling_laws.law import Law
     from moescale.serving.deployment import Deployment
 

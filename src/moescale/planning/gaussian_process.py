@@ -33,7 +33,7 @@ TRUTHS = 2048  # surfaces that a sweep is tried on
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs in the letters of the plan's family, (n,) each."""
+    """Runs in the size convention of the plan's family, (n,) each."""
 
     n_params: FloatArray
     tokens: FloatArray
@@ -64,7 +64,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Beliefs:
+class GaussianProcess:
     """A Gaussian process over ln loss of runs (r,) and ln loss of a decision's models over the base's (a,), p = r + a."""
 
     mean: FloatArray  # (p,)
@@ -83,7 +83,7 @@ class Beliefs:
         noisy = self.covariance[np.ix_(seen, seen)] + self.noise**2 * np.eye(seen.size)
         return np.asarray(np.linalg.solve(noisy, self.covariance[seen]).T, dtype=np.float64)
 
-    def given(self, seen: NDArray[np.intp], ln_loss: FloatArray, seed: int = 0) -> Beliefs:
+    def given(self, seen: NDArray[np.intp], ln_loss: FloatArray, seed: int = 0) -> GaussianProcess:
         """The process after runs whose ln losses (s,) are known; samples are moved by what they miss (Matheron's rule)."""
         gain = self.gain(seen)
         noise = self.noise * np.random.default_rng(seed).standard_normal((len(self.samples), seen.size))
@@ -94,7 +94,7 @@ class Beliefs:
             samples=self.samples + (ln_loss - self.samples[:, seen] - noise) @ gain.T,
         )
 
-    def after(self, run: int) -> Beliefs:
+    def after(self, run: int) -> GaussianProcess:
         """The process with the covariance after one further run, whatever its loss; mean and samples stay."""
         column = self.covariance[:, run]
         return replace(self, covariance=self.covariance - np.outer(column, column) / (column[run] + self.noise**2))
@@ -125,11 +125,11 @@ class Beliefs:
 
 def decision_of(search: Search) -> Decision:
     """The models of every expert count that the law may recommend, around the sizes that its draws ask for, and the base."""
-    panel, base, allowed = search.panel, search.base_model, np.flatnonzero(search.law.allows(search.best.experts))
+    draws, base, allowed = search.draws, search.base_model, np.flatnonzero(search.law.allows(search.best.experts))
     own = float(base.n_params[0])
     sizes, experts, curves, at = [base.n_params], [base.experts], list[slice](), 1
     for j in allowed:
-        wanted = panel.smallest.n_params[:, j]
+        wanted = draws.smallest.n_params[:, j]
         wanted = wanted[np.isfinite(wanted)] if np.isfinite(wanted).any() else np.array([0.3 * own, 0.5 * own])
         sizes.append(np.geomspace(0.5 * wanted.min(), 2.0 * wanted.max(), SIZES))
         experts.append(np.full(SIZES, search.best.experts[j]))
@@ -144,12 +144,14 @@ def decision_of(search: Search) -> Decision:
     return Decision(Runs(n, tokens, e), np.where(np.isfinite(usd), usd / unit, np.inf), tuple(curves), confidence)
 
 
-def beliefs_of(search: Search, decision: Decision, runs: Runs, *, noise: float = RUN_NOISE, seed: int = 0) -> Beliefs:
+def process_of(
+    search: Search, decision: Decision, runs: Runs, *, noise: float = RUN_NOISE, seed: int = 0
+) -> GaussianProcess:
     """What the draws of a search's law expect of runs, and of a decision's models."""
-    law, draws, weights = search.law, search.panel.draws, search.panel.weights
+    law, theta, weights = search.law, search.draws.theta, search.draws.weights
     every, r = joined((runs, decision.models)), len(runs)
     x = inputs_at(law, search.question.budget.extra, every.n_params, np.log(every.tokens), every.experts)
-    drawn = np.array(law.form.log_loss(draws, x))
+    drawn = np.array(law.form.log_loss(theta, x))
     drawn[:, r:] -= drawn[:, [r]]
     mean = weights @ drawn
     apart = np.sqrt(weights)[:, None] * (drawn - mean)
@@ -164,7 +166,7 @@ def beliefs_of(search: Search, decision: Decision, runs: Runs, *, noise: float =
         + rng.standard_normal((TRUTHS, r + decision.cost.size)) @ root.T
     )
     samples[:, :r] += UNIT * rng.standard_normal((TRUTHS, 1))
-    return Beliefs(mean, covariance, samples, r, noise)
+    return GaussianProcess(mean, covariance, samples, r, noise)
 
 
 def _smooth(every: Runs, runs: int) -> FloatArray:
@@ -184,7 +186,7 @@ def chosen(decision: Decision, estimate: FloatArray, doubt: FloatArray) -> NDArr
 
 
 def regrets(decision: Decision, truth: FloatArray) -> FloatArray:
-    """Regret (t, a) of each model under true ln losses over the base's (t, a), as `panel` defines it."""
+    """Regret (t, a) of each model under true ln losses over the base's (t, a), as `draws` defines it."""
     least = np.full((len(truth), truth.shape[1] + 1), np.inf)
     for t, losses in enumerate(truth):
         asked = np.append(losses, 0.0)

@@ -29,16 +29,17 @@ TRIED = 33  # sizes that are tried where those that satisfy some draws are too l
 UNLIKELY = 0.95  # of draws: a regret that only one in 20 exceeds
 MET = 1e-9  # of a loss or a probability, relative: rounding
 TINY = 1e-300
+BEYOND = 1e3  # stands for the ln of what there is not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
+class Draws:
     """The draws (k, p) of a law, the loss that each asks for, and its own models of m expert counts on a budget."""
 
     law: Law
     budget: Budget
     experts: FloatArray  # (m,)
-    draws: FloatArray  # (k, p)
+    theta: FloatArray  # (k, p)
     weights: FloatArray  # (k,): sum to 1
     goal: FloatArray  # (k,): the loss that a model must not exceed
     best: Allocation  # (k, m): loss-optimal
@@ -48,7 +49,7 @@ class Panel:
     def by_law(self) -> FloatArray:
         """The weights of the draws of each law of an ensemble, (laws, k), each row a mean over them."""
         count = len(self.law.members) or 1
-        own = self.draws[:, :count].T != 0.0 if count > 1 else np.ones((1, len(self.draws)), dtype=np.bool_)
+        own = self.theta[:, :count].T != 0.0 if count > 1 else np.ones((1, len(self.theta)), dtype=np.bool_)
         weights = own * self.weights
         return weights / np.maximum(weights.sum(axis=1, keepdims=True), TINY)
 
@@ -60,14 +61,14 @@ class Panel:
         most = (np.cumsum(self.weights[order], axis=0) >= UNLIKELY).argmax(axis=0)
         return np.take_along_axis(np.take_along_axis(lost, order, axis=0), most[None], axis=0)[0]
 
-    def asking(self, loss: float) -> Panel:
-        """The panel that asks for a loss instead."""
-        goal = np.full(len(self.draws), loss)
-        return replace(self, goal=goal, smallest=_smallest(self.law, self.budget, goal, self.draws, self.best))
+    def asking_for(self, loss: float) -> Draws:
+        """The same draws, which ask for a loss instead."""
+        goal = np.full(len(self.theta), loss)
+        return replace(self, goal=goal, smallest=_smallest(self.law, self.budget, goal, self.theta, self.best))
 
     def losses(self, n_params: FloatArray, experts: FloatArray, law: Law | None = None) -> FloatArray:
         """Loss under each draw of models (j,) that use the budget, (k, j); `law` counts the sizes of a built shape."""
-        return at_size(law or self.law, self.budget, n_params, experts, theta=self.draws).loss
+        return at_size(law or self.law, self.budget, n_params, experts, theta=self.theta).loss
 
     def probability(self, losses: FloatArray) -> FloatArray:
         """With which losses (k, j) meet the goals, (j,)."""
@@ -115,39 +116,54 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """What each of k draws knows of loss and serving cost: a curve for each expert count that may be chosen."""
+    """What each of k draws knows of loss and serving cost: a curve of s sizes for each of a expert counts that may be chosen.
+
+    Where nothing serves a size it is left out: the first `known` points of a curve count.
+    """
 
     sampled: SampledCosts
-    allowed: NDArray[np.intp]  # columns of the expert counts
-    curves: list[list[tuple[FloatArray, FloatArray]]]  # of each draw: ln loss, rising, and ln dollars
+    allowed: NDArray[np.intp]  # (a,): columns of the expert counts
+    ln_loss: FloatArray  # (k, a, s), rising
+    ln_usd: FloatArray  # (k, a, s)
+    known: NDArray[np.intp]  # (k, a)
 
     def usd_at(self, losses: FloatArray) -> FloatArray:
         """The least dollars a million tokens at losses (k, j), (k, j); infinite below what any model reaches."""
-        ln = np.log(losses)
-        found = np.full(ln.shape, np.inf)
-        for k, curves in enumerate(self.curves):
-            for ln_loss, ln_usd in curves:
-                found[k] = np.minimum(found[k], np.interp(ln[k], ln_loss, ln_usd, left=np.inf))
-        return np.exp(found)
+        ln, found = np.log(losses), np.full((*losses.shape, self.allowed.size), np.inf)
+        rising = (np.diff(self.ln_loss, axis=-1) >= 0.0).all(axis=-1)
+        some = np.nonzero(rising & (self.known > 0))
+        xs, ys, last = self.ln_loss[some], self.ln_usd[some], self.known[some] - 1
+        for j in range(ln.shape[1]):  # as np.interp does, of all curves at once
+            x = ln[some[0], j]
+            right = np.minimum((xs <= x[:, None]).sum(axis=-1), last + 1)
+            at, after = np.maximum(right - 1, 0), np.minimum(right, last)
+            each = np.arange(x.size)
+            run = xs[each, after] - xs[each, at]
+            slope = np.where(run > 0.0, ys[each, after] - ys[each, at], 0.0) / np.where(run > 0.0, run, 1.0)
+            found[some[0], j, some[1]] = np.where(right > 0, slope * (x - xs[each, at]) + ys[each, at], np.inf)
+        for k, a in zip(*np.nonzero(~rising & (self.known > 0)), strict=True):  # of a law with kinks
+            ends = slice(self.known[k, a])
+            found[k, :, a] = np.interp(ln[k], self.ln_loss[k, a, ends], self.ln_usd[k, a, ends], left=np.inf)
+        return np.exp(found.min(axis=-1, initial=np.inf))
 
-    def usd_at_goal(self, panel: Panel) -> FloatArray:
+    def usd_at_goal(self, draws: Draws) -> FloatArray:
         """The least dollars with which each draw meets its goal, (k,); infinite where it does not."""
-        usd = self.sampled.usd_per_mtok(panel.smallest.n_params)[:, self.allowed]
+        usd = self.sampled.usd_per_mtok(draws.smallest.n_params)[:, self.allowed]
         return np.where(np.isnan(usd), np.inf, usd).min(axis=1, initial=np.inf)
 
-    def regrets(self, panel: Panel, losses: FloatArray, usd: FloatArray, base_usd: float) -> FloatArray:
+    def regrets(self, draws: Draws, losses: FloatArray, usd: FloatArray, base_usd: float) -> FloatArray:
         """Regret of models that cost `usd` (j,) and have losses (k, j), (k, j)."""
         worth = np.minimum(self.usd_at(losses), usd)  # that of the model itself at most, whatever the curves' steps
-        goal = self.usd_at_goal(panel)[:, None]
+        goal = self.usd_at_goal(draws)[:, None]
         with np.errstate(invalid="ignore"):
             wrong = np.where(np.isfinite(goal), np.abs(worth - goal), 0.0)
         return (usd - worth + wrong) / base_usd
 
 
-def panel_of(
+def draws_of(
     law: Law, budget: Budget, experts: FloatArray, base: Allocation, *, draws: int | None = None, alone: bool = False
-) -> Panel:
-    """The panel of a law, which asks for each draw's own loss of the base model (1,).
+) -> Draws:
+    """The draws of a law, which ask for each draw's own loss of the base model (1,).
 
     `draws` says how many, spread evenly over all; None or 0: all. Without draws, or `alone`, the laws of an ensemble, or the
     one law, speak by their coefficients.
@@ -156,11 +172,11 @@ def panel_of(
     known = inputs_at(law, budget.extra, base.n_params, np.log(base.tokens), base.experts)
     goal = np.exp(law.form.log_loss(picked, known))[:, 0]
     best = loss_optimal(law, budget, experts, theta=picked)
-    return Panel(
+    return Draws(
         law=law,
         budget=budget,
         experts=experts,
-        draws=picked,
+        theta=picked,
         weights=weights,
         goal=goal,
         best=best,
@@ -184,22 +200,22 @@ def _coefficients(law: Law) -> tuple[FloatArray, FloatArray]:
     return alone, np.array([member.weight for member in law.members])
 
 
-def _smallest(law: Law, budget: Budget, goal: FloatArray, draws: FloatArray, best: Allocation) -> Allocation:
-    return smallest_at_loss(law, budget, best.experts[0], goal[:, None], theta=draws, optimal=best)
+def _smallest(law: Law, budget: Budget, goal: FloatArray, theta: FloatArray, best: Allocation) -> Allocation:
+    return smallest_at_loss(law, budget, best.experts[0], goal[:, None], theta=theta, optimal=best)
 
 
-def oracle_of(panel: Panel, sampled: SampledCosts, allowed: NDArray[np.bool_]) -> Oracle:
-    """The curves of a panel over the expert counts that are allowed, (m,), from serving costs on a grid of sizes."""
+def oracle_of(draws: Draws, sampled: SampledCosts, allowed: NDArray[np.bool_]) -> Oracle:
+    """The curves of a draws over the expert counts that are allowed, (m,), from serving costs on a grid of sizes."""
     at = np.flatnonzero(allowed)
-    if at.size == 0:
-        return Oracle(sampled, at, [[] for _ in panel.draws])
-    sizes = panel.best.n_params[:, at, None] * np.geomspace(SMALLEST, 1.0, CURVE_SIZES)  # (k, a, s)
-    flat, experts = sizes.reshape(len(sizes), -1), np.repeat(panel.experts[at], CURVE_SIZES)
-    losses = at_size(panel.law, panel.budget, flat, experts, theta=panel.draws).loss
-    ln_loss = np.log(losses).reshape(sizes.shape)[..., ::-1]
-    ln_usd = np.log(np.stack([sampled.usd_of(int(j), sizes[:, i]) for i, j in enumerate(at)], axis=1))[..., ::-1]
+    sizes = draws.best.n_params[:, at, None] * np.geomspace(1.0, SMALLEST, CURVE_SIZES)  # (k, a, s)
+    flat, experts = sizes.reshape(len(sizes), -1), np.repeat(draws.experts[at], CURVE_SIZES)
+    losses = at_size(draws.law, draws.budget, flat, experts, theta=draws.theta).loss if at.size else flat
+    usd = [sampled.usd_of(int(j), sizes[:, i]) for i, j in enumerate(at)]
+    ln_loss, ln_usd = np.log(losses).reshape(sizes.shape), np.log(np.array(usd).reshape(len(at), len(sizes), -1))
+    ln_usd = np.moveaxis(ln_usd, 0, 1).reshape(sizes.shape)
     known = np.isfinite(ln_usd)
-    curves = [
-        [(ln_loss[k, i, ok], ln_usd[k, i, ok]) for i, ok in enumerate(known[k]) if ok.any()] for k in range(len(sizes))
-    ]
-    return Oracle(sampled, at, curves)
+    order = np.argsort(~known, axis=-1, kind="stable")
+    ln_loss, ln_usd = (
+        np.take_along_axis(np.where(known, values, BEYOND), order, axis=-1) for values in (ln_loss, ln_usd)
+    )
+    return Oracle(sampled, at, ln_loss, ln_usd, known.sum(axis=-1))

@@ -1,0 +1,162 @@
+"""Which model is recommended among those that answer a question, and what to change where none does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from moescale.errors import InfeasibleError
+from moescale.planning.candidate import Candidate, Row
+from moescale.planning.question import Question, only_experts
+from moescale.planning.search import Search, either, size_bounds
+from moescale.units import format_usd, plural
+
+CLOSE_RIVALS = 2  # expert counts that are built beside the chosen one, and compared as built
+ROUNDS = 1.12  # factor by which whole layers and heads change a model's dollars
+GAIN = 0.01  # of the chosen one's regret or dollars: what a rival as built must save to take its place
+
+
+def rank(search: Search, model: Candidate) -> tuple[float, float, float]:
+    """What the recommended model has the least of: expected regret at a loss, or dollars without draws; else its loss."""
+    if search.question.budget_goal in ("quality", "loss"):
+        return model.loss, model.experts, 0.0
+    if search.confidence is None or search.base.usd_per_mtok is None or len(search.draws.theta) == 1:
+        return model.usd_per_mtok, model.experts, 0.0
+    return model.regret.expected if model.regret else math.inf, model.usd_per_mtok, model.experts
+
+
+def close_rivals(search: Search, rows: Sequence[Row], chosen: Candidate) -> list[Candidate]:
+    """The models at a loss that rounding may put before the chosen one, the nearest first: CLOSE_RIVALS at most."""
+    question = search.question
+    if question.budget_goal in ("quality", "loss"):  # rounding hardly moves a loss
+        return []
+    most = min(ROUNDS * chosen.usd_per_mtok, question.max_usd_per_mtok or math.inf)
+    others = [c for c in rows if isinstance(c, Candidate) and c.experts != chosen.experts and c.usd_per_mtok <= most]
+    return sorted((c for c in others if search.law.allows(c.experts)), key=lambda c: rank(search, c))[:CLOSE_RIVALS]
+
+
+def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
+    """The recommended model among the rows that answer the question, and the rule that chose it.
+
+    At a loss it is the model of least expected regret, or without draws the cheapest. Raises InfeasibleError when no model
+    that the law may speak of meets the bounds and can be served.
+    """
+    question = search.question
+    allowed = [c for c in rows if search.law.allows(c.experts)]
+    served = [c for c in allowed if isinstance(c, Candidate)]
+    if question.budget_goal in ("quality", "loss"):
+        limit = question.max_usd_per_mtok or search.base.usd_per_mtok
+        within = (
+            f" at {format_usd(limit)} per million output tokens or less"
+            if question.budget_goal == "quality" and limit
+            else ""
+        )
+        if (best := _best_of(served)) is None:
+            raise InfeasibleError(
+                f"no model of this budget serves{within}{_reasons(allowed)}",
+                next_step="raise --max-usd-per-mtok, or take another GPU",
+            )
+        return best, f"lowest loss{within}"
+    goal = loss_goal(question)
+    if not served:
+        raise _none_reaches(search, allowed, goal)
+    limit = question.max_usd_per_mtok or math.inf
+    cheapest = min(served, key=lambda c: (c.usd_per_mtok, c.experts))
+    if cheapest.usd_per_mtok > limit:
+        raise too_dear(question, cheapest, goal)
+    rule = f"cheapest to serve at {goal}"
+    if search.confidence is None or cheapest.regret is None:
+        return cheapest, rule
+    within = [c for c in served if c.usd_per_mtok <= limit]
+    best = min(within, key=lambda c: rank(search, c))
+    return best, f"{rule} with a probability of {search.confidence:.0%}"
+
+
+def loss_goal(question: Question) -> str:
+    """The loss that is to be reached, in words."""
+    if question.max_loss is None:
+        return f"the loss of {question.base_name}"
+    return f"a loss of at most {question.max_loss:g}"
+
+
+def too_dear(question: Question, model: Candidate, goal: str, remark: str = "") -> InfeasibleError:
+    """The error for a model that reaches its goal at a higher serving cost than the question allows."""
+    return InfeasibleError(
+        f"the cheapest model that reaches {goal} costs {format_usd(model.usd_per_mtok)} per million output tokens{remark}, "
+        f"more than {format_usd(question.max_usd_per_mtok or math.inf)}",
+        next_step="raise --max-usd-per-mtok, or relax --max-loss",
+    )
+
+
+def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> InfeasibleError:
+    budget = f"no model of {search.question.budget.flops:.3g} FLOPs"
+    if any(c.n_params is not None for c in allowed):
+        return InfeasibleError(
+            f"{budget} that reaches {goal} can be served{_reasons(allowed)}",
+            next_step="relax --max-tpot or --max-ttft, or take a faster GPU"
+            if "latency limit" in _reasons(allowed)
+            else "allow more GPUs, take a GPU with more memory, or lower the budget",
+        )
+    question, nearest, bounds, possible = search.question, list[str](), size_bounds(search.question), False
+    goal += f" ({search.base.loss:.4f})" if question.max_loss is None else ""
+    if search.confidence is not None:
+        goal += f" with a probability of {search.confidence:.0%}"
+        sure = search.draws_at(question.max_loss).most_sure(search.largest, search.law.allows(search.best.experts))
+        surest = int(np.nanargmax(sure))
+        possible = bool(sure[surest] > 0.0)
+        nearest.append(
+            f"the highest probability is {sure[surest]:.0%}, with {plural(question.experts[surest], 'expert')}"
+        )
+    best = _best_of([c for c in search.outright() if search.law.allows(c.experts)])
+    if best is not None:
+        of = f"within {bounds}" if bounds else "of this budget"
+        nearest.append(f"the lowest loss {of} is {best.loss:.4f}, with {plural(best.experts, 'expert')}")
+    goal += f" within {bounds}" if bounds else ""
+    return InfeasibleError(
+        f"{budget} with at most {plural(max(c.experts for c in allowed), 'expert')} reaches {goal}",
+        nearest="; ".join(nearest) or None,
+        next_step=_towards(search, served=best is not None, possible=possible),
+    )
+
+
+def _best_of(rows: Sequence[Row]) -> Candidate | None:
+    """The served model of the lowest loss."""
+    return min((c for c in rows if isinstance(c, Candidate)), key=lambda c: (c.loss, c.experts), default=None)
+
+
+def _towards(search: Search, *, served: bool, possible: bool) -> str:
+    """What to change where no model reaches the loss.
+
+    `served`: there is a model of the lowest loss to take instead. `possible`: some probability of the loss is reached.
+    """
+    question = search.question
+    more = [f"{e:g}" for e in _further_counts(search)]
+    steps = [f"allow {either(more)} experts, which reach it"] if more else []
+    if served and question.goal == "serve" and question.max_loss is None:
+        steps.append("give --objective loss to take the model of the lowest loss")
+    if question.max_loss is not None or question.base is not None:  # else the baseline gains as much
+        steps.append("raise --budget")
+    steps.append("relax --max-loss" if question.max_loss is not None else "choose another baseline (--match)")
+    if possible:
+        steps.append("lower --confidence")
+    if size_bounds(question):
+        steps.append("relax the bounds")
+    return either(steps)
+
+
+def _further_counts(search: Search) -> list[float]:
+    """Expert counts of the law's family that were not asked about and have a served model which reaches the loss."""
+    law, question = search.law, search.question
+    rest = tuple(e for e in law.family.ladder if e not in question.experts and law.allows(e))
+    if not rest or only_experts(law) is not None:
+        return []
+    other = Search.of(law, replace(question, experts=rest), search.costs.deployment, search.costs.latency)
+    return [c.experts for c in other.at_loss(question.max_loss) if isinstance(c, Candidate)]
+
+
+def _reasons(rows: Sequence[Row]) -> str:
+    listed = sorted({c.infeasible for c in rows if c.infeasible})
+    return f" ({'; '.join(listed)})" if listed else ""

@@ -1,0 +1,161 @@
+"""What training costs, and the MFU that it reaches by its parts for each expert count of a plan.
+
+One model an expert count: the loss-optimal one of the budget, as it would be built. The MFU changes slowly with the size (a few
+per cent over a factor of two) and quickly with the experts, whose exchange and small products it pays for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from moescale import catalogue
+from moescale.errors import InfeasibleError, InputError
+from moescale.hardware.gpus import Gpu
+from moescale.models.architecture import Architecture
+from moescale.models.family import training_flops
+from moescale.models.rounding import buildable
+from moescale.planning.allocation import Budget, loss_optimal
+from moescale.scaling_laws.law import Law
+from moescale.training.choice import Launch, choose_launch
+from moescale.training.step_time import StepError
+from moescale.typing import FloatArray, Real
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRate:
+    """MFU at some expert counts, rising: of the FLOPs that a plan counts, which leave out attention and embedding tables."""
+
+    experts: tuple[float, ...]
+    mfu: tuple[float, ...]
+    gpus: tuple[int, ...]  # that each was timed on
+    errors: tuple[StepError, ...]  # of published runs of each one's kind
+
+    def at(self, experts: Real) -> FloatArray:
+        """The MFU with so many experts: between those that were timed by ln E, beyond them as the nearest."""
+        return np.asarray(np.interp(np.log(np.asarray(experts, float)), np.log(self.experts), self.mfu))
+
+    def error_at(self, experts: float) -> StepError:
+        """The error of published runs of the kind of a model with so many experts: that of the nearest that was timed."""
+        return min(zip(self.experts, self.errors, strict=True), key=lambda pair: abs(math.log(pair[0] / experts)))[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingBill:
+    """What one training run costs, and the MFU that it was priced at."""
+
+    gpu_days: float
+    usd: float
+    mfu: float
+    mfu_from: str  # parts, of its step; stated, for every model; assumed, where no split holds the model
+    gpus: int | None = None  # that it was timed on
+    error: StepError | None = None  # of published runs, where it comes from parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPrice:
+    """What training costs: GPU hours at a share of peak bf16 arithmetic (MFU), one for all or by the parts of a step."""
+
+    gpu: Gpu
+    usd_per_gpu_hour: float
+    mfu: float
+    rate: TrainingRate | None = None  # the MFU of each expert count; None: `mfu` for every model
+    timed: bool = False  # whether a model that is built is priced by the parts of its own step, instead of by `mfu`
+    launch: Launch = field(default_factory=Launch)  # of runs that are timed
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mfu <= 1:
+            raise InputError(
+                f"an MFU of {self.mfu:g} is not above 0 and at most 1", where="--mfu", next_step="such as 0.4"
+            )
+        if not 0 < self.usd_per_gpu_hour < math.inf:
+            raise InputError(f"{self.usd_per_gpu_hour!r} is not a price", where="--train-usd-per-gpu-hour")
+
+    @property
+    def usd_per_flop(self) -> float:
+        """Dollars for one model FLOP."""
+        return self.usd_per_gpu_hour / 3600.0 / (self.gpu.bf16_flops_per_s * self.mfu)
+
+    def mfu_at(self, experts: Real) -> FloatArray:
+        """The MFU of training models of so many experts."""
+        return np.full(np.shape(experts), self.mfu) if self.rate is None else self.rate.at(experts)
+
+    def usd_per_flop_at(self, experts: Real) -> FloatArray:
+        """Dollars for one model FLOP of training models of so many experts."""
+        return self.usd_per_gpu_hour / 3600.0 / (self.gpu.bf16_flops_per_s * self.mfu_at(experts))
+
+    def gpu_hours(self, flops: float, experts: float = 1.0) -> float:
+        """GPU hours for so many training FLOPs of a model of so many experts."""
+        return flops / (self.gpu.bf16_flops_per_s * float(self.mfu_at(experts))) / 3600.0
+
+    def bill(self, model: Architecture, flops: float, tokens: float, gpus: int | None = None) -> TrainingBill:
+        """What a built model's run of so many FLOPs and tokens costs, on `gpus` GPUs or as many as it takes.
+
+        Raises InfeasibleError where stated GPUs do not hold the run that is timed.
+        """
+        mfu, source, run = self.mfu, "stated", None
+        if self.timed:
+            mfu, source = default_mfu(), "assumed"
+            try:
+                run = choose_launch(model, tokens, self.gpu, self.launch, gpus=gpus)
+                mfu, source = flops / (self.gpu.bf16_flops_per_s * run.gpu_days * 86400.0), "parts"
+            except InfeasibleError:
+                if gpus is not None:
+                    raise
+        hours = flops / (self.gpu.bf16_flops_per_s * mfu) / 3600.0
+        return TrainingBill(
+            gpu_days=hours / 24.0,
+            usd=hours * self.usd_per_gpu_hour,
+            mfu=mfu,
+            mfu_from=source,
+            gpus=gpus if run is None else run.split.gpus,
+            error=run and run.error,
+        )
+
+
+def flops_of_gpu_hours(gpu: Gpu, gpu_hours: float, mfu: float) -> float:
+    """Training FLOPs that so many hours of a GPU buy at a share of its peak bf16 arithmetic."""
+    return gpu_hours * 3600.0 * gpu.bf16_flops_per_s * mfu
+
+
+def default_mfu() -> float:
+    """The catalogue's model FLOPs utilisation of pre-training; training.toml has its source."""
+    return float(catalogue.read("training.toml")["mfu"]["default"]["mfu"])
+
+
+def training_rate(
+    law: Law,
+    budget: Budget,
+    experts: Sequence[float],
+    gpu: Gpu,
+    *,
+    gpus: int | None = None,
+    vocab_size: int | None = None,
+    launch: Launch = Launch(),  # noqa: B008  # frozen
+) -> TrainingRate | None:
+    """The MFU by parts of the loss-optimal models of a budget, for each expert count; None where no GPU count holds any.
+
+    `gpus` is how many they are trained on; where these do not hold a model, and without a number, as many as `choose` takes.
+    """
+    counts = np.unique(np.asarray(experts, float))
+    best = loss_optimal(law, budget, counts)
+    found: list[tuple[float, float, int, StepError]] = []
+    for e, n, d in zip(counts.tolist(), best.n_params.tolist(), best.tokens.tolist(), strict=True):
+        if not math.isfinite(n) or e != round(e):
+            continue
+        model = buildable(law.family, n, e, vocab_size=vocab_size).architecture()
+        for tried in dict.fromkeys((gpus, None)):
+            try:
+                run = choose_launch(model, d, gpu, launch, gpus=tried)
+            except InfeasibleError:
+                continue
+            mfu = float(training_flops(law.family, n, d, e)) / (gpu.bf16_flops_per_s * run.gpu_days * 86400.0)
+            found.append((e, mfu, run.split.gpus, run.error))
+            break
+    if not found:
+        return None
+    rows, mfus, gpu_counts, errors = zip(*found, strict=True)
+    return TrainingRate(experts=rows, mfu=mfus, gpus=gpu_counts, errors=errors)
