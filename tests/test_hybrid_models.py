@@ -17,14 +17,13 @@ from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency import silicon
 from moescale.latency.kernels.tables import find_system
-from moescale.latency.mixed import mixer_products
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture, validate
 from moescale.models.flops import decode_flops_per_token
 from moescale.models.hf_config import from_config, read_config
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
-from moescale.models.mixers import linear_products
+from moescale.models.operations import Product, operations
 from moescale.models.parameters import count_parameters, weight_bytes, weight_bytes_per_gpu
 from random_models import real_models
 
@@ -343,14 +342,12 @@ def test_linear_layers_do_not_slow_down_as_the_context_grows() -> None:
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 64])
-def test_the_products_of_a_linear_layer_have_its_weights(gpus: int) -> None:
-    """A gated delta net's are three: the third has the two scalars a head, which stay whole where heads are split no more."""
-    model = from_config(QWEN3_NEXT)
-    products = mixer_products(model, gpus)
-    assert len(products) == 3
-    weights = sum(float(times) * float(n) * float(k) for times, n, k in products)
-    assert weights == 36 * sum(float(n) * float(k) for k, n in linear_products(model, gpus))
-    assert products[1][1] == 2.0 * max(32 / gpus, 1.0)
+def test_the_two_scalars_of_a_delta_nets_heads_are_a_product_of_their_own(gpus: int) -> None:
+    """It stays whole where heads are split no more."""
+    products = [op for op in operations(from_config(QWEN3_NEXT), gpus) if isinstance(op, Product)]
+    states = [op for op in products if op.part == "states"]
+    assert [op.times for op in states] == [36] * 3
+    assert states[1].n == 2.0 * max(32 / gpus, 1.0)
 
 
 @pytest.mark.system

@@ -71,12 +71,11 @@ from moescale.latency.kernels.tables import (
     find_system,
     versions,
 )
-from moescale.latency.mixed import expert_width, has_mixers, mixer_products, over_attention_groups
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import Architecture, some
 from moescale.models.flops import expected_distinct_experts
-from moescale.models.kv_cache import value_head_dim
-from moescale.models.mixers import attention_groups, linear_widths
+from moescale.models.operations import Attention, Indexer, Product, State, attention_products, operations
+from moescale.models.parameters import share_taken
 from moescale.typing import FloatArray, Real
 
 ROOFLINE = "take the roofline as the latency source; it covers every GPU"
@@ -173,9 +172,11 @@ class Silicon(PassSource):
         """The number format of the weights, by its name or else by its bytes."""
         return format_of(self.weights, self.weight_bytes_per_param)
 
-    def _share(self, share: float) -> float:
-        """What a checkpoint holds of a part in the weights' format; all where that is bf16 anyway."""
-        return share if self.weight_bytes_per_param < WIDE_BYTES else 1.0
+    def _share(self, model: Architecture, part: str) -> float:
+        """What a checkpoint holds of a part in the weights' format; all but router and LM head where that is bf16 anyway."""
+        if self.weight_bytes_per_param < WIDE_BYTES:
+            return share_taken(model.quantised, "attention" if part == "expert_projection" else part)
+        return 0.0 if part in ("router", "lm_head") else 1.0
 
     def _product_kind(self, *, with_experts: bool) -> str:
         """The measured products of the weights' format in a model with or without experts."""
@@ -193,17 +194,17 @@ class Silicon(PassSource):
         """The parts of a model whose matrices are priced as scaled bf16 kernels: nobody measured those of their format."""
         if self._format == "bf16":
             return []
-        shares, sparse = model.quantised, bool(np.any(np.asarray(model.n_moe_layers) > 0))
-        latent = _is_latent(model)
-        dense = [0.0 if latent else shares.attention, shares.lm_head]
-        dense += [shares.dense_ffn] if np.any(np.asarray(model.n_moe_layers) < model.n_layers) else []
-        dense += [shares.shared_experts] if np.any(np.asarray(model.d_shared_expert) > 0) else []
-        wanted = LATENT.get(self._format, ())
-        pair = nearest_latent(*self._tables, "generation", (*wanted, BF16), self._cache_type) if latent else None
+        products = (op for op in operations(model) if isinstance(op, Product) and some(op.times))
+        held = {op.part for op in products if share_taken(model.quantised, op.part) > 0.0}
+        latent, pair = _is_latent(model) and "attention" in held, None
+        if latent:
+            wanted = (*LATENT.get(self._format, ()), BF16)
+            pair = nearest_latent(*self._tables, "generation", wanted, self._cache_type)
+        dense = held & {"dense_ffn", "shared_experts", "lm_head", *(() if _is_latent(model) else ("attention",))}
         parts = {
-            "latent attention": latent and shares.attention > 0.0 and pair is not None and pair[0] == BF16,
-            "matrix products": any(dense) and self._product_kind(with_experts=sparse) == BF16,
-            "experts": sparse and shares.experts > 0.0 and self._expert_kind == BF16,
+            "latent attention": pair is not None and pair[0] == BF16,
+            "matrix products": dense and self._product_kind(with_experts=some(model.n_moe_layers)) == BF16,
+            "experts": "experts" in held and self._expert_kind == BF16,
         }
         return [name for name, scaled in parts.items() if scaled]
 
@@ -217,91 +218,61 @@ class Silicon(PassSource):
         return all_reduce_grid(system, self.backend, default_version(system, self.backend)), slower
 
     def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
-        """Seconds of a pass: its attention, products, experts, moved activations and messages, or the host's."""
+        """Seconds of a pass: its operations, moved activations and messages, or the host's."""
         whole, a = a, a.busiest_rank
-        count, tokens = np.asarray(a.gpus, dtype=np.float64), a.tokens
+        gpus, sparse = np.asarray(a.gpus, dtype=np.float64), np.asarray(model.n_moe_layers) > 0
+        latent, module = _is_latent(model), self._sparse_module(model)
+        asked: dict[bool, list[_Asked]] = {False: [], True: []}  # whether of the LM head, which meets fewer tokens
         total_s: Real = 0.0
-        if a.batch is not None:
-            total_s = self._attention_s("generation", model, count, a.batch, a.context_tokens, queries=a.query_tokens)
-        if a.prompts is not None:
-            prefix = a.prefix_tokens
-            total_s = total_s + self._attention_s("context", model, count, a.prompts, a.prompt_tokens, prefix=prefix)
-            launches = PROMPT_LAUNCHES_QK_NORM if model.qk_norm else PROMPT_LAUNCHES
-            attending = model.n_layers - np.asarray(model.n_linear_layers)
-            total_s = total_s + attending * (launches * self._system.elementwise_latency_s)
-        if has_mixers(model):
-            total_s = total_s + self._mixers_s(model, count, a)
-        total_s = total_s + self._products_s(model, count, tokens, a.requests)
-        if np.any(np.asarray(model.n_moe_layers) > 0):
+        for op in operations(model, gpus):
+            if isinstance(op, Attention):
+                total_s = total_s + self._attention_s(op, model, module, a)
+            elif isinstance(op, State):
+                total_s = total_s + self._state_s(op, a)
+            elif isinstance(op, Indexer) or (isinstance(op, Product) and op.part == "indexer"):
+                if module is None:  # else it is part of the measured one
+                    total_s = total_s + self._analytic.operation_s(op, a)
+            elif isinstance(op, Product) and op.part != "experts" and some(op.times):
+                if not (latent and op.part == "attention"):  # whose kernels hold their own
+                    asked[op.part == "lm_head"].append((op, self._share(model, op.part)))
+                if op.closes and op.part in ("dense_ffn", "shared_experts"):
+                    width = np.maximum(op.k, 1.0)
+                    moved_s = self._elementwise_s(a.tokens * (model.ffn_matrices * width * ACTIVATION_BYTES))
+                    total_s = total_s + op.times * moved_s
+        for of_head, tokens in ((False, a.tokens), (True, a.requests)):
+            total_s = total_s + self._products_s(asked[of_head], tokens, sparse)
+        if np.any(sparse):
             total_s = total_s + self._all_experts_s(model, whole)
-        total_s = total_s + self._moved_s(model, tokens) + self._links_s(model, whole, a)
+        total_s = total_s + self._moved_s(model, a.tokens) + self._links_s(model, whole, a)
         if model.qk_norm_full_width:
-            total_s = total_s + self._norm_links_s(model, count, tokens)
+            total_s = total_s + self._norm_links_s(model, gpus, a.tokens)
         return np.maximum(total_s, host_s() if self.host_s is None else self.host_s)
 
-    def _products_s(self, model: Architecture, gpus: FloatArray, tokens: Real, requests: Real) -> FloatArray:
-        """All matrix products but those of the routed experts and of latent attention, whose kernels hold their own."""
-        d, layers, total_s = model.d_model, np.asarray(model.n_layers, dtype=np.float64), np.asarray(0.0)
-        sparse, shares = np.asarray(model.n_moe_layers) > 0, model.quantised
-        asked: list[_Product] = []
-        if not _is_latent(model):
-            share = self._share(shares.attention)
-            for group in attention_groups(model):
-                queries, cached = group.n_heads * group.head_dim / gpus, _kv_heads(group, gpus) * group.head_dim
-                gates = group.n_heads * np.asarray(group.attention_gate) / gpus
-                outputs = queries + gates + (1.0 if group.full_keys_are_values else 2.0) * cached
-                times = np.asarray(group.n_layers, dtype=np.float64)
-                asked += [_Product(times, outputs, d, share), _Product(times, d, queries, share, True)]
-                if some(group.attention_gate):
-                    gated_s = self._elementwise_s(tokens * (ACTIVATION_BYTES * (2.0 * queries + gates)))
-                    total_s = total_s + np.where(gates > 0, times * gated_s, 0.0)
-        dense = layers - model.n_moe_layers - model.n_layers_without_ffn
-        for times, whole, part in (
-            (dense, model.d_ffn, shares.dense_ffn),
-            (model.n_moe_layers, model.d_shared_expert, shares.shared_experts),
-        ):
-            there = (np.asarray(times) > 0) & (np.asarray(whole) > 0)
-            if np.any(there):
-                count, width, share = np.where(there, times, 0.0), np.maximum(whole / gpus, 1.0), self._share(part)
-                asked += [_Product(count, (model.ffn_matrices - 1) * width, d, share)]
-                asked += [_Product(count, d, width, share, True)]
-                moved_s = self._elementwise_s(tokens * (model.ffn_matrices * width * ACTIVATION_BYTES))
-                total_s = total_s + count * moved_s
-        total_s = total_s + self._all_products_s(asked, tokens, sparse)
-        if np.any(sparse):
-            total_s = total_s + model.n_moe_layers * self._product_s(tokens, model.n_experts, d)
-        if np.any(np.asarray(model.vocab_size) > 0):
-            share, n = shares.lm_head if self.weight_bytes_per_param < WIDE_BYTES else 0.0, model.vocab_size / gpus
-            total_s = total_s + self._all_products_s([_Product(np.asarray(1.0), n, d, share)], requests, sparse)
-        return np.asarray(total_s)
-
-    def _all_products_s(self, asked: list[_Product], tokens: Real, sparse: npt.NDArray[np.bool_]) -> Real:
+    def _products_s(self, asked: list[_Asked], tokens: Real, sparse: npt.NDArray[np.bool_]) -> Real:
         """Seconds of products with so many tokens each, what is quantised in the kernels of models with experts or without."""
-        quantised = [replace(one, times=one.times * one.share) for one in asked if one.share > 0.0]
         kinds = [self._product_kind(with_experts=with_experts) for with_experts in (False, True)]
         static = self.backend in STATIC_SCALES and "fp8" in kinds
         total_s: Real = 0.0
         alike = kinds[0] == kinds[1] or not sparse.any()
         for fused in (False, True) if static else (None,):
-            those = [one for one in quantised if fused is None or one.fused == fused]
+            those = [(op, share) for op, share in asked if share > 0.0 and (fused is None or op.closes == fused)]
             without = () if fused is None else (SCALE, QUANTISE) if fused else (SCALE,)
             dense_s, sparse_s = (
                 0.0 if unused else self._summed_s(those, tokens, kind, without if kind == "fp8" else ())
                 for kind, unused in zip(kinds, (not alike and bool(sparse.all()), alike), strict=True)
             )
             total_s = total_s + (dense_s if alike else np.where(sparse, sparse_s, dense_s))
-        plain = [replace(one, times=one.times * (1.0 - one.share)) for one in asked if one.share < 1.0]
+        plain = [(op, 1.0 - share) for op, share in asked if share < 1.0]
         return total_s + self._summed_s(plain, tokens, None, ())
 
-    def _summed_s(self, asked: list[_Product], tokens: Real, kind: str | None, without: tuple[str, ...]) -> Real:
+    def _summed_s(self, asked: list[_Asked], tokens: Real, kind: str | None, without: tuple[str, ...]) -> Real:
         """Seconds of all products in kernels of one kind, in one question, which costs a third of as many."""
         if not asked:
             return 0.0
-        fields = np.broadcast_arrays(
-            *(one.times for one in asked), *(one.n for one in asked), *(one.k for one in asked), tokens
-        )
-        parts = [np.stack(fields[start : start + len(asked)]) for start in range(0, 3 * len(asked), len(asked))]
-        return np.sum(parts[0] * self._product_s(tokens, parts[1], parts[2], kind, without), axis=0)
+        sizes = ([op.times * share for op, share in asked], [op.n for op, _ in asked], [op.k for op, _ in asked])
+        fields = np.broadcast_arrays(*(size for part in sizes for size in part), tokens)
+        times, n, k = (np.stack(fields[start * len(asked) : (start + 1) * len(asked)]) for start in range(3))
+        return np.sum(times * self._product_s(tokens, np.maximum(n, 1.0), np.maximum(k, 1.0), kind, without), axis=0)
 
     def _product_s(
         self, m: Real, n: Real, k: Real, quantised: str | None = None, without: tuple[str, ...] = ()
@@ -334,7 +305,7 @@ class Silicon(PassSource):
         if self.moe_execution == ALL_EXPERTS:
             return self._looped_experts_s(model, gpus, tokens)
         top_k = model.n_experts if self.moe_execution == ALL_EXPERTS_GROUPED else model.top_k
-        sizes = (model.n_moe_layers, expert_width(model), model.n_experts, top_k, model.d_expert)
+        sizes = (model.n_moe_layers, _expert_model_width(model), model.n_experts, top_k, model.d_expert)
         arrays = np.broadcast_arrays(*(np.asarray(n, np.float64) for n in (*sizes, gpus, tokens, expert_parallel)))
         some = arrays[0] > 0
         every = bool(some.all())
@@ -343,7 +314,7 @@ class Silicon(PassSource):
         local, width = np.ceil(experts / ep), np.maximum(width * ep / count, 1.0)
         matrices = float(model.ffn_matrices)
         shape = Shape(np.maximum(batch, 1.0), d_model, width, local, np.maximum(met, 1.0), ep, matrices)
-        share, pairs = self._share(model.quantised.experts), batch * met / ep
+        share, pairs = self._share(model, "experts"), batch * met / ep
         layer_s: Real = 0.0
         if share > 0.0:
             layer_s = share * self._expert_layer_s(shape, pairs, self._expert_kind, self.weight_bytes_per_param)
@@ -401,47 +372,35 @@ class Silicon(PassSource):
         An expert of vLLM's loop launches its products one by one, and kernels of their own for the activation, the
         product of gate and up, the token's weight (three: compare, multiply, sum), its application, and the sum.
         """
-        layers, d = np.asarray(model.n_moe_layers, dtype=np.float64), expert_width(model)
+        layers, d = np.asarray(model.n_moe_layers, dtype=np.float64), _expert_model_width(model)
         width, gates = np.maximum(model.d_expert, 1.0), model.ffn_matrices - 2
-        share, sparse = self._share(model.quantised.experts), layers > 0
-        each_of = [_Product(np.asarray(1.0 + gates), width, d, share), _Product(np.asarray(1.0), d, width, share, True)]
-        products_s = self._all_products_s(each_of, tokens, sparse)
+        each_of = (Product("experts", 1.0 + gates, width, d), Product("experts", 1.0, d, width, closes=True))
+        share = self._share(model, "experts")
+        products_s = self._products_s([(op, share) for op in each_of], tokens, layers > 0)
         moved_bytes = ACTIVATION_BYTES * np.asarray(tokens) * ((2.0 + 3.0 * gates) * width + 5.0 * d)
         small_s = self._elementwise_s(moved_bytes) + (5.0 + gates) * self._system.elementwise_latency_s
         each = np.where(layers > 0, local_experts(model, gpus), 0.0)
         return layers * each * (products_s + small_s)
 
-    def _mixers_s(self, model: Architecture, gpus: FloatArray, a: Pass) -> FloatArray:
-        """Seconds of layers with a state and of projections that experts share; measured kernels of this engine for states.
-
-        Where there are none for them the roofline answers, as it does for the indexers of ordinary attention.
-        """
-        seconds = np.asarray(0.0)
-        for times, n, k in mixer_products(model, gpus):
-            product = _Product(times, np.maximum(n, 1.0), np.maximum(k, 1.0), self._share(model.quantised.attention))
-            seconds = seconds + self._all_products_s([product], a.tokens, np.asarray(model.n_moe_layers) > 0)
-        rest = replace(model, d_expert_model=0.0)
-        linear = np.asarray(model.n_linear_layers, dtype=np.float64)
+    def _state_s(self, op: State, a: Pass) -> Real:
+        """Seconds of layers with a state, by measured kernels of this engine, or where there are none by the roofline."""
         stages = {"generation": (a.decoded, None), "context": (a.prompts, a.prompt_tokens)}
-        kernels = {stage: linear_kernels(*self._tables, model.linear_kind, stage) for stage in stages}
-        if np.any(linear > 0) and None not in kernels.values():
-            memory, _ = self._ratios(BF16)
-            for stage, (batch, tokens) in stages.items():
-                kernel = kernels[stage]
-                if kernel is not None and batch is not None and np.any(np.asarray(batch) > 0):
-                    each_s = kernel.seconds(model, gpus, np.maximum(batch, 1.0), tokens)
-                    seconds = seconds + linear / memory * each_s * np.minimum(batch, 1.0)
-            if model.linear_kind in GATED_NORMS:
-                _, values, _ = linear_widths(model, gpus)
-                seconds = seconds + linear * self._elementwise_s(a.tokens * (3.0 * ACTIVATION_BYTES * values))
-            rest = replace(rest, n_linear_layers=0.0)
-        if _is_latent(model) and self._sparse_kind(model) is not None:
-            rest = replace(rest, n_index_layers=0.0)  # part of the measured modules
-        return seconds + self._analytic.mixers_s(rest, gpus, a) if has_mixers(rest) else seconds
+        kernels = {stage: linear_kernels(*self._tables, op.kind, stage) for stage in stages}
+        if None in kernels.values():
+            return self._analytic.operation_s(op, a)
+        seconds: Real = 0.0
+        for stage, (batch, tokens) in stages.items():
+            kernel = kernels[stage]
+            if kernel is not None and batch is not None and np.any(np.asarray(batch) > 0):
+                each_s = kernel.seconds(op, np.maximum(batch, 1.0), tokens)
+                seconds = seconds + op.layers / self._ratios(BF16)[0] * each_s * np.minimum(batch, 1.0)
+        if op.kind in GATED_NORMS:
+            seconds = seconds + op.layers * self._elementwise_s(a.tokens * (3.0 * ACTIVATION_BYTES * op.values))
+        return seconds
 
-    def _sparse_kind(self, model: Architecture) -> tuple[str, str, str] | None:
+    def _sparse_module(self, model: Architecture) -> tuple[str, str, str] | None:
         """Measured module and formats of sparse latent attention, where this engine has them for prompts and decoding."""
-        if not np.any(np.asarray(model.index_topk) > 0):
+        if not (some(model.index_topk) and _is_latent(model)):
             return None
         of_8_bits = self.weight_bytes_per_param < WIDE_BYTES and model.quantised.attention > 0.5
         narrow = self.kv_bytes_per_element < WIDE_BYTES
@@ -453,32 +412,25 @@ class Silicon(PassSource):
                     return name, weights, cached
         return None
 
-    def _sparse_s(
-        self, stage: str, model: Architecture, gpus: FloatArray, batch: Real, tokens: Real, prefix: Real, queries: Real
-    ) -> FloatArray:
-        """Seconds of sparse latent attention, its indexers and projections in all layers.
+    def _sparse_s(self, a: _Attention, model: Architecture, module: tuple[str, str, str]) -> FloatArray:
+        """Seconds of one layer's sparse latent attention, its indexer and projections.
 
         Every query chooses for itself, as a request of its own does; after a cached prefix a prompt takes what it takes
         longer than the prefix alone.
         """
-        found = self._sparse_kind(model)
-        if found is None:
-            return np.full(common_shape(model, gpus, batch, tokens, prefix, queries), np.nan)
-        if stage == "context" and np.any(np.asarray(prefix) > 0.0):
-            whole_s = self._sparse_s(stage, model, gpus, batch, np.asarray(tokens) + prefix, 0.0, queries)
-            before_s = self._sparse_s(stage, model, gpus, batch, np.maximum(prefix, 1.0), 0.0, queries)
-            alone_s = self._sparse_s(stage, model, gpus, batch, tokens, 0.0, queries)
-            return np.where(np.asarray(prefix) > 0.0, np.maximum(whole_s - before_s, alone_s), alone_s)
-        batch = batch * np.asarray(queries)
-        name, weights, cached = found
-        heads, whole, part = np.maximum(model.n_heads / gpus, 1.0), np.maximum(batch, 1.0), np.minimum(batch, 1.0)
+        if a.stage == "context" and np.any(np.asarray(a.prefix) > 0.0):
+            lengths = (np.asarray(a.tokens) + a.prefix, np.maximum(a.prefix, 1.0), a.tokens)
+            parts = (replace(a, tokens=tokens, prefix=0.0) for tokens in lengths)
+            whole_s, before_s, alone_s = (self._sparse_s(part, model, module) for part in parts)
+            return np.where(np.asarray(a.prefix) > 0.0, np.maximum(whole_s - before_s, alone_s), alone_s)
+        name, weights, cached = module
         measured_bytes, _ = rates(self._system, weights)
-        where = (heads, whole, tokens, stage, self._system)
+        sizes = (a.heads, a.batch * np.asarray(a.queries), a.tokens)
+        where = (*sizes, a.stage, self._system)
         ratio = sparse_roofline_s(model, *where, self._attention_bytes(model)) / sparse_roofline_s(
             MODULES[name], *where, measured_bytes
         )
-        seconds = sparse_grid(*self._tables, stage, name, weights, cached).seconds(heads, whole, tokens)
-        return model.n_layers * seconds * ratio * (part if stage == "context" else 1.0)
+        return sparse_grid(*self._tables, a.stage, name, weights, cached).seconds(*sizes) * ratio
 
     def _attention_bytes(self, model: Architecture) -> float:
         """Bytes of an average weight of attention."""
@@ -489,49 +441,55 @@ class Silicon(PassSource):
     def _analytic(self) -> Roofline:
         return Roofline(self.gpu, self.weight_bytes_per_param, self.kv_bytes_per_element, weights=self.weights)
 
-    @over_attention_groups
-    def _attention_s(
-        self,
-        stage: str,
-        model: Architecture,
-        gpus: FloatArray,
-        batch: Real,
-        tokens: Real,
-        *,
-        prefix: Real = 0.0,
-        queries: Real = 1.0,
-    ) -> FloatArray:
-        """Seconds of attention in all layers, for `batch` contexts (generation) or prompts (context) of `tokens`.
-
-        A prompt may follow a cached `prefix`; a context may meet several `queries`, which read it once.
-        """
-        if _is_latent(model) and self._sparse_kind(model) is not None:
-            return self._sparse_s(stage, model, gpus, batch, tokens, prefix, queries)
-        if _is_latent(model):
-            return self._latent_s(stage, model, gpus, batch, tokens, prefix, queries)
-        heads, kv_heads = np.maximum(model.n_heads / gpus, 1.0), _kv_heads(model, gpus)
-        asked = _Attention(stage, np.maximum(batch, 1.0), tokens, heads, kv_heads, model.head_dim, prefix, queries)
-        share = np.minimum(batch, 1.0) if stage == "context" else 1.0
-        local = np.asarray(model.n_window_layers, dtype=np.float64)
-        full_s = share * self._attention_layer_s(asked)
-        if not np.any(local > 0):
-            return model.n_layers * full_s
-        total_s = (model.n_layers - local) * full_s
-        sizes = np.broadcast_to(np.asarray(model.window_tokens, dtype=np.float64), local.shape)
-        for window in np.unique(sizes[local > 0]):
-            layers = np.where(sizes == window, local, 0.0)
-            window_s = share * self._attention_layer_s(asked, float(window))
-            # What the window holds is attention to everything, of which more was measured.
-            total_s = total_s + layers * np.where(np.asarray(tokens) + prefix <= window, full_s, window_s)
+    def _attention_s(self, op: Attention, model: Architecture, module: tuple[str, str, str] | None, a: Pass) -> Real:
+        """Seconds of the attention of layers whose heads are alike, and of the kernels around it."""
+        heads, total_s = np.maximum(op.heads, 1.0), 0.0
+        if some(op.gate):
+            gates = op.heads * np.asarray(op.gate)
+            gated_s = self._elementwise_s(a.tokens * (ACTIVATION_BYTES * (2.0 * op.heads * op.head_dim + gates)))
+            total_s = total_s + np.where(gates > 0, op.layers * gated_s, 0.0)
+        asked: list[_Attention] = []
+        if a.batch is not None:
+            asked.append(_Attention("generation", a.batch, a.context_tokens, heads, queries=a.query_tokens))
+        if a.prompts is not None:
+            asked.append(_Attention("context", a.prompts, a.prompt_tokens, heads, prefix=a.prefix_tokens))
+            # Norms of queries and keys take time here, and none where tokens are decoded.
+            launches = PROMPT_LAUNCHES_QK_NORM if model.qk_norm else PROMPT_LAUNCHES
+            total_s = total_s + op.layers * (launches * self._system.elementwise_latency_s)
+        for part in asked:
+            share = np.minimum(part.batch, 1.0) if part.stage == "context" else 1.0  # of a prompt
+            one = replace(part, batch=np.maximum(part.batch, 1.0))
+            if module is not None:
+                seconds = op.layers * self._sparse_s(one, model, module)
+            elif _is_latent(model):
+                seconds = op.layers * self._latent_s(one, model)
+            else:
+                seconds = self._grouped_s(one, op.with_chosen_window())
+            total_s = total_s + share * seconds
         return total_s
 
-    def _attention_layer_s(self, a: _Attention, window: float = 0.0) -> FloatArray:
+    def _grouped_s(self, a: _Attention, op: Attention) -> Real:
+        """Seconds of ordinary attention in all layers."""
+        full_s, local = self._attention_layer_s(a, op), np.asarray(op.window_layers, dtype=np.float64)
+        if not np.any(local > 0):
+            return op.layers * full_s
+        total_s = (op.layers - local) * full_s
+        sizes = np.broadcast_to(np.asarray(op.window, dtype=np.float64), local.shape)
+        for window in np.unique(sizes[local > 0]):
+            layers = np.where(sizes == window, local, 0.0)
+            window_s = self._attention_layer_s(a, op, float(window))
+            # What the window holds is attention to everything, of which more was measured.
+            total_s = total_s + layers * np.where(np.asarray(a.tokens) + a.prefix <= window, full_s, window_s)
+        return total_s
+
+    def _attention_layer_s(self, a: _Attention, op: Attention, window: float = 0.0) -> FloatArray:
         """Seconds of one layer that attends to everything, or to the last `window` tokens.
 
         Where a window was not measured with the head dimension, full attention answers for as much work: a context of the
         window's tokens, a prompt of as many pairs of tokens (T w - w^2 / 2 of T tokens beyond w). So it does for a prompt
         after a prefix, which was not measured either; several queries of a context take the ratio of their rooflines.
         """
+        kv_heads = np.maximum(op.kv_heads, 1.0)
         met, after_prefix = a.tokens, bool(np.any(np.asarray(a.prefix) > 0))
         if after_prefix:
             met = _tokens_of_pairs(a.tokens, a.prefix, window or math.inf)
@@ -541,16 +499,16 @@ class Silicon(PassSource):
                 met = np.sqrt(met * (2.0 * np.asarray(a.tokens, dtype=np.float64) - met))
         narrow = self.kv_bytes_per_element < WIDE_BYTES
         in_fp8 = a.stage == "context" and self.gpu.fp8_flops_per_s is not None
-        found = _nearest_attention(*self._tables, a.stage, narrow, float(np.max(a.head_dim)), in_fp8)
+        found = _nearest_attention(*self._tables, a.stage, narrow, float(np.max(op.head_dim)), in_fp8)
         if found is None:
             raise InputError(f"no attention was measured on {self._system.name}", where="silicon", next_step=ROOFLINE)
         kind, head_dim, measured_bytes = found
         measured = (head_dim, window) in attention_kinds(*self._tables, a.stage, kind) and not after_prefix
         kernel = attention(*self._tables, a.stage, kind, head_dim, window if measured else 0.0)
-        seconds = kernel.seconds(a.batch, a.tokens if measured else met, a.heads, a.kv_heads, a.head_dim)
-        elements = 2.0 * a.batch * np.asarray(a.kv_heads) * a.head_dim * met
+        seconds = kernel.seconds(a.batch, a.tokens if measured else met, a.heads, kv_heads, op.head_dim)
+        elements = 2.0 * a.batch * kv_heads * op.head_dim * met
         meets = 4.0 * met if a.stage == "generation" else 2.0 * np.asarray(met, dtype=np.float64) ** 2
-        flops, wanted_bytes = meets * a.batch * np.asarray(a.heads) * a.head_dim, self.kv_bytes_per_element
+        flops, wanted_bytes = meets * a.batch * np.asarray(a.heads) * op.head_dim, self.kv_bytes_per_element
         if a.stage == "context":  # a prompt's own keys and values are not read from the cache
             measured_bytes = wanted_bytes = ACTIVATION_BYTES
         arithmetic = "fp8" if kind == FP8_FP8 else BF16
@@ -562,84 +520,63 @@ class Silicon(PassSource):
         seconds = self._for_this_gpu(seconds, elements * measured_bytes, elements * wanted_bytes, flops, arithmetic)
         return np.maximum(seconds, self._limit_s(elements, flops, arithmetic, wanted_bytes))
 
-    def _latent_s(
-        self,
-        stage: str,
-        model: Architecture,
-        gpus: FloatArray,
-        batch: Real,
-        tokens: Real,
-        prefix: Real = 0.0,
-        queries: Real = 1.0,
-    ) -> FloatArray:
-        """Seconds of latent attention and its projections in all layers; NaN where the engine's were not measured."""
-        heads, whole, part = np.maximum(model.n_heads / gpus, 1.0), np.maximum(batch, 1.0), np.minimum(batch, 1.0)
-        asked, share = (
-            _Latent(stage, model, heads, whole, tokens, prefix, queries),
-            self._share(model.quantised.attention),
-        )
-        bytes_each = self.weight_bytes_per_param
-        seconds: Real = 0.0
+    def _latent_s(self, a: _Attention, model: Architecture) -> Real:
+        """Seconds of one layer's latent attention and its projections; NaN where the engine's were not measured."""
+        share, seconds = self._share(model, "attention"), 0.0
         if share > 0.0:
-            seconds = share * self._latent_layer_s(asked, LATENT.get(self._format, ()), bytes_each)
+            seconds = share * self._latent_layer_s(a, model, LATENT.get(self._format, ()), self.weight_bytes_per_param)
         if share < 1.0:
-            seconds = seconds + (1.0 - share) * self._latent_layer_s(asked, (), 2.0)
-        return np.asarray(model.n_layers * seconds * (part if stage == "context" else 1.0))
+            seconds = seconds + (1.0 - share) * self._latent_layer_s(a, model, (), 2.0)
+        return seconds
 
     @cached_property
     def _cache_type(self) -> str:
         return "fp8" if self.kv_bytes_per_element < WIDE_BYTES else BF16
 
-    def _latent_layer_s(self, a: _Latent, kinds: tuple[str, ...], weight_bytes: float) -> FloatArray:
+    def _latent_layer_s(
+        self, a: _Attention, model: Architecture, kinds: tuple[str, ...], weight_bytes: float
+    ) -> FloatArray:
         """Seconds of one layer whose weights have so many bytes, of the nearest formats of modules that were measured."""
         pair = nearest_latent(*self._tables, a.stage, (*kinds, BF16), self._cache_type)
         if pair is None:
-            return self._latent_parts_s(a, weight_bytes)
+            return self._latent_parts_s(a, model, weight_bytes)
         weights, cached = pair
-        seconds = latent_grid(*self._tables, a.stage, weights, cached).seconds(a.heads, a.requests, a.tokens)
-        return seconds * self._latent_ratio(a, cached, weight_bytes, KINDS[weights].bytes_per_weight)
+        seconds = latent_grid(*self._tables, a.stage, weights, cached).seconds(a.heads, a.batch, a.tokens)
+        return seconds * self._latent_ratio(a, model, cached, weight_bytes, KINDS[weights].bytes_per_weight)
 
-    def _latent_ratio(self, a: _Latent, cached: str, weight_bytes: float, measured_bytes: float) -> FloatArray:
+    def _latent_ratio(
+        self, a: _Attention, model: Architecture, cached: str, weight_bytes: float, measured_bytes: float
+    ) -> FloatArray:
         """Roofline of this model, GPU and formats over that of the measured ones; no bytes: attention alone."""
-        where, system, (bandwidth, peak) = (a.heads, a.requests, a.tokens, a.stage), self._system, self._ratios(BF16)
+        where, system, (bandwidth, peak) = (a.heads, a.batch, a.tokens, a.stage), self._system, self._ratios(BF16)
         if measured_bytes and abs(weight_bytes / measured_bytes - 1.0) < SCALES:
             weight_bytes = measured_bytes
         rate, flops = system.memory_bandwidth_bytes_per_s, system.bf16_flops_per_s
         measured_cache = KINDS[cached].bytes_per_weight
         wanted_cache = KINDS[self._cache_type].bytes_per_weight
         these = (rate * bandwidth, flops * peak, weight_bytes, wanted_cache)
-        this = latent_roofline_s(a.model, *where, *these, prefix=a.prefix, queries=a.queries)
+        this = latent_roofline_s(model, *where, *these, prefix=a.prefix, queries=a.queries)
         measured = latent_roofline_s(MEASURED, *where, rate, flops, measured_bytes, measured_cache)
         return this / measured
 
-    def _latent_parts_s(self, a: _Latent, weight_bytes: float) -> FloatArray:
+    def _latent_parts_s(self, a: _Attention, model: Architecture, weight_bytes: float) -> FloatArray:
         """Seconds of one layer from attention alone and its products; NaN where attention was not measured either."""
         cached = next((c for c in (self._cache_type, BF16) if attention_grid(*self._tables, a.stage, c)), BF16)
         grid = attention_grid(*self._tables, a.stage, cached)
         if grid is None:
-            return np.full(common_shape(a.model, a.heads, a.requests, a.tokens, a.prefix, a.queries), np.nan)
-        seconds = grid.seconds(a.heads, a.requests, a.tokens) * self._latent_ratio(a, cached, 0.0, 0.0)
-        m, rank = a.model, a.model.kv_lora_rank
-        new = a.requests * np.asarray(a.tokens if a.stage == "context" else a.queries)
-        values = value_head_dim(m)
-        compressed = np.asarray(m.q_lora_rank) > 0
-        down = np.where(compressed, m.q_lora_rank, a.heads * m.head_dim) + rank + m.qk_rope_head_dim
-        share = 1.0 if weight_bytes < WIDE_BYTES else 0.0
-        one = np.asarray(1.0)
-        products = [_Product(one, down, m.d_model, share), _Product(one, m.d_model, a.heads * values, share)]
-        products += [
-            _Product(np.where(compressed, 1.0, 0.0), a.heads * m.head_dim, np.maximum(m.q_lora_rank, 1.0), share)
-        ]
-        if a.stage == "context":
-            keys = m.head_dim - np.asarray(m.qk_rope_head_dim)
-            products += [_Product(one, a.heads * (keys + values), rank, share)]
-        else:
+            return np.full(common_shape(model, a.heads, a.batch, a.tokens, a.prefix, a.queries), np.nan)
+        seconds = grid.seconds(a.heads, a.batch, a.tokens) * self._latent_ratio(a, model, cached, 0.0, 0.0)
+        prompts, share = a.stage == "context", 1.0 if weight_bytes < WIDE_BYTES else 0.0
+        new = a.batch * np.asarray(a.tokens if prompts else a.queries)
+        products = [op for op in attention_products(model, a.heads) if prompts or not op.expands]
+        if not prompts:
             kind = "fp8" if share else BF16
             grids = into_space_grids(*self._tables, kind) or into_space_grids(*self._tables, BF16)
             seconds = seconds + sum(g.seconds(a.heads, new) for g in grids)
-        norms_s = 2.0 * self._elementwise_s(ACTIVATION_BYTES * new * (m.q_lora_rank + np.asarray(rank)))
-        sparse = np.asarray(m.n_moe_layers) > 0
-        return np.asarray(seconds + norms_s + self._all_products_s(products, new, sparse))
+        ranks = model.q_lora_rank + np.asarray(model.kv_lora_rank)
+        norms_s = 2.0 * self._elementwise_s(ACTIVATION_BYTES * new * ranks)
+        asked = [(replace(op, closes=False), share) for op in products]
+        return np.asarray(seconds + norms_s + self._products_s(asked, new, np.asarray(model.n_moe_layers) > 0))
 
     def _moved_s(self, model: Architecture, tokens: Real) -> FloatArray:
         """Norms with their residual additions, two a layer (two reads and two writes each), and the embeddings."""
@@ -756,8 +693,6 @@ class _Attention:
     batch: Real
     tokens: Real
     heads: Real
-    kv_heads: Real
-    head_dim: Real
     prefix: Real = 0.0  # tokens that the cache holds already of each prompt
     queries: Real = 1.0  # new tokens of each context
 
@@ -772,28 +707,7 @@ def _tokens_of_pairs(tokens: Real, prefix: Real, window: float) -> FloatArray:
     return np.sqrt(2.0 * (pairs(np.asarray(tokens) + prefix) - pairs(prefix)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Latent:
-    """Latent attention of one layer on one GPU, as _Attention."""
-
-    stage: str
-    model: Architecture
-    heads: Real
-    requests: Real
-    tokens: Real
-    prefix: Real = 0.0
-    queries: Real = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Product:
-    """So many products with an (n, k) matrix on one GPU, of which a share is quantised."""
-
-    times: Real
-    n: Real
-    k: Real
-    share: float
-    fused: bool = False  # the kernel before it writes its activations in fp8, where their scales are known
+_Asked = tuple[Product, float]  # with the share of it that is quantised
 
 
 @cache
@@ -826,6 +740,6 @@ def _is_latent(model: Architecture) -> bool:
     return bool(latent.any())
 
 
-def _kv_heads(model: Architecture, gpus: FloatArray) -> FloatArray:
-    """Key-value heads a GPU holds: with more GPUs than heads each GPU still holds one."""
-    return np.maximum(np.asarray(model.n_kv_heads, dtype=np.float64) / gpus, 1.0)
+def _expert_model_width(a: Architecture) -> Real:
+    """What routed experts read and write."""
+    return np.where(np.asarray(a.d_expert_model) > 0, a.d_expert_model, a.d_model)

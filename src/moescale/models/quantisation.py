@@ -17,7 +17,7 @@ import numpy as np
 
 from moescale.models.architecture import Architecture, Quantised
 from moescale.models.hybrid_types import nemotron_blocks
-from moescale.models.mixers import linear_widths
+from moescale.models.operations import State, operations
 from moescale.models.settings import Settings, shown
 
 # Quantised checkpoints keep tables, norms, routers and biases in bf16: DeepSeek-V3's fp8 (README_WEIGHTS.md of its
@@ -325,7 +325,8 @@ _PREFIXES = ("model.", "language_model.model.", "model.language_model.", "backbo
 
 def _linear_matrices(a: Architecture) -> dict[str, float]:
     """Names and parameters of the matrices of one linear layer."""
-    k, v, heads = (float(n) for n in linear_widths(a))
+    state = next(op for op in operations(a) if isinstance(op, State))
+    k, v, heads = float(state.keys), float(state.values), float(state.heads)
     d, rank = float(a.d_model), float(a.linear_rank)
     if a.linear_kind == "gated-delta":
         # Qwen3-Next has them in two, Qwen3.5 in four; lists name what the checkpoint has.

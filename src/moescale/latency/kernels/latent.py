@@ -6,7 +6,6 @@ in the compressed space (generation), with the batched products that lead there 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,8 +13,7 @@ import numpy as np
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
 from moescale.latency.kernels.tables import default_version, engines, find_table, read_columns, text_values
 from moescale.models.architecture import Architecture
-from moescale.models.kv_cache import value_head_dim
-from moescale.models.parameters import attention_matrix_params
+from moescale.models.operations import attention_products
 from moescale.typing import FloatArray, Real
 
 COLUMNS = ("num_heads", "batch_size", "isl", "step", "latency")
@@ -136,10 +134,10 @@ def latent_roofline_s(
     every new token meets whole; a context may meet several `queries`.
     """
     heads, requests = np.asarray(heads, dtype=np.float64), np.asarray(batch, dtype=np.float64)
-    rank, params = np.asarray(a.kv_lora_rank, dtype=np.float64), attention_matrix_params(replace(a, n_heads=heads))
+    rank, params = np.asarray(a.kv_lora_rank, dtype=np.float64), sum(op.params for op in attention_products(a, heads))
     if stage == "context":
         pairs = np.square(tokens) + 2.0 * np.asarray(prefix) * tokens  # twice: a token meets half of its own prompt
-        new, pairs_flops = requests * tokens, heads * (a.head_dim + value_head_dim(a)) * requests * pairs
+        new, pairs_flops = requests * tokens, heads * (a.head_dim + np.asarray(a.v_head_dim)) * requests * pairs
         tokens = tokens + np.asarray(prefix)
     else:  # queries are brought into the latent space, and meet the cache there
         new = requests * queries

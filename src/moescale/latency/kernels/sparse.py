@@ -18,8 +18,7 @@ from moescale.latency.kernels.tables import (
     read_columns,
 )
 from moescale.models.architecture import Architecture
-from moescale.models.kv_cache import value_head_dim
-from moescale.models.parameters import attention_matrix_params, index_matrix_params
+from moescale.models.operations import attention_products, index_products
 from moescale.typing import FloatArray, Real
 
 LAUNCHES = 1.5  # modules whose smallest takes so many times as long as another engine's were launched from the host
@@ -93,11 +92,12 @@ def sparse_roofline_s(
     context, chosen = np.asarray(tokens, dtype=np.float64), np.asarray(a.index_topk, dtype=np.float64)
     met, rank = np.minimum(context, chosen), np.asarray(a.kv_lora_rank, dtype=np.float64)
     indexed = np.asarray(a.n_index_layers, dtype=np.float64) / a.n_layers
-    params = attention_matrix_params(replace(a, n_heads=heads)) + indexed * index_matrix_params(a)
+    params = sum(op.params for op in attention_products(a, heads))
+    params = params + sum(op.params for op in index_products(a)) / a.n_layers
     index_flops = indexed * 2.0 * a.index_n_heads * a.index_head_dim
     if stage == "context":
         new, pairs = requests * context, requests * met * (context - met / 2.0)
-        flops = 2.0 * heads * (a.head_dim + value_head_dim(a)) * pairs
+        flops = 2.0 * heads * (a.head_dim + np.asarray(a.v_head_dim)) * pairs
         flops = flops + index_flops * 0.5 * requests * np.square(context)
     else:
         new, pairs = requests, requests * met
