@@ -49,7 +49,7 @@ def test_every_file_that_is_named_is_there() -> None:
 def test_every_name_of_the_code_is_there() -> None:
     for name, file in {
         "FORMS": "scaling_laws/store.py", "open_latency": "latency/open.py", "TRACKERS": "runs/importers/__init__.py",
-        "MODEL_TYPES": "models/model_types.py", "TrackedRun": "runs/importers/tracked_run.py",
+        "TrackedRun": "runs/importers/tracked_run.py",
         "LatencySource": "latency/__init__.py",
     }.items():  # fmt: skip
         assert f"`{name}`" in PAGE

@@ -16,7 +16,8 @@ from typing import Any, cast
 import numpy as np
 
 from moescale.models.architecture import Architecture, Quantised
-from moescale.models.hybrid_types import nemotron_blocks
+from moescale.models.config_parts import ROWS
+from moescale.models.irregular_types import nemotron_blocks
 from moescale.models.operations import State, operations
 from moescale.models.settings import Settings, shown
 
@@ -294,31 +295,6 @@ def _method(config: Mapping[str, Any]) -> str:
     raise _NotUnderstoodError(f"has quant_method = {shown(stated)}")
 
 
-# Where transformers keeps experts and shared experts, by model type; a dense FFN is `mlp` but in Llama 4.
-_PLACES: dict[str, tuple[str, str, str]] = {
-    "mixtral": ("mlp", "block_sparse_moe.experts.0", ""),
-    "qwen2_moe": ("mlp", "mlp.experts.0", "mlp.shared_expert"),
-    "llama4_text": ("feed_forward", "feed_forward.experts.0", "feed_forward.shared_expert"),
-    "qwen3_next": ("mlp", "mlp.experts.0", "mlp.shared_expert"),
-    "qwen3_5_moe_text": ("mlp", "mlp.experts.0", "mlp.shared_expert"),
-    "minimax_m2": ("mlp", "block_sparse_moe.experts.0", ""),
-    "minimax_m3": ("mlp", "block_sparse_moe.experts.0", "block_sparse_moe.shared_experts"),
-    "minimax_m3_vl_text": ("mlp", "block_sparse_moe.experts.0", "block_sparse_moe.shared_experts"),
-    "gemma4_text": ("mlp", "experts.0", "mlp"),
-    "nemotron_h": ("mixer", "mixer.experts.0", "mixer.shared_experts"),
-    "jamba": ("feed_forward", "feed_forward.experts.0", ""),
-    "granitemoehybrid": ("shared_mlp", "block_sparse_moe.experts.0", "shared_mlp"),
-    "phimoe": ("mlp", "block_sparse_moe.experts.0", ""),
-}
-_W_NAMED = ("mixtral", "minimax_m2", "minimax_m3", "minimax_m3_vl_text", "phimoe")  # experts' matrices are w1, w2, w3
-# Where linear layers and attention keep their matrices, by model type.
-_MIXERS = {
-    "nemotron_h": ("mixer", "mixer"),
-    "jamba": ("mamba", "self_attn"),
-    "granitemoehybrid": ("mamba", "self_attn"),
-    "kimi_linear": ("self_attn", "self_attn"),
-}
-_USUAL_PLACES = ("mlp", "mlp.experts.0", "mlp.shared_experts")
 # Alone, in models that also see, and of Nemotron-H.
 _PREFIXES = ("model.", "language_model.model.", "model.language_model.", "backbone.")
 
@@ -347,7 +323,9 @@ def _layer_matrices(a: Architecture, model_type: str, layer: _Layer) -> Iterator
     d, heads, kv_heads, qk = (float(n) for n in (a.d_model, a.n_heads, a.n_kv_heads, a.head_dim))
     rank, query_rank, rope = (float(n) for n in (a.kv_lora_rank, a.q_lora_rank, a.qk_rope_head_dim))
     value = float(a.v_head_dim) or qk
-    linear, attention = _MIXERS.get(model_type, ("linear_attn", "self_attn"))
+    # Where transformers keeps the parts of this model type, if not in the usual places.
+    places = ROWS.get(model_type, {}).get("names", {})
+    linear, attention = places.get("linear", "linear_attn"), places.get("attention", "self_attn")
     if layer.mixer == "linear":
         for name, params in _linear_matrices(a).items():
             yield "attention", f"{linear}.{name}", params
@@ -366,12 +344,12 @@ def _layer_matrices(a: Architecture, model_type: str, layer: _Layer) -> Iterator
             yield "attention", f"{attention}.{name}", params
     if not layer.ffn:
         return
-    dense, experts, shared = _PLACES.get(model_type, _USUAL_PLACES)
+    dense, experts = places.get("ffn", "mlp"), places.get("experts", "mlp.experts.0")
     ffns = [("dense_ffn", dense)] if layer.ffn == "dense" else [("experts", experts)]
     if layer.ffn == "experts" and float(a.d_shared_expert):
-        ffns.append(("shared_experts", shared))
+        ffns.append(("shared_experts", places.get("shared", "mlp.shared_experts")))
     for part, place in ffns:
-        letters = model_type in _W_NAMED and part == "experts"
+        letters = places.get("w_named") and part == "experts"
         names = ("w1", "w3", "w2") if letters else ("gate_proj", "up_proj", "down_proj")
         for name in names[3 - a.ffn_matrices :]:
             yield part, f"{place}.{name}", 1.0  # all have one size
@@ -415,13 +393,6 @@ def _linear_layers(config: Mapping[str, Any], a: Architecture) -> Callable[[int]
     return lambda i: (i + 1) * n_linear // n_layers > i * n_linear // n_layers
 
 
-# How many first layers are dense where the config does not say.
-_FIRST_DENSE = {
-    **{"deepseek_v2": 0, "deepseek_v3": 0, "kimi_k2": 0, "glm4_moe": 1, "kimi_linear": 1, "mimo_v2_flash": 1},
-    **{"deepseek_v32": 3, "glm_moe_dsa": 3, "step3p7": 3, "step3p7_text": 3},
-}
-
-
 def _expert_layers(config: Mapping[str, Any], model_type: str, n_moe_layers: float) -> Callable[[int], bool]:
     """Whether layer number i, from 0, holds experts; of a config that its reader took."""
 
@@ -431,9 +402,10 @@ def _expert_layers(config: Mapping[str, Any], model_type: str, n_moe_layers: flo
         if isinstance(config.get(key), list) and config[key]:
             listed = cast("list[Any]", config[key])
             return lambda i: listed[i] in ("sparse", 1)
-    if model_type in _FIRST_DENSE:
+    rule = ROWS[model_type].get("experts", {})
+    if rule.get("layers") == "first":
         stated = config.get("first_k_dense_replace")
-        first = int(stated if stated is not None else _FIRST_DENSE[model_type])
+        first = int(stated if stated is not None else rule.get("first", 0))
         every = int(config.get("moe_layer_freq") or 1)
         return lambda i: i >= first and i % every == 0
     if model_type == "llama4_text" and config.get("moe_layers") is not None:
@@ -442,7 +414,7 @@ def _expert_layers(config: Mapping[str, Any], model_type: str, n_moe_layers: flo
     if model_type == "llama4_text":
         step = int(config.get("interleave_moe_layer_step") or 1)
         return lambda i: (i + 1) % step == 0
-    if model_type in ("qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", "qwen3_next"):
+    if rule.get("layers") == "sparse_step":
         step, dense = int(config.get("decoder_sparse_step") or 1), frozenset(config.get("mlp_only_layers") or [])
         return lambda i: (i + 1) % step == 0 and i not in dense
     return lambda _: True
