@@ -49,6 +49,39 @@ QWEN3_NEXT: dict[str, Any] = {
     "shared_expert_intermediate_size": 512,
     "vocab_size": 151936,
 }
+DEEPSEEK_V4_FLASH: dict[str, Any] = {
+    "model_type": "deepseek_v4",
+    "hidden_size": 4096,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 43,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 1,
+    "head_dim": 512,
+    "q_lora_rank": 1024,
+    "o_groups": 8,
+    "o_lora_rank": 1024,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 6,
+    "index_topk": 512,
+    "index_n_heads": 64,
+    "index_head_dim": 128,
+    "hc_mult": 4,
+    "sliding_window": 128,
+    "vocab_size": 129280,
+    "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
+}
+DEEPSEEK_V4_PRO = DEEPSEEK_V4_FLASH | {
+    "hidden_size": 7168,
+    "moe_intermediate_size": 3072,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "q_lora_rank": 1536,
+    "o_groups": 16,
+    "n_routed_experts": 384,
+    "index_topk": 1024,
+    "compress_ratios": [128, 128, *[4, 128] * 29, 4, 0],
+}
 DEEPSEEK_V32: dict[str, Any] = {
     "model_type": "deepseek_v32",
     "hidden_size": 7168,
@@ -265,10 +298,58 @@ def test_full_attention_of_gemma_4_has_wider_and_fewer_heads() -> None:
     assert float(kv_bytes_per_request(model, 10_000.0)) == 10_000 * full + 1024 * local
 
 
+# Compressed attention. Total and active: the models' cards; GiB of cache in bf16 at 2^20 tokens, of which the indexers' keys,
+# too, are in bf16: vllm.ai/blog/deepseek-v4 and the sum that it explains (24 April 2026).
+
+
+@pytest.mark.parametrize(
+    ("config", "total", "active", "gib"),
+    [(DEEPSEEK_V4_FLASH, 284e9, 13e9, 6.72), (DEEPSEEK_V4_PRO, 1.6e12, 49e9, 9.62)],
+)
+def test_compressed_attention_has_the_published_counts(
+    config: dict[str, Any], total: float, active: float, gib: float
+) -> None:
+    model = from_config(config)
+    counted = count_parameters(model)
+    assert round(float(counted.total), -9 if total < 1e12 else -11) == total
+    assert round(float(counted.active - counted.embedding / 2), -9) == active  # without the lookup of the input's
+    assert kv_bytes_per_request(model, 2.0**20) == kv_bytes_per_request(model, 2.0**20, tensor_parallel=8)
+    wider = float(model.n_compressed_layers) * 2**20 / 4 * (2 * 128 - 132)  # keys of 8 bits and a scale
+    window = float(model.n_layers) * 128 * 512 * 2
+    assert (float(kv_bytes_per_request(model, 2.0**20)) + wider - window) / 2**30 == pytest.approx(gib, abs=0.005)
+
+
+def test_compressed_attention_takes_27_percent_of_the_flops_of_v32_at_a_million_tokens() -> None:
+    """As the technical report says of DeepSeek-V4-Pro (section 1), in arithmetic of equal precision."""
+    new, old = (float(decode_flops_per_token(from_config(c), 1e6)) for c in (DEEPSEEK_V4_PRO, DEEPSEEK_V32))
+    assert new / old == pytest.approx(0.27, abs=0.01)
+
+
+def test_the_entries_of_a_compressed_cache_are_fewer_and_no_more_than_the_chosen_ones_are_met() -> None:
+    model = from_config(DEEPSEEK_V4_FLASH)
+    far, further = (decode_flops_per_token(model, n) for n in (1e5, 1e5 + 128))
+    # Heavily compressed layers meet one entry more, indexers 32, and nobody else any.
+    assert further - far == pytest.approx(20 * 4 * 64 * 512 + 21 * 2 * 64 * 128 * 32, rel=1e-6)
+    assert np.all(np.isfinite(Roofline(H200).decode_s(model, 8.0, np.array([1.0, 64.0]), 1e5)))
+
+
+def test_routed_experts_in_fp4_beside_fp8_are_read() -> None:
+    """DeepSeek-V4-Flash has 0.53 bytes a weight of its experts and one of the rest."""
+    blocks = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    checkpoint = read_config(DEEPSEEK_V4_FLASH | {"expert_dtype": "fp4", "quantization_config": blocks})
+    model, counted = checkpoint.architecture, count_parameters(checkpoint.architecture)
+    assert checkpoint.weights.format == "mxfp4"
+    assert model.quantised.experts == 1.0
+    held = float(weight_bytes(model, checkpoint.weights.bytes_per_param))
+    others = counted.total - counted.experts - counted.embedding
+    assert held == pytest.approx(0.53125 * counted.experts + 1.0002 * others + 2 * counted.embedding, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        ({"model_type": "deepseek_v4"}, "compress_ratios"),
+        (DEEPSEEK_V4_FLASH | {"compress_ratios": [4, 128]}, "compress_ratios"),
+        (DEEPSEEK_V4_FLASH | {"compress_ratios": [8] * 44}, "compress_ratios"),
         ({"model_type": "nemotron-nas"}, "block_configs"),
         ({"model_type": "kimi_k3", "text_config": {"model_type": "kimi_linear"}}, "residual attention"),
         (KIMI_LINEAR | {"routed_expert_hidden_size": 512}, "routed_expert_hidden_size"),
@@ -425,7 +506,7 @@ def test_the_kernel_packages_configs_are_read_or_refused_by_name() -> None:
         except InputError as error:
             refused[json.loads(path.read_text(encoding="utf-8"))["model_type"]] += "no term for" in str(error)
     assert all(refused.values())
-    assert set(refused) <= {"deepseek_v4", "deepseek_ref", "kimi_k3", "nemotron-nas"}
+    assert set(refused) <= {"kimi_k3", "nemotron-nas"}
     assert read >= 81
 
 

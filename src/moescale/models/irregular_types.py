@@ -110,6 +110,25 @@ def _glm_moe_dsa(settings: Settings) -> dict[str, Any]:
     return read_row(settings, ROWS["glm_moe_dsa"]) | {"n_index_layers": kinds.count("full") if kinds else n_full}
 
 
+def _deepseek_v4(settings: Settings) -> dict[str, Any]:
+    """Windows in all layers, and a compressed cache in most; the tables that send tokens to experts in the first are left out."""
+    n_layers = settings.integer("num_hidden_layers")
+    ratios = settings.config.get("compress_ratios")
+    # Further entries are of the layers that predict further tokens.
+    settings.seen.add("compress_ratios")
+    if not isinstance(ratios, list) or len(cast("list[Any]", ratios)) < n_layers:
+        raise settings.bad("compress_ratios", f"a list with an entry for each of {n_layers} layers")
+    listed = cast("list[Any]", ratios)[:n_layers]
+    if not all(ratio in (0, 4, 128) for ratio in listed):
+        raise settings.bad("compress_ratios", "a list of 0, 4 and 128")
+    n_compressed = listed.count(4)
+    own = {"n_compressed_layers": n_compressed, "n_heavy_layers": listed.count(128)}
+    own |= {"n_sparse_layers": n_compressed, "n_index_layers": n_compressed}
+    experts = experts_of(settings, "moe_intermediate_size", n_layers, number_keys=("n_routed_experts",))
+    shared = {"d_shared_expert": settings.integer("n_shared_experts", default=1, least=0) * experts["d_expert"]}
+    return read_row(settings, ROWS["deepseek_v4"]) | own | experts | shared
+
+
 def _minimax_m3(settings: Settings) -> dict[str, Any]:
     """Ordinary attention to blocks of keys that an indexer chooses, but in the first layers."""
     n_layers = settings.integer("num_hidden_layers")
@@ -358,6 +377,8 @@ IRREGULAR_TYPES: dict[str, Callable[[Settings], dict[str, Any]]] = {
     "hunyuan_v1_moe": _hunyuan,
     "ernie4_5_moe": _ernie4_5_moe,
     "glm_moe_dsa": _glm_moe_dsa,
+    "deepseek_v4": _deepseek_v4,
+    "deepseek_ref": _deepseek_v4,
     "minimax_m3": _minimax_m3,
     "minimax_m3_vl_text": _minimax_m3,
     "nemotron_h": _nemotron_h,

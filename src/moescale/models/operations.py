@@ -26,6 +26,7 @@ Part = Literal[
     "experts",
     "router",
     "expert_projection",
+    "residual",
     "lm_head",
     "norms",
 ]
@@ -178,6 +179,11 @@ def operations(
     found += _ffn(a, "dense_ffn", dense, a.d_ffn / t, bias=a.ffn_bias)
     if some(a.n_moe_layers):
         found += _experts(a, t, t if expert_gpus is None else expert_gpus, expert_parallel)
+    if some(a.residual_streams):
+        m = a.residual_streams
+        mixed = (2.0 + m) * m
+        found.append(Product("residual", 2.0 * a.n_layers, mixed, m * a.d_model, mixed + 3.0))
+        found.append(Product("residual", 1.0, m, m * a.d_model, m + 1.0))
     norms = a.norms_per_layer * a.n_layers - a.n_layers_without_ffn + 1.0
     found.append(Vectors("norms", norms * a.d_model))
     if some(a.vocab_size):
@@ -238,6 +244,9 @@ def _kinds_of_attention(a: Architecture) -> tuple[Architecture, ...]:
 
 
 def _attention(a: Architecture, t: Real) -> Iterator[Operation]:
+    if some(a.compressed_tokens):
+        yield from _compressed_attention(a, t)
+        return
     for g in _kinds_of_attention(a):
         yield from _attention_of_one_kind(g, t)
     if not some(a.n_index_layers):
@@ -286,6 +295,32 @@ def _attention_of_one_kind(a: Architecture, t: Real) -> Iterator[Operation]:
     if a.qk_norm:
         each = a.n_heads + a.n_kv_heads if a.qk_norm_full_width else 2.0
         yield Vectors("norms", layers * each * qk)
+
+
+def _compressed_attention(a: Architecture, t: Real) -> Iterator[Operation]:
+    """Attention to a window and to entries of a cache that each stand for several tokens: so many fewer layers to all tokens."""
+    layers, heads, d, dim = a.n_layers, a.n_heads / t, a.d_model, a.head_dim
+    chosen, heavy = a.n_compressed_layers / a.compressed_tokens, a.n_heavy_layers / a.heavy_tokens
+    one_key = (heads, 1.0, dim, dim, dim, 0.0)  # as latent attention decodes: a key of all heads is their value
+    yield Attention(layers, *one_key, layers, a.window_tokens)
+    yield Attention(chosen, *one_key, sparse_layers=chosen, chosen=a.index_topk * a.compressed_tokens)
+    yield Attention(heavy, *one_key)
+    yield Indexer(chosen, a.index_n_heads, a.index_head_dim)
+    yield Product("attention", layers, a.q_lora_rank + dim, d)
+    yield Product("attention", layers, heads * dim, a.q_lora_rank)
+    yield Product(
+        "attention", layers, a.output_rank, heads * dim
+    )  # in groups, which divide inputs and have outputs of their own
+    yield Product("attention", layers, d, a.output_groups * a.output_rank / t, closes=True)
+    # Entries and the weights of their tokens; those that overlap have both for the entry before as well.
+    yield Product("attention", a.n_compressed_layers, 4.0 * dim, d)
+    yield Product("attention", a.n_heavy_layers, 2.0 * dim, d)
+    yield Product("indexer", a.n_compressed_layers, a.index_n_heads * a.index_head_dim, a.q_lora_rank)
+    yield Product("indexer", a.n_compressed_layers, 4.0 * a.index_head_dim + a.index_n_heads, d)
+    positions = 2.0 * a.n_compressed_layers * a.compressed_tokens * (dim + a.index_head_dim)
+    yield Vectors("attention", layers * heads + positions + a.n_heavy_layers * a.heavy_tokens * dim)
+    compressed = (a.n_compressed_layers + a.n_heavy_layers) * dim + a.n_compressed_layers * a.index_head_dim
+    yield Vectors("norms", layers * (a.q_lora_rank + dim) + compressed)
 
 
 def _states(a: Architecture, t: Real) -> Iterator[Operation]:

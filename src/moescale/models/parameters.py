@@ -50,7 +50,7 @@ class ParameterCount:
 
 
 # Which number of a ParameterCount, and which field of Quantised, a part of the operations belongs to; the others by their name.
-_COUNTED = {"states": "attention", "indexer": "attention", "expert_projection": "router"}
+_COUNTED = {"states": "attention", "indexer": "attention", "expert_projection": "router", "residual": "router"}
 _TAKEN = {"states": "attention", "indexer": "attention"}
 
 

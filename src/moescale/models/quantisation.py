@@ -467,6 +467,10 @@ def read_weights(
         if method not in METHODS:
             raise _NotUnderstoodError(f"has quant_method {shown(method)}; known: {', '.join(METHODS)}")
         scheme = METHODS[method](settings)
+        if config.get("expert_dtype") == "fp4":  # DeepSeek-V4's routed experts beside fp8
+            experts = _floats(4, 16 if settings.get("moe_quant_algo") == "NVFP4" else 32)
+            groups = ((experts, _Patterns(["experts"])), *scheme.groups)
+            scheme = replace(scheme, groups=groups, text=f"{scheme.text}, experts {experts.text}")
         listed = [name for key in LISTS for name in _names(settings, key)]
         dynamic = settings.get("dynamic")  # GPTQModel's exceptions: "-:" and a regular expression
         if isinstance(dynamic, Mapping):
