@@ -76,7 +76,7 @@ class Judge(Silicon):
 
     @cached_property
     def _gemm(self) -> tuple[LogGrid, str]:
-        system, engine, version = self._tables
+        system, engine, version = self.tables
         narrow = self.weight_bytes_per_param < 1.5 and "fp8" in gemm_types(system, engine, version)
         kind = "fp8" if narrow else "bfloat16"
         return gemm_grid(system, engine, version, kind), kind

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from model_configs import CONFIGS
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
-from moescale.latency import silicon
+from moescale.latency import attention
 from moescale.latency.kernels.tables import find_system
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
@@ -225,7 +225,7 @@ def test_gates_take_kernels_of_their_own(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert seconds(model) - seconds(replace(model, attention_gate=0.0)) >= 12 * least_s
     whole = seconds(model)
-    monkeypatch.setattr(silicon, "GATED_NORMS", ())
+    monkeypatch.setattr(attention, "GATED_NORMS", ())
     assert whole - seconds(model) == pytest.approx(36 * least_s, rel=0.01)  # 4 tokens move 24 KB on each GPU
 
 
