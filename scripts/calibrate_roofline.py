@@ -27,7 +27,8 @@ from moescale.latency.kernels.gemm import gemm_grid, gemm_types
 from moescale.latency.kernels.latent import latent_types
 from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.tables import System, default_version, find_system
-from moescale.latency.roofline import Roofline, RooflineConstants
+from moescale.latency.roofline import Roofline
+from moescale.latency.roofline_constants import RooflineConstants
 from moescale.latency.silicon import ENGINE, Silicon
 from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.family import architecture, find_family

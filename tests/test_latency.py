@@ -18,7 +18,8 @@ from moescale import catalogue
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu, gpus
 from moescale.latency import MOE_EXECUTION, LatencySource, with_moe_execution
-from moescale.latency.roofline import ARITHMETIC, MEMORY, Roofline, RooflineConstants, constants_of, measured_constants
+from moescale.latency.roofline import Roofline
+from moescale.latency.roofline_constants import ARITHMETIC, MEMORY, RooflineConstants, constants_of, measured_constants
 from moescale.latency.silicon import Silicon, host_s
 from moescale.latency.table import COLUMNS, LatencyTable, read_latency_table
 from moescale.models.architecture import NUMERIC_FIELDS, Architecture

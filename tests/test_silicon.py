@@ -36,7 +36,8 @@ from moescale.latency.kernels.tables import (
     systems,
     versions,
 )
-from moescale.latency.roofline import Roofline, RooflineConstants
+from moescale.latency.roofline import Roofline
+from moescale.latency.roofline_constants import RooflineConstants
 from moescale.latency.silicon import LOAD, Silicon, host_s
 from moescale.models.architecture import Architecture, Quantised
 from moescale.models.family import architecture, find_family
