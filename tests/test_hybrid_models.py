@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from model_configs import CONFIGS
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
-from moescale.latency import attention
+from moescale.latency import Pass, attention
+from moescale.latency.card import Asked, Card
 from moescale.latency.kernels.tables import find_system
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
@@ -24,7 +25,7 @@ from moescale.models.architecture import Architecture, validate
 from moescale.models.flops import decode_flops_per_token
 from moescale.models.hf_config import from_config, read_config
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
-from moescale.models.operations import Product, operations
+from moescale.models.operations import Operation, Product, operations
 from moescale.models.parameters import count_parameters, weight_bytes, weight_bytes_per_gpu
 from random_models import real_models
 
@@ -212,6 +213,26 @@ def test_the_two_scalars_of_a_delta_nets_heads_are_a_product_of_their_own(gpus: 
     states = [op for op in products if op.part == "states"]
     assert [op.times for op in states] == [36] * 3
     assert states[1].n == 2.0 * max(32 / gpus, 1.0)
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "a100-sxm-80gb"])
+def test_products_of_linear_layers_are_priced_once(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where kernels of their states were not measured, and the roofline answers for those."""
+    asked: list[Operation] = []
+    by_kernels, by_roofline = Card.products_s, Roofline.operation_s
+
+    def products_s(card: Card, products: list[Asked], *others: Any) -> Any:
+        asked.extend(op for op, _ in products)
+        return by_kernels(card, products, *others)
+
+    def operation_s(source: Roofline, op: Operation, a: Pass) -> Any:
+        asked.append(op)
+        return by_roofline(source, op, a)
+
+    monkeypatch.setattr(Card, "products_s", products_s)
+    monkeypatch.setattr(Roofline, "operation_s", operation_s)
+    Silicon(find_gpu(gpu)).decode_s(from_config(QWEN3_NEXT), 1.0, 1.0, 1000.0)
+    assert sum(isinstance(op, Product) and op.part == "states" for op in asked) == 3
 
 
 @pytest.mark.system

@@ -93,7 +93,6 @@ def attention_s(card: Card, op: Attention, model: Architecture, module: tuple[st
 
 
 def _grouped_s(card: Card, a: _Attention, op: Attention) -> Real:
-    """Seconds of ordinary attention in all layers."""
     full_s, local = _attention_layer_s(card, a, op), np.asarray(op.window_layers, dtype=np.float64)
     if not np.any(local > 0):
         return op.layers * full_s
@@ -226,7 +225,6 @@ def _sparse_s(card: Card, a: _Attention, model: Architecture, module: tuple[str,
 
 
 def _attention_bytes(card: Card, model: Architecture) -> float:
-    """Bytes of an average weight of attention."""
     share = model.quantised.attention
     return share * card.weight_bytes + (1.0 - share) * max(card.weight_bytes, 2.0)
 

@@ -100,5 +100,4 @@ def _looped_experts_s(card: Card, model: Architecture, gpus: FloatArray, tokens:
 
 
 def _expert_model_width(a: Architecture) -> Real:
-    """What routed experts read and write."""
     return np.where(np.asarray(a.d_expert_model) > 0, a.d_expert_model, a.d_model)

@@ -30,7 +30,6 @@ def messages_s(card: Card, model: Architecture, whole: Pass, rank: Pass) -> Floa
 
 
 def _all_reduces_s(card: Card, model: Architecture, gpus: FloatArray, tokens: Real, times: Real) -> FloatArray:
-    """So many all-reduces of the tokens' activations over so many GPUs."""
     if not np.any(gpus > 1):
         return np.zeros(np.shape(gpus))
     grid, slower = card.links

@@ -160,7 +160,6 @@ class Roofline(PassSource):
 
     @functools.cached_property
     def _peak(self) -> float:
-        """FLOPs a second of products of weights in their own format."""
         fp8 = multiplies_fp8(self.gpu, self.weight_bytes_per_param) and self.gpu.fp8_flops_per_s
         fp4 = multiplies_fp4(self.gpu, self.weights) and self.gpu.fp4_flops_per_s
         return fp4 or fp8 or self.gpu.bf16_flops_per_s

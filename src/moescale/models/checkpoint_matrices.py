@@ -18,7 +18,6 @@ PREFIXES = ("model.", "language_model.model.", "model.language_model.", "backbon
 
 
 def _linear_matrices(a: Architecture) -> dict[str, float]:
-    """Names and parameters of the matrices of one linear layer."""
     state = next(op for op in operations(a) if isinstance(op, State))
     k, v, heads = float(state.keys), float(state.values), float(state.heads)
     d, rank = float(a.d_model), float(a.linear_rank)

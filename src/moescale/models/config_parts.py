@@ -119,7 +119,6 @@ def sparse_layers(settings: Settings) -> int:
 
 
 def _experts(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
-    """As a row's `experts` says."""
     n_layers = settings.integer("num_hidden_layers")
     n_moe_layers = sparse_layers(settings) if row["layers"] == "sparse_step" else n_layers
     if row["layers"] == "first":
@@ -144,7 +143,6 @@ def _experts(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _linear(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
-    """As a row's `linear` says; their sizes are fields."""
     n_layers = settings.integer("num_hidden_layers")
     kinds = settings.kinds("layer_types", n_layers, LINEAR)
     step = settings.integer("full_attention_interval", default=row["every"])

@@ -194,7 +194,6 @@ class _Shapes(NamedTuple):
 
 
 def _whole_shapes(family: ModelFamily, n_params: float, gpus: int, *, at_most: bool) -> _Shapes:
-    """The shapes near a size."""
     head, every = int(family.head_dim), family.moe_every
     d, ratio = float(width(family, n_params)), family.attention_ratio
     ideal_heads, ideal_layers = ratio * d / head, d / family.d_model_per_layer
