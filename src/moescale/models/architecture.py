@@ -15,6 +15,11 @@ LINEAR_KINDS = ("gated-delta", "kda", "mamba2", "mamba")
 Mamba-2 (arXiv 2405.21060) and Mamba (arXiv 2312.00752)."""
 
 
+# Quantised checkpoints keep tables, norms, routers and biases in bf16: DeepSeek-V3's fp8 (README_WEIGHTS.md of its
+# repository), int4 by compressed-tensors and GPTQ, and gpt-oss's mxfp4, which leaves attention in bf16 as well.
+UNQUANTISED_BYTES = 2.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantised:
     """Shares of the matrices of each part that a quantised checkpoint holds in its format; the others keep 16 bits.

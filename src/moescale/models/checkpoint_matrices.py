@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from moescale.models.architecture import Architecture
-from moescale.models.config_parts import ROWS
+from moescale.models.config_parts import type_rows
 from moescale.models.irregular_types import nemotron_blocks
 from moescale.models.operations import State, operations
 from moescale.models.settings import Settings
@@ -41,7 +41,7 @@ def layer_matrices(a: Architecture, model_type: str, layer: Layer) -> Iterator[t
     rank, query_rank, rope = (float(n) for n in (a.kv_lora_rank, a.q_lora_rank, a.qk_rope_head_dim))
     value = float(a.v_head_dim) or qk
     # Where transformers keeps the parts of this model type, if not in the usual places.
-    places = ROWS.get(model_type, {}).get("names", {})
+    places = type_rows().get(model_type, {}).get("names", {})
     linear, attention = places.get("linear", "linear_attn"), places.get("attention", "self_attn")
     if layer.mixer == "linear":
         for name, params in _linear_matrices(a).items():
@@ -118,7 +118,7 @@ def _expert_layers(config: Mapping[str, Any], model_type: str, n_moe_layers: flo
         if isinstance(config.get(key), list) and config[key]:
             listed = cast("list[Any]", config[key])
             return lambda i: listed[i] in ("sparse", 1)
-    rule = ROWS[model_type].get("experts", {})
+    rule = type_rows()[model_type].get("experts", {})
     if rule.get("layers") == "first":
         stated = config.get("first_k_dense_replace")
         first = int(stated if stated is not None else rule.get("first", 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, cast
 
 from moescale import catalogue
@@ -196,13 +197,17 @@ def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return {**base, **own, **both}
 
 
-def _read_rows() -> dict[str, dict[str, Any]]:
+@cache
+def type_table() -> dict[str, Any]:
+    """The content of catalogue/model_types.toml."""
+    return catalogue.read("model_types.toml")
+
+
+@cache
+def type_rows() -> dict[str, dict[str, Any]]:
+    """Its rows by model type, each with what it takes from the one that it is `like`."""
     rows: dict[str, dict[str, Any]] = {}
-    for name, row in CATALOGUE["type"].items():
+    for name, row in type_table()["type"].items():
         base = {} if "like" not in row else {k: v for k, v in rows[row["like"]].items() if k != "classes"}
         rows[name] = _merged(base, row)
     return rows
-
-
-CATALOGUE = catalogue.read("model_types.toml")
-ROWS = _read_rows()  # by model_type

@@ -13,7 +13,7 @@ from typing import Any, cast
 from moescale.errors import InputError, unknown_name
 from moescale.io.files import read_bytes
 from moescale.models.architecture import Architecture, validate
-from moescale.models.config_parts import CATALOGUE, ROWS, common
+from moescale.models.config_parts import common, type_rows, type_table
 from moescale.models.model_types import MODEL_TYPES, remarks
 from moescale.models.quantisation import CheckpointWeights, read_weights
 from moescale.models.settings import Settings, shown
@@ -95,16 +95,16 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
     # compressed-tensors called it compression_config before 2025.
     own = (config.get(key) for key in ("quantization_config", "compression_config"))
     quantisation = next((stated for stated in own if stated is not None), quantisation)
-    if model_type in CATALOGUE["no_term"]:
-        what = f"model_type {model_type}: no term for {CATALOGUE['no_term'][model_type]}"
+    if model_type in type_table()["no_term"]:
+        what = f"model_type {model_type}: no term for {type_table()['no_term'][model_type]}"
         raise InputError(what, where=where, next_step="give --n-params and --experts, or a near relative's config")
     if model_type not in MODEL_TYPES and isinstance(text, Mapping):
         inside, text = f"{where}, text_config", cast("Mapping[str, Any]", text)
-        text = CATALOGUE["nested"].get(model_type, {}) | dict(text)
+        text = type_table()["nested"].get(model_type, {}) | dict(text)
         # Configs of models that also see say once for the whole whether tables are tied; some leave the type to the class.
         beside = {
             "tie_word_embeddings": config.get("tie_word_embeddings"),
-            "model_type": CATALOGUE["text_type"].get(model_type),
+            "model_type": type_table()["text_type"].get(model_type),
         }
         text = {key: value for key, value in beside.items() if value is not None and key not in text} | dict(text)
         if text.get("model_type") in list(MODEL_TYPES):  # a list compares: the value may be anything that JSON holds
@@ -116,7 +116,7 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
         raise unknown_name("model_type", model_type[:60], MODEL_TYPES, where=where, otherwise=other)
     settings = Settings(config, where)
     name = config.get("_name_or_path")
-    no_width = bool(ROWS.get(model_type, {}).get("no_ffn_width"))
+    no_width = bool(type_rows().get(model_type, {}).get("no_ffn_width"))
     optional = {"ffn_optional": no_width, "layers_optional": model_type == "nemotron_h"}
     shared = _dbrx_common(settings) if model_type == "dbrx" else common(settings, **optional)
     parts = shared | MODEL_TYPES[model_type](settings)

@@ -8,7 +8,6 @@ from typing import Any, cast
 from moescale.models.config_parts import (
     FFNS,
     LINEAR,
-    ROWS,
     SLIDING,
     attention_bias,
     experts_of,
@@ -16,6 +15,7 @@ from moescale.models.config_parts import (
     latent_attention,
     read_row,
     state_bytes,
+    type_rows,
     windows_of,
 )
 from moescale.models.settings import Settings
@@ -107,7 +107,7 @@ def _glm_moe_dsa(settings: Settings) -> dict[str, Any]:
     every = settings.integer("index_topk_freq", default=1)
     offset = settings.integer("index_skip_topk_offset", default=2, least=0)
     n_full = sum(max(layer - offset + 1, 0) % every == 0 for layer in range(n_layers))
-    return read_row(settings, ROWS["glm_moe_dsa"]) | {"n_index_layers": kinds.count("full") if kinds else n_full}
+    return read_row(settings, type_rows()["glm_moe_dsa"]) | {"n_index_layers": kinds.count("full") if kinds else n_full}
 
 
 def _deepseek_v4(settings: Settings) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _deepseek_v4(settings: Settings) -> dict[str, Any]:
     own |= {"n_sparse_layers": n_compressed, "n_index_layers": n_compressed}
     experts = experts_of(settings, "moe_intermediate_size", n_layers, number_keys=("n_routed_experts",))
     shared = {"d_shared_expert": settings.integer("n_shared_experts", default=1, least=0) * experts["d_expert"]}
-    return read_row(settings, ROWS["deepseek_v4"]) | own | experts | shared
+    return read_row(settings, type_rows()["deepseek_v4"]) | own | experts | shared
 
 
 def _minimax_m3(settings: Settings) -> dict[str, Any]:
@@ -331,7 +331,7 @@ def _gemma4(settings: Settings) -> dict[str, Any]:
     for key in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
         if settings.integer(key, default=256 if key.startswith("hidden") else 0, least=0):
             raise settings.bad(key, "0: embeddings a layer and shared caches (Gemma 4 E2B, E4B) have no term here")
-    parts = read_row(settings, ROWS["gemma4_text"])
+    parts = read_row(settings, type_rows()["gemma4_text"])
     local = {"window_head_dim": parts["head_dim"], "window_n_kv_heads": parts["n_kv_heads"]}
     if parts.get("n_window_layers"):
         cached = settings.integer("num_global_key_value_heads", default=parts["n_kv_heads"])
@@ -368,7 +368,7 @@ def _mimo_v2_flash(settings: Settings) -> dict[str, Any]:
 def _step3p7(settings: Settings) -> dict[str, Any]:
     other = settings.inner("attention_other_setting").integer("num_attention_heads", default=0, least=0)
     heads = settings.integer("num_sliding_attention_heads", default=other, least=0)
-    return read_row(settings, ROWS["step3p7"]) | {"window_n_heads": heads}
+    return read_row(settings, type_rows()["step3p7"]) | {"window_n_heads": heads}
 
 
 IRREGULAR_TYPES: dict[str, Callable[[Settings], dict[str, Any]]] = {

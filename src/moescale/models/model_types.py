@@ -7,12 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from moescale.models.config_parts import ROWS, read_row
+from moescale.models.config_parts import read_row, type_rows
 from moescale.models.irregular_types import IRREGULAR_TYPES
 from moescale.models.settings import Settings, shown
 
 MODEL_TYPES: dict[str, Callable[[Settings], dict[str, Any]]] = {
-    name: IRREGULAR_TYPES.get(name) or partial(read_row, row=row) for name, row in ROWS.items()
+    name: IRREGULAR_TYPES.get(name) or partial(read_row, row=row) for name, row in type_rows().items()
 }
 # Keys of experts, sparse, latent and linear attention, and state spaces: what would make another model of a known type.
 _OTHER_MODEL = re.compile(
@@ -40,7 +40,7 @@ def remarks(settings: Settings, model_type: str) -> tuple[str, ...]:
         )
     names = settings.config.get("architectures")
     stated = cast("list[Any]", names)[0] if isinstance(names, list) and names else None
-    prefixes = ROWS[model_type].get("classes", ["".join(part.capitalize() for part in model_type.split("_"))])
+    prefixes = type_rows()[model_type].get("classes", ["".join(part.capitalize() for part in model_type.split("_"))])
     if isinstance(stated, str) and not re.match(rf"({'|'.join(prefixes)})(For|Model|Text|$)", stated):
         found.append(
             f"{settings.where}: architectures says {shown(stated)}, which is not model_type {model_type}; the model is "

@@ -11,9 +11,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from moescale.models.architecture import Architecture, Quantised, shape_of
+from moescale.models.architecture import UNQUANTISED_BYTES, Architecture, Quantised, shape_of
 from moescale.models.operations import Product, Vectors, operations
-from moescale.models.quantisation import UNQUANTISED_BYTES
 from moescale.models.stages import fullest_stage
 from moescale.typing import FloatArray, Real
 

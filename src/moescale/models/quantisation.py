@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from moescale.models.architecture import Architecture, Quantised
+from moescale.models.architecture import UNQUANTISED_BYTES, Architecture, Quantised
 from moescale.models.checkpoint_matrices import PREFIXES, Layer, layer_matrices, layers_of
 from moescale.models.quantisation_methods import (
     METHODS,
@@ -26,9 +26,6 @@ from moescale.models.quantisation_methods import (
 )
 from moescale.models.settings import shown
 
-# Quantised checkpoints keep tables, norms, routers and biases in bf16: DeepSeek-V3's fp8 (README_WEIGHTS.md of its
-# repository), int4 by compressed-tensors and GPTQ, and gpt-oss's mxfp4, which leaves attention in bf16 as well.
-UNQUANTISED_BYTES = 2.0
 LISTS = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
 
 
