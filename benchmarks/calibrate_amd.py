@@ -32,7 +32,8 @@ from pathlib import Path
 import numpy as np
 
 from moescale.hardware.gpus import find_gpu
-from moescale.latency.roofline import MEMORY, Roofline, constants_of, measured_constants
+from moescale.latency.roofline import Roofline
+from moescale.latency.roofline_constants import MEMORY, constants_of, measured_constants
 from moescale.models.published import find_shape
 
 NOMINAL, GPUS = 0.9, 8.0

@@ -22,14 +22,15 @@ import numpy.typing as npt
 from moescale import catalogue
 from moescale.hardware.gpus import Gpu, gpus
 from moescale.io.files import write_atomically
-from moescale.latency import NUMERIC_FIELDS, LatencySource
+from moescale.latency import LatencySource
 from moescale.latency.kernels.gemm import gemm_grid, gemm_types
 from moescale.latency.kernels.latent import latent_types
 from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.tables import System, default_version, find_system
-from moescale.latency.roofline import Roofline, RooflineConstants
+from moescale.latency.roofline import Roofline
+from moescale.latency.roofline_constants import RooflineConstants
 from moescale.latency.silicon import ENGINE, Silicon
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.family import architecture, find_family
 from moescale.models.kv_cache import kv_bytes_per_request
 from moescale.models.parameters import weight_bytes_per_gpu
@@ -76,7 +77,7 @@ class Judge(Silicon):
 
     @cached_property
     def _gemm(self) -> tuple[LogGrid, str]:
-        system, engine, version = self._tables
+        system, engine, version = self.tables
         narrow = self.weight_bytes_per_param < 1.5 and "fp8" in gemm_types(system, engine, version)
         kind = "fp8" if narrow else "bfloat16"
         return gemm_grid(system, engine, version, kind), kind

@@ -37,7 +37,8 @@ from calibrate_roofline import (
 from moescale.hardware.gpus import Gpu
 from moescale.latency import LatencySource
 from moescale.latency.kernels.tables import default_version
-from moescale.latency.roofline import Roofline, RooflineConstants, constants_of
+from moescale.latency.roofline import Roofline
+from moescale.latency.roofline_constants import RooflineConstants, constants_of
 from moescale.latency.silicon import ENGINE, Silicon, host_s
 from moescale.models.family import architecture
 from moescale.serving.deployment import Deployment, with_traffic

@@ -22,7 +22,8 @@ import numpy as np
 
 from moescale.hardware.gpus import Gpu, find_gpu, measured_reserve_bytes
 from moescale.latency import LatencySource
-from moescale.latency.roofline import Roofline, constants_of
+from moescale.latency.roofline import Roofline
+from moescale.latency.roofline_constants import constants_of
 from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture
 from moescale.models.published import shapes

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from left_out_kernels import leave_largest_out, leave_one_shape_out
 from moescale.hardware.gpus import Gpu, find_gpu, gpus
-from moescale.latency.kernels.attention import attention_kinds, leave_largest_out
-from moescale.latency.kernels.moe import leave_one_shape_out, moe_types
+from moescale.latency.kernels.attention import attention_kinds
+from moescale.latency.kernels.moe import moe_types
 from moescale.latency.kernels.tables import default_version, engines, find_system, systems
 from moescale.latency.silicon import LOAD, Silicon
 from moescale.models.hf_config import from_config

@@ -19,8 +19,8 @@ def family_models(draw: st.DrawFn) -> Architecture:
 
 @st.composite
 def real_models(draw: st.DrawFn) -> Architecture:
-    """Shapes as published models have them: grouped queries, windows (with heads of their own), latent and sparse attention,
-    linear layers, shared experts, experts that work in a narrow width, first dense layers.
+    """Shapes as published models have them: grouped queries, windows (with heads of their own), latent, sparse and compressed
+    attention, linear layers, shared experts, experts that work in a narrow width, first dense layers.
     """
     layers, heads = draw(st.integers(2, 96)), draw(st.sampled_from([8, 16, 40, 64, 128]))
     experts = draw(st.sampled_from([1, 8, 60, 128, 256]))
@@ -42,7 +42,7 @@ def real_models(draw: st.DrawFn) -> Architecture:
             "d_shared_expert": draw(st.sampled_from([0, 2048])),
         }
         shape["d_expert_model"] = draw(st.sampled_from([0, 256]))
-    kind = draw(st.sampled_from(["full", "window", "heads", "latent", "sparse", "linear"]))
+    kind = draw(st.sampled_from(["full", "window", "heads", "latent", "sparse", "linear", "compressed"]))
     if kind in ("window", "heads"):
         shape |= {"n_window_layers": draw(st.integers(1, layers)), "window_tokens": draw(st.sampled_from([128, 4096]))}
     if kind == "heads":
@@ -59,6 +59,13 @@ def real_models(draw: st.DrawFn) -> Architecture:
         shape |= {"index_topk": draw(st.sampled_from([64, 2048])), "index_n_heads": 64, "index_head_dim": 128}
         shape["n_sparse_layers"] = draw(st.integers(1, layers))
         shape["n_index_layers"] = draw(st.integers(1, shape["n_sparse_layers"]))
+    if kind == "compressed":
+        compressed = draw(st.integers(1, layers))
+        shape |= {"n_compressed_layers": compressed, "n_heavy_layers": draw(st.integers(0, layers - compressed))}
+        shape |= {"n_sparse_layers": compressed, "n_index_layers": compressed, "index_topk": 512, "index_n_heads": 64}
+        shape |= {"n_window_layers": layers, "window_tokens": 128, "compressed_tokens": 4, "heavy_tokens": 128}
+        shape |= {"output_groups": 8, "output_rank": 1024, "q_lora_rank": 1024, "index_head_dim": 128, "n_kv_heads": 1}
+        shape |= {"residual_streams": draw(st.sampled_from([0, 4]))}
     return Architecture(**shape)
 
 

@@ -17,7 +17,8 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import find_gpu, gpus, measured_reserve_bytes
 from moescale.hardware.precisions import find_precision
 from moescale.latency import common_shape
-from moescale.latency.roofline import Roofline, RooflineConstants
+from moescale.latency.roofline import Roofline
+from moescale.latency.roofline_constants import RooflineConstants
 from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture

@@ -13,211 +13,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model_configs import CONFIGS
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
-from moescale.latency import silicon
+from moescale.latency import Pass, attention
+from moescale.latency.card import Asked, Card
 from moescale.latency.kernels.tables import find_system
-from moescale.latency.mixed import mixer_products
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture, validate
 from moescale.models.flops import decode_flops_per_token
 from moescale.models.hf_config import from_config, read_config
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
-from moescale.models.mixers import linear_products
+from moescale.models.operations import Operation, Product, operations
 from moescale.models.parameters import count_parameters, weight_bytes, weight_bytes_per_gpu
 from random_models import real_models
 
 H100, H200 = find_gpu("h100-sxm"), find_gpu("h200-sxm")
-# The published configs, without the keys that say nothing of the shape.
-QWEN3_NEXT: dict[str, Any] = {
-    "model_type": "qwen3_next",
-    "hidden_size": 2048,
-    "intermediate_size": 5120,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 2,
-    "head_dim": 256,
-    "full_attention_interval": 4,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_value_head_dim": 128,
-    "moe_intermediate_size": 512,
-    "num_experts": 512,
-    "num_experts_per_tok": 10,
-    "shared_expert_intermediate_size": 512,
-    "vocab_size": 151936,
-}
-DEEPSEEK_V32: dict[str, Any] = {
-    "model_type": "deepseek_v32",
-    "hidden_size": 7168,
-    "intermediate_size": 18432,
-    "moe_intermediate_size": 2048,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 128,
-    "num_key_value_heads": 128,
-    "n_routed_experts": 256,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 8,
-    "first_k_dense_replace": 3,
-    "kv_lora_rank": 512,
-    "q_lora_rank": 1536,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "index_head_dim": 128,
-    "index_n_heads": 64,
-    "index_topk": 2048,
-    "vocab_size": 129280,
-}
-GLM_5: dict[str, Any] = DEEPSEEK_V32 | {
-    "model_type": "glm_moe_dsa",
-    "hidden_size": 6144,
-    "intermediate_size": 12288,
-    "num_hidden_layers": 78,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 64,
-    "q_lora_rank": 2048,
-    "qk_nope_head_dim": 192,
-    "v_head_dim": 256,
-    "index_n_heads": 32,
-    "vocab_size": 154880,
-}
-MINIMAX_M2: dict[str, Any] = {
-    "model_type": "minimax_m2",
-    "hidden_size": 3072,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 62,
-    "num_attention_heads": 48,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "num_local_experts": 256,
-    "num_experts_per_tok": 8,
-    "vocab_size": 200064,
-}
-NEMOTRON_H_56B: dict[str, Any] = {
-    "model_type": "nemotron_h",
-    "hidden_size": 8192,
-    "intermediate_size": 32768,
-    "hybrid_override_pattern": "M-M-M-M*-" + "M-M-M-M-M*-" * 9 + "M-M-M-M-M-",
-    "num_hidden_layers": 118,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "attention_head_dim": 128,
-    "mamba_num_heads": 256,
-    "mamba_head_dim": 64,
-    "n_groups": 8,
-    "ssm_state_size": 256,
-    "conv_kernel": 4,
-    "vocab_size": 131072,
-}
-NEMOTRON_3_NANO: dict[str, Any] = NEMOTRON_H_56B | {
-    "hidden_size": 2688,
-    "intermediate_size": 1856,
-    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
-    "num_hidden_layers": 52,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 2,
-    "mamba_num_heads": 64,
-    "ssm_state_size": 128,
-    "n_routed_experts": 128,
-    "num_experts_per_tok": 6,
-    "moe_intermediate_size": 1856,
-    "moe_shared_expert_intermediate_size": 3712,
-}
-JAMBA: dict[str, Any] = {
-    "model_type": "jamba",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "num_experts": 16,
-    "num_experts_per_tok": 2,
-    "vocab_size": 65536,
-}
-GEMMA_4_26B: dict[str, Any] = {
-    "model_type": "gemma4_text",
-    "hidden_size": 2816,
-    "intermediate_size": 2112,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 256,
-    "global_head_dim": 512,
-    "num_global_key_value_heads": 2,
-    "attention_k_eq_v": True,
-    "hidden_size_per_layer_input": 0,
-    "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5,
-    "sliding_window": 1024,
-    "enable_moe_block": True,
-    "num_experts": 128,
-    "top_k_experts": 8,
-    "moe_intermediate_size": 704,
-    "vocab_size": 262144,
-}
-DBRX: dict[str, Any] = {
-    "model_type": "dbrx",
-    "d_model": 6144,
-    "n_layers": 40,
-    "n_heads": 48,
-    "vocab_size": 100352,
-    "attn_config": {"kv_n_heads": 8},
-    "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
-}
-KIMI_LINEAR: dict[str, Any] = DEEPSEEK_V32 | {
-    "model_type": "kimi_linear",
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "moe_intermediate_size": 1024,
-    "num_hidden_layers": 27,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "q_lora_rank": None,
-    "n_routed_experts": None,
-    "num_experts": 256,
-    "num_experts_per_token": 8,
-    "num_experts_per_tok": None,
-    "first_k_dense_replace": 1,
-    "linear_attn_config": {
-        "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
-        "kda_layers": [i for i in range(1, 28) if i not in (4, 8, 12, 16, 20, 24, 27)],
-        "head_dim": 128,
-        "num_heads": 32,
-        "short_conv_kernel_size": 4,
-    },
-    "vocab_size": 163840,
-}
-for unread in ("index_head_dim", "index_n_heads", "index_topk"):
-    del KIMI_LINEAR[unread]
-
-
-@pytest.mark.parametrize(
-    ("config", "total_billions", "active_billions"),
-    [
-        (QWEN3_NEXT, "80", "3"),  # Qwen's model card, 2025-09: 80B in total and 3B activated
-        (GLM_5, "744", "40"),  # Z.ai's model card, 2026-02; 40B leave the tables and indexers out
-        (MINIMAX_M2, "229", "10"),  # MiniMax's card, 2025-10, and the count of its files; 10B leave the tables out
-        (NEMOTRON_H_56B, "56", "56"),  # arXiv 2504.03624
-        (NEMOTRON_3_NANO, "31.6", "3.6"),  # arXiv 2512.20848: 31.6B, 3.2B a token, 3.6B with the embeddings
-        (JAMBA, "52", "12"),  # arXiv 2403.19887: 52B available, 12B active
-        (GEMMA_4_26B, "25.2", "3.8"),  # Google's model card, 2026-04, of the model without its vision tower
-        (DBRX, "132", "36"),  # Databricks, 2024-03
-        (KIMI_LINEAR, "49", "3"),  # 48B in arXiv 2510.26692; its files hold 49.1B
-    ],
-    ids=["qwen3-next", "glm-5", "minimax-m2", "nemotron-h", "nemotron-3", "jamba", "gemma-4", "dbrx", "kimi-linear"],
-)
-def test_published_counts(config: dict[str, Any], total_billions: str, active_billions: str) -> None:
-    counted = count_parameters(validate(from_config(config)))
-    digits = len(total_billions.partition(".")[2])
-    assert round(float(counted.total) / 1e9, digits) == float(total_billions)
-    # Publications count the input embedding, both tables, or neither.
-    tables = float(counted.embedding)
-    active = [float(counted.active) - left_out for left_out in (0.0, tables / 2, tables)]
-    half_a_digit = 0.5 * 10.0 ** -len(active_billions.partition(".")[2])
-    assert min(abs(number / 1e9 - float(active_billions)) for number in active) <= half_a_digit * 1.4
+QWEN3_NEXT = CONFIGS["QWEN3_NEXT"]
+DEEPSEEK_V4_FLASH = CONFIGS["DEEPSEEK_V4_FLASH"]
+DEEPSEEK_V4_PRO = CONFIGS["DEEPSEEK_V4_PRO"]
+DEEPSEEK_V32 = CONFIGS["DEEPSEEK_V32"]
+GLM_5 = CONFIGS["GLM_5"]
+MINIMAX_M2 = CONFIGS["MINIMAX_M2"]
+NEMOTRON_H_56B = CONFIGS["NEMOTRON_H_56B"]
+NEMOTRON_3_NANO = CONFIGS["NEMOTRON_3_NANO"]
+JAMBA = CONFIGS["JAMBA"]
+GEMMA_4_26B = CONFIGS["GEMMA_4_26B"]
+DBRX = CONFIGS["DBRX"]
+KIMI_LINEAR = CONFIGS["KIMI_LINEAR"]
 
 
 def test_a_linear_layer_holds_a_state_and_no_cache() -> None:
@@ -266,10 +90,50 @@ def test_full_attention_of_gemma_4_has_wider_and_fewer_heads() -> None:
     assert float(kv_bytes_per_request(model, 10_000.0)) == 10_000 * full + 1024 * local
 
 
+# Compressed attention. GiB of cache at 2^20 tokens with the indexers' keys in bf16, as the rest: vllm.ai/blog/deepseek-v4 and the
+# sum that it explains (24 April 2026).
+
+
+@pytest.mark.parametrize(("config", "gib"), [(DEEPSEEK_V4_FLASH, 6.72), (DEEPSEEK_V4_PRO, 9.62)])
+def test_compressed_attention_has_the_published_cache(config: dict[str, Any], gib: float) -> None:
+    model = from_config(config)
+    assert kv_bytes_per_request(model, 2.0**20) == kv_bytes_per_request(model, 2.0**20, tensor_parallel=8)
+    wider = float(model.n_compressed_layers) * 2**20 / 4 * (2 * 128 - 132)  # keys of 8 bits and a scale
+    window = float(model.n_layers) * 128 * 512 * 2
+    assert (float(kv_bytes_per_request(model, 2.0**20)) + wider - window) / 2**30 == pytest.approx(gib, abs=0.005)
+
+
+def test_compressed_attention_takes_27_percent_of_the_flops_of_v32_at_a_million_tokens() -> None:
+    """As the technical report says of DeepSeek-V4-Pro (section 1), in arithmetic of equal precision."""
+    new, old = (float(decode_flops_per_token(from_config(c), 1e6)) for c in (DEEPSEEK_V4_PRO, DEEPSEEK_V32))
+    assert new / old == pytest.approx(0.27, abs=0.01)
+
+
+def test_the_entries_of_a_compressed_cache_are_fewer_and_no_more_than_the_chosen_ones_are_met() -> None:
+    model = from_config(DEEPSEEK_V4_FLASH)
+    far, further = (decode_flops_per_token(model, n) for n in (1e5, 1e5 + 128))
+    # Heavily compressed layers meet one entry more, indexers 32, and nobody else any.
+    assert further - far == pytest.approx(20 * 4 * 64 * 512 + 21 * 2 * 64 * 128 * 32, rel=1e-6)
+    assert np.all(np.isfinite(Roofline(H200).decode_s(model, 8.0, np.array([1.0, 64.0]), 1e5)))
+
+
+def test_routed_experts_in_fp4_beside_fp8_are_read() -> None:
+    """DeepSeek-V4-Flash has 0.53 bytes a weight of its experts and one of the rest."""
+    blocks = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    checkpoint = read_config(DEEPSEEK_V4_FLASH | {"expert_dtype": "fp4", "quantization_config": blocks})
+    model, counted = checkpoint.architecture, count_parameters(checkpoint.architecture)
+    assert checkpoint.weights.format == "mxfp4"
+    assert model.quantised.experts == 1.0
+    held = float(weight_bytes(model, checkpoint.weights.bytes_per_param))
+    others = counted.total - counted.experts - counted.embedding
+    assert held == pytest.approx(0.53125 * counted.experts + 1.0002 * others + 2 * counted.embedding, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        ({"model_type": "deepseek_v4"}, "compress_ratios"),
+        (DEEPSEEK_V4_FLASH | {"compress_ratios": [4, 128]}, "compress_ratios"),
+        (DEEPSEEK_V4_FLASH | {"compress_ratios": [8] * 44}, "compress_ratios"),
         ({"model_type": "nemotron-nas"}, "block_configs"),
         ({"model_type": "kimi_k3", "text_config": {"model_type": "kimi_linear"}}, "residual attention"),
         (KIMI_LINEAR | {"routed_expert_hidden_size": 512}, "routed_expert_hidden_size"),
@@ -343,14 +207,32 @@ def test_linear_layers_do_not_slow_down_as_the_context_grows() -> None:
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 64])
-def test_the_products_of_a_linear_layer_have_its_weights(gpus: int) -> None:
-    """A gated delta net's are three: the third has the two scalars a head, which stay whole where heads are split no more."""
-    model = from_config(QWEN3_NEXT)
-    products = mixer_products(model, gpus)
-    assert len(products) == 3
-    weights = sum(float(times) * float(n) * float(k) for times, n, k in products)
-    assert weights == 36 * sum(float(n) * float(k) for k, n in linear_products(model, gpus))
-    assert products[1][1] == 2.0 * max(32 / gpus, 1.0)
+def test_the_two_scalars_of_a_delta_nets_heads_are_a_product_of_their_own(gpus: int) -> None:
+    """It stays whole where heads are split no more."""
+    products = [op for op in operations(from_config(QWEN3_NEXT), gpus) if isinstance(op, Product)]
+    states = [op for op in products if op.part == "states"]
+    assert [op.times for op in states] == [36] * 3
+    assert states[1].n == 2.0 * max(32 / gpus, 1.0)
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "a100-sxm-80gb"])
+def test_products_of_linear_layers_are_priced_once(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where kernels of their states were not measured, and the roofline answers for those."""
+    asked: list[Operation] = []
+    by_kernels, by_roofline = Card.products_s, Roofline.operation_s
+
+    def products_s(card: Card, products: list[Asked], *others: Any) -> Any:
+        asked.extend(op for op, _ in products)
+        return by_kernels(card, products, *others)
+
+    def operation_s(source: Roofline, op: Operation, a: Pass) -> Any:
+        asked.append(op)
+        return by_roofline(source, op, a)
+
+    monkeypatch.setattr(Card, "products_s", products_s)
+    monkeypatch.setattr(Roofline, "operation_s", operation_s)
+    Silicon(find_gpu(gpu)).decode_s(from_config(QWEN3_NEXT), 1.0, 1.0, 1000.0)
+    assert sum(isinstance(op, Product) and op.part == "states" for op in asked) == 3
 
 
 @pytest.mark.system
@@ -364,7 +246,7 @@ def test_gates_take_kernels_of_their_own(monkeypatch: pytest.MonkeyPatch) -> Non
 
     assert seconds(model) - seconds(replace(model, attention_gate=0.0)) >= 12 * least_s
     whole = seconds(model)
-    monkeypatch.setattr(silicon, "GATED_NORMS", ())
+    monkeypatch.setattr(attention, "GATED_NORMS", ())
     assert whole - seconds(model) == pytest.approx(36 * least_s, rel=0.01)  # 4 tokens move 24 KB on each GPU
 
 
@@ -428,7 +310,7 @@ def test_the_kernel_packages_configs_are_read_or_refused_by_name() -> None:
         except InputError as error:
             refused[json.loads(path.read_text(encoding="utf-8"))["model_type"]] += "no term for" in str(error)
     assert all(refused.values())
-    assert set(refused) <= {"deepseek_v4", "deepseek_ref", "kimi_k3", "nemotron-nas"}
+    assert set(refused) <= {"kimi_k3", "nemotron-nas"}
     assert read >= 81
 
 

@@ -17,11 +17,12 @@ from families import PAPER
 from moescale import catalogue
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu, gpus
-from moescale.latency import MOE_EXECUTION, NUMERIC_FIELDS, LatencySource, with_moe_execution
-from moescale.latency.roofline import ARITHMETIC, MEMORY, Roofline, RooflineConstants, constants_of, measured_constants
+from moescale.latency import MOE_EXECUTION, LatencySource, with_moe_execution
+from moescale.latency.roofline import Roofline
+from moescale.latency.roofline_constants import ARITHMETIC, MEMORY, RooflineConstants, constants_of, measured_constants
 from moescale.latency.silicon import Silicon, host_s
 from moescale.latency.table import COLUMNS, LatencyTable, read_latency_table
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.family import architecture
 from moescale.models.hf_config import from_config
 from moescale.models.parameters import count_parameters

@@ -556,7 +556,7 @@ def test_the_configs_that_the_kernel_package_ships() -> None:
             assert found.weights.format == expected
         formats[found.weights.format] += 1
     assert None not in formats
-    assert formats["mxfp4"] == 2  # gpt-oss
+    assert formats["mxfp4"] == 4  # gpt-oss and DeepSeek-V4
     assert formats["int4"] == 1  # Kimi K2.5
     assert formats["nvfp4"] >= 5
     assert formats["fp8"] >= 8

@@ -13,7 +13,7 @@ import pytest
 
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
-from moescale.latency.kernels.attention import attention, leave_largest_out
+from moescale.latency.kernels.attention import attention
 from moescale.latency.kernels.formats import rates
 from moescale.latency.kernels.gemm import QUANTISE, SCALE, gemm_grid
 from moescale.latency.kernels.installed import version_key
@@ -24,7 +24,6 @@ from moescale.latency.kernels.moe import (
     Shape,
     fit_formula,
     formula_s,
-    leave_one_shape_out,
     moe_kernels,
     moe_rows,
     shipped_formula,
@@ -37,13 +36,15 @@ from moescale.latency.kernels.tables import (
     systems,
     versions,
 )
-from moescale.latency.roofline import Roofline, RooflineConstants
+from moescale.latency.roofline import Roofline
+from moescale.latency.roofline_constants import RooflineConstants
 from moescale.latency.silicon import LOAD, Silicon, host_s
 from moescale.models.architecture import Architecture, Quantised
 from moescale.models.family import architecture, find_family
 from moescale.models.hf_config import from_config
 from moescale.models.published import shapes
 from moescale.reproduction.claims import loop_measurement
+from script_modules import load_script
 
 aiconfigurator_core = pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
 
@@ -202,7 +203,9 @@ def test_of_alternative_kernels_the_fastest_counts_and_repeats_are_averaged() ->
 def test_left_out_shapes_are_predicted_as_stated(system: str, least: float, median: float, most: float) -> None:
     errors = [
         shape.median_error
-        for shape in leave_one_shape_out(system, "vllm", default_version(system, "vllm"), "bfloat16", LOAD)
+        for shape in load_script("scripts/left_out_kernels.py").leave_one_shape_out(
+            system, "vllm", default_version(system, "vllm"), "bfloat16", LOAD
+        )
     ]
     assert [min(errors), float(np.median(errors)), max(errors)] == pytest.approx([least, median, most], abs=0.005)
 
@@ -554,7 +557,11 @@ def test_holes_between_measured_sizes_are_interpolated() -> None:
 )
 def test_left_out_attention_is_predicted_as_stated(system: str, stage: str, median: float, most: float) -> None:
     version = default_version(system, "vllm")
-    off = np.abs(leave_largest_out(system, "vllm", version, stage, "bfloat16", 128.0, 0.25))
+    off = np.abs(
+        load_script("scripts/left_out_kernels.py").leave_largest_out(
+            system, "vllm", version, stage, "bfloat16", 128.0, 0.25
+        )
+    )
     assert [np.median(off), np.quantile(off, 0.9)] == pytest.approx([median, most], abs=0.005)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 
 from moescale.errors import InputError, unknown_name
-from moescale.models.architecture import NUMERIC_FIELDS, Architecture
+from moescale.models.architecture import Architecture, shape_of
 from moescale.typing import FloatArray, Real
 
 # How the experts of an MoE layer run. From December 2023 (pull request 2090) to version 0.2.7 (January 2024) vLLM gave each
@@ -190,8 +190,7 @@ class PassSource:
 
 def common_shape(model: Architecture, *numbers: Real) -> tuple[int, ...]:
     """Shape that all fields of `model` and all `numbers` broadcast to."""
-    shapes = {np.shape(getattr(model, name)) for name in NUMERIC_FIELDS}
-    return np.broadcast_shapes(*shapes, *(np.shape(number) for number in numbers))
+    return np.broadcast_shapes(shape_of(model), *(np.shape(number) for number in numbers))
 
 
 def kernels_alone(source: LatencySource) -> LatencySource:

@@ -15,6 +15,11 @@ LINEAR_KINDS = ("gated-delta", "kda", "mamba2", "mamba")
 Mamba-2 (arXiv 2405.21060) and Mamba (arXiv 2312.00752)."""
 
 
+# Quantised checkpoints keep tables, norms, routers and biases in bf16: DeepSeek-V3's fp8 (README_WEIGHTS.md of its
+# repository), int4 by compressed-tensors and GPTQ, and gpt-oss's mxfp4, which leaves attention in bf16 as well.
+UNQUANTISED_BYTES = 2.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantised:
     """Shares of the matrices of each part that a quantised checkpoint holds in its format; the others keep 16 bits.
@@ -95,6 +100,16 @@ class Architecture:
     index_n_heads: Real = 0.0
     index_head_dim: Real = 0.0
     n_index_layers: Real = 0.0  # layers with an indexer
+    # Compressed attention (DeepSeek-V4's technical report, section 2.3): besides a window, whose one key of a token is its value as
+    # well, layers attend to entries that each stand for so many tokens: the index_topk of them that an indexer chooses, which
+    # overlap, or all of them where they stand for many.
+    n_compressed_layers: Real = 0.0
+    compressed_tokens: Real = 0.0  # an entry; 0: no such attention
+    n_heavy_layers: Real = 0.0
+    heavy_tokens: Real = 0.0
+    output_groups: Real = 0.0  # of heads, each brought to output_rank before the projection of all
+    output_rank: Real = 0.0
+    residual_streams: Real = 0.0  # hyper-connections (arXiv 2409.19606): copies of the residual, which each block mixes
     # Linear attention and state spaces: so many of n_layers hold a state of constant size in place of a cache.
     n_linear_layers: Real = 0.0
     linear_kind: str = ""  # a name of LINEAR_KINDS
@@ -110,6 +125,11 @@ class Architecture:
 
 NUMERIC_FIELDS = tuple(field.name for field in fields(Architecture) if field.type == "Real")
 """The fields that may be arrays."""
+
+
+def shape_of(architecture: Architecture) -> tuple[int, ...]:
+    """The shape that all fields of an architecture broadcast to."""
+    return np.broadcast_shapes(*{np.shape(getattr(architecture, name)) for name in NUMERIC_FIELDS})
 
 
 def some(field: Real) -> bool:
@@ -159,7 +179,10 @@ def validate(architecture: Architecture, where: str | None = None) -> Architectu
     ordinary = np.asarray(a.kv_lora_rank) == 0
     need(ordinary | (np.asarray(a.n_kv_heads) == a.n_heads), "n_kv_heads must equal n_heads with latent attention")
     need(ordinary | (np.asarray(a.qk_rope_head_dim) < a.head_dim), "qk_rope_head_dim must be below head_dim")
-    need(~ordinary | (np.asarray(a.q_lora_rank) == 0), "q_lora_rank needs a positive kv_lora_rank")
+    entries = np.asarray(a.compressed_tokens)
+    need(~ordinary | (np.asarray(a.q_lora_rank) == 0) | (entries > 0), "q_lora_rank needs a positive kv_lora_rank")
+    for key in ("heavy_tokens", "output_groups", "output_rank", "q_lora_rank", "index_topk", "window_tokens"):
+        need((entries == 0) | (np.asarray(getattr(a, key)) > 0), f"{key} must be positive with compressed attention")
     need(bare + moe_layers <= n_layers, "n_layers_without_ffn and n_moe_layers must not exceed n_layers together")
     linear = np.asarray(a.n_linear_layers)
     need(linear + local <= n_layers, "n_linear_layers and n_window_layers must not exceed n_layers together")

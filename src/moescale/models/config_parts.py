@@ -1,11 +1,18 @@
-"""Parts that the configs of many model types state alike: heads, windows, experts."""
+"""Parts that the configs of many model types state alike, and what a row of catalogue/model_types.toml makes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, cast
 
+from moescale import catalogue
 from moescale.models.settings import Settings
+
+SLIDING = {"sliding_attention": "local", "full_attention": "full", "1": "local", "0": "full"}
+LINEAR = {"linear_attention": "linear", "mamba": "linear", "full_attention": "full", "attention": "full"}
+FFNS = {"dense": "dense", "sparse": "experts", "0": "dense", "1": "experts"}
+FP32 = ("float32", "torch.float32")
 
 
 def common(settings: Settings, *, ffn_optional: bool = False, layers_optional: bool = False) -> dict[str, Any]:
@@ -61,17 +68,22 @@ def windows_of(settings: Settings, n_window_layers: int, key: str, default: int 
     return {"n_window_layers": n_window_layers, "window_tokens": window} if n_window_layers else {}
 
 
-def qwen_windows(settings: Settings, layers: Callable[[range, int], range], *, typed: bool = True) -> dict[str, Any]:
-    """Sliding windows of a Qwen model, off unless use_sliding_window says so; 4096 and 28 are its classes' defaults.
-
-    `layers`(all layers, max_window_layers) are those with a window where layer_types does not say.
-    """
-    if not settings.boolean("use_sliding_window", False):
+def _windows(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
+    """As a row's `windows` says. Qwen's classes have none unless use_sliding_window says so; 28 is their default."""
+    rule, n_layers = row["layers"], settings.integer("num_hidden_layers")
+    if rule.startswith("qwen") and not settings.boolean("use_sliding_window", False):
         return {}
-    n_layers = settings.integer("num_hidden_layers")
-    stated = settings.layer_types(n_layers, "sliding_attention") if typed else None
-    chosen = layers(range(n_layers), settings.integer("max_window_layers", default=28, least=0))
-    return windows_of(settings, len(chosen) if stated is None else stated, "sliding_window", 4096)
+    kinds = settings.kinds("layer_types", n_layers, SLIDING) if row.get("listed", True) else None
+    chosen = n_layers
+    if rule.startswith("qwen"):
+        first = min(settings.integer("max_window_layers", default=28, least=0), n_layers)
+        chosen = {"qwen-after": n_layers - first, "qwen-alternate": -(-first // 2), "qwen-all": n_layers}[rule]
+    elif rule == "every":
+        key = row.get("every_key")
+        chosen = n_layers - n_layers // (settings.integer(key, default=row["every"]) if key else row["every"])
+    elif rule != "all":
+        chosen = {"half": -(-n_layers // 2), "none": 0}[rule]
+    return windows_of(settings, kinds.count("local") if kinds else chosen, row["key"], row.get("default"))
 
 
 def attention_bias(settings: Settings, default: bool = False) -> dict[str, Any]:
@@ -107,17 +119,95 @@ def sparse_layers(settings: Settings) -> int:
     return n_layers // step - sum(1 for layer in dense if (layer + 1) % step == 0)
 
 
-def shared_and_routed(settings: Settings, first_expert_layer: int) -> dict[str, Any]:
-    """A dense FFN in the first layers, and shared beside routed experts in every moe_layer_freq-th later.
-
-    transformers takes moe_layer_freq for 1, which all published models state; the authors' own code and vLLM heed it.
-    """
+def _experts(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
     n_layers = settings.integer("num_hidden_layers")
-    step = settings.integer("moe_layer_freq", default=1)
-    # Layers whose number, from 0, is a multiple of the step, from the first expert layer on.
-    n_moe_layers = max(-(-n_layers // step) - -(-first_expert_layer // step), 0)
-    experts = experts_of(settings, "moe_intermediate_size", n_moe_layers, number_keys=("n_routed_experts",))
-    settings.seen.add("n_shared_experts")
-    if experts:
-        experts["d_shared_expert"] = settings.rank("n_shared_experts") * experts["d_expert"]
+    n_moe_layers = sparse_layers(settings) if row["layers"] == "sparse_step" else n_layers
+    if row["layers"] == "first":
+        # transformers takes moe_layer_freq for 1, which all published models state; the authors' own code and vLLM heed it.
+        ffns = settings.kinds("mlp_layer_types", n_layers, FFNS) if row.get("listed") else None
+        dense = settings.integer("first_k_dense_replace", default=row.get("first"), least=0)
+        step, first = settings.integer("moe_layer_freq", default=1), n_layers - ffns.count("experts") if ffns else dense
+        # Layers whose number, from 0, is a multiple of the step, from the first expert layer on.
+        n_moe_layers = max(-(-n_layers // step) - -(-first // step), 0)
+    keys = tuple(row.get("number", ("num_experts", "num_local_experts")))
+    experts = experts_of(settings, row["width"], n_moe_layers, least=row.get("least", 1), number_keys=keys)
+    settings.seen.update(row[key] for key in ("gate", "shared_number") if key in row)
+    if not experts:
+        return {}
+    if "gate" in row:
+        experts |= {"d_shared_expert": settings.integer(row["gate"], least=0), "shared_expert_gate": True}
+    if "shared_number" in row:
+        experts["d_shared_expert"] = settings.rank(row["shared_number"]) * experts["d_expert"]
+    if row.get("chosen_width"):
+        experts["d_ffn"] = experts["top_k"] * experts["d_expert"]
     return experts
+
+
+def _linear(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
+    n_layers = settings.integer("num_hidden_layers")
+    kinds = settings.kinds("layer_types", n_layers, LINEAR)
+    step = settings.integer("full_attention_interval", default=row["every"])
+    n_linear = kinds.count("linear") if kinds else n_layers - n_layers // step
+    return {"n_linear_layers": n_linear, "linear_kind": row["kind"]} | state_bytes(settings, row["state_bytes"], 4.0)
+
+
+def state_bytes(settings: Settings, key: str, default: float) -> dict[str, Any]:
+    """Bytes of an element of the state: as the config asks, or the class's default."""
+    stated = settings.config.get(key)
+    settings.seen.add(key)
+    return {"linear_state_bytes": default if stated is None else 4.0 if stated in FP32 else 2.0}
+
+
+def _field(settings: Settings, source: Any) -> Any:
+    """A field's number or switch: `source` itself, or what stands under its key."""
+    if not isinstance(source, Mapping):
+        return source
+    at = cast("Mapping[str, Any]", source)
+    if isinstance(at.get("default"), bool):
+        return settings.boolean(at["key"], at["default"])
+    return settings.integer(at["key"], default=at.get("default"), least=at.get("least", 1))
+
+
+def read_row(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of an Architecture that a config of the row's model type states; see the head of catalogue/model_types.toml."""
+    if row.get("latent"):
+        parts = latent_attention(settings)
+    else:
+        optional, head_dim = row.get("kv_heads_optional", False), row.get("head_dim")
+        parts = grouped_attention(settings, heads_optional=optional, head_dim=head_dim)
+        parts |= attention_bias(settings, row["attention_bias"]) if "attention_bias" in row else {}
+    settings.seen.update(row.get("known", ()))
+    for name, reader in (("experts", _experts), ("windows", _windows), ("linear", _linear)):
+        parts |= reader(settings, row[name]) if name in row else {}
+    if "indexer" in row:
+        n_layers = settings.integer("num_hidden_layers")
+        parts |= {
+            "index_topk": settings.integer("index_topk", default=2048),
+            "index_n_heads": settings.integer("index_n_heads", default=row["indexer"]),
+            "index_head_dim": settings.integer("index_head_dim", default=128),
+            "n_sparse_layers": n_layers,
+            "n_index_layers": n_layers,
+        }
+    return parts | {name: _field(settings, source) for name, source in row.get("fields", {}).items()}
+
+
+def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with what another adds; tables within are merged, too."""
+    both = {key: _merged(base[key], own[key]) for key in base.keys() & own.keys() if isinstance(own[key], Mapping)}
+    return {**base, **own, **both}
+
+
+@cache
+def type_table() -> dict[str, Any]:
+    """The content of catalogue/model_types.toml."""
+    return catalogue.read("model_types.toml")
+
+
+@cache
+def type_rows() -> dict[str, dict[str, Any]]:
+    """Its rows by model type, each with what it takes from the one that it is `like`."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name, row in type_table()["type"].items():
+        base = {} if "like" not in row else {k: v for k, v in rows[row["like"]].items() if k != "classes"}
+        rows[name] = _merged(base, row)
+    return rows

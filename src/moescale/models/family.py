@@ -146,7 +146,7 @@ def _powers_of_width(family: ModelFamily, d_model: FloatArray) -> tuple[FloatArr
 
 
 def _latent_attention(family: ModelFamily) -> tuple[float, float]:
-    """a, b of the a d^2 + b d parameters of a layer's latent attention: `attention_matrix_params` over the width d."""
+    """a, b of the a d^2 + b d parameters of a layer's latent attention: `operations.attention_products` over the width d."""
     heads, value = family.attention_ratio / family.head_dim, family.v_head_dim or family.head_dim  # heads a channel
     rank, expanded = family.kv_lora_rank, family.head_dim - family.qk_rope_head_dim + value
     linear = rank + family.qk_rope_head_dim + heads * rank * expanded

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.errors import unknown_name
-from moescale.models.architecture import Architecture, some
-from moescale.models.kv_cache import tokens_in_layers, value_head_dim
-from moescale.models.mixers import attention_groups, state_elements
+from moescale.models.architecture import Architecture
+from moescale.models.operations import Attention, Indexer, State, operations
 from moescale.models.parameters import active_matmul_params, count_parameters
 from moescale.typing import FloatArray, Real
 
@@ -49,23 +48,25 @@ def training_flops_per_token(
     Sparse attention counts all pairs.
     Raises InputError for an unknown count.
     """
-    a = architecture
     if counted not in TRAINING_COUNTS:
         raise unknown_name("count of training parameters", counted, TRAINING_COUNTS)
     if counted == "matmul":
-        params = active_matmul_params(a)
+        params = active_matmul_params(architecture)
     else:
-        counts = count_parameters(a)
+        counts = count_parameters(architecture)
         params = counts.active if counted == "active" else counts.non_embedding_active
     # Three times a forward pass, which multiplies queries with keys and weights with values: 2 (head_dim + value) a pair.
     sequence = _array(sequence_tokens)
     flops = 6.0 * params
-    for group in attention_groups(a):
-        local, window = _array(group.n_window_layers), np.minimum(group.window_tokens, sequence)
-        seen = window * (2.0 - window / np.where(sequence > 0, sequence, 1.0))
-        tokens = (group.n_layers - local) * sequence + local * seen
-        flops = flops + 3.0 * tokens * group.n_heads * (group.head_dim + value_head_dim(group))
-    return flops + 3.0 * np.where(sequence > 0, _state_flops(a), 0.0)
+    for op in operations(architecture):
+        if isinstance(op, Attention):
+            window = np.minimum(op.window, sequence)
+            seen = window * (2.0 - window / np.where(sequence > 0, sequence, 1.0))
+            tokens = (op.layers - op.window_layers) * sequence + op.window_layers * seen
+            flops = flops + 3.0 * tokens * op.heads * (op.head_dim + op.value_dim)
+        elif isinstance(op, State):
+            flops = flops + 3.0 * STATE_FLOPS * np.where(sequence > 0, op.layers * op.elements, 0.0)
+    return flops
 
 
 def decode_flops_per_token(architecture: Architecture, context_tokens: Real) -> FloatArray:
@@ -77,30 +78,16 @@ def decode_flops_per_token(architecture: Architecture, context_tokens: Real) -> 
     qk_rope_head_dim channels and its value kv_lora_rank. Sparse attention meets index_topk tokens at most, its indexers
     all of them; a linear layer its state.
     """
-    a = architecture
-    flops = 2.0 * active_matmul_params(a) + _state_flops(a)
-    for group in attention_groups(a):
-        latent = _array(group.kv_lora_rank)
-        width = np.where(latent > 0, 2.0 * latent + group.qk_rope_head_dim, group.head_dim + value_head_dim(group))
-        flops = flops + 2.0 * group.n_heads * width * attended_tokens(group, context_tokens)
-    # An indexer multiplies its queries with the keys of all tokens.
-    indexed = _array(a.n_index_layers) * a.index_n_heads * a.index_head_dim
-    return flops + 2.0 * indexed * context_tokens
-
-
-def attended_tokens(a: Architecture, context_tokens: Real) -> FloatArray:
-    """Tokens that attention meets, summed over layers: no more than index_topk where it is sparse."""
-    chosen, context = _array(a.index_topk), _array(context_tokens)
-    unread = a.n_sparse_layers * np.maximum(context - chosen, 0.0) if np.any(chosen > 0) else 0.0
-    return tokens_in_layers(a, context) - unread
-
-
-def _state_flops(a: Architecture) -> FloatArray:
-    """FLOPs a token of all linear layers beside their products."""
-    if not some(a.n_linear_layers):
-        return np.zeros(())
-    layers = _array(a.n_linear_layers)
-    return STATE_FLOPS * layers * np.where(layers > 0, state_elements(a), 0.0)
+    flops, context = 2.0 * active_matmul_params(architecture), _array(context_tokens)
+    for op in operations(architecture):
+        if isinstance(op, Attention):
+            unread = op.sparse_layers * np.maximum(context - op.chosen, 0.0) if np.any(_array(op.chosen) > 0) else 0.0
+            flops = flops + 2.0 * op.heads * op.decode_channels * (op.held(context) - unread)
+        elif isinstance(op, Indexer):  # its queries meet the keys of all tokens
+            flops = flops + 2.0 * op.layers * op.heads * op.head_dim * context
+        elif isinstance(op, State):
+            flops = flops + STATE_FLOPS * op.layers * op.elements
+    return flops
 
 
 def expected_distinct_experts(n_experts: Real, top_k: Real, tokens: Real) -> FloatArray:

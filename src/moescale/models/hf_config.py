@@ -13,8 +13,8 @@ from typing import Any, cast
 from moescale.errors import InputError, unknown_name
 from moescale.io.files import read_bytes
 from moescale.models.architecture import Architecture, validate
-from moescale.models.config_parts import common
-from moescale.models.model_types import MODEL_TYPES, NO_FFN_WIDTH, NO_TERM, remarks
+from moescale.models.config_parts import common, type_rows, type_table
+from moescale.models.model_types import MODEL_TYPES, remarks
 from moescale.models.quantisation import CheckpointWeights, read_weights
 from moescale.models.settings import Settings, shown
 
@@ -95,14 +95,17 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
     # compressed-tensors called it compression_config before 2025.
     own = (config.get(key) for key in ("quantization_config", "compression_config"))
     quantisation = next((stated for stated in own if stated is not None), quantisation)
-    if model_type in NO_TERM:
-        what = f"model_type {model_type}: no term for {NO_TERM[model_type]}"
+    if model_type in type_table()["no_term"]:
+        what = f"model_type {model_type}: no term for {type_table()['no_term'][model_type]}"
         raise InputError(what, where=where, next_step="give --n-params and --experts, or a near relative's config")
     if model_type not in MODEL_TYPES and isinstance(text, Mapping):
         inside, text = f"{where}, text_config", cast("Mapping[str, Any]", text)
-        text = _NESTED_LLAMA4 | dict(text) if model_type == "llama4" else text
+        text = type_table()["nested"].get(model_type, {}) | dict(text)
         # Configs of models that also see say once for the whole whether tables are tied; some leave the type to the class.
-        beside = {"tie_word_embeddings": config.get("tie_word_embeddings"), "model_type": _TEXT_TYPES.get(model_type)}
+        beside = {
+            "tie_word_embeddings": config.get("tie_word_embeddings"),
+            "model_type": type_table()["text_type"].get(model_type),
+        }
         text = {key: value for key, value in beside.items() if value is not None and key not in text} | dict(text)
         if text.get("model_type") in list(MODEL_TYPES):  # a list compares: the value may be anything that JSON holds
             return _checkpoint(text, inside, quantisation)
@@ -113,7 +116,8 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
         raise unknown_name("model_type", model_type[:60], MODEL_TYPES, where=where, otherwise=other)
     settings = Settings(config, where)
     name = config.get("_name_or_path")
-    optional = {"ffn_optional": model_type in NO_FFN_WIDTH, "layers_optional": model_type == "nemotron_h"}
+    no_width = bool(type_rows().get(model_type, {}).get("no_ffn_width"))
+    optional = {"ffn_optional": no_width, "layers_optional": model_type == "nemotron_h"}
     shared = _dbrx_common(settings) if model_type == "dbrx" else common(settings, **optional)
     parts = shared | MODEL_TYPES[model_type](settings)
     built = validate(Architecture(**parts, name=name if isinstance(name, str) and name else model_type), where)
@@ -126,21 +130,3 @@ def _dbrx_common(settings: Settings) -> dict[str, Any]:
     names = ("d_model", "n_layers", "n_heads", "vocab_size")
     tied = {"tied_embeddings": settings.boolean("tie_word_embeddings", False)}
     return {name: settings.integer(name) for name in names} | tied
-
-
-# The text models of configs that leave their model_type to the class.
-_TEXT_TYPES = {"minimax_m3_vl": "minimax_m3_vl_text", "gemma3": "gemma3_text", "gemma4": "gemma4_text"}
-# transformers writes a nested config without the keys that have the defaults of its Llama4TextConfig.
-_NESTED_LLAMA4: dict[str, Any] = {
-    "model_type": "llama4_text",
-    "vocab_size": 202048,
-    "hidden_size": 5120,
-    "intermediate_size": 8192,
-    "intermediate_size_mlp": 16384,
-    "num_hidden_layers": 48,
-    "num_attention_heads": 40,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "num_experts_per_tok": 1,
-    "num_local_experts": 16,
-}

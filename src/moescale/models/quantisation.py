@@ -6,26 +6,26 @@ for, and those that are left out. The names of the matrices of a model tell how 
 
 from __future__ import annotations
 
-import fnmatch
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Any, cast
 
 import numpy as np
 
-from moescale.models.architecture import Architecture, Quantised
-from moescale.models.hybrid_types import nemotron_blocks
-from moescale.models.mixers import linear_widths
-from moescale.models.settings import Settings, shown
+from moescale.models.architecture import UNQUANTISED_BYTES, Architecture, Quantised
+from moescale.models.checkpoint_matrices import PREFIXES, Layer, layer_matrices, layers_of
+from moescale.models.quantisation_methods import (
+    METHODS,
+    NotUnderstoodError,
+    Patterns,
+    Scheme,
+    floats,
+    mapping_of,
+    method_of,
+    names_of,
+)
+from moescale.models.settings import shown
 
-# Quantised checkpoints keep tables, norms, routers and biases in bf16: DeepSeek-V3's fp8 (README_WEIGHTS.md of its
-# repository), int4 by compressed-tensors and GPTQ, and gpt-oss's mxfp4, which leaves attention in bf16 as well.
-UNQUANTISED_BYTES = 2.0
-MOST_PATTERNS = 50_000  # of module names in one list; MiniMax-M3 names each of its experts, 22,400
-MOST_LAYERS = 1024  # whose names are looked at; no model has as many
-MOST_REPEATS = 4  # in a regular expression, which could take for ever with more
 LISTS = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
 
 
@@ -40,415 +40,8 @@ class CheckpointWeights:
     remarks: tuple[str, ...] = ()  # what was assumed of the weights
 
 
-@dataclass(frozen=True, slots=True)
-class _Format:
-    name: str
-    bytes_per_weight: float
-    text: str
-
-
-class _Patterns:
-    """Names of modules as checkpoints list them: whole names or parts of them, wildcards, `re:` regular expressions."""
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self.plain, self.regexes, wild = set[str](), list[re.Pattern[str]](), list[str]()
-        for count, text in enumerate(texts):
-            if count >= MOST_PATTERNS:
-                raise _NotUnderstoodError(f"lists more than {MOST_PATTERNS:,} modules")
-            if text.startswith("re:"):
-                self.regexes.append(_regex(text[3:]))
-            elif "*" in text or "?" in text:
-                wild += [fnmatch.translate(text), fnmatch.translate(f"{text}.*")]
-            else:
-                self.plain.add(text.strip("."))
-        self.wild = re.compile("|".join(wild)) if wild else None
-
-    def match(self, names: tuple[str, ...]) -> bool:
-        """Whether one of the ways to write a module's name is meant."""
-        return any(
-            any(regex.match(name) for regex in self.regexes)
-            or (self.wild is not None and self.wild.match(name) is not None)
-            or not self.plain.isdisjoint(_within(name))
-            for name in names
-        )
-
-
-def _within(name: str) -> Iterator[str]:
-    """The name, and every run of whole words of it: what lists without wildcards name."""
-    words = name.split(".")
-    return (".".join(words[start:end]) for start, end in combinations(range(len(words) + 1), 2))
-
-
-def _regex(text: str) -> re.Pattern[str]:
-    if len(re.findall(r"[*+{]", text)) > MOST_REPEATS or re.search(r"\)[*+{]", text):
-        raise _NotUnderstoodError(f"lists modules by a regular expression of many repeats, {shown(text)}")
-    try:
-        return re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise _NotUnderstoodError(f"lists modules by {shown(text)}, no regular expression") from error
-
-
-@dataclass(frozen=True, slots=True)
-class _Scheme:
-    """What a config says: formats, each with the modules that it is for (None: all), and the modules left out."""
-
-    groups: tuple[tuple[_Format, _Patterns | None], ...]
-    text: str
-    lm_head: bool = False  # whether the output projection is quantised, unless left out
-
-
-class _NotUnderstoodError(Exception):
-    """A quantization_config that says something else than the readers here know."""
-
-
-def _number(config: Mapping[str, Any], key: str, least: int, most: int, default: int | None = None) -> int | None:
-    value = config.get(key)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise _NotUnderstoodError(f"has {key} = {shown(value)}")
-    return value
-
-
-def _mapping(value: Any, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise _NotUnderstoodError(f"has {what} = {shown(value)}")
-    return cast("Mapping[str, Any]", value)
-
-
-def _names(config: Mapping[str, Any], key: str) -> list[str]:
-    value = config.get(key)
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in cast("list[Any]", value)):
-        raise _NotUnderstoodError(f"has {key} = {shown(value)}")
-    return cast("list[str]", value)
-
-
-def _integers(bits: int, group: int | None, symmetric: bool) -> _Format:
-    """Whole numbers with a 16-bit scale a group (none: one an output channel), and a zero point where not symmetric."""
-    if not group or group < 0:
-        return _Format(f"int{bits}", bits / 8, f"{bits}-bit integers")
-    scale_bits = 16 + (0 if symmetric else bits)
-    return _Format(f"int{bits}", (bits + scale_bits / group) / 8, f"{bits}-bit integers in groups of {group}")
-
-
-def _floats(bits: int, group: int | None, block: tuple[int, int] | None = None) -> _Format:
-    """Floating point: fp8 with one scale a block of 32-bit, or microscaled; 4 bits in groups of 16 or 32."""
-    if bits == 8 and group == 32:
-        return _Format("fp8", 1 + 1 / 32, "mxfp8, groups of 32")
-    if bits == 8:
-        a, b = block or (0, 0)
-        return _Format("fp8", 1 + (4 / (a * b) if block else 0), f"fp8{f', blocks of {a} x {b}' if block else ''}")
-    if bits == 4 and group == 32:
-        return _Format("mxfp4", (4 + 8 / 32) / 8, "mxfp4, groups of 32")
-    if bits == 4 and group in (None, 16):
-        return _Format("nvfp4", (4 + 8 / 16) / 8, "nvfp4, groups of 16")
-    raise _NotUnderstoodError(f"has {bits}-bit floating point in groups of {group}")
-
-
-def _block(value: Any) -> tuple[int, int] | None:
-    """A block of a rows and b columns, written [a, b] or "axb"."""
-    sizes = value.split("x") if isinstance(value, str) else value
-    if sizes is None:
-        return None
-    try:
-        a, b = (int(size) for size in sizes)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise _NotUnderstoodError(f"has blocks of {shown(value)}") from error
-    if not (1 <= a <= 10**6 and 1 <= b <= 10**6):
-        raise _NotUnderstoodError(f"has blocks of {shown(value)}")
-    return a, b
-
-
-def _one(found: _Format, *, only: _Patterns | None = None, lm_head: bool = False) -> _Scheme:
-    return _Scheme(((found, only),), found.text, lm_head)
-
-
-def _gptq(config: Mapping[str, Any]) -> _Scheme:
-    bits = cast("int", _number(config, "bits", 2, 8, 4))
-    # The zero points are in the file even where all are the same.
-    found = _integers(bits, _number(config, "group_size", -1, 10**6, 128), symmetric=False)
-    return _one(found, lm_head=config.get("lm_head") is True)
-
-
-def _awq(config: Mapping[str, Any]) -> _Scheme:
-    bits = _number(config, "bits", 2, 8) or cast("int", _number(config, "w_bit", 2, 8, 4))
-    group = _number(config, "group_size", -1, 10**6) or _number(config, "q_group_size", -1, 10**6, 128)
-    return _one(_integers(bits, group, symmetric=config.get("zero_point") is False))
-
-
-def _bitsandbytes(config: Mapping[str, Any]) -> _Scheme:
-    if config.get("load_in_8bit") is True:
-        return _one(_integers(8, None, symmetric=True))
-    if config.get("load_in_4bit") is not True:
-        raise _NotUnderstoodError("has neither load_in_4bit nor load_in_8bit")
-    # Blocks of 64 with a 32-bit scale; or an 8-bit one, and a 32-bit one for 256 of those (arXiv 2305.14314, section 3).
-    scale_bits = 8 + 32 / 256 if config.get("bnb_4bit_use_double_quant") is True else 32
-    return _one(_Format("int4", (4 + scale_bits / 64) / 8, "4 bits in blocks of 64"))
-
-
-def _torchao(config: Mapping[str, Any]) -> _Scheme:
-    kind = config.get("quant_type")
-    settings = config.get("quant_type_kwargs")
-    if isinstance(kind, Mapping):
-        inner = _mapping(cast("Mapping[str, Any]", kind).get("default"), "quant_type")
-        kind, settings = inner.get("_type"), inner.get("_data")
-    name = kind.lower().replace("_", "") if isinstance(kind, str) else ""
-    group = _number(_mapping(settings or {}, "settings"), "group_size", 1, 10**6)
-    if "float8weight" in name or name.startswith("float8"):
-        return _one(_floats(8, None))
-    if "int8weight" in name and "int4weight" not in name:
-        return _one(_integers(8, group, symmetric=True))
-    if "int4weight" in name:  # a 16-bit scale and a 16-bit zero point a group
-        size = group or 128
-        return _one(_Format("int4", (4 + 32 / size) / 8, f"4-bit integers in groups of {size}"))
-    raise _NotUnderstoodError(f"has quant_type = {shown(config.get('quant_type'))}")
-
-
-def _compressed(config: Mapping[str, Any]) -> _Scheme:
-    groups: list[tuple[_Format, _Patterns | None]] = []
-    for group in _mapping(config.get("config_groups"), "config_groups").values():
-        entry = _mapping(group, "config_groups")
-        if entry.get("weights") is None:  # activations or the cache only
-            continue
-        weights = _mapping(entry["weights"], "weights")
-        bits, size = _number(weights, "num_bits", 2, 8, 8), _number(weights, "group_size", -1, 10**6)
-        assert bits is not None
-        if weights.get("type", "int") == "float":
-            block = _block(weights.get("block_structure")) if weights.get("strategy") == "block" else None
-            found = _floats(bits, None if size is None or size < 0 else size, block)
-        else:
-            found = _integers(bits, size, symmetric=weights.get("symmetric") is not False)
-        targets = _names(entry, "targets") or ["Linear"]
-        classes = [name for name in targets if name[:1].isupper() and "." not in name]
-        if any(name != "Linear" for name in classes):
-            raise _NotUnderstoodError(f"is for modules of the class {shown(classes[0])}")
-        groups.append((found, None if classes else _Patterns(targets)))
-    if not groups:
-        raise _NotUnderstoodError("has no group of weights")
-    return _Scheme(tuple(groups), " and ".join(dict.fromkeys(found.text for found, _ in groups)), lm_head=True)
-
-
-# A quant_algo of NVIDIA's Model Optimizer, by the pattern that it matches, in this order; the group is the config's.
-ALGORITHMS: dict[str, Callable[[int | None], _Format]] = {
-    ".*NVFP4": lambda group: _floats(4, group),
-    ".*MXFP4": lambda _: _floats(4, 32),
-    "MXFP8$": lambda _: _floats(8, 32),
-    "FP8_PB_(WO|REAL_QUANT)$": lambda _: _floats(8, None, (128, 128)),
-    "FP8": lambda _: _floats(8, None),
-    "W4A16|W4A8|INT4": lambda group: _integers(4, group or 128, symmetric=True),
-    "W8A16|W8A8|INT8": lambda _: _integers(8, None, symmetric=True),
-}
-
-
-def _algorithm(name: Any, group: int | None) -> _Format:
-    for pattern, form in ALGORITHMS.items():
-        if isinstance(name, str) and re.match(pattern, name.upper()):
-            return form(group)
-    raise _NotUnderstoodError(f"has quant_algo = {shown(name)}")
-
-
-def _modelopt(config: Mapping[str, Any]) -> _Scheme:
-    group = _number(config, "group_size", 1, 10**6)
-    if config.get("quant_algo") != "MIXED_PRECISION":
-        return _one(_algorithm(config.get("quant_algo"), group), lm_head=True)
-    listed: dict[_Format, list[str]] = {}
-    for name, entry in _mapping(config.get("quantized_layers"), "quantized_layers").items():
-        stated = _mapping(entry, "quantized_layers")
-        found = _algorithm(stated.get("quant_algo"), _number(stated, "group_size", 1, 10**6))
-        listed.setdefault(found, []).append(str(name))
-    if not listed:
-        raise _NotUnderstoodError("names no quantized_layers")
-    groups = tuple((found, _Patterns(names)) for found, names in listed.items())
-    return _Scheme(groups, " and ".join(found.text for found in listed), lm_head=True)
-
-
-METHODS: dict[str, Callable[[Mapping[str, Any]], _Scheme]] = {
-    "fp8": lambda config: _one(_floats(8, None, _block(config.get("weight_block_size")))),
-    "fbgemm_fp8": lambda _: _one(_floats(8, None)),
-    "compressed-tensors": _compressed,
-    "modelopt": _modelopt,
-    "modelopt_fp4": _modelopt,
-    # transformers and vLLM quantise the routed experts only, whatever the list of exceptions says (gpt-oss).
-    "mxfp4": lambda _: _one(_floats(4, 32), only=_Patterns(["experts"])),
-    "gptq": _gptq,
-    "gptq_marlin": _gptq,
-    "awq": _awq,
-    "awq_marlin": _awq,
-    "bitsandbytes": _bitsandbytes,
-    "torchao": _torchao,
-}
-
-
-def _method(config: Mapping[str, Any]) -> str:
-    """The name of the method; Model Optimizer's and compressed-tensors' older files leave it out."""
-    stated = config.get("quant_method")
-    if isinstance(stated, str):
-        return stated.lower()
-    named_by = {"quant_algo": "modelopt", "config_groups": "compressed-tensors"}
-    named_by |= dict.fromkeys(("load_in_4bit", "load_in_8bit"), "bitsandbytes")
-    for key, name in named_by.items():
-        if stated is None and key in config:
-            return name
-    raise _NotUnderstoodError(f"has quant_method = {shown(stated)}")
-
-
-# Where transformers keeps experts and shared experts, by model type; a dense FFN is `mlp` but in Llama 4.
-_PLACES: dict[str, tuple[str, str, str]] = {
-    "mixtral": ("mlp", "block_sparse_moe.experts.0", ""),
-    "qwen2_moe": ("mlp", "mlp.experts.0", "mlp.shared_expert"),
-    "llama4_text": ("feed_forward", "feed_forward.experts.0", "feed_forward.shared_expert"),
-    "qwen3_next": ("mlp", "mlp.experts.0", "mlp.shared_expert"),
-    "qwen3_5_moe_text": ("mlp", "mlp.experts.0", "mlp.shared_expert"),
-    "minimax_m2": ("mlp", "block_sparse_moe.experts.0", ""),
-    "minimax_m3": ("mlp", "block_sparse_moe.experts.0", "block_sparse_moe.shared_experts"),
-    "minimax_m3_vl_text": ("mlp", "block_sparse_moe.experts.0", "block_sparse_moe.shared_experts"),
-    "gemma4_text": ("mlp", "experts.0", "mlp"),
-    "nemotron_h": ("mixer", "mixer.experts.0", "mixer.shared_experts"),
-    "jamba": ("feed_forward", "feed_forward.experts.0", ""),
-    "granitemoehybrid": ("shared_mlp", "block_sparse_moe.experts.0", "shared_mlp"),
-    "phimoe": ("mlp", "block_sparse_moe.experts.0", ""),
-}
-_W_NAMED = ("mixtral", "minimax_m2", "minimax_m3", "minimax_m3_vl_text", "phimoe")  # experts' matrices are w1, w2, w3
-# Where linear layers and attention keep their matrices, by model type.
-_MIXERS = {
-    "nemotron_h": ("mixer", "mixer"),
-    "jamba": ("mamba", "self_attn"),
-    "granitemoehybrid": ("mamba", "self_attn"),
-    "kimi_linear": ("self_attn", "self_attn"),
-}
-_USUAL_PLACES = ("mlp", "mlp.experts.0", "mlp.shared_experts")
-# Alone, in models that also see, and of Nemotron-H.
-_PREFIXES = ("model.", "language_model.model.", "model.language_model.", "backbone.")
-
-
-def _linear_matrices(a: Architecture) -> dict[str, float]:
-    """Names and parameters of the matrices of one linear layer."""
-    k, v, heads = (float(n) for n in linear_widths(a))
-    d, rank = float(a.d_model), float(a.linear_rank)
-    if a.linear_kind == "gated-delta":
-        # Qwen3-Next has them in two, Qwen3.5 in four; lists name what the checkpoint has.
-        sizes = {"in_proj_qkv": d * (2 * k + v), "in_proj_z": d * v, "in_proj_b": d * heads, "in_proj_a": d * heads}
-    elif a.linear_kind == "kda":
-        sizes = {"q_proj": d * k, "k_proj": d * k, "v_proj": d * v, "b_proj": d * heads}
-        sizes |= {"f_a_proj": d * rank, "f_b_proj": rank * k, "g_a_proj": d * rank, "g_b_proj": rank * v}
-        return sizes | {"o_proj": v * d}
-    elif a.linear_kind == "mamba2":
-        sizes = {"in_proj": d * (2 * k + 2 * v + heads)}
-    else:
-        sizes = {"in_proj": 2 * d * v, "x_proj": v * (rank + 2 * float(a.linear_key_dim)), "dt_proj": rank * v}
-    return sizes | {"out_proj": v * d}
-
-
-def _layer_matrices(a: Architecture, model_type: str, layer: _Layer) -> Iterator[tuple[str, str, float]]:
-    """Part (a field of Quantised), name and parameters of the matrices of one layer."""
-    d, heads, kv_heads, qk = (float(n) for n in (a.d_model, a.n_heads, a.n_kv_heads, a.head_dim))
-    rank, query_rank, rope = (float(n) for n in (a.kv_lora_rank, a.q_lora_rank, a.qk_rope_head_dim))
-    value = float(a.v_head_dim) or qk
-    linear, attention = _MIXERS.get(model_type, ("linear_attn", "self_attn"))
-    if layer.mixer == "linear":
-        for name, params in _linear_matrices(a).items():
-            yield "attention", f"{linear}.{name}", params
-    elif layer.mixer:
-        sizes = {"q_proj": d * heads * (qk + float(a.attention_gate)), "k_proj": d * kv_heads * qk}
-        sizes |= {"v_proj": d * kv_heads * value}
-        if rank:
-            sizes = {"q_a_proj": d * query_rank, "q_b_proj": query_rank * heads * qk}
-            sizes = sizes if query_rank else {"q_proj": d * heads * qk}
-            sizes |= {"kv_a_proj_with_mqa": d * (rank + rope), "kv_b_proj": rank * heads * (qk - rope + value)}
-        if float(a.index_topk):
-            queries, keys = float(a.index_n_heads * a.index_head_dim), d * float(a.index_head_dim)
-            names = ("indexer.wq_b", "indexer.wk") if rank else ("index_q_proj", "index_k_proj")
-            sizes |= {names[0]: queries * (query_rank or d), names[1]: keys}
-        for name, params in (sizes | {"o_proj": heads * value * d}).items():
-            yield "attention", f"{attention}.{name}", params
-    if not layer.ffn:
-        return
-    dense, experts, shared = _PLACES.get(model_type, _USUAL_PLACES)
-    ffns = [("dense_ffn", dense)] if layer.ffn == "dense" else [("experts", experts)]
-    if layer.ffn == "experts" and float(a.d_shared_expert):
-        ffns.append(("shared_experts", shared))
-    for part, place in ffns:
-        letters = model_type in _W_NAMED and part == "experts"
-        names = ("w1", "w3", "w2") if letters else ("gate_proj", "up_proj", "down_proj")
-        for name in names[3 - a.ffn_matrices :]:
-            yield part, f"{place}.{name}", 1.0  # all have one size
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """What one numbered layer of a checkpoint has."""
-
-    mixer: str  # full, linear or none
-    ffn: str  # dense, experts or none
-
-
-def _layers(config: Mapping[str, Any], model_type: str, a: Architecture) -> list[_Layer]:
-    """The numbered layers of a config that its reader took, at most MOST_LAYERS."""
-    if model_type == "nemotron_h":
-        blocks = nemotron_blocks(Settings(config, ""))[:MOST_LAYERS]
-        return [_Layer(block, "") if block in ("full", "linear") else _Layer("", block) for block in blocks]
-    n_layers = min(int(float(a.n_layers)), MOST_LAYERS)
-    holds_experts, is_linear = _expert_layers(config, model_type, float(a.n_moe_layers)), _linear_layers(config, a)
-    return [
-        _Layer("linear" if is_linear(i) else "full", "experts" if holds_experts(i) else "dense")
-        for i in range(n_layers)
-    ]
-
-
-def _linear_layers(config: Mapping[str, Any], a: Architecture) -> Callable[[int], bool]:
-    """Whether layer number i, from 0, is a linear one; of a config that its reader took."""
-    if not float(a.n_linear_layers):
-        return lambda _: False
-    for key in ("layer_types", "layers_block_type"):
-        if isinstance(config.get(key), list):
-            kinds = cast("list[Any]", config[key])
-            return lambda i: kinds[i] in ("linear_attention", "mamba")
-    inner = config.get("linear_attn_config")
-    if isinstance(inner, Mapping) and isinstance(cast("Mapping[str, Any]", inner).get("kda_layers"), list):
-        chosen = frozenset(cast("Mapping[str, Any]", inner)["kda_layers"])
-        return lambda i: i + 1 in chosen
-    # Evenly spread, as the classes do by default.
-    n_layers, n_linear = float(a.n_layers), float(a.n_linear_layers)
-    return lambda i: (i + 1) * n_linear // n_layers > i * n_linear // n_layers
-
-
-# How many first layers are dense where the config does not say.
-_FIRST_DENSE = {
-    **{"deepseek_v2": 0, "deepseek_v3": 0, "kimi_k2": 0, "glm4_moe": 1, "kimi_linear": 1, "mimo_v2_flash": 1},
-    **{"deepseek_v32": 3, "glm_moe_dsa": 3, "step3p7": 3, "step3p7_text": 3},
-}
-
-
-def _expert_layers(config: Mapping[str, Any], model_type: str, n_moe_layers: float) -> Callable[[int], bool]:
-    """Whether layer number i, from 0, holds experts; of a config that its reader took."""
-
-    if not n_moe_layers:
-        return lambda _: False
-    for key in ("mlp_layer_types", "moe_layer_freq"):
-        if isinstance(config.get(key), list) and config[key]:
-            listed = cast("list[Any]", config[key])
-            return lambda i: listed[i] in ("sparse", 1)
-    if model_type in _FIRST_DENSE:
-        stated = config.get("first_k_dense_replace")
-        first = int(stated if stated is not None else _FIRST_DENSE[model_type])
-        every = int(config.get("moe_layer_freq") or 1)
-        return lambda i: i >= first and i % every == 0
-    if model_type == "llama4_text" and config.get("moe_layers") is not None:
-        chosen = frozenset(config["moe_layers"])
-        return lambda i: i in chosen
-    if model_type == "llama4_text":
-        step = int(config.get("interleave_moe_layer_step") or 1)
-        return lambda i: (i + 1) % step == 0
-    if model_type in ("qwen2_moe", "qwen3_moe", "qwen3_vl_moe_text", "qwen3_next"):
-        step, dense = int(config.get("decoder_sparse_step") or 1), frozenset(config.get("mlp_only_layers") or [])
-        return lambda i: (i + 1) % step == 0 and i not in dense
-    return lambda _: True
-
-
 def _shares(
-    a: Architecture, scheme: _Scheme, ignored: _Patterns, model_type: str, layers: list[_Layer]
+    a: Architecture, scheme: Scheme, ignored: Patterns, model_type: str, layers: list[Layer]
 ) -> tuple[Quantised, float]:
     """How much of each part is quantised, and the bytes a weight of the smallest format in use."""
     bytes_of: dict[str, list[tuple[float, float]]] = {}  # by part: bytes a weight, parameters
@@ -460,8 +53,8 @@ def _shares(
         return next((found.bytes_per_weight for found in fitting), UNQUANTISED_BYTES)
 
     for number, layer in enumerate(layers):
-        for part, name, params in _layer_matrices(a, model_type, layer):
-            names = tuple(f"{prefix}layers.{number}.{name}" for prefix in _PREFIXES)
+        for part, name, params in layer_matrices(a, model_type, layer):
+            names = tuple(f"{prefix}layers.{number}.{name}" for prefix in PREFIXES)
             bytes_of.setdefault(part, []).append((bytes_in(names), params))
     if scheme.lm_head and not a.tied_embeddings:
         bytes_of["lm_head"] = [(bytes_in(("lm_head", "language_model.lm_head")), 1.0)]
@@ -487,22 +80,26 @@ def read_weights(
     if quantisation is None:
         return _unquantised(config, where), Quantised()
     try:
-        settings = _mapping(quantisation, "quantization_config")
+        settings = mapping_of(quantisation, "quantization_config")
         if "quantization" in settings:  # the layout of hf_quant_config.json
-            settings = _mapping(settings["quantization"], "quantization")
-        method = _method(settings)
+            settings = mapping_of(settings["quantization"], "quantization")
+        method = method_of(settings)
         if method not in METHODS:
-            raise _NotUnderstoodError(f"has quant_method {shown(method)}; known: {', '.join(METHODS)}")
+            raise NotUnderstoodError(f"has quant_method {shown(method)}; known: {', '.join(METHODS)}")
         scheme = METHODS[method](settings)
-        listed = [name for key in LISTS for name in _names(settings, key)]
+        if config.get("expert_dtype") == "fp4":  # DeepSeek-V4's routed experts beside fp8
+            experts = floats(4, 16 if settings.get("moe_quant_algo") == "NVFP4" else 32)
+            groups = ((experts, Patterns(["experts"])), *scheme.groups)
+            scheme = replace(scheme, groups=groups, text=f"{scheme.text}, experts {experts.text}")
+        listed = [name for key in LISTS for name in names_of(settings, key)]
         dynamic = settings.get("dynamic")  # GPTQModel's exceptions: "-:" and a regular expression
         if isinstance(dynamic, Mapping):
             keys = [str(key) for key in cast("Mapping[Any, Any]", dynamic)]
             listed += [f"re:{key[2:]}" for key in keys if key.startswith("-:")]
         model_type = str(config.get("model_type"))
-        layers = _layers(config, model_type, a)
-        quantised, held = _shares(a, scheme, _Patterns(listed), model_type, layers)
-    except _NotUnderstoodError as error:
+        layers = layers_of(config, model_type, a)
+        quantised, held = _shares(a, scheme, Patterns(listed), model_type, layers)
+    except NotUnderstoodError as error:
         return CheckpointWeights(format=None, bytes_per_param=UNQUANTISED_BYTES, stated=str(error)), Quantised()
     found = next((f for f, _ in scheme.groups if f.bytes_per_weight == held), None)
     text = f"quantization_config {method}: {scheme.text}"

@@ -193,19 +193,16 @@ def sequence_for(rule: Rule) -> int:
 
 
 def _value(law: Mapping[str, float], at: Mapping[str, float]) -> float:
-    """A law of a rule at the sizes of a run."""
     if "intercept" in law:
         return law["intercept"] + law["per_ln_n_params"] * math.log(at["n_params"])
     return law["factor"] * math.prod(at[name] ** power for name, power in law.items() if name != "factor")
 
 
 def _variables(law: Mapping[str, float]) -> list[str]:
-    """What a law depends on."""
     return ["n_params"] if "intercept" in law else [name for name in law if name != "factor"]
 
 
 def _words(law: Mapping[str, float]) -> str:
-    """A law as a formula."""
     if "intercept" in law:
         return f"{law['intercept']:g} - {-law['per_ln_n_params']:g} ln N"
     return " x ".join([f"{law['factor']:g}", *(f"{_SYMBOLS[name]}^{law[name]:.4g}" for name in _variables(law))])
@@ -328,7 +325,6 @@ def _kaplan_loss(n_params: float, tokens: float) -> float:
 def _batch_words(
     rule: Rule, at: Mapping[str, float], asked: float, sequences: int, sequence: int, gpus: int | None, *, stated: bool
 ) -> str:
-    """How the batch comes about."""
     if stated:
         origin = f"batch as stated: {format_count(asked)} tokens"
     else:

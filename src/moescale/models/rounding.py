@@ -13,7 +13,7 @@ from moescale.errors import InputError
 from moescale.io.records import record
 from moescale.models.architecture import Architecture
 from moescale.models.family import ModelFamily, width
-from moescale.models.parameters import attention_matrix_params
+from moescale.models.operations import attention_products
 from moescale.models.recipe import defaults
 from moescale.typing import FloatArray
 
@@ -194,7 +194,6 @@ class _Shapes(NamedTuple):
 
 
 def _whole_shapes(family: ModelFamily, n_params: float, gpus: int, *, at_most: bool) -> _Shapes:
-    """The shapes near a size."""
     head, every = int(family.head_dim), family.moe_every
     d, ratio = float(width(family, n_params)), family.attention_ratio
     ideal_heads, ideal_layers = ratio * d / head, d / family.d_model_per_layer
@@ -212,7 +211,7 @@ def _whole_shapes(family: ModelFamily, n_params: float, gpus: int, *, at_most: b
         d_ffn=0.0,
         **{name: getattr(family, name) for name in LATENT},
     )
-    attention = attention_matrix_params(sizes)
+    attention = sum((op.params for op in attention_products(sizes)), start=np.zeros(()))
     tables = family.embedding_matrices * family.vocab_size * d_model
     narrow = family.expert_width * family.ffn_ratio * d < FEWEST_STEPS * FFN_STEP
     step = SMALL_STEP if narrow and family.expert_width < 1.0 else FFN_STEP

@@ -84,17 +84,6 @@ class Settings:
             raise self.bad(key, f"a list with one entry for each of {n_layers} layers")
         return list(cast("list[Any]", value))
 
-    def layer_types(self, n_layers: int, local: str) -> int | None:
-        """How many of `n_layers` entries of layer_types say `local`, the others full_attention; None where absent."""
-        types = self.entries("layer_types", n_layers)
-        if types is None:
-            return None
-        known = (local, "full_attention")
-        # A comparison, not a look-up: entries may be anything that JSON holds.
-        if not all(any(entry == name for name in known) for entry in types):
-            raise self.bad("layer_types", f"a list of {' and '.join(known)}")
-        return types.count(local)
-
     def inner(self, key: str) -> Settings:
         """The object under `key` with checks of its own; an empty one where it is absent."""
         self.seen.add(key)
@@ -109,7 +98,8 @@ class Settings:
         if entries is None:
             return None
         if not all(isinstance(entry, str | int) and str(entry) in names for entry in entries):
-            raise self.bad(key, f"a list of {', '.join(names)}")
+            known = [name for name in names if not name.isdigit()]
+            raise self.bad(key, f"a list of {', '.join(known[:-1])} and {known[-1]}")
         return [names[str(entry)] for entry in entries]
 
     def layer_numbers(self, key: str, n_layers: int) -> set[int]:

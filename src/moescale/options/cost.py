@@ -210,7 +210,8 @@ class CostServingOptions(ServingOptions):
         """As for a plan; says what the roofline of a GPU without measured kernels rests on."""
         import numpy as np
 
-        from moescale.latency.roofline import Roofline, basis
+        from moescale.latency.roofline import Roofline
+        from moescale.latency.roofline_constants import basis
 
         source = super().open_latency(deployment, model, remark)
         latent = model is not None and bool(np.any(np.asarray(model.kv_lora_rank) > 0))

@@ -46,9 +46,9 @@ import numpy.typing as npt
 
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
-from moescale.latency import NUMERIC_FIELDS, LatencySource, common_shape, kernels_alone
+from moescale.latency import LatencySource, common_shape, kernels_alone
 from moescale.latency.network import HOP_S
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
 from moescale.models.parameters import weight_bytes, weight_bytes_per_gpu
 from moescale.models.stages import fullest_stage, layers_share

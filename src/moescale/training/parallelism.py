@@ -18,7 +18,6 @@ from moescale import catalogue
 from moescale.hardware.gpus import Gpu
 from moescale.io.records import record
 from moescale.models.architecture import Architecture
-from moescale.models.kv_cache import value_head_dim
 from moescale.models.parameters import ParameterCount, count_parameters
 from moescale.models.recipe import Recipe
 from moescale.units import format_bytes, format_count
@@ -108,7 +107,9 @@ def layer_elements_per_token(model: Architecture, *, moe: bool, expert_imbalance
     """
     h = float(model.d_model)
     queries, keys = (float(heads * model.head_dim) for heads in (model.n_heads, model.n_kv_heads))
-    values, outputs = (float(heads * value_head_dim(model)) for heads in (model.n_kv_heads, model.n_heads))
+    values, outputs = (
+        float(heads * (model.v_head_dim or model.head_dim)) for heads in (model.n_kv_heads, model.n_heads)
+    )
     attention = 2 * h + h + queries + keys + values + outputs + (queries + keys if model.qk_norm else 0.0)
     attention += 2 * float(model.q_lora_rank + model.kv_lora_rank) + float(model.qk_rope_head_dim)
     if not moe:

@@ -14,7 +14,7 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
-from moescale.latency.kernels.tables import find_system, find_table, of_the_fastest, read_columns
+from moescale.latency.kernels.tables import find_table, of_the_fastest, read_columns
 from moescale.typing import FloatArray, Real
 
 COLUMNS = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size", "latency")
@@ -76,11 +76,11 @@ def attention(
     system: str, engine: str, version: str, stage: str, cache_type: str, head_dim: float, window: float = 0.0
 ) -> Attention:
     """Measured attention of a head dimension and a window that attention_kinds lists together."""
-    rows = _grid_rows(system, engine, version, stage, cache_type, head_dim, window)
+    rows = grid_rows(system, engine, version, stage, cache_type, head_dim, window)
     return Attention(grid_of(*rows), head_dim)
 
 
-def _grid_rows(
+def grid_rows(
     system: str, engine: str, version: str, stage: str, cache_type: str, head_dim: float, window: float
 ) -> tuple[tuple[FloatArray, FloatArray, FloatArray, FloatArray], FloatArray, tuple[float, float, float, float]]:
     """Sizes (one array an axis of Attention.grid), seconds and saturated slopes of the rows of one kind."""
@@ -93,24 +93,3 @@ def _grid_rows(
     # itself, which takes its square. Beyond a window decoding takes no longer, and a prompt time in proportion.
     of_tokens = (1.0 if stage == "generation" else 2.0) - (window > 0)
     return (kv, rows["num_heads"] / kv, rows["batch_size"], tokens), rows["latency"], (1.0, 1.0, 1.0, of_tokens)
-
-
-def leave_largest_out(
-    system: str, engine: str, version: str, stage: str, cache_type: str, head_dim: float, share: float
-) -> FloatArray:
-    """log(predicted / measured) of the largest rows, predicted from the others: what filling holes of the grid is worth.
-
-    Left out are, of each pair of head counts, the rows that hold over `share` of the most tokens of all requests that
-    were measured with it: holes are what a memory of that share would have left. As in latency/silicon.py, no prediction
-    reads the cache faster than the data sheet allows: small ones were measured inside the L2 cache of L40S.
-    """
-    (kv, group, batch, tokens), seconds, slopes = _grid_rows(system, engine, version, stage, cache_type, head_dim, 0.0)
-    held, pair = batch * tokens, np.unique(np.stack([kv, group]), axis=1, return_inverse=True)[1].ravel()
-    most = np.zeros(pair.max() + 1)
-    np.maximum.at(most, pair, held)
-    out = held > share * most[pair]
-    grid = grid_of((kv[~out], group[~out], batch[~out], tokens[~out]), seconds[~out], slopes)
-    cached_bytes = 2.0 * (kv * head_dim * held)[out] * (1.0 if cache_type == "fp8" else 2.0)
-    limit_s = cached_bytes / find_system(system).memory_bandwidth_bytes_per_s
-    predicted = np.maximum(grid.seconds(kv[out], group[out], batch[out], tokens[out]), limit_s)
-    return np.log(predicted / seconds[out])

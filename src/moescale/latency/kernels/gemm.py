@@ -47,7 +47,6 @@ def gemm_grid(system: str, engine: str, version: str, kind: str, without: tuple[
 
 
 def _rows_of(system: str, engine: str, kind: str) -> dict[str, FloatArray]:
-    """The rows of another engine's current table; none where it has no products of this kind."""
     table = find_table(system, "gemm", engine, default_version(system, engine), "gemm_perf")
     assert table is not None
     return read_columns(table, ("m", "n", "k", "latency"), gemm_dtype=kind)

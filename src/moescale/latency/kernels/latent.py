@@ -6,7 +6,6 @@ in the compressed space (generation), with the batched products that lead there 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,8 +13,7 @@ import numpy as np
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
 from moescale.latency.kernels.tables import default_version, engines, find_table, read_columns, text_values
 from moescale.models.architecture import Architecture
-from moescale.models.kv_cache import value_head_dim
-from moescale.models.parameters import attention_matrix_params
+from moescale.models.operations import attention_products
 from moescale.typing import FloatArray, Real
 
 COLUMNS = ("num_heads", "batch_size", "isl", "step", "latency")
@@ -46,23 +44,28 @@ def latent_types(system: str, engine: str, version: str, stage: str) -> tuple[tu
 
 @cache
 def latent_grid(system: str, engine: str, version: str, stage: str, weights: str, cache_type: str) -> LogGrid:
-    """Seconds of one layer over (heads, requests, tokens); tokens as in attention_kernels.
-
-    Decoding runs in CUDA graphs, yet some tables of modules hold the host's launches: vLLM's on H100, H200 and B300 take
-    70 to 90 us for one token and one head, on B200 40 us, as TensorRT-LLM's on all of them. Such rows, told by LAUNCHES,
-    are answered by the faster of their own time and of the other engines'.
-    """
-    grid = _module_grid(system, engine, version, stage, weights, cache_type)
-    if stage == "context":
-        return grid
+    """Seconds of one layer over (heads, requests, tokens); tokens as in kernels.attention."""
+    kind = ("mla", f"mla_{stage}_module_perf", stage)
+    equal = (("gemm_type", weights), ("kv_cache_dtype", cache_type))
     others = [
-        _module_grid(system, other, default_version(system, other), stage, weights, cache_type)
+        module_grid(system, other, default_version(system, other), *kind, equal)
         for other in engines(system)
         if other != engine
+        and stage != "context"
         and (weights, cache_type) in latent_types(system, other, default_version(system, other), stage)
     ]
-    least = [np.exp(found.log_s.min()) for found in (grid, *others)]
-    if least[0] < LAUNCHES * min(least):
+    return in_graphs(module_grid(system, engine, version, *kind, equal), others, stage)
+
+
+def in_graphs(grid: LogGrid, others: list[LogGrid], stage: str) -> LogGrid:
+    """An engine's modules, decoding in CUDA graphs, given those of the other engines.
+
+    Some tables of decoding hold the host's launches: of latent attention vLLM's on H100, H200 and B300 take 70 to 90 us for one
+    token and one head, on B200 40 us, as TensorRT-LLM's on all of them; of sparse attention both take 140 to 240 us on H100 and
+    H200, SGLang's 66. Such rows, told by LAUNCHES, are answered by the faster of their own time and of the other engines'.
+    """
+    least = [float(np.exp(found.log_s.min())) for found in (grid, *others)]
+    if stage == "context" or least[0] < LAUNCHES * min(least):
         return grid
     sizes = np.meshgrid(*(np.exp(axis) for axis in grid.axes), indexing="ij")
     faster = np.min([grid.log_s, *(np.log(found.seconds(*sizes)) for found in others)], axis=0)
@@ -70,14 +73,17 @@ def latent_grid(system: str, engine: str, version: str, stage: str, weights: str
 
 
 @cache
-def _module_grid(system: str, engine: str, version: str, stage: str, weights: str, cache_type: str) -> LogGrid:
-    table = find_table(system, "mla", engine, version, f"mla_{stage}_module_perf")
+def module_grid(
+    system: str, engine: str, version: str, family: str, stem: str, stage: str, equal: tuple[tuple[str, str], ...]
+) -> LogGrid:
+    """Seconds of one layer over (heads, requests, tokens), of the rows of a table whose texts equal these."""
+    table = find_table(system, family, engine, version, stem)
     assert table is not None
-    rows = read_columns(table, COLUMNS, gemm_type=weights, kv_cache_dtype=cache_type)
-    # A prompt after a cached prefix is another question.
-    keep = (rows["step"] == 0) | (stage != "context")
+    rows = read_columns(table, COLUMNS, **dict(equal))
+    keep = (rows["step"] == 0) | (stage != "context")  # a prompt after a cached prefix is another question
     tokens = rows["isl"] if stage == "context" else rows["step"] + 1.0
     sizes = (rows["num_heads"][keep], rows["batch_size"][keep], tokens[keep])
+    # Beyond the measured sizes attention, or an indexer that meets all tokens, sets the pace.
     return grid_of(sizes, rows["latency"][keep], (1.0, 1.0, 2.0 if stage == "context" else 1.0))
 
 
@@ -136,10 +142,10 @@ def latent_roofline_s(
     every new token meets whole; a context may meet several `queries`.
     """
     heads, requests = np.asarray(heads, dtype=np.float64), np.asarray(batch, dtype=np.float64)
-    rank, params = np.asarray(a.kv_lora_rank, dtype=np.float64), attention_matrix_params(replace(a, n_heads=heads))
+    rank, params = np.asarray(a.kv_lora_rank, dtype=np.float64), sum(op.params for op in attention_products(a, heads))
     if stage == "context":
         pairs = np.square(tokens) + 2.0 * np.asarray(prefix) * tokens  # twice: a token meets half of its own prompt
-        new, pairs_flops = requests * tokens, heads * (a.head_dim + value_head_dim(a)) * requests * pairs
+        new, pairs_flops = requests * tokens, heads * (a.head_dim + np.asarray(a.v_head_dim)) * requests * pairs
         tokens = tokens + np.asarray(prefix)
     else:  # queries are brought into the latent space, and meet the cache there
         new = requests * queries

@@ -14,8 +14,7 @@ import numpy as np
 
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
 from moescale.latency.kernels.tables import find_table, read_columns, text_values
-from moescale.models.architecture import Architecture
-from moescale.models.mixers import linear_widths, state_elements
+from moescale.models.operations import State
 from moescale.typing import FloatArray, Real
 
 COLUMNS = ("num_k_heads", "num_v_heads", "batch_size", "seq_len", "latency")
@@ -34,14 +33,17 @@ class LinearKernels:
     rules: tuple[LogGrid, ...]
     fewest_heads: float  # measured; fewer are as many with fewer requests
 
-    def seconds(self, a: Architecture, gpus: Real, batch: Real, tokens: Real | None) -> FloatArray:
-        """Seconds of one linear layer on each of `gpus` GPUs: a token (None) or a prompt of each of `batch` requests."""
-        keys, values, heads = linear_widths(a, gpus)
-        heads = state_elements(a, gpus) / MEASURED_HEAD
+    def seconds(self, state: State, batch: Real, tokens: Real | None) -> FloatArray:
+        """Seconds of one linear layer: a token (None) or a prompt of each of `batch` requests."""
+        heads = state.elements / MEASURED_HEAD
         if tokens is None:
-            heads = heads * (np.asarray(a.linear_state_bytes) / MEASURED_STATE_BYTES)
+            heads = heads * (np.asarray(state.element_bytes) / MEASURED_STATE_BYTES)
         few = np.minimum(heads / self.fewest_heads, 1.0)
-        sizes = [np.maximum(heads, self.fewest_heads), np.maximum(values / keys, 1.0), np.maximum(batch * few, 1.0)]
+        sizes = [
+            np.maximum(heads, self.fewest_heads),
+            np.maximum(state.values / state.keys, 1.0),
+            np.maximum(batch * few, 1.0),
+        ]
         sizes += [] if tokens is None else [tokens]
         rule_s = self.rules[0].seconds(*sizes)
         for other in self.rules[1:]:

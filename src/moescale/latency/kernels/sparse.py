@@ -7,22 +7,19 @@ from functools import cache
 
 import numpy as np
 
-from moescale.latency.kernels.latent import COLUMNS, MEASURED
-from moescale.latency.kernels.log_grid import LogGrid, grid_of
+from moescale.latency.kernels.latent import MEASURED, in_graphs, module_grid
+from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.tables import (
     System,
     default_version,
     distinct_rows,
     engines,
     find_table,
-    read_columns,
 )
 from moescale.models.architecture import Architecture
-from moescale.models.kv_cache import value_head_dim
-from moescale.models.parameters import attention_matrix_params, index_matrix_params
+from moescale.models.operations import attention_products, index_products
 from moescale.typing import FloatArray, Real
 
-LAUNCHES = 1.5  # modules whose smallest takes so many times as long as another engine's were launched from the host
 # The widths that the tables' modules have, one layer of each; heads vary.
 _V32 = replace(
     MEASURED, index_topk=2048.0, n_sparse_layers=1.0, index_n_heads=64.0, index_head_dim=128.0, n_index_layers=1.0
@@ -50,39 +47,19 @@ def nearest_module(a: Architecture, types: tuple[tuple[str, str, str], ...], wei
 
 @cache
 def sparse_grid(system: str, engine: str, version: str, stage: str, model: str, weights: str, cached: str) -> LogGrid:
-    """Seconds of one layer over (heads, requests, tokens); tokens as in kernels.attention.
+    """Seconds of one layer over (heads, requests, tokens); other engines' launches may stand in in the next formats."""
 
-    Decoding runs in CUDA graphs, yet some tables hold the host's launches: vLLM's and TensorRT-LLM's smallest modules take
-    140 to 240 us on H100 and H200, SGLang's 66. Such rows, told by LAUNCHES, are answered by the faster of their own time
-    and of the other engines', in these formats or the next.
-    """
-    grid = _module_grid(system, engine, version, stage, model, weights, cached)
-    if stage == "context":
-        return grid
+    def grid(which: str, version: str, weights: str, cached: str) -> LogGrid:
+        equal = (("model", model), ("gemm_type", weights), ("kv_cache_dtype", cached))
+        return module_grid(system, which, version, "sparse_attention", f"dsa_{stage}_module_perf", stage, equal)
+
     others: list[LogGrid] = []
     for other in engines(system):
-        own = (system, other, default_version(system, other), stage)
-        held = [formats for name, *formats in sparse_types(*own) if name == model]
-        if other != engine and held:
-            others.append(_module_grid(*own, model, *min(held, key=lambda f: (f[0] != weights, f[1] != cached))))
-    least = [float(np.exp(found.log_s.min())) for found in (grid, *others)]
-    if least[0] < LAUNCHES * min(least):
-        return grid
-    sizes = np.meshgrid(*(np.exp(axis) for axis in grid.axes), indexing="ij")
-    faster = np.min([grid.log_s, *(np.log(found.seconds(*sizes)) for found in others)], axis=0)
-    return LogGrid(grid.axes, faster, grid.slopes)
-
-
-@cache
-def _module_grid(system: str, engine: str, version: str, stage: str, model: str, weights: str, cached: str) -> LogGrid:
-    table = find_table(system, "sparse_attention", engine, version, f"dsa_{stage}_module_perf")
-    assert table is not None
-    rows = read_columns(table, COLUMNS, model=model, gemm_type=weights, kv_cache_dtype=cached)
-    keep = (rows["step"] == 0) | (stage != "context")  # a prompt after a cached prefix is another question
-    tokens = rows["isl"] if stage == "context" else rows["step"] + 1.0
-    sizes = (rows["num_heads"][keep], rows["batch_size"][keep], tokens[keep])
-    # Beyond the measured sizes the indexer sets the pace: it meets all tokens.
-    return grid_of(sizes, rows["latency"][keep], (1.0, 1.0, 2.0 if stage == "context" else 1.0))
+        theirs = default_version(system, other)
+        held = [formats for name, *formats in sparse_types(system, other, theirs, stage) if name == model]
+        if other != engine and held and stage != "context":
+            others.append(grid(other, theirs, *min(held, key=lambda f: (f[0] != weights, f[1] != cached))))
+    return in_graphs(grid(engine, version, weights, cached), others, stage)
 
 
 def sparse_roofline_s(
@@ -93,11 +70,12 @@ def sparse_roofline_s(
     context, chosen = np.asarray(tokens, dtype=np.float64), np.asarray(a.index_topk, dtype=np.float64)
     met, rank = np.minimum(context, chosen), np.asarray(a.kv_lora_rank, dtype=np.float64)
     indexed = np.asarray(a.n_index_layers, dtype=np.float64) / a.n_layers
-    params = attention_matrix_params(replace(a, n_heads=heads)) + indexed * index_matrix_params(a)
+    params = sum(op.params for op in attention_products(a, heads))
+    params = params + sum(op.params for op in index_products(a)) / a.n_layers
     index_flops = indexed * 2.0 * a.index_n_heads * a.index_head_dim
     if stage == "context":
         new, pairs = requests * context, requests * met * (context - met / 2.0)
-        flops = 2.0 * heads * (a.head_dim + value_head_dim(a)) * pairs
+        flops = 2.0 * heads * (a.head_dim + np.asarray(a.v_head_dim)) * pairs
         flops = flops + index_flops * 0.5 * requests * np.square(context)
     else:
         new, pairs = requests, requests * met

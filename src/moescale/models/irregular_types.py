@@ -1,7 +1,4 @@
-"""What the configs of models with more than one kind of layer say, as transformers 5 builds them: a reader a type.
-
-Linear attention and state spaces beside attention, sparse attention, windows with heads of their own.
-"""
+"""Readers of the configs whose shape a row of catalogue/model_types.toml cannot say, as transformers 5 builds them."""
 
 from __future__ import annotations
 
@@ -9,105 +6,98 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from moescale.models.config_parts import (
+    FFNS,
+    LINEAR,
+    SLIDING,
     attention_bias,
     experts_of,
     grouped_attention,
     latent_attention,
-    shared_and_routed,
-    sparse_layers,
+    read_row,
+    state_bytes,
+    type_rows,
     windows_of,
 )
 from moescale.models.settings import Settings
 
-SLIDING = {"sliding_attention": "local", "full_attention": "full", "1": "local", "0": "full"}
-LINEAR = {"linear_attention": "linear", "mamba": "linear", "full_attention": "full", "attention": "full"}
-FFNS = {"dense": "dense", "sparse": "experts", "0": "dense", "1": "experts"}
 TOP_K_NAMES = ("num_experts_per_tok", "num_experts_per_token")
-FP32 = ("float32", "torch.float32")
 
 
-def _state_bytes(settings: Settings, key: str, default: float) -> dict[str, Any]:
-    """Bytes of an element of the state: as the config asks, or the class's default."""
-    stated = settings.config.get(key)
-    settings.seen.add(key)
-    return {"linear_state_bytes": default if stated is None else 4.0 if stated in FP32 else 2.0}
-
-
-# Gated delta nets: Qwen3-Next and its successors.
-
-
-def _delta_net(settings: Settings, value_heads: int) -> dict[str, Any]:
+def _llama4(settings: Settings) -> dict[str, Any]:
     n_layers = settings.integer("num_hidden_layers")
-    kinds = settings.kinds("layer_types", n_layers, LINEAR)
-    step = settings.integer("full_attention_interval", default=4)
-    n_linear = kinds.count("linear") if kinds else n_layers - n_layers // step
-    head_dim = settings.integer("head_dim", default=256)
-    return (
-        grouped_attention(settings, head_dim=256)
-        | attention_bias(settings)
-        | _state_bytes(settings, "mamba_ssm_dtype", 4.0)
-        | {
-            "qk_norm": True,
-            "attention_gate": head_dim,
-            "n_linear_layers": n_linear,
-            "linear_kind": "gated-delta",
-            "linear_n_key_heads": settings.integer("linear_num_key_heads", default=16),
-            "linear_n_value_heads": settings.integer("linear_num_value_heads", default=value_heads),
-            "linear_key_dim": settings.integer("linear_key_head_dim", default=128),
-            "linear_value_dim": settings.integer("linear_value_head_dim", default=128),
-            "linear_conv": settings.integer("linear_conv_kernel_dim", default=4),
-        }
-    )
-
-
-def _gated_shared(settings: Settings, n_moe_layers: int) -> dict[str, Any]:
-    experts = experts_of(settings, "moe_intermediate_size", n_moe_layers, least=0)
-    settings.seen.add("shared_expert_intermediate_size")
+    settings.seen.update(("moe_layers", "interleave_moe_layer_step"))
+    n_moe_layers = len(settings.layer_numbers("moe_layers", n_layers))
+    if settings.config.get("moe_layers") is None:
+        n_moe_layers = n_layers // settings.integer("interleave_moe_layer_step", default=1)
+    experts = experts_of(settings, "intermediate_size", n_moe_layers)
     if experts:
-        shared = settings.integer("shared_expert_intermediate_size", least=0)
-        experts |= {"d_shared_expert": shared, "shared_expert_gate": True}
-    return experts
+        experts["d_shared_expert"] = experts["d_expert"]
+    # The layers that know positions attend within chunks; by default every fourth knows none (the class's default).
+    kinds = settings.kinds("layer_types", n_layers, {"chunked_attention": "local", "full_attention": "full"})
+    stated = kinds.count("local") if kinds else None
+    rope_layers = settings.entries("no_rope_layers", n_layers)
+    if rope_layers is not None and not all(isinstance(entry, int) and entry in (0, 1) for entry in rope_layers):
+        raise settings.bad("no_rope_layers", "a list of 0 and 1")
+    if stated is None and rope_layers is not None:
+        stated = sum(rope_layers)
+    if stated is None:
+        stated = n_layers - n_layers // settings.integer("no_rope_layer_interval", default=4)
+    windows = windows_of(settings, stated, "attention_chunk_size", 8192)
+    width = {"d_ffn": settings.integer("intermediate_size_mlp")}
+    return grouped_attention(settings, head_dim=128) | attention_bias(settings) | experts | width | windows
 
 
-def _qwen3_next(settings: Settings) -> dict[str, Any]:
-    return _delta_net(settings, 32) | _gated_shared(settings, sparse_layers(settings))
+def _dbrx(settings: Settings) -> dict[str, Any]:
+    n_layers, attention, ffn = settings.integer("n_layers"), settings.inner("attn_config"), settings.inner("ffn_config")
+    names, met = ("moe_num_experts",), ("moe_top_k",)
+    experts = experts_of(ffn, "ffn_hidden_size", n_layers, number_keys=names, top_k=met)
+    d_model, n_heads = settings.integer("d_model"), settings.integer("n_heads")
+    if d_model % n_heads:
+        raise settings.bad("d_model", f"a multiple of n_heads ({n_heads})")
+    heads = {"n_kv_heads": attention.integer("kv_n_heads", default=1), "head_dim": d_model // n_heads}
+    return heads | experts | {"d_ffn": experts["top_k"] * experts["d_expert"]}
 
 
-def _qwen3_5(settings: Settings) -> dict[str, Any]:
-    settings.seen.add("mlp_only_layers")
-    return _delta_net(settings, 32)
-
-
-def _qwen3_5_moe(settings: Settings) -> dict[str, Any]:
-    settings.seen.add("mlp_only_layers")  # an empty list in published configs; the class has no dense layers
-    experts = _gated_shared(settings, settings.integer("num_hidden_layers"))
-    return _delta_net(settings, 32) | experts | {"d_ffn": experts["top_k"] * experts["d_expert"]}
-
-
-# Sparse attention.
-
-
-def _indexer(settings: Settings, n_heads: int, n_index_layers: int) -> dict[str, Any]:
-    return {
-        "index_topk": settings.integer("index_topk", default=2048),
-        "index_n_heads": settings.integer("index_n_heads", default=n_heads),
-        "index_head_dim": settings.integer("index_head_dim", default=128),
-        "n_sparse_layers": settings.integer("num_hidden_layers"),
-        "n_index_layers": n_index_layers,
-    }
-
-
-def _latent_sparse(settings: Settings, n_heads: int, n_index_layers: int) -> dict[str, Any]:
+def _hunyuan(settings: Settings) -> dict[str, Any]:
+    """One shared expert of an expert's width; counts that configs give a layer each must be one number."""
     n_layers = settings.integer("num_hidden_layers")
-    ffns = settings.kinds("mlp_layer_types", n_layers, FFNS)
-    dense = settings.integer("first_k_dense_replace", default=3, least=0)
-    experts = shared_and_routed(settings, n_layers - ffns.count("experts") if ffns else dense)
-    parts = {"router_bias": True, "ffn_bias": settings.boolean("mlp_bias", False)}
-    return latent_attention(settings) | experts | _indexer(settings, n_heads, n_index_layers) | parts
+    alike = Settings({key: _one_for_all(settings, key) for key in settings.config}, settings.where)
+    experts = experts_of(alike, "intermediate_size", n_layers, number_keys=("num_experts",), top_k=("moe_topk",))
+    shared = alike.integer("num_shared_expert", default=1, least=0)
+    settings.seen.update(("num_experts", "moe_topk", "num_shared_expert", "moe_intermediate_size"))
+    if settings.boolean("use_cla", False):
+        raise settings.bad("use_cla", "false: caches that layers share have no term here")
+    parts = {"d_shared_expert": shared * experts["d_expert"], "d_ffn": experts["top_k"] * experts["d_expert"]}
+    attention = grouped_attention(settings, heads_optional=True) | attention_bias(settings)
+    return attention | experts | parts | {"qk_norm": settings.boolean("use_qk_norm", True)}
 
 
-def _deepseek_v32(settings: Settings) -> dict[str, Any]:
-    return _latent_sparse(settings, 64, settings.integer("num_hidden_layers"))
+def _one_for_all(settings: Settings, key: str) -> Any:
+    value = settings.config[key]
+    if not isinstance(value, list) or key not in ("moe_topk", "num_shared_expert", "moe_intermediate_size"):
+        return value
+    entries = cast("list[Any]", value)
+    if not entries or any(entry != entries[0] for entry in entries):
+        raise settings.bad(key, "the same number in every layer")
+    return entries[0]
+
+
+def _ernie4_5_moe(settings: Settings) -> dict[str, Any]:
+    n_layers = settings.integer("num_hidden_layers")
+    first = settings.integer("moe_layer_start_index", default=1, least=0)
+    last = settings.integer("moe_layer_end_index", default=-1, least=-1)
+    last = n_layers - 1 if last == -1 else min(last, n_layers - 1)
+    step = settings.integer("moe_layer_interval", default=1)
+    n_moe_layers = sum(first <= layer <= last and (layer + 1) % step == 0 for layer in range(n_layers))
+    names, met = ("moe_num_experts", "num_experts"), ("moe_k", "num_experts_per_tok")
+    experts = experts_of(settings, "moe_intermediate_size", n_moe_layers, number_keys=names, top_k=met)
+    shared = settings.integer("moe_num_shared_experts", default=2, least=0)
+    bias = settings.boolean("use_bias", False)
+    parts = {"tied_embeddings": settings.boolean("tie_word_embeddings", True), "router_bias": True}
+    parts |= {"qkv_bias": bias, "attention_output_bias": bias, "ffn_bias": bias}
+    if experts:
+        parts["d_shared_expert"] = shared * experts["d_expert"]
+    return grouped_attention(settings, heads_optional=True) | experts | parts
 
 
 def _glm_moe_dsa(settings: Settings) -> dict[str, Any]:
@@ -116,9 +106,27 @@ def _glm_moe_dsa(settings: Settings) -> dict[str, Any]:
     kinds = settings.kinds("indexer_types", n_layers, {"full": "full", "shared": "shared"})
     every = settings.integer("index_topk_freq", default=1)
     offset = settings.integer("index_skip_topk_offset", default=2, least=0)
-    settings.seen.update(("index_topk_pattern", "num_experts"))  # num_experts: an older name of n_routed_experts
     n_full = sum(max(layer - offset + 1, 0) % every == 0 for layer in range(n_layers))
-    return _latent_sparse(settings, 32, kinds.count("full") if kinds else n_full)
+    return read_row(settings, type_rows()["glm_moe_dsa"]) | {"n_index_layers": kinds.count("full") if kinds else n_full}
+
+
+def _deepseek_v4(settings: Settings) -> dict[str, Any]:
+    """Windows in all layers, and a compressed cache in most; the tables that send tokens to experts in the first are left out."""
+    n_layers = settings.integer("num_hidden_layers")
+    ratios = settings.config.get("compress_ratios")
+    # Further entries are of the layers that predict further tokens.
+    settings.seen.add("compress_ratios")
+    if not isinstance(ratios, list) or len(cast("list[Any]", ratios)) < n_layers:
+        raise settings.bad("compress_ratios", f"a list with an entry for each of {n_layers} layers")
+    listed = cast("list[Any]", ratios)[:n_layers]
+    if not all(ratio in (0, 4, 128) for ratio in listed):
+        raise settings.bad("compress_ratios", "a list of 0, 4 and 128")
+    n_compressed = listed.count(4)
+    own = {"n_compressed_layers": n_compressed, "n_heavy_layers": listed.count(128)}
+    own |= {"n_sparse_layers": n_compressed, "n_index_layers": n_compressed}
+    experts = experts_of(settings, "moe_intermediate_size", n_layers, number_keys=("n_routed_experts",))
+    shared = {"d_shared_expert": settings.integer("n_shared_experts", default=1, least=0) * experts["d_expert"]}
+    return read_row(settings, type_rows()["deepseek_v4"]) | own | experts | shared
 
 
 def _minimax_m3(settings: Settings) -> dict[str, Any]:
@@ -150,8 +158,6 @@ def _minimax_m3(settings: Settings) -> dict[str, Any]:
         }
     return grouped_attention(settings, head_dim=128) | experts | parts
 
-
-# State spaces.
 
 _LETTERS = {"M": "linear", "*": "full", "-": "dense", "E": "experts"}
 _BLOCKS = {
@@ -220,7 +226,7 @@ def _nemotron_h(settings: Settings) -> dict[str, Any]:
             "linear_key_dim": settings.integer("ssm_state_size", default=128),
             "linear_value_dim": settings.integer("mamba_head_dim", default=64),
             "linear_conv": settings.integer("conv_kernel", default=4),
-            **_state_bytes(settings, "mamba_ssm_cache_dtype", 4.0),
+            **state_bytes(settings, "mamba_ssm_cache_dtype", 4.0),
         }
     )
 
@@ -320,34 +326,12 @@ def _kimi_linear(settings: Settings) -> dict[str, Any]:
     )
 
 
-# Windows with heads of their own.
-
-
-def _gemma(settings: Settings, *, every: int, window: int, tied: bool = True) -> dict[str, Any]:
-    """Windows in all but every so many layers, and norms behind attention and FFN as well as before."""
-    n_layers = settings.integer("num_hidden_layers")
-    step = settings.integer("sliding_window_pattern", default=every)
-    kinds = settings.kinds("layer_types", n_layers, SLIDING)
-    n_local = kinds.count("local") if kinds else n_layers - n_layers // step
-    parts: dict[str, Any] = {"norms_per_layer": 4, "tied_embeddings": settings.boolean("tie_word_embeddings", tied)}
-    heads = grouped_attention(settings, head_dim=256) | attention_bias(settings)
-    return heads | parts | windows_of(settings, n_local, "sliding_window", window)
-
-
-def _gemma2(settings: Settings) -> dict[str, Any]:
-    return _gemma(settings, every=2, window=4096)
-
-
-def _gemma3(settings: Settings) -> dict[str, Any]:
-    return _gemma(settings, every=6, window=4096) | {"qk_norm": True}
-
-
 def _gemma4(settings: Settings) -> dict[str, Any]:
     """Full attention has fewer and wider heads, whose values are their keys; experts stand beside the dense FFN."""
     for key in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
         if settings.integer(key, default=256 if key.startswith("hidden") else 0, least=0):
             raise settings.bad(key, "0: embeddings a layer and shared caches (Gemma 4 E2B, E4B) have no term here")
-    parts = _gemma(settings, every=6, window=512) | {"qk_norm": True}
+    parts = read_row(settings, type_rows()["gemma4_text"])
     local = {"window_head_dim": parts["head_dim"], "window_n_kv_heads": parts["n_kv_heads"]}
     if parts.get("n_window_layers"):
         cached = settings.integer("num_global_key_value_heads", default=parts["n_kv_heads"])
@@ -382,39 +366,25 @@ def _mimo_v2_flash(settings: Settings) -> dict[str, Any]:
 
 
 def _step3p7(settings: Settings) -> dict[str, Any]:
-    """A gate a head; layers with windows may have more heads (attention_other_setting)."""
-    n_layers = settings.integer("num_hidden_layers")
-    kinds = settings.kinds("layer_types", n_layers, SLIDING)
-    ffns = settings.kinds("mlp_layer_types", n_layers, FFNS)
-    dense = settings.integer("first_k_dense_replace", default=3, least=0)
-    n_moe = ffns.count("experts") if ffns else n_layers - dense
-    names = ("num_experts", "n_routed_experts")
-    experts = experts_of(settings, "moe_intermediate_size", n_moe, number_keys=names)
-    settings.seen.update(("n_shared_experts", "moe_num_experts"))
-    parts = {"d_shared_expert": settings.integer("share_expert_dim", default=1280), "qk_norm": True}
-    other = settings.inner("attention_other_setting")
-    own = settings.integer(
-        "num_sliding_attention_heads", default=other.integer("num_attention_heads", default=0), least=0
-    )
-    flags = {"router_bias": True, "attention_gate": 1, "window_n_heads": own}
-    windows = windows_of(settings, kinds.count("local") if kinds else 0, "sliding_window", None)
-    return grouped_attention(settings, head_dim=128) | attention_bias(settings) | experts | parts | flags | windows
+    other = settings.inner("attention_other_setting").integer("num_attention_heads", default=0, least=0)
+    heads = settings.integer("num_sliding_attention_heads", default=other, least=0)
+    return read_row(settings, type_rows()["step3p7"]) | {"window_n_heads": heads}
 
 
-HYBRID_TYPES: dict[str, Callable[[Settings], dict[str, Any]]] = {
-    "qwen3_next": _qwen3_next,
-    "qwen3_5_text": _qwen3_5,
-    "qwen3_5_moe_text": _qwen3_5_moe,
-    "deepseek_v32": _deepseek_v32,
+IRREGULAR_TYPES: dict[str, Callable[[Settings], dict[str, Any]]] = {
+    "llama4_text": _llama4,
+    "dbrx": _dbrx,
+    "hunyuan_v1_moe": _hunyuan,
+    "ernie4_5_moe": _ernie4_5_moe,
     "glm_moe_dsa": _glm_moe_dsa,
+    "deepseek_v4": _deepseek_v4,
+    "deepseek_ref": _deepseek_v4,
     "minimax_m3": _minimax_m3,
     "minimax_m3_vl_text": _minimax_m3,
     "nemotron_h": _nemotron_h,
     "granitemoehybrid": _granite_hybrid,
     "jamba": _jamba,
     "kimi_linear": _kimi_linear,
-    "gemma2": _gemma2,
-    "gemma3_text": _gemma3,
     "gemma4_text": _gemma4,
     "mimo_v2_flash": _mimo_v2_flash,
     "step3p7": _step3p7,

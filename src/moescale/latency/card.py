@@ -1,0 +1,168 @@
+"""One kind of GPU with the measured kernels of one engine, for weights and a cache of one number format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from moescale.hardware.gpus import Gpu
+from moescale.latency.kernels.formats import BF16, KINDS, STATIC_SCALES, expert_kinds, product_kinds, rates
+from moescale.latency.kernels.gemm import QUANTISE, SCALE, gemm_grid, gemm_types
+from moescale.latency.kernels.links import all_reduce_grid
+from moescale.latency.kernels.log_grid import LogGrid
+from moescale.latency.kernels.moe import moe_types
+from moescale.latency.kernels.tables import System, default_version, find_system
+from moescale.latency.roofline import ACTIVATION_BYTES, Roofline
+from moescale.models.architecture import Architecture
+from moescale.models.operations import Product
+from moescale.models.parameters import share_taken
+from moescale.typing import FloatArray, Real
+
+WIDE_BYTES = 1.5  # and from here on 16-bit
+SCALES = 0.1  # of a weight's bytes: block scales, which belong to the measured kernels
+ROUNDING = 0.02  # of data sheets
+Asked = tuple[Product, float]  # with the share of it that is quantised
+
+
+@dataclass(frozen=True)
+class Card:
+    """What every measured kernel is looked up with, and carried over to this GPU and these formats."""
+
+    gpu: Gpu
+    tables: tuple[str, str, str]  # system, engine and version
+    weight_bytes: float
+    kv_bytes: float
+    format: str  # of the weights
+    weights: str | None  # the same where it was named
+    load: str  # how unevenly tokens fall on experts
+    moe_execution: str  # a name of MOE_EXECUTION
+
+    @cached_property
+    def system(self) -> System:
+        """The measured kind of GPU."""
+        return find_system(self.tables[0])
+
+    def share(self, model: Architecture, part: str) -> float:
+        """What a checkpoint holds of a part in the weights' format; all but router and LM head where that is bf16 anyway."""
+        if self.weight_bytes < WIDE_BYTES:
+            return share_taken(model.quantised, "attention" if part == "expert_projection" else part)
+        return 0.0 if part in ("router", "lm_head") else 1.0
+
+    def product_kind(self, *, with_experts: bool) -> str:
+        """The measured products of the weights' format in a model with or without experts."""
+        measured = gemm_types(*self.tables)
+        wanted = product_kinds(self.format, self.tables[1], with_experts=with_experts)
+        return next((kind for kind in wanted if kind in measured), BF16)
+
+    @cached_property
+    def expert_kind(self) -> str:
+        """The measured experts of the weights' format."""
+        measured = moe_types(*self.tables)
+        return next((kind for kind in expert_kinds(self.format) if kind in measured), BF16)
+
+    def products_s(self, asked: list[Asked], tokens: Real, sparse: npt.NDArray[np.bool_]) -> Real:
+        """Seconds of products with so many tokens each, what is quantised in the kernels of models with experts or without."""
+        kinds = [self.product_kind(with_experts=with_experts) for with_experts in (False, True)]
+        static = self.tables[1] in STATIC_SCALES and "fp8" in kinds
+        total_s: Real = 0.0
+        alike = kinds[0] == kinds[1] or not sparse.any()
+        for fused in (False, True) if static else (None,):
+            those = [(op, share) for op, share in asked if share > 0.0 and (fused is None or op.closes == fused)]
+            without = () if fused is None else (SCALE, QUANTISE) if fused else (SCALE,)
+            dense_s, sparse_s = (
+                0.0 if unused else self.summed_s(those, tokens, kind, without if kind == "fp8" else ())
+                for kind, unused in zip(kinds, (not alike and bool(sparse.all()), alike), strict=True)
+            )
+            total_s = total_s + (dense_s if alike else np.where(sparse, sparse_s, dense_s))
+        plain = [(op, 1.0 - share) for op, share in asked if share < 1.0]
+        return total_s + self.summed_s(plain, tokens, None, ())
+
+    def summed_s(self, asked: list[Asked], tokens: Real, kind: str | None, without: tuple[str, ...]) -> Real:
+        """Seconds of all products in kernels of one kind, in one question, which costs a third of as many."""
+        if not asked:
+            return 0.0
+        sizes = ([op.times * share for op, share in asked], [op.n for op, _ in asked], [op.k for op, _ in asked])
+        fields = np.broadcast_arrays(*(size for part in sizes for size in part), tokens)
+        times, n, k = (np.stack(fields[start * len(asked) : (start + 1) * len(asked)]) for start in range(3))
+        return np.sum(times * self.product_s(tokens, np.maximum(n, 1.0), np.maximum(k, 1.0), kind, without), axis=0)
+
+    def product_s(
+        self, m: Real, n: Real, k: Real, quantised: str | None = None, without: tuple[str, ...] = ()
+    ) -> FloatArray:
+        """Seconds of an (m, k) times (k, n) product of bf16 weights, or of quantised ones in kernels of the stated kind."""
+        kind = quantised or BF16
+        seconds = gemm_grid(*self.tables, kind, without).seconds(m, n, k)
+        wanted = 2.0 if quantised is None else self.weight_bytes
+        weights = np.asarray(n, dtype=np.float64) * k
+        flops, moved = 2.0 * m * weights, ACTIVATION_BYTES * m * (np.asarray(n, dtype=np.float64) + k)
+        seconds = self.rescaled(seconds, weights, moved, flops, kind, wanted)
+        return np.maximum(seconds, self.limit_s(weights, flops, kind, wanted))
+
+    def limit_s(self, weights: Real, flops: Real, kind: str, wanted_bytes: float) -> FloatArray:
+        """Seconds that the data sheet allows at least: every weight read from memory once, every product multiplied.
+
+        Tables were measured one kernel again and again, so that small matrices stay in the GPU's cache; in a model the next
+        layer takes their place.
+        """
+        read_s = np.asarray(weights) * (wanted_bytes / self.gpu.memory_bandwidth_bytes_per_s)
+        return np.maximum(read_s, np.asarray(flops) / self.peak(kind))
+
+    def peak(self, kind: str) -> float:
+        """FLOPs a second of this GPU's data sheet."""
+        own = {"fp8": self.gpu.fp8_flops_per_s, "fp4": self.gpu.fp4_flops_per_s}
+        return own.get(KINDS[kind].arithmetic) or self.gpu.bf16_flops_per_s
+
+    def elementwise_s(self, moved_bytes: Real) -> FloatArray:
+        system = self.system
+        rate = self.gpu.memory_bandwidth_bytes_per_s * system.elementwise_efficiency
+        return system.elementwise_latency_s + np.asarray(moved_bytes, dtype=np.float64) / rate
+
+    def ratios(self, kind: str) -> tuple[float, float]:
+        """This GPU's memory bandwidth and FLOP rate over the measured part's; data sheets are rounded, so near 1 is 1."""
+        _, measured_peak = rates(self.system, kind)
+        bandwidth = self.gpu.memory_bandwidth_bytes_per_s / self.system.memory_bandwidth_bytes_per_s
+        peak = self.peak(kind) / measured_peak
+        return (1.0 if abs(bandwidth - 1.0) < ROUNDING else bandwidth, 1.0 if abs(peak - 1.0) < ROUNDING else peak)
+
+    def rescaled(
+        self, seconds: FloatArray, weights: Real, moved_bytes: Real, flops: Real, kind: str, wanted_bytes: float
+    ) -> FloatArray:
+        """Kernels of `kind` with weights of so many bytes; as they are on the measured part with the measured weights."""
+        measured_bytes, _ = rates(self.system, kind)
+        if abs(wanted_bytes / measured_bytes - 1.0) < SCALES:
+            wanted_bytes = measured_bytes
+            if self.ratios(kind) == (1.0, 1.0):
+                return seconds
+        before, after = weights * measured_bytes + moved_bytes, weights * wanted_bytes + moved_bytes
+        return self.for_this_gpu(seconds, before, after, flops, kind)
+
+    def for_this_gpu(
+        self, seconds: FloatArray, measured_bytes: Real, wanted_bytes: Real, flops: Real, kind: str = BF16
+    ) -> FloatArray:
+        """A measured time times the ratio of rooflines: this GPU and number format over the measured ones."""
+        bandwidth, peak = self.ratios(kind)
+        _, measured_peak = rates(self.system, kind)
+        memory = 1.0 / self.system.memory_bandwidth_bytes_per_s
+        now = np.maximum(np.asarray(wanted_bytes) * (memory / bandwidth), np.asarray(flops) / (measured_peak * peak))
+        measured = np.maximum(np.asarray(measured_bytes) * memory, np.asarray(flops) / measured_peak)
+        return seconds * (now / measured)
+
+    @cached_property
+    def cache_type(self) -> str:
+        return "fp8" if self.kv_bytes < WIDE_BYTES else BF16
+
+    @cached_property
+    def analytic(self) -> Roofline:
+        return Roofline(self.gpu, self.weight_bytes, self.kv_bytes, weights=self.weights)
+
+    @cached_property
+    def links(self) -> tuple[LogGrid, float]:
+        """All-reduces, and how many times slower than the measured links those of this card are."""
+        system = self.gpu.silicon_link_system
+        if system is None:
+            return all_reduce_grid(*self.tables), 1.0
+        slower = find_system(system).link_bytes_per_s / self.gpu.interconnect_bytes_per_s
+        return all_reduce_grid(system, self.tables[1], default_version(system, self.tables[1])), slower

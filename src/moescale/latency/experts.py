@@ -1,0 +1,103 @@
+"""Seconds of routed experts, by measured kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moescale.latency import ALL_EXPERTS, ALL_EXPERTS_GROUPED, Pass, local_experts
+from moescale.latency.card import Card
+from moescale.latency.kernels.exchange import spread_experts
+from moescale.latency.kernels.formats import BF16
+from moescale.latency.kernels.moe import Shape, moe_kernels
+from moescale.latency.messages import sends_alone
+from moescale.latency.roofline import ACTIVATION_BYTES
+from moescale.models.architecture import Architecture
+from moescale.models.flops import expected_distinct_experts
+from moescale.models.operations import Product
+from moescale.typing import FloatArray, Real
+
+
+def experts_s(card: Card, model: Architecture, a: Pass) -> FloatArray:
+    """Seconds of the routed experts of all layers, of the tokens of all groups of attention."""
+    gpus = np.asarray(a.gpus, dtype=np.float64)
+    seconds, alone = _grouped_experts_s(card, model, gpus, a.tokens, a.expert_parallel), sends_alone(card, a)
+    if not np.any(alone):
+        return seconds
+    experts = spread_experts(card.system.name, prompts=a.prompts is not None)
+    if experts is None:
+        return seconds
+    weights = float(model.ffn_matrices) * np.asarray(model.d_model, dtype=np.float64) * model.d_expert
+    layer_s = experts.seconds(gpus, a.tokens, model.top_k, model.n_experts, weights)
+    pairs = np.asarray(a.tokens, dtype=np.float64) * model.top_k / gpus
+    moved = ACTIVATION_BYTES * pairs * (2.0 * model.d_model + model.ffn_matrices * model.d_expert)
+    local = np.ceil(np.asarray(model.n_experts, dtype=np.float64) / gpus)
+    read = weights * np.minimum(local, pairs)
+    flops, wanted = 2.0 * pairs * weights, card.weight_bytes
+    layer_s = card.rescaled(layer_s, read, moved, flops, "fp8_block", wanted)
+    return np.where(alone, model.n_moe_layers * layer_s, seconds)
+
+
+def _grouped_experts_s(
+    card: Card, model: Architecture, gpus: FloatArray, tokens: Real, expert_parallel: Real
+) -> FloatArray:
+    """Seconds of the routed experts of all layers; asked for the models that have any."""
+    if card.moe_execution == ALL_EXPERTS:
+        return _looped_experts_s(card, model, gpus, tokens)
+    top_k = model.n_experts if card.moe_execution == ALL_EXPERTS_GROUPED else model.top_k
+    sizes = (model.n_moe_layers, _expert_model_width(model), model.n_experts, top_k, model.d_expert)
+    arrays = np.broadcast_arrays(*(np.asarray(n, np.float64) for n in (*sizes, gpus, tokens, expert_parallel)))
+    some = arrays[0] > 0
+    every = bool(some.all())
+    layers, d_model, experts, met, width, count, batch, ways = arrays if every else [part[some] for part in arrays]
+    ep = np.minimum(ways, experts)
+    local, width = np.ceil(experts / ep), np.maximum(width * ep / count, 1.0)
+    matrices = float(model.ffn_matrices)
+    shape = Shape(np.maximum(batch, 1.0), d_model, width, local, np.maximum(met, 1.0), ep, matrices)
+    share, pairs = card.share(model, "experts"), batch * met / ep
+    layer_s: Real = 0.0
+    if share > 0.0:
+        layer_s = share * _expert_layer_s(card, shape, pairs, card.expert_kind, card.weight_bytes)
+    if share < 1.0:
+        layer_s = layer_s + (1.0 - share) * _expert_layer_s(card, shape, pairs, BF16, 2.0)
+    layers_s = layers * layer_s
+    if every:
+        return layers_s
+    seconds = np.zeros(some.shape)
+    seconds[some] = layers_s
+    return seconds
+
+
+def _expert_layer_s(card: Card, shape: Shape, pairs: FloatArray, kind: str, wanted: float) -> FloatArray:
+    """Seconds of one layer's experts that so many pairs of a token and an expert meet on each GPU."""
+    kernels = moe_kernels(*card.tables, kind, card.load)
+    seconds = kernels.seconds(shape)
+    local, weights = np.asarray(shape.local_experts), shape.matrices * shape.d_model * shape.width
+    chosen = np.minimum(local, shape.top_k)
+    read = expected_distinct_experts(local, chosen, pairs / chosen) * weights
+    flops = 2.0 * pairs * weights
+    moved = ACTIVATION_BYTES * pairs * (2.0 * shape.d_model + shape.matrices * shape.width)
+    seconds = card.rescaled(seconds, read, moved, flops, kind, wanted)
+    # Experts as they were measured are believed: uneven routing reads fewer of them than even routing does.
+    limit_s = card.limit_s(read, flops, kind, wanted)
+    return np.maximum(seconds, np.where(kernels.is_measured(shape.d_model, shape.width), 0.0, limit_s))
+
+
+def _looped_experts_s(card: Card, model: Architecture, gpus: FloatArray, tokens: Real) -> FloatArray:
+    """Seconds of the routed experts of all layers where each GPU runs its whole experts one after another.
+
+    An expert of vLLM's loop launches its products one by one, and kernels of their own for the activation, the
+    product of gate and up, the token's weight (three: compare, multiply, sum), its application, and the sum.
+    """
+    layers, d = np.asarray(model.n_moe_layers, dtype=np.float64), _expert_model_width(model)
+    width, gates = np.maximum(model.d_expert, 1.0), model.ffn_matrices - 2
+    each_of = (Product("experts", 1.0 + gates, width, d), Product("experts", 1.0, d, width, closes=True))
+    share = card.share(model, "experts")
+    products_s = card.products_s([(op, share) for op in each_of], tokens, layers > 0)
+    moved_bytes = ACTIVATION_BYTES * np.asarray(tokens) * ((2.0 + 3.0 * gates) * width + 5.0 * d)
+    small_s = card.elementwise_s(moved_bytes) + (5.0 + gates) * card.system.elementwise_latency_s
+    each = np.where(layers > 0, local_experts(model, gpus), 0.0)
+    return layers * each * (products_s + small_s)
+
+
+def _expert_model_width(a: Architecture) -> Real:
+    return np.where(np.asarray(a.d_expert_model) > 0, a.d_expert_model, a.d_model)

@@ -1,0 +1,136 @@
+"""Names and sizes of the matrices of a checkpoint, layer by layer: what lists of modules that are not quantised name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from moescale.models.architecture import Architecture
+from moescale.models.config_parts import type_rows
+from moescale.models.irregular_types import nemotron_blocks
+from moescale.models.operations import State, operations
+from moescale.models.settings import Settings
+
+MOST_LAYERS = 1024  # whose names are looked at; no model has as many
+# Alone, in models that also see, and of Nemotron-H.
+PREFIXES = ("model.", "language_model.model.", "model.language_model.", "backbone.")
+
+
+def _linear_matrices(a: Architecture) -> dict[str, float]:
+    state = next(op for op in operations(a) if isinstance(op, State))
+    k, v, heads = float(state.keys), float(state.values), float(state.heads)
+    d, rank = float(a.d_model), float(a.linear_rank)
+    if a.linear_kind == "gated-delta":
+        # Qwen3-Next has them in two, Qwen3.5 in four; lists name what the checkpoint has.
+        sizes = {"in_proj_qkv": d * (2 * k + v), "in_proj_z": d * v, "in_proj_b": d * heads, "in_proj_a": d * heads}
+    elif a.linear_kind == "kda":
+        sizes = {"q_proj": d * k, "k_proj": d * k, "v_proj": d * v, "b_proj": d * heads}
+        sizes |= {"f_a_proj": d * rank, "f_b_proj": rank * k, "g_a_proj": d * rank, "g_b_proj": rank * v}
+        return sizes | {"o_proj": v * d}
+    elif a.linear_kind == "mamba2":
+        sizes = {"in_proj": d * (2 * k + 2 * v + heads)}
+    else:
+        sizes = {"in_proj": 2 * d * v, "x_proj": v * (rank + 2 * float(a.linear_key_dim)), "dt_proj": rank * v}
+    return sizes | {"out_proj": v * d}
+
+
+def layer_matrices(a: Architecture, model_type: str, layer: Layer) -> Iterator[tuple[str, str, float]]:
+    """Part (a field of Quantised), name and parameters of the matrices of one layer."""
+    d, heads, kv_heads, qk = (float(n) for n in (a.d_model, a.n_heads, a.n_kv_heads, a.head_dim))
+    rank, query_rank, rope = (float(n) for n in (a.kv_lora_rank, a.q_lora_rank, a.qk_rope_head_dim))
+    value = float(a.v_head_dim) or qk
+    # Where transformers keeps the parts of this model type, if not in the usual places.
+    places = type_rows().get(model_type, {}).get("names", {})
+    linear, attention = places.get("linear", "linear_attn"), places.get("attention", "self_attn")
+    if layer.mixer == "linear":
+        for name, params in _linear_matrices(a).items():
+            yield "attention", f"{linear}.{name}", params
+    elif layer.mixer:
+        sizes = {"q_proj": d * heads * (qk + float(a.attention_gate)), "k_proj": d * kv_heads * qk}
+        sizes |= {"v_proj": d * kv_heads * value}
+        if rank:
+            sizes = {"q_a_proj": d * query_rank, "q_b_proj": query_rank * heads * qk}
+            sizes = sizes if query_rank else {"q_proj": d * heads * qk}
+            sizes |= {"kv_a_proj_with_mqa": d * (rank + rope), "kv_b_proj": rank * heads * (qk - rope + value)}
+        if float(a.index_topk):
+            queries, keys = float(a.index_n_heads * a.index_head_dim), d * float(a.index_head_dim)
+            names = ("indexer.wq_b", "indexer.wk") if rank else ("index_q_proj", "index_k_proj")
+            sizes |= {names[0]: queries * (query_rank or d), names[1]: keys}
+        for name, params in (sizes | {"o_proj": heads * value * d}).items():
+            yield "attention", f"{attention}.{name}", params
+    if not layer.ffn:
+        return
+    dense, experts = places.get("ffn", "mlp"), places.get("experts", "mlp.experts.0")
+    ffns = [("dense_ffn", dense)] if layer.ffn == "dense" else [("experts", experts)]
+    if layer.ffn == "experts" and float(a.d_shared_expert):
+        ffns.append(("shared_experts", places.get("shared", "mlp.shared_experts")))
+    for part, place in ffns:
+        letters = places.get("w_named") and part == "experts"
+        names = ("w1", "w3", "w2") if letters else ("gate_proj", "up_proj", "down_proj")
+        for name in names[3 - a.ffn_matrices :]:
+            yield part, f"{place}.{name}", 1.0  # all have one size
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one numbered layer of a checkpoint has."""
+
+    mixer: str  # full, linear or none
+    ffn: str  # dense, experts or none
+
+
+def layers_of(config: Mapping[str, Any], model_type: str, a: Architecture) -> list[Layer]:
+    """The numbered layers of a config that its reader took, at most MOST_LAYERS."""
+    if model_type == "nemotron_h":
+        blocks = nemotron_blocks(Settings(config, ""))[:MOST_LAYERS]
+        return [Layer(block, "") if block in ("full", "linear") else Layer("", block) for block in blocks]
+    n_layers = min(int(float(a.n_layers)), MOST_LAYERS)
+    holds_experts, is_linear = _expert_layers(config, model_type, float(a.n_moe_layers)), _linear_layers(config, a)
+    return [
+        Layer("linear" if is_linear(i) else "full", "experts" if holds_experts(i) else "dense") for i in range(n_layers)
+    ]
+
+
+def _linear_layers(config: Mapping[str, Any], a: Architecture) -> Callable[[int], bool]:
+    """Whether layer number i, from 0, is a linear one; of a config that its reader took."""
+    if not float(a.n_linear_layers):
+        return lambda _: False
+    for key in ("layer_types", "layers_block_type"):
+        if isinstance(config.get(key), list):
+            kinds = cast("list[Any]", config[key])
+            return lambda i: kinds[i] in ("linear_attention", "mamba")
+    inner = config.get("linear_attn_config")
+    if isinstance(inner, Mapping) and isinstance(cast("Mapping[str, Any]", inner).get("kda_layers"), list):
+        chosen = frozenset(cast("Mapping[str, Any]", inner)["kda_layers"])
+        return lambda i: i + 1 in chosen
+    # Evenly spread, as the classes do by default.
+    n_layers, n_linear = float(a.n_layers), float(a.n_linear_layers)
+    return lambda i: (i + 1) * n_linear // n_layers > i * n_linear // n_layers
+
+
+def _expert_layers(config: Mapping[str, Any], model_type: str, n_moe_layers: float) -> Callable[[int], bool]:
+    """Whether layer number i, from 0, holds experts; of a config that its reader took."""
+
+    if not n_moe_layers:
+        return lambda _: False
+    for key in ("mlp_layer_types", "moe_layer_freq"):
+        if isinstance(config.get(key), list) and config[key]:
+            listed = cast("list[Any]", config[key])
+            return lambda i: listed[i] in ("sparse", 1)
+    rule = type_rows()[model_type].get("experts", {})
+    if rule.get("layers") == "first":
+        stated = config.get("first_k_dense_replace")
+        first = int(stated if stated is not None else rule.get("first", 0))
+        every = int(config.get("moe_layer_freq") or 1)
+        return lambda i: i >= first and i % every == 0
+    if model_type == "llama4_text" and config.get("moe_layers") is not None:
+        chosen = frozenset(config["moe_layers"])
+        return lambda i: i in chosen
+    if model_type == "llama4_text":
+        step = int(config.get("interleave_moe_layer_step") or 1)
+        return lambda i: (i + 1) % step == 0
+    if rule.get("layers") == "sparse_step":
+        step, dense = int(config.get("decoder_sparse_step") or 1), frozenset(config.get("mlp_only_layers") or [])
+        return lambda i: (i + 1) % step == 0 and i not in dense
+    return lambda _: True

@@ -1,0 +1,14 @@
+"""Published configs of tests/data/model_configs.json, without the keys that say nothing of the shape, by name.
+
+A row has the published total and active parameters where a test holds the config to them; `tables` says how many of the embedding
+tables the active ones have in them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROWS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "model_configs.json").read_text())
+CONFIGS: dict[str, dict[str, Any]] = {name: row["config"] for name, row in ROWS.items()}
