@@ -155,7 +155,6 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--batch": ["1", "1,8", "0"],
         "--python": [NOWHERE],
         "--gpu": ["h100-sxm", "mine"],
-        "--engine": ["torch", "vllm"],
         "--rounds": ["1", "3"],
         "--max-time": ["1e-6", "9m"],
     },

@@ -1,7 +1,7 @@
 """A law whose coefficients differ between sources: experts as size, never better than a dense model of the MoE's total size.
 
     L     = u (f + (1 - f) (tau (1e9/N_eff)^(alpha/kappa) + (1 - tau) (2e10/D_eff)^(beta/kappa))^kappa)
-    N_eff = N m + N_0 m,  m = (Xhat/E_start)^h exp(w_x x)
+    N_eff = N m + N_0,  m = (Xhat/E_start)^h exp(w_x x)
     h     = sigmoid(a + nu ln(N/1e9) + g ln(G) + s S) / (1 + R N/D)  <= 1
     D_eff = D' / (1 + D_0 / D')
     1/Xhat = 1/(X - 1 + 1/(1/E_start - 1/E_max)) + 1/E_max
@@ -106,7 +106,7 @@ def _values(
     k, tau, f = np.exp(t[..., 5]), _sigmoid(t[..., 2]), _sigmoid(t[..., 1])
     alpha, beta = np.exp(t[..., 3]), np.exp(t[..., 4])
     spent = 1.0 + 1e8 * np.exp(t[..., 6] - ln_d)
-    size = tau * np.exp(-alpha / k * (x.ln_n - LN_N + gain + _with_embeddings(t, x)))
+    size = tau * np.exp(-alpha / k * (x.ln_n - LN_N + gain + np.log1p(_embeddings(t, x, gain))))
     data = (1.0 - tau) * np.exp(-beta / k * (ln_d - LN_D - np.log(spent)))
     rest = (1.0 - f) * (size + data) ** k
     per = rest / ((f + rest) * (size + data))
@@ -114,9 +114,9 @@ def _values(
     return t[..., 0] + np.log(f + rest) + beyond, alpha * per * size, beta * per * data, (2.0 * spent - 1.0) / spent
 
 
-def _with_embeddings(t: FloatArray, x: Inputs) -> FloatArray:
-    """ln of the body with what embeddings are worth over the body, (..., n)."""
-    return np.log1p(1e7 * np.exp(t[..., 18] - x.ln_n))
+def _embeddings(t: FloatArray, x: Inputs, gain: FloatArray) -> FloatArray:
+    """What embeddings are worth over what the body is worth, (..., n)."""
+    return 1e7 * np.exp(t[..., 18] - x.ln_n - gain)
 
 
 def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
@@ -125,8 +125,8 @@ def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
     gain, pull, left, crowded = _gain(theta, x)
     ln_d, per_d = _effective_tokens(theta, x)
     _, by_size, by_data, started = _values(theta, x, gain, ln_d)
-    with_body = 1.0 / (1.0 + 1e7 * np.exp(t[..., 18] - x.ln_n))
-    in_n = -by_size * (with_body + pull * (left * t[..., 9] - crowded)) + t[..., 16] * (x.ln_n > np.log(RUNS_N))
+    by_size = by_size / (1.0 + _embeddings(t, x, gain))  # in ln N m
+    in_n = -by_size * (1.0 + pull * (left * t[..., 9] - crowded)) + t[..., 16] * (x.ln_n > np.log(RUNS_N))
     in_d = -by_size * pull * crowded - by_data * started * per_d + t[..., 17] * (x.ln_d > np.log(RUNS_D))
     return in_n, in_d
 
@@ -149,7 +149,7 @@ FORM = LawForm(
     name="pooled2026",
     title="law with random effects over sources",
     equation="L = u (f + (1-f) (tau (1e9/N_eff)^(alpha/kappa) + (1-tau) (2e10/D_eff)^(beta/kappa))^kappa); "
-    "N_eff = (N + N_0) (Xhat/E_start)^h, h = sigmoid(a + nu ln(N/1e9) + g ln G + s S)/(1 + R N/D) <= 1, D_eff = D/(1 + D_0/D)",
+    "N_eff = N (Xhat/E_start)^h + N_0, h = sigmoid(a + nu ln(N/1e9) + g ln G + s S)/(1 + R N/D) <= 1, D_eff = D/(1 + D_0/D)",
     source="moescale (docs/evidence/pooled-law.md)",
     parameters=PARAMETERS,
     log_loss=log_loss,
