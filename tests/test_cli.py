@@ -1092,7 +1092,7 @@ def test_plan_prices_a_life() -> None:
 
 def test_plan_tells_a_life_in_words() -> None:
     told = run(*BUDGET, "--lifetime-tokens", "1T", "--max-total-usd", "20000", "--bootstrap", "8").out
-    assert told.startswith("Train 16 experts")
+    assert re.match(r"Train \d+ experts", told)
     assert "  lifetime  $" in told
     assert "to train the model and serve 1T tokens" in told
     assert "Training and serving 1T tokens: lowest loss within $20K" in told
