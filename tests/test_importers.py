@@ -576,17 +576,6 @@ def test_a_tracker_without_its_library_is_told_what_to_install(
         import_runs(tracker, tmp_path / name)
 
 
-@settings(max_examples=50)
-@given(st.binary(max_size=200), st.booleans())
-def test_a_hostile_state_of_a_trainer_raises_nothing_but_input_errors(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes, framed: bool
-) -> None:
-    folder = tmp_path_factory.mktemp("hostile")
-    (folder / "trainer_state.json").write_bytes(b'{"log_history": [' + data + b"]}" if framed else data)
-    with pytest.raises(InputError):
-        import_runs("trainer", folder)
-
-
 def test_a_filter_that_keeps_nothing_is_told_with_the_source() -> None:
     source = str(ROOT / "examples" / "trainer")
     with pytest.raises(InputError, match="keeps none") as caught:
