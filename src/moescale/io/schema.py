@@ -105,13 +105,13 @@ def _value(key: str, hint: Any, value: Any, where: str, *, needed: bool = False,
 
 
 def _number(value: Any, at: str, *, whole: bool, marks: tuple[Any, ...]) -> float:
-    if isinstance(value, bool) or not isinstance(value, (str | int | float) if QUANTITY in marks else (int | float)):
-        raise InputError(f"{value!r} is not a number", where=at)
-    if QUANTITY in marks:
+    if isinstance(value, str | int | float) and QUANTITY in marks and not isinstance(value, bool):
         with located(at):
             number = parse_count(value)
-    else:
+    elif isinstance(value, int | float) and not isinstance(value, bool):
         number = float(value) if abs(value) < 2**1000 else math.inf
+    else:
+        raise InputError(f"{value!r} is not a number", where=at)
     finite = math.isfinite(number)
     if whole and not number.is_integer():
         raise BoundError(f"{value!r} is not a whole number", where=at, nearest=f"{number:.0f}" if finite else None)
