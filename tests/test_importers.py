@@ -354,6 +354,13 @@ def test_a_column_that_is_set_to_nothing_is_told(text: str) -> None:
         rule_of(text)
 
 
+@pytest.mark.parametrize("size", ["0", "1e400", "nan"])
+def test_a_size_that_is_set_to_no_positive_number_is_refused(tmp_path: Path, size: str) -> None:
+    path = table_file(tmp_path, "tokens,n_experts,loss\n1e9,8,3.1\n")
+    with pytest.raises(InputError, match="no size"):
+        import_runs("csv", path, mapping=dict([rule_of(f"n_params_total={size}")]))
+
+
 def test_columns_are_set_one_by_one_over_the_mapping_file() -> None:
     assert rule_of("schedule='cosine'") == ("schedule", Rule(constant="cosine"))
     assert rule_of("n_experts = 8") == ("n_experts", Rule(constant=8.0))

@@ -269,6 +269,16 @@ def _other(value: Any, rng: Random) -> Any:
     return [value] * rng.choice((1, 2, 1000)) if rng.random() < 0.5 else str(value)[:5000]
 
 
+def damage_toml(data: bytes, rng: Random) -> bytes:
+    """A TOML text with one to three values of another type or depth, as in JSON."""
+    lines = data.decode("utf-8", "replace").split("\n")
+    stated = [i for i, line in enumerate(lines) if "=" in line]
+    for at in rng.choices(stated, k=rng.randint(1, 3)) if stated else ():
+        key, _, value = lines[at].partition("=")
+        lines[at] = f"{key}= {written(_other(value, rng))}"
+    return "\n".join(lines).encode("utf-8", "replace")[:LARGEST]
+
+
 def damage_corpus(data: bytes, rng: Random) -> bytes:
     """The description of a corpus with damaged values and, where it still has its parts, the hash that fits them."""
     from moescale.experiments.corpus import SPLITS, Corpus
@@ -387,6 +397,7 @@ STRUCTURE: Mapping[str, tuple[Mutator, ...]] = {
     ".tsv": (damage_cells, damage_lines),
     ".json": (damage_json, damage_json, damage_lines),
     ".jsonl": (damage_json, damage_lines),
+    ".toml": (damage_toml, damage_lines),
     ".parquet": (bombed(damage_parquet), damage_lengths),
     ".jsonl.zst": (damage_packed("zst", damage_json),),
     ".txt.gz": (damage_packed("gz", damage_lines),),
