@@ -187,43 +187,6 @@ def test_agrees_with_python(expression: str) -> None:
     _check_against_python(expression)
 
 
-@pytest.mark.fuzz
-@settings(max_examples=5000, deadline=None)
-@given(_boolean.filter(lambda text: len(text) <= 1000))
-def test_agrees_with_python_long(expression: str) -> None:
-    _check_against_python(expression)
-
-
-_PIECES = (
-    r"tokens n_experts split flag `val/loss` ( ) { } [ ] + - * / ** < <= == != > >= and or not in , 1 2.5 20B 1e9 "
-    r"'train' True if else lambda : . = & | ~ ^ % @ \ # ; ` ' None is é 0x1 1_0 9**9**9"
-)
-_SOUP = st.lists(st.sampled_from([*_PIECES.split(" "), "\n", "\t", "\0", " ", '"']), max_size=25)
-
-
-def _never_anything_but_input_error(expression: str) -> None:
-    try:
-        result = evaluate(expression, COLUMNS)
-    except InputError:
-        return
-    assert result.dtype == np.bool_
-    assert result.shape == (4,)
-
-
-@pytest.mark.system
-@settings(max_examples=200, deadline=None)
-@given(st.one_of(st.text(max_size=60), _SOUP.map(" ".join), _SOUP.map("".join)))
-def test_any_text_is_a_filter_or_an_input_error(expression: str) -> None:
-    _never_anything_but_input_error(expression)
-
-
-@pytest.mark.fuzz
-@settings(max_examples=20000, deadline=None)
-@given(st.one_of(st.text(max_size=1100), _SOUP.map(" ".join), _SOUP.map("".join)))
-def test_any_text_is_a_filter_or_an_input_error_long(expression: str) -> None:
-    _never_anything_but_input_error(expression)
-
-
 def test_numbers_are_evaluated_where_they_are_known() -> None:
     columns = {
         "step": np.array([10.0, 20.0, np.nan]),

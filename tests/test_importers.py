@@ -354,6 +354,13 @@ def test_a_column_that_is_set_to_nothing_is_told(text: str) -> None:
         rule_of(text)
 
 
+@pytest.mark.parametrize("size", ["0", "1e400", "nan"])
+def test_a_size_that_is_set_to_no_positive_number_is_refused(tmp_path: Path, size: str) -> None:
+    path = table_file(tmp_path, "tokens,n_experts,loss\n1e9,8,3.1\n")
+    with pytest.raises(InputError, match="no size"):
+        import_runs("csv", path, mapping=dict([rule_of(f"n_params_total={size}")]))
+
+
 def test_columns_are_set_one_by_one_over_the_mapping_file() -> None:
     assert rule_of("schedule='cosine'") == ("schedule", Rule(constant="cosine"))
     assert rule_of("n_experts = 8") == ("n_experts", Rule(constant=8.0))
@@ -574,17 +581,6 @@ def test_a_tracker_without_its_library_is_told_what_to_install(
     (tmp_path / name).write_bytes(b"SQLite format 3\0")
     with pytest.raises(InputError, match=r"which is not installed.*\[track\]"):
         import_runs(tracker, tmp_path / name)
-
-
-@settings(max_examples=50)
-@given(st.binary(max_size=200), st.booleans())
-def test_a_hostile_state_of_a_trainer_raises_nothing_but_input_errors(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes, framed: bool
-) -> None:
-    folder = tmp_path_factory.mktemp("hostile")
-    (folder / "trainer_state.json").write_bytes(b'{"log_history": [' + data + b"]}" if framed else data)
-    with pytest.raises(InputError):
-        import_runs("trainer", folder)
 
 
 def test_a_filter_that_keeps_nothing_is_told_with_the_source() -> None:

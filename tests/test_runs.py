@@ -722,64 +722,6 @@ def test_a_damaged_statistic_of_a_parquet_file_does_not_end_the_process(tmp_path
     assert done.returncode == 0, done.stderr
 
 
-def _fuzz_one(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    try:
-        runs = read_runs(path, where="tokens / n_params_dense > 2 or split == 'train'" if len(content) % 2 else None)
-    except InputError:
-        return
-    assert len(runs) > 0
-    assert np.all(np.isfinite(runs.n_params) & np.isfinite(runs.tokens) & (runs.experts >= 1) & (runs.loss > 0))
-
-
-_PARQUET = _parquet(pa.table(_columns()))
-_SEEDS = [CSV.encode(), CSV.replace(",", "\t").encode(), _json_lines(_columns()).encode(), _PARQUET]
-
-
-@st.composite
-def _damaged(draw: st.DrawFn) -> bytes:
-    """A good file with a few bytes changed, cut out, doubled or put in."""
-    data = bytearray(draw(st.sampled_from(_SEEDS)))
-    for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, len(data)))
-        length = draw(st.integers(0, 20))
-        piece = draw(
-            st.one_of(
-                st.binary(max_size=6),
-                st.sampled_from(
-                    [b",", b"\n", b'"', b"\r", b"\t", b"nan", b"-1", b"{", b"[", b"\0", b"1e999", b"'", b"\xff"]
-                ),
-                st.just(bytes(data[at : at + length])),
-            )
-        )
-        data[at : at + draw(st.integers(0, length))] = piece
-    return bytes(data)
-
-
-_names = st.sampled_from(["f.csv", "f.tsv", "f.jsonl", "f.parquet", "f.unknown"])
-
-
-@pytest.mark.system
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.one_of(st.binary(max_size=300), _damaged()), _names)
-def test_any_bytes_are_a_table_or_an_input_error(tmp_path: Path, content: bytes, name: str) -> None:
-    _fuzz_one(tmp_path / name, content)
-
-
-@pytest.mark.fuzz
-@settings(max_examples=10000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.one_of(st.binary(max_size=3000), _damaged(), st.text(max_size=300).map(lambda t: t.encode("utf-8"))), _names)
-def test_any_bytes_are_a_table_or_an_input_error_long(tmp_path: Path, content: bytes, name: str) -> None:
-    _fuzz_one(tmp_path / name, content)
-
-
-@pytest.mark.system
-def test_importing_runs_loads_no_frame_library() -> None:
-    code = "import sys, moescale.runs.table; print({'pyarrow', 'pandas', 'polars', 'narwhals', 'scipy'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
-
-
 @given(st.floats(allow_nan=False))
 @example(1e9)
 @example(-0.0)

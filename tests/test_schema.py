@@ -16,7 +16,7 @@ from moescale.experiments.profile_grid import read_grid
 from moescale.experiments.settings import read_settings
 from moescale.experiments.sweep_file import read_sweep
 from moescale.hardware.gpus import read_gpu
-from moescale.io.schema import QUANTITY, SETTINGS_LIMIT_BYTES, Quantity, QuantityCount, settings
+from moescale.io.schema import QUANTITY, SETTINGS_LIMIT_BYTES, Quantity, settings
 from moescale.runs.importers import read_mapping
 from moescale.scaling_laws import find_law
 
@@ -36,7 +36,7 @@ class Model:
 class Run:
     name: str
     model: Model
-    tokens: tuple[Annotated[QuantityCount, Bound(1, 1e18)], ...]
+    tokens: tuple[Annotated[int, QUANTITY, Bound(1, 1e18)], ...]
     schedule: Literal["cosine", "wsd"] = "cosine"
     sources: tuple[str, ...] = ()
     offline: bool | None = None

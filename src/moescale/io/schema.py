@@ -42,24 +42,8 @@ def parse_toml(
         raise DamagedFileError(f"is not {kind}: {reason}", where=where, next_step=next_step) from error
 
 
-def quantity_at(value: object, where: str) -> float:
-    """The number that a value of a TOML file states, with or without a unit; raises InputError that names its place."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError(f"{value!r} is not a number", where=where)
-    with located(where):
-        return parse_count(value)
-
-
-def text_at(value: object, where: str) -> str:
-    """The text that a value of a TOML file is; raises InputError that names its place."""
-    if not isinstance(value, str):
-        raise InputError(f"{value!r} is not text", where=where)
-    return value
-
-
 QUANTITY = object()  # marks a number that may be written with a unit, such as "7B"
 Quantity = Annotated[float, QUANTITY]  # with bounds: Annotated[Quantity, Bound(1, 1e15)]
-QuantityCount = Annotated[int, QUANTITY]
 
 
 def settings(kind: type[T], document: Mapping[str, Any], *, where: str) -> T:
@@ -121,8 +105,9 @@ def _value(key: str, hint: Any, value: Any, where: str, *, needed: bool = False,
 
 
 def _number(value: Any, at: str, *, whole: bool, marks: tuple[Any, ...]) -> float:
-    if QUANTITY in marks:
-        number = quantity_at(value, at)
+    if isinstance(value, str | int | float) and QUANTITY in marks and not isinstance(value, bool):
+        with located(at):
+            number = parse_count(value)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         number = float(value) if abs(value) < 2**1000 else math.inf
     else:

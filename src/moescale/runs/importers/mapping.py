@@ -254,7 +254,8 @@ def _row(
         wanted = rules[LOSS_COLUMN][0] if rules[LOSS_COLUMN] else "a validation or training loss"
         lacking[LOSS_COLUMN] = f"{wanted} is not there"
     for column in lacking:
-        found = next(filter(None, (_unusable(run, each, rules[each]) for each in _columns_of(column))), None)
+        stated = (_unusable(run, each, rules[each]) for each in _columns_of(column) if each in rules)
+        found = next(filter(None, stated), None)
         if found is not None:
             lacking[column] = found + "; dense models have 1" * (column == EXPERTS_COLUMN)
     lacking |= {column: _differing(unclear[column]) for column in lacking if column in unclear}
