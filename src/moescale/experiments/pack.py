@@ -29,10 +29,10 @@ from moescale.experiments.corpus import (
     open_corpus,
     read_description,
 )
-from moescale.experiments.locks import held
 from moescale.experiments.sources import Document, Source, documents, file_sha256, find_sources
 from moescale.experiments.tokens import BYTES, LIMIT_BYTES, Tokenizer, byte_tokenizer, read_tokenizer, train_tokenizer
 from moescale.io.files import make_folder, read_bytes, write_atomically
+from moescale.io.locks import locked
 from moescale.io.records import record
 
 Report = Callable[[str], None]
@@ -113,7 +113,7 @@ def pack(
     )  # fmt: skip
     if (where / CORPUS).is_file():  # whole, and perhaps on a disk that is only read
         return _same(where, request)
-    with held(where / ".lock"):
+    with locked(where / ".lock"):
         if (where / CORPUS).is_file():  # another process has made it
             return _same(where, request)
         _begin(where)

@@ -54,36 +54,15 @@ def locked(lock: Path, *, busy: InputError | None = None, tell: Callable[[str], 
         held.release()
 
 
-def acquire(lock: Path) -> int | None:
-    """A descriptor that holds the file `lock`, or None where another process does; InputError as `locked`.
-
-    It is held until the descriptor is closed, in this process and in every one that inherited it, which filelock's is not.
-    """
-    try:
-        while True:
-            descriptor = open_plain(lock, os.O_RDWR | os.O_CREAT)
-            try:
-                import fcntl
-
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-                return None
-            except ImportError:  # Windows
-                return descriptor
-            if os.fstat(descriptor).st_nlink:
-                return descriptor
-            os.close(descriptor)  # its holder removed it before we had it
-    except OSError as error:
-        raise write_error(str(lock), error) from error
-
-
 def is_held(lock: Path) -> bool:
-    """Whether a process holds the file `lock`."""
-    if not lock.exists():
-        return False
-    descriptor = acquire(lock)
-    if descriptor is None:
+    """Whether a process holds the file `lock`; InputError as `locked`."""
+    busy = InputError("is held", where=str(lock))
+    try:
+        if lock.exists():
+            with locked(lock, busy=busy):
+                pass
+    except InputError as error:
+        if error is not busy:
+            raise
         return True
-    os.close(descriptor)
     return False
