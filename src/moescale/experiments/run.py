@@ -126,7 +126,7 @@ def _corpus(settings: RunSettings) -> Corpus:
         return open_corpus(data.corpus)
     from moescale.experiments.pack import pack  # finds a finished corpus of the same sources
 
-    given: dict[str, Any] = {"tokenizer": data.tokenizer, "vocab_size": data.vocab_size, "text_field": data.text_field}
+    given: dict[str, Any] = {"tokenizer": data.tokenizer, "text_field": data.text_field}
     return pack(list(data.sources), data.corpus, **given)
 
 
