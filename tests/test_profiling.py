@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from moescale.cli import main
 from moescale.errors import InputError
-from moescale.experiments.locks import held, lock_beside
 from moescale.experiments.profile import Profiled, profile
 from moescale.experiments.profile_grid import Places, grid_of, model_of_size, read_grid
+from moescale.io.locks import lock_beside, locked
 from moescale.latency.coverage import agreement, leave_one_out, overview
 from moescale.latency.measurements import Measurement, key_of, read_measurements, write_measurements
 from moescale.latency.table import read_latency_table
@@ -197,7 +197,7 @@ def test_rounds_visit_the_grid_again_and_a_late_failure_leaves_the_latency(tmp_p
 
 def test_one_profile_at_a_time_writes_a_table(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
-    with held(lock_beside(table)):
+    with locked(lock_beside(table)):
         code = "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; import test_profiling as t\nt.measure(Path(sys.argv[2]), t.grid())"
         other = [sys.executable, "-c", code, str(STUB.parent), str(table)]
         done = subprocess.run(other, capture_output=True, text=True, check=False)

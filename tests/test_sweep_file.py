@@ -54,7 +54,7 @@ def test_what_all_runs_share_is_in_each(tmp_path: Path) -> None:
         seed=3,
         model={"top_k": 1, "moe_every": 1},
         training={"sequence_tokens": 64, "batch_tokens": 1024, "peak_lr": 0.001},
-        data={"corpus": "c", "sources": ["x/*.txt", "hf:owner/name"], "vocab_size": 512},
+        data={"corpus": "c", "sources": ["x/*.txt", "hf:owner/name"], "tokenizer": "bytes"},
     )
     assert {run.name for run in sweep.runs} == {f"a-e{e}-{d}x2-1m" for e in (1, 4) for d in (64, 128)}
     for run in sweep.runs:
@@ -64,6 +64,7 @@ def test_what_all_runs_share_is_in_each(tmp_path: Path) -> None:
             str(Path("c").absolute()),
             (str(Path("x/*.txt").absolute()), "hf:owner/name"),
         )
+        assert s.data.tokenizer == "bytes"  # a name, not a file
         assert s.output == str((tmp_path / "sweep" / run.name).absolute())
     flops = [run.training_flops for run in sweep.runs]
     assert flops == sorted(flops)
@@ -251,7 +252,7 @@ PLACED = (
 INNER = {
     "grid": ("n_params", "shapes", "experts", "tokens", "tokens_per_param", "seeds"),
     "execute": ("on", "jobs", "flops_per_s", "slurm", "gpus", "gpu"),
-    "data": ("corpus", "sources", "tokenizer", "vocab_size"),
+    "data": ("corpus", "sources", "tokenizer"),
     "training": ("schedule", "batch_tokens", "tokens"),
     "model": ("head_dim", "top_k", "experts"),
 }

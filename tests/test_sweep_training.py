@@ -21,10 +21,10 @@ from moescale.cli import main
 from moescale.errors import InputError
 from moescale.experiments import sweep as driver
 from moescale.experiments.jobs import BUSY, execute
-from moescale.experiments.locks import is_held
 from moescale.experiments.run_table import read_result
 from moescale.experiments.sweep import Swept, drive, dry_run, read_progress
 from moescale.experiments.sweep_file import Sweep, expand, read_sweep
+from moescale.io.locks import is_held
 from moescale.runs.table import read_runs
 from stub_training import GRID, document, know, made
 from stub_training import command as stub_command

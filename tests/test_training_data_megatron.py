@@ -116,7 +116,7 @@ def test_tokens_without_an_end_need_one(tmp_path: Path) -> None:
     source = f"megatron:{tmp_path / 'a'}"
     with pytest.raises(InputError, match=r"--eos: no token is known to end a document"):
         pack([source], tmp_path / "out", validation=0)
-    with pytest.raises(InputError, match="not the number of a token"):
+    with pytest.raises(InputError, match="--eos is not a number"):
         pack([source], tmp_path / "out", validation=0, eos="</s>")
     with pytest.raises(InputError, match=r"holds token 4, and the vocabulary is 0 .. 3"):
         pack([source], tmp_path / "out", validation=0, eos="2", vocab_size=4)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 @app.command(
     epilog=examples(
         "moescale pack LICENSE --tokenizer bytes --validation 0 -o corpus",
-        "moescale pack docs src --vocab-size 4096 -o corpus",
+        "moescale pack docs src --tokenizer tokenizer.json -o corpus",
         "moescale pack 'web/*.jsonl.zst' --tokenizer tokenizer.json -o corpus",
-        "moescale pack hf:cerebras/SlimPajama-627B --vocab-size 32000 --max-tokens 20B -o corpus",
+        "moescale pack hf:cerebras/SlimPajama-627B --tokenizer tokenizer.json --max-tokens 20B -o corpus",
         "moescale pack --megatron web_text_document -o corpus",
         "moescale pack --show corpus",
     )

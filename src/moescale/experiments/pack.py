@@ -29,15 +29,14 @@ from moescale.experiments.corpus import (
     open_corpus,
     read_description,
 )
-from moescale.experiments.locks import held
 from moescale.experiments.sources import Document, Source, documents, file_sha256, find_sources
-from moescale.experiments.tokens import BYTES, LIMIT_BYTES, Tokenizer, byte_tokenizer, read_tokenizer, train_tokenizer
+from moescale.experiments.tokens import BYTES, LIMIT_BYTES, Tokenizer, byte_tokenizer, read_tokenizer
 from moescale.io.files import make_folder, read_bytes, write_atomically
+from moescale.io.locks import locked
 from moescale.io.records import record
 
 Report = Callable[[str], None]
 Splits = Mapping[SplitName, megatron.IndexedWriter]
-SAMPLE_CHARACTERS = 2**26  # that a tokenizer is trained on
 BATCH_CHARACTERS, BATCH_DOCUMENTS = 2**22, 4096  # tokenised in one call
 REPORT_S = 5.0
 
@@ -47,7 +46,7 @@ class Request:
     """What a pack is to hold: a finished corpus is opened for the same request only."""
 
     sources: list[list[Any]]  # name and size of each
-    tokenizer_sha256: str  # empty where one is trained, or none is needed
+    tokenizer_sha256: str  # empty where none is needed
     vocab_size: int | None
     eos: str | None
     validation: float
@@ -84,8 +83,7 @@ def pack(
 ) -> Corpus:
     """Pack `sources` (as `find_sources` takes them) into `folder`, and open the corpus.
 
-    `tokenizer` is a tokenizers JSON file or "bytes"; without it a byte-level BPE of `vocab_size` tokens is trained on a
-    sample of the training documents. Megatron's tokens need neither: then `vocab_size` bounds them, and `eos`, the
+    `tokenizer` is a tokenizers JSON file or "bytes". Megatron's tokens need none: then `vocab_size` bounds them, and `eos`, the
     name of the token that ends a document, is its number. `validation` is the share of documents, chosen by a hash of their
     content and `seed`, that training never sees, copies included; `max_tokens` ends the pack at that many training tokens.
 
@@ -113,12 +111,12 @@ def pack(
     )  # fmt: skip
     if (where / CORPUS).is_file():  # whole, and perhaps on a disk that is only read
         return _same(where, request)
-    with held(where / ".lock"):
+    with locked(where / ".lock"):
         if (where / CORPUS).is_file():  # another process has made it
             return _same(where, request)
         _begin(where)
         try:
-            made = _tokenizer(found, tokenizer, request, report)
+            made = _tokenizer(found, tokenizer, request)
             if made.json:
                 write_atomically(where / TOKENIZER, made.json, follow_links=False)
             _write(where, found, made, request, report)
@@ -234,7 +232,7 @@ def _check_filled(splits: Splits, request: Request, folder: Path) -> None:
 
 
 def _tokenizer_sha256(tokenizer: str | os.PathLike[str] | None) -> str:
-    """The hash of the given tokenizer; empty when one is to be trained, or none is needed."""
+    """The hash of the given tokenizer; empty when none is needed."""
     if tokenizer is None:
         return ""
     if os.fspath(tokenizer) == BYTES:
@@ -242,9 +240,7 @@ def _tokenizer_sha256(tokenizer: str | os.PathLike[str] | None) -> str:
     return hashlib.sha256(read_bytes(tokenizer, limit_bytes=LIMIT_BYTES)).hexdigest()
 
 
-def _tokenizer(
-    sources: Sequence[Source], tokenizer: str | os.PathLike[str] | None, request: Request, report: Report | None
-) -> Tokenizer:
+def _tokenizer(sources: Sequence[Source], tokenizer: str | os.PathLike[str] | None, request: Request) -> Tokenizer:
     vocab_size, tokens = request.vocab_size, [each for source in sources if (each := source.megatron) is not None]
     if tokenizer is not None:
         if vocab_size is not None:
@@ -252,28 +248,8 @@ def _tokenizer(
         return read_tokenizer(tokenizer, eos=request.eos)
     if len(tokens) == len(sources):
         return _without_tokenizer(tokens, request)
-    if vocab_size is None or tokens:
-        step = "give a tokenizer.json, `bytes`, or (for text alone) --vocab-size for one that is trained on the text"
-        raise InputError("no tokenizer is given", where="--tokenizer", next_step=step)
-    if request.eos is not None:
-        raise InputError("goes with a tokenizer that exists", where="--eos", next_step="leave it out")
-    if report is not None:
-        report(f"training a tokenizer of {vocab_size} tokens")
-    return train_tokenizer(_sample(sources, request), vocab_size)
-
-
-def _sample(sources: Sequence[Source], request: Request) -> Iterator[str]:
-    """Training documents from the head of every source, to each its part of the sample by its size on disk."""
-    usual = sum(source.n_bytes for source in sources) / len(sources) or 1.0
-    sizes = [source.n_bytes or usual for source in sources]
-    for source, size in zip(sources, sizes, strict=True):
-        left = SAMPLE_CHARACTERS * size / sum(sizes)
-        for document in request.read(source):
-            if left <= 0:
-                break
-            if isinstance(document, str) and request.split(document.encode()) == "train":
-                left -= len(document)
-                yield document
+    step = "give a tokenizer.json (the library tokenizers trains one), or `bytes`"
+    raise InputError("no tokenizer is given", where="--tokenizer", next_step=step)
 
 
 def _without_tokenizer(data: Sequence[megatron.Indexed], request: Request) -> Tokenizer:

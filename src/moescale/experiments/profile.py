@@ -25,9 +25,9 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.experiments.jobs import DIE_WITH_PARENT, end_group
-from moescale.experiments.locks import held, lock_beside
 from moescale.experiments.profile_grid import Grid, Model, Places, Point
 from moescale.io.files import check_target, opened_to_append
+from moescale.io.locks import lock_beside, locked
 from moescale.io.signals import uninterrupted
 from moescale.latency import measurements
 from moescale.latency.measurements import FAILED, KEY, OK, OUT_OF_MEMORY, Key, Measurement
@@ -76,7 +76,7 @@ def profile(
     if log is not None:
         check_target(log)
     what, step = "is being written by another process", "wait for it, or name another file"
-    with held(lock_beside(table), InputError(what, where=str(table), next_step=step)):
+    with locked(lock_beside(table), busy=InputError(what, where=str(table), next_step=step)):
         rows, done = _rows(Path(table)), set[Key]()
         again = {key for key, row in rows.items() if retry and row.status == FAILED}
         keys: dict[tuple[int, Point], Key] = {

@@ -17,10 +17,10 @@ from typing import Any
 
 from moescale.errors import InputError, UnwrittenError, install
 from moescale.experiments.corpus import Corpus, open_corpus
-from moescale.experiments.locks import held
 from moescale.experiments.run_table import read_result
 from moescale.experiments.settings import RunSettings, mfu, parameters, stated_columns
 from moescale.io.files import make_folder, read_text, write_atomically
+from moescale.io.locks import locked
 
 Report = Callable[[Mapping[str, Any]], None]
 RESULT, SETTINGS, LOCK = "result.json", "settings.json", "lock"
@@ -54,7 +54,7 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
             _measure(settings, _corpus(settings), resume, None)
         return []  # the first process of the group keeps the books
     busy = InputError("another process trains in this folder", where=str(folder), next_step="wait for it, or end it")
-    with held(folder / LOCK, busy):
+    with locked(folder / LOCK, busy=busy):
         if not resume:
             for name in (RESULT, SETTINGS, "progress.jsonl"):
                 (folder / name).unlink(missing_ok=True)
@@ -126,7 +126,7 @@ def _corpus(settings: RunSettings) -> Corpus:
         return open_corpus(data.corpus)
     from moescale.experiments.pack import pack  # finds a finished corpus of the same sources
 
-    given: dict[str, Any] = {"tokenizer": data.tokenizer, "vocab_size": data.vocab_size, "text_field": data.text_field}
+    given: dict[str, Any] = {"tokenizer": data.tokenizer, "text_field": data.text_field}
     return pack(list(data.sources), data.corpus, **given)
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from moescale.errors import InputError, unknown_name
-from moescale.experiments.locks import held, lock_beside
 from moescale.io.files import check_target, read_bytes, read_text, write_atomically
+from moescale.io.locks import lock_beside, locked
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 IDENTITY = ("name", "settings_sha256", "tokens")
@@ -39,7 +39,7 @@ def add_rows(path: str | Path, rows: Sequence[Row]) -> int:
     delimiter = _delimiter(target)
     if not rows:
         return 0
-    with held(lock_beside(target)):
+    with locked(lock_beside(target)):
         before = _read(target) if target.exists() else []
         table = {_identity(row): row for row in before}
         known = len(table)

@@ -110,15 +110,14 @@ class DataSettings(Table):
     corpus: Text
     sources: Annotated[tuple[Text, ...], Listed] = ()
     tokenizer: Text | None = None
-    vocab_size: Annotated[int, within(1, 2**31 - 1, whole=True)] | None = None
     text_field: Text = "text"
     max_epochs: Annotated[float, within(1e-9, 1e6)] = 1.0  # passes over the training tokens that are allowed
 
     @model_validator(mode="after")
     def complete(self) -> Self:
         """Sources need a tokenizer."""
-        if self.sources and self.tokenizer is None and self.vocab_size is None:
-            raise InputError("sources need a tokenizer file or a vocab_size to train one")
+        if self.sources and self.tokenizer is None:
+            raise InputError("sources need a tokenizer: a file, or bytes")
         return self
 
 

@@ -17,11 +17,11 @@ import tomli_w
 from moescale.errors import InputError
 from moescale.experiments.jobs import BUSY, GRACE_S, LOST, Job, Jobs
 from moescale.experiments.launches import read_log, train_command, write_launch
-from moescale.experiments.locks import is_held
 from moescale.experiments.run import check_libraries
 from moescale.experiments.run_table import add_rows, check_run_table, read_result
 from moescale.experiments.sweep_file import PlannedRun, Sweep
 from moescale.io.files import make_folder, write_atomically
+from moescale.io.locks import is_held
 from moescale.io.records import record
 from moescale.io.signals import sigterm_interrupts, uninterrupted
 from moescale.units import format_count

@@ -27,6 +27,7 @@ from moescale.experiments.settings import (
     estimate,
     settings_of,
 )
+from moescale.experiments.tokens import BYTES
 from moescale.io.records import record
 from moescale.io.schema import as_mapping, read_toml
 
@@ -367,7 +368,8 @@ def _absolute(data: Mapping[str, Any]) -> dict[str, Any]:
             return [place(each) for each in cast("list[Any]", value)]
         return str(Path(value).absolute()) if isinstance(value, str) and value.strip() and ":" not in value else value
 
-    return {key: place(value) if key in ("corpus", "tokenizer", "sources") else value for key, value in data.items()}
+    kept = {"tokenizer": BYTES} if data.get("tokenizer") == BYTES else {}  # a name, not a file
+    return {k: place(value) if k in ("corpus", "tokenizer", "sources") else value for k, value in data.items()} | kept
 
 
 def _check_path(key: str, text: str) -> None:

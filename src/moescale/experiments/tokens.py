@@ -1,11 +1,11 @@
-"""Tokenizers: from a tokenizers JSON file, trained on the spot, or plain bytes, which need no library."""
+"""Tokenizers: from a tokenizers JSON file, or plain bytes, which need no library."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -57,28 +57,6 @@ def read_tokenizer(path: str | os.PathLike[str], *, eos: str | None = None) -> T
     if name == BYTES:
         raise InputError(f"has no token {eos!r}", where=f"tokenizer {name}", nearest=END_OF_TEXT)
     return _from_json(content, eos, where=name)
-
-
-def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """A byte-level BPE of at most `vocab_size` tokens, bytes and end of text included; the same texts give the same one.
-
-    Raises InputError for a vocabulary that is not above 256 and where the library tokenizers is not installed.
-    """
-    if vocab_size <= N_BYTES:
-        what = f"a byte-level vocabulary of {vocab_size} has no room for 256 bytes and an end of text"
-        raise InputError(what, where="vocab_size", nearest=str(N_BYTES + 1))
-    library = _library()
-    tokenizer = library.Tokenizer(library.models.BPE())
-    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = library.decoders.ByteLevel()
-    trainer = library.trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=sorted(byte_symbols()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return _from_json(tokenizer.to_str(pretty=False).encode(), END_OF_TEXT, where="the trained tokenizer")
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -140,8 +118,6 @@ def _from_json(content: bytes, eos: str | None, *, where: str) -> Tokenizer:
 def _library() -> Any:
     try:
         library: Any = import_module("tokenizers")
-        for part in ("models", "pre_tokenizers", "decoders", "trainers"):
-            import_module(f"tokenizers.{part}")
     except ImportError as error:
         step = f"{install('train')}, or use the tokenizer `bytes`, which needs none"
         raise InputError("the package tokenizers is not installed", next_step=step) from error
