@@ -78,7 +78,7 @@ class Pass:
     """What one pass computes: a token for each request of a batch, or prompts, or both; all numbers broadcast."""
 
     gpus: Real
-    expert_parallel: Real = 1.0
+    expert_parallel: Real
     batch: Real | None = None  # None: no request decodes
     context_tokens: Real = 1.0
     prompts: Real | None = None  # None: no prompt is processed
@@ -134,13 +134,33 @@ class PassSource:
         """Seconds of a pass; NaN where there is no answer."""
         raise NotImplementedError
 
-    # `split` is the further fields of Pass, by name.
+    def prefill_s(
+        self,
+        model: Architecture,
+        gpus: Real,
+        batch: Real,
+        prompt_tokens: Real,
+        *,
+        expert_parallel: Real = 1.0,
+        attention_dp: Real = 1.0,
+        prefix_tokens: Real = 0.0,
+    ) -> FloatArray:
+        split = {"attention_dp": attention_dp, "prefix_tokens": prefix_tokens}
+        return self._answer(model, Pass(gpus, expert_parallel, prompts=batch, prompt_tokens=prompt_tokens, **split))
 
-    def prefill_s(self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, **split: Real) -> FloatArray:
-        return self._answer(model, Pass(gpus, prompts=batch, prompt_tokens=prompt_tokens, **split))
-
-    def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, **split: Real) -> FloatArray:
-        return self._answer(model, Pass(gpus, batch=batch, context_tokens=context_tokens, **split))
+    def decode_s(
+        self,
+        model: Architecture,
+        gpus: Real,
+        batch: Real,
+        context_tokens: Real,
+        *,
+        expert_parallel: Real = 1.0,
+        attention_dp: Real = 1.0,
+        query_tokens: Real = 1.0,
+    ) -> FloatArray:
+        split = {"attention_dp": attention_dp, "query_tokens": query_tokens}
+        return self._answer(model, Pass(gpus, expert_parallel, batch, context_tokens, **split))
 
     def mixed_s(
         self,
@@ -150,10 +170,14 @@ class PassSource:
         context_tokens: Real,
         prompts: Real,
         prompt_tokens: Real,
-        **split: Real,
+        *,
+        expert_parallel: Real = 1.0,
+        attention_dp: Real = 1.0,
+        prefix_tokens: Real = 0.0,
+        query_tokens: Real = 1.0,
     ) -> FloatArray:
-        asked = {"context_tokens": context_tokens, "prompts": prompts, "prompt_tokens": prompt_tokens}
-        return self._answer(model, Pass(gpus, batch=batch, **asked, **split))
+        split = {"attention_dp": attention_dp, "prefix_tokens": prefix_tokens, "query_tokens": query_tokens}
+        return self._answer(model, Pass(gpus, expert_parallel, batch, context_tokens, prompts, prompt_tokens, **split))
 
     def _answer(self, model: Architecture, a: Pass) -> FloatArray:
         seconds = np.asarray(self.pass_s(model, a))
