@@ -49,6 +49,7 @@ FUZZED: Mapping[str, tuple[str, ...] | str] = {
     "runs/importers/tensorboard.py": "through its library: tests of the engine",
     "runs/importers/trainer.py": ("trainer",),
     "runs/importers/wandb.py": "through its library: tests of the engine",
+    "latency/kernels/installed.py": "the tables of an installed package",
     "latency/kernels/packed.py": "the catalogue",
     "latency/measurements.py": ("measurements", "latency-tables"),
     "scaling_laws/store.py": ("laws",),
