@@ -15,9 +15,10 @@ import io
 import json
 import zipfile
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +26,62 @@ import numpy.typing as npt
 from moescale.latency.kernels import exchange, installed, latent, linear, moe, sparse
 from moescale.latency.kernels.attention import COLUMNS as ATTENTION
 from moescale.latency.kernels.formats import BF16, EXPERTS_OF, KINDS, SHARED_EXPERT_KERNELS
-from moescale.latency.kernels.packed import FOLDER, INDEX
+from moescale.latency.kernels.packed import FOLDER, INDEX, System
 from moescale.latency.silicon import ENGINE, LOAD
 
 TARGET = Path(__file__).parents[1] / "src" / "moescale" / "catalogue" / FOLDER
 Rows = dict[str, npt.NDArray[Any]]
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where the package was built with it
+    return cast("dict[str, Any]", yaml.load(path.read_text(encoding="utf-8"), Loader=loader))
+
+
+@cache
+def systems() -> tuple[str, ...]:
+    """Systems with kernel tables, such as h100_sxm."""
+    data = installed.root() / "data"
+    return tuple(sorted(path.name for path in data.iterdir() if (path / "gemm").is_dir()))
+
+
+@cache
+def find_system(name: str) -> System:
+    """The system called `name`."""
+    specification = _yaml(installed.root() / f"{name}.yaml")
+    gpu = specification["gpu"]
+    fp8, fp4 = gpu.get("fp8_tc_flops"), gpu.get("fp4_tc_flops")
+    return System(
+        name=name,
+        memory_bandwidth_bytes_per_s=float(gpu["mem_bw"]),
+        bf16_flops_per_s=float(gpu["bfloat16_tc_flops"]),
+        fp8_flops_per_s=None if fp8 is None else float(fp8),
+        fp4_flops_per_s=None if fp4 is None else float(fp4),
+        elementwise_efficiency=float(gpu["mem_bw_empirical_scaling_factor"]),
+        elementwise_latency_s=float(gpu["mem_empirical_constant_latency"]),
+        link_bytes_per_s=float(specification["node"]["intra_node_bw"]),
+    )
+
+
+@cache
+def engines(system: str) -> tuple[str, ...]:
+    """Serving engines whose kernels were measured on a system, such as vllm."""
+    data = installed.root() / "data" / system
+    found = [
+        {path.name for path in (data / family).iterdir()} for family in installed.FAMILIES if (data / family).is_dir()
+    ]
+    return tuple(sorted(set.intersection(*found))) if len(found) == len(installed.FAMILIES) else ()
+
+
+def default_version(system: str, engine: str) -> str:
+    """The version that the package itself takes."""
+    listed = _yaml(installed.root() / "query_versions.yaml")
+    entry = listed.get("overrides", {}).get(system, {}).get(engine) or listed["defaults"].get(engine, {})
+    current, known = entry.get("current"), installed.versions(system, engine)
+    return str(current) if current in known else known[-1]
+
 
 # Event clocks count in so many milliseconds; a float32 of such counts is divided by the repeats of a measurement. Some tables
 # state decimals: 0 stands for no tick, and the count is divided alone.
@@ -148,10 +200,10 @@ def of_others(system: str) -> list[tuple[str, str, str, str, Wanted]]:
     """What the default engine's kernels are compared with or answered by: modules that decode, experts of EXPERTS_OF."""
     every = tables()
     found: list[tuple[str, str, str, str, Wanted]] = []
-    for other in installed.engines(system):
+    for other in engines(system):
         if other == ENGINE:
             continue
-        release = installed.default_version(system, other)
+        release = default_version(system, other)
         for family, stem in (("mla", "mla_generation_module_perf"), ("sparse_attention", "dsa_generation_module_perf")):
             found.append((family, other, release, stem, every[family, stem]))
         kinds = tuple(kind for (engine, kind), lenders in EXPERTS_OF.items() if engine == ENGINE and other in lenders)
@@ -267,9 +319,9 @@ def main() -> None:
         "load": LOAD,
         "systems": {},
     }
-    for system in installed.systems():
-        engines = {engine: installed.default_version(system, engine) for engine in installed.engines(system)}
-        release = engines[ENGINE]
+    for system in systems():
+        current = {engine: default_version(system, engine) for engine in engines(system)}
+        release = current[ENGINE]
         asked = [(family, ENGINE, release, stem, wanted) for (family, stem), wanted in tables().items()]
         asked += shared() + of_others(system)
         members: dict[str, npt.NDArray[Any]] = {}
@@ -283,8 +335,8 @@ def main() -> None:
                 entries[key] = {"from": source, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), **entry}
         write(TARGET / f"{system}.npz", members)
         index["systems"][system] = {
-            "specification": asdict(installed.find_system(system)),
-            "engines": engines,
+            "specification": asdict(find_system(system)),
+            "engines": current,
             "tables": entries,
         }
         print(system, len(entries), f"{(TARGET / f'{system}.npz').stat().st_size:,} bytes", flush=True)

@@ -164,15 +164,6 @@ def test_a_split_model_has_the_parts_of_the_whole(model: Architecture, doublings
     assert float(split) <= float(whole) * (1 + 1e-12)
 
 
-@pytest.mark.system
-@given(real_models(), st.floats(1.0, 1e5), st.floats(1.0, 64.0))
-def test_caches_and_flops_never_fall_with_the_context(model: Architecture, tokens: float, factor: float) -> None:
-    held = [float(kv_bytes_per_request(model, n)) for n in (tokens, tokens * factor)]
-    flops = [float(decode_flops_per_token(model, n)) for n in (tokens, tokens * factor)]
-    assert held[0] <= held[1] * (1 + 1e-12)
-    assert flops[0] <= flops[1] * (1 + 1e-12)
-
-
 def test_arrays_of_models_are_counted_one_by_one() -> None:
     one = from_config(QWEN3_NEXT)
     widths, linear = np.array([2048.0, 4096.0]), np.array([36.0, 0.0])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib.util
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from moescale.errors import InputError, install
-from moescale.latency.kernels.packed import System
 from moescale.typing import FloatArray
 
 PACKAGE = "aiconfigurator_core"
@@ -34,60 +33,12 @@ def root() -> Path:
     return Path(found.submodule_search_locations[0]) / "systems"
 
 
-def _yaml(path: Path) -> dict[str, Any]:
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where the package was built with it
-    return cast("dict[str, Any]", yaml.load(path.read_text(encoding="utf-8"), Loader=loader))
-
-
-@cache
-def systems() -> tuple[str, ...]:
-    """Systems with kernel tables, such as h100_sxm."""
-    data = root() / "data"
-    return tuple(sorted(path.name for path in data.iterdir() if (path / "gemm").is_dir()))
-
-
-@cache
-def find_system(name: str) -> System:
-    """The system called `name`."""
-    specification = _yaml(root() / f"{name}.yaml")
-    gpu = specification["gpu"]
-    fp8, fp4 = gpu.get("fp8_tc_flops"), gpu.get("fp4_tc_flops")
-    return System(
-        name=name,
-        memory_bandwidth_bytes_per_s=float(gpu["mem_bw"]),
-        bf16_flops_per_s=float(gpu["bfloat16_tc_flops"]),
-        fp8_flops_per_s=None if fp8 is None else float(fp8),
-        fp4_flops_per_s=None if fp4 is None else float(fp4),
-        elementwise_efficiency=float(gpu["mem_bw_empirical_scaling_factor"]),
-        elementwise_latency_s=float(gpu["mem_empirical_constant_latency"]),
-        link_bytes_per_s=float(specification["node"]["intra_node_bw"]),
-    )
-
-
-@cache
-def engines(system: str) -> tuple[str, ...]:
-    """Serving engines whose kernels were measured on a system, such as vllm."""
-    data = root() / "data" / system
-    found = [{path.name for path in (data / family).iterdir()} for family in FAMILIES if (data / family).is_dir()]
-    return tuple(sorted(set.intersection(*found))) if len(found) == len(FAMILIES) else ()
-
-
 @cache
 def versions(system: str, engine: str) -> tuple[str, ...]:
     """Versions of an engine with tables of every family, oldest first."""
     folders = [root() / "data" / system / family / engine for family in FAMILIES]
     names = {path.name for folder in folders if folder.is_dir() for path in folder.iterdir()}
     return tuple(sorted((v for v in names if all(_stand_ins(folder, v) for folder in folders)), key=version_key))
-
-
-def default_version(system: str, engine: str) -> str:
-    """The version that the package itself takes."""
-    listed = _yaml(root() / "query_versions.yaml")
-    entry = listed.get("overrides", {}).get(system, {}).get(engine) or listed["defaults"].get(engine, {})
-    current, known = entry.get("current"), versions(system, engine)
-    return str(current) if current in known else known[-1]
 
 
 def version_key(version: str) -> tuple[tuple[int, int | str], ...]:
