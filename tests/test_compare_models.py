@@ -31,7 +31,7 @@ from moescale.scaling_laws import find_law, loss
 from moescale.serving.deployment import Deployment
 from moescale.views.figures import plan_figure
 from moescale.views.tables.models import known_table
-from moescale.views.terminal import show_plan
+from moescale.views.terminal.plan import show_plan
 
 pytestmark = pytest.mark.system
 

@@ -26,7 +26,7 @@ from moescale.reproduction.tables import show_outcomes
 from moescale.reproduction.world import ExactPricing, World, costs_of, of_the_papers_models, world_of
 from moescale.scaling_laws import find_law, restate
 from moescale.views.figures import save_figure
-from moescale.views.terminal import terminal
+from moescale.views.terminal.text import terminal
 
 pytestmark = pytest.mark.system
 

@@ -65,7 +65,8 @@ def cost(
     from moescale.serving.gpu_counts import cost as serving_cost
     from moescale.serving.gpu_counts import savings
     from moescale.serving.question import latency_text, question_record, weight_format
-    from moescale.views.terminal import show_apart, show_burst, show_cost, show_load, show_warnings, terminal
+    from moescale.views.terminal.serving import show_apart, show_burst, show_cost, show_load, show_warnings
+    from moescale.views.terminal.text import terminal
 
     load.check(serving, sweep=sweep.sweep)
     launch.check(sweep=sweep.sweep)
@@ -138,7 +139,8 @@ def cost(
 def models(json_: Json = False) -> None:
     """List the published models that `cost` knows by name."""
     from moescale.models.published import published_shapes
-    from moescale.views.terminal import show_models, terminal
+    from moescale.views.terminal.serving import show_models
+    from moescale.views.terminal.text import terminal
 
     known = list(published_shapes().values())
     if json_:
@@ -152,7 +154,8 @@ def _tell_sweep(
 ) -> None:
     from moescale.runs.table import write_runs
     from moescale.views.figures import sweep_figure
-    from moescale.views.terminal import show_sweep, terminal
+    from moescale.views.terminal.serving import show_sweep
+    from moescale.views.terminal.text import terminal
 
     held_back = HeldBack()
     if sweep.output_table is not None:

@@ -49,7 +49,8 @@ def design(
     from moescale.export.sweep_file import write_sweep
     from moescale.io.files import check_target
     from moescale.planning.search import Search
-    from moescale.views.terminal import show_design, terminal
+    from moescale.views.terminal.runs import show_design
+    from moescale.views.terminal.text import terminal
 
     flops = wanted.sweep_flops()
     if wanted.for_ is not None:

@@ -17,7 +17,8 @@ def isoflop(runs: IsoflopOptions, plot: Plot = None, json_: Json = False) -> Non
     """Fit the exponents of loss-optimal N and D in FLOPs to runs at equal FLOPs."""
     from moescale.fitting.isoflop import isoflop as fit_parabolas
     from moescale.views.figures import isoflop_figure
-    from moescale.views.terminal import show_isoflop, terminal
+    from moescale.views.terminal.fits import show_isoflop
+    from moescale.views.terminal.text import terminal
 
     check_plot(plot)
     table = runs.read()

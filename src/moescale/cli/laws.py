@@ -42,7 +42,8 @@ def fit(
     from moescale.io.files import check_target
     from moescale.scaling_laws import save_law
     from moescale.views.figures import fit_figure
-    from moescale.views.terminal import show_chosen, show_fit, terminal
+    from moescale.views.terminal.fits import show_chosen, show_fit
+    from moescale.views.terminal.text import terminal
 
     # All that can be refused is refused before the fit, which may take minutes.
     how = wanted.settings(inputs.inputs())
@@ -78,7 +79,8 @@ def fit(
 def laws(json_: Json = False) -> None:
     """List the laws of the catalogue with their coefficients."""
     from moescale.scaling_laws import catalogue_names, find_law
-    from moescale.views.terminal import show_laws, terminal
+    from moescale.views.terminal.fits import show_laws
+    from moescale.views.terminal.text import terminal
 
     known = [find_law(name) for name in catalogue_names()]
     if json_:
@@ -103,7 +105,8 @@ def predict(
 
     from moescale.planning.rationale import unknown_range_notes
     from moescale.scaling_laws import predict as predict_loss
-    from moescale.views.terminal import show_prediction, terminal
+    from moescale.views.terminal.fits import show_prediction
+    from moescale.views.terminal.text import terminal
 
     chosen = law.find_law()
     if table.runs is not None:
@@ -132,7 +135,8 @@ def _predict_table(
 ) -> None:
     from moescale.fitting.workflow import predict_runs
     from moescale.planning.rationale import unknown_range_notes
-    from moescale.views.terminal import show_predictions, terminal
+    from moescale.views.terminal.fits import show_predictions
+    from moescale.views.terminal.text import terminal
 
     for name in ("n_params", "tokens"):
         if getattr(model, name) is not None:
@@ -167,7 +171,8 @@ def compare(
     from moescale.fitting.remarks import unused_columns
     from moescale.fitting.workflow import compare_laws
     from moescale.views.figures import comparison_figure
-    from moescale.views.terminal import show_comparison, terminal
+    from moescale.views.terminal.fits import show_comparison
+    from moescale.views.terminal.text import terminal
 
     check_plot(plot)
     forms = runs.forms()

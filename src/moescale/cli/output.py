@@ -49,7 +49,7 @@ def show_progress(enabled: bool) -> Generator[Progress | None]:
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    from moescale.views.terminal import terminal
+    from moescale.views.terminal.text import terminal
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Bar(*columns, console=terminal(error=True), transient=True) as bar:

@@ -58,7 +58,8 @@ def plan(
     """Choose the model to train with a budget, by its loss and serving cost."""
     import numpy as np
 
-    from moescale.views.terminal import show_export, show_plan, terminal
+    from moescale.views.terminal.plan import show_export, show_plan
+    from moescale.views.terminal.text import terminal
 
     check_plot(plot)
     export.check()

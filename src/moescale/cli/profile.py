@@ -80,7 +80,8 @@ def _show(table: Path, against: Path | None, plot: Path | None, json_: bool) -> 
     from moescale.latency.coverage import agreement, overview
     from moescale.latency.measurements import read_measurements
     from moescale.views.figures import latency_figure
-    from moescale.views.terminal import show_latencies, terminal
+    from moescale.views.terminal.runs import show_latencies
+    from moescale.views.terminal.text import terminal
 
     check_plot(plot)
     rows = read_measurements(table)

@@ -31,7 +31,7 @@ def reproduce(law: PaperLaw, wanted: ReproductionOptions, json_: Json = False) -
     from moescale.reproduction.publish import FIGURES, VERDICT, check_figure, check_folder, drawn, publish
     from moescale.reproduction.tables import show_outcomes, show_score
     from moescale.reproduction.world import of_the_papers_models, world_of
-    from moescale.views.terminal import terminal
+    from moescale.views.terminal.text import terminal
 
     chosen, folder = law.find_law(), wanted.folder
     if wanted.convention is not None:

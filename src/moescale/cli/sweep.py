@@ -21,7 +21,8 @@ def sweep(wanted: GridOptions, json_: Json = False) -> int:
     """Train a grid of models, here or on a cluster, and write a run table for `fit`."""
     from moescale.experiments.sweep import drive, dry_run
     from moescale.experiments.sweep_file import read_sweep
-    from moescale.views.terminal import show_planned_runs, terminal
+    from moescale.views.terminal.runs import show_planned_runs
+    from moescale.views.terminal.text import terminal
 
     grid = read_sweep(wanted.file)
     if wanted.dry_run:

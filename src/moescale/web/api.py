@@ -29,7 +29,7 @@ from moescale.serving.accuracy import Accuracy
 from moescale.serving.steady_state import LIMITS, REASONS
 from moescale.typing import FloatArray
 from moescale.units import expert_label, format_count, format_usd
-from moescale.views.figures import ACCENT, colour_of, colour_on_dark, marker_of
+from moescale.views.figures.style import ACCENT, colour_of, colour_on_dark, marker_of
 from moescale.views.tables import plan as tables
 from moescale.views.tables.decision import P_LOSS, decision_facts, plan_headline, serving_basis
 from moescale.web.security import TABLE_LIMIT_BYTES
