@@ -45,7 +45,9 @@ class PackOptions(Group):
     HEADING = "Tokens and documents"
 
     tokenizer: str | None = text("A tokenizer.json, or bytes (one token per byte).", metavar="PATH")
-    vocab_size: int | None = quantity("With --megatron and no tokenizer: size of the vocabulary.", 1, MOST_VOCABULARY, whole=True)
+    vocab_size: int | None = quantity(
+        "With --megatron and no tokenizer: size of the vocabulary.", 1, MOST_VOCABULARY, whole=True
+    )
     validation: float = quantity("Share of documents held out for validation.", 0, 1, default=0.01)
     text_field: str = text("Field or column of the text.", default="text")
     max_tokens: int | None = quantity("Stop after this many training tokens.", 1, MOST_TOKENS, whole=True)
