@@ -14,10 +14,6 @@ from moescale.planning.question import Question, only_experts
 from moescale.planning.search import Search, either, size_bounds
 from moescale.units import format_usd, plural
 
-CLOSE_RIVALS = 2  # expert counts that are built beside the chosen one, and compared as built
-ROUNDS = 1.12  # factor by which whole layers and heads change a model's dollars
-GAIN = 0.01  # of the chosen one's regret or dollars: what a rival as built must save to take its place
-
 
 def rank(search: Search, model: Candidate) -> tuple[float, float, float]:
     """What the recommended model has the least of: expected regret at a loss, or dollars without draws; else its loss."""
@@ -26,16 +22,6 @@ def rank(search: Search, model: Candidate) -> tuple[float, float, float]:
     if search.confidence is None or search.base.usd_per_mtok is None or len(search.draws.theta) == 1:
         return model.usd_per_mtok, model.experts, 0.0
     return model.regret.expected if model.regret else math.inf, model.usd_per_mtok, model.experts
-
-
-def close_rivals(search: Search, rows: Sequence[Row], chosen: Candidate) -> list[Candidate]:
-    """The models at a loss that rounding may put before the chosen one, the nearest first: CLOSE_RIVALS at most."""
-    question = search.question
-    if question.budget_goal in ("quality", "loss"):  # rounding hardly moves a loss
-        return []
-    most = min(ROUNDS * chosen.usd_per_mtok, question.max_usd_per_mtok or math.inf)
-    others = [c for c in rows if isinstance(c, Candidate) and c.experts != chosen.experts and c.usd_per_mtok <= most]
-    return sorted((c for c in others if search.law.allows(c.experts)), key=lambda c: rank(search, c))[:CLOSE_RIVALS]
 
 
 def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:

@@ -15,9 +15,9 @@ from moescale.latency import LatencySource
 from moescale.models.coordinates import expansion
 from moescale.models.family import architecture
 from moescale.models.rounding import family_of
-from moescale.planning.as_built import Bounds, Built, as_built
+from moescale.planning.as_built import Bounds, as_built
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
-from moescale.planning.choice import GAIN, choose, close_rivals, loss_goal, rank, too_dear
+from moescale.planning.choice import choose, loss_goal, too_dear
 from moescale.planning.decision import Choices, LawView, choices, law_views
 from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits
 from moescale.planning.known import KnownRow, known_rows
@@ -253,21 +253,13 @@ def _recommendation(
     base = base_built.model if base_built else search.base
     real_base, search = search.base, search.judging_built(base_built)
 
-    def build(one: Candidate) -> tuple[Built[Candidate], float | None]:
-        loss = None
-        if to_loss:  # as built at least as good as the one that was chosen, which is on the bound
-            loss = one.loss if search.confidence is not None else question.max_loss or real_base.loss
-            if one.experts == base.experts and math.isclose(one.n_params, real_base.n_params):
-                loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
-        bounds = Bounds(loss, limit, min_probability=search.confidence if to_loss else None)
-        return as_built(search.law, search.costs, one, partial(search.built, base=base), bounds), loss
-
-    # Whole layers and heads change dollars by several per cent: the models that may come first are compared as built.
-    built, loss = build(chosen)
-    for rival, its_loss in map(build, close_rivals(search, rows, chosen)):
-        gains = rank(search, rival.model)[0] < (1.0 - GAIN) * rank(search, built.model)[0]
-        if not rival.notes and (built.notes or gains):
-            built, loss = rival, its_loss
+    loss = None
+    if to_loss:  # as built at least as good as the one that was chosen, which is on the bound
+        loss = chosen.loss if search.confidence is not None else question.max_loss or real_base.loss
+        if chosen.experts == base.experts and math.isclose(chosen.n_params, real_base.n_params):
+            loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
+    bounds = Bounds(loss, limit, min_probability=search.confidence if to_loss else None)
+    built = as_built(search.law, search.costs, chosen, partial(search.built, base=base), bounds)
     if built.notes and loss is not None and limit is not None:
         raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
     model = built.model
