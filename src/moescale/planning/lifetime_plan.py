@@ -15,6 +15,7 @@ from moescale.planning.as_built import Bounds, as_built
 from moescale.planning.candidate import Costs, Life, Regret, Unreachable, lives, with_intervals
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import each_law
+from moescale.planning.draws import UNLIKELY
 from moescale.planning.intervals import lifetime_limits
 from moescale.planning.rationale import Recommendation, lifetime_caveats, lifetime_why, slow
 from moescale.planning.search import Search
@@ -35,6 +36,7 @@ from moescale.units import format_count, format_usd
 MOST_CORRECTIONS = 5  # of the loss that promises the goal
 CORRECTED = 1e-4  # of ln L
 MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes a search
+REGRET_DRAWS = 40  # that the regret of a life is over: two searches a draw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,37 +150,42 @@ class LifeSearch:
 
     def under_draws(self) -> LifetimeCost:
         """The best lives (k, m) under each of the law's draws."""
-        law, question, draws = (
-            self.search.law,
-            self.search.question,
-            self.search.draws_at(self.search.question.max_loss),
-        )
-        experts, count = self.search.best.experts, len(draws.theta)
-        some = np.unique(np.linspace(0, count - 1, min(count, MOST_DRAWS)).round().astype(int))
-        theta, goal = draws.theta[some], draws.goal[some, None]
+        law, question, experts = self.search.law, self.search.question, self.search.best.experts
+        theta, goal = self._some_draws(MOST_DRAWS)
         if question.total_limit is not None:
             return best_within_total(law, experts, question.total_limit, self.life, self._sampled, theta=theta)
-        return cheapest_at_loss(law, experts, goal, self.life, self._sampled, theta=theta)
+        return cheapest_at_loss(law, experts, goal[:, None], self.life, self._sampled, theta=theta)
+
+    def _some_draws(self, most: int) -> tuple[FloatArray, FloatArray]:
+        """Coefficients of at most so many draws (k, p), evenly through all, and their goals (k,)."""
+        draws = self.search.draws_at(self.search.question.max_loss)
+        count = len(draws.theta)
+        some = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+        return draws.theta[some], draws.goal[some]
 
     def regret(self, model: Life, base: Life | None) -> Regret | None:
-        """What a life loses under each law's coefficients, as a share of the base's dollars, as in `draws`."""
+        """What a life loses under each law's coefficients, as a share of the base's dollars, as in `draws`; of one law, under its draws."""
         search, law = self.search, self.search.law
         if not law.members or base is None:
             return None
-        alone = each_law(search)
+        if several := len(law.members) > 1:
+            alone = each_law(search)
+            theta, goal, weights = alone.theta, alone.goal, alone.weights
+        else:
+            theta, goal = self._some_draws(REGRET_DRAWS)
+            weights = np.full(len(theta), 1.0 / len(theta))
         x = inputs_at(
             law, self.life.extra, np.array([model.n_params]), np.log([model.tokens]), np.array([model.experts])
         )
-        losses = np.exp(law.form.log_loss(alone.theta, x))
-
-        goals = np.concatenate((losses, alone.goal[:, None]))
-        theta, experts = np.concatenate((alone.theta, alone.theta)), search.best.experts
-        found = cheapest_at_loss(law, experts, goals, self.life, self._sampled, theta=theta)
+        losses = np.exp(law.form.log_loss(theta, x))
+        goals, experts = np.concatenate((losses, goal[:, None])), search.best.experts
+        found = cheapest_at_loss(law, experts, goals, self.life, self._sampled, theta=np.concatenate((theta, theta)))
         least = np.where(law.allows(experts), found.total_usd, np.inf).min(axis=1)
-        worth, goal = np.minimum(least[: len(losses)], model.total_usd), least[len(losses) :]
-        missing = np.where(np.isfinite(goal), np.abs(worth - goal), 0.0)
+        worth, needed = np.minimum(least[: len(losses)], model.total_usd), least[len(losses) :]
+        missing = np.where(np.isfinite(needed), np.abs(worth - needed), 0.0)
         lost = (model.total_usd - worth + missing) / base.total_usd
-        return Regret(expected=float(alone.weights @ lost), worst=float(lost.max()))
+        worst = lost.max() if several else np.quantile(lost, UNLIKELY, method="higher")
+        return Regret(expected=float(weights @ lost), worst=float(worst))
 
     def choose(self, rows: Sequence[Life | Unreachable]) -> tuple[Life, str]:
         """The recommended life and the rule that chose it; InfeasibleError where there is none."""
