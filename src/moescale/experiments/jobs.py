@@ -80,6 +80,14 @@ def end_group(process: subprocess.Popen[Any], grace_s: float) -> None:
     process.wait()
 
 
+def check_system() -> None:
+    """Raise InputError on a system without process groups, which end a job whole."""
+    if not hasattr(os, "killpg"):
+        raise InputError(
+            "a sweep needs process groups", next_step="start it on Linux, macOS or WSL; --dry-run works here"
+        )
+
+
 class Jobs:
     """Starts commands on this machine or on Slurm; `options` are [execute.slurm], options of sbatch by submitit's names."""
 
@@ -88,10 +96,6 @@ class Jobs:
             submitit: Any = importlib.import_module("submitit")
         except ImportError as error:
             raise InputError("a sweep needs submitit", where="[execute]", next_step=install("train")) from error
-        if not hasattr(os, "killpg"):
-            raise InputError(
-                "a sweep needs process groups", next_step="start it on Linux, macOS or WSL; --dry-run works here"
-            )
         self._folder, given = make_folder(folder), dict(options)
         self._before: list[str] = []
         cluster = str(given.pop("cluster", "slurm")) if place == "slurm" else "local"

@@ -15,7 +15,7 @@ from typing import Any, cast
 import tomli_w
 
 from moescale.errors import InputError
-from moescale.experiments.jobs import BUSY, GRACE_S, LOST, Job, Jobs
+from moescale.experiments.jobs import BUSY, GRACE_S, LOST, Job, Jobs, check_system
 from moescale.experiments.launches import read_log, train_command, write_launch
 from moescale.experiments.run import check_libraries
 from moescale.experiments.run_table import add_rows, check_run_table, read_result
@@ -130,6 +130,7 @@ def drive(
     """
     start, driving = time.monotonic(), _Driving(sweep, command, retries, resume, say, poll_s)
     make_folder(sweep.table.parent)
+    check_system()
     check_run_table(sweep.table)
     make_folder(sweep.folder)
     driving.results = {run.name: rows for run in sweep.runs if (rows := result_of(run)) is not None}

@@ -30,11 +30,12 @@ def locked(lock: Path, *, busy: InputError | None = None, tell: Callable[[str], 
     Where another process holds it, `busy` is raised, or without one that process is waited for, which `tell` hears.
     Raises InputError where the file cannot be written or is a link.
     """
-    from filelock import FileLock, Timeout
+    from filelock import FileLock, SoftFileLock, Timeout
 
     held = FileLock(lock, is_singleton=False, thread_local=False)
     try:
-        os.close(open_plain(lock, os.O_RDWR | os.O_CREAT))
+        if FileLock is not SoftFileLock:  # where the system has no locks, the file's being there is the lock
+            os.close(open_plain(lock, os.O_RDWR | os.O_CREAT))
         try:
             held.acquire(blocking=False)
         except Timeout:
