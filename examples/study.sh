@@ -3,7 +3,7 @@
 #   sh examples/study.sh [FOLDER]        (default runs/study; stopped at any point, the same command goes on)
 set -eu
 mkdir -p "${1:-runs/study}" && cd "${1:-runs/study}"
-plan="--budget 1e16 --experts 1,2,4,8 --match-experts 1 --gpu l40s --max-gpus 1 --max-num-seqs none"
+plan="--budget 1e18 --experts 1,2,4,8 --match-experts 1 --gpu l40s --max-gpus 1 --max-num-seqs none"
 limits="--budget 6e12 --min-params 20K --max-run-tokens 3.2M --max-runs 24 --sequence-tokens 256"
 
 # 1. Text: the sources of Python's standard library, a token a byte. A corpus that is packed is found again.

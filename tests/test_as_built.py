@@ -233,17 +233,3 @@ def test_the_command_line_prices_what_it_exported(tmp_path: Path) -> None:
         shape, family = model["architecture"], find_family(find_law(law).family.name)
         assert abs(math.log(shape["d_model"] / shape["n_layers"] / family.d_model_per_layer)) <= math.log(1.5)
         answered += 1
-
-
-@pytest.mark.parametrize("flops", [1e22, 1e23])
-def test_the_choice_is_made_among_models_as_built(flops: float) -> None:
-    """At 1e23 FLOPs 32 experts are cheaper before they are rounded to whole layers, and 16 after."""
-    gpu = find_gpu("h100-sxm")
-    deployment = Deployment(gpu=gpu, usd_per_gpu_hour=3.9, prompt_tokens=230, output_tokens=203)
-
-    def usd(*experts: float) -> float:
-        question = Question(budget=Budget(flops), experts=experts)
-        answer = make_plan(find_law("moescale2026-joint"), question, deployment, Roofline(gpu))
-        return answer.recommendation.model.usd_per_mtok
-
-    assert usd(8.0, 16.0, 32.0) == pytest.approx(min(usd(8.0), usd(16.0), usd(32.0)), rel=1e-12)

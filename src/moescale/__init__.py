@@ -119,9 +119,9 @@ _HOMES = {
         "make_plan",
     ),
     "planning.question": ("KnownModel",),
+    "planning.training_price": ("TrainingPrice",),
     "planning.total_cost": (
         "Lifetime",
-        "TrainingPrice",
         "best_within_total",
         "cheapest_at_loss",
         "flops_optimal",
