@@ -13,7 +13,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -126,14 +125,13 @@ class Jobs:
     def start(self, command: Sequence[str], *, log: Path, lock: Path) -> Job:
         """Run a command, which holds `lock` while it lives and whose output is added to the file `log`."""
         stop = self._folder / f"{secrets.token_hex(8)}.stop"
-        main = threading.current_thread() is threading.main_thread()
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
-        try:  # what is started here inherits that Ctrl-C is ignored: it is the driver that ends it
+        # What is started here inherits that Ctrl-C is blocked: it is the driver that ends it. One that comes meanwhile stays pending.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
             with explained(write_error, str(self._folder)):
                 job = self._executor.submit(execute, [*self._before, *command], str(log), str(lock), str(stop))
         finally:
-            if main:
-                signal.signal(signal.SIGINT, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return Job(job, stop)
 
 
