@@ -42,6 +42,9 @@ DIGITS = 9  # significant digits that are stored
 # Far above what sums differ by between processors and builds of NumPy's libraries, which differ in the order of their terms,
 # and far below what any change of a formula or constant does.
 RELATIVE = 1e-7
+# Optima of fits lie in flat valleys: up to 4.5e-6 between five kinds of processor (OPENBLAS_CORETYPE), of figures that are partly
+# rounded to six digits.
+OF_FITS = 2e-5
 NOTHING = 1e-12  # two numbers below it are the same: what is left where terms cancel is rounding
 
 
@@ -125,8 +128,13 @@ def stable(value: Any) -> Any:
     return value if isinstance(value, str | int | None) else str(value)  # a date of TOML
 
 
-def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
-    """The paths at which two stable values differ, each with the old and the new value."""
+def tolerance(question: Mapping[str, Any]) -> float:
+    """The relative difference of numbers that says nothing about a question's answer: more where it holds a fit's optimum."""
+    return OF_FITS if question.get("fit") else RELATIVE
+
+
+def differences(old: Any, new: Any, relative: float = RELATIVE, path: str = "") -> Iterator[str]:
+    """The paths at which two stable values differ by more than `relative`, each with the old and the new value."""
     if isinstance(old, dict) and isinstance(new, dict):
         a: dict[str, Any] = old
         b: dict[str, Any] = new
@@ -137,19 +145,19 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
             elif key not in a:
                 yield f"{at}: absent -> {brief(b[key])}"
             else:
-                yield from differences(a[key], b[key], at)
+                yield from differences(a[key], b[key], relative, at)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):  # pyright: ignore[reportUnknownArgumentType]
         for index, (one, other) in enumerate(zip(old, new, strict=True)):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-            yield from differences(one, other, f"{path}[{index}]")
-    elif not same(old, new):
+            yield from differences(one, other, relative, f"{path}[{index}]")
+    elif not same(old, new, relative):
         yield f"{path or 'answer'}: {brief(old)} -> {brief(new)}"
 
 
-def same(old: Any, new: Any) -> bool:
-    """Whether two values that hold no others are equal, numbers within RELATIVE; true is no number."""
+def same(old: Any, new: Any, relative: float) -> bool:
+    """Whether two values that hold no others are equal, numbers within `relative`; true is no number."""
     numbers = [isinstance(value, int | float) and not isinstance(value, bool) for value in (old, new)]
     if all(numbers):
-        return math.isclose(old, new, rel_tol=RELATIVE, abs_tol=NOTHING)
+        return math.isclose(old, new, rel_tol=relative, abs_tol=NOTHING)
     return type(old) is type(new) and old == new
 
 
@@ -189,7 +197,11 @@ def main() -> int:
             begun = time.process_time()
             new = ask(questions[name])
             spent = time.process_time() - begun
-            found = [*differences(answers[name], new)] if name in answers else ["no stored answer"]
+            found = (
+                [*differences(answers[name], new, tolerance(questions[name]))]
+                if name in answers
+                else ["no stored answer"]
+            )
             changed += bool(found)
             print(f"{name}: {len(found)} differences, {spent:.2f} s", file=sys.stderr)
             for line in found:

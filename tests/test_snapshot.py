@@ -32,7 +32,7 @@ def test_an_answer_is_the_stored_one(name: str) -> None:
     if "page" in question:
         pytest.importorskip("fastapi", reason="the extra web is not installed")
     assert name in STORED["answers"], f"`python scripts/snapshot.py --write {name}` stores its answer"
-    found = list(snapshot.differences(STORED["answers"][name], snapshot.ask(question)))
+    found = list(snapshot.differences(STORED["answers"][name], snapshot.ask(question), snapshot.tolerance(question)))
     if found:
         shown = "\n".join(found[:SHOWN])
         meant = f"`python scripts/snapshot.py --write {name}` stores the new answer, if it is meant"
@@ -62,6 +62,12 @@ def test_answers_are_stored_for_these_questions_alone() -> None:
 )
 def test_differences_are_named_by_their_path(old: Any, new: Any, said: list[str]) -> None:
     assert list(snapshot.differences(old, new)) == said
+
+
+def test_an_optimum_may_differ_as_much_as_between_processors() -> None:
+    relative = snapshot.tolerance({"command": "fit runs.csv", "fit": True})
+    assert list(snapshot.differences({"a": 1.0}, {"a": 1.00001}, relative)) == []
+    assert list(snapshot.differences({"a": 1.0}, {"a": 1.00003}, relative)) == ["a: 1.0 -> 1.00003"]
 
 
 def test_what_is_stored_does_not_depend_on_when_or_with_what() -> None:
