@@ -215,7 +215,7 @@ NEEDED = {"compare": ["--holdout"], "predict": ["--n-params", "--tokens"], "cost
 # for hours (every start of the paper's) or would take the place of what START says.
 FIXED = {
     *("-o", "--plot", "--output-table", "--log", "--setup", "--export", "--open", "--help", "--config", "--json"),
-    *("--starts", "--python", "--dry-run", "--show", "--latency", "--free"),
+    *("--starts", "--python", "--dry-run", "--show", "--latency"),
 }
 EXAMPLES = {"reproduce": 20, "design": 40}  # each takes seconds
 

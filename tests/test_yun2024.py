@@ -12,9 +12,7 @@ from moescale.scaling_laws.form import Inputs
 
 FORMS = {
     "yun2024": yun2024.FORM,
-    "yun2024, free": yun2024.FORM.free,
     "centred": yun2024.CENTRED,
-    "centred, free": yun2024.CENTRED.free,
 }
 PUBLIC = np.array([30.0, 0.2, 2.5, 0.4, 80.0, 0.24, 0.5, 0.006, 3.0, 200.0, 2e9])
 
@@ -41,22 +39,6 @@ def test_jacobian_is_the_derivative(form: LawForm) -> None:
 def test_public_units_survive_the_search_coordinates(form: LawForm) -> None:
     public = PUBLIC[: len(form.parameters)]
     np.testing.assert_allclose(form.decode(form.encode(public)), public, rtol=1e-12)
-
-
-@pytest.mark.system
-@given(start=st.floats(0.01, 8.0), ratio=st.floats(1.001, 1e4))
-def test_free_coordinates_admit_experts_below_one(start: float, ratio: float) -> None:
-    public = PUBLIC[:10].copy()
-    public[[yun2024.START, yun2024.MAX]] = start, start * ratio
-    x = _inputs()
-    free = yun2024.FORM.free.encode(public)
-    np.testing.assert_allclose(yun2024.FORM.free.decode(free), public, rtol=1e-8)
-    low, high = yun2024.FORM.free.bounds(None).T  # type: ignore[arg-type]  # they do not depend on the runs
-    assert ((free >= low) & (free <= high)).all()
-    if start >= 1.0:  # where the boxed coordinates are defined
-        np.testing.assert_allclose(
-            yun2024.FORM.free.log_loss(free, x), yun2024.FORM.log_loss(yun2024.FORM.encode(public), x), rtol=1e-7
-        )
 
 
 def test_centred_at_one_parameter_is_the_published_law() -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from moescale.errors import InfeasibleError, InputError, MoescaleError
     from moescale.fitting.bootstrap import bootstrap
     from moescale.fitting.fit import Fit, fit
-    from moescale.fitting.holdout import RunArrays, added_terms, diagnose, hold_out
+    from moescale.fitting.holdout import RunArrays, diagnose, hold_out
     from moescale.fitting.isoflop import IsoFlop, isoflop
     from moescale.fitting.workflow import FitSettings, FittedLaw, compare_laws, fit_runs, fitted_law
     from moescale.hardware.gpus import Gpu, find_gpu, gpus, measured_reserve_bytes, read_gpu
@@ -62,7 +62,6 @@ _HOMES = {
     ),
     "fitting.holdout": (
         "RunArrays",
-        "added_terms",
         "diagnose",
         "hold_out",
     ),
@@ -212,7 +211,6 @@ __all__ = [
     "Traffic",
     "TrainingPrice",
     "__version__",
-    "added_terms",
     "best_within_cost",
     "best_within_total",
     "bootstrap",

@@ -16,7 +16,7 @@ from moescale.fitting.objective import Problem, Progress, huber
 from moescale.fitting.scan import scan
 from moescale.io.records import plain, record
 from moescale.scaling_laws.covariates import further_inputs
-from moescale.scaling_laws.form import Inputs, LawForm, limits, make_inputs
+from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
 from moescale.typing import FloatArray, Real
 
 FIRST_ITERATIONS = 30
@@ -110,17 +110,15 @@ def fit(
     *,
     extra: Mapping[str, Real] | None = None,
     starts: str | int = "auto",
-    free: bool = False,
     search: Search = THOROUGH,
     progress: Progress | None = None,
 ) -> Fit:
-    """Fit `form` to runs given as float64 arrays of one length, inside the form's physical box, or `free` of it.
+    """Fit `form` to runs given as float64 arrays of one length, inside the form's physical box.
 
     `extra` holds the form's further inputs by name, arrays of that length or numbers that hold for all runs.
     `starts` is "auto" (those of `search`), an integer (how many scanned points to polish) or "paper" (every start of the
-    publication's grid; Ctrl-C ends it early and keeps the best, with a warning). `free` replaces the box by limits that
-    only keep the arithmetic finite: the optimum may then be unphysical. The order of the runs changes nothing. Raises
-    InputError for tables that cannot hold a fit.
+    publication's grid; Ctrl-C ends it early and keeps the best, with a warning). The order of the runs changes nothing.
+    Raises InputError for tables that cannot hold a fit.
 
     `starts_at_optimum` counts the searches that were carried to the end and came within 1e-6 of the best objective. With
     "paper" the best 400 distinct ends are carried on, each counted as often as starts share it (the box makes many of
@@ -134,7 +132,7 @@ def fit(
     rows = by_numbers(n_params, tokens, experts, loss, list(columns.values()))
     n_params, tokens, experts, loss = (values[rows] for values in (n_params, tokens, experts, loss))
     x = make_inputs(n_params, tokens, experts, {name: values[rows] for name, values in columns.items()})
-    problem = Problem.of((form.free or widened(form)) if free else form, x, np.log(loss))
+    problem = Problem.of(form, x, np.log(loss))
     report: Progress = progress or (lambda step, share: None)
     few = problem.thinned(SCAN_ROWS)
     if starts == "paper":
@@ -203,11 +201,6 @@ def polish_grid(problem: Problem, report: Progress, notes: list[str]) -> tuple[F
     leading = np.flatnonzero(reached <= FINISHED_FACTOR * reached.min())
     candidates[leading], reached[leading] = polish(problem, candidates[leading])
     return np.repeat(candidates, sharing, axis=0), np.repeat(reached, sharing), searched.done
-
-
-def widened(form: LawForm) -> LawForm:
-    """The form without its physical box, where it has no further coordinates for that."""
-    return replace(form, bounds=limits([(-70.0, 300.0) if p.log else (-10.0, 10.0) for p in form.parameters]))
 
 
 def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, notes: list[str]) -> Fit:

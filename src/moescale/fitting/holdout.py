@@ -1,4 +1,4 @@
-"""Does a law hold where it was not fitted? Hold-out comparison, tests of added terms, residual diagnostics."""
+"""Does a law hold where it was not fitted? Hold-out comparison, residual diagnostics."""
 
 from __future__ import annotations
 
@@ -129,37 +129,6 @@ def score(predicted: Sequence[Prediction], loss: FloatArray) -> Score | None:
     held = [p.interval[0] <= measured <= p.interval[1] for p, measured in pairs if p.interval is not None]
     coverage = float(np.mean(held)) if held else None
     return Score(len(pairs), float(np.sqrt(np.mean(error**2))), float(np.mean(error)), coverage)
-
-
-@dataclass(frozen=True, slots=True)
-class AddedTerms:
-    """Whether a larger form that contains a smaller one earns its further parameters on the same runs.
-
-    `f` is the ratio of the mean square that the added parameters explain to the larger form's residual mean square, `p` its
-    upper tail under normal errors; `delta_bic` is the larger form's BIC minus the smaller's (negative favours the larger).
-    """
-
-    smaller: str
-    larger: str
-    added: int
-    f: float
-    p: float
-    delta_bic: float
-
-
-def added_terms(smaller: Fit, larger: Fit, runs: RunArrays) -> AddedTerms:
-    """F test and BIC of nested fits to the same runs; InputError if the larger has no more parameters."""
-    few, many = len(smaller.form.parameters), len(larger.form.parameters)
-    if many <= few:
-        raise InputError(f"{larger.form.name} has no more parameters than {smaller.form.name}")
-    from scipy.special import fdtrc
-
-    n = runs.loss.size
-    square_few, square_many = (float((residuals(found, runs) ** 2).sum()) for found in (smaller, larger))
-    spare = max(n - many, 1)
-    f = max(square_few - square_many, 0.0) / (many - few) / (square_many / spare)
-    p, delta_bic = float(fdtrc(many - few, spare, f)), n * np.log(square_many / square_few) + (many - few) * np.log(n)
-    return AddedTerms(smaller.form.name, larger.form.name, many - few, f, p, float(delta_bic))
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class Searched:
 def slow_notice(form: LawForm, n_runs: int, starts: int) -> str | None:
     """What to tell before a long search from so many distinct starts; None of a short one."""
     cores = os.cpu_count() or 1
-    seconds = (SECONDS if form.equation4 else SECONDS_OTHERS) * starts * n_runs * ITERATIONS / cores
+    seconds = (SECONDS if form.is_equation4 else SECONDS_OTHERS) * starts * n_runs * ITERATIONS / cores
     if seconds < SLOW_S:
         return None
     return f"the search of the published grid takes about {seconds / 60.0:.0f} minutes on {cores} cores; --starts auto takes seconds"
@@ -104,7 +104,7 @@ def search_grid(problem: Problem, axes: tuple[FloatArray, ...], *, progress: Pro
     try:
         progress("published grid", 0.0)
         sample = starts_at(values, np.unique(np.linspace(0, total - 1, METRIC_STARTS).astype(np.intp)))
-        at = factorised(problem) if problem.form.equation4 else partial(evaluate, problem)
+        at = factorised(problem) if problem.form.is_equation4 else partial(evaluate, problem)
         metric = average_metric(problem, sample)
 
         def search(first: int) -> tuple[FloatArray, FloatArray]:
@@ -137,7 +137,7 @@ def average_metric(problem: Problem, sample: FloatArray) -> FloatArray:
 
 def factorised(problem: Problem) -> Evaluate:
     """Objective (k,) and gradient (p, k) of equation 4 at theta (p, k), p being 10 or, with ln N0, 11."""
-    x, ln_loss, how = problem.x, problem.ln_loss[:, None], problem.form.equation4 or "ratio"
+    x, ln_loss = problem.x, problem.ln_loss[:, None]
     ln_n, n_of = np.unique(x.ln_n, return_inverse=True)
     ln_d, d_of = np.unique(x.ln_d, return_inverse=True)
     e_of, distinct = x.experts_index, make_inputs(1.0, 1.0, x.experts_distinct)
@@ -148,7 +148,7 @@ def factorised(problem: Problem) -> Evaluate:
     def at(theta: FloatArray) -> tuple[FloatArray, FloatArray]:
         ln_a, alpha, ln_b, beta, ln_c, gamma, ln_f, d, u, m = theta[:10]
         centre = theta[10] if len(theta) > 10 else np.zeros_like(d)
-        e, e_u, e_m = (v.T for v in effective_experts.derivatives(u, m, distinct, how=how))  # (counts, k)
+        e, e_u, e_m = (v.T for v in effective_experts.derivatives(u, m, distinct))  # (counts, k)
         size = _exp(ln_a - alpha * ln_n[:, None])[n_of]
         data = _exp(ln_c - gamma * ln_d[:, None])[d_of]
         routing, floor = _exp(ln_b - beta * e), np.exp(ln_f)

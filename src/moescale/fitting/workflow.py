@@ -43,13 +43,12 @@ OPTIMISER = "scan by variable projection, damped Gauss-Newton on reweighted squa
 class FitSettings:
     """How a law is fitted to a table of runs; settings that contradict each other raise InputError.
 
-    `starts` and `free` are those of `fit`, `extra` further inputs that hold for all runs. `prior` is a law that holds a prior of
+    `starts` is that of `fit`, `extra` further inputs that hold for all runs. `prior` is a law that holds a prior of
     fits (default: pooled2026). `bootstrap` replicates give intervals and the law its draws; whole values of the column
     `cluster` are drawn. A fit under a prior has draws without them, and counts a cluster as one run.
     """
 
     starts: str | int = "auto"
-    free: bool = False
     extra: Mapping[str, float] = field(default_factory=dict[str, float])
     family: ModelFamily | None = None
     prior: Law | None = None
@@ -174,13 +173,13 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
 
 def _check_search(how: FitSettings, what: str) -> None:
     """Refuse settings of a search that only a single form has."""
-    if how.free or how.starts == "paper":
-        raise InputError(what, where="--free" if how.free else "--starts", next_step="name another form with --law")
+    if how.starts == "paper":
+        raise InputError(what, where="--starts", next_step="name another form with --law")
 
 
 def _fit_one(form: LawForm, arrays: RunArrays, how: FitSettings, report: Progress, search: Search = THOROUGH) -> Fit:
     given = (arrays.n_params, arrays.tokens, arrays.experts, arrays.loss)
-    return fit(form, *given, extra=arrays.extra, starts=how.starts, free=how.free, search=search, progress=report)
+    return fit(form, *given, extra=arrays.extra, starts=how.starts, search=search, progress=report)
 
 
 def _bootstrap(found: Fit, arrays: RunArrays, runs: RunTable, how: FitSettings, count: int, **more: Any) -> FloatArray:
@@ -473,7 +472,7 @@ def _about(runs: RunTable, how: FitSettings, family: ModelFamily) -> dict[str, A
         "definition_of_n": f"column {runs.size_column}; family {family.name}",
         "definition_of_d": f"column {runs.tokens_column}: training tokens seen",
         "starts_option": str(how.starts),
-        "box": "none (--free)" if how.free else "the form's physical box",
+        "box": "the form's physical box",
         "optimiser": OPTIMISER,
         "versions": f"numpy {np.__version__}, Python {platform.python_version()}",
     }

@@ -139,7 +139,6 @@ class FitOptions(Group):
     starts: str = text(
         "Starting points: auto, paper, or a number; paper: all 810,000, a minute or more.", default="auto"
     )
-    free: bool = flag("Drop the physical bounds of the parameters; the fit is then ill-posed.")
     bootstrap: int = quantity(
         "Bootstrap replicates for 90% intervals; 0: no intervals.", 0, MOST_REPLICATES, default=0, whole=True
     )
@@ -167,7 +166,6 @@ class FitOptions(Group):
             family = None if self.family is None else find_family(self.family)
         return FitSettings(
             starts=self._starts(),
-            free=self.free,
             extra=inputs,
             family=family,
             prior=prior,

@@ -2,14 +2,11 @@
 
     1 / Ehat = 1 / (E - shift + 1 / (1 / E_start - 1 / E_max)) + 1 / E_max
 
-With shift = 1, as published, Ehat runs from E_start at E = 1 to E_max. The search moves m = ln E_max and a coordinate u of
-E_start: the `ratio` ln E_start / ln E_max, with which 1 <= E_start < E_max is a box, or, without the box, the `spread`
-ln ln(E_max / E_start), which admits E_start and E_max below 1.
+With shift = 1, as published, Ehat runs from E_start at E = 1 to E_max. The search moves m = ln E_max and u = ln E_start / ln E_max,
+with which 1 <= E_start < E_max is a box.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 import numpy as np
 
@@ -21,10 +18,9 @@ PARAMETERS = (
     Parameter("E_max", True, "effective experts that no expert count exceeds"),
 )
 DOMAIN = "1 <= E_start < E_max"
-Start = Literal["ratio", "spread"]
 
 
-def pair_coordinates(parameters: tuple[Parameter, ...], how: Start = "ratio") -> tuple[Coordinates, Coordinates]:
+def pair_coordinates(parameters: tuple[Parameter, ...]) -> tuple[Coordinates, Coordinates]:
     """(encode, decode) as of `log_coordinates`, with u in the place of E_start; NaN outside the domain of u."""
     to_logs, from_logs = log_coordinates(parameters)
     names = [parameter.name for parameter in parameters]
@@ -32,23 +28,18 @@ def pair_coordinates(parameters: tuple[Parameter, ...], how: Start = "ratio") ->
 
     def encode(public: FloatArray) -> FloatArray:
         theta = to_logs(public)
-        start, ceiling, ln_max = theta[..., first], np.asarray(public)[..., last], theta[..., last]
+        start, ceiling = theta[..., first], np.asarray(public)[..., last]
         with np.errstate(all="ignore"):
-            inside = (start < ceiling) & ((start >= 1.0) | (how != "ratio"))
-            u = np.log(start) / ln_max if how == "ratio" else np.log(ln_max - np.log(start))
-        theta[..., first] = np.where(inside, u, np.nan)
+            u = np.log(start) / theta[..., last]
+        theta[..., first] = np.where((start >= 1.0) & (start < ceiling), u, np.nan)
         return theta
 
     def decode(theta: FloatArray) -> FloatArray:
         public = from_logs(theta)
-        public[..., first] = np.exp(_ln_start(theta[..., first], theta[..., last], how))
+        public[..., first] = np.exp(theta[..., first] * theta[..., last])
         return public
 
     return encode, decode
-
-
-def _ln_start(coordinate: FloatArray, ln_max: FloatArray, how: Start) -> FloatArray:
-    return coordinate * ln_max if how == "ratio" else ln_max - np.exp(coordinate)
 
 
 def box(observed: Observed) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -69,25 +60,23 @@ def effective_experts(ln_start: FloatArray, ln_max: FloatArray, experts: FloatAr
     return 1.0 / (gap / ((experts - shift) * gap + 1.0) + ceiling)
 
 
-def ln_effective(
-    coordinate: FloatArray, ln_max: FloatArray, x: Inputs, shift: float = 1.0, how: Start = "ratio"
-) -> FloatArray:
+def ln_effective(coordinate: FloatArray, ln_max: FloatArray, x: Inputs, shift: float = 1.0) -> FloatArray:
     """ln Ehat at each point, (..., n), for search coordinates of shape (...)."""
-    ln_start = _ln_start(coordinate, ln_max, how)
-    return np.take(np.log(effective_experts(ln_start, ln_max, x.experts_distinct, shift)), x.experts_index, axis=-1)
+    return np.take(
+        np.log(effective_experts(coordinate * ln_max, ln_max, x.experts_distinct, shift)), x.experts_index, axis=-1
+    )
 
 
 def derivatives(
-    coordinate: FloatArray, ln_max: FloatArray, x: Inputs, shift: float = 1.0, how: Start = "ratio"
+    coordinate: FloatArray, ln_max: FloatArray, x: Inputs, shift: float = 1.0
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """ln Ehat and its derivatives in the search coordinates u and m, each (..., n)."""
     u, ln_max = coordinate[..., None], ln_max[..., None]
-    by_u, by_m = (ln_max, u) if how == "ratio" else (-np.exp(u), 1.0)  # of ln E_start
-    start, ceiling = np.exp(-_ln_start(u, ln_max, how)), np.exp(-ln_max)
+    start, ceiling = np.exp(-u * ln_max), np.exp(-ln_max)
     gap = start - ceiling
     scale = 1.0 / ((x.experts_distinct - shift) * gap + 1.0)
     y = gap * scale + ceiling  # 1 / Ehat
     in_start, in_max = scale**2 * start / y, (1.0 - scale**2) * ceiling / y
-    distinct = (-np.log(y), in_start * by_u, in_max + in_start * by_m)
+    distinct = (-np.log(y), in_start * ln_max, in_max + in_start * u)
     e, e_u, e_m = (np.take(value, x.experts_index, axis=-1) for value in distinct)
     return e, e_u, e_m

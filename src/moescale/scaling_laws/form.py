@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -158,9 +158,8 @@ class LawForm:
     no_allocation: str | None = None  # why a budget has no loss-optimal size under this form, where it has none
     published_grid: Callable[[Observed], tuple[FloatArray, ...]] | None = None  # one axis of starts a parameter
     # Equation 4 of Yun et al. (its parameters first, then ln N0 if there is one more), which the search of the paper's
-    # grid knows how to factorise, and how theta holds E_start.
-    equation4: Literal["ratio", "spread"] | None = None
-    free: LawForm | None = None  # the same law in coordinates and limits that admit unphysical values
+    # grid knows how to factorise.
+    is_equation4: bool = False
 
     def __post_init__(self) -> None:
         encode, decode = log_coordinates(self.parameters)
