@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,3 +119,19 @@ def made_with(context: typer.Context, files: Sequence[Path] = ()) -> dict[str, o
     if files:
         record["sha256"] = {path.name: sha256(read_bytes(path)).hexdigest() for path in files}
     return record
+
+
+def typed(context: typer.Context, without: Mapping[str, int]) -> str | None:
+    """The options of the command line as they were typed, but for those of `without` and so many values of each."""
+    if not isinstance(context.obj, CommandLine):
+        return None
+    kept: list[str] = []
+    left = 0
+    for argument in context.obj.arguments[1:]:
+        if left:
+            left -= 1
+        elif argument.split("=")[0] in without:
+            left = 0 if "=" in argument else without[argument]
+        else:
+            kept.append(argument)
+    return shlex.join(kept)

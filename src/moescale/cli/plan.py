@@ -10,13 +10,20 @@ from typer import Option
 
 from moescale.cli.flat import flat
 from moescale.cli.options import Json, Plot, app, check_plot, examples
-from moescale.cli.output import HeldBack, made_with, print_json, warn
+from moescale.cli.output import HeldBack, made_with, print_json, typed, warn
 from moescale.errors import UnwrittenError
 from moescale.options.export import ExportOptions
 from moescale.options.fields import at_option
 from moescale.options.law import LawOptions
 from moescale.options.question import BoundOptions
 from moescale.options.serving import ServingOptions
+
+PRESENTED = {
+    "--details": 0,
+    "--plot": 1,
+    "--export": 1,
+    "-o": 1,
+}  # options that say how an answer is shown: their values
 
 
 @app.command(
@@ -91,7 +98,7 @@ def plan(
         record = answer.to_dict() | {"made_with": made_with(context, [path for path in named if path.is_file()])}
         print_json(record if exported is None else record | {"export": exported.to_dict()})
     else:
-        show_plan(terminal(), answer, details=details)
+        show_plan(terminal(), answer, details=details, options=typed(context, PRESENTED))
         if exported is not None:
             show_export(terminal(), exported)
     warn(answer.warnings)

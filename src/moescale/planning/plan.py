@@ -114,6 +114,11 @@ class Plan:
         whole_life = self.objective == "lifetime" and self.lifetime is not None
         return self.lifetime.recommendation if whole_life and self.lifetime else self.recommendation
 
+    @property
+    def of_life(self) -> bool:
+        """Whether the whole life decides, and not the budget alone."""
+        return self.decision is not self.recommendation
+
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
         base, usd = whole(self.base_experts), self.base_usd_per_mtok

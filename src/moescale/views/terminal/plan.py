@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moescale.units import format_flops, format_usd, plural
+from moescale.units import format_flops, format_usd
 from moescale.views.tables import plan as tables
+from moescale.views.tables import screen
 from moescale.views.tables.decision import decision_facts, plan_headline, serving_basis
 from moescale.views.tables.models import known_table
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
@@ -16,47 +17,38 @@ if TYPE_CHECKING:
     from moescale.export.launch import Export
     from moescale.planning.plan import Plan
 
-CAVEATS = 3  # on the first screen
 
-
-def show_plan(console: Console, plan: Plan, *, details: bool = False) -> None:
-    """The decision on one screen; `details` adds all tables."""
+def show_plan(console: Console, plan: Plan, *, details: bool = False, options: str | None = None) -> None:
+    """The decision on one screen; `details` adds its facts, all caveats and all tables. `options` are what was typed."""
     headline = plan_headline(plan)
     write_line(console, headline, bold=len(headline))
+    write_paragraph(console, screen.question_line(plan))
+    write_table(console, screen.choices_table(plan), ruled=False)
+    for name, text in screen.facts(plan, options):
+        if name == "Next":  # whole, so that it can be copied
+            write_line(console, f"{name:11}  {text}")
+        else:
+            write_paragraph(console, text, indent=13, first=f"{name:11}  ")
+    if details:
+        _details(console, plan)
+
+
+def _details(console: Console, plan: Plan) -> None:
+    write_line(console)
     for name, text in decision_facts(plan):
         write_paragraph(console, text, indent=12, first=f"  {name:8}  ")
     if plan.lifetime is not None and plan.decision is not plan.recommendation:
         write_table(console, tables.lifetime_table(plan.lifetime))
     else:
         write_table(console, tables.choices_table(plan))
-        if plan.laws:
-            write_table(console, tables.laws_table(plan))
+    if plan.laws:
+        write_table(console, tables.laws_table(plan))
     if plan.known:
         write_table(console, known_table(plan))
-    best = plan.decision
-    if best.caveats:
+    if plan.decision.caveats:
         write_line(console)
         write_line(console, "Caveats", bold=len("Caveats"))
-    _listed(console, best.caveats if details else best.caveats[:CAVEATS])
-    if details:
-        _details(console, plan)
-    elif len(best.caveats) > CAVEATS:
-        more = plural(len(best.caveats) - CAVEATS, "more caveat")
-        write_line(console, f"  {more} and all tables: --details")
-    else:
-        write_line(console, "  all tables: --details")
-    write_line(console)
-    source, accuracy = serving_basis(plan)
-    write_paragraph(
-        console,
-        f"{format_flops(plan.budget_flops)} training FLOPs ({plan.convention} convention); law {plan.law}; {plan.gpu} at "
-        f"{format_usd(plan.usd_per_gpu_hour)} per GPU hour; {plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output "
-        f"tokens per request; latency from {source}. Accuracy of serving cost: {accuracy}.",
-        lead="Basis",
-    )
-
-
-def _details(console: Console, plan: Plan) -> None:
+    _listed(console, plan.decision.caveats)
     if plan.laws and plan.decision is plan.recommendation:
         write_table(console, tables.regrets_table(plan))
     write_table(console, tables.bounded_loss_table(plan))
@@ -68,6 +60,15 @@ def _details(console: Console, plan: Plan) -> None:
     write_table(console, tables.frontier_table(plan))
     write_line(console)
     write_paragraph(console, tables.GLOSSARY.format(base=tables.base_name(plan)))
+    write_line(console)
+    source, accuracy = serving_basis(plan)
+    write_paragraph(
+        console,
+        f"{format_flops(plan.budget_flops)} training FLOPs ({plan.convention} convention); law {plan.law}; {plan.gpu} at "
+        f"{format_usd(plan.usd_per_gpu_hour)} per GPU hour; {plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output "
+        f"tokens per request; latency from {source}. Accuracy of serving cost: {accuracy}.",
+        lead="Basis",
+    )
 
 
 def _listed(console: Console, lines: tuple[str, ...]) -> None:

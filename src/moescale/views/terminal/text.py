@@ -61,8 +61,8 @@ def write_paragraph(console: Console, text: str, *, lead: str = "", indent: int 
         write_line(console, line, bold=len(lead) + len(opening) if lead and number == 0 else 0)
 
 
-def write_table(console: Console, table: Table) -> None:
-    """A table with its title and notes; empty columns, and those for which there is no room, are left out.
+def write_table(console: Console, table: Table, *, ruled: bool = True) -> None:
+    """A table with its title and notes, set apart by a blank line and a rule where it is `ruled`; empty columns, and those for which there is no room, are left out.
 
     A table that is too wide has its heads on two lines before a column goes.
     """
@@ -90,7 +90,8 @@ def write_table(console: Console, table: Table) -> None:
     def row_text(row: Sequence[str]) -> str:
         return "  ".join(row[i].ljust(width(i)) if columns[i].text else row[i].rjust(width(i)) for i in kept)
 
-    write_line(console)
+    if ruled:
+        write_line(console)
     if table.title:
         write_paragraph(console, "", lead=table.title)
     tall = max(len(heads[i]) for i in kept)
@@ -98,7 +99,8 @@ def write_table(console: Console, table: Table) -> None:
         head = row_text([([""] * (tall - len(lines)) + lines)[line] for lines in heads])
         write_line(console, head, bold=len(head))
     rule = "─" if encodable(console, "─") == "─" else "-"
-    write_line(console, rule * min(console.width, sum(width(i) + 2 for i in kept) - 2))
+    if ruled:
+        write_line(console, rule * min(console.width, sum(width(i) + 2 for i in kept) - 2))
     for row in table.rows:
         write_line(console, row_text(row))
     if left_out:

@@ -1,0 +1,167 @@
+"""The first screen of a plan, at most eighteen lines: the choices with published models beside them, what is decided and what is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
+from moescale.views.tables import Cell, Column, Table, percentage, table_of
+
+if TYPE_CHECKING:
+    from moescale.planning.candidate import Trained, Unreachable
+    from moescale.planning.plan import Plan
+
+ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
+NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
+BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
+SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
+
+
+def question_line(plan: Plan) -> str:
+    """What was asked: budget, GPU and format, latency limits, request."""
+    asked = plan.asked
+    parts = [f"{format_flops(plan.budget_flops)} FLOPs"]
+    tokens = asked.get("max_tokens")
+    if isinstance(tokens, float) and plan.decision.model.tokens > BINDS * tokens:
+        parts.append(f"at most {format_count(tokens)} tokens")
+    weights = asked.get("weights")
+    parts.append(f"{plan.gpu} {weights}" if isinstance(weights, str) else plan.gpu)
+    for name, key in (("TPOT", "max_tpot_s"), ("TTFT", "max_ttft_s")):
+        if isinstance(limit := asked.get(key), float):
+            parts.append(f"{name} at most {format_seconds(limit)}")
+    parts.append(f"{plan.prompt_tokens:g} in / {plan.output_tokens:g} out")
+    return f"for {', '.join(parts)}"
+
+
+def _choices(plan: Plan) -> Iterator[tuple[str, Trained]]:
+    """The rows by name: the baseline, fewer experts, the recommended model as built, lower loss, published models."""
+    chosen = plan.decision.model
+    if not plan.is_baseline:
+        yield "  baseline", plan.built_base
+    fewer = [c for c in _rows(plan) if c.experts < chosen.experts]
+    if fewer:
+        yield "  fewer experts", max(fewer, key=lambda c: c.experts)
+    yield "> recommended", chosen
+    if not plan.of_life:
+        cheapest, better = plan.choices.cheapest, plan.choices.balanced or plan.choices.quality
+        if (
+            cheapest is not None
+            and cheapest.usd_per_mtok < (1.0 - NEAR) * chosen.usd_per_mtok
+            and not _same(cheapest, chosen)
+        ):
+            yield "  cheapest", cheapest
+        if better is not None and not _same(better, chosen):
+            yield "  lower loss", better
+    elif more := [c for c in _rows(plan) if c.experts > chosen.experts]:
+        yield "  more experts", min(more, key=lambda c: c.experts)
+    for known in plan.known:
+        yield f"  {known.name}", known
+
+
+def _rows(plan: Plan) -> list[Trained]:
+    """The served model of each expert count that answers: of the whole life, or at the baseline's loss."""
+    rows: Sequence[Trained | Unreachable] = plan.lifetime.plans if plan.of_life and plan.lifetime else plan.bounded_loss
+    return [c for c in rows if c.n_params is not None and c.usd_per_mtok is not None]
+
+
+def _same(one: Trained, other: Trained) -> bool:
+    return one.experts == other.experts and abs(one.n_params / other.n_params - 1.0) < ALIKE
+
+
+def choices_table(plan: Plan) -> Table:
+    """The choices and published models as rows; the recommended one is as built, the others before rounding."""
+    rows = list(_choices(plan))
+    cells: list[Cell[tuple[str, Trained]]] = [
+        (Column("", text=True), lambda r: r[0]),
+        (Column("E"), lambda r: f"{r[1].experts:.3g}"),
+        (Column("active"), lambda r: format_count(r[1].n_params_active)),
+        (Column("total"), lambda r: format_count(r[1].n_params_total)),
+        (Column("tokens"), lambda r: format_count(r[1].tokens)),
+        (Column("loss"), lambda r: f"{r[1].loss:.4f}"),
+        (Column("$/Mtok"), lambda r: "-" if r[1].usd_per_mtok is None else format_usd(r[1].usd_per_mtok)),
+        (Column("GPUs"), lambda r: "-" if r[1].gpus is None else f"{r[1].gpus}"),
+        (Column("TPOT", rank=1), lambda r: "-" if r[1].tpot_s is None else format_seconds(r[1].tpot_s)),
+    ]
+    if plan.of_life:
+        cells.append(
+            (Column("life $", rank=2), lambda r: "-" if r[1].total_usd is None else format_usd(r[1].total_usd))
+        )
+    return table_of("", rows, cells, experts=tuple(model.experts for _, model in rows))
+
+
+def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
+    """What is decided, open, likely, extrapolated, what training and prices cost and are worth, and the next command.
+
+    `options` are those of the command line that asked, for the commands that are named.
+    """
+    best = plan.decision
+    model, said = best.model, [("Decided", _decided(plan))]
+    if best.undecided:
+        said.append(("Open", best.undecided.removeprefix("undecided between ")))
+    if model.probability_at_least_base is not None and not plan.is_baseline:
+        limit = plan.asked.get("max_loss")
+        goal = "reaches the baseline's loss" if limit is None else f"has a loss of at most {limit}"
+        source = "labs that the law has not seen" if not plan.voting_laws else f"{len(plan.voting_laws)} laws"
+        said.append(("Chance", f"{percentage(model.probability_at_least_base)} that it {goal}, over {source}"))
+    extrapolated = [note for note in best.caveats if note.startswith("Extrapolated: ")]
+    said += [("Beyond runs", note.removeprefix("Extrapolated: ").rstrip(".")) for note in extrapolated]
+    said.append(("Training", _training(plan)))
+    said.append(("Price error", _price_error(plan)))
+    rest = [note for note in best.caveats if note not in extrapolated]
+    said += [("Mind", note) for note in rest[:1] if note.startswith("Too slow")]
+    said.append(("Next", _next(plan, options)))
+    more = f"--details ({plural(len(rest), 'caveat')}, every table)" if rest else "--details (every table)"
+    said.append(("More", f"{more}; --lifetime-tokens T; --export megatron -o FOLDER"))
+    return said
+
+
+def _decided(plan: Plan) -> str:
+    """What the choices that are open have in common: sizes and tokens; and what serving saves."""
+    model, best = plan.decision.model, plan.decision
+    rivals: Sequence[Trained] = [model]
+    if best.undecided:
+        named = best.undecided.split("(")[0]
+        rivals = [model, *(c for c in _rows(plan) if f" {c.experts:g} " in f"{named} ")]
+    sizes, tokens = ([getattr(c, name) for c in rivals] for name in ("n_params_active", "tokens"))
+    text = "" if best.undecided else f"{model.experts:g} experts, " if model.experts > 1 else "dense, "
+    text += f"{_span(sizes)} active, {_span(tokens)} tokens"
+    base = plan.built_base.usd_per_mtok
+    if base and not plan.is_baseline:
+        text += f"; serving at {model.usd_per_mtok / base:.0%} of the baseline's cost"
+    return text
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = (format_count(end) for end in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _training(plan: Plan) -> str:
+    use = plan.training
+    if use is None or use.gpu_days is None or use.usd is None:
+        return f"{format_flops(plan.decision.model.training_flops)} FLOPs"
+    days = f"{format_count(use.gpu_days)} GPU days of {use.train_gpu}"
+    if use.days is not None:
+        days = f"{use.days:.3g} days on {use.gpu_days / use.days:.0f} x {use.train_gpu}"
+    text = f"{format_usd(use.usd)}, {days}"
+    if not use.spent and use.budget_of is None:
+        text += f", {use.budget_share:.0%} of the budget"
+    if use.error is None or use.mfu is None:
+        return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
+    return f"{text}, MFU {use.mfu:.2f} (spread {use.error.spread:.2f}x, no restarts)"
+
+
+def _price_error(plan: Plan) -> str:
+    a = plan.accuracy
+    if a is None:
+        return "unknown: no held-out servings of this kind were compared"
+    times = f", TTFT {a.ttft.geometric_mean:.2f}x" if a.ttft else ""
+    return f"throughput {a.geometric_mean:.2f}x of measured, spread {a.spread:.2f}x{times} ({a.n} servings of {a.kind})"
+
+
+def _next(plan: Plan, options: str | None) -> str:
+    if plan.decision.undecided:
+        asked = f' --for "{options}"' if options else ""
+        return f"moescale design --budget {format_flops(plan.budget_flops * SWEEP_SHARE)}{asked}"
+    return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"
