@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from moescale.errors import InfeasibleError, InputError
+from moescale.models.coordinates import in_family
 from moescale.planning.scores import AVERAGE, dense_model_for, dense_of_equal_loss, score, tasks
 from moescale.scaling_laws import find_law, loss
 
@@ -56,9 +57,12 @@ def test_the_model_of_a_target_has_its_score_and_no_other_of_its_flops_more(task
 
 def test_the_dense_model_of_equal_loss_has_that_loss() -> None:
     law = find_law("pooled2026")
-    n = dense_of_equal_loss(law, 1e9, 1e11, 16.0)
-    assert n > 1e9
-    assert float(loss(law, n, 1e11, 1.0)) == pytest.approx(float(loss(law, 1e9, 1e11, 16.0)), rel=1e-9)
+    sizes, experts = np.array([1e9, 1e9]), np.array([16.0, 1.0])
+    bodies = dense_of_equal_loss(law, sizes, np.full(2, 1e11), experts, {})
+    assert bodies[0] > bodies[1]
+    for body, e in zip(bodies, experts, strict=True):
+        n, _ = in_family(law.family, body, 1.0)
+        assert float(loss(law, n, 1e11, 1.0)) == pytest.approx(float(loss(law, 1e9, 1e11, e)), rel=1e-9)
 
 
 def test_what_loss_does_not_decide_is_refused() -> None:

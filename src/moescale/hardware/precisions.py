@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from moescale import catalogue
 from moescale.errors import unknown_name
 
+SAME_BYTES = 0.02  # a format is told by its bytes, as far as they differ by less
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
@@ -24,6 +26,14 @@ def precisions(kind: str) -> dict[str, Precision]:
         name: Precision(name=name, bytes_per_element=float(entry["bytes"]), source=entry["source"], date=entry["date"])
         for name, entry in catalogue.read("precisions.toml")[kind].items()
     }
+
+
+def format_of_bytes(kind: str, bytes_per_element: float) -> str | None:
+    """The first format of `kind` that takes so many bytes, within SAME_BYTES; None where there is none."""
+    near = (
+        p.name for p in precisions(kind).values() if abs(p.bytes_per_element / bytes_per_element - 1.0) < SAME_BYTES
+    )
+    return next(near, None)
 
 
 def find_precision(kind: str, name: str) -> Precision:

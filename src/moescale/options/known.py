@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from moescale.planning.question import KnownModel
 
 TOKENS = Quantity(most=MOST_TOKENS, unit="tokens")
+SINCE, FAR = (
+    "2024",
+    4.0,
+)  # of the published model that a plan shows where none is named: its year, and the ratio of FLOPs
 PLAN_ROWS = ("recommendation", "quality", "balanced", "cheapest")
 
 
@@ -82,6 +87,18 @@ def published_model(stated: str, option: str) -> KnownModel:
         tokens=tokens,
         weights=found.weights,
     )
+
+
+def nearest_published(flops: float) -> tuple[KnownModel, ...]:
+    """The published model of SINCE and later whose training FLOPs are nearest to these, one with experts if it can; none
+    beyond a factor of FAR."""
+    from moescale.models.published import published_shapes
+
+    known = [(name, found) for name, found in published_shapes().items() if found.tokens and found.date >= SINCE]
+    models = [published_model(name, "--against") for name, _ in known]
+    near = [model for model in models if 1.0 / FAR <= model.training_flops / flops <= FAR]
+    near.sort(key=lambda m: (m.architecture.n_experts == 1, abs(math.log(m.training_flops / flops))))
+    return tuple(near[:1])
 
 
 def _short(path: str) -> str:

@@ -21,7 +21,7 @@ from moescale.options.fields import (
     quantity,
     text,
 )
-from moescale.options.known import published_model
+from moescale.options.known import nearest_published, published_model
 from moescale.options.law import DETAILS, LawOptions
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 MOST_COUNTS = 256  # expert counts of one plan
 MOST_DAYS = 1e5
 COUNT = Quantity(whole=True)
+SCORE = Quantity("", LEAST, 1)  # a share of right answers
 MODELS, BOUNDS, LIFE = "Models to consider", "Bounds", "Training price and lifetime"
 
 
@@ -133,11 +134,15 @@ class BoundOptions(TrainingOptions):
         "Baseline: expert count, loss or model name; default: 4; an expert count means its loss-optimal model.",
         metavar="E|LOSS|MODEL",
     )
+    target: str | None = text(
+        "Benchmark score to reach: the baseline is the dense model that is expected to; such as hellaswag=0.75.",
+        metavar="TASK=SCORE",
+    )
     match_experts: int | None = quantity(
         "Baseline by its expert count; the same as --match E.", whole=True, panel=MODELS
     )
     against: str | None = text(
-        "Published models to show with the plan, such as deepseek-v3; NAME:15T states the training tokens.",
+        "Published models to show with the plan, such as deepseek-v3:15T (its tokens); default: the nearest in training FLOPs.",
         metavar="LIST",
         panel=MODELS,
     )
@@ -208,7 +213,7 @@ class BoundOptions(TrainingOptions):
         from moescale.planning.question import Objective, Question
 
         stated = details or LawOptions()
-        base, loss = self._matched()
+        base, loss = self._matched(law)
         tokens = text_ceiling().largest_trained_tokens if self.max_tokens is None else self.max_tokens
         objectives = {name: name for name in get_args(Objective)}
         if self.objective is not None and self.objective not in objectives:
@@ -223,15 +228,18 @@ class BoundOptions(TrainingOptions):
         if training is not None and training.timed and bought != (None,) * len(bought):
             training = self._by_parts(training, law, budget(training), (*experts, self._base_experts(law)))
             training = training if buys_at is None else replace(training, mfu=buys_at)
+        asked = budget(training)
+        if self.against is not None:
+            against = tuple(published_model(name, "--against") for name in listed("--against", self.against))
+        else:
+            against = nearest_published(asked.flops) if law.form.of_sources else ()
         return Question(
-            budget=budget(training),
+            budget=asked,
             experts=experts,
             match_experts=self._base_experts(law),
             base=base,
             flops_of_base=self._flops_of_base(base),
-            against=()
-            if self.against is None
-            else tuple(published_model(n, "--against") for n in listed("--against", self.against)),
+            against=against,
             max_loss=loss if self.max_loss is None else self.max_loss,
             max_usd_per_mtok=self.max_usd_per_mtok,
             lifetime_tokens=self.lifetime_tokens,
@@ -296,8 +304,12 @@ class BoundOptions(TrainingOptions):
         most = {"days": self.days or self.max_days, "usd": self.budget_usd}
         return plan_within(at, {} if self.mfu is not None else most, self.budget)
 
-    def _matched(self) -> tuple[KnownModel | None, float | None]:
-        """The published model, or the loss, that --match names."""
+    def _matched(self, law: Law | None = None) -> tuple[KnownModel | None, float | None]:
+        """The published model, or the loss, that --match names, or the dense model of the score that --target states."""
+        if self.target is not None:
+            if self.match is not None:
+                raise InputError("names the baseline, as --match does", where="--target", next_step="leave one out")
+            return (None if law is None else self._of_target(law, self.target)), None
         if self.match is None or self.match.strip().isdigit():
             return None, None
         try:
@@ -305,6 +317,25 @@ class BoundOptions(TrainingOptions):
         except ValueError:
             pass
         return published_model(self.match, "--match"), None
+
+    def _of_target(self, law: Law, target: str) -> KnownModel:
+        """The dense model of least training FLOPs that is expected to have a benchmark score."""
+        from moescale.models.coordinates import in_family
+        from moescale.models.family import architecture
+        from moescale.planning.question import KnownModel
+        from moescale.planning.scores import dense_model_for
+
+        task, _, stated = target.partition("=")
+        if not stated:
+            nearest = f"{task.strip() or 'mmlu'}=0.45"
+            raise InputError(
+                f"{target!r} states no score", where="--target", nearest=nearest, next_step="write TASK=SCORE"
+            )
+        wanted = SCORE.parse(stated, "--target")
+        body, tokens = dense_model_for(task.strip(), wanted)
+        n, _ = in_family(law.family, body, 1.0)
+        name = f"the dense model of {task.strip().lower()} {wanted:g}"
+        return KnownModel(name=name, architecture=architecture(law.family, float(n), 1.0), tokens=tokens)
 
     def _base_experts(self, law: Law) -> float:
         """The expert count of the base, as stated or as the law's family says."""

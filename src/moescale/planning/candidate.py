@@ -15,6 +15,7 @@ from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.family import ModelFamily, architecture, n_active, n_total
 from moescale.planning.allocation import Allocation, largest_within_cost
+from moescale.planning.scores import Score
 from moescale.planning.total_cost import LifetimeCost
 from moescale.serving.deployment import Deployment, degrees
 from moescale.serving.gpu_counts import cheapest
@@ -87,6 +88,7 @@ class Trained:
     intervals: Limits | None = None
     probability_at_least_base: float | None = None  # that its loss is the base's, or the one that is asked for, at most
     regret: Regret | None = None
+    scores: Mapping[str, Score] | None = None  # of benchmark tasks, of the recommended models
 
     def __post_init__(self) -> None:
         if math.isnan(self.training_flops):

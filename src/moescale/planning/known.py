@@ -23,6 +23,7 @@ class KnownRow(Trained):
 
     name: str
     expansion: float
+    n_experts: float | None = None  # routed experts of a layer, as it is built; None in files of before it was there
     loss_ratio_to_frontier: float | None = None  # over the lowest loss at its serving cost or less
     cost_ratio_to_frontier: float | None = None  # over the fewest dollars at its loss or less
     beyond_law: str | None = None  # why the law may not speak of it
@@ -43,6 +44,7 @@ def _row(search: Search, model: KnownModel, frontier: Sequence[Candidate]) -> Kn
         **figures,
         name=model.name,
         expansion=float(of_architecture(model.architecture)[1]),
+        n_experts=float(model.architecture.n_experts),
         loss_ratio_to_frontier=row.loss / min(losses) if losses else None,
         cost_ratio_to_frontier=usd / min(dollars) if dollars and usd is not None else None,
         beyond_law=beyond_law(search.law, row.experts),

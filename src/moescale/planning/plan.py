@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 
 import numpy as np
 
 from moescale.errors import InfeasibleError
+from moescale.hardware.precisions import format_of_bytes
 from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.coordinates import expansion
@@ -34,6 +35,7 @@ from moescale.planning.rationale import (
     undecided,
     why,
 )
+from moescale.planning.scores import scores_of
 from moescale.planning.search import Search
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
@@ -171,6 +173,7 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         rows = at_loss if instead else search.outright()
     advice, views, built_base, use = _recommendation(search, rows)
     frontier = search.frontier([*best, *at_loss, *at_cost, *rows, advice.model])
+    advice, chosen = _scored(search, advice, choices(search, at_loss, at_cost, frontier))
     return Plan(
         budget_flops=question.budget.flops,
         law=law.name,
@@ -201,13 +204,25 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         objective=goal,
         confidence=search.confidence,
         laws=views,
-        choices=choices(search, at_loss, at_cost, frontier),
+        choices=chosen,
         known=known_rows(search, frontier),
         excluded_experts=tuple(float(e) for e in question.experts if not search.law.allows(e)),
         accuracy=accuracy_of(
             architecture(search.law.family, advice.model.n_params, advice.model.experts), deployment, latency
         ),
     )
+
+
+def _scored(
+    search: Search, advice: Recommendation[Candidate], rivals: Choices
+) -> tuple[Recommendation[Candidate], Choices]:
+    """The recommendation and its rivals with their benchmark scores, where the law tells them."""
+    named = {f.name: model for f in fields(rivals) if (model := getattr(rivals, f.name)) is not None}
+    models: list[Candidate] = [advice.model, *named.values()]
+    n, d, e = ([getattr(model, name) for model in models] for name in ("n_params", "tokens", "experts"))
+    found = scores_of(search.law, n, d, e, search.question.budget.extra)
+    own, *others = (replace(model, scores=scores) for model, scores in zip(models, found, strict=True))
+    return replace(advice, model=own), replace(rivals, **dict(zip(named, others, strict=True)))
 
 
 def _reached(search: Search, rows: Sequence[Row]) -> bool:
@@ -300,6 +315,8 @@ def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str
         "scheduling": d.scheduling,
         "host": None if d.host == NO_OVERHEAD else asdict(d.host),
     }
+    if np.size(d.weight_bytes_per_param) == 1:
+        limits["weights"] = d.weights or format_of_bytes("weights", float(np.asarray(d.weight_bytes_per_param)))
     cap = float(np.asarray(batch_cap(d)))
     limits |= {"max_num_seqs": cap if cap < math.inf else None, "reserve_bytes": float(np.asarray(reserved_bytes(d)))}
     limits |= {name: None if getattr(d, name) is None else float(getattr(d, name)) for name in LIMITS}

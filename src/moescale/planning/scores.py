@@ -7,6 +7,7 @@ model of equal tokens that has its loss by the plan's law.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,14 +16,18 @@ import numpy as np
 
 from moescale import catalogue
 from moescale.errors import InfeasibleError, InputError, unknown_name
+from moescale.models.coordinates import model_of
 from moescale.roots import bracket
 from moescale.scaling_laws.law import Law, loss
-from moescale.typing import FloatArray
+from moescale.typing import FloatArray, Real
 
 AVERAGE = "average"  # of all tasks
 Z90 = 1.645  # standard deviations that hold 90% of a normal distribution
 SIZES = (1e6, 1e14)  # of dense models that are looked at
-C4_LOSSES = (1.0, 6.0)  # nats per token
+FLOOR, MOST_C4_LOSS = (
+    1.02,
+    6.0,
+)  # the least loss that a target may ask for, over its floor, and the most in nats per token
 # Tasks that models of equal loss solve differently the more experts they have: Nakamura et al., arXiv 2508.18672.
 REASONING = frozenset({"gsm8k", "gsm-plus", "math", "humaneval", "mbpp", "bbh", "aime", "gpqa", "drop"})
 
@@ -87,14 +92,30 @@ def score(task: str, n_params: float, tokens: float) -> Score:
     return Score(estimate, (max(estimate - width, 0.0), min(estimate + width, 1.0)))
 
 
-def dense_of_equal_loss(law: Law, n_params: float, tokens: float, experts: float, **extra: float) -> float:
-    """The law's N of the dense model that has the loss of (`n_params`, `tokens`, `experts`) after as many tokens."""
-    goal = float(loss(law, n_params, tokens, experts, extra=extra))
+def dense_of_equal_loss(law: Law, n_params: Real, tokens: Real, experts: Real, extra: Mapping[str, Real]) -> FloatArray:
+    """Bodies of the dense models that have the law's loss of models (m,) after as many tokens, (m,); NaN where none has."""
+    n, d, e = (np.asarray(values, float) for values in (n_params, tokens, experts))
+    goal = loss(law, n, d, e, extra=extra)
     low, high = bracket(
-        lambda ln_n: goal - loss(law, np.exp(ln_n), tokens, 1.0, extra=extra),
-        *(np.log(np.array([end])) for end in SIZES),
+        lambda ln_n: goal - loss(law, np.exp(ln_n), d, np.ones_like(ln_n), extra=extra),
+        *(np.full(n.shape, np.log(end)) for end in SIZES),
     )
-    return float(np.exp(0.5 * (low + high))[0])
+    found = np.exp(0.5 * (low + high))
+    return np.where((found > 1.01 * SIZES[0]) & (found < 0.99 * SIZES[1]), model_of(law.family, found, 1.0)[0], np.nan)
+
+
+def scores_of(
+    law: Law, n_params: Sequence[float], tokens: Sequence[float], experts: Sequence[float], extra: Mapping[str, Real]
+) -> list[dict[str, Score] | None]:
+    """The scores of planned models (m,), by task; None where the law has no dense models to compare them with."""
+    form, family = law.form, law.family
+    if not (form.uses_experts and form.uses_tokens) or family.n_counts != "dense":
+        return [None] * len(n_params)
+    sizes = dense_of_equal_loss(law, np.array(n_params), np.array(tokens), np.array(experts), extra)
+    return [
+        {task: score(task, size, float(d)) for task in tasks()} if np.isfinite(size) else None
+        for size, d in zip(sizes.tolist(), tokens, strict=True)
+    ]
 
 
 def dense_model_for(task: str, target: float) -> tuple[float, float]:
@@ -103,24 +124,20 @@ def dense_model_for(task: str, target: float) -> tuple[float, float]:
     Raises InfeasibleError where the mapping reaches no such score at any loss.
     """
     check_task(task)
-    every = _table()["task"]
-    curves = every.values() if task == AVERAGE else [every[task]]
-    least, most = (float(np.mean([curve["draws"][0][k] for curve in curves])) for k in (1, 0))
+    ln_e, ln_a, alpha, ln_b, beta = _table()["c4"]["draws"][0]
+
+    def expected(ln_x: FloatArray) -> FloatArray:
+        return _accuracy(task, np.tile(np.exp(ln_x), (len(_table()["c4"]["draws"]), 1)))[0]
+
+    ends = [np.log(np.array([end])) for end in (FLOOR * np.exp(ln_e), MOST_C4_LOSS)]
+    most, least = (float(expected(end)[0]) for end in ends)
     if not least < target < most:
         what = f"{task} of {target:g} lies outside {least:.3f} to {most:.3f}, between which the mapping speaks"
-        raise InfeasibleError(what, next_step=f"state a score up to {most - 0.02:.2f}, or a loss")
-    ln_c4 = bracket(  # accuracy falls with loss
-        lambda ln_x: target - _accuracy(task, np.tile(np.exp(ln_x), (len(_table()["c4"]["draws"]), 1)))[0],
-        *(np.log(np.array([end])) for end in C4_LOSSES),
-    )
-    goal = float(np.exp(ln_c4[0])[0])
-    ln_e, ln_a, alpha, ln_b, beta = _table()["c4"]["draws"][0]
-    if goal <= np.exp(ln_e):
-        what = f"{task} of {target:g} asks for a loss of {goal:.3f}, below the floor of {np.exp(ln_e):.3f}"
-        raise InfeasibleError(what, next_step="state a lower score, or a loss")
+        raise InfeasibleError(what, next_step=f"state a score up to {most - 0.01:.2f}, or a loss")
+    low, _ = bracket(lambda ln_x: target - expected(ln_x), *ends)  # accuracy falls with loss
     # Least N D at a sum of two power terms: their elasticities are equal, alpha a = beta b.
-    size_term = (goal - np.exp(ln_e)) * beta / (alpha + beta)
-    data_term = (goal - np.exp(ln_e)) * alpha / (alpha + beta)
+    above = float(np.exp(low)[0] - np.exp(ln_e))
+    size_term, data_term = above * beta / (alpha + beta), above * alpha / (alpha + beta)
     return float(1e9 * (np.exp(ln_a) / size_term) ** (1 / alpha)), float(
         2e10 * (np.exp(ln_b) / data_term) ** (1 / beta)
     )

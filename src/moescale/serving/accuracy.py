@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from moescale import catalogue
-from moescale.hardware.precisions import precisions
+from moescale.hardware.precisions import format_of_bytes
 from moescale.io.records import record
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from moescale.serving.deployment import Deployment
 
 APART = "prefill and decode apart"
-SAME_BYTES = 0.02  # a format is told by its bytes a weight, as far as they differ by less: 2%
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +73,9 @@ def kind_of_served(model: Architecture, deployment: Deployment) -> str | None:
     """The kind of a deployment; None where its weights have no name and no format has so many bytes, or it holds several."""
     if np.size(deployment.weight_bytes_per_param) != 1:
         return None
-    weights, held = deployment.weights, float(np.asarray(deployment.weight_bytes_per_param))
-    if weights is None:
-        known = precisions("weights").values()
-        near = [found.name for found in known if abs(found.bytes_per_element / held - 1.0) < SAME_BYTES]
-        if not near:
-            return None
-        weights = near[0]
-    return kind_of(model, weights, attention_dp=float(np.max(np.asarray(deployment.attention_dp))))
+    held = float(np.asarray(deployment.weight_bytes_per_param))
+    weights = deployment.weights or format_of_bytes("weights", held)
+    return weights and kind_of(model, weights, attention_dp=float(np.max(np.asarray(deployment.attention_dp))))
 
 
 def uncompared(model: Architecture, deployment: Deployment, source: LatencySource) -> str:

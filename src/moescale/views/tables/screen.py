@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
@@ -11,10 +11,12 @@ from moescale.views.tables import Cell, Column, Table, percentage, table_of
 if TYPE_CHECKING:
     from moescale.planning.candidate import Trained, Unreachable
     from moescale.planning.plan import Plan
+    from moescale.planning.scores import Score
 
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
+SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
 
 
@@ -74,7 +76,7 @@ def choices_table(plan: Plan) -> Table:
     rows = list(_choices(plan))
     cells: list[Cell[tuple[str, Trained]]] = [
         (Column("", text=True), lambda r: r[0]),
-        (Column("E"), lambda r: f"{r[1].experts:.3g}"),
+        (Column("E"), lambda r: f"{getattr(r[1], 'n_experts', None) or r[1].experts:g}"),
         (Column("active"), lambda r: format_count(r[1].n_params_active)),
         (Column("total"), lambda r: format_count(r[1].n_params_total)),
         (Column("tokens"), lambda r: format_count(r[1].tokens)),
@@ -104,6 +106,8 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         goal = "reaches the baseline's loss" if limit is None else f"has a loss of at most {limit}"
         source = "labs that the law has not seen" if not plan.voting_laws else f"{len(plan.voting_laws)} laws"
         said.append(("Chance", f"{percentage(model.probability_at_least_base)} that it {goal}, over {source}"))
+    if model.scores:
+        said.append(("Scores", _scores(model.scores)))
     extrapolated = [note for note in best.caveats if note.startswith("Extrapolated: ")]
     said += [("Beyond runs", note.removeprefix("Extrapolated: ").rstrip(".")) for note in extrapolated]
     said.append(("Training", _training(plan)))
@@ -158,6 +162,12 @@ def _price_error(plan: Plan) -> str:
         return "unknown: no held-out servings of this kind were compared"
     times = f", TTFT {a.ttft.geometric_mean:.2f}x" if a.ttft else ""
     return f"throughput {a.geometric_mean:.2f}x of measured, spread {a.spread:.2f}x{times} ({a.n} servings of {a.kind})"
+
+
+def _scores(scores: Mapping[str, Score]) -> str:
+    shown = ", ".join(f"{task} {scores[task].estimate:.2f}" for task in SCORED)
+    wide = max((scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED)
+    return f"{shown}; each within {wide:.2f} (ranked continuations)"
 
 
 def _next(plan: Plan, options: str | None) -> str:
