@@ -108,8 +108,9 @@ page: ## build the page of `moescale web` into src/moescale/web/static (needs No
 GENERATORS := page document_laws document_shapes document_roofline document_servings document_reproduction \
   document_silicon document_hindcasts document_accuracy snapshot refresh_docs
 # What answers rest on, and pictures that no two browsers take alike: by name alone. fit_joint.py needs a table of runs besides.
-BY_NAME := fit_pooled2026 make_kernel_tables fit_moe_formulas calibrate_roofline recover_yun2024 make_public_ensemble make_example_runs make_example_requests photograph_page
+BY_NAME := fit_pooled2026 fit_scores make_kernel_tables fit_moe_formulas calibrate_roofline recover_yun2024 make_public_ensemble make_example_runs make_example_requests photograph_page
 ARGUMENTS_snapshot := --write
+ARGUMENTS_fit_scores := --write
 LEFT_OUT = $(if $(shell command -v npm),,page)
 named = $(if $(strip $(foreach word,$(ONLY),$(findstring $(word),$(1)))),$(1))
 CHOSEN = $(strip $(if $(ONLY),$(foreach name,$(GENERATORS),$(call named,$(name))) $(filter $(ONLY),$(BY_NAME)),\

@@ -254,7 +254,7 @@ def test_of_the_half_set_aside_kinds_alone_are_stored(tmp_path: Path, monkeypatc
 @pytest.mark.system
 def test_a_plan_states_the_error_of_its_prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On its screen and in its record, which is read as it was written."""
-    asked = ("plan", "--budget", "1e20", "--gpu", "h100-sxm", "--law", "yun2024-recovered")
+    asked = ("plan", "--budget", "1e20", "--gpu", "h100-sxm", "--law", "yun2024-recovered", "--details")
     monkeypatch.setattr(plan, "accuracy_of", lambda *_: None)
     none = "Accuracy of serving cost: unknown (no held-out measurements of MoE models in this format)."
     assert none in " ".join(run(*asked).out.split())

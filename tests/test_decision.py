@@ -31,7 +31,8 @@ from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.typing import FloatArray
 from moescale.views.tables.decision import decision_facts
-from moescale.views.tables.plan import choices_table, loss_optimal_table
+from moescale.views.tables.plan import loss_optimal_table
+from moescale.views.tables.screen import choices_table
 
 pytestmark = pytest.mark.system
 
@@ -158,7 +159,8 @@ def test_choices_run_from_quality_to_economy() -> None:
     assert knee.probability_at_least_base is not None
     assert knee.probability_at_least_base >= 0.8
     marked = [row[0] for row in choices_table(plan).rows if row[0].startswith(">")]
-    assert marked == ["> cheapest"]
+    assert marked == ["> recommended"]  # which is the cheapest: no other row says so
+    assert "  lower loss" in [row[0] for row in choices_table(plan).rows]
 
 
 @pytest.mark.parametrize(
@@ -364,3 +366,41 @@ def test_an_ensemble_without_draws_asks_its_laws_by_their_coefficients() -> None
     plan = make_plan(law, MAIN, SERVED, Roofline(GPU))
     assert plan.recommendation.model.probability_at_least_base in (1.0, pytest.approx(0.75))
     assert len(plan.laws) == 4
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        ("--budget", "5.15e21"),
+        (
+            "--budget",
+            "3e24",
+            "--gpu",
+            "h200-sxm",
+            "--weights",
+            "fp8",
+            "--shape",
+            "deepseek",
+            "--max-tokens",
+            "15T",
+            "--against",
+            "deepseek-v3",
+        ),
+        ("--budget", "5.15e21", "--lifetime-tokens", "1T", "--law", "yun2024-recovered"),
+    ],
+)
+def test_the_first_screen_has_eighteen_lines_and_says_what_to_run_next(question: tuple[str, ...]) -> None:
+    told = run("plan", *question).out.splitlines()
+    assert len(told) <= 18
+    assert told[0].startswith("Train ")
+    named = [line.split("  ")[0] for line in told]
+    for name in ("Decided", "Training", "Price error", "Next", "More"):
+        assert named.count(name) == 1
+    following = next(line for line in told if line.startswith("Next"))
+    assert "moescale " in following
+    assert question[1] in following
+
+
+def test_an_expert_count_of_which_named_laws_do_not_speak_is_answered() -> None:
+    found = run("plan", "--budget", "1e23", "--gpu", "h100-sxm", "--shape", "mixtral", "--experts", "32")
+    assert (found.code, found.out.startswith("Train 32 experts")) == (0, True)

@@ -109,7 +109,7 @@ def test_an_mfu_that_is_assumed_is_said_beside_the_dollars(tmp_path: Path) -> No
     assert (training["mfu"], training["mfu_from"]) == (0.4, "assumed")
     words = " ".join(run(*asked).out.split())
     assert re.search(
-        r"GPU days on tiny, \$\S+ \(MFU 0.4 assumed: no split holds this model on any number of tiny\)", words
+        r"\$\S+, \S+ GPU days of tiny, MFU 0.4 assumed: no split holds this model on any number of tiny", words
     )
     compared = ("compare-models", "llama-3.1-8b", "olmoe-1b-7b", "--gpu", "h100-sxm", *trained)
     assert [(row["mfu"], row["mfu_from"]) for row in answer_of(*compared)] == [(0.4, "assumed")] * 2

@@ -31,6 +31,7 @@ from moescale.typing import FloatArray
 from moescale.units import expert_label, format_count, format_usd
 from moescale.views.figures.style import ACCENT, colour_of, colour_on_dark, marker_of
 from moescale.views.tables import plan as tables
+from moescale.views.tables import screen
 from moescale.views.tables.decision import P_LOSS, decision_facts, plan_headline, serving_basis
 from moescale.web.security import TABLE_LIMIT_BYTES
 from moescale.web.state import DEFAULTS, LATENCIES, Asked, read_state
@@ -231,7 +232,7 @@ def read_law(text: str, where: str) -> Uploaded:
 
 def _decision(found: Plan, serving: Record) -> Record:
     best = found.decision
-    shown = [tables.choices_table(found), *([tables.laws_table(found)] if found.laws else [])]
+    shown = [screen.choices_table(found), *([tables.laws_table(found)] if found.laws else [])]
     if found.lifetime is not None and best is not found.recommendation:
         shown = [tables.lifetime_table(found.lifetime)]
     return {

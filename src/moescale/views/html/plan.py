@@ -15,7 +15,7 @@ from moescale.scaling_laws.ensemble import measured_on
 from moescale.units import expert_label, format_bytes, format_count, format_flops, format_seconds, format_usd
 from moescale.views.figures import plan_figure
 from moescale.views.html.page import Origin, page
-from moescale.views.tables import decision, models, range_text
+from moescale.views.tables import decision, models, range_text, screen
 from moescale.views.tables import plan as plan_tables
 
 LATENCY = {
@@ -52,6 +52,7 @@ def plan_report(plan: Plan, origin: Origin | None = None, *, title: str | None =
         assumptions=_assumptions(plan),
         decision=decision,
         models=models,
+        screen=screen,
         tables=plan_tables,
         plan_figure=plan_figure,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -12,13 +11,12 @@ from moescale.views.tables import Cell, Column, Table, percentage, reason_lines,
 from moescale.views.tables.decision import P_LOSS, RELATIVE_COST
 
 if TYPE_CHECKING:
-    from moescale.planning.candidate import Candidate, Life, Trained, Unreachable
+    from moescale.planning.candidate import Life, Trained, Unreachable
     from moescale.planning.decision import LawView
     from moescale.planning.lifetime_plan import LifetimePlan
     from moescale.planning.plan import Plan
 
 FRONTIER_ROWS = 10
-ALIKE = 0.06  # of ln N: a model as built, and the real-valued one that it was built from
 
 GLOSSARY = (
     "N: dense-equivalent parameters. N vs optimum: N relative to the loss-optimal N at the same E. active, total: "
@@ -35,35 +33,6 @@ def base_name(plan: Plan) -> str:
     if plan.asked.get("match") is not None:
         return plan.base_name
     return f"loss-optimal {'dense model' if plan.base_experts == 1 else expert_label(plan.base_experts)}"
-
-
-def choices_table(plan: Plan) -> Table:
-    """Quality, balance and economy; the decision is marked where it is one of them."""
-    chosen = plan.decision.model
-    named = [(name, getattr(plan.choices, name)) for name in ("quality", "balanced", "cheapest")]
-    rows = [(name, model) for name, model in named if model is not None]
-    experts = tuple(model.experts for _, model in rows)
-
-    def away(model: Candidate) -> float:
-        return abs(math.log(model.n_params / chosen.n_params)) if model.experts == chosen.experts else math.inf
-
-    nearest = min((away(model) for _, model in rows), default=math.inf)
-
-    def mark(name: str, model: Candidate) -> str:
-        return f"{'>' if away(model) == nearest < ALIKE else ' '} {name}"
-
-    def ranked(column: Column) -> Column:
-        return replace(column, rank={"total": 3, "GPUs": 2}.get(column.head, 0))
-
-    cells: list[Cell[tuple[str, Candidate]]] = [
-        (Column("", text=True), lambda r: mark(*r)),
-        (Column("E"), lambda r: f"{r[1].experts:g}"),
-        *((ranked(column), lambda r, text=text: text(r[1])) for column, text in (*SIZES[1:], LOSS, *SERVING)),
-        (Column(RELATIVE_COST), lambda r: percentage(r[1].cost_ratio)),
-        (Column(P_LOSS, rank=1), lambda r: percentage(r[1].probability_at_least_base)),
-        (Column("regret", rank=1), lambda r: "-" if r[1].regret is None else f"{r[1].regret.expected:.0%}"),
-    ]
-    return table_of("Three choices, before rounding to whole layers and heads", rows, cells, experts=experts)
 
 
 def laws_table(plan: Plan) -> Table:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from moescale.options.law import DEFAULT_LAW
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
-from moescale.views.tables import Cell, Column, Table, percentage, table_of
+from moescale.views.tables import MARK, Cell, Column, Table, percentage, table_of
+from moescale.views.tables.models import beyond_notes
 
 if TYPE_CHECKING:
     from moescale.planning.candidate import Trained, Unreachable
@@ -17,6 +19,7 @@ ALIKE = 0.06  # relative difference in size of two rows of one expert count that
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
+TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
 
 
@@ -33,7 +36,7 @@ def question_line(plan: Plan) -> str:
         if isinstance(limit := asked.get(key), float):
             parts.append(f"{name} at most {format_seconds(limit)}")
     parts.append(f"{plan.prompt_tokens:g} in / {plan.output_tokens:g} out")
-    return f"for {', '.join(parts)}"
+    return f"For {', '.join(parts)}{'' if plan.law == DEFAULT_LAW else f'; law {plan.law}'}"
 
 
 def _choices(plan: Plan) -> Iterator[tuple[str, Trained]]:
@@ -80,7 +83,7 @@ def choices_table(plan: Plan) -> Table:
         (Column("active"), lambda r: format_count(r[1].n_params_active)),
         (Column("total"), lambda r: format_count(r[1].n_params_total)),
         (Column("tokens"), lambda r: format_count(r[1].tokens)),
-        (Column("loss"), lambda r: f"{r[1].loss:.4f}"),
+        (Column("loss"), lambda r: f"{r[1].loss:.4f}{MARK if getattr(r[1], 'beyond_law', None) else ''}"),
         (Column("$/Mtok"), lambda r: "-" if r[1].usd_per_mtok is None else format_usd(r[1].usd_per_mtok)),
         (Column("GPUs"), lambda r: "-" if r[1].gpus is None else f"{r[1].gpus}"),
         (Column("TPOT", rank=1), lambda r: "-" if r[1].tpot_s is None else format_seconds(r[1].tpot_s)),
@@ -89,7 +92,8 @@ def choices_table(plan: Plan) -> Table:
         cells.append(
             (Column("life $", rank=2), lambda r: "-" if r[1].total_usd is None else format_usd(r[1].total_usd))
         )
-    return table_of("", rows, cells, experts=tuple(model.experts for _, model in rows))
+    experts = tuple(model.experts for _, model in rows)
+    return table_of(question_line(plan), rows, cells, experts=experts, notes=beyond_notes(plan.known))
 
 
 def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
@@ -113,7 +117,7 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
     said.append(("Training", _training(plan)))
     said.append(("Price error", _price_error(plan)))
     rest = [note for note in best.caveats if note not in extrapolated]
-    said += [("Mind", note) for note in rest[:1] if note.startswith("Too slow")]
+    said += [("Too slow", note.removeprefix(TOO_SLOW).rstrip(".")) for note in rest if note.startswith(TOO_SLOW)]
     said.append(("Next", _next(plan, options)))
     more = f"--details ({plural(len(rest), 'caveat')}, every table)" if rest else "--details (every table)"
     said.append(("More", f"{more}; --lifetime-tokens T; --export megatron -o FOLDER"))
@@ -167,7 +171,7 @@ def _price_error(plan: Plan) -> str:
 def _scores(scores: Mapping[str, Score]) -> str:
     shown = ", ".join(f"{task} {scores[task].estimate:.2f}" for task in SCORED)
     wide = max((scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED)
-    return f"{shown}; each within {wide:.2f} (ranked continuations)"
+    return f"{shown}; each within {wide:.2f}"
 
 
 def _next(plan: Plan, options: str | None) -> str:

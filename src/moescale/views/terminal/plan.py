@@ -22,7 +22,6 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False, options: s
     """The decision on one screen; `details` adds its facts, all caveats and all tables. `options` are what was typed."""
     headline = plan_headline(plan)
     write_line(console, headline, bold=len(headline))
-    write_paragraph(console, screen.question_line(plan))
     write_table(console, screen.choices_table(plan), ruled=False)
     for name, text in screen.facts(plan, options):
         if name == "Next":  # whole, so that it can be copied
@@ -39,8 +38,6 @@ def _details(console: Console, plan: Plan) -> None:
         write_paragraph(console, text, indent=12, first=f"  {name:8}  ")
     if plan.lifetime is not None and plan.decision is not plan.recommendation:
         write_table(console, tables.lifetime_table(plan.lifetime))
-    else:
-        write_table(console, tables.choices_table(plan))
     if plan.laws:
         write_table(console, tables.laws_table(plan))
     if plan.known:
