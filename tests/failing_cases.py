@@ -122,12 +122,12 @@ def slow_pack() -> None:
     from moescale.cli import main
     from moescale.experiments import pack as data
 
-    class SlowWriter(data.megatron.IndexedWriter):
+    class SlowWriter(data.SplitWriter):
         def finish(self) -> None:
             super().finish()
             time.sleep(60)
 
-    data.megatron.IndexedWriter = SlowWriter
+    data.SplitWriter = SlowWriter
     main(["pack", "text.jsonl", "--tokenizer", "bytes", "--validation", "0.2", "-o", "corpus"])
 
 

@@ -164,8 +164,6 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--text-field": ["text"],
         "--max-tokens": ["1", "1e24"],
         "--eos": ["<|endoftext|>"],
-        "--exclude": ["nothing"],
-        "--undecodable": ["error", "skip"],
         "--seed": ["0", "9007199254740991"],
     },
     "import": {"--mapping": ["EMPTY.toml", "MINE.toml"], "--where": ["loss < 3", "tokens > 1e9"], "--unfinished": []},

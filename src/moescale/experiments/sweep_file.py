@@ -27,7 +27,7 @@ from moescale.experiments.settings import (
     estimate,
     settings_of,
 )
-from moescale.experiments.tokens import BYTES
+from moescale.experiments.pack import BYTES
 from moescale.io.records import record
 from moescale.io.schema import as_mapping, read_toml
 

@@ -17,8 +17,6 @@ from moescale.options.fields import (
     text,
 )
 
-MOST_VOCABULARY = 2**24  # far beyond what exists
-
 
 def limit_s(max_time: float | None) -> float | None:
     """The seconds after which work stops; None for ever, which MOST_SECONDS means, too."""
@@ -26,35 +24,20 @@ def limit_s(max_time: float | None) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceOptions(Group):
+class PackOptions(Group):
     """What a corpus is made of and where it goes, or a corpus to show."""
 
     sources: list[str] | None = text(
-        "Text files, quoted globs, folders or hf:NAME; json, jsonl, parquet, csv or plain text, also .gz and .zst.",
-        name="SOURCE..",
+        "Text files, folders or hf:NAME; rows of jsonl, json, csv or parquet are documents.", name="SOURCE.."
     )
     output: Path | None = path("Folder of the corpus; an interrupted pack starts over.", name="-o")
-    megatron: list[str] | None = text("Megatron-LM tokens PREFIX.bin and PREFIX.idx; repeatable.", metavar="PREFIX")
-    show: Path | None = path("Describe a corpus and verify its hashes.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackOptions(Group):
-    """How text becomes tokens: the keyword arguments of `experiments.data.pack.pack`."""
-
-    HEADING = "Tokens and documents"
-
     tokenizer: str | None = text("A tokenizer.json, or bytes (one token per byte).", metavar="PATH")
-    vocab_size: int | None = quantity(
-        "With --megatron and no tokenizer: size of the vocabulary.", 1, MOST_VOCABULARY, whole=True
-    )
+    eos: str | None = text("End-of-document token, if the tokenizer has none with a usual name.", metavar="TOKEN")
     validation: float = quantity("Share of documents held out for validation.", 0, 1, default=0.01)
     text_field: str = text("Field or column of the text.", default="text")
     max_tokens: int | None = quantity("Stop after this many training tokens.", 1, MOST_TOKENS, whole=True)
-    eos: str | None = text("End-of-document token, if the tokenizer has none with a usual name.", metavar="TOKEN")
-    exclude: list[str] | None = text("Skip files whose path matches; repeatable.", metavar="PATTERN")
-    undecodable: str = text("Handling of text that is not UTF-8: error or skip.", default="error", metavar="error|skip")
     seed: int = quantity("Seed of the choice of validation documents.", 0, MOST_SEED, default=0, whole=True)
+    show: Path | None = path("Describe a corpus and verify its hashes.")
 
 
 @dataclass(frozen=True, kw_only=True)
