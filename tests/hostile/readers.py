@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hostile.mutations import HOSTILE_NUMBERS, HOSTILE_TEXTS, zstandard
+from hostile.mutations import HOSTILE_NUMBERS, HOSTILE_TEXTS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

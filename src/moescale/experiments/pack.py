@@ -68,10 +68,10 @@ TOKENIZER_BYTES = 2**28  # the largest published tokenizers have some tens of me
 
 
 def pack(
-    sources: Sequence[str | os.PathLike[str]],
-    folder: str | os.PathLike[str],
+    sources: Sequence[str | Path],
+    folder: str | Path,
     *,
-    tokenizer: str | os.PathLike[str],
+    tokenizer: str | Path,
     eos: str | None = None,
     validation: float = 0.01,
     text_field: str = "text",
@@ -265,13 +265,13 @@ def _check_filled(splits: Mapping[SplitName, SplitWriter], validation: float) ->
 # Sources.
 
 
-def find_sources(given: Sequence[str | os.PathLike[str]], output: Path | None = None) -> list[str]:
+def find_sources(given: Sequence[str | Path], output: Path | None = None) -> list[str]:
     """The files and hub data sets that are named; a folder gives its files sorted by path, without hidden ones and `output`.
 
     Raises InputError for a name without files.
     """
     found: list[str] = []
-    for name in map(os.fspath, given):
+    for name in [os.fspath(each) for each in given]:
         if name.startswith(HUB) or os.path.isfile(name):
             found.append(name)
         elif os.path.isdir(name):
@@ -402,7 +402,7 @@ class Tokenizer:
         return hashlib.sha256(self.json).hexdigest()
 
 
-def read_tokenizer(path: str | os.PathLike[str], *, eos: str | None = None) -> Tokenizer:
+def read_tokenizer(path: str | Path, *, eos: str | None = None) -> Tokenizer:
     """The tokenizer of a tokenizers JSON file, or byte tokens for the name "bytes" (256 bytes and an end of text).
 
     `eos` names the token that ends a document; by default the first of the usual names that it has. Raises InputError

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from moescale import catalogue
 from moescale.errors import InputError
 from moescale.experiments.checked import Listed, Table, Text, checked, within
+from moescale.experiments.pack import BYTES
 from moescale.experiments.settings import (
     SHAPE,
     Count,
@@ -27,7 +28,6 @@ from moescale.experiments.settings import (
     estimate,
     settings_of,
 )
-from moescale.experiments.pack import BYTES
 from moescale.io.records import record
 from moescale.io.schema import as_mapping, read_toml
 
