@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from moescale.errors import InputError
-from moescale.experiments.checked import Listed, Table, Text, checked, within
+from moescale.experiments.tables import Experts, Listed, Quantity, Table, Text, Width, checked
 from moescale.export.huggingface import config_of
 from moescale.io.files import read_text
 from moescale.io.schema import read_toml
@@ -27,8 +27,7 @@ Point = tuple[str, int, int]  # stage, batch, tokens
 VOCABULARY = 32_000
 MOST_POINTS, MOST_MODELS = 100_000, 200
 
-Lengths = Annotated[tuple[Annotated[int, within(1, 10**7, whole=True)], ...], Listed]
-Whole = Annotated[int, within(1, 10**7, whole=True)]
+Lengths = Annotated[tuple[Width, ...], Listed]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +56,10 @@ class Model:
 class ModelsTable(Table):
     """An entry of [[models]]: sizes and expert counts of a family, or one config.json (a file or its folder)."""
 
-    n_params: Annotated[tuple[Annotated[float, within(1e5, 1e15)], ...], Listed] = ()
-    experts: Annotated[tuple[Annotated[int, within(1, 65_536, whole=True)], ...], Listed] = (1,)
-    kv_heads: Whole | None = None
-    vocab_size: Whole = VOCABULARY
+    n_params: Annotated[tuple[Annotated[float, Quantity, Field(ge=1e5, le=1e15)], ...], Listed] = ()
+    experts: Annotated[tuple[Experts, ...], Listed] = (1,)
+    kv_heads: Width | None = None
+    vocab_size: Width = VOCABULARY
     family: Text = "yun2024"
     config: Text | None = None
     name: str = ""
@@ -104,7 +103,7 @@ class Grid(Table):
     batch: Lengths = (1, 2, 4, 8, 16, 32, 64)
     prompt_tokens: Lengths = (128, 512)
     context_tokens: Lengths | None = None
-    gpus: Annotated[tuple[Annotated[int, within(1, 1024, whole=True)], ...], Listed] = (1,)
+    gpus: Annotated[tuple[Annotated[int, Quantity, Field(ge=1, le=1024)], ...], Listed] = (1,)
     models: Annotated[tuple[ModelsTable, ...], Listed]
 
     def points(self) -> list[Point]:

@@ -51,7 +51,7 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
         _end_with_parent()
     if os.environ.get("RANK", "0") != "0":
         if not (resume and read_result(folder)):
-            _measure(settings, _corpus(settings), resume, None)
+            _measure(settings, open_corpus(settings.data.corpus), resume, None)
         return []  # the first process of the group keeps the books
     busy = InputError("another process trains in this folder", where=str(folder), next_step="wait for it, or end it")
     with locked(folder / LOCK, busy=busy):
@@ -60,7 +60,7 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
                 (folder / name).unlink(missing_ok=True)
             for name in ("checkpoints", "model", ".model.tmp"):
                 shutil.rmtree(folder / name, ignore_errors=True)
-        corpus = _corpus(settings)
+        corpus = open_corpus(settings.data.corpus)
         identity = {"settings_sha256": settings.sha256, "corpus_sha256": corpus.sha256}
         check_same(folder, identity)
         finished = read_result(folder)
@@ -117,17 +117,6 @@ def _row(settings: RunSettings, corpus: Corpus, measured: Mapping[str, Any]) -> 
         "transformers": measured["transformers"],
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-
-
-def _corpus(settings: RunSettings) -> Corpus:
-    """The packed corpus, made from the sources where there is none yet."""
-    data = settings.data
-    if not data.sources:
-        return open_corpus(data.corpus)
-    from moescale.experiments.pack import pack  # finds a finished corpus of the same sources
-
-    given: dict[str, Any] = {"tokenizer": data.tokenizer, "text_field": data.text_field}
-    return pack(list(data.sources), data.corpus, **given)
 
 
 def check_same(folder: Path, identity: Mapping[str, str]) -> None:

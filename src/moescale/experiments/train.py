@@ -34,7 +34,6 @@ from moescale.errors import InputError, UnwrittenError
 from moescale.experiments.corpus import Corpus, Sequences
 from moescale.experiments.health import Watch, balance
 from moescale.experiments.routers import Routers, cast_experts
-from moescale.experiments.schedule import learning_rate
 from moescale.experiments.settings import RunSettings, mfu, stated_columns
 from moescale.io.files import append_line, opened_to_append, write_atomically, write_error
 from moescale.models.recipe import defaults
@@ -108,7 +107,7 @@ class Run:
 
     def _step(self) -> None:
         t, start, world = self.settings.training, time.monotonic(), self.accelerator.num_processes
-        lr = learning_rate(t, self.at.step)
+        lr = t.learning_rate(self.at.step)
         for group in self.optimiser.param_groups:
             group["lr"] = lr
         micro, mine = self._batch(self.at.step)
