@@ -151,10 +151,7 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         **SERVED_OPTIONS,
     },
     "profile": {
-        "--against": [LATENCIES, "TEXT.csv", RUNS],
-        "--batch": ["1", "1,8", "0"],
         "--python": [NOWHERE],
-        "--gpu": ["h100-sxm", "mine"],
         "--rounds": ["1", "3"],
         "--max-time": ["1e-6", "9m"],
     },

