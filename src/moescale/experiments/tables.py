@@ -29,7 +29,7 @@ M = TypeVar("M", bound=BaseModel)
 def _quantity(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InputError(f"{value!r} is not a number")
-    return parse_count(error["input"])
+    return parse_count(value)
 
 
 def _text(value: object) -> str:
