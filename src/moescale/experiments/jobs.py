@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from moescale.errors import InputError, install, unknown_name
+from moescale.errors import InputError, install
 from moescale.io.files import explained, make_folder, open_plain, opened_to_append, write_error
 from moescale.io.signals import sigterm_interrupts, uninterrupted
 
@@ -90,18 +90,16 @@ def started(command: Sequence[str], output: IO[bytes], *, grace_s: float) -> Gen
             process.wait()
 
 
-def check_system() -> None:
-    """Raise InputError on a system without process groups, which end a job whole."""
-    if not hasattr(os, "killpg"):
-        raise InputError(
-            "a sweep needs process groups", next_step="start it on Linux, macOS or WSL; --dry-run works here"
-        )
-
-
 class Jobs:
-    """Starts commands on this machine or on Slurm; `options` are [execute.slurm], options of sbatch by submitit's names."""
+    """Starts commands on this machine or on Slurm; `options` are [execute.slurm], options of sbatch by submitit's names.
+
+    Raises InputError where jobs cannot be started.
+    """
 
     def __init__(self, place: str, options: Mapping[str, Any], folder: Path) -> None:
+        if not hasattr(os, "killpg"):  # which ends a job whole
+            step = "start it on Linux, macOS or WSL; --dry-run works here"
+            raise InputError("a sweep needs process groups", next_step=step)
         try:
             submitit: Any = importlib.import_module("submitit")
         except ImportError as error:
@@ -109,27 +107,19 @@ class Jobs:
         self._folder, given = make_folder(folder), dict(options)
         self._before: list[str] = []
         cluster = str(given.pop("cluster", "slurm")) if place == "slurm" else "local"
-        try:
-            self._executor: Any = submitit.AutoExecutor(folder=folder, cluster=cluster)
-        except (RuntimeError, ValueError) as error:
-            step = 'start the sweep where sbatch is, or take on = "local"'
-            raise InputError(f"Slurm is not available: {error}", where="[execute]", next_step=step) from error
-        known = {*submitit.SlurmExecutor._valid_parameters(), *SHARED}
-        if bad := next((key for key in given if key not in known), None):
-            raise unknown_name("option", bad, sorted(known), where="[execute.slurm]")
         named = {key if key in SHARED else f"slurm_{key}": value for key, value in given.items()}
         if cluster == "local":
-            seen = os.environ.get(
-                "CUDA_VISIBLE_DEVICES"
-            )  # submitit hides all GPUs from a job that names no number of them
-            if "gpus_per_node" not in given:
-                self._before = [
-                    "env",
-                    *(("-u", "CUDA_VISIBLE_DEVICES") if seen is None else (f"CUDA_VISIBLE_DEVICES={seen}",)),
-                ]
             named.setdefault("timeout_min", 60 * 24 * 365)
+            if "gpus_per_node" not in given:  # submitit hides all GPUs from a job that names no number of them
+                seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+                self._before = ["env", "-u", "CUDA_VISIBLE_DEVICES"]
+                self._before = self._before if seen is None else ["env", f"CUDA_VISIBLE_DEVICES={seen}"]
         try:
+            self._executor: Any = submitit.AutoExecutor(folder=folder, cluster=cluster)
             self._executor.update_parameters(name="moescale", **named)
+        except RuntimeError as error:
+            step = 'start the sweep where sbatch is, or take on = "local"'
+            raise InputError(f"Slurm is not available: {error}", where="[execute]", next_step=step) from error
         except (TypeError, ValueError, NameError) as error:
             raise InputError(f"is rejected by submitit: {error}", where="[execute.slurm]") from error
 

@@ -6,9 +6,7 @@ import datetime
 import math
 import os
 import re
-import sys
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from moescale.errors import InputError
@@ -99,12 +97,6 @@ def read_log(run: PlannedRun, engine: str) -> list[dict[str, Any]] | None:
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         }
     ]
-
-
-def train_command(run_file: Path, *, resume: bool = True) -> list[str]:
-    """The command that trains one run here."""
-    command = [sys.executable, "-m", "moescale", "train", str(run_file), "--json"]
-    return command if resume else [*command, "--no-resume"]
 
 
 def _number(text: str) -> float:
