@@ -15,12 +15,11 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moescale import catalogue
 from moescale.errors import InputError
 from moescale.experiments.run import check_same
 from moescale.experiments.run_table import add_rows, read_result
 from moescale.experiments.settings import settings_of
-from moescale.experiments.sweep_file import expand, paper_shapes, read_sweep
+from moescale.experiments.sweep_file import expand, read_sweep
 from moescale.runs.table import read_runs
 from script_modules import load_script
 from stub_training import GRID, document, made
@@ -31,20 +30,6 @@ ROOT = Path(__file__).parents[1]
 
 
 # The grid.
-
-
-def test_the_papers_shapes_have_the_papers_parameters(tmp_path: Path) -> None:
-    sweep = made(tmp_path, grid={"shapes": "paper", "experts": [1, 4, 8, 16, 32], "tokens": "paper"}, training={})
-    assert len(sweep.runs) == 4 * 5 * 5
-    published = catalogue.read("published_yun2024.toml")["sweep"]
-    for shape, n_params in zip(paper_shapes(), published["n_params"], strict=True):
-        attention_and_ffn = 4 * shape["d_model"] ** 2 + 3 * shape["d_model"] * shape["d_ffn"]
-        assert attention_and_ffn * shape["n_layers"] == n_params
-    # Norms are all that the exact counts add: two of the width a layer, queries' and keys' of each head, the last one.
-    dense = {run.n_params_dense for run in sweep.runs}
-    norms = [s["n_layers"] * (2 * s["d_model"] + 2 * s["head_dim"]) + s["d_model"] for s in paper_shapes()]
-    assert dense == {n + norm for n, norm in zip(published["n_params"], norms, strict=True)}
-    assert {run.settings.training.tokens for run in sweep.runs} == {int(tokens) for tokens in published["tokens"]}
 
 
 def test_what_all_runs_share_is_in_each(tmp_path: Path) -> None:

@@ -415,7 +415,7 @@ def test_a_finished_corpus_is_of_one_request(tmp_path: Path) -> None:
     corpus = pack([source], tmp_path / "out", tokenizer="bytes", validation=0)
     assert "with other seed: 0, not 1" in again(seed=1)
     more = write_lines(tmp_path / "b.jsonl", ["b"])
-    assert f"with other sources: {more.as_posix()}" in again([source, more])
+    assert "with other sources: [[" in again([source, more])
     write_lines(source, some_texts(21))
     assert "with other sources" in again()
     assert open_corpus(tmp_path / "out") == corpus

@@ -129,15 +129,10 @@ def _same(folder: Path, request: Mapping[str, Any]) -> Corpus:
     """The finished corpus of a folder; InputError unless it was packed from the same request."""
     found: Any = read_description(folder).get("request")
     stated: Mapping[str, Any] = found if isinstance(found, dict) else {}
-    for name, value in request.items():
-        if stated.get(name) != value:
-            difference = f"{str(stated.get(name))[:80]}, not {str(value)[:80]}"
-            if name == "sources" and isinstance(stated.get(name), list):
-                changed = [each for each in [*stated[name], *value] if each not in stated[name] or each not in value]
-                difference = ", ".join(sorted({str(each[0]) for each in changed})[:3])
-            what = f"holds a corpus that was packed with other {name}: {difference}"
-            step = "choose another folder, or delete this one and pack again"
-            raise InputError(what, where=str(folder), next_step=step)
+    if other := next((name for name, value in request.items() if stated.get(name) != value), None):
+        before, now = (str(each.get(other))[:200] for each in (stated, request))
+        what = f"holds a corpus that was packed with other {other}: {before}, not {now}"
+        raise InputError(what, where=str(folder), next_step="choose another folder, or delete this one and pack again")
     return open_corpus(folder)
 
 

@@ -15,18 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from moescale.errors import InputError, UnwrittenError, install
+from moescale.errors import InputError, install
 from moescale.experiments.corpus import Corpus, open_corpus
 from moescale.experiments.run_table import read_result
-from moescale.experiments.settings import RunSettings, mfu, parameters, stated_columns
+from moescale.experiments.settings import RunSettings, mfu, stated_columns
 from moescale.io.files import make_folder, read_text, write_atomically
 from moescale.io.locks import locked
 
 Report = Callable[[Mapping[str, Any]], None]
 RESULT, SETTINGS, LOCK = "result.json", "settings.json", "lock"
 LIBRARIES = ("torch", "transformers", "accelerate")
-CHECKPOINT_BYTES_PER_PARAM = 12  # weight and both moments of AdamW, in float32
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def train(settings: RunSettings, *, resume: bool = True, report: Report | None = None) -> list[dict[str, Any]]:
@@ -66,7 +64,6 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
         finished = read_result(folder)
         if finished is not None:
             return finished
-        _check_room(settings, corpus.vocab_size, folder)
         stated = json.dumps({**settings.to_dict(), "identity": identity}, indent=2)
         write_atomically(folder / SETTINGS, stated, follow_links=False)
         row = _row(settings, corpus, _measure(settings, corpus, resume, report))
@@ -135,18 +132,6 @@ def check_same(folder: Path, identity: Mapping[str, str]) -> None:
                 f"holds a run with other {what}", where=str(folder),
                 next_step="give another output folder, or start over with --no-resume, which deletes the present run",
             )  # fmt: skip
-
-
-def _check_room(settings: RunSettings, vocab_size: int, folder: Path) -> None:
-    """Refuse a disk that cannot hold a checkpoint and the model, before the hours that end there."""
-    n_params = float(parameters(settings.model, vocab_size).total)
-    needed = n_params * (CHECKPOINT_BYTES_PER_PARAM + DTYPE_BYTES[settings.training.dtype])
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise UnwrittenError(
-            f"has {free / 2**20:,.1f} MiB free, and a checkpoint and the model take {needed / 2**20:,.1f} MiB",
-            where=str(folder), next_step="free some space, or give an output folder on another disk",
-        )  # fmt: skip
 
 
 def _end_with_parent() -> None:

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
-from moescale import catalogue
 from moescale.errors import InputError
 from moescale.experiments.settings import SHAPE, RunSettings, estimate, settings_of
 from moescale.experiments.tables import (
@@ -33,7 +32,6 @@ from moescale.experiments.tables import (
 from moescale.io.records import record
 from moescale.io.schema import as_mapping, read_toml
 
-PAPER = "paper"
 MOST_RUNS = 10_000
 LONGEST_NAME = 200  # of a run, with its suffix
 # What a sweep states in [grid] or [[runs]], and not for all runs at once.
@@ -100,17 +98,6 @@ class Grid(Table):
     tokens: Annotated[tuple[Tokens, ...], Listed] | None = None
     tokens_per_param: Annotated[tuple[Ratio, ...], Listed] | None = None
     seeds: Annotated[tuple[Seed, ...], Listed] | None = None  # None: the sweep's
-
-    @model_validator(mode="before")
-    @classmethod
-    def paper(cls, table: Any) -> Any:
-        """The paper's numbers where the grid names them."""
-        stated = dict(cast("Any", table)) if isinstance(table, dict) else {}
-        if stated.get("shapes") == PAPER:
-            stated["shapes"] = paper_shapes()
-        if stated.get("tokens") == PAPER:
-            stated["tokens"] = catalogue.read("published_yun2024.toml")["sweep"]["tokens"]
-        return stated if isinstance(table, dict) else table
 
     @model_validator(mode="after")
     def complete(self) -> Self:
@@ -277,16 +264,6 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
         source=where, table=Path(stated.table), folder=Path(stated.folder), runs=ordered, engine=stated.engine,
         execution=stated.execute,
     )  # fmt: skip
-
-
-def paper_shapes() -> list[dict[str, int]]:
-    """The four shapes of the paper's sweep, as its parameter counts have them."""
-    published = catalogue.read("published_yun2024.toml")["sweep"]
-    head = int(published["head_dim"])
-    return [
-        dict(zip(SHAPE, (d, layers, d // head, d // head, head, ffn), strict=True))
-        for d, layers, ffn in zip(published["d_model"], published["n_layers"], published["d_ffn"], strict=True)
-    ]
 
 
 def _varied(stated: SweepFile) -> list[str]:
