@@ -5,124 +5,63 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from moescale.errors import InputError
+from moescale.errors import InputError, located, unknown_name
 from moescale.experiments.settings import SHAPE, RunSettings, estimate, settings_of
-from moescale.experiments.tables import (
-    Experts,
-    Listed,
-    Quantity,
-    Rate,
-    Seed,
-    Share,
-    Size,
-    Table,
-    Text,
-    Tokens,
-    Whole,
-    Width,
-    checked,
-)
+from moescale.experiments.tables import Experts, Listed, Quantity, Seed, Size, Table, Text, Tokens, checked
 from moescale.io.records import record
 from moescale.io.schema import as_mapping, read_toml
+from moescale.units import parse_count
 
 MOST_RUNS = 10_000
 LONGEST_NAME = 200  # of a run, with its suffix
-# What a sweep states in [grid] or [[runs]], and not for all runs at once.
-OF_ONE_RUN = {"model": ("n_params", "experts", "d_model", "n_layers"), "training": ("tokens",)}
 RECIPE = ("batch_tokens", "peak_lr", "warmup")  # of [[runs]]; those of [training] are for the runs that state none
+# Where in its RUN.toml a key of [[runs]] stands.
+KEYS = {"model": ("n_params", "experts", *SHAPE), "training": ("tokens", "tokens_per_param", *RECIPE), "": ("seed",)}
 
+Entry = Mapping[str, Any]  # what one run states beyond what all share, by these keys
 Ratio = Annotated[float, Quantity, Field(ge=1e-3, le=1e9)]
-
-
-class Shape(Table):
-    """An entry of [grid] `shapes`; what is None is as in RUN.toml."""
-
-    d_model: Width | None = None
-    n_layers: Width | None = None
-    n_heads: Width | None = None
-    n_kv_heads: Width | None = None
-    head_dim: Width | None = None
-    d_ffn: Width | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def pair(cls, entry: Any) -> Any:
-        """[d_model, n_layers] is a shape, too."""
-        if isinstance(entry, list) and len(cast("list[Any]", entry)) == 2:
-            return dict(zip(SHAPE[:2], cast("list[Any]", entry), strict=True))
-        return entry
-
-
-class StatedRun(Shape):
-    """An entry of [[runs]], or one combination of a [grid]; what is None is as in RUN.toml."""
-
-    n_params: Size | None = None
-    experts: Experts = 1
-    tokens: Tokens | None = None
-    tokens_per_param: Ratio | None = None
-    batch_tokens: Whole | None = None
-    peak_lr: Rate | None = None
-    warmup: Share | None = None
-    seed: Seed | None = None  # None: the sweep's
-
-    @model_validator(mode="after")
-    def complete(self) -> Self:
-        """One way of stating the size, one of stating the tokens."""
-        if (self.d_model is None) != (self.n_layers is None) or (self.n_params is None) == (self.d_model is None):
-            raise InputError("needs n_params, or d_model and n_layers, and not both")
-        if (self.tokens is None) == (self.tokens_per_param is None):
-            raise InputError("needs tokens or tokens_per_param, and not both")
-        return self
-
-    def name(self, sweep: SweepFile) -> str:
-        """What it is called, unless another run is called so."""
-        size = f"{self.d_model}x{self.n_layers}" if self.n_params is None else label(round(self.n_params))
-        length = f"{self.tokens_per_param:g}per" if self.tokens is None else label(self.tokens)
-        seed = "" if self.seed in (None, sweep.seed) else f"s{self.seed}"
-        return "-".join(part for part in (sweep.name, f"e{self.experts}", size, length, seed) if part)
 
 
 class Grid(Table):
     """The table [grid]: every combination of these is a run."""
 
-    n_params: Annotated[tuple[Size, ...], Listed] | None = None
-    shapes: Annotated[tuple[Shape, ...], Listed] | None = None
+    n_params: Annotated[tuple[Size, ...], Listed] = ()
+    shapes: Annotated[tuple[Any, ...], Listed] = ()  # [d_model, n_layers], or a table of [model]'s keys
     experts: Annotated[tuple[Experts, ...], Listed] = (1,)
-    tokens: Annotated[tuple[Tokens, ...], Listed] | None = None
-    tokens_per_param: Annotated[tuple[Ratio, ...], Listed] | None = None
-    seeds: Annotated[tuple[Seed, ...], Listed] | None = None  # None: the sweep's
+    tokens: Annotated[tuple[Tokens, ...], Listed] = ()
+    tokens_per_param: Annotated[tuple[Ratio, ...], Listed] = ()
+    seeds: Annotated[tuple[Seed, ...], Listed] = ()  # none: the sweep's
 
     @model_validator(mode="after")
     def complete(self) -> Self:
         """One way of stating sizes, one of stating tokens, and not too many runs."""
         for left, right in (("n_params", "shapes"), ("tokens", "tokens_per_param")):
-            if (getattr(self, left) is None) == (getattr(self, right) is None):
+            if (not getattr(self, left)) == (not getattr(self, right)):
                 raise InputError(f"needs {left} or {right}, and not both")
-        if any(shape.d_model is None or shape.n_layers is None for shape in self.shapes or ()):
-            raise InputError("shapes: each needs d_model and n_layers")
         if (count := math.prod(map(len, self.axes()))) > MOST_RUNS:
             raise InputError(f"the grid has {count:,} runs; at most {MOST_RUNS:,} are taken")
         return self
 
-    def axes(self) -> tuple[list[dict[str, Any]], ...]:
-        """What a run states of each axis, one entry a value."""
-        sizes = [{"n_params": size} for size in self.n_params or ()]
-        sizes += [shape.model_dump(exclude_none=True) for shape in self.shapes or ()]
-        lengths = [{"tokens": count} for count in self.tokens or ()]
-        lengths += [{"tokens_per_param": ratio} for ratio in self.tokens_per_param or ()]
-        return sizes, [{"experts": e} for e in self.experts], [{"seed": s} for s in self.seeds or (None,)], lengths
+    def axes(self) -> list[list[Entry]]:
+        """What a run states of each axis, an entry a value."""
+        shapes: list[Entry] = [
+            dict(zip(SHAPE, s, strict=False)) if isinstance(s, list) else as_mapping(s, "shapes") for s in self.shapes
+        ]
+        named = {"n_params": self.n_params, "experts": self.experts, "seed": self.seeds, "tokens": self.tokens,
+                 "tokens_per_param": self.tokens_per_param}  # fmt: skip
+        axes: list[list[Entry]] = [[{name: value} for value in values] for name, values in named.items()]
+        return [axis for axis in (shapes, *axes) if axis]
 
-    def runs(self) -> tuple[StatedRun, ...]:
+    def runs(self) -> list[Entry]:
         """Every combination."""
-        combined = itertools.product(*self.axes())
-        return tuple(StatedRun(**{k: v for part in parts for k, v in part.items()}) for parts in combined)
+        return [{k: v for part in parts for k, v in part.items()} for parts in itertools.product(*self.axes())]
 
 
 class Execution(Table):
@@ -145,7 +84,7 @@ class SweepFile(Table):
     folder: Text = "sweep"
     engine: Literal["moescale", "torchtitan", "megatron"] = "moescale"
     grid: Grid | None = None
-    runs: tuple[StatedRun, ...] = ()
+    runs: tuple[dict[str, Any], ...] = ()
     execute: Execution = Execution()
 
     @model_validator(mode="after")
@@ -227,16 +166,10 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
     """The sweep that a mapping states. Errors as read_sweep."""
     keys = SweepFile.model_fields
     stated = checked(SweepFile, {key: document[key] for key in keys if key in document}, where=where)
+    entries = stated.grid.runs() if stated.grid else list(stated.runs)
     shared = {key: value for key, value in document.items() if key not in keys}
-    for name in ("model", "data", "training"):
-        shared[name] = as_mapping(shared.get(name, {}), f"{where}, [{name}]")
-    if "output" in shared:
-        raise InputError("output belongs to one run; a sweep uses `folder`", where=where, next_step="leave it out")
-    of_one_run = {**OF_ONE_RUN, "model": (*OF_ONE_RUN["model"], *_varied(stated))}
-    for name, varied in of_one_run.items():
-        if key := next((key for key in varied if key in shared[name]), None):
-            what = f"{key} belongs to one run; state it in [grid] or [[runs]]"
-            raise InputError(what, where=f"{where}, [{name}]", next_step="leave it out")
+    _check_shared(shared, entries, where)
+    shared["seed"] = stated.seed
     if isinstance(corpus := shared["data"].get("corpus"), str) and corpus.strip():
         shared["data"] = {
             **shared["data"],
@@ -244,20 +177,26 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
         }  # a job of a cluster starts anywhere
     runs: dict[str, PlannedRun] = {}
     computed: dict[str, str] = {}
-    for entry in stated.grid.runs() if stated.grid else stated.runs:
-        name = entry.name(stated)
-        others = (f"{name}-{number}" for number in itertools.count(2))
-        run = _planned(
-            name if name not in runs else next(o for o in others if o not in runs), entry, stated, shared, where
-        )
+    for number, entry in enumerate(entries, 1):
+        place = f"{where}, [grid]" if stated.grid else f"{where}, [[runs]] {number}"
+        known = [key for each in KEYS.values() for key in each if stated.grid or key != "tokens_per_param"]
+        if key := next((key for key in entry if key not in known), None):
+            raise unknown_name("key", key, known, where=place)
+        made = _settings(entry, shared, place)
+        name = _name(entry, made, stated)
         # Two sizes may round to one shape, and two ways of writing a number to one run.
-        computes = run.settings.model_copy(update={"name": ""}).sha256
+        computes = made.model_copy(update={"name": ""}).sha256
         if computes in computed:
             table = "[grid]" if stated.grid else "[[runs]]"
             what = f"two entries of {table} are the same run: {computed[computes]} and {name}"
             step = "leave one out; for repeats give other seeds: seeds = [0, 1]"
-            raise InputError(what, where=f"{where}, {table}", next_step=step)
-        computed[computes], runs[run.name] = run.name, run
+            raise InputError(what, where=place, next_step=step)
+        if name in runs:
+            name = next(other for n in itertools.count(2) if (other := f"{name}-{n}") not in runs)
+        output, found = Path(stated.folder, name), estimate(made)
+        sizes = {key: found[key] for key in ("n_params_dense", "n_params_active", "n_params_total", "training_flops")}
+        made = made.model_copy(update={"name": name, "output": str(output.absolute())})
+        computed[computes], runs[name] = name, PlannedRun(name=name, output=output, settings=made, **sizes)
     # The cheapest first: what is wrong shows in minutes, and measured rates come early.
     ordered = tuple(sorted(runs.values(), key=lambda run: run.training_flops))
     return Sweep(
@@ -266,28 +205,45 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
     )  # fmt: skip
 
 
-def _varied(stated: SweepFile) -> list[str]:
-    """The keys of a shape that runs of the list state."""
-    return [key for key in SHAPE if any(getattr(run, key) is not None for run in stated.runs)]
+def _check_shared(shared: dict[str, Any], entries: Sequence[Entry], where: str) -> None:
+    """Complete the tables that all runs share; what one run states is not stated there as well."""
+    if "output" in shared:
+        raise InputError("output belongs to one run; a sweep uses `folder`", where=where, next_step="leave it out")
+    varied = {"n_params", "experts", "tokens", "d_model", "n_layers"}.union(*entries).difference(RECIPE)
+    for name in ("model", "data", "training"):
+        shared[name] = as_mapping(shared.get(name, {}), f"{where}, [{name}]")
+        if both := [key for key in shared[name] if key in varied]:
+            what = f"{both[0]} belongs to one run; state it in [grid] or [[runs]]"
+            raise InputError(what, where=f"{where}, [{name}]", next_step="leave it out")
 
 
-def _planned(name: str, entry: StatedRun, stated: SweepFile, shared: Mapping[str, Any], where: str) -> PlannedRun:
-    """One run; where its D is a multiple of N, N is that of the shape that is built."""
-    output, at = Path(stated.folder, name), f"{where}, run {name}"
-    given = entry.model_dump(exclude_none=True)
-    model = {**shared["model"], **{key: given[key] for key in (*SHAPE, "n_params", "experts") if key in given}}
-    training = {**shared["training"], **{key: given[key] for key in (*RECIPE, "tokens") if key in given}}
-    table = {
-        **shared, "name": name, "seed": stated.seed if entry.seed is None else entry.seed, "model": model,
-        "output": str(output.absolute()),  # as a job of a cluster may start anywhere
-    }  # fmt: skip
-    if entry.tokens_per_param is not None:
-        unsized = settings_of({**table, "training": {**training, "tokens": 10**9}}, where=at)
-        training["tokens"] = max(1, round(entry.tokens_per_param * estimate(unsized)["n_params_dense"]))
-    made = settings_of({**table, "training": training}, where=at)
-    found = estimate(made)
-    sizes = {key: found[key] for key in ("n_params_dense", "n_params_active", "n_params_total", "training_flops")}
-    return PlannedRun(name=name, output=output, settings=made, **sizes)
+def _settings(entry: Entry, shared: Mapping[str, Any], where: str) -> RunSettings:
+    """One run, still without its name; where its D is a multiple of N, N is that of the shape that is built."""
+    tables = {
+        name: {**shared.get(name, {}), **{key: entry[key] for key in keys if key in entry}}
+        for name, keys in KEYS.items()
+        if name
+    }
+    table = {**shared, "name": "run", "seed": entry.get("seed", shared["seed"]), **tables}
+    ratio = tables["training"].pop("tokens_per_param", None)
+    if ratio is not None:
+        tables["training"]["tokens"] = 10**9
+        dense = estimate(settings_of(table, where=where))["n_params_dense"]
+        with located(f"{where}, tokens_per_param"):
+            tables["training"]["tokens"] = max(1, round(parse_count(ratio) * dense))
+    return settings_of(table, where=where)
+
+
+def _name(entry: Entry, made: RunSettings, sweep: SweepFile) -> str:
+    """What a run is called, unless another one is called so."""
+    size = f"{made.model.d_model}x{made.model.n_layers}"
+    if "n_params" in entry:
+        size = label(round(parse_count(entry["n_params"])))
+    length = label(made.training.tokens)
+    if "tokens_per_param" in entry:
+        length = f"{parse_count(entry['tokens_per_param']):g}per"
+    seed = "" if made.seed == sweep.seed else f"s{made.seed}"
+    return "-".join(part for part in (sweep.name, f"e{made.model.experts}", size, length, seed) if part)
 
 
 def label(value: int) -> str:
