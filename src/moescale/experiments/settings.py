@@ -39,6 +39,7 @@ from moescale.models.parameters import ParameterCount, count_parameters
 from moescale.models.recipe import defaults, paper_peak_lr, training_steps
 from moescale.models.rounding import Buildable, buildable
 
+USUAL = defaults()
 FAMILY = "yun2024"  # whose shapes a size stands for
 PAPER_HEAD = 64  # head_dim of the paper's four shapes: 768 wide with 12 heads (appendix A)
 SHAPE = ("d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ffn")
@@ -60,9 +61,7 @@ class ModelSettings(Table):
     experts: Experts = 1
     top_k: Experts = 2  # never more than `experts`
     moe_every: Annotated[int, Quantity, Field(ge=1, le=10**4)] = 2  # layers 1, 3, 5 .. hold experts
-    balance_loss: Annotated[float, Quantity, Field(ge=0, le=1e3)] = Field(
-        default_factory=lambda: defaults().balance_loss
-    )
+    balance_loss: Annotated[float, Quantity, Field(ge=0, le=1e3)] = USUAL.balance_loss
 
     @model_validator(mode="after")
     def complete(self) -> Self:
@@ -115,20 +114,18 @@ class TrainingSettings(Table):
     """The table [training]; the optimiser is AdamW. What the paper states or leaves open comes from moescale.models.recipe."""
 
     tokens: Tokens  # D
-    sequence_tokens: Annotated[int, Quantity, Field(ge=2, le=10**7)] = Field(
-        default_factory=lambda: defaults().sequence_tokens
-    )
-    batch_tokens: Whole = Field(default_factory=lambda: defaults().batch_sequences * defaults().sequence_tokens)
+    sequence_tokens: Annotated[int, Quantity, Field(ge=2, le=10**7)] = USUAL.sequence_tokens
+    batch_tokens: Whole = USUAL.batch_sequences * USUAL.sequence_tokens
     micro_batch_tokens: Whole = 16_384  # of one process; gradient accumulation fills the batch
     peak_lr: Rate = math.nan  # until the model's size gives the paper's
-    warmup: Share = Field(default_factory=lambda: defaults().warmup)  # share of all steps
+    warmup: Share = USUAL.warmup  # share of all steps
     schedule: Literal["cosine", "wsd"] = "cosine"
-    decay: Annotated[float, Quantity, Field(ge=1e-9, le=1)] = Field(default_factory=lambda: defaults().decay)  # of wsd
-    min_lr_ratio: Share = Field(default_factory=lambda: defaults().min_lr_ratio)
-    weight_decay: Rate = Field(default_factory=lambda: defaults().weight_decay)
-    beta1: Annotated[float, Quantity, Field(ge=0, le=0.999999)] = Field(default_factory=lambda: defaults().beta1)
-    beta2: Annotated[float, Quantity, Field(ge=0, le=0.9999999)] = Field(default_factory=lambda: defaults().beta2)
-    grad_clip: Annotated[float, Quantity, Field(ge=1e-9, le=1e9)] = Field(default_factory=lambda: defaults().grad_clip)
+    decay: Annotated[float, Quantity, Field(ge=1e-9, le=1)] = USUAL.decay  # of wsd
+    min_lr_ratio: Share = USUAL.min_lr_ratio
+    weight_decay: Rate = USUAL.weight_decay
+    beta1: Annotated[float, Quantity, Field(ge=0, le=0.999999)] = USUAL.beta1
+    beta2: Annotated[float, Quantity, Field(ge=0, le=0.9999999)] = USUAL.beta2
+    grad_clip: Annotated[float, Quantity, Field(ge=1e-9, le=1e9)] = USUAL.grad_clip
     validation_tokens: Whole = 1_000_000
     dtype: Literal["float32", "bfloat16"] = "float32"
     checkpoint_every_s: Annotated[float, Quantity, Field(ge=0, le=1e9)] = 600.0
