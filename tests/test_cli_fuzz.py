@@ -153,7 +153,6 @@ TAKEN: dict[str, dict[str, list[str]]] = {
     "profile": {
         "--python": [NOWHERE],
         "--rounds": ["1", "3"],
-        "--max-time": ["1e-6", "9m"],
     },
     "pack": {
         "--tokenizer": ["bytes"],

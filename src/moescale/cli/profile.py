@@ -9,7 +9,7 @@ from moescale.cli.flat import flat
 from moescale.cli.options import Json, Plot, app, check_plot, examples
 from moescale.cli.output import HeldBack, print_json, say
 from moescale.errors import InputError
-from moescale.options.experiments import ProfileOptions, limit_s
+from moescale.options.experiments import ProfileOptions
 
 
 @app.command(
@@ -33,7 +33,7 @@ def profile(how: ProfileOptions, plot: Plot = None, json_: Json = False) -> None
     command = profiling.VLLM if how.python is None else (str(how.python), *profiling.VLLM[1:])
     done = profiling.profile(
         *profiling.read_grid(how.grid), how.output, vllm=command, repeats=how.repeats, rounds=how.rounds,
-        seconds=limit_s(how.max_time), log=how.log, report=say,
+        log=how.log, report=say,
     )  # fmt: skip
     if json_:
         print_json(asdict(done))
@@ -41,8 +41,6 @@ def profile(how: ProfileOptions, plot: Plot = None, json_: Json = False) -> None
     print(f"{done.table}: {done.points} points; {done.measured} measured in {done.seconds:.0f} s")
     for status, count in done.not_ok.items():
         print(f"{count} without a latency: {status}")
-    if done.missing:
-        print(f"{done.missing} left to measure: run the same command again")
 
 
 def _show(table: Path, plot: Path | None, json_: bool) -> None:

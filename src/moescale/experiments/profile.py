@@ -137,7 +137,6 @@ class Profiled:
     table: str
     points: int  # of the grid
     measured: int  # points that this run measured, in one round or more
-    missing: int  # that still lack a round
     not_ok: dict[str, int] = field(default_factory=dict[str, int])  # points of the grid by status, if not ok
     seconds: float = 0.0
 
@@ -150,14 +149,12 @@ def profile(
     vllm: Sequence[str] = VLLM,
     repeats: int = 10,
     rounds: int = 3,
-    seconds: float | None = None,
     log: str | Path | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> Profiled:
     """Measure the points of `grid` and its `models` that `table` lacks, and write each as soon as it is known.
 
-    `vllm` is the command of vLLM; `seconds` stops the run, between two points, after that time. Rows that failed before are
-    measured again. Raises InputError where vLLM cannot be started, where the table holds another engine, version or dtype,
+    `vllm` is the command of vLLM. Rows that failed before are measured again. Raises InputError where vLLM cannot be started, where the table holds another engine, version or dtype,
     and where another process is writing it.
     """
     start = time.monotonic()
@@ -176,7 +173,7 @@ def profile(
 
         version = ""
         for number, (key, (model, columns)) in itertools.product(range(1, rounds + 1), work.items()):
-            if not lacks(key, number) or (seconds is not None and time.monotonic() - start >= seconds):
+            if not lacks(key, number):
                 continue
             version = version or _version(vllm)
             known = {row.engine_version for row in rows.values() if row.gpu == columns["gpu"]}
@@ -199,8 +196,7 @@ def profile(
             report(f"round {number} of {rounds}, {where}, {columns['tokens']} tokens: {took}")
         statuses = [rows[key].status for key in work if key in rows]
         return Profiled(
-            table=str(table), points=len(work), measured=len(done),
-            missing=sum(lacks(key, rounds) for key in work), seconds=time.monotonic() - start,
+            table=str(table), points=len(work), measured=len(done), seconds=time.monotonic() - start,
             not_ok={status: statuses.count(status) for status in (OUT_OF_MEMORY, FAILED) if status in statuses},
         )  # fmt: skip
 

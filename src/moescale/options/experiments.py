@@ -75,6 +75,5 @@ class ProfileOptions(Group):
     python: Path | None = path("Python interpreter of vLLM's environment; default: this one.")
     repeats: int = quantity("Repeats per start of vLLM.", 1, 10_000, default=10, whole=True)
     rounds: int = quantity("Passes over the grid, each with fresh engines.", 1, 100, default=3, whole=True)
-    max_time: float | None = seconds("Stop after this time; run the same command again to continue.", MOST_SECONDS)
     log: Path | None = path("Log file of vLLM.")
     show: Path | None = path("Show the coverage and interpolation error of a latency table.")
