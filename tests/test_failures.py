@@ -534,22 +534,6 @@ def test_a_sweep_writes_through_no_link(suffix: str, tmp_path: Path, monkeypatch
     assert (tmp_path / "precious").read_text() == "precious"
 
 
-def test_rows_that_someone_adds_during_a_profile_stay(tmp_path: Path) -> None:
-    from test_profiling import grid, measure, rows_of
-
-    table = tmp_path / "latency.csv"
-
-    def add_by_hand(_: str) -> None:
-        text = table.read_text()
-        if "by-hand" not in text:
-            table.write_text(text + text.splitlines()[-1].replace("stub", "by-hand") + "\n")
-
-    wanted = grid()
-    assert measure(table, wanted, report=add_by_hand).measured == 12
-    assert [row.gpu for row in rows_of(table)].count("by-hand") == 1
-    assert len(rows_of(table)) == 12 + 1
-
-
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_names_that_are_not_utf8_go_through(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

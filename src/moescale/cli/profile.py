@@ -38,7 +38,7 @@ def profile(how: ProfileOptions, plot: Plot = None, json_: Json = False) -> None
     if json_:
         print_json(asdict(done))
         return
-    print(f"{done.table}: {done.points} points; {done.measured} measured in {done.seconds:.0f} s")
+    print(f"{how.output}: {done.points} points, {done.measured} of them measured now")
     for status, count in done.not_ok.items():
         print(f"{count} without a latency: {status}")
 

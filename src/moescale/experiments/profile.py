@@ -16,10 +16,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -40,7 +40,6 @@ from moescale.models.family import find_family
 from moescale.models.hf_config import from_config
 from moescale.models.parameters import count_parameters, dense_equivalent_params
 from moescale.models.rounding import buildable
-from moescale.units import plural
 
 VLLM = (sys.executable, "-m", "vllm.entrypoints.cli.main")
 DECODED = 16  # tokens of a decode measurement; their mean context is the wanted one
@@ -49,7 +48,6 @@ VOCABULARY = 32_000  # Llama's, which the paper's models take (arXiv 2404.02852,
 KV_CACHE = re.compile(r"KV cache size: ([\d,]+) tokens")
 NO_MEMORY = re.compile(r"out of memory|No available memory|KV cache is needed|MemoryError", re.IGNORECASE)
 
-Point = tuple[str, int, int]  # stage, batch, tokens
 Work = dict[Key, tuple["Model", dict[str, Any]]]  # and what the row says before it is measured
 Answer = tuple[list[float], str, str]  # the seconds of each repeat, or none; a status; its reason
 Few = Field(max_length=100)
@@ -95,8 +93,9 @@ class ModelsTable(Table):
                 find_family("yun2024"), size, experts, gpus=splits, vocab_size=VOCABULARY, must_split=True
             )
             config = config_of(built, VOCABULARY)
-            name = f"{built.n_params / 1e6:.4g}M E={experts}"
-            yield Model(name=name, config=config, architecture=from_config(config))
+            yield Model(
+                name=f"{built.n_params / 1e6:.4g}M E={experts}", config=config, architecture=from_config(config)
+            )
 
 
 class Grid(Table):
@@ -113,7 +112,7 @@ class Grid(Table):
     gpus: Annotated[tuple[Annotated[int, Quantity, Field(ge=1, le=1024)], ...], Listed, Few] = (1,)
     models: Annotated[tuple[ModelsTable, ...], Listed, Few]
 
-    def points(self) -> list[Point]:
+    def points(self) -> list[tuple[str, int, int]]:
         """(stage, batch, tokens) of one model on one GPU count, the cheapest first."""
         lengths = (("prefill", self.prompt_tokens), ("decode", self.context_tokens or self.prompt_tokens))
         found = {(stage, batch, tokens) for stage, each in lengths for tokens in each for batch in self.batch}
@@ -121,10 +120,7 @@ class Grid(Table):
 
 
 def read_grid(path: str | Path) -> tuple[Grid, list[Model]]:
-    """The grid that a PROFILE.toml states and its models; docs/serving.md lists the keys.
-
-    Paths of configs are relative to the file. Raises InputError that names file and key.
-    """
+    """The grid that a PROFILE.toml states and its models; paths of configs are relative to it. InputError names file and key."""
     grid = checked(Grid, read_toml(path), where=str(path))
     with located(str(path)):
         return grid, [model for each in grid.models for model in each.models(Path(path).parent, math.lcm(*grid.gpus))]
@@ -134,11 +130,9 @@ def read_grid(path: str | Path) -> tuple[Grid, list[Model]]:
 class Profiled:
     """What a run of `profile` did."""
 
-    table: str
     points: int  # of the grid
     measured: int  # points that this run measured, in one round or more
-    not_ok: dict[str, int] = field(default_factory=dict[str, int])  # points of the grid by status, if not ok
-    seconds: float = 0.0
+    not_ok: dict[str, int]  # points of the grid by status, if not ok
 
 
 def profile(
@@ -154,16 +148,16 @@ def profile(
 ) -> Profiled:
     """Measure the points of `grid` and its `models` that `table` lacks, and write each as soon as it is known.
 
-    `vllm` is the command of vLLM. Rows that failed before are measured again. Raises InputError where vLLM cannot be started, where the table holds another engine, version or dtype,
-    and where another process is writing it.
+    `vllm` is the command of vLLM. Rows that failed before are measured again. Raises InputError where vLLM cannot be started,
+    and where the table is of another version of it or is being written.
     """
-    start = time.monotonic()
     measurements.check_table(table)
     if log is not None:
         check_target(log)
-    what, step = "is being written by another process", "wait for it, or name another file"
-    with locked(lock_beside(table), busy=InputError(what, where=str(table), next_step=step)):
-        rows, done, work = _rows(Path(table)), set[Key](), _work(grid, models)
+    busy = InputError("is being written by another process", where=str(table), next_step="wait for it, or name another")
+    with locked(lock_beside(table), busy=busy):
+        known = measurements.read_measurements(table) if Path(table).exists() else ()
+        rows, done, work = {measurements.key_of(row): row for row in known}, set[Key](), _work(grid, models)
 
         def lacks(key: Key, number: int) -> bool:
             row = rows.get(key)
@@ -176,12 +170,11 @@ def profile(
             if not lacks(key, number):
                 continue
             version = version or _version(vllm)
-            known = {row.engine_version for row in rows.values() if row.gpu == columns["gpu"]}
-            if known - {version}:  # times of two versions do not belong in one table
-                what = f"the table was measured with engine_version {', '.join(known)}, and this is {version}"
+            others = {row.engine_version for row in rows.values() if row.gpu == columns["gpu"]} - {version}
+            if others:  # times of two versions do not belong in one table
+                what = f"the table was measured with engine_version {', '.join(others)}, and this is {version}"
                 raise InputError(what, where=str(table), next_step="write to another file")
             times, status, reason = _measure(vllm, model, columns, repeats, log)
-            rows = rows | _rows(Path(table))  # somebody may have changed it by hand, unaware of the lock
             # What needs more memory than what does not fit will not fit either.
             larger = [k for k in _larger(key, work) if k not in rows] if status == OUT_OF_MEMORY else []
             for each in (key, *larger):
@@ -192,28 +185,19 @@ def profile(
                 done.add(each)
             measurements.write_measurements(table, rows.values())
             took = f"{1e3 * rows[key].rounds_s[-1]:.4g} ms" if times else f"{status} ({reason})"
-            where = f"{model.name}, {plural(columns['gpus'], 'GPU')}, {columns['stage']}, batch {columns['batch']}"
-            report(f"round {number} of {rounds}, {where}, {columns['tokens']} tokens: {took}")
-        statuses = [rows[key].status for key in work if key in rows]
-        return Profiled(
-            table=str(table), points=len(work), measured=len(done), seconds=time.monotonic() - start,
-            not_ok={status: statuses.count(status) for status in (OUT_OF_MEMORY, FAILED) if status in statuses},
-        )  # fmt: skip
+            point = f"{columns['stage']}, {columns['gpus']} GPU, batch {columns['batch']}, {columns['tokens']} tokens"
+            report(f"round {number} of {rounds}, {model.name}, {point}: {took}")
+        not_ok = Counter(rows[key].status for key in work if key in rows and rows[key].status != OK)
+        return Profiled(points=len(work), measured=len(done), not_ok=dict(not_ok))
 
 
 def _work(grid: Grid, models: Sequence[Model]) -> Work:
     """Every point of the grid by its key, the cheapest of each model first."""
-    found: Work = {}
+    found, gpu = Work(), grid.gpu.strip()
     for model, gpus in itertools.product(models, grid.gpus):
-        start = {
-            "gpu": grid.gpu.strip(),
-            "gpus": gpus,
-            "engine": "vllm",
-            "dtype": grid.dtype,
-            "device": grid.gpu.strip(),
-        }
+        start = {"gpu": gpu, "device": gpu, "gpus": gpus, "engine": "vllm", "dtype": grid.dtype, **model.columns()}
         for stage, batch, tokens in grid.points():
-            columns = {**start, **model.columns(), "stage": stage, "batch": batch, "tokens": tokens}
+            columns = {**start, "stage": stage, "batch": batch, "tokens": tokens}
             found[tuple(columns[name] for name in KEY)] = (model, columns)
     return found
 
@@ -299,10 +283,6 @@ def _version(command: Sequence[str]) -> str:
         last = (done.stderr.strip().splitlines() or ["it prints no version"])[-1][:200]
         raise InputError(f"vLLM does not start: {last}", where=command[0], next_step=step)
     return done.stdout.strip().splitlines()[-1]
-
-
-def _rows(table: Path) -> dict[Key, Measurement]:
-    return {measurements.key_of(row): row for row in measurements.read_measurements(table)} if table.exists() else {}
 
 
 def _with_round(

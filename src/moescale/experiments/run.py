@@ -94,24 +94,18 @@ def _measure(settings: RunSettings, corpus: Corpus, resume: bool, report: Report
 
 def _row(settings: RunSettings, corpus: Corpus, measured: Mapping[str, Any]) -> dict[str, Any]:
     """The row of the run table."""
-    per_s, stated = float(measured["tokens_per_s"]), stated_columns(settings, corpus.vocab_size)
+    stated, per_s = stated_columns(settings, corpus.vocab_size), float(measured["tokens_per_s"])
     used = mfu(settings, corpus.vocab_size, str(measured["device"]), per_s)
-    columns = ("diverged", "diverged_why", "dead_experts", "token_drop", "imbalance", "router_entropy")
     return {
         **stated,
-        **{key: measured[key] for key in ("loss", "train_loss", "epochs")},
+        **measured,
         "seconds": stated["tokens"] / per_s if per_s else 0.0,
-        "tokens_per_s": per_s,
         "mfu": "" if used is None else used,
         "processes": settings.parallel.processes,
-        "device": measured["device"],
         "dtype": settings.training.dtype,
-        **{key: measured[key] for key in columns},
         "corpus_sha256": corpus.sha256,
         "tokenizer_sha256": corpus.tokenizer_sha256,
         "settings_sha256": settings.sha256,
-        "torch": measured["torch"],
-        "transformers": measured["transformers"],
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
 
