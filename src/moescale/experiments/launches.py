@@ -52,11 +52,8 @@ def write_launch(run: PlannedRun, engine: str, execution: Execution) -> list[str
     for key, (stated, launched) in pairs.items():
         same = stated == launched if isinstance(stated, str) else math.isclose(stated, launched, rel_tol=1e-9)
         if not same and not (key == "warmup" and abs(stated - launched) <= 1):
-            what, step = (
-                f"{key} is {stated}, and the launch for {engine} has {launched}",
-                'take that, or engine = "moescale"',
-            )
-            raise InputError(what, where=f"run {run.name}", next_step=step)
+            what = f"{key} is {stated}, and the launch for {engine} has {launched}"
+            raise InputError(what, where=f"run {run.name}", next_step='take that, or engine = "moescale"')
     corpus, output = run.settings.data.corpus, str(run.output.absolute())
     given = {"OUTPUT": output, "TOKENIZER": corpus, "DATA": f"{corpus}/train", "CORPUS": corpus}
     stated = [f"{name}={os.environ.get(name, value) if name != 'OUTPUT' else value}" for name, value in given.items()]

@@ -30,7 +30,7 @@ from moescale.errors import InputError, located
 from moescale.experiments.jobs import started
 from moescale.experiments.tables import Experts, Listed, Quantity, Table, Text, Width, checked
 from moescale.export.huggingface import config_of
-from moescale.io.files import check_target, opened_to_append, read_text
+from moescale.io.files import opened_to_append, read_text
 from moescale.io.locks import lock_beside, locked
 from moescale.io.schema import read_toml
 from moescale.latency import measurements
@@ -152,8 +152,6 @@ def profile(
     and where the table is of another version of it or is being written.
     """
     measurements.check_table(table)
-    if log is not None:
-        check_target(log)
     busy = InputError("is being written by another process", where=str(table), next_step="wait for it, or name another")
     with locked(lock_beside(table), busy=busy):
         known = measurements.read_measurements(table) if Path(table).exists() else ()
@@ -288,8 +286,7 @@ def _version(command: Sequence[str]) -> str:
 def _with_round(
     row: Measurement | None, seconds: Sequence[float], stated: dict[str, Any], status: str, reason: str
 ) -> Measurement:
-    """The row with one more round: the median of the rounds' medians, and how far all that scatters; or the failure, which
-    does not undo the rounds that went well."""
+    """The row with one more round: the median of medians and their scatter; a failure undoes no round that went well."""
     earlier = row if row is not None and row.status == OK else None
     if not seconds:
         return earlier or Measurement(**stated, status=status, reason=reason, latency_s=None)
