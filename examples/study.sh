@@ -8,7 +8,8 @@ limits="--budget 6e12 --min-params 20K --max-run-tokens 3.2M --max-runs 24 --seq
 
 # 1. Text: the sources of Python's standard library, a token a byte. A corpus that is packed is found again.
 library=$(python -c "import os; print(os.path.dirname(os.__file__))")
-moescale pack "$library/**/*.py" --exclude site-packages --undecodable skip --tokenizer bytes --validation 0.02 -o corpus
+sources=$(find "$library" -name "*.py" ! -path "*/site-packages/*" | sort)
+moescale pack $sources --tokenizer bytes --validation 0.02 -o corpus
 
 # 2. Which runs to train. A cheaper validation makes them fit a CPU.
 if [ ! -e study.toml ]; then

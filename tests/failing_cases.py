@@ -10,6 +10,7 @@ from moescale.errors import MoescaleError
 
 STUB_VLLM = Path(__file__).with_name("stub_vllm.py")
 STUB_TRAINING = Path(__file__).with_name("stub_training.py")
+PROFILE = 'gpu = "h100-sxm"\nbatch = [1, 2]\nprompt_tokens = 128\nmodels = [{n_params = "1M"}]\n'
 SETTINGS: dict[str, Any] = {
     "data": {"corpus": "corpus"},
     "training": {"sequence_tokens": 64, "batch_tokens": 1024},
@@ -20,16 +21,11 @@ SETTINGS: dict[str, Any] = {
 
 
 def profile() -> None:
-    from moescale.experiments.profile import profile
-    from moescale.experiments.profile_grid import grid_of
+    from moescale.experiments.profile import profile, read_grid
 
-    models = [{"n_params": "1M"}]
-    table = {"gpu": "h100-sxm", "batch": [1, 2], "prompt_tokens": 128, "models": models}
     with told():
         vllm = (sys.executable, "-S", str(STUB_VLLM))
-        profile(
-            grid_of(table, where="grid", folder=Path()), "latency.csv", vllm=vllm, rounds=1, repeats=1, log="log.txt"
-        )
+        profile(*read_grid("profile.toml"), "latency.csv", vllm=vllm, rounds=1, repeats=1, log="log.txt")
 
 
 def sweep() -> None:
@@ -99,7 +95,8 @@ def slow_profile() -> None:
     slow.write_text(STUB_VLLM.read_text().replace('time.sleep(stub.get("pause", 0.0))', pause))
     measure = profiling.profile
     profiling.profile = lambda *given, **named: measure(*given, **{**named, "vllm": (sys.executable, "-S", str(slow))})
-    main(["profile", "--n-params", "1M", "--gpu", "h100-sxm", "--batch", "1,2", "--prompt", "64", "-o", "latency.csv"])
+    Path("profile.toml").write_text(PROFILE)
+    main(["profile", "profile.toml", "-o", "latency.csv"])
 
 
 def slow_sweep() -> None:
@@ -122,12 +119,12 @@ def slow_pack() -> None:
     from moescale.cli import main
     from moescale.experiments import pack as data
 
-    class SlowWriter(data.megatron.IndexedWriter):
+    class SlowWriter(data.SplitWriter):
         def finish(self) -> None:
             super().finish()
             time.sleep(60)
 
-    data.megatron.IndexedWriter = SlowWriter
+    data.SplitWriter = SlowWriter
     main(["pack", "text.jsonl", "--tokenizer", "bytes", "--validation", "0.2", "-o", "corpus"])
 
 

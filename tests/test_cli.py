@@ -698,7 +698,6 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("cost --n-params 7 --experts 8", 2, ("--n-params", "7B", "7M")),
     ("cost --n-params 7GB --experts 8", 2, ("--n-params", "number of bytes", "nearest: 7G")),
     ("cost --n-params 7B --max-tpot 1GB", 2, ("--max-tpot", "is not a time")),
-    ("profile --n-params 1GiB --gpu l4 -o t.csv", 2, ("--n-params", "number of bytes")),
     (f"train {ROOT}/examples/sweep.toml --dry-run", 2, ("holds a [grid]", "moescale sweep")),
     (f"sweep {ROOT}/examples/run.toml --dry-run", 2, ("no [grid] and no [[runs]]", "moescale train")),
     ("cost --n-params 1B --memory-fraction 90", 2, ("--memory-fraction", "nearest: 0.9", "90% is 0.9")),

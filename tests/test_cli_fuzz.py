@@ -151,12 +151,8 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         **SERVED_OPTIONS,
     },
     "profile": {
-        "--against": [LATENCIES, "TEXT.csv", RUNS],
-        "--batch": ["1", "1,8", "0"],
         "--python": [NOWHERE],
-        "--gpu": ["h100-sxm", "mine"],
         "--rounds": ["1", "3"],
-        "--max-time": ["1e-6", "9m"],
     },
     "pack": {
         "--tokenizer": ["bytes"],
@@ -164,8 +160,6 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--text-field": ["text"],
         "--max-tokens": ["1", "1e24"],
         "--eos": ["<|endoftext|>"],
-        "--exclude": ["nothing"],
-        "--undecodable": ["error", "skip"],
         "--seed": ["0", "9007199254740991"],
     },
     "import": {"--mapping": ["EMPTY.toml", "MINE.toml"], "--where": ["loss < 3", "tokens > 1e9"], "--unfinished": []},

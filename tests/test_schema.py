@@ -12,7 +12,7 @@ import pytest
 
 from moescale.bounds import Bound
 from moescale.errors import BoundError, InputError, UnknownNameError
-from moescale.experiments.profile_grid import read_grid
+from moescale.experiments.profile import read_grid
 from moescale.experiments.settings import read_settings
 from moescale.experiments.sweep_file import read_sweep
 from moescale.hardware.gpus import read_gpu

@@ -234,21 +234,12 @@ def test_a_sweep_without_the_libraries_that_train_is_refused_before_it_starts(
     )
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["sweep", "sweep.toml"]
     assert run(capsys, "sweep.toml", "--dry-run")[0] == 0
+    (tmp_path / "run.toml").write_text(tomli_w.dumps(expand(document()).runs[0].settings.to_dict()))
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", "run.toml"])
+    assert "pip install '.[train]'" in capsys.readouterr().err
     drive_stub(know(read_sweep("sweep.toml")))
     assert run(capsys, "sweep.toml")[0] == 0  # nothing is left to train
-
-
-def test_one_run_without_the_libraries_that_train_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("moescale.experiments.run.LIBRARIES", ("no_such_library",))
-    file = tmp_path / "run.toml"
-    file.write_text(tomli_w.dumps(expand(document()).runs[0].settings.to_dict()))
-    with pytest.raises(SystemExit) as stop:
-        main(["train", str(file)])
-    assert stop.value.code == 2
-    assert "pip install '.[train]'" in capsys.readouterr().err
 
 
 def test_a_sweep_needs_submitit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,6 +352,8 @@ def test_the_command_lists_trains_and_says_so(stubbed: Path, capsys: pytest.Capt
     assert "4 runs, 0 finished" in out
     assert "2 in parallel" in out
     assert not (stubbed / "sweep").exists()
+    code, out, _ = run(capsys, "sweep.toml", "--max-time", "1ms")
+    assert (code, "left to train: run the same command again" in out) == (0, True)
     code, out, _ = run(capsys, "sweep.toml", "--dry-run", "--json")
     assert [len(json.loads(out)["runs"]), code] == [4, 0]
     code, out, err = run(capsys, "sweep.toml", "--jobs", "2")
@@ -380,10 +373,3 @@ def test_the_command_exits_with_1_where_runs_failed(stubbed: Path, capsys: pytes
     assert json.loads(out)["failed"][0]["name"] == "e1-64x2-1m"
     assert "moescale: 1 of 4 runs failed: e1-64x2-1m" in err
     assert err.rstrip().endswith("the stub ends as asked")
-
-
-@pytest.mark.usefixtures("stubbed")
-def test_the_command_stops_in_time(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "sweep.toml", "--max-time", "1ms")
-    assert code == 0
-    assert "left to train: run the same command again" in out

@@ -26,7 +26,7 @@ torch: Any = pytest.importorskip("torch", reason="needs torch")
 transformers: Any = pytest.importorskip("transformers", reason="needs transformers")
 
 ROOT = Path(__file__).parents[1]
-WORDS = (
+WORDS = [
     "one",
     "two",
     "three",
@@ -43,7 +43,7 @@ WORDS = (
     "not",
     "for",
     "if",
-)
+]
 PROMPT = [5, 17, 200, 31, 64, 90, 8, 120]
 
 

@@ -156,7 +156,7 @@ def main() -> int:
             sources = source_files(places[0], 60) if given.tiny else sources
             # A corpus that is packed already is found again.
             share = 0.1 if given.tiny else 0.02
-            pack(sources, corpus, tokenizer="bytes", validation=share, undecodable="skip", report=say)
+            pack(sources, corpus, tokenizer="bytes", validation=share, report=say)
         most = MAX_EPOCHS * open_corpus(corpus).n_train
         kept = [run for run in chosen if run["tokens"] <= most]
         if len(kept) < len(chosen):

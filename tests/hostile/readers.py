@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from hostile.mutations import HOSTILE_NUMBERS, HOSTILE_TEXTS, zstandard
+from hostile.mutations import HOSTILE_NUMBERS, HOSTILE_TEXTS
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -273,14 +273,18 @@ def _read_trace(folder: Path, rng: Random) -> None:
 
 
 def _read_grid(folder: Path, rng: Random) -> None:
-    from moescale.experiments.profile_grid import read_grid
+    from moescale.experiments.profile import read_grid
 
-    assert read_grid(folder / "profile.toml").size > 0
+    grid, models = read_grid(folder / "profile.toml")
+    assert grid.points()
+    assert models
 
 
 def _grids() -> Sequence[Files]:
     config = (EXAMPLES / "configs" / "llama-3.1-8b.json").read_bytes()
-    with_config = b'gpu = "h100-sxm"\nengine = "vllm"\nbatch = [1, 8]\nprompt_tokens = "1K"\ngpus = [1, 2]\n[[models]]\nconfig = "config.json"\n'
+    with_config = (
+        b'gpu = "h100-sxm"\nbatch = [1, 8]\nprompt_tokens = "1K"\ngpus = [1, 2]\n[[models]]\nconfig = "config.json"\n'
+    )
     return [
         {"profile.toml": (EXAMPLES / "profile.toml").read_bytes()},
         {"profile.toml": with_config, "config.json": config},
@@ -413,26 +417,17 @@ def _read_sweep(folder: Path, rng: Random) -> None:
 
 
 def _sources() -> Sequence[Files]:
-    import gzip
-
     rows = [{"text": "one document"}, {"text": "another, é"}, {"text": ""}]
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    plain = {"a.txt": "Text, é.\nOf two lines.\n".encode(), "b.jsonl": lines, "c.json": json.dumps(rows).encode()}
-    packed = {
-        "e.jsonl.zst": zstandard(lines),
-        "f.txt.gz": gzip.compress(b"text\n" * 9, mtime=0),
-    }
-    packed |= {"g.json.gz": gzip.compress(plain["c.json"], mtime=0)}
-    return [{name: content} for name, content in (plain | packed).items()]
+    return [{"b.jsonl": lines}, {"c.ndjson": b"\xef\xbb\xbf" + lines.replace(b"\n", b"\r\n")}]
 
 
 def _read_sources(folder: Path, rng: Random) -> None:
-    from moescale.experiments.sources import documents, find_sources
+    from moescale.experiments.pack import documents, find_sources
 
-    for source in find_sources([folder]):
-        given = documents(source, undecodable=rng.choice(("error", "error", "skip")))
-        for document in islice(given, 20_000):
-            assert document is None or isinstance(document, str)
+    for name in find_sources([folder]):
+        for document in islice(documents(name), 20_000):
+            document.encode()
 
 
 @lru_cache(maxsize=1)
@@ -456,28 +451,8 @@ def _open_corpus(folder: Path, rng: Random) -> None:
 
     corpus = open_corpus(folder / "corpus")
     for split in ("train", "validation"):
-        batch = corpus.sequences(split, 8, seed=1).batch([0, 1])
-        assert batch.shape == (2, 8)
+        assert corpus.sequences(split, 8, seed=1)[1].shape == (8,)
     verify(corpus)
-
-
-def _indexed() -> Sequence[Files]:
-    from test_training_data_megatron import write_indexed
-
-    content = [[[1, 2, 3, 0]], [[4, 5], [6, 0]], [], [[7, 0]]]
-    return [
-        _written(lambda folder, m=modes: write_indexed(folder / "data", content, "<u2", 8, modes=m))
-        for modes in (False, True)
-    ]
-
-
-def _read_indexed(folder: Path, rng: Random) -> None:
-    from moescale.experiments.megatron import common_end, documents, open_indexed
-
-    data = open_indexed(str(folder / "data"))
-    for document in documents(data):
-        assert len(document) <= data.n_tokens
-    common_end(data)
 
 
 def _resumed_tables() -> Sequence[Files]:
@@ -643,9 +618,8 @@ READERS: Mapping[str, Reader] = {
     "run-settings": Reader(_run_settings, _read_settings, 4000),
     "sweeps": Reader(_sweeps, _read_sweep, 3000),
     "profile-grids": Reader(_grids, _read_grid, 3000),
-    "sources": Reader(_sources, _read_sources, 5000),
-    "corpora": Reader(_corpora, _open_corpus, 4000),
-    "megatron": Reader(_indexed, _read_indexed, 5000),
+    "sources": Reader(_sources, _read_sources, 8000),
+    "corpora": Reader(_corpora, _open_corpus, 6000),
     "resumed-tables": Reader(_resumed_tables, _read_resumed_table, 3000),
     "run-folders": Reader(_run_folders, _read_run_folder, 3000),
     "links": Reader(_links, _read_link, 5000, names_file=False),

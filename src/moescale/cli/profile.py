@@ -4,80 +4,47 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from moescale.cli.flat import flat
 from moescale.cli.options import Json, Plot, app, check_plot, examples
 from moescale.cli.output import HeldBack, print_json, say
 from moescale.errors import InputError
-from moescale.options.experiments import MeasuredGridOptions, ProfileOptions, limit_s
+from moescale.options.experiments import ProfileOptions
 
 
 @app.command(
     epilog=examples(
         "moescale profile --show examples/latency.csv",
         "moescale profile profile.toml -o h100.parquet",
-        "moescale profile --config mixtral/config.json --gpu h100-sxm --batch 1,8,64 --prompt 512 -o h100.csv",
+        "moescale profile profile.toml --python envs/vllm/bin/python -o h100.csv",
     )
 )
-@flat("grid", "output", "config", "gpu", "show", "against")
-def profile(wanted: MeasuredGridOptions, how: ProfileOptions, plot: Plot = None, json_: Json = False) -> None:
+@flat()
+def profile(how: ProfileOptions, plot: Plot = None, json_: Json = False) -> None:
     """Measure prefill and decode latencies of vLLM on this machine for --latency of `cost` and `plan`."""
-    if (how.show is None) == (how.output is None):
-        what = "give one of -o TABLE (measure) and --show TABLE"
-        raise InputError(what, next_step="see `moescale profile --help`")
-    if how.show is not None:
-        for place, value in (("GRID", how.grid), *((f"--{name}", v) for name, v in wanted.stated().items())):
-            if value is not None:
-                raise InputError("goes without --show", where=place, next_step="leave it out")
-        _show(how.show, how.against, plot, json_)
+    if how.show is not None and how.grid is None and how.output is None:
+        _show(how.show, plot, json_)
         return
-    for place, value in (("--plot", plot), ("--against", how.against)):
-        if value is not None:
-            raise InputError("goes with --show only", where=place, next_step="leave it out")
-    _measure(wanted, how, Path(str(how.output)), json_)
-
-
-def _measure(wanted: MeasuredGridOptions, how: ProfileOptions, table: Path, json_: bool) -> None:
+    if how.show is not None or how.grid is None or how.output is None or plot is not None:
+        what = "give GRID and -o TABLE (measure), or --show TABLE, which --plot draws"
+        raise InputError(what, next_step="see `moescale profile --help`")
     from moescale.experiments import profile as profiling
-    from moescale.experiments.profile_grid import grid_of, read_grid
 
-    stated = wanted.stated()
-    if how.grid is not None:
-        if stated:
-            raise InputError(
-                "goes without a grid file, which states it", where=f"--{next(iter(stated))}", next_step="leave it out"
-            )
-        grid = read_grid(how.grid)
-    else:
-        keys = {"batch": "batch", "prompt": "prompt_tokens", "context": "context_tokens", "gpus": "gpus"}
-        document: dict[str, Any] = {key: stated[key] for key in ("gpu", "dtype") if key in stated}
-        document |= {key: str(stated[name]).split(",") for name, key in keys.items() if name in stated}
-        model = {key: str(stated[key]).split(",") for key in ("n_params", "experts") if key in stated}
-        model |= {key: str(stated[key]) for key in ("config", "kv_heads") if key in stated}
-        try:
-            grid = grid_of({**document, "models": [model]}, where="the options", folder=Path())
-        except InputError as error:
-            key = str(error.where).rpartition(", ")[2].removesuffix("_tokens").replace("_", "-")
-            where = f"--{key}" if key.replace("-", "_") in stated else error.where
-            raise InputError(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error
+    command = profiling.VLLM if how.python is None else (str(how.python), *profiling.VLLM[1:])
     done = profiling.profile(
-        grid, table, vllm=None if how.python is None else (str(how.python), "-m", "vllm.entrypoints.cli.main"),
-        repeats=how.repeats, rounds=how.rounds, retry=how.retry, seconds=limit_s(how.max_time), log=how.log, report=say,
+        *profiling.read_grid(how.grid), how.output, vllm=command, repeats=how.repeats, rounds=how.rounds,
+        log=how.log, report=say,
     )  # fmt: skip
     if json_:
         print_json(asdict(done))
         return
-    times = f"{done.measured} measured in {done.seconds:.0f} s, {done.found} already there"
-    print(f"{done.table}: {done.points} points; {times}")
+    print(f"{how.output}: {done.points} points, {done.measured} of them measured now")
     for status, count in done.not_ok.items():
         print(f"{count} without a latency: {status}")
-    if done.missing:
-        print(f"{done.missing} left to measure: run the same command again")
 
 
-def _show(table: Path, against: Path | None, plot: Path | None, json_: bool) -> None:
-    from moescale.latency.coverage import agreement, overview
+def _show(table: Path, plot: Path | None, json_: bool) -> None:
+    from moescale.latency.coverage import overview
     from moescale.latency.measurements import read_measurements
     from moescale.views.figures import latency_figure
     from moescale.views.terminal.runs import show_latencies
@@ -86,17 +53,10 @@ def _show(table: Path, against: Path | None, plot: Path | None, json_: bool) -> 
     check_plot(plot)
     rows = read_measurements(table)
     found = overview(rows, where=str(table))
-    agreed = None if against is None else agreement(rows, read_measurements(against))
     held_back = HeldBack()
     held_back.draw(plot, latency_figure, rows)
     if json_:
-        print_json(found.to_dict() | ({} if agreed is None else {"against": agreed.to_dict()}))
+        print_json(found.to_dict())
     else:
         show_latencies(terminal(), found, str(table))
-    if agreed is not None and not json_:
-        print(
-            f"\nOf {agreed.points} points that {against} has as well, {agreed.agree} agree within the wider of the two spreads; "
-            f"the median difference is {agreed.median_abs_difference:.1%}, the largest {agreed.max_abs_difference:.1%}.\n"
-            f"Furthest beyond its spread, or nearest to it: {agreed.worst}."
-        )
     held_back.tell()

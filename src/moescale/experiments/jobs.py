@@ -14,16 +14,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from moescale.errors import InputError, install, unknown_name
+from moescale.errors import InputError, install
 from moescale.io.files import explained, make_folder, open_plain, opened_to_append, write_error
-from moescale.io.signals import sigterm_interrupts
+from moescale.io.signals import sigterm_interrupts, uninterrupted
 
 BUSY = 75  # sysexits.h, EX_TEMPFAIL: another process has the run
 LOST = -1  # the place that ran it says no more than that it ended
@@ -43,54 +43,63 @@ SHARED = ("timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "t
 def execute(command: Sequence[str], log: str, lock: str, stop: str) -> int:
     """Run a command here and now; its exit code, BUSY, or LOST where it was stopped. A job is a call of this.
 
-    The command ends with this process: on SIGTERM and Ctrl-C in good order, else at once. It is stopped as well when the
-    file `stop` appears (a signal is lost on a job that is only starting) and when the process that started this one is gone.
+    The command ends with this process. It is stopped as well when the file `stop` appears (a signal is lost on a job that is
+    only starting) and when the process that started this one is gone.
     """
     parent = os.getppid()
     if os.path.exists(stop):
         return LOST
     try:
-        with sigterm_interrupts(), FileLock(lock, timeout=0), opened_to_append(log, follow_links=False) as stream:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, *command], stdin=subprocess.DEVNULL, stdout=stream,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
-            try:
-                while (code := process.poll()) is None:
-                    if os.getppid() != parent or os.path.exists(stop):
-                        return LOST
-                    time.sleep(0.1)
-                return code
-            finally:
-                end_group(process, GRACE_S / 2)  # so that the driver sees the end within the grace
+        with (
+            sigterm_interrupts(),
+            FileLock(lock, timeout=0),
+            opened_to_append(log, follow_links=False) as stream,
+            started(
+                command, stream, grace_s=GRACE_S / 2
+            ) as process,  # so that the driver sees the end within the grace
+        ):
+            while (code := process.poll()) is None:
+                if os.getppid() != parent or os.path.exists(stop):
+                    return LOST
+                time.sleep(0.1)
+            return code
     except Timeout:
         return BUSY
 
 
-def end_group(process: subprocess.Popen[Any], grace_s: float) -> None:
-    """End a process that leads a group, first kindly, and all of its group."""
-    with suppress(OSError):
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(grace_s)
-    with suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def check_system() -> None:
-    """Raise InputError on a system without process groups, which end a job whole."""
-    if not hasattr(os, "killpg"):
-        raise InputError(
-            "a sweep needs process groups", next_step="start it on Linux, macOS or WSL; --dry-run works here"
-        )
+@contextmanager
+def started(command: Sequence[str], output: IO[bytes], *, grace_s: float) -> Generator[subprocess.Popen[bytes]]:
+    """A command in a group of its own, which ends with this process, and whole with this context: first kindly."""
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        with uninterrupted():  # what it starts is known to who must end it
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, *command], stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        yield process
+    finally:
+        if process is not None:
+            with suppress(OSError):
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(grace_s)
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 class Jobs:
-    """Starts commands on this machine or on Slurm; `options` are [execute.slurm], options of sbatch by submitit's names."""
+    """Starts commands on this machine or on Slurm; `options` are [execute.slurm], options of sbatch by submitit's names.
+
+    Raises InputError where jobs cannot be started.
+    """
 
     def __init__(self, place: str, options: Mapping[str, Any], folder: Path) -> None:
+        if not hasattr(os, "killpg"):  # which ends a job whole
+            step = "start it on Linux, macOS or WSL; --dry-run works here"
+            raise InputError("a sweep needs process groups", next_step=step)
         try:
             submitit: Any = importlib.import_module("submitit")
         except ImportError as error:
@@ -98,27 +107,19 @@ class Jobs:
         self._folder, given = make_folder(folder), dict(options)
         self._before: list[str] = []
         cluster = str(given.pop("cluster", "slurm")) if place == "slurm" else "local"
-        try:
-            self._executor: Any = submitit.AutoExecutor(folder=folder, cluster=cluster)
-        except (RuntimeError, ValueError) as error:
-            step = 'start the sweep where sbatch is, or take on = "local"'
-            raise InputError(f"Slurm is not available: {error}", where="[execute]", next_step=step) from error
-        known = {*submitit.SlurmExecutor._valid_parameters(), *SHARED}
-        if bad := next((key for key in given if key not in known), None):
-            raise unknown_name("option", bad, sorted(known), where="[execute.slurm]")
         named = {key if key in SHARED else f"slurm_{key}": value for key, value in given.items()}
         if cluster == "local":
-            seen = os.environ.get(
-                "CUDA_VISIBLE_DEVICES"
-            )  # submitit hides all GPUs from a job that names no number of them
-            if "gpus_per_node" not in given:
-                self._before = [
-                    "env",
-                    *(("-u", "CUDA_VISIBLE_DEVICES") if seen is None else (f"CUDA_VISIBLE_DEVICES={seen}",)),
-                ]
             named.setdefault("timeout_min", 60 * 24 * 365)
+            if "gpus_per_node" not in given:  # submitit hides all GPUs from a job that names no number of them
+                seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+                self._before = ["env", "-u", "CUDA_VISIBLE_DEVICES"]
+                self._before = self._before if seen is None else ["env", f"CUDA_VISIBLE_DEVICES={seen}"]
         try:
+            self._executor: Any = submitit.AutoExecutor(folder=folder, cluster=cluster)
             self._executor.update_parameters(name="moescale", **named)
+        except RuntimeError as error:
+            step = 'start the sweep where sbatch is, or take on = "local"'
+            raise InputError(f"Slurm is not available: {error}", where="[execute]", next_step=step) from error
         except (TypeError, ValueError, NameError) as error:
             raise InputError(f"is rejected by submitit: {error}", where="[execute.slurm]") from error
 

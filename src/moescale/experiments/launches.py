@@ -6,9 +6,7 @@ import datetime
 import math
 import os
 import re
-import sys
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from moescale.errors import InputError
@@ -54,11 +52,8 @@ def write_launch(run: PlannedRun, engine: str, execution: Execution) -> list[str
     for key, (stated, launched) in pairs.items():
         same = stated == launched if isinstance(stated, str) else math.isclose(stated, launched, rel_tol=1e-9)
         if not same and not (key == "warmup" and abs(stated - launched) <= 1):
-            what, step = (
-                f"{key} is {stated}, and the launch for {engine} has {launched}",
-                'take that, or engine = "moescale"',
-            )
-            raise InputError(what, where=f"run {run.name}", next_step=step)
+            what = f"{key} is {stated}, and the launch for {engine} has {launched}"
+            raise InputError(what, where=f"run {run.name}", next_step='take that, or engine = "moescale"')
     corpus, output = run.settings.data.corpus, str(run.output.absolute())
     given = {"OUTPUT": output, "TOKENIZER": corpus, "DATA": f"{corpus}/train", "CORPUS": corpus}
     stated = [f"{name}={os.environ.get(name, value) if name != 'OUTPUT' else value}" for name, value in given.items()]
@@ -99,12 +94,6 @@ def read_log(run: PlannedRun, engine: str) -> list[dict[str, Any]] | None:
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         }
     ]
-
-
-def train_command(run_file: Path, *, resume: bool = True) -> list[str]:
-    """The command that trains one run here."""
-    command = [sys.executable, "-m", "moescale", "train", str(run_file), "--json"]
-    return command if resume else [*command, "--no-resume"]
 
 
 def _number(text: str) -> float:

@@ -1,131 +1,142 @@
-"""From documents to a packed corpus: tokenised, split by document, written in Megatron's indexed format."""
+"""From text to a packed corpus: documents of files and data sets, tokenised, split by document, written for training.
+
+JSON lines are read here: the reader of `datasets` takes the keys and types of the first ten megabytes for those of the whole
+file. All other tables, and the hub, are streamed by `datasets`.
+"""
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
+import shutil
 import sys
 import time
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, fields, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import numpy as np
+from numpy.typing import NDArray
 
-from moescale.errors import InputError, unknown_name
-from moescale.experiments import megatron
+from moescale.errors import InputError, install, nearest_names
 from moescale.experiments.corpus import (
     CORPUS,
     FORMAT,
     SPLITS,
     TOKENIZER,
-    UNFINISHED,
     VERSION,
     Corpus,
     SplitName,
     open_corpus,
     read_description,
+    write_index,
 )
-from moescale.experiments.sources import Document, Source, documents, file_sha256, find_sources
-from moescale.experiments.tokens import BYTES, LIMIT_BYTES, Tokenizer, byte_tokenizer, read_tokenizer
-from moescale.io.files import make_folder, read_bytes, write_atomically
-from moescale.io.locks import locked
+from moescale.io.files import (
+    check_folder,
+    explained,
+    make_folder,
+    nearest_file_names,
+    read_bytes,
+    sync_folder,
+    write_error,
+)
+from moescale.io.locks import lock_beside, locked
 from moescale.io.records import record
 
 Report = Callable[[str], None]
-Splits = Mapping[SplitName, megatron.IndexedWriter]
+
+HUB = "hf:"
+LINES = (".jsonl", ".ndjson")
+BUILDERS = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+COMPRESSED = (".gz", ".zst", ".bz2", ".xz")  # of tables; `datasets` unpacks them
+MOST_BYTES = 2**30  # of a text file, which is read whole, and of a line
 BATCH_CHARACTERS, BATCH_DOCUMENTS = 2**22, 4096  # tokenised in one call
 REPORT_S = 5.0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What a pack is to hold: a finished corpus is opened for the same request only."""
-
-    sources: list[list[Any]]  # name and size of each
-    tokenizer_sha256: str  # empty where none is needed
-    vocab_size: int | None
-    eos: str | None
-    validation: float
-    text_field: str
-    max_tokens: int | None
-    seed: int
-    undecodable: str
-
-    def read(self, source: Source) -> Iterator[Document]:
-        """The documents of a source."""
-        return documents(source, text_field=self.text_field, undecodable=self.undecodable)
-
-    def split(self, content: bytes) -> SplitName:
-        """The split of a document: a hash of its content, so that copies of it go the same way."""
-        salt = hashlib.sha256(str(self.seed).encode()).digest()[:16]
-        digest = hashlib.blake2b(content, digest_size=8, salt=salt).digest()
-        return "validation" if int.from_bytes(digest, "little") < self.validation * 2**64 else "train"
+BYTES = "bytes"  # the name of the tokenizer whose tokens are bytes
+END_OF_TEXT = "<|endoftext|>"
+# What published tokenizers call the token between documents, commonest first; any other is named by the user.
+EOS_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<｜end▁of▁sentence｜>")
+TOKENIZER_BYTES = 2**28  # the largest published tokenizers have some tens of megabytes
 
 
 def pack(
-    sources: Sequence[str | os.PathLike[str]],
-    folder: str | os.PathLike[str],
+    sources: Sequence[str | Path],
+    folder: str | Path,
     *,
-    tokenizer: str | os.PathLike[str] | None = None,
-    vocab_size: int | None = None,
+    tokenizer: str | Path,
+    eos: str | None = None,
     validation: float = 0.01,
     text_field: str = "text",
     max_tokens: int | None = None,
     seed: int = 0,
-    report: Report | None = None,
-    exclude: Sequence[str] = (),
-    eos: str | None = None,
-    undecodable: str = "error",
+    report: Report = lambda line: None,
 ) -> Corpus:
-    """Pack `sources` (as `find_sources` takes them) into `folder`, and open the corpus.
+    """Pack files, folders and data sets of the hub ("hf:NAME?split=..") into `folder`, and open the corpus.
 
-    `tokenizer` is a tokenizers JSON file or "bytes". Megatron's tokens need none: then `vocab_size` bounds them, and `eos`, the
-    name of the token that ends a document, is its number. `validation` is the share of documents, chosen by a hash of their
-    content and `seed`, that training never sees, copies included; `max_tokens` ends the pack at that many training tokens.
+    `tokenizer` is a tokenizers JSON file or "bytes", `eos` its token that ends a document. `validation` is the share of
+    documents, chosen by a hash of their content and `seed`, that training never sees, copies included; `max_tokens` ends the
+    pack at that many training tokens. Documents that are empty or not UTF-8 are left out and counted.
 
-    A finished folder is opened when it was packed from the same request, and refused otherwise; what a killed pack left
-    is packed anew, to the same corpus. One process packs a folder at a time, others wait.
+    The folder is whole or absent. A finished one is opened when it was packed from the same request, and refused otherwise.
     Raises InputError for all that is missing, malformed or empty, with its place.
     """
     if not 0 <= validation < 1:
         raise InputError(f"{validation:g} is not a share from 0 to below 1", where="--validation", nearest="0.01")
-    if max_tokens is not None and max_tokens < 1:
-        raise InputError(f"{max_tokens} is not a whole number from 1", where="--max-tokens", nearest="1")
-    if undecodable not in ("error", "skip"):
-        raise unknown_name("choice", undecodable, ("error", "skip"), where="--undecodable")
-    given = find_sources(sources, exclude=exclude)
-    where = Path(folder) if os.path.isfile(Path(folder) / CORPUS) else make_folder(folder)  # the first may be read-only
-    within = where.resolve()
-    found = [each for each in given if not each.is_file or not Path(each.name).resolve().is_relative_to(within)]
-    if not found:
-        step = "choose another folder for the corpus"
-        raise InputError("is the only source itself", where=str(folder), next_step=step)
-    request = Request(
-        sources=[[source.name, source.n_bytes] for source in found], tokenizer_sha256=_tokenizer_sha256(tokenizer),
-        vocab_size=vocab_size, eos=eos, validation=validation, text_field=text_field, max_tokens=max_tokens, seed=seed,
-        undecodable=undecodable,
-    )  # fmt: skip
-    if (where / CORPUS).is_file():  # whole, and perhaps on a disk that is only read
-        return _same(where, request)
-    with locked(where / ".lock"):
-        if (where / CORPUS).is_file():  # another process has made it
-            return _same(where, request)
-        _begin(where)
+    if not os.path.isfile(Path(folder, CORPUS)):  # a finished corpus may be on a disk that is only read
+        check_folder(folder)
+    target = Path(os.path.realpath(folder))
+    names, made = find_sources(sources, target), read_tokenizer(tokenizer, eos=eos)
+    request = {
+        "sources": [[name, 0 if name.startswith(HUB) else os.path.getsize(name)] for name in names],
+        "tokenizer_sha256": made.sha256, "eos": eos, "validation": validation, "text_field": text_field,
+        "max_tokens": max_tokens, "seed": seed,
+    }  # fmt: skip
+    if os.path.isfile(target / CORPUS):
+        return _same(Path(folder), request)
+    make_folder(target.parent)
+    lock = lock_beside(target)
+    staged = lock.with_suffix(".moescale-new")
+    with locked(lock), explained(write_error, os.fspath(folder)):
+        if os.path.isfile(target / CORPUS):  # another process has made it
+            return _same(Path(folder), request)
+        if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+            what, step = "is there already, and is no packed corpus", "choose another folder, or remove it"
+            raise InputError(what, where=os.fspath(folder), next_step=step)
+        if staged.exists():  # of a pack that was killed
+            shutil.rmtree(staged)
+        staged.mkdir()
         try:
-            made = _tokenizer(found, tokenizer, request)
-            if made.json:
-                write_atomically(where / TOKENIZER, made.json, follow_links=False)
-            _write(where, found, made, request, report)
+            _write(staged, names, made, request, report)
+            if target.exists():
+                target.rmdir()
+            staged.rename(target)
         except BaseException:
-            for path in (where / CORPUS, *_files(where), where / UNFINISHED):
-                path.unlink(missing_ok=True)
+            shutil.rmtree(staged, ignore_errors=True)
             raise
-        (where / UNFINISHED).unlink()
-    return open_corpus(where)
+        sync_folder(target.parent)
+    return open_corpus(folder)
+
+
+def _same(folder: Path, request: Mapping[str, Any]) -> Corpus:
+    """The finished corpus of a folder; InputError unless it was packed from the same request."""
+    found: Any = read_description(folder).get("request")
+    stated: Mapping[str, Any] = found if isinstance(found, dict) else {}
+    if other := next((name for name, value in request.items() if stated.get(name) != value), None):
+        before, now = (str(each.get(other))[:200] for each in (stated, request))
+        what = f"holds a corpus that was packed with other {other}: {before}, not {now}"
+        raise InputError(what, where=str(folder), next_step="choose another folder, or delete this one and pack again")
+    return open_corpus(folder)
+
+
+# Writing.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,21 +144,41 @@ class SourceRead:
     """What corpus.json says of a source."""
 
     name: str
-    bytes: int
-    sha256: str  # of the file, empty for a data set of the hub
     documents: int = 0
     skipped: int = 0
 
 
-def _write(folder: Path, sources: Sequence[Source], made: Tokenizer, request: Request, report: Report | None) -> None:
-    """Write the tokens of both splits, and corpus.json; InputError when a split is empty."""
+class SplitWriter:
+    """Writes PREFIX.bin document by document, and Megatron-LM's PREFIX.idx in `finish`; 4 bytes of memory a document."""
+
+    def __init__(self, prefix: Path, dtype: str) -> None:
+        self.prefix, self.dtype = prefix, dtype
+        self.lengths, self.tokens = array("i"), 0
+        self.stream = prefix.with_suffix(".bin").open("xb", buffering=2**20)
+
+    def add(self, document: NDArray[np.int64]) -> None:
+        """Append the tokens of a document."""
+        self.stream.write(document.astype(np.dtype(self.dtype).newbyteorder("<")).tobytes())
+        self.lengths.append(len(document))
+        self.tokens += len(document)
+
+    def finish(self) -> None:
+        """Have the tokens on the disk, and write the index."""
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+        write_index(self.prefix.with_suffix(".idx"), self.dtype, self.lengths)
+
+
+def _write(folder: Path, names: Sequence[str], made: Tokenizer, request: Mapping[str, Any], report: Report) -> None:
+    """Fill a folder with the tokens of both splits, the tokenizer, and corpus.json; InputError when a split is empty."""
     dtype = "uint16" if made.vocab_size <= 2**16 else "int32"
     with ExitStack() as stack:
-        splits: Splits = {split: megatron.IndexedWriter(folder / split, dtype) for split in SPLITS}
-        for writer in splits.values():
-            stack.callback(writer.close)
-        read = _fill(splits, sources, made, request, report)
-        _check_filled(splits, request, folder)
+        splits: dict[SplitName, SplitWriter] = {}
+        for split in SPLITS:
+            splits[split] = SplitWriter(folder / split, dtype)
+            stack.callback(splits[split].stream.close)
+        read = _fill(splits, names, made, request, report)
+        _check_filled(splits, request["validation"])
         for writer in splits.values():
             writer.finish()
     corpus = Corpus(
@@ -156,156 +187,273 @@ def _write(folder: Path, sources: Sequence[Source], made: Tokenizer, request: Re
         n_train_documents=len(splits["train"].lengths), n_validation_documents=len(splits["validation"].lengths),
         split_sha256={},
     )  # fmt: skip
-    split_sha256, whole = corpus.hashes()
-    corpus = replace(corpus, split_sha256=split_sha256, sha256=whole)
+    found = corpus.hashes()
+    corpus = replace(corpus, split_sha256=found, sha256=corpus.hash_of(found))
     content = {"format": FORMAT, "version": VERSION, **record(corpus, without=("folder",))}
-    content |= {"sources": [record(each) for each in read], "request": _plain(request)}
-    write_atomically(folder / CORPUS, json.dumps(content, indent=1) + "\n", follow_links=False)
+    content |= {"sources": [record(each) for each in read], "request": request}
+    (folder / TOKENIZER).write_bytes(made.json)
+    (folder / CORPUS).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if skipped := sum(each.skipped for each in read):
+        report(f"{skipped:,} of {sum(each.documents for each in read):,} documents left out: empty, or not UTF-8")
 
 
 def _fill(
-    splits: Splits, sources: Sequence[Source], made: Tokenizer, request: Request, report: Report | None
-) -> list[SourceRead]:
+    splits: Mapping[SplitName, SplitWriter], names: Sequence[str], made: Tokenizer, request: Mapping[str, Any],
+    report: Report,
+) -> list[SourceRead]:  # fmt: skip
     """Tokenise documents, batch by batch, until the sources end or there are tokens enough; returns what was read."""
     read: list[SourceRead] = []
-    train, most = splits["train"], request.max_tokens or sys.maxsize
+    train, most = splits["train"], request["max_tokens"] or sys.maxsize
+    salt = hashlib.sha256(str(request["seed"]).encode()).digest()[:16]
     started = reported = time.monotonic()
-    for batch in _batches(sources, request, read):
-        tokens = iter(made.encode([document for _, document in batch if isinstance(document, str)]))
-        for source, document in batch:
+    for batch in _batches(names, request["text_field"], read):
+        for (source, text), tokens in zip(batch, made.encode([text for _, text in batch]), strict=True):
             if train.tokens >= most:
                 return read
             source.documents += 1
-            if isinstance(document, np.ndarray):
-                encoded = document[:-1] if document.size and document[-1] == made.eos_id else document
-                content = encoded.astype("<i8").tobytes()
-                if encoded.size and not 0 <= int(encoded.min()) <= int(encoded.max()) < made.vocab_size:
-                    what = f"holds token {int(encoded.max())}, and the vocabulary is 0 .. {made.vocab_size - 1}"
-                    step = "give the tokenizer or the --vocab-size that made these tokens"
-                    raise InputError(what, where=source.name, next_step=step)
-            else:
-                encoded = next(tokens) if document is not None else np.empty(0, np.int64)
-                content = (document or "").encode()
-            if not encoded.size:
+            if not tokens.size:
                 source.skipped += 1
                 continue
-            split, whole = request.split(content), np.append(encoded, made.eos_id)
-            splits[split].add(whole[: most - train.tokens] if split == "train" else whole)
+            # By a hash of the content, so that copies go the same way.
+            drawn = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, salt=salt).digest(), "little")
+            document = np.append(tokens, made.eos_id)
+            if drawn < request["validation"] * 2**64:
+                splits["validation"].add(document)
+            else:
+                train.add(document[: most - train.tokens])
         now = time.monotonic()
-        if report is not None and now - reported > REPORT_S:
+        if now - reported > REPORT_S:
             reported, rate = now, train.tokens / (now - started)
-            report(f"source {len(read):,} of {len(sources):,}: {train.tokens:,} training tokens, {rate:,.0f} a second")
+            report(f"source {len(read):,} of {len(names):,}: {train.tokens:,} training tokens, {rate:,.0f} a second")
     return read
 
 
-def _batches(
-    sources: Sequence[Source], request: Request, read: list[SourceRead]
-) -> Iterator[list[tuple[SourceRead, Document]]]:
+def _batches(names: Sequence[str], text_field: str, read: list[SourceRead]) -> Iterator[list[tuple[SourceRead, str]]]:
     """Documents with the entry of their source, many at a time; a batch may go over several sources."""
-    batch: list[tuple[SourceRead, Document]] = []
+    batch: list[tuple[SourceRead, str]] = []
     size = 0
-    for source in sources:
-        read.append(SourceRead(name=source.name, bytes=source.n_bytes, sha256=file_sha256(source)))
-        for document in request.read(source):
-            batch.append((read[-1], document))
-            size += len(document) if document is not None else 0
+    for name in names:
+        read.append(SourceRead(name=name))
+        for text in documents(name, text_field):
+            batch.append((read[-1], text))
+            size += len(text)
             if size >= BATCH_CHARACTERS or len(batch) >= BATCH_DOCUMENTS:
                 yield batch
                 batch, size = [], 0
     yield batch
 
 
-def _check_filled(splits: Splits, request: Request, folder: Path) -> None:
+def _check_filled(splits: Mapping[SplitName, SplitWriter], validation: float) -> None:
     """Raise InputError where a split that is wanted has no documents."""
     count = sum(len(writer.lengths) for writer in splits.values())
     if not count:
-        names = ", ".join(name for name, _ in request.sources[:3])
-        raise InputError("the sources hold no text", where=names, next_step="check them, and --text-field")
-    for split in SPLITS if request.validation else SPLITS[:1]:
+        raise InputError("hold no text", where="the sources", next_step="check them, and --text-field")
+    for split in SPLITS if validation else SPLITS[:1]:
         if not splits[split].lengths:
             raise InputError(
-                f"none of {count} documents fell into the {split} split with a validation share of {request.validation:g}",
-                where=str(folder),
+                f"none of {count} documents fell into the {split} split with a validation share of {validation:g}",
                 nearest=f"--validation {min(5 / count, 0.5):.2g}",  # misses one time in 150 at most
                 next_step="or --validation 0 for none, or give more documents",
             )
 
 
-def _tokenizer_sha256(tokenizer: str | os.PathLike[str] | None) -> str:
-    """The hash of the given tokenizer; empty when none is needed."""
-    if tokenizer is None:
-        return ""
-    if os.fspath(tokenizer) == BYTES:
-        return byte_tokenizer().sha256
-    return hashlib.sha256(read_bytes(tokenizer, limit_bytes=LIMIT_BYTES)).hexdigest()
+# Sources.
 
 
-def _tokenizer(sources: Sequence[Source], tokenizer: str | os.PathLike[str] | None, request: Request) -> Tokenizer:
-    vocab_size, tokens = request.vocab_size, [each for source in sources if (each := source.megatron) is not None]
-    if tokenizer is not None:
-        if vocab_size is not None:
-            raise InputError("the tokenizer sets the vocabulary", where="--vocab-size", next_step="leave it out")
-        return read_tokenizer(tokenizer, eos=request.eos)
-    if len(tokens) == len(sources):
-        return _without_tokenizer(tokens, request)
-    step = "give a tokenizer.json (the library tokenizers trains one), or `bytes`"
-    raise InputError("no tokenizer is given", where="--tokenizer", next_step=step)
+def find_sources(given: Sequence[str | Path], output: Path | None = None) -> list[str]:
+    """The files and hub data sets that are named; a folder gives its files sorted by path, without hidden ones and `output`.
 
-
-def _without_tokenizer(data: Sequence[megatron.Indexed], request: Request) -> Tokenizer:
-    """What is known of tokens that came without a tokenizer: their range, and the one that ends every document."""
-    ends = {megatron.common_end(each) for each in data if len(each.starts)}
-    eos_id = ends.pop() if len(ends) == 1 else None
-    if request.eos is not None:
-        eos_id = int(request.eos) if request.eos.isascii() and request.eos.isdigit() else None
-    if eos_id is None:
-        what = "no token is known to end a document: not all end with one, or --eos is not a number"
-        raise InputError(what, where="--eos", next_step="give the token's number, or the tokenizer with --tokenizer")
-    greatest = max(eos_id, *(int(each.tokens().max(initial=0)) for each in data))
-    size = request.vocab_size if request.vocab_size is not None else greatest + 1
-    if greatest >= size or size > 2**31:
-        what = f"holds token {greatest}, and the vocabulary is 0 .. {min(size, 2**31) - 1}"
-        raise InputError(what, where="--vocab-size", nearest=str(greatest + 1))
-    return Tokenizer(vocab_size=size, eos_id=eos_id, encode=lambda texts: [])
-
-
-def _plain(request: Request) -> dict[str, Any]:
-    """As corpus.json keeps it, None included."""
-    return {field.name: getattr(request, field.name) for field in fields(request)}
-
-
-def _same(folder: Path, request: Request) -> Corpus:
-    """The finished corpus of a folder; InputError unless it was packed from the same request."""
-    there: Any = read_description(folder).get("request")
-    stated: Mapping[str, Any] = there if isinstance(there, dict) else {}
-    for name, value in _plain(request).items():
-        if stated.get(name) != value:
-            before, difference = stated.get(name), f"{str(stated.get(name))[:80]}, not {str(value)[:80]}"
-            if isinstance(before, list) and isinstance(value, list):
-                changed = {str(each[0]) for each in [*before, *value] if each not in before or each not in value}
-                difference = ", ".join(sorted(changed)[:3])
-            what = f"holds a corpus that was packed with other {name}: {difference}"
-            step = "choose another folder, or delete this one and pack again"
-            raise InputError(what, where=str(folder), next_step=step)
-    with suppress(OSError):  # of a pack that was killed when it had just finished
-        (folder / UNFINISHED).unlink(missing_ok=True)
-    return open_corpus(folder)
-
-
-def _files(folder: Path) -> list[Path]:
-    return [folder / f"{split}{suffix}" for split in SPLITS for suffix in (".bin", ".idx")]
-
-
-def _begin(folder: Path) -> None:
-    """Mark the folder as one where a pack is under way, after deleting what a killed one left.
-
-    Raises InputError where files of such names are there that are not of a pack.
+    Raises InputError for a name without files.
     """
-    if not (folder / UNFINISHED).is_file():
-        there = next((path for path in _files(folder) if os.path.lexists(path)), None)
-        if there is not None:
-            step = "choose another folder, or remove it"
-            raise InputError("is in the way, and belongs to no unfinished pack", where=str(there), next_step=step)
-    write_atomically(folder / UNFINISHED, "{}", follow_links=False)
-    for path in (*_files(folder), *folder.glob(".moescale-*.tmp")):
-        path.unlink(missing_ok=True)
+    found: list[str] = []
+    for name in [os.fspath(each) for each in given]:
+        if name.startswith(HUB) or os.path.isfile(name):
+            found.append(name)
+        elif os.path.isdir(name):
+            root = Path(name)
+            for path in sorted(each for each in root.rglob("*") if each.is_file()):
+                hidden = any(part.startswith((".", "__pycache__")) for part in path.relative_to(root).parts)
+                if not hidden and not (output is not None and path.resolve().is_relative_to(output)):
+                    found.append(path.as_posix())
+        else:
+            step = f"a data set of the hub is {HUB}{name}" if name.count("/") == 1 and "." not in name else None
+            nearest = nearest_file_names(name) if name else None
+            raise InputError("no such file or folder", where=name or "sources", nearest=nearest, next_step=step)
+    if not found:
+        raise InputError("no file is given to read", where="sources", next_step="name a file, a folder or hf:NAME")
+    return found
+
+
+def documents(name: str, text_field: str = "text") -> Iterator[str]:
+    """The documents of a source: its rows, lines of JSON, or the whole file; empty for what is not UTF-8.
+
+    Raises InputError for malformed content, a missing field and a missing library, each with its place.
+    """
+    path = Path(name)
+    suffix = (path.with_suffix("") if path.suffix.lower() in COMPRESSED else path).suffix.lower()
+    if name.startswith(HUB) or (suffix in BUILDERS and path.suffix.lower() not in LINES):
+        yield from _rows(name, suffix, text_field)
+    elif suffix in LINES:
+        for number, line in enumerate(_lines(path), 1):
+            if line.strip():
+                yield _parsed(line, text_field, f"{name}, line {number}")
+    else:
+        yield _decoded(read_bytes(path, limit_bytes=MOST_BYTES))
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as stream:
+            while line := stream.readline(MOST_BYTES + 1):
+                if len(line) > MOST_BYTES:
+                    raise InputError(
+                        f"a line is larger than {MOST_BYTES:,} bytes", where=str(path), next_step="split it"
+                    )
+                yield line
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+
+
+def _parsed(line: bytes, text_field: str, where: str) -> str:
+    """The text of a line of JSON."""
+    if not (text := _decoded(line)):
+        return ""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not JSON: {error}", where=where, next_step="write one object a line") from error
+    found = _field(value, text_field, where)
+    try:
+        found.encode()
+    except UnicodeEncodeError:  # a lone surrogate, which JSON may spell and UTF-8 may not
+        return ""
+    return found
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return ""
+
+
+def _rows(name: str, suffix: str, text_field: str) -> Iterator[str]:
+    """The rows of a table or of a data set of the hub, as `datasets` streams them."""
+    try:
+        datasets: Any = import_module("datasets")
+    except ImportError as error:
+        raise InputError("the package datasets is not installed", where=name, next_step=install("train")) from error
+    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # it reports to a server what kind of file is read
+    if name.startswith(HUB):
+        builder, _, query = name.removeprefix(HUB).partition("?")
+        options: dict[str, Any] = {"split": "train", **dict(parse_qsl(query))}
+        options["name"] = options.pop("config", None)
+    else:
+        builder = BUILDERS[suffix]
+        options = {"data_files": glob.escape(os.path.abspath(name)), "split": "train"}
+        if builder == "csv":  # a column of numbers or of "NA" is text
+            options |= {"sep": "\t" if suffix == ".tsv" else ","}
+            options |= {"converters": {text_field: str}, "keep_default_na": False}
+    try:
+        for number, row in enumerate(datasets.load_dataset(builder, streaming=True, **options), 1):
+            yield _field(row, text_field, f"{name}, row {number}")
+    except InputError:
+        raise
+    except Exception as error:  # whatever the library, its parsers and its transport raise
+        what = f"cannot be read: {(str(error).strip().splitlines() or [type(error).__name__])[0][:300]}"
+        raise InputError(what, where=name, next_step="check that it is whole; of the hub its name and split") from error
+
+
+def _field(value: object, text_field: str, where: str) -> str:
+    """The text of an object or row, or a string itself; empty for null."""
+    if isinstance(value, Mapping):
+        row: Mapping[str, object] = value
+        if text_field not in row:
+            names = [str(name) for name in row]
+            step = f"name one with --text-field; there are: {', '.join(names[:20]) or 'none'}"
+            nearest = nearest_names(text_field, names)
+            raise InputError(f"has no field {text_field!r}", where=where, nearest=nearest, next_step=step)
+        value = "" if row[text_field] is None else row[text_field]
+    if not isinstance(value, str):
+        raise InputError(f"holds a {type(value).__name__} in {text_field!r}, not text", where=where)
+    return value
+
+
+# Tokenizers.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenizer:
+    """Text to tokens 0 .. vocab_size - 1, without special tokens; `eos_id` ends a document, `json` is the tokenizers file."""
+
+    vocab_size: int
+    eos_id: int
+    json: bytes
+    encode: Callable[[Sequence[str]], list[NDArray[np.int64]]] = field(repr=False)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the tokenizers file in hex."""
+        return hashlib.sha256(self.json).hexdigest()
+
+
+def read_tokenizer(path: str | Path, *, eos: str | None = None) -> Tokenizer:
+    """The tokenizer of a tokenizers JSON file, or byte tokens for the name "bytes" (256 bytes and an end of text).
+
+    `eos` names the token that ends a document; by default the first of the usual names that it has. Raises InputError
+    for a file that is missing or no tokenizer, for an `eos` that it lacks, and where the library is not installed.
+    """
+    where = os.fspath(path)
+    if where == BYTES and eos in (None, END_OF_TEXT):
+        return byte_tokenizer()
+    content = byte_tokenizer().json if where == BYTES else read_bytes(path, limit_bytes=TOKENIZER_BYTES)
+    try:
+        library: Any = import_module("tokenizers")
+    except ImportError as error:
+        step = f"{install('train')}, or use the tokenizer `bytes`, which needs none"
+        raise InputError("the package tokenizers is not installed", next_step=step) from error
+    try:
+        tokenizer: Any = library.Tokenizer.from_str(content.decode())
+    except Exception as error:  # the library raises bare Exception for what is no tokenizer
+        what, step = f"is not a tokenizers file: {str(error)[:200]}", "give a tokenizer.json of the tokenizers library"
+        raise InputError(what, where=where, next_step=step) from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # a document that spells out an end of text does not end there
+    vocabulary: Mapping[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    end = next((name for name in ((eos,) if eos is not None else EOS_NAMES) if name in vocabulary), None)
+    if end is None:
+        what = "has none of the usual names of a token that ends a document" if eos is None else f"has no token {eos!r}"
+        nearest = None if eos is None else nearest_names(eos, vocabulary)
+        raise InputError(what, where=where, nearest=nearest, next_step="name it with --eos")
+
+    def encode(texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        found = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(one.ids, dtype=np.int64) for one in found]
+
+    size = max(vocabulary.values()) + 1
+    return Tokenizer(vocab_size=size, eos_id=vocabulary[end], json=content, encode=encode)
+
+
+def byte_tokenizer() -> Tokenizer:
+    """Token b is byte b of the UTF-8 text, 256 is the end of text; its JSON says so to the tokenizers library."""
+    # The letter that byte-level tokenizers write for each byte (Radford et al. 2019, GPT-2): printable ones stay.
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = iter(range(256, 512))
+    symbols = [chr(byte if byte in printable else next(others)) for byte in range(256)]
+    split = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    end = {"id": 256, "content": END_OF_TEXT, "single_word": False, "lstrip": False, "rstrip": False}
+    end |= {"normalized": False, "special": True}
+    model: dict[str, Any] = {"type": "BPE"}
+    model |= dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
+    model |= dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False)
+    model |= {"vocab": {symbol: byte for byte, symbol in enumerate(symbols)}, "merges": []}
+    # In this order: the hash of a corpus is of these bytes.
+    content = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [end], "normalizer": None}
+    content |= {"pre_tokenizer": split, "post_processor": None, "decoder": split, "model": model}
+    return Tokenizer(
+        vocab_size=257,
+        eos_id=256,
+        json=json.dumps(content, ensure_ascii=False).encode(),
+        encode=lambda texts: [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) for text in texts],
+    )

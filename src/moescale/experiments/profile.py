@@ -1,197 +1,263 @@
 """Latencies of models on the machine at hand, measured by `vllm bench latency` with random weights; one table keeps them.
 
 Prefill is the time of a batch with one output token; decode is what DECODED more tokens take beyond that, a token. The grid
-is visited in rounds, each start of vLLM a fresh one: repeats in one stretch agree with each other far better than with the
-same measurement minutes later or in another process (Kalibera and Jones 2013, ISMM).
+of a PROFILE.toml is visited in rounds, each start of vLLM a fresh one: repeats in one stretch agree with each other far better
+than with the same measurement minutes later or in another process (Kalibera and Jones 2013, ISMM).
 """
 
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
+import math
 import re
-import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from moescale.errors import InputError
-from moescale.experiments.jobs import DIE_WITH_PARENT, end_group
-from moescale.experiments.profile_grid import Grid, Model, Places, Point
-from moescale.io.files import check_target, opened_to_append
+from moescale.errors import InputError, located
+from moescale.experiments.jobs import started
+from moescale.experiments.tables import Experts, Listed, Quantity, Table, Text, Width, checked
+from moescale.export.huggingface import config_of
+from moescale.io.files import opened_to_append, read_text
 from moescale.io.locks import lock_beside, locked
-from moescale.io.signals import uninterrupted
+from moescale.io.schema import read_toml
 from moescale.latency import measurements
-from moescale.latency.measurements import FAILED, KEY, OK, OUT_OF_MEMORY, Key, Measurement
-from moescale.units import plural
+from moescale.latency.measurements import FAILED, KEY, OK, OUT_OF_MEMORY, SHAPE, Key, Measurement
+from moescale.models.architecture import Architecture
+from moescale.models.family import find_family
+from moescale.models.hf_config import from_config
+from moescale.models.parameters import count_parameters, dense_equivalent_params
+from moescale.models.rounding import buildable
 
-Report = Callable[[str], None]
+VLLM = (sys.executable, "-m", "vllm.entrypoints.cli.main")
 DECODED = 16  # tokens of a decode measurement; their mean context is the wanted one
 LIMIT_S = 3600.0  # for a start and its repeats, which then have failed
+VOCABULARY = 32_000  # Llama's, which the paper's models take (arXiv 2404.02852, appendix A)
 KV_CACHE = re.compile(r"KV cache size: ([\d,]+) tokens")
 NO_MEMORY = re.compile(r"out of memory|No available memory|KV cache is needed|MemoryError", re.IGNORECASE)
+
+Work = dict[Key, tuple["Model", dict[str, Any]]]  # and what the row says before it is measured
+Answer = tuple[list[float], str, str]  # the seconds of each repeat, or none; a status; its reason
+Few = Field(max_length=100)
+Lengths = Annotated[tuple[Width, ...], Listed, Few]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model to measure: the Hugging Face config that vLLM builds it from, and its shape."""
+
+    name: str
+    config: Mapping[str, Any]
+    architecture: Architecture
+
+    def columns(self) -> dict[str, Any]:
+        """What every row of the table says about the model."""
+        a, count = self.architecture, count_parameters(self.architecture)
+        sizes = (count.total, count.non_embedding_total, dense_equivalent_params(a))
+        whole = {name: int(float(getattr(a, name))) for name in (*SHAPE, "n_experts")}
+        dense = {} if float(a.n_moe_layers) else {"n_experts": 1, "top_k": 1, "d_expert": 0}
+        names = ("n_params_total", "n_params_non_embedding", "n_params")
+        return {"model": self.name, **dict(zip(names, map(float, sizes), strict=True)), **whole, **dense}
+
+
+class ModelsTable(Table):
+    """An entry of [[models]]: sizes and expert counts of the paper's family, or one config.json (a file or its folder)."""
+
+    n_params: Annotated[tuple[Annotated[float, Quantity, Field(ge=1e5, le=1e15)], ...], Listed, Few] = ()
+    experts: Annotated[tuple[Experts, ...], Listed, Few] = (1,)
+    config: Text | None = None
+
+    def models(self, folder: Path, splits: int) -> Iterator[Model]:
+        """The models; heads of those by size split over every divisor of `splits`."""
+        if (self.config is None) == (not self.n_params):
+            raise InputError("[[models]] needs n_params or config, and not both")
+        if self.config is not None:
+            file = folder / self.config
+            shape = from_config(file)  # raises InputError that names the file
+            config = json.loads(read_text(file / "config.json" if file.is_dir() else file))
+            yield Model(name=shape.name if "_name_or_path" in config else file.stem, config=config, architecture=shape)
+        for size, experts in itertools.product(self.n_params, self.experts):
+            built = buildable(
+                find_family("yun2024"), size, experts, gpus=splits, vocab_size=VOCABULARY, must_split=True
+            )
+            config = config_of(built, VOCABULARY)
+            yield Model(
+                name=f"{built.n_params / 1e6:.4g}M E={experts}", config=config, architecture=from_config(config)
+            )
+
+
+class Grid(Table):
+    """What a PROFILE.toml states: every combination is measured, at both stages.
+
+    `prompt_tokens` are measured at prefill, `context_tokens` at decode: without them, the prompt lengths.
+    """
+
+    gpu: Text  # the name that rows are filed under
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    batch: Lengths = (1, 2, 4, 8, 16, 32, 64)
+    prompt_tokens: Lengths = (128, 512)
+    context_tokens: Lengths | None = None
+    gpus: Annotated[tuple[Annotated[int, Quantity, Field(ge=1, le=1024)], ...], Listed, Few] = (1,)
+    models: Annotated[tuple[ModelsTable, ...], Listed, Few]
+
+    def points(self) -> list[tuple[str, int, int]]:
+        """(stage, batch, tokens) of one model on one GPU count, the cheapest first."""
+        lengths = (("prefill", self.prompt_tokens), ("decode", self.context_tokens or self.prompt_tokens))
+        found = {(stage, batch, tokens) for stage, each in lengths for tokens in each for batch in self.batch}
+        return sorted(found, key=lambda point: (point[1] * point[2], point))
+
+
+def read_grid(path: str | Path) -> tuple[Grid, list[Model]]:
+    """The grid that a PROFILE.toml states and its models; paths of configs are relative to it. InputError names file and key."""
+    grid = checked(Grid, read_toml(path), where=str(path))
+    with located(str(path)):
+        return grid, [model for each in grid.models for model in each.models(Path(path).parent, math.lcm(*grid.gpus))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:
     """What a run of `profile` did."""
 
-    table: str
     points: int  # of the grid
     measured: int  # points that this run measured, in one round or more
-    found: int  # that had all their rounds already
-    missing: int  # that still lack a round
-    not_ok: dict[str, int] = field(default_factory=dict[str, int])  # points of the grid by status, if not ok
-    seconds: float = 0.0
+    not_ok: dict[str, int]  # points of the grid by status, if not ok
 
 
 def profile(
-    grid: Places,
+    grid: Grid,
+    models: Sequence[Model],
     table: str | Path,
     *,
-    vllm: Sequence[str] | None = None,
+    vllm: Sequence[str] = VLLM,
     repeats: int = 10,
     rounds: int = 3,
-    retry: bool = False,
-    seconds: float | None = None,
     log: str | Path | None = None,
-    report: Report = lambda line: None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> Profiled:
-    """Measure the points of `grid` that `table` lacks, and write each as soon as it is known.
+    """Measure the points of `grid` and its `models` that `table` lacks, and write each as soon as it is known.
 
-    `vllm` is the command of vLLM, here `python -m vllm.entrypoints.cli.main`; `seconds` stops the run, between two points,
-    after that time. With `retry` failed rows are measured again. Raises InputError where vLLM cannot be started, where the
-    table holds another engine, version or dtype, and where another process is writing it.
+    `vllm` is the command of vLLM. Rows that failed before are measured again. Raises InputError where vLLM cannot be started,
+    and where the table is of another version of it or is being written.
     """
-    start, command = time.monotonic(), list(vllm or (sys.executable, "-m", "vllm.entrypoints.cli.main"))
     measurements.check_table(table)
-    if log is not None:
-        check_target(log)
-    what, step = "is being written by another process", "wait for it, or name another file"
-    with locked(lock_beside(table), busy=InputError(what, where=str(table), next_step=step)):
-        rows, done = _rows(Path(table)), set[Key]()
-        again = {key for key, row in rows.items() if retry and row.status == FAILED}
-        keys: dict[tuple[int, Point], Key] = {
-            (at, p): tuple({**columns, **_columns(p)}[name] for name in KEY)
-            for at, (_, _, columns) in enumerate(grid.places) for p in grid.grid.points()
-        }  # fmt: skip
+    busy = InputError("is being written by another process", where=str(table), next_step="wait for it, or name another")
+    with locked(lock_beside(table), busy=busy):
+        known = measurements.read_measurements(table) if Path(table).exists() else ()
+        rows, done, work = {measurements.key_of(row): row for row in known}, set[Key](), _work(grid, models)
 
         def lacks(key: Key, number: int) -> bool:
             row = rows.get(key)
-            return row is None or (len(row.rounds_s) < number if row.status == OK else key in again)
+            if row is None or row.status == FAILED:
+                return key not in done
+            return row.status == OK and len(row.rounds_s) < number
 
-        found = sum(not lacks(key, rounds) for key in keys.values())
-        software: dict[str, str] = {}
-        for number in range(1, rounds + 1):
-            for (at, point), key in keys.items():
-                if not lacks(key, number) or (seconds is not None and time.monotonic() - start >= seconds):
-                    continue
-                model, gpus, columns = grid.places[at]
-                software = software or _software(command)
-                _check_same_engine(rows, {**columns, **software})
-                times, status, reason = _measure(command, grid.grid, model, gpus, point, repeats, log)
-                points = [point]
-                if status == OUT_OF_MEMORY:  # what needs more will not fit either
-                    larger = (
-                        p for p in grid.grid.points() if p[0] == point[0] and p[1] >= point[1] and p[2] >= point[2]
-                    )
-                    points += [p for p in larger if p != point and keys[at, p] not in rows]
-                rows = rows | _rows(Path(table))  # somebody may have changed it by hand, unaware of the lock
-                for each in points:
-                    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-                    stated = {**columns, **software, **_columns(each), "date": today}
-                    why = reason if each == point else f"batch {point[1]} at {point[2]} tokens did not fit"
-                    rows[keys[at, each]] = _with_round(rows.get(keys[at, each]), times, stated, status, why)
-                    done.add(keys[at, each])
-                measurements.write_measurements(table, rows.values())
-                row, text = rows[key], f"{status} ({reason})"
-                if times:
-                    text = f"{1e3 * row.rounds_s[-1]:.4g} ms, spread {row.spread or 0:.1%}"
-                where = f"{model.name}, {plural(gpus, 'GPU')}, {point[0]}, batch {point[1]}, {point[2]} tokens"
-                report(f"round {number} of {rounds}, {where}: {text}")
-            again.clear()
-        statuses = [rows[key].status for key in keys.values() if key in rows]
-        return Profiled(
-            table=str(table), points=len(keys), measured=len(done & set(keys.values())), found=found,
-            missing=sum(lacks(key, rounds) for key in keys.values()), seconds=time.monotonic() - start,
-            not_ok={status: statuses.count(status) for status in (OUT_OF_MEMORY, FAILED) if status in statuses},
-        )  # fmt: skip
+        version = ""
+        for number, (key, (model, columns)) in itertools.product(range(1, rounds + 1), work.items()):
+            if not lacks(key, number):
+                continue
+            version = version or _version(vllm)
+            others = {row.engine_version for row in rows.values() if row.gpu == columns["gpu"]} - {version}
+            if others:  # times of two versions do not belong in one table
+                what = f"the table was measured with engine_version {', '.join(others)}, and this is {version}"
+                raise InputError(what, where=str(table), next_step="write to another file")
+            times, status, reason = _measure(vllm, model, columns, repeats, log)
+            # What needs more memory than what does not fit will not fit either.
+            larger = [k for k in _larger(key, work) if k not in rows] if status == OUT_OF_MEMORY else []
+            for each in (key, *larger):
+                date = datetime.datetime.now(datetime.UTC).date().isoformat()
+                stated = {**work[each][1], "engine_version": version, "date": date}
+                why = reason if each == key else "a smaller point did not fit"
+                rows[each] = _with_round(rows.get(each), times, stated, status, why)
+                done.add(each)
+            measurements.write_measurements(table, rows.values())
+            took = f"{1e3 * rows[key].rounds_s[-1]:.4g} ms" if times else f"{status} ({reason})"
+            point = f"{columns['stage']}, {columns['gpus']} GPU, batch {columns['batch']}, {columns['tokens']} tokens"
+            report(f"round {number} of {rounds}, {model.name}, {point}: {took}")
+        not_ok = Counter(rows[key].status for key in work if key in rows and rows[key].status != OK)
+        return Profiled(points=len(work), measured=len(done), not_ok=dict(not_ok))
 
 
-def prompt_and_output(stage: str, tokens: int) -> tuple[int, int]:
-    """Prompt and output tokens of the requests that measure a stage at `tokens` tokens."""
-    if stage == "prefill":
-        return tokens, 1
-    # Steps 1 to n - 1 after the first token hold p + 1 to p + n - 1 tokens: p + n / 2 on average.
-    output = min(DECODED, 2 * max(tokens - 1, 1))
-    return max(tokens - output // 2, 1), output
+def _work(grid: Grid, models: Sequence[Model]) -> Work:
+    """Every point of the grid by its key, the cheapest of each model first."""
+    found, gpu = Work(), grid.gpu.strip()
+    for model, gpus in itertools.product(models, grid.gpus):
+        start = {"gpu": gpu, "device": gpu, "gpus": gpus, "engine": "vllm", "dtype": grid.dtype, **model.columns()}
+        for stage, batch, tokens in grid.points():
+            columns = {**start, "stage": stage, "batch": batch, "tokens": tokens}
+            found[tuple(columns[name] for name in KEY)] = (model, columns)
+    return found
+
+
+def _larger(key: Key, work: Work) -> list[Key]:
+    """The other points of the same start and stage that need as much or more in batch and tokens."""
+    least = work[key][1]
+    point = {name: least[name] for name in ("batch", "tokens")}
+    same = {other: each for other, (_, each) in work.items() if {**each, **point} == least}
+    return [k for k, each in same.items() if k != key and all(each[name] >= n for name, n in point.items())]
 
 
 def _measure(
-    command: Sequence[str], grid: Grid, model: Model, gpus: int, point: Point, repeats: int, log: str | Path | None
-) -> tuple[list[float], str, str]:
-    """The repeats of a point in seconds with OK, or none with a status and its reason."""
-    stage, batch, tokens = point
-    prompt, output = prompt_and_output(stage, tokens)
-    found: list[list[float]] = []
-    for length in (1,) if stage == "prefill" else (1, output):
-        times, status, reason = _bench(command, grid.dtype, model, gpus, batch, prompt, length, repeats, log)
-        if not times:
-            return [], status, reason
-        found.append(times)
-    if stage == "prefill":
-        return found[0], OK, ""
-    first = float(np.median(found[0]))
-    steps = [(each - first) / (output - 1) for each in found[1]]
-    return (steps, OK, "") if min(steps) > 0 else ([], FAILED, f"{output} tokens took no longer than one")
+    command: Sequence[str], model: Model, columns: Mapping[str, Any], repeats: int, log: str | Path | None
+) -> Answer:
+    """The repeats of a point."""
+    # Steps 1 to n - 1 after the first of n tokens hold p + 1 to p + n - 1 tokens: p + n / 2 on average.
+    tokens, prefill = columns["tokens"], columns["stage"] == "prefill"
+    output = 1 if prefill else min(DECODED, 2 * max(tokens - 1, 1))
+    stated: dict[str, Any] = {
+        "dtype": columns["dtype"], "tensor-parallel-size": columns["gpus"], "num-iters": repeats,
+        "batch-size": columns["batch"], "input-len": max(tokens - output // 2, 1),
+    }  # fmt: skip
+    first = _bench(command, {**stated, "output-len": 1}, model, log)
+    if prefill or not first[0]:
+        return first
+    whole = _bench(command, {**stated, "output-len": output}, model, log)
+    steps = (np.array(whole[0]) - np.median(first[0])) / (output - 1)
+    if np.any(steps <= 0):
+        return [], FAILED, f"{output} tokens took no longer than one"
+    return steps.tolist(), *whole[1:]
 
 
-def _bench(
-    command: Sequence[str], dtype: str, model: Model, gpus: int, batch: int, prompt: int, output: int, repeats: int,
-    log: str | Path | None,
-) -> tuple[list[float], str, str]:  # fmt: skip
+def _bench(command: Sequence[str], stated: Mapping[str, Any], model: Model, log: str | Path | None) -> Answer:
     """The repeats of `vllm bench latency`, each with fresh random prompts' tokens; the engine's messages go to the log."""
-    with tempfile.TemporaryDirectory(prefix="moescale-") as name, ExitStack() as stack:
+    batch, length = stated["batch-size"], stated["input-len"] + stated["output-len"]
+    with tempfile.TemporaryDirectory(prefix="moescale-") as name:
         folder = Path(name)
         (folder / "config.json").write_text(json.dumps(dict(model.config)), encoding="utf-8")
         options = {
-            "model": folder, "load-format": "dummy", "dtype": dtype, "tensor-parallel-size": gpus, "input-len": prompt,
-            "output-len": output, "batch-size": batch, "num-iters-warmup": 2, "num-iters": repeats, "seed": 0,
-            "max-model-len": prompt + output + 1, "max-num-seqs": batch, "output-json": folder / "latency.json",
-            "max-num-batched-tokens": max(2048, prompt + output + 1, batch * prompt),
+            **stated, "model": folder, "load-format": "dummy", "num-iters-warmup": 2, "seed": 0,
+            "max-model-len": length + 1, "max-num-seqs": batch, "output-json": folder / "latency.json",
+            "max-num-batched-tokens": max(2048, length + 1, batch * stated["input-len"]),
         }  # fmt: skip
         given = [text for key, value in options.items() for text in (f"--{key}", str(value))]
-        messages = stack.enter_context((folder / "log.txt").open("w+b"))
-        with uninterrupted():
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, *command, "bench", "latency", *given, "--skip-tokenizer-init", "--disable-detokenize"],
-                stdin=subprocess.DEVNULL, stdout=messages, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
-            stack.callback(end_group, process, 0.0)
-        with suppress(subprocess.TimeoutExpired):
+        line = [*command, "bench", "latency", *given, "--skip-tokenizer-init", "--disable-detokenize"]
+        with (
+            (folder / "log.txt").open("w+b") as messages,
+            started(line, messages, grace_s=0.0) as process,
+            suppress(subprocess.TimeoutExpired),
+        ):
             process.wait(LIMIT_S)
         text = (folder / "log.txt").read_text(encoding="utf-8", errors="replace")
         if log is not None:
             with opened_to_append(log) as stream:
                 stream.write(text.encode())
         room = [int(found.replace(",", "")) for found in KV_CACHE.findall(text)]
-        if room and room[-1] < batch * (prompt + output):  # requests would wait for each other
-            return (
-                [],
-                OUT_OF_MEMORY,
-                f"the KV cache holds {room[-1]} tokens, and the batch needs {batch * (prompt + output)}",
-            )
-        if process.returncode:
-            last = (text.strip().splitlines() or [f"vLLM ended with code {process.returncode}"])[-1][:200]
-            killed = process.returncode == -9
+        if room and room[-1] < batch * length:  # requests would wait for each other
+            return [], OUT_OF_MEMORY, f"the KV cache holds {room[-1]} tokens, and the batch needs {batch * length}"
+        if code := process.returncode:
+            last = (text.strip().splitlines() or [f"vLLM ended with code {code}"])[-1][:200]
+            killed = code == -signal.SIGKILL  # by the system, which had no memory left
             return (
                 [],
                 OUT_OF_MEMORY if killed or NO_MEMORY.search(text) else FAILED,
@@ -199,46 +265,29 @@ def _bench(
             )
         try:
             times = [float(each) for each in json.loads((folder / "latency.json").read_text())["latencies"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            return [], FAILED, f"vLLM wrote no latencies: {type(error).__name__}"
-        return times, FAILED, "vLLM wrote no latencies"
+        except (OSError, ValueError, KeyError, TypeError):
+            times = []
+        return (times, OK, "") if times else ([], FAILED, "vLLM wrote no latencies")
 
 
-def _software(command: Sequence[str]) -> dict[str, str]:
-    """The version of vLLM and the name of the GPU."""
+def _version(command: Sequence[str]) -> str:
+    """The version of vLLM."""
+    step = "install vLLM into an environment, and name its interpreter with --python"
     try:
         done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False, timeout=600)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(
-            f"cannot be run: {error}", where=command[0], next_step="give vLLM's interpreter: --python"
-        ) from error
+        raise InputError(f"cannot be run: {error}", where=command[0], next_step=step) from error
     if done.returncode or not done.stdout.strip():
         last = (done.stderr.strip().splitlines() or ["it prints no version"])[-1][:200]
-        step = "install vLLM into an environment, and name its interpreter with --python"
         raise InputError(f"vLLM does not start: {last}", where=command[0], next_step=step)
-    device = "CPU"
-    if shutil.which("nvidia-smi"):
-        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        listed = subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
-        device = listed[0].strip() if listed else device
-    return {"engine_version": done.stdout.strip().splitlines()[-1], "device": device}
-
-
-def _columns(point: Point) -> dict[str, Any]:
-    return dict(zip(("stage", "batch", "tokens"), point, strict=True))
-
-
-def _rows(table: Path) -> dict[Key, Measurement]:
-    return {measurements.key_of(row): row for row in measurements.read_measurements(table)} if table.exists() else {}
+    return done.stdout.strip().splitlines()[-1]
 
 
 def _with_round(
-    row: Measurement | None, seconds: Sequence[float], columns: Mapping[str, Any], status: str, reason: str
+    row: Measurement | None, seconds: Sequence[float], stated: dict[str, Any], status: str, reason: str
 ) -> Measurement:
-    """The row with one more round: the median of the rounds' medians, and how far all that scatters; or the failure, which
-    does not undo the rounds that went well."""
+    """The row with one more round: the median of medians and their scatter; a failure undoes no round that went well."""
     earlier = row if row is not None and row.status == OK else None
-    stated = cast("dict[str, Any]", columns)
     if not seconds:
         return earlier or Measurement(**stated, status=status, reason=reason, latency_s=None)
     low, median, high = (float(each) for each in np.quantile(seconds, (0.25, 0.5, 0.75)))
@@ -249,12 +298,3 @@ def _with_round(
         **stated, latency_s=latency, rounds_s=rounds, repeats=len(seconds) + (earlier.repeats if earlier else 0),
         spread=max(scatter, (max(rounds) - min(rounds)) / latency),
     )  # fmt: skip
-
-
-def _check_same_engine(rows: Mapping[Key, Measurement], columns: Mapping[str, Any]) -> None:
-    """Rows of different engines, versions or number formats do not belong in one table."""
-    for name in ("engine", "engine_version", "dtype"):
-        others = {str(getattr(row, name)) for row in rows.values() if getattr(row, name) and row.gpu == columns["gpu"]}
-        if others - {columns[name]}:
-            what = f"the table was measured with {name} {', '.join(sorted(others))}, and this is {columns[name]}"
-            raise InputError(what, next_step="write to another file")

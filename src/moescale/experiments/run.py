@@ -15,18 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from moescale.errors import InputError, UnwrittenError, install
+from moescale.errors import InputError, install
 from moescale.experiments.corpus import Corpus, open_corpus
 from moescale.experiments.run_table import read_result
-from moescale.experiments.settings import RunSettings, mfu, parameters, stated_columns
+from moescale.experiments.settings import RunSettings, mfu, stated_columns
 from moescale.io.files import make_folder, read_text, write_atomically
 from moescale.io.locks import locked
 
 Report = Callable[[Mapping[str, Any]], None]
 RESULT, SETTINGS, LOCK = "result.json", "settings.json", "lock"
 LIBRARIES = ("torch", "transformers", "accelerate")
-CHECKPOINT_BYTES_PER_PARAM = 12  # weight and both moments of AdamW, in float32
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def train(settings: RunSettings, *, resume: bool = True, report: Report | None = None) -> list[dict[str, Any]]:
@@ -51,7 +49,7 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
         _end_with_parent()
     if os.environ.get("RANK", "0") != "0":
         if not (resume and read_result(folder)):
-            _measure(settings, _corpus(settings), resume, None)
+            _measure(settings, open_corpus(settings.data.corpus), resume, None)
         return []  # the first process of the group keeps the books
     busy = InputError("another process trains in this folder", where=str(folder), next_step="wait for it, or end it")
     with locked(folder / LOCK, busy=busy):
@@ -60,13 +58,12 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
                 (folder / name).unlink(missing_ok=True)
             for name in ("checkpoints", "model", ".model.tmp"):
                 shutil.rmtree(folder / name, ignore_errors=True)
-        corpus = _corpus(settings)
+        corpus = open_corpus(settings.data.corpus)
         identity = {"settings_sha256": settings.sha256, "corpus_sha256": corpus.sha256}
         check_same(folder, identity)
         finished = read_result(folder)
         if finished is not None:
             return finished
-        _check_room(settings, corpus.vocab_size, folder)
         stated = json.dumps({**settings.to_dict(), "identity": identity}, indent=2)
         write_atomically(folder / SETTINGS, stated, follow_links=False)
         row = _row(settings, corpus, _measure(settings, corpus, resume, report))
@@ -97,37 +94,20 @@ def _measure(settings: RunSettings, corpus: Corpus, resume: bool, report: Report
 
 def _row(settings: RunSettings, corpus: Corpus, measured: Mapping[str, Any]) -> dict[str, Any]:
     """The row of the run table."""
-    per_s, stated = float(measured["tokens_per_s"]), stated_columns(settings, corpus.vocab_size)
+    stated, per_s = stated_columns(settings, corpus.vocab_size), float(measured["tokens_per_s"])
     used = mfu(settings, corpus.vocab_size, str(measured["device"]), per_s)
-    columns = ("diverged", "diverged_why", "dead_experts", "token_drop", "imbalance", "router_entropy")
     return {
         **stated,
-        **{key: measured[key] for key in ("loss", "train_loss", "epochs")},
+        **measured,
         "seconds": stated["tokens"] / per_s if per_s else 0.0,
-        "tokens_per_s": per_s,
         "mfu": "" if used is None else used,
         "processes": settings.parallel.processes,
-        "device": measured["device"],
         "dtype": settings.training.dtype,
-        **{key: measured[key] for key in columns},
         "corpus_sha256": corpus.sha256,
         "tokenizer_sha256": corpus.tokenizer_sha256,
         "settings_sha256": settings.sha256,
-        "torch": measured["torch"],
-        "transformers": measured["transformers"],
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
-
-
-def _corpus(settings: RunSettings) -> Corpus:
-    """The packed corpus, made from the sources where there is none yet."""
-    data = settings.data
-    if not data.sources:
-        return open_corpus(data.corpus)
-    from moescale.experiments.pack import pack  # finds a finished corpus of the same sources
-
-    given: dict[str, Any] = {"tokenizer": data.tokenizer, "text_field": data.text_field}
-    return pack(list(data.sources), data.corpus, **given)
 
 
 def check_same(folder: Path, identity: Mapping[str, str]) -> None:
@@ -146,18 +126,6 @@ def check_same(folder: Path, identity: Mapping[str, str]) -> None:
                 f"holds a run with other {what}", where=str(folder),
                 next_step="give another output folder, or start over with --no-resume, which deletes the present run",
             )  # fmt: skip
-
-
-def _check_room(settings: RunSettings, vocab_size: int, folder: Path) -> None:
-    """Refuse a disk that cannot hold a checkpoint and the model, before the hours that end there."""
-    n_params = float(parameters(settings.model, vocab_size).total)
-    needed = n_params * (CHECKPOINT_BYTES_PER_PARAM + DTYPE_BYTES[settings.training.dtype])
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise UnwrittenError(
-            f"has {free / 2**20:,.1f} MiB free, and a checkpoint and the model take {needed / 2**20:,.1f} MiB",
-            where=str(folder), next_step="free some space, or give an output folder on another disk",
-        )  # fmt: skip
 
 
 def _end_with_parent() -> None:

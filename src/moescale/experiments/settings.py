@@ -14,7 +14,21 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictBool, model_validator
 
 from moescale.errors import InputError
-from moescale.experiments.checked import Listed, Table, Text, checked, within
+from moescale.experiments.tables import (
+    Experts,
+    Listed,
+    Quantity,
+    Rate,
+    Seed,
+    Share,
+    Size,
+    Table,
+    Text,
+    Tokens,
+    Whole,
+    Width,
+    checked,
+)
 from moescale.export.huggingface import config_of
 from moescale.hardware.gpus import gpus
 from moescale.io.schema import read_toml
@@ -25,6 +39,7 @@ from moescale.models.parameters import ParameterCount, count_parameters
 from moescale.models.recipe import defaults, paper_peak_lr, training_steps
 from moescale.models.rounding import Buildable, buildable
 
+USUAL = defaults()
 FAMILY = "yun2024"  # whose shapes a size stands for
 PAPER_HEAD = 64  # head_dim of the paper's four shapes: 768 wide with 12 heads (appendix A)
 SHAPE = ("d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ffn")
@@ -32,60 +47,44 @@ TABLES = ("model", "data", "training", "parallel", "tracking")
 # These do not change what a run computes, so that a run may go on under other ones.
 NOT_HASHED_TRAINING = ("micro_batch_tokens", "checkpoint_every_s", "checkpoint_every_steps")
 
-Count = Annotated[int, within(1, 10**12, whole=True)]
-Small = Annotated[int, within(1, 10**5, whole=True)]
-Tokens = Annotated[int, within(1, 10**18, whole=True)]
-Size = Annotated[float, within(1e3, 1e15)]
-Experts = Annotated[int, within(1, 65_536, whole=True)]
-Seed = Annotated[int, within(0, 2**31 - 1, whole=True)]
-Rate = Annotated[float, within(0, 10)]
-Share = Annotated[float, within(0, 1)]
-
-
-def _fill(table: Table, **values: Any) -> None:
-    """Set fields of an immutable table while it is made."""
-    for key, value in values.items():
-        object.__setattr__(table, key, value)
-
 
 class ModelSettings(Table):
     """The table [model]: a whole-number shape, stated or the buildable one nearest to a size; 0 is filled in."""
 
     n_params: Size | None = None  # None once the shape is known
-    d_model: Annotated[int, within(1, 10**6, whole=True)] = 0
-    n_layers: Annotated[int, within(1, 10**4, whole=True)] = 0
-    n_heads: Small = 0
-    n_kv_heads: Small = 0
-    head_dim: Small = 0
-    d_ffn: Annotated[int, within(1, 10**7, whole=True)] = 0
+    d_model: Width = 0
+    n_layers: Annotated[int, Quantity, Field(ge=1, le=10**4)] = 0
+    n_heads: Width = 0
+    n_kv_heads: Width = 0
+    head_dim: Width = 0
+    d_ffn: Width = 0
     experts: Experts = 1
     top_k: Experts = 2  # never more than `experts`
-    moe_every: Annotated[int, within(1, 10**4, whole=True)] = 2  # layers 1, 3, 5 .. hold experts
-    balance_loss: Annotated[float, within(0, 1e3)] = Field(default_factory=lambda: defaults().balance_loss)
+    moe_every: Annotated[int, Quantity, Field(ge=1, le=10**4)] = 2  # layers 1, 3, 5 .. hold experts
+    balance_loss: Annotated[float, Quantity, Field(ge=0, le=1e3)] = USUAL.balance_loss
 
     @model_validator(mode="after")
     def complete(self) -> Self:
         """Fill in the shape."""
-        _fill(self, top_k=min(self.top_k, self.experts))
+        self.fill(top_k=min(self.top_k, self.experts))
         if self.n_params is not None:
-            for key in SHAPE:
-                if getattr(self, key):
-                    raise InputError(f"{key} does not go with n_params", next_step="state one of the two")
+            if stated := [key for key in SHAPE if getattr(self, key)]:
+                raise InputError(f"{stated[0]} does not go with n_params", next_step="state one of the two")
             shape = _nearest_shape(self.n_params, self)
-            _fill(self, n_params=None, **{key: getattr(shape, key) for key in SHAPE})
+            self.fill(n_params=None, **{key: getattr(shape, key) for key in SHAPE})
             return self
-        for key in ("d_model", "n_layers"):
-            if not getattr(self, key):
-                raise InputError(f"{key} is missing", next_step="give n_params, or d_model and n_layers")
+        if missing := [key for key in ("d_model", "n_layers") if not getattr(self, key)]:
+            raise InputError(f"{missing[0]} is missing", next_step="give n_params, or d_model and n_layers")
         width, head_dim = self.d_model, self.head_dim or PAPER_HEAD
-        if not self.n_heads:
-            if width % head_dim:
-                raise InputError(f"d_model {width} is no multiple of head_dim {head_dim}", next_step="give n_heads")
-            _fill(self, n_heads=width // head_dim, head_dim=head_dim)
-        _fill(self, head_dim=self.head_dim or max(1, width // self.n_heads))
-        _fill(self, n_kv_heads=self.n_kv_heads or self.n_heads, d_ffn=self.d_ffn or 64 * max(1, round(width / 24)))
-        if self.n_heads % self.n_kv_heads:
-            raise InputError(f"n_kv_heads {self.n_kv_heads} does not divide n_heads {self.n_heads}")
+        if not self.n_heads and width % head_dim:
+            raise InputError(f"d_model {width} is no multiple of head_dim {head_dim}", next_step="give n_heads")
+        heads = self.n_heads or width // head_dim
+        self.fill(
+            n_heads=heads, n_kv_heads=self.n_kv_heads or heads, head_dim=self.head_dim or max(1, width // heads),
+            d_ffn=self.d_ffn or 64 * max(1, round(width / 24)),
+        )  # fmt: skip
+        if heads % self.n_kv_heads:
+            raise InputError(f"n_kv_heads {self.n_kv_heads} does not divide n_heads {heads}")
         if self.head_dim % 2:
             what = f"head_dim {self.head_dim} is odd, which rotary positions cannot be"
             raise InputError(what, nearest=str(self.head_dim + 1))
@@ -105,64 +104,38 @@ class ModelSettings(Table):
 
 
 class DataSettings(Table):
-    """The table [data]: a packed corpus, or sources that are packed into it on first use."""
+    """The table [data]: a corpus that `pack` made."""
 
     corpus: Text
-    sources: Annotated[tuple[Text, ...], Listed] = ()
-    tokenizer: Text | None = None
-    text_field: Text = "text"
-    max_epochs: Annotated[float, within(1e-9, 1e6)] = 1.0  # passes over the training tokens that are allowed
-
-    @model_validator(mode="after")
-    def complete(self) -> Self:
-        """Sources need a tokenizer."""
-        if self.sources and self.tokenizer is None:
-            raise InputError("sources need a tokenizer: a file, or bytes")
-        return self
+    max_epochs: Annotated[float, Quantity, Field(ge=1e-9, le=1e6)] = 1.0  # passes over the corpus that are allowed
 
 
 class TrainingSettings(Table):
     """The table [training]; the optimiser is AdamW. What the paper states or leaves open comes from moescale.models.recipe."""
 
     tokens: Tokens  # D
-    sequence_tokens: Annotated[int, within(2, 10**7, whole=True)] = Field(
-        default_factory=lambda: defaults().sequence_tokens
-    )
-    batch_tokens: Count = Field(default_factory=lambda: defaults().batch_sequences * defaults().sequence_tokens)
-    micro_batch_tokens: Count = 16_384  # of one process; gradient accumulation fills the batch
+    sequence_tokens: Annotated[int, Quantity, Field(ge=2, le=10**7)] = USUAL.sequence_tokens
+    batch_tokens: Whole = USUAL.batch_sequences * USUAL.sequence_tokens
+    micro_batch_tokens: Whole = 16_384  # of one process; gradient accumulation fills the batch
     peak_lr: Rate = math.nan  # until the model's size gives the paper's
-    warmup: Share = Field(default_factory=lambda: defaults().warmup)  # share of all steps
+    warmup: Share = USUAL.warmup  # share of all steps
     schedule: Literal["cosine", "wsd"] = "cosine"
-    decay: Annotated[float, within(1e-9, 1)] = Field(
-        default_factory=lambda: defaults().decay
-    )  # of wsd: share of all steps
-    min_lr_ratio: Share = Field(default_factory=lambda: defaults().min_lr_ratio)
-    weight_decay: Rate = Field(default_factory=lambda: defaults().weight_decay)
-    beta1: Annotated[float, within(0, 0.999999)] = Field(default_factory=lambda: defaults().beta1)
-    beta2: Annotated[float, within(0, 0.9999999)] = Field(default_factory=lambda: defaults().beta2)
-    grad_clip: Annotated[float, within(1e-9, 1e9)] = Field(default_factory=lambda: defaults().grad_clip)
-    validation_tokens: Count = 1_000_000
+    decay: Annotated[float, Quantity, Field(ge=1e-9, le=1)] = USUAL.decay  # of wsd
+    min_lr_ratio: Share = USUAL.min_lr_ratio
+    weight_decay: Rate = USUAL.weight_decay
+    beta1: Annotated[float, Quantity, Field(ge=0, le=0.999999)] = USUAL.beta1
+    beta2: Annotated[float, Quantity, Field(ge=0, le=0.9999999)] = USUAL.beta2
+    grad_clip: Annotated[float, Quantity, Field(ge=1e-9, le=1e9)] = USUAL.grad_clip
+    validation_tokens: Whole = 1_000_000
     dtype: Literal["float32", "bfloat16"] = "float32"
-    checkpoint_every_s: Annotated[float, within(0, 1e9)] = 600.0
-    checkpoint_every_steps: Annotated[int, within(0, 10**12, whole=True)] = 0  # 0: by time alone
-
-    @model_validator(mode="before")
-    @classmethod
-    def one_length(cls, table: Any) -> Any:
-        """A list of one length is that length."""
-        tokens = table.get("tokens") if isinstance(table, dict) else None
-        if not isinstance(tokens, list | tuple):
-            return table
-        if len(tokens) != 1:
-            raise InputError("tokens: a run has one length", next_step="write a sweep: a run for each length")
-        return {**table, "tokens": tokens[0]}
+    checkpoint_every_s: Annotated[float, Quantity, Field(ge=0, le=1e9)] = 600.0
+    checkpoint_every_steps: Annotated[int, Quantity, Field(ge=0, le=10**12)] = 0  # 0: by time alone
 
     @model_validator(mode="after")
     def complete(self) -> Self:
         """Make batches whole sequences."""
         sequence = self.sequence_tokens
-        _fill(
-            self,
+        self.fill(
             batch_tokens=max(1, round(self.batch_tokens / sequence)) * sequence,
             micro_batch_tokens=max(sequence, self.micro_batch_tokens // sequence * sequence),
         )
@@ -183,13 +156,30 @@ class TrainingSettings(Table):
         """D as trained: whole batches."""
         return self.steps * self.batch_tokens
 
+    def learning_rate(self, step: int) -> float:
+        """The learning rate of a 0-based step: a linear warm-up to the peak, then a fall to `min_lr_ratio` of it.
+
+        It falls as half a cosine, or with "wsd" stays, and falls as 1 - sqrt in the last `decay` of the steps (Hägele et al.
+        2024, arXiv 2405.18392, equation 1, who let it fall to zero).
+        """
+        warmup = round(self.warmup * self.steps)
+        decay = self.steps - warmup if self.schedule == "cosine" else round(self.decay * self.steps)
+        decay = min(self.steps, max(1, decay))
+        progress = min(1.0, (step + 1 - (self.steps - decay)) / decay)
+        if step < warmup:
+            return self.peak_lr * ((step + 1) / warmup)
+        if progress <= 0:
+            return self.peak_lr
+        left = 0.5 * (1.0 + math.cos(math.pi * progress)) if self.schedule == "cosine" else 1.0 - math.sqrt(progress)
+        return self.peak_lr * (self.min_lr_ratio + (1.0 - self.min_lr_ratio) * left)
+
 
 class ParallelSettings(Table):
     """The table [parallel]: data parallelism over `processes`, with `fsdp` each holding a part of weights and moments."""
 
-    processes: Small = 1
+    processes: Annotated[int, Quantity, Field(ge=1, le=10**5)] = 1
     fsdp: StrictBool = False
-    threads: Annotated[int, within(1, 4096, whole=True)] = 1  # CPU threads of a process
+    threads: Annotated[int, Quantity, Field(ge=1, le=4096)] = 1  # CPU threads of a process
     device: Literal["cpu", "cuda"] | None = None  # cuda where there is one
 
 
@@ -214,10 +204,12 @@ class RunSettings(Table):
 
     @model_validator(mode="after")
     def complete(self) -> Self:
-        """The folder, and a batch that splits over the processes."""
+        """The folder, the paper's learning rate, and a batch that splits over the processes."""
         folder = re.sub(r"[^\w.+-]+", "-", self.name).strip(".-") or "run"
-        _fill(self, output=self.output or f"runs/{folder}")
+        self.fill(output=self.output or f"runs/{folder}")
         t, processes = self.training, self.parallel.processes
+        if math.isnan(t.peak_lr):
+            t.fill(peak_lr=paper_peak_lr(dense_params(self.model), where="[training], peak_lr"))
         if t.batch_sequences % processes:
             raise InputError(
                 f"[parallel]: the batch of {t.batch_sequences} sequences does not split over {processes} processes",
@@ -228,10 +220,9 @@ class RunSettings(Table):
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON and TOML hold them, which `settings_of` reads back: no key for None or an empty list."""
         document = self.model_dump(mode="json", exclude_none=True)
-        return {
-            name: {key: v for key, v in table.items() if v != []} if isinstance(table, dict) else table
-            for name, table in document.items()
-        }
+        if not self.tracking.to:
+            del document["tracking"]["to"]
+        return document
 
     @property
     def sha256(self) -> str:
@@ -247,20 +238,15 @@ class RunSettings(Table):
 def read_settings(path: str | Path) -> RunSettings:
     """The run that a RUN.toml states; docs/sweep.md lists its keys. Raises InputError that names file and key."""
     where, document = str(path), read_toml(path)
-    for key, words in (("grid", "a [grid]"), ("runs", "[[runs]]")):
-        if key in document:
-            what = f"holds {words}: that is a sweep of runs"
-            raise InputError(what, where=where, next_step=f"`moescale sweep {where}`")
+    if "grid" in document or "runs" in document:
+        what = "holds a [grid] or [[runs]]: that is a sweep of runs"
+        raise InputError(what, where=where, next_step=f"`moescale sweep {where}`")
     return settings_of(document, where=where)
 
 
 def settings_of(mapping: Mapping[str, Any], where: str = "settings") -> RunSettings:
     """The run that a mapping of RUN.toml's tables states, checked and complete. Raises InputError with place and nearest."""
-    run = checked(RunSettings, {**{name: {} for name in TABLES}, **mapping}, where=where)
-    if math.isnan(run.training.peak_lr):
-        lr = paper_peak_lr(dense_params(run.model), where=f"{where}, [training], peak_lr")
-        run = run.model_copy(update={"training": run.training.model_copy(update={"peak_lr": lr})})
-    return run
+    return checked(RunSettings, {**{name: {} for name in TABLES}, **mapping}, where=where)
 
 
 def dense_params(model: ModelSettings) -> float:
@@ -293,46 +279,39 @@ def estimate(run: RunSettings) -> dict[str, float]:
     }
 
 
-def stated_columns(settings: RunSettings, vocab_size: int) -> dict[str, Any]:
+def stated_columns(run: RunSettings, vocab_size: int) -> dict[str, Any]:
     """What is known of a row of the run table before the run: its name, sizes, tokens and settings."""
-    m, t = settings.model, settings.training
-    counted = parameters(m, vocab_size)
-    active = float(counted.non_embedding_active)
+    m, t, found = run.model, run.training, estimate(run)
     return {
-        "name": settings.name,
-        "n_params_dense": dense_params(m),
-        "n_params_active": active,
-        "n_params_total": float(counted.non_embedding_total),
-        "n_params_embedding": float(counted.embedding),
-        "n_params_nonemb": active,  # of a token, which the columns above do not name as theirs
+        "name": run.name,
+        **{key: found[key] for key in ("n_params_dense", "n_params_active", "n_params_total")},
+        "n_params_embedding": float(parameters(m, vocab_size).embedding),
+        "n_params_nonemb": found["n_params_active"],  # of a token, which the columns above do not name as theirs
         "n_experts": m.experts,
         "top_k": m.top_k,
         "moe_every": m.moe_every,
         "tokens": t.trained_tokens,
         "schedule": t.schedule,
-        "seed": settings.seed,
-        "d_model": m.d_model,
-        "n_layers": m.n_layers,
-        "d_ffn": m.d_ffn,
-        "batch_tokens": t.batch_tokens,
-        "sequence_tokens": t.sequence_tokens,
+        "seed": run.seed,
+        **{key: getattr(m, key) for key in ("d_model", "n_layers", "d_ffn")},
+        **{key: getattr(t, key) for key in ("batch_tokens", "sequence_tokens")},
         "vocab_size": vocab_size,
         "peak_lr": t.peak_lr,
-        "training_flops": 6.0 * active * t.trained_tokens,
+        "training_flops": found["training_flops"],
     }
 
 
-def mfu(settings: RunSettings, vocab_size: int, device: str, tokens_per_s: float) -> float | None:
+def mfu(run: RunSettings, vocab_size: int, device: str, tokens_per_s: float) -> float | None:
     """Model FLOPs utilisation: FLOPs of matrix products and causal attention over the bf16 peak of all devices.
 
     None for a float32 run, whose peak is another, and for a device that the GPU catalogue lacks.
     """
-    peak = peak_flops_per_s(device) if settings.training.dtype == "bfloat16" else None
+    peak = peak_flops_per_s(device) if run.training.dtype == "bfloat16" else None
     if peak is None:
         return None
-    shape = from_config(settings.model.config(vocab_size))
-    a_token = training_flops_per_token(shape, counted="matmul", sequence_tokens=settings.training.sequence_tokens)
-    return float(a_token) * tokens_per_s / (peak * settings.parallel.processes)
+    shape = from_config(run.model.config(vocab_size))
+    a_token = training_flops_per_token(shape, counted="matmul", sequence_tokens=run.training.sequence_tokens)
+    return float(a_token) * tokens_per_s / (peak * run.parallel.processes)
 
 
 def peak_flops_per_s(device: str) -> float | None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import heapq
 import json
 import math
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import tomli_w
 
 from moescale.errors import InputError
-from moescale.experiments.jobs import BUSY, GRACE_S, LOST, Job, Jobs, check_system
-from moescale.experiments.launches import read_log, train_command, write_launch
+from moescale.experiments.jobs import BUSY, GRACE_S, LOST, Job, Jobs
+from moescale.experiments.launches import read_log, write_launch
 from moescale.experiments.run import check_libraries
 from moescale.experiments.run_table import add_rows, check_run_table, read_result
 from moescale.experiments.sweep_file import PlannedRun, Sweep
@@ -27,13 +29,13 @@ from moescale.io.signals import sigterm_interrupts, uninterrupted
 from moescale.units import format_count
 
 Say = Callable[[str], None]
+Command = Callable[[Path], list[str]]
 Row = dict[str, Any]
 
 POLL_S = 0.5
-HELD_S = 1.0  # between two looks at a run that another process has
 LINE_EVERY_S = 30.0
 TAIL_LINES, TAIL_BYTES = 15, 65_536
-FINISHED, INTERRUPTED, RUNNING, NEW = "finished", "interrupted", "running", "new"
+UNKNOWN = "set flops_per_s of [execute], or finish one run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,41 +73,39 @@ def dry_run(sweep: Sweep, jobs: int | None = None) -> dict[str, Any]:
     Times are FLOPs over `flops_per_s` of [execute], or over the rate of the finished run nearest in size and experts; where
     neither is known, `seconds` are absent.
     """
-    results = {run.name: rows for run in sweep.runs if (rows := result_of(run)) is not None}
-    rates: list[tuple[float, float, float]] = []
-    for run in sweep.runs:
-        seconds, flops = (
-            sum(_positive(row.get(key)) for row in results.get(run.name, ())) for key in ("seconds", "training_flops")
-        )
-        if seconds and flops:
-            rates.append((math.log(run.n_params_active), math.log(run.settings.model.experts), flops / seconds))
+    results = {run.name: rows[0] for run in sweep.runs if (rows := result_of(run)) is not None}
+    places = {run.name: (math.log(run.n_params_active), math.log(run.settings.model.experts)) for run in sweep.runs}
+    rates: dict[str, float] = {}
+    for name, row in results.items():
+        with suppress(KeyError, TypeError, ZeroDivisionError):
+            rates[name] = row["training_flops"] / row["seconds"]
     stated, count = sweep.execution.flops_per_s, _jobs(sweep, len(sweep.runs), jobs)
     outlooks: list[dict[str, Any]] = []
+    free = [0.0] * count  # when each place has done what it was given: each run takes the first
     for run in sweep.runs:
         progress = read_progress(run.output)
         share = min(progress["step"] / progress["steps"], 1.0) if progress.get("steps") else 0.0
-        state = FINISHED if run.name in results else RUNNING if is_held(run.lock) else INTERRUPTED if progress else NEW
-        outlook: dict[str, Any] = run.to_dict() | {"state": state, "share": 1.0 if state == FINISHED else share}
-        at = (math.log(run.n_params_active), math.log(run.settings.model.experts))
-        rate = stated or min(rates, key=lambda known: math.dist(known[:2], at), default=(0.0, 0.0, None))[2]
-        if state == FINISHED or rate:
-            outlook["seconds"] = (1 - outlook["share"]) * run.training_flops / (rate or 1.0)
+        state = "running" if is_held(run.lock) else "interrupted" if progress else "new"
+        if run.name in results:
+            state, share = "finished", 1.0
+        outlook: dict[str, Any] = run.to_dict() | {"state": state, "share": share}
+        nearest = min(rates, key=lambda name, at=places[run.name]: math.dist(places[name], at), default=None)
+        rate = stated or (None if nearest is None else rates[nearest])
+        if share == 1.0 or rate:
+            outlook["seconds"] = (1 - share) * run.training_flops / (rate or 1.0)
+            heapq.heappush(free, heapq.heappop(free) + outlook["seconds"])
         outlooks.append(outlook)
-    places = [0.0] * count
-    for outlook in outlooks:  # in this order, each as soon as a place is free
-        heapq.heappush(places, heapq.heappop(places) + outlook.get("seconds", 0.0))
-    nearest = f"the nearest of {len(rates)} finished run{'s' * (len(rates) > 1)}"
-    unknown = "set flops_per_s of [execute], or finish one run"
+    finished = f"the nearest of {len(rates)} finished run{'s' * (len(rates) > 1)}"
     plan = {
         "table": str(sweep.table),
         "folder": str(sweep.folder),
         "engine": sweep.engine,
         "runs": outlooks,
         "jobs": count,
+        "training_flops": sum(run.training_flops for run in sweep.runs),
+        "rate_from": "flops_per_s of [execute]" if stated else finished if rates else UNKNOWN,
     }
-    plan |= {"training_flops": sum(run.training_flops for run in sweep.runs)}
-    plan |= {"rate_from": "flops_per_s of [execute]" if stated else nearest if rates else unknown}
-    return plan | ({"seconds": max(places)} if all("seconds" in outlook for outlook in outlooks) else {})
+    return plan | ({"seconds": max(free)} if all("seconds" in outlook for outlook in outlooks) else {})
 
 
 def drive(
@@ -116,7 +116,7 @@ def drive(
     resume: bool = True,
     seconds: float | None = None,
     say: Say = lambda line: None,
-    command: Callable[[Path], list[str]] | None = None,
+    command: Command | None = None,
     poll_s: float = POLL_S,
 ) -> Swept:
     """Train every run that has no result, and add its rows to the table when it has ended.
@@ -128,15 +128,15 @@ def drive(
     Ctrl-C and SIGTERM stop the runs and raise KeyboardInterrupt and signals.Terminated. Raises InputError where a folder
     holds another run, where table or place cannot be used, and where the libraries that train are missing.
     """
-    start, driving = time.monotonic(), _Driving(sweep, command, retries, resume, say, poll_s)
+    start = time.monotonic()
     make_folder(sweep.table.parent)
-    check_system()
     check_run_table(sweep.table)
     make_folder(sweep.folder)
-    driving.results = {run.name: rows for run in sweep.runs if (rows := result_of(run)) is not None}
-    found = len(driving.results)
-    add_rows(sweep.table, [row for rows in driving.results.values() for row in rows])
-    driving.waiting.extend(run for run in sweep.runs if run.name not in driving.results)
+    results = {run.name: rows for run in sweep.runs if (rows := result_of(run)) is not None}
+    found = len(results)
+    add_rows(sweep.table, [row for rows in results.values() for row in rows])
+    driving = _Driving(sweep=sweep, command=command, retries=retries, resume=resume, say=say, results=results)
+    driving.waiting.extend(run for run in sweep.runs if run.name not in results)
     if driving.waiting:
         if command is None and sweep.engine == "moescale":
             check_libraries()  # else each run would find out for itself, and be started again
@@ -144,70 +144,79 @@ def drive(
             write_atomically(run.beside("toml"), tomli_w.dumps(run.settings.to_dict()), follow_links=False)
         place = Jobs(sweep.execution.on, sweep.execution.slurm, (sweep.folder / ".submitit").absolute())
         with sigterm_interrupts():
-            driving.loop(place, _jobs(sweep, len(driving.waiting), jobs), None if seconds is None else start + seconds)
-    rows = [row for rows in driving.results.values() for row in rows]
+            driving.loop(
+                place,
+                _jobs(sweep, len(driving.waiting), jobs),
+                math.inf if seconds is None else start + seconds,
+                poll_s,
+            )
+    rows = [row for rows in results.values() for row in rows]
     return Swept(
-        table=str(sweep.table), runs=len(sweep.runs), finished=len(driving.results) - found, found=found,
-        left=len(sweep.runs) - len(driving.results) - len(driving.failed), failed=tuple(driving.failed.values()),
+        table=str(sweep.table), runs=len(sweep.runs), finished=len(results) - found, found=found,
+        left=len(sweep.runs) - len(results) - len(driving.failed), failed=tuple(driving.failed.values()),
         diverged=tuple(str(row["name"]) for row in rows if row.get("diverged") is True), seconds=time.monotonic() - start,
     )  # fmt: skip
 
 
+class Held:
+    """In place of a job: another process has the run, and ends sometime."""
+
+    def __init__(self, run: PlannedRun) -> None:
+        self.lock = run.lock
+
+    def poll(self) -> int | None:
+        """None while it does."""
+        return None if is_held(self.lock) else BUSY
+
+    def terminate(self) -> None:
+        """It is not ours to end."""
+
+
+@dataclass(slots=True, kw_only=True)
 class _Driving:
     """The runs of a sweep while they are driven."""
 
-    def __init__(
-        self,
-        sweep: Sweep,
-        command: Callable[[Path], list[str]] | None,
-        retries: int,
-        resume: bool,
-        say: Say,
-        poll_s: float,
-    ) -> None:
-        self.sweep, self.command, self.retries, self.resume, self.say = sweep, command, retries, resume, say
-        self.poll_s, self.said_at, self.said = poll_s, time.monotonic(), (-1, -1)
-        self.results: dict[str, list[Row]] = {}
-        self.waiting: deque[PlannedRun] = deque()
-        self.held: dict[str, tuple[PlannedRun, float]] = {}  # by another process, and when to look again
-        self.active: list[tuple[PlannedRun, Job]] = []
-        self.attempts: Counter[str] = Counter()
-        self.failed: dict[str, Failure] = {}
+    sweep: Sweep
+    command: Command | None
+    retries: int
+    resume: bool
+    say: Say
+    results: dict[str, list[Row]]
+    waiting: deque[PlannedRun] = field(default_factory=deque[PlannedRun])
+    active: list[tuple[PlannedRun, Job | Held]] = field(default_factory=list[tuple[PlannedRun, Job | Held]])
+    attempts: Counter[str] = field(default_factory=Counter[str])  # that have ended
+    failed: dict[str, Failure] = field(default_factory=dict[str, Failure])
+    said: tuple[int, int, float] = (-1, -1, 0.0)  # finished, failed, and when
 
-    def loop(self, place: Jobs, jobs: int, limit: float | None) -> None:
+    def loop(self, place: Jobs, jobs: int, limit: float, poll_s: float) -> None:
         """Until nothing is left, or the limit of time."""
         try:
-            while self.waiting or self.held or self.active:
+            while self.waiting or self.active:
                 for run, job in list(self.active):
                     if (code := job.poll()) is not None:
                         self.active.remove((run, job))
                         self._ended(run, code)
-                for name, (run, when) in list(self.held.items()):
-                    if time.monotonic() >= when:
-                        del self.held[name]
-                        if is_held(run.lock):
-                            self.held[name] = (run, time.monotonic() + HELD_S)
-                        elif not self._collect(run):
-                            self.waiting.appendleft(run)
-                while self.waiting and len(self.active) < jobs:
+                while self.waiting and sum(isinstance(job, Job) for _, job in self.active) < jobs:
                     self._begin(self.waiting.popleft(), place)
                 self._status()
-                if limit is not None and time.monotonic() >= limit:
+                if time.monotonic() >= limit:
                     break
-                if self.waiting or self.held or self.active:
-                    time.sleep(self.poll_s)
+                if self.waiting or self.active:
+                    time.sleep(poll_s)
         finally:
-            for _, job in self.active:
+            ours = [(run, job) for run, job in self.active if isinstance(job, Job)]
+            for _, job in ours:
                 job.terminate()
             end = time.monotonic() + GRACE_S
-            while any(job.poll() is None for _, job in self.active) and time.monotonic() < end:
+            while any(job.poll() is None for _, job in ours) and time.monotonic() < end:
                 time.sleep(0.05)
-            for run, _ in self.active:  # what was just finishing is kept
+            for run, _ in ours:  # what was just finishing is kept
                 self._collect(run)
 
     def _begin(self, run: PlannedRun, place: Jobs) -> None:
         if is_held(run.lock):
-            self._hold(run)
+            self.say(f"{run.name}: another process trains it; waiting")
+            self.active.append((run, Held(run)))
             return
         if self._collect(run):  # another driver may have finished it
             return
@@ -220,11 +229,6 @@ class _Driving:
             command = write_launch(run, self.sweep.engine, self.sweep.execution)
         with uninterrupted():  # a run that is started and not known would be left behind
             self.active.append((run, place.start(command, log=log, lock=lock)))
-        self.attempts[run.name] += 1
-
-    def _hold(self, run: PlannedRun) -> None:
-        self.say(f"{run.name}: another process trains it; waiting")
-        self.held[run.name] = (run, time.monotonic() + HELD_S)
 
     def _collect(self, run: PlannedRun, *, ended: bool = False) -> bool:
         rows = result_of(run)
@@ -244,36 +248,41 @@ class _Driving:
         return True
 
     def _ended(self, run: PlannedRun, code: int) -> None:
-        if code == BUSY:
-            self.attempts[run.name] -= 1
-            self._hold(run)
-            return
         if self._collect(run, ended=code == 0):
             return
-        tried = self.attempts[run.name]
+        if code == BUSY:
+            self.waiting.appendleft(run)
+            return
+        self.attempts[run.name] += 1
         how = "was lost" if code == LOST else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         # Whatever the code: `train` returns that of bad input too where one of its processes was killed.
-        if tried <= self.retries:
+        if self.attempts[run.name] <= self.retries:
             self.say(f"{run.name}: {how}; starting it again from its checkpoint")
             self.waiting.appendleft(run)
             return
         log = run.beside("log")
         lines = _tail(log).decode("utf-8", "replace").splitlines()[-TAIL_LINES:]
         self.failed[run.name] = Failure(
-            name=run.name, attempts=tried, exit_code=code, log=str(log), log_end="\n".join(lines)
+            name=run.name, attempts=self.attempts[run.name], exit_code=code, log=str(log), log_end="\n".join(lines)
         )
         self.say(f"{run.name}: {how} and failed; see {log}")
 
     def _status(self) -> None:
         """A line when the count of runs has changed, and every half minute."""
-        now = (len(self.results), len(self.failed))
-        if now == self.said and time.monotonic() - self.said_at < LINE_EVERY_S:
+        finished, failed, now = len(self.results), len(self.failed), time.monotonic()
+        if self.said[:2] == (finished, failed) and now - self.said[2] < LINE_EVERY_S:
             return
-        self.said, self.said_at = now, time.monotonic()
+        self.said = (finished, failed, now)
         rate = sum(read_progress(run.output).get("tokens_per_s", 0.0) for run, _ in self.active)
-        parts = [f"{now[0]}/{len(self.sweep.runs)} runs done", f"{len(self.active)} running"]
-        parts += [f"{now[1]} failed"] if now[1] else []
+        parts = [f"{finished}/{len(self.sweep.runs)} runs done", f"{len(self.active)} running"]
+        parts += [f"{failed} failed"] if failed else []
         self.say(", ".join([*parts, f"{format_count(rate)} tokens/s"] if rate else parts))
+
+
+def train_command(run_file: Path, *, resume: bool = True) -> list[str]:
+    """The command that trains one run here."""
+    command = [sys.executable, "-m", "moescale", "train", str(run_file), "--json"]
+    return command if resume else [*command, "--no-resume"]
 
 
 def result_of(run: PlannedRun) -> list[Row] | None:
@@ -291,10 +300,9 @@ def read_progress(output: str | Path) -> Mapping[str, float]:
     Lines that are torn or hold something else are passed over: a run that was killed may leave one.
     """
     for line in reversed(_tail(Path(output) / "progress.jsonl").splitlines()):
-        try:
-            found: object = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
+        found: object = None
+        with suppress(ValueError, RecursionError):
+            found = json.loads(line)
         values = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
         known = {k: float(v) for k, v in values.items() if isinstance(v, int | float) and abs(v) < 1e300}
         if "step" in known:
@@ -303,16 +311,10 @@ def read_progress(output: str | Path) -> Mapping[str, float]:
 
 
 def _tail(file: Path) -> bytes:
-    try:
-        with file.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, 2) - TAIL_BYTES))
-            return stream.read()
-    except OSError:
-        return b""
-
-
-def _positive(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and 0 < value < math.inf else 0.0
+    with suppress(OSError), file.open("rb") as stream:
+        stream.seek(max(0, stream.seek(0, 2) - TAIL_BYTES))
+        return stream.read()
+    return b""
 
 
 def _jobs(sweep: Sweep, runs: int, stated: int | None) -> int:

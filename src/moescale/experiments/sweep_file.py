@@ -5,151 +5,74 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from moescale import catalogue
-from moescale.errors import InputError
-from moescale.experiments.checked import Listed, Table, Text, checked, within
-from moescale.experiments.settings import (
-    SHAPE,
-    Count,
-    Experts,
-    Rate,
-    RunSettings,
-    Seed,
-    Share,
-    Tokens,
-    estimate,
-    settings_of,
-)
-from moescale.experiments.tokens import BYTES
+from moescale.errors import InputError, located, unknown_name
+from moescale.experiments.settings import SHAPE, RunSettings, estimate, settings_of
+from moescale.experiments.tables import Experts, Listed, Quantity, Seed, Size, Table, Text, Tokens, checked
 from moescale.io.records import record
 from moescale.io.schema import as_mapping, read_toml
+from moescale.units import parse_count
 
-PAPER = "paper"
 MOST_RUNS = 10_000
 LONGEST_NAME = 200  # of a run, with its suffix
-UNSIZED_TOKENS = 10**9  # stands for D while N is counted, where D is a multiple of N
-# What a sweep states in [grid] or [[runs]], or for all runs at once.
-OF_ONE_RUN = {"model": ("n_params", "experts", "d_model", "n_layers"), "training": ("tokens",)}
 RECIPE = ("batch_tokens", "peak_lr", "warmup")  # of [[runs]]; those of [training] are for the runs that state none
-# In the name of a run that another of the same size, experts and tokens differs from.
-LETTERS = dict(zip((*SHAPE, *RECIPE), ("d", "l", "h", "kv", "hd", "f", "b", "lr", "w"), strict=True))
+# Where in its RUN.toml a key of [[runs]] stands.
+KEYS = {"model": ("n_params", "experts", *SHAPE), "training": ("tokens", "tokens_per_param", *RECIPE), "": ("seed",)}
 
-Width = Annotated[int, within(1, 10**7, whole=True)]
-NParams = Annotated[float, within(1, 1e15)]
-
-
-class Shape(Table):
-    """An entry of [grid] `shapes`; what is None is as in RUN.toml."""
-
-    d_model: Width
-    n_layers: Width
-    n_heads: Width | None = None
-    n_kv_heads: Width | None = None
-    head_dim: Width | None = None
-    d_ffn: Width | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def pair(cls, entry: Any) -> Any:
-        """[d_model, n_layers] is a shape, too."""
-        if isinstance(entry, list) and len(cast("list[Any]", entry)) == 2:
-            return dict(zip(("d_model", "n_layers"), cast("list[Any]", entry), strict=True))
-        return entry
+Entry = Mapping[str, Any]  # what one run states beyond what all share, by these keys
+Ratio = Annotated[float, Quantity, Field(ge=1e-3, le=1e9)]
 
 
 class Grid(Table):
     """The table [grid]: every combination of these is a run."""
 
-    n_params: Annotated[tuple[NParams, ...], Listed] | None = None
-    shapes: Annotated[tuple[Shape, ...], Listed] | None = None
+    n_params: Annotated[tuple[Size, ...], Listed] = ()
+    shapes: Annotated[tuple[Any, ...], Listed] = ()  # [d_model, n_layers], or a table of [model]'s keys
     experts: Annotated[tuple[Experts, ...], Listed] = (1,)
-    tokens: Annotated[tuple[Tokens, ...], Listed] | None = None
-    tokens_per_param: Annotated[tuple[Annotated[float, within(1e-3, 1e9)], ...], Listed] | None = None
-    seeds: Annotated[tuple[Seed, ...], Listed] | None = None  # None: the sweep's
-
-    @model_validator(mode="before")
-    @classmethod
-    def paper(cls, table: Any) -> Any:
-        """The paper's numbers where the grid names them."""
-        if isinstance(table, dict):
-            values = {
-                "tokens": lambda: catalogue.read("published_yun2024.toml")["sweep"]["tokens"],
-                "shapes": paper_shapes,
-            }
-            return {key: values[key]() if key in values and v == PAPER else v for key, v in cast("Any", table).items()}
-        return table
+    tokens: Annotated[tuple[Tokens, ...], Listed] = ()
+    tokens_per_param: Annotated[tuple[Ratio, ...], Listed] = ()
+    seeds: Annotated[tuple[Seed, ...], Listed] = ()  # none: the sweep's
 
     @model_validator(mode="after")
     def complete(self) -> Self:
-        """One way of stating sizes, one of stating tokens."""
+        """One way of stating sizes, one of stating tokens, and not too many runs."""
         for left, right in (("n_params", "shapes"), ("tokens", "tokens_per_param")):
-            if (getattr(self, left) is None) == (getattr(self, right) is None):
+            if (not getattr(self, left)) == (not getattr(self, right)):
                 raise InputError(f"needs {left} or {right}, and not both")
+        if (count := math.prod(map(len, self.axes()))) > MOST_RUNS:
+            raise InputError(f"the grid has {count:,} runs; at most {MOST_RUNS:,} are taken")
         return self
 
-    def sizes(self) -> list[tuple[str, dict[str, int]]]:
-        """The label of each size, and what it states in [model]."""
-        if self.shapes is None:
-            return [(label(round(size)), {"n_params": round(size)}) for size in self.n_params or ()]
-        stated = [shape.model_dump(exclude_none=True) for shape in self.shapes]
-        labels = [f"{shape.d_model}x{shape.n_layers}" for shape in self.shapes]
-        # Of shapes of one width and depth the rest of what they state tells which is which.
-        return [
-            ("x".join(map(str, shape.values())) if labels.count(name) > 1 else name, shape)
-            for name, shape in zip(labels, stated, strict=True)
+    def axes(self) -> list[list[Entry]]:
+        """What a run states of each axis, an entry a value."""
+        shapes: list[Entry] = [
+            dict(zip(SHAPE, s, strict=False)) if isinstance(s, list) else as_mapping(s, "shapes") for s in self.shapes
         ]
+        named = {"n_params": self.n_params, "experts": self.experts, "seed": self.seeds, "tokens": self.tokens,
+                 "tokens_per_param": self.tokens_per_param}  # fmt: skip
+        axes: list[list[Entry]] = [[{name: value} for value in values] for name, values in named.items()]
+        return [axis for axis in (shapes, *axes) if axis]
 
-    def lengths(self) -> list[tuple[str, float]]:
-        """The label and the tokens, or tokens per parameter, of each run of one size."""
-        per = self.tokens_per_param or ()
-        return [(label(count), count) for count in self.tokens or ()] + [(f"{ratio:g}per", ratio) for ratio in per]
-
-
-class StatedRun(Table):
-    """An entry of [[runs]]: one run; what is None is as in RUN.toml."""
-
-    n_params: NParams | None = None
-    d_model: Width | None = None
-    n_layers: Width | None = None
-    n_heads: Width | None = None
-    n_kv_heads: Width | None = None
-    head_dim: Width | None = None
-    d_ffn: Width | None = None
-    experts: Experts = 1
-    tokens: Tokens
-    batch_tokens: Count | None = None
-    peak_lr: Rate | None = None
-    warmup: Share | None = None
-    seed: Seed | None = None  # None: the sweep's
-
-    @model_validator(mode="after")
-    def complete(self) -> Self:
-        """One way of stating the size."""
-        if (self.d_model is None) != (self.n_layers is None) or (self.n_params is None) == (self.d_model is None):
-            raise InputError("needs n_params, or d_model and n_layers, and not both")
-        return self
-
-    def stated(self, keys: tuple[str, ...]) -> dict[str, Any]:
-        """What it states of some keys."""
-        return {key: value for key in keys if (value := getattr(self, key)) is not None}
+    def runs(self) -> list[Entry]:
+        """Every combination."""
+        return [{k: v for part in parts for k, v in part.items()} for parts in itertools.product(*self.axes())]
 
 
 class Execution(Table):
     """The table [execute]: where the runs are executed."""
 
     on: Literal["local", "slurm"] = "local"
-    jobs: Annotated[int, within(1, MOST_RUNS, whole=True)] | None = None  # at once; None: 1 here, all on a cluster
-    flops_per_s: Annotated[float, within(1)] | None = None  # of one run, for the estimate of time
+    jobs: Annotated[int, Quantity, Field(ge=1, le=MOST_RUNS)] | None = None  # at once; None: 1 here, all on a cluster
+    flops_per_s: Annotated[float, Quantity, Field(ge=1)] | None = None  # of one run, for the estimate of time
     slurm: dict[str, Any] = Field(default_factory=dict[str, Any])  # options of sbatch, by submitit's names
     gpu: Text | None = None  # of torchtitan and Megatron-LM: what a launch is written for
-    gpus: Annotated[int, within(1, 100_000, whole=True)] | None = None
+    gpus: Annotated[int, Quantity, Field(ge=1, le=100_000)] | None = None
 
 
 class SweepFile(Table):
@@ -161,20 +84,28 @@ class SweepFile(Table):
     folder: Text = "sweep"
     engine: Literal["moescale", "torchtitan", "megatron"] = "moescale"
     grid: Grid | None = None
-    runs: tuple[StatedRun, ...] = ()
+    runs: tuple[dict[str, Any], ...] = ()
     execute: Execution = Execution()
 
     @model_validator(mode="after")
     def complete(self) -> Self:
-        """Runs are stated one way; an engine that is launched needs GPUs."""
+        """Runs are stated one way; an engine that is launched needs GPUs; files can bear the names."""
         if (self.grid is None) == (not self.runs):
             what = "holds [grid] and [[runs]]" if self.runs else "holds no [grid] and no [[runs]]"
             raise InputError(what, next_step="state the runs one way: every combination of a grid, or one by one")
+        if len(self.runs) > MOST_RUNS:
+            raise InputError(f"there are {len(self.runs):,} [[runs]]; at most {MOST_RUNS:,} are taken")
         if self.engine != "moescale" and (self.execute.gpu is None or self.execute.gpus is None):
             what = f"engine {self.engine} is launched on GPUs: gpu or gpus is missing in [execute]"
             raise InputError(what, next_step='add gpu = "h100-sxm" and gpus = 8')
         for key in ("table", "folder"):
-            _check_path(key, getattr(self, key))
+            try:
+                os.stat(Path(getattr(self, key), "x" * LONGEST_NAME))
+            except (FileNotFoundError, NotADirectoryError, PermissionError):
+                pass  # as good as any; what is wrong with it is reported where it is written
+            except OSError as error:
+                what = f"{key} = {getattr(self, key)[:60]!r} cannot be a path: {error.strerror}"
+                raise InputError(what, next_step="give a shorter or simpler one") from error
         return self
 
 
@@ -234,28 +165,38 @@ def read_sweep(path: str | Path) -> Sweep:
 def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
     """The sweep that a mapping states. Errors as read_sweep."""
     keys = SweepFile.model_fields
-    shared = {key: value for key, value in document.items() if key not in keys}
-    _check_unstated(shared, OF_ONE_RUN, where)
     stated = checked(SweepFile, {key: document[key] for key in keys if key in document}, where=where)
-    shared["data"] = _absolute(as_mapping(shared.get("data", {}), f"{where}, [data]"))
-    place = f"{where}, [grid]" if stated.grid else f"{where}, [[runs]]"
-    entries = _combined(stated, stated.grid, place) if stated.grid else _listed(stated, shared, where)
-    if len(entries) > MOST_RUNS:
-        raise InputError(f"there are {len(entries):,} runs; at most {MOST_RUNS:,} are taken", where=place)
+    entries = stated.grid.runs() if stated.grid else list(stated.runs)
+    shared = {key: value for key, value in document.items() if key not in keys}
+    _check_shared(shared, entries, where)
+    shared["seed"] = stated.seed
+    if isinstance(corpus := shared["data"].get("corpus"), str) and corpus.strip():
+        shared["data"] = {
+            **shared["data"],
+            "corpus": str(Path(corpus).absolute()),
+        }  # a job of a cluster starts anywhere
     runs: dict[str, PlannedRun] = {}
     computed: dict[str, str] = {}
-    for entry in entries:
-        run = _planned(stated, entry, shared, where)
-        if stated.grid is None and run.name in runs:
-            parts = (*entry.parts, *_differences(run, runs[run.name]))
-            run = _planned(stated, _Entry(parts, entry.seed, entry.model, entry.tokens, entry.recipe), shared, where)
+    for number, entry in enumerate(entries, 1):
+        place = f"{where}, [grid]" if stated.grid else f"{where}, [[runs]] {number}"
+        known = [key for each in KEYS.values() for key in each if stated.grid or key != "tokens_per_param"]
+        if key := next((key for key in entry if key not in known), None):
+            raise unknown_name("key", key, known, where=place)
+        made = _settings(entry, shared, place)
+        name = _name(entry, made, stated)
         # Two sizes may round to one shape, and two ways of writing a number to one run.
-        computes = run.settings.model_copy(update={"name": ""}).sha256
-        same = computed.get(computes) or (run.name if run.name in runs else None)
-        if same is not None:
-            what = f"two entries of {'the grid' if stated.grid else '[[runs]]'} are the same run: {same} and {run.name}"
-            raise InputError(what, where=place, next_step="leave one out; for repeats give other seeds: seeds = [0, 1]")
-        computed[computes], runs[run.name] = run.name, run
+        computes = made.model_copy(update={"name": ""}).sha256
+        if computes in computed:
+            table = "[grid]" if stated.grid else "[[runs]]"
+            what = f"two entries of {table} are the same run: {computed[computes]} and {name}"
+            step = "leave one out; for repeats give other seeds: seeds = [0, 1]"
+            raise InputError(what, where=place, next_step=step)
+        if name in runs:
+            name = next(other for n in itertools.count(2) if (other := f"{name}-{n}") not in runs)
+        output, found = Path(stated.folder, name), estimate(made)
+        sizes = {key: found[key] for key in ("n_params_dense", "n_params_active", "n_params_total", "training_flops")}
+        made = made.model_copy(update={"name": name, "output": str(output.absolute())})
+        computed[computes], runs[name] = name, PlannedRun(name=name, output=output, settings=made, **sizes)
     # The cheapest first: what is wrong shows in minutes, and measured rates come early.
     ordered = tuple(sorted(runs.values(), key=lambda run: run.training_flops))
     return Sweep(
@@ -264,122 +205,45 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
     )  # fmt: skip
 
 
-def paper_shapes() -> list[dict[str, int]]:
-    """The four shapes of the paper's sweep, as its parameter counts have them."""
-    published = catalogue.read("published_yun2024.toml")["sweep"]
-    head = int(published["head_dim"])
-    return [
-        dict(zip(SHAPE, (d, layers, d // head, d // head, head, ffn), strict=True))
-        for d, layers, ffn in zip(published["d_model"], published["n_layers"], published["d_ffn"], strict=True)
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One run before it is built: the parts of its name, and what it states beyond what all share."""
-
-    parts: tuple[str, ...]
-    seed: int
-    model: Mapping[str, Any]
-    tokens: float  # or tokens per parameter
-    recipe: Mapping[str, Any]
-
-
-def _combined(stated: SweepFile, grid: Grid, place: str) -> list[_Entry]:
-    """Every combination of a grid."""
-    axes = (grid.sizes(), grid.experts, grid.seeds or (stated.seed,), grid.lengths())
-    if math.prod(map(len, axes)) > MOST_RUNS:
-        raise InputError(
-            f"the grid has {math.prod(map(len, axes)):,} runs; at most {MOST_RUNS:,} are taken", where=place
-        )
-    return [
-        _Entry((f"e{e}", size, length, _seeded(stated, seed)), seed, {**shape, "experts": e}, tokens, {})
-        for (size, shape), e, seed, (length, tokens) in itertools.product(*axes)
-    ]
-
-
-def _listed(stated: SweepFile, shared: Mapping[str, Any], where: str) -> list[_Entry]:
-    """The runs of a list."""
-    shapes = tuple(key for key in SHAPE if any(run.stated((key,)) for run in stated.runs))
-    _check_unstated(shared, {"model": shapes}, where)
-    entries: list[_Entry] = []
-    for run in stated.runs:
-        seed, size = stated.seed if run.seed is None else run.seed, f"{run.d_model}x{run.n_layers}"
-        model = {**run.stated(SHAPE), "experts": run.experts}
-        if run.n_params is not None:
-            size, model = label(round(run.n_params)), {**model, "n_params": round(run.n_params)}
-        parts = (f"e{run.experts}", size, label(run.tokens), _seeded(stated, seed))
-        entries.append(_Entry(parts, seed, model, run.tokens, run.stated(RECIPE)))
-    return entries
-
-
-def _seeded(stated: SweepFile, seed: int) -> str:
-    return "" if seed == stated.seed else f"s{seed}"
-
-
-def _differences(run: PlannedRun, other: PlannedRun) -> list[str]:
-    """What tells a run from another of its name, for a name of its own."""
-    found: list[str] = []
-    for key, letters in LETTERS.items():
-        mine, theirs = (
-            getattr(each.settings.training if key in RECIPE else each.settings.model, key) for each in (run, other)
-        )
-        if mine != theirs:
-            found.append(f"{letters}{label(mine) if isinstance(mine, int) else format(mine, '.6g')}")
-    return found
-
-
-def _planned(stated: SweepFile, entry: _Entry, shared: Mapping[str, Any], where: str) -> PlannedRun:
-    """One run; where its D is a multiple of N, N is that of the shape that is built."""
-    folder, name = Path(stated.folder), "-".join(part for part in (stated.name, *entry.parts) if part)
-    at = f"{where}, run {name}"
-    tables = {key: as_mapping(shared.get(key, {}), f"{where}, [{key}]") for key in ("training", "model")}
-    training = {**tables["training"], **entry.recipe, "tokens": entry.tokens}
-    table: dict[str, Any] = {
-        **shared, "name": name, "seed": entry.seed, "model": {**tables["model"], **entry.model},
-        "output": str((folder / name).absolute()),  # as a job of a cluster may start anywhere
-    }  # fmt: skip
-    if stated.grid is not None and stated.grid.tokens is None:
-        unsized = settings_of({**table, "training": {**training, "tokens": UNSIZED_TOKENS}}, where=at)
-        training["tokens"] = max(1, round(entry.tokens * estimate(unsized)["n_params_dense"]))
-    made = settings_of({**table, "training": training}, where=at)
-    found = estimate(made)
-    sizes = {key: found[key] for key in ("n_params_dense", "n_params_active", "n_params_total", "training_flops")}
-    return PlannedRun(name=name, output=folder / name, settings=made, **sizes)
-
-
-def _check_unstated(shared: Mapping[str, Any], of_one_run: Mapping[str, tuple[str, ...]], where: str) -> None:
-    """What one run states is not stated for all runs as well."""
+def _check_shared(shared: dict[str, Any], entries: Sequence[Entry], where: str) -> None:
+    """Complete the tables that all runs share; what one run states is not stated there as well."""
     if "output" in shared:
-        what = "output belongs to one run; a sweep uses `folder`"
-        raise InputError(what, where=where, next_step="leave it out")
-    for table, keys in of_one_run.items():
-        for key in keys:
-            if key in as_mapping(shared.get(table, {}), f"{where}, [{table}]"):
-                what = f"{key} belongs to one run; state it in [grid] or [[runs]]"
-                raise InputError(what, where=f"{where}, [{table}]", next_step="leave it out")
+        raise InputError("output belongs to one run; a sweep uses `folder`", where=where, next_step="leave it out")
+    varied = {"n_params", "experts", "tokens", "d_model", "n_layers"}.union(*entries).difference(RECIPE)
+    for name in ("model", "data", "training"):
+        shared[name] = as_mapping(shared.get(name, {}), f"{where}, [{name}]")
+        if both := [key for key in shared[name] if key in varied]:
+            what = f"{both[0]} belongs to one run; state it in [grid] or [[runs]]"
+            raise InputError(what, where=f"{where}, [{name}]", next_step="leave it out")
 
 
-def _absolute(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The [data] table with paths that hold wherever a run is executed; a data set of the hub stays its name."""
+def _settings(entry: Entry, shared: Mapping[str, Any], where: str) -> RunSettings:
+    """One run, still without its name; where its D is a multiple of N, N is that of the shape that is built."""
+    tables = {
+        name: {**shared.get(name, {}), **{key: entry[key] for key in keys if key in entry}}
+        for name, keys in KEYS.items()
+        if name
+    }
+    table = {**shared, "name": "run", "seed": entry.get("seed", shared["seed"]), **tables}
+    ratio = tables["training"].pop("tokens_per_param", None)
+    if ratio is not None:
+        tables["training"]["tokens"] = 10**9
+        dense = estimate(settings_of(table, where=where))["n_params_dense"]
+        with located(f"{where}, tokens_per_param"):
+            tables["training"]["tokens"] = max(1, round(parse_count(ratio) * dense))
+    return settings_of(table, where=where)
 
-    def place(value: Any) -> Any:
-        if isinstance(value, list):
-            return [place(each) for each in cast("list[Any]", value)]
-        return str(Path(value).absolute()) if isinstance(value, str) and value.strip() and ":" not in value else value
 
-    kept = {"tokenizer": BYTES} if data.get("tokenizer") == BYTES else {}  # a name, not a file
-    return {k: place(value) if k in ("corpus", "tokenizer", "sources") else value for k, value in data.items()} | kept
-
-
-def _check_path(key: str, text: str) -> None:
-    try:
-        os.lstat(Path(text, "x" * LONGEST_NAME))  # files of such names are made there
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        pass  # as good as any; what is wrong with it is reported where it is written
-    except OSError as error:
-        what = f"{key} = {text[:60]!r} cannot be a path: {error.strerror}"
-        raise InputError(what, next_step="give a shorter or simpler one") from error
+def _name(entry: Entry, made: RunSettings, sweep: SweepFile) -> str:
+    """What a run is called, unless another one is called so."""
+    size = f"{made.model.d_model}x{made.model.n_layers}"
+    if "n_params" in entry:
+        size = label(round(parse_count(entry["n_params"])))
+    length = label(made.training.tokens)
+    if "tokens_per_param" in entry:
+        length = f"{parse_count(entry['tokens_per_param']):g}per"
+    seed = "" if made.seed == sweep.seed else f"s{made.seed}"
+    return "-".join(part for part in (sweep.name, f"e{made.model.experts}", size, length, seed) if part)
 
 
 def label(value: int) -> str:

@@ -34,7 +34,6 @@ from moescale.errors import InputError, UnwrittenError
 from moescale.experiments.corpus import Corpus, Sequences
 from moescale.experiments.health import Watch, balance
 from moescale.experiments.routers import Routers, cast_experts
-from moescale.experiments.schedule import learning_rate
 from moescale.experiments.settings import RunSettings, mfu, stated_columns
 from moescale.io.files import append_line, opened_to_append, write_atomically, write_error
 from moescale.models.recipe import defaults
@@ -108,7 +107,7 @@ class Run:
 
     def _step(self) -> None:
         t, start, world = self.settings.training, time.monotonic(), self.accelerator.num_processes
-        lr = learning_rate(t, self.at.step)
+        lr = t.learning_rate(self.at.step)
         for group in self.optimiser.param_groups:
             group["lr"] = lr
         micro, mine = self._batch(self.at.step)
@@ -120,9 +119,8 @@ class Run:
                 losses = token_losses(self.model, mine[first : first + micro]).sum()
                 loss = losses / (t.batch_sequences * (t.sequence_tokens - 1))
                 loss = loss + self.settings.model.balance_loss * self.routers.loss(t.batch_tokens)
-                self.accelerator.backward(
-                    loss * world
-                )  # accelerate's layouts average gradients, and these are to be summed
+                # accelerate's layouts average gradients, and these are to be summed.
+                self.accelerator.backward(loss * world)
             summed += losses.detach()
         self.routers.on = False
         clipped: Any = self.accelerator.clip_grad_norm_(self.model.parameters(), t.grad_clip)
@@ -385,12 +383,10 @@ def unwritten(place: Path, error: BaseException) -> UnwrittenError:
     while cause is not None:
         if isinstance(cause, UnwrittenError):
             return cause
-        if isinstance(cause, OSError) and cause.errno:
-            return write_error(str(place), cause)
-        if found := re.search(
-            r"\(os error (\d+)\)", str(cause)
-        ):  # as libraries written in Rust end an error of the system
-            return write_error(str(place), OSError(int(found[1]), os.strerror(int(found[1]))))
+        found = re.search(r"\(os error (\d+)\)", str(cause))  # as libraries written in Rust end an error of the system
+        code = cause.errno if isinstance(cause, OSError) else int(found[1]) if found else None
+        if code:
+            return write_error(str(place), OSError(code, os.strerror(code)))
         cause = cause.__cause__ or cause.__context__
     step = "mend it; the run goes on from its last checkpoint"
     return UnwrittenError(f"cannot be written: {_first(error)}", where=str(place), next_step=step)

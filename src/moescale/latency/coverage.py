@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.latency.measurements import OK, Measurement, key_of
+from moescale.latency.measurements import OK, Measurement
 
 AXES = ("batch", "n_params_total", "tokens")  # the axes that latency.table interpolates on, linearly in each
 
@@ -58,44 +58,6 @@ class Overview:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
-    """Two measurements of the same points: a point agrees when they differ by no more than the wider stated spread."""
-
-    points: int  # with a latency in both
-    agree: int
-    median_abs_difference: float  # relative to the first table
-    max_abs_difference: float
-    worst: str  # the point that differs most beyond its spread, in words
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values."""
-        return asdict(self)
-
-
-def agreement(rows: Iterable[Measurement], others: Iterable[Measurement]) -> Agreement:
-    """How far two tables agree on the points that both have; raises InputError where they share none."""
-    known = {key_of(row): row for row in others if row.status == OK}
-    pairs = [(row, known[key_of(row)]) for row in rows if row.status == OK and key_of(row) in known]
-    if not pairs:
-        grids = "compare two profiles of one grid: same GPU name, engine, dtype and models"
-        raise InputError("the tables share no measured point", next_step=grids)
-    a, b = (np.array([pair[i].latency_s for pair in pairs], dtype=np.float64) for i in (0, 1))
-    stated = np.maximum(*(np.array([p[i].spread or 0.0 for p in pairs]) * x for i, x in enumerate((a, b))))
-    beyond = np.abs(b - a) - stated
-    first = pairs[int(np.argmax(beyond / a))]
-    difference = np.abs(b / a - 1.0)
-    return Agreement(
-        points=len(pairs),
-        agree=int((beyond <= 0.0).sum()),
-        median_abs_difference=float(np.median(difference)),
-        max_abs_difference=float(difference.max()),
-        worst=f"{first[0].model}, {first[0].stage}, batch {first[0].batch}, {first[0].tokens} tokens: "
-        f"{1e3 * (first[0].latency_s or 0.0):.4g} and {1e3 * (first[1].latency_s or 0.0):.4g} ms, "
-        f"spreads {first[0].spread or 0.0:.1%} and {first[1].spread or 0.0:.1%}",
-    )
 
 
 def overview(rows: Sequence[Measurement], where: str | None = None) -> Overview:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 
 from moescale.options.fields import (
@@ -17,8 +17,6 @@ from moescale.options.fields import (
     text,
 )
 
-MOST_VOCABULARY = 2**24  # far beyond what exists
-
 
 def limit_s(max_time: float | None) -> float | None:
     """The seconds after which work stops; None for ever, which MOST_SECONDS means, too."""
@@ -26,35 +24,20 @@ def limit_s(max_time: float | None) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceOptions(Group):
+class PackOptions(Group):
     """What a corpus is made of and where it goes, or a corpus to show."""
 
     sources: list[str] | None = text(
-        "Text files, quoted globs, folders or hf:NAME; json, jsonl, parquet, csv or plain text, also .gz and .zst.",
-        name="SOURCE..",
+        "Text files, folders or hf:NAME; rows of jsonl, json, csv or parquet are documents.", name="SOURCE.."
     )
     output: Path | None = path("Folder of the corpus; an interrupted pack starts over.", name="-o")
-    megatron: list[str] | None = text("Megatron-LM tokens PREFIX.bin and PREFIX.idx; repeatable.", metavar="PREFIX")
-    show: Path | None = path("Describe a corpus and verify its hashes.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackOptions(Group):
-    """How text becomes tokens: the keyword arguments of `experiments.data.pack.pack`."""
-
-    HEADING = "Tokens and documents"
-
     tokenizer: str | None = text("A tokenizer.json, or bytes (one token per byte).", metavar="PATH")
-    vocab_size: int | None = quantity(
-        "With --megatron and no tokenizer: size of the vocabulary.", 1, MOST_VOCABULARY, whole=True
-    )
+    eos: str | None = text("End-of-document token, if the tokenizer has none with a usual name.", metavar="TOKEN")
     validation: float = quantity("Share of documents held out for validation.", 0, 1, default=0.01)
     text_field: str = text("Field or column of the text.", default="text")
     max_tokens: int | None = quantity("Stop after this many training tokens.", 1, MOST_TOKENS, whole=True)
-    eos: str | None = text("End-of-document token, if the tokenizer has none with a usual name.", metavar="TOKEN")
-    exclude: list[str] | None = text("Skip files whose path matches; repeatable.", metavar="PATTERN")
-    undecodable: str = text("Handling of text that is not UTF-8: error or skip.", default="error", metavar="error|skip")
     seed: int = quantity("Seed of the choice of validation documents.", 0, MOST_SEED, default=0, whole=True)
+    show: Path | None = path("Describe a corpus and verify its hashes.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,40 +67,13 @@ class GridOptions(Group):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredGridOptions(Group):
-    """The grid of latencies to measure, in place of a PROFILE.toml."""
-
-    HEADING = "Grid, in place of PROFILE.toml"
-
-    gpu: str | None = text("GPU name to store, as for `cost --gpu`.")
-    config: Path | None = path("Model: Hugging Face config.json, or its folder.")
-    n_params: str | None = text("Dense-equivalent sizes N, such as 85M,450M.", metavar="LIST")
-    experts: str | None = text("With --n-params: experts E, such as 1,4,8.", metavar="LIST")
-    kv_heads: int | None = quantity("With --n-params: KV heads; default: the number of query heads.", whole=True)
-    batch: str | None = text("Batches; default 1,2,4,8,16,32,64.", metavar="LIST")
-    prompt: str | None = text("Prompt lengths in tokens; default 128,512.", metavar="LIST")
-    context: str | None = text("Context lengths at decode; default: the prompt lengths.", metavar="LIST")
-    gpus: str | None = text("GPU counts (tensor parallel); default 1.", metavar="LIST")
-    dtype: str | None = text("bfloat16 (default), float16 or float32.")
-
-    def stated(self) -> dict[str, object]:
-        """What of the grid is stated, by field."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-@dataclass(frozen=True, kw_only=True)
 class ProfileOptions(Group):
     """What is done with latencies, and how they are measured."""
-
-    HEADING = "Measurement"
 
     grid: Path | None = path("PROFILE.toml with the grid.", name="GRID")
     output: Path | None = path("Latency table to write or extend: .parquet, .csv or .tsv.", name="-o")
     python: Path | None = path("Python interpreter of vLLM's environment; default: this one.")
     repeats: int = quantity("Repeats per start of vLLM.", 1, 10_000, default=10, whole=True)
     rounds: int = quantity("Passes over the grid, each with fresh engines.", 1, 100, default=3, whole=True)
-    max_time: float | None = seconds("Stop after this time; run the same command again to continue.", MOST_SECONDS)
-    retry: bool = flag("Measure failed rows again.")
     log: Path | None = path("Log file of vLLM.")
     show: Path | None = path("Show the coverage and interpolation error of a latency table.")
-    against: Path | None = path("With --show: compare with another table of the same points.")
