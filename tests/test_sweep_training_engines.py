@@ -115,7 +115,7 @@ def test_a_real_sweep_goes_on_to_the_same_losses(tmp_path: Path) -> None:
     text.mkdir()
     for number in range(40):
         (text / f"{number}.txt").write_text(" ".join(str((number * 7919 + i * i) % 997) for i in range(2000)))
-    pack([str(text / "*.txt")], str(tmp_path / "corpus"), tokenizer="bytes", validation=0.1)
+    pack([str(text)], str(tmp_path / "corpus"), tokenizer="bytes", validation=0.1)
     tables: dict[str, Any] = {
         "data": {"corpus": str(tmp_path / "corpus")},
         "model": {"head_dim": 16},
