@@ -51,7 +51,6 @@ FUZZED: Mapping[str, tuple[str, ...] | str] = {
     "runs/importers/wandb.py": "through its library: tests of the engine",
     "latency/kernels/installed.py": "the tables of an installed package",
     "latency/kernels/packed.py": "the catalogue",
-    "latency/measurements.py": ("measurements", "latency-tables"),
     "scaling_laws/store.py": ("laws",),
     "planning/plan_file.py": ("answers",),
     "views/html/render.py": "its own templates",
