@@ -57,7 +57,7 @@ FUZZED: Mapping[str, tuple[str, ...] | str] = {
     "export/templates.py": "its own templates",
     "views/html/reading.py": ("answers",),
     "io/parquet.py": ("runs-parquet", "latency-tables"),
-    "io/frames.py": ("runs-csv", "runs-tsv", "runs-json", "runs-parquet", "frames"),
+    "io/frames.py": ("runs-csv", "runs-tsv", "runs-json", "runs-parquet", "frames", "latency-tables", "measurements"),
     "io/schema.py": ("run-settings", "sweeps", "gpus", "mappings", "profile-grids"),
     "serving/traffic.py": ("traces",),
     "experiments/corpus.py": ("corpora",),
