@@ -207,9 +207,9 @@ def of_others(system: str) -> list[tuple[str, str, str, str, Wanted]]:
         for family, stem in (("mla", "mla_generation_module_perf"), ("sparse_attention", "dsa_generation_module_perf")):
             found.append((family, other, release, stem, every[family, stem]))
         kinds = tuple(kind for (engine, kind), lenders in EXPERTS_OF.items() if engine == ENGINE and other in lenders)
-        path = installed.find_table(system, "moe", other, release, "moe_perf")
-        if kinds and path is not None:
-            names = tuple(name for name in _texts(path, "kernel_source") if SHARED_EXPERT_KERNELS in name)
+        table = installed.find_table(system, "moe", other, release, "moe_perf")
+        if kinds and table is not None:
+            names = tuple(name for name in _texts(table.path, "kernel_source") if SHARED_EXPERT_KERNELS in name)
             whole = every["moe", "moe_perf"]
             only = (("moe_dtype", kinds), ("distribution", (LOAD,)), ("kernel_source", names))
             wanted = Wanted(whole.sizes, whole.texts, only, is_part=True)
@@ -327,7 +327,8 @@ def main() -> None:
         members: dict[str, npt.NDArray[Any]] = {}
         entries: dict[str, Any] = {}
         for family, engine, wanted_version, stem, wanted in asked:
-            path = installed.find_table(system, family, engine, wanted_version, stem)
+            table = installed.find_table(system, family, engine, wanted_version, stem)
+            path = None if table is None else table.path
             key = f"{family}/{engine}/{wanted_version}/{stem}"
             entry = None if path is None else pack(path, wanted, key, members)
             if path is not None and entry is not None:

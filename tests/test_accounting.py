@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from families import PAPER
+from model_configs import CONFIGS
 from moescale.errors import InputError
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
@@ -22,6 +23,7 @@ from moescale.models.flops import (
     total_params,
     training_flops_per_token,
 )
+from moescale.models.hf_config import from_config
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
 from moescale.models.parameters import (
     active_matmul_params,
@@ -166,16 +168,8 @@ def architectures(draw: st.DrawFn) -> Architecture:
 @given(architectures())
 def test_parts_add_up_and_active_never_exceeds_total(model: Architecture) -> None:
     counted = count_parameters(model)
-    parts = (
-        counted.embedding
-        + counted.attention
-        + counted.dense_ffn
-        + counted.experts
-        + counted.shared_experts
-        + counted.router
-        + counted.norms
-    )
-    assert counted.total == parts
+    names = ("embedding", "attention", "dense_ffn", "experts", "shared_experts", "router", "norms")
+    assert counted.total == sum(getattr(counted, name) for name in names)
     assert 0 < counted.active <= counted.total
     assert counted.total - counted.active == counted.experts - counted.active_experts
     assert counted.non_embedding_active <= counted.active
@@ -209,19 +203,21 @@ def test_broadcasting_equals_scalar_calls(model: Architecture, experts: list[int
 
 
 # The fields that make a model larger, each by a factor; what depends on another field moves with it.
-GROWTH: list[tuple[str, ...]] = [
-    ("n_layers",),
-    ("d_model",),
-    ("n_heads", "n_kv_heads"),
-    ("d_ffn",),
-    ("n_experts",),
-    ("d_expert",),
-    ("d_shared_expert",),
-    ("vocab_size",),
-    ("kv_lora_rank",),
-    ("q_lora_rank",),
-    ("v_head_dim",),
-    ("window_tokens",),
+GROWTH = [("n_heads", "n_kv_heads")] + [
+    (name,)
+    for name in [
+        "n_layers",
+        "d_model",
+        "d_ffn",
+        "n_experts",
+        "d_expert",
+        "d_shared_expert",
+        "vocab_size",
+        "kv_lora_rank",
+        "q_lora_rank",
+        "v_head_dim",
+        "window_tokens",
+    ]
 ]
 
 
@@ -264,7 +260,11 @@ def test_a_larger_model_needs_no_less(
 
 @pytest.mark.system
 @given(
-    architectures(), st.integers(1, 64), st.integers(1, 16), st.sampled_from([0.5, 1.0, 2.0, 4.0]), st.floats(0, 1e5)
+    architectures(),
+    st.integers(1, 64),
+    st.integers(1, 16),
+    st.sampled_from([0.5, 1.0, 2.0, 4.0]),
+    st.floats(0, 1e5),
 )
 def test_gpus_together_hold_the_whole_model_and_no_gpu_more_than_it(
     model: Architecture, gpus_of_a_group: int, groups: int, size: float, context: float
@@ -299,11 +299,12 @@ def test_a_window_bounds_the_cache(model: Architecture, context: float) -> None:
     assert kv_bytes_per_request(model, context) <= kv_bytes_per_request(everywhere, context) * (1 + 1e-12)
 
 
-@given(architectures())
-def test_weights_are_two_bytes_a_parameter_in_bf16(model: Architecture) -> None:
+@given(st.one_of(architectures(), real_models()), st.sampled_from([1, 2, 4, 8]))
+def test_weights_are_two_bytes_a_parameter_in_bf16(model: Architecture, gpus: int) -> None:
     total = count_parameters(model).total
-    assert weight_bytes(model) == 2 * total
-    assert weight_bytes(model, 4.0) == 4 * total
+    assert weight_bytes(model) == pytest.approx(2 * total, rel=1e-12)
+    assert 1 / gpus - 1e-12 <= weight_bytes_per_gpu(model, tensor_parallel=gpus) / weight_bytes(model) <= 1 + 1e-12
+    assert weight_bytes(model, 4.0) == pytest.approx(4 * total, rel=1e-12)
     assert 0.25 * weight_bytes(model) <= weight_bytes(model, 0.5) < weight_bytes(model, 1.0) < weight_bytes(model)
 
 
@@ -319,24 +320,70 @@ def test_everything_broadcasts() -> None:
             one = replace(model, n_layers=model.n_layers[column])
             assert together[row, column] == weight_bytes_per_gpu(one, 1.0, gpus[row, 0], groups[row, 0])
             assert cache[row, column] == kv_bytes_per_request(one, 100.0 * (row + 1), 1.0, gpus[row, 0])
+    linear = np.array([36.0, 0.0])
+    hybrids = replace(QWEN3_NEXT, d_model=np.array([2048.0, 4096.0]), n_linear_layers=linear)
+    for i in range(2):
+        alone = replace(QWEN3_NEXT, d_model=hybrids.d_model[i], n_linear_layers=linear[i])
+        assert count_parameters(hybrids).total[i] == count_parameters(alone).total
+        assert kv_bytes_per_request(hybrids, 500.0)[i] == kv_bytes_per_request(alone, 500.0)
     abstract = architecture(PAPER, np.array([1e9, 2e9]), 8.0)
     assert weight_bytes_per_gpu(abstract, 2.0, 4.0, np.ones((3, 1))).shape == (3, 2)
 
 
-def test_the_cache_of_more_gpus_than_heads_is_replicated() -> None:
-    llama, deepseek = shapes()["llama-3.1-70b"], shapes()["deepseek-v3"]
-    shares = [float(kv_bytes_per_request(llama, 1000.0, 2.0, gpus)) / 327_680_000 for gpus in (1, 2, 8, 16, 64)]
-    assert shares == [1, 1 / 2, 1 / 8, 1 / 8, 1 / 8]
-    assert [float(kv_bytes_per_request(deepseek, 1000.0, 1.0, gpus)) for gpus in (1, 8)] == [35_136_000, 35_136_000]
+QWEN3_NEXT, DEEPSEEK_V32, NEMOTRON = (
+    from_config(CONFIGS[n]) for n in ("QWEN3_NEXT", "DEEPSEEK_V32", "NEMOTRON_3_NANO")
+)
+FLASH, PRO, GEMMA = (from_config(CONFIGS[n]) for n in ("DEEPSEEK_V4_FLASH", "DEEPSEEK_V4_PRO", "GEMMA_4_26B"))
+# Attention layers, keys and values, heads, channels, bf16; states in fp32, and three tokens of the convolution.
+NEXT_TOKEN, NEXT_STATE = 12 * 2 * 2 * 256 * 2, 36 * (32 * 128 * 128 * 4 + 3 * (2 * 16 * 128 + 32 * 128) * 2)
+GEMMA_FULL, GEMMA_LOCAL = 5 * 2 * 2 * 512 * 2, 25 * 2 * 8 * 256 * 2  # full attention has wider and fewer heads
 
 
-def test_the_cache_of_local_layers_stops_at_the_window() -> None:
-    model = shapes()["gpt-oss-20b"]  # 24 layers of 8 heads of 64: 2 KiB a token and layer; half of them hold 128 tokens
-    for context, tokens in ((100.0, 24 * 100), (128.0, 24 * 128), (1000.0, 12 * 1000 + 12 * 128)):
-        assert kv_bytes_per_request(model, context) == 2048 * tokens
-    assert kv_bytes_per_token(model) == 24 * 2048
-    mistral = shapes()["mistral-7b"]
-    assert kv_bytes_per_request(mistral, 10_000.0) == kv_bytes_per_request(mistral, 4096.0) == 131072 * 4096
+@pytest.mark.parametrize(
+    ("model", "a_token", "context", "gpus", "a_request"),
+    [
+        ("llama-3.1-8b", 2 * 32 * 8 * 128 * 2, 10, 1, 10 * 131072),
+        ("llama-2-7b", 2 * 32 * 32 * 128 * 2, 10, 1, 10 * 524288),  # without grouped queries
+        # More GPUs than heads replicate them.
+        *(("llama-3.1-70b", 327_680, 1000, gpus, 327_680_000 / min(gpus, 8)) for gpus in (1, 2, 8, 16, 64)),
+        *(("deepseek-v3", 70_272, 1000, gpus, 70_272_000) for gpus in (1, 8)),
+        # 24 layers of 8 heads of 64: 2 KiB a token and layer; half of them hold 128 tokens.
+        ("gpt-oss-20b", 24 * 2048, 100, 1, 2048 * 24 * 100),
+        ("gpt-oss-20b", 24 * 2048, 1000, 1, 2048 * (12 * 1000 + 12 * 128)),
+        ("mistral-7b", 131072, 10_000, 1, 131072 * 4096),
+        (QWEN3_NEXT, NEXT_TOKEN, 1000, 1, 1000 * NEXT_TOKEN + NEXT_STATE),
+        (QWEN3_NEXT, NEXT_TOKEN, 1000, 4, 1000 * NEXT_TOKEN / 2 + NEXT_STATE / 4),  # two key-value heads
+        (NEMOTRON, 6 * 2 * 2 * 128 * 2, 0, 1, 23 * (64 * 64 * 128 * 4 + 3 * (64 * 64 + 2 * 8 * 128) * 2)),
+        (DEEPSEEK_V32, 61 * ((512 + 64) * 2 + 128 + 4), 10, 1, 610 * ((512 + 64) * 2 + 128 + 4)),  # with indexers' keys
+        (GEMMA, GEMMA_FULL + GEMMA_LOCAL, 10_000, 1, 10_000 * GEMMA_FULL + 1024 * GEMMA_LOCAL),
+    ],
+)  # fmt: skip
+def test_cache_by_hand(
+    model: str | Architecture, a_token: float, context: float, gpus: float, a_request: float
+) -> None:
+    shape = shapes()[model] if isinstance(model, str) else model
+    assert kv_bytes_per_token(shape) == a_token
+    assert kv_bytes_per_request(shape, float(context), tensor_parallel=gpus) == a_request
+    assert kv_bytes_per_token(shapes()["deepseek-v3"], 1.0) == 35_136
+
+
+# GiB of cache at 2^20 tokens with the indexers' keys in bf16, as the rest: vllm.ai/blog/deepseek-v4 and the sum that it
+# explains (24 April 2026).
+@pytest.mark.parametrize(("model", "gib"), [(FLASH, 6.72), (PRO, 9.62)])
+def test_compressed_attention_has_the_published_cache(model: Architecture, gib: float) -> None:
+    assert kv_bytes_per_request(model, 2.0**20) == kv_bytes_per_request(model, 2.0**20, tensor_parallel=8)
+    wider = float(model.n_compressed_layers) * 2**20 / 4 * (2 * 128 - 132)  # keys of 8 bits and a scale
+    window = float(model.n_layers) * 128 * 512 * 2
+    assert (float(kv_bytes_per_request(model, 2.0**20)) + wider - window) / 2**30 == pytest.approx(gib, abs=0.005)
+
+
+def test_flops_of_compressed_attention() -> None:
+    """27% of DeepSeek-V3.2's at a million tokens (DeepSeek-V4's report, section 1), in arithmetic of equal precision."""
+    new, old = (float(decode_flops_per_token(model, 1e6)) for model in (PRO, DEEPSEEK_V32))
+    assert new / old == pytest.approx(0.27, abs=0.01)
+    # With 128 tokens more heavily compressed layers meet one entry more, indexers 32, and nobody else any.
+    far, further = (decode_flops_per_token(FLASH, n) for n in (1e5, 1e5 + 128))
+    assert further - far == pytest.approx(20 * 4 * 64 * 512 + 21 * 2 * 64 * 128 * 32, rel=1e-6)
 
 
 def test_weights_of_fp8_and_int4_leave_tables_norms_and_routers_alone() -> None:
@@ -388,13 +435,6 @@ def test_the_fullest_gpu_by_hand() -> None:
     tables = 2 * 201088 * d / 4
     # Attention stays in 16 bits, as published.
     assert weight_bytes_per_gpu(oss, 1.0, 4) == experts + 2 * (projections + vectors + routers + expert_biases + tables)
-
-
-def test_kv_cache_bytes() -> None:
-    # Llama-3-8B: 2 x 32 layers x 8 heads x 128 x 2 bytes = 128 KiB; Llama-2-7B without grouped queries: 512 KiB.
-    assert float(kv_bytes_per_token(shapes()["llama-3.1-8b"])) == 131072
-    assert float(kv_bytes_per_token(shapes()["llama-2-7b"])) == 524288
-    assert float(kv_bytes_per_token(shapes()["llama-2-7b"], 1.0)) == 262144
 
 
 def test_flops_per_token() -> None:

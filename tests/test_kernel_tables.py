@@ -37,7 +37,7 @@ def assert_equal_digits(table: PackedTable) -> int:
     for block in table.entry["blocks"]:
         equal = dict(zip(table.entry["texts"], block["texts"], strict=True))
         names = (*table.entry["sizes"], *block["units"])
-        ours, theirs = table.read_columns(names, **equal), installed.read_columns(path, names, **equal)
+        ours, theirs = (t.read_columns(names, **equal) for t in (table, installed.InstalledTable(path)))
         if table.key.endswith(("mla_context_module_perf", "dsa_context_module_perf")):
             theirs = {name: values[theirs["step"] == 0] for name, values in theirs.items()}
         assert np.array_equal(sorted_rows(ours), sorted_rows(theirs)), (table.system, table.key, equal)
@@ -80,9 +80,9 @@ def test_a_table_is_found_where_the_package_finds_it(family: str) -> None:
     assert keys
     for key in keys:
         stem = key.rpartition("/")[2]
-        path = installed.find_table("h100_sxm", family, "vllm", version, stem)
-        assert path is not None
-        assert path.as_posix().endswith(KERNELS["h100_sxm", key].entry["from"])
+        found = installed.find_table("h100_sxm", family, "vllm", version, stem)
+        assert found is not None
+        assert found.path.as_posix().endswith(KERNELS["h100_sxm", key].entry["from"])
 
 
 def test_the_tables_say_where_they_come_from() -> None:

@@ -142,10 +142,8 @@ class PassSource:
         prompt_tokens: Real,
         *,
         expert_parallel: Real = 1.0,
-        attention_dp: Real = 1.0,
-        prefix_tokens: Real = 0.0,
+        **split: Real,
     ) -> FloatArray:
-        split = {"attention_dp": attention_dp, "prefix_tokens": prefix_tokens}
         return self._answer(model, Pass(gpus, expert_parallel, prompts=batch, prompt_tokens=prompt_tokens, **split))
 
     def decode_s(
@@ -156,10 +154,8 @@ class PassSource:
         context_tokens: Real,
         *,
         expert_parallel: Real = 1.0,
-        attention_dp: Real = 1.0,
-        query_tokens: Real = 1.0,
+        **split: Real,
     ) -> FloatArray:
-        split = {"attention_dp": attention_dp, "query_tokens": query_tokens}
         return self._answer(model, Pass(gpus, expert_parallel, batch, context_tokens, **split))
 
     def mixed_s(
@@ -172,11 +168,8 @@ class PassSource:
         prompt_tokens: Real,
         *,
         expert_parallel: Real = 1.0,
-        attention_dp: Real = 1.0,
-        prefix_tokens: Real = 0.0,
-        query_tokens: Real = 1.0,
+        **split: Real,
     ) -> FloatArray:
-        split = {"attention_dp": attention_dp, "prefix_tokens": prefix_tokens, "query_tokens": query_tokens}
         return self._answer(model, Pass(gpus, expert_parallel, batch, context_tokens, prompts, prompt_tokens, **split))
 
     def _answer(self, model: Architecture, a: Pass) -> FloatArray:

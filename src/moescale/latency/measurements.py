@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from moescale.errors import InputError, nearest_names
-from moescale.io.files import check_target, decode_utf8, read_bytes, write_atomically
-from moescale.io.parquet import read_parquet, require_arrow
+from moescale.io.files import check_target, write_atomically
+from moescale.io.frames import as_texts, read_table
+from moescale.io.parquet import refuse_beyond, require_arrow
 
 OK, OUT_OF_MEMORY, FAILED = "ok", "out of memory", "failed"
 LEAST_S, MOST_S = 1e-12, 1e9  # far beyond any pass
 STATUSES = (OK, OUT_OF_MEMORY, FAILED)
 SUFFIXES = (".csv", ".tsv", ".parquet")
-TABLE_LIMIT_BYTES = 256 * 2**20  # a row has a few hundred bytes
-MOST_ROWS = 500_000  # which is as much; a grid has at most 100,000 points
+STAGES = ("prefill", "decode")
+MOST_ROWS = 500_000  # a grid has at most 100,000 points
+MEND = "mend that row, or leave it out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +79,42 @@ def key_of(row: Measurement) -> Key:
 
 
 def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
-    """All rows of a CSV, TSV or Parquet table that `moescale profile` wrote, failures included, in their order.
+    """All rows of a table that `moescale profile` wrote, failures included, in their order.
 
     Raises InputError that names file, row, column and value; a table with other columns than COLUMNS is refused.
     """
-    file = Path(path)
-    _check_suffix(file)
-    rows = read_rows(file, lambda present: _check_columns(file, present))
-    return tuple(_parse(record, f"{file}, row {number}") for number, (_, record) in enumerate(rows, start=1))
+    cells = read_cells(path, COLUMNS, "only a table that `moescale profile` wrote can be shown or extended")
+    for column in cells:
+        if column not in COLUMNS:
+            what = f"column {column!r} is not one of a latency table"
+            raise InputError(what, where=str(path), next_step="take it out: extending the table would lose it")
+    rows = zip(*(cells[column] for column in COLUMNS), strict=True)
+    return tuple(_parse(row, f"{path}, data row {number}") for number, row in enumerate(rows, start=1))
+
+
+def read_cells(path: str | Path, needed: Sequence[str], next_step: str) -> dict[str, list[str]]:
+    """The texts in the columns of a table of latencies; raises InputError with the nearest where a needed one is missing."""
+    table = read_table(path)
+    refuse_beyond("rows", table.n_rows, MOST_ROWS, str(path), "keep one GPU and engine a table")
+    for column in needed:
+        if column not in table.columns:
+            what, nearest = f"column {column!r} is missing", nearest_names(column, list(table.columns))
+            raise InputError(what, where=str(path), nearest=nearest, next_step=next_step)
+    return {name: [text.strip() for text in as_texts(column)] for name, column in table.columns.items()}
+
+
+def number_in(text: str, where: str, *, whole: bool = False, positive: bool = False) -> float:
+    """The finite number that a cell holds, of 0 or more, or above; InputError where it holds something else."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{text!r} is not a number", where=where, next_step=MEND) from None
+    if not (0 <= value < float("inf")) or (positive and value == 0):
+        kind = "positive" if positive else "not negative"
+        raise InputError(f"{text!r} must be {kind} and finite", where=where, next_step=MEND)
+    if whole and not value.is_integer():
+        raise InputError(f"{text!r} must be a whole number", where=where, next_step=MEND)
+    return int(value) if whole else value
 
 
 def write_measurements(path: str | Path, rows: Iterable[Measurement]) -> None:
@@ -107,91 +137,27 @@ def _check_suffix(file: Path) -> None:
         raise InputError(what, where=str(file), nearest=nearest, next_step=next_step)
 
 
-def read_rows(
-    file: Path, check_columns: Callable[[Sequence[str]], None], columns: Sequence[str] | None = None
-) -> Iterator[tuple[int, Mapping[str, object]]]:
-    """Row numbers (lines of a text file, counted rows of a Parquet file) and the rows of a table, of some columns or all.
-
-    Raises InputError for what is no table, and what `check_columns` does for its columns.
-    """
-    data = read_bytes(file, limit_bytes=TABLE_LIMIT_BYTES)
-    if file.suffix.lower() == ".parquet":
-        table = read_parquet(data, str(file), most_rows=MOST_ROWS)
-        check_columns(table.column_names)
-        if columns is not None:
-            table = table.select([name for name in columns if table.column_names.count(name) == 1])
-        yield from enumerate(table.to_pylist(), start=1)
-        return
-    text = io.StringIO(decode_utf8(data, where=str(file)), newline="")
-    reader = csv.DictReader(text, delimiter=_delimiter(file))
-    try:
-        check_columns(list(reader.fieldnames or ()))
-        for record in reader:
-            yield reader.line_num, record
-    except csv.Error as error:
-        where = f"{file}, line {reader.line_num}"
-        raise InputError(f"cannot be read: {error}", where=where, next_step="mend that line") from error
-
-
-def _delimiter(file: Path) -> str:
-    return "\t" if file.suffix.lower() == ".tsv" else ","
-
-
-def check_present(file: Path, present: Sequence[str], needed: Sequence[str], next_step: str) -> None:
-    """Refuse a table that lacks a column; raises InputError with the nearest."""
-    for column in needed:
-        if column not in present:
-            what, nearest = f"column {column!r} is missing", nearest_names(column, present)
-            raise InputError(what, where=str(file), nearest=nearest, next_step=next_step)
-
-
-def _check_columns(file: Path, present: Sequence[str]) -> None:
-    check_present(file, present, COLUMNS, "only a table that `moescale profile` wrote can be shown or extended")
-    for column in present:
-        if column not in COLUMNS or present.count(column) > 1:
-            what = f"column {column!r} is {'there twice' if column in COLUMNS else 'not one of a latency table'}"
-            raise InputError(what, where=str(file), next_step="take it out: extending the table would lose it")
-
-
-def _parse(record: Mapping[str, object], where: str) -> Measurement:
+def _parse(row: Sequence[str], where: str) -> Measurement:
     values: dict[str, Any] = {}
-    for column in COLUMNS:
-        text, place = text_of(record, column), f"{where}, column {column}"
+    for column, text in zip(COLUMNS, row, strict=True):
+        place = f"{where}, column {column}"
         if column in _OPTIONAL and text in ("", "nan"):
             values[column] = None
         elif column == "rounds_s":
-            values[column] = tuple(_number(part, place, whole=False) for part in text.split())
+            values[column] = tuple(number_in(part, place) for part in text.split())
         elif column in _WHOLE or column in _REAL:
-            values[column] = _number(text, place, whole=column in _WHOLE)
+            values[column] = number_in(text, place, whole=column in _WHOLE)
         else:
             values[column] = text
-    row = Measurement(**values)
-    if row.status not in STATUSES:
-        raise InputError(f"{row.status!r} is not {', '.join(STATUSES)}", where=f"{where}, column status")
-    if row.stage not in ("prefill", "decode"):
-        raise InputError(f"{row.stage!r} is neither prefill nor decode", where=f"{where}, column stage")
-    if row.status == OK and not (row.latency_s is not None and LEAST_S <= row.latency_s <= MOST_S):
+    found = Measurement(**values)
+    if found.status not in STATUSES:
+        raise InputError(f"{found.status!r} is not {', '.join(STATUSES)}", where=f"{where}, column status")
+    if found.stage not in STAGES:
+        raise InputError(f"{found.stage!r} is neither prefill nor decode", where=f"{where}, column stage")
+    if found.status == OK and not (found.latency_s is not None and LEAST_S <= found.latency_s <= MOST_S):
         what = f"a row with status ok needs a positive latency, from {LEAST_S:g} to {MOST_S:g} s"
         raise InputError(what, where=f"{where}, column latency_s")
-    return row
-
-
-def text_of(record: Mapping[str, object], column: str) -> str:
-    """The text in a column of a row; empty where there is none."""
-    value = record.get(column)
-    return "" if value is None else str(value).strip()
-
-
-def _number(text: str, where: str, *, whole: bool) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise InputError(f"{text!r} is not a number", where=where) from None
-    if not 0 <= value < float("inf"):
-        raise InputError(f"{text!r} must be finite and not negative", where=where)
-    if whole and not value.is_integer():
-        raise InputError(f"{text!r} must be a whole number", where=where)
-    return int(value) if whole else value
+    return found
 
 
 def _encoded(file: Path, rows: Sequence[Measurement]) -> bytes:
@@ -207,7 +173,9 @@ def _encoded(file: Path, rows: Sequence[Measurement]) -> bytes:
         pq.write_table(table, sink)
         return sink.getvalue()
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, COLUMNS, delimiter=_delimiter(file), lineterminator="\n")
+    writer = csv.DictWriter(
+        text, COLUMNS, delimiter="\t" if file.suffix.lower() == ".tsv" else ",", lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows({name: "" if v is None else v for name, v in _cells(row).items()} for row in rows)
     return text.getvalue().encode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +10,11 @@ import numpy as np
 
 from moescale.errors import InputError, unknown_name
 from moescale.latency import Pass, PassSource, common_shape
-from moescale.latency.measurements import SUFFIXES, check_present, read_rows, text_of
+from moescale.latency.measurements import MEND, OK, STAGES, number_in, read_cells
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters
 from moescale.typing import FloatArray
 
-STAGES = ("prefill", "decode")
 COLUMNS = ("gpu", "gpus", "n_params_total", "n_experts", "stage", "batch", "tokens", "latency_s")
 # Columns that `moescale profile` writes as well, and that matter here where they are present.
 WITHOUT_EMBEDDINGS = "n_params_non_embedding"
@@ -82,40 +81,54 @@ class LatencyTable(PassSource):
 
 
 def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable:
-    """The measured latencies in a CSV, TSV or Parquet file, of its only GPU or of `gpu`.
+    """The measured latencies in a table (CSV, TSV, Parquet or JSON lines), of its only GPU or of `gpu`.
 
     Columns: gpu, gpus, n_params_total, n_experts (1: dense), stage (prefill or decode), batch, tokens (prompt length,
     or the context at decode), latency_s; where present also status (rows other than ok are skipped),
     n_params_non_embedding, engine and dtype (one of each in a table); others are ignored. Repeated measurements become
     their median. Raises InputError that names file, row, column and value.
     """
-    file, where = Path(path), str(path)
-    present = _rows(file)
-    rows = [row for row in present if row.optional("status") in ("", "ok")]
+    where = str(path)
+    cells = read_cells(path, COLUMNS, f"a latency table has the columns {', '.join(COLUMNS)}")
+    n_rows = len(cells["gpu"])
+    cells = dict.fromkeys(OPTIONAL, [""] * n_rows) | cells
+    rows = [i for i in range(n_rows) if cells["status"][i] in ("", OK)]
     if not rows:
-        what = "no row of the table has status ok" if present else "the table has no rows"
+        what = "no row of the table has status ok" if n_rows else "the table has no rows"
         raise InputError(what, where=where, next_step="measure some with `moescale profile`")
-    names = sorted({row.text("gpu") for row in rows})
+
+    def place(i: int, column: str) -> str:
+        return f"{where}, data row {i + 1}, column {column}"
+
+    def number(i: int, column: str, *, whole: bool = False) -> float:
+        return number_in(cells[column][i], place(i, column), whole=whole, positive=True)
+
+    for i in rows:
+        if not cells["gpu"][i]:
+            raise InputError("is empty", where=place(i, "gpu"), next_step=MEND)
+        if (stage := cells["stage"][i]) not in STAGES:
+            raise InputError(f"{stage!r} must be {' or '.join(STAGES)}", where=place(i, "stage"), next_step=MEND)
+    names = sorted({cells["gpu"][i] for i in rows})
     if gpu is None and len(names) > 1:
         raise InputError(f"the table holds several GPUs: {', '.join(names)}", where=where, next_step="choose one")
     chosen = names[0] if gpu is None else gpu
     if chosen not in names:
         raise unknown_name("GPU", chosen, names, where=where)
     for column in ONE_KIND:
-        kinds = sorted({row.optional(column) for row in rows if row.text("gpu") == chosen})
+        kinds = sorted({cells[column][i] for i in rows if cells["gpu"][i] == chosen})
         if len(kinds) > 1:
             what = f"column {column!r} holds {', '.join(map(repr, kinds))}"
             raise InputError(what, where=where, next_step="keep one table for each")
     measured: dict[Kind, list[tuple[float, ...]]] = {}  # tokens, size, size without embeddings, batch, seconds
-    for row in rows:
-        kind = (row.stage(), int(row.positive("gpus", whole=True)), int(row.positive("n_experts", whole=True)))
-        size, batch, tokens, seconds = (row.positive(n) for n in ("n_params_total", "batch", "tokens", "latency_s"))
-        if row.text("gpu") == chosen:
-            bare = row.positive(WITHOUT_EMBEDDINGS) if row.optional(WITHOUT_EMBEDDINGS) else size
+    for i in rows:
+        kind = (cells["stage"][i], int(number(i, "gpus", whole=True)), int(number(i, "n_experts", whole=True)))
+        size, batch, tokens, seconds = (number(i, n) for n in ("n_params_total", "batch", "tokens", "latency_s"))
+        if cells["gpu"][i] == chosen:
+            bare = number(i, WITHOUT_EMBEDDINGS) if cells[WITHOUT_EMBEDDINGS][i] else size
             measured.setdefault(kind, []).append((tokens, size, bare, batch, seconds))
     arrays = {kind: np.asarray(found) for kind, found in measured.items()}
     whole, bare = ({k: _axis(found[:, [0, i, 3, 4]]) for k, found in arrays.items()} for i in (1, 2))
-    return LatencyTable(source=file.name, gpu=chosen, axes=whole, axes_without_embeddings=bare)
+    return LatencyTable(source=Path(path).name, gpu=chosen, axes=whole, axes_without_embeddings=bare)
 
 
 def _axis(rows: FloatArray) -> _Axis:
@@ -148,54 +161,3 @@ def _interpolate(axis: _Axis, where: tuple[FloatArray, ...]) -> FloatArray:
         if points.any():
             latency_s[points] += share[points] * _interpolate(below, tuple(values[points] for values in where[1:]))
     return latency_s
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One row of a file, with errors that say where it is."""
-
-    file: Path
-    number: int
-    record: Mapping[str, object]
-
-    def error(self, column: str, rule: str) -> InputError:
-        where = f"{self.file}, row {self.number}, column {column}"
-        return InputError(f"{self.record[column]!r} {rule}", where=where, next_step="mend that row, or leave it out")
-
-    def text(self, column: str) -> str:
-        if not (value := str(self.record[column] or "").strip()):
-            raise self.error(column, "is empty")
-        return value
-
-    def optional(self, column: str) -> str:
-        return text_of(self.record, column)
-
-    def positive(self, column: str, *, whole: bool = False) -> float:
-        try:
-            value = float(str(self.record[column]))
-        except ValueError:
-            raise self.error(column, "is not a number") from None
-        if not 0 < value < float("inf"):
-            raise self.error(column, "must be positive and finite")
-        if whole and value != int(value):
-            raise self.error(column, "must be a whole number")
-        return value
-
-    def stage(self) -> str:
-        if (value := self.text("stage")) not in STAGES:
-            raise self.error("stage", f"must be {' or '.join(STAGES)}")
-        return value
-
-
-def _rows(file: Path) -> list[_Row]:
-    if file.suffix.lower() not in SUFFIXES:
-        what = f"cannot read {file.suffix.lower() or 'a file without suffix'}"
-        raise InputError(what, where=str(file), next_step="give .csv, .tsv or .parquet")
-
-    def check(present: Sequence[str]) -> None:
-        check_present(file, present, COLUMNS, f"a latency table has the columns {', '.join(COLUMNS)}")
-        for column in COLUMNS:
-            if present.count(column) > 1:
-                raise InputError(f"column {column!r} appears {present.count(column)} times", where=str(file))
-
-    return [_Row(file, number, record) for number, record in read_rows(file, check, (*COLUMNS, *OPTIONAL))]

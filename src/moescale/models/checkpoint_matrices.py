@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -86,51 +86,41 @@ def layers_of(config: Mapping[str, Any], model_type: str, a: Architecture) -> li
         blocks = nemotron_blocks(Settings(config, ""))[:MOST_LAYERS]
         return [Layer(block, "") if block in ("full", "linear") else Layer("", block) for block in blocks]
     n_layers = min(int(float(a.n_layers)), MOST_LAYERS)
-    holds_experts, is_linear = _expert_layers(config, model_type, float(a.n_moe_layers)), _linear_layers(config, a)
-    return [
-        Layer("linear" if is_linear(i) else "full", "experts" if holds_experts(i) else "dense") for i in range(n_layers)
-    ]
+    experts, linear = _expert_layers(config, model_type, a), _linear_layers(config, a)
+    return [Layer("linear" if i in linear else "full", "experts" if i in experts else "dense") for i in range(n_layers)]
 
 
-def _linear_layers(config: Mapping[str, Any], a: Architecture) -> Callable[[int], bool]:
-    """Whether layer number i, from 0, is a linear one; of a config that its reader took."""
-    if not float(a.n_linear_layers):
-        return lambda _: False
+def _linear_layers(config: Mapping[str, Any], a: Architecture) -> set[int]:
+    """The numbers, from 0, of the linear layers of a config that its reader took."""
+    n_layers, n_linear = int(float(a.n_layers)), float(a.n_linear_layers)
+    if not n_linear:
+        return set()
     for key in ("layer_types", "layers_block_type"):
         if isinstance(config.get(key), list):
-            kinds = cast("list[Any]", config[key])
-            return lambda i: kinds[i] in ("linear_attention", "mamba")
+            return {i for i, kind in enumerate(config[key]) if kind in ("linear_attention", "mamba")}
     inner = config.get("linear_attn_config")
     if isinstance(inner, Mapping) and isinstance(cast("Mapping[str, Any]", inner).get("kda_layers"), list):
-        chosen = frozenset(cast("Mapping[str, Any]", inner)["kda_layers"])
-        return lambda i: i + 1 in chosen
+        return {i - 1 for i in cast("Mapping[str, Any]", inner)["kda_layers"]}
     # Evenly spread, as the classes do by default.
-    n_layers, n_linear = float(a.n_layers), float(a.n_linear_layers)
-    return lambda i: (i + 1) * n_linear // n_layers > i * n_linear // n_layers
+    return {i for i in range(min(n_layers, MOST_LAYERS)) if (i + 1) * n_linear // n_layers > i * n_linear // n_layers}
 
 
-def _expert_layers(config: Mapping[str, Any], model_type: str, n_moe_layers: float) -> Callable[[int], bool]:
-    """Whether layer number i, from 0, holds experts; of a config that its reader took."""
-
-    if not n_moe_layers:
-        return lambda _: False
+def _expert_layers(config: Mapping[str, Any], model_type: str, a: Architecture) -> set[int]:
+    """The numbers, from 0, of the layers with experts of a config that its reader took."""
+    every = range(min(int(float(a.n_layers)), MOST_LAYERS))
+    if not float(a.n_moe_layers):
+        return set()
     for key in ("mlp_layer_types", "moe_layer_freq"):
         if isinstance(config.get(key), list) and config[key]:
-            listed = cast("list[Any]", config[key])
-            return lambda i: listed[i] in ("sparse", 1)
+            return {i for i, kind in enumerate(config[key]) if kind in ("sparse", 1)}
     rule = type_rows()[model_type].get("experts", {})
     if rule.get("layers") == "first":
-        stated = config.get("first_k_dense_replace")
-        first = int(stated if stated is not None else rule.get("first", 0))
-        every = int(config.get("moe_layer_freq") or 1)
-        return lambda i: i >= first and i % every == 0
-    if model_type == "llama4_text" and config.get("moe_layers") is not None:
-        chosen = frozenset(config["moe_layers"])
-        return lambda i: i in chosen
+        stated, step = config.get("first_k_dense_replace"), int(config.get("moe_layer_freq") or 1)
+        return {i for i in every[int(stated if stated is not None else rule.get("first", 0)) :] if i % step == 0}
     if model_type == "llama4_text":
         step = int(config.get("interleave_moe_layer_step") or 1)
-        return lambda i: (i + 1) % step == 0
+        return set(every[step - 1 :: step] if config.get("moe_layers") is None else config["moe_layers"])
     if rule.get("layers") == "sparse_step":
-        step, dense = int(config.get("decoder_sparse_step") or 1), frozenset(config.get("mlp_only_layers") or [])
-        return lambda i: (i + 1) % step == 0 and i not in dense
-    return lambda _: True
+        step = int(config.get("decoder_sparse_step") or 1)
+        return set(every[step - 1 :: step]) - set(config.get("mlp_only_layers") or [])
+    return set(every)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -13,12 +15,26 @@ from typing import Any, cast
 from moescale.errors import InputError, unknown_name
 from moescale.io.files import read_bytes
 from moescale.models.architecture import Architecture, validate
-from moescale.models.config_parts import common, type_rows, type_table
-from moescale.models.model_types import MODEL_TYPES, remarks
+from moescale.models.config_parts import common, read_row, type_rows, type_table
+from moescale.models.irregular_types import IRREGULAR_TYPES
 from moescale.models.quantisation import CheckpointWeights, read_weights
 from moescale.models.settings import Settings, shown
 
 _LARGEST_FILE = 16 * 2**20  # bytes; a config.json has a few thousand, weights by mistake have billions
+
+# The reader of each model type's config: a row of catalogue/model_types.toml, or a function of irregular_types.
+MODEL_TYPES: dict[str, Callable[[Settings], dict[str, Any]]] = {
+    name: IRREGULAR_TYPES.get(name) or partial(read_row, row=row) for name, row in type_rows().items()
+}
+# Keys of experts, sparse, latent and linear attention, and state spaces: what would make another model of a known type.
+_OTHER_MODEL = re.compile(
+    r"expert|(^|_)moe(_|$)|^index_|^(kv|q)_lora_rank$|^qk_(nope|rope)_head_dim$|^decoder_sparse_step$|^mlp_only_layers$"
+    r"|^first_k_dense_replace$|^(linear|mamba|ssm)_"
+)
+# Training of routers, and how they score: no shape follows from them.
+_NO_SHAPE = re.compile(
+    r"router|aux_loss|z_loss|jitter|score|scoring|norm_topk|capacity|dropout|init|bias|_ep_|_tp_|seed"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +139,43 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
     built = validate(Architecture(**parts, name=name if isinstance(name, str) and name else model_type), where)
     weights, quantised = read_weights(config, quantisation, built, where)
     built = replace(built, quantised=quantised)
-    return Checkpoint(architecture=built, weights=weights, remarks=remarks(settings, model_type))
+    return Checkpoint(architecture=built, weights=weights, remarks=_remarks(settings, model_type))
 
 
 def _dbrx_common(settings: Settings) -> dict[str, Any]:
     names = ("d_model", "n_layers", "n_heads", "vocab_size")
     tied = {"tied_embeddings": settings.boolean("tie_word_embeddings", False)}
     return {name: settings.integer(name) for name in names} | tied
+
+
+def _remarks(settings: Settings, model_type: str) -> tuple[str, ...]:
+    """What a config says that the reader of its model_type, which has run, did not ask for."""
+    found: list[str] = []
+    unseen = ((str(key), value) for key, value in settings.config.items() if key not in settings.seen)
+    named = ((key, value) for key, value in unseen if _OTHER_MODEL.search(key) and not _NO_SHAPE.search(key))
+    unread = [key for key, value in named if _says_something(key, value)]
+    if unread:
+        sparse = " every token attends to its whole context, and" if any(k.startswith("index_") for k in unread) else ""
+        found.append(
+            f"{settings.where}: {', '.join(sorted(unread)[:8])}{' ..' if len(unread) > 8 else ''} "
+            f"{'is' if len(unread) == 1 else 'are'} no part of model_type {model_type}, and left out:{sparse} the model is "
+            f"priced as transformers builds {model_type}; if it is another model, its model_type is wrong"
+        )
+    names = settings.config.get("architectures")
+    stated = cast("list[Any]", names)[0] if isinstance(names, list) and names else None
+    prefixes = type_rows()[model_type].get("classes", ["".join(part.capitalize() for part in model_type.split("_"))])
+    if isinstance(stated, str) and not re.match(rf"({'|'.join(prefixes)})(For|Model|Text|$)", stated):
+        found.append(
+            f"{settings.where}: architectures says {shown(stated)}, which is not model_type {model_type}; the model is "
+            f"priced as {model_type}"
+        )
+    return tuple(found)
+
+
+def _says_something(key: str, value: Any) -> bool:
+    """Whether a value is more than the way to write "none" or "one"; switches and names say nothing of a shape."""
+    if isinstance(value, list):
+        return bool(cast("list[Any]", value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value > (0 if "shared" in key else 1)

@@ -63,6 +63,9 @@ def _last_digit(text: str) -> float:
     return parse_quantity(f"1{text[len(number) :]}") * 10.0**-decimals
 
 
+_AS_STATED = ("source", "date", "not_modelled", "active_input_embedding", "embeddings_published")
+
+
 def _shape(name: str, entry: dict[str, Any]) -> Shape:
     total, kv = str(entry["published_total"]), str(entry.get("published_kv_bytes", ""))
     tokens = str(entry.get("tokens", ""))
@@ -76,11 +79,7 @@ def _shape(name: str, entry: dict[str, Any]) -> Shape:
         published_active=parse_quantity(active),
         published_digit=_last_digit(total),
         published_active_digit=_last_digit(active),
-        source=entry["source"],
-        date=entry["date"],
-        not_modelled=float(entry.get("not_modelled", 0)),
-        active_input_embedding=entry.get("active_input_embedding", True),
-        embeddings_published=entry.get("embeddings_published", True),
+        **{key: entry[key] for key in _AS_STATED if key in entry},
         published_kv_bytes=parse_quantity(kv) if kv else None,
         published_kv_digit=_last_digit(kv) if kv else 0.0,
         fits_hl=entry.get("fits_hl", not entry.get("n_moe_layers", 0)),

@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
-from moescale.latency.kernels.tables import find_table, read_columns, text_values
+from moescale.latency.kernels.tables import find_table, read_columns
 from moescale.typing import FloatArray, Real
 
 NEWEST = "99"  # of a library's versions
@@ -39,7 +39,7 @@ def collective_grid(system: str, operation: str) -> LogGrid | None:
     None where it was not measured. Read as bytes, the sizes would leave NVLink at half of what it is known for.
     """
     table = find_table(system, "comm", "nccl", NEWEST, "nccl_perf")
-    if table is None or operation not in text_values(table, "op_name"):
+    if table is None or operation not in table.text_values("op_name"):
         return None
     rows = read_columns(table, ("num_gpus", "message_size", "latency"), op_name=operation, nccl_dtype="half")
     return grid_of((rows["num_gpus"], rows["message_size"]), rows["latency"], (0.0, 1.0))

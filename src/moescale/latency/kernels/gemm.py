@@ -9,7 +9,7 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.latency.kernels.formats import PRODUCTS_OF
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
-from moescale.latency.kernels.tables import default_version, find_table, read_columns, text_values
+from moescale.latency.kernels.tables import default_version, find_table, read_columns
 from moescale.typing import FloatArray
 
 # What fp8 products with a scale a tensor were timed with, by family `quantize`: the largest of the activations is looked
@@ -24,7 +24,7 @@ LEAST_S = 1e-9
 def gemm_types(system: str, engine: str, version: str) -> tuple[str, ...]:
     """Number formats with measured matrix products, such as bfloat16 and fp8_block."""
     table = find_table(system, "gemm", engine, version, "gemm_perf")
-    return () if table is None else text_values(table, "gemm_dtype")
+    return () if table is None else table.text_values("gemm_dtype")
 
 
 @cache

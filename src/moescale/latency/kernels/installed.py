@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,46 +58,60 @@ def _stand_ins(folder: Path, version: str) -> list[Path]:
     return older + [path for path in found if version_key(path.name) > wanted]
 
 
-def find_table(system: str, family: str, engine: str, version: str, stem: str) -> Path | None:
-    """The Parquet file of an operation for a version, or else for the version next to it; None where there is none."""
+def find_table(system: str, family: str, engine: str, version: str, stem: str) -> InstalledTable | None:
+    """The table of an operation for a version, or else for the version next to it; None where there is none."""
     folders = _stand_ins(root() / "data" / system / family / engine, version)
-    return next((path for folder in folders if (path := folder / f"{stem}.parquet").is_file()), None)
+    found = next((path for folder in folders if (path := folder / f"{stem}.parquet").is_file()), None)
+    return None if found is None else InstalledTable(found)
 
 
-def read_columns(path: Path, names: tuple[str, ...], **equal: str) -> dict[str, FloatArray]:
-    """Columns of the rows whose text columns hold these values, as `tables.read_columns` gives them; latency in ms."""
-    file, texts = _opened(path)
-    have = file.schema_arrow.names
-    table = file.read(columns=[name for name in (*names, *equal) if name in have])
-    kept = np.ones(table.num_rows, dtype=bool)
-    for name, value in equal.items():
-        column = table[name].combine_chunks().dictionary_encode()
-        codes = [code for code, text in enumerate(column.dictionary.to_pylist()) if text == value]
-        kept &= np.isin(_values(column.indices), codes)
-    columns = dict.fromkeys(names, np.zeros(kept.sum()))
-    for name in (name for name in names if name in have):
-        column = table[name].combine_chunks()
-        column = column.dictionary_encode().indices if name in texts else column
-        columns[name] = np.asarray(_values(column), dtype=np.float64)[kept]
-    return columns
+@dataclass(frozen=True, slots=True)
+class InstalledTable:
+    """A Parquet file of the package; its methods are those of PackedTable."""
 
+    path: Path
 
-def _opened(path: Path) -> tuple[Any, list[str]]:
-    """The Parquet file and its columns of text, to be read as codes of a dictionary, which takes a tenth of the time.
+    def read_columns(self, names: tuple[str, ...], **equal: str) -> dict[str, FloatArray]:
+        """Columns of the rows whose text columns hold these values, as `tables.read_columns` gives them; latency in ms."""
+        file, texts = self._opened()
+        have = file.schema_arrow.names
+        table = file.read(columns=[name for name in (*names, *equal) if name in have])
+        kept = np.ones(table.num_rows, dtype=bool)
+        for name, value in equal.items():
+            column = table[name].combine_chunks().dictionary_encode()
+            codes = [code for code, text in enumerate(column.dictionary.to_pylist()) if text == value]
+            kept &= np.isin(_values(column.indices), codes)
+        columns = dict.fromkeys(names, np.zeros(kept.sum()))
+        for name in (name for name in names if name in have):
+            column = table[name].combine_chunks()
+            column = column.dictionary_encode().indices if name in texts else column
+            columns[name] = np.asarray(_values(column), dtype=np.float64)[kept]
+        return columns
 
-    The file itself: pyarrow's read_table would load its data sets, and pandas with them.
-    """
-    import pyarrow as pa
-    from pyarrow.parquet import ParquetFile
+    def text_values(self, name: str) -> tuple[str, ...]:
+        """The distinct texts of one column; empty where the table has no such column."""
+        _, texts = self._opened()
+        return tuple(text for (text,) in self.distinct_rows((name,))) if name in texts else ()
 
-    file = ParquetFile(path)
-    schema: Any = file.schema_arrow
-    texts = [
-        str(name)
-        for name, kind in zip(schema.names, schema.types, strict=True)
-        if kind in (pa.string(), pa.large_string())
-    ]
-    return ParquetFile(path, metadata=file.metadata, read_dictionary=texts), texts
+    def distinct_rows(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """The distinct combinations of some text columns, sorted; of rows that lack none."""
+        from pyarrow.parquet import ParquetFile
+
+        rows = ParquetFile(self.path).read(columns=list(names)).group_by(list(names)).aggregate([]).to_pylist()
+        return sorted({tuple(map(str, row.values())) for row in rows if None not in row.values()})
+
+    def _opened(self) -> tuple[Any, list[str]]:
+        """The file and its columns of text, to be read as codes of a dictionary, which takes a tenth of the time.
+
+        The file itself: pyarrow's read_table would load its data sets, and pandas with them.
+        """
+        from pyarrow.parquet import ParquetFile
+
+        file = ParquetFile(self.path)
+        schema: Any = file.schema_arrow
+        kinds = zip(schema.names, schema.types, strict=True)
+        texts = [str(name) for name, kind in kinds if str(kind) in ("string", "large_string")]
+        return ParquetFile(self.path, metadata=file.metadata, read_dictionary=texts), texts
 
 
 def _values(array: Any) -> npt.NDArray[Any]:
@@ -105,21 +120,3 @@ def _values(array: Any) -> npt.NDArray[Any]:
         return np.asarray(array.to_numpy(zero_copy_only=False))
     values = np.frombuffer(array.buffers()[1], dtype=array.type.to_pandas_dtype())
     return values[array.offset : array.offset + len(array)]
-
-
-def text_values(path: Path, name: str) -> tuple[str, ...]:
-    """The distinct texts of one column; empty where the table has no such column."""
-    file, texts = _opened(path)
-    if name not in texts:
-        return ()
-    column = file.read(columns=[name])[name].combine_chunks().dictionary_encode()
-    codes = np.unique(_values(column.indices))
-    return tuple(sorted({str(column.dictionary[int(code)]) for code in codes[~np.isnan(codes)]}))
-
-
-def distinct_rows(path: Path, names: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The distinct combinations of some text columns, sorted."""
-    from pyarrow.parquet import ParquetFile
-
-    rows = ParquetFile(path).read(columns=list(names)).group_by(list(names)).aggregate([]).to_pylist()
-    return sorted({tuple(str(row[name]) for name in names) for row in rows})

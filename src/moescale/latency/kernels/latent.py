@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
-from moescale.latency.kernels.tables import default_version, engines, find_table, read_columns, text_values
+from moescale.latency.kernels.tables import default_version, engines, find_table, read_columns
 from moescale.models.architecture import Architecture
 from moescale.models.operations import attention_products
 from moescale.typing import FloatArray, Real
@@ -39,7 +39,7 @@ def latent_types(system: str, engine: str, version: str, stage: str) -> tuple[tu
     table = find_table(system, "mla", engine, version, f"mla_{stage}_module_perf")
     if table is None:
         return ()
-    return tuple((w, c) for w in text_values(table, "gemm_type") for c in text_values(table, "kv_cache_dtype"))
+    return tuple((w, c) for w in table.text_values("gemm_type") for c in table.text_values("kv_cache_dtype"))
 
 
 @cache
@@ -115,7 +115,7 @@ def attention_grid(system: str, engine: str, version: str, stage: str, cache_typ
 def into_space_grids(system: str, engine: str, version: str, kind: str) -> tuple[LogGrid, ...]:
     """Seconds over (heads, tokens) of the products that bring queries into the latent space, and results out of it."""
     table = find_table(system, "mla_bmm", engine, version, "mla_bmm_perf")
-    if table is None or kind not in text_values(table, "bmm_dtype"):
+    if table is None or kind not in table.text_values("bmm_dtype"):
         return ()
     names = ("num_heads", "num_tokens", "latency")
     both = [read_columns(table, names, bmm_dtype=kind, op_name=op) for op in ("mla_gen_pre", "mla_gen_post")]

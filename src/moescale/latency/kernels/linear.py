@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
-from moescale.latency.kernels.tables import find_table, read_columns, text_values
+from moescale.latency.kernels.tables import find_table, read_columns
 from moescale.models.operations import State
 from moescale.typing import FloatArray, Real
 
@@ -63,7 +63,7 @@ def linear_kernels(system: str, engine: str, version: str, kind: str, stage: str
             continue
         grids: dict[str, LogGrid] = {}
         fewest = np.inf
-        for source in text_values(table, "kernel_source"):
+        for source in table.text_values("kernel_source"):
             rows = read_columns(table, COLUMNS, kernel_source=source, phase=stage)
             if not rows["latency"].size:
                 continue

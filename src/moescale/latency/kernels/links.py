@@ -8,7 +8,7 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
-from moescale.latency.kernels.tables import find_table, read_columns, text_values
+from moescale.latency.kernels.tables import find_table, read_columns
 from moescale.typing import FloatArray, Real
 
 
@@ -21,7 +21,7 @@ def all_reduce_grid(system: str, engine: str, version: str) -> LogGrid:
     table = find_table(system, "comm", engine, version, "custom_allreduce_perf")
     if table is None:
         raise InputError(f"no all-reduce was measured for {engine} on {system}", where="silicon")
-    graph = [backend for backend in text_values(table, "backend") if backend.endswith("graph")]
+    graph = [backend for backend in table.text_values("backend") if backend.endswith("graph")]
     chosen = {"backend": graph[0]} if graph else {}
     rows = read_columns(table, ("num_gpus", "message_size", "latency"), **chosen)
     return grid_of((rows["num_gpus"], rows["message_size"]), rows["latency"], (0.0, 1.0))

@@ -31,7 +31,6 @@ from moescale.latency.kernels.tables import (
     find_table,
     of_the_fastest,
     read_columns,
-    text_values,
 )
 from moescale.typing import FloatArray, Real
 
@@ -182,7 +181,7 @@ class Rows:
 def moe_types(system: str, engine: str, version: str) -> tuple[str, ...]:
     """Number formats with measured experts, such as bfloat16 and fp8_block."""
     table = find_table(system, "moe", engine, version, "moe_perf")
-    return () if table is None else text_values(table, "moe_dtype")
+    return () if table is None else table.text_values("moe_dtype")
 
 
 @cache
@@ -201,7 +200,7 @@ def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Ro
         columns = _as_served(columns, system, kind, load, *SERVED_WITH[engine, kind])
     if not columns["latency"].size:
         what = f"no {kind} experts were measured for {engine} on {system} with the load {load}"
-        raise InputError(what, where="silicon", nearest=", ".join(text_values(table, "distribution")))
+        raise InputError(what, where="silicon", nearest=", ".join(table.text_values("distribution")))
     unclear = [(columns["hidden_size"] == d) & (columns["inter_size"] == width) for d, width in UNCLEAR_SHAPES]
     clear = ~np.any(unclear, axis=0)
     keys = np.stack([columns[name][clear] for name in SIZES], axis=1)
@@ -242,7 +241,7 @@ def _shared_rows(system: str, engine: str, kind: str, load: str, kernel: str) ->
     found = [
         read_columns(table, (*SIZES, "latency"), moe_dtype=kind, distribution=load, kernel_source=source)
         for table in tables
-        for source in text_values(table, "kernel_source")
+        for source in table.text_values("kernel_source")
         if kernel in source
     ]
     parts = {name: [columns[name] for columns in found] for name in (*SIZES, "latency")}

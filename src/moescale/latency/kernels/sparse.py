@@ -12,7 +12,6 @@ from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.tables import (
     System,
     default_version,
-    distinct_rows,
     engines,
     find_table,
 )
@@ -34,7 +33,7 @@ def sparse_types(system: str, engine: str, version: str, stage: str) -> tuple[tu
     table = find_table(system, "sparse_attention", engine, version, f"dsa_{stage}_module_perf")
     if table is None:
         return ()
-    found = distinct_rows(table, ("model", "gemm_type", "kv_cache_dtype"))
+    found = table.distinct_rows(("model", "gemm_type", "kv_cache_dtype"))
     return tuple((name, weights, cached) for name, weights, cached in found if name in MODULES)
 
 

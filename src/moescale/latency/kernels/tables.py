@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from moescale.errors import InputError, unknown_name
 from moescale.latency.kernels import installed, packed
+from moescale.latency.kernels.installed import InstalledTable
 from moescale.latency.kernels.packed import PackedTable, System
 from moescale.typing import FloatArray
 
-Table = PackedTable | Path  # of the catalogue, or a Parquet file of the package
+Table = PackedTable | InstalledTable
 
 
 def systems() -> tuple[str, ...]:
@@ -72,21 +71,8 @@ def read_columns(table: Table, names: tuple[str, ...], **equal: str) -> dict[str
 
     A text column among `names` comes as numbers, one a distinct text.
     """
-    if isinstance(table, Path):
-        columns = installed.read_columns(table, names, **equal)
-    else:
-        columns = table.read_columns(names, **equal)
+    columns = table.read_columns(names, **equal)
     return columns | ({"latency": columns["latency"] / 1e3} if "latency" in columns else {})
-
-
-def text_values(table: Table, name: str) -> tuple[str, ...]:
-    """The distinct texts of one column; empty where the table has no such column."""
-    return installed.text_values(table, name) if isinstance(table, Path) else table.text_values(name)
-
-
-def distinct_rows(table: Table, names: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The distinct combinations of some text columns, sorted."""
-    return installed.distinct_rows(table, names) if isinstance(table, Path) else table.distinct_rows(names)
 
 
 def of_the_fastest(keys: FloatArray, sources: FloatArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:
