@@ -228,12 +228,13 @@ class Servers:
         return d.host.pass_s(self._staged_s(answer, tokens), batch) + self._drafting_s(batch)
 
     def prompt_pass_s(self, prompts: FloatArray) -> FloatArray:
-        """Seconds of a pass of so many prompts (at least 1), over their lengths."""
+        """Seconds of a pass of so many prompts, or a part of one, over their lengths."""
         d, total_s = self.deployment, np.asarray(0.0)
+        whole, part_of_one = np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)
         for at, part, cached in self._prompts:
             split, gpus = self.split | cached, stage_gpus(d, self.count)
-            answer = self.latency.prefill_s(self.model, gpus, prompts, at, **split)
-            total_s = total_s + part * d.host.pass_s(self._staged_s(answer, prompts * at), prompts)
+            answer = self.latency.prefill_s(self.model, gpus, whole, at * part_of_one, **split)
+            total_s = total_s + part * d.host.pass_s(self._staged_s(answer, prompts * at), whole)
         return total_s
 
     def mixed_pass_s(self, batch: FloatArray, prompts: FloatArray) -> FloatArray:
@@ -380,7 +381,7 @@ class Batches:
 def largest_batches(servers: Servers) -> Batches:
     """The largest batches that memory, max_num_seqs and the latency limits allow."""
     model, d = servers.model, servers.deployment
-    per_gpu, free = _bytes_per_gpu(model, servers.count, d)
+    per_gpu, free = bytes_per_gpu(model, servers.count, d)
     spread, staged = _spreads_attention(servers), _has_stages(servers)
     uneven_heads = _is_whole(model) & ~shares_heads(model, servers.group_gpus)
     too_long = ~(free >= servers.kv_bytes(longest_request_tokens(d)))
@@ -436,7 +437,7 @@ def _batch_by_tokens(servers: Servers) -> FloatArray:
     return np.maximum(passes * (budget / own), 1.0)
 
 
-def _bytes_per_gpu(model: Architecture, gpus: Real, d: Deployment) -> tuple[FloatArray, FloatArray]:
+def bytes_per_gpu(model: Architecture, gpus: Real, d: Deployment) -> tuple[FloatArray, FloatArray]:
     """Bytes of weights on the fullest GPU, and those that are left for the cache."""
     stages = {"attention_dp": d.attention_dp, "pipeline_parallel": d.pipeline_parallel}
     weights = weight_bytes_per_gpu(model, d.weight_bytes_per_param, stage_gpus(d, gpus), expert_ways(d, gpus), **stages)
@@ -449,7 +450,7 @@ def batch_by_memory(model: Architecture, gpus: Real, deployment: Deployment) -> 
     Limits of latency and max_num_seqs, and whether the longest request fits, are left to `serve`. Everything broadcasts.
     """
     d = deployment
-    return np.maximum(_held(model, gpus, d, _bytes_per_gpu(model, gpus, d)[1]), 0.0)
+    return np.maximum(_held(model, gpus, d, bytes_per_gpu(model, gpus, d)[1]), 0.0)
 
 
 def _batch_within_limits(servers: Servers, batch: FloatArray, late: BoolArray) -> FloatArray:
