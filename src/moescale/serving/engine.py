@@ -64,7 +64,9 @@ class Policy:
 
     max_num_seqs: float
     max_num_batched_tokens: int  # of each attention group
-    mixed: bool  # prompts, or parts of them, ride in passes that decode; else whole prompts in passes of their own, first
+    mixed: (
+        bool  # prompts, or parts of them, ride in passes that decode; else whole prompts in passes of their own, first
+    )
     prompt_wait_passes: float = 0.0  # prompts are held back so long at most, until each attention group has one
     host: HostOverhead = NO_OVERHEAD
 
@@ -102,7 +104,9 @@ class Load:
     burstiness: Annotated[float, Bound(0.0, above=True)] = 1.0  # shape of the intervals' gamma distribution; 1: Poisson
     clients: Annotated[int | None, Bound(1, whole=True)] = None  # each sends its next request when one is answered
     request_s: Annotated[float, Bound(0.0)] = 0.0  # from sending a request until the scheduler has it
-    least_length: Annotated[float, Bound(0.0, 1.0, above=True)] = 1.0  # lengths are uniform from this share of the longest
+    least_length: Annotated[float, Bound(0.0, 1.0, above=True)] = (
+        1.0  # lengths are uniform from this share of the longest
+    )
     seed: Annotated[int, Bound(0, whole=True)] = 0
     prompt_tokens: FloatArray | None = None
     output_tokens: FloatArray | None = None
@@ -139,9 +143,7 @@ def burst(n_requests: int, requests_per_s: float = math.inf, *, seed: int = 0) -
 def closed(clients: int, rounds: int = ROUNDS, *, seed: int = 0) -> Load:
     """A benchmark of so many clients, which start at once and send so many requests each, as InferenceX does."""
     rounds = max(min(rounds, 20_000 // clients), 1)
-    return Load(
-        n_requests=rounds * clients, clients=clients, request_s=REQUEST_S, least_length=LEAST_LENGTH, seed=seed
-    )
+    return Load(n_requests=rounds * clients, clients=clients, request_s=REQUEST_S, least_length=LEAST_LENGTH, seed=seed)
 
 
 def saturated(batch: float, rounds: int = ROUNDS) -> Load:
@@ -224,9 +226,7 @@ class Run:
     def tpot_s(self) -> FloatArray:
         """Mean time between the later tokens; NaN for a single token."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(
-                self.output_tokens > 1, (self.last_s - self.first_s) / (self.output_tokens - 1.0), math.nan
-            )
+            return np.where(self.output_tokens > 1, (self.last_s - self.first_s) / (self.output_tokens - 1.0), math.nan)
 
     @property
     def e2e_s(self) -> FloatArray:
@@ -293,7 +293,9 @@ def simulate(
     stages, replicas = int(np.asarray(deployment.pipeline_parallel)), int(np.asarray(deployment.replicas))
     mine = load.share(stages * replicas)
     rng = np.random.default_rng((mine.seed, 1))
-    prompt, output = (_lengths(name, mine, getattr(deployment, name), rng) for name in ("prompt_tokens", "output_tokens"))
+    prompt, output = (
+        _lengths(name, mine, getattr(deployment, name), rng) for name in ("prompt_tokens", "output_tokens")
+    )
     lengths = summarise(prompt, output)
     if mine.prompt_tokens is None:
         d = replace(deployment, longest_request_tokens=lengths.longest_request_tokens, context_tokens=None)
@@ -513,7 +515,7 @@ class _Scheduler:
         if self.n_preemptions == before and not self.holds_back():
             admitted = self._admit(left if self.policy.mixed else self.budget, used)
             if admitted:
-                if not self.policy.mixed:
+                if not self.policy.mixed and any(admitted):
                     decodes = np.zeros_like(decodes)
                 new = np.asarray(admitted, dtype=np.int64)
                 chunk, decodes = np.concatenate([chunk, new]), np.concatenate([decodes, new == 0])
@@ -620,7 +622,7 @@ def _run(
             arrived += 1
         now = scheduler.step()
         running, passes = scheduler.running, scheduler.passes_ahead(now)
-        if now.decodes.all():
+        if not now.prefilled:
             contexts = now.context + scheduler.yielded * np.arange(passes, dtype=np.float64)
             kernels_s = prices.decode_s(now.batch, contexts)
         else:

@@ -13,8 +13,9 @@ from moescale.latency import LatencySource, common_shape
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters
 from moescale.models.quantisation import with_usual_shares
-from moescale.serving.closed_loop import Loop, loops
 from moescale.serving.deployment import Deployment, degrees, expert_ways, reserved_bytes
+from moescale.serving.engine import Answer
+from moescale.serving.loads import closed_loops
 from moescale.serving.reasons import REMEDIES, infeasible_reason, too_slow
 from moescale.serving.steady_state import (
     LIMITS,
@@ -28,6 +29,7 @@ from moescale.serving.steady_state import (
     shape_of,
     with_cheaper_batches,
 )
+from moescale.typing import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ class Cost:
     ttft_s: float | None = None  # time to first token of a request that finds a place
     tpot_s: float | None = None  # time per output token
     throughput_tok_s: float | None = None  # output tokens a second of the whole deployment
-    closed_loop: Loop | None = None  # where clients were asked for
+    closed_loop: Answer | None = None  # where clients were asked for
     infeasible: str | None = None
     candidates: tuple[Cost, ...] | None = None  # one record a GPU count that was looked at
 
@@ -118,16 +120,18 @@ def cost(
     gpus: int | None = None,
     *,
     clients: int | None = None,
+    lengths: tuple[FloatArray, FloatArray] | None = None,
 ) -> Cost:
     """Cost of serving one `model` at its cheapest GPU count, or at `gpus` a replica, with every candidate looked at.
 
-    With `clients` the cheapest for a closed loop of so many, among those within the latency limits where any are.
+    With `clients` the cheapest for a closed loop of so many (of the `lengths` of a trace), among those within the latency
+    limits where any are.
     Raises InfeasibleError when no count serves the model.
     """
     counts = degrees(deployment) if gpus is None else (gpus,)
     looked_at, reasons = _records(model, counts, latency, deployment)
     if clients is not None:
-        found = loops(model, np.asarray(counts, dtype=np.float64), latency, deployment, clients)
+        found = closed_loops(model, counts, latency, deployment, clients, lengths)
         looked_at = [replace(one, closed_loop=loop) for one, loop in zip(looked_at, found, strict=True)]
     served = [record for record in looked_at if record.infeasible is None]
     if not served:
