@@ -293,8 +293,9 @@ def test_a_closed_loop_is_answered_beside_the_plateau() -> None:
     assert record["candidates"][0].pop("closed_loop") == loop
     assert record == plain
     assert loop["concurrency"] == 32
-    assert loop["output_tok_s"] == pytest.approx(32 * 256 / (loop["plateau_ttft_s"] + 255 * loop["tpot_s"]))
-    assert loop["e2e_s"] == pytest.approx(loop["ttft_s"] + 255 * loop["tpot_s"])
+    assert loop["output_tok_s"] == pytest.approx(32 * 256 / (loop["plateau_ttft_s"] + 255 * loop["tpot_s"]), rel=0.05)
+    assert loop["e2e_s"] == pytest.approx(loop["ttft_s"] + 255 * loop["tpot_s"], rel=0.01)
+    assert loop["p50"]["ttft_s"] < loop["p99"]["ttft_s"]
     assert loop["usd_per_mtok"] > record["usd_per_mtok"]  # fewer clients than the server could hold
     assert "Closed loop of 32 clients" in " ".join(run(*asked, "--concurrency", 32).out.split())
     every = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--prompt", 1024, "--output", 256, "--concurrency", 32)
@@ -328,7 +329,7 @@ def test_an_open_loop_finds_the_replicas() -> None:
     one = " ".join(run(*asked[:-3], 1, "--host", "asynchronous").out.split())
     assert "1 request per second: 1 x h100-sxm (1 replica of 1)" in one
     assert one.endswith("host: asynchronous.")
-    for wrong in (("--replicas", 2), ("--percentile", 99, "--burst", 10), ("--prefix-hit", 0.5)):
+    for wrong in (("--replicas", 2), ("--percentile", 99, "--burst", 10)):
         assert run(*asked, *wrong).code == 2
 
 
@@ -619,12 +620,10 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
             ("--kv-cache int2", ("--kv-cache", "bf16, fp8")),
             ("--reserve -1", ("--reserve: '-1' is not a number from 0 to 1e+15; nearest: 0",)),
             ("--speculative -1", ("--speculative: '-1' is not a number from 0 to 64; nearest: 0",)),
-            ("--concurrency -5", ("--concurrency: '-5' is not a whole number from 1 to 1e+06; nearest: 1",)),
+            ("--concurrency -5", ("--concurrency: '-5' is not a whole number from 1 to 100000; nearest: 1",)),
             ("--prompt -5K", ("--prompt: '-5K' is not a number from 1 to 1e+09; nearest: 1",)),
             ("--prompt -many", ("--prompt: '-many' is not a quantity",)),
             ("--max-num-batched-tokens 2K", ("--max-num-batched-tokens", "add --scheduling chunked")),
-            ("--attention-dp 2 --request-rate 5", ("--request-rate: simulates", "without --attention-dp")),
-            ("--attention-dp 2 --request-rate 5 --burst 9", ("--burst: simulates", "without --attention-dp")),
             ("--gpu h200", ("--gpu: unknown GPU 'h200'; nearest: h200-sxm,",)),
             ("--reserve much", ("--reserve", "'much'")),
             ("--expert-parallel 0", ("--expert-parallel", "nearest: 1")),
@@ -1288,7 +1287,7 @@ def test_a_burst_is_simulated_beside_the_plateau() -> None:
     assert burst["usd_per_mtok"] == pytest.approx(3.9 / 3600 / burst["output_tok_s"] * 1e6)
     slow = json.loads(run(*model, "--burst", 200, "--request-rate", 2, "--json").out)["burst"]
     assert slow["makespan_s"] > 90
-    assert slow["ttft_s"]["p50"] < burst["ttft_s"]["p50"]
+    assert slow["p50"]["ttft_s"] < burst["p50"]["ttft_s"]
     assert "Simulated: 200 requests" in run(*model, "--burst", 200).out
     for wrong in (("--percentile", 99), ("--burst", 0), ("--burst", 10, "--sweep")):
         assert run(*model, *wrong).code == 2

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from moescale.models.quantisation import CheckpointWeights
     from moescale.serving.deployment import Deployment
     from moescale.serving.disaggregated import Disaggregated
-    from moescale.serving.gpu_counts import Cost
     from moescale.serving.engine import Answer
+    from moescale.serving.gpu_counts import Cost
     from moescale.serving.loads import OpenLoop
     from moescale.typing import FloatArray
 

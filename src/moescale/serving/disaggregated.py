@@ -25,7 +25,7 @@ from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.kv_cache import kv_bytes_per_request
 from moescale.serving.deployment import Deployment, degrees
-from moescale.serving.engine import Load, Run, Times, policy_of, simulate
+from moescale.serving.engine import Load, Measured, Run, measured, policy_of, simulate
 from moescale.serving.loads import BATCHES, LEAST_REQUESTS, MOST_REQUESTS, WARM_UP
 from moescale.serving.steady_state import LADDER, Reason, Servers, serve, shape_of
 from moescale.typing import FloatArray
@@ -49,7 +49,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Disaggregated:
+class Disaggregated(Measured):
     """A server with prefill and decode apart; times are means over requests at LOAD of the highest rate."""
 
     gpus: int
@@ -57,12 +57,6 @@ class Disaggregated:
     decode: Pool
     limited_by: str  # prefill or decode
     transfer_s: float  # of a prompt's cache
-    ttft_s: float
-    tpot_s: float
-    e2e_s: float
-    p50: Times
-    p90: Times
-    p99: Times
     requests_per_s: float  # at most
     throughput_tok_s: float  # output tokens a second at that rate
     usd_per_mtok: float  # dollars per million output tokens at the stated utilization
@@ -119,7 +113,7 @@ def disaggregated(
     most_ttft_s, most_tpot_s = (math.inf if s is None else float(np.asarray(s)) for s in (d.max_ttft_s, d.max_tpot_s))
     for rate, gpus, p, w_p, q, w_d in pairs[:TRIED]:
         answer = _answer(model, latency, d, rate, gpus, (p, w_p), (q, w_d))
-        if answer.ttft_s <= most_ttft_s and answer.tpot_s <= most_tpot_s:
+        if answer.ttft_s <= most_ttft_s and (answer.tpot_s or 0.0) <= most_tpot_s:
             return answer
     what = f"of the {TRIED} cheapest numbers of workers none meets the limits at {LOAD:.0%} of its highest rate"
     raise InfeasibleError(what, where="disaggregated", next_step="relax the limits, or state more GPUs")
@@ -144,7 +138,7 @@ def _pairs(
             yield rate, w_p * p.gpus + w_d * q.gpus, p, w_p, q, w_d
 
 
-def _alone(d: Deployment, **changes: float) -> Deployment:
+def _alone(d: Deployment, **changes: float | None) -> Deployment:
     """The deployment of one kind of worker, whose passes hold prompts or output tokens only."""
     return replace(
         d, scheduling="separate", max_ttft_s=None, max_tpot_s=None, replicas=1.0, batching="largest", **changes
@@ -222,31 +216,19 @@ def _answer(
     moved_s = float(_transfer_s(model, d, min(p.gpus, q.gpus), gpus / 2.0))
     kept = slice(int(WARM_UP * n), None)
     ttft_s, later_s = prefill.e2e_s[kept] + moved_s, decode.e2e_s[kept]
-    tpot_s = later_s / max(output - 1.0, 1.0)
-
-    def times(cut: float | None) -> Times:
-        found = [
-            float(np.mean(s) if cut is None else np.percentile(s, cut)) for s in (ttft_s, tpot_s, ttft_s + later_s)
-        ]
-        return Times(ttft_s=found[0], tpot_s=found[1], e2e_s=found[2])
-
     can_start, can_decode = w_p * p.requests_per_s, w_d * q.requests_per_s
     usd_per_s, tokens_per_s = gpus * float(np.asarray(d.usd_per_gpu_hour)) / 3600.0, rate * output
     pools = [
         Pool(gpus=n * w.gpus, workers=n, gpus_per_worker=w.gpus, batch=w.batch, pass_s=w.pass_s, busy=rate / most)
         for w, n, most in ((p, w_p, can_start), (q, w_d, can_decode))
     ]
-    mean = times(None)
     return Disaggregated(
         gpus=gpus,
         prefill=pools[0],
         decode=pools[1],
         limited_by="prefill" if can_start < can_decode else "decode",
         transfer_s=moved_s,
-        ttft_s=mean.ttft_s,
-        tpot_s=mean.tpot_s or 0.0,
-        e2e_s=mean.e2e_s,
-        **{f"p{cut}": times(cut) for cut in (50, 90, 99)},
+        **measured(ttft_s, later_s / max(output - 1.0, 1.0), ttft_s + later_s),
         requests_per_s=rate,
         throughput_tok_s=tokens_per_s,
         usd_per_mtok=usd_per_s / tokens_per_s * 1e6 / float(np.asarray(d.utilization)),

@@ -18,7 +18,7 @@ import math
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -153,31 +153,50 @@ def saturated(batch: float, rounds: int = ROUNDS) -> Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Seconds of a request; those of tokens are None where no request has a second one."""
+    """Seconds of a request; the one between tokens is None where no request has a second token."""
 
-    ttft_s: float  # time to first token
-    tpot_s: float | None  # mean time between the later tokens
+    ttft_s: float  # to the first token
+    tpot_s: float | None  # between the later tokens, on average
     e2e_s: float  # to the last token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a load measured, as a record; times are means over the requests and percentiles of them."""
+class Measured(Times):
+    """Means over requests, and percentiles of them."""
+
+    p50: Times
+    p90: Times
+    p99: Times
+
+
+def measured(
+    ttft_s: FloatArray, tpot_s: FloatArray, e2e_s: FloatArray, percentile: float | None = None
+) -> dict[str, Any]:
+    """The fields of `Measured` from those of requests (n,); with `percentile` that one takes the place of the means."""
+
+    def of(values: FloatArray, cut: float | None) -> float | None:
+        values = values[np.isfinite(values)]
+        if not values.size:
+            return None
+        return float(np.mean(values) if cut is None else np.percentile(values, cut))
+
+    def at(cut: float | None) -> dict[str, Any]:
+        return {"ttft_s": of(ttft_s, cut), "tpot_s": of(tpot_s, cut), "e2e_s": of(e2e_s, cut)}
+
+    return at(percentile) | {f"p{cut}": Times(**at(cut)) for cut in (50, 90, 99)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(Measured):
+    """What a load measured, as a record."""
 
     requests: int
     output_tok_s: float  # of the whole deployment, over the makespan
     requests_per_s: float
-    makespan_s: float
+    makespan_s: float  # from the start of the arrivals to the last token
     usd_per_mtok: float  # dollars per million output tokens over the makespan
-    ttft_s: float
-    tpot_s: float | None
-    e2e_s: float
-    p50: Times
-    p90: Times
-    p99: Times
     batch: float  # running requests of a replica, mean over the makespan
     peak_running: int
-    n_passes: int
     n_preemptions: int
     concurrency: int | None = None  # of a closed loop, as the next two
     plateau_ttft_s: float | None = None  # mean without the first request of each client
@@ -204,8 +223,7 @@ class Run:
     n_preemptions: int
     peak_running: int
     mean_running: float  # over the makespan, idle time included
-    peak_kv_bytes: float  # on each GPU
-    kv_bytes_available: float  # on each GPU
+    peak_kv_share: float  # of the cache
 
     @property
     def makespan_s(self) -> float:
@@ -226,50 +244,36 @@ class Run:
     def tpot_s(self) -> FloatArray:
         """Mean time between the later tokens; NaN for a single token."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(self.output_tokens > 1, (self.last_s - self.first_s) / (self.output_tokens - 1.0), math.nan)
+            between_s = (self.last_s - self.first_s) / (self.output_tokens - 1.0)
+        return np.where(self.output_tokens > 1, between_s, math.nan)
 
     @property
     def e2e_s(self) -> FloatArray:
         """Arrival to last token."""
         return self.last_s - self.arrival_s
 
-    def steady_tok_s(self) -> float:
-        """Output tokens a second of the whole deployment while the middle half of the requests was answered."""
-        order = np.argsort(self.last_s)[len(self.last_s) // 4 : (3 * len(self.last_s)) // 4]
-        between_s = float(self.last_s[order[-1]] - self.last_s[order[0]])
-        return self.engines * float(np.sum(self.output_tokens[order[1:]])) / between_s
-
-    def times(self, percentile: float | None = None, first: int = 0) -> Times:
-        """Means, or a percentile, of the requests from `first` on."""
-
-        def of(values: FloatArray) -> float | None:
-            kept = values[first:][np.isfinite(values[first:])]
-            if not kept.size:
-                return None
-            return float(np.mean(kept) if percentile is None else np.percentile(kept, percentile))
-
-        return Times(ttft_s=of(self.ttft_s) or 0.0, tpot_s=of(self.tpot_s), e2e_s=of(self.e2e_s) or 0.0)
+    def measured(self, percentile: float | None = None, first: int = 0) -> dict[str, Any]:
+        """The fields of `Measured` over the requests from `first` on."""
+        return measured(self.ttft_s[first:], self.tpot_s[first:], self.e2e_s[first:], percentile)
 
     def answer(self) -> Answer:
         """The figures of the run."""
-        requests, mean, clients = self.engines * len(self.last_s), self.times(), self.load.clients
-        later = clients if clients is not None and clients < len(self.last_s) else 0
+        requests, clients = self.engines * len(self.last_s), self.load.clients
+        loop: dict[str, Any] = {}
+        if clients is not None:
+            later = self.ttft_s[clients:] if clients < len(self.last_s) else self.ttft_s
+            loop = {"concurrency": round(self.engines * clients), "plateau_ttft_s": float(np.mean(later))}
         return Answer(
+            **self.measured(),
             requests=round(requests),
             output_tok_s=self.output_tok_s,
             requests_per_s=requests / self.makespan_s,
             makespan_s=self.makespan_s,
             usd_per_mtok=self.usd_per_s / self.output_tok_s * 1e6,
-            ttft_s=mean.ttft_s,
-            tpot_s=mean.tpot_s,
-            e2e_s=mean.e2e_s,
-            **{f"p{cut}": self.times(cut) for cut in (50, 90, 99)},
             batch=self.parts * self.mean_running,
             peak_running=self.parts * self.peak_running,
-            n_passes=self.n_passes,
             n_preemptions=self.n_preemptions,
-            concurrency=None if clients is None else round(self.engines * clients),
-            plateau_ttft_s=None if clients is None else self.times(first=later).ttft_s,
+            **loop,
         )
 
 
@@ -296,14 +300,14 @@ def simulate(
     prompt, output = (
         _lengths(name, mine, getattr(deployment, name), rng) for name in ("prompt_tokens", "output_tokens")
     )
-    lengths = summarise(prompt, output)
+    lengths = summarise(prompt.astype(np.float64), output.astype(np.float64))
     if mine.prompt_tokens is None:
         d = replace(deployment, longest_request_tokens=lengths.longest_request_tokens, context_tokens=None)
         d = replace(d, prompt_tokens=lengths.prompt_tokens, prompt_nodes=()) if not d.prompt_nodes else d
     else:
         d = with_traffic(deployment, lengths)
     policy = policy_of(d) if policy is None else policy
-    per_stage = max(policy.max_num_seqs / stages, 1.0)
+    per_stage = float(np.ceil(policy.max_num_seqs / stages))
     servers = Servers(model, np.asarray(float(gpus)), latency, replace(d, host=NO_OVERHEAD))
     scheduler = _Scheduler(prompt, output, replace(policy, max_num_seqs=per_stage), servers, computed=mine.computed)
     arrival_s = _arrivals(mine)
@@ -325,8 +329,7 @@ def simulate(
         n_preemptions=scheduler.n_preemptions,
         peak_running=scheduler.peak_running,
         mean_running=busy / float(np.max(last_s)),
-        peak_kv_bytes=scheduler.peak_bytes,
-        kv_bytes_available=scheduler.available,
+        peak_kv_share=scheduler.peak_bytes / scheduler.available,
     )
 
 
@@ -515,10 +518,9 @@ class _Scheduler:
         if self.n_preemptions == before and not self.holds_back():
             admitted = self._admit(left if self.policy.mixed else self.budget, used)
             if admitted:
-                if not self.policy.mixed and any(admitted):
-                    decodes = np.zeros_like(decodes)
                 new = np.asarray(admitted, dtype=np.int64)
                 chunk, decodes = np.concatenate([chunk, new]), np.concatenate([decodes, new == 0])
+                decodes &= self.policy.mixed or not new.any()
                 self.waited = 0.0
         batch = int(np.count_nonzero(decodes))
         context = float(self.cached[self.running[decodes]].sum()) / batch if batch else 0.0

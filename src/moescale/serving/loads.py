@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.serving.deployment import Deployment
-from moescale.serving.engine import Answer, Load, Run, Times, closed, policy_of, simulate
+from moescale.serving.engine import Answer, Load, Measured, Run, closed, policy_of, simulate
 from moescale.serving.steady_state import serve
 from moescale.typing import FloatArray
 
@@ -64,7 +65,7 @@ def closed_loops(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenLoop:
+class OpenLoop(Measured):
     """The fewest replicas that answer a rate in time; times are means, or the percentile.
 
     `utilization` = requests_per_s / (replicas x the plateau of one), the plateau being b / (n iteration) requests a second
@@ -78,12 +79,6 @@ class OpenLoop:
     gpus: int
     utilization: float  # the rate, over what the replicas serve at most (see the class)
     percentile: float | None  # None: means
-    ttft_s: float
-    tpot_s: float
-    e2e_s: float
-    p50: Times
-    p90: Times
-    p99: Times
     output_tok_s: float
     usd_per_hour: float
     usd_per_mtok: float  # output tokens
@@ -93,9 +88,9 @@ class OpenLoop:
         return record(self)
 
 
-def warm(run: Run, percentile: float | None = None) -> Times:
-    """Means, or a percentile, of the requests that meet a server in service."""
-    return run.times(percentile, first=int(WARM_UP * len(run.last_s)))
+def warm(run: Run, percentile: float | None = None) -> dict[str, Any]:
+    """The fields of `Measured` over the requests that meet a server in service."""
+    return run.measured(percentile, first=int(WARM_UP * len(run.last_s)))
 
 
 def open_loop(
@@ -124,7 +119,7 @@ def open_loop(
     largest = serve(model, gpus, latency, replace(d, batching="largest"))
     plateau = float(largest.throughput_tok_s) / float(np.asarray(d.output_tokens))
     n = int(np.clip(BATCHES * float(largest.batch), LEAST_REQUESTS, MOST_REQUESTS))
-    lengths = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
+    lengths: dict[str, Any] = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
 
     def run_of(replicas: int) -> Run:
         rate = requests_per_s / replicas
@@ -134,7 +129,7 @@ def open_loop(
 
     def holds(run: Run, replicas: int) -> bool:
         times = warm(run, percentile)
-        limits = ((times.ttft_s, deployment.max_ttft_s), (times.tpot_s or 0.0, deployment.max_tpot_s))
+        limits = ((times["ttft_s"], deployment.max_ttft_s), (times["tpot_s"] or 0.0, deployment.max_tpot_s))
         within = all(most_s is None or seconds <= most_s for seconds, most_s in limits)
         # The run ends when the last request is answered; until then it has waited no longer than one takes.
         last_s = float(run.arrival_s[-1]) + float(np.median(run.e2e_s))
@@ -146,7 +141,7 @@ def open_loop(
         alone = requests_per_s / high * float(np.median(run.e2e_s)) < 0.01  # no request meets another
         if alone or high > MOST_REPLICAS:
             kind, times = "mean" if percentile is None else f"{percentile:g}th percentile", warm(run, percentile)
-            takes = f"{times.ttft_s:.3g} s to a first token and {times.tpot_s or 0.0:.3g} s a token ({kind})"
+            takes = f"{times['ttft_s']:.3g} s to a first token and {times['tpot_s'] or 0.0:.3g} s a token ({kind})"
             what, where = f"an idle server already needs {takes}", f"{gpus} x {d.gpu.name}"
             raise InfeasibleError(what, where=where, next_step="relax the limits, or take more GPUs")
         low, high = high, 2 * high
@@ -158,7 +153,7 @@ def open_loop(
             high, run = middle, tried
         else:
             low = middle
-    times, usd_per_hour = warm(run, percentile), high * gpus * float(np.asarray(d.usd_per_gpu_hour))
+    usd_per_hour = high * gpus * float(np.asarray(d.usd_per_gpu_hour))
     tokens_per_s = requests_per_s * float(np.mean(run.output_tokens))
     return OpenLoop(
         requests_per_s=requests_per_s,
@@ -167,10 +162,7 @@ def open_loop(
         gpus=high * gpus,
         utilization=requests_per_s / (high * plateau),
         percentile=percentile,
-        ttft_s=times.ttft_s,
-        tpot_s=times.tpot_s or 0.0,
-        e2e_s=times.e2e_s,
-        **{f"p{cut}": warm(run, cut) for cut in (50, 90, 99)},
+        **warm(run, percentile),
         output_tok_s=tokens_per_s,
         usd_per_hour=usd_per_hour,
         usd_per_mtok=usd_per_hour / 3600.0 / tokens_per_s * 1e6,

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from moescale.models.published import Shape
     from moescale.serving.accuracy import Accuracy
-    from moescale.serving.engine import Answer
     from moescale.serving.deployment import Deployment
     from moescale.serving.disaggregated import Disaggregated, Pool
+    from moescale.serving.engine import Answer
     from moescale.serving.gpu_counts import Cost
     from moescale.serving.loads import OpenLoop
     from moescale.serving.operating_points import OperatingPoints
@@ -97,7 +97,7 @@ def show_load(
             console,
             f"{plural(opened.requests_per_s, 'request')} per second: {opened.gpus} x {gpu} "
             f"({plural(opened.replicas, 'replica')} of {opened.tensor_parallel}){usd}, {opened.utilization:.0%} of their maximum "
-            f"rate; TTFT {most}{format_seconds(opened.ttft_s)}, TPOT {most}{format_seconds(opened.tpot_s)} ({times}); "
+            f"rate; TTFT {most}{format_seconds(opened.ttft_s)}, TPOT {most}{format_seconds(opened.tpot_s or 0.0)} ({times}); "
             f"host: {host or 'in-line (default of --request-rate)'}.",
         )
 
@@ -115,7 +115,7 @@ def show_apart(console: Console, apart: Disaggregated, gpu: str, *, priced: bool
         f"Separate prefill and decode: {apart.prefill.gpus} + {apart.decode.gpus} x {gpu}, {apart.throughput_tok_s:,.0f} output "
         f"tokens/s{usd}. Prefill: {workers(apart.prefill)}, TTFT {format_seconds(apart.ttft_s)} "
         f"({format_seconds(apart.transfer_s)} for the transfer of the KV cache). Decode: {workers(apart.decode)}, "
-        f"batch {apart.decode.batch:,.0f} each, TPOT {format_seconds(apart.tpot_s)}.",
+        f"batch {apart.decode.batch:,.0f} each, TPOT {format_seconds(apart.tpot_s or 0.0)}.",
     )
 
 
