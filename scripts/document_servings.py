@@ -327,7 +327,6 @@ def page() -> str:
         "verdict": verdict(judged),
         "per-pass-ms": f"{overhead.per_pass_s * 1e3:g}",
         "per-sequence-us": f"{overhead.per_sequence_s * 1e6:g}",
-        "front-end-us": f"{default_overhead(1.0).front_end_s_per_token * 1e6:g}",
         "gap-us": f"{overhead.gap_s * 1e6:g}",
         "utilisation": utilisation(judged),
         "summary": summary(judged),

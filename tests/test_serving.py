@@ -23,7 +23,7 @@ from moescale.models.parameters import weight_bytes_per_gpu
 from moescale.models.published import shapes
 from moescale.serving.deployment import Deployment, degrees
 from moescale.serving.gpu_counts import candidates, cheapest, cost
-from moescale.serving.host import NO_OVERHEAD, default_overhead, find_host
+from moescale.serving.host import NO_OVERHEAD, find_host
 from moescale.serving.reasons import infeasible_reason
 from moescale.serving.steady_state import LIMITS, Serving, serve
 from moescale.typing import FloatArray, Real
@@ -422,30 +422,8 @@ def test_the_host_adds_to_every_pass_and_asynchronous_hosts_hide() -> None:
     host_s = 1.4e-3 * (1 + np.minimum(starting, 1)) + 2.1e-5 * (bare.batch + starting)
     np.testing.assert_allclose(in_line.iteration_s, bare.iteration_s + host_s, rtol=1e-12)
     assert np.all((bare.iteration_s < hidden.iteration_s) & (hidden.iteration_s < in_line.iteration_s))
-    streaming = replace(base, host=replace(NO_OVERHEAD, front_end_s_per_token=1e-3))
-    streamed = serve(shapes()["llama-3.1-8b"], 1, source, streaming)
-    np.testing.assert_allclose(streamed.throughput_tok_s, np.minimum(bare.throughput_tok_s, 1000.0))
-    limits = [LIMITS[int(i)] for i in streamed.limited_by]
-    assert limits == ["front_end" if tok_s > 1000.0 else "max_num_seqs" for tok_s in bare.throughput_tok_s.tolist()]
     with pytest.raises(InputError, match="in-line"):
         find_host("inline")
-
-
-def test_one_api_server_is_no_limit_of_a_server() -> None:
-    """A small model on eight GPUs streams more than the 15,400 tokens a second of one front-end process."""
-    source = Roofline(find_gpu("h200-sxm"))
-    base = Deployment(gpu=source.gpu, usd_per_gpu_hour=1.0, prompt_tokens=128, output_tokens=2048, max_num_seqs=1024)
-    small = shapes()["qwen3-0.6b"]
-    place = replace(base, host=find_host("asynchronous"))
-    assert serve(small, 8, source, place).throughput_tok_s > 40_000
-    one = replace(place, host=replace(default_overhead(1), asynchronous=True))
-    four = replace(place, host=replace(default_overhead(4), asynchronous=True))
-    capped, scaled = serve(small, 8, source, one), serve(small, 8, source, four)
-    assert capped.throughput_tok_s == pytest.approx(1 / 6.5e-5)
-    assert LIMITS[int(capped.limited_by)] == "front_end"
-    assert scaled.throughput_tok_s > 2 * capped.throughput_tok_s
-    with pytest.raises(InputError, match="api_servers"):
-        default_overhead(0)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ WORTH = 1e-3  # a smaller batch is taken for a saving of more than this; kernels
 class Limit(IntEnum):
     """What a batch is limited by."""
 
-    MEMORY, MAX_NUM_SEQS, LATENCY, OPTIMUM, FRONT_END, MAX_NUM_BATCHED_TOKENS = range(6)
+    MEMORY, MAX_NUM_SEQS, LATENCY, OPTIMUM, MAX_NUM_BATCHED_TOKENS = range(5)
 
 
 class Reason(IntEnum):
@@ -149,23 +149,22 @@ class Times:
 
     prefill_s: FloatArray
     decode_s: FloatArray
-    passes_s: FloatArray  # both
-    iteration_s: FloatArray  # no shorter than the front end takes for its tokens
+    iteration_s: FloatArray
     tpot_s: FloatArray
     ttft_s: FloatArray
-    held_s: FloatArray  # of it, what a prompt waits for those of other attention groups
 
     def exceed_limits(self, d: Deployment) -> BoolArray:
-        """Where a latency limit is not met."""
-        most_ttft_s = math.inf if d.max_ttft_s is None else d.max_ttft_s
-        most_tpot_s = math.inf if d.max_tpot_s is None else d.max_tpot_s
-        return (self.tpot_s > most_tpot_s) | (self.ttft_s > most_ttft_s)
+        """Where a latency limit is not met; false where a time is not known."""
+        limits = ((self.tpot_s, d.max_tpot_s), (self.ttft_s, d.max_ttft_s))
+        late = [seconds > most_s for seconds, most_s in limits if most_s is not None]
+        return functools.reduce(np.logical_or, late, np.zeros((), dtype=np.bool_))
 
     def over_limits(self, d: Deployment) -> FloatArray:
         """ln of the larger of both times over its limit: positive where a limit is not met, or nothing is known."""
-        tpot = -math.inf if d.max_tpot_s is None else np.log(self.tpot_s / d.max_tpot_s)
-        ttft = -math.inf if d.max_ttft_s is None else np.log(self.ttft_s / d.max_ttft_s)
-        over = np.maximum(tpot, ttft)
+        limits = ((self.tpot_s, d.max_tpot_s), (self.ttft_s, d.max_ttft_s))
+        over = functools.reduce(
+            np.maximum, [np.log(seconds / most_s) for seconds, most_s in limits if most_s is not None]
+        )
         return np.where(np.isnan(over), math.inf, over)
 
 
@@ -287,7 +286,7 @@ class Servers:
         token to every request of the batch, and a part sees the prompts of its own requests.
         """
         d, yielded = self.deployment, 1.0 + np.asarray(self.deployment.accepted_tokens)  # tokens of a request, a pass
-        in_service, batch = batch, batch / d.pipeline_parallel
+        batch = batch / d.pipeline_parallel
         n = np.asarray(d.output_tokens, dtype=np.float64) / yielded  # passes that decode a request
         whole, share, held_s = np.maximum(batch / n, 1.0), np.minimum(batch / n, 1.0), 0.0  # a prompt has one pass
         held = bool(np.any(np.asarray(d.prompt_wait_passes) > 0))
@@ -315,16 +314,7 @@ class Servers:
         prefill_s = share * added_s
         passes_s = prefill_s + decode_s
         under_way_s = np.minimum(batch - 1.0, 1.0) * squares / (2.0 * passes_s)
-        front_end_s = d.host.front_end_s_per_token * in_service
-        return Times(
-            prefill_s=prefill_s,
-            decode_s=decode_s,
-            passes_s=passes_s,
-            iteration_s=np.maximum(passes_s / yielded, front_end_s),
-            tpot_s=np.maximum(tpot_s / yielded, front_end_s),
-            ttft_s=under_way_s + own_s + held_s,
-            held_s=np.broadcast_to(np.asarray(held_s, dtype=np.float64), np.shape(passes_s)),
-        )
+        return Times(prefill_s, decode_s, passes_s / yielded, tpot_s / yielded, under_way_s + own_s + held_s)
 
     def _staged_s(self, kernels_s: FloatArray, tokens: Real) -> FloatArray:
         """Seconds of a pass through pipeline stages, which wait for the fullest one and send activations on."""
@@ -407,9 +397,6 @@ def largest_batches(servers: Servers) -> Batches:
             times = servers.times(batch)
             reason = np.where(late & times.exceed_limits(d), Reason.TOO_SLOW, reason)
             limited_by = np.where(late, Limit.LATENCY, limited_by)
-    if d.host.front_end_s_per_token > 0:
-        yielded = 1.0 + np.asarray(d.accepted_tokens)
-        limited_by = np.where(times.passes_s / yielded < times.iteration_s, Limit.FRONT_END, limited_by)
     return Batches(batch, times, per_gpu, limited_by, reason)
 
 
@@ -526,7 +513,7 @@ def figures(servers: Servers, batches: Batches) -> Serving:
 
     with np.errstate(invalid="ignore", divide="ignore"):
         per_s = d.replicas * (batches.batch / times.iteration_s)
-        prompts_share = times.prefill_s / times.passes_s  # of the time, and of the dollars
+        prompts_share = times.prefill_s / (times.prefill_s + times.decode_s)  # of the time, and of the dollars
         usd = batches.usd_per_mtok(servers)
         per_input = np.where(served, usd * prompts_share * (d.output_tokens / d.prompt_tokens), math.inf)
         per_output = np.where(served, usd * (1.0 - prompts_share), math.inf)

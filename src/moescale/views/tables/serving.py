@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SWEEP_ROWS = 16
 
 
-LIMITED_BY = {"optimum": "lowest cost", "front_end": "API servers", "max_num_batched_tokens": "tokens per pass"}
+LIMITED_BY = {"optimum": "lowest cost", "max_num_batched_tokens": "tokens per pass"}
 BROKEN = {"max_ttft": "TTFT limit", "max_tpot": "TPOT limit"}
 
 
