@@ -290,7 +290,7 @@ def sensitivity(rows: list[Row]) -> dict[str, str]:
         return f"{min(ratios) - 1:+.1%} to {max(ratios) - 1:+.1%}"
 
     return {
-        "never-split": largest(scheduling="separate"),
+        "prompts-first": largest(scheduling="separate"),
         "twice-as-many": largest(n_requests=2 * N_REQUESTS),
         "other-arrivals": largest(seed=1),
     }
