@@ -504,7 +504,8 @@ ENGINE_FIGURES = ("output_tok_s", "tpot", "ttft", "e2e", "median ttft", "median 
 def _engine_loop(case: Case, model: Any, source: Any, template: Any) -> dict[str, float]:
     """A closed loop of `max_num_seqs` clients by the engine; nothing where it is not served."""
     from moescale.errors import InfeasibleError
-    from moescale.serving.engine import closed, simulate
+    from moescale.serving.engine import simulate
+    from moescale.serving.workload import closed
 
     assert case.max_num_seqs is not None
     deployment = replace(
@@ -535,8 +536,9 @@ def _burst(case: Case, model: Any, source: Any, template: Any) -> Prediction:
     """All requests at once, as `moescale cost --burst`; latencies are means over the requests."""
     from moescale.errors import MoescaleError
     from moescale.latency import kernels_alone
-    from moescale.serving.engine import burst, simulate
+    from moescale.serving.engine import simulate
     from moescale.serving.host import default_overhead
+    from moescale.serving.workload import burst
 
     assert case.n_requests is not None
     deployment = replace(

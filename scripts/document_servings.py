@@ -28,8 +28,9 @@ from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture
 from moescale.models.published import shapes
 from moescale.serving.deployment import Deployment
-from moescale.serving.engine import Load, Run, simulate
+from moescale.serving.engine import simulate
 from moescale.serving.host import NO_OVERHEAD, HostOverhead, default_overhead
+from moescale.serving.workload import Load, Run
 from moescale.typing import FloatArray
 from pages import csv_text, filled, table, write
 

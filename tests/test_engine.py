@@ -24,10 +24,11 @@ from moescale.models.published import shapes
 from moescale.serving import engine
 from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import LOAD, disaggregated
-from moescale.serving.engine import REQUEST_S, Load, Run, burst, closed, policy_of, saturated, simulate
+from moescale.serving.engine import policy_of, simulate
 from moescale.serving.host import NO_OVERHEAD, default_overhead
 from moescale.serving.loads import closed_loops, open_loop
 from moescale.serving.steady_state import Servers, serve
+from moescale.serving.workload import REQUEST_S, Load, Run, arrival_times_s, burst, closed, saturated
 from moescale.typing import FloatArray
 
 MODEL = Architecture(
@@ -303,7 +304,7 @@ def test_a_burst_of_a_thousand_requests_takes_less_than_a_third_of_a_second() ->
 
 @pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
 def test_intervals_have_the_mean_and_the_spread_that_were_asked_for(burstiness: float) -> None:
-    times = engine._arrivals(Load(n_requests=20000, requests_per_s=7.0, burstiness=burstiness, seed=1))
+    times = arrival_times_s(Load(n_requests=20000, requests_per_s=7.0, burstiness=burstiness, seed=1))
     intervals = np.diff(times)
     assert times[-1] == pytest.approx(20000 / 7)
     assert np.all(intervals >= 0)

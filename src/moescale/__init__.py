@@ -37,12 +37,13 @@ if TYPE_CHECKING:
     from moescale.runs.table import RunTable, read_runs
     from moescale.scaling_laws import Law, find_form, find_law, loss, predict, save_law
     from moescale.serving.deployment import Deployment, degrees, with_traffic
-    from moescale.serving.engine import Load, Policy, Run, burst, closed, saturated, simulate
+    from moescale.serving.engine import Policy, simulate
     from moescale.serving.gpu_counts import Cost, cheapest, cost
     from moescale.serving.loads import OpenLoop, open_loop
     from moescale.serving.operating_points import OperatingPoints, Platform, find_platforms, operating_points
     from moescale.serving.steady_state import serve
     from moescale.serving.traffic import Traffic, read_trace
+    from moescale.serving.workload import Load, Run, burst, closed, saturated
     from moescale.units import parse_quantity
     from moescale.views.notebook import load_ipython_extension
 
@@ -143,12 +144,7 @@ _HOMES = {
         "with_traffic",
     ),
     "serving.engine": (
-        "Load",
         "Policy",
-        "Run",
-        "burst",
-        "closed",
-        "saturated",
         "simulate",
     ),
     "serving.gpu_counts": (
@@ -170,6 +166,13 @@ _HOMES = {
     "serving.traffic": (
         "Traffic",
         "read_trace",
+    ),
+    "serving.workload": (
+        "Load",
+        "Run",
+        "burst",
+        "closed",
+        "saturated",
     ),
     "units": ("parse_quantity",),
     "views.notebook": ("load_ipython_extension",),

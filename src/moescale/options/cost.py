@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from moescale.models.quantisation import CheckpointWeights
     from moescale.serving.deployment import Deployment
     from moescale.serving.disaggregated import Disaggregated
-    from moescale.serving.engine import Answer
     from moescale.serving.gpu_counts import Cost
     from moescale.serving.loads import OpenLoop
+    from moescale.serving.workload import Answer
     from moescale.typing import FloatArray
 
 LOAD, FASTER = "Load", "Caching and speculative decoding"
@@ -416,7 +416,8 @@ class LoadOptions(Group):
     ) -> Answer | None:
         """The deployment under the burst, if one is stated."""
         from moescale.latency import kernels_alone
-        from moescale.serving.engine import burst, simulate
+        from moescale.serving.engine import simulate
+        from moescale.serving.workload import burst
 
         if self.burst is None:
             return None

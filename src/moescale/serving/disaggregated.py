@@ -25,9 +25,10 @@ from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.kv_cache import kv_bytes_per_request
 from moescale.serving.deployment import Deployment, degrees
-from moescale.serving.engine import Load, Measured, Run, measured, policy_of, simulate
+from moescale.serving.engine import policy_of, simulate
 from moescale.serving.loads import BATCHES, LEAST_REQUESTS, MOST_REQUESTS, WARM_UP
 from moescale.serving.steady_state import LADDER, Reason, Servers, serve, shape_of
+from moescale.serving.workload import Load, Measured, Run, measured
 from moescale.typing import FloatArray
 
 LOAD = 0.9  # of the rate that the workers answer at most, under which times are simulated

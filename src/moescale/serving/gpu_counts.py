@@ -14,7 +14,6 @@ from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters
 from moescale.models.quantisation import with_usual_shares
 from moescale.serving.deployment import Deployment, degrees, expert_ways, reserved_bytes
-from moescale.serving.engine import Answer
 from moescale.serving.loads import closed_loops
 from moescale.serving.reasons import REMEDIES, infeasible_reason, too_slow
 from moescale.serving.steady_state import (
@@ -29,6 +28,7 @@ from moescale.serving.steady_state import (
     shape_of,
     with_cheaper_batches,
 )
+from moescale.serving.workload import Answer
 from moescale.typing import FloatArray
 
 

@@ -13,8 +13,9 @@ from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.serving.deployment import Deployment
-from moescale.serving.engine import Answer, Load, Measured, Run, closed, policy_of, simulate
+from moescale.serving.engine import policy_of, simulate
 from moescale.serving.steady_state import serve
+from moescale.serving.workload import Answer, Load, Measured, Run, closed
 from moescale.typing import FloatArray
 
 MOST_REPLICAS = 2**20

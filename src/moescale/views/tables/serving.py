@@ -11,9 +11,9 @@ from moescale.units import format_seconds, format_usd, plural
 from moescale.views.tables import Cell, Column, Table, reason_lines, table_of
 
 if TYPE_CHECKING:
-    from moescale.serving.engine import Answer
     from moescale.serving.gpu_counts import Cost
     from moescale.serving.operating_points import LeftOut, OperatingPoints, Platform
+    from moescale.serving.workload import Answer
     from moescale.typing import FloatArray
 
 SWEEP_ROWS = 16

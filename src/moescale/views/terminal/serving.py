@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from moescale.serving.accuracy import Accuracy
     from moescale.serving.deployment import Deployment
     from moescale.serving.disaggregated import Disaggregated, Pool
-    from moescale.serving.engine import Answer
     from moescale.serving.gpu_counts import Cost
     from moescale.serving.loads import OpenLoop
     from moescale.serving.operating_points import OperatingPoints
+    from moescale.serving.workload import Answer
 
 
 def show_models(console: Console, models: Sequence[Shape]) -> None:
