@@ -334,18 +334,14 @@ def test_an_open_loop_finds_the_replicas() -> None:
 
 
 @pytest.mark.system
-def test_what_speeds_a_server_up_says_what_it_saves() -> None:
+def test_what_speeds_a_server_up_is_cheaper() -> None:
     asked = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--gpus", 1, "--prompt", 1024, "--output", 256)
     plain, cached, drafted = (
         json.loads(run(*asked, *more, "--json").out)
         for more in ((), ("--prefix-hit", 0.5), ("--speculative", 0.8, "--draft-tokens", 1))
     )
-    assert "saved" not in plain
-    assert cached["saved"] == {"prefix_hit": pytest.approx(1 - cached["usd_per_mtok"] / plain["usd_per_mtok"])}
-    assert drafted["saved"] == {"accepted_tokens": pytest.approx(1 - drafted["usd_per_mtok"] / plain["usd_per_mtok"])}
-    assert cached["saved"]["prefix_hit"] > 0.1
-    told = run(*asked, "--prefix-hit", 0.5).out
-    assert f"prefix cache: {cached['saved']['prefix_hit']:.0%} cheaper than the same server without it" in told
+    assert cached["usd_per_mtok"] < 0.9 * plain["usd_per_mtok"]
+    assert drafted["usd_per_mtok"] < plain["usd_per_mtok"]
     assert "separate prices: $" in run(*asked).out
     for wrong in (("--speculative", 1.5, "--draft-tokens", 1), ("--draft-tokens", 1), ("--prefix-hit", 2)):
         assert run(*asked, *wrong).code == 2

@@ -22,7 +22,7 @@ from moescale.models.family import architecture
 from moescale.models.parameters import weight_bytes_per_gpu
 from moescale.models.published import shapes
 from moescale.serving.deployment import Deployment, degrees
-from moescale.serving.gpu_counts import candidates, cheapest, cost
+from moescale.serving.gpu_counts import cheapest, cost
 from moescale.serving.host import NO_OVERHEAD, find_host
 from moescale.serving.reasons import infeasible_reason
 from moescale.serving.steady_state import LIMITS, Serving, serve
@@ -213,7 +213,7 @@ def test_gpu_counts_are_powers_of_two_unless_others_are_stated() -> None:
     assert degrees(replace(TINY_SERVED, tensor_parallel_degrees=(6, 3, 1, 3))) == (1, 3)
     six = replace(TINY, n_heads=6, n_kv_heads=6, head_dim=1)
     every = replace(TINY_SERVED, tensor_parallel_degrees=(1, 2, 3))
-    assert [record.gpus for record in candidates(six, Straight(), every)] == [1, 2, 3]
+    assert [record.gpus for record in cost(six, Straight(), every).candidates or ()] == [1, 2, 3]
     assert np.isfinite(cheapest(six, Straight(), every).usd_per_mtok)
     assert cost(six, Straight(), TINY_SERVED, gpus=3).gpus == 3  # one count that is asked for need be no power of two
     for wrong, words in (((0,), "whole numbers of at least 1, not 0"), ((5, 8), "within max_gpus = 4")):
@@ -340,7 +340,7 @@ def test_an_array_call_equals_the_scalar_calls(data: st.DataObject) -> None:
 
 
 def test_candidates_hold_one_record_a_gpu_count() -> None:
-    records = candidates(TINY, Straight(), TINY_SERVED)
+    records = cost(TINY, Straight(), TINY_SERVED).candidates or ()
     assert [record.gpus for record in records] == [1, 2, 4]
     always = {"gpus", "n_params_total", "n_params_active", "weight_bytes", "kv_bytes_per_token", "latency_source"}
     always |= {"tensor_parallel", "expert_parallel", "replicas", "weight_bytes_per_gpu", "reserve_bytes"}
@@ -377,7 +377,7 @@ def test_cost_of_a_model_that_no_count_holds_says_why() -> None:
 
 def test_records_describe_one_model() -> None:
     with pytest.raises(InputError, match="holds arrays"):
-        candidates(architecture(PAPER, np.array([1e9, 2e9]), 1.0), LATENCY, SHARE_GPT)
+        cost(architecture(PAPER, np.array([1e9, 2e9]), 1.0), LATENCY, SHARE_GPT)
 
 
 @pytest.mark.parametrize(

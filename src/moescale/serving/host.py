@@ -43,8 +43,8 @@ HOSTS = {
 @cache
 def default_overhead() -> HostOverhead:
     """The published host overheads of catalogue/servers.toml, in line with the kernels."""
-    figures = catalogue.read("servers.toml")["host_overhead"]
-    return HostOverhead(**{name: float(entry["value"]) for name, entry in figures.items()})
+    figures = {name: float(entry["value"]) for name, entry in catalogue.read("servers.toml")["host_overhead"].items()}
+    return replace(NO_OVERHEAD, **figures)
 
 
 def find_host(name: str) -> HostOverhead:

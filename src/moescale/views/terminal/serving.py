@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from moescale.serving.question import cache_format, weight_format
@@ -64,12 +64,8 @@ def show_burst(console: Console, run: Answer, host: str, *, priced: bool = True)
         )
 
 
-SAVES = {"prefix_hit": "prefix cache", "accepted_tokens": "speculative decoding"}
-
-
 def show_load(
     console: Console,
-    saved: Mapping[str, float],
     closed: Answer | None,
     opened: OpenLoop | None,
     *,
@@ -77,12 +73,9 @@ def show_load(
     priced: bool = True,
     host: str | None = None,
 ) -> None:
-    """Savings of caching and speculative decoding, and the closed and the open loop; `host` is what --host says."""
-    if saved or closed is not None or opened is not None:
+    """The closed and the open loop; `host` is what --host says."""
+    if closed is not None or opened is not None:
         write_line(console)
-    for name, share in saved.items():
-        what = f"{share:.0%} cheaper" if share >= 0 else f"{-share:.0%} more expensive"
-        write_paragraph(console, f"With {SAVES[name]}: {what} than the same server without it.")
     if closed is not None:
         write_paragraph(
             console,
