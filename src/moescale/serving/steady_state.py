@@ -203,9 +203,14 @@ class Servers:
         return Servers(model, np.broadcast_to(self.count, chosen.shape)[chosen], self.latency, d)
 
     @property
+    def of_stage(self) -> FloatArray:
+        """GPUs of one pipeline stage."""
+        return stage_gpus(self.deployment, self.count)
+
+    @property
     def group_gpus(self) -> FloatArray:
         """GPUs that split a head's layer: those of one attention group of one pipeline stage."""
-        return stage_gpus(self.deployment, self.count) / self.deployment.attention_dp
+        return self.of_stage / self.deployment.attention_dp
 
     @property
     def split(self) -> dict[str, Real]:
@@ -220,30 +225,26 @@ class Servers:
 
     def decode_pass_s(self, batch: FloatArray) -> FloatArray:
         """Seconds of a pass that decodes `batch` requests (of one part of a pipeline's), the drafting for it included."""
-        d = self.deployment
-        split, gpus = self.split | self._queries, stage_gpus(d, self.count)
-        answer = self.latency.decode_s(self.model, gpus, batch, context_tokens(d), **split)
-        tokens = batch * (1.0 + np.asarray(drafted_tokens(d)))
-        return d.host.pass_s(self._staged_s(answer, tokens), batch) + self._drafting_s(batch)
+        d, split = self.deployment, self.split | self._queries
+        kernels_s = self.latency.decode_s(self.model, self.of_stage, batch, context_tokens(d), **split)
+        return d.host.pass_s(self._staged_s(kernels_s, batch * self._verified), batch) + self._drafting_s(batch)
 
     def prompt_pass_s(self, prompts: FloatArray) -> FloatArray:
         """Seconds of a pass of so many prompts, or a part of one, over their lengths."""
-        d, total_s = self.deployment, np.asarray(0.0)
-        whole, part_of_one = np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)
-        for at, part, cached in self._prompts:
-            split, gpus = self.split | cached, stage_gpus(d, self.count)
-            answer = self.latency.prefill_s(self.model, gpus, whole, at * part_of_one, **split)
-            total_s = total_s + part * d.host.pass_s(self._staged_s(answer, prompts * at), whole)
+        total_s, whole, of_one = np.asarray(0.0), np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)
+        for at, share, cached in self._prompts:
+            kernels_s = self.latency.prefill_s(self.model, self.of_stage, whole, at * of_one, **self.split | cached)
+            total_s = total_s + share * self.deployment.host.pass_s(self._staged_s(kernels_s, prompts * at), whole)
         return total_s
 
     def mixed_pass_s(self, batch: FloatArray, prompts: FloatArray) -> FloatArray:
         """Seconds of a pass that decodes `batch` requests beside so many prompts, or a part of one, over their lengths."""
-        d, context, total_s = self.deployment, context_tokens(self.deployment), np.asarray(0.0)
-        for at, part, cached in self._prompts:
-            split, gpus = self.split | self._queries | cached, stage_gpus(d, self.count)
-            answer = self.latency.mixed_s(self.model, gpus, batch, context, prompts, at, **split)
-            tokens = batch * (1.0 + np.asarray(drafted_tokens(d))) + prompts * at
-            total_s = total_s + part * d.host.pass_s(self._staged_s(answer, tokens), batch)
+        d, total_s, split = self.deployment, np.asarray(0.0), self.split | self._queries
+        for at, share, cached in self._prompts:
+            lengths = (batch, context_tokens(d), prompts, at)
+            kernels_s = self.latency.mixed_s(self.model, self.of_stage, *lengths, **split | cached)
+            tokens = batch * self._verified + prompts * at
+            total_s = total_s + share * d.host.pass_s(self._staged_s(kernels_s, tokens), batch)
         return total_s + self._drafting_s(batch)
 
     @property
@@ -264,20 +265,24 @@ class Servers:
             yield new, part, {"prefix_tokens": at - new}
 
     @property
+    def _verified(self) -> FloatArray:
+        """Tokens of a request that decodes, a pass: 1, and those that are drafted."""
+        return 1.0 + np.asarray(drafted_tokens(self.deployment))
+
+    @property
     def _queries(self) -> dict[str, Real]:
         """Further arguments of a latency source where tokens are drafted."""
-        drafted = drafted_tokens(self.deployment)
-        return {"query_tokens": 1.0 + np.asarray(drafted)} if np.any(np.asarray(drafted) > 0) else {}
+        return {"query_tokens": self._verified} if np.any(self._verified > 1.0) else {}
 
     def _drafting_s(self, batch: FloatArray) -> FloatArray | float:
         """Seconds of one layer with the LM head for each drafted token, as multi-token prediction has it; 0 without any."""
-        d, drafted = self.deployment, drafted_tokens(self.deployment)
-        if not np.any(np.asarray(drafted) > 0):
+        if not np.any(self._verified > 1.0):
             return 0.0
         part = {name: np.minimum(getattr(self.model, name), 1.0) for name in ("n_moe_layers", "n_window_layers")}
         layer = replace(self.model, n_layers=np.minimum(self.model.n_layers, 1.0), **part)
-        kernels, gpus = kernels_alone(self.latency), stage_gpus(d, self.count)
-        return drafted * kernels.decode_s(layer, gpus, batch, context_tokens(d), **self.split)
+        kernels, context = kernels_alone(self.latency), context_tokens(self.deployment)
+        drafted = drafted_tokens(self.deployment)
+        return drafted * kernels.decode_s(layer, self.of_stage, batch, context, **self.split)
 
     def times(self, batch: FloatArray) -> Times:
         """The times of an iteration and of a request with `batch` requests in service.
@@ -372,13 +377,7 @@ def largest_batches(servers: Servers) -> Batches:
     """The largest batches that memory, max_num_seqs and the latency limits allow."""
     model, d = servers.model, servers.deployment
     per_gpu, free = bytes_per_gpu(model, servers.count, d)
-    spread, staged = _spreads_attention(servers), _has_stages(servers)
-    uneven_heads = _is_whole(model) & ~shares_heads(model, servers.group_gpus)
-    too_long = ~(free >= servers.kv_bytes(longest_request_tokens(d)))
-    reasons = [Reason.PIPELINE, Reason.ATTENTION_DP, Reason.EXPERT_PARALLEL, Reason.HEADS]
-    impossible = [~staged, ~spread, ~_shares_experts(servers), uneven_heads]
-    reasons += [Reason.WEIGHTS, Reason.LONGEST_REQUEST]
-    reason = np.select([*impossible, ~(free > 0), too_long], reasons, Reason.FEASIBLE)
+    reason = _reason(servers, free)
     fits = reason == Reason.FEASIBLE
     cap = batch_cap(d)
     by_memory = _held(model, servers.count, d, free)
@@ -398,6 +397,22 @@ def largest_batches(servers: Servers) -> Batches:
             reason = np.where(late & times.exceed_limits(d), Reason.TOO_SLOW, reason)
             limited_by = np.where(late, Limit.LATENCY, limited_by)
     return Batches(batch, times, per_gpu, limited_by, reason)
+
+
+def _reason(servers: Servers, free: FloatArray) -> FloatArray:
+    """Why each entry cannot be served with so many bytes free on a GPU, before any latency."""
+    model, d, of_stage = servers.model, servers.deployment, stage_gpus(servers.deployment, servers.count)
+    stages, groups = (np.asarray(n, dtype=np.float64) for n in (d.pipeline_parallel, d.attention_dp))
+    ways, has_experts = expert_ways(d, servers.count), np.asarray(model.n_moe_layers) > 0
+    uneven = {
+        Reason.PIPELINE: (stages > 1) & ((servers.count % stages != 0) | (stages > model.n_layers)),
+        Reason.ATTENTION_DP: (groups > 1) & ((of_stage % groups != 0) | ~has_experts),
+        Reason.EXPERT_PARALLEL: (of_stage % ways != 0) | (ways > np.where(has_experts, model.n_experts, 1.0)),
+        Reason.HEADS: _is_whole(model) & ~shares_heads(model, servers.group_gpus),
+        Reason.WEIGHTS: ~(free > 0),
+        Reason.LONGEST_REQUEST: ~(free >= servers.kv_bytes(longest_request_tokens(d))),
+    }
+    return np.select(list(uneven.values()), list(uneven), Reason.FEASIBLE)
 
 
 def _held(model: Architecture, gpus: Real, d: Deployment, free: FloatArray) -> FloatArray:
@@ -550,28 +565,6 @@ def shares_heads(model: Architecture, count: Real) -> BoolArray:
     return (heads % count == 0) & ((kv_heads % count == 0) | (count % kv_heads == 0))
 
 
-def _shares_experts(servers: Servers) -> BoolArray:
-    """Where the expert-parallel GPUs divide the GPU count, and each holds an expert."""
-    model, ways = servers.model, expert_ways(servers.deployment, servers.count)
-    routed = np.where(np.asarray(model.n_moe_layers) > 0, model.n_experts, 1.0)
-    return (stage_gpus(servers.deployment, servers.count) % ways == 0) & (ways <= routed)
-
-
-def _spreads_attention(servers: Servers) -> BoolArray:
-    """Where the attention groups divide the GPUs of a stage, and share routed experts."""
-    groups = np.asarray(servers.deployment.attention_dp, dtype=np.float64)
-    shared = (stage_gpus(servers.deployment, servers.count) % groups == 0) & (
-        np.asarray(servers.model.n_moe_layers) > 0
-    )
-    return (groups == 1) | shared
-
-
-def _has_stages(servers: Servers) -> BoolArray:
-    """Where the pipeline stages divide the GPU count, and each has a layer."""
-    stages = np.asarray(servers.deployment.pipeline_parallel, dtype=np.float64)
-    return (stages == 1) | ((servers.count % stages == 0) & (stages <= servers.model.n_layers))
-
-
 def _is_whole(model: Architecture) -> BoolArray:
     """Where every field is a whole number: a model that could be built, so that heads must split evenly."""
     numbers = (np.asarray(getattr(model, name), dtype=np.float64) for name in NUMERIC_FIELDS)
@@ -580,18 +573,17 @@ def _is_whole(model: Architecture) -> BoolArray:
 
 def _check_source(latency: LatencySource, deployment: Deployment) -> None:
     """Refuse a source that says what it stands for, where that is not what is deployed."""
-    theirs = getattr(latency, "gpu", None)
+    theirs, where = getattr(latency, "gpu", None), latency.name
     if isinstance(theirs, Gpu) and theirs.name != deployment.gpu.name:
         what = f"the latencies are those of {theirs.name}, the deployment is on {deployment.gpu.name}"
-        raise InputError(what, where=latency.name, next_step="make the latency source for the deployment's GPU")
+        raise InputError(what, where=where, next_step="make the latency source for the deployment's GPU")
     asked = {"prefix_tokens": deployment.prefix_hit, "query_tokens": drafted_tokens(deployment)}
-    for name in (name for name, value in asked.items() if np.any(np.asarray(value) > 0)):
-        if name not in inspect.signature(latency.mixed_s).parameters:
-            what = "its methods do not take " + name + ", which prefix hits and drafted tokens need"
-            raise InputError(what, where=latency.name, next_step="add it to them, or take the roofline")
+    for name, value in asked.items():
+        if np.any(np.asarray(value) > 0) and name not in inspect.signature(latency.mixed_s).parameters:
+            what = f"its methods do not take {name}, which prefix hits and drafted tokens need"
+            raise InputError(what, where=where, next_step="add it to them, or take the roofline")
     for name in ("weight_bytes_per_param", "kv_bytes_per_element"):
         stated, wanted = getattr(latency, name, None), np.asarray(getattr(deployment, name), dtype=np.float64)
         if stated is not None and np.any(wanted != stated):
             what = f"the latencies are for {name} = {stated:g}, the deployment has {wanted.flat[0]:g}"
-            make = f"make the latency source with {name}={wanted.flat[0]:g}"
-            raise InputError(what, where=latency.name, next_step=make)
+            raise InputError(what, where=where, next_step=f"make the latency source with {name}={wanted.flat[0]:g}")
