@@ -450,6 +450,8 @@ def test_disaggregated_figures_follow_from_the_workers_passes() -> None:
     assert found.prefill.pass_s == pytest.approx(float(worker.prompt_pass_s(np.asarray(found.prefill.batch))))
     alone_s = float(worker.prompt_pass_s(np.asarray(1.0)))
     assert found.ttft_s > alone_s + found.transfer_s
+    staged = disaggregated(LLAMA, FP8, replace(SERVED, pipeline_parallel=2.0), prefill_gpus=4, decode_gpus=8)
+    assert staged.throughput_tok_s == pytest.approx(found.throughput_tok_s, rel=0.5)
     # Little's law: those that decode are what comes in, times what each takes.
     in_service = LOAD * found.requests_per_s * (found.e2e_s - found.ttft_s)
     assert in_service <= found.decode.batch * found.decode.workers

@@ -258,7 +258,7 @@ class CostServingOptions(ServingOptions):
         self, deployment: Deployment, answer: Cost, opened: OpenLoop | None, apart: Disaggregated | None
     ) -> list[str]:
         """Warnings of latencies that are of little use and that no limit was stated for."""
-        from moescale.serving.use import slow_for_use
+        from moescale.serving.question import slow_for_use
 
         served = opened or answer.closed_loop or answer
         found = slow_for_use(deployment, served.ttft_s, served.tpot_s)

@@ -97,9 +97,7 @@ def disaggregated(
     first, later = _prefill_workers(model, latency, d), _decode_workers(model, latency, d)
     for kind, found, limit in (("a prompt", first, "first token"), ("an output token", later, "output token")):
         if not found:
-            what = (
-                f"no GPU count serves {kind}: memory, heads, the latency source or the limit of an {limit} prevent it"
-            )
+            what = f"no GPU count serves {kind}: memory, heads, the latency source or the limit of {limit}s prevent it"
             where = f"1 to {degrees(d)[-1]} x {d.gpu.name} a worker"
             step = "allow more GPUs a worker (--max-gpus), fewer bytes a weight, or relax the limit"
             raise InfeasibleError(what, where=where, next_step=step)
@@ -158,9 +156,10 @@ def _prefill_workers(model: Architecture, latency: LatencySource, d: Deployment)
     """The workers that take full passes of prompts, of those whose single prompt is within the limit of a first token."""
     room = policy_of(d).max_num_batched_tokens * float(np.asarray(d.attention_dp))
     lengths = {"output_tokens": 1.0, "context_tokens": None, "longest_request_tokens": None}
-    most = max(room / float(np.asarray(d.prompt_tokens)), 1.0)
+    stages = float(np.asarray(d.pipeline_parallel))  # so many passes are under way at once
+    most = stages * max(room / float(np.asarray(d.prompt_tokens)), 1.0)
     servers, prompts = _servers(model, latency, replace(_alone(d, max_num_seqs=most), **lengths))
-    alone_s, pass_s = servers.prompt_pass_s(np.ones_like(prompts)), servers.prompt_pass_s(prompts)
+    alone_s, pass_s = servers.prompt_pass_s(np.ones_like(prompts)), servers.prompt_pass_s(prompts / stages)
     most_s = math.inf if d.max_ttft_s is None else float(np.asarray(d.max_ttft_s))
     within = alone_s + _transfer_s(model, d, servers.count, servers.count) <= most_s
     found = zip(servers.count[within], prompts[within], pass_s[within], strict=True)
@@ -171,7 +170,7 @@ def _decode_workers(model: Architecture, latency: LatencySource, d: Deployment) 
     """The workers at the batches, of a ladder, that answer most requests within the limit of an output token."""
     servers, largest = _servers(model, latency, _alone(d))
     batch = largest ** np.linspace(0.0, 1.0, LADDER)[:, np.newaxis]
-    pass_s = servers.decode_pass_s(batch)
+    pass_s = servers.decode_pass_s(batch / d.pipeline_parallel)
     most_s = math.inf if d.max_tpot_s is None else float(np.asarray(d.max_tpot_s))
     tokens = 1.0 + float(np.asarray(d.accepted_tokens))  # of a request, a pass
     passes = max(float(np.asarray(d.output_tokens)) - 1.0, 1.0) / tokens
