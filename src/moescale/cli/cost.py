@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from moescale.cli.flat import flat
 from moescale.cli.options import Json, app, check_plot, check_table, examples
 from moescale.cli.output import HeldBack, print_json, warn
-from moescale.options.cost import CostServingOptions, LaunchOptions, LoadOptions, ModelOptions, trace_lengths
+from moescale.options.cost import CostServingOptions, LaunchOptions, LoadOptions, ModelOptions, asked_by, trace_lengths
 from moescale.options.sweep import SweepOptions
 
 if TYPE_CHECKING:
@@ -89,9 +89,10 @@ def cost(
         what = f"{' and '.join(scaled)} in {weight_format(deployment)} were not measured on {source.gpu.name} with {source.backend}"
         warn(f"{what}: priced with bf16 kernels, scaled by the roofline")
     clients = load.concurrency
-    answer = serving_cost(
-        model, source, deployment, serving.gpus_of_replica(), clients=clients, lengths=trace_lengths(serving)
-    )
+    with asked_by("--concurrency"):
+        answer = serving_cost(
+            model, source, deployment, serving.gpus_of_replica(), clients=clients, lengths=trace_lengths(serving)
+        )
     accuracy = accuracy_of(model, deployment, source)
     line = launch.line(described, answer, deployment, checkpoint, source, warn)
     gpus = answer.gpus_per_replica

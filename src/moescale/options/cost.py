@@ -399,7 +399,7 @@ class LoadOptions(Group):
         if self.request_rate is None or self.burst is not None:
             return None
         loaded, (prompt, output) = _under_load(serving, deployment), trace_lengths(serving) or (None, None)
-        with _asked_by("--request-rate"):
+        with asked_by("--request-rate"):
             return open_loop(
                 model,
                 kernels_alone(source),
@@ -424,7 +424,7 @@ class LoadOptions(Group):
         load = burst(self.burst, math.inf if self.request_rate is None else self.request_rate)
         if (lengths := trace_lengths(serving)) is not None:
             load = replace(load, prompt_tokens=lengths[0], output_tokens=lengths[1])
-        with _asked_by("--burst"):
+        with asked_by("--burst"):
             return simulate(model, kernels_alone(source), _under_load(serving, deployment), gpus, load).answer()
 
 
@@ -436,7 +436,8 @@ def _under_load(serving: CostServingOptions, deployment: Deployment) -> Deployme
 
 
 @contextmanager
-def _asked_by(option: str) -> Generator[None]:
+def asked_by(option: str) -> Generator[None]:
+    """Refusals of the engine name the option that asked for the load."""
     try:
         yield
     except MoescaleError as error:

@@ -43,6 +43,7 @@ BoolArray = npt.NDArray[np.bool_]
 EVERY_UP_TO = 32
 RATIO = 1.04
 CONTEXT_POINTS = 17
+PASSES_AT_ONCE = 4096  # that are priced before the next arrival is looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,7 +351,7 @@ class _Scheduler:
         if not now.decodes.all():
             return 1
         running, cached = self.running, self.cached[self.running]
-        most = int(self.left[running].min())
+        most = min(int(self.left[running].min()), PASSES_AT_ONCE)
         if self.holds_back() and self.waiting:
             most = min(most, max(math.ceil(self.policy.prompt_wait_passes - self.waited), 1))
 
