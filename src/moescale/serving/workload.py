@@ -20,6 +20,7 @@ MOST_REQUESTS = 1_000_000  # a slip of the pen must not fill the memory
 MOST_TOKENS = 10_000_000  # of one request, likewise
 # InferenceX (formerly InferenceMAX) sends 10 requests a client, with lengths that are uniform in 0.8 to 1.0 of a nominal one.
 ROUNDS, LEAST_LENGTH = 10, 0.8
+ENOUGH = 20_000  # requests of one engine in a closed loop; beyond, clients send fewer each
 # Between sending a request and the scheduler having it: HTTP, chat template, tokenising, and the first token's way back.
 # Candidates, written before the formula of version 0.2 had a score: 0, 10, 20 and 30 ms. Of the development rows of
 # benchmarks/measured_servings.py 58%, 77%, 86% and 88% were then within a factor of 2: the smallest was taken from which the
@@ -61,12 +62,16 @@ class Load:
         def dealt(values: FloatArray | None) -> FloatArray | None:
             return None if values is None else values[::copies]
 
+        requests, clients = max(round(self.n_requests / copies), 1), self.clients
+        if clients is not None:
+            rounds, clients = self.n_requests // clients, max(round(clients / copies), 1)
+            requests = clients * max(min(rounds, ENOUGH // clients), 1)
         return replace(
             self,
-            n_requests=max(round(self.n_requests / copies), 1),
+            n_requests=requests,
             requests_per_s=self.requests_per_s / copies,
             burstiness=self.burstiness * copies,  # every k-th of Poisson arrivals: intervals of k exponential ones
-            clients=None if self.clients is None else max(round(self.clients / copies), 1),
+            clients=clients,
             **{name: dealt(getattr(self, name)) for name in ("prompt_tokens", "output_tokens", "arrival_s")},
         )
 
@@ -78,7 +83,6 @@ def burst(n_requests: int, requests_per_s: float = math.inf, *, seed: int = 0) -
 
 def closed(clients: int, rounds: int = ROUNDS, *, seed: int = 0) -> Load:
     """A benchmark of so many clients, which start at once and send so many requests each, as InferenceX does."""
-    rounds = max(min(rounds, 20_000 // clients), 1)
     return Load(n_requests=rounds * clients, clients=clients, request_s=REQUEST_S, least_length=LEAST_LENGTH, seed=seed)
 
 
