@@ -321,6 +321,15 @@ def test_defaults_are_those_of_the_catalogue() -> None:
     assert replace(overhead, asynchronous=True).pass_s(kernels, 256) == pytest.approx([6.776e-3 + 1.7e-4, 20.17e-3])
 
 
+def test_a_trace_of_arrivals_is_served_when_it_comes() -> None:
+    load = Load(n_requests=3, arrival_s=np.array([0.0, 1.0, 5.0]), prompt_tokens=np.array([100.0, 50.0, 100.0]))
+    run = simulate(MODEL, Lines(token_s=1e-4), deployment(), 1, load)
+    assert run.arrival_s.tolist() == [0.0, 1.0, 5.0]
+    assert run.ttft_s == pytest.approx([10e-3, 5e-3, 10e-3])  # nobody meets another
+    with pytest.raises(InputError, match="3 requests, but 2 arrival times"):
+        replace(load, arrival_s=np.array([0.0, 1.0]))
+
+
 @pytest.mark.parametrize("load", [burst(5), burst(5, 10.0), closed(2), saturated(3.0)])
 def test_every_load_answers_the_same_record(load: Load) -> None:
     run = simulate(MODEL, Lines(), deployment(), 1, load)

@@ -52,6 +52,8 @@ class Load:
 
     def __post_init__(self) -> None:
         check_bounds(self, where="load")
+        if self.arrival_s is not None and len(self.arrival_s) != self.n_requests:
+            raise InputError(f"{self.n_requests} requests, but {len(self.arrival_s)} arrival times", where="load")
         if self.clients is not None and not math.isinf(self.requests_per_s):
             what = "the clients of a closed loop set the rate themselves"
             raise InputError(what, where="load", next_step="leave out requests_per_s, or clients")
@@ -66,6 +68,8 @@ class Load:
         if clients is not None:
             rounds, clients = self.n_requests // clients, max(round(clients / copies), 1)
             requests = clients * max(min(rounds, ENOUGH // clients), 1)
+        if self.arrival_s is not None:
+            requests = len(self.arrival_s[::copies])
         return replace(
             self,
             n_requests=requests,
@@ -110,7 +114,7 @@ def arrival_times_s(load: Load) -> FloatArray:
     """
     n = load.n_requests
     if load.arrival_s is not None:
-        return load.arrival_s[:n].astype(np.float64)
+        return load.arrival_s.astype(np.float64)
     if load.clients is not None:
         return np.where(np.arange(n) < load.clients, 0.0, math.inf)
     if math.isinf(load.requests_per_s):
