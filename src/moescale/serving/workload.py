@@ -66,8 +66,8 @@ class Load:
 
         requests, clients = max(round(self.n_requests / copies), 1), self.clients
         if clients is not None:
-            rounds, clients = self.n_requests // clients, max(round(clients / copies), 1)
-            requests = clients * max(min(rounds, ENOUGH // clients), 1)
+            clients = max(round(clients / copies), 1)
+            requests = min(requests, clients * max(ENOUGH // clients, 1))
         if self.arrival_s is not None:
             requests = len(self.arrival_s[::copies])
         return replace(
