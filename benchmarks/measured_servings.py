@@ -449,7 +449,7 @@ def _source(gpu: Any, engine: str, weights: float, cache_bytes: float, setting: 
     from moescale.serving.host import NO_OVERHEAD, find_host
 
     usual = inspect.signature(cost).parameters
-    scheduling = setting.scheduling or usual["scheduling"].default
+    scheduling = setting.scheduling or usual["scheduling"].default or "separate"
     host = setting.host or usual["host"].default
     measured = setting.latency == "silicon" and gpu.silicon_system is not None
     source: Any = Silicon(gpu, engine, None, weights, cache_bytes) if measured else Roofline(gpu, weights, cache_bytes)
@@ -480,7 +480,10 @@ def _closed_loops(cases: Sequence[Case], model: Any, source: Any, template: Any)
     tpot = getattr(found, "tpot_s", found.iteration_s)  # version 0.1: one iteration
     e2e = clients * column("output_tokens") / np.where(found.throughput_tok_s > 0, found.throughput_tok_s, np.nan)
     figures = {"output_tok_s": found.throughput_tok_s, "tpot": tpot, "ttft": found.ttft_s, "e2e": e2e}
-    if importlib.util.find_spec("moescale.serving.closed_loop") is not None:  # since version 0.2
+    if importlib.util.find_spec("moescale.serving.engine") is not None:  # since version 0.3
+        singles = [_engine_loop(case, model, source, template) for case in cases]
+        figures = {name: [one.get(name, math.nan) for one in singles] for name in ENGINE_FIGURES}
+    elif importlib.util.find_spec("moescale.serving.closed_loop") is not None:  # version 0.2
         from moescale.serving.closed_loop import closed_loop
 
         loops = closed_loop(model, column("gpus"), source, deployment, clients)
@@ -492,6 +495,32 @@ def _closed_loops(cases: Sequence[Case], model: Any, source: Any, template: Any)
         values = {name: float(figure[i]) for name, figure in figures.items()}
         answers.append(REASONS[why] if why else values)
     return answers
+
+
+# Throughput by the law that measures it in (b), and as a benchmark counts it for (a).
+ENGINE_FIGURES = ("output_tok_s", "tpot", "ttft", "e2e", "median ttft", "median output_tok_s")
+
+
+def _engine_loop(case: Case, model: Any, source: Any, template: Any) -> dict[str, float]:
+    """A closed loop of `max_num_seqs` clients by the engine; nothing where it is not served."""
+    from moescale.errors import InfeasibleError
+    from moescale.serving.engine import simulate
+    from moescale.serving.workload import closed
+
+    assert case.max_num_seqs is not None
+    deployment = replace(
+        template, prompt_tokens=case.prompt_tokens, output_tokens=case.output_tokens,
+        expert_parallel=float(case.expert_parallel), max_num_seqs=case.max_num_seqs,
+        **{name: float(value) for name, value in _attention_dp(np.asarray(case.attention_dp), case.engine).items()},
+    )  # fmt: skip
+    try:
+        found = simulate(model, source, deployment, case.gpus, closed(int(case.max_num_seqs))).answer()
+    except InfeasibleError:
+        return {}
+    tpot_s = found.tpot_s or 0.0
+    by_law = case.max_num_seqs * case.output_tokens / (found.ttft_s + (case.output_tokens - 1.0) * tpot_s)
+    figures = (by_law, tpot_s, found.ttft_s, found.e2e_s, found.plateau_ttft_s or 0.0, found.output_tok_s)
+    return dict(zip(ENGINE_FIGURES, figures, strict=True))
 
 
 def _attention_dp(groups: Any, engine: str) -> dict[str, Any]:
@@ -507,16 +536,19 @@ def _burst(case: Case, model: Any, source: Any, template: Any) -> Prediction:
     """All requests at once, as `moescale cost --burst`; latencies are means over the requests."""
     from moescale.errors import MoescaleError
     from moescale.latency import kernels_alone
-    from moescale.serving.simulator import Arrivals, simulate
+    from moescale.serving.engine import simulate
+    from moescale.serving.host import default_overhead
+    from moescale.serving.workload import burst
 
     assert case.n_requests is not None
     deployment = replace(
         template, prompt_tokens=float(max(round(case.prompt_tokens), 1)), expert_parallel=float(case.expert_parallel),
         output_tokens=float(max(round(case.output_tokens), 1)),
         max_num_seqs=float(template.gpu.default_max_num_seqs if case.max_num_seqs is None else case.max_num_seqs),
+        scheduling="chunked", host=default_overhead(),
     )  # fmt: skip
     try:
-        run = simulate(model, kernels_alone(source), deployment, case.gpus, Arrivals(n_requests=case.n_requests))
+        run = simulate(model, kernels_alone(source), deployment, case.gpus, burst(case.n_requests))
     except MoescaleError as error:
         return _reason(error)
     with np.errstate(invalid="ignore"):

@@ -28,8 +28,9 @@ from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture
 from moescale.models.published import shapes
 from moescale.serving.deployment import Deployment
+from moescale.serving.engine import simulate
 from moescale.serving.host import NO_OVERHEAD, HostOverhead, default_overhead
-from moescale.serving.simulator import Arrivals, Run, simulate
+from moescale.serving.workload import Load, Run
 from moescale.typing import FloatArray
 from pages import csv_text, filled, table, write
 
@@ -140,7 +141,7 @@ def simulated(
     source: str = JUDGED,
     host: str = DEFAULT_HOST,
     n_requests: int = N_REQUESTS,
-    chunked_prefill: bool = True,
+    scheduling: str = "chunked",
     seed: int = 0,
 ) -> Run:
     """The same run, predicted: vLLM's defaults for the GPU, 90% of its memory."""
@@ -154,12 +155,11 @@ def simulated(
         max_num_seqs=gpu.default_max_num_seqs,
         weight_bytes_per_param=weight_bytes,
         reserve_bytes=measured_reserve_bytes(),
+        scheduling=scheduling,
+        host=HOSTS[host],
     )
-    arrivals = Arrivals(n_requests=n_requests, requests_per_s=row.requests_per_s, burstiness=row.burstiness, seed=seed)
-    latency = SOURCES[source](gpu, model, weight_bytes)
-    return simulate(
-        model, latency, deployment, row.gpus, arrivals, chunked_prefill=chunked_prefill, overhead=HOSTS[host]
-    )
+    load = Load(n_requests=n_requests, requests_per_s=row.requests_per_s, burstiness=row.burstiness, seed=seed)
+    return simulate(model, SOURCES[source](gpu, model, weight_bytes), deployment, row.gpus, load)
 
 
 def log2_ratio(row: Row, source: str = JUDGED, host: str = DEFAULT_HOST) -> float:
@@ -291,7 +291,7 @@ def sensitivity(rows: list[Row]) -> dict[str, str]:
         return f"{min(ratios) - 1:+.1%} to {max(ratios) - 1:+.1%}"
 
     return {
-        "never-split": largest(chunked_prefill=False),
+        "prompts-first": largest(scheduling="separate"),
         "twice-as-many": largest(n_requests=2 * N_REQUESTS),
         "other-arrivals": largest(seed=1),
     }
@@ -328,7 +328,6 @@ def page() -> str:
         "verdict": verdict(judged),
         "per-pass-ms": f"{overhead.per_pass_s * 1e3:g}",
         "per-sequence-us": f"{overhead.per_sequence_s * 1e6:g}",
-        "front-end-us": f"{default_overhead(1.0).front_end_s_per_token * 1e6:g}",
         "gap-us": f"{overhead.gap_s * 1e6:g}",
         "utilisation": utilisation(judged),
         "summary": summary(judged),

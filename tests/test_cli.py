@@ -293,8 +293,9 @@ def test_a_closed_loop_is_answered_beside_the_plateau() -> None:
     assert record["candidates"][0].pop("closed_loop") == loop
     assert record == plain
     assert loop["concurrency"] == 32
-    assert loop["output_tok_s"] == pytest.approx(32 * 256 / (loop["plateau_ttft_s"] + 255 * loop["tpot_s"]))
-    assert loop["e2e_s"] == pytest.approx(loop["ttft_s"] + 255 * loop["tpot_s"])
+    assert loop["output_tok_s"] == pytest.approx(32 * 256 / (loop["plateau_ttft_s"] + 255 * loop["tpot_s"]), rel=0.05)
+    assert loop["e2e_s"] == pytest.approx(loop["ttft_s"] + 255 * loop["tpot_s"], rel=0.01)
+    assert loop["p50"]["ttft_s"] < loop["p99"]["ttft_s"]
     assert loop["usd_per_mtok"] > record["usd_per_mtok"]  # fewer clients than the server could hold
     assert "Closed loop of 32 clients" in " ".join(run(*asked, "--concurrency", 32).out.split())
     every = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--prompt", 1024, "--output", 256, "--concurrency", 32)
@@ -328,23 +329,19 @@ def test_an_open_loop_finds_the_replicas() -> None:
     one = " ".join(run(*asked[:-3], 1, "--host", "asynchronous").out.split())
     assert "1 request per second: 1 x h100-sxm (1 replica of 1)" in one
     assert one.endswith("host: asynchronous.")
-    for wrong in (("--replicas", 2), ("--percentile", 99, "--burst", 10), ("--prefix-hit", 0.5)):
+    for wrong in (("--replicas", 2), ("--percentile", 99, "--burst", 10)):
         assert run(*asked, *wrong).code == 2
 
 
 @pytest.mark.system
-def test_what_speeds_a_server_up_says_what_it_saves() -> None:
+def test_what_speeds_a_server_up_is_cheaper() -> None:
     asked = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm", "--gpus", 1, "--prompt", 1024, "--output", 256)
     plain, cached, drafted = (
         json.loads(run(*asked, *more, "--json").out)
         for more in ((), ("--prefix-hit", 0.5), ("--speculative", 0.8, "--draft-tokens", 1))
     )
-    assert "saved" not in plain
-    assert cached["saved"] == {"prefix_hit": pytest.approx(1 - cached["usd_per_mtok"] / plain["usd_per_mtok"])}
-    assert drafted["saved"] == {"accepted_tokens": pytest.approx(1 - drafted["usd_per_mtok"] / plain["usd_per_mtok"])}
-    assert cached["saved"]["prefix_hit"] > 0.1
-    told = run(*asked, "--prefix-hit", 0.5).out
-    assert f"prefix cache: {cached['saved']['prefix_hit']:.0%} cheaper than the same server without it" in told
+    assert cached["usd_per_mtok"] < 0.9 * plain["usd_per_mtok"]
+    assert drafted["usd_per_mtok"] < plain["usd_per_mtok"]
     assert "separate prices: $" in run(*asked).out
     for wrong in (("--speculative", 1.5, "--draft-tokens", 1), ("--draft-tokens", 1), ("--prefix-hit", 2)):
         assert run(*asked, *wrong).code == 2
@@ -619,12 +616,10 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
             ("--kv-cache int2", ("--kv-cache", "bf16, fp8")),
             ("--reserve -1", ("--reserve: '-1' is not a number from 0 to 1e+15; nearest: 0",)),
             ("--speculative -1", ("--speculative: '-1' is not a number from 0 to 64; nearest: 0",)),
-            ("--concurrency -5", ("--concurrency: '-5' is not a whole number from 1 to 1e+06; nearest: 1",)),
+            ("--concurrency -5", ("--concurrency: '-5' is not a whole number from 1 to 100000; nearest: 1",)),
             ("--prompt -5K", ("--prompt: '-5K' is not a number from 1 to 1e+09; nearest: 1",)),
             ("--prompt -many", ("--prompt: '-many' is not a quantity",)),
             ("--max-num-batched-tokens 2K", ("--max-num-batched-tokens", "add --scheduling chunked")),
-            ("--attention-dp 2 --request-rate 5", ("--request-rate: simulates", "without --attention-dp")),
-            ("--attention-dp 2 --request-rate 5 --burst 9", ("--burst: simulates", "without --attention-dp")),
             ("--gpu h200", ("--gpu: unknown GPU 'h200'; nearest: h200-sxm,",)),
             ("--reserve much", ("--reserve", "'much'")),
             ("--expert-parallel 0", ("--expert-parallel", "nearest: 1")),
@@ -1300,7 +1295,7 @@ def test_a_burst_is_simulated_beside_the_plateau() -> None:
     assert burst["usd_per_mtok"] == pytest.approx(3.9 / 3600 / burst["output_tok_s"] * 1e6)
     slow = json.loads(run(*model, "--burst", 200, "--request-rate", 2, "--json").out)["burst"]
     assert slow["makespan_s"] > 90
-    assert slow["ttft_s"]["p50"] < burst["ttft_s"]["p50"]
+    assert slow["p50"]["ttft_s"] < burst["p50"]["ttft_s"]
     assert "Simulated: 200 requests" in run(*model, "--burst", 200).out
     for wrong in (("--percentile", 99), ("--burst", 0), ("--burst", 10, "--sweep")):
         assert run(*model, *wrong).code == 2

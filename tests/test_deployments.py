@@ -415,8 +415,3 @@ def test_a_call_with_arrays_of_everything_equals_the_scalar_calls(
 def test_impossible_deployments_are_refused_by_name(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         serve(MOE, 1, LATENCY, replace(PLAIN, **changes))
-
-
-def test_records_describe_one_deployment() -> None:
-    with pytest.raises(InputError, match="holds arrays"):
-        cost(MOE, LATENCY, replace(PLAIN, utilization=np.array([0.5, 1.0])))

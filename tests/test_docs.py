@@ -30,7 +30,7 @@ from moescale import catalogue, find_law
 from moescale.cli import COMMANDS
 from moescale.hardware.prices import owned_defaults
 from moescale.models.family import n_active, n_total, training_flops
-from moescale.serving.closed_loop import REQUEST_S
+from moescale.serving.workload import REQUEST_S
 from script_modules import load_script
 
 ROOT = Path(__file__).parents[1]

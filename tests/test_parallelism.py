@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line import run
-from moescale.errors import BoundError, InfeasibleError, InputError
+from moescale.errors import BoundError, InfeasibleError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency import LatencySource, Pass, PassSource, network
 from moescale.latency.roofline import Roofline
@@ -25,7 +25,6 @@ from moescale.models.stages import fullest_stage
 from moescale.options.cost import CostServingOptions, LoadOptions
 from moescale.serving.deployment import Deployment, expert_ways
 from moescale.serving.gpu_counts import cost
-from moescale.serving.simulator import Arrivals, simulate
 from moescale.serving.steady_state import Reason, batch_by_memory, serve
 from moescale.typing import FloatArray, Real
 
@@ -210,15 +209,15 @@ def test_what_no_server_can_do_has_its_reason(
         cost(model, ROOFLINE, deployment, gpus)
 
 
-def test_a_burst_is_refused_with_groups_or_stages() -> None:
-    for changes in ({"attention_dp": 8.0}, {"pipeline_parallel": 2.0}):
-        with pytest.raises(InputError, match=next(iter(changes))):
-            simulate(MIXTRAL, ROOFLINE, replace(SERVED, **changes), 8, Arrivals(n_requests=4))
+def test_a_burst_and_a_rate_are_answered_with_groups_and_stages() -> None:
+    for changes in ({"attention_dp": 8.0, "expert_parallel": 8.0}, {"pipeline_parallel": 2.0}):
         deployment, asked = replace(SERVED, **changes), CostServingOptions()
-        with pytest.raises(InputError, match=r"^--burst: "):
-            LoadOptions(burst=4).run(MIXTRAL, ROOFLINE, deployment, asked, 8)
-        with pytest.raises(InputError, match=r"^--request-rate: "):
-            LoadOptions(request_rate=4.0).open_loop(MIXTRAL, ROOFLINE, deployment, asked, 8)
+        found = LoadOptions(burst=40).run(MIXTRAL, ROOFLINE, deployment, asked, 8)
+        assert found is not None
+        assert found.output_tok_s > 0
+        opened = LoadOptions(request_rate=4.0).open_loop(MIXTRAL, ROOFLINE, deployment, asked, 8)
+        assert opened is not None
+        assert opened.replicas == 1
 
 
 def test_a_record_names_groups_and_stages_only_where_there_are_several() -> None:

@@ -16,7 +16,7 @@ from moescale.options.known import published_model
 from moescale.planning.question import as_released, release_notes
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cost
-from moescale.serving.use import MOST_TPOT_S, MOST_TTFT_S, slow_for_use
+from moescale.serving.question import MOST_TPOT_S, MOST_TTFT_S, slow_for_use
 
 H200 = find_gpu("h200-sxm")
 SERVED = Deployment(gpu=H200, usd_per_gpu_hour=4.0, prompt_tokens=230.0, output_tokens=203.0)

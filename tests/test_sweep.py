@@ -199,21 +199,6 @@ def test_no_pareto_point_is_dominated_and_all_others_are(
         assert not np.any(better[np.ix_(own, points.pareto)])
 
 
-@pytest.mark.system
-@settings(max_examples=40)
-@given(deployments, some_platforms, st.floats(0.1, 10))
-def test_dollars_follow_the_price_and_nothing_else_does(
-    deployment: Deployment, kinds: list[Platform], factor: float
-) -> None:
-    points = looked_at(deployment, kinds)
-    dearer = looked_at(deployment, [replace(k, usd_per_gpu_hour=k.usd_per_gpu_hour * factor) for k in kinds])
-    if points is None or dearer is None:
-        assert points is dearer
-        return
-    np.testing.assert_allclose(dearer.usd_per_mtok, factor * points.usd_per_mtok, rtol=1e-12)
-    np.testing.assert_array_equal(dearer.tpot_s, points.tpot_s)
-
-
 @given(st.floats(1, 1e7), st.one_of(st.just(math.inf), st.integers(1, 10**7).map(float)))
 def test_the_grid_of_batches_reaches_what_fits(most: float, cap: float) -> None:
     grid = batch_grid(most, cap)
@@ -437,19 +422,6 @@ def test_sweep_options_narrow_it() -> None:
     )
 
 
-@pytest.mark.system
-def test_a_point_of_the_sweep_is_what_cost_prints() -> None:
-    model, rest = SWEEP[:-1], ("--gpu", "h100-sxm", "--max-tpot", "20ms")
-    for point in answer(*SWEEP, *rest, "--max-gpus", 2, "--sweep-batch", "32,4096")["points"][::5]:
-        one = answer(
-            *model, *rest, "--gpus", point["gpus"], "--weights", point["weights"], "--kv-cache", point["kv_cache"],
-            "--max-num-seqs", int(point["max_num_seqs"]),
-        )  # fmt: skip
-        one["weights"] = one["weights"]["format"]
-        for name in set(point) & set(one):
-            assert point[name] == (pytest.approx(one[name], rel=1e-9) if isinstance(one[name], float) else one[name])
-
-
 def test_latency_limits_cut_the_set() -> None:
     free, bound = (answer(*SWEEP, "--gpu", "h100-sxm", "--gpus", 1, *m) for m in ((), ("--max-tpot", "10ms")))
     assert max(p["tpot_s"] for p in free["points"]) > 0.01
@@ -559,14 +531,6 @@ def test_each_cause_of_a_gpu_has_a_row_of_its_own() -> None:
     assert code == 1
     assert "weights take" in err
     assert "takes longer than" in err
-
-
-def test_points_are_written_to_a_table(tmp_path: Path) -> None:
-    path = tmp_path / "points.csv"
-    told = answer(*SWEEP, "--gpu", "h100-sxm", "--max-gpus", 2, "--output-table", path)
-    read = read_table(path).columns
-    assert as_numbers(read["usd_per_mtok"])[0].tolist() == [p["usd_per_mtok"] for p in told["points"]]
-    assert list(read) == list(told["points"][0])
 
 
 # What limits the batch of one deployment.

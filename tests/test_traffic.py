@@ -113,11 +113,11 @@ def test_failed_requests_are_left_out_and_counted(tmp_path: Path) -> None:
     [
         ("", ("empty",)),
         (" \n", ("empty",)),
-        ("a,b\n1,2\n", ("row 2", "prompt tokens among a, b", "contexttokens")),
+        ("a,b\n1,2\n", ("prompt tokens among a, b", "contexttokens")),
         ("prompt_tokens,b\n1,2\n", ("output tokens among",)),
         ("prompt_tokens,output_tokens\n", ("no requests",)),
-        ("prompt_tokens,output_tokens\n1,x\n", ("row 2", "column output_tokens", "'x'")),
-        ("prompt_tokens,output_tokens\n1\n", ("row 2", "column output_tokens")),
+        ("prompt_tokens,output_tokens\n1,x\n", ("row 1", "column output_tokens", "'x'")),
+        ("prompt_tokens,output_tokens\n1\n", ("row 1", "1 cells")),
         ("prompt_tokens,output_tokens\n-1,5\n", ("'-1'",)),
         ("prompt_tokens,output_tokens\nnan,5\n", ("'nan'",)),
         ("prompt_tokens,output_tokens\n1e300,5\n", ("'1e300'",)),
@@ -127,8 +127,8 @@ def test_failed_requests_are_left_out_and_counted(tmp_path: Path) -> None:
         ("[1, 2]", ("not all objects",)),
         ("[]", ("no requests",)),
         ('{"a": 1}', ("prompt tokens among a",)),
-        ('{"a": 1\n', ("line 1", "not JSON")),
-        ('{"prompt_tokens": 1, "output_tokens": 2}\n[]\n', ("line 2", "not a JSON object")),
+        ('{"a": 1\n', ("line 1", "not JSON lines")),
+        ('{"prompt_tokens": 1, "output_tokens": 2}\n[]\n', ("row 2", "must be an object")),
         ('{"prompt_tokens": true, "output_tokens": 2}\n', ("'True'",)),
         ('[{"conversations": [{"from": "system", "value": "x"}]}]', ("human turn", "user")),
         ('[{"conversations": [1]}]', ("entry 1", "turn is not an object")),
@@ -136,7 +136,7 @@ def test_failed_requests_are_left_out_and_counted(tmp_path: Path) -> None:
     ],
 )
 def test_bad_traces_say_where_and_what(text: str, words: tuple[str, ...], tmp_path: Path) -> None:
-    path = written(tmp_path, text)
+    path = written(tmp_path, text, "trace.txt")
     with pytest.raises(InputError) as caught:
         read_trace(path)
     assert str(path) in str(caught.value)

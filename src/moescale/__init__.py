@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from moescale.planning.training_price import TrainingPrice
     from moescale.runs.table import RunTable, read_runs
     from moescale.scaling_laws import Law, find_form, find_law, loss, predict, save_law
-    from moescale.serving.closed_loop import ClosedLoop, closed_loop
     from moescale.serving.deployment import Deployment, degrees, with_traffic
+    from moescale.serving.engine import Policy, simulate
     from moescale.serving.gpu_counts import Cost, cheapest, cost
-    from moescale.serving.open_loop import OpenLoop, open_loop
+    from moescale.serving.loads import OpenLoop, open_loop
     from moescale.serving.operating_points import OperatingPoints, Platform, find_platforms, operating_points
-    from moescale.serving.simulator import Arrivals, simulate
     from moescale.serving.steady_state import serve
     from moescale.serving.traffic import Traffic, read_trace
+    from moescale.serving.workload import Load, Run, burst, closed, saturated
     from moescale.units import parse_quantity
     from moescale.views.notebook import load_ipython_extension
 
@@ -137,21 +137,21 @@ _HOMES = {
         "predict",
         "save_law",
     ),
-    "serving.closed_loop": (
-        "ClosedLoop",
-        "closed_loop",
-    ),
     "serving.deployment": (
         "Deployment",
         "degrees",
         "with_traffic",
+    ),
+    "serving.engine": (
+        "Policy",
+        "simulate",
     ),
     "serving.gpu_counts": (
         "Cost",
         "cheapest",
         "cost",
     ),
-    "serving.open_loop": (
+    "serving.loads": (
         "OpenLoop",
         "open_loop",
     ),
@@ -161,14 +161,17 @@ _HOMES = {
         "find_platforms",
         "operating_points",
     ),
-    "serving.simulator": (
-        "Arrivals",
-        "simulate",
-    ),
     "serving.steady_state": ("serve",),
     "serving.traffic": (
         "Traffic",
         "read_trace",
+    ),
+    "serving.workload": (
+        "Load",
+        "Run",
+        "burst",
+        "closed",
+        "saturated",
     ),
     "units": ("parse_quantity",),
     "views.notebook": ("load_ipython_extension",),
@@ -178,10 +181,8 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "Allocation",
     "Architecture",
-    "Arrivals",
     "BoundOptions",
     "Budget",
-    "ClosedLoop",
     "ComparedModel",
     "Cost",
     "Deployment",
@@ -196,14 +197,17 @@ __all__ = [
     "Law",
     "LawOptions",
     "Lifetime",
+    "Load",
     "ModelFamily",
     "MoescaleError",
     "OpenLoop",
     "OperatingPoints",
     "Plan",
     "Platform",
+    "Policy",
     "Question",
     "Roofline",
+    "Run",
     "RunArrays",
     "RunTable",
     "ServingOptions",
@@ -214,9 +218,10 @@ __all__ = [
     "best_within_cost",
     "best_within_total",
     "bootstrap",
+    "burst",
     "cheapest",
     "cheapest_at_loss",
-    "closed_loop",
+    "closed",
     "compare_laws",
     "compare_models",
     "cost",
@@ -252,6 +257,7 @@ __all__ = [
     "read_latency_table",
     "read_runs",
     "read_trace",
+    "saturated",
     "save_law",
     "serve",
     "simulate",

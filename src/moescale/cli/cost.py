@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from moescale.cli.flat import flat
 from moescale.cli.options import Json, app, check_plot, check_table, examples
 from moescale.cli.output import HeldBack, print_json, warn
-from moescale.options.cost import CostServingOptions, LaunchOptions, LoadOptions, ModelOptions
+from moescale.options.cost import CostServingOptions, LaunchOptions, LoadOptions, ModelOptions, asked_by, trace_lengths
 from moescale.options.sweep import SweepOptions
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ def cost(
     from moescale.models.quantisation import with_usual_shares
     from moescale.serving.accuracy import accuracy_of, uncompared
     from moescale.serving.gpu_counts import cost as serving_cost
-    from moescale.serving.gpu_counts import savings
     from moescale.serving.question import latency_text, question_record, weight_format
     from moescale.views.terminal.serving import show_apart, show_burst, show_cost, show_load, show_warnings
     from moescale.views.terminal.text import terminal
@@ -90,7 +89,10 @@ def cost(
         what = f"{' and '.join(scaled)} in {weight_format(deployment)} were not measured on {source.gpu.name} with {source.backend}"
         warn(f"{what}: priced with bf16 kernels, scaled by the roofline")
     clients = load.concurrency
-    answer = serving_cost(model, source, deployment, serving.gpus_of_replica(), clients=clients)
+    with asked_by("--concurrency"):
+        answer = serving_cost(
+            model, source, deployment, serving.gpus_of_replica(), clients=clients, lengths=trace_lengths(serving)
+        )
     accuracy = accuracy_of(model, deployment, source)
     line = launch.line(described, answer, deployment, checkpoint, source, warn)
     gpus = answer.gpus_per_replica
@@ -98,11 +100,10 @@ def cost(
     run = load.run(model, source, deployment, serving, gpus)
     apart = serving.apart(model, source, deployment)
     warnings = serving.slow(deployment, answer, opened, apart)
-    saved = savings(model, source, deployment, serving.gpus_of_replica(), answer.usd_per_mtok or 0.0)
     if json_:
         asked = {"question": question_record(model, deployment, source)}
         record = asked | answer.to_dict() | {"weights": serving.weights_record(checkpoint, formats)}
-        parts = {"saved": saved, "open_loop": opened and opened.to_dict()}
+        parts: dict[str, object] = {"open_loop": opened and opened.to_dict()}
         parts |= {"disaggregated": apart and apart.to_dict()}
         parts |= {"warnings": warnings}
         record |= {name: part for name, part in parts.items() if part}
@@ -125,7 +126,7 @@ def cost(
         accuracy=accuracy,
         kind=uncompared(model, deployment, source),
     )
-    show_load(terminal(), saved, answer.closed_loop, opened, gpu=deployment.gpu.name, priced=priced, host=serving.host)
+    show_load(terminal(), answer.closed_loop, opened, gpu=deployment.gpu.name, priced=priced, host=serving.host)
     if apart is not None:
         show_apart(terminal(), apart, deployment.gpu.name, priced=priced)
     if run is not None:

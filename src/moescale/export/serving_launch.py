@@ -81,7 +81,7 @@ def launch(
     stages, groups = cost.pipeline_parallel or 1, cost.attention_dp or 1
     batched, drafted = deployment.max_num_batched_tokens, deployment.draft_tokens
     loop = cost.closed_loop
-    clients = math.inf if loop is None else math.ceil(loop.concurrency / (cost.replicas or 1))
+    clients = math.inf if loop is None else math.ceil((loop.concurrency or 1) / (cost.replicas or 1))
     accepted = float(np.asarray(deployment.accepted_tokens))
     longest = math.ceil(float(np.asarray(longest_request_tokens(deployment))))
     server = _Server(

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from moescale.serving.deployment import Deployment
     from moescale.serving.disaggregated import Disaggregated
     from moescale.serving.gpu_counts import Cost
-    from moescale.serving.open_loop import OpenLoop
-    from moescale.serving.simulator import Run
+    from moescale.serving.loads import OpenLoop
+    from moescale.serving.workload import Answer
     from moescale.typing import FloatArray
 
 LOAD, FASTER = "Load", "Caching and speculative decoding"
-SIMULATED = "burst"  # where simulator.simulate says that its refusals lie
+SIMULATED = "load"  # where engine.simulate says that its refusals lie
 POOL = Quantity("", 1, 1e5, whole=True)  # GPUs of a kind
-MOST_CLIENTS = 1e6  # far beyond what a server is asked
+MOST_CLIENTS = 1e5  # far beyond what a server is asked
 MOST_DRAFTED = 64  # tokens a pass: beyond, few are kept of any draft
 
 
@@ -129,6 +129,10 @@ class CostServingOptions(ServingOptions):
 
     gpu: str = text("GPU name, such as h100-sxm; several with --sweep.", default=DEFAULT_GPU)
     max_gpus: int = quantity("Most GPUs of all replicas together.", 1, 1024, default=8, whole=True)
+    scheduling: str | None = text(
+        "separate or chunked; separate: prefill and decode in different passes, chunked: in the same pass; default: separate, "
+        "or chunked with --burst and --request-rate."
+    )
     gpus: int | None = quantity("Exact number of GPUs of all replicas together.", 1, 1024, whole=True)
     replicas: int = quantity("Replicas of the model; they share the GPUs evenly.", default=1, whole=True)
     expert_parallel: int | None = quantity(
@@ -254,7 +258,7 @@ class CostServingOptions(ServingOptions):
         self, deployment: Deployment, answer: Cost, opened: OpenLoop | None, apart: Disaggregated | None
     ) -> list[str]:
         """Warnings of latencies that are of little use and that no limit was stated for."""
-        from moescale.serving.use import slow_for_use
+        from moescale.serving.question import slow_for_use
 
         served = opened or answer.closed_loop or answer
         found = slow_for_use(deployment, served.ttft_s, served.tpot_s)
@@ -366,9 +370,7 @@ class LoadOptions(Group):
     percentile: float | None = quantity(
         "Percentile at which the limits hold, with --request-rate, such as 99; default: the means.", 1, 99.9
     )
-    burst: int | None = quantity(
-        "Number of requests to simulate, pass by pass, with the host in line.", 1, 1e5, whole=True
-    )
+    burst: int | None = quantity("Number of requests to simulate, pass by pass.", 1, 1e5, whole=True)
 
     def check(self, serving: CostServingOptions, *, sweep: bool) -> None:
         """InputError where a load goes with none of the other options."""
@@ -383,71 +385,59 @@ class LoadOptions(Group):
         if self.request_rate is not None and self.burst is None and serving.replicas > 1:
             what = "finds the number of replicas by itself"
             raise InputError(what, where="--request-rate", next_step="leave out --replicas, or add --burst 500")
-        for name in ("attention_dp", "pipeline_parallel"):
-            if getattr(serving, name) > 1 and (self.burst or self.request_rate):
-                what = f"simulates tensor and expert parallelism, without --{name.replace('_', '-')}"
-                load = "--burst" if self.burst else "--request-rate"
-                raise InputError(what, where=load, next_step="use a closed loop (--concurrency), or leave one out")
         if serving.max_num_batched_tokens is not None and serving.scheduling != "chunked" and not stated:
             what = "applies to chunked scheduling, closed loops and simulated runs only"
             raise InputError(what, where="--max-num-batched-tokens", next_step="add --scheduling chunked")
-        faster = {"prefix-hit": serving.prefix_hit, "speculative": serving.speculative}
-        for name in (name for name, value in faster.items() if value and (self.burst or self.request_rate)):
-            what = "is not simulated (--burst, --request-rate)"
-            raise InputError(what, where=f"--{name}", next_step="use a closed loop (--concurrency), or leave it out")
 
     def open_loop(
         self, model: Architecture, source: LatencySource, deployment: Deployment, serving: CostServingOptions, gpus: int
     ) -> OpenLoop | None:
         """The fewest replicas of `gpus` GPUs that answer the rate in time, if one is stated without a burst."""
         from moescale.latency import kernels_alone
-        from moescale.serving.host import find_host
-        from moescale.serving.open_loop import open_loop
+        from moescale.serving.loads import open_loop
 
         if self.request_rate is None or self.burst is not None:
             return None
-        host = find_host(serving.host or "in-line")
-        prompt, output = _lengths(serving, deployment)
-        with _asked_by("--request-rate"):
+        loaded, (prompt, output) = _under_load(serving, deployment), trace_lengths(serving) or (None, None)
+        with asked_by("--request-rate"):
             return open_loop(
                 model,
                 kernels_alone(source),
-                deployment,
+                loaded,
                 gpus,
                 self.request_rate,
                 percentile=self.percentile,
-                overhead=host,
                 prompt_tokens=prompt,
                 output_tokens=output,
             )
 
     def run(
         self, model: Architecture, source: LatencySource, deployment: Deployment, serving: CostServingOptions, gpus: int
-    ) -> Run | None:
-        """The deployment under the burst, if one is stated; the host in line unless --host says otherwise."""
+    ) -> Answer | None:
+        """The deployment under the burst, if one is stated."""
         from moescale.latency import kernels_alone
-        from moescale.serving.host import find_host
-        from moescale.serving.simulator import Arrivals, simulate
+        from moescale.serving.engine import simulate
+        from moescale.serving.workload import burst
 
         if self.burst is None:
             return None
-        rate = math.inf if self.request_rate is None else self.request_rate
-        prompt, output = _lengths(serving, deployment, self.burst)
-        with _asked_by("--burst"):
-            return simulate(
-                model,
-                kernels_alone(source),
-                deployment,
-                gpus,
-                Arrivals(n_requests=self.burst, requests_per_s=rate),
-                overhead=find_host(serving.host or "in-line"),
-                prompt_tokens=prompt,
-                output_tokens=output,
-            )
+        load = burst(self.burst, math.inf if self.request_rate is None else self.request_rate)
+        if (lengths := trace_lengths(serving)) is not None:
+            load = replace(load, prompt_tokens=lengths[0], output_tokens=lengths[1])
+        with asked_by("--burst"):
+            return simulate(model, kernels_alone(source), _under_load(serving, deployment), gpus, load).answer()
+
+
+def _under_load(serving: CostServingOptions, deployment: Deployment) -> Deployment:
+    """The deployment under a burst or a rate: prompts ride in passes that decode, the host in line, unless stated."""
+    from moescale.serving.host import find_host
+
+    return replace(deployment, scheduling=serving.scheduling or "chunked", host=find_host(serving.host or "in-line"))
 
 
 @contextmanager
-def _asked_by(option: str) -> Generator[None]:
+def asked_by(option: str) -> Generator[None]:
+    """Refusals of the engine name the option that asked for the load."""
     try:
         yield
     except MoescaleError as error:
@@ -506,20 +496,16 @@ class LaunchOptions(Group):
         return found.command
 
 
-def _lengths(
-    serving: CostServingOptions, deployment: Deployment, n: int | None = None
-) -> tuple[FloatArray, FloatArray]:
-    """Whole prompt and output tokens: the trace's in its order, as often as `n` requests need, or the means."""
+def trace_lengths(serving: CostServingOptions) -> tuple[FloatArray, FloatArray] | None:
+    """Whole prompt and output tokens of the trace in its order; None without one."""
     import numpy as np
 
     from moescale.serving.traffic import trace_lengths
 
-    means = (deployment.prompt_tokens, deployment.output_tokens)
-    found = means if serving.trace is None else trace_lengths(serving.trace)
-    prompt, output = (np.maximum(np.round(np.asarray(lengths, dtype=np.float64)), 1.0) for lengths in found)
-    if n is None or serving.trace is None:
-        return prompt, output
-    return np.resize(prompt, n), np.resize(output, n)
+    if serving.trace is None:
+        return None
+    prompt, output = (np.maximum(np.round(lengths), 1.0) for lengths in trace_lengths(serving.trace))
+    return prompt, output
 
 
 def precisions(kind: str, names: Sequence[str], option: str) -> list[Precision]:

@@ -77,7 +77,7 @@ class ServingOptions(ChosenGpu):
         "(silicon where it covers the model).",
         default="auto",
     )
-    scheduling: str = text(
+    scheduling: str | None = text(
         "separate or chunked; separate: prefill and decode in different passes, chunked: in the same pass.",
         default="separate",
     )
@@ -143,8 +143,9 @@ class ServingOptions(ChosenGpu):
             weight_format = weights or find_precision("weights", "bf16" if self.weights is None else self.weights)
         with located("--kv-cache"):
             cache_format = find_precision("kv_cache", "bf16" if self.kv_cache is None else self.kv_cache)
-        if self.scheduling not in SCHEDULING:
-            raise unknown_name("scheduling", self.scheduling, SCHEDULING, where="--scheduling")
+        scheduling = self.scheduling or "separate"
+        if scheduling not in SCHEDULING:
+            raise unknown_name("scheduling", scheduling, SCHEDULING, where="--scheduling")
         with located("--host"):
             host = find_host(self.host or "none")
         deployment = Deployment(
@@ -161,7 +162,7 @@ class ServingOptions(ChosenGpu):
             kv_bytes_per_element=cache_format.bytes_per_element,
             reserve_bytes=self.reserve,
             expert_parallel=float(self.expert_parallel or 1),
-            scheduling=self.scheduling,
+            scheduling=scheduling,
             host=host,
             max_ttft_s=self.max_ttft,
             max_tpot_s=self.max_tpot,

@@ -21,7 +21,7 @@ from moescale.planning.training_price import TrainingBill
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
 from moescale.serving.deployment import batch_cap
-from moescale.serving.use import slow_for_use
+from moescale.serving.question import slow_for_use
 from moescale.training.step_time import StepError
 from moescale.units import expert_model, format_count, format_flops, format_usd, plural
 

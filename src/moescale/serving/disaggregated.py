@@ -1,38 +1,40 @@
 """Prefill and decode on GPUs of their own: how many of each, and what a token then costs.
 
-Legend: a worker is one copy of the model on t GPUs; p prompt and n output tokens a request. A prefill worker takes q
-prompts a pass of A = prefill(q) seconds, and hands their cache over in M seconds. A decode worker serves b requests in
-passes of D = decode(b) that give each of them v tokens (1, and drafted ones that are kept); the prompt's pass gives the
-first. W_p prefill and W_d decode workers answer
+Legend: a worker is one copy of the model on t GPUs; p prompt and n output tokens a request. A prefill worker takes as many
+prompts q as its pass has room for, in A = prefill(q) seconds, and hands their cache over in M seconds. A decode worker
+serves b requests in passes of D = decode(b) that give each of them v tokens (1, and drafted ones that are kept); the
+prompt's pass gives the first. W_p prefill and W_d decode workers answer at most
 
-    X = min(W_p q / A, W_d b v / ((n - 1) D))                         requests a second
-    TTFT = A + A (q - 1)/2q + M      TPOT = D / v      dollars a request = (t_p W_p + t_d W_d) price / X
+    X = min(W_p q / A, W_d b v / ((n - 1) D))         requests a second, for (t_p W_p + t_d W_d) price / X dollars each
 
-with A (q - 1)/2q the mean wait for the other prompts of the pass. The kind that has GPUs to spare waits: decode workers
-then hold fewer requests, so that b v / ((n - 1) D) is what comes in. As in `serve` requests come evenly spaced. Prompts
-never delay an output token, which is what the split is for.
+Times are those of two engines, one of each kind, under Poisson arrivals at LOAD of that rate: TTFT is the prefill
+engine's and M. Prompts never delay an output token, which is what the split is for.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.io.records import record
-from moescale.latency import LatencySource, common_shape
+from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.kv_cache import kv_bytes_per_request
 from moescale.serving.deployment import Deployment, degrees
-from moescale.serving.steady_state import LADDER, Reason, Servers, largest_batches, shape_of
+from moescale.serving.engine import policy_of, simulate
+from moescale.serving.loads import BATCHES, LEAST_REQUESTS, MOST_REQUESTS, WARM_UP
+from moescale.serving.steady_state import LADDER, Reason, Servers, serve, shape_of
+from moescale.serving.workload import Load, Measured, Run, measured
 from moescale.typing import FloatArray
 
-MOST_PROMPTS = 256.0  # of one prefill pass
+LOAD = 0.9  # of the rate that the workers answer at most, under which times are simulated
 MOST_WORKERS = 16  # of a kind, where their number is searched
 WORTH = 0.01  # more GPUs are taken for a saving of more than this
+TRIED = 8  # of the cheapest numbers of workers, until the limits hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,24 +44,22 @@ class Pool:
     gpus: int
     workers: int
     gpus_per_worker: int
-    batch: float  # prompts of a pass, or requests that a worker decodes at once
-    pass_s: float
-    busy: float  # share of what the workers could do that is asked of them
+    batch: float  # prompts of a full pass, or requests that a worker decodes at once at most
+    pass_s: float  # of such a batch
+    busy: float  # share of what the workers could do that is asked of them at the highest rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Disaggregated:
-    """A server with prefill and decode apart."""
+class Disaggregated(Measured):
+    """A server with prefill and decode apart; times are means over requests at LOAD of the highest rate."""
 
     gpus: int
     prefill: Pool
     decode: Pool
     limited_by: str  # prefill or decode
     transfer_s: float  # of a prompt's cache
-    ttft_s: float
-    tpot_s: float
-    requests_per_s: float
-    throughput_tok_s: float  # output tokens a second
+    requests_per_s: float  # at most
+    throughput_tok_s: float  # output tokens a second at that rate
     usd_per_mtok: float  # dollars per million output tokens at the stated utilization
 
     def to_dict(self) -> dict[str, object]:
@@ -68,157 +68,159 @@ class Disaggregated:
 
 
 @dataclass(frozen=True, slots=True)
-class _Workers:
-    """Ways to run one worker, arrays (k,): GPUs, batch, seconds of a pass, requests a second."""
+class _Worker:
+    """One worker at the batch with which it answers most."""
 
-    gpus: FloatArray
-    batch: FloatArray
-    pass_s: FloatArray
-    requests_per_s: FloatArray
+    gpus: int
+    batch: float
+    pass_s: float
+    requests_per_s: float
 
 
 def disaggregated(
     model: Architecture,
     latency: LatencySource,
-    prefill: Deployment,
-    decode: Deployment | None = None,
+    deployment: Deployment,
     *,
     prefill_gpus: int | None = None,
     decode_gpus: int | None = None,
 ) -> Disaggregated:
-    """The cheapest server with prefill and decode apart, within the latency limits of `prefill`.
+    """The cheapest server with prefill and decode apart, within the latency limits of `deployment`.
 
-    `decode` is how the decode workers run (None: as the prefill workers). A worker has one of `degrees` GPUs, up to
-    max_gpus. Counts that are not stated are searched, up to MOST_WORKERS of a kind; of those within WORTH of the cheapest
-    the fewest GPUs. Raises InfeasibleError where nothing is served, InputError for arrays.
+    A worker has one of `degrees` GPUs, up to max_gpus. Counts that are not stated are searched, up to MOST_WORKERS of a
+    kind; of those within WORTH of the cheapest the fewest GPUs. Raises InfeasibleError where nothing is served, InputError
+    for arrays.
     """
-    decode = prefill if decode is None else decode
-    for d in (prefill, decode):
-        if np.any(np.asarray(d.pipeline_parallel) > 1):
-            what = "workers are tensor-parallel, without pipeline stages"
-            raise InputError(what, where="disaggregated", next_step="leave pipeline_parallel out")
-    if common_shape(model) or shape_of(model, 1.0, prefill) or shape_of(model, 1.0, decode):
+    d = deployment
+    if shape_of(model, 1.0, d):
         raise InputError("prefill and decode apart are priced for one model and one deployment", where="disaggregated")
-    first, later = _prefill_workers(model, latency, prefill), _decode_workers(model, latency, decode)
-    most_ttft_s = math.inf if prefill.max_ttft_s is None else float(np.asarray(prefill.max_ttft_s))
-    cache_bytes = float(kv_bytes_per_request(model, prefill.prompt_tokens, prefill.kv_bytes_per_element))
-    moved_s = cache_bytes / prefill.gpu.network_bytes_per_s / first.gpus
-    first = _only(first, _first_token_s(first.pass_s, first.batch) + moved_s <= most_ttft_s)
-    for kind, found, limit in (
-        ("a prompt", first, "to a first token"),
-        ("an output token", later, "for an output token"),
-    ):
-        if not found.gpus.size:
-            what = f"no GPU count serves {kind}: memory, heads, the latency source or the limit {limit} prevent it"
-            raise InfeasibleError(
-                what,
-                where=f"1 to {degrees(prefill)[-1]} x {prefill.gpu.name} a worker",
-                next_step="allow more GPUs a worker (--max-gpus), fewer bytes a weight, or relax the limit",
-            )
-    pairs = _pairs(first, later, prefill_gpus, decode_gpus)
-    if not pairs[0].size:
-        known = sorted({int(g) for g in (*first.gpus, *later.gpus)})
+    first, later = _prefill_workers(model, latency, d), _decode_workers(model, latency, d)
+    for kind, found, limit in (("a prompt", first, "first token"), ("an output token", later, "output token")):
+        if not found:
+            what = f"no GPU count serves {kind}: memory, heads, the latency source or the limit of {limit}s prevent it"
+            where = f"1 to {degrees(d)[-1]} x {d.gpu.name} a worker"
+            step = "allow more GPUs a worker (--max-gpus), fewer bytes a weight, or relax the limit"
+            raise InfeasibleError(what, where=where, next_step=step)
+    pairs = list(_pairs(first, later, prefill_gpus, decode_gpus))
+    if not pairs:
+        known = sorted({worker.gpus for worker in (*first, *later)})
         what = f"{prefill_gpus} and {decode_gpus} GPUs are no whole numbers of workers"
-        step = f"multiples of what a worker takes: {', '.join(str(g) for g in known)}"
+        step = f"multiples of what a worker takes: {', '.join(map(str, known))}"
         raise InfeasibleError(what, where="--prefill-gpus, --decode-gpus", next_step=step)
-    i, j, w_p, w_d = pairs
-    rate = np.minimum(w_p * first.requests_per_s[i], w_d * later.requests_per_s[j])
-    gpus = w_p * first.gpus[i] + w_d * later.gpus[j]
-    per_request = gpus / rate
-    close = per_request <= np.min(per_request) * (1.0 + WORTH)
-    at = np.flatnonzero(close)[np.lexsort((per_request[close], gpus[close]))[0]]
-    return _answer(model, latency, (prefill, decode), (first, int(i[at]), int(w_p[at])), (later, int(j[at]), int(w_d[at])), cache_bytes)  # fmt: skip
+    least = min(gpus / rate for rate, gpus, *_ in pairs)
+    pairs.sort(key=lambda pair: (math.floor(math.log(pair[1] / pair[0] / least) / WORTH), pair[1], pair[1] / pair[0]))
+    most_ttft_s, most_tpot_s = (math.inf if s is None else float(np.asarray(s)) for s in (d.max_ttft_s, d.max_tpot_s))
+    for rate, gpus, p, w_p, q, w_d in pairs[:TRIED]:
+        answer = _answer(model, latency, d, rate, gpus, (p, w_p), (q, w_d))
+        if answer.ttft_s <= most_ttft_s and (answer.tpot_s or 0.0) <= most_tpot_s:
+            return answer
+    what = f"of the {TRIED} cheapest numbers of workers none meets the limits at {LOAD:.0%} of its highest rate"
+    raise InfeasibleError(what, where="disaggregated", next_step="relax the limits, or state more GPUs")
 
 
-def _first_token_s(pass_s: FloatArray, prompts: FloatArray) -> FloatArray:
-    """Seconds from a prompt to its first token, the wait for the others of its pass included."""
-    return pass_s * (1.0 + (prompts - 1.0) / (2.0 * prompts))
-
-
-def _only(workers: _Workers, which: npt.NDArray[np.bool_]) -> _Workers:
-    return _Workers(*(getattr(workers, name)[which] for name in _Workers.__slots__))
+Pair = tuple[float, int, _Worker, int, _Worker, int]  # requests a second, GPUs, and the workers of each kind
 
 
 def _pairs(
-    first: _Workers, later: _Workers, prefill_gpus: int | None, decode_gpus: int | None
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], FloatArray, FloatArray]:
-    """Indices of both kinds of workers and how many there are of each: (k,) four times."""
+    first: list[_Worker], later: list[_Worker], prefill_gpus: int | None, decode_gpus: int | None
+) -> Iterator[Pair]:
+    """Every number of workers of every kind."""
 
-    def counts(stated: int | None, gpus: FloatArray) -> FloatArray:
-        """(ways to run, numbers of workers); 0 where there is none."""
+    def workers(kind: list[_Worker], stated: int | None) -> list[tuple[_Worker, int]]:
         if stated is None:
-            return np.tile(np.arange(1.0, MOST_WORKERS + 1.0), (gpus.size, 1))
-        return np.where(stated % gpus == 0, stated // gpus, 0.0)[:, np.newaxis]
+            return [(worker, n) for worker in kind for n in range(1, MOST_WORKERS + 1)]
+        return [(worker, stated // worker.gpus) for worker in kind if stated % worker.gpus == 0]
 
-    many_first, many_later = counts(prefill_gpus, first.gpus), counts(decode_gpus, later.gpus)
-    shape = (first.gpus.size, later.gpus.size, many_first.shape[1], many_later.shape[1])
-    i, j, k, m = (index.ravel() for index in np.indices(shape))
-    w_p, w_d = many_first[i, k], many_later[j, m]
-    there = (w_p > 0) & (w_d > 0)
-    return i[there], j[there], w_p[there], w_d[there]
+    for p, w_p in workers(first, prefill_gpus):
+        for q, w_d in workers(later, decode_gpus):
+            rate = min(w_p * p.requests_per_s, w_d * q.requests_per_s)
+            yield rate, w_p * p.gpus + w_d * q.gpus, p, w_p, q, w_d
 
 
-def _prefill_workers(model: Architecture, latency: LatencySource, d: Deployment) -> _Workers:
-    """Every GPU count with the batches of prompts that fit: one at a time, and more for short ones."""
+def _alone(d: Deployment, **changes: float | None) -> Deployment:
+    """The deployment of one kind of worker, whose passes hold prompts or output tokens only."""
+    return replace(
+        d, scheduling="separate", max_ttft_s=None, max_tpot_s=None, replicas=1.0, batching="largest", **changes
+    )
+
+
+def _servers(model: Architecture, latency: LatencySource, d: Deployment) -> tuple[Servers, FloatArray]:
+    """The GPU counts of a worker that serve the deployment, and their largest batches."""
     count = np.asarray(degrees(d), dtype=np.float64)
-    alone = replace(d, output_tokens=1.0, context_tokens=None, longest_request_tokens=None, max_num_seqs=MOST_PROMPTS)
-    alone = replace(alone, max_ttft_s=None, max_tpot_s=None, host=d.host)
-    servers = Servers(model, count, latency, alone)
-    found = largest_batches(servers)
-    fits = found.reason == Reason.FEASIBLE
-    prompts = 2.0 ** np.arange(0.0, math.log2(MOST_PROMPTS) + 1.0)[:, np.newaxis]
-    pass_s = np.broadcast_to(servers.prompt_pass_s(prompts), (prompts.size, count.size))
-    batch, gpus = (np.broadcast_to(values, pass_s.shape) for values in (prompts, count))
-    served = fits & (batch <= np.maximum(found.batch, 1.0)) & (pass_s > 0)
-    return _Workers(gpus[served], batch[served], pass_s[served], (batch / pass_s)[served])
+    served = serve(model, count, latency, d)
+    fits = served.infeasible == Reason.FEASIBLE
+    return Servers(model, count[fits], latency, d), served.batch[fits]
 
 
-def _decode_workers(model: Architecture, latency: LatencySource, d: Deployment) -> _Workers:
-    """Every GPU count with a ladder of batches up to the largest that memory and the limit on output tokens allow."""
-    count = np.asarray(degrees(d), dtype=np.float64)
-    servers = Servers(model, count, latency, replace(d, max_ttft_s=None, max_tpot_s=None))
-    found = largest_batches(servers)
-    batch = np.broadcast_to(found.batch ** np.linspace(0.0, 1.0, LADDER)[:, np.newaxis], (LADDER, count.size))
-    pass_s, gpus = np.broadcast_to(servers.decode_pass_s(batch), batch.shape), np.broadcast_to(count, batch.shape)
+def _prefill_workers(model: Architecture, latency: LatencySource, d: Deployment) -> list[_Worker]:
+    """The workers that take full passes of prompts, of those whose single prompt is within the limit of a first token."""
+    room = policy_of(d).max_num_batched_tokens * float(np.asarray(d.attention_dp))
+    lengths = {"output_tokens": 1.0, "context_tokens": None, "longest_request_tokens": None}
+    stages = float(np.asarray(d.pipeline_parallel))  # so many passes are under way at once
+    most = stages * max(room / float(np.asarray(d.prompt_tokens)), 1.0)
+    servers, prompts = _servers(model, latency, replace(_alone(d, max_num_seqs=most), **lengths))
+    alone_s, pass_s = servers.prompt_pass_s(np.ones_like(prompts)), servers.prompt_pass_s(prompts / stages)
+    most_s = math.inf if d.max_ttft_s is None else float(np.asarray(d.max_ttft_s))
+    within = alone_s + _transfer_s(model, d, servers.count, servers.count) <= most_s
+    found = zip(servers.count[within], prompts[within], pass_s[within], strict=True)
+    return [_Worker(int(gpus), float(q), float(s), float(q / s)) for gpus, q, s in found]
+
+
+def _decode_workers(model: Architecture, latency: LatencySource, d: Deployment) -> list[_Worker]:
+    """The workers at the batches, of a ladder, that answer most requests within the limit of an output token."""
+    servers, largest = _servers(model, latency, _alone(d))
+    batch = largest ** np.linspace(0.0, 1.0, LADDER)[:, np.newaxis]
+    pass_s = servers.decode_pass_s(batch / d.pipeline_parallel)
     most_s = math.inf if d.max_tpot_s is None else float(np.asarray(d.max_tpot_s))
-    yielded = 1.0 + np.asarray(d.accepted_tokens)
-    served = (found.reason == Reason.FEASIBLE) & (pass_s > 0) & (pass_s / yielded <= most_s)
-    rate = batch * yielded / (np.maximum(np.asarray(d.output_tokens) - 1.0, 1.0) * pass_s)
-    return _Workers(gpus[served], batch[served], pass_s[served], rate[served])
+    tokens = 1.0 + float(np.asarray(d.accepted_tokens))  # of a request, a pass
+    passes = max(float(np.asarray(d.output_tokens)) - 1.0, 1.0) / tokens
+    rate = np.where(pass_s / tokens <= most_s, batch / (passes * pass_s), 0.0)
+    best = np.argmax(rate, axis=0)
+    found = ((at, i) for i, at in enumerate(best.tolist()) if rate[at, i] > 0)
+    return [
+        _Worker(int(servers.count[i]), float(batch[at, i]), float(pass_s[at, i]), float(rate[at, i])) for at, i in found
+    ]
+
+
+def _transfer_s(model: Architecture, d: Deployment, fewest: FloatArray | float, gpus: FloatArray | float) -> FloatArray:
+    """Seconds to move a prompt's cache; each GPU of the smaller worker has a port of its own, in one server its links."""
+    cache_bytes = kv_bytes_per_request(model, d.prompt_tokens, d.kv_bytes_per_element)
+    in_one = np.asarray(gpus) * 2 <= d.gpu.gpus_per_server
+    port = np.where(in_one, d.gpu.interconnect_bytes_per_s, d.gpu.network_bytes_per_s)
+    return cache_bytes / (port * fewest)
 
 
 def _answer(
     model: Architecture,
     latency: LatencySource,
-    deployments: tuple[Deployment, Deployment],
-    first: tuple[_Workers, int, int],
-    later: tuple[_Workers, int, int],
-    cache_bytes: float,
+    d: Deployment,
+    rate: float,
+    gpus: int,
+    first: tuple[_Worker, int],
+    later: tuple[_Worker, int],
 ) -> Disaggregated:
     """The figures of so many workers of each kind."""
-    (p, i, w_p), (q, j, w_d) = first, later
-    can_start, can_decode = w_p * float(p.requests_per_s[i]), w_d * float(q.requests_per_s[j])
-    rate = min(can_start, can_decode)
-    gpus_each = int(p.gpus[i]), int(q.gpus[j])
-    # Decode workers hold as many requests as come in.
-    same = q.gpus == q.gpus[j]
-    order = np.argsort(q.requests_per_s[same])
-    batch = float(np.interp(rate / w_d, q.requests_per_s[same][order], q.batch[same][order], left=1.0))
-    servers = Servers(model, np.asarray(float(gpus_each[1])), latency, deployments[1])
-    decode_s = float(servers.decode_pass_s(np.asarray(batch)))
-    d, gpus = deployments[0], w_p * gpus_each[0] + w_d * gpus_each[1]
-    tokens_per_s = rate * float(np.asarray(d.output_tokens))
-    usd_per_s = gpus * float(np.asarray(d.usd_per_gpu_hour)) / 3600.0
-    # Each GPU of the smaller worker sends over a port of its own (NIXL and the like), in one server over its links.
-    in_one = gpus <= d.gpu.gpus_per_server
-    port = d.gpu.interconnect_bytes_per_s if in_one else d.gpu.network_bytes_per_s
-    moved_s = cache_bytes / (port * min(gpus_each))
-    pools = [
-        Pool(gpus=w * g, workers=w, gpus_per_worker=g, batch=b, pass_s=s, busy=rate / most)
-        for w, g, b, s, most in (
-            (w_p, gpus_each[0], float(p.batch[i]), float(p.pass_s[i]), can_start),
-            (w_d, gpus_each[1], batch, decode_s, can_decode),
+    (p, w_p), (q, w_d) = first, later
+    output, n = float(np.asarray(d.output_tokens)), int(np.clip(BATCHES * q.batch, LEAST_REQUESTS, MOST_REQUESTS))
+
+    def run_of(worker: _Worker, workers: int, output_tokens: float, *, computed: bool) -> Run:
+        alone = _alone(
+            d, max_num_seqs=max(math.floor(worker.batch), 1), context_tokens=None, output_tokens=output_tokens
         )
+        arrivals = Load(
+            n_requests=n, requests_per_s=LOAD * rate / workers, burstiness=float(workers), computed=computed
+        )
+        return simulate(model, latency, alone, worker.gpus, arrivals)
+
+    prefill, decode = run_of(p, w_p, 1.0, computed=False), run_of(q, w_d, max(output - 1.0, 1.0), computed=True)
+    moved_s = float(_transfer_s(model, d, min(p.gpus, q.gpus), gpus / 2.0))
+    kept = slice(int(WARM_UP * n), None)
+    ttft_s, later_s = prefill.e2e_s[kept] + moved_s, decode.e2e_s[kept]
+    can_start, can_decode = w_p * p.requests_per_s, w_d * q.requests_per_s
+    usd_per_s, tokens_per_s = gpus * float(np.asarray(d.usd_per_gpu_hour)) / 3600.0, rate * output
+    pools = [
+        Pool(gpus=n * w.gpus, workers=n, gpus_per_worker=w.gpus, batch=w.batch, pass_s=w.pass_s, busy=rate / most)
+        for w, n, most in ((p, w_p, can_start), (q, w_d, can_decode))
     ]
     return Disaggregated(
         gpus=gpus,
@@ -226,8 +228,7 @@ def _answer(
         decode=pools[1],
         limited_by="prefill" if can_start < can_decode else "decode",
         transfer_s=moved_s,
-        ttft_s=float(_first_token_s(p.pass_s[i], p.batch[i])) + moved_s,
-        tpot_s=decode_s / (1.0 + float(np.asarray(deployments[1].accepted_tokens))),
+        **measured(ttft_s, later_s / max(output - 1.0, 1.0), ttft_s + later_s),
         requests_per_s=rate,
         throughput_tok_s=tokens_per_s,
         usd_per_mtok=usd_per_s / tokens_per_s * 1e6 / float(np.asarray(d.utilization)),

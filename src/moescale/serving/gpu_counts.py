@@ -9,12 +9,12 @@ import numpy as np
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.io.records import record
-from moescale.latency import LatencySource, common_shape
+from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters
 from moescale.models.quantisation import with_usual_shares
-from moescale.serving.closed_loop import Loop, loops
 from moescale.serving.deployment import Deployment, degrees, expert_ways, reserved_bytes
+from moescale.serving.loads import closed_loops
 from moescale.serving.reasons import REMEDIES, infeasible_reason, too_slow
 from moescale.serving.steady_state import (
     LIMITS,
@@ -28,6 +28,8 @@ from moescale.serving.steady_state import (
     shape_of,
     with_cheaper_batches,
 )
+from moescale.serving.workload import Answer
+from moescale.typing import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ class Cost:
     ttft_s: float | None = None  # time to first token of a request that finds a place
     tpot_s: float | None = None  # time per output token
     throughput_tok_s: float | None = None  # output tokens a second of the whole deployment
-    closed_loop: Loop | None = None  # where clients were asked for
+    closed_loop: Answer | None = None  # where clients were asked for
     infeasible: str | None = None
     candidates: tuple[Cost, ...] | None = None  # one record a GPU count that was looked at
 
@@ -77,11 +79,6 @@ SERVED = (
     *("usd_per_mtok", "usd_per_input_mtok", "usd_per_output_mtok"),
     *("batch", "prefill_s", "decode_s", "iteration_s", "ttft_s", "tpot_s", "throughput_tok_s"),
 )
-WITHOUT: dict[str, dict[str, Any]] = {
-    "prefix_hit": {"prefix_hit": 0.0},
-    "accepted_tokens": {"accepted_tokens": 0.0, "draft_tokens": None},
-}
-"""What speeds a server up, and the fields of a deployment without it."""
 
 
 def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment, *, every: bool = False) -> Serving:
@@ -106,11 +103,6 @@ def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment
     return Serving(**{f.name: np.take_along_axis(getattr(served, f.name), best, axis=0)[0] for f in fields(served)})
 
 
-def candidates(model: Architecture, latency: LatencySource, deployment: Deployment) -> list[Cost]:
-    """One record for each GPU count of `degrees(deployment)`, the infeasible ones with their reason."""
-    return _records(model, degrees(deployment), latency, deployment)[0]
-
-
 def cost(
     model: Architecture,
     latency: LatencySource,
@@ -118,48 +110,35 @@ def cost(
     gpus: int | None = None,
     *,
     clients: int | None = None,
+    lengths: tuple[FloatArray, FloatArray] | None = None,
 ) -> Cost:
     """Cost of serving one `model` at its cheapest GPU count, or at `gpus` a replica, with every candidate looked at.
 
-    With `clients` the cheapest for a closed loop of so many, among those within the latency limits where any are.
-    Raises InfeasibleError when no count serves the model.
+    With `clients` the cheapest for a closed loop of so many (of the `lengths` of a trace), among those within the latency
+    limits where any are. Raises InfeasibleError when no count serves the model, InputError for arrays.
     """
+    if shape_of(model, 1.0, deployment):
+        what = "a record describes one model and one deployment, but one of them holds arrays"
+        raise InputError(what, next_step="use serve()")
     counts = degrees(deployment) if gpus is None else (gpus,)
-    looked_at, reasons = _records(model, counts, latency, deployment)
+    model = with_usual_shares(model, deployment.weights)
+    serving = serve(model, np.asarray(counts, dtype=np.float64), latency, deployment, every=True)
+    reasons = [Reason(int(reason)) for reason in serving.infeasible]
+    found = [_record(model, latency, deployment, serving, i, reason) for i, reason in enumerate(reasons)]
     if clients is not None:
-        found = loops(model, np.asarray(counts, dtype=np.float64), latency, deployment, clients)
-        looked_at = [replace(one, closed_loop=loop) for one, loop in zip(looked_at, found, strict=True)]
-    served = [record for record in looked_at if record.infeasible is None]
+        loops = closed_loops(model, counts, latency, deployment, clients, lengths)
+        found = [replace(one, closed_loop=loop) for one, loop in zip(found, loops, strict=True)]
+    served = [one for one in found if one.infeasible is None]
     if not served:
         # The largest count comes closest to fitting; heads are named where nothing else failed. Latency does not fall
         # with every further GPU: counts that are too slow are all named.
         told = [i for i, reason in enumerate(reasons) if reason is Reason.TOO_SLOW]
         told = told or [i for i, reason in enumerate(reasons) if reason is not Reason.HEADS][-1:] or [-1]
-        why = "; ".join(str(looked_at[i].infeasible) for i in told)
-        where = f"{'1 to ' if len(looked_at) > 1 else ''}{looked_at[-1].gpus} x {deployment.gpu.name}"
+        why = "; ".join(str(found[i].infeasible) for i in told)
+        where = f"{'1 to ' if len(found) > 1 else ''}{found[-1].gpus} x {deployment.gpu.name}"
         what, remedy = f"no GPU count serves {model.name or 'the model'}: {why}", REMEDIES[reasons[told[0]]]
         raise InfeasibleError(what, where=where, next_step=remedy)
-    best = min(served, key=_order)
-    return replace(best, candidates=tuple(looked_at))
-
-
-def savings(
-    model: Architecture, latency: LatencySource, deployment: Deployment, gpus: int | None, usd_per_mtok: float
-) -> dict[str, float]:
-    """Share of the dollars that each of WITHOUT saves, which the deployment has: 1 - dollars / dollars without it.
-
-    Either is at its own cheapest GPU count (at `gpus` a replica where they are stated); negative where it costs more, and 1
-    where nothing serves without it.
-    """
-    saved: dict[str, float] = {}
-    for name, fields_without in WITHOUT.items():
-        if float(np.asarray(getattr(deployment, name))) > 0.0:
-            try:
-                without = cost(model, latency, replace(deployment, **fields_without), gpus).usd_per_mtok
-            except InfeasibleError:
-                without = None
-            saved[name] = 1.0 if without is None else 1.0 - usd_per_mtok / without
-    return saved
+    return replace(min(served, key=_order), candidates=tuple(found))
 
 
 def _order(one: Cost) -> tuple[bool, float, int]:
@@ -170,48 +149,36 @@ def _order(one: Cost) -> tuple[bool, float, int]:
     return not loop.meets_limits, loop.usd_per_mtok, one.gpus
 
 
-def _records(
-    model: Architecture, counts: tuple[int, ...], latency: LatencySource, deployment: Deployment
-) -> tuple[list[Cost], list[Reason]]:
-    """A record of each GPU count, and why it is not served."""
-    if common_shape(model):
-        raise InputError("a record describes one model, but this architecture holds arrays", next_step="use serve()")
-    if shape_of(model, 1.0, deployment):
-        raise InputError("a record describes one deployment, but this one holds arrays", next_step="use serve()")
-    model = with_usual_shares(model, deployment.weights)
-    serving = serve(model, np.asarray(counts, dtype=np.float64), latency, deployment, every=True)
-    reasons = [Reason(int(reason)) for reason in serving.infeasible]
-    parameters, d, replicas = count_parameters(model), deployment, int(np.asarray(deployment.replicas))
-    found: list[Cost] = []
-    for i, reason in enumerate(reasons):
-        gpus = int(serving.gpus[i])
-        described = Cost(
-            gpus=gpus * replicas,
-            n_params_total=float(parameters.total),
-            n_params_active=float(parameters.active),
-            weight_bytes=float(serving.weight_bytes[i]),
-            weight_bytes_per_gpu=float(serving.weight_bytes_per_gpu[i]),
-            reserve_bytes=float(reserved_bytes(d)),
-            kv_bytes_per_token=float(serving.kv_bytes_per_token[i]),
-            latency_source=latency.name,
-            tensor_parallel=int(gpus / float(np.asarray(d.attention_dp)) / float(np.asarray(d.pipeline_parallel))) or 1,
-            expert_parallel=int(expert_ways(d, gpus)),
-            replicas=replicas,
-        )
-        several = {
-            "attention_dp": int(np.asarray(d.attention_dp)),
-            "pipeline_parallel": int(np.asarray(d.pipeline_parallel)),
-        }
-        described = replace(described, **{name: number for name, number in several.items() if number > 1})
-        if reason is Reason.FEASIBLE:
-            limits = {"limited_by": LIMITS[int(serving.limited_by[i])], "latency_limit": _latency_limit(serving, d, i)}
-            described = replace(described, **{name: float(getattr(serving, name)[i]) for name in SERVED}, **limits)
-        elif reason is Reason.TOO_SLOW:
-            described = replace(described, infeasible=too_slow(model, gpus, latency, d))
-        else:
-            described = replace(described, infeasible=infeasible_reason(serving, model, d, (i,)))
-        found.append(described)
-    return found, reasons
+def _record(
+    model: Architecture, latency: LatencySource, d: Deployment, serving: Serving, i: int, reason: Reason
+) -> Cost:
+    """The record of one GPU count; where it is not served, with the reason."""
+    gpus, parameters = int(serving.gpus[i]), count_parameters(model)
+    groups, stages, replicas = (int(np.asarray(n)) for n in (d.attention_dp, d.pipeline_parallel, d.replicas))
+    more: dict[str, Any] = {}
+    if reason is Reason.FEASIBLE:
+        limits = {"limited_by": LIMITS[int(serving.limited_by[i])], "latency_limit": _latency_limit(serving, d, i)}
+        more = {name: float(getattr(serving, name)[i]) for name in SERVED} | limits
+    elif reason is Reason.TOO_SLOW:
+        more = {"infeasible": too_slow(model, gpus, latency, d)}
+    else:
+        more = {"infeasible": infeasible_reason(serving, model, d, (i,))}
+    return Cost(
+        gpus=gpus * replicas,
+        n_params_total=float(parameters.total),
+        n_params_active=float(parameters.active),
+        weight_bytes=float(serving.weight_bytes[i]),
+        weight_bytes_per_gpu=float(serving.weight_bytes_per_gpu[i]),
+        reserve_bytes=float(reserved_bytes(d)),
+        kv_bytes_per_token=float(serving.kv_bytes_per_token[i]),
+        latency_source=latency.name,
+        tensor_parallel=int(gpus / groups / stages) or 1,
+        expert_parallel=int(expert_ways(d, gpus)),
+        attention_dp=groups if groups > 1 else None,
+        pipeline_parallel=stages if stages > 1 else None,
+        replicas=replicas,
+        **more,
+    )
 
 
 def _latency_limit(serving: Serving, deployment: Deployment, index: int) -> str | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 
 from moescale import catalogue
-from moescale.errors import InputError, unknown_name
+from moescale.errors import unknown_name
 from moescale.typing import FloatArray, Real
 
 
@@ -20,7 +19,6 @@ class HostOverhead:
     per_pass_s: float  # scheduling, sampling, input preparation of one pass
     per_sequence_s: float  # the same, for each running sequence
     gap_s: float  # what stays visible between two passes when the host works on the next one while the GPU runs
-    front_end_s_per_token: float  # detokenisation and streaming of one output token, over the API servers that share it
     # Whether the host works on the next pass while the GPU runs (vLLM's default since 0.14), so that the longer of the two
     # sets the pace. In line is the default: docs/evidence/serving.md says why.
     asynchronous: bool = False
@@ -33,7 +31,7 @@ class HostOverhead:
         return kernels_s + host_s
 
 
-NO_OVERHEAD = HostOverhead(per_pass_s=0.0, per_sequence_s=0.0, gap_s=0.0, front_end_s_per_token=0.0)
+NO_OVERHEAD = HostOverhead(per_pass_s=0.0, per_sequence_s=0.0, gap_s=0.0)
 
 HOSTS = {
     "none": "kernels alone",
@@ -43,16 +41,9 @@ HOSTS = {
 
 
 @cache
-def default_overhead(api_servers: float = math.inf) -> HostOverhead:
-    """The published host overheads of catalogue/servers.toml, in line with the kernels.
-
-    `api_servers` front-end processes of 15,400 tokens a second share the tokens. By default the front end is left out: how
-    many run (vLLM's --api-server-count) is a setting that costs no GPU. Raises InputError for less than one.
-    """
-    if not api_servers >= 1:
-        raise InputError(f"api_servers must be at least 1, not {api_servers:g}", where="host")
+def default_overhead() -> HostOverhead:
+    """The published host overheads of catalogue/servers.toml, in line with the kernels."""
     figures = {name: float(entry["value"]) for name, entry in catalogue.read("servers.toml")["host_overhead"].items()}
-    figures["front_end_s_per_token"] /= api_servers
     return replace(NO_OVERHEAD, **figures)
 
 

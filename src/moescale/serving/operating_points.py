@@ -185,15 +185,10 @@ def find_platforms(
     found, left_out, errors = list[Platform](), list[LeftOut](), list[MoescaleError]()
     formats = list(product(weights, kv_cache))
     for gpu, price in gpus:
-        try:
-            usd = price()
-        except MoescaleError as error:
-            errors.append(error)
-            left_out.append(LeftOut(reason=error.what, gpu=gpu.name))
-            continue
         refused: list[LeftOut] = []
         for w, kv in formats:
             try:
+                usd = price()
                 latency = source(_on(deployment, gpu, usd, w, kv))
                 found.append(Platform(gpu=gpu, usd_per_gpu_hour=usd, weights=w, kv_cache=kv, latency=latency))
             except MoescaleError as error:
@@ -254,7 +249,16 @@ def operating_points(
         held = with_usual_shares(model, platform.weights.name)
         served = serve(held, counts.reshape(-1, 1, 1), platform.latency, d)  # (counts, ways, caps)
         missing += _missing(served, held, d, platform, first=index == 0)
-        columns.append(_points(served, d, index))
+        kept = served.infeasible == Reason.FEASIBLE  # and each batch once
+        kept[..., 1:] &= served.batch[..., 1:] > served.batch[..., :-1] * (1.0 + SAME_BATCH)
+        taken: dict[str, npt.NDArray[Any]] = {name: getattr(served, name) for name in SHARED} | {
+            "platform": np.full(kept.shape, index, dtype=np.intp),
+            "tensor_parallel": served.gpus,
+            "expert_parallel": np.broadcast_to(d.expert_parallel, kept.shape),
+            "max_num_seqs": np.broadcast_to(caps, kept.shape),
+            "limited_by": served.limited_by.astype(np.intp),
+        }
+        columns.append({name: values[kept] for name, values in taken.items()})
     flat = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
     if not flat["platform"].size:
         relax = "allow more GPUs, take a GPU with more memory, shorter requests, a looser latency limit"
@@ -269,20 +273,6 @@ def operating_points(
         left_out=tuple(missing),
         n_configurations=total,
     )
-
-
-def _points(served: Serving, deployment: Deployment, platform: int) -> dict[str, npt.NDArray[Any]]:
-    """Columns of what is served at (counts, ways, caps), each batch once."""
-    shape, kept = served.batch.shape, served.infeasible == Reason.FEASIBLE
-    kept[..., 1:] &= served.batch[..., 1:] > served.batch[..., :-1] * (1.0 + SAME_BATCH)
-    taken = {name: getattr(served, name) for name in SHARED} | {
-        "platform": np.full(shape, platform, dtype=np.intp),
-        "tensor_parallel": served.gpus,
-        "expert_parallel": np.broadcast_to(deployment.expert_parallel, shape),
-        "max_num_seqs": np.broadcast_to(np.asarray(deployment.max_num_seqs), shape),
-        "limited_by": served.limited_by.astype(np.intp),
-    }
-    return {name: values[kept] for name, values in taken.items()}
 
 
 def _batch_caps(
@@ -354,9 +344,8 @@ def _why_none(left_out: Sequence[LeftOut]) -> str:
     entries = [entry for entry in left_out if entry.gpu is not None] or list(left_out)
     if not entries:
         return "there is no platform to serve on"
-    last = {(entry.gpu, entry.cause): entry for entry in entries}  # a later one takes the place
     named: list[str] = []
-    for entry in last.values():
+    for entry in {(entry.gpu, entry.cause): entry for entry in entries}.values():  # a later one takes the place
         formats = (entry.weights and f"{entry.weights} weights", entry.kv_cache and f"{entry.kv_cache} cache")
         where = ", ".join(part for part in (entry.gpu, *formats) if part)
         named.append(f"{where}: {entry.reason}" if where else entry.reason)

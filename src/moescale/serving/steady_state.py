@@ -81,7 +81,7 @@ WORTH = 1e-3  # a smaller batch is taken for a saving of more than this; kernels
 class Limit(IntEnum):
     """What a batch is limited by."""
 
-    MEMORY, MAX_NUM_SEQS, LATENCY, OPTIMUM, FRONT_END, MAX_NUM_BATCHED_TOKENS = range(6)
+    MEMORY, MAX_NUM_SEQS, LATENCY, OPTIMUM, MAX_NUM_BATCHED_TOKENS = range(5)
 
 
 class Reason(IntEnum):
@@ -149,23 +149,22 @@ class Times:
 
     prefill_s: FloatArray
     decode_s: FloatArray
-    passes_s: FloatArray  # both
-    iteration_s: FloatArray  # no shorter than the front end takes for its tokens
+    iteration_s: FloatArray
     tpot_s: FloatArray
     ttft_s: FloatArray
-    held_s: FloatArray  # of it, what a prompt waits for those of other attention groups
 
     def exceed_limits(self, d: Deployment) -> BoolArray:
-        """Where a latency limit is not met."""
-        most_ttft_s = math.inf if d.max_ttft_s is None else d.max_ttft_s
-        most_tpot_s = math.inf if d.max_tpot_s is None else d.max_tpot_s
-        return (self.tpot_s > most_tpot_s) | (self.ttft_s > most_ttft_s)
+        """Where a latency limit is not met; false where a time is not known."""
+        limits = ((self.tpot_s, d.max_tpot_s), (self.ttft_s, d.max_ttft_s))
+        late = [seconds > most_s for seconds, most_s in limits if most_s is not None]
+        return functools.reduce(np.logical_or, late, np.zeros((), dtype=np.bool_))
 
     def over_limits(self, d: Deployment) -> FloatArray:
         """ln of the larger of both times over its limit: positive where a limit is not met, or nothing is known."""
-        tpot = -math.inf if d.max_tpot_s is None else np.log(self.tpot_s / d.max_tpot_s)
-        ttft = -math.inf if d.max_ttft_s is None else np.log(self.ttft_s / d.max_ttft_s)
-        over = np.maximum(tpot, ttft)
+        limits = ((self.tpot_s, d.max_tpot_s), (self.ttft_s, d.max_ttft_s))
+        over = functools.reduce(
+            np.maximum, [np.log(seconds / most_s) for seconds, most_s in limits if most_s is not None]
+        )
         return np.where(np.isnan(over), math.inf, over)
 
 
@@ -204,9 +203,14 @@ class Servers:
         return Servers(model, np.broadcast_to(self.count, chosen.shape)[chosen], self.latency, d)
 
     @property
+    def of_stage(self) -> FloatArray:
+        """GPUs of one pipeline stage."""
+        return stage_gpus(self.deployment, self.count)
+
+    @property
     def group_gpus(self) -> FloatArray:
         """GPUs that split a head's layer: those of one attention group of one pipeline stage."""
-        return stage_gpus(self.deployment, self.count) / self.deployment.attention_dp
+        return self.of_stage / self.deployment.attention_dp
 
     @property
     def split(self) -> dict[str, Real]:
@@ -221,29 +225,26 @@ class Servers:
 
     def decode_pass_s(self, batch: FloatArray) -> FloatArray:
         """Seconds of a pass that decodes `batch` requests (of one part of a pipeline's), the drafting for it included."""
-        d = self.deployment
-        split, gpus = self.split | self._queries, stage_gpus(d, self.count)
-        answer = self.latency.decode_s(self.model, gpus, batch, context_tokens(d), **split)
-        tokens = batch * (1.0 + np.asarray(drafted_tokens(d)))
-        return d.host.pass_s(self._staged_s(answer, tokens), batch) + self._drafting_s(batch)
+        d, split = self.deployment, self.split | self._queries
+        kernels_s = self.latency.decode_s(self.model, self.of_stage, batch, context_tokens(d), **split)
+        return d.host.pass_s(self._staged_s(kernels_s, batch * self._verified), batch) + self._drafting_s(batch)
 
     def prompt_pass_s(self, prompts: FloatArray) -> FloatArray:
-        """Seconds of a pass of so many prompts (at least 1), over their lengths."""
-        d, total_s = self.deployment, np.asarray(0.0)
-        for at, part, cached in self._prompts:
-            split, gpus = self.split | cached, stage_gpus(d, self.count)
-            answer = self.latency.prefill_s(self.model, gpus, prompts, at, **split)
-            total_s = total_s + part * d.host.pass_s(self._staged_s(answer, prompts * at), prompts)
+        """Seconds of a pass of so many prompts, or a part of one, over their lengths."""
+        total_s, whole, of_one = np.asarray(0.0), np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)
+        for at, share, cached in self._prompts:
+            kernels_s = self.latency.prefill_s(self.model, self.of_stage, whole, at * of_one, **self.split | cached)
+            total_s = total_s + share * self.deployment.host.pass_s(self._staged_s(kernels_s, prompts * at), whole)
         return total_s
 
     def mixed_pass_s(self, batch: FloatArray, prompts: FloatArray) -> FloatArray:
         """Seconds of a pass that decodes `batch` requests beside so many prompts, or a part of one, over their lengths."""
-        d, context, total_s = self.deployment, context_tokens(self.deployment), np.asarray(0.0)
-        for at, part, cached in self._prompts:
-            split, gpus = self.split | self._queries | cached, stage_gpus(d, self.count)
-            answer = self.latency.mixed_s(self.model, gpus, batch, context, prompts, at, **split)
-            tokens = batch * (1.0 + np.asarray(drafted_tokens(d))) + prompts * at
-            total_s = total_s + part * d.host.pass_s(self._staged_s(answer, tokens), batch)
+        d, total_s, split = self.deployment, np.asarray(0.0), self.split | self._queries
+        for at, share, cached in self._prompts:
+            lengths = (batch, context_tokens(d), prompts, at)
+            kernels_s = self.latency.mixed_s(self.model, self.of_stage, *lengths, **split | cached)
+            tokens = batch * self._verified + prompts * at
+            total_s = total_s + share * d.host.pass_s(self._staged_s(kernels_s, tokens), batch)
         return total_s + self._drafting_s(batch)
 
     @property
@@ -264,20 +265,24 @@ class Servers:
             yield new, part, {"prefix_tokens": at - new}
 
     @property
+    def _verified(self) -> FloatArray:
+        """Tokens of a request that decodes, a pass: 1, and those that are drafted."""
+        return 1.0 + np.asarray(drafted_tokens(self.deployment))
+
+    @property
     def _queries(self) -> dict[str, Real]:
         """Further arguments of a latency source where tokens are drafted."""
-        drafted = drafted_tokens(self.deployment)
-        return {"query_tokens": 1.0 + np.asarray(drafted)} if np.any(np.asarray(drafted) > 0) else {}
+        return {"query_tokens": self._verified} if np.any(self._verified > 1.0) else {}
 
     def _drafting_s(self, batch: FloatArray) -> FloatArray | float:
         """Seconds of one layer with the LM head for each drafted token, as multi-token prediction has it; 0 without any."""
-        d, drafted = self.deployment, drafted_tokens(self.deployment)
-        if not np.any(np.asarray(drafted) > 0):
+        if not np.any(self._verified > 1.0):
             return 0.0
         part = {name: np.minimum(getattr(self.model, name), 1.0) for name in ("n_moe_layers", "n_window_layers")}
         layer = replace(self.model, n_layers=np.minimum(self.model.n_layers, 1.0), **part)
-        kernels, gpus = kernels_alone(self.latency), stage_gpus(d, self.count)
-        return drafted * kernels.decode_s(layer, gpus, batch, context_tokens(d), **self.split)
+        kernels, context = kernels_alone(self.latency), context_tokens(self.deployment)
+        drafted = drafted_tokens(self.deployment)
+        return drafted * kernels.decode_s(layer, self.of_stage, batch, context, **self.split)
 
     def times(self, batch: FloatArray) -> Times:
         """The times of an iteration and of a request with `batch` requests in service.
@@ -286,7 +291,7 @@ class Servers:
         token to every request of the batch, and a part sees the prompts of its own requests.
         """
         d, yielded = self.deployment, 1.0 + np.asarray(self.deployment.accepted_tokens)  # tokens of a request, a pass
-        in_service, batch = batch, batch / d.pipeline_parallel
+        batch = batch / d.pipeline_parallel
         n = np.asarray(d.output_tokens, dtype=np.float64) / yielded  # passes that decode a request
         whole, share, held_s = np.maximum(batch / n, 1.0), np.minimum(batch / n, 1.0), 0.0  # a prompt has one pass
         held = bool(np.any(np.asarray(d.prompt_wait_passes) > 0))
@@ -314,16 +319,7 @@ class Servers:
         prefill_s = share * added_s
         passes_s = prefill_s + decode_s
         under_way_s = np.minimum(batch - 1.0, 1.0) * squares / (2.0 * passes_s)
-        front_end_s = d.host.front_end_s_per_token * in_service
-        return Times(
-            prefill_s=prefill_s,
-            decode_s=decode_s,
-            passes_s=passes_s,
-            iteration_s=np.maximum(passes_s / yielded, front_end_s),
-            tpot_s=np.maximum(tpot_s / yielded, front_end_s),
-            ttft_s=under_way_s + own_s + held_s,
-            held_s=np.broadcast_to(np.asarray(held_s, dtype=np.float64), np.shape(passes_s)),
-        )
+        return Times(prefill_s, decode_s, passes_s / yielded, tpot_s / yielded, under_way_s + own_s + held_s)
 
     def _staged_s(self, kernels_s: FloatArray, tokens: Real) -> FloatArray:
         """Seconds of a pass through pipeline stages, which wait for the fullest one and send activations on."""
@@ -380,14 +376,8 @@ class Batches:
 def largest_batches(servers: Servers) -> Batches:
     """The largest batches that memory, max_num_seqs and the latency limits allow."""
     model, d = servers.model, servers.deployment
-    per_gpu, free = _bytes_per_gpu(model, servers.count, d)
-    spread, staged = _spreads_attention(servers), _has_stages(servers)
-    uneven_heads = _is_whole(model) & ~shares_heads(model, servers.group_gpus)
-    too_long = ~(free >= servers.kv_bytes(longest_request_tokens(d)))
-    reasons = [Reason.PIPELINE, Reason.ATTENTION_DP, Reason.EXPERT_PARALLEL, Reason.HEADS]
-    impossible = [~staged, ~spread, ~_shares_experts(servers), uneven_heads]
-    reasons += [Reason.WEIGHTS, Reason.LONGEST_REQUEST]
-    reason = np.select([*impossible, ~(free > 0), too_long], reasons, Reason.FEASIBLE)
+    per_gpu, free = bytes_per_gpu(model, servers.count, d)
+    reason = _reason(servers, free)
     fits = reason == Reason.FEASIBLE
     cap = batch_cap(d)
     by_memory = _held(model, servers.count, d, free)
@@ -406,10 +396,23 @@ def largest_batches(servers: Servers) -> Batches:
             times = servers.times(batch)
             reason = np.where(late & times.exceed_limits(d), Reason.TOO_SLOW, reason)
             limited_by = np.where(late, Limit.LATENCY, limited_by)
-    if d.host.front_end_s_per_token > 0:
-        yielded = 1.0 + np.asarray(d.accepted_tokens)
-        limited_by = np.where(times.passes_s / yielded < times.iteration_s, Limit.FRONT_END, limited_by)
     return Batches(batch, times, per_gpu, limited_by, reason)
+
+
+def _reason(servers: Servers, free: FloatArray) -> FloatArray:
+    """Why each entry cannot be served with so many bytes free on a GPU, before any latency."""
+    model, d, of_stage = servers.model, servers.deployment, stage_gpus(servers.deployment, servers.count)
+    stages, groups = (np.asarray(n, dtype=np.float64) for n in (d.pipeline_parallel, d.attention_dp))
+    ways, has_experts = expert_ways(d, servers.count), np.asarray(model.n_moe_layers) > 0
+    uneven = {
+        Reason.PIPELINE: (stages > 1) & ((servers.count % stages != 0) | (stages > model.n_layers)),
+        Reason.ATTENTION_DP: (groups > 1) & ((of_stage % groups != 0) | ~has_experts),
+        Reason.EXPERT_PARALLEL: (of_stage % ways != 0) | (ways > np.where(has_experts, model.n_experts, 1.0)),
+        Reason.HEADS: _is_whole(model) & ~shares_heads(model, servers.group_gpus),
+        Reason.WEIGHTS: ~(free > 0),
+        Reason.LONGEST_REQUEST: ~(free >= servers.kv_bytes(longest_request_tokens(d))),
+    }
+    return np.select(list(uneven.values()), list(uneven), Reason.FEASIBLE)
 
 
 def _held(model: Architecture, gpus: Real, d: Deployment, free: FloatArray) -> FloatArray:
@@ -436,7 +439,7 @@ def _batch_by_tokens(servers: Servers) -> FloatArray:
     return np.maximum(passes * (budget / own), 1.0)
 
 
-def _bytes_per_gpu(model: Architecture, gpus: Real, d: Deployment) -> tuple[FloatArray, FloatArray]:
+def bytes_per_gpu(model: Architecture, gpus: Real, d: Deployment) -> tuple[FloatArray, FloatArray]:
     """Bytes of weights on the fullest GPU, and those that are left for the cache."""
     stages = {"attention_dp": d.attention_dp, "pipeline_parallel": d.pipeline_parallel}
     weights = weight_bytes_per_gpu(model, d.weight_bytes_per_param, stage_gpus(d, gpus), expert_ways(d, gpus), **stages)
@@ -449,7 +452,7 @@ def batch_by_memory(model: Architecture, gpus: Real, deployment: Deployment) -> 
     Limits of latency and max_num_seqs, and whether the longest request fits, are left to `serve`. Everything broadcasts.
     """
     d = deployment
-    return np.maximum(_held(model, gpus, d, _bytes_per_gpu(model, gpus, d)[1]), 0.0)
+    return np.maximum(_held(model, gpus, d, bytes_per_gpu(model, gpus, d)[1]), 0.0)
 
 
 def _batch_within_limits(servers: Servers, batch: FloatArray, late: BoolArray) -> FloatArray:
@@ -525,7 +528,7 @@ def figures(servers: Servers, batches: Batches) -> Serving:
 
     with np.errstate(invalid="ignore", divide="ignore"):
         per_s = d.replicas * (batches.batch / times.iteration_s)
-        prompts_share = times.prefill_s / times.passes_s  # of the time, and of the dollars
+        prompts_share = times.prefill_s / (times.prefill_s + times.decode_s)  # of the time, and of the dollars
         usd = batches.usd_per_mtok(servers)
         per_input = np.where(served, usd * prompts_share * (d.output_tokens / d.prompt_tokens), math.inf)
         per_output = np.where(served, usd * (1.0 - prompts_share), math.inf)
@@ -562,28 +565,6 @@ def shares_heads(model: Architecture, count: Real) -> BoolArray:
     return (heads % count == 0) & ((kv_heads % count == 0) | (count % kv_heads == 0))
 
 
-def _shares_experts(servers: Servers) -> BoolArray:
-    """Where the expert-parallel GPUs divide the GPU count, and each holds an expert."""
-    model, ways = servers.model, expert_ways(servers.deployment, servers.count)
-    routed = np.where(np.asarray(model.n_moe_layers) > 0, model.n_experts, 1.0)
-    return (stage_gpus(servers.deployment, servers.count) % ways == 0) & (ways <= routed)
-
-
-def _spreads_attention(servers: Servers) -> BoolArray:
-    """Where the attention groups divide the GPUs of a stage, and share routed experts."""
-    groups = np.asarray(servers.deployment.attention_dp, dtype=np.float64)
-    shared = (stage_gpus(servers.deployment, servers.count) % groups == 0) & (
-        np.asarray(servers.model.n_moe_layers) > 0
-    )
-    return (groups == 1) | shared
-
-
-def _has_stages(servers: Servers) -> BoolArray:
-    """Where the pipeline stages divide the GPU count, and each has a layer."""
-    stages = np.asarray(servers.deployment.pipeline_parallel, dtype=np.float64)
-    return (stages == 1) | ((servers.count % stages == 0) & (stages <= servers.model.n_layers))
-
-
 def _is_whole(model: Architecture) -> BoolArray:
     """Where every field is a whole number: a model that could be built, so that heads must split evenly."""
     numbers = (np.asarray(getattr(model, name), dtype=np.float64) for name in NUMERIC_FIELDS)
@@ -592,18 +573,17 @@ def _is_whole(model: Architecture) -> BoolArray:
 
 def _check_source(latency: LatencySource, deployment: Deployment) -> None:
     """Refuse a source that says what it stands for, where that is not what is deployed."""
-    theirs = getattr(latency, "gpu", None)
+    theirs, where = getattr(latency, "gpu", None), latency.name
     if isinstance(theirs, Gpu) and theirs.name != deployment.gpu.name:
         what = f"the latencies are those of {theirs.name}, the deployment is on {deployment.gpu.name}"
-        raise InputError(what, where=latency.name, next_step="make the latency source for the deployment's GPU")
+        raise InputError(what, where=where, next_step="make the latency source for the deployment's GPU")
     asked = {"prefix_tokens": deployment.prefix_hit, "query_tokens": drafted_tokens(deployment)}
-    for name in (name for name, value in asked.items() if np.any(np.asarray(value) > 0)):
-        if name not in inspect.signature(latency.mixed_s).parameters:
-            what = "its methods do not take " + name + ", which prefix hits and drafted tokens need"
-            raise InputError(what, where=latency.name, next_step="add it to them, or take the roofline")
+    for name, value in asked.items():
+        if np.any(np.asarray(value) > 0) and name not in inspect.signature(latency.mixed_s).parameters:
+            what = f"its methods do not take {name}, which prefix hits and drafted tokens need"
+            raise InputError(what, where=where, next_step="add it to them, or take the roofline")
     for name in ("weight_bytes_per_param", "kv_bytes_per_element"):
         stated, wanted = getattr(latency, name, None), np.asarray(getattr(deployment, name), dtype=np.float64)
         if stated is not None and np.any(wanted != stated):
             what = f"the latencies are for {name} = {stated:g}, the deployment has {wanted.flat[0]:g}"
-            make = f"make the latency source with {name}={wanted.flat[0]:g}"
-            raise InputError(what, where=latency.name, next_step=make)
+            raise InputError(what, where=where, next_step=f"make the latency source with {name}={wanted.flat[0]:g}")

@@ -8,11 +8,9 @@ that share mean, variance and skewness with all prompts (Gauss quadrature) avera
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +19,8 @@ import numpy as np
 
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
-from moescale.io.files import read_text
+from moescale.io.files import read_bytes
+from moescale.io.frames import parse_table
 from moescale.typing import FloatArray
 
 # "One token generally corresponds to ~4 characters of text for common English": OpenAI's help.
@@ -33,7 +32,9 @@ LENGTH_COLUMNS = {
     "output": "output_tokens completion_tokens generatedtokens response_tokens output_len output_length num_decode_tokens",
 }
 ASKING, ANSWERING = ("human", "user"), ("gpt", "chatgpt", "assistant", "bard", "bing")
+TALKS = ("conversations", "conversation", "messages")
 SHOWN = 12  # column names that a message repeats
+FORMATS = "give a CSV or JSON lines with a row a request, or ShareGPT's JSON"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,36 +119,36 @@ def _two_nodes(values: FloatArray) -> tuple[tuple[float, float], ...]:
 
 
 def read_trace(path: str | Path) -> Traffic:
-    """The traffic in a file of requests; its format is told by its content.
+    """The traffic in a file of requests; its format is told by its suffix, else by its content.
 
     ShareGPT JSON: a list of conversations, of which every human turn with the answer after it is a request (earlier
     turns are not part of the prompt, as in vLLM's benchmark); text is counted at CHARACTERS_PER_TOKEN, which
-    `approximate` then says. CSV, JSON lines or a JSON list of records: one request a row, with the token counts under
-    one of each of LENGTH_COLUMNS (case, spaces and underscores aside). Requests without a prompt or an output are left
-    out; `source` says how many. Raises InputError that names file and row.
+    `approximate` then says. A table (CSV, TSV, JSON lines, Parquet) or a JSON list of records: one request a row, with the
+    token counts under one of each of LENGTH_COLUMNS (case, spaces and underscores aside). Requests without a prompt or an
+    output are left out; `source` says how many. Raises InputError that names file and row.
     """
-    (prompt, output), notes, approximate = _trace(Path(path))
+    prompt, output, notes, approximate = _trace(Path(path))
     return summarise(prompt, output, f"{Path(path).name} ({'; '.join(notes)})", approximate=approximate)
 
 
 def trace_lengths(path: str | Path) -> tuple[FloatArray, FloatArray]:
     """Prompt and output tokens of each request in a file that read_trace reads, in the file's order."""
-    (prompt, output), _, _ = _trace(Path(path))
-    return prompt, output
+    return _trace(Path(path))[:2]
 
 
-def _trace(file: Path) -> tuple[tuple[FloatArray, FloatArray], list[str], bool]:
+def _trace(file: Path) -> tuple[FloatArray, FloatArray, list[str], bool]:
     """Lengths of the requests in a file, notes on them, and whether text was counted in characters."""
-    where = str(file)
-    text = read_text(file, limit_bytes=TRACE_LIMIT_BYTES).lstrip("\ufeff")
-    start = text.lstrip("\ufeff \t\r\n")[:1]
-    if not start:
-        raise InputError("the file is empty", where=where, next_step=FORMATS)
-    entries = _entries(_json(text, where), where) if start == "[" else []
-    talks = _talks(entries, where) if entries else None
-    rows = entries if start == "[" else _json_lines(text, where) if start == "{" else _csv(text, where)
-    lengths = _lengths(rows, where) if talks is None else np.asarray(talks) / CHARACTERS_PER_TOKEN
-    p, n = lengths.T
+    where, talks = str(file), None
+    data = read_bytes(file, limit_bytes=TRACE_LIMIT_BYTES)
+    if data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+        entries = _entries(data, where)
+        talks = _talks(entries, where)
+        names = list(dict.fromkeys(name for entry in entries for name in entry))
+        table: Mapping[str, Any] = {name: [entry.get(name) for entry in entries] for name in names}
+    else:
+        table = parse_table(data, where).columns
+    lengths = _lengths(table, where) if talks is None else np.asarray(talks).T / CHARACTERS_PER_TOKEN
+    p, n = lengths
     kept = (p >= 1) & (n >= 1)
     if not kept.any():
         raise InputError("holds no request with a prompt and an output", where=where, next_step=FORMATS)
@@ -156,50 +157,24 @@ def _trace(file: Path) -> tuple[tuple[FloatArray, FloatArray], list[str], bool]:
         notes.append(f"{np.count_nonzero(~kept)} without prompt or output left out")
     if talks is not None:
         notes.append(f"text counted at {CHARACTERS_PER_TOKEN:g} characters a token")
-    return (p[kept], n[kept]), notes, talks is not None
+    return p[kept], n[kept], notes, talks is not None
 
 
-FORMATS = "give a CSV or JSON lines with a row a request, or ShareGPT's JSON"
-Rows = Iterable[tuple[int, Mapping[str, Any]]]
-
-
-def _json(text: str, where: str) -> Any:
+def _entries(data: bytes, where: str) -> list[Mapping[str, Any]]:
+    """A JSON list of objects."""
     try:
-        return json.loads(text)
+        content = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON ({error})", where=where, next_step=FORMATS) from error
-
-
-def _json_lines(text: str, where: str) -> Rows:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            record = _json(line, f"{where}, line {number}")
-            if not isinstance(record, Mapping):
-                raise InputError("is not a JSON object", where=f"{where}, line {number}", next_step=FORMATS)
-            yield number, cast("Mapping[str, Any]", record)
-
-
-def _csv(text: str, where: str) -> Rows:
-    reader = csv.DictReader(io.StringIO(text), delimiter="\t" if "\t" in text.split("\n", 1)[0] else ",")
-    try:
-        for record in reader:
-            yield reader.line_num, record
-    except csv.Error as error:
-        at = f"{where}, row {reader.line_num}"
-        raise InputError(f"not a CSV table ({error})", where=at, next_step=FORMATS) from error
-
-
-def _entries(content: list[Any], where: str) -> list[tuple[int, Mapping[str, Any]]]:
     if not all(isinstance(entry, Mapping) for entry in content):
         raise InputError("holds a list whose entries are not all objects", where=where, next_step=FORMATS)
-    return list(enumerate(content, start=1))
+    return content
 
 
-def _talks(entries: list[tuple[int, Mapping[str, Any]]], where: str) -> list[tuple[int, int]] | None:
+def _talks(entries: list[Mapping[str, Any]], where: str) -> list[tuple[int, int]] | None:
     """Characters of each human turn and of the answer that follows it; None where the rows are no conversations."""
-    keys = ("conversations", "conversation", "messages")
-    talks = [next((e[key] for key in keys if isinstance(e.get(key), list)), None) for _, e in entries]
-    if all(turns is None for turns in talks) or _column(entries[0][1], "prompt"):
+    talks = [next((entry[key] for key in TALKS if isinstance(entry.get(key), list)), None) for entry in entries]
+    if all(turns is None for turns in talks) or _column(entries[0], "prompt"):
         return None
     pairs = [pair for i, turns in enumerate(talks, start=1) for pair in _pairs(turns or [], f"{where}, entry {i}")]
     if not pairs:
@@ -225,41 +200,36 @@ def _pairs(turns: list[Any], where: str) -> Iterator[tuple[int, int]]:
             question = None
 
 
-def _lengths(rows: Rows, where: str) -> FloatArray:
-    """Prompt and output tokens of each row, (rows, 2)."""
-    names: dict[str, str | None] = {}
-    lengths: list[list[float]] = []
-    for number, record in rows:
-        if not names or any(name not in record for name in names.values()):
-            names = {kind: _column(record, kind) for kind in LENGTH_COLUMNS}
-        for kind, name in names.items():
-            if name is None:
-                present = ", ".join(str(name)[:40] for name in list(record)[:SHOWN])
-                what, known = f"no column of {kind} tokens among {present or 'none'}", LENGTH_COLUMNS[kind].split()
-                raise InputError(what, where=f"{where}, row {number}", next_step=f"name it {', '.join(known)}")
-        columns = [name for name in names.values() if name]
-        lengths.append([_count(record[name], f"{where}, row {number}, column {name}") for name in columns])
-    if not lengths:
+def _lengths(table: Mapping[str, Any], where: str) -> FloatArray:
+    """Prompt and output tokens of each row, (2, rows)."""
+    if not any(len(column) for column in table.values()):
         raise InputError("holds no requests", where=where, next_step=FORMATS)
-    return np.asarray(lengths, dtype=np.float64)
+    found: list[FloatArray] = []
+    for kind, known in LENGTH_COLUMNS.items():
+        name = _column(table, kind)
+        if name is None:
+            present = ", ".join(str(name)[:40] for name in list(table)[:SHOWN])
+            what = f"no column of {kind} tokens among {present or 'none'}"
+            raise InputError(what, where=where, next_step=f"name it {', '.join(known.split())}")
+        numbers = np.asarray([_number(cell) for cell in table[name]])
+        if not np.all(good := (numbers >= 0) & (numbers < 1e12)):
+            row = int(np.argmin(good))
+            at, shown = f"{where}, row {row + 1}, column {name}", str(table[name][row])[:40]
+            what = f"{shown!r} is not a count of tokens"
+            raise InputError(what, where=at, next_step="write a number from 0 to 1e12")
+        found.append(numbers)
+    return np.asarray(found)
 
 
-def _column(record: Mapping[str, Any], kind: str) -> str | None:
-    """The record's own name of the first of LENGTH_COLUMNS that it has."""
-    plain = {str(name).strip().lower().replace("_", "").replace(" ", ""): name for name in record}
+def _column(table: Mapping[str, Any], kind: str) -> str | None:
+    """The table's own name of the first of LENGTH_COLUMNS that it has."""
+    plain = {str(name).strip().lower().replace("_", "").replace(" ", ""): name for name in table}
     known = (name.replace("_", "") for name in LENGTH_COLUMNS[kind].split())
     return next((plain[name] for name in known if name in plain), None)
 
 
-def _count(value: Any, where: str) -> float:
+def _number(cell: Any) -> float:
     try:
-        number = float(value)
+        return math.nan if isinstance(cell, bool | np.bool_) else float(cell)
     except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if isinstance(value, bool) or not 0 <= number < 1e12:
-        try:
-            shown = repr(str(value)[:40])
-        except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists
-            shown = f"a {type(value).__name__}"
-        raise InputError(f"{shown} is not a count of tokens", where=where, next_step="write a number from 0 to 1e12")
-    return number
+        return math.nan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from moescale.serving.question import cache_format, weight_format
@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 
     from moescale.models.published import Shape
     from moescale.serving.accuracy import Accuracy
-    from moescale.serving.closed_loop import Loop
     from moescale.serving.deployment import Deployment
     from moescale.serving.disaggregated import Disaggregated, Pool
     from moescale.serving.gpu_counts import Cost
-    from moescale.serving.open_loop import OpenLoop
+    from moescale.serving.loads import OpenLoop
     from moescale.serving.operating_points import OperatingPoints
-    from moescale.serving.simulator import Run
+    from moescale.serving.workload import Answer
 
 
 def show_models(console: Console, models: Sequence[Shape]) -> None:
@@ -40,20 +39,21 @@ def show_models(console: Console, models: Sequence[Shape]) -> None:
         write_paragraph(console, f"{source}.", indent=2)
 
 
-def show_burst(console: Console, run: Run, host: str, *, priced: bool = True) -> None:
+def show_burst(console: Console, run: Answer, host: str, *, priced: bool = True) -> None:
     """A simulated run in three lines; the times are medians and 99th percentiles."""
-    record = run.to_dict()
 
     def spread(name: str) -> str:
-        cuts = record.get(name)
-        if not isinstance(cuts, dict):
-            return "none"
-        return f"{format_seconds(cuts['p50'])} median, {format_seconds(cuts['p99'])} at the 99th percentile"
+        median, high = getattr(run.p50, name), getattr(run.p99, name)
+        return (
+            f"{format_seconds(median)} median, {format_seconds(high)} at the 99th percentile"
+            if median is not None
+            else "none"
+        )
 
     write_line(console)
     write_paragraph(
         console,
-        f"Simulated: {len(run.arrival_s)} requests in {format_seconds(run.makespan_s)}, {run.output_tok_s:,.0f} output "
+        f"Simulated: {run.requests} requests in {format_seconds(run.makespan_s)}, {run.output_tok_s:,.0f} output "
         f"tokens/s{f', {format_usd(run.usd_per_mtok)} per million output tokens' if priced else ''}; at most {run.peak_running} concurrent requests; "
         f"host: {host}.",
     )
@@ -64,30 +64,23 @@ def show_burst(console: Console, run: Run, host: str, *, priced: bool = True) ->
         )
 
 
-SAVES = {"prefix_hit": "prefix cache", "accepted_tokens": "speculative decoding"}
-
-
 def show_load(
     console: Console,
-    saved: Mapping[str, float],
-    closed: Loop | None,
+    closed: Answer | None,
     opened: OpenLoop | None,
     *,
     gpu: str,
     priced: bool = True,
     host: str | None = None,
 ) -> None:
-    """Savings of caching and speculative decoding, and the closed and the open loop; `host` is what --host says."""
-    if saved or closed is not None or opened is not None:
+    """The closed and the open loop; `host` is what --host says."""
+    if closed is not None or opened is not None:
         write_line(console)
-    for name, share in saved.items():
-        what = f"{share:.0%} cheaper" if share >= 0 else f"{-share:.0%} more expensive"
-        write_paragraph(console, f"With {SAVES[name]}: {what} than the same server without it.")
     if closed is not None:
         write_paragraph(
             console,
-            f"Closed loop of {plural(closed.concurrency, 'client')}: means over ten requests per client; TTFT "
-            f"{format_seconds(closed.plateau_ttft_s)} after the first burst.",
+            f"Closed loop of {plural(closed.concurrency or 0, 'client')}: means over ten requests per client; TTFT "
+            f"{format_seconds(closed.plateau_ttft_s or 0.0)} after the first burst, {format_seconds(closed.p99.ttft_s)} at the 99th percentile.",
         )
     if opened is not None:
         usd = f", {format_usd(opened.usd_per_hour)} per hour" if priced else ""
@@ -97,7 +90,7 @@ def show_load(
             console,
             f"{plural(opened.requests_per_s, 'request')} per second: {opened.gpus} x {gpu} "
             f"({plural(opened.replicas, 'replica')} of {opened.tensor_parallel}){usd}, {opened.utilization:.0%} of their maximum "
-            f"rate; TTFT {most}{format_seconds(opened.ttft_s)}, TPOT {most}{format_seconds(opened.tpot_s)} ({times}); "
+            f"rate; TTFT {most}{format_seconds(opened.ttft_s)}, TPOT {most}{format_seconds(opened.tpot_s or 0.0)} ({times}); "
             f"host: {host or 'in-line (default of --request-rate)'}.",
         )
 
@@ -115,7 +108,7 @@ def show_apart(console: Console, apart: Disaggregated, gpu: str, *, priced: bool
         f"Separate prefill and decode: {apart.prefill.gpus} + {apart.decode.gpus} x {gpu}, {apart.throughput_tok_s:,.0f} output "
         f"tokens/s{usd}. Prefill: {workers(apart.prefill)}, TTFT {format_seconds(apart.ttft_s)} "
         f"({format_seconds(apart.transfer_s)} for the transfer of the KV cache). Decode: {workers(apart.decode)}, "
-        f"batch {apart.decode.batch:,.0f} each, TPOT {format_seconds(apart.tpot_s)}.",
+        f"batch {apart.decode.batch:,.0f} each, TPOT {format_seconds(apart.tpot_s or 0.0)}.",
     )
 
 
@@ -155,7 +148,7 @@ def show_cost(
         text = f"{format_usd(usd)} per million output tokens on {cost.gpus} x {gpu}"
         if not priced:
             text = f"{rate:,.0f} output tokens/s on {cost.gpus} x {gpu}"
-        text += "" if loop is None else f" for {plural(loop.concurrency, 'client')}"
+        text += "" if loop is None else f" for {plural(loop.concurrency or 0, 'client')}"
         copies = cost.replicas or 1
         parts = [f"{plural(copies, 'replica')} of {cost.gpus_per_replica}"] if copies > 1 else []
         parts += [plural(cost.pipeline_parallel, "pipeline stage")] if cost.pipeline_parallel else []

@@ -1,0 +1,423 @@
+"""One serving engine, pass by pass: whatever load a server gets, the same scheduler and the same prices of passes answer.
+
+A `Policy` says how passes are filled, a `Load` when requests come: at once, at a rate, from clients that wait for their
+answers, or at stated times. Each pass first continues the running requests, then admits waiting ones in order of arrival
+until its tokens, `max_num_seqs` or the KV cache are used up (continuous batching). When the cache is full, the latest
+request is evicted and computed again later. A pass takes its kernels' time, from a table that is made once of a latency
+source, and what the host adds. Runs of passes without a prompt are taken in one step, so that time grows with requests, not
+with tokens.
+
+A replica is one engine. Attention groups share it: each has its own room in memory and tokens of a pass, and the latency
+source prices the busiest. A pipeline of P stages is P engines that take turns, each with a P-th of memory and requests.
+Replicas, and such parts, are alike: one is run, with its share of the load. Left out: the rounding of the cache to blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from moescale import catalogue
+from moescale.errors import InfeasibleError, InputError
+from moescale.hardware.gpus import Gpu
+from moescale.latency import LatencySource
+from moescale.models.architecture import Architecture
+from moescale.serving.deployment import Deployment, batch_cap, drafted_tokens, with_traffic
+from moescale.serving.host import NO_OVERHEAD, HostOverhead
+from moescale.serving.reasons import REMEDIES, infeasible_reason
+from moescale.serving.steady_state import Reason, Servers, bytes_per_gpu, serve, shape_of
+from moescale.serving.traffic import summarise
+from moescale.serving.workload import IntArray, Load, Run, arrival_times_s, lengths_of
+from moescale.typing import FloatArray
+
+BoolArray = npt.NDArray[np.bool_]
+
+# Passes are priced on a grid and interpolated linearly. Every kernel is the longer of two lines, so the error peaks at
+# the kinks between them; this ratio of neighbours keeps it below 1% (tests/test_engine.py). Measured kernels also have
+# steps: one pass may be 5% off there, on average 0.1%; whole runs moved by 0.02% in throughput, 0.5% in latencies.
+EVERY_UP_TO = 32
+RATIO = 1.04
+CONTEXT_POINTS = 17
+PASSES_AT_ONCE = 4096  # that are priced before the next arrival is looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How one engine fills its passes."""
+
+    max_num_seqs: float
+    max_num_batched_tokens: int  # of each attention group
+    mixed: (
+        bool  # prompts, or parts of them, ride in passes that decode; else whole prompts in passes of their own, first
+    )
+    prompt_wait_passes: float = 0.0  # prompts are held back so long at most, until each attention group has one
+    host: HostOverhead = NO_OVERHEAD
+
+
+def policy_of(deployment: Deployment) -> Policy:
+    """The policy that a deployment states; vLLM's numbers for its GPU where it states none."""
+    d = deployment
+    stated = d.max_num_batched_tokens
+    return Policy(
+        max_num_seqs=float(np.asarray(batch_cap(d))),
+        max_num_batched_tokens=default_max_num_batched_tokens(d.gpu) if stated is None else int(np.asarray(stated)),
+        mixed=d.scheduling == "chunked",
+        prompt_wait_passes=float(np.asarray(d.prompt_wait_passes)),
+        host=d.host,
+    )
+
+
+def default_max_num_batched_tokens(gpu: Gpu) -> int:
+    """vLLM's token budget of a pass on `gpu` (API server): the entry whose max_num_seqs is the GPU's default."""
+    entries = sorted(catalogue.read("servers.toml")["vllm_api_server"], key=lambda entry: entry["max_num_seqs"])
+    fitting = [entry for entry in entries if entry["max_num_seqs"] <= gpu.default_max_num_seqs]
+    return int((fitting or entries)[-1 if fitting else 0]["max_num_batched_tokens"])
+
+
+def simulate(
+    model: Architecture,
+    latency: LatencySource,
+    deployment: Deployment,
+    gpus: int,
+    load: Load,
+    policy: Policy | None = None,
+) -> Run:
+    """Serve every request of `load` with `model` on `gpus` GPUs a replica; deterministic by the load's seed.
+
+    `policy` is by default what the deployment states. Where it has a host, `latency` should price kernels alone
+    (`kernels_alone`). Raises InputError for impossible input, InfeasibleError where the model, or the longest request beside
+    it, does not fit, or where the latency source has no answer for a pass that is needed.
+    """
+    if shape_of(model, gpus, deployment):
+        what = "a load is answered for one model and one deployment, not for arrays"
+        raise InputError(what, where="load", next_step="loop over them")
+    stages, replicas = int(np.asarray(deployment.pipeline_parallel)), int(np.asarray(deployment.replicas))
+    mine = load.share(stages * replicas)
+    rng = np.random.default_rng((mine.seed, 1))
+    prompt, output = (
+        lengths_of(name, mine, getattr(deployment, name), rng) for name in ("prompt_tokens", "output_tokens")
+    )
+    lengths = summarise(prompt.astype(np.float64), output.astype(np.float64))
+    if mine.prompt_tokens is None:
+        d = replace(deployment, longest_request_tokens=lengths.longest_request_tokens, context_tokens=None)
+        d = replace(d, prompt_tokens=lengths.prompt_tokens, prompt_nodes=()) if not d.prompt_nodes else d
+    else:
+        d = with_traffic(deployment, lengths)
+    policy = policy_of(d) if policy is None else policy
+    per_stage = float(np.ceil(policy.max_num_seqs / stages))
+    servers = Servers(model, np.asarray(float(gpus)), latency, replace(d, host=NO_OVERHEAD))
+    scheduler = _Scheduler(prompt, output, replace(policy, max_num_seqs=per_stage), servers, computed=mine.computed)
+    arrival_s = arrival_times_s(mine)
+    _check_fits(scheduler, latency)
+    in_flight = min(len(prompt), mine.clients or len(prompt))
+    prices = _prices(servers, scheduler, int(min(per_stage, in_flight, scheduler.most_requests())))
+    first_s, last_s, busy, n_passes = _run(arrival_s, mine.request_s, scheduler, prices)
+    whole, part = (load.n_requests, mine.n_requests) if load.clients is None else (load.clients, mine.clients or 1)
+    return Run(
+        load=mine,
+        engines=whole / part,
+        parts=stages,
+        usd_per_s=replicas * gpus * float(np.asarray(d.usd_per_gpu_hour)) / 3600.0,
+        arrival_s=arrival_s,
+        first_s=first_s,
+        last_s=last_s,
+        output_tokens=output.astype(np.float64),
+        n_passes=n_passes,
+        n_preemptions=scheduler.n_preemptions,
+        peak_running=scheduler.peak_running,
+        mean_running=busy / float(np.max(last_s)),
+        peak_kv_share=scheduler.peak_bytes / scheduler.available,
+    )
+
+
+def _check_fits(scheduler: _Scheduler, latency: LatencySource) -> None:
+    """Raise InfeasibleError unless the model and its longest request fit on the GPUs of a replica."""
+    servers = scheduler.servers
+    one = replace(servers.deployment, max_num_seqs=1.0, batching="largest", max_ttft_s=None, max_tpot_s=None)
+    alone = serve(servers.model, servers.count, latency, replace(one, max_num_batched_tokens=None))
+    reason = Reason(int(alone.infeasible))
+    if reason not in (Reason.FEASIBLE, Reason.NO_LATENCY):
+        what, where = infeasible_reason(alone, servers.model, one), f"{float(servers.count):g} x {one.gpu.name}"
+        raise InfeasibleError(str(what), where=where, next_step=REMEDIES[reason])
+
+
+# Prices of passes.
+
+
+@dataclass(frozen=True, slots=True)
+class _Prices:
+    """Seconds of passes on a grid: `decode` [batch, context], `prompts` [tokens] alone, `mixed` [batch, tokens]."""
+
+    batches: list[float]  # from 1
+    contexts: FloatArray
+    decode: FloatArray
+    chunks: list[float]
+    prompts: list[float]
+    mixed: list[list[float]]  # at the context `middle`
+    middle: float
+
+    def decode_s(self, batch: int, contexts: FloatArray) -> FloatArray:
+        """Seconds of passes that decode `batch` requests whose mean context is each of `contexts`."""
+        i, share = _between(self.batches, batch)
+        row = (1 - share) * self.decode[i] + share * self.decode[i + 1]
+        return np.interp(contexts, self.contexts, row)
+
+    def mixed_s(self, batch: int, context: float, chunk: float) -> float:
+        """Seconds of a pass that decodes `batch` requests and computes `chunk` tokens of prompts.
+
+        The context acts through the cache reads of the decoding requests, which add to everything else.
+        """
+        j, right = _between(self.chunks, chunk)
+
+        def at(row: list[float]) -> float:
+            return (1 - right) * row[j] + right * row[j + 1]
+
+        if batch == 0:
+            return at(self.prompts)
+        i, share = _between(self.batches, batch)
+        at_middle = (1 - share) * at(self.mixed[i]) + share * at(self.mixed[i + 1])
+        here, there = self.decode_s(batch, np.asarray([context, self.middle]))
+        return at_middle + float(here - there)
+
+
+def _between(grid: list[float], value: float) -> tuple[int, float]:
+    """The cell of `grid` that holds `value`, and how far into it."""
+    i = min(max(bisect_right(grid, value) - 1, 0), len(grid) - 2)
+    return i, (value - grid[i]) / (grid[i + 1] - grid[i])
+
+
+def _grid(most: float) -> FloatArray:
+    """Whole numbers from 1 to `most` (at least two of them): every one at first, then RATIO apart."""
+    most = max(most, 2.0)
+    steps = max(2, 1 + math.ceil(math.log(max(most / EVERY_UP_TO, 1.0)) / math.log(RATIO)))
+    tail = np.round(np.geomspace(min(EVERY_UP_TO, most), most, steps))
+    return np.unique(np.concatenate([np.arange(1.0, min(EVERY_UP_TO, most) + 1), tail]))
+
+
+def _prices(servers: Servers, scheduler: _Scheduler, most_batch: int) -> _Prices:
+    """Prices up to a batch and the prompt tokens of a pass."""
+    d, policy = servers.deployment, scheduler.policy
+    longest = scheduler.prompt + scheduler.output
+    batches = _grid(most_batch)
+    most_chunk = scheduler.budget if policy.mixed else max(scheduler.budget, int(np.max(longest)))
+    chunks = _grid(min(most_chunk, int(np.sum(longest))))
+    contexts = np.linspace(float(np.min(scheduler.prompt)), float(np.max(longest)) + 1.0, CONTEXT_POINTS)
+    middle, column = float(contexts[CONTEXT_POINTS // 2]), batches[:, np.newaxis]
+    at_contexts = replace(d, context_tokens=contexts, longest_request_tokens=contexts[-1])
+    decode = replace(servers, deployment=at_contexts).decode_pass_s(column)
+    at_middle = replace(servers, deployment=replace(d, context_tokens=middle, longest_request_tokens=contexts[-1]))
+    prompts = chunks / float(servers.new_prompt_tokens)
+    alone = at_middle.prompt_pass_s(prompts)
+    mixed: list[list[float]] = []
+    if policy.mixed:
+        both = at_middle.mixed_pass_s(column, prompts)
+        separate = decode[:, [CONTEXT_POINTS // 2]] + alone
+        mixed = np.where(np.isnan(both), separate, both).tolist()  # a source may know separate passes only
+    return _Prices(batches.tolist(), contexts, decode, chunks.tolist(), alone.tolist(), mixed, middle)
+
+
+# The scheduler.
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """What one pass computes."""
+
+    chunk: IntArray  # tokens of prompts, of each running request
+    decodes: BoolArray  # the running requests that decode
+    context: float  # their mean context
+
+    @property
+    def batch(self) -> int:
+        return int(np.count_nonzero(self.decodes))
+
+    @property
+    def prefilled(self) -> int:
+        return int(self.chunk.sum())
+
+
+class _Scheduler:
+    """Requests of an engine, by their place in the order of arrival, and which of them the next pass computes.
+
+    A request is admitted when its whole prompt fits beside what the cache holds now.
+    """
+
+    def __init__(
+        self, prompt: IntArray, output: IntArray, policy: Policy, servers: Servers, *, computed: bool = False
+    ) -> None:
+        d = servers.deployment
+        groups, stages = (float(np.asarray(number)) for number in (d.attention_dp, d.pipeline_parallel))
+        self.prompt, self.output, self.policy, self.servers = prompt, output, policy, servers
+        self.yielded, self.groups = 1.0 + float(np.asarray(d.accepted_tokens)), groups
+        self.tokens = 1 + int(np.asarray(drafted_tokens(d)))  # that a decoding request takes of a pass
+        self.budget = max(int(policy.max_num_batched_tokens * groups), self.tokens)
+        # Passes that give a token: that of the prompt, and those of the later tokens.
+        self.left = 1 + np.ceil((output - 1) / self.yielded).astype(np.int64)
+        self.hits = np.minimum(np.floor(prompt * float(np.asarray(d.prefix_hit))), prompt - 1).astype(np.int64)
+        self.start = prompt.copy() if computed else self.hits.copy()  # tokens in the cache when a request comes
+        self.needed = prompt.copy()  # tokens to compute before the next one can be sampled
+        self.cached = np.zeros(len(prompt))
+        most_tokens = int(np.max(prompt + output)) + 2 * math.ceil(self.yielded)
+        self.kv_bytes = servers.kv_bytes(np.arange(most_tokens + 1, dtype=np.float64))
+        self.shared = np.where(self.hits > 0, self.kv_bytes[self.hits], 0.0)  # held once by each attention group
+        _, free = bytes_per_gpu(servers.model, servers.count, d)
+        of_engine = (float(free) - float(np.max(self.shared))) * groups / stages
+        self.available = max(of_engine, float(self.kv_bytes[most_tokens]))  # the longest request fits: `_check_fits`
+        self.running = np.zeros(0, dtype=np.int64)  # in order of admission
+        self.waiting: deque[int] = deque()
+        self.waited = 0.0  # passes since prompts are held back
+        self.n_preemptions = self.peak_running = 0
+        self.peak_bytes = 0.0
+
+    def most_requests(self) -> float:
+        """Requests that the cache holds at most, when they come."""
+        least = float(np.min(self.kv_bytes[self.prompt] - self.shared))
+        return max(self.available // least, 1.0) if least > 0 else math.inf
+
+    def bytes_of(self, requests: IntArray, tokens: FloatArray) -> float:
+        """Bytes of cache of requests that hold so many tokens each."""
+        return float((self.kv_bytes[tokens.astype(np.int64)] - self.shared[requests]).sum())
+
+    def step(self) -> _Pass:
+        """The next pass, whose requests are then running."""
+        before = self.n_preemptions
+        chunk, decodes, used = self._continue_running()
+        left = self.budget - int(chunk.sum()) - self.tokens * int(np.count_nonzero(decodes))
+        if self.n_preemptions == before and not self.holds_back():
+            admitted = self._admit(left if self.policy.mixed else self.budget, used)
+            if admitted:
+                new = np.asarray(admitted, dtype=np.int64)
+                chunk, decodes = np.concatenate([chunk, new]), np.concatenate([decodes, new == 0])
+                decodes &= self.policy.mixed or not new.any()
+                self.waited = 0.0
+        batch = int(np.count_nonzero(decodes))
+        context = float(self.cached[self.running[decodes]].sum()) / batch if batch else 0.0
+        return _Pass(chunk, decodes, context)
+
+    def holds_back(self) -> bool:
+        """Whether prompts wait for those of the other attention groups."""
+        most = self.policy.prompt_wait_passes
+        return bool(len(self.running)) and len(self.waiting) < self.groups and self.waited < most
+
+    def _continue_running(self) -> tuple[IntArray, BoolArray, float]:
+        """Prompt tokens of each running request, which of them decode, and the bytes that all hold after the pass."""
+        running = self.running
+        held = self.cached[running]
+        missing = np.maximum(self.needed[running] - held, 0).astype(np.int64)
+        decodes = missing == 0
+        wanted = np.where(decodes, self.tokens, np.minimum(missing, self.policy.max_num_batched_tokens))
+        if wanted.sum() > self.budget:
+            wanted = np.clip(self.budget - (wanted.cumsum() - wanted), 0, wanted)
+        decodes &= wanted >= self.tokens
+        chunk = np.where(missing > 0, wanted, 0)
+        after = held + chunk + self.yielded * decodes
+        while (used := self.bytes_of(self.running, after)) > self.available:
+            evicted = int(self.running[-1])
+            self.running = self.running[:-1]
+            self.needed[evicted] = max(int(self.needed[evicted]), math.ceil(self.cached[evicted]) + 1)
+            self.start[evicted] = self.hits[evicted]
+            self.waiting.appendleft(evicted)
+            self.n_preemptions += 1
+            chunk, decodes, after = chunk[:-1], decodes[:-1], after[:-1]
+        return chunk, decodes, used
+
+    def _admit(self, left: int, used: float) -> list[int]:
+        """Let waiting requests run, within so many tokens and beside `used` bytes of cache; the prompt tokens of each."""
+        policy, chunks, admitted = self.policy, list[int](), list[int]()
+        while self.waiting and left > 0 and len(self.running) + len(admitted) < policy.max_num_seqs:
+            first = self.waiting[0]
+            start, needed = int(self.start[first]), int(self.needed[first])
+            must_wait = not policy.mixed and admitted and needed - start > left
+            need = float(self.kv_bytes[needed] - self.shared[first])
+            if must_wait or used + need > self.available:
+                break
+            admitted.append(self.waiting.popleft())
+            self.cached[first] = start
+            chunk = needed - start
+            chunks.append(min(chunk, left, policy.max_num_batched_tokens) if policy.mixed else chunk)
+            left -= chunks[-1] or self.tokens
+            used += float(self.kv_bytes[start + chunks[-1]] - self.shared[first])
+        if admitted:
+            self.running = np.concatenate([self.running, np.asarray(admitted, dtype=np.int64)])
+        return chunks
+
+    def passes_ahead(self, now: _Pass) -> int:
+        """How many passes like this one there are at most before a request finishes or the cache is full."""
+        if not now.decodes.all():
+            return 1
+        running, cached = self.running, self.cached[self.running]
+        most = min(int(self.left[running].min()), PASSES_AT_ONCE)
+        if self.holds_back() and self.waiting:
+            most = min(most, max(math.ceil(self.policy.prompt_wait_passes - self.waited), 1))
+
+        def held_bytes(passes: int) -> float:
+            return self.bytes_of(running, cached + self.yielded * passes)
+
+        if held_bytes(most) <= self.available:
+            return most
+        return max(bisect_right(range(1, most), self.available, key=held_bytes), 1)
+
+    def finish(self, now: _Pass, passes: int) -> tuple[IntArray, IntArray]:
+        """So many such passes have run: the requests that got a token of each, and those of them that are done."""
+        running = self.running
+        self.cached[running] += now.chunk + self.yielded * passes * now.decodes
+        self.peak_running = max(self.peak_running, len(running))
+        self.peak_bytes = max(self.peak_bytes, self.bytes_of(running, self.cached[running]))
+        self.waited += passes if self.waiting else 0
+        prompted = (now.chunk > 0) & (self.cached[running] >= self.needed[running])
+        given = running[now.decodes | prompted]
+        self.left[given] -= passes
+        done = given[self.left[given] <= 0]
+        if len(done):
+            self.running = running[self.left[running] > 0]
+        return given, done
+
+
+def _run(
+    arrival_s: FloatArray, request_s: float, scheduler: _Scheduler, prices: _Prices
+) -> tuple[FloatArray, FloatArray, float, int]:
+    """First and last token of each request, running requests times seconds, and passes.
+
+    Writes when a client of a closed loop sends its next request into `arrival_s`.
+    """
+    n, policy = len(arrival_s), scheduler.policy
+    first_s, last_s = np.full(n, math.nan), np.full(n, math.nan)
+    known = int(np.count_nonzero(np.isfinite(arrival_s)))  # requests whose clients have sent them
+    clock_s, arrived, finished, n_passes, busy = 0.0, 0, 0, 0, 0.0
+    while finished < n:
+        if not len(scheduler.running) and not scheduler.waiting:
+            clock_s = max(clock_s, float(arrival_s[arrived]) + request_s)
+        while arrived < n and arrival_s[arrived] + request_s <= clock_s:
+            scheduler.waiting.append(arrived)
+            arrived += 1
+        now = scheduler.step()
+        running, passes = scheduler.running, scheduler.passes_ahead(now)
+        if not now.prefilled:
+            contexts = now.context + scheduler.yielded * np.arange(passes, dtype=np.float64)
+            kernels_s = prices.decode_s(now.batch, contexts)
+        else:
+            kernels_s = np.asarray([prices.mixed_s(now.batch, now.context, now.prefilled)])
+        ends = clock_s + np.cumsum(policy.host.pass_s(kernels_s, len(running)))
+        if not ends[-1] < math.inf:
+            decoded = f"a pass that decodes {now.batch} requests of {now.context:.0f} tokens"
+            what = f"the latency source has no answer for {decoded} and prefills {now.prefilled}"
+            smaller = "a smaller max_num_seqs or max_num_batched_tokens may lie within its range"
+            raise InfeasibleError(what, where="load", next_step=f"{smaller}; the roofline answers for every shape")
+        if passes > 1 and arrived < n and len(running) < policy.max_num_seqs:
+            passes = min(passes, int(np.searchsorted(ends, arrival_s[arrived] + request_s)) + 1)
+        given, done = scheduler.finish(now, passes)
+        n_passes += passes
+        busy += len(running) * (float(ends[passes - 1]) - clock_s)
+        clock_s = float(ends[passes - 1])
+        starting = given[np.isnan(first_s[given])]
+        first_s[starting] = float(ends[0])
+        last_s[done] = clock_s
+        finished += len(done)
+        arrival_s[known : known + len(done)] = clock_s  # nothing is left to send in an open loop
+        known = min(known + len(done), n)
+    return first_s, last_s, busy, n_passes

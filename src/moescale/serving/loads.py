@@ -1,0 +1,170 @@
+"""What servers are asked, answered by the engine: clients of a closed loop, and how many replicas serve a request rate."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from moescale.errors import InfeasibleError, InputError
+from moescale.io.records import record
+from moescale.latency import LatencySource
+from moescale.models.architecture import Architecture
+from moescale.serving.deployment import Deployment
+from moescale.serving.engine import policy_of, simulate
+from moescale.serving.steady_state import serve
+from moescale.serving.workload import Answer, Load, Measured, Run, closed
+from moescale.typing import FloatArray
+
+MOST_REPLICAS = 2**20
+# Requests of one replica at a rate: so many that ten are above the 99th percentile, or some batches full, but no more than
+# take a second to simulate.
+LEAST_REQUESTS, MOST_REQUESTS, BATCHES = 1000, 4000, 8.0
+WARM_UP = 0.25  # of the requests, which meet a server that still fills
+KEEPS_UP = 0.97  # served over asked a second; the last requests of a run have no successors to wait for
+SHRINKS = 4  # of the batch, until a closed loop meets a limit on the time per token
+
+
+def closed_loops(
+    model: Architecture,
+    counts: tuple[int, ...],
+    latency: LatencySource,
+    deployment: Deployment,
+    clients: int,
+    lengths: tuple[FloatArray, FloatArray] | None = None,
+) -> list[Answer | None]:
+    """A benchmark of `clients` over all replicas, on each GPU count of a replica; None where it has no answer.
+
+    A limit on the time per token bounds the batch in service, and the others wait. Lengths may be those of a trace.
+    """
+    d, load = deployment, closed(clients)
+    if lengths is not None:
+        load = replace(load, prompt_tokens=lengths[0], output_tokens=lengths[1])
+    most_ttft_s, most_tpot_s = (math.inf if s is None else float(np.asarray(s)) for s in (d.max_ttft_s, d.max_tpot_s))
+    answers: list[Answer | None] = []
+    for gpus in counts:
+        try:
+            policy = policy_of(d)
+            if math.isfinite(most_tpot_s):
+                largest = float(serve(model, gpus, latency, replace(d, batching="largest", max_ttft_s=None)).batch)
+                policy = replace(policy, max_num_seqs=max(math.floor(largest), 1))
+            found = simulate(model, latency, d, gpus, load, policy).answer()
+            for _ in range(SHRINKS):
+                if (found.tpot_s or 0.0) <= most_tpot_s or policy.max_num_seqs <= 1:
+                    break
+                fewer = min(policy.max_num_seqs, found.peak_running) * 0.99 * most_tpot_s / (found.tpot_s or 1.0)
+                policy = replace(policy, max_num_seqs=max(math.floor(fewer), 1))
+                found = simulate(model, latency, d, gpus, load, policy).answer()
+        except InfeasibleError:
+            answers.append(None)
+            continue
+        within = found.ttft_s <= most_ttft_s and (found.tpot_s or 0.0) <= most_tpot_s
+        answers.append(replace(found, meets_limits=within))
+    return answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenLoop(Measured):
+    """The fewest replicas that answer a rate in time; times are means, or the percentile.
+
+    `utilization` = requests_per_s / (replicas x the plateau of one), the plateau being b / (n iteration) requests a second
+    at the largest batch b that memory and max_num_seqs allow, latency limits left out. It is a share of throughput, not of
+    time: at half of it the server may still run passes without a gap, of smaller batches.
+    """
+
+    requests_per_s: float
+    replicas: int
+    tensor_parallel: int  # GPUs of one replica
+    gpus: int
+    utilization: float  # the rate, over what the replicas serve at most (see the class)
+    percentile: float | None  # None: means
+    output_tok_s: float
+    usd_per_hour: float
+    usd_per_mtok: float  # output tokens
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready values; without percentile where times are means."""
+        return record(self)
+
+
+def warm(run: Run, percentile: float | None = None) -> dict[str, Any]:
+    """The fields of `Measured` over the requests that meet a server in service."""
+    return run.measured(percentile, first=int(WARM_UP * len(run.last_s)))
+
+
+def open_loop(
+    model: Architecture,
+    latency: LatencySource,
+    deployment: Deployment,
+    gpus: int,
+    requests_per_s: float,
+    *,
+    percentile: float | None = None,
+    prompt_tokens: FloatArray | None = None,
+    output_tokens: FloatArray | None = None,
+) -> OpenLoop:
+    """The fewest replicas of `gpus` GPUs that serve `requests_per_s` within the limits of `deployment`.
+
+    A load balancer deals Poisson arrivals to replicas in turn. The plateau of `serve` says from how many on a replica can
+    keep up at all; from there the count is doubled until the limits hold, and halved between. Lengths may be those of a
+    trace, from which requests are drawn in turn. Deterministic. Raises InputError for an impossible rate or percentile,
+    InfeasibleError where no number of replicas is fast enough.
+    """
+    if not 0.0 < requests_per_s < math.inf:
+        raise InputError(f"must be positive and finite, not {requests_per_s:g}", where="requests_per_s")
+    if percentile is not None and not 0.0 < percentile < 100.0:
+        raise InputError(f"must be between 0 and 100, not {percentile:g}", where="percentile")
+    d = replace(deployment, replicas=1.0, max_ttft_s=None, max_tpot_s=None)
+    largest = serve(model, gpus, latency, replace(d, batching="largest"))
+    plateau = float(largest.throughput_tok_s) / float(np.asarray(d.output_tokens))
+    n = int(np.clip(BATCHES * float(largest.batch), LEAST_REQUESTS, MOST_REQUESTS))
+    lengths: dict[str, Any] = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
+
+    def run_of(replicas: int) -> Run:
+        rate = requests_per_s / replicas
+        # Every k-th of Poisson arrivals: intervals of k exponential ones.
+        load = Load(n_requests=n, requests_per_s=rate, burstiness=float(replicas), **lengths)
+        return simulate(model, latency, d, gpus, load)
+
+    def holds(run: Run, replicas: int) -> bool:
+        times = warm(run, percentile)
+        limits = ((times["ttft_s"], deployment.max_ttft_s), (times["tpot_s"] or 0.0, deployment.max_tpot_s))
+        within = all(most_s is None or seconds <= most_s for seconds, most_s in limits)
+        # The run ends when the last request is answered; until then it has waited no longer than one takes.
+        last_s = float(run.arrival_s[-1]) + float(np.median(run.e2e_s))
+        return within and run.makespan_s * KEEPS_UP <= last_s and requests_per_s <= replicas * plateau
+
+    high = max(math.floor(requests_per_s / plateau) + 1 if plateau > 0 else 1, 1)
+    low, run = high - 1, run_of(high)  # low is too few
+    while not holds(run, high):
+        alone = requests_per_s / high * float(np.median(run.e2e_s)) < 0.01  # no request meets another
+        if alone or high > MOST_REPLICAS:
+            kind, times = "mean" if percentile is None else f"{percentile:g}th percentile", warm(run, percentile)
+            takes = f"{times['ttft_s']:.3g} s to a first token and {times['tpot_s'] or 0.0:.3g} s a token ({kind})"
+            what, where = f"an idle server already needs {takes}", f"{gpus} x {d.gpu.name}"
+            raise InfeasibleError(what, where=where, next_step="relax the limits, or take more GPUs")
+        low, high = high, 2 * high
+        run = run_of(high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        tried = run_of(middle)
+        if holds(tried, middle):
+            high, run = middle, tried
+        else:
+            low = middle
+    usd_per_hour = high * gpus * float(np.asarray(d.usd_per_gpu_hour))
+    tokens_per_s = requests_per_s * float(np.mean(run.output_tokens))
+    return OpenLoop(
+        requests_per_s=requests_per_s,
+        replicas=high,
+        tensor_parallel=gpus,
+        gpus=high * gpus,
+        utilization=requests_per_s / (high * plateau),
+        percentile=percentile,
+        **warm(run, percentile),
+        output_tok_s=tokens_per_s,
+        usd_per_hour=usd_per_hour,
+        usd_per_mtok=usd_per_hour / 3600.0 / tokens_per_s * 1e6,
+    )

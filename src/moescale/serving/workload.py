@@ -1,0 +1,251 @@
+"""Loads of a server: when requests come, how long they are, and what is measured of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from moescale.bounds import Bound, check_bounds
+from moescale.errors import InputError
+from moescale.io.records import record
+from moescale.typing import FloatArray, Real
+
+IntArray = npt.NDArray[np.int64]
+
+MOST_REQUESTS = 1_000_000  # a slip of the pen must not fill the memory
+MOST_TOKENS = 10_000_000  # of one request, likewise
+# InferenceX (formerly InferenceMAX) sends 10 requests a client, with lengths that are uniform in 0.8 to 1.0 of a nominal one.
+ROUNDS, LEAST_LENGTH = 10, 0.8
+ENOUGH = 20_000  # requests of one engine in a closed loop; beyond, clients send fewer each
+# Between sending a request and the scheduler having it: HTTP, chat template, tokenising, and the first token's way back.
+# Candidates, written before the formula of version 0.2 had a score: 0, 10, 20 and 30 ms. Of the development rows of
+# benchmarks/measured_servings.py 58%, 77%, 86% and 88% were then within a factor of 2: the smallest was taken from which the
+# next adds less than 5%, a rule that was written with these scores in sight.
+REQUEST_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """When requests come and how long they are; `burst`, `open_load`, `closed` and `saturated` make the usual ones.
+
+    Without lengths requests have the deployment's means; lengths are dealt in turn. Raises BoundError for an impossible
+    number.
+    """
+
+    n_requests: Annotated[int, Bound(1, MOST_REQUESTS, whole=True)]
+    requests_per_s: Annotated[float, Bound(0.0, above=True, unlimited=True)] = math.inf  # inf: all at once
+    burstiness: Annotated[float, Bound(0.0, above=True)] = 1.0  # shape of the intervals' gamma distribution; 1: Poisson
+    clients: Annotated[int | None, Bound(1, whole=True)] = None  # each sends its next request when one is answered
+    request_s: Annotated[float, Bound(0.0)] = 0.0  # from sending a request until the scheduler has it
+    least_length: Annotated[float, Bound(0.0, 1.0, above=True)] = (
+        1.0  # lengths are uniform from this share of the longest
+    )
+    seed: Annotated[int, Bound(0, whole=True)] = 0
+    prompt_tokens: FloatArray | None = None
+    output_tokens: FloatArray | None = None
+    arrival_s: FloatArray | None = None  # stated times, sorted
+    computed: bool = False  # prompts come with their cache, from another server that gave the first token
+
+    def __post_init__(self) -> None:
+        check_bounds(self, where="load")
+        if self.arrival_s is not None and len(self.arrival_s) != self.n_requests:
+            raise InputError(f"{self.n_requests} requests, but {len(self.arrival_s)} arrival times", where="load")
+        if self.clients is not None and not math.isinf(self.requests_per_s):
+            what = "the clients of a closed loop set the rate themselves"
+            raise InputError(what, where="load", next_step="leave out requests_per_s, or clients")
+
+    def share(self, copies: int) -> Load:
+        """What one of so many engines gets that are dealt the requests in turn."""
+
+        def dealt(values: FloatArray | None) -> FloatArray | None:
+            return None if values is None else values[::copies]
+
+        requests, clients = max(round(self.n_requests / copies), 1), self.clients
+        if clients is not None:
+            clients = max(round(clients / copies), 1)
+            requests = min(requests, clients * max(ENOUGH // clients, 1))
+        if self.arrival_s is not None:
+            requests = len(self.arrival_s[::copies])
+        return replace(
+            self,
+            n_requests=requests,
+            requests_per_s=self.requests_per_s / copies,
+            burstiness=self.burstiness * copies,  # every k-th of Poisson arrivals: intervals of k exponential ones
+            clients=clients,
+            **{name: dealt(getattr(self, name)) for name in ("prompt_tokens", "output_tokens", "arrival_s")},
+        )
+
+
+def burst(n_requests: int, requests_per_s: float = math.inf, *, seed: int = 0) -> Load:
+    """So many requests, all at once or at random (Poisson)."""
+    return Load(n_requests=n_requests, requests_per_s=requests_per_s, seed=seed)
+
+
+def closed(clients: int, rounds: int = ROUNDS, *, seed: int = 0) -> Load:
+    """A benchmark of so many clients, which start at once and send so many requests each, as InferenceX does."""
+    return Load(n_requests=rounds * clients, clients=clients, request_s=REQUEST_S, least_length=LEAST_LENGTH, seed=seed)
+
+
+def saturated(batch: float, rounds: int = ROUNDS) -> Load:
+    """A server that always has as many requests as it holds, `batch` of a replica."""
+    return replace(closed(math.ceil(batch), rounds), request_s=0.0)
+
+
+def lengths_of(name: str, load: Load, mean: Real, rng: np.random.Generator) -> IntArray:
+    """Whole `prompt_tokens` or `output_tokens` of each request; `mean` where the load states none."""
+    stated: FloatArray | None = getattr(load, name)
+    if stated is None:
+        low = load.least_length
+        drawn = rng.uniform(low, 1.0, load.n_requests) if low < 1.0 else np.ones(load.n_requests)
+        stated = np.maximum(np.round(float(np.asarray(mean)) * 2.0 / (1.0 + low) * drawn), 1.0)
+    if not np.all((stated >= 1) & (stated <= MOST_TOKENS) & (stated == np.floor(stated))):
+        raise InputError(f"{name} must be whole numbers from 1 to {MOST_TOKENS}", where="load")
+    return np.resize(stated.astype(np.int64), load.n_requests)
+
+
+def arrival_times_s(load: Load) -> FloatArray:
+    """When each request is sent, sorted, in seconds from the start; infinite where that depends on an answer.
+
+    Random intervals are scaled so that their mean is exactly 1 / requests_per_s in every run, as vLLM's benchmark does.
+    """
+    n = load.n_requests
+    if load.arrival_s is not None:
+        return load.arrival_s.astype(np.float64)
+    if load.clients is not None:
+        return np.where(np.arange(n) < load.clients, 0.0, math.inf)
+    if math.isinf(load.requests_per_s):
+        return np.zeros(n)
+    times = np.cumsum(np.random.default_rng(load.seed).gamma(load.burstiness, 1.0, n))
+    # Bursts so extreme that every interval rounds to 0 come at once, at the end.
+    scaled = times / times[-1] if times[-1] > 0 else np.ones(n)
+    return scaled * (n / load.requests_per_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Seconds of a request; the one between tokens is None where no request has a second token."""
+
+    ttft_s: float  # to the first token
+    tpot_s: float | None  # between the later tokens, on average
+    e2e_s: float  # to the last token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured(Times):
+    """Means over requests, and percentiles of them."""
+
+    p50: Times
+    p90: Times
+    p99: Times
+
+
+def measured(
+    ttft_s: FloatArray, tpot_s: FloatArray, e2e_s: FloatArray, percentile: float | None = None
+) -> dict[str, Any]:
+    """The fields of `Measured` from those of requests (n,); with `percentile` that one takes the place of the means."""
+
+    def of(values: FloatArray, cut: float | None) -> float | None:
+        values = values[np.isfinite(values)]
+        if not values.size:
+            return None
+        return float(np.mean(values) if cut is None else np.percentile(values, cut))
+
+    def at(cut: float | None) -> dict[str, Any]:
+        return {"ttft_s": of(ttft_s, cut), "tpot_s": of(tpot_s, cut), "e2e_s": of(e2e_s, cut)}
+
+    return at(percentile) | {f"p{cut}": Times(**at(cut)) for cut in (50, 90, 99)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(Measured):
+    """What a load measured, as a record."""
+
+    requests: int
+    output_tok_s: float  # of the whole deployment, over the makespan
+    requests_per_s: float
+    makespan_s: float  # from the start of the arrivals to the last token
+    usd_per_mtok: float  # dollars per million output tokens over the makespan
+    batch: float  # running requests of a replica, mean over the makespan
+    peak_running: int
+    n_preemptions: int
+    concurrency: int | None = None  # of a closed loop, as the next two
+    plateau_ttft_s: float | None = None  # mean without the first request of each client
+    meets_limits: bool | None = None  # of latency
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready values; keys that do not apply are absent."""
+        return record(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run of one engine; arrays have one entry a request, in order of arrival, as its client sees it."""
+
+    load: Load  # of this engine
+    engines: float  # that share the whole load
+    parts: int  # engines of a replica
+    usd_per_s: float  # of all GPUs
+    arrival_s: FloatArray  # when its client sent it
+    first_s: FloatArray  # when its first token came
+    last_s: FloatArray
+    output_tokens: FloatArray
+    n_passes: int
+    n_preemptions: int
+    peak_running: int
+    mean_running: float  # over the makespan, idle time included
+    peak_kv_share: float  # of the cache
+
+    @property
+    def makespan_s(self) -> float:
+        """From the start of the arrivals to the last token."""
+        return float(np.max(self.last_s))
+
+    @property
+    def output_tok_s(self) -> float:
+        """Output tokens a second of the whole deployment, over the makespan."""
+        return self.engines * float(np.sum(self.output_tokens)) / self.makespan_s
+
+    @property
+    def ttft_s(self) -> FloatArray:
+        """Time to first token."""
+        return self.first_s - self.arrival_s
+
+    @property
+    def tpot_s(self) -> FloatArray:
+        """Mean time between the later tokens; NaN for a single token."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            between_s = (self.last_s - self.first_s) / (self.output_tokens - 1.0)
+        return np.where(self.output_tokens > 1, between_s, math.nan)
+
+    @property
+    def e2e_s(self) -> FloatArray:
+        """Arrival to last token."""
+        return self.last_s - self.arrival_s
+
+    def measured(self, percentile: float | None = None, first: int = 0) -> dict[str, Any]:
+        """The fields of `Measured` over the requests from `first` on."""
+        return measured(self.ttft_s[first:], self.tpot_s[first:], self.e2e_s[first:], percentile)
+
+    def answer(self) -> Answer:
+        """The figures of the run."""
+        requests, clients = self.engines * len(self.last_s), self.load.clients
+        loop: dict[str, Any] = {}
+        if clients is not None:
+            later = self.ttft_s[clients:] if clients < len(self.last_s) else self.ttft_s
+            loop = {"concurrency": round(self.engines * clients), "plateau_ttft_s": float(np.mean(later))}
+        return Answer(
+            **self.measured(),
+            requests=round(requests),
+            output_tok_s=self.output_tok_s,
+            requests_per_s=requests / self.makespan_s,
+            makespan_s=self.makespan_s,
+            usd_per_mtok=self.usd_per_s / self.output_tok_s * 1e6,
+            batch=self.parts * self.mean_running,
+            peak_running=self.parts * self.peak_running,
+            n_preemptions=self.n_preemptions,
+            **loop,
+        )
