@@ -483,12 +483,6 @@ def _closed_loops(cases: Sequence[Case], model: Any, source: Any, template: Any)
     if importlib.util.find_spec("moescale.serving.engine") is not None:  # since version 0.3
         singles = [_engine_loop(case, model, source, template) for case in cases]
         figures = {name: [one.get(name, math.nan) for one in singles] for name in ENGINE_FIGURES}
-    elif importlib.util.find_spec("moescale.serving.closed_loop") is not None:  # version 0.2
-        from moescale.serving.closed_loop import closed_loop
-
-        loops = closed_loop(model, column("gpus"), source, deployment, clients)
-        figures = {"output_tok_s": loops.output_tok_s, "tpot": loops.tpot_s, "ttft": loops.ttft_s, "e2e": loops.e2e_s}
-        figures["median ttft"] = loops.plateau_ttft_s
     answers: list[Prediction] = []
     for i in range(len(cases)):
         why = int(found.infeasible[i])

@@ -571,6 +571,12 @@ def _is_whole(model: Architecture) -> BoolArray:
     return functools.reduce(np.logical_and, (values == np.floor(values) for values in numbers))
 
 
+def _takes(latency: LatencySource, name: str) -> bool:
+    """Whether the methods of a source take an argument of this name."""
+    taken = inspect.signature(latency.mixed_s).parameters
+    return name in taken or any(parameter.kind == parameter.VAR_KEYWORD for parameter in taken.values())
+
+
 def _check_source(latency: LatencySource, deployment: Deployment) -> None:
     """Refuse a source that says what it stands for, where that is not what is deployed."""
     theirs, where = getattr(latency, "gpu", None), latency.name
@@ -579,7 +585,7 @@ def _check_source(latency: LatencySource, deployment: Deployment) -> None:
         raise InputError(what, where=where, next_step="make the latency source for the deployment's GPU")
     asked = {"prefix_tokens": deployment.prefix_hit, "query_tokens": drafted_tokens(deployment)}
     for name, value in asked.items():
-        if np.any(np.asarray(value) > 0) and name not in inspect.signature(latency.mixed_s).parameters:
+        if np.any(np.asarray(value) > 0) and not _takes(latency, name):
             what = f"its methods do not take {name}, which prefix hits and drafted tokens need"
             raise InputError(what, where=where, next_step="add it to them, or take the roofline")
     for name in ("weight_bytes_per_param", "kv_bytes_per_element"):

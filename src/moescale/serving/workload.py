@@ -210,6 +210,11 @@ class Run:
         return self.engines * float(np.sum(self.output_tokens)) / self.makespan_s
 
     @property
+    def usd_per_mtok(self) -> float:
+        """Dollars per million output tokens, over the makespan."""
+        return self.usd_per_s / self.output_tok_s * 1e6
+
+    @property
     def ttft_s(self) -> FloatArray:
         """Time to first token."""
         return self.first_s - self.arrival_s
@@ -243,7 +248,7 @@ class Run:
             output_tok_s=self.output_tok_s,
             requests_per_s=requests / self.makespan_s,
             makespan_s=self.makespan_s,
-            usd_per_mtok=self.usd_per_s / self.output_tok_s * 1e6,
+            usd_per_mtok=self.usd_per_mtok,
             batch=self.parts * self.mean_running,
             peak_running=self.parts * self.peak_running,
             n_preemptions=self.n_preemptions,
