@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,9 +31,8 @@ from moescale.units import expert_label, format_count, format_usd
 from moescale.views.figures.style import ACCENT, colour_of, colour_on_dark, marker_of
 from moescale.views.tables import plan as tables
 from moescale.views.tables.decision import P_LOSS, decision_facts, plan_headline, serving_basis
-from moescale.web.security import TABLE_LIMIT_BYTES
 from moescale.web.state import DEFAULTS, LATENCIES, Asked, read_state
-from moescale.web.store import PREFIX, Laws, Uploaded, name_of
+from moescale.web.store import PREFIX, TABLE_LIMIT_BYTES, Laws, Uploaded, name_of
 
 Record = dict[str, Any]
 Query = Mapping[str, str]
@@ -264,64 +262,32 @@ def _built(asked: Asked, found: Plan) -> Record:
 
 
 def _figures(found: Plan) -> list[Record]:
-    """What decisions are compared by: a name, the number, the number as text, and what belongs to it.
+    """What decisions are compared by: a name, the number, the number as text, and what the command line says of it.
 
     Those `in_headline` the headline states already.
     """
-    model, use, base = found.decision.model, found.training, found.built_base.usd_per_mtok
-    of_budget = model is found.recommendation.model
-    training = use.usd if of_budget and use is not None else model.training_usd
-    bound, facts = found.asked.get("max_loss"), dict(decision_facts(found))
-    sure = P_LOSS if bound is None else f"P(loss <= {bound})"
-    doubts = re.split(r", | (?=\(trust)", facts.get(sure, "").partition(" ")[2])
-    life = format_count(found.lifetime.lifetime_tokens) if found.lifetime is not None else ""
-    headline: list[tuple[str, float, Callable[[float], str]]] = [
-        ("experts", model.experts, "{:g}".format),
-        ("active parameters", model.n_params_active, format_count),
-        ("total parameters", model.n_params_total, format_count),
-        ("training tokens", model.tokens, format_count),
-    ]
-    shown: list[tuple[str, float | None, Callable[[float], str], Sequence[str]]] = [
-        ("training", training, format_usd, _training_notes(found)),
-        (
-            "$/Mtok",
-            model.usd_per_mtok,
-            format_usd,
-            (
-                *([f"{model.usd_per_mtok / base:.0%} of the baseline's {format_usd(base)}"] if base else []),
-                f"on {model.gpus} x {found.gpu}",
-                _accuracy_note(found.accuracy),
-            ),
-        ),
-        ("lifetime", model.total_usd, format_usd, (f"to train it and serve {life} tokens",)),
-        # What the command line says of the number, beside it.
-        ("loss", model.loss, "{:.4f}".format, (facts["loss"].partition("; ")[2],)),
-        (sure, model.probability_at_least_base if sure in facts else None, "{:.0%}".format, doubts),
-        (
-            "expected regret",
-            model.regret and model.regret.expected,
-            "{:.0%}".format,
-            (f"{model.regret.worst:.0%} under the worst law",) if model.regret and found.laws else (),
-        ),
-    ]
+    model, facts = found.decision.model, dict(decision_facts(found))
+    mfu = f"MFU {facts['MFU']}" if "MFU" in facts else ""
+    sure = P_LOSS if (bound := found.asked.get("max_loss")) is None else f"P(loss <= {bound})"
+
+    def figure(name: str, value: float | None, text: Callable[[float], str], *said: str) -> list[Record]:
+        if value is None:
+            return []
+        notes = [note.replace(text(value), "", 1).strip(" ,;") for note in said if note]
+        return [{"name": name, "value": value, "text": text(value), "notes": notes, "in_headline": not said}]
+
     return [
-        *({"name": name, "value": v, "text": text(v), "notes": [], "in_headline": True} for name, v, text in headline),
-        *(
-            {"name": name, "value": value, "text": text(value), "notes": list(notes), "in_headline": False}
-            for name, value, text, notes in shown
-            if value is not None
-        ),
+        *figure("experts", model.experts, "{:g}".format),
+        *figure("active parameters", model.n_params_active, format_count),
+        *figure("total parameters", model.n_params_total, format_count),
+        *figure("training tokens", model.tokens, format_count),
+        *figure("training", found.training and found.training.usd, format_usd, facts["training"], mfu),
+        *figure("$/Mtok", model.usd_per_mtok, format_usd, facts["serving"], _accuracy_note(found.accuracy)),
+        *figure("lifetime", model.total_usd, format_usd, facts.get("lifetime", "")),
+        *figure("loss", model.loss, "{:.4f}".format, facts["loss"]),
+        *figure(sure, model.probability_at_least_base if sure in facts else None, "{:.0%}".format, facts.get(sure, "")),
+        *figure("expected regret", model.regret and model.regret.expected, "{:.0%}".format, facts.get("regret", "")),
     ]
-
-
-def _training_notes(found: Plan) -> list[str]:
-    use = found.training
-    if use is None or use.gpu_days is None or use.mfu is None:
-        return []
-    days = f"{format_count(use.gpu_days)} GPU days on {use.train_gpu}"
-    if use.days is not None:
-        days = f"{use.days:.3g} days on {format_count(use.gpu_days / use.days)} x {use.train_gpu}"
-    return [days, f"at {use.mfu:.0%} of its peak FLOP/s (MFU {use.mfu_words})"]
 
 
 def _accuracy_note(accuracy: Accuracy | None) -> str:
