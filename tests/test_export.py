@@ -38,10 +38,10 @@ from moescale.training.choice import choose
 from moescale.training.parallelism import (
     Split,
     Trainer,
+    fits,
     gpu_counts,
     layer_elements_per_token,
     memory_of,
-    smallest_count,
     splits,
     stages_of,
 )
@@ -182,18 +182,18 @@ def test_more_splitting_never_takes_more_memory(shape: Buildable, name: str, gpu
 def test_the_smallest_count_fits_and_no_smaller_one_does(shape: Buildable, name: str, memory_gib: float) -> None:
     model, run, trainer = model_of(shape), recipe(), TRAINERS[name]
     gpu = replace(H100, memory_bytes=memory_gib * 2**30)
-    count = smallest_count(model, run, gpu, trainer)
-    if count is None:
+    counts = [count for count in gpu_counts() if fits(model, run, gpu, count, trainer)]
+    if not counts:
         with pytest.raises(InfeasibleError):
             choose(model, run, gpu, trainer, mfu=0.4)
         return
-    found = choose(model, run, gpu, trainer, mfu=0.4, gpus=count)
+    found = choose(model, run, gpu, trainer, mfu=0.4, gpus=counts[0])
     assert found.memory.total_bytes <= found.memory.available_bytes == gpu.memory_bytes * 0.9
-    for smaller in (n for n in gpu_counts() if n < count):
+    for smaller in (n for n in gpu_counts() if n < counts[0]):
         with pytest.raises(InfeasibleError) as refused:
             choose(model, run, gpu, trainer, mfu=0.4, gpus=smaller)
         if "are usable" in str(refused.value):
-            assert refused.value.nearest == f"{count} GPU{'s' if count > 1 else ''}"
+            assert refused.value.nearest == f"{counts[0]} GPU{'s' if counts[0] > 1 else ''}"
 
 
 def test_a_run_that_ends_in_time_takes_the_fewest_gpus() -> None:

@@ -157,7 +157,7 @@ def test_the_split_is_the_fastest_that_fits(model: object) -> None:
     shape = DENSE if model is DENSE else MOE
     found = choose(shape, recipe(), H100, SPLIT, gpus=512)
     for split in splits(shape, recipe(), 512, SPLIT):
-        memory = memory_of(shape, recipe(), H100, split, SPLIT, in_words=False)
+        memory = memory_of(shape, recipe(), H100, split, SPLIT)
         if memory.total_bytes <= memory.available_bytes:
             step = step_time(shape, batch_sequences=1024, sequence_tokens=4096, gpu=H100, split=split, trainer=SPLIT)
             assert found.step.total_s <= step.total_s * (1 + NEAR)
