@@ -29,6 +29,7 @@ from moescale import catalogue
 from moescale.export.launch import Export, export_model
 from moescale.hardware.gpus import find_gpu
 from moescale.models.rounding import Buildable
+from moescale.training.choice import Launch
 
 pytestmark = pytest.mark.engine
 
@@ -178,9 +179,8 @@ print("ANSWER", json.dumps(len(out[0].outputs[0].token_ids)))
 
 
 def export(name: str, shape: Buildable, folder: Path, gpus: int | None = None, schedule: str = "cosine") -> Export:
-    return export_model(
-        shape, 1e10, name, folder, gpu=find_gpu("h100-sxm"), mfu=0.4, gpus=gpus, peak_lr=3e-4, schedule=schedule
-    )
+    launch = Launch(peak_lr=3e-4, schedule=schedule)
+    return export_model(shape, 1e10, name, folder, gpu=find_gpu("h100-sxm"), mfu=0.4, gpus=gpus, launch=launch)
 
 
 def checkpoint_of(folder: Path) -> dict[str, list[int]]:
@@ -258,9 +258,8 @@ def test_torchtitan_holds_the_rate_until_the_decay(tmp_path: Path) -> None:
 
 def test_torchtitan_accepts_a_split_with_experts_apart(tmp_path: Path) -> None:
     python = interpreter("MOESCALE_TORCHTITAN_PYTHON", "torchtitan.trainer")
-    done = export_model(
-        LARGE, 1e12, "torchtitan", tmp_path, gpu=find_gpu("a100-sxm-40gb"), mfu=0.4, gpus=1024, peak_lr=3e-4
-    )
+    gpu, launch = find_gpu("a100-sxm-40gb"), Launch(peak_lr=3e-4)
+    done = export_model(LARGE, 1e12, "torchtitan", tmp_path, gpu=gpu, mfu=0.4, gpus=1024, launch=launch)
     split = done.choice.split
     assert split.tensor > 1
     assert split.expert > 1

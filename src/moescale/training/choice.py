@@ -151,12 +151,15 @@ def fastest(
     """
     timed: list[tuple[Split, StepTime]] = []
     plain: set[Split] = set()
-    sizes = {"batch_sequences": recipe.batch_sequences, "sequence_tokens": recipe.sequence_tokens}
     for split in splits(model, recipe, gpus, trainer):
         needless = replace(split, recompute=False) in plain
         if not needless and memory_of(model, recipe, gpu, split, trainer).fits:
             plain.add(split)
-            timed.append((split, step_time(model, **sizes, gpu=gpu, split=split, trainer=trainer)))
+            batch, length = recipe.batch_sequences, recipe.sequence_tokens
+            step = step_time(
+                model, batch_sequences=batch, sequence_tokens=length, gpu=gpu, split=split, trainer=trainer
+            )
+            timed.append((split, step))
     if not timed:
         return None
     least = min(step.total_s for _, step in timed)
