@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moescale.errors import InputError
-from moescale.hardware.gpus import gpus
+from moescale.hardware.gpus import Gpu, gpus
 from moescale.hardware.precisions import precisions
 from moescale.hardware.prices import usd_per_gpu_hour
 from moescale.models.published import published_shapes
@@ -31,11 +31,10 @@ from moescale.units import expert_label, format_count, format_usd
 from moescale.views.figures.style import ACCENT, colour_of, colour_on_dark, marker_of
 from moescale.views.tables import plan as tables
 from moescale.views.tables.decision import P_LOSS, decision_facts, plan_headline, serving_basis
-from moescale.web.state import DEFAULTS, LATENCIES, Asked, read_state
+from moescale.web.state import DEFAULTS, LATENCIES, Asked
 from moescale.web.store import PREFIX, TABLE_LIMIT_BYTES, Laws, Uploaded, name_of
 
 Record = dict[str, Any]
-Query = Mapping[str, str]
 
 BUDGETS = np.geomspace(1e18, 1e26, 25)  # of the scaling chart: from a laptop's training run to beyond the largest known
 LINE_TOKENS = 40  # points of a law's line in the chart of a fit
@@ -44,18 +43,8 @@ ALIKE_BUDGETS = (
     30.0  # a published model is drawn beside a plan of at most so many times its training FLOPs, or so small a part
 )
 # Markers of matplotlib's letters as Vega calls them.
-VEGA_MARKERS = {
-    "o": "circle",
-    "s": "square",
-    "^": "triangle-up",
-    "D": "diamond",
-    "v": "triangle-down",
-    "p": "cross",
-    "<": "triangle-left",
-    ">": "triangle-right",
-    "h": "stroke",
-    "d": "diamond",
-}
+VEGA_MARKERS = {"o": "circle", "s": "square", "v": "triangle-down", "p": "cross", "h": "stroke", "d": "diamond",
+                "D": "diamond", "^": "triangle-up", "<": "triangle-left", ">": "triangle-right"}  # fmt: skip
 
 # What a curve of the main chart has at each size: of `Draft`, and of its serving.
 DRAWN = ("n_params", "n_params_active", "n_params_total", "tokens", "loss")
@@ -68,7 +57,7 @@ SERVED = (
 def look(experts: float) -> Record:
     """How an expert count is drawn, the same in every chart and figure."""
     return {
-        "experts": _plain(experts),
+        "experts": experts,
         "label": expert_label(experts),
         "colour": colour_of(experts),
         "colour_on_dark": colour_on_dark(experts),
@@ -78,17 +67,14 @@ def look(experts: float) -> Record:
 
 def catalogue(laws: Laws, default_law: str) -> Record:
     """What the controls offer, with their bounds and defaults."""
-    known = [_law_entry(name, find_law(name)) for name in catalogue_names()]
-    own = [kept.entry for kept in laws.every()]
     return {
-        "laws": own + known,
+        "laws": [law.entry for law in laws.every()] + [_law_entry(name, find_law(name)) for name in catalogue_names()],
         "forms": [{"name": form.name, "equation": form.equation} for form in FORMS.values()],
         "gpus": [
             {
                 "name": gpu.name,
-                "memory_bytes": gpu.memory_bytes,
                 "bf16_flops_per_s": gpu.bf16_flops_per_s,
-                "usd_per_gpu_hour": _price(gpu.name),
+                "usd_per_gpu_hour": _price(gpu),
                 "silicon": gpu.silicon_system is not None,
             }
             for gpu in gpus().values()
@@ -105,23 +91,20 @@ def catalogue(laws: Laws, default_law: str) -> Record:
     }
 
 
-def draft(query: Query, laws: Laws) -> Record:
+def draft(asked: Asked) -> Record:
     """The curves of a plan, each point with its serving figures: what the main chart needs at once."""
-    asked = read_state(query, laws.find)
     found = draft_plan(asked.law, asked.question, asked.deployment, asked.latency)
     ceiling = asked.law.max_experts or math.inf
     return {
         "budget_flops": asked.question.budget.flops,
-        "base_name": asked.question.base_name,
-        "base_experts": _plain(found.base_experts),
-        "base_loss": _number(found.base_loss),
+        "base_experts": found.base_experts,
+        "base_loss": _numbers(np.array([found.base_loss]))[0],
         "confidence": asked.question.confidence or (CONFIDENCE if asked.law.promises_by_draws else None),
         "base_usd_per_mtok": found.base_usd_per_mtok,
         "max_loss": asked.question.max_loss,
         "max_usd_per_mtok": asked.question.max_usd_per_mtok,
         "gpu_memory_bytes": asked.deployment.gpu.memory_bytes,
         "memory_fraction": asked.deployment.memory_fraction,
-        "output_tokens": asked.deployment.output_tokens,
         "context_tokens": asked.deployment.prompt_tokens + asked.deployment.output_tokens / 2,
         "latency_source": asked.latency.name,
         "usd_per_gpu_hour": asked.deployment.usd_per_gpu_hour,
@@ -134,9 +117,8 @@ def draft(query: Query, laws: Laws) -> Record:
     }
 
 
-def plan(query: Query, laws: Laws) -> Record:
+def plan(asked: Asked) -> Record:
     """The plan as the command line gives it, and its first screen."""
-    asked = read_state(query, laws.find)
     found = asked.plan()
     return found.to_dict() | {
         "decision": _decision(found, _built(asked, found)),
@@ -145,42 +127,33 @@ def plan(query: Query, laws: Laws) -> Record:
     }
 
 
-def bands(query: Query, laws: Laws) -> Record:
+def bands(asked: Asked) -> Record:
     """What lies around a plan's curves: where the draws of all laws lie, and the published models of such budgets."""
-    asked = read_state(query, laws.find)
     law, question, _ = prepare(asked.law, asked.question)
     found = loss_band(law, question)
     counts = [] if found is None else zip(question.experts, *found, strict=True)
     return {
-        "bands": [{"experts": _plain(e), "low": _numbers(low), "high": _numbers(high)} for e, low, high in counts],
+        "bands": [{"experts": e, "low": _numbers(low), "high": _numbers(high)} for e, low, high in counts],
         "models": _known_models(replace(asked, law=law, question=question)),
     }
 
 
-def scales(query: Query, laws: Laws) -> Record:
+def scales(asked: Asked) -> Record:
     """Loss-optimal size and tokens of each expert count against the budget."""
-    asked = read_state(query, laws.find)
     found = scaling(asked.law, asked.question, BUDGETS)
     return {
         "budget_flops": found.budget_flops.tolist(),
         "curves": [
-            {
-                **look(float(e)),
-                "n_params": _numbers(found.n_params[:, i]),
-                "tokens": _numbers(found.tokens[:, i]),
-                "loss": _numbers(found.loss[:, i]),
-            }
+            look(float(e)) | {name: _numbers(getattr(found, name)[:, i]) for name in ("n_params", "tokens", "loss")}
             for i, e in enumerate(found.experts)
         ],
     }
 
 
-def evidence(query: Query, laws: Laws) -> Record:
-    """The law itself: its lines of loss against tokens and, where it was fitted here, the runs and their residuals."""
-    asked = read_state(query, laws.find)
-    law, name = asked.law, query.get("law", "")
-    kept = laws.uploaded(name).evidence if name.startswith(PREFIX) else {}
-    entry, runs = _law_entry(law.name, law), kept.get("runs")
+def evidence(asked: Asked, kept: Record) -> Record:
+    """The law itself: its lines of loss against tokens and, where it was fitted here, what is `kept` of its fit and runs."""
+    law, runs = asked.law, kept.get("runs")
+    entry = _law_entry(law.name, law)
     sizes, counts, tokens = _grid_of_runs(runs) if runs else _grid_of_law(law, asked.question.experts)
     further = kept.get("further") or dict(asked.question.budget.extra)
     lines: list[Record] = []
@@ -194,8 +167,8 @@ def evidence(query: Query, laws: Laws) -> Record:
             lines.append(look(e) | line | {"size": f"N = {format_count(n)}"})
     record: Record = {"law": entry, "lines": lines, "notes": list(law.notes)}
     if runs:
-        fitted = {"runs": runs, "n_runs": kept["n_runs"], "fit": kept["fit"]}
-        record |= fitted | {"looks": [look(e) for e in counts.tolist()]}
+        record |= {"runs": runs, "n_runs": kept["n_runs"], "fit": kept["fit"]}
+        record["looks"] = [look(e) for e in counts.tolist()]
     return record
 
 
@@ -238,11 +211,11 @@ def _decision(found: Plan, serving: Record) -> Record:
         "facts": decision_facts(found),
         "tables": [
             {
-                "title": table.title,
-                "columns": [{"head": column.head, "text": column.text} for column in table.columns],
-                "rows": table.rows,
+                "title": each.title,
+                "columns": [{"head": c.head, "text": c.text} for c in each.columns],
+                "rows": each.rows,
             }
-            for table in shown
+            for each in shown
         ],
         "why": best.why,
         "caveats": best.caveats,
@@ -315,9 +288,8 @@ def _known_models(asked: Asked) -> list[Record]:
         row = known_model(law, model, costs)[0]
         spoken_of = row.experts == 1 or law.form.uses_experts or law.form.implied_inputs
         if spoken_of and row.usd_per_mtok is not None:
-            counted = ("n_params_active", "n_params_total", "tokens", "loss", "usd_per_mtok", "gpus")
-            beyond = not law.allows(row.experts)
-            found.append({"name": model.name, "beyond_law": bool(beyond)} | {key: getattr(row, key) for key in counted})
+            figures = {key: getattr(row, key) for key in (*DRAWN[1:], "usd_per_mtok", "gpus")}
+            found.append({"name": model.name, "beyond_law": not law.allows(row.experts)} | figures)
     return found
 
 
@@ -329,20 +301,19 @@ def _curve(found: Draft, i: int) -> Record:
 
 def _law_entry(name: str, law: Law) -> Record:
     known = law.summary()
-    shown = ("law", "equation", "source", "date", "parameters", "fit_range", "draws")
+    shown = ("law", "equation", "source", "date", "parameters", "draws")
     if law.members:
         known["parameters"] = {f"weight of {member.law.name}": member.weight for member in law.members}
     return {key: known[key] for key in shown} | {
         "name": name,
         "title": law.name if name == law.name else f"{law.name} (uploaded)",
-        "max_experts": law.max_experts,
         "further": list(law.form.extra_inputs),
     }
 
 
-def _price(gpu: str) -> float | None:
+def _price(gpu: Gpu) -> float | None:
     try:
-        return usd_per_gpu_hour(gpus()[gpu])
+        return usd_per_gpu_hour(gpu)
     except InputError:
         return None
 
@@ -352,17 +323,7 @@ def _range(law: Law, name: str, otherwise: tuple[float, float]) -> tuple[float, 
     return (low, high) if low > 0 else otherwise
 
 
-def _plain(value: float) -> float | int:
-    return int(value) if float(value).is_integer() else float(value)
-
-
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
-
-
 def _numbers(values: npt.NDArray[Any]) -> list[float | None]:
     """JSON has no NaN and no infinity: what does not apply is null."""
     finite = np.isfinite(values)
-    if finite.all():
-        return values.tolist()
     return [v if ok else None for v, ok in zip(values.tolist(), finite.tolist(), strict=True)]

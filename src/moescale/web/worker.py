@@ -23,8 +23,8 @@ import numpy as np
 
 from moescale.errors import MoescaleError
 from moescale.web import api, error_record
-from moescale.web.state import DEFAULTS
-from moescale.web.store import Laws, Uploaded
+from moescale.web.state import DEFAULTS, Asked, read_state
+from moescale.web.store import PREFIX, Laws, Uploaded
 
 Record = dict[str, Any]
 Progress = Callable[[str, float], None]
@@ -33,26 +33,33 @@ MEMORY_LIMIT_BYTES = 8 * 2**30  # of addresses: what an upload unpacks to stays 
 COLUMNS = ("size_column", "tokens_column", "experts_column", "loss_column")
 MOST_DRAWN = 5_000  # runs that the page draws of a larger table
 
-ANSWERS: Mapping[str, Callable[[Mapping[str, str], Laws], Record]] = {
+ANSWERS: Mapping[str, Callable[[Asked], Record]] = {
     "draft": api.draft,
     "plan": api.plan,
     "bands": api.bands,
     "scales": api.scales,
-    "evidence": api.evidence,
-    "catalogue": lambda query, laws: api.catalogue(laws, query.get("law", DEFAULTS["law"])),
-    "law": lambda query, laws: {"text": api.law_file(query.get("law", DEFAULTS["law"]), laws)},
-    "read": lambda query, _: asdict(api.read_law(query["text"], query["where"])),
 }
 
 
 def answer(task: Record, progress: Progress = lambda _step, _share: None) -> Record:
-    """The answer to a task: its `name`, which is "fit" or in ANSWERS, its `query`, and the uploaded `laws` that it may need."""
+    """The answer to a task: its `name`, its `query`, the uploaded `laws` that it may need, and of a fit the `table`."""
+    name, query, laws = task["name"], task["query"], Laws(Uploaded(**law) for law in task["laws"])
     try:
-        if task["name"] == "fit":
-            return fit_table(task["query"], base64.b64decode(task["table"]), progress)
+        if name == "fit":
+            return fit_table(query, base64.b64decode(task["table"]), progress)
+        if name == "read":
+            return asdict(api.read_law(query["text"], query["where"]))
+        law = query.get("law", DEFAULTS["law"])
+        if name == "catalogue":
+            return api.catalogue(laws, law)
+        if name == "law":
+            return {"text": api.law_file(law, laws)}
         # A law from a file may be so steep that its loss overflows: no size is optimal there, which the answer says.
         with np.errstate(over="ignore"):
-            return ANSWERS[task["name"]](task["query"], Laws(Uploaded(**law) for law in task["laws"]))
+            asked = read_state(query, laws.find)
+            if name == "evidence":
+                return api.evidence(asked, laws.uploaded(law).evidence if law.startswith(PREFIX) else {})
+            return ANSWERS[name](asked)
     except MoescaleError as error:
         return {"error": error_record(error)}
     except MemoryError:
