@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import errno
 import json
 import math
 import os
-import shutil
 import subprocess
 import tomllib
 from dataclasses import replace
@@ -344,38 +342,6 @@ def test_a_folder_that_cannot_be_moved_is_refused(tmp_path: Path, monkeypatch: p
         with pytest.raises(UnwrittenError, match=r"as a whole: it is the current folder; give .* such as .*launch"):
             exported(name)
     exported(Path("launch"))
-    monkeypatch.chdir(tmp_path)
-    shutil.rmtree(tmp_path / "run" / "launch")
-    with monkeypatch.context() as patched:
-        patched.setattr(os.path, "ismount", lambda place: Path(place).name == "run")
-        with pytest.raises(UnwrittenError, match="it is a mounted file system"):
-            exported(tmp_path / "run")
-    monkeypatch.setattr(os, "access", lambda place, _: Path(place) != tmp_path)
-    with pytest.raises(UnwrittenError, match="as a whole: permission denied in '"):
-        exported(tmp_path / "run")
-
-
-@pytest.mark.parametrize("failing", [1, 2])
-@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
-def test_a_rename_that_fails_leaves_the_older_export(
-    failing: int, fault: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = exported(tmp_path / "run")
-    rename, count = Path.rename, 0
-
-    def fail(path: Path, target: Path) -> Path:
-        nonlocal count
-        count += 1
-        if count == failing:
-            raise fault
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", fail)
-    with pytest.raises(UnwrittenError if isinstance(fault, OSError) else KeyboardInterrupt) as caught:
-        exported(tmp_path / "run", "megatron", 1e11)
-    assert isinstance(fault, KeyboardInterrupt) or "what was there before is unchanged" in str(caught.value)
-    assert {path.name: path.read_text() for path in (tmp_path / "run").iterdir()} == before
-    assert os.listdir(tmp_path) == ["run"]
 
 
 def test_one_process_at_a_time_writes_an_export(tmp_path: Path) -> None:

@@ -216,8 +216,7 @@ def _add_uploads(app: FastAPI, laws: Laws) -> None:
 
 def _file_name(request: Request) -> str:
     """The name of an upload, for messages only; nothing is opened or written under it."""
-    name = request.query_params.get("name", "").replace("\\", "/").rsplit("/", 1)[-1].strip()[:120]
-    return "".join(c for c in name if c.isprintable()) or "upload"
+    return request.query_params.get("name", "").strip()[-120:] or "upload"
 
 
 def _replicates(text: str) -> int:
