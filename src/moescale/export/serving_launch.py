@@ -83,11 +83,11 @@ def launch(
     if replica.longest != longest:
         notes += (f"priced: requests of {longest} tokens; the model is trained on sequences of {replica.longest}",)
     file = filled("trtllm.yaml.j2", s=replica) if engine == "trtllm" else ""
-    options = filled(f"{engine}.j2", s=replica, model=shlex.quote(model), file=file).splitlines()
+    line = filled(f"{engine}.j2", s=replica, model=shlex.quote(model), file=file).rstrip("\n")
     before = f"cat > trtllm.yaml <<'EOF'\n{file}EOF\n" if file else ""
     if (copies := cost.replicas or 1) > 1:
         before = f"# one of {copies} replicas, on {cost.gpus_per_replica} x {deployment.gpu.name} each\n{before}"
-    return Launch(command=before + " \\\n  ".join(options), notes=notes)
+    return Launch(command=before + line.replace("\n--", " \\\n  --"), notes=notes)
 
 
 def _replica(
