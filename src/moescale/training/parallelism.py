@@ -1,4 +1,4 @@
-"""Ways to split a training run over GPUs, and the memory that each takes, with the arithmetic in words.
+"""Ways to split a training run over GPUs, and the memory that each takes.
 
 Legend: t tensor, p pipeline, e expert, d data parallel; t p d GPUs in all, the experts' GPUs drawn from the t d of a
 pipeline stage. s tokens a sequence, b sequences a micro-batch. Experts are never split by t (expert tensor parallel 1).
@@ -24,14 +24,7 @@ from moescale.units import format_bytes, format_count
 
 States = Literal["full", "optimizer"]  # what data-parallel GPUs split: all training state, or the optimiser's alone
 MOST_GPUS = 2**17
-PARTS = {
-    "weights": "weights",
-    "gradients": "gradients",
-    "optimizer": "optimiser",
-    "gathered": "gathered blocks",
-    "activation": "activations",
-    "logit": "logits",
-}
+PARTS = ("weights", "gradients", "optimizer", "gathered", "activation", "logit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +91,10 @@ class Memory:
     def arithmetic(self) -> tuple[str, ...]:
         """The sum, a line each."""
         experts = f" and {format_count(self.expert_params)} of them" if self.expert_params else ""
-        parts = {words: getattr(self, f"{name}_bytes") for name, words in PARTS.items()}
+        parts = {name: getattr(self, f"{name}_bytes") for name in PARTS}
         return (
             f"parameters on a GPU: {format_count(self.dense_params)} outside of experts{experts}",
-            *(f"{words} {format_bytes(size)}" for words, size in parts.items() if size),
+            *(f"{name} {format_bytes(size)}" for name, size in parts.items() if size),
             f"total {format_bytes(self.total_bytes)} of {format_bytes(self.available_bytes)} that are usable",
         )
 
@@ -121,6 +114,7 @@ def parts_of(model: Architecture) -> ParameterCount:
     return count_parameters(model)
 
 
+@lru_cache(maxsize=32)
 def layer_elements_per_token(model: Architecture, *, moe: bool, expert_imbalance: float = 1.0) -> float:
     """Elements that the backward pass of one layer keeps for a token, before any splitting.
 
@@ -143,17 +137,18 @@ def layer_elements_per_token(model: Architecture, *, moe: bool, expert_imbalance
 
 def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, trainer: Trainer) -> Memory:
     """Bytes of training on the fullest GPU of a split."""
-    facts, parts, kept = _facts(), parts_of(model), _kept_elements(model, split.expert > 1)
+    facts, parts = _facts(), parts_of(model)
     state, element = facts["states"][trainer.states], float(facts["activations"]["bytes_per_element"])
     t, p, e, fully = split.tensor, split.pipeline, split.expert, trainer.states == "full"
     layers, moe_layers = float(model.n_layers), float(model.n_moe_layers)
     stages = stages_of(model, p)
     share = stages[0] / layers if stages else 1.0 / p  # of the layers, on the fullest stage
-    table = float(model.vocab_size * model.d_model) / t  # of the two: input on the first stage, output on the last
+    # Of the two tables the first stage has the input's, the last one the output's; those that are tied are one.
+    table, tables = float(model.vocab_size * model.d_model) / t, 2 if p == 1 and not model.tied_embeddings else 1
 
     # Parameters on a GPU; norms and routers are whole on every GPU of a stage.
     split_params = float(parts.attention + parts.dense_ffn + parts.shared_experts) / t
-    dense = (split_params + float(parts.norms + parts.router)) * share + (2 if p == 1 else 1) * table
+    dense = (split_params + float(parts.norms + parts.router)) * share + tables * table
     experts, copies = float(parts.experts) * share / e, t * split.data // e
     shared_out = dense / split.data + experts / copies
 
@@ -166,10 +161,15 @@ def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, train
     gathered += float(state["block_gradients"]) * (block + table)
 
     tokens, in_flight = split.micro_batch * recipe.sequence_tokens, min(p, split.accumulation)
+    # What a layer keeps of a token: one without experts, one with them, which are sent more than their share.
+    imbalance = float(facts["choice"]["expert_imbalance"]) if e > 1 else 1.0
+    plain, moe = layer_elements_per_token(model, moe=False), 0.0
+    if moe_layers:
+        moe = layer_elements_per_token(model, moe=True, expert_imbalance=imbalance)
     if split.recompute:  # a layer's input, and all of the one that runs again
-        kept_per_token = in_flight * layers * share * float(model.d_model) + max(kept)
+        kept_per_token = in_flight * layers * share * float(model.d_model) + max(plain, moe)
     else:
-        kept_per_token = in_flight * share * (plain_layers * kept[0] + moe_layers * kept[1])
+        kept_per_token = in_flight * share * (plain_layers * plain + moe_layers * moe)
     activation = tokens * element * kept_per_token / t
     logits = float(state["logits"]) * tokens * float(model.vocab_size) / t / trainer.logit_chunks
     if in_flight > 1:  # the last stage, which holds the logits, keeps one micro-batch, the first all in flight
@@ -185,14 +185,6 @@ def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, train
         logit_bytes=logits,
         available_bytes=gpu.memory_bytes * float(facts["choice"]["memory_fraction"]),
     )
-
-
-@lru_cache(maxsize=16)  # as parts_of
-def _kept_elements(model: Architecture, spread: bool) -> tuple[float, float]:
-    """Elements that a layer keeps for a token: one without experts, one with them, which are `spread` over GPUs unevenly."""
-    imbalance = float(_facts()["choice"]["expert_imbalance"]) if spread else 1.0
-    with_experts = layer_elements_per_token(model, moe=True, expert_imbalance=imbalance) if model.n_moe_layers else 0.0
-    return layer_elements_per_token(model, moe=False), with_experts
 
 
 def _divisors(of: int, most: int) -> list[int]:
