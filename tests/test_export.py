@@ -113,10 +113,10 @@ def test_experts_keep_what_every_chosen_one_keeps() -> None:
 
 
 @pytest.mark.parametrize(("states", "bytes_per_param"), [("optimizer", 6 + 12 / 8), ("full", 16 / 8)])
-@pytest.mark.parametrize("shape", [SHAPE, DENSE], ids=["experts", "dense"])
-def test_states_of_data_parallel_gpus(shape: Buildable, states: Any, bytes_per_param: float) -> None:
+@pytest.mark.parametrize(("shape", "tied"), [(SHAPE, False), (DENSE, False), (DENSE, True)])
+def test_states_of_data_parallel_gpus(shape: Buildable, tied: bool, states: Any, bytes_per_param: float) -> None:
     """6 + 12 / d bytes a parameter (Megatron-LM), 16 / d where all is split (ZeRO's third stage)."""
-    model = model_of(shape)
+    model = replace(model_of(shape), tied_embeddings=tied)
     split = Split(gpus=8, tensor=1, pipeline=1, expert=1, data=8, micro_batch=1, accumulation=32, recompute=False)
     found = memory_of(model, recipe(), H100, split, Trainer(states=states, pipeline=True, tensor=True))
     held = found.weights_bytes + found.gradients_bytes + found.optimizer_bytes
