@@ -508,7 +508,7 @@ def test_a_launch_on_512_gpus_fills_them(capsys: pytest.CaptureFixture[str], tmp
     code, out, _ = run(capsys, *options, *asked)
     assert code == 0
     assert "step-law" in out
-    assert out.index("Train ") < out.index("Exported to") < out.index("activation ")
+    assert out.index("Train ") < out.index("Exported to") < out.index("activation memory")
 
 
 @pytest.mark.parametrize(

@@ -90,11 +90,11 @@ class Memory:
     @property
     def arithmetic(self) -> tuple[str, ...]:
         """The sum, a line each."""
-        experts = f" and {format_count(self.expert_params)} of them" if self.expert_params else ""
+        experts = f" outside of experts, {format_count(self.expert_params)} in them" if self.expert_params else ""
         parts = {name: getattr(self, f"{name}_bytes") for name in PARTS}
         return (
-            f"parameters on a GPU: {format_count(self.dense_params)} outside of experts{experts}",
-            *(f"{name} {format_bytes(size)}" for name, size in parts.items() if size),
+            f"parameters on a GPU: {format_count(self.dense_params)}{experts}",
+            *(f"{name.removesuffix('s')} memory {format_bytes(size)}" for name, size in parts.items() if size),
             f"total {format_bytes(self.total_bytes)} of {format_bytes(self.available_bytes)} that are usable",
         )
 
