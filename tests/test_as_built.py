@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from command_line import answer_of, run
 from moescale.errors import InfeasibleError
-from moescale.export.launch import huggingface_config
+from moescale.export.huggingface import huggingface_config
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.models.family import find_family

@@ -29,6 +29,7 @@ from moescale import catalogue
 from moescale.export.launch import Export, export_model
 from moescale.hardware.gpus import find_gpu
 from moescale.models.rounding import Buildable
+from moescale.training.choice import Launch
 
 pytestmark = pytest.mark.engine
 
@@ -178,9 +179,8 @@ print("ANSWER", json.dumps(len(out[0].outputs[0].token_ids)))
 
 
 def export(name: str, shape: Buildable, folder: Path, gpus: int | None = None, schedule: str = "cosine") -> Export:
-    return export_model(
-        shape, 1e10, name, folder, gpu=find_gpu("h100-sxm"), mfu=0.4, gpus=gpus, peak_lr=3e-4, schedule=schedule
-    )
+    launch = Launch(peak_lr=3e-4, schedule=schedule)
+    return export_model(shape, 1e10, name, folder, gpu=find_gpu("h100-sxm"), mfu=0.4, gpus=gpus, launch=launch)
 
 
 def checkpoint_of(folder: Path) -> dict[str, list[int]]:
@@ -258,9 +258,8 @@ def test_torchtitan_holds_the_rate_until_the_decay(tmp_path: Path) -> None:
 
 def test_torchtitan_accepts_a_split_with_experts_apart(tmp_path: Path) -> None:
     python = interpreter("MOESCALE_TORCHTITAN_PYTHON", "torchtitan.trainer")
-    done = export_model(
-        LARGE, 1e12, "torchtitan", tmp_path, gpu=find_gpu("a100-sxm-40gb"), mfu=0.4, gpus=1024, peak_lr=3e-4
-    )
+    gpu, launch = find_gpu("a100-sxm-40gb"), Launch(peak_lr=3e-4)
+    done = export_model(LARGE, 1e12, "torchtitan", tmp_path, gpu=gpu, mfu=0.4, gpus=1024, launch=launch)
     split = done.choice.split
     assert split.tensor > 1
     assert split.expert > 1
@@ -284,22 +283,27 @@ def biases(shape: Buildable) -> int:
     return shape.n_layers // shape.moe_every * shape.n_experts if shape.sigmoid_router else 0
 
 
+def parsed(shape: Buildable, gpus: int, folder: Path, schedule: str = "cosine") -> tuple[Export, Any]:
+    """An export for Megatron-LM, and what Megatron-LM makes of its arguments."""
+    checkout = os.environ.get("MOESCALE_MEGATRON")
+    if not checkout:
+        pytest.skip("no Megatron-LM: set MOESCALE_MEGATRON to the folder of a checkout")
+    python = interpreter("MOESCALE_MEGATRON_PYTHON", "megatron.core, triton")
+    done = export("megatron", shape, folder, gpus, schedule)
+    lines = [line for line in (folder / "megatron.args").read_text().splitlines() if not line.startswith("#")]
+    more = "--tokenizer-type NullTokenizer --vocab-size 32000 --data-path x --split 99,1,0 --no-rope-fusion"
+    given = [word for line in (*lines, more) for word in line.split()]
+    return done, run(python, MEGATRON, checkout, json.dumps(given), str(gpus))
+
+
 @pytest.mark.parametrize(
     ("shape", "gpus"),
     [(SHAPES["experts"], 64), *((SHAPES[name], 8) for name in list(SHAPES)[1:]), (LARGE, 512)],
     ids=[*SHAPES, "large"],
 )
 def test_megatron_lm_parses_and_validates_the_arguments(shape: Buildable, gpus: int, tmp_path: Path) -> None:
-    checkout = os.environ.get("MOESCALE_MEGATRON")
-    if not checkout:
-        pytest.skip("no Megatron-LM: set MOESCALE_MEGATRON to the folder of a checkout")
-    python = interpreter("MOESCALE_MEGATRON_PYTHON", "megatron.core, triton")
-    done = export("megatron", shape, tmp_path, gpus)
+    done, found = parsed(shape, gpus, tmp_path)
     split, recipe = done.choice.split, done.recipe
-    lines = [line for line in (tmp_path / "megatron.args").read_text().splitlines() if not line.startswith("#")]
-    more = "--tokenizer-type NullTokenizer --vocab-size 32000 --data-path x --split 99,1,0 --no-rope-fusion"
-    given = [word for line in (*lines, more) for word in line.split()]
-    found = run(python, MEGATRON, checkout, json.dumps(given), str(gpus))
     moe, latent = shape.n_experts > 1, shape.kv_lora_rank > 0
     assert found["data"] == split.data
     assert found["sizes"] == [split.tensor, split.pipeline, split.expert]
@@ -328,16 +332,8 @@ def test_megatron_lm_parses_and_validates_the_arguments(shape: Buildable, gpus: 
 
 
 def test_megatron_lm_takes_the_schedule_with_a_late_decay(tmp_path: Path) -> None:
-    checkout = os.environ.get("MOESCALE_MEGATRON")
-    if not checkout:
-        pytest.skip("no Megatron-LM: set MOESCALE_MEGATRON to the folder of a checkout")
-    python = interpreter("MOESCALE_MEGATRON_PYTHON", "megatron.core")
-    recipe = export("megatron", SHAPE, tmp_path, 8, schedule="wsd").recipe
-    lines = [line for line in (tmp_path / "megatron.args").read_text().splitlines() if not line.startswith("#")]
-    more = "--tokenizer-type NullTokenizer --vocab-size 32000 --data-path x --split 99,1,0 --no-rope-fusion"
-    given = [word for line in (*lines, more) for word in line.split()]
-    found = run(python, MEGATRON, checkout, json.dumps(given), "8")
-    assert found["decay"] == ["WSD", "minus_sqrt", recipe.decay_steps]
+    done, found = parsed(SHAPE, 8, tmp_path, "wsd")
+    assert found["decay"] == ["WSD", "minus_sqrt", done.recipe.decay_steps]
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))

@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -716,33 +715,6 @@ def test_a_signal_ends_what_a_command_started_and_the_command_goes_on(
         assert process(["-c", code.replace("slow_pack", "corpus")], tmp_path).returncode == 0
     if command == "profile":
         assert len((tmp_path / "latency.csv").read_text().splitlines()) >= 2
-
-
-def test_sigterm_ends_the_page_and_its_fits(tmp_path: Path) -> None:
-    pytest.importorskip("fastapi", reason="needs fastapi: pip install '.[web]'")
-    httpx = pytest.importorskip("httpx", reason="needs httpx")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    asked: list[bool] = []
-
-    def fitting() -> bool:
-        token = re.search(r"http://\S+\?token=(\S+)", (tmp_path / "err.txt").read_text())
-        if token is None:
-            return False
-        if not asked:
-            answer = httpx.post(
-                f"http://127.0.0.1:{port}/api/fits", params={"name": "runs.csv", "bootstrap": "1000"}, timeout=60,
-                content=Path(RUNS).read_bytes(), headers={"Content-Type": "application/octet-stream", "Authorization": f"Bearer {token[1]}"}, trust_env=False,
-            )  # fmt: skip
-            asked.append("fit" in answer.json())
-        return asked[0]
-
-    # The process that answers, and that of the fit.
-    ended = interrupted(["-m", "moescale", "web", "--no-open", "--port", port], tmp_path, fitting, signal.SIGTERM, 2)
-    assert ended[:2] == (143, "moescale: ended by SIGTERM")
-    assert len(ended[2]) == 2
-    wait_for(lambda: not any(is_running(pid) for pid in ended[2]))
 
 
 # Jobs of a cluster.

@@ -71,8 +71,6 @@ FUZZED: Mapping[str, tuple[str, ...] | str] = {
     "experiments/train.py": "its own checkpoints: tests of the engine",
     "experiments/run_table.py": ("resumed-tables", "run-folders"),
     "web/app.py": ("requests",),
-    "web/calculator.py": "what its own parent says",
-    "web/jobs.py": "what its own worker says",
     "web/worker.py": "what its own parent says; the table in it is one of requests",
 }
 

@@ -119,14 +119,6 @@ def test_groups_of_deepseek_hold_more_requests_as_each_has_a_cache_of_its_own() 
     assert batch_by_memory(DEEPSEEK, 8, spread) > 3 * batch_by_memory(DEEPSEEK, 8, served)
 
 
-def test_a_source_is_asked_for_the_whole_batch_and_its_groups() -> None:
-    source = Asked([])
-    served = serve(MIXTRAL, 8, source, replace(SERVED, attention_dp=4.0, expert_parallel=math.inf))
-    asked = source.passes[0]
-    assert (float(asked.gpus), float(asked.expert_parallel), float(asked.attention_dp)) == (8.0, 8.0, 4.0)
-    assert float(asked.batch if asked.batch is not None else 0) == float(served.batch) == 256.0
-
-
 def test_prompts_that_wait_for_each_other_share_a_pass() -> None:
     """A prompt alone holds up all groups; eight of them, one a group, hold them up as long."""
     served = replace(SERVED, output_tokens=1024, attention_dp=8.0, expert_parallel=math.inf)  # a prompt in 4 passes
@@ -155,7 +147,10 @@ def test_a_stage_holds_whole_layers_and_one_table() -> None:
     assert float(kv_bytes_per_request(half, 100)) * 2 == float(kv_bytes_per_request(MIXTRAL, 100))
 
 
-def test_a_pipeline_works_on_parts_of_the_batch_at_once() -> None:
+def test_a_pipeline_works_on_parts_of_the_batch_at_once_and_waits_for_the_fullest_stage() -> None:
+    served = serve(MIXTRAL, 6, Asked([]), replace(SERVED, pipeline_parallel=3.0))
+    sent_s = 3 * (256 / 3 * 4096 * 2 / H100.interconnect_bytes_per_s + network.HOP_S)
+    assert float(served.decode_s) == pytest.approx((1e-3 + 256e-5 / 3) * 33 / 32 + sent_s, rel=1e-12)
     source = Asked([])
     served = serve(MIXTRAL, 8, source, replace(SERVED, pipeline_parallel=4.0))
     asked = source.passes[0]
@@ -164,13 +159,6 @@ def test_a_pipeline_works_on_parts_of_the_batch_at_once() -> None:
     sent_s = 4 * (64 * 4096 * 2 / H100.interconnect_bytes_per_s + network.HOP_S)
     assert float(served.decode_s) == pytest.approx(1e-3 + 64e-5 + sent_s, rel=1e-12)
     assert float(served.throughput_tok_s) == pytest.approx(256.0 / float(served.iteration_s), rel=1e-12)
-
-
-def test_uneven_stages_wait_for_the_fullest() -> None:
-    source = Asked([])
-    served = serve(MIXTRAL, 6, source, replace(SERVED, pipeline_parallel=3.0))
-    sent_s = 3 * (256 / 3 * 4096 * 2 / H100.interconnect_bytes_per_s + network.HOP_S)
-    assert float(served.decode_s) == pytest.approx((1e-3 + 256e-5 / 3) * 33 / 32 + sent_s, rel=1e-12)
 
 
 # Refusals.
@@ -220,13 +208,6 @@ def test_a_burst_and_a_rate_are_answered_with_groups_and_stages() -> None:
         assert opened.replicas == 1
 
 
-def test_a_record_names_groups_and_stages_only_where_there_are_several() -> None:
-    plain = cost(MIXTRAL, ROOFLINE, SERVED, 8).to_dict()
-    assert not {"attention_dp", "pipeline_parallel"} & set(plain)
-    split = cost(MIXTRAL, ROOFLINE, replace(SERVED, attention_dp=2.0, pipeline_parallel=2.0), 8).to_dict()
-    assert (split["attention_dp"], split["pipeline_parallel"]) == (2, 2)
-
-
 # Messages.
 
 
@@ -248,17 +229,6 @@ def test_the_roofline_never_falls_with_the_batch_of_groups(batch: float, ranks: 
         for b in (batch, batch * factor)
     )
     assert more >= less * (1 - 1e-12)
-
-
-@given(batch=batches, ranks=groups)
-def test_the_roofline_takes_no_less_than_one_group_takes_without_its_experts(batch: float, ranks: float) -> None:
-    bare = replace(Roofline(H100).constants or Roofline(H100)._constants, per_iteration_overhead_s=0.0)  # pyright: ignore[reportPrivateUsage]
-    source = Roofline(H100, constants=bare)
-    whole = source.decode_s(QWEN, 8.0, batch, 1000.0, expert_parallel=8.0, attention_dp=ranks)
-    attention = replace(QWEN, n_moe_layers=0.0, d_ffn=1e-9)
-    rank = source.decode_s(attention, 8.0 / ranks, max(batch / ranks, 1.0), 1000.0)
-    first_reductions = source.decode_s(replace(attention, vocab_size=0.0), 8.0 / ranks, max(batch / ranks, 1.0), 1.0)
-    assert float(whole) >= float(rank) - float(first_reductions)
 
 
 def test_a_table_has_no_answer_for_groups() -> None:
@@ -300,24 +270,6 @@ def test_a_measured_exchange_takes_its_measured_time(silicon: Silicon) -> None:
     assert grid is not None
     assert float(grid.seconds(4.0, 64.0)) == pytest.approx(float(np.exp(np.mean(np.log(both)))), rel=1e-9)
     assert deepep_grid("b200_sxm", low_latency=True) is None
-
-
-@pytest.mark.system
-def test_a_pass_of_groups_takes_no_less_than_its_exchanges_and_experts(silicon: Silicon) -> None:
-    from moescale.latency.kernels.exchange import collective_grid
-
-    gather, scatter = (collective_grid("h100_sxm", name) for name in ("all_gather", "reduce_scatter"))
-    assert gather is not None
-    assert scatter is not None
-    for batch in (8.0, 64.0, 1024.0):
-        elements = batch * float(np.asarray(QWEN.d_model))
-        exchanged = float(QWEN.n_moe_layers * (gather.seconds(8.0, elements) + scatter.seconds(8.0, elements)))
-        found = float(silicon.decode_s(QWEN, 8.0, batch, 1000.0, expert_parallel=8.0, attention_dp=8.0))
-        alone = replace(QWEN, n_moe_layers=0.0, d_ffn=1.0)
-        rank = float(silicon.decode_s(alone, 1.0, max(batch / 8.0, 1.0), 1000.0))
-        assert found > exchanged
-        assert found > rank
-        assert found < exchanged + rank + float(silicon.decode_s(QWEN, 1.0, 8.0 * batch, 1000.0))
 
 
 @pytest.mark.system
@@ -371,6 +323,7 @@ def test_cost_says_how_the_gpus_share_the_model() -> None:
     assert "on 8 x h100-sxm (2 pipeline stages, 2 attention groups)" in out
     code, out, _ = run(*asked, "--attention-dp", 8, "--json")
     told = json.loads(out)
+    assert "pipeline_parallel" not in told
     assert (told["attention_dp"], told["expert_parallel"], told["tensor_parallel"]) == (8, 8, 1)
     code, out, _ = run(*asked, "--attention-dp", 8, "--expert-parallel", 1, "--json")
     assert json.loads(out)["expert_parallel"] == 1

@@ -42,6 +42,7 @@ from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.store import law_text, parse_law
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cheapest
+from moescale.training.choice import Launch
 from moescale.training.parallelism import Split, Trainer, layer_elements_per_token, memory_of
 
 NAMES = ("mixtral", "fine-grained", "deepseek")
@@ -299,7 +300,7 @@ def test_the_config_of_a_family_is_read_back_without_remarks(
     name: str, kind: str, experts: float, tmp_path: Path
 ) -> None:
     shape = buildable(find_family(name), 2e9, experts, gpus=8)
-    done = export_model(shape, 1e11, "hf", tmp_path, gpu=H100, mfu=0.4, peak_lr=3e-4)
+    done = export_model(shape, 1e11, "hf", tmp_path, gpu=H100, mfu=0.4, launch=Launch(peak_lr=3e-4))
     found = from_config(tmp_path)  # a remark would be a warning, which is an error here
     dense = {"mixtral": "qwen3", "fine-grained": "qwen3", "deepseek": "deepseek_v3"}[name]
     assert found == shape.architecture()
@@ -317,7 +318,8 @@ def test_every_format_says_the_families_and_none_builds_them_in_some_layers_alon
 ) -> None:
     def write(family: ModelFamily) -> tuple[str, ...]:
         shape = buildable(family, 2e9, 32.0)
-        return export_model(shape, 1e11, name, tmp_path / "x", gpu=find_gpu("h100-sxm"), mfu=0.4, peak_lr=3e-4).files
+        launch = Launch(peak_lr=3e-4)
+        return export_model(shape, 1e11, name, tmp_path / "x", gpu=H100, mfu=0.4, launch=launch).files
 
     assert "config.json" in write(family)
     with pytest.raises(InputError, match=r"has experts in every layer, not in one of 2; .*moe_every = 1"):

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from command_line import answer_of, run
-from moescale.errors import InfeasibleError
 from moescale.export.launch import export_model
 from moescale.hardware.gpus import find_gpu
 from moescale.models.published import find_shape
@@ -24,7 +23,6 @@ from moescale.planning.compare_models import compare_models
 from moescale.planning.plan import Plan
 from moescale.planning.question import KnownModel
 from moescale.planning.rationale import TrainingUse
-from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws import find_law
 from moescale.training.choice import Launch, choose_launch
 from moescale.training.parallelism import stages_of
@@ -69,15 +67,6 @@ def test_sixty_one_layers_make_a_pipeline() -> None:
     found = choose_launch(model, 14.8e12, H100, Launch(), gpus=2048)
     assert 0.1 < found.mfu < 0.4
     assert found.split.pipeline > 1
-
-
-def test_gpus_that_do_not_hold_a_model_are_refused_with_the_fewest_that_do() -> None:
-    price = TrainingPrice(gpu=H100, usd_per_gpu_hour=2.0, mfu=0.4, timed=True)
-    model = find_shape("mixtral-8x7b").architecture
-    with pytest.raises(InfeasibleError, match="8 x h100-sxm cannot train this model") as refusal:
-        price.bill(model, 1e23, 1e12, 8)
-    nearest = int((refusal.value.nearest or "").split()[0])
-    assert price.bill(model, 1e23, 1e12, nearest).mfu_from == "parts"
 
 
 def test_a_plan_for_too_few_gpus_is_refused() -> None:
@@ -171,15 +160,6 @@ def test_plan_comparison_page_and_export_state_the_same_dollars(tmp_path: Path) 
     answered = [dollars for seed in range(6) if (dollars := prices(seed, tmp_path)) is not None]
     assert len(answered) >= 3
     assert all(agree(dollars) for dollars in answered), answered
-
-
-@pytest.mark.system
-def test_the_page_spends_days_and_dollars_as_the_command_line_does() -> None:
-    for stated in ({"train-gpus": "256", "days": "20"}, {"budget-usd": "2000000"}):
-        query = {"gpu": "h100-sxm", "shape": "mixtral", **stated}
-        told = answer_of("plan", *(word for key, value in query.items() for word in (f"--{key}", value)))
-        plan = read_state(query, find_law).plan()
-        assert (plan.budget_flops, use_of(plan).usd) == (told["budget_flops"], told["training"]["usd"])
 
 
 @pytest.mark.fuzz

@@ -38,20 +38,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moescale.errors import InputError
-from moescale.hardware.prices import price
 from moescale.scaling_laws import find_law
 from moescale.scaling_laws.store import law_text
 from moescale.units import format_flops
 from moescale.views.figures import colour_of
 from moescale.web import app as server
-from moescale.web import jobs as fits
 from moescale.web import pool
 from moescale.web.api import read_law
 from moescale.web.app import create_app, listen, make_server, static_files
-from moescale.web.query import OPTIONS, canonical
-from moescale.web.security import LAW_LIMIT_BYTES, TABLE_LIMIT_BYTES
-from moescale.web.state import DEFAULTS, read_state
-from moescale.web.store import MOST_LAWS, Laws
+from moescale.web.state import DEFAULTS, OPTIONS, read_state
+from moescale.web.store import LAW_LIMIT_BYTES, MOST_LAWS, TABLE_LIMIT_BYTES, Laws
 
 pytestmark = pytest.mark.system
 
@@ -106,17 +102,10 @@ def ask(client: Client, name: str, **query: str) -> Any:
     return answer.json()
 
 
-def events_of(client: Client, key: str) -> list[tuple[str, Any]]:
+def fit(client: Client, name: str, data: bytes, **query: str) -> list[dict[str, Any]]:
     """The events of a fit until its last one."""
-    text = client.get(f"/api/fits/{key}").text
-    blocks = [dict(line.split(": ", 1) for line in block.splitlines()) for block in text.strip().split("\n\n")]
-    return [(block["event"], json.loads(block["data"])) for block in blocks]
-
-
-def fit(client: Client, name: str, data: bytes, **query: str) -> list[tuple[str, Any]]:
-    answer = client.post("/api/fits", params={"name": name, **query}, content=data, headers=BYTES).json()
-    assert "fit" in answer, answer
-    return events_of(client, answer["fit"])
+    answer = client.post("/api/fits", params={"name": name, **query}, content=data, headers=BYTES)
+    return [json.loads(line) for line in answer.text.splitlines()]
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------
@@ -128,6 +117,7 @@ def fit(client: Client, name: str, data: bytes, **query: str) -> list[tuple[str,
         {},
         {"budget": "2e22", "gpu": "h100-sxm", "experts": "1,8,16", "match-experts": "1", "utilization": "0.5", **FAST},
         {"train-gpus": "64", "days": "65", "train-gpu": "h100-sxm", "mfu": "0.35", "max-tokens": "400B", **FAST},
+        {"budget": "1e24", "max-tokens": "15T", "law": "yun2024-recovered", **FAST},
         {"budget-usd": "200K", "objective": "loss", "shape": "fine-grained", "max-active-params": "3B", **FAST},
         {"match": "olmoe-1b-7b", "budget": "5e22", "confidence": "0.95", **FAST},
         {"law": "yun2024-recovered", "lifetime-tokens": "2T", **FAST},
@@ -172,25 +162,6 @@ def test_the_decision_is_the_command_lines_first_screen(client: Client, query: d
     assert decision["serving"]["usd_per_mtok"] == model["usd_per_mtok"]  # of the model as built, as its price
     assert decision["serving"]["tpot_s"] == model["tpot_s"]
     assert decision["accuracy"].split(" with latency")[0] in words
-
-
-def test_a_budget_that_is_not_spent_is_said(client: Client) -> None:
-    page = ask(client, "plan", **{"budget": "1e24", "max-tokens": "15T", "law": "yun2024-recovered", **FAST})
-    facts = dict(page["decision"]["facts"])
-    assert 0.2 < page["training"]["budget_share"] < 0.5
-    assert f"{page['training']['budget_share']:.0%} of the budget" in facts["training"]
-    assert "--max-tokens limits training to 15T tokens" in facts["unused"]
-
-
-def test_gpus_and_days_are_a_budget_and_its_dollars(client: Client) -> None:
-    page = ask(client, "plan", **{"train-gpus": "100", "days": "30", "train-gpu": "h100-sxm", "mfu": "0.35", **FAST})
-    usd = 72e3 * price("h100-sxm").usd_per_gpu_hour
-    assert page["training"]["gpu_days"] == pytest.approx(3000, rel=1e-3)
-    assert page["training"]["days"] == pytest.approx(30, rel=1e-3)
-    assert page["training"]["usd"] == pytest.approx(usd, rel=1e-3)
-    assert "--budget" not in page["command"]
-    dollars = ask(client, "draft", **{"budget-usd": f"{usd}", "train-gpu": "h100-sxm", "mfu": "0.35", **FAST})
-    assert dollars["budget_flops"] == pytest.approx(page["budget_flops"], rel=1e-6)
 
 
 def test_a_draft_has_the_plans_numbers(client: Client) -> None:
@@ -301,21 +272,14 @@ def test_the_defaults_that_are_shown_are_those_that_hold() -> None:
     [
         ({}, "--budget 5.15e21"),
         ({"gpu": "a100-sxm-40gb", "experts": "1,4,8,16"}, "--budget 5.15e21 --experts 1,4,8,16"),
-        ({"budget": "2e22", "law": " yun2024-joint ", "theme": "dark"}, "--budget 2e22 --law yun2024-joint"),
+        ({"budget": "2e22", "law": " yun2024-joint "}, "--budget 2e22 --law yun2024-joint"),
         ({"mfu": "0.3", "days": "30", "train-gpus": "64"}, "--train-gpus 64 --mfu 0.3 --days 30"),
         ({"train-gpu": "gb200", "mfu": "0.3"}, "--budget 5.15e21"),  # which has no price
         ({"max-tpot": "50ms", "host": "in-line"}, "--budget 5.15e21 --host in-line --max-tpot 50ms"),
     ],
 )
 def test_the_command_has_what_is_no_default(query: dict[str, str], command: str) -> None:
-    assert read_state(query, lambda name: find_law(name.strip())).command == f"moescale plan {command}"
-
-
-def test_what_only_the_page_shows_is_no_part_of_the_question() -> None:
-    pins = "|".join(f"budget={i}e21&gpu=h100-sxm&prompt=1000&output=1000&utilization=0.5" for i in range(1, 5))
-    view = {"theme": "dark", "bands": "0", "size": "1e9", "pins": pins}
-    assert read_state(view, find_law).question == read_state({}, find_law).question
-    assert read_state(view, find_law).command == read_state({}, find_law).command
+    assert read_state(query, find_law).command == f"moescale plan {command}"
 
 
 # -- uploads ----------------------------------------------------------------------------------------------------------
@@ -341,32 +305,22 @@ def test_a_broken_law_is_refused(client: Client, data: bytes) -> None:
     assert "x.toml" in answer["error"]["message"]
 
 
-def test_a_table_is_fitted_as_the_command_line_does(client: Client, tmp_path: Path) -> None:
-    events = fit(client, "runs.csv", RUNS.read_bytes(), law="yun2024", where="tokens >= 3e9", bootstrap="4")
-    kinds = [kind for kind, _ in events]
-    assert kinds[-1] == "done"
-    shares = [data["share"] for kind, data in events if kind == "progress"]
-    assert len(shares) >= 4
-    assert all(0 <= share <= 1 for share in shares)
-    assert {"scan", "polish", "bootstrap"} <= {data["step"] for kind, data in events if kind == "progress"}
-    done = events[-1][1]
-    (tmp_path / "runs.csv").write_bytes(RUNS.read_bytes())
-    told = answer_of("fit", tmp_path / "runs.csv", "--law", "yun2024", "--where", "tokens >= 3e9", "--bootstrap", "4")
-    for key in ("parameters", "rmsle", "intervals", "n_runs", "warnings"):
+@pytest.mark.parametrize(
+    "asked", [{"law": "yun2024", "where": "tokens >= 3e9", "bootstrap": "4"}, {}], ids=["a form", "auto"]
+)
+def test_a_table_is_fitted_as_the_command_line_does(client: Client, asked: dict[str, str]) -> None:
+    *steps, last = fit(client, "runs.csv", RUNS.read_bytes(), **asked)
+    done, progress = last["done"], [step["progress"] for step in steps]
+    assert len(progress) >= 4
+    assert all(0 <= share <= 1 for _, share in progress)
+    told = answer_of("fit", RUNS, *itertools.chain(*((f"--{key}", value) for key, value in asked.items())))
+    for key in {"parameters", "rmsle", "intervals", "n_runs", "warnings", "chosen"} & set(told):
         assert done["fit"][key] == told[key], key
+    if asked:
+        assert {"scan", "polish", "bootstrap"} <= {name for name, _ in progress}
+        assert ask(client, "plan", law=done["law"], experts="1,4,8", **FAST)["law"] == "runs"
     shown = ask(client, "evidence", law=done["law"], **FAST)
     assert len(shown["runs"]["loss"]) == told["n_runs"] == shown["n_runs"]
-    mean = sum(r * r for r in shown["runs"]["residual"]) / told["n_runs"]
-    assert mean**0.5 == pytest.approx(told["rmsle"], rel=1e-9)
-    assert ask(client, "plan", law=done["law"], experts="1,4,8", **FAST)["law"] == "runs"
-
-
-def test_a_table_is_fitted_by_auto_where_no_law_is_named(client: Client) -> None:
-    events = fit(client, "runs.csv", RUNS.read_bytes())
-    assert events[-1][0] == "done", events[-1]
-    told, done = answer_of("fit", RUNS), events[-1][1]
-    assert done["fit"]["chosen"] == told["chosen"]
-    shown = ask(client, "evidence", law=done["law"], **FAST)
     mean = sum(r * r for r in shown["runs"]["residual"]) / told["n_runs"]
     assert mean**0.5 == pytest.approx(told["rmsle"], rel=1e-9)
 
@@ -374,9 +328,7 @@ def test_a_table_is_fitted_by_auto_where_no_law_is_named(client: Client) -> None
 def test_a_table_of_other_column_names_is_fitted(client: Client) -> None:
     data = RUNS.read_bytes().replace(b'"tokens"', b'"D"').replace(b'"n_experts"', b'"E"').replace(b'"loss"', b'"L"')
     columns = {"tokens-column": "D", "experts-column": "E", "loss-column": "L", "size-column": "n_params_dense"}
-    kind, done = fit(client, "runs.csv", data, law="chinchilla", **columns)[-1]
-    assert kind == "done"
-    assert done["fit"]["n_runs"] == 100
+    assert fit(client, "runs.csv", data, law="chinchilla", **columns)[-1]["done"]["fit"]["n_runs"] == 100
 
 
 @pytest.mark.parametrize(
@@ -395,8 +347,7 @@ def test_a_table_of_other_column_names_is_fitted(client: Client) -> None:
 def test_a_broken_table_has_the_command_lines_message(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, where: str
 ) -> None:
-    kind, error = fit(client, "table.csv", data, **({"where": where} if where else {}))[-1]
-    assert kind == "error"
+    error = fit(client, "table.csv", data, **({"where": where} if where else {}))[-1]["error"]
     (tmp_path / "table.csv").write_bytes(data)
     monkeypatch.chdir(tmp_path)
     told = run("fit", "table.csv", *(["--where", where] if where else []))
@@ -406,30 +357,29 @@ def test_a_broken_table_has_the_command_lines_message(
     assert said in (f"moescale: {error['message']}", f"moescale: --where, {error['message']}")
 
 
-def test_a_fit_is_cancelled_cleanly(app: FastAPI, client: Client) -> None:
+def test_few_fits_are_under_way_and_each_ends_when_its_client_leaves(app: FastAPI, client: Client) -> None:
+    def start() -> Any:
+        query = {"name": "runs.csv", "bootstrap": "1000"}
+        return client.stream("POST", "/api/fits", params=query, content=RUNS.read_bytes(), headers=BYTES)
+
     before = len(ask(client, "catalogue")["laws"])
-    answer = client.post(
-        "/api/fits", params={"name": "runs.csv", "bootstrap": "1000"}, content=RUNS.read_bytes(), headers=BYTES
-    ).json()
-    job = app.state.jobs.find(answer["fit"])
-    until = time.monotonic() + 60
-    while not job.events and time.monotonic() < until:
-        time.sleep(0.02)
-    assert job.events[0][0] == "progress"
-    assert client.delete(f"/api/fits/{answer['fit']}").json() == {"cancelled": answer["fit"]}
-    assert job.process.returncode is not None
-    assert events_of(client, answer["fit"])[-1][0] == "cancelled"
+    with start() as first, start() as second:
+        reading = [first.iter_lines(), second.iter_lines()]
+        assert [next(lines)[:11] for lines in reading] == 2 * ['{"progress"']
+        assert "2 fits are under way" in fit(client, "runs.csv", RUNS.read_bytes())[-1]["error"]["message"]
+        pids = [worker._process.pid for worker in app.state.pool._fits]
+        assert [lives(pid) for pid in pids] == [True, True]
+    until(lambda: not any(map(lives, pids)), "the processes have ended")
+    until(lambda: not app.state.pool._fits, "another fit may start")
     assert len(ask(client, "catalogue")["laws"]) == before
-    assert "error" in client.delete("/api/fits/none").json()
 
 
-@pytest.mark.parametrize("query", [{"bootstrap": "1"}, {"bootstrap": "1e9"}, {"bootstrap": "x"}, {"law": "yun"}])
-def test_odd_fits_are_refused_before_they_start(client: Client, query: dict[str, str]) -> None:
-    answer = client.post("/api/fits", params={"name": "a.csv", **query}, content=b"", headers=BYTES).json()
-    if query == {"law": "yun"}:  # an alias of a form
-        assert events_of(client, answer["fit"])[-1][0] == "error"
-    else:
-        assert answer["error"]["where"] == "bootstrap"
+@pytest.mark.parametrize(
+    ("query", "where"), [({"bootstrap": "1"}, "bootstrap"), ({"bootstrap": "1e9"}, "bootstrap"), ({"law": "yun"}, None)]
+)
+def test_odd_fits_are_refused(client: Client, query: dict[str, str], where: str | None) -> None:
+    error = fit(client, "a.csv", b"", **query)[-1]["error"]
+    assert where in (None, error["where"])
 
 
 def test_an_upload_beyond_the_limit_is_refused_and_read_no_further(client: Client) -> None:
@@ -472,16 +422,13 @@ def test_no_path_of_a_request_is_opened(client: Client, tmp_path: Path) -> None:
     [
         ({}, 200),
         ({"host": "localhost:PORT"}, 200),
-        ({"host": "[::1]:PORT"}, 200),
         ({"origin": "http://127.0.0.1:PORT"}, 200),
         ({"sec-fetch-site": "same-origin"}, 200),
-        ({"host": "evil.example"}, 403),
-        ({"host": "evil.example:PORT"}, 403),
-        ({"host": "127.0.0.1.evil.example:PORT"}, 403),
-        ({"host": "127.0.0.1:9"}, 403),
-        ({"host": "a@127.0.0.1:PORT"}, 403),
-        ({"host": ""}, 403),
-        ({"host": "127.0.0.1:no"}, 403),
+        ({"host": "evil.example"}, 400),
+        ({"host": "evil.example:PORT"}, 400),
+        ({"host": "127.0.0.1.evil.example:PORT"}, 400),
+        ({"host": "a@127.0.0.1:PORT"}, 400),
+        ({"host": ""}, 400),
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "http://localhost:PORT"}, 403),
         ({"origin": "null"}, 403),
@@ -494,10 +441,9 @@ def test_pages_of_other_hosts_are_refused(client: Client, port: int, headers: di
     headers = {name: value.replace("PORT", str(port)) for name, value in headers.items()}
     for address in ("/", "/app.css", "/api/catalogue"):
         assert client.get(address, headers=headers).status_code == status
-    if status == 403:
+    if status >= 400:
         assert client.get("/api/draft", headers=headers).status_code == status
         assert client.post("/api/fits", headers={**BYTES, **headers}).status_code == status
-        assert client.delete("/api/fits/x", headers=headers).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -508,8 +454,8 @@ def test_answers_need_the_token(client: Client, port: int, headers: dict[str, st
     headers = {name: value.replace("PORT", str(port)) for name, value in headers.items()}
     with Client(base_url=client.base_url, timeout=30, trust_env=False, headers=headers) as stranger:
         for method, address in (
-            ("GET", "draft"), ("GET", "catalogue"), ("GET", "law"), ("GET", "place/plan"), ("GET", "fits/x"),
-            ("DELETE", "fits/x"), ("POST", "laws"), ("POST", "fits"), ("GET", "nothing"),
+            ("GET", "draft"), ("GET", "catalogue"), ("GET", "law"), ("GET", "place/plan"), ("POST", "laws"),
+            ("POST", "fits"), ("GET", "nothing"),
         ):  # fmt: skip
             answer = stranger.request(method, f"/api/{address}")
             assert answer.status_code == 403
@@ -524,20 +470,18 @@ def test_the_address_with_the_token_opens_the_page(client: Client, port: int) ->
         entered = browser.get("/", params={"budget": "1e22", "token": TOKEN, "max-loss": ""})
         assert (entered.status_code, entered.headers["location"]) == (303, "/?budget=1e22&max-loss=")
         cookie = entered.headers["set-cookie"]
-        assert cookie == f"moescale-{port}={TOKEN}; Path=/; HttpOnly; SameSite=Strict"
+        assert cookie == f"moescale-{port}={TOKEN}; HttpOnly; Path=/; SameSite=strict"
         assert TOKEN not in entered.headers["location"]
         assert browser.get("/api/draft", headers={"cookie": cookie.partition(";")[0]}).status_code == 200
 
 
-@pytest.mark.parametrize("site", ["cross-site", "same-site", "none"])
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_another_site_opens_the_page_and_nothing_else(client: Client, site: str) -> None:
-    """What a link does is a navigation of the whole window; a user who types an address is of no site."""
+    """What a link does is a navigation of the whole window."""
     opens = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     assert client.get("/", params={"budget": "1e21"}, headers=opens).status_code == 200
-    for address in ("/api/draft", "/api/bands", "/api/catalogue", "/api/law", "/api/fits/x"):
+    for address in ("/vega.js", "/api/draft", "/api/bands", "/api/catalogue", "/api/law"):
         assert client.get(address, headers=opens).status_code == 403, address
-    assert client.get("/vega.js", headers=opens).status_code == (200 if site == "none" else 403)
-    assert client.get("/api/catalogue", headers={"sec-fetch-site": "none", "sec-fetch-mode": "cors"}).status_code == 200
 
 
 def test_a_form_of_another_page_cannot_upload(client: Client) -> None:
@@ -564,6 +508,7 @@ HEAVY = {"max-gpus": "1024", "experts": ",".join(map(str, range(1, 31)))}  # too
 # A process of the pool that writes its number into a folder when it is asked, and answers whatever is no question of bands.
 STUCK = """
 import os, sys, time
+print("ready", flush=True)
 for line in sys.stdin:
     open(os.path.join(sys.argv[1], str(os.getpid())), "w").close()
     if '"bands"' in line:
@@ -614,7 +559,7 @@ def asked(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize("name", ["draft", "plan", "bands", "scales", "evidence"])
 def test_a_question_of_too_much_work_is_refused(client: Client, name: str) -> None:
-    error = client.get(f"/api/{name}", params=HEAVY).json()["error"]
+    error = ask(client, name, **HEAVY)["error"]
     assert (error["where"], error["nearest"]) == ("max-gpus", "15 GPUs")
     assert "30 expert counts on up to 1024 GPUs" in error["what"]
     assert "moescale plan" in error["next_step"]
@@ -626,19 +571,14 @@ def test_what_is_too_much_names_what_is_not(counts: int, gpus: int, draws: int) 
     """Every question is within the bound or is refused, and what the refusal names instead is within it."""
     known = find_law("hoffmann2022")
     law = replace(known, draws=np.tile(list(known.parameters.values()), (draws, 1)))
-
-    def read(counts: int, gpus: int, draws: int) -> None:
-        experts = ",".join(map(str, range(1, counts + 1)))
-        query = {"experts": experts, "match-experts": "1", "max-gpus": str(gpus), **FAST}
-        read_state(query, lambda _: replace(law, draws=law.draws[:draws]))
-
+    experts = ",".join(map(str, range(1, counts + 1)))
+    query = {"experts": experts, "match-experts": "1", **FAST}
     try:
-        read(counts, gpus, draws)
+        read_state({**query, "max-gpus": str(gpus)}, lambda _: law)
     except InputError as error:
         assert counts * (gpus + draws / 50) > 700
-        for value in (error.nearest or "").split(" or ") if error.nearest else []:
-            number, _, name = value.partition(" ")
-            read(**{"counts": counts, "gpus": gpus, "draws": draws} | {name.split()[-1].lower(): int(number)})
+        if error.nearest is not None:
+            read_state({**query, "max-gpus": error.nearest.removesuffix(" GPUs")}, lambda _: law)
     else:
         assert counts * (gpus + draws / 50) <= 700
 
@@ -698,7 +638,7 @@ def test_few_questions_are_computed_at_a_time_and_the_others_wait(
         assert wait is not None
         assert float(wait[2]) == 15 * int(wait[1]) > pool.LONGEST_WAIT_S
         assert int(answer.headers["retry-after"]) == math.ceil(float(wait[2]) / 10)
-        until(lambda: sum(map(lives, asked(tmp_path))) == pool.MOST_WORKING, "both processes are asked")
+        until(lambda: sum(map(lives, asked(tmp_path))) == pool.MOST_COMPUTING, "both processes are asked")
         assert client.get("/app.js").status_code == 200
     assert not [pid for pid in asked(tmp_path) if lives(pid)]  # the server has ended, and they with it
 
@@ -706,6 +646,7 @@ def test_few_questions_are_computed_at_a_time_and_the_others_wait(
 # A process of the pool that takes a while, and says how many questions it was asked and which was the last.
 SLOW = """
 import sys, time
+print("ready", flush=True)
 for count, line in enumerate(sys.stdin):
     time.sleep(0.3)
     print('{"asked": %d}' % (count + 1), flush=True)
@@ -713,11 +654,11 @@ for count, line in enumerate(sys.stdin):
 
 
 def test_equal_questions_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "MOST_WORKING", 1)
+    monkeypatch.setattr(pool, "MOST_COMPUTING", 1)
 
     async def ask() -> list[bytes]:
         found = pool.Pool((sys.executable, "-c", SLOW))
-        await found.start()
+        found.start()
         stays, left = asyncio.Future[None](), asyncio.Future[None]()
         task: dict[str, Any] = {"name": "plan", "query": {"budget": "1e21"}, "laws": []}
         leaves = asyncio.create_task(found.ask(task, left))
@@ -735,13 +676,12 @@ def test_equal_questions_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert json.loads(answers[-1])["asked"] == 2
 
 
-def test_questions_wait_in_turn_drafts_first_and_none_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "MOST_WORKING", 1)
-    names = ["plan"] * 3 + ["draft"] * 10
+def test_questions_wait_in_turn_and_drafts_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MOST_COMPUTING", 1)
+    names = ["plan", "plan", "draft", "draft"]
 
-    async def order() -> list[str]:
+    async def order() -> list[int]:
         found = pool.Pool((sys.executable, "-c", SLOW.replace("0.3", "0.01")))
-        await found.start()
         stays = asyncio.Future[None]()
         tasks: list[dict[str, Any]] = [
             {"name": name, "query": {"budget": f"{i}"}, "laws": []} for i, name in enumerate(names)
@@ -749,22 +689,22 @@ def test_questions_wait_in_turn_drafts_first_and_none_for_ever(monkeypatch: pyte
         asking = [asyncio.create_task(found.ask(task, stays)) for task in tasks]
         await asyncio.sleep(0)
         places = [found.place(task) for task in tasks]
-        assert [place and place[0] for place in places] == [*range(10, 13), *range(10)]
-        turns = {json.loads(await one)["asked"]: i for i, one in enumerate(asking)}
+        assert [place and place[0] for place in places] == [2, 3, 0, 1]
+        found.start()
+        turns = [json.loads(await one)["asked"] for one in asking]
         await found.close()
-        return [f"{names[turns[k]]}{turns[k]}" for k in sorted(turns)]
+        return turns
 
-    first, then = [f"draft{i}" for i in range(3, 13)], [f"plan{i}" for i in range(3)]
-    assert asyncio.run(order()) == [*first[:4], then[0], *first[4:8], then[1], *first[8:], then[2]]
+    assert asyncio.run(order()) == [3, 4, 1, 2]
 
 
 def test_kept_answers_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "MOST_WORKING", 1)
+    monkeypatch.setattr(pool, "MOST_COMPUTING", 1)
     monkeypatch.setattr(pool, "KEPT_BYTES", 30)  # two answers of SLOW
 
     async def ask() -> list[int]:
         found = pool.Pool((sys.executable, "-c", SLOW.replace("0.3", "0")))
-        await found.start()
+        found.start()
         stays = asyncio.Future[None]()
         tasks = [{"name": "plan", "query": {"budget": budget}, "laws": []} for budget in "1213212"]
         answers = [json.loads(await found.ask(task, stays))["asked"] for task in tasks]
@@ -773,38 +713,6 @@ def test_kept_answers_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> No
 
     # "3" takes the place of "2", which was not asked for the longest time, and "2" that of "1".
     assert asyncio.run(ask()) == [1, 2, 1, 3, 4, 5, 4]
-
-
-def test_equal_questions_have_one_form(client: Client) -> None:
-    plain = canonical({"budget": "2e22", "max-tokens": "15T", "experts": "1,4", **FAST})
-    other = {
-        "experts": " 1, 4",
-        "max-tokens": "15_000B",
-        "budget": "20_000e18",
-        "theme": "dark",
-        "gpu": "",
-        "prompt": "230",
-    }
-    assert canonical({**other, **FAST}) == plain == {"budget": "2e22", "experts": "1,4", "max-tokens": "15T", **FAST}
-    assert client.get("/api/draft", params={**other, **FAST}).content == client.get("/api/draft", params=plain).content
-    assert canonical(DEFAULTS) == {}
-    assert canonical({"budget": "seven", "nothing": "1"}) == {"budget": "seven", "nothing": "1"}
-
-
-@given(
-    budget=st.floats(1e18, 1e27),
-    tokens=st.floats(1e6, 1e15),
-    gpus=st.integers(1, 64),
-    tpot=st.floats(1e-3, 100),
-    share=st.floats(0.05, 1),
-)
-def test_the_one_form_is_the_same_question(budget: float, tokens: float, gpus: int, tpot: float, share: float) -> None:
-    given = {"budget": f"{budget!r}", "max-tokens": f"{tokens!r}", "max-gpus": f"{gpus}.0", "max-tpot": f"{tpot!r}s"}
-    given["utilization"] = f"{share!r}"
-    once = canonical(given)
-    assert canonical(once) == once
-    read, again = read_state(given, find_law), read_state(once, find_law)
-    assert (read.question, read.deployment) == (again.question, again.deployment)
 
 
 @contextmanager
@@ -830,27 +738,17 @@ def children(pid: int) -> list[int]:
 
 def load(port: int, token: str) -> list[socket.socket]:
     """Heavy questions, a fit under way, an upload that stands still and a request without an end."""
+    most, table = {"max-gpus": "64", "experts": "1,2,3,4,5,6,7,8,9,10"}, RUNS.read_bytes()
+    heavy = [HEAVY, *({**most, "max-usd-per-mtok": f"0.05{i}"} for i in range(6))]
 
-    def most(i: int) -> str:
-        experts = ",".join(map(str, range(1, 11)))
-        return "/api/bands?" + urlencode({"max-gpus": "64", "experts": experts, "max-usd-per-mtok": f"0.05{i}"})
+    def upload(address: str, length: int, body: bytes) -> socket.socket:
+        headers = ["Content-Type: application/octet-stream", f"Content-Length: {length}"]
+        return raw(port, address, method="POST", headers=headers, body=body, token=token)
 
-    table = RUNS.read_bytes()
-    kind = "Content-Type: application/octet-stream"
     return [
-        raw(port, "/api/bands?" + urlencode(HEAVY), token=token),
-        *(raw(port, most(i), token=token) for i in range(6)),
-        raw(
-            port,
-            "/api/fits?name=r.csv&bootstrap=1000",
-            method="POST",
-            headers=[kind, f"Content-Length: {len(table)}"],
-            body=table,
-            token=token,
-        ),
-        raw(
-            port, "/api/laws?name=a.toml", method="POST", headers=[kind, "Content-Length: 1000"], body=b"a", token=token
-        ),
+        *(raw(port, "/api/bands?" + urlencode(query), token=token) for query in heavy),
+        upload("/api/fits?name=r.csv&bootstrap=1000", len(table), table),
+        upload("/api/laws?name=a.toml", 1000, b"a"),
     ]
 
 
@@ -871,24 +769,10 @@ def test_a_signal_ends_the_server_and_all_its_work(number: signal.Signals) -> No
         assert "Traceback" not in running.stderr.read()
 
 
-def test_clients_that_leave_leave_no_traceback() -> None:
+def test_neither_a_client_that_leaves_nor_a_refusal_is_a_line_in_the_terminal() -> None:
     with command() as (running, port, token):
         for connection in load(port, token):
             connection.close()
-        events = raw(port, "/api/fits/none", token=token)
-        events.close()
-        address, known = f"http://127.0.0.1:{port}/api/draft", {"authorization": f"Bearer {token}"}
-        assert httpx.get(address, timeout=PATIENCE_S, trust_env=False, headers=known).status_code == 200
-        running.terminate()
-        assert running.stderr is not None
-        told = running.stderr.read()
-        assert running.wait(PATIENCE_S) in (143, -15)
-        assert "Traceback" not in told
-        assert "Exception" not in told
-
-
-def test_a_refusal_is_no_line_in_the_terminal() -> None:
-    with command() as (running, port, token):
         for sent in (b"no request at all\r\n\r\n", b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"):
             with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
                 connection.sendall(sent)
@@ -899,37 +783,7 @@ def test_a_refusal_is_no_line_in_the_terminal() -> None:
         running.terminate()
         assert running.stderr is not None
         assert running.stderr.read() == "moescale: ended by SIGTERM\n"
-
-
-def closes(connection: socket.socket, *, dribble: bytes = b"") -> bool:
-    """Whether the server ends a connection on which bytes arrive one by one, or none."""
-    connection.settimeout(0.1)
-    try:
-        if dribble:
-            connection.sendall(dribble)
-        return connection.recv(2**16) == b""
-    except TimeoutError:
-        return False
-    except ConnectionError:
-        return True
-
-
-@pytest.mark.parametrize("sent", ["", "GET / HTTP/1.1\r\nx-slow: ", "answered", "a body that never comes"])
-@pytest.mark.parametrize("dribble", [b"", b"x"])
-def test_a_connection_without_a_request_is_closed(
-    client: Client, port: int, monkeypatch: pytest.MonkeyPatch, sent: str, dribble: bytes
-) -> None:
-    monkeypatch.setattr(server, "REQUEST_S", 0.5)
-    if sent == "answered":
-        connection = raw(port, "/")
-    elif sent == "a body that never comes":
-        connection = raw(port, "/", headers=["Content-Length: 100000"])
-    else:
-        connection = socket.create_connection(("127.0.0.1", port))
-        connection.sendall(sent.encode())
-    with connection:
-        until(lambda: closes(connection, dribble=dribble), "the connection is closed")
-    assert client.get("/").status_code == 200
+        assert running.wait(PATIENCE_S) in (143, -15)
 
 
 def test_slow_connections_keep_nobody_out(client: Client, port: int) -> None:
@@ -940,62 +794,6 @@ def test_slow_connections_keep_nobody_out(client: Client, port: int) -> None:
         for address in ("/", "/app.js", "/api/draft"):
             with Client(base_url=client.base_url, timeout=5, trust_env=False, headers=KNOWN) as another:
                 assert another.get(address).status_code == 200
-
-
-def test_beyond_the_most_connections_the_one_that_has_waited_longest_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "MOST_CONNECTIONS", 20)
-    with stuck(tmp_path) as client, ExitStack() as open_connections:
-        port = client.base_url.port or 0
-        busy = open_connections.enter_context(raw(port, "/api/bands"))
-        until(lambda: asked(tmp_path), "a process is asked")
-        slow = [open_connections.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(30)]
-        until(lambda: closes(slow[0]), "the first that waited is closed")
-        with raw(port, "/") as reader:
-            assert reader.recv(100).startswith(b"HTTP/1.1 200")
-        assert not closes(busy)
-        assert not closes(slow[-1])
-
-
-def test_an_upload_that_does_not_arrive_is_given_up(port: int, monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
-    monkeypatch.setattr(server, "UPLOAD_S", 0.5)
-    kind = "Content-Type: application/octet-stream"
-    with raw(
-        port, "/api/fits?name=a.csv", method="POST", headers=[kind, "Content-Length: 99"], body=b"a"
-    ) as connection:
-        answer = b""
-        while b"did not arrive within 0.5 s" not in answer:
-            more = connection.recv(2**16)  # which fails after PATIENCE_S
-            assert more
-            answer += more
-
-
-def test_an_answer_that_nobody_reads_is_given_up(port: int, monkeypatch: pytest.MonkeyPatch, client: Client) -> None:
-    monkeypatch.setattr(server, "READING_S", 0.5)
-    request = f"GET /vega.js HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
-
-    def given_up() -> bool:
-        try:
-            connection.sendall(b"G")
-        except ConnectionError:
-            return True
-        return False
-
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
-        connection.sendall(40 * request)  # 46 MB of answers, more than the system holds
-        until(given_up, "the connection is closed")
-
-
-def test_a_fit_that_nobody_waits_for_ends(app: FastAPI, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fits, "LONELY_S", 0.5)
-    answer = client.post(
-        "/api/fits", params={"name": "runs.csv", "bootstrap": "1000"}, content=RUNS.read_bytes(), headers=BYTES
-    ).json()
-    job = app.state.jobs.find(answer["fit"])
-    until(lambda: job.ended, "the fit has ended")
-    assert job.events[-1][0] == "error"
-    assert job.process.returncode is not None
 
 
 # -- the built page ---------------------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -13,10 +15,8 @@ from urllib.parse import unquote_to_bytes
 from moescale.errors import InputError
 from moescale.io.frames import parse_table
 from moescale.runs.table import read_runs
-from moescale.web.calculator import answer
-from moescale.web.jobs import Jobs
 from moescale.web.pool import Pool
-from moescale.web.worker import COLUMNS
+from moescale.web.worker import COLUMNS, answer
 
 PORT, TOKEN = 8765, "token"
 
@@ -25,11 +25,12 @@ class BrokenError(Exception):
     """The server answered with an error of its own."""
 
 
-def _start(self: Jobs, task: dict[str, Any], data: bytes) -> str:
+async def _read(self: Pool, task: dict[str, Any]) -> AsyncIterator[bytes]:
     """What a fit does with an upload before it computes. It does so in a process of its own, which no reader here starts."""
-    columns = {name: task[name] for name in COLUMNS if task.get(name)}
-    read_runs(parse_table(data, str(task["name"])), where=task.get("where"), **columns)
-    return "0" * 16
+    query = task["query"]
+    columns = {name: query[name] for name in COLUMNS if name in query}
+    read_runs(parse_table(base64.b64decode(task["table"]), query["name"]), where=query.get("where"), **columns)
+    yield b'{"progress": ["read", 1.0]}'
 
 
 async def _computed(self: Pool, task: dict[str, Any], left: asyncio.Future[None]) -> bytes:
@@ -37,7 +38,7 @@ async def _computed(self: Pool, task: dict[str, Any], left: asyncio.Future[None]
     return json.dumps(answer(json.loads(json.dumps(task, default=asdict))), allow_nan=False).encode()
 
 
-async def _nothing(self: Pool) -> None:
+def _nothing(self: Pool) -> None:
     """No process is started."""
 
 
@@ -45,7 +46,7 @@ async def _nothing(self: Pool) -> None:
 def _app() -> tuple[Any, asyncio.AbstractEventLoop]:
     from moescale.web.app import create_app
 
-    Jobs.start = _start  # type: ignore[method-assign]
+    Pool.fit = _read  # type: ignore[method-assign]
     Pool.ask = _computed  # type: ignore[method-assign]
     Pool.start = _nothing  # type: ignore[method-assign]
     app = create_app(PORT, TOKEN)
@@ -68,8 +69,8 @@ def ask(folder: Path) -> object:
     status, content, kind = _answered(stated, bodies[0] if bodies else b"")
     if status >= 500:
         raise BrokenError(f"status {status}: {content[:300]!r}")
-    if kind.startswith("application/json") and status == 200:
-        answer = json.loads(content, parse_constant=_refuse)
+    if kind.startswith(("application/json", "application/x-ndjson")) and status == 200:
+        answer = json.loads(content.splitlines()[-1], parse_constant=_refuse)
         if isinstance(answer, dict) and "error" in answer:
             error = answer["error"]
             raise InputError(
@@ -109,7 +110,8 @@ def _answered(stated: dict[str, Any], body: bytes) -> tuple[int, bytes, str]:
     async def receive() -> dict[str, Any]:
         if parts:
             return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
-        return {"type": "http.disconnect"}
+        await asyncio.Event().wait()  # the client stays
+        return {}
 
     async def send(message: Any) -> None:
         sent.append(message)

@@ -528,9 +528,6 @@ _LINKS = (
     },
     {
         "law": "upload:0123456789abcdef",
-        "theme": "dark",
-        "bands": "1",
-        "size": "active",
         "max-num-seqs": "256",
         "kv-heads": "8",
     },
@@ -585,9 +582,6 @@ def _requests() -> Sequence[Files]:
         }
         body = next(iter((_laws() if path == "/api/laws" else _run_tables(".csv"))[0].items()))
         cases.append({"request.json": json.dumps(request).encode(), f"body{Path(body[0]).suffix}": body[1]})
-    cases.append(
-        {"request.json": json.dumps({"method": "GET", "path": "/api/fits/0123", "query": "", "headers": {}}).encode()}
-    )
     return cases
 
 

@@ -27,15 +27,12 @@ export interface LawEntry {
   source: string;
   date: string;
   parameters: Record<string, number>;
-  fit_range: Record<string, [number, number]>;
-  max_experts: number | null;
   further: string[];
   draws: number;
 }
 
 export interface GpuEntry {
   name: string;
-  memory_bytes: number;
   bf16_flops_per_s: number;
   usd_per_gpu_hour: number | null;
   silicon: boolean;
@@ -79,7 +76,6 @@ export interface Curve extends Look {
 
 export interface Draft {
   budget_flops: number;
-  base_name: string;
   base_experts: number;
   base_loss: Num;
   confidence: Num;
@@ -88,7 +84,6 @@ export interface Draft {
   max_usd_per_mtok: Num;
   gpu_memory_bytes: number;
   memory_fraction: number;
-  output_tokens: number;
   context_tokens: number;
   usd_per_gpu_hour: number;
   latency_source: string;

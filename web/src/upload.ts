@@ -1,6 +1,6 @@
 // Uploads: a law file, or a table of runs that is fitted with its progress shown and can be cancelled.
 
-import { Refusal, remove, upload } from "./api";
+import * as api from "./api";
 import { UPLOAD_LABELS, make } from "./controls";
 import * as format from "./format";
 import { Catalogue, Failure, FitRecord } from "./types";
@@ -23,75 +23,53 @@ export function build(catalogue: Catalogue, found: (law: string) => Promise<void
   const running = make("div", { hidden: true }, bar, step, cancel);
   const bad = make("p", { className: "bad", id: "upload-error", role: "alert", hidden: true });
   const good = make("p", { className: "hint", id: "upload-done", role: "status" });
-  let events: EventSource | undefined;
-  let key: string | undefined;
+  let cancelled = new AbortController();
 
   const columns = ["size-column", "tokens-column", "experts-column", "loss-column"].map((id) => make("input", { type: "text", id, placeholder: "by name" }));
-  const fail = (failure: Failure | Error) => {
-    bad.textContent = failure instanceof Refusal ? message(failure.failure) : "what" in failure ? message(failure) : failure.message;
-    bad.hidden = false;
-    stop();
-  };
-  const stop = () => {
-    events?.close();
-    events = key = undefined;
-    running.hidden = true;
-    file.disabled = false;
-    file.value = "";
-  };
   const fit = async (table: File) => {
     running.hidden = false;
-    file.disabled = true;
     bar.removeAttribute("value");
     step.textContent = `sending ${table.name}`;
     const query: Record<string, string> = { law: form.value, bootstrap: draws.value };
     for (const column of columns) if (column.value.trim()) query[column.id] = column.value.trim();
     if (where.value.trim()) query.where = where.value.trim();
-    key = (await upload<{ fit: string }>("fits", table, query)).fit;
-    events = new EventSource(`/api/fits/${key}`);
-    events.addEventListener("progress", (event) => {
-      const { step: name, share } = JSON.parse(event.data);
+    const done = await api.fit<Done>(table, query, cancelled.signal, (name, share) => {
       bar.value = share;
       step.textContent = `${name} (${format.percent(share)})`;
     });
-    events.addEventListener("error", (event) => {
-      const data = (event as MessageEvent).data;
-      if (data) fail(JSON.parse(data) as Failure);
-      else if (events?.readyState === EventSource.CLOSED) fail(new Error("The server does not answer any more."));
-    });
-    events.addEventListener("cancelled", () => {
-      good.textContent = "Cancelled. Nothing was kept.";
-      stop();
-    });
-    events.addEventListener("done", async (event) => {
-      const done = JSON.parse((event as MessageEvent).data) as Done;
-      stop();
-      await found(done.law);
-      good.textContent = `${done.name}: ${done.fit.law} fitted to ${done.fit.n_runs} runs, RMSLE ${format.significant(1e3 * done.fit.rmsle)}×10⁻³. ${done.fit.warnings.join(" ")}`;
-    });
+    running.hidden = true;
+    await found(done.law);
+    good.textContent = `${done.name}: ${done.fit.law} fitted to ${done.fit.n_runs} runs, RMSLE ${format.significant(1e3 * done.fit.rmsle)}×10⁻³. ${done.fit.warnings.join(" ")}`;
   };
   file.addEventListener("change", async () => {
     const chosen = file.files?.[0];
     if (!chosen) return;
     bad.hidden = true;
     good.textContent = "";
+    cancelled = new AbortController();
+    file.disabled = true;
     try {
       if (chosen.size > catalogue.upload_limit_bytes) {
         throw new Error(`${chosen.name} is larger than ${catalogue.upload_limit_bytes / 2 ** 20} MiB, the largest upload`);
       }
       if (chosen.name.toLowerCase().endsWith(".toml")) {
-        const law = await upload<{ law: string; name: string }>("laws", chosen, {});
-        file.value = "";
+        const law = await api.upload<{ law: string; name: string }>("laws", chosen);
         await found(law.law);
         good.textContent = `Law ${law.name} is loaded.`;
       } else await fit(chosen);
     } catch (error) {
-      fail(error as Error);
+      if (cancelled.signal.aborted) good.textContent = "Cancelled. Nothing was kept.";
+      else {
+        bad.textContent = error instanceof api.Refusal ? message(error.failure) : (error as Error).message;
+        bad.hidden = false;
+      }
+    } finally {
+      running.hidden = true;
+      file.disabled = false;
+      file.value = "";
     }
   });
-  cancel.addEventListener("click", () => {
-    if (key) void remove(`fits/${key}`);
-  });
+  cancel.addEventListener("click", () => cancelled.abort());
   const field = (label: string, control: HTMLElement) => make("div", { className: "control" }, make("label", { htmlFor: control.id }, label), control);
   return make(
     "details",

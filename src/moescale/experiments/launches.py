@@ -16,6 +16,7 @@ from moescale.export.launch import export_model
 from moescale.hardware.gpus import find_gpu
 from moescale.io.files import read_text
 from moescale.models.recipe import defaults
+from moescale.training.choice import Launch
 
 LAST_LOSSES = 20  # logged training losses whose mean is the training loss of a run
 LOG_LIMIT_BYTES = 2**28
@@ -41,10 +42,12 @@ def write_launch(run: PlannedRun, engine: str, execution: Execution) -> list[str
     Raises InputError where the launch would train otherwise than the settings say.
     """
     t, folder = run.settings.training, run.beside("launch")
+    launch = Launch(
+        peak_lr=t.peak_lr, batch_tokens=t.batch_tokens, sequence_tokens=t.sequence_tokens, schedule=t.schedule
+    )
     found = export_model(
         run.settings.model.buildable(), float(t.trained_tokens), engine, folder, gpu=find_gpu(str(execution.gpu)),
-        gpus=execution.gpus, peak_lr=t.peak_lr, batch_tokens=t.batch_tokens, sequence_tokens=t.sequence_tokens,
-        schedule=t.schedule,
+        gpus=execution.gpus, launch=launch,
     )  # fmt: skip
     recipe = found.recipe
     pairs = {key: (getattr(t, key), getattr(recipe, key)) for key in SAME}

@@ -43,14 +43,10 @@ def check_export_folder(folder: Path, names: Collection[str]) -> None:
         if found and os.path.islink(folder):
             what = f"is a link to {str(place)!r}, and nothing is overwritten through a link"
             raise UnwrittenError(what, where=where, next_step="give that folder itself, or a new one")
-        fixed = {
-            "it is the current folder": Path.cwd().is_relative_to(place),
-            "it is a mounted file system": os.path.ismount(place),
-            f"permission denied in {str(place.parent)!r}": not os.access(place.parent, os.W_OK),
-        }
-        if reason := next((each for each, is_so in fixed.items() if is_so), None):
+        if Path.cwd().is_relative_to(place):
             advice = f"give a folder in it, such as {Path(where, 'launch')}"
-            raise UnwrittenError(f"cannot be replaced as a whole: {reason}", where=where, next_step=advice)
+            what = "cannot be replaced as a whole: it is the current folder"
+            raise UnwrittenError(what, where=where, next_step=advice)
 
 
 def write_export(folder: Path, files: Mapping[str, str], names: Collection[str]) -> None:

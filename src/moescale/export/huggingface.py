@@ -6,6 +6,7 @@ from typing import Any
 
 from moescale import catalogue
 from moescale.errors import InputError
+from moescale.models.recipe import Recipe
 from moescale.models.rounding import LATENT, Buildable
 
 
@@ -85,3 +86,17 @@ def _scored_experts(shape: Buildable) -> dict[str, Any]:
         "norm_topk_prob": True,
         "routed_scaling_factor": catalogue.read("routers.toml")["sigmoid"]["scale"],
     }
+
+
+def huggingface_config(shape: Buildable, recipe: Recipe) -> dict[str, object]:
+    """config.json of a model that is trained by `recipe`: its sequence length, vocabulary, balancing loss."""
+    training: dict[str, object] = {
+        "max_position_embeddings": recipe.sequence_tokens,
+        "rope_parameters": {"rope_type": "default", "rope_theta": recipe.rope_theta},
+        "rms_norm_eps": recipe.rms_norm_eps,
+        "initializer_range": recipe.init_std,
+        "dtype": "bfloat16",
+    }
+    if shape.model_type == "qwen3_moe":  # the other classes with experts balance them by a bias of the router
+        training |= {"router_aux_loss_coef": recipe.balance_loss, "output_router_logits": True}
+    return {**config_of(shape, recipe.vocab_size), **training}

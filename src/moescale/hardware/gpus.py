@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Annotated
 
@@ -20,6 +20,15 @@ RATE, SHARE = Bound(1e-3, 1e7), Bound(1e-3, 1.0)
 # What most servers of today have, for a data sheet that says nothing else: 8 GPUs, each with a network card of 400 Gbit/s
 # (InfiniBand NDR or RoCE; NVIDIA DGX H100 data sheet, 2023: 8 x ConnectX-7 400 Gbit/s for 8 GPUs).
 GPUS_PER_SERVER, NETWORK_GB_PER_S = 8, 50.0
+SIZES = {  # of a data sheet's units: the field of a GPU, and what it is counted in
+    "memory_gib": ("memory_bytes", 2.0**30),
+    "bandwidth_gb_per_s": ("memory_bandwidth_bytes_per_s", 1e9),
+    "bf16_tflops": ("bf16_flops_per_s", 1e12),
+    "fp8_tflops": ("fp8_flops_per_s", 1e12),
+    "fp4_tflops": ("fp4_flops_per_s", 1e12),
+    "link_gb_per_s": ("interconnect_bytes_per_s", 1e9),
+    "network_gb_per_s": ("network_bytes_per_s", 1e9),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +42,7 @@ class Gpu:
     fp8_flops_per_s: float | None  # None: the GPU has no fp8 arithmetic
     interconnect_bytes_per_s: float  # to the other GPUs of the server, one direction
     default_max_num_seqs: int  # vLLM's own default for this GPU
-    # Name in aiconfigurator-core's tables of this GPU, or of one with the same cores whose kernels can be scaled to its
-    # memory and clock; None: there is none.
+    # Name in aiconfigurator-core's tables of this GPU, or of one with the same cores whose kernels can be scaled; None: none.
     silicon_system: str | None
     source: str
     date: str
@@ -76,30 +84,15 @@ class DataSheet:
         if not self.name.isprintable():
             raise InputError(f"name must be a line of text, not {self.name!r}")
 
-    def gpu(self, source: str) -> Gpu:
-        """The GPU; `source` where the sheet states none."""
-        kept = (
-            "silicon_system",
-            "silicon_link_system",
-            "arithmetic_share",
-            "memory_share",
-            "usd_per_gpu_hour",
-            "date",
-            "gpus_per_server",
-        )
-        return Gpu(
-            name=self.name.strip(),
-            memory_bytes=self.memory_gib * 2.0**30,
-            memory_bandwidth_bytes_per_s=self.bandwidth_gb_per_s * 1e9,
-            bf16_flops_per_s=self.bf16_tflops * 1e12,
-            fp8_flops_per_s=None if self.fp8_tflops is None else self.fp8_tflops * 1e12,
-            fp4_flops_per_s=None if self.fp4_tflops is None else self.fp4_tflops * 1e12,
-            interconnect_bytes_per_s=self.link_gb_per_s * 1e9,
-            network_bytes_per_s=self.network_gb_per_s * 1e9,
-            default_max_num_seqs=self.max_num_seqs or MAX_NUM_SEQS[self.memory_gib >= LARGE_MEMORY_GIB],
-            source=self.source or source,
-            **{name: getattr(self, name) for name in kept},
-        )
+    def gpu(self, where: str) -> Gpu:
+        """The GPU; `where` is its source where the sheet states none."""
+        known = asdict(self)
+        for name, (field, size) in SIZES.items():
+            stated = known.pop(name)
+            known[field] = None if stated is None else stated * size
+        cap = known.pop("max_num_seqs") or MAX_NUM_SEQS[self.memory_gib >= LARGE_MEMORY_GIB]
+        known |= {"name": self.name.strip(), "default_max_num_seqs": cap, "source": self.source or where}
+        return Gpu(**known)
 
 
 @cache
@@ -131,11 +124,10 @@ def read_gpu(path: str | os.PathLike[str]) -> Gpu:
     """
     where = os.fspath(path)
     gpu = settings(DataSheet, read_toml(path), where=where).gpu(where)
-    measured = sorted({known.silicon_system for known in _read_gpus() if known.silicon_system is not None})
+    measured = {known.silicon_system for known in _read_gpus()} - {None}
     for key in ("silicon_system", "silicon_link_system"):
-        stated = getattr(gpu, key)
-        if stated is not None and stated not in measured:
-            raise unknown_name(key, stated, measured, where=where)
+        if (stated := getattr(gpu, key)) not in measured | {None}:
+            raise unknown_name(key, stated, sorted(filter(None, measured)), where=where)
     return gpu
 
 

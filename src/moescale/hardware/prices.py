@@ -46,7 +46,8 @@ class OwnedDefaults:
 
 
 @cache
-def _read_prices() -> tuple[Price, ...]:
+def prices() -> tuple[Price, ...]:
+    """Every recorded price."""
     return tuple(Price(**entry) for entry in catalogue.read("prices.toml")["price"])
 
 
@@ -54,33 +55,27 @@ def usd_per_gpu_hour(gpu: Gpu) -> float:
     """What an hour of a GPU costs: as its file states, else the catalogue's; raises InputError where neither does."""
     if gpu.usd_per_gpu_hour is not None:
         return gpu.usd_per_gpu_hour
-    if gpu.name not in gpus():
-        own = "pass --usd-per-gpu-hour, or add usd_per_gpu_hour to its file"
-        raise InputError(f"no price is stated for {gpu.name}", next_step=own)
-    return price(gpu.name).usd_per_gpu_hour
-
-
-def prices(gpu_name: str) -> list[Price]:
-    """Every recorded price of a GPU, possibly none; raises InputError where the GPU is unknown."""
-    gpu = find_gpu(gpu_name)
-    return [price for price in _read_prices() if price.gpu == gpu.name]
+    if gpu.name in gpus():
+        return price(gpu.name).usd_per_gpu_hour
+    own = "pass --usd-per-gpu-hour, or add usd_per_gpu_hour to its file"
+    raise InputError(f"no price is stated for {gpu.name}", next_step=own)
 
 
 def price(gpu_name: str, terms: str = DEFAULT_TERMS) -> Price:
     """The recorded price of a GPU on `terms` (on-demand, spot, owned); raises InputError where there is none."""
-    recorded = prices(gpu_name)
-    for candidate in recorded:
-        if candidate.terms == terms.strip().lower():
-            return candidate
-    listed = ", ".join(f"{entry.terms} at ${entry.usd_per_gpu_hour:.2f}" for entry in recorded)
-    what = f"no {terms} price is recorded for {find_gpu(gpu_name).name}"
+    name = find_gpu(gpu_name).name
+    recorded = {price.terms: price for price in prices() if price.gpu == name}
+    if (found := recorded.get(terms.strip().lower())) is not None:
+        return found
+    listed = ", ".join(f"{price.terms} at ${price.usd_per_gpu_hour:.2f}" for price in recorded.values())
+    what = f"no {terms} price is recorded for {name}"
     raise InputError(what, nearest=listed or None, next_step="give your price with --usd-per-gpu-hour")
 
 
 def owned_defaults() -> OwnedDefaults:
     """Years of use, price of electricity and overhead of the building, where nothing else is stated."""
-    stated = catalogue.read("prices.toml")["owned"]
-    return OwnedDefaults(**{name: float(entry["value"]) for name, entry in stated.items()})
+    stated = catalogue.read("prices.toml")["owned"].items()
+    return OwnedDefaults(**{name: float(entry["value"]) for name, entry in stated})
 
 
 def owned_usd_per_gpu_hour(

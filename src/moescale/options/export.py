@@ -75,13 +75,13 @@ class ExportOptions(Group):
 
     def launch(self) -> Launch | None:
         """How the run that is written is launched; None where no format is stated."""
-        from moescale.export.launch import FORMATS
+        from moescale.export.trainers import FORMATS
         from moescale.training.choice import Launch
 
         if self.export is None:
             return None
         return Launch(
-            trainer=FORMATS[self.export],
+            trainer=FORMATS[self.export].trainer,
             rule=self.recipe,
             peak_lr=self.peak_lr,
             batch_tokens=self.batch_tokens,
@@ -100,7 +100,8 @@ class ExportOptions(Group):
         from moescale.export.serving_launch import Server
         from moescale.serving.gpu_counts import cost
 
-        if self.export is None or self.export_folder is None:
+        launch = self.launch()
+        if self.export is None or self.export_folder is None or launch is None:
             return None
         best = plan.decision
         served = cost(best.architecture.architecture(), source, deployment)
@@ -112,10 +113,6 @@ class ExportOptions(Group):
             gpu=gpu,
             mfu=mfu,
             gpus=gpus,
-            peak_lr=self.peak_lr,
-            rule=self.recipe,
-            batch_tokens=self.batch_tokens,
-            sequence_tokens=self.sequence_tokens,
-            schedule=self.schedule,
+            launch=launch,
             server=Server(cost=served, deployment=deployment),
         )

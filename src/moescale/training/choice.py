@@ -14,7 +14,7 @@ from moescale.models.architecture import Architecture
 from moescale.models.flops import training_flops_per_token
 from moescale.models.parameters import count_parameters
 from moescale.models.recipe import Recipe, find_rule, recipe_for, sequence_for
-from moescale.training.parallelism import Memory, Split, Trainer, fits, gpu_counts, memory_of, smallest_count, splits
+from moescale.training.parallelism import Memory, Split, Trainer, fits, gpu_counts, memory_of, splits
 from moescale.training.step_time import StepError, StepTime, arithmetic_share, step_error, step_time
 from moescale.units import format_bytes, plural
 
@@ -152,24 +152,14 @@ def fastest(
     timed: list[tuple[Split, StepTime]] = []
     plain: set[Split] = set()
     for split in splits(model, recipe, gpus, trainer):
-        if replace(split, recompute=False) in plain:
-            continue
-        memory = memory_of(model, recipe, gpu, split, trainer, in_words=False)
-        if memory.total_bytes <= memory.available_bytes:
+        needless = replace(split, recompute=False) in plain
+        if not needless and memory_of(model, recipe, gpu, split, trainer).fits:
             plain.add(split)
-            timed.append(
-                (
-                    split,
-                    step_time(
-                        model,
-                        batch_sequences=recipe.batch_sequences,
-                        sequence_tokens=recipe.sequence_tokens,
-                        gpu=gpu,
-                        split=split,
-                        trainer=trainer,
-                    ),
-                )
+            batch, length = recipe.batch_sequences, recipe.sequence_tokens
+            step = step_time(
+                model, batch_sequences=batch, sequence_tokens=length, gpu=gpu, split=split, trainer=trainer
             )
+            timed.append((split, step))
     if not timed:
         return None
     least = min(step.total_s for _, step in timed)
@@ -188,11 +178,8 @@ def _count(
     most = float(catalogue.read("export.toml")["choice"]["days"])
     # No step keeps up more than large products do.
     least = math.ceil(_days(flops, gpu, 1, arithmetic_share(gpu, "bf16") if mfu is None else mfu) / most)
-    if mfu is not None:
-        count = smallest_count(model, recipe, gpu, trainer, least=least)
-    else:
-        timed = ((n, fastest(model, recipe, gpu, n, trainer)) for n in gpu_counts() if n >= least)
-        count = next((n for n, found in timed if found and _days(flops, gpu, n, found[1].mfu) <= most), None)
+    timed = ((n, fastest(model, recipe, gpu, n, trainer)) for n in gpu_counts() if n >= least)
+    count = next((n for n, found in timed if found and _days(flops, gpu, n, mfu or found[1].mfu) <= most), None)
     if count is not None:
         return count, f"the smallest number that holds the run and ends within {most:g} days"
     fitting = (n for n in reversed(gpu_counts()) if fits(model, recipe, gpu, n, trainer))
@@ -203,7 +190,7 @@ def _count(
 def _does_not_fit(model: Architecture, recipe: Recipe, gpu: Gpu, trainer: Trainer, gpus: int) -> InfeasibleError:
     """Why so many GPUs cannot train a model, and the next number that can."""
     fitting = [count for count in gpu_counts() if fits(model, recipe, gpu, count, trainer)]
-    memories = [memory_of(model, recipe, gpu, s, trainer, in_words=False) for s in splits(model, recipe, gpus, trainer)]
+    memories = [memory_of(model, recipe, gpu, split, trainer) for split in splits(model, recipe, gpus, trainer)]
     if not memories:
         near = min(fitting, key=lambda count: abs(math.log(count / gpus)), default=None)
         why = f"no split of them divides heads, layers and the batch of {recipe.batch_sequences} sequences"

@@ -1,4 +1,4 @@
-"""Ways to split a training run over GPUs, and the memory that each takes, with the arithmetic in words.
+"""Ways to split a training run over GPUs, and the memory that each takes.
 
 Legend: t tensor, p pipeline, e expert, d data parallel; t p d GPUs in all, the experts' GPUs drawn from the t d of a
 pipeline stage. s tokens a sequence, b sequences a micro-batch. Experts are never split by t (expert tensor parallel 1).
@@ -24,6 +24,7 @@ from moescale.units import format_bytes, format_count
 
 States = Literal["full", "optimizer"]  # what data-parallel GPUs split: all training state, or the optimiser's alone
 MOST_GPUS = 2**17
+PARTS = ("weights", "gradients", "optimizer", "gathered", "activation", "logit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,22 +65,38 @@ def stages_of(model: Architecture, pipeline: int) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes on the fullest GPU, and how each number comes about."""
+    """Bytes on the fullest GPU, and the parameters that it holds outside of experts and in them."""
 
+    dense_params: float
+    expert_params: float
     weights_bytes: float
     gradients_bytes: float
     optimizer_bytes: float
-    gathered_bytes: float
+    gathered_bytes: float  # of blocks that run, and their gradients
     activation_bytes: float
     logit_bytes: float
     available_bytes: float
-    arithmetic: tuple[str, ...]
 
     @property
     def total_bytes(self) -> float:
         """All of it."""
-        parts = (self.weights_bytes, self.gradients_bytes, self.optimizer_bytes, self.gathered_bytes)
-        return sum(parts) + self.activation_bytes + self.logit_bytes
+        return sum(getattr(self, f"{name}_bytes") for name in PARTS)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the GPU holds it."""
+        return self.total_bytes <= self.available_bytes
+
+    @property
+    def arithmetic(self) -> tuple[str, ...]:
+        """The sum, a line each."""
+        experts = f" outside of experts, {format_count(self.expert_params)} in them" if self.expert_params else ""
+        parts = {name: getattr(self, f"{name}_bytes") for name in PARTS}
+        return (
+            f"parameters on a GPU: {format_count(self.dense_params)}{experts}",
+            *(f"{name.removesuffix('s')} memory {format_bytes(size)}" for name, size in parts.items() if size),
+            f"total {format_bytes(self.total_bytes)} of {format_bytes(self.available_bytes)} that are usable",
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
@@ -97,6 +114,7 @@ def parts_of(model: Architecture) -> ParameterCount:
     return count_parameters(model)
 
 
+@lru_cache(maxsize=32)
 def layer_elements_per_token(model: Architecture, *, moe: bool, expert_imbalance: float = 1.0) -> float:
     """Elements that the backward pass of one layer keeps for a token, before any splitting.
 
@@ -105,12 +123,10 @@ def layer_elements_per_token(model: Architecture, *, moe: bool, expert_imbalance
     an FFN its input and one tensor of the FFN's width for each of its matrices. Where the layer holds experts, the latter
     top_k times, with the tokens as sent and as returned, once for the shared experts, and fp32 scores of every expert.
     """
-    h = float(model.d_model)
+    h, value_dim = float(model.d_model), float(model.v_head_dim or model.head_dim)
     queries, keys = (float(heads * model.head_dim) for heads in (model.n_heads, model.n_kv_heads))
-    values, outputs = (
-        float(heads * (model.v_head_dim or model.head_dim)) for heads in (model.n_kv_heads, model.n_heads)
-    )
-    attention = 2 * h + h + queries + keys + values + outputs + (queries + keys if model.qk_norm else 0.0)
+    attention = 3 * h + queries + keys + float(model.n_heads + model.n_kv_heads) * value_dim
+    attention += queries + keys if model.qk_norm else 0.0
     attention += 2 * float(model.q_lora_rank + model.kv_lora_rank) + float(model.qk_rope_head_dim)
     if not moe:
         return attention + h + model.ffn_matrices * float(model.d_ffn)
@@ -119,149 +135,55 @@ def layer_elements_per_token(model: Architecture, *, moe: bool, expert_imbalance
     return attention + h + 2 * float(model.n_experts) + routed + shared
 
 
-@lru_cache(maxsize=16)  # as parts_of
-def _kept_bytes(model: Architecture, imbalance: float) -> tuple[float, float]:
-    """Bytes that a layer keeps for a token: one without experts, one with them."""
-    element = float(_facts()["activations"]["bytes_per_element"])
-    with_experts = layer_elements_per_token(model, moe=True, expert_imbalance=imbalance) if model.n_moe_layers else 0.0
-    return element * layer_elements_per_token(model, moe=False), element * with_experts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Load:
-    """What the fullest GPU of a split holds and keeps, before its bytes."""
-
-    dense: float  # parameters outside of experts
-    experts: float  # parameters in experts
-    copies: int  # of each expert over the GPUs
-    block: float  # parameters of the larger kind of block
-    table: float  # parameters of an embedding table
-    micro_tokens: int
-    in_flight: int  # micro-batches whose activations are kept
-    layers: tuple[float, float]  # of a stage: without and with experts
-    per_layer: tuple[float, float]  # bytes that one keeps for a token
-    imbalance: float  # tokens of the busiest GPU's experts over their share
-
-
-def _load_of(model: Architecture, recipe: Recipe, split: Split) -> _Load:
+def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, trainer: Trainer) -> Memory:
+    """Bytes of training on the fullest GPU of a split."""
     facts, parts = _facts(), parts_of(model)
-    t, p, e = split.tensor, split.pipeline, split.expert
+    state, element = facts["states"][trainer.states], float(facts["activations"]["bytes_per_element"])
+    t, p, e, fully = split.tensor, split.pipeline, split.expert, trainer.states == "full"
+    layers, moe_layers = float(model.n_layers), float(model.n_moe_layers)
     stages = stages_of(model, p)
-    share = stages[0] / float(model.n_layers) if stages else 1.0 / p  # of the layers, on the fullest stage
-    table = float(model.vocab_size * model.d_model)  # of the two: input on the first stage, output on the last
-    whole = float(parts.norms + parts.router) * share  # on every GPU of a stage
-    blocks, moe_blocks = int(model.n_layers), int(model.n_moe_layers)
-    plain_blocks = blocks - moe_blocks
-    attention = float(parts.attention) / blocks / t
-    dense_block = attention + (float(parts.dense_ffn) / plain_blocks / t if plain_blocks else 0.0)
-    moe_block = attention + float(parts.experts / e + parts.shared_experts / t) / moe_blocks if moe_blocks else 0.0
+    share = stages[0] / layers if stages else 1.0 / p  # of the layers, on the fullest stage
+    # Of the two tables the first stage has the input's, the last one the output's; those that are tied are one.
+    table, tables = float(model.vocab_size * model.d_model) / t, 2 if p == 1 and not model.tied_embeddings else 1
+
+    # Parameters on a GPU; norms and routers are whole on every GPU of a stage.
+    split_params = float(parts.attention + parts.dense_ffn + parts.shared_experts) / t
+    dense = (split_params + float(parts.norms + parts.router)) * share + tables * table
+    experts, copies = float(parts.experts) * share / e, t * split.data // e
+    shared_out = dense / split.data + experts / copies
+
+    # The larger kind of block, which FSDP gathers whole.
+    plain_layers = layers - moe_layers
+    ffn = float(parts.dense_ffn) / plain_layers / t if plain_layers else 0.0
+    routed = float(parts.experts / e + parts.shared_experts / t) / moe_layers if moe_layers else 0.0
+    block = float(parts.attention) / layers / t + max(ffn, routed)
+    gathered = float(state["gathered"]) * (state["gathered_blocks"] * block + (table if fully else 0.0))
+    gathered += float(state["block_gradients"]) * (block + table)
+
+    tokens, in_flight = split.micro_batch * recipe.sequence_tokens, min(p, split.accumulation)
+    # What a layer keeps of a token: one without experts, one with them, which are sent more than their share.
     imbalance = float(facts["choice"]["expert_imbalance"]) if e > 1 else 1.0
-    return _Load(
-        dense=float(parts.attention + parts.dense_ffn + parts.shared_experts) * share / t
-        + whole
-        + (2 if p == 1 else 1) * table / t,
-        experts=float(parts.experts) * share / e,
-        copies=t * split.data // e,
-        block=max(dense_block, moe_block),
-        table=table,
-        micro_tokens=split.micro_batch * recipe.sequence_tokens,
-        in_flight=min(p, split.accumulation),
-        layers=(plain_blocks * share, moe_blocks * share),
-        per_layer=_kept_bytes(model, imbalance),
-        imbalance=imbalance,
-    )
-
-
-def memory_of(
-    model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, trainer: Trainer, *, in_words: bool = True
-) -> Memory:
-    """Bytes of training on the fullest GPU of a split; with `in_words` the arithmetic beside them."""
-    facts, load = _facts(), _load_of(model, recipe, split)
-    state, t = facts["states"][trainer.states], split.tensor
-    fully = trainer.states == "full"
-
-    def held(bytes_per_param: float, split_over_data: bool) -> float:
-        shares = (split.data, load.copies) if split_over_data else (1, 1)
-        return bytes_per_param * (load.dense / shares[0] + load.experts / shares[1])
-
-    gathered = float(state["gathered"]) * (state["gathered_blocks"] * load.block + (load.table / t if fully else 0.0))
-    gathered += float(state["block_gradients"]) * (load.block + load.table / t)
-    (plain_layers, moe_layers), (per_dense, per_moe) = load.layers, load.per_layer
-    if split.recompute:
-        inputs = float(facts["activations"]["bytes_per_element"]) * float(model.d_model)
-        kept_per_token = load.in_flight * sum(load.layers) * inputs + max(per_dense, per_moe)
+    plain, moe = layer_elements_per_token(model, moe=False), 0.0
+    if moe_layers:
+        moe = layer_elements_per_token(model, moe=True, expert_imbalance=imbalance)
+    if split.recompute:  # a layer's input, and all of the one that runs again
+        kept_per_token = in_flight * layers * share * float(model.d_model) + max(plain, moe)
     else:
-        kept_per_token = load.in_flight * (plain_layers * per_dense + moe_layers * per_moe)
-    activation = load.micro_tokens * kept_per_token / t
-    logits = float(state["logits"]) * load.micro_tokens * float(model.vocab_size) / t / trainer.logit_chunks
-    if load.in_flight > 1:  # the last stage, which holds the logits, keeps one micro-batch, the first all in flight
-        logits = max(0.0, logits - activation * (load.in_flight - 1) / load.in_flight)
-    memory = Memory(
-        weights_bytes=held(state["weights"], fully),
-        gradients_bytes=held(state["gradients"], fully),
-        optimizer_bytes=held(state["optimizer"], True),
+        kept_per_token = in_flight * share * (plain_layers * plain + moe_layers * moe)
+    activation = tokens * element * kept_per_token / t
+    logits = float(state["logits"]) * tokens * float(model.vocab_size) / t / trainer.logit_chunks
+    if in_flight > 1:  # the last stage, which holds the logits, keeps one micro-batch, the first all in flight
+        logits = max(0.0, logits - activation * (in_flight - 1) / in_flight)
+    return Memory(
+        dense_params=dense,
+        expert_params=experts,
+        weights_bytes=state["weights"] * (shared_out if fully else dense + experts),
+        gradients_bytes=state["gradients"] * (shared_out if fully else dense + experts),
+        optimizer_bytes=state["optimizer"] * shared_out,
         gathered_bytes=gathered,
         activation_bytes=activation,
         logit_bytes=logits,
         available_bytes=gpu.memory_bytes * float(facts["choice"]["memory_fraction"]),
-        arithmetic=(),
-    )
-    return replace(memory, arithmetic=_arithmetic(model, gpu, split, trainer, load, memory)) if in_words else memory
-
-
-def _arithmetic(
-    model: Architecture, gpu: Gpu, split: Split, trainer: Trainer, load: _Load, memory: Memory
-) -> tuple[str, ...]:
-    """Each number of a memory and how it comes about, a line each."""
-    state, parts, t = _facts()["states"][trainer.states], parts_of(model), split.tensor
-    tables = "one GPU" if split.pipeline == 1 else "the first and last stage"
-    where = f"tensor {t}, pipeline {split.pipeline}, embedding tables on {tables}"
-    one = format_count(load.dense)
-    both, share = f"{one}{f' / {split.data} data parallel' if split.data > 1 else ''}", f"{one} ({where})"
-    if model.n_moe_layers:
-        experts = f" + {format_count(load.experts)} of experts"
-        both, one = f"{both}{experts}{f' / {load.copies} copies' if load.copies > 1 else ''}", f"{one}{experts}"
-        share = (
-            f"{format_count(load.dense)} outside of experts ({where}) and {format_count(load.experts)} of "
-            f"{format_count(float(parts.experts))} in experts (pipeline {split.pipeline}, expert {split.expert})"
-        )
-    split_states = both if trainer.states == "full" else one
-    gathered = (
-        f"gathered while a block runs: {state['gathered_blocks']} blocks of {format_count(load.block)} and the output table in "
-        f"bf16, gradients of one of each in bf16 and fp32 = {format_bytes(memory.gathered_bytes)}"
-    )
-    chunks = f" / {trainer.logit_chunks} chunks" if trainer.logit_chunks > 1 else ""
-    beyond = " beyond what the first stage holds" if load.in_flight > 1 else ""
-    usable = f"{float(_facts()['choice']['memory_fraction']):.0%} of {format_bytes(gpu.memory_bytes)} ({gpu.name})"
-    return (
-        f"parameters {format_count(float(parts.total))}: a GPU's share is {share}",
-        f"weights {state['weights']} bytes x ({split_states}) = {format_bytes(memory.weights_bytes)}",
-        f"gradients {state['gradients']} bytes x ({split_states}) = {format_bytes(memory.gradients_bytes)}",
-        f"optimiser {state['optimizer']} bytes x ({both}) = {format_bytes(memory.optimizer_bytes)}",
-        *([gathered] if memory.gathered_bytes else []),
-        _activations(model, split, load, memory),
-        f"logits {state['logits']} bytes x {load.micro_tokens:,} tokens x {model.vocab_size:g} / tensor {t}{chunks}{beyond}"
-        f" = {format_bytes(memory.logit_bytes)}",
-        f"total {format_bytes(memory.total_bytes)} of {usable} = {format_bytes(memory.available_bytes)}",
-    )
-
-
-def _activations(model: Architecture, split: Split, load: _Load, memory: Memory) -> str:
-    (plain_layers, moe_layers), (per_dense, per_moe) = load.layers, load.per_layer
-    if split.recompute:
-        element = float(_facts()["activations"]["bytes_per_element"])
-        how = (
-            f"({load.in_flight} in flight x {sum(load.layers):g} layers x {element:g} x {model.d_model:g} + "
-            f"{max(per_dense, per_moe):,.0f} of the layer that runs again)"
-        )
-    else:
-        with_experts = f" + {moe_layers:g} with experts x {per_moe:,.0f}" if model.n_moe_layers else ""
-        how = f"{load.in_flight} in flight x ({plain_layers:g} layers x {per_dense:,.0f}{with_experts})"
-    uneven = split.expert > 1 and model.n_moe_layers
-    return (
-        f"activations {load.micro_tokens:,} tokens x {how} bytes a token / tensor {split.tensor} = "
-        f"{format_bytes(memory.activation_bytes)}"
-        + (f"; experts at {load.imbalance:g} times their share" if uneven else "")
     )
 
 
@@ -308,14 +230,4 @@ def gpu_counts() -> list[int]:
 
 def fits(model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, trainer: Trainer) -> bool:
     """Whether some split of a run over so many GPUs fits in their memory."""
-    return any(
-        memory.total_bytes <= memory.available_bytes
-        for split in splits(model, recipe, gpus, trainer)
-        for memory in (memory_of(model, recipe, gpu, split, trainer, in_words=False),)
-    )
-
-
-def smallest_count(model: Architecture, recipe: Recipe, gpu: Gpu, trainer: Trainer, *, least: int = 1) -> int | None:
-    """The smallest of `gpu_counts` from `least` up whose GPUs hold the run; None where no count does."""
-    counts = (count for count in gpu_counts() if count >= least)
-    return next((count for count in counts if fits(model, recipe, gpu, count, trainer)), None)
+    return any(memory_of(model, recipe, gpu, split, trainer).fits for split in splits(model, recipe, gpus, trainer))

@@ -122,30 +122,17 @@ def _constants() -> dict[str, Any]:
     return catalogue.read("training.toml")["step"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    """What of a model every split shares."""
-
-    flops: float  # a token, matrices and causal attention
-    active: float  # parameters that a token is multiplied with
-    routed: float  # of them those of routed experts
-    experts: float  # all parameters of routed experts
-    elements: float  # that the backward pass keeps of a token, all layers
-
-
 @lru_cache(maxsize=8)  # a choice asks hundreds of times about one model
-def _facts(model: Architecture, sequence_tokens: int) -> _Facts:
+def _facts(model: Architecture, sequence_tokens: int) -> tuple[float, float, float, float, float]:
+    """Of a token its FLOPs (matrices and causal attention), the parameters that it is multiplied with, of them those of routed
+    experts, and the elements that the backward pass keeps of it; and all parameters of routed experts.
+    """
     parts, moe_layers = parts_of(model), float(model.n_moe_layers)
     elements = (float(model.n_layers) - moe_layers) * layer_elements_per_token(model, moe=False)
-    if moe_layers:
-        elements += moe_layers * layer_elements_per_token(model, moe=True)
-    return _Facts(
-        flops=float(training_flops_per_token(model, counted="matmul", sequence_tokens=float(sequence_tokens))),
-        active=float(active_matmul_params(model)),
-        routed=float(parts.active_experts),
-        experts=float(parts.experts),
-        elements=elements,
-    )
+    elements += moe_layers * layer_elements_per_token(model, moe=True) if moe_layers else 0.0
+    flops = training_flops_per_token(model, counted="matmul", sequence_tokens=float(sequence_tokens))
+    active = float(active_matmul_params(model))
+    return float(flops), active, float(parts.active_experts), elements, float(parts.experts)
 
 
 def arithmetic_share(gpu: Gpu, precision: Precision) -> float:
@@ -174,7 +161,8 @@ def step_time(
     `stages_per_gpu` interleaves the pipeline, `context` GPUs share a sequence (split.gpus then holds t p c d), `exchange_hidden`
     lets another micro-batch's work hide the exchange of experts. A GPU without fp8 arithmetic multiplies in bf16.
     """
-    k, facts = _constants(), _facts(model, sequence_tokens)
+    k = _constants()
+    flops, active, routed, elements, experts = _facts(model, sequence_tokens)
     t, p, e, d = split.tensor, split.pipeline, split.expert, split.data
     rate = gpu.bf16_flops_per_s * arithmetic_share(gpu, "bf16")
     fp8 = precision == "fp8" and gpu.fp8_flops_per_s is not None
@@ -186,26 +174,20 @@ def step_time(
 
     # One micro-batch's forward pass through the whole model, on GPUs that hold 1 / t of each layer.
     head = float(model.vocab_size * model.d_model)
-    active, routed = facts.active, facts.routed
     dense = active - routed - head
     rows = tokens * float(model.top_k) * e / (t * float(model.n_experts))  # of one expert's products
     filled = (rows + TILE / 2) / rows if moe_layers else 1.0
     products = 2.0 * tokens / t * (dense + routed * filled / float(k["grouped_share"])) / layer_rate
     weight_bytes = 1.0 if fp8 else 2.0
-    weights = weight_bytes * (dense / t + facts.experts / e) / memory
+    weights = weight_bytes * (dense / t + experts / e) / memory
     passes = float(k["activation_passes"]) + (float(k["fp8_passes"]) if fp8 else 0.0)
-    activations = passes * ELEMENT * facts.elements * tokens / t / memory  # forward and backward
+    activations = passes * ELEMENT * elements * tokens / t / memory  # forward and backward
     overhead = layers * float(k["layer_overhead_s"]) + moe_layers * float(k["moe_layer_overhead_s"])  # likewise
     vocabulary = 6.0 * tokens / t * head / rate + 2.0 * 8.0 * tokens * float(model.vocab_size) / t / memory
     layer_work = 3.0 * (products + weights) + activations + overhead
 
-    forward_attention = (facts.flops - 6.0 * active) / 3.0
-    attention = (
-        forward_attention
-        * tokens
-        / t
-        / (gpu.bf16_flops_per_s * float(k["attention"].get(gpu.silicon_system, k["attention"]["default"])))
-    )
+    attention_share = float(k["attention"].get(gpu.silicon_system, k["attention"]["default"]))
+    attention = (flops - 6.0 * active) / 3.0 * tokens / t / (gpu.bf16_flops_per_s * attention_share)
 
     # Messages of a micro-batch, in one direction.
     hidden_state = ELEMENT * tokens * float(model.d_model)
@@ -233,13 +215,21 @@ def step_time(
     busy = compute_s + attention_s + recompute_s + tensor_s + exchange_s + context_s
     bubble_s = busy * (p - 1) / (stages_per_gpu * micro_batches)
 
+    # Weights are gathered in bf16, gradients reduced in fp32; what lies beyond the work that hides them.
     group = d * context
     copies = max(1.0, t * group / e)
     whole = dense / (p * t) + head / t * (2 if p == 1 and not model.tied_embeddings else 1)
-    own = facts.experts / (p * e)
-    work = compute_s + attention_s + recompute_s
-    data_s = _data_parallel_s(gpu, trainer, group, copies, whole, own, work, micro_batches)
-    held = whole / group + own / copies
+    own = experts / (p * e)
+    each = (compute_s + attention_s + recompute_s) / micro_batches
+    gather, scatter = (
+        _gather_s(gpu, group, element * whole) + _gather_s(gpu, copies, element * own)
+        for element in (ELEMENT, GRADIENT_BYTES)
+    )
+    if trainer.states == "full":  # every micro-batch gathers twice, and scatters while it gathers
+        exposed = _exposed_s(gather, each / 3.0) + _exposed_s(gather + scatter, each * 2.0 / 3.0)
+        data_s = micro_batches * exposed
+    else:  # beside the first micro-batch's forward pass, and beside the last one's backward pass
+        data_s = _exposed_s(gather, each / 3.0) + _exposed_s(scatter, each * 2.0 / 3.0)
     return StepTime(
         compute_s=compute_s,
         attention_s=attention_s,
@@ -249,9 +239,9 @@ def step_time(
         expert_exchange_s=exchange_s,
         data_parallel_s=data_s,
         pipeline_bubble_s=bubble_s,
-        optimizer_s=ADAM_BYTES * held / memory,
+        optimizer_s=ADAM_BYTES * (whole / group + own / copies) / memory,
         tokens_per_gpu=batch_sequences * sequence_tokens / (t * p * context * d),
-        model_flops_per_token=facts.flops,
+        model_flops_per_token=flops,
         peak_flops_per_s=gpu.bf16_flops_per_s,
     )
 
@@ -274,29 +264,6 @@ def _exchange_s(gpu: Gpu, gpus: float, tokens: float, model: Architecture) -> fl
     reached = (count - 1.0) * (1.0 - (1.0 - 1.0 / count) ** top_k)  # other servers that a token's experts are on
     across = state * reached / (gpu.network_bytes_per_s * float(k["network_share"])) + network.HOP_S * (count > 1)
     return max(inside, across)  # what arrives is handed on while the rest is under way
-
-
-def _data_parallel_s(
-    gpu: Gpu,
-    trainer: Trainer,
-    group: float,
-    copies: float,
-    whole: float,
-    own: float,
-    work_s: float,
-    micro_batches: float,
-) -> float:
-    """What gathers and scatters of weights and gradients take beyond the work that hides them."""
-
-    def both(bytes_per_param: float) -> float:
-        return _gather_s(gpu, group, bytes_per_param * whole) + _gather_s(gpu, copies, bytes_per_param * own)
-
-    gather, scatter = both(ELEMENT), both(GRADIENT_BYTES)
-    each = work_s / micro_batches
-    if trainer.states == "full":  # every micro-batch gathers twice, and scatters while it gathers
-        return micro_batches * (_exposed_s(gather, each / 3.0) + _exposed_s(gather + scatter, each * 2.0 / 3.0))
-    # Beside the first micro-batch's forward pass, and beside the last one's backward pass.
-    return _exposed_s(gather, each / 3.0) + _exposed_s(scatter, each * 2.0 / 3.0)
 
 
 def _exposed_s(message_s: float, work_s: float) -> float:

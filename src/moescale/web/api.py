@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moescale.errors import InputError
-from moescale.hardware.gpus import gpus
+from moescale.hardware.gpus import Gpu, gpus
 from moescale.hardware.precisions import precisions
 from moescale.hardware.prices import usd_per_gpu_hour
 from moescale.models.published import published_shapes
@@ -33,12 +32,10 @@ from moescale.views.figures.style import ACCENT, colour_of, colour_on_dark, mark
 from moescale.views.tables import plan as tables
 from moescale.views.tables import screen
 from moescale.views.tables.decision import P_LOSS, decision_facts, plan_headline, serving_basis
-from moescale.web.security import TABLE_LIMIT_BYTES
-from moescale.web.state import DEFAULTS, LATENCIES, Asked, read_state
-from moescale.web.store import PREFIX, Laws, Uploaded, name_of
+from moescale.web.state import DEFAULTS, LATENCIES, Asked
+from moescale.web.store import PREFIX, TABLE_LIMIT_BYTES, Laws, Uploaded, name_of
 
 Record = dict[str, Any]
-Query = Mapping[str, str]
 
 BUDGETS = np.geomspace(1e18, 1e26, 25)  # of the scaling chart: from a laptop's training run to beyond the largest known
 LINE_TOKENS = 40  # points of a law's line in the chart of a fit
@@ -47,18 +44,8 @@ ALIKE_BUDGETS = (
     30.0  # a published model is drawn beside a plan of at most so many times its training FLOPs, or so small a part
 )
 # Markers of matplotlib's letters as Vega calls them.
-VEGA_MARKERS = {
-    "o": "circle",
-    "s": "square",
-    "^": "triangle-up",
-    "D": "diamond",
-    "v": "triangle-down",
-    "p": "cross",
-    "<": "triangle-left",
-    ">": "triangle-right",
-    "h": "stroke",
-    "d": "diamond",
-}
+VEGA_MARKERS = {"o": "circle", "s": "square", "v": "triangle-down", "p": "cross", "h": "stroke", "d": "diamond",
+                "D": "diamond", "^": "triangle-up", "<": "triangle-left", ">": "triangle-right"}  # fmt: skip
 
 # What a curve of the main chart has at each size: of `Draft`, and of its serving.
 DRAWN = ("n_params", "n_params_active", "n_params_total", "tokens", "loss")
@@ -71,7 +58,7 @@ SERVED = (
 def look(experts: float) -> Record:
     """How an expert count is drawn, the same in every chart and figure."""
     return {
-        "experts": _plain(experts),
+        "experts": experts,
         "label": expert_label(experts),
         "colour": colour_of(experts),
         "colour_on_dark": colour_on_dark(experts),
@@ -81,17 +68,14 @@ def look(experts: float) -> Record:
 
 def catalogue(laws: Laws, default_law: str) -> Record:
     """What the controls offer, with their bounds and defaults."""
-    known = [_law_entry(name, find_law(name)) for name in catalogue_names()]
-    own = [kept.entry for kept in laws.every()]
     return {
-        "laws": own + known,
+        "laws": [law.entry for law in laws.every()] + [_law_entry(name, find_law(name)) for name in catalogue_names()],
         "forms": [{"name": form.name, "equation": form.equation} for form in FORMS.values()],
         "gpus": [
             {
                 "name": gpu.name,
-                "memory_bytes": gpu.memory_bytes,
                 "bf16_flops_per_s": gpu.bf16_flops_per_s,
-                "usd_per_gpu_hour": _price(gpu.name),
+                "usd_per_gpu_hour": _price(gpu),
                 "silicon": gpu.silicon_system is not None,
             }
             for gpu in gpus().values()
@@ -108,23 +92,20 @@ def catalogue(laws: Laws, default_law: str) -> Record:
     }
 
 
-def draft(query: Query, laws: Laws) -> Record:
+def draft(asked: Asked) -> Record:
     """The curves of a plan, each point with its serving figures: what the main chart needs at once."""
-    asked = read_state(query, laws.find)
     found = draft_plan(asked.law, asked.question, asked.deployment, asked.latency)
     ceiling = asked.law.max_experts or math.inf
     return {
         "budget_flops": asked.question.budget.flops,
-        "base_name": asked.question.base_name,
-        "base_experts": _plain(found.base_experts),
-        "base_loss": _number(found.base_loss),
+        "base_experts": found.base_experts,
+        "base_loss": _numbers(np.array([found.base_loss]))[0],
         "confidence": asked.question.confidence or (CONFIDENCE if asked.law.promises_by_draws else None),
         "base_usd_per_mtok": found.base_usd_per_mtok,
         "max_loss": asked.question.max_loss,
         "max_usd_per_mtok": asked.question.max_usd_per_mtok,
         "gpu_memory_bytes": asked.deployment.gpu.memory_bytes,
         "memory_fraction": asked.deployment.memory_fraction,
-        "output_tokens": asked.deployment.output_tokens,
         "context_tokens": asked.deployment.prompt_tokens + asked.deployment.output_tokens / 2,
         "latency_source": asked.latency.name,
         "usd_per_gpu_hour": asked.deployment.usd_per_gpu_hour,
@@ -137,9 +118,8 @@ def draft(query: Query, laws: Laws) -> Record:
     }
 
 
-def plan(query: Query, laws: Laws) -> Record:
+def plan(asked: Asked) -> Record:
     """The plan as the command line gives it, and its first screen."""
-    asked = read_state(query, laws.find)
     found = asked.plan()
     return found.to_dict() | {
         "decision": _decision(found, _built(asked, found)),
@@ -148,42 +128,33 @@ def plan(query: Query, laws: Laws) -> Record:
     }
 
 
-def bands(query: Query, laws: Laws) -> Record:
+def bands(asked: Asked) -> Record:
     """What lies around a plan's curves: where the draws of all laws lie, and the published models of such budgets."""
-    asked = read_state(query, laws.find)
     law, question, _ = prepare(asked.law, asked.question)
     found = loss_band(law, question)
     counts = [] if found is None else zip(question.experts, *found, strict=True)
     return {
-        "bands": [{"experts": _plain(e), "low": _numbers(low), "high": _numbers(high)} for e, low, high in counts],
+        "bands": [{"experts": e, "low": _numbers(low), "high": _numbers(high)} for e, low, high in counts],
         "models": _known_models(replace(asked, law=law, question=question)),
     }
 
 
-def scales(query: Query, laws: Laws) -> Record:
+def scales(asked: Asked) -> Record:
     """Loss-optimal size and tokens of each expert count against the budget."""
-    asked = read_state(query, laws.find)
     found = scaling(asked.law, asked.question, BUDGETS)
     return {
         "budget_flops": found.budget_flops.tolist(),
         "curves": [
-            {
-                **look(float(e)),
-                "n_params": _numbers(found.n_params[:, i]),
-                "tokens": _numbers(found.tokens[:, i]),
-                "loss": _numbers(found.loss[:, i]),
-            }
+            look(float(e)) | {name: _numbers(getattr(found, name)[:, i]) for name in ("n_params", "tokens", "loss")}
             for i, e in enumerate(found.experts)
         ],
     }
 
 
-def evidence(query: Query, laws: Laws) -> Record:
-    """The law itself: its lines of loss against tokens and, where it was fitted here, the runs and their residuals."""
-    asked = read_state(query, laws.find)
-    law, name = asked.law, query.get("law", "")
-    kept = laws.uploaded(name).evidence if name.startswith(PREFIX) else {}
-    entry, runs = _law_entry(law.name, law), kept.get("runs")
+def evidence(asked: Asked, kept: Record) -> Record:
+    """The law itself: its lines of loss against tokens and, where it was fitted here, what is `kept` of its fit and runs."""
+    law, runs = asked.law, kept.get("runs")
+    entry = _law_entry(law.name, law)
     sizes, counts, tokens = _grid_of_runs(runs) if runs else _grid_of_law(law, asked.question.experts)
     further = kept.get("further") or dict(asked.question.budget.extra)
     lines: list[Record] = []
@@ -197,8 +168,8 @@ def evidence(query: Query, laws: Laws) -> Record:
             lines.append(look(e) | line | {"size": f"N = {format_count(n)}"})
     record: Record = {"law": entry, "lines": lines, "notes": list(law.notes)}
     if runs:
-        fitted = {"runs": runs, "n_runs": kept["n_runs"], "fit": kept["fit"]}
-        record |= fitted | {"looks": [look(e) for e in counts.tolist()]}
+        record |= {"runs": runs, "n_runs": kept["n_runs"], "fit": kept["fit"]}
+        record["looks"] = [look(e) for e in counts.tolist()]
     return record
 
 
@@ -241,11 +212,11 @@ def _decision(found: Plan, serving: Record) -> Record:
         "facts": decision_facts(found),
         "tables": [
             {
-                "title": table.title,
-                "columns": [{"head": column.head, "text": column.text} for column in table.columns],
-                "rows": table.rows,
+                "title": each.title,
+                "columns": [{"head": c.head, "text": c.text} for c in each.columns],
+                "rows": each.rows,
             }
-            for table in shown
+            for each in shown
         ],
         "why": best.why,
         "caveats": best.caveats,
@@ -265,64 +236,32 @@ def _built(asked: Asked, found: Plan) -> Record:
 
 
 def _figures(found: Plan) -> list[Record]:
-    """What decisions are compared by: a name, the number, the number as text, and what belongs to it.
+    """What decisions are compared by: a name, the number, the number as text, and what the command line says of it.
 
     Those `in_headline` the headline states already.
     """
-    model, use, base = found.decision.model, found.training, found.built_base.usd_per_mtok
-    of_budget = model is found.recommendation.model
-    training = use.usd if of_budget and use is not None else model.training_usd
-    bound, facts = found.asked.get("max_loss"), dict(decision_facts(found))
-    sure = P_LOSS if bound is None else f"P(loss <= {bound})"
-    doubts = re.split(r", | (?=\(trust)", facts.get(sure, "").partition(" ")[2])
-    life = format_count(found.lifetime.lifetime_tokens) if found.lifetime is not None else ""
-    headline: list[tuple[str, float, Callable[[float], str]]] = [
-        ("experts", model.experts, "{:g}".format),
-        ("active parameters", model.n_params_active, format_count),
-        ("total parameters", model.n_params_total, format_count),
-        ("training tokens", model.tokens, format_count),
-    ]
-    shown: list[tuple[str, float | None, Callable[[float], str], Sequence[str]]] = [
-        ("training", training, format_usd, _training_notes(found)),
-        (
-            "$/Mtok",
-            model.usd_per_mtok,
-            format_usd,
-            (
-                *([f"{model.usd_per_mtok / base:.0%} of the baseline's {format_usd(base)}"] if base else []),
-                f"on {model.gpus} x {found.gpu}",
-                _accuracy_note(found.accuracy),
-            ),
-        ),
-        ("lifetime", model.total_usd, format_usd, (f"to train it and serve {life} tokens",)),
-        # What the command line says of the number, beside it.
-        ("loss", model.loss, "{:.4f}".format, (facts["loss"].partition("; ")[2],)),
-        (sure, model.probability_at_least_base if sure in facts else None, "{:.0%}".format, doubts),
-        (
-            "expected regret",
-            model.regret and model.regret.expected,
-            "{:.0%}".format,
-            (f"{model.regret.worst:.0%} under the worst law",) if model.regret and found.laws else (),
-        ),
-    ]
+    model, facts = found.decision.model, dict(decision_facts(found))
+    mfu = f"MFU {facts['MFU']}" if "MFU" in facts else ""
+    sure = P_LOSS if (bound := found.asked.get("max_loss")) is None else f"P(loss <= {bound})"
+
+    def figure(name: str, value: float | None, text: Callable[[float], str], *said: str) -> list[Record]:
+        if value is None:
+            return []
+        notes = [note.replace(text(value), "", 1).strip(" ,;") for note in said if note]
+        return [{"name": name, "value": value, "text": text(value), "notes": notes, "in_headline": not said}]
+
     return [
-        *({"name": name, "value": v, "text": text(v), "notes": [], "in_headline": True} for name, v, text in headline),
-        *(
-            {"name": name, "value": value, "text": text(value), "notes": list(notes), "in_headline": False}
-            for name, value, text, notes in shown
-            if value is not None
-        ),
+        *figure("experts", model.experts, "{:g}".format),
+        *figure("active parameters", model.n_params_active, format_count),
+        *figure("total parameters", model.n_params_total, format_count),
+        *figure("training tokens", model.tokens, format_count),
+        *figure("training", found.training and found.training.usd, format_usd, facts["training"], mfu),
+        *figure("$/Mtok", model.usd_per_mtok, format_usd, facts["serving"], _accuracy_note(found.accuracy)),
+        *figure("lifetime", model.total_usd, format_usd, facts.get("lifetime", "")),
+        *figure("loss", model.loss, "{:.4f}".format, facts["loss"]),
+        *figure(sure, model.probability_at_least_base if sure in facts else None, "{:.0%}".format, facts.get(sure, "")),
+        *figure("expected regret", model.regret and model.regret.expected, "{:.0%}".format, facts.get("regret", "")),
     ]
-
-
-def _training_notes(found: Plan) -> list[str]:
-    use = found.training
-    if use is None or use.gpu_days is None or use.mfu is None:
-        return []
-    days = f"{format_count(use.gpu_days)} GPU days on {use.train_gpu}"
-    if use.days is not None:
-        days = f"{use.days:.3g} days on {format_count(use.gpu_days / use.days)} x {use.train_gpu}"
-    return [days, f"at {use.mfu:.0%} of its peak FLOP/s (MFU {use.mfu_words})"]
 
 
 def _accuracy_note(accuracy: Accuracy | None) -> str:
@@ -350,9 +289,8 @@ def _known_models(asked: Asked) -> list[Record]:
         row = known_model(law, model, costs)[0]
         spoken_of = row.experts == 1 or law.form.uses_experts or law.form.implied_inputs
         if spoken_of and row.usd_per_mtok is not None:
-            counted = ("n_params_active", "n_params_total", "tokens", "loss", "usd_per_mtok", "gpus")
-            beyond = not law.allows(row.experts)
-            found.append({"name": model.name, "beyond_law": bool(beyond)} | {key: getattr(row, key) for key in counted})
+            figures = {key: getattr(row, key) for key in (*DRAWN[1:], "usd_per_mtok", "gpus")}
+            found.append({"name": model.name, "beyond_law": not law.allows(row.experts)} | figures)
     return found
 
 
@@ -364,20 +302,19 @@ def _curve(found: Draft, i: int) -> Record:
 
 def _law_entry(name: str, law: Law) -> Record:
     known = law.summary()
-    shown = ("law", "equation", "source", "date", "parameters", "fit_range", "draws")
+    shown = ("law", "equation", "source", "date", "parameters", "draws")
     if law.members:
         known["parameters"] = {f"weight of {member.law.name}": member.weight for member in law.members}
     return {key: known[key] for key in shown} | {
         "name": name,
         "title": law.name if name == law.name else f"{law.name} (uploaded)",
-        "max_experts": law.max_experts,
         "further": list(law.form.extra_inputs),
     }
 
 
-def _price(gpu: str) -> float | None:
+def _price(gpu: Gpu) -> float | None:
     try:
-        return usd_per_gpu_hour(gpus()[gpu])
+        return usd_per_gpu_hour(gpu)
     except InputError:
         return None
 
@@ -387,17 +324,7 @@ def _range(law: Law, name: str, otherwise: tuple[float, float]) -> tuple[float, 
     return (low, high) if low > 0 else otherwise
 
 
-def _plain(value: float) -> float | int:
-    return int(value) if float(value).is_integer() else float(value)
-
-
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
-
-
 def _numbers(values: npt.NDArray[Any]) -> list[float | None]:
     """JSON has no NaN and no infinity: what does not apply is null."""
     finite = np.isfinite(values)
-    if finite.all():
-        return values.tolist()
     return [v if ok else None for v, ok in zip(values.tolist(), finite.tolist(), strict=True)]

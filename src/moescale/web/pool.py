@@ -1,37 +1,41 @@
-"""The processes that answer: few at a time, each ended when nobody waits for it, when its time is up, and with the server.
+"""The processes that compute: for questions a few that stay, for each fit one of its own.
 
-Equal questions are one computation, and its answer is kept. Questions wait in the order in which they came, drafts before
-others.
+A process is ended when nobody waits for what it computes, when its time is up, and with the server (NumPy in a thread cannot be
+stopped). Equal questions are one computation, and its answer is kept. Questions wait in the order in which they came, those that
+the page draws at once before others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import math
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from moescale.errors import MoescaleError
+from moescale.errors import InputError, MoescaleError
 
-COMMAND = (sys.executable, "-m", "moescale.web.calculator")
-MOST_WORKING = 2  # processes, each of some 150 MB
+COMMAND = (sys.executable, "-m", "moescale.web.worker")
+MOST_COMPUTING = 2  # processes for questions, each of some 150 MB
+MOST_FITS = 2
 LIMIT_S = 30.0  # of an answer; those within the bounds of state.py take about two seconds of processor time at most
 GRACE_S = 2.0  # to finish for clients that have left: a new process takes longer to start than most answers
 LONGEST_WAIT_S = 60.0  # of a question for its turn: one that would wait longer is refused, and asked again later
 USUAL_S = 0.3  # of an answer, until one was computed: a plan with the defaults takes as long
 RECENT = 0.2  # share of the newest answer in the mean time of such answers
-FIRST = ("draft", "catalogue")  # what the page draws at once goes first,
-MOST_IN_A_ROW = 4  # but so many at most before another question has its turn
+FIRST = ("draft", "catalogue")  # what the page draws at once
 KEPT_BYTES = 64 * 2**20  # of answers: some hundred; the one that was not asked for the longest time goes first
 LINE_LIMIT_BYTES = 256 * 2**20  # of an answer
+
+Task = dict[str, Any]
 
 
 class BusyError(MoescaleError):
@@ -50,41 +54,108 @@ class BrokenError(MoescaleError):
         super().__init__("the answer ended unexpectedly", next_step="see the terminal that `moescale web` runs in")
 
 
+class Worker:
+    """A process of `command` (web/worker.py says how it is spoken to); after one that broke or was stopped comes another."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._process: Process | None = None
+
+    async def load(self) -> None:
+        """Start the process where none runs, and wait until it is ready. Raises BrokenError."""
+        if self._process is not None and self._process.returncode is None:
+            return
+        # Its standard error is ours: an error of its own leaves its traceback there.
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=PIPE, stdout=PIPE, limit=LINE_LIMIT_BYTES
+            )
+        except OSError as error:  # no memory, or too many processes
+            raise BrokenError from error
+        await self._line()
+
+    async def lines(self, task: Task) -> AsyncIterator[bytes]:
+        """What it writes of a task: lines of progress, and last the answer. Raises BrokenError; whoever stops early ends the process."""
+        answered = False
+        try:
+            await self.load()
+            assert self._process is not None
+            assert self._process.stdin is not None
+            with suppress(ConnectionError):  # it has ended, as its next line will say
+                self._process.stdin.write(json.dumps(task, default=asdict).encode() + b"\n")
+                await self._process.stdin.drain()
+            while not answered:
+                line = await self._line()
+                answered = not line.startswith(b'{"progress"')
+                yield line
+        finally:
+            if not answered:
+                await self.end()
+
+    async def end(self) -> None:
+        """End the process, in the middle of its work too."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+    async def _line(self) -> bytes:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        try:
+            line = await self._process.stdout.readline()
+        except ValueError as error:  # beyond the limit
+            raise BrokenError from error
+        if not line.endswith(b"\n"):
+            raise BrokenError
+        return line
+
+
 @dataclass(eq=False, slots=True)
-class Work:
+class Question:
     """One computation, and how many requests wait for it."""
 
     key: str
-    task: dict[str, Any]
+    task: Task
+    turn: tuple[bool, int]  # whether others go first, and its number
     answer: asyncio.Future[bytes]
     askers: int = 0
-    reply: asyncio.Task[bytes] | None = None  # once a process computes it
+    limit: asyncio.Timeout | None = None  # once it is computed
+    deadline: float = math.inf
+
+    def expect(self, more: int) -> None:
+        """So many more wait for it; where nobody does any longer, it has GRACE_S to finish."""
+        self.askers += more
+        if self.limit is not None and not self.limit.expired() and not self.answer.done():
+            soon = asyncio.get_running_loop().time() + GRACE_S
+            self.limit.reschedule(self.deadline if self.askers else min(soon, self.deadline))
+
+    def fail(self, error: MoescaleError) -> None:
+        """Answer with an error, which asyncio does not report where nobody looks at it."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+            self.answer.exception()
 
 
 class Pool:
-    """Processes that run `command`: one from `start` on, the others once it has answered, so that they do not load at a time."""
+    """Answers questions and fits tables with processes that run `command`."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         self._command = command
         self._answers: OrderedDict[str, bytes] = OrderedDict()
         self._kept_bytes = 0
-        self._under_way: dict[str, Work] = {}
-        self._first: deque[Work] = deque()
-        self._others: deque[Work] = deque()
-        self._in_a_row = 0
+        self._questions: dict[str, Question] = {}  # that wait or are computed
+        self._queue: asyncio.PriorityQueue[tuple[tuple[bool, int], Question]] = asyncio.PriorityQueue()
+        self._numbers = itertools.count()
         self._mean_s: dict[str, float] = {}
-        self._most_working = 1
-        self._working: set[asyncio.Task[None]] = set()
-        self._more: asyncio.Task[None] | None = None
-        self._idle: list[Process] = []
-        self._every: set[Process] = set()
-        self._closed = False
+        self._computing: list[asyncio.Task[None]] = []
+        self._fits: set[Worker] = set()
 
-    async def start(self) -> None:
-        """Start the first process, which loads what it needs while the page is on its way."""
-        self._idle.append(await self._started())
+    def start(self) -> None:
+        """Start a process, which loads what it needs while the page is on its way."""
+        self._computing.append(asyncio.create_task(self._compute()))
 
-    async def ask(self, task: dict[str, Any], left: asyncio.Future[None]) -> bytes:
+    async def ask(self, task: Task, left: asyncio.Future[None]) -> bytes:
         """The answer to a task as JSON; `left` is done when the client has gone, and nothing is returned then.
 
         Raises BusyError, BrokenError, and MoescaleError after LIMIT_S.
@@ -93,88 +164,99 @@ class Pool:
         if (known := self._answers.get(key)) is not None:
             self._answers.move_to_end(key)
             return known
-        work = self._under_way.get(key) or self._wait(key, task)
-        work.askers += 1
+        question = self._questions.get(key)
+        if question is None or (question.limit is not None and question.limit.expired()):
+            question = self._wait(key, task)
+        question.expect(1)
         try:
-            await asyncio.wait({work.answer, left}, return_when=asyncio.FIRST_COMPLETED)
-            return work.answer.result() if work.answer.done() else b""
+            await asyncio.wait({question.answer, left}, return_when=asyncio.FIRST_COMPLETED)
+            return question.answer.result() if question.answer.done() else b""
         finally:
-            work.askers -= 1
-            self._let_go(work)
+            question.expect(-1)
+            if not question.askers and question.limit is None:
+                self._forget(question)
 
-    def place(self, task: dict[str, Any]) -> tuple[int, float] | None:
+    async def fit(self, task: Task) -> AsyncIterator[bytes]:
+        """The lines of a fit, see `Worker.lines`; it ends with whoever reads them. Raises InputError where MOST_FITS are under way."""
+        if len(self._fits) >= MOST_FITS:
+            raise InputError(f"{MOST_FITS} fits are under way", where="fit", next_step="wait for one, or cancel it")
+        worker = Worker(self._command)
+        self._fits.add(worker)
+        try:
+            async for line in worker.lines(task):
+                yield line
+        finally:
+            self._fits.discard(worker)
+            await worker.end()
+
+    def place(self, task: Task) -> tuple[int, float] | None:
         """How many questions are before this one, and the seconds that they take; None where it does not wait."""
-        work = self._under_way.get(key_of(task))
-        queue = self._queue(task)
-        return self._ahead(queue, queue.index(work)) if work in queue else None
+        question = self._questions.get(key_of(task))
+        return None if question is None or question.limit is not None else self._ahead(question.turn)
 
     async def close(self) -> None:
         """End every process; what waits for one gets BrokenError."""
-        self._closed = True
-        for process in list(self._every):
-            await self._end(process)
+        for question in self._questions.values():
+            question.fail(BrokenError())
+        for computing in self._computing:
+            computing.cancel()
+        await asyncio.gather(*self._computing, *(worker.end() for worker in list(self._fits)), return_exceptions=True)
 
-    def _queue(self, task: dict[str, Any]) -> deque[Work]:
-        return self._first if task["name"] in FIRST else self._others
+    def _ahead(self, turn: tuple[bool, int]) -> tuple[int, float]:
+        waiting = [each for each in self._questions.values() if each.limit is None and each.turn < turn]
+        return len(waiting), sum(self._mean_s.get(each.task["name"], USUAL_S) for each in waiting) / MOST_COMPUTING
 
-    def _ahead(self, queue: deque[Work], index: int) -> tuple[int, float]:
-        before = [*([] if queue is self._first else self._first), *list(queue)[:index]]
-        return len(before), sum(self._mean_s.get(work.task["name"], USUAL_S) for work in before) / MOST_WORKING
-
-    def _wait(self, key: str, task: dict[str, Any]) -> Work:
-        queue = self._queue(task)
-        ahead, wait_s = self._ahead(queue, len(queue))
+    def _wait(self, key: str, task: Task) -> Question:
+        turn = (task["name"] not in FIRST, next(self._numbers))
+        ahead, wait_s = self._ahead(turn)
         if wait_s > LONGEST_WAIT_S:
             raise BusyError(ahead, wait_s)
-        work = self._under_way[key] = Work(key, task, asyncio.get_running_loop().create_future())
-        queue.append(work)
-        self._hire()
-        return work
+        question = self._questions[key] = Question(key, task, turn, asyncio.get_running_loop().create_future())
+        self._queue.put_nowait((turn, question))
+        return question
 
-    def _let_go(self, work: Work) -> None:
-        """End a computation that nobody waits for: at once where it has not begun, else after GRACE_S."""
-        if work.askers or work.answer.done():
-            return
-        if work in (queue := self._queue(work.task)):
-            queue.remove(work)
-            del self._under_way[work.key]
+    def _forget(self, question: Question) -> None:
+        if self._questions.get(question.key) is question:
+            del self._questions[question.key]
+
+    async def _compute(self) -> None:
+        """Compute one question after another in a process."""
+        worker = Worker(self._command)
+        try:
+            while True:
+                with suppress(BrokenError):  # which the next question is told
+                    await worker.load()
+                _, question = await self._queue.get()
+                if question.askers:
+                    await self._answer(question, worker)
+        finally:
+            await worker.end()
+
+    async def _answer(self, question: Question, worker: Worker) -> None:
+        began, name = time.monotonic(), question.task["name"]
+        question.deadline = asyncio.get_running_loop().time() + LIMIT_S
+        try:
+            async with asyncio.timeout_at(question.deadline) as question.limit:
+                line = [line async for line in worker.lines(question.task)][-1]
+        except TimeoutError:
+            late = MoescaleError(
+                f"the answer took longer than {LIMIT_S:g} s and was stopped",
+                where="address",
+                next_step="leave out expert counts, allow fewer GPUs, or run the command line, which has no such limit",
+            )
+            question.fail(late)
+        except BrokenError as error:
+            question.fail(error)
         else:
-            asyncio.get_running_loop().call_later(GRACE_S, self._abandon, work)
-
-    def _abandon(self, work: Work) -> None:
-        if not work.askers and not work.answer.done() and work.reply is not None:
-            self._under_way.pop(work.key, None)  # who asks now starts it again
-            work.reply.cancel()
-
-    def _hire(self) -> None:
-        if len(self._working) < self._most_working:
-            working = asyncio.ensure_future(self._work())
-            self._working.add(working)
-            working.add_done_callback(self._working.discard)
-
-    async def _work(self) -> None:
-        while (work := self._next()) is not None:
-            began = time.monotonic()
-            try:
-                line = await self._answered(work)
-            except MoescaleError as error:
-                work.answer.set_exception(error)
-                work.answer.exception()  # asyncio reports one that nobody looks at
-            else:
-                work.answer.set_result(line)
-                self._keep(work.key, line)
-                name, took_s = work.task["name"], time.monotonic() - began
-                self._mean_s[name] = (1 - RECENT) * self._mean_s.get(name, took_s) + RECENT * took_s
-                self._more = self._more or asyncio.ensure_future(self._start_more())
-            finally:
-                if self._under_way.get(work.key) is work:
-                    del self._under_way[work.key]
-
-    def _next(self) -> Work | None:
-        first = bool(self._first) and (not self._others or self._in_a_row < MOST_IN_A_ROW)
-        self._in_a_row = self._in_a_row + 1 if first else 0
-        queue = self._first if first else self._others
-        return queue.popleft() if queue else None
+            took_s = time.monotonic() - began
+            self._mean_s[name] = (1 - RECENT) * self._mean_s.get(name, took_s) + RECENT * took_s
+            self._keep(question.key, line)
+            if not question.answer.done():
+                question.answer.set_result(line)
+            if len(self._computing) < MOST_COMPUTING:  # processes do not load at a time
+                self.start()
+        finally:
+            self._forget(question)
 
     def _keep(self, key: str, line: bytes) -> None:
         self._answers[key] = line
@@ -182,76 +264,8 @@ class Pool:
         while self._kept_bytes > KEPT_BYTES:
             self._kept_bytes -= len(self._answers.popitem(last=False)[1])
 
-    async def _answered(self, work: Work) -> bytes:
-        process = await self._process()
-        reply = work.reply = asyncio.ensure_future(_exchange(process, work.task))
-        await asyncio.wait({reply}, timeout=LIMIT_S)
-        line = reply.result() if reply.done() and not reply.cancelled() else b""
-        if line:
-            self._idle.append(process)
-            return line
-        late = not reply.done()
-        reply.cancel()
-        await self._end(process)
-        if late:
-            raise MoescaleError(
-                f"the answer took longer than {LIMIT_S:g} s and was stopped",
-                where="address",
-                next_step="leave out expert counts, allow fewer GPUs, or run the command line, which has no such limit",
-            )
-        raise BrokenError
 
-    async def _process(self) -> Process:
-        while self._idle:
-            process = self._idle.pop()
-            if process.returncode is None:
-                return process
-            self._every.discard(process)
-        return await self._started()
-
-    async def _start_more(self) -> None:
-        with suppress(BrokenError):
-            for _ in range(MOST_WORKING - 1):
-                self._idle.insert(0, await self._started())  # those that have loaded are taken first
-                self._most_working += 1
-                self._hire()
-
-    async def _started(self) -> Process:
-        if self._closed:
-            raise BrokenError
-        # Its standard error is ours: an error of its own leaves its traceback there.
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=PIPE, stdout=PIPE, limit=LINE_LIMIT_BYTES
-            )
-        except OSError as error:  # no memory, or too many processes
-            raise BrokenError from error
-        self._every.add(process)
-        if self._closed:  # in the meantime
-            await self._end(process)
-            raise BrokenError
-        return process
-
-    async def _end(self, process: Process) -> None:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-        self._every.discard(process)
-
-
-def key_of(task: dict[str, Any]) -> str:
+def key_of(task: Task) -> str:
     """What equal questions share. An uploaded law's name holds the hash of its text; its runs are there or not."""
     laws = [(law.name, bool(law.evidence)) for law in task["laws"]]
     return hashlib.sha256(json.dumps([task["name"], task["query"], laws], sort_keys=True).encode()).hexdigest()
-
-
-async def _exchange(process: Process, task: dict[str, Any]) -> bytes:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        process.stdin.write(json.dumps(task, default=asdict).encode() + b"\n")
-        await process.stdin.drain()
-        line = await process.stdout.readline()
-    except (ConnectionError, ValueError):  # ended, or a line beyond the limit
-        return b""
-    return line if line.endswith(b"\n") else b""

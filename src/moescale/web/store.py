@@ -1,24 +1,27 @@
-"""Laws that the page knows: the catalogue, and those of this session, which were uploaded or fitted to an upload.
+"""The laws of this session, which were uploaded or fitted to an upload; they live in memory and end with the program.
 
-Uploads live in memory and end with the program. A law's name is `upload:` and the start of the hash of its text, so that
-the same file has the same name, and a link finds it again.
+A law's name is `upload:` and the start of the hash of its text, so that the same file has the same name, and a link finds
+it again. The server loads this module, and no NumPy with it.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from moescale.errors import InputError, unknown_name
 
-if TYPE_CHECKING:  # the server itself reads no law, so that it starts without NumPy
+if TYPE_CHECKING:
     from moescale.scaling_laws.law import Law
 
 PREFIX = "upload:"
 MOST_LAWS = 32  # kept at a time; the oldest goes first
+TABLE_LIMIT_BYTES = 16 * 2**20  # of an uploaded table of runs
+LAW_LIMIT_BYTES = 4 * 2**20  # of an uploaded law: ten thousand draws; read in about a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +41,31 @@ def name_of(text: str) -> str:
 
 
 class Laws:
-    """The catalogue and uploaded laws."""
+    """The uploaded laws, and by `find` those of the catalogue too."""
 
-    def __init__(self, kept: tuple[Uploaded, ...] = ()) -> None:
+    def __init__(self, kept: Iterable[Uploaded] = ()) -> None:
         self._kept: OrderedDict[str, Uploaded] = OrderedDict((one.name, one) for one in kept)
 
     def keep(self, law: Uploaded) -> None:
         """Keep a law; its evidence is not lost when the same text comes again without any."""
         old = self._kept.pop(law.name, None)
         self._kept[law.name] = law if law.evidence or old is None else old
-        while len(self._kept) > MOST_LAWS:
+        if len(self._kept) > MOST_LAWS:
             self._kept.popitem(last=False)
+
+    def every(self) -> list[Uploaded]:
+        """This session's laws, the oldest first."""
+        return list(self._kept.values())
 
     def uploaded(self, name: str) -> Uploaded:
         """A law of this session; InputError where it has none of this name."""
-        found = self._kept.get(name)
-        if found is None:
+        if name not in self._kept:
             raise InputError(
                 "the law of this link was uploaded to another session, which has ended",
                 where="law",
                 next_step="upload its law file or run table again, or choose a law of the catalogue",
             )
-        return found
-
-    def every(self) -> list[Uploaded]:
-        """This session's laws, the oldest first."""
-        return list(self._kept.values())
+        return self._kept[name]
 
     def find(self, name: str) -> Law:
         """A law by name. Names are looked up and never opened as files."""

@@ -1,70 +1,97 @@
-"""A fit in a process of its own, so that the page stays quick and a cancelled fit stops at once.
+"""A process that computes for the page's server, which ends it when nobody waits for its answer any more.
 
-`python -m moescale.web.worker` reads one line of JSON (the task) and then the bytes of a run table from standard input;
-it writes {"progress": [step, share]} lines and one last line, {"done": {..}} or {"error": {..}}.
+`python -m moescale.web.worker` writes one line once it is ready. Then it reads a task as a line of JSON from standard input,
+writes a line {"progress": [step, share]} as often as it likes, and last its answer, a line as well: a record of `api`, or
+{"error": {..}}. It ends with its standard input, in the middle of a task too.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import Any, TextIO
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
 
 from moescale.errors import MoescaleError
+from moescale.web import api, error_record
+from moescale.web.state import DEFAULTS, Asked, read_state
+from moescale.web.store import PREFIX, Laws, Uploaded
+
+Record = dict[str, Any]
+Progress = Callable[[str, float], None]
 
 MEMORY_LIMIT_BYTES = 8 * 2**30  # of addresses: what an upload unpacks to stays far below, a decompression bomb does not
 COLUMNS = ("size_column", "tokens_column", "experts_column", "loss_column")
 MOST_DRAWN = 5_000  # runs that the page draws of a larger table
 
-
-def error_record(error: MoescaleError) -> dict[str, Any]:
-    """An error as the page shows it: the command line's message and its parts."""
-    return {
-        "message": str(error),
-        "what": error.what,
-        "where": error.where,
-        "nearest": error.nearest,
-        "next_step": error.next_step,
-        "infeasible": error.exit_code == 1,
-    }
+ANSWERS: Mapping[str, Callable[[Asked], Record]] = {
+    "draft": api.draft,
+    "plan": api.plan,
+    "bands": api.bands,
+    "scales": api.scales,
+}
 
 
-def fit_table(task: dict[str, Any], data: bytes, progress: Callable[[str, float], None]) -> dict[str, Any]:
+def answer(task: Record, progress: Progress = lambda _step, _share: None) -> Record:
+    """The answer to a task: its `name`, its `query`, the uploaded `laws` that it may need, and of a fit the `table`."""
+    name, query, laws = task["name"], task["query"], Laws(Uploaded(**law) for law in task["laws"])
+    try:
+        if name == "fit":
+            return fit_table(query, base64.b64decode(task["table"]), progress)
+        if name == "read":
+            return asdict(api.read_law(query["text"], query["where"]))
+        law = query.get("law", DEFAULTS["law"])
+        if name == "catalogue":
+            return api.catalogue(laws, law)
+        if name == "law":
+            return {"text": api.law_file(law, laws)}
+        # A law from a file may be so steep that its loss overflows: no size is optimal there, which the answer says.
+        with np.errstate(over="ignore"):
+            asked = read_state(query, laws.find)
+            if name == "evidence":
+                return api.evidence(asked, laws.uploaded(law).evidence if law.startswith(PREFIX) else {})
+            return ANSWERS[name](asked)
+    except MoescaleError as error:
+        return {"error": error_record(error)}
+    except MemoryError:
+        return {"error": error_record(MoescaleError("the answer does not fit in memory", next_step="ask for less"))}
+
+
+def fit_table(query: Mapping[str, Any], table: bytes, progress: Progress) -> Record:
     """Read, validate and fit a table as `moescale fit` does: the law as `store.Uploaded`, with its fit and the runs behind it."""
-    import numpy as np
-
     from moescale.fitting.holdout import residuals
     from moescale.fitting.workflow import FitSettings, fit_runs
     from moescale.io.frames import parse_table
     from moescale.runs.table import read_runs
     from moescale.scaling_laws.store import law_text
-    from moescale.web.api import read_law
 
-    name, where = str(task["name"]), task.get("where")
+    name, where = query["name"], query.get("where")
     progress("read", 0.0)
-    columns: dict[str, Any] = {key: str(task[key]) for key in COLUMNS if task.get(key)}
-    table = read_runs(parse_table(data, name), where=where, **columns)
-    how = FitSettings(bootstrap=int(task.get("bootstrap") or 0))
-    found = fit_runs(table, str(task["law"]), how, progress=progress)
+    runs = read_runs(parse_table(table, name), where=where, **{key: query[key] for key in COLUMNS if key in query})
+    found = fit_runs(runs, query["law"], FitSettings(bootstrap=query["bootstrap"]), progress=progress)
     law = found.named(name.rsplit(".", 1)[0] or "law", where=where or "")
-    shown = np.linspace(0, len(table) - 1, min(len(table), MOST_DRAWN)).astype(int)
+    shown = np.linspace(0, len(runs) - 1, min(len(runs), MOST_DRAWN)).astype(int)
     drawn = {key: getattr(found.runs, key) for key in ("n_params", "tokens", "experts", "loss")}
-    drawn |= {"residual": residuals(found.fit, found.runs), "row": table.row_numbers}
+    drawn |= {"residual": residuals(found.fit, found.runs), "row": runs.row_numbers}
     evidence = {
         "fit": found.to_dict(),
-        "n_runs": len(table),
+        "n_runs": len(runs),
         "runs": {key: values[shown].tolist() for key, values in drawn.items()},
         "further": {key: float(np.median(values)) for key, values in found.runs.extra.items()},
     }
-    return asdict(replace(read_law(law_text(law), name), evidence=evidence))
+    return asdict(replace(api.read_law(law_text(law), name), evidence=evidence))
 
 
-def limit_memory() -> None:
-    """Give this process MEMORY_LIMIT_BYTES of addresses at most, where the system has such limits."""
+def _limit_memory() -> None:
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -73,32 +100,28 @@ def limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 
 
-def answer_channel() -> TextIO:
-    """Standard output for the answers alone: what libraries print goes to standard error from now on."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return answers
-
-
 def main() -> None:
-    """Answer the one task on standard input."""
-    limit_memory()
-    answers = answer_channel()
+    """Answer until standard input ends."""
+    _limit_memory()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's, which ends this process
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print goes to standard error
+    tasks: SimpleQueue[bytes] = SimpleQueue()
 
-    def answer(value: dict[str, Any]) -> None:
-        answers.write(json.dumps(value, allow_nan=False) + "\n")
+    def read() -> None:
+        for line in sys.stdin.buffer:
+            tasks.put(line)
+        os._exit(0)  # the server has gone: nobody reads the answer that may be under way
+
+    def write(value: Record) -> None:
+        answers.write(json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n")
         answers.flush()
 
-    task = json.loads(sys.stdin.buffer.readline())
-    data = sys.stdin.buffer.read()
-    try:
-        done = fit_table(task, data, lambda step, share: answer({"progress": [step, share]}))
-    except MoescaleError as error:
-        answer({"error": error_record(error)})
-    except MemoryError:
-        answer({"error": error_record(MoescaleError("does not fit in memory", where=str(task["name"])))})
-    else:
-        answer({"done": done})
+    threading.Thread(target=read, daemon=True).start()
+    with suppress(BrokenPipeError):
+        write({"ready": True})
+        while True:
+            write(answer(json.loads(tasks.get()), lambda step, share: write({"progress": [step, share]})))
 
 
 if __name__ == "__main__":

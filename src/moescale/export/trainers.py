@@ -1,0 +1,164 @@
+"""A run as the files of a trainer: torchtitan 0.3, Megatron-LM (catalogue/megatron.toml) or `moescale train`; see templates/."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import tomli_w
+
+from moescale import catalogue
+from moescale.export.huggingface import huggingface_config
+from moescale.models.recipe import Recipe
+from moescale.models.rounding import Buildable
+from moescale.training.parallelism import Split, Trainer, stages_of
+
+Files = dict[str, str]  # text by name
+
+TORCHTITAN = "0.3.0"
+MODULE = "moescale_run"
+ARGUMENTS = "megatron.args"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format of an export: how its trainer splits a run, the files beside config.json, and what they do not say at first sight."""
+
+    trainer: Trainer
+    files: Callable[[Buildable, Recipe, Split, str], Files]
+    notes: Callable[[Buildable], tuple[str, ...]]
+
+
+def filled(name: str, **values: Any) -> str:
+    """The template of this name, filled."""
+    return _environment().get_template(name).render(**values)
+
+
+@cache
+def _environment() -> Any:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    def text(name: str) -> str:
+        return (resources.files("moescale.export") / "templates" / name).read_text(encoding="utf-8")
+
+    return Environment(
+        loader=FunctionLoader(text),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def is_own(shape: Buildable) -> bool:
+    """Whether `moescale train` builds a shape: Qwen3 and Qwen3-MoE with experts as wide as a dense FFN."""
+    return not shape.kv_lora_rank and not shape.d_shared_expert and shape.expert_width == shape.d_ffn
+
+
+def _own(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
+    return {"run.toml": f"# {title}\n" + tomli_w.dumps(run_settings(shape, recipe, split))} if is_own(shape) else {}
+
+
+def run_settings(shape: Buildable, recipe: Recipe, split: Split) -> dict[str, object]:
+    """The tables of a RUN.toml for `moescale train`."""
+    model = _fields(shape, "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ffn")
+    model |= {"experts": shape.n_experts, **_fields(shape, "top_k", "moe_every"), "balance_loss": recipe.balance_loss}
+    training = {"tokens": round(recipe.tokens), **_fields(recipe, "batch_tokens", "sequence_tokens")}
+    training |= {"micro_batch_tokens": split.micro_batch * recipe.sequence_tokens, "peak_lr": recipe.peak_lr}
+    training |= {"warmup": recipe.warmup_steps / recipe.steps, "schedule": recipe.schedule}
+    if recipe.schedule == "wsd":
+        training["decay"] = recipe.decay_steps / recipe.steps
+    training |= _fields(recipe, "min_lr_ratio", "weight_decay", "beta1", "beta2", "grad_clip") | {"dtype": "bfloat16"}
+    return {
+        "name": "plan",
+        "output": "runs/plan",
+        "model": model,
+        "data": {"corpus": "corpus"},
+        "training": training,
+        "parallel": {"processes": split.gpus, "fsdp": split.data > 1},
+    }
+
+
+def _fields(of: object, *names: str) -> dict[str, object]:
+    return {name: getattr(of, name) for name in names}
+
+
+def _torchtitan(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
+    """Qwen3, Qwen3-MoE, GLM-4-MoE (Qwen3-MoE with shared experts and the router of DeepSeek-V3) or DeepSeek-V3."""
+    # Of torchtitan the fall `sqrt` is 1 - sqrt; the steps of a decay are the nearest to its ratio of all.
+    falls = f'decay_type="sqrt", decay_ratio={recipe.decay_steps / recipe.steps!r}'
+    module = filled(
+        "moescale_run.py.j2",
+        title=title,
+        version=TORCHTITAN,
+        shape=shape,
+        recipe=recipe,
+        split=split,
+        moe=shape.n_experts > 1,
+        latent=shape.model_type == "deepseek_v3",
+        glm=shape.model_type == "glm4_moe",
+        router=catalogue.read("routers.toml")["sigmoid"],
+        decay='decay_type="cosine"' if recipe.schedule == "cosine" else falls,
+        logit_chunks=FORMATS["torchtitan"].trainer.logit_chunks,
+    )
+    about = f"Starts the run of {MODULE}.py with torchtitan {TORCHTITAN}"
+    return {f"{MODULE}.py": module, "run.sh": _script(split, "torchtitan", about, MODULE)}
+
+
+def _torchtitan_notes(shape: Buildable) -> tuple[str, ...]:
+    if shape.n_experts == 1:
+        return ()
+    bias = "torchtitan balances experts by a bias on the choice of experts (arXiv 2408.15664), not by a loss"
+    if not shape.sigmoid_router:
+        bias += ": the paper names neither; Qwen3-MoE has no place for a bias, so config.json's model routes without it"
+    return bias, "torchtitan starts a document at position 0 and lets it attend to itself alone"
+
+
+def _megatron(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
+    arguments = filled(
+        "megatron.args.j2",
+        title=title,
+        checked=", ".join(name[:12] for name in catalogue.read("megatron.toml")["checked"]),
+        shape=shape,
+        recipe=recipe,
+        split=split,
+        stages=stages_of(shape.architecture(), split.pipeline) or (0,),
+        router=catalogue.read("routers.toml")["sigmoid"],
+    )
+    about = "Starts pretrain_gpt.py of a Megatron-LM checkout, $MEGATRON"
+    return {ARGUMENTS: arguments, "run.sh": _script(split, "megatron", about, ARGUMENTS)}
+
+
+def _megatron_notes(shape: Buildable) -> tuple[str, ...]:
+    if shape.n_experts == 1:
+        return ()
+    by_bias = "experts are balanced by a bias on their choice and a small loss within a sequence, as DeepSeek-V3 does"
+    split = "experts are not split by tensor parallelism, and no token is dropped"
+    return (split, by_bias) if shape.sigmoid_router else (split,)
+
+
+def _script(split: Split, trainer: str, about: str, file: str) -> str:
+    """The text of run.sh, to be started on each server of a run; `file` is what the trainer reads."""
+    per_server = min(split.gpus, int(catalogue.read("export.toml")["choice"]["gpus_per_server"]))
+    servers = -(-split.gpus // per_server)
+    return filled("run.sh.j2", trainer=trainer, about=about, file=file, servers=servers, per_server=per_server)
+
+
+FORMATS: Mapping[str, Format] = {
+    "hf": Format(Trainer(states="full", pipeline=False, tensor=False, expert=False), _own, lambda _: ()),
+    # The logits' chunks are the default of torchtitan's ChunkedLossWrapper.
+    "torchtitan": Format(
+        Trainer(states="full", pipeline=False, tensor=True, logit_chunks=8), _torchtitan, _torchtitan_notes
+    ),
+    "megatron": Format(Trainer(states="optimizer", pipeline=True, tensor=True), _megatron, _megatron_notes),
+}
+
+
+def training_files(format: str, shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
+    """What a format's trainer needs, config.json of the model included."""
+    config = json.dumps(huggingface_config(shape, recipe), indent=2) + "\n"
+    return {"config.json": config} | FORMATS[format].files(shape, recipe, split, title)
