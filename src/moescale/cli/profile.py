@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from moescale.cli.flat import flat
-from moescale.cli.options import Json, Plot, app, check_plot, examples
-from moescale.cli.output import HeldBack, print_json, say
+from moescale.cli.options import Json, app, examples
+from moescale.cli.output import print_json, say
 from moescale.errors import InputError
 from moescale.options.experiments import MeasuredGridOptions, ProfileOptions, limit_s
 
@@ -21,7 +21,7 @@ from moescale.options.experiments import MeasuredGridOptions, ProfileOptions, li
     )
 )
 @flat("grid", "output", "config", "gpu", "show", "against")
-def profile(wanted: MeasuredGridOptions, how: ProfileOptions, plot: Plot = None, json_: Json = False) -> None:
+def profile(wanted: MeasuredGridOptions, how: ProfileOptions, json_: Json = False) -> None:
     """Measure prefill and decode latencies of vLLM on this machine for --latency of `cost` and `plan`."""
     if (how.show is None) == (how.output is None):
         what = "give one of -o TABLE (measure) and --show TABLE"
@@ -30,11 +30,10 @@ def profile(wanted: MeasuredGridOptions, how: ProfileOptions, plot: Plot = None,
         for place, value in (("GRID", how.grid), *((f"--{name}", v) for name, v in wanted.stated().items())):
             if value is not None:
                 raise InputError("goes without --show", where=place, next_step="leave it out")
-        _show(how.show, how.against, plot, json_)
+        _show(how.show, how.against, json_)
         return
-    for place, value in (("--plot", plot), ("--against", how.against)):
-        if value is not None:
-            raise InputError("goes with --show only", where=place, next_step="leave it out")
+    if how.against is not None:
+        raise InputError("goes with --show only", where="--against", next_step="leave it out")
     _measure(wanted, how, Path(str(how.output)), json_)
 
 
@@ -76,19 +75,15 @@ def _measure(wanted: MeasuredGridOptions, how: ProfileOptions, table: Path, json
         print(f"{done.missing} left to measure: run the same command again")
 
 
-def _show(table: Path, against: Path | None, plot: Path | None, json_: bool) -> None:
+def _show(table: Path, against: Path | None, json_: bool) -> None:
     from moescale.latency.coverage import agreement, overview
     from moescale.latency.measurements import read_measurements
-    from moescale.views.figures import latency_figure
     from moescale.views.terminal.runs import show_latencies
     from moescale.views.terminal.text import terminal
 
-    check_plot(plot)
     rows = read_measurements(table)
     found = overview(rows, where=str(table))
     agreed = None if against is None else agreement(rows, read_measurements(against))
-    held_back = HeldBack()
-    held_back.draw(plot, latency_figure, rows)
     if json_:
         print_json(found.to_dict() | ({} if agreed is None else {"against": agreed.to_dict()}))
     else:
@@ -99,4 +94,3 @@ def _show(table: Path, against: Path | None, plot: Path | None, json_: bool) -> 
             f"the median difference is {agreed.median_abs_difference:.1%}, the largest {agreed.max_abs_difference:.1%}.\n"
             f"Furthest beyond its spread, or nearest to it: {agreed.worst}."
         )
-    held_back.tell()

@@ -11,7 +11,7 @@ from moescale.fitting.fit import Fit, huber, robust_spread
 from moescale.fitting.holdout import RunArrays, diagnose, inputs_of
 from moescale.scaling_laws import Law
 from moescale.scaling_laws.law import interval
-from moescale.views.figures import diagnosis_figure, fit_figure
+from moescale.views.figures import fit_figure
 from moescale.views.html.page import Origin, page
 from moescale.views.tables import fit as fit_tables
 from moescale.views.tables import range_text
@@ -60,7 +60,6 @@ def law_report(
         assumptions=_assumptions(law),
         tables=fit_tables,
         fit_figure=fit_figure,
-        diagnosis_figure=diagnosis_figure,
     )
 
 
