@@ -231,9 +231,6 @@ def read_law(text: str, where: str) -> Uploaded:
 
 def _decision(found: Plan, serving: Record) -> Record:
     best = found.decision
-    shown = [tables.choices_table(found), *([tables.laws_table(found)] if found.laws else [])]
-    if found.lifetime is not None and best is not found.recommendation:
-        shown = [tables.lifetime_table(found.lifetime)]
     return {
         "label": plan_headline(found),
         "figures": _figures(found),
@@ -244,7 +241,7 @@ def _decision(found: Plan, serving: Record) -> Record:
                 "columns": [{"head": column.head, "text": column.text} for column in table.columns],
                 "rows": table.rows,
             }
-            for table in shown
+            for table in tables.choice_tables(found)
         ],
         "why": best.why,
         "caveats": best.caveats,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from moescale.views.html.comparison import comparison_report
-from moescale.views.html.law import law_report
-from moescale.views.html.page import Origin
-from moescale.views.html.plan import plan_report
 from moescale.views.html.reading import read_answer
+from moescale.views.html.reports import Origin, comparison_report, law_report, plan_report
 
 __all__ = ["Origin", "comparison_report", "law_report", "plan_report", "read_answer"]

@@ -16,7 +16,7 @@ from moescale.planning.plan import Plan
 from moescale.planning.plan_file import parse_json, parse_plan
 from moescale.scaling_laws import Law
 from moescale.scaling_laws.store import parse_law
-from moescale.views.html.page import Origin
+from moescale.views.html.reports import Origin
 
 MOST_ERROR = 100.0  # of a loss in nats, or of its logarithm: beyond, a record is no comparison
 KINDS = "a plan (`plan --json`), a law (`fit -o LAW.toml`), or a comparison (`compare --json`)"

@@ -25,14 +25,8 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False) -> None:
     write_line(console, headline, bold=len(headline))
     for name, text in decision_facts(plan):
         write_paragraph(console, text, indent=12, first=f"  {name:8}  ")
-    if plan.lifetime is not None and plan.decision is not plan.recommendation:
-        write_table(console, tables.lifetime_table(plan.lifetime))
-    else:
-        write_table(console, tables.choices_table(plan))
-        if plan.laws:
-            write_table(console, tables.laws_table(plan))
-    if plan.known:
-        write_table(console, known_table(plan))
+    for table in (*tables.choice_tables(plan), *([known_table(plan)] if plan.known else [])):
+        write_table(console, table)
     best = plan.decision
     if best.caveats:
         write_line(console)
@@ -57,15 +51,11 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False) -> None:
 
 
 def _details(console: Console, plan: Plan) -> None:
-    if plan.laws and plan.decision is plan.recommendation:
-        write_table(console, tables.regrets_table(plan))
-    write_table(console, tables.bounded_loss_table(plan))
-    if (table := tables.bounded_cost_table(plan)) is not None:
+    for table in tables.evidence_tables(plan):
         write_table(console, table)
-    write_table(console, tables.loss_optimal_table(plan))
     if plan.lifetime is not None:
+        write_line(console)
         write_paragraph(console, tables.training_sentence(plan.lifetime))
-    write_table(console, tables.frontier_table(plan))
     write_line(console)
     write_paragraph(console, tables.GLOSSARY.format(base=tables.base_name(plan)))
 
