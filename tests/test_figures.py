@@ -28,7 +28,7 @@ from matplotlib.transforms import Bbox
 from moescale.cli import main
 from moescale.errors import InputError
 from moescale.fitting.fit import Fit, fit
-from moescale.fitting.holdout import RunArrays, hold_out
+from moescale.fitting.holdout import RunArrays
 from moescale.fitting.isoflop import isoflop
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
@@ -41,7 +41,6 @@ from moescale.views.figures import (
     CATEGORIES,
     colour_of,
     colour_on_dark,
-    comparison_figure,
     fit_figure,
     isoflop_figure,
     marker_of,
@@ -139,17 +138,15 @@ def study() -> tuple[np.ndarray, ...]:
 
 @pytest.fixture(scope="module")
 def figures(found: Fit, runs: RunArrays, plan: Plan) -> dict[str, Figure]:
-    records = [hold_out(find_form(n), runs, runs.tokens >= 2e10) for n in ("yun2024", "chinchilla")]
     n, d, y, _ = study()
     return {
         "fit": fit_figure(found, runs),
-        "comparison": comparison_figure(records),
         "plan": plan_figure(plan),
         "isoflop": isoflop_figure(isoflop(RunTable(n, d, np.ones_like(n), y))),
     }
 
 
-NAMES = ("fit", "comparison", "plan", "isoflop")
+NAMES = ("fit", "plan", "isoflop")
 
 
 # -- one style
@@ -255,27 +252,6 @@ def test_one_run_size_and_no_experts_draw(runs: RunArrays) -> None:
     assert scatter_points(fit_figure(alone, few)) == [5, 5, 5, 5]
 
 
-def test_comparison_shows_held_out_runs_and_both_errors(figures: dict[str, Figure], runs: RunArrays) -> None:
-    held_out = int((runs.tokens >= 2e10).sum())
-    assert [p for p in scatter_points(figures["comparison"]) if p] == [held_out] * 4
-    words = texts(figures["comparison"])
-    assert f"Fitted to {100 - held_out} runs, tested on {held_out} others" in words
-    record = hold_out(find_form("chinchilla"), runs, runs.tokens >= 2e10)
-    assert f"{1e3 * record.rmsle_holdout:.3g}  held out" in words
-    assert f"{1e3 * record.rmsle_train:.3g}  in sample" in words
-    assert "chinchilla (5 parameters)" in words
-
-
-def test_comparison_without_held_out_arrays_shows_bars_alone(runs: RunArrays) -> None:
-    record = hold_out(find_form("chinchilla"), runs, runs.tokens >= 2e10)
-    bare = replace(record, held_out=None, residuals_holdout=None)
-    assert record.to_dict() == bare.to_dict()
-    assert "held_out" not in record.to_dict()
-    assert scatter_points(comparison_figure([bare])) == [0]
-    with pytest.raises(InputError, match="no comparison"):
-        comparison_figure([])
-
-
 def test_plan_figure_shows_curves_optima_base_and_recommendation(figures: dict[str, Figure], plan: Plan) -> None:
     (ax,) = figures["plan"].get_axes()
     assert "US$ per million output tokens" in ax.get_xlabel()
@@ -375,7 +351,6 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     "arguments",
     [
         ["fit", "examples/runs.csv", "--law", "yun2024", "--starts", "4"],
-        ["compare", "examples/runs.csv", "--law", "chinchilla", "--holdout", "tokens >= 2e10"],
         ["plan", "--budget", "1e21", "--bootstrap", "0"],
     ],
 )

@@ -17,12 +17,10 @@ from hypothesis import strategies as st
 pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '.[figures]'")
 
 from command_line import RUNS, run
-from moescale.errors import InputError
-from moescale.fitting.holdout import HoldOut
 from moescale.planning.plan_file import parse_plan
 from moescale.scaling_laws import find_law
 from moescale.units import format_count, format_usd
-from moescale.views.html import Origin, comparison_report, law_report, plan_report, read_answer
+from moescale.views.html import Origin, law_report, plan_report
 from moescale.views.html.render import linked
 
 pytestmark = pytest.mark.system
@@ -69,13 +67,10 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Answers of the command line as files: a plan, a law, a comparison."""
+    """Answers of the command line as files: a plan, a law."""
     path = tmp_path_factory.mktemp("answers")
     for name, arguments in {
         "plan.json": ("plan", "--budget", "5.15e21", "--law", "yun2024-recovered", "--latency", "roofline", "--lifetime-tokens", "1T", "--json"),
-        "comparison.json": (
-            "compare", RUNS, "--law", "chinchilla", "--law", "kaplan2020", "--holdout", "tokens >= 2e10", "--json",
-        ),
     }.items():  # fmt: skip
         answer = run(*arguments)
         assert answer.code == 0, answer.err
@@ -88,7 +83,6 @@ PAGES = {
     "plan": ("plan.json",),
     "law": ("law.toml",),
     "fit": ("law.toml", "--runs", RUNS),
-    "comparison": ("comparison.json",),
 }
 
 
@@ -130,7 +124,7 @@ def test_a_page_is_accessible(page: tuple[str, str]) -> None:
     assert [name for name, times in Counter(identifiers).items() if times > 1] == []
     assert set(parsed.attributes("aria-labelledby")) <= set(identifiers)
     figures = [attrs for tag, attrs in parsed.elements if tag == "img"]
-    assert len(figures) == {"plan": 1, "law": 0, "fit": 1, "comparison": 1}[page[0]]
+    assert len(figures) == {"plan": 1, "law": 0, "fit": 1}[page[0]]
     assert all(attrs.get("alt") for attrs in figures)
     assert ("html", {"lang": "en"}) in parsed.elements
     heads = [attrs.get("scope") for tag, attrs in parsed.elements if tag == "th"]
@@ -166,14 +160,12 @@ def test_nothing_from_the_answer_becomes_markup(folder: Path) -> None:
     law = replace(
         find_law("hoffmann2022"), name=EVIL, source=EVIL, notes=(EVIL,), evidence={"table": EVIL, "where": EVIL}
     )
-    compared = HoldOut(EVIL, 10, 5, 0.01, 0.02, 0.001, 5)
     command = Origin(made_with={"command": "moescale plan"})
     plain = plan_report(parse_plan(json.loads((folder / "plan.json").read_text()), where="x"), command)
     known = {tag for tag, _ in Page(plain).elements}
     for text in (
         plan_report(parse_plan(record, where="x"), evil, title=EVIL),
         law_report(law, evil, title=EVIL),
-        comparison_report([compared], evil, title=EVIL),
     ):
         parsed = Page(text)
         assert {tag for tag, _ in parsed.elements} <= known | {"ul", "li"}
@@ -198,13 +190,13 @@ def test_a_table_that_is_not_the_laws_is_told(folder: Path, tmp_path: Path) -> N
     [
         ("x.json", "{}", (), "holds nothing to report"),
         ("x.json", "[]", (), "holds nothing to report"),
-        ("x.json", "[3]", (), "damaged comparison at 0"),
+        ("x.json", "[3]", (), "holds nothing to report"),
         ("x.json", '{"infeasible": "no"}', (), "has no answer"),
         ("x.json", '{"law": "a", "parameters": {}, "rmsle": 1}', (), "fit -o LAW.toml"),
         ("x.json", "{", (), "is not JSON"),
         ("x.toml", "format = 1", (), "damaged law file"),
-        ("comparison.json", None, ("--runs", RUNS), "applies to the report of a law only"),
-        ("comparison.json", None, ("--date", "yesterday"), "is not a date"),
+        ("plan.json", None, ("--runs", RUNS), "applies to the report of a law only"),
+        ("plan.json", None, ("--date", "yesterday"), "is not a date"),
         ("nothing.json", None, (), "no such file"),
     ],
 )
@@ -219,25 +211,6 @@ def test_refusals(
     assert answer.code == 2
     assert words in answer.err
     assert not (tmp_path / "out.html").exists()
-
-
-def test_held_out_runs_come_back(folder: Path) -> None:
-    found, origin = read_answer(folder / "comparison.json")
-    assert isinstance(found, tuple)
-    for record in found:
-        assert isinstance(record, HoldOut)
-        assert record.held_out is not None
-        assert record.held_out.loss.size == record.n_holdout
-    assert origin.made_with["holdout"] == "tokens >= 2e10"
-
-
-def test_damaged_held_out_runs_are_refused(folder: Path, tmp_path: Path) -> None:
-    record = json.loads((folder / "comparison.json").read_text())
-    record[0]["held_out"]["loss"].pop()
-    path = tmp_path / "c.json"
-    path.write_text(json.dumps(record))
-    with pytest.raises(InputError, match="held-out runs of chinchilla"):
-        read_answer(path)
 
 
 def test_text_is_escaped_once_and_links_are_plain() -> None:
@@ -256,8 +229,7 @@ LEAVES = [None, -1.0, 0.0, 1e-9, 1e300, 3, "x", "", [], {}, True]
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_any_damage_is_a_page_or_a_message(folder: Path, data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(["plan.json", "comparison.json"]))
-    record = json.loads((folder / name).read_text())
+    record = json.loads((folder / "plan.json").read_text())
     for _ in range(data.draw(st.integers(1, 3))):
         place: Any = record
         while True:

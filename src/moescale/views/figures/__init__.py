@@ -6,7 +6,6 @@ Figures are drawn without pyplot, so nothing global changes and several threads 
 
 from __future__ import annotations
 
-from moescale.views.figures.comparison import comparison_figure as comparison_figure
 from moescale.views.figures.fit import fit_figure as fit_figure
 from moescale.views.figures.isoflop import isoflop_figure as isoflop_figure
 from moescale.views.figures.plan import plan_figure as plan_figure

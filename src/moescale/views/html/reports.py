@@ -1,4 +1,4 @@
-"""A plan, a law and a comparison of laws as pages to send: the answer, what it stands on, and what could make it wrong."""
+"""A plan and a law as pages to send: the answer, what it stands on, and what could make it wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.fitting.fit import Fit, huber, robust_spread
-from moescale.fitting.holdout import HoldOut, RunArrays, diagnose, inputs_of
+from moescale.fitting.holdout import RunArrays, diagnose, inputs_of
 from moescale.hardware.gpus import find_gpu
 from moescale.hardware.prices import price
 from moescale.models.flops import CONVENTIONS
@@ -20,16 +20,13 @@ from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import interval
 from moescale.units import expert_label, format_bytes, format_flops, format_usd
 from moescale.views.blocks import Answer, Block, Bullets, Commands, Facts, Picture, Section, Text
-from moescale.views.figures import comparison_figure, fit_figure, plan_figure
+from moescale.views.figures import fit_figure, plan_figure
 from moescale.views.html.render import page
 from moescale.views.tables import plan as plan_tables
 from moescale.views.tables import range_text
 from moescale.views.tables.decision import decision_facts, plan_headline, serving_basis
-from moescale.views.tables.fit import comparison_table, group_table, law_table, prediction_table, suspect_table
+from moescale.views.tables.fit import group_table, law_table, prediction_table, suspect_table
 from moescale.views.tables.models import known_table
-
-CLOSE = 1.1  # times the lowest error: no reason to prefer one of them
-FAR = 2.0  # held out over in sample: the law bends where it was not fitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,56 +240,3 @@ def _fit_of(law: Law, runs: RunArrays) -> Fit:
         fit_range=law.fit_range,
         warnings=(),
     )
-
-
-def comparison_report(records: Sequence[HoldOut], origin: Origin | None = None, *, title: str | None = None) -> str:
-    """A self-contained HTML page of a comparison; needs matplotlib, else InputError."""
-    if not records:
-        raise InputError("no comparison to report", next_step="give at least one law")
-    origin = origin or Origin()
-    ranked = sorted(records, key=lambda r: r.rmsle_holdout)
-    best = ranked[0]
-    told = {label: origin.made_with.get(name) for label, name in (("runs", "runs"), ("held out", "holdout"))}
-    told["rows used at all"] = origin.made_with.get("where")
-    facts = [
-        ("errors", "of ln L, predicted over measured; RMSLE is their root mean square, bias their mean"),
-        ("fit", "every law is fitted anew to the runs that are not held out, by the same objective and search"),
-        *((label, value) for label, value in told.items() if isinstance(value, str)),
-    ]
-    answer: list[Block] = [
-        Answer(
-            f"{best.law} predicts the held-out runs within {100 * best.rmsle_holdout:.2g}% (RMSLE), with a bias of "
-            f"{100 * best.bias_holdout:+.2g}%."
-        )
-    ]
-    if close := [r.law for r in ranked[1:] if r.rmsle_holdout <= CLOSE * best.rmsle_holdout]:
-        answer.append(Text(f"As good within {CLOSE - 1:.0%}: {', '.join(close)}."))
-    caption = (
-        "Each law on the runs that it was not fitted to. In the upper panels a law that is right lies on the line."
-    )
-    errors = "; ".join(f"{r.law} {100 * r.rmsle_holdout:.3g}% held out" for r in ranked)
-    question = f"How well do these laws predict {best.n_holdout} runs, fitted to {best.n_train} others?"
-    sections: list[Section] = [
-        ("Question", [Text(question)]),
-        ("Answer", answer),
-        ("Caveats", [Bullets(_comparison_caveats(ranked))]),
-        ("Evidence", [Picture(comparison_figure(ranked), caption, f"{caption} {errors}."), comparison_table(ranked)]),
-        ("Assumptions", [Facts(facts)]),
-    ]
-    about = (f"{best.n_train} runs fitted", f"{best.n_holdout} held out")
-    return origin.page(title or "Which law predicts best?", about, sections)
-
-
-def _comparison_caveats(ranked: Sequence[HoldOut]) -> list[str]:
-    best = ranked[0]
-    notes: list[str] = []
-    if bent := [r.law for r in ranked if r.rmsle_holdout > FAR * r.rmsle_train]:
-        notes.append(f"More than {FAR:g} times as wrong held out as in sample: {', '.join(bent)}.")
-    if drifting := [r.law for r in ranked if abs(r.bias_holdout) > 0.7 * r.rmsle_holdout]:
-        notes.append(f"Most of the error is one-sided, which grows further out: {', '.join(drifting)}.")
-    if best.n_holdout < 10:
-        notes.append(f"{best.n_holdout} held-out runs are few: another choice may rank the laws otherwise.")
-    return [
-        *notes,
-        "One hold-out tells of one direction: a law that extrapolates in tokens need not do so in experts or size.",
-    ]
