@@ -27,7 +27,6 @@ from moescale.models.family import find_family
 from moescale.models.published import published_shapes
 from moescale.options.reproduction import ReproductionOptions, servers
 from moescale.reproduction import Outcome, Score, reproduce, score
-from moescale.reproduction.claims import loop_measurement
 from moescale.reproduction.evaluate import judge
 from moescale.reproduction.publish import FIGURES, VERDICT, drawn
 from moescale.reproduction.tables import printed, quantity, verdict
@@ -359,22 +358,22 @@ def _plain(value: float | None, digits: int = 4) -> str:
 
 def _loop_rows() -> list[list[str]]:
     """What vLLM measured before and after it fused its experts, beside what the two ways to run experts predict."""
-    m = loop_measurement()
-    model, gpu, batch = published_shapes()["mixtral-8x7b"].architecture, find_gpu(m.gpu), np.array(m.batch)
+    m = catalogue.read("claims.toml")["loop_measurement"]
+    model, gpu, batch = published_shapes()["mixtral-8x7b"].architecture, find_gpu(m["gpu"]), np.array(m["batch"], float)
 
     def seconds(execution: str) -> FloatArray:
         source = with_moe_execution(Silicon(gpu), execution)
-        context = m.prompt_tokens + m.output_tokens / 2
-        decode_s = source.decode_s(model, m.gpus, batch, context)
-        return source.prefill_s(model, m.gpus, batch, m.prompt_tokens) + (m.output_tokens - 1.0) * decode_s
+        context = m["prompt_tokens"] + m["output_tokens"] / 2
+        decode_s = source.decode_s(model, m["gpus"], batch, context)
+        return source.prefill_s(model, m["gpus"], batch, m["prompt_tokens"]) + (m["output_tokens"] - 1.0) * decode_s
 
     looped_s, grouped_s, fused_s = (seconds(name) for name in (ALL_EXPERTS, ALL_EXPERTS_GROUPED, FUSED))
-    loop, fused = np.array(m.all_experts_s), np.array(m.fused_s)
+    loop, fused = np.array(m["all_experts_s"]), np.array(m["fused_s"])
     columns = (loop, looped_s, looped_s / loop, grouped_s, grouped_s / loop, loop / fused, looped_s / fused_s)
     digits = (3, 3, 2, 3, 2, 2, 2)
     return [
         [f"{b:g}", *(f"{value:.{n}f}" for value, n in zip(values, digits, strict=True))]
-        for b, *values in zip(m.batch, *columns, strict=True)
+        for b, *values in zip(m["batch"], *columns, strict=True)
     ]
 
 

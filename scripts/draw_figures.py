@@ -1,4 +1,4 @@
-"""Draw the figures of the docs: fits to examples/*.csv, the default plan, what serving costs.
+"""Draw the figures of the docs: fits to examples/*.csv, the default plan, a sweep of servers, the hindcasts.
 
 `make docs` calls it; python scripts/draw_figures.py [-o FOLDER]. `--readme` draws the README's picture, which is tracked.
 """
@@ -12,15 +12,10 @@ import re
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 from document_hindcasts import figure as hindcast_figure
 from document_hindcasts import stored as hindcasts
 from moescale.cli import main as moescale
-from moescale.options.reproduction import ReproductionOptions
-from moescale.planning.candidate import largest_models, serving_curves
-from moescale.typing import FloatArray
-from moescale.views.figures import cost_figure, largest_figure, save_figure
+from moescale.views.figures import save_figure
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = Path("build/figures")
@@ -31,8 +26,7 @@ COMMANDS = {
     "plan": "plan --budget 5.15e21",
     "sweep": "cost --config examples/configs/mixtral-8x7b.json --gpu a100-sxm-80gb,h100-sxm --sweep --weights bf16 --kv-cache bf16",
 }
-NAMES = (*COMMANDS, "cost", "largest", "hindcasts")
-EXPERTS: FloatArray = np.exp2(np.arange(7.0))
+NAMES = (*COMMANDS, "hindcasts")
 
 
 def draw_all(folder: Path) -> None:
@@ -41,9 +35,6 @@ def draw_all(folder: Path) -> None:
     for name, command in COMMANDS.items():
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             moescale([*command.split(), "--plot", str(folder / f"{name}.svg")])
-    costs = ReproductionOptions(server="today").costs()  # the paper's family and GPUs
-    save_figure(cost_figure(serving_curves(costs, EXPERTS, np.geomspace(1e8, 2e11, 600))), folder / "cost.svg")
-    save_figure(largest_figure(largest_models(costs, EXPERTS, np.geomspace(0.01, 3.0, 300))), folder / "largest.svg")
     save_figure(hindcast_figure(hindcasts()), folder / "hindcasts.svg")
 
 

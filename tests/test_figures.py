@@ -28,12 +28,11 @@ from matplotlib.transforms import Bbox
 from moescale.cli import main
 from moescale.errors import InputError
 from moescale.fitting.fit import Fit, fit
-from moescale.fitting.holdout import RunArrays, diagnose, hold_out
+from moescale.fitting.holdout import RunArrays
 from moescale.fitting.isoflop import isoflop
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.planning.allocation import Budget
-from moescale.planning.candidate import Costs, LargestModels, ServingCurves, largest_models, serving_curves
 from moescale.planning.plan import Plan, Question, make_plan
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import find_form, find_law, loss
@@ -42,12 +41,8 @@ from moescale.views.figures import (
     CATEGORIES,
     colour_of,
     colour_on_dark,
-    comparison_figure,
-    cost_figure,
-    diagnosis_figure,
     fit_figure,
     isoflop_figure,
-    largest_figure,
     marker_of,
     plan_figure,
     save_figure,
@@ -141,55 +136,17 @@ def study() -> tuple[np.ndarray, ...]:
     return n, d, y, c
 
 
-COUNTS = 2.0 ** np.arange(7)
-
-
-def served(gpu: str = "a100-sxm-40gb", max_gpus: int = 8) -> Costs:
-    found = find_gpu(gpu)
-    deployment = Deployment(
-        gpu=found, usd_per_gpu_hour=1.45, prompt_tokens=230.0, output_tokens=203.0, max_gpus=max_gpus
-    )
-    return Costs(find_law("yun2024-recovered").family, Roofline(found), deployment, None)
-
-
 @pytest.fixture(scope="module")
-def costs() -> ServingCurves:
-    return serving_curves(served(), COUNTS, np.geomspace(1e8, 2e11, 240))
-
-
-@pytest.fixture(scope="module")
-def largest() -> LargestModels:
-    return largest_models(served(), COUNTS, np.geomspace(0.01, 3.0, 80))
-
-
-@pytest.fixture(scope="module")
-def figures(found: Fit, runs: RunArrays, plan: Plan, costs: ServingCurves, largest: LargestModels) -> dict[str, Figure]:
-    records = [hold_out(find_form(n), runs, runs.tokens >= 2e10) for n in ("yun2024", "chinchilla")]
+def figures(found: Fit, runs: RunArrays, plan: Plan) -> dict[str, Figure]:
     n, d, y, _ = study()
     return {
         "fit": fit_figure(found, runs),
-        "comparison": comparison_figure(records),
-        "diagnosis": diagnosis_figure(diagnose(found, runs)),
         "plan": plan_figure(plan),
         "isoflop": isoflop_figure(isoflop(RunTable(n, d, np.ones_like(n), y))),
-        "cost": cost_figure(costs),
-        "largest": largest_figure(largest),
-        "few costs": cost_figure(serving_curves(served(max_gpus=1), COUNTS[::3], np.geomspace(1e8, 3e9, 60))),
-        "h100 costs": cost_figure(serving_curves(served("h100-sxm"), COUNTS, np.geomspace(1e8, 2e11, 240))),
     }
 
 
-NAMES = (
-    "fit",
-    "comparison",
-    "diagnosis",
-    "plan",
-    "isoflop",
-    "cost",
-    "largest",
-    "few costs",
-    "h100 costs",
-)
+NAMES = ("fit", "plan", "isoflop")
 
 
 # -- one style
@@ -295,36 +252,6 @@ def test_one_run_size_and_no_experts_draw(runs: RunArrays) -> None:
     assert scatter_points(fit_figure(alone, few)) == [5, 5, 5, 5]
 
 
-def test_comparison_shows_held_out_runs_and_both_errors(figures: dict[str, Figure], runs: RunArrays) -> None:
-    held_out = int((runs.tokens >= 2e10).sum())
-    assert [p for p in scatter_points(figures["comparison"]) if p] == [held_out] * 4
-    words = texts(figures["comparison"])
-    assert f"Fitted to {100 - held_out} runs, tested on {held_out} others" in words
-    record = hold_out(find_form("chinchilla"), runs, runs.tokens >= 2e10)
-    assert f"{1e3 * record.rmsle_holdout:.3g}  held out" in words
-    assert f"{1e3 * record.rmsle_train:.3g}  in sample" in words
-    assert "chinchilla (5 parameters)" in words
-
-
-def test_comparison_without_held_out_arrays_shows_bars_alone(runs: RunArrays) -> None:
-    record = hold_out(find_form("chinchilla"), runs, runs.tokens >= 2e10)
-    bare = replace(record, held_out=None, residuals_holdout=None)
-    assert record.to_dict() == bare.to_dict()
-    assert "held_out" not in record.to_dict()
-    assert scatter_points(comparison_figure([bare])) == [0]
-    with pytest.raises(InputError, match="no comparison"):
-        comparison_figure([])
-
-
-def test_diagnosis_names_the_broken_run(found: Fit, runs: RunArrays) -> None:
-    broken = replace(runs, loss=np.where(np.arange(100) == 41, 1.1 * runs.loss, runs.loss))
-    figure = diagnosis_figure(diagnose(found, broken))
-    words = texts(figure)
-    assert "run 42" in words
-    assert {"experts E", "size N (parameters)", "training tokens D", "leverage (0 to 1)"} <= set(words)
-    assert "32\nn = 20" in words
-
-
 def test_plan_figure_shows_curves_optima_base_and_recommendation(figures: dict[str, Figure], plan: Plan) -> None:
     (ax,) = figures["plan"].get_axes()
     assert "US$ per million output tokens" in ax.get_xlabel()
@@ -339,48 +266,6 @@ def test_plan_figure_shows_curves_optima_base_and_recommendation(figures: dict[s
     assert "dense" in words
     stars = [line for line in ax.get_lines() if line.get_marker() == "*"]
     assert [tuple(np.ravel(line.get_data())) for line in stars] == [(model.usd_per_mtok, model.loss)]
-
-
-def stretches(gpus: np.ndarray) -> list[str]:
-    """GPU counts in the order in which they serve, each once a stretch."""
-    return [f"{count:.0f}" for count, _ in itertools.groupby(gpus[gpus > 0])]
-
-
-def test_cost_figure_draws_the_cheapest_deployment_and_marks_every_change_of_its_gpus(
-    figures: dict[str, Figure], costs: ServingCurves
-) -> None:
-    above, strip = figures["cost"].get_axes()
-    lines = {(str(line.get_color()), line.get_marker()): line for line in above.get_lines()}
-    for e, usd, gpus in zip(costs.experts.tolist(), costs.usd_per_mtok, costs.gpus, strict=True):
-        _, y = (np.asarray(v, dtype=float) for v in lines[colour_of(e), "None"].get_data())
-        seen = np.isfinite(y)
-        assert np.array_equal(y[seen], usd[seen])
-        assert np.all(np.isnan(usd[~seen]) | (usd[~seen] > np.nanmax(y)))
-        x, at = (np.asarray(v, dtype=float) for v in lines[colour_of(e), "o"].get_data())
-        assert len(x) == len(stretches(gpus)) - 1
-        assert np.all(np.isin(at, usd))
-    words = [t.get_text() for t in strip.texts]
-    assert words == [word for gpus in costs.gpus for word in stretches(gpus)]
-    assert strip.get_xlim() == above.get_xlim()
-
-
-def test_largest_figure_draws_the_largest_sizes(figures: dict[str, Figure], largest: LargestModels) -> None:
-    above, strip = figures["largest"].get_axes()
-    lines = {(str(line.get_color()), line.get_marker()): line for line in above.get_lines()}
-    for e, sizes in zip(largest.experts.tolist(), largest.n_params, strict=True):
-        x, y = (np.asarray(v, dtype=float) for v in lines[colour_of(e), "None"].get_data())
-        assert np.array_equal(y, sizes, equal_nan=True)
-        assert np.array_equal(x, largest.usd_per_mtok)
-    assert {"dense", "E = 64"} <= {t.get_text() for t in above.texts}
-    assert len(strip.texts) > 20
-
-
-def test_a_figure_of_what_cannot_be_served_is_refused() -> None:
-    nothing = serving_curves(served(max_gpus=1), COUNTS, np.geomspace(1e12, 1e13, 5))
-    with pytest.raises(InputError, match="none of these models can be served"):
-        cost_figure(nothing)
-    with pytest.raises(InputError, match="none of these models can be served"):
-        largest_figure(largest_models(served(), COUNTS, np.array([1e-9])))
 
 
 def test_plan_curves_pass_through_their_optima(plan: Plan) -> None:
@@ -466,7 +351,6 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     "arguments",
     [
         ["fit", "examples/runs.csv", "--law", "yun2024", "--starts", "4"],
-        ["compare", "examples/runs.csv", "--law", "chinchilla", "--holdout", "tokens >= 2e10"],
         ["plan", "--budget", "1e21", "--bootstrap", "0"],
     ],
 )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from moescale import catalogue
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.kernels.attention import attention
@@ -43,7 +44,6 @@ from moescale.models.architecture import Architecture, Quantised
 from moescale.models.family import architecture, find_family
 from moescale.models.hf_config import from_config
 from moescale.models.published import shapes
-from moescale.reproduction.claims import loop_measurement
 from script_modules import load_script
 
 aiconfigurator_core = pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
@@ -603,12 +603,16 @@ def test_shipped_formulas_are_what_a_fit_gives(system: str, version: str) -> Non
 
 
 def test_the_loop_over_experts_is_as_far_from_a_measured_server_at_every_batch() -> None:
-    m = loop_measurement()
-    source = Silicon(find_gpu(m.gpu), moe_execution="all-experts")
-    model, batch, context = from_config(MIXTRAL), np.array(m.batch), m.prompt_tokens + m.output_tokens / 2
-    predicted_s = source.prefill_s(model, m.gpus, batch, m.prompt_tokens)
-    predicted_s = predicted_s + (m.output_tokens - 1) * source.decode_s(model, m.gpus, batch, context)
-    share = predicted_s / np.array(m.all_experts_s)
+    m = catalogue.read("claims.toml")["loop_measurement"]
+    source = Silicon(find_gpu(m["gpu"]), moe_execution="all-experts")
+    model, batch, context = (
+        from_config(MIXTRAL),
+        np.array(m["batch"], float),
+        m["prompt_tokens"] + m["output_tokens"] / 2,
+    )
+    predicted_s = source.prefill_s(model, m["gpus"], batch, m["prompt_tokens"])
+    predicted_s = predicted_s + (m["output_tokens"] - 1) * source.decode_s(model, m["gpus"], batch, context)
+    share = predicted_s / np.array(m["all_experts_s"])
     assert np.all(share < 1.0)  # kernels alone cannot be slower than a server
     assert share.max() / share.min() < 1.25
 

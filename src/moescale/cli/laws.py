@@ -164,24 +164,18 @@ def _predict_table(
     )
 )
 @flat("runs", "holdout", "law", "where", "size_column")
-def compare(
-    context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, plot: Plot = None, json_: Json = False
-) -> None:
+def compare(context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, json_: Json = False) -> None:
     """Fit laws to part of the runs and test them on the held-out runs."""
     from moescale.fitting.remarks import unused_columns
     from moescale.fitting.workflow import compare_laws
-    from moescale.views.figures import comparison_figure
     from moescale.views.terminal.fits import show_comparison
     from moescale.views.terminal.text import terminal
 
-    check_plot(plot)
     forms = runs.forms()
     table = runs.read()
     held_out = runs.held_out(table)
     with show_progress(not json_) as progress, at_option(table.source):
         records = compare_laws(table, forms, held_out, extra=inputs.inputs(), progress=progress)
-    held_back = HeldBack()
-    held_back.draw(plot, comparison_figure, records)
     if json_:
         name = Path(table.source).name
         made: dict[str, object] = {**made_with(context), "runs": name, "sha256": {name: table.sha256 or ""}}
@@ -190,4 +184,3 @@ def compare(
     else:
         show_comparison(terminal(), records)
     warn(dict.fromkeys((*table.warnings, *(remark for form in forms for remark in unused_columns(form, table)))))
-    held_back.tell()

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from moescale.cli.flat import flat
-from moescale.cli.options import Json, Plot, app, check_plot, examples
-from moescale.cli.output import HeldBack, print_json, say
+from moescale.cli.options import Json, app, examples
+from moescale.cli.output import print_json, say
 from moescale.errors import InputError
 from moescale.options.experiments import ProfileOptions
 
@@ -20,13 +20,13 @@ from moescale.options.experiments import ProfileOptions
     )
 )
 @flat()
-def profile(how: ProfileOptions, plot: Plot = None, json_: Json = False) -> None:
+def profile(how: ProfileOptions, json_: Json = False) -> None:
     """Measure prefill and decode latencies of vLLM on this machine for --latency of `cost` and `plan`."""
     if how.show is not None and how.grid is None and how.output is None:
-        _show(how.show, plot, json_)
+        _show(how.show, json_)
         return
-    if how.show is not None or how.grid is None or how.output is None or plot is not None:
-        what = "give GRID and -o TABLE (measure), or --show TABLE, which --plot draws"
+    if how.show is not None or how.grid is None or how.output is None:
+        what = "give GRID and -o TABLE (measure), or --show TABLE"
         raise InputError(what, next_step="see `moescale profile --help`")
     from moescale.experiments import profile as profiling
 
@@ -43,20 +43,15 @@ def profile(how: ProfileOptions, plot: Plot = None, json_: Json = False) -> None
         print(f"{count} without a latency: {status}")
 
 
-def _show(table: Path, plot: Path | None, json_: bool) -> None:
+def _show(table: Path, json_: bool) -> None:
     from moescale.latency.coverage import overview
     from moescale.latency.measurements import read_measurements
-    from moescale.views.figures import latency_figure
     from moescale.views.terminal.runs import show_latencies
     from moescale.views.terminal.text import terminal
 
-    check_plot(plot)
     rows = read_measurements(table)
     found = overview(rows, where=str(table))
-    held_back = HeldBack()
-    held_back.draw(plot, latency_figure, rows)
     if json_:
         print_json(found.to_dict())
     else:
         show_latencies(terminal(), found, str(table))
-    held_back.tell()

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 @app.command(
     epilog=examples(
         "moescale report plan.json -o plan.html",
-        "moescale report law.toml --runs runs.csv -o law.html --title 'Our runs'",
-        "moescale report comparison.json -o comparison.html --date 2026-11-21",
+        "moescale report law.toml --runs runs.csv -o law.html --title 'Our runs' --date 2026-11-21",
     )
 )
 @flat()
@@ -34,7 +33,7 @@ def report(wanted: ReportOptions) -> None:
     from moescale.io.files import as_text, check_target, write_atomically
     from moescale.planning.plan import Plan
     from moescale.scaling_laws import Law
-    from moescale.views.html import comparison_report, law_report, plan_report, read_answer
+    from moescale.views.html import law_report, plan_report, read_answer
 
     output, runs, title = wanted.output, wanted.runs, wanted.title
     with located("-o"):
@@ -47,11 +46,9 @@ def report(wanted: ReportOptions) -> None:
         raise InputError("applies to the report of a law only", where="--runs", next_step="leave --runs out")
     if isinstance(found, Plan):
         text = plan_report(found, origin, title=title)
-    elif isinstance(found, Law):
+    else:
         drawn = None if runs is None else _runs_of(found, runs)
         text = law_report(found, origin, runs=drawn, title=title)
-    else:
-        text = comparison_report(found, origin, title=title)
     with located("-o"):
         write_atomically(output, as_text(text))
     say(f"wrote {output}")

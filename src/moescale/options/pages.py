@@ -21,9 +21,7 @@ class PageOptions(Group):
 class ReportOptions(Group):
     """An answer, and the page that is made of it."""
 
-    answer: Path = path(
-        "A plan (plan --json), a law (fit -o) or a comparison (compare --json).", name="ANSWER", default=MISSING
-    )
+    answer: Path = path("A plan (plan --json) or a law (fit -o).", name="ANSWER", default=MISSING)
     output: Path = path("Write the report to this HTML file.", name="-o", default=MISSING)
     runs: Path | None = path("Table of runs of a law, for residuals and outliers.")
     title: str | None = text("Title of the page; default: the question.", metavar="TEXT")

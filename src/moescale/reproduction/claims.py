@@ -101,27 +101,6 @@ def sweep_experts() -> tuple[float, ...]:
     return tuple(float(e) for e in catalogue.read("claims.toml")["experts"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopMeasurement:
-    """Latencies of one benchmark before and after vLLM fused its experts; arrays over `batch`."""
-
-    gpu: str
-    gpus: int
-    prompt_tokens: float
-    output_tokens: float
-    batch: tuple[float, ...]
-    all_experts_s: tuple[float, ...]
-    fused_s: tuple[float, ...]
-    source: str
-    date: str
-
-
-@cache
-def loop_measurement() -> LoopMeasurement:
-    """What is known of Mixtral 8x7B with every expert on every token, measured."""
-    return TypeAdapter(LoopMeasurement).validate_python(catalogue.read("claims.toml")["loop_measurement"])
-
-
 def find_claim(name: str) -> Claim:
     """The claim with an id; InputError with the nearest ones otherwise."""
     known = {claim.id: claim for claim in claims()}

@@ -50,12 +50,6 @@ def _active(world: World, n_params: FloatArray, experts: float) -> FloatArray:
     return n_active(world.law.family, n_params, np.array([experts]))
 
 
-def _active_over_base(world: World, part: Part, n_params: FloatArray) -> FloatArray:
-    """Active size of models (k, 1) of the part's expert count over that of the base's optimum."""
-    base = world.optimum(part.budget_flops, part.base_experts).n_params
-    return (_active(world, n_params, part.experts) / _active(world, base, part.base_experts))[:, 0]
-
-
 def _training_flops(world: World, found: Allocation) -> FloatArray:
     return training_flops(world.law.family, found.n_params, found.tokens, found.experts)
 
@@ -80,29 +74,44 @@ def value_of(part: Part, world: World) -> FloatArray:
         return TAKE[part.take](np.stack([of(world, place) for place in places]))
 
 
-@quantity
-def loss_optimal_size(world: World, part: Part) -> FloatArray:
-    """N of the loss-optimal model."""
-    return world.optimum(part.budget_flops, part.experts).n_params[:, 0]
+# Sizes (k, 1) of the part's expert count, by name: its optimum, and what the base's optimum bounds.
+SIZES: dict[str, Callable[[World, Part], FloatArray]] = {
+    "optimum": lambda w, p: w.optimum(p.budget_flops, p.experts).n_params,
+    "dense loss": lambda w, p: w.at_base_loss(p.budget_flops, p.experts, 1.0).n_params,
+    "base loss": lambda w, p: w.at_base_loss(p.budget_flops, p.experts, p.base_experts).n_params,
+    "base cost": lambda w, p: w.size_at_base_cost(
+        p.budget_flops, p.experts, p.base_experts
+    ),  # also beyond E's own optimum
+}
 
 
-@quantity
-def size_at_base_loss(world: World, part: Part) -> FloatArray:
-    """N at the base's loss."""
-    return world.at_base_loss(part.budget_flops, part.experts, part.base_experts).n_params[:, 0]
+def _size_quantity(name: str, at: str, over: str = "") -> None:
+    """A quantity of the size named `at`: itself, or over E's own optimum, the base's N or (activated) the base's active size."""
+
+    def answer(world: World, part: Part) -> FloatArray:
+        size = SIZES[at](world, part)
+        base = world.optimum(part.budget_flops, part.base_experts).n_params
+        if over == "own optimum":
+            size = size / SIZES["optimum"](world, part)
+        elif over == "base":
+            size = size / base
+        elif over == "active base":
+            size = _active(world, size, part.experts) / _active(world, base, part.base_experts)
+        return size[:, 0]
+
+    QUANTITIES[name] = answer
+    if at == "base cost":
+        NEEDS_COSTS.add(name)
 
 
-@quantity
-def active_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
-    """Active size at the base's loss over the base's active size."""
-    small = world.at_base_loss(part.budget_flops, part.experts, part.base_experts).n_params
-    return _active_over_base(world, part, small)
-
-
-@quantity
-def active_ratio_dense_loss_to_base_optimum(world: World, part: Part) -> FloatArray:
-    """Active size at the DENSE optimum's loss over the active size of the base's optimum."""
-    return _active_over_base(world, part, world.at_base_loss(part.budget_flops, part.experts, 1.0).n_params)
+_size_quantity("loss_optimal_size", "optimum")
+_size_quantity("size_at_base_loss", "base loss")
+_size_quantity("size_ratio_at_base_loss", "base loss", "base")
+_size_quantity("own_ratio_at_base_loss", "base loss", "own optimum")
+_size_quantity("own_ratio_at_base_cost", "base cost", "own optimum")
+_size_quantity("active_ratio_at_base_loss", "base loss", "active base")
+_size_quantity("active_ratio_at_base_cost", "base cost", "active base")
+_size_quantity("active_ratio_dense_loss_to_base_optimum", "dense loss", "active base")
 
 
 @quantity
@@ -216,19 +225,6 @@ def cost_exponent(world: World, _: Part) -> FloatArray:
     return np.full(len(world.theta), np.mean(np.log2(usd[-1] / usd[0])) / (len(usd) - 1))
 
 
-@cost_quantity
-def active_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
-    """Active size at the base's cost over the base's active size; not held below E's own optimum."""
-    size = world.size_at_base_cost(part.budget_flops, part.experts, part.base_experts)
-    return _active_over_base(world, part, size)
-
-
-@quantity
-def size_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
-    """N at the base's loss over the base's N."""
-    return size_at_base_loss(world, part) / world.optimum(part.budget_flops, part.base_experts).n_params[:, 0]
-
-
 @quantity
 def gain_ratio_on_sweep(world: World, _: Part) -> FloatArray:
     """Gain in loss from 16 to 32 experts over that from 8 to 16: the largest over the sweep's sizes and tokens."""
@@ -252,20 +248,6 @@ def gain_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
     budget, base = part.budget_flops, part.base_experts
     l8, l16, l32 = (loss_at_base_cost(world, budget, e, base) for e in (8.0, 16.0, 32.0))
     return (l16 - l32) / (l8 - l16)
-
-
-@quantity
-def own_ratio_at_base_loss(world: World, part: Part) -> FloatArray:
-    """N at the base's loss over E's own loss-optimal N."""
-    small = world.at_base_loss(part.budget_flops, part.experts, part.base_experts).n_params
-    return (small / world.optimum(part.budget_flops, part.experts).n_params)[:, 0]
-
-
-@cost_quantity
-def own_ratio_at_base_cost(world: World, part: Part) -> FloatArray:
-    """N at the base's cost over E's own loss-optimal N."""
-    size = world.size_at_base_cost(part.budget_flops, part.experts, part.base_experts)
-    return (size / world.optimum(part.budget_flops, part.experts).n_params)[:, 0]
 
 
 @quantity

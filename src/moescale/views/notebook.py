@@ -7,12 +7,13 @@ and by `%load_ext moescale`.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from moescale.units import format_bytes, format_count, format_usd, plural
-from moescale.views.tables import Table, range_text
-from moescale.views.tables.decision import build_sentence, plan_headline
+from moescale.views.blocks import Answer, Block, Bullets, Facts, Text
+from moescale.views.tables import range_text
+from moescale.views.tables.decision import decision_facts, plan_headline
 from moescale.views.tables.fit import fit_remarks, law_table, parameter_table
 from moescale.views.tables.plan import bounded_loss_table
 from moescale.views.tables.serving import cost_table
@@ -25,23 +26,11 @@ if TYPE_CHECKING:
 
 
 def plan_html(plan: Plan) -> str:
-    """The recommendation, why, the models of equal loss and, where matplotlib is there, the curves."""
-    best = plan.recommendation
-    headline = plan_headline(plan)
-    drawn, description = None, ""
-    if importlib.util.find_spec("matplotlib") is not None:
-        from moescale.views.figures import plan_figure
-        from moescale.views.html.plan import figure_text
+    """The recommendation, its facts, the models of equal loss and, where matplotlib is there, the curves."""
+    from moescale.views.html.reports import plan_picture
 
-        drawn, description = plan_figure(plan), figure_text(plan)
-    return _cell(
-        headline[0].upper() + headline[1:] + ".",
-        (best.why, build_sentence(best.architecture)),
-        bounded_loss_table(plan),
-        emphasised=best.model.experts,
-        drawn=drawn,
-        description=description,
-    )
+    drawn = [plan_picture(plan)] if importlib.util.find_spec("matplotlib") is not None else []
+    return _cell(Answer(f"{plan_headline(plan)}."), Facts(decision_facts(plan)), bounded_loss_table(plan), *drawn)
 
 
 def fit_html(found: Fit) -> str:
@@ -51,15 +40,13 @@ def fit_html(found: Fit) -> str:
         f"optimum; {range_text(found.fit_range, found.form)}"
     )
     table = parameter_table(found.form, found.parameters, remarks=fit_remarks(found))
-    after = f": {found.form.equation}"
-    return _cell(found.form.title, (quality,), table, after=after, title="Coefficients", notes=found.warnings)
+    return _cell(Text(found.form.equation, lead=found.form.title), Text(quality), table, Bullets(found.warnings))
 
 
 def law_html(law: Law) -> str:
     """The form of a law, its source and its coefficients."""
-    fitted = (f"Fitted on {range_text(law.fit_range, law.form)}.",) if law.fit_range else ()
-    title, after = "Laws" if law.members else "Coefficients", f": {law.form.equation}"
-    return _cell(law.name, (law.source,), law_table(law), after=after, title=title, notes=fitted)
+    fitted = [Text(f"Fitted on {range_text(law.fit_range, law.form)}.")] if law.fit_range else []
+    return _cell(Text(law.form.equation, lead=law.name), Text(law.source), law_table(law), *fitted)
 
 
 def cost_html(cost: Cost) -> str:
@@ -72,7 +59,7 @@ def cost_html(cost: Cost) -> str:
         f"{format_bytes(cost.weight_bytes)}; KV cache {format_bytes(cost.kv_bytes_per_token)} per token; latency from "
         f"{cost.latency_source}"
     )
-    return _cell(lead, (sizes,), cost_table(cost))
+    return _cell(Answer(lead), Text(sizes), cost_table(cost))
 
 
 FORMATTERS: dict[tuple[str, str], Callable[[Any], str]] = {
@@ -90,8 +77,7 @@ def load_ipython_extension(ipython: Any) -> None:
         formatter.for_type_by_name(module, name, html)
 
 
-def _cell(lead: str, lines: Sequence[str], table: Table, **more: Any) -> str:
-    from moescale.views.html.render import render
+def _cell(*blocks: Block) -> str:
+    from moescale.views.html.render import cell
 
-    without = {"after": "", "title": None, "emphasised": None, "notes": (), "drawn": None, "description": ""}
-    return render("notebook.html", lead=lead, lines=lines, table=table, **(without | more))
+    return cell(blocks)

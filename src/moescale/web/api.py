@@ -203,9 +203,6 @@ def read_law(text: str, where: str) -> Uploaded:
 
 def _decision(found: Plan, serving: Record) -> Record:
     best = found.decision
-    shown = [screen.choices_table(found), *([tables.laws_table(found)] if found.laws else [])]
-    if found.lifetime is not None and best is not found.recommendation:
-        shown = [tables.lifetime_table(found.lifetime)]
     return {
         "label": plan_headline(found),
         "figures": _figures(found),
@@ -216,7 +213,7 @@ def _decision(found: Plan, serving: Record) -> Record:
                 "columns": [{"head": c.head, "text": c.text} for c in each.columns],
                 "rows": each.rows,
             }
-            for each in shown
+            for each in (screen.choices_table(found), *tables.choice_tables(found))
         ],
         "why": best.why,
         "caveats": best.caveats,

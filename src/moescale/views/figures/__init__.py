@@ -6,17 +6,12 @@ Figures are drawn without pyplot, so nothing global changes and several threads 
 
 from __future__ import annotations
 
-from moescale.views.figures.comparison import comparison_figure as comparison_figure
-from moescale.views.figures.diagnosis import diagnosis_figure as diagnosis_figure
 from moescale.views.figures.fit import fit_figure as fit_figure
 from moescale.views.figures.isoflop import isoflop_figure as isoflop_figure
-from moescale.views.figures.latency import latency_figure as latency_figure
 from moescale.views.figures.plan import plan_figure as plan_figure
 from moescale.views.figures.saving import SUFFIXES as SUFFIXES
 from moescale.views.figures.saving import check_plot as check_plot
 from moescale.views.figures.saving import save_figure as save_figure
-from moescale.views.figures.serving import cost_figure as cost_figure
-from moescale.views.figures.serving import largest_figure as largest_figure
 from moescale.views.figures.style import ACCENT as ACCENT
 from moescale.views.figures.style import CATEGORIES as CATEGORIES
 from moescale.views.figures.style import colour_of as colour_of

@@ -75,23 +75,6 @@ def _label(ax: Axes, at: tuple[float, float], text: str, place: tuple[float, flo
     ax.annotate(text, at, xytext=place, textcoords="axes fraction", color=readable(colour), zorder=5, **look)
 
 
-def top_labels(figure: Figure, ax: Axes, ends: Sequence[End]) -> None:
-    """Label points (x, y, text, colour) of steep curves in a row above them, apart from each other; logarithmic axes."""
-    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-    ax.set_xlim(left, right * (right / left) ** 0.06)
-    ax.set_ylim(bottom, top * (top / bottom) ** 0.09)
-    figure.draw_without_rendering()
-    ends = sorted(ends, key=lambda end: (end[0], -end[1]))  # of curves cut off at one size the upper is named left
-    box, points = ax.get_window_extent(), 7.0
-    width = (max(len(text) for _, _, text, _ in ends) * 0.60 * points + 4.0) * figure.dpi / 72.0 / box.width
-    across = ax.transAxes.inverted().transform(ax.transData.transform([(x, y) for x, y, *_ in ends]))[:, 0]
-    places = np.array(spread_apart(across.tolist(), width))
-    places -= max(0.0, float(places.max()) + 0.5 * width - 1.0)
-    for place, (x, y, text, colour) in zip(places, ends, strict=True):
-        look: Look = {"ha": "center", "va": "bottom", "arrowprops": _line(colour, 1.0, (0.5, 0.0))}
-        _label(ax, (x, y), text, (place, 0.955), colour, fontsize=points, **look)
-
-
 def paper() -> dict[str, object]:
     """The ground of a text that may lie on lines."""
     return {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}

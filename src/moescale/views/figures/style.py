@@ -21,8 +21,6 @@ MARKERS = "os^Dvp<>hd"  # by powers of two as well: a second cue beside the colo
 # Okabe and Ito, https://jfly.uni-koeln.de/color: for things without an order, such as laws.
 CATEGORIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 ACCENT = "#D55E00"  # the recommendation, suspects: what the eye shall find first
-DARK = 24.0  # of 255: how light the ground of a dark page is
-CONTRAST = 4.5  # of text, WCAG 2.2 level AA
 INK, FAINT, RULE = "#222222", "#767676", "#d9d9d9"
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))  # a second cue beside the colour, where colours run out
 STYLE: Mapping[str, object] = {
@@ -84,15 +82,6 @@ def marker_of(experts: float) -> str:
     return MARKERS[min(round(math.log2(max(experts, 1.0))), len(MARKERS) - 1)]
 
 
-def on_dark(colour: str) -> str:
-    """What stands for a colour on a dark ground: greys are turned over, others lightened until they can be read."""
-    parts = _parts(colour)
-    if max(parts) - min(parts) <= 12:  # a grey
-        return _hexadecimal([DARK + (255 - sum(parts) / 3) * (235 - DARK) / 255] * 3)
-    lighter = ([p + (255 - p) * step / 50 for p in parts] for step in range(51))
-    return _hexadecimal(next(c for c in lighter if _contrast(c, [DARK] * 3) >= CONTRAST))
-
-
 def _parts(colour: str) -> list[float]:
     return [float(int(colour[i : i + 2], 16)) for i in (1, 3, 5)]
 
@@ -104,16 +93,6 @@ def _hexadecimal(parts: Sequence[float]) -> str:
 def _light(parts: Sequence[float]) -> float:
     """Luma of a colour, 0 to 1 (ITU-R BT.601)."""
     return sum(weight * part for weight, part in zip((0.299, 0.587, 0.114), parts, strict=True)) / 255.0
-
-
-def _contrast(light: Sequence[float], dark: Sequence[float]) -> float:
-    """WCAG 2.2 contrast ratio of two colours."""
-    return (_luminance(light) + 0.05) / (_luminance(dark) + 0.05)
-
-
-def _luminance(parts: Sequence[float]) -> float:
-    linear = [p / 255 / 12.92 if p / 255 <= 0.04045 else ((p / 255 + 0.055) / 1.055) ** 2.4 for p in parts]
-    return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def readable(colour: str) -> str:

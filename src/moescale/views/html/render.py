@@ -1,48 +1,58 @@
-"""Pages from templates: jinja2 escapes whatever is not made here."""
+"""Blocks as HTML: jinja2 escapes whatever is not made here, and nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 
+import base64
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from moescale.views.figures.style import colour_of, marker_of
-from moescale.views.html.svg import colours_in, dark_rules, inline_svg
+from moescale.views.blocks import Block, Section
+from moescale.views.figures.saving import figure_bytes
+from moescale.views.figures.style import colour_of, colour_on_dark
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # What may become a link: an arXiv number, a DOI, an address. Anything else stays text.
 LINK = re.compile(r"\bhttps?://[^\s<>\"']*[^\s<>\"'.,;:)\]]|\barXiv[: ](\d{4}\.\d{4,5})(v\d+)?\b", re.IGNORECASE)
-SHAPES = {"^": "▲", "v": "▼", "<": "◀", ">": "▶", "o": "●", "s": "■", "D": "◆", "p": "⬟", "h": "⬢", "d": "♦"}
 
 
-def linked(text: object) -> Markup:
-    """Text whose addresses and arXiv numbers are links; markup stays itself."""
-    if isinstance(text, Markup):
-        return text
+def page(title: str, meta: Sequence[str], sections: Sequence[Section]) -> str:
+    """A page that needs nothing else; `meta` stands under its title, and sections without blocks are left out."""
+    style = Markup(_file("page.css"))
+    return _environment().get_template("page.html").render(title=title, meta=meta, sections=sections, style=style)
 
-    def link(found: re.Match[str]) -> str:
-        address = f"https://arxiv.org/abs/{found[1]}" if found[1] else found[0]
-        return f'<a href="{escape(address)}" rel="noreferrer">{escape(found[0])}</a>'
 
+def cell(blocks: Sequence[Block]) -> str:
+    """Blocks as the output of a notebook's cell."""
+    return _environment().get_template("notebook.html").render(blocks_shown=blocks)
+
+
+def linked(text: str) -> Markup:
+    """Text whose addresses and arXiv numbers are links."""
     parts: list[str] = []
     end = 0
-    for found in LINK.finditer(str(text)):
-        parts += [escape(str(text)[end : found.start()]), link(found)]
+    for found in LINK.finditer(text):
+        address = f"https://arxiv.org/abs/{found[1]}" if found[1] else found[0]
+        link = f'<a href="{escape(address)}" rel="noreferrer">{escape(found[0])}</a>'
+        parts += [escape(text[end : found.start()]), link]
         end = found.end()
-    return Markup("".join([*parts, escape(str(text)[end:])]))
+    return Markup("".join([*parts, escape(text[end:])]))
 
 
-def code(text: object) -> Markup:
-    """Text in the letters of programs."""
-    return Markup("<code>{}</code>").format(text)
+def _address(figure: Figure) -> str:
+    """A figure as the address of an image that holds it."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(figure_bytes(figure, 'svg')).decode()}"
 
 
-def render(name: str, **values: Any) -> str:
-    """The template of this name, filled; the same values give the same bytes."""
-    return _environment().get_template(name).render(**values)
+def _kind(block: Block) -> str:
+    return type(block).__name__
 
 
 @cache
@@ -54,9 +64,10 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters["linked"] = linked
-    helpers: Any = {"inline_svg": inline_svg, "colour_of": colour_of, "shape_of": _shape_of, "style": _style}
-    found.globals.update(helpers)
+    helpers: dict[str, Any] = {"linked": linked, "address": _address, "kind": _kind}
+    found.filters.update(helpers)
+    colours: Any = {"colour_of": colour_of, "colour_on_dark": colour_on_dark}
+    found.globals.update(colours)
     return found
 
 
@@ -66,11 +77,3 @@ def _file(name: str) -> str:
 
 def _template(name: str) -> str:
     return _file(f"templates/{name}")
-
-
-def _shape_of(experts: float) -> str:
-    return SHAPES.get(marker_of(experts), "●")
-
-
-def _style(body: str) -> Markup:
-    return Markup(_file("page.css").replace("/*DARK*/", dark_rules(colours_in(body))))

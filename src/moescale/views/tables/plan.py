@@ -131,6 +131,21 @@ def bounded_cost_table(plan: Plan) -> Table | None:
     return _models(title, plan.bounded_cost, (*SIZES, LOSS, *SERVING, *RATIOS))
 
 
+def choice_tables(plan: Plan) -> list[Table]:
+    """What a decision was chosen from, beside the table of its first screen: the lives, or what each law says."""
+    if plan.lifetime is not None and plan.decision is not plan.recommendation:
+        return [lifetime_table(plan.lifetime)]
+    return [laws_table(plan)] if plan.laws else []
+
+
+def evidence_tables(plan: Plan) -> list[Table]:
+    """All further tables: regrets, both algorithms, loss-optimal models, frontier."""
+    regrets = [regrets_table(plan)] if plan.laws and plan.decision is plan.recommendation else []
+    costs = bounded_cost_table(plan)
+    tables = [*regrets, bounded_loss_table(plan), *([] if costs is None else [costs])]
+    return [*tables, loss_optimal_table(plan), frontier_table(plan)]
+
+
 def lifetime_table(plan: LifetimePlan) -> Table:
     """The best life of each expert count in dollars."""
     cells: list[Cell[Life]] = [

@@ -36,25 +36,17 @@ def _details(console: Console, plan: Plan) -> None:
     write_line(console)
     for name, text in decision_facts(plan):
         write_paragraph(console, text, indent=12, first=f"  {name:8}  ")
-    if plan.lifetime is not None and plan.decision is not plan.recommendation:
-        write_table(console, tables.lifetime_table(plan.lifetime))
-    if plan.laws:
-        write_table(console, tables.laws_table(plan))
-    if plan.known:
-        write_table(console, known_table(plan))
+    for table in (*tables.choice_tables(plan), *([known_table(plan)] if plan.known else [])):
+        write_table(console, table)
     if plan.decision.caveats:
         write_line(console)
         write_line(console, "Caveats", bold=len("Caveats"))
     _listed(console, plan.decision.caveats)
-    if plan.laws and plan.decision is plan.recommendation:
-        write_table(console, tables.regrets_table(plan))
-    write_table(console, tables.bounded_loss_table(plan))
-    if (table := tables.bounded_cost_table(plan)) is not None:
+    for table in tables.evidence_tables(plan):
         write_table(console, table)
-    write_table(console, tables.loss_optimal_table(plan))
     if plan.lifetime is not None:
+        write_line(console)
         write_paragraph(console, tables.training_sentence(plan.lifetime))
-    write_table(console, tables.frontier_table(plan))
     write_line(console)
     write_paragraph(console, tables.GLOSSARY.format(base=tables.base_name(plan)))
     write_line(console)
