@@ -214,7 +214,7 @@ def name_section(name: str, home: str) -> list[str]:
 
 def api_page() -> str:
     """docs/reference/api.md."""
-    homes = {name: module for module, names in moescale._HOMES.items() for name in names}
+    homes = {name: module.removeprefix("moescale.") for name, module in moescale._HOME.items()}
     lines = [
         "# Python",
         "",
@@ -224,10 +224,10 @@ def api_page() -> str:
         "`MoescaleError`.",
         "",
     ]
-    for module in sorted({home for name, home in homes.items() if name in moescale.__all__}):
+    for module in sorted(set(homes.values())):
         about = inspect.cleandoc(importlib.import_module(f"moescale.{module}").__doc__ or "").split("\n\n")[0]
         lines += [f"## moescale.{module}", "", about, ""]
-        for name in sorted(n for n, home in homes.items() if home == module and n in moescale.__all__):
+        for name in sorted(n for n, home in homes.items() if home == module):
             lines += name_section(name, module)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 

@@ -19,7 +19,7 @@ import pytest
 
 import moescale
 from command_line import BUDGET, MODEL, ROOT, RUNS, Answer, answer_of, run
-from moescale.cli import COMMANDS, main
+from moescale.cli import COMMANDS
 from moescale.scaling_laws import find_law
 
 pytestmark = pytest.mark.system
@@ -103,12 +103,6 @@ def test_predict_gives_an_interval_only_where_the_law_has_draws() -> None:
     assert found["extrapolation"].keys() == {"n_params"}
     dense = answer_of("predict", "--law", "hoffmann2022", "--n-params", "1B", "--tokens", "20B")
     assert dense == {"loss": pytest.approx(2.531, abs=1e-3), "interval": None, "extrapolation": {}}
-
-
-def test_predict_reads_a_law_that_fit_wrote(saved_law: Path) -> None:
-    found = answer_of("predict", "--law", saved_law, "--n-params", "300M", "--tokens", "10B")
-    assert found["interval"] is not None
-    assert 2 < found["loss"] < 4
 
 
 @pytest.mark.parametrize("error", [MemoryError(), MemoryError("Unable to allocate 7.28 TiB")])
@@ -347,23 +341,12 @@ def test_what_speeds_a_server_up_is_cheaper() -> None:
         assert run(*asked, *wrong).code == 2
 
 
-def test_fp8_halves_the_weights() -> None:
-    gpu = ("--gpu", "h100-sxm")
-    assert answer_of(*MODEL, *gpu, "--weights", "fp8")["weight_bytes"] * 2 == answer_of(*MODEL, *gpu)["weight_bytes"]
-
-
 def test_gpus_asks_for_one_count() -> None:
     found = answer_of(*MODEL, "--gpus", 3)
     assert [c["gpus"] for c in found["candidates"]] == [3]
     every = answer_of(*MODEL)["candidates"]
     assert [c["gpus"] for c in every] == [1, 2, 4, 8]
     assert answer_of(*MODEL, "--gpus", 4)["candidates"][0] == every[2]
-
-
-def test_max_num_seqs_defaults_to_the_servers_own_in_cost() -> None:
-    assert answer_of(*MODEL, "--gpu", "a100-sxm-80gb")["batch"] == 256
-    assert answer_of(*MODEL, "--gpu", "a100-sxm-80gb", "--max-num-seqs", "none")["batch"] > 256
-    assert answer_of(*MODEL, "--gpu", "a100-sxm-80gb", "--max-num-seqs", 7)["batch"] == 7
 
 
 def test_gpus_are_counted_over_all_replicas() -> None:
@@ -376,12 +359,8 @@ def test_gpus_are_counted_over_all_replicas() -> None:
 
 
 def test_cost_keeps_room_for_activations_unless_told_otherwise() -> None:
-    usual, none = (
-        answer_of(*MODEL, "--max-num-seqs", "none"),
-        answer_of(*MODEL, "--max-num-seqs", "none", "--reserve", 0),
-    )
+    usual, none = (answer_of(*MODEL, "--max-num-seqs", "none", *more) for more in ((), ("--reserve", 0)))
     assert (usual["reserve_bytes"], none["reserve_bytes"]) == (1.5 * 2**30, 0)
-    assert answer_of(*MODEL, "--reserve", "2GiB")["reserve_bytes"] == 2 * 2**30
     assert usual["usd_per_mtok"] > none["usd_per_mtok"]
 
 
@@ -396,19 +375,26 @@ def test_latency_limits_bind_and_are_met() -> None:
     assert answer_of(*MODEL, "--gpus", 2, "--max-ttft", "30ms")["ttft_s"] <= 0.030
 
 
+OWNED = ("--capital-usd-per-gpu", 35_064, "--years", 4, "--power-w", 500, "--usd-per-kwh", 0.2, "--pue", 1.5)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((*MODEL, "--gpu", "A100_SXM_80GB"), (*MODEL, "--gpu", "a100-sxm-80gb")),
+        ((*MODEL, *OWNED), (*MODEL, "--usd-per-gpu-hour", 1.15)),
+        (("cost", "--n-params", 900_000_000), ("cost", "--n-params", "900M")),
+    ],
+)
+def test_the_same_in_other_words_costs_the_same(one: tuple[object, ...], other: tuple[object, ...]) -> None:
+    assert answer_of(*one)["usd_per_mtok"] == pytest.approx(answer_of(*other)["usd_per_mtok"], rel=1e-12)
+
+
 def test_a_trace_takes_the_place_of_mean_lengths() -> None:
     capped = (*MODEL, "--max-num-seqs", "none")
     trace = answer_of(*capped, "--trace", ROOT / "examples" / "requests.csv")
     means = answer_of(*capped, "--prompt", 218.5, "--output", 190.5)
     assert trace["usd_per_mtok"] > means["usd_per_mtok"]  # long answers stay longer
-
-
-def test_owned_hardware_takes_the_place_of_a_price() -> None:
-    owned = answer_of(
-        *MODEL, "--capital-usd-per-gpu", 35_064, "--years", 4, "--power-w", 500, "--usd-per-kwh", 0.2, "--pue", 1.5
-    )
-    rented = answer_of(*MODEL, "--usd-per-gpu-hour", 1.15)
-    assert owned["usd_per_mtok"] == pytest.approx(rented["usd_per_mtok"], rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["--weights", "--kv-cache"])
@@ -422,15 +408,6 @@ def test_fewer_bits_cost_less(kind: str) -> None:
     # Weights of four bits are brought to 16 and multiplied there, which at thousands of requests takes what reading saves.
     assert many[1] < many[2]
     assert many[0] < (many[1] if kind == "--kv-cache" else 1.1 * many[2])
-
-
-def test_quantities_may_be_written_with_suffixes() -> None:
-    long = answer_of("predict", "--n-params", "900000000", "--tokens", "2e12")
-    assert answer_of("predict", "--n-params", "900M", "--tokens", "2T") == long
-
-
-def test_names_are_found_in_either_case() -> None:
-    assert answer_of(*MODEL, "--gpu", "A100_SXM_80GB") == answer_of(*MODEL, "--gpu", "a100-sxm-80gb")
 
 
 def test_fit_is_the_same_from_the_same_seed() -> None:
@@ -465,15 +442,8 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     # Tables of runs.
     ("fit no.csv", 2, ("no.csv", "no such file")),
     ("fit FOLDER", 2, ("FOLDER", "folder")),
-    ("fit BINARY.csv", 2, ("BINARY.csv", "UTF-8")),
-    ("fit BINARY.parquet", 2, ("BINARY.parquet", "Parquet")),
-    ("fit EMPTY.csv", 2, ("EMPTY.csv", "empty")),
-    ("fit HEAD.csv", 2, ("HEAD.csv", "no rows")),
     ("fit TEXT.csv", 2, ("TEXT.csv", "row 1", "'tokens'", "'abc'")),
-    ("fit NAN.csv", 2, ("NAN.csv", "row 1", "'tokens'")),
-    ("fit NEGATIVE.csv", 2, ("NEGATIVE.csv", "row 1", "'loss'", "negative")),
     ("fit TYPO.csv", 2, ("TYPO.csv", "'tokens'", "nearest: token")),
-    ("fit ONE.csv", 2, ("ONE.csv", "too few")),
     ("fit ''", 2, ("RUNS", "empty")),
     # Options of fit.
     ("fit RUNS --law nope", 2, ("--law", "'nope'", "yun2024, chinchilla")),
@@ -486,133 +456,79 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("fit RUNS --where 'tokens > 1e99'", 2, ("filter", "none of 100 runs")),
     ("fit RUNS --size-column nope", 2, ("size column 'nope'", "n_params_dense")),
     ("fit RUNS --size-column loss", 2, ("'loss'", "two columns")),
-    ("fit RUNS --loss-column nope", 2, ("'nope'", "--loss-column")),
     ("fit RUNS --starts 0", 2, ("--starts", "auto, paper")),
-    ("fit RUNS --starts x", 2, ("--starts", "'x'", "auto, paper")),
-    ("fit RUNS --starts 1.5", 2, ("--starts", "'1.5'")),
-    ("fit RUNS --bootstrap -1", 2, ("--bootstrap", "'-1'")),
     ("fit RUNS --bootstrap 1", 2, ("--bootstrap", "nearest: 0, or 2")),
     ("fit RUNS --bootstrap 1000000000000", 2, ("--bootstrap", "nearest: 10000")),
     ("fit RUNS --seed -1", 2, ("--seed", "'-1'")),
-    ("fit RUNS --seed 1.5", 2, ("--seed", "whole number")),
-    ("fit RUNS --seed 1e300", 2, ("--seed", "whole number")),
     ("fit RUNS -o missing/law.toml", 2, ("missing", "does not exist")),
     ("fit RUNS -o FOLDER", 2, ("FOLDER", "is a folder")),
-    ("fit RUNS -o EMPTY.csv/law.toml", 2, ("EMPTY.csv", "cannot be written")),
     ("fit RUNS -o ''", 2, ("-o", "empty")),
+    ("fit RUNS --prior yun2024-recovered", 2, ("--prior: yun2024-recovered says nothing of how coefficients differ",)),
+    ("fit RUNS --prior nope", 2, ("--prior",)),
+    ("fit RUNS --prior pooled2026 --law chinchilla", 2, ("--prior: only pooled2026 is fitted under a prior",)),
+    ("fit RUNS --bootstrap 9 --cluster trunc", 2, ("--cluster: unknown column 'trunc'",)),
+    ("fit RUNS --bootstrap 9 --cluster origin", 2, ("--cluster: 1 clusters are too few",)),
     # Comparisons.
     ("compare RUNS", 2, ("--holdout", "moescale compare --help")),
     ("compare RUNS --holdout 'tokenz > 1'", 2, ("--holdout", "'tokenz'", "nearest: tokens")),
     ("compare RUNS --holdout 'tokens > 1e99'", 2, ("--holdout", "0 of 100 runs")),
     ("compare RUNS --holdout 'tokens > 1e10' --law nope", 2, ("--law", "'nope'", "chinchilla")),
-    ("compare RUNS --holdout 'tokens > 1e10' --where 'tokens /'", 2, ("--where", "ends too early")),
     # Laws.
     ("predict --n-params 1B --tokens 1B --law nope", 2, ("--law", "'nope'", "yun2024-recovered")),
     ("predict --n-params 1B --tokens 1B --law yun2024", 2, ("--law", "nearest: yun2024-")),
     ("predict --n-params 1B --tokens 1B --law no.toml", 2, ("no.toml", "no such file")),
     ("predict --n-params 1B --tokens 1B --law ''", 2, ("--law", "''")),
-    ("predict --n-params 1B --tokens 1B --law FOLDER.toml", 2, ("FOLDER.toml", "folder")),
-    ("predict --n-params 1B --tokens 1B --law BINARY.toml", 2, ("BINARY.toml", "UTF-8")),
     ("predict --n-params 1B --tokens 1B --law EMPTY.toml", 2, ("EMPTY.toml", "moescale fit -o")),
     ("predict --n-params 1B --tokens 1B --law CUT.toml", 2, ("CUT.toml", "damaged", "moescale fit -o")),
-    ("predict --n-params 1B --tokens 1B --law NEWER.toml", 2, ("NEWER.toml", "format 99", "update moescale")),
-    ("predict --n-params 1B --tokens 1B --law FORM.toml", 2, ("FORM.toml", "'nope'", "chinchilla")),
-    ("predict --n-params 1B --tokens 1B --law AMPLITUDE.toml", 2, ("AMPLITUDE.toml", "domain")),
-    ("predict --n-params 1B --tokens 1B --law NAN.toml", 2, ("NAN.toml", "damaged")),
     ("predict --n-params 1B --tokens 1B --law STEEP.toml", 2, ("--law", "no finite loss")),
     ("predict --n-params 1B --tokens 1B --law RUNS", 2, ("runs.csv", "not a law file")),
-    ("plan --budget 5e21 --law CUT.toml", 2, ("CUT.toml", "damaged")),
     # Quantities of predict.
-    ("predict --n-params 1B --tokens 1B --experts 0", 2, ("--experts", "'0'", "nearest: 1")),
     ("predict --n-params 1B --tokens 1B --experts 0.5", 2, ("--experts", "nearest: 1")),
     ("predict --tokens 1B", 2, ("--n-params", "is missing", "--runs")),
-    ("predict --n-params 1B", 2, ("--tokens", "is missing", "--runs")),
     ("predict --runs RUNS --n-params 1B", 2, ("--n-params", "leave out this option or --runs")),
-    ("predict --runs no.csv", 2, ("no.csv", "no such file")),
     ("predict --runs TYPO.csv", 2, ("TYPO.csv", "no column 'tokens'", "nearest: token")),
-    ("predict --runs NAN.csv", 2, ("NAN.csv", "column 'tokens'", "is missing")),
     ("predict --runs RUNS --where nope", 2, ("nope",)),
     ("predict --runs RUNS --law STEEP.toml", 2, ("data row 1", "no finite loss")),
     ("predict --runs RUNS --law muennighoff2023 --unique-tokens 0", 2, ("--unique-tokens",)),
     ("predict --runs RUNS --last-point", 2, ("no column names the run", "run_id")),
     ("fit RUNS --vocab-size 0.5", 2, ("--vocab-size", "whole number")),
-    ("predict --n-params 1B --tokens 1B --experts 1e300", 2, ("--experts", "nearest: 1e+06")),
     ("predict --n-params 1e308 --tokens 1B", 2, ("--n-params", "nearest: 1e+18")),
-    ("predict --n-params 1B --tokens 1e300", 2, ("--tokens", "nearest: 1e+24")),
     # Models of cost.
     ("cost", 2, ("NAME", "--config", "--n-params")),
     ("cost llama-3.1-8b --n-params 1B", 2, ("NAME and --n-params each name a model",)),
-    ("cost llama-3.1-8b --config LLAMA.json", 2, ("NAME and --config each name a model",)),
     ("cost lama-3.1-8b", 2, ("NAME: ", "'lama-3.1-8b'", "nearest: llama-3.1-8b,", "deepseek-v3", "--config")),
-    ("cost ''", 2, ("NAME: ", "llama-3.1-8b")),
     ("cost no-such/config.json", 2, ("no such file",)),
     ("cost llama-3.1-8b --experts 4", 2, ("--experts", "--n-params", "published model")),
     ("cost llama-3.1-8b --kv-heads 2", 2, ("--kv-heads", "--n-params")),
-    ("cost --n-params 1B --config LLAMA.json", 2, ("--config", "--n-params")),
     ("cost --config no.json", 2, ("no.json", "no such file")),
-    ("cost --config FOLDER", 2, ("config.json", "no such file")),
     ("cost --config ''", 2, ("--config", "empty")),
     ("cost --config EMPTY.json", 2, ("EMPTY.json", "not JSON")),
-    ("cost --config CUT.json", 2, ("CUT.json", "not JSON")),
-    ("cost --config DEEP.json", 2, ("DEEP.json", "not JSON")),
-    ("cost --config BINARY.json", 2, ("BINARY.json", "not a text file")),
-    ("cost --config LIST.json", 2, ("LIST.json", "list")),
     ("cost --config GPT2.json", 2, ("GPT2.json", "'gpt2'", "mixtral")),
     ("cost --config SHORT.json", 2, ("SHORT.json", "hidden_size is missing")),
-    ("cost --config TEXT.json", 2, ("TEXT.json", "hidden_size", "'wide'")),
-    ("cost --config HUGE.json", 2, ("HUGE.json", "num_hidden_layers")),
-    ("cost --config LLAMA.json --experts 4", 2, ("--experts", "--n-params")),
-    ("cost --config LLAMA.json --top-k 2", 2, ("--top-k", "--n-params")),
     ("cost --config LLAMA.json --kv-heads 2", 2, ("--kv-heads", "--n-params")),
     ("cost --n-params 1e4", 2, ("--n-params", "nearest: 100000")),
-    ("cost --n-params 1B --experts a", 2, ("--experts", "'a'")),
-    ("cost --n-params 1B --experts 1e300", 2, ("--experts", "1e+06")),
-    ("cost --n-params 1B --top-k 0", 2, ("--top-k", "nearest: 1")),
-    ("cost --n-params 1B --top-k 1000000000", 2, ("--top-k", "nearest: 1e+06")),
-    # Deployments, the same for cost and plan.
+    # Deployments, whose options `plan` shares.
+    ("plan --budget 5.15e21 --gpu nope", 2, ("--gpu", "'nope'", "a100-sxm-40gb")),
     *(
-        (f"{command} {arguments}", 2, words)
-        for command in ("cost --n-params 1B", "plan --budget 5.15e21")
+        (f"cost --n-params 1B {arguments}", 2, words)
         for arguments, words in [
             ("--gpu nope", ("--gpu", "'nope'", "a100-sxm-40gb")),
             ("--gpu h100", ("--gpu", "nearest: h100-sxm")),
-            ("--gpu ''", ("--gpu", "''")),
             ("--max-gpus 0", ("--max-gpus", "nearest: 1")),
-            ("--max-gpus -1", ("--max-gpus", "'-1'")),
-            ("--max-gpus 1.5", ("--max-gpus", "whole number")),
             ("--max-gpus 1000000000", ("--max-gpus", "nearest: 1024")),
             ("--memory-fraction 0", ("--memory-fraction", "to 1")),
-            ("--memory-fraction 1.5", ("--memory-fraction", "nearest: 1")),
-            ("--memory-fraction nan", ("--memory-fraction", "'nan'")),
             ("--utilization 0", ("--utilization", "to 1")),
-            ("--utilization 2", ("--utilization", "nearest: 1")),
             ("--prompt 0", ("--prompt", "nearest: 1")),
-            ("--prompt 1e30", ("--prompt", "nearest: 1e+09")),
-            ("--output 0", ("--output", "nearest: 1")),
-            ("--output x", ("--output", "'x'")),
             ("--kv-heads 0", ("--kv-heads", "nearest: 1")),
-            ("--kv-heads 0.5", ("--kv-heads", "whole number")),
-            ("--kv-heads 1e9", ("--kv-heads", "nearest: 1e+06")),
             ("--max-num-seqs 0", ("--max-num-seqs", "nearest: 1")),
             ("--max-num-seqs x", ("--max-num-seqs", "'x'")),
-            ("--max-num-seqs ''", ("--max-num-seqs", "empty")),
             ("--usd-per-gpu-hour 0", ("--usd-per-gpu-hour", "'0'")),
-            ("--usd-per-gpu-hour 1e308", ("--usd-per-gpu-hour", "nearest: 1e+06")),
             ("--weights int3", ("--weights", "bf16, fp8")),
             ("--latency nope", ("--latency", "silicon, roofline")),
-            ("--latency ''", ("--latency", "silicon, roofline")),
             ("--latency silicon:vlm", ("--latency: unknown engine 'vlm'; nearest: vllm", "a100_sxm")),
             ("--latency silicon:vllm@0.1", ("--latency: unknown version '0.1' of vllm on a100_sxm; nearest: 0.",)),
             ("--latency silicn", ("--latency: unknown latency source 'silicn'; nearest: silicon;",)),
             ("--latency no.csv", ("no.csv", "no such file")),
-            ("--latency FOLDER", ("FOLDER", ".csv")),
-            ("--latency TEXT.csv", ("TEXT.csv", "'gpu' is missing")),
-            ("--latency BINARY.parquet", ("BINARY.parquet", "Parquet")),
-        ]
-    ),
-    *(
-        (f"cost --n-params 1B {arguments}", 2, words)
-        for arguments, words in [
             ("--kv-cache int2", ("--kv-cache", "bf16, fp8")),
             ("--reserve -1", ("--reserve: '-1' is not a number from 0 to 1e+15; nearest: 0",)),
             ("--speculative -1", ("--speculative: '-1' is not a number from 0 to 64; nearest: 0",)),
@@ -630,45 +546,31 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
             ("--scheduling mixed", ("--scheduling", "separate, chunked")),
             ("--max-ttft 0", ("--max-ttft", "seconds")),
             ("--max-tpot 5x", ("--max-tpot", "'5x'")),
-            ("--max-tpot ms", ("--max-tpot", "200ms")),
             ("--years 3", ("--years", "--capital-usd-per-gpu")),
             ("--capital-usd-per-gpu 3e4", ("--power-w", "DGX")),
             ("--capital-usd-per-gpu 3e4 --power-w 700 --pue 0.9", ("--pue", "nearest: 1")),
             ("--capital-usd-per-gpu 3e4 --power-w 700 --usd-per-gpu-hour 2", ("--usd-per-gpu-hour", "give one")),
             ("--trace no.csv", ("no.csv", "no such file")),
-            ("--trace FOLDER", ("FOLDER",)),
             ("--trace EMPTY.json", ("EMPTY.json", "empty")),
-            ("--trace CUT.json", ("CUT.json", "not JSON")),
-            ("--trace BINARY.json", ("BINARY.json",)),
             ("--trace TEXT.csv", ("TEXT.csv", "prompt tokens")),
             ("--trace TEXT.csv --prompt 5", ("--prompt", "--trace")),
         ]
     ),
-    ("cost --n-params 1B --gpus 0", 2, ("--gpus", "nearest: 1")),
-    ("cost --n-params 1B --gpus 1000000000", 2, ("--gpus", "nearest: 1024")),
     # Questions of plan.
     *(
         (f"plan --budget {text}", 2, ("--budget", shown))
         for text, shown in [
             ("abc", "'abc'"),
-            ("-1", "'-1'"),
-            ("nan", "'nan'"),
             ("inf", "'inf'"),
-            ("1e400", "too large"),
             ("''", "empty"),
-            ("5e21x", "'5e21x'"),
             ("0", "nearest: 1e+12"),
-            ("1e5", "nearest: 1e+12"),
             ("1e40", "nearest: 1e+32"),
             ("5.15e12GB", "number of bytes, and a count is needed; nearest: 5.15e12G"),
         ]
     ),
-    ("plan --budget 5e21 --experts 0", 2, ("--experts", "nearest: 1")),
     ("plan --budget 5e21 --experts 1.5", 2, ("--experts", "whole number")),
     ("plan --budget 5e21 --experts a,b", 2, ("--experts", "'a'")),
-    ("plan --budget 5e21 --experts ''", 2, ("--experts", "1,4,8,16")),
     ("plan --budget 5e21 --experts ,,,", 2, ("--experts", "1,4,8,16")),
-    ("plan --budget 5e21 --experts 1e300", 2, ("--experts", "nearest: 1e+06")),
     (f"plan --budget 5e21 --experts {','.join(map(str, range(1, 301)))}", 2, ("--experts", "300 expert counts", "256")),
     (
         "plan --budget 5e21 --experts 1024 --match-experts 100",
@@ -676,16 +578,21 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
         ("--experts", "up to X = 128 (383 experts", "nearest: 383"),
     ),
     ("plan --budget 5e21 --match-experts 0", 2, ("--match-experts", "nearest: 1")),
-    ("plan --budget 5e21 --match-experts 1e300", 2, ("--match-experts", "nearest: 1e+06")),
-    ("plan --budget 5e21 --top-k 0", 2, ("--top-k", "nearest: 1")),
     ("plan --budget 5e21 --top-k 1", 2, ("--top-k", "top-2", "top-1")),
+    (
+        "plan --budget 5e21 --max-total-usd 9",
+        2,
+        ("--max-total-usd: total dollars cover", "give --lifetime-tokens as well"),
+    ),
     ("plan --budget 5e21 --convention nope", 2, ("--convention", "paper, exact, dense")),
-    ("plan --budget 5e21 --max-loss 0", 2, ("--max-loss", "'0'")),
-    ("plan --budget 5e21 --max-usd-per-mtok 0", 2, ("--max-usd-per-mtok", "'0'")),
-    ("plan --budget 5e21 --max-tokens 0", 2, ("--max-tokens", "nearest: 1")),
+    ("plan --budget 5e21 --max-loss 0", 2, ("--max-loss: '0' is not a number from 1e-12 to 1000",)),
+    ("plan --budget 5e21 --max-total-usd 1e16", 2, ("--max-total-usd: '1e16' is not a number from 1e-12 to 1e+15",)),
+    (
+        "plan --budget 5e21 --max-usd-per-mtok 1e7",
+        2,
+        ("--max-usd-per-mtok: '1e7' is not a number from 1e-12 to 1e+06",),
+    ),
     ("plan --budget 5e21 --lifetime-tokens 1e308", 2, ("--lifetime-tokens", "nearest: 1e+24")),
-    ("plan --budget 5e21 --bootstrap -1", 2, ("--bootstrap", "'-1'")),
-    ("plan --budget 5e21 --bootstrap 1000000000000", 2, ("--bootstrap", "nearest: 10000")),
     # What a newcomer types.
     ("plan --budget 5,15e21", 2, ("--budget", "decimals take a point")),
     ("plan --budget 5e21 --law chinchilla", 2, ("form of a law", "hoffmann2022", "moescale fit RUNS --law chinchilla")),
@@ -703,9 +610,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("cost --n-params 1B --prompt 1e9", 1, ("one request", "KV cache")),
     ("cost --n-params 100B --max-gpus 1 --reserve 3GB", 1, ("weights take", "+ reserve 3.0 GB", "38.7 GB usable")),
     ("cost --n-params 1B --max-tpot 0.01ms", 1, ("batch of 1", "per output token", "allowed 0.01 ms")),
-    ("cost --n-params 1B --max-ttft 1ms", 1, ("batch of 1", "to first token", "allowed 1 ms")),
     ("cost --n-params 1B --experts 8 --expert-parallel 3 --gpus 4", 1, ("expert parallelism over 3 GPUs",)),
-    ("cost --n-params 1B --expert-parallel 2 --gpus 2", 1, ("the model has 1 experts",)),
     ("plan --budget 5.15e21 --max-loss 1.5", 1, ("a loss of at most 1.5", "--max-loss")),
     ("plan --budget 5.15e21 --max-usd-per-mtok 1e-9", 1, ("$1e-9", "--max-usd-per-mtok")),
     (
@@ -714,8 +619,6 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
         ("a loss of at most 2.2", "--max-usd-per-mtok"),
     ),
     ("plan --budget 5.15e21 --max-gpus 1 --memory-fraction 0.001", 1, ("do not fit", "1 x a100-sxm-40gb")),
-    ("plan --budget 5.15e21 --max-tokens 1", 1, ("no loss-optimal size",)),
-    ("plan --budget 1e12", 1, ("no loss-optimal size", "budget")),
 ]
 
 
@@ -751,24 +654,23 @@ def split(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("line", "code", "words"), REFUSALS, ids=[line[:60] for line, _, _ in REFUSALS])
-@pytest.mark.parametrize("as_json", [False, True], ids=["table", "json"])
 def test_refusals_give_one_message_and_the_exit_code(
-    line: str, code: int, words: tuple[str, ...], as_json: bool, bad_files: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, code: int, words: tuple[str, ...], bad_files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(bad_files)
     before = sorted(bad_files.rglob("*"))
-    found = run(*split(line), *(["--json"] if as_json else []))
-    assert found.code == code, found
+    found = run(*split(line))
+    assert (found.code, found.out) == (code, ""), found
     messages = [text for text in found.err.splitlines() if not text.startswith("warning: ")]
     assert len(messages) == 1, found.err
     assert messages[0].startswith("moescale: ")
     missing = [word for word in words if word not in messages[0]]
     assert not missing, messages[0]
-    assert "Traceback" not in found.err + found.out
-    if as_json and code == 1:
-        assert json.loads(found.out) == {"infeasible": messages[0].removeprefix("moescale: ")}
-    else:
-        assert found.out == ""
+    assert "Traceback" not in found.err
+    as_json = run(*split(line), "--json")
+    assert (as_json.code, as_json.err.splitlines()[-1]) == (code, messages[0])
+    assert as_json.out == "" or json.loads(as_json.out) == {"infeasible": messages[0].removeprefix("moescale: ")}
+    assert bool(as_json.out) == (code == 1)
     assert sorted(bad_files.rglob("*")) == before
 
 
@@ -778,14 +680,6 @@ def test_a_refused_fit_leaves_the_law_that_was_there(tmp_path: Path) -> None:
     assert run("fit", RUNS, "--where", "tokens > 1e99", "-o", kept).code == 2
     assert [p.name for p in tmp_path.iterdir()] == ["law.toml"]
     assert kept.read_text(encoding="utf-8") == "precious"
-
-
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system that takes no files, such as /proc")
-def test_a_place_that_takes_no_files_is_refused_in_one_message() -> None:
-    found = run("fit", RUNS, "--law", "chinchilla", "--where", "n_experts == 1", "-o", "/proc/law.toml")
-    assert found.code == 2
-    assert "/proc/law.toml" in found.err
-    assert "cannot be written" in found.err
 
 
 def test_warnings_go_to_standard_error_and_each_only_once(tmp_path: Path) -> None:
@@ -915,6 +809,15 @@ TABLES = [
         ("Train 16 experts", "> recommended", "Decided", "Open", "Training", "Price error", "Next  ", "--details"),
     ),
     (
+        (*BUDGET, "--lifetime-tokens", "1T", "--max-total-usd", "20000", "--bootstrap", "8"),
+        (
+            "Train ",
+            "  lifetime  $",
+            "to train the model and serve 1T tokens",
+            "serving 1T tokens: lowest loss within $20K",
+        ),
+    ),
+    (
         (*ONE_LAW, "--bootstrap", "0", "--details"),
         ("Train 32 experts", "Algorithm 1", "Algorithm 2", "Frontier", "Extrapolated"),
     ),
@@ -1000,20 +903,8 @@ def test_an_ascii_terminal_gets_ascii() -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="signals and pipes as POSIX has them")
 def test_interrupting_a_fit_ends_it_quietly(tmp_path: Path) -> None:
-    target = tmp_path / "law.toml"
-    command = [
-        sys.executable,
-        "-m",
-        "moescale",
-        "fit",
-        RUNS,
-        "--law",
-        "yun2024",
-        "--bootstrap",
-        "10000",
-        "-o",
-        str(target),
-    ]
+    asked = ("fit", RUNS, "--law", "yun2024", "--bootstrap", "10000", "-o", str(tmp_path / "law.toml"))
+    command = [sys.executable, "-m", "moescale", *asked]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
         time.sleep(1.5)  # long enough to be past the imports; the fit takes minutes
         assert started.poll() is None
@@ -1055,17 +946,9 @@ def test_planning_on_the_roofline_loads_no_library_that_it_does_not_use() -> Non
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True, timeout=60
     )
     loaded = {name.partition(".")[0] for name in found.stdout.splitlines()[-1].split()}
+    unused = {"scipy", "pandas", "pyarrow", "polars", "narwhals", "aiconfigurator_core", "torch", "matplotlib"}
     assert "numpy" in loaded
-    assert not loaded & {
-        "scipy",
-        "pandas",
-        "pyarrow",
-        "polars",
-        "narwhals",
-        "aiconfigurator_core",
-        "torch",
-        "matplotlib",
-    }
+    assert not loaded & unused
 
 
 def test_plan_prices_a_life() -> None:
@@ -1084,47 +967,26 @@ def test_plan_prices_a_life() -> None:
     assert own["train_usd_per_gpu_hour"] == 3
 
 
-def test_plan_tells_a_life_in_words() -> None:
-    asked = (*BUDGET, "--lifetime-tokens", "1T", "--max-total-usd", "20000", "--bootstrap", "8", "--details")
-    told = run(*asked).out
-    assert re.match(r"Train \d+ experts", told)
-    assert "  lifetime  $" in told
-    assert "to train the model and serve 1T tokens" in told
-    assert "Training and serving 1T tokens: lowest loss within $20K" in told
-
-
-def test_total_dollars_are_those_of_a_life() -> None:
-    found = run(*BUDGET, "--max-total-usd", "9")
-    assert found.code == 2
-    assert "--max-total-usd: total dollars cover training and serving" in found.err
-    assert "give --lifetime-tokens as well" in found.err
-
-
 @pytest.mark.parametrize(
-    ("options", "gpu", "mfu", "usd_per_hour"),
+    ("options", "gpu", "mfu_from"),
     [
-        (("--train-gpu", "h100-sxm"), "h100-sxm", None, None),
-        (("--mfu", "0.3"), "a100-sxm-40gb", 0.3, 1.45),
-        (("--train-usd-per-gpu-hour", "2"), "a100-sxm-40gb", None, 2.0),
-        (("--lifetime-tokens", "1T", "--train-gpu", "h200-sxm"), "h200-sxm", None, None),
+        (("--train-gpu", "h100-sxm"), "h100-sxm", "parts"),
+        (("--mfu", "0.3", "--train-usd-per-gpu-hour", "2"), "a100-sxm-40gb", "stated"),
     ],
 )
 def test_training_days_and_dollars_are_there_where_the_gpu_is_known(
-    options: tuple[str, ...], gpu: str, mfu: float | None, usd_per_hour: float | None
+    options: tuple[str, ...], gpu: str, mfu_from: str
 ) -> None:
     from moescale.hardware.gpus import find_gpu
     from moescale.hardware.prices import price
 
     training = answer_of(*ONE_LAW, *options)["training"]
-    assert training["mfu_from"] == ("parts" if mfu is None else "stated")
-    assert ("error" in training) == (mfu is None)
-    if mfu is None:
-        mfu = training["mfu"]
-        assert 0.15 < mfu < 0.6
-    days = training["flops_used"] / (find_gpu(gpu).bf16_flops_per_s * mfu) / 86400
-    assert (training["train_gpu"], training["mfu"]) == (gpu, mfu)
+    assert (training["train_gpu"], training["mfu_from"]) == (gpu, mfu_from)
+    assert ("error" in training) == (mfu_from == "parts")
+    days = training["flops_used"] / (find_gpu(gpu).bf16_flops_per_s * training["mfu"]) / 86400
     assert training["gpu_days"] == pytest.approx(days)
-    assert training["usd"] == pytest.approx(24 * days * (usd_per_hour or price(gpu).usd_per_gpu_hour))
+    dollars = 2.0 if mfu_from == "stated" else price(gpu).usd_per_gpu_hour
+    assert training["usd"] == pytest.approx(24 * days * dollars)
     assert a_plan()["training"]["train_gpu"] == "a100-sxm-40gb"  # the one that serves
 
 
@@ -1135,18 +997,6 @@ def test_a_training_gpu_without_a_price_says_which_option_states_one(tmp_path: P
     assert found.code == 2
     assert "--train-gpu: no price is stated for own; give --train-usd-per-gpu-hour as well" in found.err
     assert answer_of(*ONE_LAW, "--train-gpu", own, "--train-usd-per-gpu-hour", "1.5")["training"]["train_gpu"] == "own"
-
-
-@pytest.mark.parametrize(
-    ("option", "good", "bad"),
-    [("--max-total-usd", "3e6", "1e16"), ("--max-loss", "2.03", "1e4"), ("--max-usd-per-mtok", "0.05", "1e7")],
-)
-def test_each_bound_has_a_range_of_its_own(option: str, good: str, bad: str) -> None:
-    question = (*ONE_LAW, "--lifetime-tokens", "1T", "--experts", "1,4,8")
-    assert run(*question, option, good).code == 0
-    found = run(*question, option, bad)
-    assert found.code == 2
-    assert f"{option}: '{bad}' is not a number from 1e-12 to" in found.err
 
 
 def test_a_budget_that_is_not_spent_is_said_first() -> None:
@@ -1249,26 +1099,6 @@ def test_a_law_of_few_runs_rests_on_a_prior(tmp_path: Path) -> None:
     )
     assert "intervals" not in run("plan", "--budget", "1e21", "--law", alone, "--bootstrap", "0").err
     assert "intervals" not in run(*BUDGET, "--latency", "roofline").err
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--prior", "yun2024-recovered"], "--prior: yun2024-recovered says nothing of how coefficients differ"),
-        (["--prior", "nope"], "--prior"),
-        (
-            ["--prior", "pooled2026", "--law", "chinchilla"],
-            "--prior: only pooled2026 is fitted under a prior",
-        ),
-        (["--bootstrap", "9", "--cluster", "trunc"], "--cluster: unknown column 'trunc'"),
-        (["--bootstrap", "9", "--cluster", "origin"], "--cluster: 1 clusters are too few"),
-    ],
-)
-def test_priors_and_clusters_refuse(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as done:
-        main(["fit", str(Path(__file__).parents[1] / "examples" / "runs.csv"), *options])
-    assert done.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 def test_a_burst_is_simulated_beside_the_plateau() -> None:

@@ -137,7 +137,6 @@ TAKEN: dict[str, dict[str, list[str]]] = {
     "design": {
         "--budget": ["1e12", "1e18", "1e21", "1e30"],
         "--plan-budget": ["1e15", "1e24", "1e32"],
-        "--for": ["--budget 1e24 --gpu h100-sxm", "--budget 1e22 --max-tpot 1e-6", "--json", "plan", "'"],
         "--runs": [RUNS, "EMPTY.csv", "TEXT.csv"],
         "--next": ["1", "1000"],
         "--max-runs": ["1", "100"],

@@ -196,13 +196,24 @@ def test_limits_without_a_run_are_refused() -> None:
 
 # The command.
 
-PLAN = "--budget 1e23 --gpu h100-sxm --max-num-seqs 256 --latency roofline --experts 1,4,8,16"
+PLAN = [
+    "--plan-budget",
+    "1e23",
+    "--gpu",
+    "h100-sxm",
+    "--max-num-seqs",
+    "256",
+    "--latency",
+    "roofline",
+    "--experts",
+    "1,4,8,16",
+]
 
 
 @pytest.mark.system
 def test_design_answers_with_the_keys_of_the_contract_and_writes_a_sweep(tmp_path) -> None:
     path = tmp_path / "mine.toml"
-    found = run("design", "--budget", 1e20, "--for", PLAN, "--max-runs", 12, "-o", path, "--json")
+    found = run("design", "--budget", 1e20, *PLAN, "--max-runs", 12, "-o", path, "--json")
     assert found.code == 0, found.err
     answer = json.loads(found.out)
     assert {"runs", "regret_before", "regret_after", "grid_regret", "flops"} <= set(answer)
@@ -213,28 +224,7 @@ def test_design_answers_with_the_keys_of_the_contract_and_writes_a_sweep(tmp_pat
     assert len(json.loads(listed.out)["runs"]) == len(answer["runs"])
 
 
-@pytest.mark.system
-def test_for_says_what_the_options_say() -> None:
-    by_text = run("design", "--budget", 1e20, "--for", PLAN, "--max-runs", 6, "--json")
-    flat = PLAN.replace("--budget", "--plan-budget").split()
-    assert run("design", "--budget", 1e20, *flat, "--max-runs", 6, "--json").out == by_text.out
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--for", "--budgt 1e23"), "--for: No such option: --budgt"),
-        (("--for", '"'), "cannot be split"),
-        (("--for", "--budget 1e23", "--gpu", "h100-sxm"), "--gpu: is an option of the plan; put it into --for"),
-    ],
-)
-def test_a_plan_that_cannot_be_read_is_refused(options: tuple[str, ...], said: str) -> None:
-    found = run("design", "--budget", 1e20, *options)
-    assert found.code == 2
-    assert said in found.err
-
-
 def test_a_sweep_needs_flops() -> None:
-    found = run("design", "--for", PLAN)
+    found = run("design", *PLAN)
     assert found.code == 2
     assert "no FLOPs for the sweep" in found.err

@@ -40,7 +40,7 @@ FUZZED: Mapping[str, tuple[str, ...] | str] = {
     "catalogue/__init__.py": "its own files",
     "cli/__init__.py": "opens the null device",
     "cli/output.py": "hashes files that others have read",
-    "cli/web.py": ("laws",),
+    "cli/pages.py": ("laws",),
     "io/files.py": ("runs-csv", "laws", "traces"),
     "hardware/gpus.py": ("gpus",),
     "runs/importers/csv.py": ("exports",),

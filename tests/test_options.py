@@ -93,6 +93,8 @@ def test_remarks_are_made_only_to_who_wants_them() -> None:
 
 def test_a_sweep_of_ones_own_gpu_takes_the_price_of_its_file() -> None:
     model, _ = ModelOptions(n_params=1e9).model()
-    serving = CostServingOptions(gpu=str(ROOT / "examples" / "gpus" / "tpu-v5e.toml"), latency="roofline")
-    points = SweepOptions(sweep=True, sweep_batch="1,8", sweep_weights="bf16").points(model, serving)
+    serving = CostServingOptions(
+        gpu=str(ROOT / "examples" / "gpus" / "tpu-v5e.toml"), latency="roofline", weights="bf16"
+    )
+    points = SweepOptions(sweep=True, sweep_batch="1,8").points(model, serving)
     assert {platform.usd_per_gpu_hour for platform in points.platforms} == {1.2}

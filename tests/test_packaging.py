@@ -97,7 +97,7 @@ def test_the_wheel_holds_every_module_and_all_data(built: tuple[Path, Path]) -> 
     data = {name for folder in DATA_FOLDERS for name in files_below(package / folder)}
     assert {"moescale/catalogue/gpus.toml", "moescale/views/html/page.css"} <= data
     modules = {path.relative_to(SOURCE).as_posix() for path in package.rglob("*.py")}
-    assert shipped == modules | data | {"moescale/py.typed"}
+    assert shipped == modules | data | {"moescale/py.typed", "moescale/__init__.pyi"}
 
 
 def test_the_wheel_says_what_it_is_and_stays_small(built: tuple[Path, Path]) -> None:

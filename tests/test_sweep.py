@@ -411,14 +411,14 @@ def test_sweep_looks_at_all_that_was_asked_for() -> None:
 
 def test_sweep_options_narrow_it() -> None:
     told = answer(
-        *SWEEP, "--gpu", "h100-sxm", "--gpus", 4, "--replicas", 2, "--weights", "fp8", "--sweep-kv-cache", "fp8",
-        "--sweep-expert-parallel", "1,2", "--max-num-seqs", 16,
+        *SWEEP, "--gpu", "h100-sxm", "--gpus", 4, "--replicas", 2, "--weights", "fp8", "--kv-cache", "fp8",
+        "--expert-parallel", 2, "--max-num-seqs", 16,
     )  # fmt: skip
     assert {(p["gpus"], p["tensor_parallel"], p["weights"], p["kv_cache"]) for p in told["points"]} == {
         (4, 2, "fp8", "fp8")
     }
     assert sorted((p["expert_parallel"], p["max_num_seqs"]) for p in told["points"]) == list(
-        product((1, 2), (1, 2, 3, 4, 6, 8, 12, 16))
+        product((2,), (1, 2, 3, 4, 6, 8, 12, 16))
     )
 
 
@@ -442,16 +442,14 @@ def test_latency_limits_cut_the_set() -> None:
         ((*SWEEP, "--sweep-batch", "1,,2"), 2, ("--sweep-batch", "'1,,2'", "list")),
         ((*SWEEP, "--sweep-batch", "1,0"), 2, ("--sweep-batch", "nearest: 1")),
         ((*SWEEP, "--sweep-batch", "a"), 2, ("--sweep-batch", "'a'")),
-        ((*SWEEP, "--sweep-weights", "bf16,fp9"), 2, ("--sweep-weights", "'fp9'", "nearest: fp8")),
-        ((*SWEEP, "--sweep-kv-cache", ""), 2, ("--sweep-kv-cache", "list")),
-        ((*SWEEP, "--weights", "fp8", "--sweep-weights", "bf16"), 2, ("--sweep-weights", "--weights")),
-        ((*SWEEP, "--expert-parallel", 2, "--sweep-expert-parallel", "2"), 2, ("--sweep-expert-parallel",)),
-        ((*SWEEP, "--sweep-expert-parallel", "1.5"), 2, ("--sweep-expert-parallel", "whole number")),
+        ((*SWEEP, "--weights", "bf16,fp9"), 2, ("--weights", "'fp9'", "nearest: fp8")),
+        ((*SWEEP[:-1], "--weights", "bf16,fp8"), 2, ("--weights", "several formats", "add --sweep")),
+        ((*SWEEP[:-1], "--kv-cache", "bf16,fp8"), 2, ("--kv-cache", "several formats", "add --sweep")),
         ((*SWEEP, "--gpu", "h100-sxm,h1000"), 2, ("--gpu", "'h1000'", "h100-pcie")),
         ((*SWEEP, "--gpu", "h100-sxm,l40s", "--usd-per-gpu-hour", 3), 2, ("--usd-per-gpu-hour", "several GPUs")),
         ((*SWEEP, "--gpu", "gb200"), 2, ("no on-demand price", "--usd-per-gpu-hour")),
         ((*SWEEP, "--latency", "nope"), 2, ("--latency", "'nope'")),
-        ((*SWEEP, "--latency", "t.csv", "--sweep-weights", "bf16,fp8"), 2, ("--sweep-weights", "latency table")),
+        ((*SWEEP, "--latency", "t.csv", "--weights", "bf16,fp8"), 2, ("--weights", "latency table")),
         ((*SWEEP, "--output-table", "a.xls"), 2, ("--output-table a.xls", "nearest: a.csv")),
         ((*SWEEP, "--output-table", "no/such/a.csv"), 2, ("no/such/a.csv", "does not exist")),
         ((*SWEEP, "--plot", "a.gif"), 2, ("a.gif", "nearest: a.svg")),
@@ -564,9 +562,6 @@ def test_cost_says_which_latency_limit_binds(limits: dict[str, float], which: st
 
 TAKEN: dict[str, list[str]] = {
     "--sweep-batch": ["1", "1,8,64", "1e6,2", "1,1,1"],
-    "--sweep-weights": ["bf16", "int4,fp8", "FP8"],
-    "--sweep-kv-cache": ["bf16", "fp8,int4"],
-    "--sweep-expert-parallel": ["1", "1,2,3,8"],
     "--gpu": ["h100-sxm", "a100-sxm-80gb,l40s", "mi300x,l4", "gb200"],
     "--max-gpus": ["1", "7", "64"],
     "--gpus": ["1", "8", "1024"],
@@ -579,7 +574,8 @@ TAKEN: dict[str, list[str]] = {
     "--prompt": ["1", "2048", "1e9"],
     "--output": ["1", "1e9"],
     "--scheduling": ["chunked"],
-    "--weights": ["fp8"],
+    "--weights": ["bf16", "int4,fp8", "FP8"],
+    "--kv-cache": ["bf16", "fp8,int4"],
     "--latency": ["roofline", "auto", "silicon:trtllm"],
     "--usd-per-gpu-hour": ["1e-6", "1e6"],
 }

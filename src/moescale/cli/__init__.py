@@ -12,9 +12,9 @@ from typing import Annotated, NoReturn
 import typer
 from typer import Option
 
+from moescale.cli.flat import Command
 from moescale.cli.options import app
 from moescale.cli.output import CommandLine, print_json
-from moescale.cli.short_help import Command
 from moescale.errors import InfeasibleError, MoescaleError
 from moescale.io.signals import Terminated, sigterm_interrupts
 
@@ -26,10 +26,13 @@ PANELS: dict[str, tuple[str, ...]] = {
     "Check": ("reproduce",),
 }
 COMMANDS = tuple(command for commands in PANELS.values() for command in commands)
-# Modules of commands that are not called as they are.
-MODULES = {"compare-models": "compare_models", "import": "importing", "models": "cost"} | dict.fromkeys(
-    ("fit", "compare", "predict"), "laws"
-)
+MODULES = {  # of commands that share one, or whose name is no module's
+    **dict.fromkeys(("fit", "compare", "design", "isoflop", "predict"), "laws"),
+    **dict.fromkeys(("report", "web"), "pages"),
+    "compare-models": "plan",
+    "models": "cost",
+    "import": "importing",
+}
 INTERRUPTED = 130  # what shells report for Ctrl-C
 RESUMABLE = ("profile", "train", "sweep")
 

@@ -27,28 +27,13 @@ if TYPE_CHECKING:
         "moescale cost llama-3.1-8b --gpu h100-sxm --request-rate 100 --max-ttft 500ms --max-tpot 25ms --percentile 99",
         "moescale cost deepseek-v3 --gpu h200-sxm --weights fp8 --prompt 4000 --output 1000 --prefill-gpus auto",
         "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb,h100-sxm --sweep",
-        "moescale cost --config mixtral/config.json --gpu h100-sxm --sweep --sweep-weights bf16,fp8 --plot sweep.svg",
+        "moescale cost --config mixtral/config.json --gpu h100-sxm --sweep --weights bf16,fp8 --plot sweep.svg",
     )
 )
 @flat(
-    *(
-        "published",
-        "config",
-        "n_params",
-        "experts",
-        "gpu",
-        "max_gpus",
-        "gpus",
-        "prompt",
-        "output",
-        "max_ttft",
-        "max_tpot",
-        "weights",
-        "concurrency",
-        "sweep",
-    ),
-    *("plot",),
-    then=("top_k", "vocab_size", "replicas", "expert_parallel", "trace"),
+    "published config n_params experts gpu max_gpus gpus prompt output max_ttft max_tpot weights",
+    "concurrency sweep plot",
+    then="top_k vocab_size replicas expert_parallel trace",
 )
 def cost(
     described: ModelOptions,
@@ -69,7 +54,7 @@ def cost(
 
     load.check(serving, sweep=sweep.sweep)
     launch.check(sweep=sweep.sweep)
-    sweep.check(serving.gpu)
+    sweep.check(serving)
     check_plot(sweep.plot)
     check_table(sweep.output_table, [serving.latency, serving.trace])
     model, checkpoint = described.model(serving.kv_heads, warn)

@@ -1,4 +1,4 @@
-"""Commands on laws and their runs: fit, laws, predict, compare."""
+"""Commands on laws and their runs: fit, laws, predict, compare, isoflop, design."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from moescale.cli.flat import flat, typer_option
 from moescale.cli.options import Json, Plot, app, check_plot, examples
 from moescale.cli.output import HeldBack, made_with, print_json, say, show_progress, warn
 from moescale.errors import InputError
-from moescale.options.fields import FilePath, at_option
-from moescale.options.law import ChosenLaw, InputOptions, PointOptions
-from moescale.options.runs import COLUMNS, FitOptions, HoldOutOptions, PredictedOptions, RunOptions
+from moescale.options.design import DesignOptions, PlanOptions
+from moescale.options.fields import FilePath, at_option, refuse
+from moescale.options.law import ChosenLaw, InputOptions, LawOptions, PointOptions
+from moescale.options.runs import COLUMNS, FitOptions, HoldOutOptions, IsoflopOptions, PredictedOptions, RunOptions
+from moescale.options.serving import ServingOptions
 
 if TYPE_CHECKING:
     from moescale.scaling_laws import Law
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
         'moescale fit runs.csv --size-column n_params_active --where "tokens >= 5e9" --bootstrap 200',
     )
 )
-@flat(*["runs", "law", "where", "bootstrap", "prior", "size_column"], then=(*COLUMNS, "vocab_size"))
+@flat("runs law where bootstrap prior size_column", then=" ".join((*COLUMNS, "vocab_size")))
 def fit(
     context: typer.Context,
     wanted: FitOptions,
@@ -96,7 +98,7 @@ def laws(json_: Json = False) -> None:
         'moescale predict --law law.toml --runs runs.csv --where "tokens >= 12e9"',
     )
 )
-@flat("n_params", "tokens", "runs", "law", "experts")
+@flat("n_params tokens runs law experts")
 def predict(
     law: ChosenLaw, model: PointOptions, table: PredictedOptions, inputs: InputOptions, json_: Json = False
 ) -> None:
@@ -138,10 +140,7 @@ def _predict_table(
     from moescale.views.terminal.fits import show_predictions
     from moescale.views.terminal.text import terminal
 
-    for name in ("n_params", "tokens"):
-        if getattr(model, name) is not None:
-            what, where = "each row of the table states it", f"--{name.replace('_', '-')}"
-            raise InputError(what, where=where, next_step="leave out this option or --runs")
+    refuse(model, ("n_params", "tokens"), "each row of the table states it", "leave out this option or --runs")
     if table.size_column is None and isinstance(known := law.evidence.get("size_column"), str):
         table = replace(table, size_column=known)  # what the law's N is
     runs = table.read_from(path, needs_loss=False)
@@ -163,7 +162,7 @@ def _predict_table(
         'moescale compare runs.csv --law yun2024 --holdout "n_experts >= 16" --where "tokens >= 1B" --json',
     )
 )
-@flat("runs", "holdout", "law", "where", "size_column")
+@flat("runs holdout law where size_column")
 def compare(context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, json_: Json = False) -> None:
     """Fit laws to part of the runs and test them on the held-out runs."""
     from moescale.fitting.remarks import unused_columns
@@ -184,3 +183,77 @@ def compare(context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, 
     else:
         show_comparison(terminal(), records)
     warn(dict.fromkeys((*table.warnings, *(remark for form in forms for remark in unused_columns(form, table)))))
+
+
+@app.command(
+    epilog=examples("moescale isoflop runs.csv", "moescale isoflop runs.csv --tolerance 0.1 --plot isoflop.svg")
+)
+@flat("runs where tolerance")
+def isoflop(runs: IsoflopOptions, plot: Plot = None, json_: Json = False) -> None:
+    """Fit the exponents of loss-optimal N and D in FLOPs to runs at equal FLOPs."""
+    from moescale.fitting.isoflop import isoflop as fit_parabolas
+    from moescale.views.figures import isoflop_figure
+    from moescale.views.terminal.fits import show_isoflop
+    from moescale.views.terminal.text import terminal
+
+    check_plot(plot)
+    table = runs.read()
+    with at_option(table.source):
+        found = fit_parabolas(table, tolerance=runs.tolerance)
+    held_back = HeldBack()
+    held_back.draw(plot, isoflop_figure, found)
+    if json_:
+        print_json(found.to_dict())
+    else:
+        show_isoflop(terminal(), found)
+    warn([*table.warnings, *found.warnings])
+    held_back.tell()
+
+
+@app.command(
+    epilog=examples(
+        "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm",
+        "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm --runs runs.csv --next 5",
+        "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm -o sweep.toml",
+    )
+)
+@flat("flops runs next_ sweep_file", then="max_runs max_run_flops max_run_tokens min_params run_noise sequence_tokens")
+def design(
+    wanted: DesignOptions,
+    bounds: PlanOptions,
+    law: LawOptions,
+    serving: ServingOptions,
+    details: bool = typer.Option(False, "--details", help="List every run."),
+    json_: Json = False,
+) -> None:
+    """Choose the training runs that reduce the regret of a plan most, and write them as a sweep."""
+    from moescale.export.sweep_file import write_sweep
+    from moescale.io.files import check_target
+    from moescale.planning.search import Search
+    from moescale.views.terminal.runs import show_design
+    from moescale.views.terminal.text import terminal
+
+    flops = wanted.sweep_flops()
+    bounds = bounds.after(flops, warn)
+    if wanted.sweep_file is not None:
+        check_target(wanted.sweep_file, [wanted.runs])
+    chosen = law.find_law()
+    deployment = serving.deployment(remark=warn)
+    question = bounds.question(chosen, deployment, law, kv_heads=serving.kv_heads, unpriced=True)
+    with show_progress(not json_) as report:
+        if report is not None:
+            report("price the models of the plan", 0.1)
+        search = Search.of(chosen, question, deployment, serving.open_latency(deployment, remark=warn))
+        if report is not None:
+            report("choose runs", 0.6)
+        found = wanted.design(search, warn)
+    held_back = HeldBack()
+    if wanted.sweep_file is not None:
+        with held_back:
+            write_sweep(found, search.law.family, wanted.sweep_file, wanted.sequence_tokens)
+    if json_:
+        print_json(found.to_dict() | ({} if wanted.sweep_file is None else {"sweep": str(wanted.sweep_file)}))
+    else:
+        show_design(terminal(), found, details=details, written=wanted.sweep_file)
+    warn(found.notes)
+    held_back.tell()

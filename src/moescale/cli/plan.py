@@ -1,4 +1,4 @@
-"""The command on the decision: plan."""
+"""The commands on the decision: plan, compare-models."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from moescale.cli.output import HeldBack, made_with, print_json, typed, warn
 from moescale.errors import UnwrittenError
 from moescale.options.export import ExportOptions
 from moescale.options.fields import at_option
+from moescale.options.known import ComparedModels
 from moescale.options.law import LawOptions
-from moescale.options.question import BoundOptions
+from moescale.options.question import BoundOptions, TrainingOptions
 from moescale.options.serving import ServingOptions
 
 PRESENTED = {
@@ -32,25 +33,10 @@ PRESENTED = {
         "moescale plan --budget 1e22 --gpu h100-sxm --match-experts 1 --max-tokens 2T",
         "moescale plan --budget 5.15e21 --lifetime-tokens 1T --train-gpu h100-sxm --mfu 0.35",
         "moescale plan --budget 5.15e21 --export megatron -o launch --train-gpu h100-sxm --train-gpus 64",
-    ),
+    )
 )
 @flat(
-    *(
-        "budget",
-        "train_gpus",
-        "days",
-        "budget_usd",
-        "match",
-        "objective",
-        "law",
-        "shape",
-        "gpu",
-        "max_gpus",
-        "prompt",
-        "output",
-        "max_tpot",
-        "lifetime_tokens",
-    ),
+    "budget train_gpus days budget_usd match objective law shape gpu max_gpus prompt output max_tpot", "lifetime_tokens"
 )
 def plan(
     context: typer.Context,
@@ -103,3 +89,43 @@ def plan(
             show_export(terminal(), exported)
     warn(answer.warnings)
     held_back.tell()
+
+
+@app.command(
+    epilog=examples(
+        "moescale compare-models llama-3.1-8b qwen3-30b-a3b --gpu h100-sxm --lifetime-tokens 5T",
+        "moescale compare-models deepseek-v3 mixtral/config.json:15T --gpu h200-sxm --weights fp8",
+        "moescale compare-models plan.json:recommendation plan.json:quality deepseek-v3 --gpu h200-sxm",
+    )
+)
+@flat("models law gpu max_gpus prompt output trace lifetime_tokens train_gpu")
+def compare_models(
+    models: ComparedModels, law: LawOptions, serving: ServingOptions, training: TrainingOptions, json_: Json = False
+) -> None:
+    """Compare models: training, predicted loss, serving cost, and break-even lifetime."""
+    from moescale.planning.compare_models import compare_models as compared
+    from moescale.planning.question import release_notes
+    from moescale.views.terminal.compared import show_compared_models
+    from moescale.views.terminal.text import terminal
+
+    chosen = law.find_law()
+    deployment = serving.deployment(remark=warn)
+    known = models.known(warn)
+    price = training.training_price(deployment)
+    source = serving.open_latency(deployment, remark=warn)
+    with at_option("MODEL.."):
+        rows = compared(
+            known,
+            chosen,
+            deployment,
+            source,
+            training=price,
+            train_gpus=training.train_gpus,
+            lifetime_tokens=training.lifetime_tokens,
+            extra=law.inputs(),
+        )
+    warn(release_notes(known, deployment))
+    if json_:
+        print_json([row.to_dict() for row in rows])
+    else:
+        show_compared_models(terminal(), rows, chosen, deployment, price, training.lifetime_tokens, source.name)

@@ -16,13 +16,13 @@ from moescale.options.fields import (
     Group,
     Quantity,
     Remark,
-    listed,
     path,
     quantity,
+    refuse,
     text,
     unsaid,
 )
-from moescale.options.serving import DEFAULT_GPU, ServingOptions
+from moescale.options.serving import ServingOptions
 from moescale.units import plural
 
 if TYPE_CHECKING:
@@ -88,13 +88,10 @@ class ModelOptions(Group):
             )
         if self.n_params is not None:
             return self._of_size(kv_heads, remark), None
-        of_size = {"experts": self.experts, "top-k": self.top_k, "kv-heads": kv_heads, "vocab-size": self.vocab_size}
-        for name, value in of_size.items():
-            if value is not None:
-                owner = "a published model has" if self.config is None else "a config states"
-                raise InputError(
-                    f"goes with --n-params only; {owner} it already", where=f"--{name}", next_step="leave it out"
-                )
+        what = f"goes with --n-params only; {'a published model has' if self.config is None else 'a config states'} it already"
+        refuse(self, ("experts", "top_k", "vocab_size"), what)
+        if kv_heads is not None:
+            raise InputError(what, where="--kv-heads", next_step="leave it out")
         if self.config is None:
             with located("NAME"):
                 found = find_shape(str(self.published))
@@ -127,7 +124,6 @@ class ModelOptions(Group):
 class CostServingOptions(ServingOptions):
     """How one model is served: as for a plan, with replicas, and with a server's and a checkpoint's own defaults."""
 
-    gpu: str = text("GPU name, such as h100-sxm; several with --sweep.", default=DEFAULT_GPU)
     max_gpus: int = quantity("Most GPUs of all replicas together.", 1, 1024, default=8, whole=True)
     scheduling: str | None = text(
         "separate or chunked; separate: prefill and decode in different passes, chunked: in the same pass; default: separate, "
@@ -185,8 +181,8 @@ class CostServingOptions(ServingOptions):
 
         found = super().deployment(gpu=gpu, weights=weights, usd_per_gpu_hour=usd_per_gpu_hour, remark=remark)
         accepted, drafted = self.speculative or 0.0, self.draft_tokens
-        if drafted is not None and not accepted:
-            raise InputError("goes with --speculative", where="--draft-tokens", next_step="add it, or leave this out")
+        if not accepted:
+            refuse(self, ("draft_tokens",), "goes with --speculative", "add it, or leave this out")
         if drafted is not None and accepted > drafted:
             what = f"{accepted:g} accepted tokens exceed {drafted} draft tokens"
             raise InputError(what, where="--speculative", nearest=f"{drafted}")
@@ -248,9 +244,7 @@ class CostServingOptions(ServingOptions):
         stated = {"prefill_gpus": self.prefill_gpus, "decode_gpus": self.decode_gpus}
         if not any(stated.values()):
             return None
-        if self.replicas > 1:
-            what = "counts the workers itself"
-            raise InputError(what, where="--prefill-gpus", next_step="leave --replicas out")
+        refuse(self, ("replicas",), "goes without --prefill-gpus and --decode-gpus, which count the workers")
         counts = [_pool(name, value) for name, value in stated.items()]
         return disaggregated(model, source, deployment, prefill_gpus=counts[0], decode_gpus=counts[1])
 
@@ -280,17 +274,15 @@ class CostServingOptions(ServingOptions):
             return False
         return True
 
-    def weight_formats(
-        self, checkpoint: CheckpointWeights | None, swept: str | None = None, remark: Remark = unsaid
-    ) -> list[Precision]:
-        """The formats to price: those of --weights or `swept`, else the checkpoint's; none where neither says any.
+    def weight_formats(self, checkpoint: CheckpointWeights | None, remark: Remark = unsaid) -> list[Precision]:
+        """The formats to price: those of --weights, else the checkpoint's; none where neither says any.
 
         A format that is asked for by the checkpoint's name has the checkpoint's bytes, and another one is remarked on.
         """
         from moescale.hardware.precisions import Precision
 
-        option, asked = ("--weights", self.weights) if swept is None else ("--sweep-weights", swept)
-        formats = [] if asked is None else precisions("weights", listed(option, asked) if swept else [asked], option)
+        asked = self.weights
+        formats = [] if asked is None else precisions("weights", asked, "--weights")
         if checkpoint is None:
             return formats
         if checkpoint.kv_cache is not None and self.kv_cache is None:
@@ -303,7 +295,7 @@ class CostServingOptions(ServingOptions):
                     where="--config",
                     next_step="state the nearest format of the weights, such as --weights fp8",
                 )
-            remark(f"quantization_config {checkpoint.stated}; priced with {option} {asked}")
+            remark(f"quantization_config {checkpoint.stated}; priced with --weights {asked}")
             return formats
         if asked is None:
             for said in checkpoint.remarks:
@@ -316,7 +308,7 @@ class CostServingOptions(ServingOptions):
         other = [found.name for found in formats if found.name != own.name]
         if other:
             remark(
-                f"the checkpoint's weights are {own.name} ({own.source}); priced with {option} {', '.join(other)} instead "
+                f"the checkpoint's weights are {own.name} ({own.source}); priced with --weights {', '.join(other)} instead "
                 "for the quantised matrices"
             )
         return [own if found.name == own.name else found for found in formats] or [own]
@@ -341,12 +333,7 @@ class CostServingOptions(ServingOptions):
 def _pool(name: str, stated: str | None) -> int | None:
     if stated is None or stated.strip().lower() == "auto":
         return None
-    where = f"--{name.replace('_', '-')}"
-    try:
-        return int(POOL.parse(stated, where))
-    except InputError as error:
-        step = "a number of GPUs such as 16, or auto"
-        raise InputError(error.what, where=where, nearest=error.nearest, next_step=step) from None
+    return int(POOL.parse(stated, f"--{name.replace('_', '-')}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -459,8 +446,8 @@ class LaunchOptions(Group):
 
         if self.launch is not None and self.launch not in ENGINES:
             raise unknown_name("engine", self.launch, ENGINES, where="--launch")
-        if self.launch is not None and sweep:
-            raise InputError("applies to one server, not to a sweep", where="--launch", next_step="leave out --sweep")
+        if sweep:
+            refuse(self, ("launch",), "applies to one server, not to a sweep", "leave out --sweep")
 
     def line(
         self,
@@ -508,9 +495,9 @@ def trace_lengths(serving: CostServingOptions) -> tuple[FloatArray, FloatArray] 
     return prompt, output
 
 
-def precisions(kind: str, names: Sequence[str], option: str) -> list[Precision]:
-    """The number formats of these names, of weights or kv_cache."""
+def precisions(kind: str, names: str, option: str) -> list[Precision]:
+    """The number formats in a list with commas, of weights or kv_cache."""
     from moescale.hardware.precisions import find_precision
 
     with located(option):
-        return [find_precision(kind, name) for name in names]
+        return list(dict.fromkeys(find_precision(kind, name) for name in names.split(",")))

@@ -17,7 +17,6 @@ from moescale.options.fields import (
     Remark,
     path,
     quantity,
-    text,
     unsaid,
 )
 from moescale.options.question import BoundOptions
@@ -41,7 +40,6 @@ class DesignOptions(Group):
     flops: float | None = quantity(
         "Training FLOPs of the whole sweep, such as 1e21.", LEAST_BOUND, 1e32, name="--budget"
     )
-    for_: str | None = text('Options of `plan` in quotes, such as "--budget 1e24 --gpu h100-sxm".', metavar="OPTIONS")
     runs: Path | None = path("Table of finished runs, as `fit` reads it.")
     next_: int | None = quantity("Number of further runs.", 1, MOST_STATED, whole=True)
     max_runs: int | None = quantity("Most runs; default 60.", 1, MOST_STATED, whole=True)
@@ -92,10 +90,7 @@ class PlanOptions(BoundOptions):
     """The question of a plan beside the sweep's own budget."""
 
     budget: float | None = quantity(
-        "Training FLOPs of the planned model; default: 100 times the sweep's.",
-        0,
-        float("inf"),
-        name="--plan-budget",
+        "Training FLOPs of the planned model; default: 100 times the sweep's.", 0, float("inf"), name="--plan-budget"
     )
 
     def after(self, sweep_flops: float, remark: Remark = unsaid) -> PlanOptions:

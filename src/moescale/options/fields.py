@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cache
@@ -200,6 +200,15 @@ def described(group: type[Group]) -> dict[str, Described]:
 def option_name(field: str, kind: Described) -> str:
     """What the command line calls an option."""
     return kind.name or f"--{field.rstrip('_').replace('_', '-')}"
+
+
+def refuse(options: Group, names: Iterable[str], what: str, next_step: str = "leave it out") -> None:
+    """InputError for the first of these options that is stated: that has another value than its default."""
+    usual = {field.name: field.default for field in fields(options)}
+    for name in names:
+        if getattr(options, name) != usual[name]:
+            where = option_name(name, described(type(options))[name])
+            raise InputError(what, where=where, next_step=next_step)
 
 
 def listed(option: str, text: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from moescale.errors import InputError, located, unknown_name
 from moescale.options.fields import LEAST, MOST_PARAMETERS, MOST_TOKENS, Group, quantity, text
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 DEFAULT_LAW = "pooled2026"
 PAPER_LAW = "yun2024-recovered"  # what is asked about the paper itself
 DETAILS = "Law"
+LAW = "Law name or law file; `moescale laws` lists the names, `fit -o` writes a file."
 SHAPES = {"paper": "yun2024", "mixtral": "mixtral", "fine-grained": "fine-grained", "deepseek": "deepseek"}
 """What `--shape` calls families of models."""
 
@@ -23,9 +24,7 @@ SHAPES = {"paper": "yun2024", "mixtral": "mixtral", "fine-grained": "fine-graine
 class ChosenLaw(Group):
     """A law by its name."""
 
-    law: str = text(
-        "Law name or law file; `moescale laws` lists the names, `fit -o` writes a file.", default=DEFAULT_LAW
-    )
+    law: str = text(LAW, default=DEFAULT_LAW)
 
     def find_law(self, find: Callable[[str], Law] | None = None) -> Law:
         """The law by its name (by `find`, where given); InputError that names the option."""
@@ -39,7 +38,7 @@ class ChosenLaw(Group):
 class PaperLaw(ChosenLaw):
     """A law that the paper's claims are judged by: its own, unless another is named."""
 
-    law: str = text("Law name or law file; `moescale laws` lists the names, `fit -o` writes a file.", default=PAPER_LAW)
+    law: str = text(LAW, default=PAPER_LAW)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +117,8 @@ class PointOptions(Group):
 
     def point(self) -> tuple[float, float, float]:
         """Size, tokens and experts; InputError that names what is missing."""
-        for name in ("n_params", "tokens"):
-            if getattr(self, name) is None:
-                advice = "give --n-params and --tokens of one model, or --runs with a table of many"
-                raise InputError("is missing", where=f"--{name.replace('_', '-')}", next_step=advice)
-        return cast("float", self.n_params), cast("float", self.tokens), self.experts
+        if self.n_params is None or self.tokens is None:
+            advice = "give --n-params and --tokens of one model, or --runs with a table of many"
+            where = "--n-params" if self.n_params is None else "--tokens"
+            raise InputError("is missing", where=where, next_step=advice)
+        return self.n_params, self.tokens, self.experts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from moescale.options.fields import (
     Remark,
     path,
     quantity,
+    refuse,
     seconds,
     text,
     unsaid,
@@ -198,10 +199,7 @@ class ServingOptions(ChosenGpu):
 
         if self.trace is None:
             return Traffic(self.prompt or DEFAULT_TRAFFIC[0], self.output or DEFAULT_TRAFFIC[1])
-        for place, value in (("--prompt", self.prompt), ("--output", self.output)):
-            if value is not None:
-                what = "goes without --trace, which states the lengths"
-                raise InputError(what, where=place, next_step="leave it out")
+        refuse(self, ("prompt", "output"), "goes without --trace, which states the lengths")
         traffic = read_trace(self.trace)
         if traffic.approximate:
             remark(f"{self.trace}: tokens estimated at 4 characters each; a tokenizer's counts may differ by a third")
@@ -212,30 +210,25 @@ class ServingOptions(ChosenGpu):
         from moescale.hardware.prices import owned_defaults, owned_usd_per_gpu_hour
 
         if self.capital_usd_per_gpu is None:
-            for name in ("years", "power_w", "usd_per_kwh", "pue"):
-                if getattr(self, name) is not None:
-                    where = f"--{name.replace('_', '-')}"
-                    raise InputError(
-                        "goes with --capital-usd-per-gpu", where=where, next_step="add it, or leave this out"
-                    )
+            owned = ("years", "power_w", "usd_per_kwh", "pue")
+            refuse(self, owned, "goes with --capital-usd-per-gpu", "add it, or leave this out")
             return self.usd_per_gpu_hour
-        if self.usd_per_gpu_hour is not None:
-            what = "states a price, and so does --capital-usd-per-gpu"
-            raise InputError(what, where="--usd-per-gpu-hour", next_step="give one")
+        refuse(self, ("usd_per_gpu_hour",), "states a price, and so does --capital-usd-per-gpu", "give one")
         if self.power_w is None:
             raise InputError(
                 "is required with --capital-usd-per-gpu",
                 where="--power-w",
                 next_step="watts of one GPU with its share of the server, such as 1275 (an eighth of a DGX H100's 10.2 kW)",
             )
-        usual = owned_defaults()
+        stated = {"years": self.years, "usd_per_kwh": self.usd_per_kwh, "pue": self.pue}
+        usual = replace(owned_defaults(), **{name: value for name, value in stated.items() if value is not None})
         return float(
             owned_usd_per_gpu_hour(
                 self.capital_usd_per_gpu,
-                years=usual.years if self.years is None else self.years,
+                years=usual.years,
                 power_w=self.power_w,
-                usd_per_kwh=usual.usd_per_kwh if self.usd_per_kwh is None else self.usd_per_kwh,
-                pue=usual.pue if self.pue is None else self.pue,
+                usd_per_kwh=usual.usd_per_kwh,
+                pue=usual.pue,
             )
         )
 

@@ -1,7 +1,9 @@
-"""The command that makes a page to send: report."""
+"""The commands that show an answer as a page: report, web."""
 
 from __future__ import annotations
 
+import importlib.util
+import secrets
 from dataclasses import replace
 from datetime import date as calendar_date
 from pathlib import Path
@@ -10,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from moescale.cli.flat import flat
 from moescale.cli.options import app, examples
 from moescale.cli.output import say, warn
-from moescale.errors import InputError, located
+from moescale.errors import InputError, install, located
 from moescale.options.fields import at_option
-from moescale.options.pages import ReportOptions
+from moescale.options.pages import PageOptions, ReportOptions
 from moescale.options.runs import CHOICES, COLUMNS
 
 if TYPE_CHECKING:
@@ -73,3 +75,24 @@ def _runs_of(law: Law, path: Path) -> RunArrays:
     if known["table_sha256"] and table.sha256 != known["table_sha256"]:
         warn(f"{path} is not the table that {law.name} was fitted to (different SHA-256)")
     return run_arrays(law.form, table, {})
+
+
+@app.command(epilog=examples("moescale web", "moescale web --port 8600 --no-open --law law.toml"))
+@flat()
+def web(wanted: PageOptions) -> None:
+    """Serve the interactive page on this machine: inputs, curves, uploads."""
+    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(f"the page needs {' and '.join(missing)}", next_step=install("web"))
+    from moescale.io.files import read_text
+    from moescale.web.app import ADDRESS, create_app, listen, serve
+
+    with located("--law"):
+        law = None if wanted.law is None else read_text(wanted.law)
+    with listen(wanted.port) as bound:
+        port = int(bound.getsockname()[1])
+        token = secrets.token_urlsafe(16)
+        address = f"http://{ADDRESS}:{port}/?token={token}"
+        page = create_app(port, token, law_text=law, law_name=str(wanted.law))
+        say(f"moescale: {address} (Ctrl-C ends it)")
+        serve(page, bound, open_url=address if wanted.open_ else None)
