@@ -809,7 +809,7 @@ TABLES = [
         ("Train 16 experts", "> recommended", "Decided", "Open", "Training", "Price error", "Next  ", "--details"),
     ),
     (
-        (*BUDGET, "--lifetime-tokens", "1T", "--max-total-usd", "20000", "--bootstrap", "8"),
+        (*BUDGET, "--lifetime-tokens", "1T", "--max-total-usd", "20000", "--bootstrap", "8", "--details"),
         (
             "Train ",
             "  lifetime  $",

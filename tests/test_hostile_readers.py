@@ -54,7 +54,7 @@ FUZZED: Mapping[str, tuple[str, ...] | str] = {
     "scaling_laws/store.py": ("laws",),
     "planning/plan_file.py": ("answers",),
     "views/html/render.py": "its own templates",
-    "export/templates.py": "its own templates",
+    "export/trainers.py": "its own templates",
     "views/html/reading.py": ("answers",),
     "io/parquet.py": ("runs-parquet", "latency-tables"),
     "io/frames.py": ("runs-csv", "runs-tsv", "runs-json", "runs-parquet", "frames", "latency-tables", "measurements"),

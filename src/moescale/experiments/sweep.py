@@ -138,11 +138,11 @@ def drive(
     driving = _Driving(sweep=sweep, command=command, retries=retries, resume=resume, say=say, results=results)
     driving.waiting.extend(run for run in sweep.runs if run.name not in results)
     if driving.waiting:
+        place = Jobs(sweep.execution.on, sweep.execution.slurm, (sweep.folder / ".submitit").absolute())
         if command is None and sweep.engine == "moescale":
             check_libraries()  # else each run would find out for itself, and be started again
         for run in driving.waiting:
             write_atomically(run.beside("toml"), tomli_w.dumps(run.settings.to_dict()), follow_links=False)
-        place = Jobs(sweep.execution.on, sweep.execution.slurm, (sweep.folder / ".submitit").absolute())
         with sigterm_interrupts():
             driving.loop(
                 place,

@@ -333,7 +333,11 @@ class CostServingOptions(ServingOptions):
 def _pool(name: str, stated: str | None) -> int | None:
     if stated is None or stated.strip().lower() == "auto":
         return None
-    return int(POOL.parse(stated, f"--{name.replace('_', '-')}"))
+    where = f"--{name.replace('_', '-')}"
+    try:
+        return int(POOL.parse(stated, where))
+    except InputError as error:
+        raise InputError(error.what, where=where, next_step=f"{error.next_step}, or auto") from None
 
 
 @dataclass(frozen=True, kw_only=True)
