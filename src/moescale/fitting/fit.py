@@ -19,10 +19,7 @@ from moescale.scaling_laws.covariates import further_inputs
 from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
 from moescale.typing import FloatArray, Real
 
-FIRST_ITERATIONS = 30
 SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polished on all
-POLISHED_ENDS = 400  # of the searches from a published grid
-FINISHED_FACTOR = 2.0  # of them, those whose objective is within this factor of the best are carried to the end
 LARGE_ITERATIONS, LARGE_TOLERANCE = 20, 1e-10
 NO_REPEATS = "no run repeats data: the value of repeated tokens is unknown; predict for unique tokens only"
 SAME_OPTIMUM = 1e-6  # relative difference of the objective within which two searches found the same optimum
@@ -34,7 +31,7 @@ class Search:
 
     points: int = 4096
     polished: int = 128
-    first: int = FIRST_ITERATIONS
+    first: int = 30
     finished: int = 16
     last: int = 2000
     tolerance: float = 1e-13
@@ -117,7 +114,7 @@ def fit(
 
     `extra` holds the form's further inputs by name, arrays of that length or numbers that hold for all runs.
     `starts` is "auto" (those of `search`), an integer (how many scanned points to polish) or "paper" (every start of the
-    publication's grid; Ctrl-C ends it early and keeps the best, with a warning). The order of the runs changes nothing.
+    publication's grid). The order of the runs changes nothing.
     Raises InputError for tables that cannot hold a fit.
 
     `starts_at_optimum` counts the searches that were carried to the end and came within 1e-6 of the best objective. With
@@ -136,7 +133,7 @@ def fit(
     report: Progress = progress or (lambda step, share: None)
     few = problem.thinned(SCAN_ROWS)
     if starts == "paper":
-        candidates, reached, tried = polish_grid(few, report, notes)
+        candidates, reached, tried = multistart.polish_grid(few, report)
     else:
         if starts != "auto":
             search = replace(search, points=max(search.points, 4 * int(starts)), polished=int(starts))
@@ -174,33 +171,6 @@ def polish_scan(problem: Problem, search: Search, report: Progress) -> tuple[Flo
         problem, candidates[leading], max_iterations=search.last, tolerance=search.tolerance, patience=search.patience
     )
     return candidates, reached
-
-
-def polish_grid(problem: Problem, report: Progress, notes: list[str]) -> tuple[FloatArray, FloatArray, int]:
-    """Search from every start of the published grid, polish the best distinct ends, carry those that can win to the end.
-
-    Returns the polished theta (k, p), their objectives (k,), and how many starts searched; what to tell goes to
-    `notes`. An end that several starts share is repeated as often.
-    """
-    axes = multistart.published_axes(problem.form, problem.observed)
-    distinct_starts = multistart.grid_size(multistart.distinct_axes(axes, problem.box)[0])
-    notice = multistart.slow_notice(problem.form, problem.ln_loss.size, distinct_starts)
-    if notice:
-        notes.append(notice)
-    # Shown for as long as the search takes.
-    searched = multistart.search_grid(problem, axes, progress=lambda step, share: report(notice or step, share))
-    if searched.done < searched.total:
-        done = f"{searched.done:,} of {searched.total:,} starts searched"
-        notes.append(f"interrupted: {done}; the best so far is reported")
-    _, distinct, number = np.unique(searched.value, return_index=True, return_inverse=True)  # sorted by the objective
-    sharing = np.bincount(number, searched.sharing).astype(np.intp)[:POLISHED_ENDS]
-    report("polish", 0.0)
-    ends = searched.theta[distinct[:POLISHED_ENDS]]
-    candidates, reached = polish(problem, ends, max_iterations=FIRST_ITERATIONS)
-    report("polish", 0.2)
-    leading = np.flatnonzero(reached <= FINISHED_FACTOR * reached.min())
-    candidates[leading], reached[leading] = polish(problem, candidates[leading])
-    return np.repeat(candidates, sharing, axis=0), np.repeat(reached, sharing), searched.done
 
 
 def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, notes: list[str]) -> Fit:
