@@ -78,16 +78,15 @@ def check_runs(
         raise InputError(what, next_step=f"give at least 3 runs, and more than {many} for a fit that can be checked")
     notes: list[str] = []
     if n_runs <= many:
-        why = "the fit follows the noise; do not extrapolate"
-        notes.append(f"{n_runs} runs for {many} parameters: {why}")
-    absent = [label for label, used in (("n_experts", form.uses_experts), ("tokens", form.uses_tokens)) if not used]
-    for label, values in (("size", n_params), ("tokens", tokens), ("n_experts", experts)):
-        if label in absent:
-            # What further inputs say of the experts (a sparsity) may vary with their number.
-            if np.unique(values).size > 1 and not (label == "n_experts" and form.implied_inputs):
-                notes.append(f"{form.name} has no term in {label}, but the runs vary it; filter with --where")
-        elif np.unique(values).size == 1 and not (form.of_models and label == "n_experts" and values[0] == 1.0):
-            # An expansion of 1 gives no gain: a dense table leaves nothing to tell from the constant.
+        notes.append(f"{n_runs} runs for {many} parameters: the fit follows the noise; do not extrapolate")
+    used = {"size": True, "tokens": form.uses_tokens, "n_experts": form.uses_experts}
+    for (label, is_used), values in zip(used.items(), (n_params, tokens, experts), strict=True):
+        varies = np.unique(values).size > 1
+        # What further inputs say of the experts (a sparsity) may vary with their number.
+        if not is_used and varies and not (label == "n_experts" and form.implied_inputs):
+            notes.append(f"{form.name} has no term in {label}, but the runs vary it; filter with --where")
+        # An expansion of 1 gives no gain: a dense table leaves nothing to tell from the constant.
+        if is_used and not varies and not (form.of_models and label == "n_experts" and values[0] == 1.0):
             notes.append(f"all runs have the same {label} ({values[0]:g}): its terms are not identified")
     for label, values in extra.items():
         distinct = np.unique(np.asarray(values, dtype=float))

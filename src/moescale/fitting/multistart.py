@@ -64,7 +64,9 @@ def search_grid(
     Starts that the box makes equal are searched from once. The paper's d of 5 to 25 all stand for d = 1 in the box of
     yun2024: 270,000 starts differ of its 810,000.
     """
-    pairs = [np.unique(np.clip(axis, *limits), return_counts=True) for axis, limits in zip(axes, problem.box, strict=True)]
+    pairs = [
+        np.unique(np.clip(axis, *limits), return_counts=True) for axis, limits in zip(axes, problem.box, strict=True)
+    ]
     values, counts = zip(*pairs, strict=True)
     total, slab = int(np.prod([axis.size for axis in values])), max(64, NUMBERS // problem.ln_loss.size)
     sample = starts_at(values, np.unique(np.linspace(0, total - 1, METRIC_STARTS).astype(np.intp)))

@@ -257,9 +257,12 @@ def ln_sum(*ln_terms: FloatArray) -> tuple[FloatArray, FloatArray]:
     return top + np.log(total), shares
 
 
-def softplus(z: FloatArray) -> FloatArray:
-    """ln(1 + e^z), of complex steps too."""
-    real = np.real(z)
-    small = np.exp(-np.abs(real))
-    value = np.maximum(real, 0.0) + np.log1p(small)
-    return value + 1j * z.imag * np.where(real > 0.0, 1.0, small) / (1.0 + small) if _is_complex(z) else value
+def ln_add(a: Any, b: Any) -> FloatArray:
+    """ln(e^a + e^b), of complex steps too."""
+    one, other = np.real(a), np.real(b)
+    ratio = np.exp(-np.abs(one - other))
+    value = np.maximum(one, other) + np.log1p(ratio)
+    if not (_is_complex(a) or _is_complex(b)):
+        return value
+    shares = (np.where(first, 1.0, ratio) / (1.0 + ratio) for first in (one > other, one <= other))
+    return value + 1j * sum(share * np.imag(each) for share, each in zip(shares, (a, b), strict=True))

@@ -29,8 +29,8 @@ from moescale.scaling_laws.form import (
     Observed,
     Parameter,
     Shape,
+    ln_add,
     log_coordinates,
-    softplus,
 )
 from moescale.typing import FloatArray
 
@@ -61,9 +61,9 @@ def _parts(shape: Shape, x: Inputs) -> tuple[tuple[float, FloatArray], float]:
     gain = effective_experts.ln_effective(u, ln_max, x) - u * ln_max
     ripe = 1.0 / (1.0 + np.exp(ln_r + x.ln_n - x.ln_d))  # r / (r + R)
     size = -alpha * (x.ln_n - LN_N_REF + g * gain * ripe)
-    data = q - beta * (x.ln_d - LN_D_REF - softplus(ln_d0 - x.ln_d))
+    data = q - beta * (x.ln_d - LN_D_REF - ln_add(0.0, ln_d0 - x.ln_d))
     kappa = np.exp(ln_kappa)
-    return (0.0, data + kappa * softplus((size - data) / kappa)), 0.0
+    return (0.0, kappa * ln_add(size / kappa, data / kappa)), 0.0
 
 
 def _form(*, late: bool) -> LawForm:

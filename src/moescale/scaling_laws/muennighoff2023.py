@@ -24,8 +24,8 @@ from moescale.scaling_laws.form import (
     Parameter,
     Shape,
     limits,
+    ln_add,
     log_coordinates,
-    softplus,
 )
 from moescale.typing import FloatArray
 
@@ -79,7 +79,7 @@ def _parts(shape: Shape, x: Inputs) -> tuple[tuple[float, FloatArray], float]:
     ln_u = np.where(ln_u >= x.ln_d.real, x.ln_d, ln_u)
     size = -alpha * saturated(x.ln_n, ln_g + beta / alpha * (ln_u + ln_g), ln_rn)
     data = np.log(alpha / beta) - (alpha + beta) * ln_g - beta * saturated(x.ln_d, ln_u, ln_rd)
-    return (0.0, size + softplus(data - size)), 0.0
+    return (0.0, ln_add(size, data)), 0.0
 
 
 def bounds(observed: Observed) -> FloatArray:
