@@ -172,13 +172,13 @@ def isoflop(runs: RunTable, *, flops: FloatArray | None = None, tolerance: float
         elif found:
             warnings.append(f"{name}: {len(usable)} usable budgets, so no power law (2 are needed)")
     if not trends:
+        what = f"no expert count has two budgets of {MIN_SIZES} sizes (runs within {tolerance:.0%}) with a minimum between its sizes"
         seen = [
             f"{format_flops(p.flops)} FLOPs, {plural(p.experts, 'expert')}: {p.unusable or 'usable'}"
             for p in budgets[:6]
         ]
         raise InputError(
-            f"no expert count has two budgets of {MIN_SIZES} sizes within {tolerance:.0%} with a minimum between its sizes "
-            f"({'; '.join(seen) or 'these runs have no IsoFLOP structure'})",
+            f"{what} ({'; '.join(seen)})" if seen else f"these {len(runs)} runs have no IsoFLOP structure: {what}",
             next_step="train sizes on both sides of the minimum at two budgets or more, widen the tolerance, or fit a law, "
             "which accepts any grid of N and D",
         )
