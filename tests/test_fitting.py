@@ -17,7 +17,7 @@ from moescale.fitting.newton import polish
 from moescale.fitting.objective import HUBER_DELTA, Problem, huber, objective
 from moescale.fitting.workflow import FitSettings, fit_runs
 from moescale.runs.table import RunTable, read_runs
-from moescale.scaling_laws import FORMS, Inputs, LawForm, find_law, make_inputs
+from moescale.scaling_laws import FORMS, Inputs, find_law, make_inputs
 from moescale.typing import FloatArray
 
 YUN, CHINCHILLA = FORMS["yun2024"], FORMS["chinchilla"]
@@ -106,27 +106,6 @@ def test_huber_is_a_square_within_delta_and_straight_beyond(residual: float) -> 
     expected = size**2 / 2 if size <= HUBER_DELTA else HUBER_DELTA * (size - HUBER_DELTA / 2)
     assert value == pytest.approx(expected, rel=1e-12, abs=1e-300)
     assert float(huber(np.array(residual), delta=10.0)) == pytest.approx(residual**2 / 2, rel=1e-12, abs=1e-300)
-
-
-def objective_gradient(form: LawForm, theta: FloatArray, x: Inputs, ln_loss: FloatArray) -> FloatArray:
-    """Gradient of the summed Huber objective at each theta, shape (..., p), from the form's jacobian."""
-    pull = np.clip(form.log_loss(theta, x) - ln_loss, -HUBER_DELTA, HUBER_DELTA)
-    return (pull[..., None, :] @ form.jacobian(theta, x))[..., 0, :]
-
-
-@every_form
-@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0], ids=lambda scale: f"residuals-{scale}")
-def test_gradient_of_the_objective(name: str, scale: float) -> None:
-    n, d, e, loss = runs_of(name, scale * HUBER_DELTA, seed=4)
-    x, ln_loss, theta = inputs_of(name, n, d, e), np.log(loss), truth(name)
-    gradient = objective_gradient(FORMS[name], theta, x, ln_loss)
-    for j in range(theta.size):
-        step = np.zeros(theta.size)
-        step[j] = 1e-7 * max(1.0, abs(theta[j]))
-        up, down = (objective(FORMS[name], theta + s * step, x, ln_loss) for s in (1, -1))
-        assert gradient[j] == pytest.approx((up - down) / (2 * step[j]), rel=1e-4, abs=1e-6 * np.abs(gradient).max())
-    batch = objective_gradient(FORMS[name], np.stack((theta, theta + 0.01)), x, ln_loss)
-    np.testing.assert_allclose(batch[0], gradient, rtol=1e-10, atol=1e-12)
 
 
 # The search.
