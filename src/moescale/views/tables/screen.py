@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -176,6 +177,6 @@ def _scores(scores: Mapping[str, Score]) -> str:
 
 def _next(plan: Plan, options: str | None) -> str:
     if plan.decision.undecided:
-        asked = f' --for "{options}"' if options else ""
+        asked = re.sub(r"(?<!\S)--budget(?=[ =])", "--plan-budget", f" {options}") if options else ""
         return f"moescale design --budget {format_flops(plan.budget_flops * SWEEP_SHARE)}{asked}"
     return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"
