@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ NEAR = 0.05  # relative difference in dollars below which the cheapest model is 
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
+TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
 
 
@@ -176,7 +177,21 @@ def _scores(scores: Mapping[str, Score]) -> str:
 
 
 def _next(plan: Plan, options: str | None) -> str:
+    """The command that goes on from here, as it runs: a sweep where the choice is open, else the export."""
     if plan.decision.undecided:
-        asked = re.sub(r"(?<!\S)--budget(?=[ =])", "--plan-budget", f" {options}") if options else ""
-        return f"moescale design --budget {format_flops(plan.budget_flops * SWEEP_SHARE)}{asked}"
+        budget = f"moescale design --budget {format_flops(plan.budget_flops * SWEEP_SHARE)}"
+        return " ".join((budget, *_of_design(plan, options or "")))
     return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"
+
+
+def _of_design(plan: Plan, options: str) -> Iterator[str]:
+    """The options of a plan as `design` takes them: its own budget is the sweep's."""
+    words = iter(shlex.split(options))
+    for word in words:
+        name, stated, value = word.partition("=")
+        if name in TRAINER:
+            _ = stated or next(words, "")
+        elif name == "--budget":
+            yield shlex.quote(f"--plan-budget{stated}{value}")
+        else:
+            yield shlex.quote(word)
