@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, get_args
 
-from moescale.errors import InputError, MoescaleError, located, unknown_name
+from moescale.errors import InfeasibleError, InputError, MoescaleError, located, unknown_name
 from moescale.options.fields import (
     LEAST,
     LEAST_BOUND,
@@ -23,6 +25,7 @@ from moescale.options.fields import (
 )
 from moescale.options.known import nearest_published, published_model
 from moescale.options.law import DETAILS, LawOptions
+from moescale.units import format_seconds
 
 if TYPE_CHECKING:
     from moescale.hardware.gpus import Gpu
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
 MOST_COUNTS = 256  # expert counts of one plan
 MOST_DAYS = 1e5
+SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, math.inf)  # TPOTs that are tried where no model keeps a limit
 COUNT = Quantity(whole=True)
 SCORE = Quantity("", LEAST, 1)  # a share of right answers
 MODELS, BOUNDS, LIFE = "Models to consider", "Bounds", "Training price and lifetime"
@@ -287,11 +291,45 @@ class BoundOptions(TrainingOptions):
         kv_heads: int | None = None,
         unpriced: bool = False,
         launch: Launch | None = None,
+        slower: bool = False,
     ) -> Plan:
         """The plan of the `question`, whose model takes the days or dollars that are stated.
 
         Shapes jump with the budget, and the MFU with them: of a few plans the largest that stays within what is stated.
+        Where no model keeps the deployment's TPOT, the plan is made at the nearest that one keeps, with a warning, if it
+        may be `slower`; else it is refused with that TPOT.
         """
+        limit = deployment.max_tpot_s
+        made = partial(self._plan, law, latency=latency, details=details, kv_heads=kv_heads)
+        made = partial(made, unpriced=unpriced, launch=launch)
+        try:
+            return made(deployment)
+        except InfeasibleError as error:
+            if limit is None:
+                raise
+            for tpot_s in [s for s in SLOWER_S if s > float(limit)]:
+                try:
+                    found = made(replace(deployment, max_tpot_s=None if tpot_s == math.inf else tpot_s))
+                except InfeasibleError:
+                    continue
+                nearest = "none" if tpot_s == math.inf else format_seconds(tpot_s).replace(" ", "")
+                if not slower:
+                    next_step = f"give --max-tpot {nearest}, or take a faster GPU"
+                    raise InfeasibleError(error.what, nearest=f"--max-tpot {nearest}", next_step=next_step) from error
+                slow = f"no model serves within {format_seconds(float(limit))} per output token: planned with --max-tpot {nearest}"
+                return replace(found, warnings=(slow, *found.warnings))
+            raise
+
+    def _plan(
+        self,
+        law: Law,
+        deployment: Deployment,
+        latency: LatencySource,
+        details: LawOptions | None,
+        kv_heads: int | None,
+        unpriced: bool,
+        launch: Launch | None,
+    ) -> Plan:
         from moescale.planning.plan import make_plan
         from moescale.planning.within import plan_within
 
