@@ -203,14 +203,12 @@ class ImportOptions(Group):
     stated: list[str] | None = text(
         "Source of a column: a name or an expression; repeatable.", name="--set", metavar="COLUMN=EXPR"
     )
-    mapping: Path | None = path("TOML file with the sources of columns.")
     where: str | None = text("Filter over the rows.", metavar="EXPR")
     unfinished: bool = flag("Keep runs that failed or did not finish.")
 
     def rules(self) -> dict[str, Rule]:
-        """Where columns are from, what is stated one by one over what the file states."""
-        from moescale.runs.importers import read_mapping, rule_of
+        """Where columns are from."""
+        from moescale.runs.importers import rule_of
 
-        rules = {} if self.mapping is None else read_mapping(self.mapping)
         with located("--set"):
-            return rules | dict(map(rule_of, self.stated or ()))
+            return dict(map(rule_of, self.stated or ()))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from moescale.io import frames
 from moescale.io.files import STANDARD_INPUT
 from moescale.io.filters import quoted_name
 from moescale.runs.importers.guesses import CONVERTED, LOSS_COLUMN, guess, in_other_units, may_be, unit_of
-from moescale.runs.importers.rules import Rule
+from moescale.runs.importers.rule import Rule
 from moescale.runs.importers.tracked_run import FINISHED, Scalar, TrackedRun, Wanted, scalar, scalars
 from moescale.runs.table import EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 from moescale.units import parse_count
@@ -26,8 +28,7 @@ NAMES = ("name", "run_name", "tags.mlflow.runname", "run", "run_id", "id", "mode
 STATE_NAMES = ("State", "state", "status")
 STATES = {FINISHED, "running", "crashed", "failed", "killed", "preempted", "preempting", "scheduled", "pending", ""}
 LONGEST_MAPPING = 100_000  # characters of a cell that holds settings as a mapping
-_PRINTED = re.compile(r"""'([^'"\\]*)'|\b(?:None|nan|inf|True|False)\b""")
-_WORDS = {"None": "null", "nan": "null", "inf": "null", "True": "true", "False": "false"}
+_UNNAMED = re.compile(r"\b(?:nan|inf)\b")  # which Python prints in a mapping, and does not read
 _GAP = re.compile(r"(?<=\d)[\s_'\u2019](?=\d{3}(?:\D|$))")  # between groups of three digits
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+),\d+(?:[eE][+-]?\d+)?")
@@ -150,22 +151,14 @@ def _numbers(texts: list[str]) -> list[float | None] | None:
 def _found(name: str, cell: Any) -> Iterator[tuple[str, Scalar]]:
     """A cell under its name; the entries of a mapping, as W&B's own recipe for an export writes it, under theirs."""
     if isinstance(cell, str) and cell[:1] == "{" and len(cell) <= LONGEST_MAPPING:
-        for text in (cell, _as_json(cell)):
-            try:
-                mapping = json.loads(text)
-            except (ValueError, RecursionError):
-                continue
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            mapping = ast.literal_eval(_UNNAMED.sub("None", cell)) if "'" in cell else json.loads(cell)
             if isinstance(mapping, Mapping):
                 yield from scalars(mapping, f"{name}.").items()  # pyright: ignore[reportUnknownArgumentType]
                 return
     value = scalar(cell)
     if value is not None:
         yield name, value
-
-
-def _as_json(text: str) -> str:
-    """A mapping that Python printed, as far as its texts hold no quotes, as JSON."""
-    return _PRINTED.sub(lambda found: _WORDS.get(found[0], f'"{found[1]}"'), text)
 
 
 def _is_state(cells: list[Any]) -> bool:
