@@ -84,8 +84,8 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
     name = _name(folder)
     with explained(write_error, name):
         whole = Path(os.path.realpath(name))
-        place = next(path for path in (whole, *whole.parents) if os.path.lexists(path))
-        if not place.is_dir():
+        place, mode = next((path, mode) for path in (whole, *whole.parents) if (mode := _mode(path)) is not None)
+        if not stat.S_ISDIR(mode):
             raise NotADirectoryError(errno.ENOTDIR, "")
         _check_writable(place)
 
@@ -176,14 +176,19 @@ def sync_folder(folder: Path) -> None:
 
 def _mode_of_target(name: str) -> int | None:
     """The mode of what bears the name already, None where nothing does; refuses a folder and what may not be written."""
+    mode = _mode(name)
+    if mode is not None and stat.S_ISDIR(mode):
+        raise UnwrittenError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
+    if mode is not None:
+        _check_writable(Path(name))
+    return mode
+
+
+def _mode(path: str | Path) -> int | None:
     try:
-        mode = os.stat(name).st_mode
+        return os.stat(path).st_mode
     except FileNotFoundError:
         return None
-    if stat.S_ISDIR(mode):
-        raise UnwrittenError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
-    _check_writable(Path(name))
-    return mode
 
 
 def _check_writable(place: Path) -> None:
