@@ -259,7 +259,7 @@ def test_the_estimate_stands_on_stated_or_measured_rates(tmp_path: Path) -> None
     (sweep.runs[1].output).mkdir()
     (sweep.runs[1].output / "progress.jsonl").write_text('{"step": 5, "steps": 20}\n')
     later = dry_run(sweep)
-    assert later["rate_from"] == "the nearest of 1 finished run"
+    assert later["rate_from"] == "the median of 1 finished run"
     rate = sweep.runs[0].training_flops / 10.0  # what the stub says
     assert [outlook["state"] for outlook in later["runs"]] == ["finished", "interrupted", "new", "new"]
     shares = [0.0, 0.75, 1.0, 1.0]

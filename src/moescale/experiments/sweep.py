@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, cast
 
 import tomli_w
@@ -69,16 +70,16 @@ class Swept:
 def dry_run(sweep: Sweep, jobs: int | None = None) -> dict[str, Any]:
     """What a sweep would do and take, from what is there, as JSON-ready values; starts nothing.
 
-    Times are FLOPs over `flops_per_s` of [execute], or over the rate of the finished run nearest in size and experts; where
-    neither is known, `seconds` are absent.
+    Times are FLOPs over `flops_per_s` of [execute], or over the median rate of the finished runs; where neither is known,
+    `seconds` are absent.
     """
-    places = {run.name: (math.log(run.n_params_active), math.log(run.settings.model.experts)) for run in sweep.runs}
     results = {run.name: rows[0] for run in sweep.runs if (rows := result_of(run)) is not None}
-    rates: dict[str, float] = {}
-    for name, row in results.items():
+    rates: list[float] = []
+    for row in results.values():
         with suppress(KeyError, TypeError, ZeroDivisionError):
-            rates[name] = row["training_flops"] / row["seconds"]
+            rates.append(row["training_flops"] / row["seconds"])
     stated, count = sweep.execution.flops_per_s, _jobs(sweep, len(sweep.runs), jobs)
+    rate = stated or (median(rates) if rates else None)
     outlooks: list[dict[str, Any]] = []
     free = [0.0] * count  # when each place has done what it was given: each run takes the first
     for run in sweep.runs:
@@ -88,13 +89,11 @@ def dry_run(sweep: Sweep, jobs: int | None = None) -> dict[str, Any]:
         if run.name in results:
             state, share = "finished", 1.0
         outlook: dict[str, Any] = run.to_dict() | {"state": state, "share": share}
-        nearest = min(rates, key=lambda name, at=places[run.name]: math.dist(places[name], at), default="")
-        rate = stated or rates.get(nearest)
         if share == 1.0 or rate:
             outlook["seconds"] = (1 - share) * run.training_flops / (rate or 1.0)
             heapq.heappush(free, heapq.heappop(free) + outlook["seconds"])
         outlooks.append(outlook)
-    finished = f"the nearest of {len(rates)} finished run{'s' * (len(rates) > 1)}"
+    finished = f"the median of {len(rates)} finished run{'s' * (len(rates) > 1)}"
     plan = {
         "table": str(sweep.table),
         "folder": str(sweep.folder),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -54,7 +55,6 @@ class TableOptions(Group):
     def read_from(self, path: Path, *, needs_loss: bool = True) -> RunTable:
         """The runs; InputError that names the file or the option."""
         from moescale.io.frames import read_table
-        from moescale.runs.importers.csv import import_command
         from moescale.runs.table import read_runs
 
         table = read_table(path)
@@ -66,7 +66,9 @@ class TableOptions(Group):
             named = any(columns[each.name] != each.default for each in fields(TableOptions) if each.name in columns)
             if named or not needs_loss:
                 raise
-            advice = f"`{import_command(table)}` makes a table of them, or {error.next_step}"
+            written = "runs.csv" if str(path) == "-" else f"{path.stem}-runs.csv"
+            command = f"moescale import csv {shlex.quote(str(path))} -o {shlex.quote(written)}"
+            advice = f"`{command}` makes a table of them, or {error.next_step}"
             raise MissingColumnError(error.what, where=error.where, nearest=error.nearest, next_step=advice) from error
 
     def choices(self) -> dict[str, Any]:
