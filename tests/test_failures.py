@@ -143,14 +143,7 @@ def faulty(case: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
 QUICK = (
     Case("a law", (*FIT, "-o", "law.toml"), with_runs, 4),
     Case("a run table", "rows", with_table, 12, table="runs.csv", answers=False),
-    Case(
-        "a corpus",
-        "corpus",
-        with_text,
-        12,
-        between=(".corpus.moescale-new/",),
-        answers=False,
-    ),
+    Case("a corpus", "corpus", with_text, 12, between=(".corpus.moescale-new/",), answers=False),
     Case("a latency table", "profile", with_grid, 18, table="latency.csv", between=("log.txt",), answers=False),
 )
 SLOW = (

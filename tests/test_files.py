@@ -16,12 +16,7 @@ from pathlib import Path
 import pytest
 
 from moescale.errors import InputError
-from moescale.io.files import (
-    read_bytes,
-    read_standard_input,
-    read_text,
-    write_atomically,
-)
+from moescale.io.files import read_bytes, read_standard_input, read_text, write_atomically
 from moescale.io.locks import lock_beside, locked
 
 

@@ -84,11 +84,7 @@ def test_the_order_looks_random() -> None:
 
 @pytest.mark.system
 @settings(max_examples=40)
-@given(
-    texts=st.lists(TEXT, max_size=30),
-    share=st.sampled_from([0.0, 0.3]),
-    seed=st.integers(0, 9),
-)
+@given(texts=st.lists(TEXT, max_size=30), share=st.sampled_from([0.0, 0.3]), seed=st.integers(0, 9))
 def test_a_corpus_holds_every_document_once(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], share: float, seed: int
 ) -> None:
@@ -116,12 +112,7 @@ def test_a_corpus_holds_every_document_once(
 
 @pytest.mark.system
 @settings(max_examples=25)
-@given(
-    count=st.integers(1, 40),
-    length=st.integers(1, 60),
-    seed=st.integers(0, 9),
-    data=st.data(),
-)
+@given(count=st.integers(1, 40), length=st.integers(1, 60), seed=st.integers(0, 9), data=st.data())
 def test_an_epoch_has_no_token_twice_and_goes_on_anywhere(
     tmp_path_factory: pytest.TempPathFactory, count: int, length: int, seed: int, data: st.DataObject
 ) -> None:
