@@ -57,6 +57,24 @@ def test_trainer_reads_the_last_checkpoint_with_the_size_of_its_configuration() 
     assert found.left_out == ()
 
 
+def test_the_command_writes_a_table_that_fit_reads(tmp_path: Path) -> None:
+    trainer, table = str(ROOT / "examples" / "trainer"), tmp_path / "runs.csv"
+    answer = answer_of("import", "trainer", trainer, "-o", str(table))
+    assert (answer["n_runs"], answer["table"], answer["left_out"]) == (2, str(table), [])
+    assert len(read_runs(table)) == 2
+    found = run("import", "trainer", trainer, "--where", "n_experts > 1")
+    assert (found.code, "1 of 2 runs" in found.out, "excluded by --where" in found.out) == (0, True, True)
+    for arguments, words in (
+        (("trianer", "."), ("'trianer'", "nearest: trainer")),
+        (("trainer", "nowhere"), ("no such file or folder",)),
+        (("trainer", trainer, "-o", "runs.xls"), (".xls", "known: .csv")),
+        (("trainer", trainer, "--where", "tokns > 1"), ("--where", "'tokns'", "nearest: tokens")),
+    ):
+        found = run("import", *arguments)
+        assert (found.code, found.out, found.err.count("\n")) == (2, "", 1)
+        assert [word for word in words if word not in found.err] == []
+
+
 def test_a_trainer_that_stopped_early_is_left_out_with_the_reason(tmp_path: Path) -> None:
     state = {
         "global_step": 10,

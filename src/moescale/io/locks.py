@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from hashlib import sha256
 from pathlib import Path
 
 from moescale.errors import InputError, UnwrittenError
 from moescale.io.files import write_error
 
-LONGEST_NAME_BYTES = 200  # of a file whose lock is named after it: a name may have 255 bytes, on some systems fewer
+LONGEST_NAME_BYTES = 200  # of a lock's name: a name may have 255 bytes, on some systems fewer
 
 
 def lock_beside(path: str | os.PathLike[str]) -> Path:
-    """The lock file of a file: `.NAME.lock` beside it, or beside what a link points to; a long NAME by its hash."""
+    """The lock file of a file: `.NAME.lock` beside it, or beside what a link points to, NAME cut where it is long."""
     target = Path(os.path.realpath(os.fspath(path)))
-    name = os.fsencode(target.name)
-    if len(name) > LONGEST_NAME_BYTES:
-        return target.with_name(f".{sha256(name).hexdigest()}.lock")
-    return target.with_name(f".{target.name}.lock")
+    return target.with_name(f".{os.fsdecode(os.fsencode(target.name)[:LONGEST_NAME_BYTES])}.lock")
 
 
 @contextmanager

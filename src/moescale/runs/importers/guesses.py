@@ -208,9 +208,6 @@ def guess(runs: Sequence[TrackedRun], column: str) -> Guess:
     except _UnclearError as found:
         unclear = found.args
     if column == LOSS_COLUMN:
-        own_row = {EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN, "n_params_dense"}  # that moescale's own trainer leaves
-        if any(own_row <= set(run.params) for run in runs):
-            return Guess([Rule(name=LOSS_COLUMN)])
         return Guess([named] if named else [], unclear)  # one for all: a training loss is not one of validation
     shaped = [Rule(derived="shape")] if column in (*SIZE_COLUMNS, EXPERTS_COLUMN, "top_k") else []
     own = [Rule(name=column)] if any(column in run.params for run in runs) else []
