@@ -15,7 +15,7 @@ from moescale.options.runs import ImportOptions
     epilog=examples(
         "moescale import trainer examples/trainer",
         "moescale import mlflow http://localhost:5000 -o runs.csv",
-        "moescale import wandb wandb --mapping map.toml -o runs.csv",
+        "moescale import wandb wandb -o runs.csv",
         "moescale import csv runs.tsv --set tokens='step * 524288' --set loss=eval/loss -o runs.csv",
     ),
 )
@@ -32,7 +32,7 @@ def import_(wanted: ImportOptions, json_: Json = False) -> None:
     if output is not None:
         if output.suffix.lower() not in TABLE_SUFFIXES:
             raise unknown_name("suffix to write", output.suffix, TABLE_SUFFIXES, where=str(output))
-        check_target(output, [source, wanted.mapping])
+        check_target(output, [source])
     rules = wanted.rules()
     with at_option("--where"):
         found = import_runs(tracker, source, mapping=rules, where=wanted.where, unfinished=wanted.unfinished)
