@@ -177,8 +177,6 @@ class CostServingOptions(ServingOptions):
         remark: Remark = unsaid,
     ) -> Deployment:
         """As for a plan, with replicas, parallelism and what speeds the server up."""
-        from moescale.serving.deployment import BALANCED_WAIT_PASSES
-
         found = super().deployment(gpu=gpu, weights=weights, usd_per_gpu_hour=usd_per_gpu_hour, remark=remark)
         accepted, drafted = self.speculative or 0.0, self.draft_tokens
         if not accepted:
@@ -189,7 +187,6 @@ class CostServingOptions(ServingOptions):
         spread, groups = self.expert_parallel, self.attention_dp
         if spread is None and groups > 1:
             spread = math.inf
-        balanced = groups > 1 and self.latency.startswith("silicon:trtllm")
         return replace(
             found,
             max_gpus=self._max_gpus_of_replica(),
@@ -197,7 +194,6 @@ class CostServingOptions(ServingOptions):
             expert_parallel=float(spread or 1),
             attention_dp=float(groups),
             pipeline_parallel=float(self.pipeline_parallel),
-            prompt_wait_passes=BALANCED_WAIT_PASSES if balanced else 0.0,
             max_num_batched_tokens=self.max_num_batched_tokens,
             prefix_hit=self.prefix_hit or 0.0,
             accepted_tokens=accepted,

@@ -178,7 +178,7 @@ def show_cost(
 
 
 def _attention_groups(console: Console, deployment: Deployment) -> None:
-    passes = float(deployment.prompt_wait_passes)
+    passes = deployment.engine.balance_passes
     rule = (
         "a prompt in one group delays the output tokens of all groups, as in vLLM and SGLang; with --latency "
         "silicon:trtllm, prompts wait for each other"
