@@ -16,6 +16,7 @@ from moescale.options.fields import (
     Group,
     Quantity,
     Remark,
+    flag,
     path,
     quantity,
     refuse,
@@ -125,10 +126,7 @@ class CostServingOptions(ServingOptions):
     """How one model is served: as for a plan, with replicas, and with a server's and a checkpoint's own defaults."""
 
     max_gpus: int = quantity("Most GPUs of all replicas together.", 1, 1024, default=8, whole=True)
-    scheduling: str | None = text(
-        "separate or chunked; separate: prefill and decode in different passes, chunked: in the same pass; default: separate, "
-        "or chunked with --burst and --request-rate."
-    )
+    calibrated: bool = flag("Show the price corrected by the error of held-out servings of its kind, too.")
     gpus: int | None = quantity("Exact number of GPUs of all replicas together.", 1, 1024, whole=True)
     replicas: int = quantity("Replicas of the model; they share the GPUs evenly.", default=1, whole=True)
     expert_parallel: int | None = quantity(
@@ -361,6 +359,8 @@ class LoadOptions(Group):
 
     def check(self, serving: CostServingOptions, *, sweep: bool) -> None:
         """InputError where a load goes with none of the other options."""
+        from moescale.latency.engines import engine_of_latency
+
         asked = {"burst": self.burst, "concurrency": self.concurrency, "request-rate": self.request_rate}
         stated = [name for name, value in asked.items() if value is not None]
         if stated and sweep:
@@ -372,7 +372,8 @@ class LoadOptions(Group):
         if self.request_rate is not None and self.burst is None and serving.replicas > 1:
             what = "finds the number of replicas by itself"
             raise InputError(what, where="--request-rate", next_step="leave out --replicas, or add --burst 500")
-        if serving.max_num_batched_tokens is not None and serving.scheduling != "chunked" and not stated:
+        mixes = (serving.scheduling or engine_of_latency(serving.latency).scheduling) == "chunked"
+        if serving.max_num_batched_tokens is not None and not (mixes or stated):
             what = "applies to chunked scheduling, closed loops and simulated runs only"
             raise InputError(what, where="--max-num-batched-tokens", next_step="add --scheduling chunked")
 
@@ -416,10 +417,10 @@ class LoadOptions(Group):
 
 
 def _under_load(serving: CostServingOptions, deployment: Deployment) -> Deployment:
-    """The deployment under a burst or a rate: prompts ride in passes that decode, the host in line, unless stated."""
+    """The deployment under a burst or a rate: the host in line, unless stated."""
     from moescale.serving.host import find_host
 
-    return replace(deployment, scheduling=serving.scheduling or "chunked", host=find_host(serving.host or "in-line"))
+    return replace(deployment, host=find_host(serving.host or "in-line"))
 
 
 @contextmanager

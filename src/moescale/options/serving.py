@@ -79,8 +79,8 @@ class ServingOptions(ChosenGpu):
         default="auto",
     )
     scheduling: str | None = text(
-        "separate or chunked; separate: prefill and decode in different passes, chunked: in the same pass.",
-        default=None,
+        "separate or chunked; separate: prefill and decode in different passes, chunked: in the same pass; default: as the "
+        "engine of --latency does (vLLM: chunked).",
     )
     host: str | None = text(
         "CPU time of the server: none, in-line or asynchronous (vLLM's published times); default: none, with a pass of at "
