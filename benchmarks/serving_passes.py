@@ -19,9 +19,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import measured_servings as servings
 import numpy as np
 
+import measured_servings as servings
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.engines import engines
 from moescale.latency.silicon import Silicon
@@ -32,7 +32,16 @@ from moescale.serving.steady_state import Servers
 
 MODELS = {"Qwen/Qwen3.6-35B-A3B": "Qwen/Qwen3.5-35B-A3B", "Qwen/Qwen3-32B": "Qwen/Qwen3-32B"}  # alike in shape
 LEAST_PASSES = 3
-KEY = ("run", "phase", "segment", "ctx_tokens", "ctx_requests", "ctx_kv_tokens_1k", "decode_requests_rank0", "mean_decode_kv_1k")
+KEY = (
+    "run",
+    "phase",
+    "segment",
+    "ctx_tokens",
+    "ctx_requests",
+    "ctx_kv_tokens_1k",
+    "decode_requests_rank0",
+    "mean_decode_kv_1k",
+)
 GRID_S = np.arange(21) * 1e-4
 Row = Mapping[str, str]
 
@@ -74,7 +83,9 @@ def kernels_s(row: Row) -> tuple[float, float]:
     return float(servers.mixed_pass_s(batch, whole)), new + decodes
 
 
-def priced(found: Sequence[tuple[Row, float, float]], floors_s: tuple[float, float], graph_tokens: float) -> Iterator[float]:
+def priced(
+    found: Sequence[tuple[Row, float, float]], floors_s: tuple[float, float], graph_tokens: float
+) -> Iterator[float]:
     """Seconds of passes whose kernels are known, with floors a layer above and up to `graph_tokens` (0: one floor)."""
     host = find_host("asynchronous")
     for row, kernels, tokens in found:
@@ -95,12 +106,18 @@ def fit(found: list[tuple[Row, float, float]], graph_tokens: float) -> None:
         mine = [f for f in found if ("A3B" in f[0]["model"]) == experts and float(f[0]["ctx_requests"])]
         sets = {name: [f for f in mine if half(f[0]) == name] for name in ("fit", "check")}
 
-        def error(name: str, floors: tuple[float, float], most: float, sets: dict[str, list[tuple[Row, float, float]]] = sets) -> float:
+        def error(
+            name: str, floors: tuple[float, float], most: float, sets: dict[str, list[tuple[Row, float, float]]] = sets
+        ) -> float:
             return float(np.mean(np.abs(errors(sets[name], priced(sets[name], floors, most)))))
 
         one = min(((h, h) for h in GRID_S), key=lambda hs: error("fit", hs, 0.0))
         two = min(((h, g) for h in GRID_S for g in GRID_S if g <= h), key=lambda hs: error("fit", hs, graph_tokens))
-        for label, floors, most in (("none", (0.0, 0.0), 0.0), ("one floor", one, 0.0), ("two floors", two, graph_tokens)):
+        for label, floors, most in (
+            ("none", (0.0, 0.0), 0.0),
+            ("one floor", one, 0.0),
+            ("two floors", two, graph_tokens),
+        ):
             shown = ", ".join(f"{name} {error(name, floors, most):.3f} (n {len(sets[name])})" for name in sets)
             print(f"{kind} {label} {floors[0] * 1e3:.1f} / {floors[1] * 1e3:.1f} ms: mean |ln ratio| {shown}")
 
@@ -123,7 +140,11 @@ def main() -> None:
         slices[row["model"], "all", row["phase"]].append(f)
     for (model, layout, phase), mine in sorted(slices.items()):
         experts = "A3B" in model
-        above, within = (preset.expert_layer_s, preset.graph_expert_layer_s) if experts else (preset.dense_layer_s, preset.graph_dense_layer_s)
+        above, within = (
+            (preset.expert_layer_s, preset.graph_expert_layer_s)
+            if experts
+            else (preset.dense_layer_s, preset.graph_dense_layer_s)
+        )
         before, after = (errors(mine, priced(mine, hs, preset.graph_tokens)) for hs in ((0.0, 0.0), (above, within)))
         cells = (f"{np.exp(np.median(e)):.2f} ({np.mean(np.abs(e) <= np.log(1.25)):.0%})" for e in (before, after))
         print(f"{model} {layout:12s} {phase:8s} n {len(mine):4d}  without floors {next(cells)}  with {next(cells)}")

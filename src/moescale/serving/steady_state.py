@@ -237,7 +237,9 @@ class Servers:
         total_s, whole, of_one = np.asarray(0.0), np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)
         for at, share, cached in self._prompts:
             kernels_s = self.latency.prefill_s(self.model, self.of_stage, whole, at * of_one, **self.split | cached)
-            total_s = total_s + share * self.deployment.host.pass_s(self._launched_s(kernels_s, prompts * at, at), whole)
+            total_s = total_s + share * self.deployment.host.pass_s(
+                self._launched_s(kernels_s, prompts * at, at), whole
+            )
         return total_s
 
     def mixed_pass_s(self, batch: FloatArray, prompts: FloatArray) -> FloatArray:
