@@ -34,6 +34,7 @@ class Quantised:
     experts: float = 1.0
     embedding: float = 0.0  # the input table; tied tables count here
     lm_head: float = 0.0
+    scale_per_tensor: bool = False  # fp8 with a scale a tensor or channel, as Model Optimizer has it; else a block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,7 +68,9 @@ def _shares(
         saved = sum((UNQUANTISED_BYTES - held) * params for held, params in entries)
         return min(saved / (UNQUANTISED_BYTES - least) / total, 1.0)
 
-    return Quantised(**{part: share(entries) for part, entries in bytes_of.items()}), least
+    shares = {part: share(entries) for part, entries in bytes_of.items()}
+    per_tensor = any(f.name == "fp8" and f.bytes_per_weight == least == 1.0 for f, _ in scheme.groups)
+    return Quantised(**shares, scale_per_tensor=per_tensor), least
 
 
 def read_weights(

@@ -80,8 +80,8 @@ class ServingOptions(ChosenGpu):
         default="auto",
     )
     scheduling: str | None = text(
-        "separate or chunked; separate: prefill and decode in different passes, chunked: in the same pass.",
-        default="separate",
+        "separate or chunked; separate: prefill and decode in different passes, chunked: in the same pass; default: as the "
+        "engine of --latency does (vLLM: chunked).",
     )
     host: str | None = text(
         "CPU time of the server: none, in-line or asynchronous (vLLM's published times); default: none, with a pass of at "
@@ -140,6 +140,7 @@ class ServingOptions(ChosenGpu):
         """
         from moescale.hardware.precisions import find_precision
         from moescale.hardware.prices import usd_per_gpu_hour as catalogue_price
+        from moescale.latency.engines import engine_of_latency
         from moescale.serving.deployment import SCHEDULING, Deployment, with_traffic
         from moescale.serving.host import find_host
 
@@ -150,7 +151,8 @@ class ServingOptions(ChosenGpu):
             weight_format = weights or find_precision("weights", "bf16" if self.weights is None else self.weights)
         with located("--kv-cache"):
             cache_format = find_precision("kv_cache", "bf16" if self.kv_cache is None else self.kv_cache)
-        scheduling = self.scheduling or "separate"
+        engine = engine_of_latency(self.latency)
+        scheduling = self.scheduling or engine.scheduling
         if scheduling not in SCHEDULING:
             raise unknown_name("scheduling", scheduling, SCHEDULING, where="--scheduling")
         with located("--host"):
@@ -170,6 +172,7 @@ class ServingOptions(ChosenGpu):
             reserve_bytes=self.reserve,
             expert_parallel=float(self.expert_parallel or 1),
             scheduling=scheduling,
+            engine=engine,
             host=host,
             max_ttft_s=None if self.max_ttft == math.inf else self.max_ttft,
             max_tpot_s=None if self.max_tpot == math.inf else self.max_tpot or usual_tpot_s,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from moescale.models.published import Shape
-    from moescale.serving.accuracy import Accuracy
+    from moescale.serving.accuracy import Accuracy, Calibrated
     from moescale.serving.deployment import Deployment
     from moescale.serving.disaggregated import Disaggregated, Pool
     from moescale.serving.gpu_counts import Cost
@@ -130,6 +130,7 @@ def show_cost(
     latency: str | None = None,
     priced: bool = True,
     accuracy: Accuracy | None = None,
+    corrected: Calibrated | None = None,
     kind: str = "this kind",
 ) -> None:
     """The cost of one model: the cheapest GPU count first, then each that was looked at.
@@ -172,13 +173,17 @@ def show_cost(
         apart = f"{format_usd(cost.usd_per_input_mtok)} per million prompt tokens and {format_usd(cost.usd_per_output_mtok)}"
         write_paragraph(console, f"separate prices: {apart} per million output tokens")
     write_paragraph(console, f"Accuracy: {accuracy_text(accuracy, gpu, kind)}")
+    if corrected is not None:
+        low, high = (format_usd(bound) for bound in corrected.interval)
+        text = f"{format_usd(corrected.usd_per_mtok)} per million output tokens; nine of ten servings within {low} to {high}"
+        write_paragraph(console, f"Calibrated: {text}")
     write_table(console, cost_table(cost, priced=priced))
     if cost.attention_dp is not None:
         _attention_groups(console, deployment)
 
 
 def _attention_groups(console: Console, deployment: Deployment) -> None:
-    passes = float(deployment.prompt_wait_passes)
+    passes = deployment.engine.balance_passes
     rule = (
         "a prompt in one group delays the output tokens of all groups, as in vLLM and SGLang; with --latency "
         "silicon:trtllm, prompts wait for each other"
