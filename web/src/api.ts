@@ -19,34 +19,9 @@ async function answer<T>(response: Response): Promise<T> {
   return record as T;
 }
 
-const PLACE_MS = 1500; // between questions for the place in the queue
-
-/** Where the page says what a question waits for; an empty text once it waits no more. */
-export const queue = { tell: (_: string): void => undefined };
-
-/** The answer to a question, which is asked again when the server says so until it is there or `signal` ends it. */
+/** The answer to a question, until it is there or `signal` ends it. */
 export async function get<T>(name: string, query = "", signal?: AbortSignal): Promise<T> {
-  const ask = (path: string) => fetch(`/api/${path}${query ? `?${query}` : ""}`, { signal });
-  let waits = true;
-  const place = async () => {
-    const { ahead, seconds } = await (await ask(`place/${name}`)).json();
-    if (waits) queue.tell(ahead === null ? "" : `Waiting: ${ahead} ${ahead === 1 ? "question is" : "questions are"} before this one, about ${Math.ceil(seconds)} s.`);
-  };
-  const asking = setInterval(() => void place().catch(() => undefined), PLACE_MS);
-  try {
-    for (;;) {
-      const response = await ask(name);
-      if (response.status !== 503) return await answer<T>(response);
-      const again = Number(response.headers.get("retry-after") ?? 1);
-      queue.tell(`Waiting: the server has too many questions, and is asked again in ${again} s.`);
-      await new Promise((wait) => setTimeout(wait, 1000 * again));
-      signal?.throwIfAborted();
-    }
-  } finally {
-    waits = false;
-    clearInterval(asking);
-    queue.tell("");
-  }
+  return answer<T>(await fetch(`/api/${name}${query ? `?${query}` : ""}`, { signal }));
 }
 
 function send(name: string, file: File, query: Record<string, string>, signal?: AbortSignal): Promise<Response> {

@@ -29,7 +29,7 @@ from moescale.errors import InputError, MoescaleError
 from moescale.io.files import decode_utf8
 from moescale.options.fields import Quantity
 from moescale.web import error_record
-from moescale.web.pool import BrokenError, BusyError, Pool, Task
+from moescale.web.pool import BrokenError, Pool, Task
 from moescale.web.security import HOSTS, Guard
 from moescale.web.store import LAW_LIMIT_BYTES, PREFIX, TABLE_LIMIT_BYTES, Laws, Uploaded
 
@@ -95,16 +95,14 @@ def _file(name: str, data: bytes) -> Callable[[Request], Response]:
     return answer
 
 
-def _json(value: dict[str, Any], status: int = 200, **headers: str) -> JSONResponse:
-    return JSONResponse(value, status, NO_STORE | headers)
+def _json(value: dict[str, Any], status: int = 200) -> JSONResponse:
+    return JSONResponse(value, status, NO_STORE)
 
 
 async def _refused(_: Request, error: Exception) -> Response:
     # A refusal is an answer (status 200): a page that asks impossible questions is no broken page.
     assert isinstance(error, MoescaleError)
     record = {"error": error_record(error)}
-    if isinstance(error, BusyError):
-        return _json(record, 503, **{"retry-after": f"{error.retry_s}"})
     return _json(record, 500 if isinstance(error, BrokenError) else 200)
 
 
@@ -156,12 +154,6 @@ def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
 
     for name in ("draft", "plan", "bands", "scales", "evidence"):
         app.add_api_route(f"/api/{name}", route(name), methods=["GET"])
-
-    @app.get("/api/place/{name}")
-    async def place(name: str, request: Request) -> Response:
-        """How many questions are before this one, and the seconds that they take; null where it does not wait."""
-        ahead, seconds = _pool(request).place(task_of(name, request)) or (None, None)
-        return _json({"ahead": ahead, "seconds": seconds})
 
     @app.get("/api/catalogue")
     async def catalogue(request: Request) -> Response:
