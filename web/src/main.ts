@@ -1,6 +1,6 @@
 // The page: state -> draft (curves, at once) -> plan (the answer) -> bands (intervals) -> charts.
 
-import { Refusal, get, latest, queue } from "./api";
+import { Refusal, get, latest } from "./api";
 import { Chart, download } from "./chart";
 import * as breakdown from "./charts/breakdown";
 import * as evidence from "./charts/evidence";
@@ -36,10 +36,6 @@ let early: { query: string; draft: Promise<Draft> } | undefined;
 
 async function start(): Promise<void> {
   // The first curves are on their way while the controls and the charts are made.
-  queue.tell = (text) => {
-    $("queue").textContent = text;
-    $("queue").hidden = !text;
-  };
   const first = State.asked(location.search);
   const catalogue = get<Catalogue>("catalogue");
   early = { query: first, draft: get<Draft>("draft", first) };
@@ -88,7 +84,6 @@ class Page {
       void this.loadPins();
       clearTimeout(this.resting); // the slower answers to the old question are not asked for any more
       this.running?.abort();
-      if (!$("queue").hidden) this.drafting?.abort(); // its place in the queue is for the new question
       this.refresh();
     });
     theme.onPreference(() => void this.redraw());
