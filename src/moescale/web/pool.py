@@ -1,4 +1,4 @@
-"""The processes that compute: for questions a few that stay, for each fit one of its own.
+"""The processes that compute the answers of the page.
 
 A process is ended when nobody waits for what it computes, when its time is up, and with the server (NumPy in a thread cannot be
 stopped). Equal questions are one computation, and its answer is kept. Questions wait in the order in which they came.
@@ -12,16 +12,15 @@ import json
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from moescale.errors import InputError, MoescaleError
+from moescale.errors import MoescaleError
 
 COMMAND = (sys.executable, "-m", "moescale.web.worker")
 MOST_COMPUTING = 2  # processes for questions, each of some 150 MB
-MOST_FITS = 2
 LIMIT_S = 30.0  # of an answer; those within the bounds of state.py take about two seconds of processor time at most
 GRACE_S = 2.0  # to finish for clients that have left: a new process takes longer to start than most answers
 KEPT_BYTES = 64 * 2**20  # of answers: some hundred; the one that was not asked for the longest time goes first
@@ -57,9 +56,9 @@ class Worker:
             raise BrokenError from error
         await self._line()
 
-    async def lines(self, task: Task) -> AsyncIterator[bytes]:
-        """What it writes of a task: lines of progress, and last the answer. Raises BrokenError; whoever stops early ends the process."""
-        answered = False
+    async def answer(self, task: Task) -> bytes:
+        """What it writes of a task. Raises BrokenError; whoever stops waiting ends the process."""
+        line = None
         try:
             await self.load()
             assert self._process is not None
@@ -67,12 +66,10 @@ class Worker:
             with suppress(ConnectionError):  # it has ended, as its next line will say
                 self._process.stdin.write(json.dumps(task, default=asdict).encode() + b"\n")
                 await self._process.stdin.drain()
-            while not answered:
-                line = await self._line()
-                answered = not line.startswith(b'{"progress"')
-                yield line
+            line = await self._line()
+            return line
         finally:
-            if not answered:
+            if line is None:
                 await self.end()
 
     async def end(self) -> None:
@@ -103,7 +100,7 @@ class Question:
 
 
 class Pool:
-    """Answers questions and fits tables with processes that run `command`."""
+    """Answers questions with processes that run `command`."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         self._command = command
@@ -113,7 +110,6 @@ class Pool:
         self._workers = [Worker(command) for _ in range(MOST_COMPUTING)]
         self._free: asyncio.LifoQueue[Worker] = asyncio.LifoQueue()
         self._loading: set[asyncio.Task[None]] = set()
-        self._fits: set[Worker] = set()
 
     def start(self) -> None:
         """Start the processes one after another; they load what they need while the page is on its way."""
@@ -143,19 +139,6 @@ class Pool:
             if not question.askers:
                 asyncio.get_running_loop().call_later(GRACE_S, self._drop, key, question)
 
-    async def fit(self, task: Task) -> AsyncIterator[bytes]:
-        """The lines of a fit, see `Worker.lines`; it ends with whoever reads them. Raises InputError where MOST_FITS are under way."""
-        if len(self._fits) >= MOST_FITS:
-            raise InputError(f"{MOST_FITS} fits are under way", where="fit", next_step="wait for one, or cancel it")
-        worker = Worker(self._command)
-        self._fits.add(worker)
-        try:
-            async for line in worker.lines(task):
-                yield line
-        finally:
-            self._fits.discard(worker)
-            await worker.end()
-
     async def close(self) -> None:
         """End every process; what waits for one gets BrokenError."""
         answers = [question.answer for question in self._questions.values()]
@@ -163,7 +146,7 @@ class Pool:
         for each in tasks:
             each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(worker.end() for worker in (*self._workers, *self._fits)))
+        await asyncio.gather(*(worker.end() for worker in self._workers))
 
     def _load(self, *workers: Worker) -> None:
         async def load() -> None:
@@ -180,7 +163,7 @@ class Pool:
         worker = await self._free.get()
         try:
             async with asyncio.timeout(LIMIT_S):
-                line = [line async for line in worker.lines(task)][-1]
+                line = await worker.answer(task)
         except TimeoutError as error:
             raise MoescaleError(
                 f"the answer took longer than {LIMIT_S:g} s and was stopped",
@@ -209,6 +192,6 @@ class Pool:
 
 
 def key_of(task: Task) -> str:
-    """What equal questions share. An uploaded law's name holds the hash of its text; its runs are there or not."""
-    laws = [(law.name, bool(law.evidence)) for law in task["laws"]]
+    """What equal questions share; an uploaded law's name holds the hash of its text."""
+    laws = [law.name for law in task["laws"]]
     return hashlib.sha256(json.dumps([task["name"], task["query"], laws], sort_keys=True).encode()).hexdigest()
