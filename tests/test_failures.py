@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 import failing_cases
-from command_line import ROOT, RUNS, run
+from command_line import ROOT, RUNS, answer_of, run
 from moescale.errors import InputError, UnwrittenError
 from moescale.experiments.run_table import add_rows
 from moescale.io.files import append_line, check_folder, check_target, make_folder, opened_to_append, write_atomically
@@ -70,6 +70,11 @@ def with_text(folder: Path) -> None:
 
 def with_law(folder: Path) -> None:
     shutil.copy(ROOT / "src" / "moescale" / "catalogue" / "laws" / "besiroglu2024.toml", folder / "law.toml")
+    (folder / "page.html").write_text("old")
+
+
+def with_plan(folder: Path) -> None:
+    (folder / "plan.json").write_text(json.dumps(answer_of(*PLAN, "--json")))
     (folder / "page.html").write_text("old")
 
 
@@ -150,7 +155,7 @@ SLOW = (
     Case("a law and its plot", (*FIT, "-o", "law.toml", "--plot", "fit.svg"), with_runs, 8),
     Case("operating points", (*SWEEP_COST, "--output-table", "p.parquet", "--plot", "p.svg"), nothing, 8),
     Case("imported runs", ("import", "trainer", "trainer", "-o", "runs.csv"), with_trainer, 4),
-    Case("a report", ("report", "law.toml", "-o", "page.html"), with_law, 4, answers=False),
+    Case("a report", ("report", "plan.json", "-o", "page.html"), with_plan, 4, answers=False),
     Case("a plan's files", (*PLAN, "--plot", "p.pdf", "--export", "hf", "-o", "x"), nothing, 16, told="Exported to"),
     Case("a sweep", "sweep", with_facts, 28, table="runs.csv", between=("sweep/",), answers=False),
     Case("a reproduction", "published", nothing, 24, answers=False, every=5),
@@ -479,7 +484,6 @@ def test_no_result_takes_the_place_of_what_it_is_made_from(tmp_path: Path, monke
         (*FIT, "-o", "link.toml"),
         (*FIT[:2], "--prior", "law.toml", "-o", "law.toml"),
         ("report", "law.toml", "-o", "law.toml"),
-        ("report", "law.toml", "--runs", "runs.csv", "-o", "runs.csv"),
         (*SWEEP_COST[:-4], "latency.csv", "--sweep", "--output-table", "latency.csv"),
     ):
         found = run(*arguments)

@@ -176,7 +176,7 @@ def _read_law(folder: Path, rng: Random) -> None:
 
 @lru_cache(maxsize=1)
 def _answers() -> Sequence[Files]:
-    """A plan with a lifetime and one without, as --json prints them, and laws."""
+    """A plan with a lifetime and one without, as --json prints them."""
     from command_line import run
 
     plan = run(
@@ -184,14 +184,13 @@ def _answers() -> Sequence[Files]:
     )
     short = run("plan", "--budget", "1e20", "--experts", "4", "--bootstrap", "0", "--latency", "roofline", "--json")
     assert (plan.code, short.code) == (0, 0), (plan.err, short.err)
-    found = [{"plan.json": answer.out.encode()} for answer in (plan, short)]
-    return [*found, *_laws()[:2]]
+    return [{"plan.json": answer.out.encode()} for answer in (plan, short)]
 
 
 def _read_answer(folder: Path, rng: Random) -> None:
-    from moescale.views.html import read_answer
+    from moescale.views.html import read_plan
 
-    read_answer(_the_file(folder))
+    read_plan(_the_file(folder))
 
 
 # Latencies, models, GPUs, traffic, grids.
