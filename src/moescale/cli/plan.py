@@ -51,6 +51,7 @@ def plan(
     """Choose the model to train with a budget, by its loss and serving cost."""
     import numpy as np
 
+    from moescale.planning.plan import make_plan
     from moescale.views.terminal.plan import show_export, show_plan
     from moescale.views.terminal.text import terminal
 
@@ -61,15 +62,15 @@ def plan(
     source = serving.open_latency(deployment, remark=warn)
     # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
     with at_option("--budget"), np.errstate(over="ignore"):
-        answer = bounds.plan(
+        question = bounds.question(
             chosen,
             deployment,
-            source,
             law,
             kv_heads=serving.kv_heads,
             unpriced=export.export is not None,
             launch=export.launch(),
         )
+        answer = make_plan(chosen, question, deployment, source)
     held_back = HeldBack(UnwrittenError)
     if plot is not None:
         from moescale.views.figures import plan_figure

@@ -17,14 +17,12 @@ from typing import Annotated
 import numpy as np
 import numpy.typing as npt
 
-from moescale.bounds import Bound, check_bounds
+from moescale.bounds import POSITIVE, Bound, check_bounds
 from moescale.models.family import elasticity, n_active, tokens_within, training_flops
 from moescale.planning.allocation import CostOf, check_trade_off, inputs_at, slopes_at, theta_or_own
 from moescale.roots import bracket
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
-
-POSITIVE = Bound(0, above=True)
 
 SIZES = 10.0 ** np.linspace(6.0, 15.0, 145)  # of models that are served for a life: 16 to a decade
 MOST_TOKENS = 1e24  # where no smaller number of training tokens is given: as good as infinitely many
@@ -154,13 +152,7 @@ def tokens_at_loss(
 
 
 def cheapest_at_loss(
-    law: Law,
-    experts: Real,
-    loss: Real,
-    life: Lifetime,
-    cost_of: CostOf,
-    *,
-    theta: FloatArray | None = None,
+    law: Law, experts: Real, loss: Real, life: Lifetime, cost_of: CostOf, *, theta: FloatArray | None = None
 ) -> LifetimeCost:
     """The size and tokens of each expert count that reach `loss` for the fewest training plus serving dollars.
 

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeVar
 
 from moescale.errors import InputError, MoescaleError, located, unknown_name
@@ -16,7 +15,7 @@ from moescale.options.fields import Described, FilePath, Group, described, optio
 from moescale.options.law import LawOptions
 from moescale.options.question import BoundOptions
 from moescale.options.serving import DEFAULT_TRAFFIC, ServingOptions
-from moescale.planning.plan import Plan, Question
+from moescale.planning.plan import Plan, Question, make_plan
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 
@@ -66,7 +65,10 @@ class Asked:
     latency: LatencySource
     command: str
     notes: tuple[str, ...]
-    plan: Callable[[], Plan]
+
+    def plan(self) -> Plan:
+        """The answer."""
+        return make_plan(self.law, self.question, self.deployment, self.latency)
 
 
 def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
@@ -106,7 +108,6 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
         latency=source,
         command=_command({type(group): group for group in (bounds, about, serving)}, given, law),
         notes=tuple(notes),
-        plan=partial(bounds.plan, law, deployment, source, about, kv_heads=serving.kv_heads, unpriced=True),
     )
 
 
