@@ -484,7 +484,7 @@ def test_a_life_is_json_and_carries_intervals() -> None:
     [
         (
             {"max_loss": 0.5},
-            "no size and no number of tokens reaches a loss of at most 0.5; nearest: recovered reaches at best",
+            "no size and no number of tokens reaches a loss of at most 0.5; nearest: with 32 experts, its lowest loss is",
         ),
         ({"max_total_usd": 1e-3}, "do not cover 1T served tokens with any model"),
     ],
