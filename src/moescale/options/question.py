@@ -216,7 +216,7 @@ class BoundOptions(TrainingOptions):
             max_training_usd=self.budget_usd,
             max_flops=self._most_flops(training, base),
             max_total_usd=self.max_total_usd,
-            kv_heads=kv_heads,
+            kv_heads=self._kv_heads_of(base, law) if kv_heads is None else kv_heads,
             vocab_size=self.vocab_size,
             draws=self.bootstrap,
             convention=stated.convention,
@@ -279,6 +279,13 @@ class BoundOptions(TrainingOptions):
         n, _ = in_family(law.family, body, 1.0)
         name = f"the dense model of {task.strip().lower()} {wanted:g}"
         return KnownModel(name=name, architecture=architecture(law.family, float(n), 1.0), tokens=tokens)
+
+    def _kv_heads_of(self, base: KnownModel | None, law: Law) -> float | None:
+        """Those of the published model that --match names, else one cache would be set against another; None: the law's."""
+        if base is None or self.target is not None or law.family.kv_lora_rank or base.architecture.kv_lora_rank:
+            return None
+        heads, cached = (float(n) for n in (base.architecture.n_heads, base.architecture.n_kv_heads))
+        return cached if cached < heads else None
 
     def _base_experts(self, law: Law) -> float:
         """The expert count of the base, as stated or as the law's family says."""

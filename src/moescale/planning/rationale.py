@@ -170,7 +170,7 @@ def undecided(search: Search, model: Candidate, rows: Sequence[Row]) -> str | No
     shares, counts = np.cumsum(search.cheapest_counts()), search.best.experts
     tail = (1.0 - SETTLED) / 2.0
     low, high = (float(counts[int((shares >= level - TINY).argmax())]) for level in (tail, 1.0 - tail))
-    found = {c.experts: c for c in rows if isinstance(c, Candidate)}
+    found = {c.experts: c for c in rows if isinstance(c, Candidate)} | {model.experts: model}  # as built
     ends = [found[e] for e in (min(low, model.experts), max(high, model.experts)) if e in found]
     if len(ends) < 2 or ends[0].experts == ends[1].experts:
         return None

@@ -20,6 +20,7 @@ ALIKE = 0.06  # relative difference in size of two rows of one expert count that
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
+MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
 
@@ -43,8 +44,11 @@ def question_line(plan: Plan) -> str:
 def _choices(plan: Plan) -> Iterator[tuple[str, Trained]]:
     """The rows by name: the baseline, fewer experts, the recommended model as built, lower loss, published models."""
     chosen = plan.decision.model
-    if not plan.is_baseline:
+    named = next((known for known in plan.known if known.name == plan.asked.get("match")), None)
+    if not plan.is_baseline and named is None:
         yield "  baseline", plan.built_base
+    elif not plan.is_baseline and named is not None:
+        yield f"  {named.name} (baseline)", named
     fewer = [c for c in _rows(plan) if c.experts < chosen.experts]
     if fewer:
         yield "  fewer experts", max(fewer, key=lambda c: c.experts)
@@ -62,7 +66,8 @@ def _choices(plan: Plan) -> Iterator[tuple[str, Trained]]:
     elif more := [c for c in _rows(plan) if c.experts > chosen.experts]:
         yield "  more experts", min(more, key=lambda c: c.experts)
     for known in plan.known:
-        yield f"  {known.name}", known
+        if known is not named:
+            yield f"  {known.name}", known
 
 
 def _rows(plan: Plan) -> list[Trained]:
@@ -111,8 +116,8 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         goal = "reaches the baseline's loss" if limit is None else f"has a loss of at most {limit}"
         source = "labs that the law has not seen" if not plan.voting_laws else f"{len(plan.voting_laws)} laws"
         said.append(("Chance", f"{percentage(model.probability_at_least_base)} that it {goal}, over {source}"))
-    if model.scores:
-        said.append(("Scores", _scores(model.scores)))
+    if model.scores and (scores := _scores(model.scores)):
+        said.append(("Scores", scores))
     extrapolated = [note for note in best.caveats if note.startswith("Extrapolated: ")]
     said += [("Beyond runs", note.removeprefix("Extrapolated: ").rstrip(".")) for note in extrapolated]
     said.append(("Training", _training(plan)))
@@ -170,9 +175,9 @@ def _price_error(plan: Plan) -> str:
 
 
 def _scores(scores: Mapping[str, Score]) -> str:
-    shown = ", ".join(f"{task} {scores[task].estimate:.2f}" for task in SCORED)
-    wide = max((scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED)
-    return f"{shown}; each within {wide:.2f}"
+    within = {task: (scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED}
+    kept = [task for task in SCORED if within[task] <= MOST_WITHIN]
+    return ", ".join(f"{task} {scores[task].estimate:.2f} within {within[task]:.2f}" for task in kept)
 
 
 def _next(plan: Plan, options: str | None) -> str:
