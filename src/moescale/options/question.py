@@ -25,7 +25,9 @@ from moescale.options.law import DETAILS, LawOptions
 
 if TYPE_CHECKING:
     from moescale.hardware.gpus import Gpu
+    from moescale.latency import LatencySource
     from moescale.planning.allocation import Budget
+    from moescale.planning.plan import Plan
     from moescale.planning.question import KnownModel, Question
     from moescale.planning.training_price import TrainingPrice
     from moescale.scaling_laws import Law
@@ -246,6 +248,23 @@ class BoundOptions(TrainingOptions):
         except MoescaleError:
             return training
         return training if rate is None else replace(training, rate=rate, mfu=float(rate.at(self._base_experts(law))))
+
+    def plan(
+        self,
+        law: Law,
+        deployment: Deployment,
+        latency: LatencySource,
+        details: LawOptions | None = None,
+        *,
+        kv_heads: int | None = None,
+        unpriced: bool = False,
+        launch: Launch | None = None,
+    ) -> Plan:
+        """The plan of the `question`."""
+        from moescale.planning.plan import make_plan
+
+        question = self.question(law, deployment, details, kv_heads=kv_heads, unpriced=unpriced, launch=launch)
+        return make_plan(law, question, deployment, latency)
 
     def _matched(self, law: Law | None = None) -> tuple[KnownModel | None, float | None]:
         """The published model, or the loss, that --match names, or the dense model of the score that --target states."""
