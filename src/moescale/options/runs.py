@@ -8,19 +8,9 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moescale.bounds import DRAWS, PARAMETERS
 from moescale.errors import InputError, MissingColumnError, located
-from moescale.options.fields import (
-    MOST_PARAMETERS,
-    MOST_REPLICATES,
-    MOST_SEED,
-    Group,
-    Quantity,
-    at_option,
-    flag,
-    path,
-    quantity,
-    text,
-)
+from moescale.options.fields import MOST_SEED, Group, Quantity, at_option, flag, path, quantity, text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +20,7 @@ if TYPE_CHECKING:
     from moescale.runs.table import RunTable
     from moescale.scaling_laws import LawForm
 
-STARTS = Quantity("", 1, MOST_REPLICATES, whole=True)
+STARTS = Quantity("", 1, DRAWS.most, whole=True)
 COLUMNS = ("size_column", "tokens_column", "experts_column", "loss_column")
 CHOICES = ("best_of", "last_point", "vocab_size")
 
@@ -49,7 +39,7 @@ class TableOptions(Group):
     experts_column: str = text("Column of E, 1 for a dense model.", default="n_experts", metavar="COL")
     loss_column: str = text("Column of the loss.", default="loss", metavar="COL")
     vocab_size: int | None = quantity(
-        "Vocabulary, for sizes without embeddings; needs a column d_model.", most=MOST_PARAMETERS, whole=True
+        "Vocabulary, for sizes without embeddings; needs a column d_model.", most=PARAMETERS.most, whole=True
     )
 
     def read_from(self, path: Path, *, needs_loss: bool = True) -> RunTable:
@@ -141,9 +131,7 @@ class FitOptions(Group):
     starts: str = text(
         "Starting points: auto, paper, or a number; paper: all 810,000, a minute or more.", default="auto"
     )
-    bootstrap: int = quantity(
-        "Bootstrap replicates for 90% intervals; 0: no intervals.", 0, MOST_REPLICATES, default=0, whole=True
-    )
+    bootstrap: int = quantity("Bootstrap replicates for 90% intervals; 0: no intervals.", DRAWS, default=0)
     cluster: str | None = text(
         "Column of what runs share, such as a trunk; the bootstrap draws whole clusters.", metavar="COL"
     )
@@ -184,7 +172,7 @@ class FitOptions(Group):
         except InputError as error:
             what, next_step = (
                 f"{self.starts!r} is not a number of starting points",
-                f"auto, paper, or 1 to {MOST_REPLICATES}",
+                f"auto, paper, or 1 to {DRAWS.most:g}",
             )
             raise InputError(what, where="--starts", next_step=next_step) from error
 

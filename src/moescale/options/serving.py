@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moescale.bounds import SHARE
 from moescale.errors import InputError, located, unknown_name
 from moescale.options.fields import (
     LEAST,
@@ -108,14 +109,14 @@ class ServingOptions(ChosenGpu):
     max_tpot: float | None = seconds(
         "Longest TPOT (time per output token), such as 30ms, or none; default of a plan: 50ms (20 tokens/s a user)."
     )
-    memory_fraction: float = quantity("Share of GPU memory for weights and KV cache.", LEAST, 1, default=0.9)
+    memory_fraction: float = quantity("Share of GPU memory for weights and KV cache.", SHARE, default=0.9)
     reserve: float | None = quantity(
         "Memory of each GPU for activations and the runtime, such as 2GiB; default: 1.5GiB, the median of vLLM's logs.",
         0,
         MOST_BYTES,
         unit="bytes",
     )
-    utilization: float = quantity("Share of the maximum throughput that traffic uses.", LEAST, 1, default=1.0)
+    utilization: float = quantity("Share of the maximum throughput that traffic uses.", SHARE, default=1.0)
     weights: str | None = text(
         "Format of the weights: bf16, fp8, int4, nvfp4 or mxfp4; default: a known model's as released or as its config says, "
         "else bf16."

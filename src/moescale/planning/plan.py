@@ -44,6 +44,9 @@ from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
 from moescale.serving.host import NO_OVERHEAD
 
+MOST_PLANS = 5  # that are made to meet days or dollars of training
+NEAR = 0.02  # of these
+OVER = 0.003  # share that they may be exceeded by: 10 days still print as 10
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
 LIMITS = (
     "memory_fraction",
@@ -144,9 +147,30 @@ class Plan:
 def make_plan(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Plan:
     """The plan of one training budget under a law and a deployment.
 
-    The base is the loss-optimal model with `question.match_experts` experts. Raises InfeasibleError when no model meets the
-    bounds or none can be served, InputError for impossible questions.
+    The base is the loss-optimal model with `question.match_experts` experts. Days and dollars of training buy FLOPs at the MFU
+    of the model that they are spent on: of a few plans it is the largest that stays within them. Raises InfeasibleError when no
+    model meets the bounds or none can be served, InputError for impossible questions.
     """
+    answer = _plan_of_budget(law, question, deployment, latency)
+    limits = {"days": question.max_days, "usd": question.max_training_usd}
+    found: list[tuple[float, Plan]] = []
+    bought_at: float | None = None
+    for _ in range(MOST_PLANS):
+        use = answer.training
+        taken = [(getattr(use, name), limit) for name, limit in limits.items() if limit is not None]
+        ratio = max((value / limit for value, limit in taken if value is not None), default=None)
+        if ratio is None or use is None or use.mfu is None or use.mfu_from == "stated" or answer.lifetime is not None:
+            return answer
+        found.append((ratio, answer))
+        if -NEAR < ratio - 1.0 < OVER or (ratio < 1.0 and answer.budget_flops == question.max_flops):
+            return answer
+        bought_at = use.mfu if bought_at is None else math.sqrt(bought_at * use.mfu)
+        answer = _plan_of_budget(law, question.bought_at(bought_at), deployment, latency)
+    within = [each for each in found if each[0] <= 1.0 + OVER]
+    return max(within, key=lambda each: each[0])[1] if within else min(found, key=lambda each: each[0])[1]
+
+
+def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Plan:
     search = Search.of(law, question, deployment, latency)
     draws = search.draws if len(search.law.draws) and question.draws != 0 else None
     base, sampled = search.base, search.sampled

@@ -150,10 +150,7 @@ def training_words(use: TrainingUse, budget_flops: float) -> str:
         compute = "the whole budget"
     else:
         compute = f"{format_flops(use.flops_used)} of {format_flops(budget_flops)} FLOPs ({use.budget_share:.0%})"
-    parts = [
-        compute,
-        f"{format_count(use.tokens_per_active_param)} tokens per active parameter",
-    ]
+    parts = [compute, f"{format_count(use.tokens_per_active_param)} tokens per active parameter"]
     if use.gpu_days is not None and use.usd is not None:
         parts.append(
             f"{format_count(use.gpu_days)} GPU days on {use.train_gpu} at MFU {use.mfu_words}, {format_usd(use.usd)}"
