@@ -34,11 +34,9 @@ def by_numbers(
 
 def order(runs: RunTable, cluster: NDArray[np.generic] | None = None) -> Rows:
     """The rows by tokens, experts, size, loss and the further columns that a fit reads, (n,); `cluster` (n,) breaks ties."""
-    columns = [runs.columns[name] for name in READ if name in runs.columns]
-    further = [c for c in columns if c.dtype.kind == "f"]
-    if cluster is not None:
-        further.append(np.unique(cluster, return_inverse=True)[1])
-    return by_numbers(runs.n_params, runs.tokens, runs.experts, runs.loss, further)
+    further = [runs.columns[name] for name in READ if name in runs.columns and runs.columns[name].dtype.kind == "f"]
+    numbered = [] if cluster is None else [np.unique(cluster, return_inverse=True)[1]]
+    return by_numbers(runs.n_params, runs.tokens, runs.experts, runs.loss, [*further, *numbered])
 
 
 def reordered(runs: RunTable, rows: Rows) -> RunTable:

@@ -172,13 +172,13 @@ def isoflop(runs: RunTable, *, flops: FloatArray | None = None, tolerance: float
         elif found:
             warnings.append(f"{name}: {len(usable)} usable budgets, so no power law (2 are needed)")
     if not trends:
+        what = f"no expert count has two budgets of {MIN_SIZES} sizes (runs within {tolerance:.0%}) with a minimum between its sizes"
         seen = [
             f"{format_flops(p.flops)} FLOPs, {plural(p.experts, 'expert')}: {p.unusable or 'usable'}"
             for p in budgets[:6]
         ]
         raise InputError(
-            f"no expert count has two budgets of {MIN_SIZES} sizes within {tolerance:.0%} with a minimum between its sizes "
-            f"({'; '.join(seen) or 'these runs have no IsoFLOP structure'})",
+            f"{what} ({'; '.join(seen)})" if seen else f"these {len(runs)} runs have no IsoFLOP structure: {what}",
             next_step="train sizes on both sides of the minimum at two budgets or more, widen the tolerance, or fit a law, "
             "which accepts any grid of N and D",
         )
@@ -230,24 +230,20 @@ def _trend(usable: list[Parabola], rng: np.random.Generator) -> tuple[Trend, lis
         _power_law(ln_c, np.log([m.tokens for m in minima]), np.log(drawn_tokens)),
         (float(np.exp(ln_c.min())), float(np.exp(ln_c.max()))),
     )
-    notes: list[str] = []
-    if len(usable) == 2:
-        notes.append("only two usable budgets: the power law cannot be checked")
-    if (lost := float(np.isnan(drawn).mean())) > 0.1:
-        why = "fall outside the sizes and are left out: the intervals are too narrow"
-        notes.append(f"{lost:.0%} of the bootstrap's minima {why}")
+    lost = float(np.isnan(drawn).mean())
     width = max(float(p.sizes.max() / p.sizes.min()) for p in usable)
-    if width > WIDE:
-        harm = "the parabola then shifts the minimum by some percent, which the intervals do not include"
-        notes.append(f"the sizes of a budget span a factor of {width:.3g}: {harm}")
     places = [p.centre / m.n_params for p, m in zip(usable, minima, strict=True)]
     drift = max(places) / min(places)
-    if drift > DRIFT:
-        notes.append(
-            f"the sizes are at different multiples of the minimum at each budget (by a factor of {drift:.3g}): this biases "
-            "the exponents beyond their intervals; scale the sizes with the budget, or fit a law"
-        )
-    return trend, notes
+    notes = {
+        "only two usable budgets: the power law cannot be checked": len(usable) == 2,
+        f"{lost:.0%} of the bootstrap's minima fall outside the sizes and are left out: the intervals are too narrow": lost
+        > 0.1,
+        f"the sizes of a budget span a factor of {width:.3g}: the parabola then shifts the minimum by some percent, which the "
+        "intervals do not include": width > WIDE,
+        f"the sizes are at different multiples of the minimum at each budget (by a factor of {drift:.3g}): this biases "
+        "the exponents beyond their intervals; scale the sizes with the budget, or fit a law": drift > DRIFT,
+    }
+    return trend, [note for note, applies in notes.items() if applies]
 
 
 def _drawn_minima(usable: list[Parabola], rng: np.random.Generator) -> FloatArray:

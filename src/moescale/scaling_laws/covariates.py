@@ -38,16 +38,17 @@ class FurtherInput:
 
 
 FURTHER_INPUTS = {
-    "unique_tokens": FurtherInput("tokens of distinct data; runs with more tokens repeat it", 0.0, np.inf, False),
-    "granularity": FurtherInput("d_ff over the width of one expert", 0.0, np.inf, False),
-    "sparsity": FurtherInput("share of weights or of experts that is not used, as the law says", 0.0, 1.0, True),
-    "activated_experts": FurtherInput("experts that a token meets in a layer, shared ones included", 1.0, np.inf, True),
-    "shared_ratio": FurtherInput("shared experts over all that a token meets in a layer", 0.0, 1.0, True),
-    "shared_ffn": FurtherInput(
-        "share of the FFN weights that a token meets which shared experts hold", 0.0, np.inf, True
-    ),
-    "active_body": FurtherInput("parameters without embeddings that one token meets", 0.0, np.inf, False),
-    "expansion": FurtherInput("FFN weights of all experts over those that one token meets", 1.0, np.inf, True),
+    name: FurtherInput(meaning, low, high, includes_low)
+    for name, low, high, includes_low, meaning in (
+        ("unique_tokens", 0.0, np.inf, False, "tokens of distinct data; runs with more tokens repeat it"),
+        ("granularity", 0.0, np.inf, False, "d_ff over the width of one expert"),
+        ("sparsity", 0.0, 1.0, True, "share of weights or of experts that is not used, as the law says"),
+        ("activated_experts", 1.0, np.inf, True, "experts that a token meets in a layer, shared ones included"),
+        ("shared_ratio", 0.0, 1.0, True, "shared experts over all that a token meets in a layer"),
+        ("shared_ffn", 0.0, np.inf, True, "share of the FFN weights that a token meets which shared experts hold"),
+        ("active_body", 0.0, np.inf, False, "parameters without embeddings that one token meets"),
+        ("expansion", 1.0, np.inf, True, "FFN weights of all experts over those that one token meets"),
+    )
 }
 
 

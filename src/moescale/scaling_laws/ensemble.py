@@ -1,12 +1,12 @@
-"""Several laws as one: each is asked about the same model in its own letters, and the logarithms of their losses are averaged.
+"""Several laws as one: each is asked about the same model as its family counts it, and the logarithms of their losses are averaged.
 
     ln L = sum_k w_k (ln L_k(N_k, D, E_k) + u_k)
 
 (N_k, E_k) is the model (N, E) as law k's family counts it; u_k turns the unit of its loss into that of the ensemble. A draw
 is a draw of one law, of each law as many as its weight says, so that what the laws disagree about is part of all intervals.
 
-Where the model itself is known, as in a table of runs, the further inputs `active_body` and `expansion` state it, and laws in
-other letters are asked about it rather than about the family's model of that size.
+Where the model itself is known, as in a table of runs, the further inputs `active_body` and `expansion` state it, and laws of
+other families are asked about it rather than about the family's model of that size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from moescale.errors import InputError
 from moescale.models.coordinates import expansion, experts_at, in_family, model_of, same_letters
 from moescale.models.family import ModelFamily, law_size
 from moescale.scaling_laws.covariates import known_to
-from moescale.scaling_laws.form import Inputs, LawForm, Parameter
+from moescale.scaling_laws.form import Inputs, LawForm, Parameter, with_experts
 from moescale.scaling_laws.law import Law, Member
 from moescale.typing import FloatArray
 
@@ -48,7 +48,7 @@ def combine(
 ) -> Law:
     """The weighted ensemble of laws as one law whose N and E are those of `family`; weights are scaled to sum to 1.
 
-    Members with the form and family of the ensemble keep their letters. `fit_range` is by default that of the members.
+    `fit_range` is by default that of the members.
     Raises InputError for no members, weights that are not positive, and a family whose law counts all experts.
     """
     total = sum(member.weight for member in members)
@@ -96,14 +96,14 @@ def measured_on(law: Law) -> list[ModelFamily]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A member's place in theta, and how its letters follow from the ensemble's."""
+    """A member's place in theta, and how its N and E follow from the ensemble's."""
 
     law: Law
     unit: float  # u_k
     weight: int  # column of its weight
     columns: slice  # of its own theta
     family: ModelFamily  # of the ensemble
-    same: bool  # whether both families have the same letters
+    same: bool  # whether N and E mean the same in both families
 
     def inputs(self, x: Inputs) -> Inputs:
         """The inputs of the member's law."""
@@ -117,25 +117,21 @@ class _Part:
         e = experts_at(own, _stated(x, "expansion", expansion(self.family, x.experts)))
         if form.implied_inputs:
             extra = {**form.implied_inputs(e, own.top_k), **extra}
-        distinct, index = np.unique(e, return_inverse=True)
-        return Inputs(self.ln_size(x.ln_n, x.experts, x), x.ln_d, e, distinct, index, extra)
+        return with_experts(self.ln_size(x), x.ln_d, e, extra)
 
-    def ln_size(self, ln_n: FloatArray, experts: FloatArray, stated: Inputs | None = None) -> FloatArray:
-        """ln N as the member's law counts it, of the models that `stated` states where it does."""
+    def ln_size(self, x: Inputs, moved: float | None = None) -> FloatArray:
+        """ln N as the member's law counts it; of models with ln N `moved` by so much, whatever the inputs state of them."""
+        n = np.exp(x.ln_n + (moved or 0.0))
         if self.same:
-            return np.log(law_size(self.family, np.exp(ln_n), experts))
-        body, x = model_of(self.family, np.exp(ln_n), experts)
-        if stated is not None:
-            body, x = _stated(stated, "active_body", body), _stated(stated, "expansion", x)
-        n, e = in_family(self.law.family, body, x)
-        return np.log(law_size(self.law.family, n, e))
+            return np.log(law_size(self.family, n, x.experts))
+        body, ratio = model_of(self.family, n, x.experts)
+        if moved is None:
+            body, ratio = _stated(x, "active_body", body), _stated(x, "expansion", ratio)
+        return np.log(law_size(self.law.family, *in_family(self.law.family, body, ratio)))
 
     def elasticity(self, x: Inputs) -> FloatArray | float:
         """d ln N_k / d ln N."""
-        if self.same:
-            return 1.0
-        up, down = (self.ln_size(x.ln_n + step, x.experts) for step in (STEP, -STEP))
-        return (up - down) / (2.0 * STEP)
+        return 1.0 if self.same else (self.ln_size(x, STEP) - self.ln_size(x, -STEP)) / (2.0 * STEP)
 
 
 def _stated(x: Inputs, name: str, otherwise: FloatArray) -> FloatArray:
@@ -150,27 +146,21 @@ def shape_inputs(family: ModelFamily) -> dict[str, float]:
 
 
 def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
-    labels = _labels(members)
-    parts: list[_Part] = []
-    at = len(members)
-    for column, member in enumerate(members):
-        columns = slice(at, at + member.law.theta.size)
-        same = same_letters(member.law.family, family)
-        parts.append(_Part(member.law, member.unit, column, columns, family, same))
-        at = columns.stop
+    labels, forms, parts = _labels(members), [member.law.form for member in members], list[_Part]()
     parameters = [Parameter(f"{label}.weight", False, f"share of {label} in the average") for label in labels]
-    for label, member in zip(labels, members, strict=True):
+    for column, (label, member) in enumerate(zip(labels, members, strict=True)):
+        columns = slice(len(parameters), len(parameters) + member.law.theta.size)
+        parts.append(_Part(member.law, member.unit, column, columns, family, same_letters(member.law.family, family)))
         parameters += [replace(p, name=f"{label}.{p.name}") for p in member.law.form.parameters]
-    forms = [member.law.form for member in members]
-    alone = forms[0] if len(forms) == 1 else None
     needed: dict[str, float | None] = {}
     for form in forms:
-        implied = set(form.implied_inputs(np.ones(1), 1.0)) if form.implied_inputs else set[str]()
+        implied = form.implied_inputs(np.ones(1), 1.0) if form.implied_inputs else {}
         needed |= {name: value for name, value in form.extra_inputs.items() if name not in implied}
     if not all(part.same for part in parts):
         needed |= dict.fromkeys(MODEL_INPUTS, np.inf)
     if all(form.of_models for form in forms):
         needed |= {name: np.inf for name in SHAPE_INPUTS if name in needed}
+    alone = forms[0] if len(forms) == 1 else None
     return LawForm(
         name=alone.name if alone else NAME,
         title=alone.title if alone else f"average of {len(forms)} laws",
@@ -253,25 +243,21 @@ def _recode(parts: Sequence[_Part], direction: str, values: FloatArray) -> Float
 
 def _draws(members: Sequence[Member], count: int) -> FloatArray:
     """`count` draws (count, p), of each member as many as its weight says, spread evenly over its own."""
-    sizes = [member.law.theta.size for member in members]
-    own = np.concatenate([member.law.theta for member in members])
-    shares = np.cumsum([0.0, *(member.weight for member in members)])
-    ends = np.round(shares * count).astype(int)
-    out = np.zeros((int(ends[-1]), len(members) + own.size))
-    out[:, len(members) :] = own
-    at = len(members)
-    for k, (member, size) in enumerate(zip(members, sizes, strict=True)):
-        rows = slice(ends[k], ends[k + 1])
+    ends = np.round(np.cumsum([0.0, *(member.weight for member in members)]) * count).astype(int)
+    own = np.concatenate([np.zeros(len(members)), *(member.law.theta for member in members)])
+    out, at = np.tile(own, (int(ends[-1]), 1)), len(members)
+    for k, law in enumerate(member.law for member in members):
+        rows, columns = slice(ends[k], ends[k + 1]), slice(at, at + law.theta.size)
         out[rows, k] = 1.0
-        if len(member.law.draws) and ends[k + 1] > ends[k]:
-            picked = np.linspace(0, len(member.law.draws) - 1, int(ends[k + 1] - ends[k]))
-            out[rows, at : at + size] = member.law.draws[np.round(picked).astype(int)]
-        at += size
+        if len(law.draws):
+            picked = np.linspace(0, len(law.draws) - 1, int(ends[k + 1] - ends[k]))
+            out[rows, columns] = law.draws[np.round(picked).astype(int)]
+        at = columns.stop
     return out
 
 
 def _ranges(members: Sequence[Member], family: ModelFamily) -> dict[str, tuple[float, float]]:
-    """What some member was fitted on, in the letters of `family`; sizes are those of dense models."""
+    """What some member was fitted on, as `family` counts it; sizes are those of dense models."""
     found: dict[str, list[tuple[float, float]]] = {}
     for law in (member.law for member in members):
         for key, (low, high) in law.fit_range.items():
