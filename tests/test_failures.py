@@ -492,19 +492,6 @@ def test_no_result_takes_the_place_of_what_it_is_made_from(tmp_path: Path, monke
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("name", ["corpus/train.bin", "corpus/corpus.json", ".corpus.lock", ".corpus.moescale-new"])
-def test_a_pack_writes_through_no_link(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with_text(tmp_path)
-    (tmp_path / "corpus").mkdir()
-    (tmp_path / "precious").write_text("precious")
-    (tmp_path / name).symlink_to(tmp_path / "precious")
-    found = run("pack", "text.jsonl", "--tokenizer", "bytes", "--validation", "0", "-o", "corpus")
-    assert found.code == 2, found.err
-    assert "Traceback" not in found.err
-    assert (tmp_path / "precious").read_text() == "precious"
-
-
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_names_that_are_not_utf8_go_through(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -49,7 +49,6 @@ NOT_FROM_OUTSIDE = {
     "export/trainers.py": "its own templates",
     "latency/kernels/installed.py": "the tables of an installed package",
     "latency/kernels/packed.py": "the catalogue",
-    "runs/importers/mlflow.py": "through its library: tests of the engine",
     "runs/importers/tensorboard.py": "through its library: tests of the engine",
     "runs/importers/wandb.py": "through its library: tests of the engine",
     "views/html/render.py": "its own templates",

@@ -5,11 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import os
-import signal
 import struct
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -232,51 +228,7 @@ def test_megatron_reads_what_is_packed(tmp_path: Path) -> None:
     assert (corpus.folder / "train.idx").read_bytes() == index
 
 
-# After a kill.
-
-KILLED = """
-import os, signal, sys
-from moescale.experiments import pack as packing
-left = int(sys.argv[3])
-class Writer(packing.SplitWriter):
-    def add(self, document):
-        global left
-        left -= 1
-        if left == 0:
-            self.stream.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().add(document)
-    def finish(self):
-        super().finish()
-        if left > 0 and self.prefix.name == "validation":  # all but corpus.json is written
-            os.kill(os.getpid(), signal.SIGKILL)
-packing.SplitWriter = Writer
-packing.pack([sys.argv[1]], sys.argv[2], tokenizer="bytes", validation=0.1, seed=3)
-"""
-
-
-def killed(source: Path, folder: Path, document: int) -> int:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    arguments = [sys.executable, "-c", KILLED, str(source), str(folder), str(document)]
-    return subprocess.run(arguments, env=environment, check=False, timeout=60).returncode
-
-
-@pytest.mark.system
-@pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL")
-@pytest.mark.parametrize("document", [1, 100, 10**6])
-def test_what_a_killed_pack_left_is_packed_anew(tmp_path: Path, document: int) -> None:
-    source = write_lines(tmp_path / "a.jsonl", some_texts(300))
-    folder = tmp_path / "out"
-    assert killed(source, folder, document) == -signal.SIGKILL
-    assert not folder.exists()
-    corpus = pack([source], folder, tokenizer="bytes", validation=0.1, seed=3)
-    whole = pack([source], tmp_path / "whole", tokenizer="bytes", validation=0.1, seed=3)
-    assert corpus.sha256 == whole.sha256
-    verify(corpus)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
-        path.name: path.read_bytes() for path in whole.folder.iterdir()
-    }
-    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "out", "whole"}
+# Beside others; of a pack that is killed: test_failures.py.
 
 
 def test_a_pack_that_fails_leaves_nothing_and_takes_nothing_of_others(tmp_path: Path) -> None:

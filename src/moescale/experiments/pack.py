@@ -159,7 +159,7 @@ class SplitWriter:
 def _write(folder: Path, names: Sequence[str], made: Tokenizer, request: Mapping[str, Any], report: Report) -> None:
     """Fill a folder with the tokens of both splits, the tokenizer, and corpus.json; InputError when a split is empty."""
     dtype = "uint16" if made.vocab_size <= 2**16 else "int32"
-    splits = {split: SplitWriter(folder / split, dtype) for split in SPLITS}
+    splits: dict[SplitName, SplitWriter] = {split: SplitWriter(folder / split, dtype) for split in SPLITS}
     try:
         read, skipped = _fill(splits, names, made, request, report)
         _check_filled(splits, request["validation"])

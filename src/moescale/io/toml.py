@@ -52,7 +52,7 @@ class Table(BaseModel):
 M = TypeVar("M", bound=BaseModel)
 
 
-def _quantity(value: object) -> float | None:
+def _quantity(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise InputError(f"{value!r} is not a number")
     return parse_count(value)

@@ -37,10 +37,6 @@ class Guess:
     unclear: tuple[str, ...] = ()
 
 
-class _UnclearError(Exception):
-    """Several names may be meant; its arguments are they."""
-
-
 @cache
 def _catalogue() -> Mapping[str, Any]:
     return MappingProxyType(catalogue.read("tracked_names.toml"))
@@ -98,7 +94,7 @@ def _patterns(column: str) -> tuple[Mapping[str, tuple[str, ...]], ...]:
     kinds = ("exact", "never", "names", "endings", "all", "without")
     return tuple(
         {kind: tuple(p if kind in ("exact", "never") else plain(p) for p in tier.get(kind, ())) for kind in kinds}
-        for tier in _catalogue()[column]
+        for tier in _catalogue().get(column, ())
     )
 
 
@@ -136,13 +132,13 @@ def stated_wrongly(run: TrackedRun, column: str) -> tuple[str, Scalar] | None:
     return next(found, None)
 
 
-def _guess_name(runs: Sequence[TrackedRun], column: str) -> Rule | None:
+def _guess_name(runs: Sequence[TrackedRun], column: str) -> Guess:
     """The name of the catalogue that most runs have, of the first tier that any has; the column's own name before all.
 
-    Raises _UnclearError where others of that tier state other values.
+    Unclear where others of that tier state other values.
     """
     names = {name: plain(name) for run in runs for name in (*run.params, *run.metrics) if name not in BODY_COLUMNS}
-    for tier, stated in zip(_patterns(column), _catalogue()[column], strict=True):
+    for tier, stated in zip(_patterns(column), _catalogue().get(column, ()), strict=True):
         ranked: list[tuple[int, bool, int, int, str, str]] = []
         for name, text in names.items():
             for stem, factor in _stems(text, column):
@@ -153,15 +149,14 @@ def _guess_name(runs: Sequence[TrackedRun], column: str) -> Rule | None:
         if not ranked:
             continue
         _, _, _, _, name, factor = min(ranked)
-        others = {other: scale for *_, other, scale in sorted(ranked) if other != name}
-        if name != column:
-            differ = [other for other, scale in others.items() if _differ(runs, (name, factor), (other, scale))]
-            if differ:
-                raise _UnclearError(name, *differ)
+        others = {other: scale for *_, other, scale in sorted(ranked) if name not in (other, column)}
+        if differ := [other for other, scale in others.items() if _differ(runs, (name, factor), (other, scale))]:
+            return Guess([], (name, *differ))
         if factor:
-            return Rule(expression=f"{quoted_name(name)} * {factor}")
-        return Rule(name=name, mean_of=stated.get("mean_of", 1) if any(name in run.metrics for run in runs) else 1)
-    return None
+            return Guess([Rule(expression=f"{quoted_name(name)} * {factor}")])
+        of_metric = any(name in run.metrics for run in runs)
+        return Guess([Rule(name=name, mean_of=stated.get("mean_of", 1) if of_metric else 1)])
+    return Guess([])
 
 
 def _differ(runs: Sequence[TrackedRun], one: tuple[str, str], other: tuple[str, str]) -> bool:
@@ -202,34 +197,21 @@ def unit_of(name: str) -> str | None:
 
 def guess(runs: Sequence[TrackedRun], column: str) -> Guess:
     """The rules to try in turn for a column that the mapping leaves open."""
-    named, unclear = None, ()
-    try:
-        named = _guess_name(runs, column) if column in _catalogue() else None
-    except _UnclearError as found:
-        unclear = found.args
-    if column == LOSS_COLUMN:
-        return Guess([named] if named else [], unclear)  # one for all: a training loss is not one of validation
+    found = _guess_name(runs, column)
+    if column == LOSS_COLUMN or (column == TOKENS_COLUMN and found.unclear):
+        return found  # one for all: a training loss is not one of validation
+    if column == TOKENS_COLUMN:
+        parts = [_guess_name(runs, part) for part in ("batch_tokens", "batch_sequences", "sequence_tokens")]
+        unclear = next((part.unclear for part in parts if part.unclear), ())
+        whole, *factors = [_as_expression(part) for part in parts]
+        seen = [whole] if whole else factors
+        product = [Rule(expression=" * ".join([STEP, *seen]))] if all(seen) and not unclear else []
+        return Guess([*found.rules, *product, Rule(derived="flos")], () if found.rules else unclear)
     shaped = [Rule(derived="shape")] if column in (*SIZE_COLUMNS, EXPERTS_COLUMN, "top_k") else []
     own = [Rule(name=column)] if any(column in run.params for run in runs) else []
-    rules = [*own, *shaped, *([named] if named and named.name != column else [])]
-    if column == TOKENS_COLUMN:
-        if unclear:
-            return Guess([], unclear)
-        rules = [named] if named else []
-        try:
-            parts = [_guess_name(runs, part) for part in ("batch_tokens", "batch_sequences", "sequence_tokens")]
-        except _UnclearError as found:
-            parts, unclear = [None] * 3, () if named else found.args
-        whole, *factors = [_as_expression(part) for part in parts]
-        if whole or all(factors):
-            rules.append(Rule(expression=" * ".join([STEP, *([whole] if whole else factors)])))
-        rules.append(Rule(derived="flos"))
-    if column == EXPERTS_COLUMN and not unclear:
-        rules.append(Rule(derived="dense"))
-    return Guess(rules, unclear)
+    dense = [Rule(derived="dense")] if column == EXPERTS_COLUMN and not found.unclear else []
+    return Guess([*own, *shaped, *(rule for rule in found.rules if rule.name != column), *dense], found.unclear)
 
 
-def _as_expression(rule: Rule | None) -> str:
-    if rule is None:
-        return ""
-    return rule.expression or quoted_name(rule.name or "")
+def _as_expression(part: Guess) -> str:
+    return "".join(rule.expression or quoted_name(rule.name or "") for rule in part.rules)
