@@ -84,18 +84,8 @@ class ModelFamily:
         return self.embedding_matrices * self.vocab_size == 0.0 and self.kv_heads is None and not self.kv_lora_rank
 
 
-UNUSUAL = (
-    *(
-        "expert_width",
-        "shared_experts",
-        "attention_ratio",
-        "kv_lora_rank",
-        "q_lora_rank",
-        "qk_rope_head_dim",
-        "v_head_dim",
-    ),
-    *("ladder", "base_experts"),
-)
+_FIELDS = [f.name for f in fields(ModelFamily)]
+UNUSUAL = tuple(_FIELDS[_FIELDS.index("expert_width") :])  # what the older families lack
 
 
 def _no_groups(family: str) -> InputError:
@@ -106,9 +96,11 @@ def _no_groups(family: str) -> InputError:
 @cache
 def families() -> dict[str, ModelFamily]:
     """Every family of the catalogue by name."""
-    table = {name: entry | {"name": name} for name, entry in catalogue.read("families.toml").items()}
-    lists = {name: entry | {"ladder": tuple(entry.get("ladder", LADDER))} for name, entry in table.items()}
-    return {name: ModelFamily(**{k: v for k, v in entry.items() if k != "date"}) for name, entry in lists.items()}
+    found: dict[str, ModelFamily] = {}
+    for name, entry in catalogue.read("families.toml").items():
+        stated = {key: value for key, value in entry.items() if key != "date"}
+        found[name] = ModelFamily(**stated | {"name": name, "ladder": tuple(entry.get("ladder", LADDER))})
+    return found
 
 
 def find_family(name: str) -> ModelFamily:
@@ -312,8 +304,8 @@ def match_family(
 ) -> tuple[ModelFamily, list[str]]:
     """The catalogue family that a table of runs belongs to, by its top_k and total-parameter columns, and remarks.
 
-    Families without a dataset are shapes that no law was fitted on, and no candidates. All arrays are (n,). Dense runs are of the catalogue's dense family. Without either column other runs are taken for the
-    paper's family, and the remark says so.
+    Families without a dataset are shapes that no law was fitted on, and no candidates. All arrays are (n,). Dense runs are of
+    the catalogue's dense family. Without either column other runs are taken for the paper's family, and the remark says so.
     """
     if (experts == 1.0).all():
         return find_family("dense"), []

@@ -159,6 +159,7 @@ def rules() -> dict[str, Rule]:
     return {name: Rule(name=name, **row) for name, row in catalogue.read("recipe.toml")["rules"].items()}
 
 
+@cache
 def _launch(key: str) -> Any:
     return catalogue.read("recipe.toml")["launch"][key]
 
@@ -313,9 +314,14 @@ def recipe_for(
     )
 
 
+@cache
+def _kaplan() -> dict[str, float]:
+    return catalogue.read("laws/kaplan2020.toml")["parameters"]
+
+
 def _kaplan_loss(n_params: float, tokens: float) -> float:
     """Nats a token by Kaplan et al.'s own L(N, D) (arXiv 2001.08361, equation 1.5)."""
-    k: dict[str, float] = catalogue.read("laws/kaplan2020.toml")["parameters"]
+    k = _kaplan()
     return ((k["N_c"] / n_params) ** (k["alpha_N"] / k["alpha_D"]) + k["D_c"] / tokens) ** k["alpha_D"]
 
 
