@@ -203,22 +203,11 @@ def test_broadcasting_equals_scalar_calls(model: Architecture, experts: list[int
 
 
 # The fields that make a model larger, each by a factor; what depends on another field moves with it.
-GROWTH = [("n_heads", "n_kv_heads")] + [
-    (name,)
-    for name in [
-        "n_layers",
-        "d_model",
-        "d_ffn",
-        "n_experts",
-        "d_expert",
-        "d_shared_expert",
-        "vocab_size",
-        "kv_lora_rank",
-        "q_lora_rank",
-        "v_head_dim",
-        "window_tokens",
-    ]
-]
+ALONE = [
+    "n_layers", "d_model", "d_ffn", "n_experts", "d_expert", "d_shared_expert", "vocab_size", "kv_lora_rank",
+    "q_lora_rank", "v_head_dim", "window_tokens",
+]  # fmt: skip
+GROWTH = [("n_heads", "n_kv_heads"), *((name,) for name in ALONE)]
 
 
 @pytest.mark.system
@@ -290,15 +279,6 @@ def test_a_longer_context_costs_no_less(model: Architecture, context: float, fac
         assert cost(model, context) <= cost(model, context * factor) * (1 + 1e-12)
 
 
-@pytest.mark.system
-@given(architectures(), st.floats(1.0, 1e5))
-def test_a_window_bounds_the_cache(model: Architecture, context: float) -> None:
-    within = min(context, model.window_tokens) if model.n_window_layers else context
-    everywhere = replace(model, n_window_layers=0, window_tokens=0)
-    assert kv_bytes_per_request(model, within) == pytest.approx(kv_bytes_per_request(everywhere, within), rel=1e-12)
-    assert kv_bytes_per_request(model, context) <= kv_bytes_per_request(everywhere, context) * (1 + 1e-12)
-
-
 @given(st.one_of(architectures(), real_models()), st.sampled_from([1, 2, 4, 8]))
 def test_weights_are_two_bytes_a_parameter_in_bf16(model: Architecture, gpus: int) -> None:
     total = count_parameters(model).total
@@ -315,19 +295,17 @@ def test_everything_broadcasts() -> None:
     cache = kv_bytes_per_request(model, np.array([[100.0], [200.0], [300.0]]), 1.0, gpus)
     assert together.shape == cache.shape == (3, 2)
     assert together.dtype == cache.dtype == np.float64
-    for row in range(3):
-        for column in range(2):
-            one = replace(model, n_layers=model.n_layers[column])
-            assert together[row, column] == weight_bytes_per_gpu(one, 1.0, gpus[row, 0], groups[row, 0])
-            assert cache[row, column] == kv_bytes_per_request(one, 100.0 * (row + 1), 1.0, gpus[row, 0])
-    linear = np.array([36.0, 0.0])
-    hybrids = replace(QWEN3_NEXT, d_model=np.array([2048.0, 4096.0]), n_linear_layers=linear)
-    for i in range(2):
-        alone = replace(QWEN3_NEXT, d_model=hybrids.d_model[i], n_linear_layers=linear[i])
-        assert count_parameters(hybrids).total[i] == count_parameters(alone).total
-        assert kv_bytes_per_request(hybrids, 500.0)[i] == kv_bytes_per_request(alone, 500.0)
-    abstract = architecture(PAPER, np.array([1e9, 2e9]), 8.0)
-    assert weight_bytes_per_gpu(abstract, 2.0, 4.0, np.ones((3, 1))).shape == (3, 2)
+    for row, column in np.ndindex(3, 2):
+        one = replace(model, n_layers=model.n_layers[column])
+        assert together[row, column] == weight_bytes_per_gpu(one, 1.0, gpus[row, 0], groups[row, 0])
+        assert cache[row, column] == kv_bytes_per_request(one, 100.0 * (row + 1), 1.0, gpus[row, 0])
+    hybrids = replace(QWEN3_NEXT, n_linear_layers=np.array([36.0, 0.0]))
+    for i, linear in enumerate((36.0, 0.0)):
+        assert count_parameters(hybrids).total[i] == count_parameters(replace(QWEN3_NEXT, n_linear_layers=linear)).total
+    assert weight_bytes_per_gpu(architecture(PAPER, np.array([1e9, 2e9]), 8.0), 2.0, 4.0, np.ones((3, 1))).shape == (
+        3,
+        2,
+    )
 
 
 QWEN3_NEXT, DEEPSEEK_V32, NEMOTRON = (
@@ -475,16 +453,16 @@ def test_a_tied_table_counts_once_as_parameters_and_once_as_matmul() -> None:
     assert active_matmul_params(model) == counted.total - counted.norms
 
 
-def test_distinct_experts_of_small_large_and_impossible_batches() -> None:
-    assert float(expected_distinct_experts(8, 2, 1)) == pytest.approx(2, rel=1e-15)
-    assert float(expected_distinct_experts(8, 2, 2)) == pytest.approx(8 * (1 - 0.75**2), rel=1e-15)
-    assert float(expected_distinct_experts(8, 2, 1e9)) == 8
-    assert float(expected_distinct_experts(1, 1, 5)) == 1
-    assert float(expected_distinct_experts(1, 2, 5)) == 1  # K above E
-    assert float(expected_distinct_experts(8, 2, 0)) == 0
-    assert float(expected_distinct_experts(8, 8, 0)) == 0
-    # A direct 1 - (1 - K/E)^t would lose every digit here.
-    assert float(expected_distinct_experts(1e12, 1, 1e-6)) == pytest.approx(1e-6, rel=1e-9)
+@pytest.mark.parametrize(
+    ("experts", "top_k", "tokens", "distinct"),
+    [
+        *((8, 2, 1, 2), (8, 2, 2, 8 * (1 - 0.75**2)), (8, 2, 1e9, 8), (1, 1, 5, 1), (8, 2, 0, 0), (8, 8, 0, 0)),
+        (1, 2, 5, 1),  # K above E
+        (1e12, 1, 1e-6, 1e-6),  # a direct 1 - (1 - K/E)^t would lose every digit here
+    ],
+)
+def test_distinct_experts_by_hand(experts: float, top_k: float, tokens: float, distinct: float) -> None:
+    assert float(expected_distinct_experts(experts, top_k, tokens)) == pytest.approx(distinct, rel=1e-9)
 
 
 @given(EXPERTS, st.floats(1.0, 16.0), st.floats(0.0, 1e6), st.floats(1.0, 2.0))
