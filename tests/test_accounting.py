@@ -15,12 +15,9 @@ from moescale.errors import InputError
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
 from moescale.models.flops import (
-    CONVENTIONS,
     TRAINING_COUNTS,
-    active_multiple,
     decode_flops_per_token,
     expected_distinct_experts,
-    total_params,
     training_flops_per_token,
 )
 from moescale.models.hf_config import from_config
@@ -28,15 +25,11 @@ from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
 from moescale.models.parameters import (
     active_matmul_params,
     count_parameters,
-    dense_equivalent_params,
     weight_bytes,
     weight_bytes_per_gpu,
 )
 from moescale.models.published import shapes
 from random_models import real_models
-
-# arXiv 2502.05172 (runs with top-1 routing): gated FFN of 3 times the width in every layer: 9 d^2 of 13 d^2.
-JOINT_EXPERT_SHARE = 9 / 13
 
 
 def paper_model(width: int, depth: int, d_ffn: int, n_experts: float, top_k: float = 2.0) -> Architecture:
@@ -114,11 +107,6 @@ def test_the_joint_runs_family() -> None:
     counted = count_parameters(model)
     stated = d_model**2 * (9 * experts + 4) * n_blocks + 2 * d_model * 50257
     np.testing.assert_allclose(counted.total - counted.router - counted.norms, stated, rtol=1e-14)
-    dense = 13 * d_model**2 * n_blocks
-    np.testing.assert_allclose(
-        total_params(dense, experts, JOINT_EXPERT_SHARE), counted.experts + counted.attention, rtol=1e-14
-    )
-    np.testing.assert_array_equal(active_multiple(experts, 1, "exact", ffn_share=JOINT_EXPERT_SHARE), 1.0)
 
 
 EXPERTS = st.floats(1.0, 4096.0)
@@ -480,25 +468,3 @@ def test_distinct_experts_against_a_draw() -> None:
     drawn = [len({e for _ in range(12) for e in rng.choice(16, 2, replace=False)}) for _ in range(4000)]
     spread = np.std(drawn) / np.sqrt(len(drawn))
     assert np.mean(drawn) == pytest.approx(float(expected_distinct_experts(16, 2, 12)), abs=4 * spread)
-
-
-def test_conventions_of_the_abstraction() -> None:
-    experts = np.array([1.0, 2.0, 4.0, 64.0])
-    np.testing.assert_allclose(total_params(3e9, experts), 3e9 * np.array([1, 4 / 3, 2, 22]))
-    np.testing.assert_allclose(active_multiple(experts, 2, "paper"), [1, 5 / 3, 5 / 3, 5 / 3])
-    np.testing.assert_allclose(active_multiple(experts, 2, "exact"), [1, 4 / 3, 4 / 3, 4 / 3])
-    np.testing.assert_array_equal(active_multiple(experts, 2, "dense"), 1.0)
-    assert set(CONVENTIONS) == {"paper", "exact", "dense"}
-    with pytest.raises(InputError, match="exact"):
-        active_multiple(4, 2, "exacct")
-
-
-@given(st.floats(1e7, 1e12), st.integers(1, 128))
-def test_a_shape_of_the_paper_agrees_with_the_abstraction(n_params: float, n_experts: int) -> None:
-    model = architecture(PAPER, n_params, float(n_experts))
-    counted = count_parameters(model)
-    body = counted.attention + counted.dense_ffn
-    assert float(body + counted.experts) == pytest.approx(float(total_params(n_params, n_experts)), rel=1e-9)
-    met = float(active_multiple(n_experts, 2, "exact")) * n_params
-    assert float(body + counted.active_experts) == pytest.approx(met, rel=1e-9)
-    assert float(dense_equivalent_params(model)) == pytest.approx(n_params, rel=1e-9)

@@ -22,6 +22,7 @@ from moescale.latency.roofline import Roofline
 from moescale.models.architecture import validate
 from moescale.models.coordinates import expansion, experts_at, in_family, model_of, of_architecture, same_letters
 from moescale.models.family import (
+    CONVENTIONS,
     ModelFamily,
     architecture,
     aspect_ratio,
@@ -38,7 +39,6 @@ from moescale.models.family import (
     width,
     with_convention,
 )
-from moescale.models.flops import CONVENTIONS
 from moescale.models.hf_config import from_config
 from moescale.models.kv_cache import kv_bytes_per_token
 from moescale.models.parameters import count_parameters, dense_equivalent_params

@@ -17,10 +17,15 @@ from moescale import catalogue
 from moescale.errors import InputError, unknown_name
 from moescale.io.records import record
 from moescale.models.architecture import Architecture
-from moescale.models.flops import CONVENTIONS, active_multiple, total_params
 from moescale.typing import FloatArray, Real
 
-Convention = Literal["paper", "exact", "dense"]  # accounting.CONVENTIONS says what each counts
+Convention = Literal["paper", "exact", "dense"]  # CONVENTIONS says what each counts
+# How many parameters one token of a model with E experts meets, as a multiple of the dense N.
+CONVENTIONS = {
+    "paper": "K a + 1 - a with a = 2/3 (paper's section 2.1 and figures): 5/3 for top-2, as if every layer had experts",
+    "exact": "1 + (K - 1) c with c the share of N that experts replicate (1/3 in the paper's family): 4/3 for top-2",
+    "dense": "1: experts are given free compute",
+}
 
 LADDER = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # the expert counts of the paper's plans, and their base (section 4)
 BASE_EXPERTS = 4.0
@@ -61,6 +66,8 @@ class ModelFamily:
     base_experts: float = BASE_EXPERTS  # the one of them whose loss the others match
 
     def __post_init__(self) -> None:
+        if self.convention not in CONVENTIONS:
+            raise unknown_name("convention", self.convention, CONVENTIONS)
         if self.kv_lora_rank and self.kv_heads is not None:
             raise _no_groups(self.name)
         if self.kv_lora_rank and self.qk_rope_head_dim >= self.head_dim:
@@ -113,8 +120,6 @@ def find_family(name: str) -> ModelFamily:
 
 def with_convention(family: ModelFamily, name: str) -> ModelFamily:
     """The family with another named convention for training FLOPs; InputError if the name is unknown."""
-    if name not in CONVENTIONS:
-        raise unknown_name("convention", name, CONVENTIONS)
     return replace(family, convention=name)  # type: ignore[arg-type]
 
 
@@ -193,7 +198,7 @@ def _expert_share(family: ModelFamily, n_params: Real) -> Real:
 def n_total(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
     """Parameters that must be held in memory; (1 + (E - 1)/3) N in the paper's family. Arguments broadcast."""
     held, _ = expert_ffns(family, experts)
-    return total_params(np.asarray(n_params, float), held, _expert_share(family, n_params))
+    return (1.0 + (held - 1.0) * _expert_share(family, n_params)) * np.asarray(n_params, float)
 
 
 def law_size(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
@@ -206,9 +211,9 @@ def law_size(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
 def flops_multiple(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
     """Training FLOPs a token as a multiple of 6 N under the family's convention. Arguments broadcast."""
     share = _expert_share(family, n_params)
-    ffn_share = family.moe_every * share
     held, met = expert_ffns(family, experts)
-    return active_multiple(held, met, family.convention, expert_share=share, ffn_share=ffn_share)
+    each = {"paper": family.moe_every * share, "exact": share, "dense": 0.0}[family.convention]
+    return 1.0 + (np.minimum(met, held) - 1.0) * np.asarray(each, float)
 
 
 def n_active(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:

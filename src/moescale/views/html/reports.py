@@ -13,7 +13,7 @@ from moescale.fitting.fit import Fit, huber, robust_spread
 from moescale.fitting.holdout import RunArrays, diagnose, inputs_of
 from moescale.hardware.gpus import find_gpu
 from moescale.hardware.prices import price
-from moescale.models.flops import CONVENTIONS
+from moescale.models.family import CONVENTIONS
 from moescale.planning.plan import Plan
 from moescale.scaling_laws import Law, catalogue_names, find_law
 from moescale.scaling_laws.ensemble import measured_on
