@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from families import PAPER
 from model_configs import CONFIGS, ROWS
+from moescale import catalogue
 from moescale.errors import InputError, UnknownNameError
 from moescale.models.architecture import Architecture, validate
 from moescale.models.family import architecture, aspect_ratio
@@ -22,7 +23,7 @@ from moescale.models.hf_config import from_config
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
 from moescale.models.parameters import count_parameters, weight_bytes, weight_bytes_per_gpu
 from moescale.models.published import find_shape, hl_coefficient, published_shapes, shapes
-from moescale.models.recipe import text_ceiling
+from moescale.models.recipe import most_trained_tokens
 
 DENSE_NAMES = ("LLAMA", "MISTRAL", "QWEN2", "QWEN3")
 MOE_NAMES = ("MIXTRAL", "QWEN3_MOE", "QWEN2_MOE", "OLMOE", "GPT_OSS", "DEEPSEEK_V2", "DEEPSEEK_V2_LITE", "DEEPSEEK_V3")
@@ -137,11 +138,10 @@ def test_tokens_are_the_publications_or_none() -> None:
 
 
 def test_the_ceiling_of_text_is_what_the_largest_model_states() -> None:
-    ceiling = text_ceiling()
-    stated = {name: shape.tokens for name, shape in published_shapes().items() if shape.tokens is not None}
-    assert ceiling.largest_trained_tokens == max(stated.values()) == stated[ceiling.largest_trained_model]
-    assert (ceiling.stock_interval[0], ceiling.stock_tokens, ceiling.stock_interval[1]) == (1e14, 3e14, 1e15)
-    assert json.loads(json.dumps(ceiling.to_dict()))["largest_trained_tokens"] == 4e13
+    largest = catalogue.read("training.toml")["text"]["largest_trained"]["model"]
+    assert (
+        most_trained_tokens() == max(s.tokens or 0.0 for s in published_shapes().values()) == find_shape(largest).tokens
+    )
 
 
 SLIDING, FULL = "sliding_attention", "full_attention"
