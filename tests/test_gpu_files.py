@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-import command_line
-from command_line import Answer
+from command_line import run
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu, find_gpu, load_gpu, read_gpu
 from moescale.hardware.prices import usd_per_gpu_hour
@@ -108,11 +107,6 @@ def test_a_price_is_the_files_or_the_catalogues_or_asked_for(tmp_path: Path) -> 
     assert usd_per_gpu_hour(find_gpu("h100-sxm")) == usd_per_gpu_hour(read_gpu(write(tmp_path, name="h100-sxm"))) == 3.9
     with pytest.raises(InputError, match="no price is stated for mine; pass --usd-per-gpu-hour"):
         usd_per_gpu_hour(read_gpu(write(tmp_path)))
-
-
-def run(*arguments: object) -> Answer:
-    """The command line."""
-    return command_line.run(*arguments)
 
 
 MODEL = ("--n-params", "1.5B", "--experts", 16, "--max-gpus", 2, "--json")

@@ -736,7 +736,7 @@ def test_a_buildable_shape(
     aspect, ratio = shape.d_model / shape.n_layers, shape.d_ffn / shape.d_model
     assert 1 / 1.5 <= aspect / family.d_model_per_layer <= 1.5
     assert 1 / 1.35 <= ratio / (family.ffn_ratio * family.ffn_matrices / 3) <= 1.35
-    assert shape.n_params == pytest.approx(n_params, rel=0.011)
+    assert shape.n_params == pytest.approx(n_params, rel=0.026)
     assert (shape.n_params <= n_params) if at_most else (shape.n_params >= n_params * (1 - 1e-9))
     assert all(isinstance(getattr(shape, name), int) for name in ("n_layers", "n_heads", "d_ffn", "n_experts", "top_k"))
     assert shape.d_model == shape.n_heads * shape.head_dim

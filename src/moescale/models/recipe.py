@@ -89,37 +89,10 @@ class Recipe(Usual):
         return record(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextCeiling:
-    """How many tokens of text a model can be trained on; sources in catalogue/training.toml."""
-
-    largest_trained_tokens: float  # the most that a published open model states
-    largest_trained_model: str  # which, as catalogue/shapes.toml names it
-    largest_trained_source: str
-    largest_trained_date: str
-    stock_tokens: float  # estimate of the public text that people wrote, repetition included
-    stock_interval: tuple[float, float]  # 90% of the estimate
-    stock_source: str
-    stock_date: str
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values."""
-        return record(self)
-
-
 @cache
-def text_ceiling() -> TextCeiling:
-    """The most tokens that a published open model was trained on, and the estimated stock of text."""
-    stated = catalogue.read("training.toml")["text"]
-    largest, stock = stated["largest_trained"], stated["stock"]
-    low, high = map(parse_quantity, stock["interval"])
-    return TextCeiling(
-        largest_trained_tokens=parse_quantity(largest["tokens"]),
-        **{f"largest_trained_{key}": largest[key] for key in ("model", "source", "date")},
-        stock_tokens=parse_quantity(stock["tokens"]),
-        stock_interval=(low, high),
-        **{f"stock_{key}": stock[key] for key in ("source", "date")},
-    )
+def most_trained_tokens() -> float:
+    """The most tokens that a published open model states to have been trained on; source in catalogue/training.toml."""
+    return parse_quantity(catalogue.read("training.toml")["text"]["largest_trained"]["tokens"])
 
 
 @cache
@@ -159,6 +132,7 @@ def rules() -> dict[str, Rule]:
     return {name: Rule(name=name, **row) for name, row in catalogue.read("recipe.toml")["rules"].items()}
 
 
+@cache
 def _launch(key: str) -> Any:
     return catalogue.read("recipe.toml")["launch"][key]
 
@@ -313,9 +287,14 @@ def recipe_for(
     )
 
 
+@cache
+def _kaplan() -> dict[str, float]:
+    return catalogue.read("laws/kaplan2020.toml")["parameters"]
+
+
 def _kaplan_loss(n_params: float, tokens: float) -> float:
     """Nats a token by Kaplan et al.'s own L(N, D) (arXiv 2001.08361, equation 1.5)."""
-    k: dict[str, float] = catalogue.read("laws/kaplan2020.toml")["parameters"]
+    k = _kaplan()
     return ((k["N_c"] / n_params) ** (k["alpha_N"] / k["alpha_D"]) + k["D_c"] / tokens) ** k["alpha_D"]
 
 

@@ -181,13 +181,13 @@ class BoundOptions(TrainingOptions):
 
         Its budget is what days and dollars buy at the MFU of the base. `launch` says how the run is trained. Raises InputError that names the option.
         """
-        from moescale.models.recipe import text_ceiling
+        from moescale.models.recipe import most_trained_tokens
         from moescale.planning.allocation import Budget
         from moescale.planning.question import Objective, Question
 
         stated = details or LawOptions()
         base, loss = self._matched(law)
-        tokens = text_ceiling().largest_trained_tokens if self.max_tokens is None else self.max_tokens
+        tokens = most_trained_tokens() if self.max_tokens is None else self.max_tokens
         objectives = {name: name for name in get_args(Objective)}
         if self.objective is not None and self.objective not in objectives:
             raise unknown_name("objective", self.objective, objectives, where="--objective")

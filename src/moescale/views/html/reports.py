@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.hardware.prices import price
-from moescale.models.flops import CONVENTIONS
+from moescale.models.family import CONVENTIONS
 from moescale.planning.plan import Plan
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import measured_on
