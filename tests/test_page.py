@@ -140,7 +140,7 @@ def on_the_command_line(text: str) -> str:
 
 def test_the_first_view_is_the_command_lines_plan(browser: Any, address: str) -> None:
     with opened(browser, address) as page:
-        told = run("plan", "--budget", "5.15e21").out
+        told = run("plan", "--budget", "5.15e21", "--details").out
         words = " ".join(told.split())
         assert told.startswith(page.inner_text("#headline"))
         assert page.locator("#facts dd").count() == 2
@@ -180,7 +180,7 @@ def test_the_first_view_is_the_command_lines_plan(browser: Any, address: str) ->
 
 def test_a_probability_that_laws_cannot_support_is_not_shown_alone(browser: Any, address: str) -> None:
     with opened(browser, f"{address}&confidence=0.95&latency=roofline&law=public-2026") as page:
-        told = " ".join(run("plan", *page.inner_text("#command").split()[2:]).out.split())
+        told = " ".join(run("plan", *page.inner_text("#command").split()[2:], "--details").out.split())
         figure = (
             page.locator("#strip div").filter(has_text="P(loss <= baseline)").locator("dd").inner_text().splitlines()
         )

@@ -49,7 +49,7 @@ def cost(
     from moescale.serving.accuracy import accuracy_of, calibrated, uncompared
     from moescale.serving.gpu_counts import cost as serving_cost
     from moescale.serving.question import latency_text, question_record, weight_format
-    from moescale.views.terminal.serving import show_apart, show_burst, show_cost, show_load, show_warnings
+    from moescale.views.terminal.serving import show_cost, show_loads, show_warnings
     from moescale.views.terminal.text import terminal
 
     load.check(serving, sweep=sweep.sweep)
@@ -115,11 +115,10 @@ def cost(
         corrected=corrected if serving.calibrated and priced else None,
         kind=uncompared(model, deployment, source),
     )
-    show_load(terminal(), answer.closed_loop, opened, gpu=deployment.gpu.name, priced=priced, host=serving.host)
-    if apart is not None:
-        show_apart(terminal(), apart, deployment.gpu.name, priced=priced)
-    if run is not None:
-        show_burst(terminal(), run, serving.host or "in-line", priced=priced)
+    show_loads(
+        terminal(), deployment.gpu.name,
+        closed=answer.closed_loop, opened=opened, apart=apart, burst=run, host=serving.host, priced=priced,
+    )  # fmt: skip
     if line is not None:
         print(f"\n{line}")
 

@@ -9,20 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moescale.bounds import PARAMETERS
 from moescale.errors import InputError, MoescaleError, located
-from moescale.options.fields import (
-    LEAST,
-    MOST_PARAMETERS,
-    Group,
-    Quantity,
-    Remark,
-    flag,
-    path,
-    quantity,
-    refuse,
-    text,
-    unsaid,
-)
+from moescale.options.fields import LEAST, Group, Quantity, Remark, flag, path, quantity, refuse, text, unsaid
 from moescale.options.serving import ServingOptions
 from moescale.units import plural
 
@@ -57,7 +46,7 @@ class ModelOptions(Group):
         name="NAME",
     )
     config: Path | None = path("Model by its Hugging Face config.json, or its folder.")
-    n_params: float | None = quantity("Model by its dense-equivalent size N.", 1e5, MOST_PARAMETERS)
+    n_params: float | None = quantity("Model by its dense-equivalent size N.", 1e5, PARAMETERS.most)
     experts: int | None = quantity("Experts E, with --n-params; default 1 (dense).", whole=True)
     top_k: int | None = quantity("Active experts per token, with --n-params; default 2.", whole=True)
     vocab_size: int | None = quantity("Vocabulary, with --n-params; default: no embeddings.", 2, whole=True)

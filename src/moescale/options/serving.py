@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moescale.bounds import SHARE
 from moescale.errors import InputError, located, unknown_name
 from moescale.options.fields import (
     LEAST,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from moescale.serving.traffic import Traffic
 
 DEFAULT_GPU = "a100-sxm-40gb"  # the paper's
+PLANNED_TPOT_S = 0.05  # 20 tokens a second for each user, where a plan states no limit: faster than people read
 DEFAULT_TRAFFIC = (230.0, 203.0)  # ShareGPT, as vLLM's serving benchmark samples it (catalogue/traffic.toml)
 SERVER, PRICE = "Server", "Price"
 CAP = Quantity("", 1, MOST, whole=True)  # of concurrent requests
@@ -104,15 +106,17 @@ class ServingOptions(ChosenGpu):
         metavar="INT|none",
     )
     max_ttft: float | None = seconds("Longest TTFT (time to first token), such as 500ms.")
-    max_tpot: float | None = seconds("Longest TPOT (time per output token), such as 50ms.")
-    memory_fraction: float = quantity("Share of GPU memory for weights and KV cache.", LEAST, 1, default=0.9)
+    max_tpot: float | None = seconds(
+        "Longest TPOT (time per output token), such as 30ms, or none; default of a plan: 50ms (20 tokens/s a user)."
+    )
+    memory_fraction: float = quantity("Share of GPU memory for weights and KV cache.", SHARE, default=0.9)
     reserve: float | None = quantity(
         "Memory of each GPU for activations and the runtime, such as 2GiB; default: 1.5GiB, the median of vLLM's logs.",
         0,
         MOST_BYTES,
         unit="bytes",
     )
-    utilization: float = quantity("Share of the maximum throughput that traffic uses.", LEAST, 1, default=1.0)
+    utilization: float = quantity("Share of the maximum throughput that traffic uses.", SHARE, default=1.0)
     weights: str | None = text(
         "Format of the weights: bf16, fp8, int4, nvfp4 or mxfp4; default: a known model's as released or as its config says, "
         "else bf16."
@@ -126,9 +130,12 @@ class ServingOptions(ChosenGpu):
         gpu: Gpu | None = None,
         weights: Precision | None = None,
         usd_per_gpu_hour: float | None = None,
+        usual_tpot_s: float | None = None,
         remark: Remark = unsaid,
     ) -> Deployment:
         """The deployment that the options state; the arguments stand before the options of their names.
+
+        `usual_tpot_s` is the limit of TPOT where none is stated.
 
         Raises InputError that names the option.
         """
@@ -168,8 +175,8 @@ class ServingOptions(ChosenGpu):
             scheduling=scheduling,
             engine=engine,
             host=host,
-            max_ttft_s=self.max_ttft,
-            max_tpot_s=self.max_tpot,
+            max_ttft_s=None if self.max_ttft == math.inf else self.max_ttft,
+            max_tpot_s=None if self.max_tpot == math.inf else self.max_tpot or usual_tpot_s,
         )
         return with_traffic(deployment, traffic)
 
