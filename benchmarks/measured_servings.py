@@ -25,7 +25,14 @@ the row says otherwise; its latencies are means over the requests. Where no kern
 answers, as with --latency auto. Conventions where a source says less than a prediction needs, all written before any score:
 
 - Lengths are as stated; where the notes say "0.8-1.0 of nominal", 0.9 of it.
-- (b) states no cache format: fp8 for TensorRT-LLM with weights of 8 or 4 bits, else bf16, as (a) has it for the same engines.
+- (b) states no cache format: fp8 for TensorRT-LLM with weights of 8 or 4 bits, else bf16, as (a) has it for the same engines;
+  fp8 on Blackwell where the campaign's scripts say so, for all models but MiniMax-M2.5.
+- Rows of (b) whose file is named by a day are InferenceX's (the others are the package's authors'): its lengths are uniform in 0.8
+  to 1.0 of the stated ones, so 0.9 of them on average, as for (a).
+- fp8 has a scale a tensor where neither the row nor the model's own config states blocks: NVIDIA's checkpoints.
+- Schedulers of InferenceX, by its launching scripts: SGLang on Blackwell looks for requests every 10 passes (30 from 16 clients
+  on); TensorRT-LLM on B200 holds prompts of 1024 tokens, with as many out, back for 20 passes or 0.9 of 2,248 tokens (dense, fewer
+  than 8 GPUs), or 40 passes or 0.8 of 8,192 (latent MoE in fp8, 64 to 255 clients); vLLM's graphs reach 2,048 tokens for gpt-oss.
 - (b) states no throughput: output_tok_s is measured by the closed loop's law, c n / (TTFT + (n - 1) TPOT), n output tokens.
 - No number format in (b) (an empty field): bf16, the format of the checkpoints without one in their name.
 - The time of one whole request of a closed loop (e2e) is c n / throughput, in every version.
@@ -238,7 +245,10 @@ def _per_tensor(model: str, stated: str) -> bool:
 
 def _engine_settings(case: Case) -> dict[str, Any]:
     """What the campaign's launching scripts state of the scheduler (see above)."""
-    new, nominal = case.gpu in BLACKWELL, (case.prompt_tokens / PARTIAL_LENGTHS[1], case.output_tokens / PARTIAL_LENGTHS[1])
+    new, nominal = (
+        case.gpu in BLACKWELL,
+        (case.prompt_tokens / PARTIAL_LENGTHS[1], case.output_tokens / PARTIAL_LENGTHS[1]),
+    )
     if not case.campaign:
         return {}
     clients, short = case.max_num_seqs or 0.0, max(nominal) < 2048.0
@@ -248,7 +258,14 @@ def _engine_settings(case: Case) -> dict[str, Any]:
         return {"graph_tokens": 2048.0, "max_num_batched_tokens": 8192}
     if case.engine == "trtllm" and new and short and not is_moe(case.model) and case.gpus < 8:
         return {"batch_wait_passes": 20, "batch_wait_share": 0.9, "max_num_batched_tokens": 2248}
-    if case.engine == "trtllm" and new and short and is_moe(case.model) and case.attention_dp == 1 and 64 <= clients < 256:
+    if (
+        case.engine == "trtllm"
+        and new
+        and short
+        and is_moe(case.model)
+        and case.attention_dp == 1
+        and 64 <= clients < 256
+    ):
         latent = bool(_text(case.model).get("kv_lora_rank"))
         return {"batch_wait_passes": 40, "batch_wait_share": 0.8} if latent and case.weights == "fp8" else {}
     return {}
@@ -493,7 +510,7 @@ def _source(gpu: Any, engine: str, weights: float, cache_bytes: float, setting: 
         preset = engines()[engine] if engine in engines() else engines()["vllm"]
         extra = {"engine": preset}
     scheduling = setting.scheduling or usual["scheduling"].default or (preset.scheduling if preset else "separate")
-    host = setting.host or usual["host"].default
+    host = setting.host or usual["host"].default or ("asynchronous" if preset and preset.asynchronous else None)
     measured = setting.latency == "silicon" and gpu.silicon_system is not None
     source: Any = Silicon(gpu, engine, None, weights, cache_bytes) if measured else Roofline(gpu, weights, cache_bytes)
     if hasattr(source, "weights"):
@@ -518,7 +535,7 @@ def _closed_loops(cases: Sequence[Case], model: Any, source: Any, template: Any)
     deployment = replace(
         template, prompt_tokens=column("prompt_tokens"), output_tokens=column("output_tokens"),
         expert_parallel=column("expert_parallel"), max_num_seqs=clients,
-        attention_dp=column("attention_dp"),
+        **({"attention_dp": column("attention_dp")} if np.any(column("attention_dp") > 1) else {}),
     )  # fmt: skip
     found = serve(model, column("gpus"), source, deployment)
     tpot = getattr(found, "tpot_s", found.iteration_s)  # version 0.1: one iteration

@@ -24,6 +24,7 @@ class Engine:
     fused_norms: bool = False  # of queries and keys, with their rotary positions
     # Passes with prompts launch their kernels one by one, which takes so long a layer at least; those of few tokens replay
     # captured graphs between attention kernels.
+    hybrid_layer_s: float = 0.0  # of experts in a model that has layers with a state
     expert_layer_s: float = 0.0
     dense_layer_s: float = 0.0
     graph_tokens: float = 0.0
@@ -40,8 +41,9 @@ class Engine:
     def floor_s(self, model: Architecture, tokens: Real) -> FloatArray:
         """Seconds that a pass with prompts takes at least, of so many tokens on the busiest GPU."""
         sparse, few = np.asarray(model.n_moe_layers) > 0, np.asarray(tokens) <= self.graph_tokens
+        of_experts = np.where(np.asarray(model.n_linear_layers) > 0, self.hybrid_layer_s, self.expert_layer_s)
         captured = np.where(sparse, self.graph_expert_layer_s, self.graph_dense_layer_s)
-        return model.n_layers * np.where(few, captured, np.where(sparse, self.expert_layer_s, self.dense_layer_s))
+        return model.n_layers * np.where(few, captured, np.where(sparse, of_experts, self.dense_layer_s))
 
 
 NO_ENGINE = Engine()

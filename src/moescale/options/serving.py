@@ -85,8 +85,8 @@ class ServingOptions(ChosenGpu):
         "engine of --latency does (vLLM: chunked).",
     )
     host: str | None = text(
-        "CPU time of the server: none, in-line or asynchronous (vLLM's published times); default: none, with a pass of at "
-        "least 1.4 ms."
+        "CPU time of the server: none, in-line or asynchronous (vLLM's published times); default: as the engine of --latency "
+        "does (asynchronous)."
     )
     expert_parallel: int | None = quantity(
         "GPUs of a replica that hold whole experts; 1: every expert is split over all GPUs.", default=1, whole=True
@@ -157,7 +157,7 @@ class ServingOptions(ChosenGpu):
         if scheduling not in SCHEDULING:
             raise unknown_name("scheduling", scheduling, SCHEDULING, where="--scheduling")
         with located("--host"):
-            host = find_host(self.host or "none")
+            host = find_host(self.host or ("asynchronous" if engine.asynchronous else "none"))
         deployment = Deployment(
             gpu=card,
             usd_per_gpu_hour=catalogue_price(card) if price is None else price,
