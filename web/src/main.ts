@@ -231,7 +231,7 @@ class Page {
 
   private showAnswer(plan: Plan): void {
     const { benefit, label, figures, facts, tables, why, caveats, accuracy } = plan.decision;
-    const [what, rest] = benefit ? [benefit, label.replace("Train ", ": ")] : (/^(Train .*? parameters)(.*)$/.exec(label)?.slice(1) ?? [label, ""]);
+    const [what, rest] = benefit ? [benefit, label.replace("Train ", ": ").replace("experts: ", "experts, ")] : (/^(Train .*? parameters)(.*)$/.exec(label)?.slice(1) ?? [label, ""]);
     const words = (text: string) => this.controls.words(text);
     $("headline").replaceChildren(make("strong", {}, what), rest);
     $("strip").replaceChildren(

@@ -212,7 +212,7 @@ def _figures(found: Plan) -> list[Record]:
             model.usd_per_mtok,
             lambda usd: f"{format_usd(usd)}/Mtok",
             "" if found.is_baseline or not share else f"{share:.0%} of the baseline's cost",
-            facts["Price error"],
+            f"price error: {facts['Price error']}",
             key=True,
         ),
         figure("train", found.training and found.training.usd, format_usd, facts["Training"], key=True),
