@@ -22,7 +22,7 @@ import numpy as np
 from laws import DENSE, SOURCES, TABLES, Split, geometric, splits_of
 from laws import predicted as predicted_by
 from moescale.fitting import canonical
-from moescale.fitting.pooled import OF_DECISIONS, Mode, Prior, Source, fit_source, pool, posterior
+from moescale.fitting.pooled import Mode, Prior, Source, fit_source, posterior
 from moescale.fitting.prior import DRIFT
 from moescale.fitting.workflow import FitSettings, fit_runs
 from moescale.runs.table import read_runs
@@ -34,6 +34,7 @@ from moescale.typing import FloatArray
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "scripts"))
 made: Any = importlib.import_module("fit_pooled2026")
+pooling: Any = importlib.import_module("pooling")
 pages: Any = importlib.import_module("pages")
 PAGE, OWNER = "evidence/pooled-law.md", "pooled"
 DECISIONS, ERRORS = "evidence/pooled-law-decisions.csv", "evidence/pooled-law-errors.csv"
@@ -97,11 +98,13 @@ def main() -> None:
     warnings.simplefilter("ignore", RuntimeWarning)
     sources: list[Source] = made.sources()
     others = {lab: [s for s in sources if s.lab != lab] for lab in sorted({s.lab for s in sources})}
-    priors = {lab: pool(left).prior for lab, left in others.items()}
+    priors = {lab: pooling.pool(left).prior for lab, left in others.items()}
     decisions = [
         kept
         for lab, left in others.items()
-        for kept in judged(sources, lab, priors[lab], pool(left, guess=OF_DECISIONS).prior.draws(DRAWS, SEED))
+        for kept in judged(
+            sources, lab, priors[lab], pooling.pool(left, guess=pooling.OF_DECISIONS).prior.draws(DRAWS, SEED)
+        )
     ]
     named = {s.name: s for s in sources}
     errors = [*blind(priors), *routed(named, priors)]

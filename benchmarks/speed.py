@@ -52,7 +52,7 @@ def cold(*arguments: str) -> Callable[[], object]:
 
 def warm_plan(gpu: str | None = None, latency: str | None = None) -> Callable[[], object]:
     """The default plan of 5.15e21 FLOPs in this process, after one call that warms it."""
-    from moescale import BoundOptions, LawOptions, ServingOptions, make_plan
+    from moescale import BoundOptions, LawOptions, ServingOptions
 
     default, bounds = ServingOptions(), BoundOptions(budget=5.15e21)
     serving = ServingOptions(gpu=gpu or default.gpu, latency=latency or default.latency)
@@ -60,7 +60,7 @@ def warm_plan(gpu: str | None = None, latency: str | None = None) -> Callable[[]
     source = serving.open_latency(deployment)
 
     def call() -> object:
-        return make_plan(law, bounds.question(law, deployment), deployment, source)
+        return bounds.plan(law, deployment, source)
 
     call()
     return call

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import tomli_w
 
-from moescale.fitting.pooled import EFFECTS, MULTIPLIER_NOISE, OF_DECISIONS, Pooled, Prior, Source, pool
+from moescale.fitting.pooled import EFFECTS, Prior, Source
 from moescale.io.files import write_atomically
 from moescale.io.records import record
 from moescale.models.coordinates import in_family, model_of
@@ -27,6 +27,7 @@ from moescale.scaling_laws.leverage import efficiency_leverage
 from moescale.scaling_laws.pooled2026 import FORM, log_loss
 from moescale.scaling_laws.store import FORMAT, parse_law
 from moescale.typing import FloatArray
+from pooling import MULTIPLIER_NOISE, OF_DECISIONS, Pooled, pool
 
 PUBLIC = Path(__file__).resolve().parents[1] / "tests/data/public"
 FEWEST_TOKENS = 2.0  # a parameter: fewer, and losses rise with experts

@@ -19,24 +19,6 @@ from tracker_files import CONFIG, HISTORY, hparams, mlflow_store, wandb_file, wa
 # The libraries warn of one another (SQLAlchemy of how MLflow calls it), which is not ours to fail on.
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
 
-OF_RUN: dict[str, Any] = {
-    "name": "e4-6m",
-    "n_params_dense": 6_000_001,
-    "n_experts": 4,
-    "top_k": 2,
-    "dtype": "float32",
-    "mfu": "",
-}
-ROW: dict[str, Any] = {
-    **OF_RUN,
-    "n_params_total": 12_000_003,
-    "tokens": 20_000_123,
-    "loss": 3.1234567890123457,
-    "schedule": "cosine",
-    "diverged": False,
-    "imbalance": 1.25,
-    "corpus_sha256": "a" * 64,
-}
 LIBRARIES = {"mlflow": "mlflow", "tensorboard": "torch", "wandb": "wandb", "trainer": "json"}
 
 

@@ -59,7 +59,7 @@ def test_the_formula_as_it_is_written(n: float, d: float, x: float) -> None:
 @given(sizes, ratios)
 def test_a_dense_model_does_not_feel_the_parameters_of_experts(n: float, ratio: float) -> None:
     other = THETA.copy()
-    other[[moescale2026.G, moescale2026.R, moescale2026.MAX]] = 0.9, 1.0, 2.0
+    other[[FORM.names.index(name) for name in ("g", "R", "E_max")]] = 0.9, 1.0, 2.0
     x = make_inputs(n, n * ratio, 1.0)
     assert FORM.log_loss(other, x) == pytest.approx(FORM.log_loss(THETA, x), rel=1e-12)
 

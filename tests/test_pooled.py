@@ -8,11 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line import answer_of, run
-from moescale.fitting.pooled import EFFECTS, Source, fit_source, flat_prior, mode, pool, posterior
+from moescale.fitting.pooled import EFFECTS, Source, fit_source, mode, posterior
 from moescale.scaling_laws import find_law, make_inputs
 from moescale.scaling_laws.form import Inputs, complex_slopes
 from moescale.scaling_laws.pooled2026 import COUNT, FORM, RUNS_X, ln_multiplier, log_loss, slopes
+from script_modules import load_script
 
+pooling = load_script("scripts/pooling.py")
+flat_prior, pool = pooling.flat_prior, pooling.pool
 SHAPE = {"granularity": 2.0, "shared_ffn": 0.1}
 DRAWS = flat_prior().draws(40, 0)
 

@@ -20,7 +20,7 @@ from moescale.options.law import LawOptions
 from moescale.options.question import BoundOptions
 from moescale.options.serving import ServingOptions
 from moescale.planning.compare_models import compare_models
-from moescale.planning.plan import Plan, make_plan
+from moescale.planning.plan import Plan
 from moescale.planning.question import KnownModel
 from moescale.planning.rationale import TrainingUse
 from moescale.scaling_laws import find_law
@@ -36,8 +36,7 @@ H100 = find_gpu("h100-sxm")
 def plan_of(shape: str, gpu: str, **bounds: float) -> Plan:
     details, serving = LawOptions(shape=shape), ServingOptions(gpu=gpu, max_gpus=64, latency="roofline")
     law, deployment = details.find_law(), serving.deployment()
-    question = BoundOptions(**bounds).question(law, deployment, details)  # pyright: ignore[reportArgumentType]
-    return make_plan(law, question, deployment, serving.open_latency(deployment))
+    return BoundOptions(**bounds).plan(law, deployment, serving.open_latency(deployment), details)  # pyright: ignore[reportArgumentType]
 
 
 def use_of(plan: Plan) -> TrainingUse:

@@ -17,7 +17,7 @@ from moescale.options.design import DesignOptions, PlanOptions
 from moescale.options.fields import FilePath, at_option, refuse
 from moescale.options.law import ChosenLaw, InputOptions, LawOptions, PointOptions
 from moescale.options.runs import COLUMNS, FitOptions, HoldOutOptions, IsoflopOptions, PredictedOptions, RunOptions
-from moescale.options.serving import ServingOptions
+from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 
 if TYPE_CHECKING:
     from moescale.scaling_laws import Law
@@ -238,7 +238,7 @@ def design(
     if wanted.sweep_file is not None:
         check_target(wanted.sweep_file, [wanted.runs])
     chosen = law.find_law()
-    deployment = serving.deployment(remark=warn)
+    deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
     question = bounds.question(chosen, deployment, law, kv_heads=serving.kv_heads, unpriced=True)
     with show_progress(not json_) as report:
         if report is not None:

@@ -17,7 +17,7 @@ from moescale.options.fields import at_option
 from moescale.options.known import ComparedModels
 from moescale.options.law import LawOptions
 from moescale.options.question import BoundOptions, TrainingOptions
-from moescale.options.serving import ServingOptions
+from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 
 PRESENTED = {
     "--details": 0,
@@ -51,26 +51,26 @@ def plan(
     """Choose the model to train with a budget, by its loss and serving cost."""
     import numpy as np
 
-    from moescale.planning.plan import make_plan
     from moescale.views.terminal.plan import show_export, show_plan
     from moescale.views.terminal.text import terminal
 
     check_plot(plot)
     export.check()
     chosen = law.find_law()
-    deployment = serving.deployment(remark=warn)
+    deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
     source = serving.open_latency(deployment, remark=warn)
     # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
     with at_option("--budget"), np.errstate(over="ignore"):
-        question = bounds.question(
+        answer = bounds.plan(
             chosen,
             deployment,
+            source,
             law,
             kv_heads=serving.kv_heads,
             unpriced=export.export is not None,
             launch=export.launch(),
+            slower=serving.max_tpot is None,
         )
-        answer = make_plan(chosen, question, deployment, source)
     held_back = HeldBack(UnwrittenError)
     if plot is not None:
         from moescale.views.figures import plan_figure

@@ -19,10 +19,7 @@ from moescale.scaling_laws.covariates import further_inputs
 from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
 from moescale.typing import FloatArray, Real
 
-FIRST_ITERATIONS = 30
 SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polished on all
-POLISHED_ENDS = 400  # of the searches from a published grid
-FINISHED_FACTOR = 2.0  # of them, those whose objective is within this factor of the best are carried to the end
 LARGE_ITERATIONS, LARGE_TOLERANCE = 20, 1e-10
 NO_REPEATS = "no run repeats data: the value of repeated tokens is unknown; predict for unique tokens only"
 SAME_OPTIMUM = 1e-6  # relative difference of the objective within which two searches found the same optimum
@@ -34,7 +31,7 @@ class Search:
 
     points: int = 4096
     polished: int = 128
-    first: int = FIRST_ITERATIONS
+    first: int = 30
     finished: int = 16
     last: int = 2000
     tolerance: float = 1e-13
@@ -81,16 +78,15 @@ def check_runs(
         raise InputError(what, next_step=f"give at least 3 runs, and more than {many} for a fit that can be checked")
     notes: list[str] = []
     if n_runs <= many:
-        why = "the fit follows the noise; do not extrapolate"
-        notes.append(f"{n_runs} runs for {many} parameters: {why}")
-    absent = [label for label, used in (("n_experts", form.uses_experts), ("tokens", form.uses_tokens)) if not used]
-    for label, values in (("size", n_params), ("tokens", tokens), ("n_experts", experts)):
-        if label in absent:
-            # What further inputs say of the experts (a sparsity) may vary with their number.
-            if np.unique(values).size > 1 and not (label == "n_experts" and form.implied_inputs):
-                notes.append(f"{form.name} has no term in {label}, but the runs vary it; filter with --where")
-        elif np.unique(values).size == 1 and not (form.of_models and label == "n_experts" and values[0] == 1.0):
-            # An expansion of 1 gives no gain: a dense table leaves nothing to tell from the constant.
+        notes.append(f"{n_runs} runs for {many} parameters: the fit follows the noise; do not extrapolate")
+    used = {"size": True, "tokens": form.uses_tokens, "n_experts": form.uses_experts}
+    for (label, is_used), values in zip(used.items(), (n_params, tokens, experts), strict=True):
+        varies = np.unique(values).size > 1
+        # What further inputs say of the experts (a sparsity) may vary with their number.
+        if not is_used and varies and not (label == "n_experts" and form.implied_inputs):
+            notes.append(f"{form.name} has no term in {label}, but the runs vary it; filter with --where")
+        # An expansion of 1 gives no gain: a dense table leaves nothing to tell from the constant.
+        if is_used and not varies and not (form.of_models and label == "n_experts" and values[0] == 1.0):
             notes.append(f"all runs have the same {label} ({values[0]:g}): its terms are not identified")
     for label, values in extra.items():
         distinct = np.unique(np.asarray(values, dtype=float))
@@ -117,7 +113,7 @@ def fit(
 
     `extra` holds the form's further inputs by name, arrays of that length or numbers that hold for all runs.
     `starts` is "auto" (those of `search`), an integer (how many scanned points to polish) or "paper" (every start of the
-    publication's grid; Ctrl-C ends it early and keeps the best, with a warning). The order of the runs changes nothing.
+    publication's grid). The order of the runs changes nothing.
     Raises InputError for tables that cannot hold a fit.
 
     `starts_at_optimum` counts the searches that were carried to the end and came within 1e-6 of the best objective. With
@@ -136,7 +132,7 @@ def fit(
     report: Progress = progress or (lambda step, share: None)
     few = problem.thinned(SCAN_ROWS)
     if starts == "paper":
-        candidates, reached, tried = polish_grid(few, report, notes)
+        candidates, reached, tried = multistart.polish_grid(few, report)
     else:
         if starts != "auto":
             search = replace(search, points=max(search.points, 4 * int(starts)), polished=int(starts))
@@ -174,33 +170,6 @@ def polish_scan(problem: Problem, search: Search, report: Progress) -> tuple[Flo
         problem, candidates[leading], max_iterations=search.last, tolerance=search.tolerance, patience=search.patience
     )
     return candidates, reached
-
-
-def polish_grid(problem: Problem, report: Progress, notes: list[str]) -> tuple[FloatArray, FloatArray, int]:
-    """Search from every start of the published grid, polish the best distinct ends, carry those that can win to the end.
-
-    Returns the polished theta (k, p), their objectives (k,), and how many starts searched; what to tell goes to
-    `notes`. An end that several starts share is repeated as often.
-    """
-    axes = multistart.published_axes(problem.form, problem.observed)
-    distinct_starts = multistart.grid_size(multistart.distinct_axes(axes, problem.box)[0])
-    notice = multistart.slow_notice(problem.form, problem.ln_loss.size, distinct_starts)
-    if notice:
-        notes.append(notice)
-    # Shown for as long as the search takes.
-    searched = multistart.search_grid(problem, axes, progress=lambda step, share: report(notice or step, share))
-    if searched.done < searched.total:
-        done = f"{searched.done:,} of {searched.total:,} starts searched"
-        notes.append(f"interrupted: {done}; the best so far is reported")
-    _, distinct, number = np.unique(searched.value, return_index=True, return_inverse=True)  # sorted by the objective
-    sharing = np.bincount(number, searched.sharing).astype(np.intp)[:POLISHED_ENDS]
-    report("polish", 0.0)
-    ends = searched.theta[distinct[:POLISHED_ENDS]]
-    candidates, reached = polish(problem, ends, max_iterations=FIRST_ITERATIONS)
-    report("polish", 0.2)
-    leading = np.flatnonzero(reached <= FINISHED_FACTOR * reached.min())
-    candidates[leading], reached[leading] = polish(problem, candidates[leading])
-    return np.repeat(candidates, sharing, axis=0), np.repeat(reached, sharing), searched.done
 
 
 def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, notes: list[str]) -> Fit:

@@ -50,8 +50,8 @@ class HoldOut:
     rmsle_holdout: float
     bias_holdout: float
     parameters: int
-    held_out: RunArrays | None = field(default=None, repr=False, compare=False)
-    residuals_holdout: FloatArray | None = field(default=None, repr=False, compare=False)
+    held_out: RunArrays = field(repr=False, compare=False)
+    residuals_holdout: FloatArray = field(repr=False, compare=False)
 
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
@@ -59,14 +59,10 @@ class HoldOut:
 
     def reordered(self, rows: np.typing.NDArray[np.intp]) -> HoldOut:
         """The same with the held-out runs in another order."""
-        if self.held_out is None or self.residuals_holdout is None:
-            return self
         return replace(self, held_out=self.held_out.where(rows), residuals_holdout=self.residuals_holdout[rows])
 
     def runs_to_dict(self) -> dict[str, list[float]]:
-        """The held-out runs and their residuals as lists, rounded to what a plot needs; empty where they are unknown."""
-        if self.held_out is None or self.residuals_holdout is None:
-            return {}
+        """The held-out runs and their residuals as lists, rounded to what a plot needs."""
         columns = {name: getattr(self.held_out, name) for name in ("n_params", "tokens", "experts", "loss")}
         columns["residual"] = self.residuals_holdout
         return {name: [float(f"{x:.6g}") for x in values] for name, values in columns.items()}

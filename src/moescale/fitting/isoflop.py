@@ -147,7 +147,12 @@ def isoflop(runs: RunTable, *, flops: FloatArray | None = None, tolerance: float
     if not 0 <= tolerance < 1:
         raise InputError(f"a tolerance of {tolerance!r}", nearest="0 to 1", next_step=f"for example {TOLERANCE}")
     c = 6.0 * runs.n_params * runs.tokens if flops is None else np.asarray(flops, dtype=float)
-    _check(runs, c)
+    if c.shape != runs.loss.shape or not all(
+        np.all(np.isfinite(values) & (values > 0)) for values in (runs.n_params, runs.tokens, runs.loss, c)
+    ):
+        raise InputError(
+            "a size, token count, loss or FLOPs is missing or not positive", next_step="give one number a run"
+        )
     budgets: list[Parabola] = []
     trends: list[Trend] = []
     warnings: list[str] = []
@@ -167,22 +172,20 @@ def isoflop(runs: RunTable, *, flops: FloatArray | None = None, tolerance: float
         elif found:
             warnings.append(f"{name}: {len(usable)} usable budgets, so no power law (2 are needed)")
     if not trends:
-        raise _no_structure(runs, c, budgets, tolerance)
+        seen = [
+            f"{format_flops(p.flops)} FLOPs, {plural(p.experts, 'expert')}: {p.unusable or 'usable'}"
+            for p in budgets[:6]
+        ]
+        raise InputError(
+            f"no expert count has two budgets of {MIN_SIZES} sizes within {tolerance:.0%} with a minimum between its sizes "
+            f"({'; '.join(seen) or 'these runs have no IsoFLOP structure'})",
+            next_step="train sizes on both sides of the minimum at two budgets or more, widen the tolerance, or fit a law, "
+            "which accepts any grid of N and D",
+        )
     n_unused = len(runs) - sum(p.sizes.size for p in budgets)
     if n_unused:
         warnings.append(f"{n_unused} of {len(runs)} runs belong to no budget of at least {MIN_SIZES} sizes")
     return IsoFlop(tuple(budgets), tuple(trends), n_unused, tuple(warnings))
-
-
-def _check(runs: RunTable, flops: FloatArray) -> None:
-    columns = {"n_params": runs.n_params, "tokens": runs.tokens, "loss": runs.loss, "flops": flops}
-    for name, values in columns.items():
-        if values.shape != runs.loss.shape:
-            raise InputError(f"{name} has shape {values.shape}", next_step=f"give {len(runs)} numbers, one a run")
-        good = np.isfinite(values) & (values > 0)
-        if not good.all():
-            bad = int(np.argmin(good))
-            raise InputError(f"{name} of row {bad + 1} is {values[bad]:g}", next_step="give positive numbers")
 
 
 def _groups(flops: FloatArray, tolerance: float) -> Iterator[IntArray]:
@@ -280,27 +283,3 @@ def _power_law(ln_c: FloatArray, ln_y: FloatArray, drawn: FloatArray) -> PowerLa
         error, bounds = float(slopes.std(ddof=1)), (float(low), float(high))
     scatter = float(np.sqrt(np.mean((ln_y - level - exponent * ln_c) ** 2)))
     return PowerLaw(float(np.exp(level)), float(exponent), error, bounds, scatter, ln_y.size)
-
-
-def _no_structure(runs: RunTable, flops: FloatArray, budgets: list[Parabola], tolerance: float) -> InputError:
-    if budgets:
-        listed = "; ".join(
-            f"{format_flops(p.flops)} FLOPs, {plural(p.experts, 'expert')}: {p.unusable or 'usable'}"
-            for p in budgets[:6]
-        )
-        advice = "train sizes on both sides of the minimum at two budgets or more, or fit a law, which does not need a minimum"
-        what = f"no expert count has two budgets with a minimum between its sizes ({listed})"
-        return InputError(what, next_step=advice)
-    groups = [
-        mine[group]
-        for mine in (np.flatnonzero(runs.experts == count) for count in np.unique(runs.experts))
-        for group in _groups(flops[mine], tolerance)
-    ]
-    fullest = max(groups, key=lambda rows: np.unique(runs.n_params[rows]).size)
-    holds = plural(np.unique(runs.n_params[fullest]).size, "size")
-    at, who = format_flops(float(flops[fullest].mean())), plural(float(runs.experts[fullest[0]]), "expert")
-    return InputError(
-        f"these {len(runs)} runs have no IsoFLOP structure: the fullest budget ({at} FLOPs, {who}, runs within {tolerance:.0%}) "
-        f"holds {holds}, and two budgets of {MIN_SIZES} sizes are needed",
-        next_step="train several sizes at the same FLOPs, widen the tolerance, or fit a law, which accepts any grid of N and D",
-    )

@@ -1,7 +1,7 @@
-"""Search from every start of a publication's grid by L-BFGS inside the box, as many as there are cores at a time.
+"""The published starts of Yun et al.: L-BFGS inside the box from every start of the grid, as many as there are cores at a time.
 
 The objective of equation 4 is factorised: A / N^alpha is computed for each distinct N, and so on, so that a run costs sums,
-products and one logarithm. Other forms are searched by their own derivatives, which takes some twenty times as long.
+products and one logarithm; with the form's own derivatives a search takes some twenty times as long.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from moescale.errors import InputError
+from moescale.fitting.newton import polish
 from moescale.fitting.objective import HUBER_DELTA, Problem, Progress
-from moescale.scaling_laws import effective_experts
-from moescale.scaling_laws.form import LawForm, Observed, make_inputs
+from moescale.scaling_laws import yun2024
+from moescale.scaling_laws.effective_experts import ln_effective
+from moescale.scaling_laws.form import STEP, LawForm, Observed, make_inputs
 from moescale.scaling_laws.yun2024 import ALPHA, BETA, CENTRE, GAMMA, MAX, START, A, B, C, D, F
 from moescale.typing import FloatArray
 
@@ -29,41 +29,25 @@ RIDGE = 1e-2  # added to the normalised Gauss-Newton matrix, whose inverse is th
 METRIC_STARTS = 512  # starts over which that matrix is averaged
 LARGEST_EXPONENT = 690.0  # without the box a term may leave the range of a double; it is then held at its edge
 NUMBERS = 120_000  # numbers in an array of the search: starts times runs, so that it stays in the cache
-# Per start, run and iteration on one core of a server (270 runs, 2026-11), of equation 4 and of other forms.
-SECONDS, SECONDS_OTHERS = 1.5e-8, 2.3e-7
-SLOW_S = 60.0  # from here on a search says beforehand how long it takes
+POLISHED_ENDS, FIRST_ITERATIONS = 400, 30  # of the searches, the best distinct ones, and steps that all of these take
+FINISHED_FACTOR = 2.0  # of them, those whose objective is within this factor of the best are carried to the end
 
 IntArray = np.typing.NDArray[np.intp]
 # A start is a column: theta (p, k), objective (k,), gradient (p, k).
 Evaluate = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 
 
-@dataclass(frozen=True, slots=True)
-class Searched:
-    """Where the searches ended: theta (k, p), objectives (k,), how many starts share each (k,), and all starts there are."""
+def published_axes(form: LawForm, observed: Observed) -> tuple[FloatArray, ...]:
+    """The starts of the paper's appendix, one axis a parameter: 810,000 in all. InputError for other forms.
 
-    theta: FloatArray
-    value: FloatArray
-    sharing: IntArray
-    total: int
-
-    @property
-    def done(self) -> int:
-        """Starts that were searched from; fewer than `total` after an interruption."""
-        return int(self.sharing.sum())
-
-
-def slow_notice(form: LawForm, n_runs: int, starts: int) -> str | None:
-    """What to tell before a long search from so many distinct starts; None of a short one."""
-    cores = os.cpu_count() or 1
-    seconds = (SECONDS if form.is_equation4 else SECONDS_OTHERS) * starts * n_runs * ITERATIONS / cores
-    if seconds < SLOW_S:
-        return None
-    return f"the search of the published grid takes about {seconds / 60.0:.0f} minutes on {cores} cores; --starts auto takes seconds"
-
-
-def grid_size(axes: Sequence[FloatArray]) -> int:
-    return int(np.prod([axis.size for axis in axes]))
+    The paper names none for E_start and E_max: 2 and twice the largest observed E (ours); nor for N0: the runs' mean size.
+    """
+    if form not in (yun2024.FORM, yun2024.CENTRED):
+        raise InputError(f"{form.name} has no published grid of starts", next_step="use --starts auto")
+    exponent, amplitude, f = np.arange(0.0, 2.01, 0.5), np.arange(0.0, 25.1, 5.0), np.arange(-1.0, 1.01, 0.5)
+    e_max = np.log(np.clip(2.0 * observed.experts_max, 4.0, 1e4))
+    ends = (np.array([np.log(2.0) / e_max]), np.array([e_max]), np.log([observed.n_params_mid]))
+    return (*(amplitude, exponent) * 3, f, amplitude, *ends)[: len(form.parameters)]
 
 
 def starts_at(axes: Sequence[FloatArray], numbers: IntArray) -> FloatArray:
@@ -72,56 +56,52 @@ def starts_at(axes: Sequence[FloatArray], numbers: IntArray) -> FloatArray:
     return np.stack([axis[i] for axis, i in zip(axes, index, strict=True)], axis=1)
 
 
-def distinct_axes(axes: tuple[FloatArray, ...], box: FloatArray) -> tuple[list[FloatArray], list[FloatArray]]:
-    """The values of each axis once they are moved into the box, and how many of the axis share each.
+def search_grid(
+    problem: Problem, axes: Sequence[FloatArray], *, progress: Progress
+) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Where L-BFGS of ITERATIONS steps ends from the starts of a grid: theta (k, p), objectives and sharing starts (k,).
 
-    The paper's d of 5 to 25 all stand for d = 1 in the box of yun2024: 270,000 starts differ of its 810,000.
+    Starts that the box makes equal are searched from once. The paper's d of 5 to 25 all stand for d = 1 in the box of
+    yun2024: 270,000 starts differ of its 810,000.
     """
     pairs = [
-        np.unique(np.clip(axis, low, high), return_counts=True) for axis, (low, high) in zip(axes, box, strict=True)
+        np.unique(np.clip(axis, *limits), return_counts=True) for axis, limits in zip(axes, problem.box, strict=True)
     ]
-    return [values for values, _ in pairs], [counts.astype(float) for _, counts in pairs]
+    values, counts = zip(*pairs, strict=True)
+    total, slab = int(np.prod([axis.size for axis in values])), max(64, NUMBERS // problem.ln_loss.size)
+    sample = starts_at(values, np.unique(np.linspace(0, total - 1, METRIC_STARTS).astype(np.intp)))
+    at, metric = factorised(problem), average_metric(problem, sample)
 
+    def search(first: int) -> tuple[FloatArray, FloatArray]:
+        starts = starts_at(values, np.arange(first, min(first + slab, total)))
+        return descend(at, np.ascontiguousarray(starts.T), problem.box, metric)
 
-def published_axes(form: LawForm, observed: Observed) -> tuple[FloatArray, ...]:
-    """The axes of the form's published grid; InputError where it has none."""
-    if form.published_grid is None:
-        raise InputError(f"{form.name} has no published grid of starts", next_step="use --starts auto")
-    return form.published_grid(observed)
-
-
-def search_grid(problem: Problem, axes: tuple[FloatArray, ...], *, progress: Progress) -> Searched:
-    """L-BFGS of ITERATIONS steps from every start of a grid, inside the box.
-
-    Starts that the box makes equal are searched from once. KeyboardInterrupt ends the search; what was done until then
-    is returned.
-    """
-    values, counts = distinct_axes(axes, problem.box)
-    total = grid_size(values)
-    slab = max(64, NUMBERS // problem.ln_loss.size)
     ends: list[tuple[FloatArray, FloatArray]] = []
     threads = ThreadPoolExecutor(os.cpu_count())
     try:
-        progress("published grid", 0.0)
-        sample = starts_at(values, np.unique(np.linspace(0, total - 1, METRIC_STARTS).astype(np.intp)))
-        at = factorised(problem) if problem.form.is_equation4 else partial(evaluate, problem)
-        metric = average_metric(problem, sample)
-
-        def search(first: int) -> tuple[FloatArray, FloatArray]:
-            starts = starts_at(values, np.arange(first, min(first + slab, total)))
-            return descend(at, np.ascontiguousarray(starts.T), problem.box, metric)
-
         for found in threads.map(search, range(0, total, slab)):
+            progress("published grid", len(ends) * slab / total)
             ends.append(found)
-            progress("published grid", min(len(ends) * slab, total) / total)
-    except KeyboardInterrupt:
-        if not ends:
-            raise
     finally:
         threads.shutdown(cancel_futures=True)
     theta, value = (np.concatenate(parts, axis=-1) for parts in zip(*ends, strict=True))
-    sharing = starts_at(counts, np.arange(value.size)).prod(axis=1).astype(np.intp)
-    return Searched(theta.T, value, sharing, grid_size(axes))
+    return theta.T, value, starts_at(counts, np.arange(total)).prod(axis=1)
+
+
+def polish_grid(problem: Problem, progress: Progress) -> tuple[FloatArray, FloatArray, int]:
+    """Search from every start of the published grid, polish the best distinct ends, carry those that can win to the end.
+
+    Returns the polished theta (k, p), their objectives (k,), and how many starts there are. An end that several starts
+    share is repeated as often.
+    """
+    theta, value, sharing = search_grid(problem, published_axes(problem.form, problem.observed), progress=progress)
+    _, distinct, number = np.unique(value, return_index=True, return_inverse=True)  # sorted by the objective
+    shared = np.bincount(number, sharing).astype(np.intp)[:POLISHED_ENDS]
+    progress("polish", 0.0)
+    ends, reached = polish(problem, theta[distinct[:POLISHED_ENDS]], max_iterations=FIRST_ITERATIONS)
+    leading = np.flatnonzero(reached <= FINISHED_FACTOR * reached.min())
+    ends[leading], reached[leading] = polish(problem, ends[leading])
+    return np.repeat(ends, shared, axis=0), np.repeat(reached, shared), int(sharing.sum())
 
 
 def average_metric(problem: Problem, sample: FloatArray) -> FloatArray:
@@ -148,7 +128,9 @@ def factorised(problem: Problem) -> Evaluate:
     def at(theta: FloatArray) -> tuple[FloatArray, FloatArray]:
         ln_a, alpha, ln_b, beta, ln_c, gamma, ln_f, d, u, m = theta[:10]
         centre = theta[10] if len(theta) > 10 else np.zeros_like(d)
-        e, e_u, e_m = (v.T for v in effective_experts.derivatives(u, m, distinct))  # (counts, k)
+        e = ln_effective(u[:, None], m[:, None], distinct).T  # (counts, k)
+        e_u = ln_effective(u[:, None] + 1j * STEP, m[:, None], distinct).T.imag / STEP
+        e_m = ln_effective(u[:, None], m[:, None] + 1j * STEP, distinct).T.imag / STEP
         size = _exp(ln_a - alpha * ln_n[:, None])[n_of]
         data = _exp(ln_c - gamma * ln_d[:, None])[d_of]
         routing, floor = _exp(ln_b - beta * e), np.exp(ln_f)
@@ -182,15 +164,6 @@ def factorised(problem: Problem) -> Evaluate:
 
 def _exp(exponent: FloatArray) -> FloatArray:
     return np.exp(np.clip(exponent, -LARGEST_EXPONENT, LARGEST_EXPONENT))
-
-
-def evaluate(problem: Problem, theta: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Objective (k,) and gradient (p, k) of any form at theta (p, k)."""
-    rows = np.ascontiguousarray(theta.T)
-    residual = problem.residual(rows)
-    pull = np.clip(residual, -HUBER_DELTA, HUBER_DELTA)
-    gradient = (pull[:, None, :] @ problem.form.jacobian(rows, problem.x))[:, 0, :]
-    return (pull * (residual - 0.5 * pull)).sum(axis=-1), gradient.T
 
 
 def descend(

@@ -17,7 +17,6 @@ from moescale.fitting.fit import Fit, check_runs, fit_range, robust_spread
 from moescale.fitting.objective import Problem, huber
 from moescale.fitting.pooled import (
     BEYOND,
-    COUNT,
     EFFECTS,
     GAIN,
     MOST_RUNS,
@@ -30,7 +29,7 @@ from moescale.fitting.pooled import (
 )
 from moescale.scaling_laws.form import Inputs
 from moescale.scaling_laws.law import Law
-from moescale.scaling_laws.pooled2026 import FORM, log_loss
+from moescale.scaling_laws.pooled2026 import COUNT, FORM, log_loss
 from moescale.typing import FloatArray
 
 STARTS = 3  # the mean of the prior, and draws from it: 20 of 20 reach one optimum (docs/evidence/pooled-law.md)

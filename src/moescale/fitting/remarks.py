@@ -25,31 +25,22 @@ MOST_SOURCES, FEWEST_OF_SOURCE = 12, 3
 UNLIKE = 0.1  # of ln L between sources: more than misfit of a form leaves, less than bits a byte are off from nats
 
 
-def far_off(residuals: FloatArray) -> tuple[NDArray[np.bool_], FloatArray]:
-    """Which residuals of ln L lie far outside the others, (n,), and how many robust standard deviations out all lie."""
-    away = np.abs(residuals - np.median(residuals))
-    usual = robust_spread(away)
-    return (away > FAR * usual) & (away > FAR_AT_LEAST), away / max(usual, 1e-12)
-
-
 def far_off_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
     """A remark on the runs that the fit misses by far, with the way to leave them out."""
-    far, times = far_off(residuals)
+    away = np.abs(residuals - np.median(residuals))
+    usual = robust_spread(away)
+    far, times = (away > FAR * usual) & (away > FAR_AT_LEAST), away / max(usual, 1e-12)
     if not (count := int(far.sum())):
         return []
-    rows, low, high = np.sort(runs.row_numbers[far]), times[far].min(), times[far].max()
-    much = f"{low:.2g}" if f"{low:.2g}" == f"{high:.2g}" else f"{_short(low)} to {_short(high)}"
+    rows, ends = np.sort(runs.row_numbers[far]), (f"{times[far].min():.2g}", f"{times[far].max():.2g}")
     shown = ", ".join(map(str, rows[:NAMED].tolist())) + (" .." if count > NAMED else "")
-    lie, s, them = ("lies", "", "it") if count == 1 else ("lie", "s", "them")
-    advice = f"mark {them} true in a column diverged"
+    advice = "mark them true in a column diverged"
     if (names := _names(runs, far)) is not None:
-        advice = f'leave {them} out with --where "{names}", or {advice}'
-    said = f"{count:,} run{s} {lie} {much} times the usual error from the fit (data row{s} {shown})"
-    return [f"{said}: did they diverge, or does the form not cover them? {advice}"]
-
-
-def _short(value: float) -> str:
-    return f"{value:.0f}" if value < 1e6 else f"{value:.1g}"
+        advice = f'leave them out with --where "{names}", or {advice}'
+    return [
+        f"{count:,} run{'s' * (count > 1)} lie{'s' * (count == 1)} {' to '.join(dict.fromkeys(ends))} times the usual error "
+        f"from the fit (data row{'s' * (count > 1)} {shown}): did they diverge, or does the form not cover them? {advice}"
+    ]
 
 
 def _names(runs: RunTable, far: NDArray[np.bool_]) -> str | None:

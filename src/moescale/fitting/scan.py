@@ -30,8 +30,8 @@ def project(problem: Problem, part: LinearPart, points: FloatArray) -> tuple[Flo
     theta, values = np.empty((len(points), len(problem.form.parameters))), np.empty(len(points))
     for rows in _chunks(problem, len(points)):
         some = points[rows]
-        # Relative residuals: (sum_k a_k phi_k) / (L exp(-offset)) - 1 is close to the residual of the logarithm.
-        columns = part.basis(some, problem.x) * np.exp(part.offset(some, problem.x) - problem.ln_loss)[..., None]
+        # Relative residuals: (sum_k a_k phi_k) / L - 1 is close to the residual of the logarithm.
+        columns = part.basis(some, problem.x) * np.exp(-problem.ln_loss)[:, None]
         norm = np.sqrt((columns**2).mean(axis=-2)) + 1e-300
         scaled = columns / norm[:, None, :]
         gram = np.swapaxes(scaled, 1, 2) @ scaled

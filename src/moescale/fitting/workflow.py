@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from moescale.errors import InputError, located, unknown_name
 from moescale.fitting import auto, canonical, physics
 from moescale.fitting import bootstrap as resampling
-from moescale.fitting.auto import Choice, Chosen
+from moescale.fitting.auto import Chosen
 from moescale.fitting.fit import THOROUGH, Fit, Search, fit, fit_range
 from moescale.fitting.holdout import HoldOut, RunArrays, hold_out, inputs_of, residuals
 from moescale.fitting.objective import HUBER_DELTA, Progress
@@ -138,41 +138,52 @@ def _left_to_prior(runs: RunTable, family: ModelFamily) -> bool:
 
 def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str]) -> FittedLaw:
     """The mode of the posterior, with its draws."""
-    _check_search(how, f"{pooled2026.FORM.name} is fitted under its prior")
+    form = pooled2026.FORM
+    _refuse_paper_grid(how, f"{form.name} is fitted under its prior")
     if family.n_counts == "total":
         what = "the sizes count all experts, and the prior speaks of what a token meets"
         advice = "give n_params_dense or n_params_active, or another --law"
         raise InputError(what, where="--size-column", next_step=advice)
-    form, law = pooled2026.FORM, how.prior or find_law(pooled2026.FORM.name)
+    law = how.prior or find_law(form.name)
     with located("--prior"):
         prior = prior_of(law)
-    family = _with_tables(family, runs)
+    family, clusters = _with_tables(family, runs), _clusters(runs, how)
     arrays, notes = _letters(form, runs, how.extra, family)
-    x, clusters = inputs_of(form, arrays), _clusters(runs, how)
     result = fit_under(
-        prior, x, np.log(arrays.loss), starts=STARTS if how.starts == "auto" else int(how.starts),
-        draws=max(how.bootstrap, PRIOR_DRAWS), seed=how.seed, independent=None if clusters is None else np.unique(clusters).size,
-    )  # fmt: skip
+        prior,
+        inputs_of(form, arrays),
+        np.log(arrays.loss),
+        starts=STARTS if how.starts == "auto" else int(how.starts),
+        draws=max(how.bootstrap, PRIOR_DRAWS),
+        seed=how.seed,
+        independent=None if clusters is None else np.unique(clusters).size,
+    )
     remarks += table_remarks(form, residuals(result.fit, arrays), runs)
     ranges = fit_range({"n_params": arrays.n_params, "tokens": arrays.tokens, "experts": arrays.experts})
     notes = (*runs.warnings, *remarks, *notes, *result.fit.warnings)
     found = replace(result.fit, warnings=notes, fit_range=ranges)
-    about: dict[str, Any] = _about(runs, replace(how, prior=law), family)
-    held = {"prior_mean": result.fit.theta.tolist(), "prior_covariance": result.covariance.tolist()}
-    own: dict[str, Any] = {**about, "name": form.name, "evidence": about["evidence"] | held}
-    member = fitted_law(found, law_family(form, family), draws=result.draws, **own)
-    member = replace(member, max_experts=max(law.members[0].law.max_experts or 1.0, found.fit_range["experts"][1]))
-    n, e = in_family(family, arrays.n_params, arrays.experts) if _active_sizes(runs) else (runs.n_params, runs.experts)
-    ranges = fit_range({"n_params": n, "tokens": runs.tokens, "experts": e})
-    about |= {"notes": found.warnings, "run_noise": result.run_noise, "drift": DRIFT, "draws": len(result.draws)}
+    about = _about(runs, replace(how, prior=law), family)
+    held = {"prior_mean": found.theta.tolist(), "prior_covariance": result.covariance.tolist()}
+    of_member = about | {"name": form.name, "evidence": about["evidence"] | held}
+    member = fitted_law(found, law_family(form, family), draws=result.draws, **of_member)
+    member = replace(member, max_experts=max(law.members[0].law.max_experts or 1.0, ranges["experts"][1]))
     about["evidence"] |= {"law": form.name, "n_runs": found.n_runs}
-    fitted = combine([Member(member, 1.0)], family=family, fit_range=ranges, **about)
+    n, e = in_family(family, arrays.n_params, arrays.experts) if _active_sizes(runs) else (runs.n_params, runs.experts)
+    fitted = combine(
+        [Member(member, 1.0)],
+        family=family,
+        fit_range=fit_range({"n_params": n, "tokens": runs.tokens, "experts": e}),
+        notes=notes,
+        run_noise=result.run_noise,
+        drift=DRIFT,
+        draws=len(result.draws),
+        **about,
+    )
     intervals = resampling.parameter_intervals(found, result.draws)
     return FittedLaw(fitted, found, intervals, arrays, (Chosen(form.name, 1.0, None),))
 
 
-def _check_search(how: FitSettings, what: str) -> None:
-    """Refuse settings of a search that only a single form has."""
+def _refuse_paper_grid(how: FitSettings, what: str) -> None:
     if how.starts == "paper":
         raise InputError(what, where="--starts", next_step="name another form with --law")
 
@@ -200,34 +211,31 @@ def _clusters(runs: RunTable, how: FitSettings) -> NDArray[Any] | None:
 
 def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str], report: Progress) -> FittedLaw:
     """The ensemble of the candidates by inner hold-outs."""
-    _check_search(how, f"{auto.NAME} compares forms in their physical boxes by the default search")
-    family = _with_tables(family, runs)
-    measured = runs.loss
+    _refuse_paper_grid(how, f"{auto.NAME} compares forms in their physical boxes by the default search")
+    family, measured = _with_tables(family, runs), runs.loss
     runs, unit = canonical.without_unit(runs)
     letters = _candidate_letters(runs, how, family)
+    arrays = [own for _, own, _ in letters]
     fits: list[Fit] = []
     for i, (form, own, _) in enumerate(letters):
         report(f"fit {form.name}", i / len(letters))
         fits.append(_fit_one(form, own, how, _unheard, auto.SEARCH))
-    arrays = [own for _, own, _ in letters]
     table = RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
     n, e = in_family(family, *models_of(runs, family)[:2]) if _active_sizes(runs) else (runs.n_params, runs.experts)
     faults = [physics.fault(found, family, n, runs.tokens, e, runs.loss) for found in fits]
     sound = np.array([fault is None for fault in faults])
     choice = auto.choose(fits, arrays, table, sound if sound.any() else ~sound, report)
-    about: dict[str, Any] = _about(runs, how, family)
+    about = _about(runs, how, family)
     members: list[Member] = []
     for i in np.flatnonzero(choice.weights):
-        found, own, weight = fits[i], arrays[i], choice.weights[i]
+        found, weight = fits[i], choice.weights[i]
         report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
         wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
-        draws = canonical.in_unit(found.form, _bootstrap(found, own, runs, how, wanted, quick=True), unit)
-        own_facts: dict[str, Any] = about | {"name": found.form.name, "draws": draws}
-        law = fitted_law(_in_unit(found, unit), law_family(found.form, family), **own_facts)
-        members.append(Member(law, weight))
+        draws = canonical.in_unit(found.form, _bootstrap(found, arrays[i], runs, how, wanted, quick=True), unit)
+        of_member = about | {"name": found.form.name, "draws": draws}
+        members.append(Member(fitted_law(_in_unit(found, unit), law_family(found.form, family), **of_member), weight))
     winner = int(np.argmax(choice.weights))
-    best, chosen = _in_unit(fits[winner], unit), _chosen([found.form for found in fits], choice)
-    own = replace(arrays[winner], loss=measured)
+    best, own = _in_unit(fits[winner], unit), replace(arrays[winner], loss=measured)
     then = "is left out of the ensemble" if sound.any() else "stays in the ensemble, since no form extrapolates better"
     remarks += table_remarks(best.form, residuals(best, own), runs)
     remarks += [f"{found.form.name} {then}: it {fault}" for found, fault in zip(fits, faults, strict=True) if fault]
@@ -236,17 +244,19 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
         alone = f"only {best.form.name}, the form with the fewest parameters, is fitted"
         shared = "the forms have equal weights, and their ranking is unknown"
         notes.append(f"too few runs for inner hold-outs: {shared if len(members) > 1 else alone}")
-    best = replace(
-        best, warnings=tuple(dict.fromkeys((*notes, *best.warnings))), seconds=sum(found.seconds for found in fits)
-    )
+    warnings = tuple(dict.fromkeys((*notes, *best.warnings)))
+    best = replace(best, warnings=warnings, seconds=sum(found.seconds for found in fits))
     leading = max(members, key=lambda member: member.weight).law
     intervals = resampling.parameter_intervals(best, leading.draws) if how.bootstrap else None
+    scores = choice.scores or (None,) * len(fits)
+    rows = [Chosen(f.form.name, w, s) for f, w, s in zip(fits, choice.weights, scores, strict=True)]
+    chosen = tuple(sorted(rows, key=lambda each: (-each.weight, each.score or 0.0)))
     about["evidence"] |= {
         "law": auto.NAME,
-        "chosen": "; ".join(_said(each) for each in chosen),
+        "chosen": "; ".join(str(each) for each in chosen),
         "inner_hold_outs": ", ".join(f"large {name}" for name in choice.splits),
     }
-    about |= {"notes": best.warnings, "run_noise": choice.run_noise, "drift": choice.drift}
+    about |= {"notes": warnings, "run_noise": choice.run_noise, "drift": choice.drift}
     if family.n_counts == "total":  # no other law can be asked in these letters
         return FittedLaw(replace(leading, **about), best, intervals, own, chosen)
     ranges = fit_range({"n_params": n, "tokens": runs.tokens, "experts": e})
@@ -276,17 +286,6 @@ def _in_unit(found: Fit, unit: float) -> Fit:
 
 def _unheard(step: str, share: float) -> None:
     """Progress of a part that its caller reports as one step."""
-
-
-def _chosen(forms: Sequence[LawForm], choice: Choice) -> tuple[Chosen, ...]:
-    """The candidates, the best first."""
-    scores = choice.scores or (None,) * len(forms)
-    rows = [Chosen(f.name, w, s) for f, w, s in zip(forms, choice.weights, scores, strict=True)]
-    return tuple(sorted(rows, key=lambda each: (-each.weight, each.score or 0.0)))
-
-
-def _said(each: Chosen) -> str:
-    return f"{each.law} {each.weight:.3f}" + ("" if each.score is None else f" (held-out RMSLE {each.score:.4g})")
 
 
 def candidates(runs: RunTable) -> list[LawForm]:
@@ -338,20 +337,18 @@ def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None 
     """
     arrays = run_arrays(law.form, runs, dict(extra or {}))
     where = (arrays.n_params, arrays.tokens, arrays.experts)
-    with np.errstate(over="ignore"):  # told below
-        losses, low, high = predict_many(law, *where, extra=arrays.extra)
-    if not np.isfinite(losses).all():
-        row = int(runs.row_numbers[np.argmin(np.isfinite(losses))])
+    with np.errstate(over="ignore"):  # said below
+        ends = predict_many(law, *where, extra=arrays.extra)
+    if not np.isfinite(ends[0]).all():
+        row = int(runs.row_numbers[np.argmin(np.isfinite(ends[0]))])
         what = f"{law.name} gives no finite loss at this size, tokens and experts"
         advice = "stay closer to the fitted range, or use another law"
         raise InputError(what, where=f"{runs.source}, data row {row}", next_step=advice)
     found: list[Prediction] = []
-    for i, value in enumerate(losses):
-        bounds = None if np.isnan(low[i]) else (float(low[i]), float(high[i]))
+    for i, (value, low, high) in enumerate(zip(*(values.tolist() for values in ends), strict=True)):
         further = {name: values[i] for name, values in arrays.extra.items()}
-        n_params, tokens, experts = (float(values[i]) for values in where)
-        beyond = extrapolation(law, n_params, tokens, experts, further)
-        found.append(Prediction(float(value), bounds, beyond))
+        beyond = extrapolation(law, *(float(values[i]) for values in where), further)
+        found.append(Prediction(value, None if np.isnan(low) else (low, high), beyond))
     return found
 
 

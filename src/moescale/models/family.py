@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Interval, MaxLen
 
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
@@ -31,34 +32,44 @@ class ModelFamily:
     """Models that differ in size and expert count only; widths and depth grow together (d_model / n_layers fixed).
 
     N is the size of the dense model, whose FFN is `ffn_ratio` d_model wide, whatever the width of an expert. Raises InputError
-    where latent attention has key-value heads, or a positional part as wide as a head.
+    where latent attention has key-value heads, or a positional part as wide as a head. The bounds are those of a law file.
     """
 
+    __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "allow_inf_nan": False}
+
     name: str
-    top_k: int
-    moe_every: int  # experts replace the FFN of one in so many layers
-    ffn_ratio: float  # d_ffn / d_model of a dense layer
-    d_model_per_layer: float  # d_model / n_layers
-    ffn_matrices: int = 3  # gated
-    head_dim: float = 128.0
-    vocab_size: float = 0.0  # rows of an embedding table; 0: the recipe's
-    embedding_matrices: int = 0  # how many of them N counts (input, output)
+    top_k: Annotated[int, Interval(ge=1, le=1024)]
+    moe_every: Annotated[int, Interval(ge=1, le=1024)]  # experts replace the FFN of one in so many layers
+    ffn_ratio: Annotated[float, Interval(ge=1e-3, le=1e3)]  # d_ffn / d_model of a dense layer
+    d_model_per_layer: Annotated[float, Interval(ge=1, le=1e5)]  # d_model / n_layers
+    ffn_matrices: Annotated[int, Interval(ge=2, le=3)] = 3  # gated
+    head_dim: Annotated[float, Interval(ge=1, le=1e4)] = 128.0
+    vocab_size: Annotated[float, Interval(ge=0, le=1e9)] = 0.0  # rows of an embedding table; 0: the recipe's
+    embedding_matrices: Annotated[int, Interval(ge=0, le=2)] = 0  # how many of them N counts (input, output)
     convention: Convention = "exact"
     n_counts: Literal["dense", "total"] = "dense"  # whether a law's N counts the dense model or all of its experts
     tokenizer: str = ""
     dataset: str = ""
-    kv_heads: float | None = None  # key-value heads of a layer, where there are so many heads; None: one a query head
+    kv_heads: Annotated[float, Interval(ge=1, le=1e6)] | None = (
+        None  # key-value heads of a layer, where there are so many heads; None: one a query head
+    )
     source: str = ""
-    expert_width: float = 1.0  # FFN width of a routed expert over that of a dense layer
-    shared_experts: float = 0.0  # experts of a MoE layer that every token meets, in widths of a routed one
-    attention_ratio: float = 1.0  # n_heads head_dim / d_model
+    expert_width: Annotated[float, Interval(ge=1e-4, le=1e3)] = (
+        1.0  # FFN width of a routed expert over that of a dense layer
+    )
+    shared_experts: Annotated[float, Interval(ge=0, le=1e4)] = (
+        0.0  # experts of a MoE layer that every token meets, in widths of a routed one
+    )
+    attention_ratio: Annotated[float, Interval(ge=1e-3, le=1e3)] = 1.0  # n_heads head_dim / d_model
     # Multi-head latent attention, as in Architecture; head_dim is that of queries, kv_heads stays None.
-    kv_lora_rank: float = 0.0
-    q_lora_rank: float = 0.0
-    qk_rope_head_dim: float = 0.0
-    v_head_dim: float = 0.0
-    ladder: tuple[float, ...] = LADDER  # expert counts that a plan compares
-    base_experts: float = BASE_EXPERTS  # the one of them whose loss the others match
+    kv_lora_rank: Annotated[float, Interval(ge=0, le=1e6)] = 0.0
+    q_lora_rank: Annotated[float, Interval(ge=0, le=1e6)] = 0.0
+    qk_rope_head_dim: Annotated[float, Interval(ge=0, le=1e4)] = 0.0
+    v_head_dim: Annotated[float, Interval(ge=0, le=1e4)] = 0.0
+    ladder: Annotated[tuple[Annotated[float, Interval(ge=1, le=1e6)], ...], MaxLen(64)] = (
+        LADDER  # expert counts that a plan compares
+    )
+    base_experts: Annotated[float, Interval(ge=1, le=1e6)] = BASE_EXPERTS  # the one of them whose loss the others match
 
     def __post_init__(self) -> None:
         if self.kv_lora_rank and self.kv_heads is not None:

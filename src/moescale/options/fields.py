@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
@@ -120,13 +121,15 @@ def _negative(text: Any, parse: Callable[[Any], float]) -> float | None:
 
 @dataclass(frozen=True)
 class Seconds(Described):
-    """A time: 0.2, 0.2s, 200ms, 9m or 2h; more than `longest_s` without a unit is remarked on."""
+    """A time: 0.2, 0.2s, 200ms, 9m or 2h, or `none` for infinity; more than `longest_s` without a unit is remarked on."""
 
     metavar: str = field(default="SECONDS", kw_only=True)
     longest_s: float = MOST_SECONDS
 
     def parse(self, text: Any, place: str, remark: Remark = unsaid) -> float:
         given = str(text).strip().lower()
+        if given == "none":
+            return math.inf
         unit = next((unit for unit in SECONDS if given.endswith(unit)), "")
         try:
             value = parse_count(given.removesuffix(unit)) * SECONDS.get(unit, 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
@@ -18,14 +19,17 @@ from moescale.bounds import (
     USD_PER_HOUR,
     USD_PER_MTOK,
 )
-from moescale.errors import InputError, MoescaleError, located, unknown_name
+from moescale.errors import InfeasibleError, InputError, MoescaleError, located, unknown_name
 from moescale.options.fields import Group, listed, quantity, text, within
 from moescale.options.known import nearest_published, published_model
 from moescale.options.law import DETAILS, LawOptions
+from moescale.units import format_seconds
 
 if TYPE_CHECKING:
     from moescale.hardware.gpus import Gpu
+    from moescale.latency import LatencySource
     from moescale.planning.allocation import Budget
+    from moescale.planning.plan import Plan
     from moescale.planning.question import KnownModel, Question
     from moescale.planning.training_price import TrainingPrice
     from moescale.scaling_laws import Law
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
 MOST_COUNTS = 256  # expert counts of one plan
 COUNTS = within(COUNT)
 SCORE = within(SHARE)  # a share of right answers
+SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, math.inf)  # TPOTs that are tried where no model keeps a limit
 MODELS, BOUNDS, LIFE = "Models to consider", "Bounds", "Training price and lifetime"
 
 
@@ -246,6 +251,49 @@ class BoundOptions(TrainingOptions):
         except MoescaleError:
             return training
         return training if rate is None else replace(training, rate=rate, mfu=float(rate.at(self._base_experts(law))))
+
+    def plan(
+        self,
+        law: Law,
+        deployment: Deployment,
+        latency: LatencySource,
+        details: LawOptions | None = None,
+        *,
+        kv_heads: int | None = None,
+        unpriced: bool = False,
+        launch: Launch | None = None,
+        slower: bool = False,
+    ) -> Plan:
+        """The plan of the `question`.
+
+        Where no model keeps the deployment's TPOT, the plan is made at the nearest that one keeps, with a warning, if it
+        may be `slower`; else it is refused with that TPOT.
+        """
+        from moescale.planning.plan import make_plan
+
+        limit = deployment.max_tpot_s
+
+        def made(served: Deployment) -> Plan:
+            question = self.question(law, served, details, kv_heads=kv_heads, unpriced=unpriced, launch=launch)
+            return make_plan(law, question, served, latency)
+
+        try:
+            return made(deployment)
+        except InfeasibleError as error:
+            if limit is None:
+                raise
+            for tpot_s in [s for s in SLOWER_S if s > float(limit)]:
+                try:
+                    found = made(replace(deployment, max_tpot_s=None if tpot_s == math.inf else tpot_s))
+                except InfeasibleError:
+                    continue
+                nearest = "none" if tpot_s == math.inf else format_seconds(tpot_s).replace(" ", "")
+                if not slower:
+                    next_step = f"give --max-tpot {nearest}, or take a faster GPU"
+                    raise InfeasibleError(error.what, nearest=f"--max-tpot {nearest}", next_step=next_step) from error
+                slow = f"no model serves within {format_seconds(float(limit))} per output token: planned with --max-tpot {nearest}"
+                return replace(found, warnings=(slow, *found.warnings))
+            raise
 
     def _matched(self, law: Law | None = None) -> tuple[KnownModel | None, float | None]:
         """The published model, or the loss, that --match names, or the dense model of the score that --target states."""

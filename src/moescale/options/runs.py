@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -44,7 +45,6 @@ class TableOptions(Group):
     def read_from(self, path: Path, *, needs_loss: bool = True) -> RunTable:
         """The runs; InputError that names the file or the option."""
         from moescale.io.frames import read_table
-        from moescale.runs.importers.csv import import_command
         from moescale.runs.table import read_runs
 
         table = read_table(path)
@@ -56,7 +56,9 @@ class TableOptions(Group):
             named = any(columns[each.name] != each.default for each in fields(TableOptions) if each.name in columns)
             if named or not needs_loss:
                 raise
-            advice = f"`{import_command(table)}` makes a table of them, or {error.next_step}"
+            written = "runs.csv" if str(path) == "-" else f"{path.stem}-runs.csv"
+            command = f"moescale import csv {shlex.quote(str(path))} -o {shlex.quote(written)}"
+            advice = f"`{command}` makes a table of them, or {error.next_step}"
             raise MissingColumnError(error.what, where=error.where, nearest=error.nearest, next_step=advice) from error
 
     def choices(self) -> dict[str, Any]:
@@ -191,14 +193,12 @@ class ImportOptions(Group):
     stated: list[str] | None = text(
         "Source of a column: a name or an expression; repeatable.", name="--set", metavar="COLUMN=EXPR"
     )
-    mapping: Path | None = path("TOML file with the sources of columns.")
     where: str | None = text("Filter over the rows.", metavar="EXPR")
     unfinished: bool = flag("Keep runs that failed or did not finish.")
 
     def rules(self) -> dict[str, Rule]:
-        """Where columns are from, what is stated one by one over what the file states."""
-        from moescale.runs.importers import read_mapping, rule_of
+        """Where columns are from."""
+        from moescale.runs.importers import rule_of
 
-        rules = {} if self.mapping is None else read_mapping(self.mapping)
         with located("--set"):
-            return rules | dict(map(rule_of, self.stated or ()))
+            return dict(map(rule_of, self.stated or ()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 
@@ -16,9 +17,9 @@ from moescale.latency import LatencySource
 from moescale.models.coordinates import expansion
 from moescale.models.family import architecture
 from moescale.models.rounding import family_of
-from moescale.planning.as_built import Bounds, as_built
+from moescale.planning.as_built import Bounds, Built, as_built
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
-from moescale.planning.choice import choose, loss_goal, too_dear
+from moescale.planning.choice import choose, loss_goal, rank, too_dear
 from moescale.planning.decision import Choices, LawView, choices, law_views
 from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits
 from moescale.planning.known import KnownRow, known_rows
@@ -29,6 +30,7 @@ from moescale.planning.rationale import (
     TrainingUse,
     caveats,
     no_interval_words,
+    open_counts,
     slow,
     training_use,
     training_words,
@@ -304,18 +306,27 @@ def _recommendation(
     base = base_built.model if base_built else search.base
     real_base, search = search.base, search.judging_built(base_built)
 
-    loss = None
-    if to_loss:  # as built at least as good as the one that was chosen, which is on the bound
-        loss = chosen.loss if search.confidence is not None else question.max_loss or real_base.loss
-        if chosen.experts == base.experts and math.isclose(chosen.n_params, real_base.n_params):
-            loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
-    bounds = Bounds(loss, limit, min_probability=search.confidence if to_loss else None)
-    built = as_built(search.law, search.costs, chosen, partial(search.built, base=base), bounds)
-    if built.notes and loss is not None and limit is not None:
-        raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
+    def build(row: Candidate) -> Built[Candidate]:
+        loss = None
+        if to_loss:  # as built at least as good as the one that was chosen, which is on the bound
+            loss = row.loss if search.confidence is not None else question.max_loss or real_base.loss
+            if row.experts == base.experts and math.isclose(row.n_params, real_base.n_params):
+                loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
+        bounds = Bounds(loss, limit, min_probability=search.confidence if to_loss else None)
+        built = as_built(search.law, search.costs, row, partial(search.built, base=base), bounds)
+        if built.notes and loss is not None and limit is not None:
+            raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
+        return built
+
+    every = [build(chosen)]
+    for row in open_counts(search, chosen, rows):  # rounding moves prices by more than such rivals differ
+        with suppress(InfeasibleError):
+            every += [rival] if not (rival := build(row)).notes else []
+    built = min(every, key=lambda each: (bool(each.notes), rank(search, each.model)))
     model = built.model
     views = law_views(search, model, family_of(built.shape, search.law.family))
     use = training_use(question, model, built.shape)
+    others = [each.model for each in every if each is not built]
     advice = Recommendation(
         model=model,
         rule=rule,
@@ -323,7 +334,8 @@ def _recommendation(
         caveats=(*slow(search, model), *built.notes, *caveats(search, model, rows, views)),
         architecture=built.shape,
         expansion=float(expansion(search.law.family, model.experts)),
-        undecided=undecided(search, model, rows),
+        undecided=undecided(search, model, others),
+        rivals=tuple(others),
     )
     return advice, views, base_built and base_built.model, use
 

@@ -78,10 +78,12 @@ class Recommendation(Generic[Model]):
     architecture: Buildable
     expansion: float | None = None  # FFN weights of all experts over those that a token meets
     undecided: str | None = None  # between which expert counts, and what separates them
+    rivals: tuple[Model, ...] = ()  # the models of the other expert counts that are open, as built
 
     def to_dict(self) -> dict[str, object]:
         """The model's record with the reasons beside it."""
-        return self.model.to_dict() | record(self, without=("model",))
+        told = self.model.to_dict() | record(self, without=("model", "rivals"))
+        return told | ({"rivals": [each.to_dict() for each in self.rivals]} if self.rivals else {})
 
 
 def why(search: Search, model: Candidate, rule: str, base: Trained) -> str:
@@ -160,25 +162,33 @@ def training_words(use: TrainingUse, budget_flops: float) -> str:
     return f"{text} {1.0 - use.budget_share:.0%} of the budget is unused{why_left}."
 
 
-def undecided(search: Search, model: Candidate, rows: Sequence[Row]) -> str | None:
-    """Between which expert counts a law of sources leaves the choice, and what separates them; None where it is made.
+def open_counts(search: Search, chosen: Candidate, rows: Sequence[Row]) -> list[Candidate]:
+    """The models of other expert counts between which a law of sources leaves the choice: the ends hold SETTLED of the draws.
 
-    `rows` are the models that each count matches the loss with. The ends hold SETTLED of the draws.
+    `rows` are the models that each count matches the loss with.
     """
     if not search.law.form.of_sources or search.question.budget_goal != "serve" or len(search.draws.theta) < 2:
-        return None
+        return []
     shares, counts = np.cumsum(search.cheapest_counts()), search.best.experts
     tail = (1.0 - SETTLED) / 2.0
     low, high = (float(counts[int((shares >= level - TINY).argmax())]) for level in (tail, 1.0 - tail))
-    found = {c.experts: c for c in rows if isinstance(c, Candidate)} | {model.experts: model}  # as built
-    ends = [found[e] for e in (min(low, model.experts), max(high, model.experts)) if e in found]
-    if len(ends) < 2 or ends[0].experts == ends[1].experts:
+    ends = min(low, chosen.experts), max(high, chosen.experts)
+    return [
+        c for c in rows if isinstance(c, Candidate) and c.experts != chosen.experts and ends[0] <= c.experts <= ends[1]
+    ]
+
+
+def undecided(search: Search, model: Candidate, rivals: Sequence[Candidate]) -> str | None:
+    """Between which expert counts the choice is open, and what separates them as built; None where it is made."""
+    if not rivals:
         return None
-    first, last = ends
+    every = sorted((model, *rivals), key=lambda c: c.experts)
+    first, last = every[0], every[-1]
     text = (
         f"undecided between {first.experts:g} and {last.experts:g} ({SETTLED:.0%} of draws): {format_usd(first.usd_per_mtok)} "
         f"against {format_usd(last.usd_per_mtok)}/Mtok, loss {first.loss:.4f} against {last.loss:.4f}"
     )
+    counts = search.best.experts
     most = float(counts[search.law.allows(counts)].max())
     return f"{text}; {search.law.name} speaks no further" if last.experts == most else text
 

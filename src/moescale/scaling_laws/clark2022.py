@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.scaling_laws import effective_experts
-from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter
+from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, Shape
 from moescale.typing import FloatArray
 
 PARAMETERS = (
@@ -26,40 +26,18 @@ PARAMETERS = (
 A, B, C, D, START, MAX = range(len(PARAMETERS))
 LN10 = float(np.log(10.0))
 _to_search, _from_search = effective_experts.pair_coordinates(PARAMETERS)
+_SCALE = np.array([1.0, 1.0, 1.0, LN10, 1.0, 1.0])
 
 
-def encode(public: FloatArray) -> FloatArray:
-    """Search coordinates from public units, any leading shape (..., 6)."""
-    theta = _to_search(public)
-    theta[..., D] *= LN10
-    return theta
-
-
-def decode(theta: FloatArray) -> FloatArray:
-    """Public units from search coordinates, any leading shape (..., 6)."""
-    public = _from_search(theta)
-    public[..., D] /= LN10
-    return public
-
-
-def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
-    """ln L at each point, shape (..., n)."""
-    t, e = theta[..., None, :], effective_experts.ln_effective(theta[..., START], theta[..., MAX], x)
-    return t[..., A] * x.ln_n + (t[..., B] + t[..., C] * x.ln_n / LN10) * e + t[..., D]
+def _parts(shape: Shape, x: Inputs) -> tuple[list[FloatArray], FloatArray]:
+    a, b, c, u, m = shape
+    ln_e = effective_experts.ln_effective(u, m, x)
+    return [np.zeros(x.ln_n.shape)], a * x.ln_n + (b + c * x.ln_n / LN10) * ln_e
 
 
 def bounds(observed: Observed) -> FloatArray:
     """The physical box in search coordinates, (6, 2): the loss falls with N, and with Ehat at small N."""
     return np.array([(-3.0, 0.0), (-3.0, 0.0), (-1.0, 1.0), (-60.0, 60.0), *effective_experts.box(observed)])
-
-
-def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
-    return np.ones((*shape.shape[:-1], x.ln_n.size, 1))
-
-
-def _offset(shape: FloatArray, x: Inputs) -> FloatArray:
-    s, e = shape[..., None, :], effective_experts.ln_effective(shape[..., 3], shape[..., 4], x)
-    return s[..., 0] * x.ln_n + (s[..., 1] + s[..., 2] * x.ln_n / LN10) * e
 
 
 def _region(observed: Observed) -> FloatArray:
@@ -72,11 +50,10 @@ FORM = LawForm(
     equation="log10 L = a log10 N + b log10 Ehat + c log10 N log10 Ehat + d",
     source="Clark et al. 2022, arXiv 2202.01169, equation 1",
     parameters=PARAMETERS,
-    encode=encode,
-    decode=decode,
-    log_loss=log_loss,
+    encode=lambda public: _to_search(public) * _SCALE,
+    decode=lambda theta: _from_search(theta) / _SCALE,
     bounds=bounds,
-    linear=LinearPart((D,), (A, B, C, START, MAX), _basis, _region, _offset),
+    linear=LinearPart((D,), (A, B, C, START, MAX), _parts, _region),
     uses_experts=True,
     domain=effective_experts.DOMAIN,
     uses_tokens=False,

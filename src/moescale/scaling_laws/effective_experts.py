@@ -1,4 +1,4 @@
-"""Effective experts of Clark et al. (arXiv 2202.01169, equation 4), which several MoE laws share, and their derivatives.
+"""Effective experts of Clark et al. (arXiv 2202.01169, equation 4), which several MoE laws share.
 
     1 / Ehat = 1 / (E - shift + 1 / (1 / E_start - 1 / E_max)) + 1 / E_max
 
@@ -7,6 +7,8 @@ with which 1 <= E_start < E_max is a box.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -54,29 +56,13 @@ def region(observed: Observed) -> tuple[tuple[float, float], tuple[float, float]
 
 
 def effective_experts(ln_start: FloatArray, ln_max: FloatArray, experts: FloatArray, shift: float = 1.0) -> FloatArray:
-    """Ehat at each expert count; `ln_start` and `ln_max` of shape (...), `experts` (m,), answer (..., m)."""
-    start, ceiling = np.exp(-ln_start)[..., None], np.exp(-ln_max)[..., None]
+    """Ehat at each expert count; all arguments broadcast."""
+    start, ceiling = np.exp(-ln_start), np.exp(-ln_max)
     gap = start - ceiling
     return 1.0 / (gap / ((experts - shift) * gap + 1.0) + ceiling)
 
 
-def ln_effective(coordinate: FloatArray, ln_max: FloatArray, x: Inputs, shift: float = 1.0) -> FloatArray:
-    """ln Ehat at each point, (..., n), for search coordinates of shape (...)."""
-    return np.take(
-        np.log(effective_experts(coordinate * ln_max, ln_max, x.experts_distinct, shift)), x.experts_index, axis=-1
-    )
-
-
-def derivatives(
-    coordinate: FloatArray, ln_max: FloatArray, x: Inputs, shift: float = 1.0
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """ln Ehat and its derivatives in the search coordinates u and m, each (..., n)."""
-    u, ln_max = coordinate[..., None], ln_max[..., None]
-    start, ceiling = np.exp(-u * ln_max), np.exp(-ln_max)
-    gap = start - ceiling
-    scale = 1.0 / ((x.experts_distinct - shift) * gap + 1.0)
-    y = gap * scale + ceiling  # 1 / Ehat
-    in_start, in_max = scale**2 * start / y, (1.0 - scale**2) * ceiling / y
-    distinct = (-np.log(y), in_start * ln_max, in_max + in_start * u)
-    e, e_u, e_m = (np.take(value, x.experts_index, axis=-1) for value in distinct)
-    return e, e_u, e_m
+def ln_effective(u: Any, ln_max: Any, x: Inputs, shift: float = 1.0) -> FloatArray:
+    """ln Ehat at each point, (..., n), for search coordinates of shape (..., 1)."""
+    of_distinct = np.log(effective_experts(u * ln_max, ln_max, x.experts_distinct, shift))
+    return np.take(of_distinct, x.experts_index, axis=-1)

@@ -34,20 +34,21 @@ class Inputs:
 
     def rows(self, chosen: np.typing.NDArray[np.intp]) -> Inputs:
         """The inputs at the chosen points only."""
-        distinct, index = np.unique(self.experts[chosen], return_inverse=True)
         extra = {name: values[chosen] for name, values in self.extra.items()}
-        return Inputs(self.ln_n[chosen], self.ln_d[chosen], self.experts[chosen], distinct, index, extra)
+        return with_experts(self.ln_n[chosen], self.ln_d[chosen], self.experts[chosen], extra)
+
+
+def with_experts(ln_n: FloatArray, ln_d: FloatArray, experts: FloatArray, extra: Mapping[str, FloatArray]) -> Inputs:
+    """Inputs whose expert counts (n,) are factored here."""
+    return Inputs(ln_n, ln_d, experts, *np.unique(experts, return_inverse=True), extra)
 
 
 def make_inputs(n_params: Real, tokens: Real, experts: Real, extra: Mapping[str, Real] | None = None) -> Inputs:
     """Inputs of a law from sizes, tokens, expert counts and further variables, broadcast and flattened to (n,)."""
     further = dict(extra or {})
-    n, d, e, *rest = np.broadcast_arrays(
-        *(np.asarray(values, dtype=float) for values in (n_params, tokens, experts, *further.values()))
-    )
-    distinct, index = np.unique(e.ravel(), return_inverse=True)
-    flat = {name: values.ravel() for name, values in zip(further, rest, strict=True)}
-    return Inputs(np.log(n.ravel()), np.log(d.ravel()), e.ravel(), distinct, index, flat)
+    given = (np.asarray(values, dtype=float) for values in (n_params, tokens, experts, *further.values()))
+    n, d, e, *rest = (values.ravel() for values in np.broadcast_arrays(*given))
+    return with_experts(np.log(n), np.log(d), e, dict(zip(further, rest, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,50 +76,96 @@ class Observed:
 
 # theta has shape (..., p) in search coordinates (logarithms where Parameter.log); answers add an axis of n points.
 LogLoss = Callable[[FloatArray, Inputs], FloatArray]
+Slopes = Callable[[FloatArray, Inputs], tuple[FloatArray, FloatArray]]
 Coordinates = Callable[[FloatArray], FloatArray]
 Limits = Callable[[Observed], FloatArray]
+Shape = Sequence[Any]  # shape parameters, each (..., 1)
 
 
 def log_coordinates(parameters: tuple[Parameter, ...]) -> tuple[Coordinates, Coordinates]:
     """(encode, decode) for a form whose search moves ln of each parameter with `log` and all others as they are."""
     logs = [column for column, parameter in enumerate(parameters) if parameter.log]
 
-    def encode(public: FloatArray) -> FloatArray:
-        theta = np.array(public, dtype=float)
-        theta[..., logs] = np.log(theta[..., logs])
-        return theta
+    def converted(values: FloatArray, function: Coordinates) -> FloatArray:
+        found = np.array(values, dtype=float)
+        found[..., logs] = function(found[..., logs])
+        return found
 
-    def decode(theta: FloatArray) -> FloatArray:
-        public = np.array(theta, dtype=float)
-        public[..., logs] = np.exp(public[..., logs])
-        return public
-
-    return encode, decode
+    return lambda public: converted(public, np.log), lambda theta: converted(theta, np.exp)
 
 
-def limits(rows: list[tuple[float, float]]) -> Limits:
+def limits(rows: Sequence[tuple[float, float]]) -> Limits:
     """Bounds or a region, (p, 2), that do not depend on the runs."""
     return lambda _: np.array(rows)
 
 
-def no_offset(shape: FloatArray, x: Inputs) -> FloatArray:
-    """Zeros (..., n): the law is linear without an exponential before it."""
-    return np.zeros((*shape.shape[:-1], x.ln_n.size))
-
-
 @dataclass(frozen=True, slots=True)
 class LinearPart:
-    """How a law is linear in some parameters once the others are fixed: L = exp(offset) * (basis @ amplitudes).
+    """A law as linear in its amplitudes once its shape is fixed: ln L = offset + ln sum_k exp(theta_k + ln column_k).
 
-    `amplitudes` and `shape` are column numbers of theta. `basis(shape values (..., s), inputs)` gives (..., n, k),
-    `offset` gives (..., n). `region` is the (s, 2) range of the shape parameters that a search scans.
+    `amplitudes` and `shape` are column numbers of theta. `parts` of the shape parameters, each (..., 1), and the inputs gives
+    the columns, one array (..., n) or number an amplitude but not all of them numbers, and the offset. Its complex steps give
+    all derivatives: exact, and cheap since terms in which a parameter has no part stay real. `region` is the (s, 2) range of
+    the shape that a search scans.
     """
 
     amplitudes: tuple[int, ...]
     shape: tuple[int, ...]
-    basis: LogLoss
+    parts: Callable[[Shape, Inputs], tuple[Sequence[FloatArray | float], FloatArray | float]]
     region: Limits
-    offset: LogLoss = no_offset
+
+    def basis(self, shape: FloatArray, x: Inputs) -> FloatArray:
+        """What the amplitudes multiply, offset included, (..., n, k), at shape parameters (..., s)."""
+        columns, offset = self.parts(_apart(shape), x)
+        return np.exp(stacked(columns, -1) + np.asarray(offset)[..., None])
+
+    def _terms(self, theta: FloatArray, x: Inputs) -> tuple[Shape, FloatArray, FloatArray]:
+        """The shape, ln L, and the share of each term in it, (k, ..., n)."""
+        shape = _apart(theta[..., self.shape])
+        columns, offset = self.parts(shape, x)
+        logs = (theta[..., k, None] + column for k, column in zip(self.amplitudes, columns, strict=True))
+        total, shares = ln_sum(*logs)
+        return shape, total + offset, shares
+
+    def log_loss(self, theta: FloatArray, x: Inputs) -> FloatArray:
+        """ln L at each point, shape (..., n)."""
+        return self._terms(theta, x)[1]
+
+    def jacobian(self, theta: FloatArray, x: Inputs) -> FloatArray:
+        """Derivatives of ln L in search coordinates, shape (..., n, p)."""
+        shape, _, shares = self._terms(theta, x)
+        out = np.empty((*shares.shape[1:], theta.shape[-1]))
+        for column, share in zip(self.amplitudes, shares, strict=True):
+            out[..., column] = share
+        for j, column in enumerate(self.shape):
+            stepped = (*shape[:j], shape[j] + 1j * STEP, *shape[j + 1 :])
+            out[..., column] = self._derivative(shares, stepped, x)
+        return out
+
+    def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
+        """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
+        shape, _, shares = self._terms(theta, x)
+        in_n = self._derivative(shares, shape, replace(x, ln_n=x.ln_n + 1j * STEP))
+        return in_n, self._derivative(shares, shape, replace(x, ln_d=x.ln_d + 1j * STEP))
+
+    def _derivative(self, shares: FloatArray, shape: Shape, x: Inputs) -> FloatArray:
+        """That of ln L along a complex step in the shape or the inputs, (..., n)."""
+        columns, offset = self.parts(shape, x)
+        total = np.zeros(shares.shape[1:])
+        for share, column in zip(shares, columns, strict=True):
+            if _is_complex(column):
+                total += share * column.imag
+        if _is_complex(offset):
+            total += offset.imag
+        return total / STEP
+
+
+def _is_complex(values: FloatArray | float) -> bool:
+    return isinstance(values, np.ndarray) and values.dtype.kind == "c"
+
+
+def _apart(values: FloatArray) -> Shape:
+    return [values[..., j, None] for j in range(values.shape[-1])]
 
 
 DERIVED: Any = None  # until the other fields are there
@@ -129,8 +176,9 @@ class LawForm:
     """A scaling law as a formula; coefficients live in `Law`.
 
     `log_loss(theta, inputs)` is ln L, shape (..., n); `jacobian` its derivatives, (..., n, p); `slopes` those with respect
-    to ln N and ln D, each (..., n). `bounds(observed)` is the physical box, (p, 2), in search coordinates. A form without
-    derivatives of its own has those of a complex step, exact if slower; its `log_loss` must take complex numbers.
+    to ln N and ln D, each (..., n). `bounds(observed)` is the physical box, (p, 2), in search coordinates. A form that is
+    linear in its amplitudes states `linear` and takes all three from there; another states `log_loss`, which must take
+    complex numbers where it has no derivatives of its own.
     """
 
     name: str
@@ -138,7 +186,6 @@ class LawForm:
     equation: str
     source: str
     parameters: tuple[Parameter, ...]
-    log_loss: LogLoss
     bounds: Limits
     uses_experts: bool
     uses_tokens: bool = True
@@ -146,8 +193,9 @@ class LawForm:
     of_models: bool = False  # N is the active body and E the expansion of models.coordinates, whatever the family
     encode: Coordinates = DERIVED  # public units -> search coordinates; default: log_coordinates
     decode: Coordinates = DERIVED  # and back; both of any leading shape
+    log_loss: LogLoss = DERIVED
     jacobian: LogLoss = DERIVED
-    slopes: Callable[[FloatArray, Inputs], tuple[FloatArray, FloatArray]] = DERIVED
+    slopes: Slopes = DERIVED
     domain: str = "amplitudes are positive"  # of the public parameters; outside, `encode` is not finite
     linear: LinearPart | None = None  # None: the search scans `region` instead
     region: Limits | None = None  # (p, 2) in search coordinates, where `linear` is None
@@ -156,15 +204,17 @@ class LawForm:
     # Further inputs (n,) that expert counts (n,) and top_k imply, where a plan may set them by itself.
     implied_inputs: Callable[[FloatArray, Real], Mapping[str, FloatArray]] | None = None
     no_allocation: str | None = None  # why a budget has no loss-optimal size under this form, where it has none
-    published_grid: Callable[[Observed], tuple[FloatArray, ...]] | None = None  # one axis of starts a parameter
-    # Equation 4 of Yun et al. (its parameters first, then ln N0 if there is one more), which the search of the paper's
-    # grid knows how to factorise.
-    is_equation4: bool = False
 
     def __post_init__(self) -> None:
         encode, decode = log_coordinates(self.parameters)
-        jacobian, slopes = partial(complex_jacobian, self.log_loss), partial(complex_slopes, self.log_loss)
-        for name, default in {"encode": encode, "decode": decode, "jacobian": jacobian, "slopes": slopes}.items():
+        if self.linear:
+            calculus = {name: getattr(self.linear, name) for name in ("log_loss", "jacobian", "slopes")}
+        else:
+            calculus = {
+                "jacobian": partial(complex_jacobian, self.log_loss),
+                "slopes": partial(complex_slopes, self.log_loss),
+            }
+        for name, default in {"encode": encode, "decode": decode, **calculus}.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)
 
@@ -186,7 +236,7 @@ def complex_slopes(log_loss: LogLoss, theta: FloatArray, x: Inputs) -> tuple[Flo
     return in_n, log_loss(theta, replace(x, ln_d=x.ln_d + 1j * STEP)).imag / STEP
 
 
-def stacked(arrays: Sequence[FloatArray], axis: int = 0) -> FloatArray:
+def stacked(arrays: Sequence[FloatArray | float], axis: int = 0) -> FloatArray:
     """Arrays that broadcast, along a new axis; half the time of numpy's own two steps where the arrays are small."""
     shape = np.broadcast(*arrays).shape
     at = axis % (len(shape) + 1)
@@ -205,3 +255,14 @@ def ln_sum(*ln_terms: FloatArray) -> tuple[FloatArray, FloatArray]:
     total = shares.sum(axis=0)
     shares /= total
     return top + np.log(total), shares
+
+
+def ln_add(a: Any, b: Any) -> FloatArray:
+    """ln(e^a + e^b), of complex steps too."""
+    one, other = np.real(a), np.real(b)
+    ratio = np.exp(-np.abs(one - other))
+    value = np.maximum(one, other) + np.log1p(ratio)
+    if not (_is_complex(a) or _is_complex(b)):
+        return value
+    shares = (np.where(first, 1.0, ratio) / (1.0 + ratio) for first in (one > other, one <= other))
+    return value + 1j * sum(share * np.imag(each) for share, each in zip(shares, (a, b), strict=True))

@@ -58,20 +58,10 @@ class Law:
 
     def summary(self) -> dict[str, object]:
         """The law in the record of the command line's contract."""
-        return {
-            "name": self.name,
-            "law": self.form.name,
-            "equation": self.form.equation,
-            "source": self.source,
-            "date": self.date,
-            "parameters": self.parameters,
-            "fit_range": plain(self.fit_range),
-            "family": self.family.name,
-            "top_k": self.family.top_k,
-            "convention": self.family.convention,
-            "draws": len(self.draws),
-            "notes": list(self.notes),
-        }
+        names = ("name", "source", "date", "parameters", "fit_range", "notes")
+        family = {"family": self.family.name, "top_k": self.family.top_k, "convention": self.family.convention}
+        about = {"law": self.form.name, "equation": self.form.equation, "draws": len(self.draws)}
+        return {name: plain(getattr(self, name)) for name in names} | about | family
 
     @property
     def parameters(self) -> dict[str, float]:
@@ -131,15 +121,12 @@ def extrapolation(
 ) -> dict[str, float]:
     """For each variable outside the fitted range, the factor by which it lies outside: 3.0 above, 1/3 below."""
     factors: dict[str, float] = {}
-    further = {name: float(np.asarray(value)) for name, value in (extra or {}).items()}
-    for name, value in {"n_params": n_params, "tokens": tokens, "experts": experts, **further}.items():
-        if name not in law.fit_range or np.isinf(value):
-            continue
-        low, high = law.fit_range[name]
-        if value > high * (1 + 1e-9):
-            factors[name] = value / high
-        elif value < low * (1 - 1e-9):
-            factors[name] = value / low
+    for name, given in {"n_params": n_params, "tokens": tokens, "experts": experts, **(extra or {})}.items():
+        value = float(np.asarray(given))
+        if name in law.fit_range and not np.isinf(value):
+            low, high = law.fit_range[name]
+            if value > high * (1 + 1e-9) or value < low * (1 - 1e-9):
+                factors[name] = value / (high if value > high else low)
     return factors
 
 
@@ -189,22 +176,20 @@ def predict_many(
     if not (len(law.draws) or law.run_noise or law.drift):
         return value, np.full_like(value, np.nan), np.full_like(value, np.nan)
     further = further_inputs(law.form, extra, where=law.name)
-    names, shape = list(further), value.shape
-    flat = [
-        np.broadcast_to(np.asarray(v, float), shape).ravel() for v in (n_params, tokens, experts, *further.values())
-    ]
+    given = {"n": n_params, "d": tokens, "e": experts, **further}
+    flat = {name: np.broadcast_to(np.asarray(v, float), value.shape).ravel() for name, v in given.items()}
     draws = law.draws if len(law.draws) else law.theta[None]
-    spread = np.hypot(law.run_noise, law.drift * efolds_beyond(law.fit_range, *flat[:3]))
+    spread = np.hypot(law.run_noise, law.drift * efolds_beyond(law.fit_range, flat["n"], flat["d"], flat["e"]))
     nodes = _noise_nodes() if spread.any() else np.zeros(1)
     rows = max(1, MOST_DRAWN // (len(draws) * len(nodes)))  # at once
-    ends: list[tuple[FloatArray, FloatArray]] = []
+    ends = np.empty((2, value.size))
     for start in range(0, value.size, rows):
-        n, d, e, *others = (values[start : start + rows] for values in flat)
-        drawn = loss(law, n, d, e, extra=dict(zip(names, others, strict=True)), theta=draws)
-        noisy = drawn * np.exp(nodes[:, None, None] * spread[start : start + rows])
-        ends.append(interval(noisy.reshape(-1, n.size)))
-    low, high = (np.concatenate([np.empty(0), *parts]).reshape(shape) for parts in zip(*ends, strict=True))
-    return value, low, high
+        part = slice(start, start + rows)
+        n, d, e, *others = (values[part] for values in flat.values())
+        drawn = loss(law, n, d, e, extra=dict(zip(further, others, strict=True)), theta=draws)
+        noisy = drawn * np.exp(nodes[:, None, None] * spread[part])
+        ends[:, part] = interval(noisy.reshape(-1, n.size))
+    return value, *ends.reshape(2, *value.shape)
 
 
 def predict(

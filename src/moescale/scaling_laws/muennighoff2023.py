@@ -22,8 +22,9 @@ from moescale.scaling_laws.form import (
     LinearPart,
     Observed,
     Parameter,
+    Shape,
     limits,
-    ln_sum,
+    ln_add,
     log_coordinates,
 )
 from moescale.typing import FloatArray
@@ -68,34 +69,23 @@ def saturated(ln_x: FloatArray, ln_unit: FloatArray, ln_r: FloatArray) -> FloatA
     return np.where(over.real > 0.0, worth, ln_x)
 
 
-def _ln_terms(shape: tuple[FloatArray, ...], x: Inputs) -> tuple[FloatArray, FloatArray]:
-    """ln of both terms over A, (..., n), for shape parameters (..., 1).
+def _parts(shape: Shape, x: Inputs) -> tuple[tuple[float, FloatArray], float]:
+    """0 for E, and ln of the sum of both terms over A.
 
     Where nothing is repeated a further token is fresh: it enlarges the unique data, and the size that suits them.
     """
     ln_g, alpha, beta, ln_rd, ln_rn = shape
     ln_u = np.log(x.extra["unique_tokens"])
     ln_u = np.where(ln_u >= x.ln_d.real, x.ln_d, ln_u)
-    size, data = saturated(x.ln_n, ln_g + beta / alpha * (ln_u + ln_g), ln_rn), saturated(x.ln_d, ln_u, ln_rd)
-    return -alpha * size, np.log(alpha / beta) - (alpha + beta) * ln_g - beta * data
-
-
-def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
-    """ln L at each point, shape (..., n)."""
-    size, data = _ln_terms(tuple(theta[..., column, None] for column in SHAPE), x)
-    return ln_sum(theta[..., E, None], theta[..., A, None] + size, theta[..., A, None] + data)[0]
+    size = -alpha * saturated(x.ln_n, ln_g + beta / alpha * (ln_u + ln_g), ln_rn)
+    data = np.log(alpha / beta) - (alpha + beta) * ln_g - beta * saturated(x.ln_d, ln_u, ln_rd)
+    return (0.0, ln_add(size, data)), 0.0
 
 
 def bounds(observed: Observed) -> FloatArray:
     """The physical box in search coordinates, (7, 2): E below the smallest loss, R_D and R_N in [0.01, 1e4]."""
     scale, saturation = (0.01, 3.0), (float(np.log(0.01)), float(np.log(1e4)))
     return np.array([observed.irreducible, form.AMPLITUDE, (-60.0, 60.0), scale, scale, saturation, saturation])
-
-
-def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
-    size, data = _ln_terms(tuple(shape[..., column, None] for column in range(len(SHAPE))), x)
-    varying = np.exp(size) + np.exp(data)
-    return np.stack((np.ones_like(varying), varying), axis=-1)
 
 
 REGION = [(-5.0, 3.0), *[(0.1, 0.8)] * 2, *[(0.0, np.log(100.0))] * 2]
@@ -107,9 +97,8 @@ FORM = LawForm(
     parameters=PARAMETERS,
     encode=encode,
     decode=decode,
-    log_loss=log_loss,
     bounds=bounds,
-    linear=LinearPart((E, A), SHAPE, _basis, limits(REGION)),
+    linear=LinearPart((E, A), SHAPE, _parts, limits(REGION)),
     uses_experts=False,
     domain="amplitudes and exponents are positive",
     extra_inputs={"unique_tokens": float("inf")},

@@ -13,20 +13,10 @@ which the interaction vanishes, frees it from the unit; with N0 = 1 the law is y
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from moescale.scaling_laws import effective_experts, form
-from moescale.scaling_laws.form import (
-    Inputs,
-    LawForm,
-    LinearPart,
-    Observed,
-    Parameter,
-    ln_sum,
-    stacked,
-)
+from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, Shape
 from moescale.typing import FloatArray
 
 PARAMETERS = (
@@ -43,80 +33,15 @@ PARAMETERS = (
 N0 = Parameter("N0", True, "size at which the interaction vanishes")
 A, ALPHA, B, BETA, C, GAMMA, F, D, START, MAX = range(len(PARAMETERS))
 CENTRE = len(PARAMETERS)  # ln N0, where theta has it
-AMPLITUDES = (A, B, C, F)
-SHAPE = (ALPHA, BETA, GAMMA, D, START, MAX)
-S_ALPHA, S_BETA, S_GAMMA, S_D, S_START, S_MAX, S_CENTRE = range(len(SHAPE) + 1)  # columns of the shape parameters
+AMPLITUDES, SHAPE = (A, B, C, F), (ALPHA, BETA, GAMMA, D, START, MAX)
 
 
-def _lever(theta: FloatArray, x: Inputs, column: int = CENTRE) -> FloatArray:
-    """What multiplies d ln Ehat: ln N, or ln(N / N0) where theta has N0, shape (..., n)."""
-    return x.ln_n - theta[..., column, None] if theta.shape[-1] > column else x.ln_n
-
-
-def _terms(theta: FloatArray, x: Inputs, ln_e: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """ln of the sum of the four terms, and the share of each in it, shapes (..., n) and (4, ..., n)."""
-    t = theta[..., None, :]
-    return ln_sum(
-        t[..., A] - t[..., ALPHA] * x.ln_n,
-        t[..., B] - t[..., BETA] * ln_e,
-        t[..., C] - t[..., GAMMA] * x.ln_d,
-        t[..., F],
-    )
-
-
-def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
-    """ln L at each point, shape (..., n)."""
-    ln_e = effective_experts.ln_effective(theta[..., START], theta[..., MAX], x)
-    return _terms(theta, x, ln_e)[0] + theta[..., None, D] * _lever(theta, x) * ln_e
-
-
-def jacobian(theta: FloatArray, x: Inputs) -> FloatArray:
-    """Derivatives of ln L in search coordinates, shape (..., n, 10 or 11)."""
-    e, e_s, e_m = effective_experts.derivatives(theta[..., START], theta[..., MAX], x)
-    _, (a, b, c, f) = _terms(theta, x, e)
-    d, lever = theta[..., None, D], _lever(theta, x)
-    slope = d * lever - theta[..., None, BETA] * b  # of ln L in ln Ehat
-    columns = [a, -a * x.ln_n, b, -b * e, c, -c * x.ln_d, f, lever * e, slope * e_s, slope * e_m]
-    if theta.shape[-1] > CENTRE:
-        columns.append(-d * e)
-    return stacked(columns, -1)
-
-
-def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-    """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
-    ln_e = effective_experts.ln_effective(theta[..., START], theta[..., MAX], x)
-    _, (a, _, c, _) = _terms(theta, x, ln_e)
-    return theta[..., None, D] * ln_e - theta[..., None, ALPHA] * a, -theta[..., None, GAMMA] * c
-
-
-def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
-    """What the amplitudes A, B, C and F multiply, (..., n, 4)."""
-    s, ln_e = shape[..., None, :], effective_experts.ln_effective(shape[..., S_START], shape[..., S_MAX], x)
-    columns = (
-        np.exp(-s[..., S_ALPHA] * x.ln_n),
-        np.exp(-s[..., S_BETA] * ln_e),
-        np.exp(-s[..., S_GAMMA] * x.ln_d),
-        np.ones_like(ln_e),
-    )
-    return stacked(columns, -1)
-
-
-def _offset(shape: FloatArray, x: Inputs) -> FloatArray:
-    """The interaction, (..., n)."""
-    ln_e = effective_experts.ln_effective(shape[..., S_START], shape[..., S_MAX], x)
-    return shape[..., None, S_D] * _lever(shape, x, S_CENTRE) * ln_e
-
-
-def _grid(observed: Observed, centred: bool) -> tuple[FloatArray, ...]:
-    """The starts of the paper's appendix, one axis a parameter: 810,000 in all.
-
-    The paper names none for E_start and E_max: 2 and twice the largest observed E (ours).
-    """
-    exponent, amplitude, f = np.arange(0.0, 2.01, 0.5), np.arange(0.0, 25.1, 5.0), np.arange(-1.0, 1.01, 0.5)
-    e_max = np.log(np.clip(2.0 * observed.experts_max, 4.0, 1e4))
-    ends = (np.array([np.log(2.0) / e_max]), np.array([e_max]))
-    middle = (np.array([np.log(observed.n_params_mid)]),) if centred else ()  # ours
-    return (*(amplitude, exponent) * 3, f, amplitude, *ends, *middle)
+def _parts(shape: Shape, x: Inputs) -> tuple[tuple[FloatArray | float, ...], FloatArray]:
+    """The terms, and d ln N ln Ehat, or d ln(N / N0) ln Ehat where the shape has N0."""
+    alpha, beta, gamma, d, u, m, *ln_n0 = shape
+    ln_e = effective_experts.ln_effective(u, m, x)
+    terms = (-alpha * x.ln_n, -beta * ln_e, -gamma * x.ln_d, 0.0)
+    return terms, d * (x.ln_n - ln_n0[0] if ln_n0 else x.ln_n) * ln_e
 
 
 def bounds(observed: Observed) -> FloatArray:
@@ -147,7 +72,7 @@ def _form(*, centred: bool) -> LawForm:
         published = region(observed)
         if not centred:
             return published
-        published[S_D] = D_REGION
+        published[SHAPE.index(D)] = D_REGION
         return np.vstack((published, np.log(observed.n_params_mid) + N0_REGION))
 
     return LawForm(
@@ -158,15 +83,10 @@ def _form(*, centred: bool) -> LawForm:
         parameters=parameters,
         encode=encode,
         decode=decode,
-        log_loss=log_loss,
-        jacobian=jacobian,
-        slopes=slopes,
         bounds=box,
-        linear=LinearPart(AMPLITUDES, (*SHAPE, CENTRE) if centred else SHAPE, _basis, searched, _offset),
+        linear=LinearPart(AMPLITUDES, (*SHAPE, CENTRE) if centred else SHAPE, _parts, searched),
         uses_experts=True,
         domain=f"amplitudes are positive and {effective_experts.DOMAIN}",
-        published_grid=partial(_grid, centred=centred),
-        is_equation4=True,
     )
 
 

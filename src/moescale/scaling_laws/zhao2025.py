@@ -16,17 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.scaling_laws import form
-from moescale.scaling_laws.form import (
-    Inputs,
-    LawForm,
-    LinearPart,
-    Observed,
-    Parameter,
-    limits,
-    ln_sum,
-    log_coordinates,
-    stacked,
-)
+from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, Shape, limits, log_coordinates
 from moescale.typing import FloatArray, Real
 
 FFN_SHARE = 2 / 3  # of the parameters that a token meets: two matrices 4 d_model wide, or three 8/3 d_model wide
@@ -82,20 +72,13 @@ def sparsity_of(experts: FloatArray, top_k: Real) -> dict[str, FloatArray]:
     return {"sparsity": 1.0 - active / (1.0 + (experts - 1.0) * FFN_SHARE)}
 
 
-def _ln_columns(shape: tuple[FloatArray, ...], x: Inputs) -> tuple[FloatArray, ...]:
-    """ln of what each amplitude multiplies, (..., n), for shape parameters (..., 1)."""
+def _parts(shape: Shape, x: Inputs) -> tuple[tuple[FloatArray | float, ...], float]:
     square, t, best, alpha, beta = shape
     g, root = x.extra["activated_experts"], np.exp(0.5 * square)
     factor = np.log(g + root**2 / g + 2.0 * root * t * ((x.extra["shared_ratio"] / best - 1.0) ** 2 - 1.0))
     ln_share = np.log1p(-x.extra["sparsity"])
     size, active = -alpha * x.ln_n, -alpha * (x.ln_n + ln_share)
-    return factor + size, factor + active, factor + ln_share, size, active, -beta * x.ln_d, np.zeros_like(size)
-
-
-def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
-    """ln L at each point, shape (..., n)."""
-    columns = _ln_columns(tuple(theta[..., column, None] for column in SHAPE), x)
-    return ln_sum(*(theta[..., column, None] + ln for column, ln in zip(AMPLITUDES, columns, strict=True)))[0]
+    return (factor + size, factor + active, factor + ln_share, size, active, -beta * x.ln_d, 0.0), 0.0
 
 
 def bounds(observed: Observed) -> FloatArray:
@@ -111,10 +94,6 @@ def bounds(observed: Observed) -> FloatArray:
     return np.array([box.get(column, form.AMPLITUDE) for column in range(len(PARAMETERS))])
 
 
-def _basis(shape: FloatArray, x: Inputs) -> FloatArray:
-    return np.exp(stacked(_ln_columns(tuple(shape[..., column, None] for column in range(len(SHAPE))), x), -1))
-
-
 REGION = [(float(np.log(4.0)), float(np.log(200.0))), (0.02, 0.8), (0.1, 0.7), *[(0.1, 0.8)] * 2]
 FORM = LawForm(
     name="zhao2025",
@@ -124,9 +103,8 @@ FORM = LawForm(
     parameters=PARAMETERS,
     encode=encode,
     decode=decode,
-    log_loss=log_loss,
     bounds=bounds,
-    linear=LinearPart(AMPLITUDES, SHAPE, _basis, limits(REGION)),
+    linear=LinearPart(AMPLITUDES, SHAPE, _parts, limits(REGION)),
     uses_experts=False,
     domain="n is negative, all others are positive and n^2 < 8 m sqrt(e f)",
     extra_inputs={"sparsity": None, "activated_experts": None, "shared_ratio": 0.0},

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from moescale.errors import InputError, MoescaleError, located, unknown_name
@@ -14,8 +15,8 @@ from moescale.latency import LatencySource
 from moescale.options.fields import Described, FilePath, Group, described, option_name
 from moescale.options.law import LawOptions
 from moescale.options.question import BoundOptions
-from moescale.options.serving import DEFAULT_TRAFFIC, ServingOptions
-from moescale.planning.plan import Plan, Question, make_plan
+from moescale.options.serving import DEFAULT_TRAFFIC, PLANNED_TPOT_S, ServingOptions
+from moescale.planning.plan import Plan, Question
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 
@@ -65,10 +66,7 @@ class Asked:
     latency: LatencySource
     command: str
     notes: tuple[str, ...]
-
-    def plan(self) -> Plan:
-        """The answer."""
-        return make_plan(self.law, self.question, self.deployment, self.latency)
+    plan: Callable[[], Plan]
 
 
 def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
@@ -92,7 +90,7 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
     with _places_as_keys():
         law = about.find_law(laws)
         with located("gpu"):
-            deployment = serving.deployment(remark=notes.append)
+            deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=notes.append)
         question = bounds.question(law, deployment, about, kv_heads=serving.kv_heads, unpriced=True)
     _check_work(question, deployment.max_gpus, len(law.draws))
     if question.training is None:  # of a GPU without a price
@@ -108,6 +106,16 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
         latency=source,
         command=_command({type(group): group for group in (bounds, about, serving)}, given, law),
         notes=tuple(notes),
+        plan=partial(
+            bounds.plan,
+            law,
+            deployment,
+            source,
+            about,
+            kv_heads=serving.kv_heads,
+            unpriced=True,
+            slower=serving.max_tpot is None,
+        ),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +14,7 @@ from moescale import catalogue
 from moescale.io.filters import quoted_name
 from moescale.io.frames import COLUMN_LIMIT
 from moescale.runs.expansion import BODY_COLUMNS
-from moescale.runs.importers.rules import Rule
+from moescale.runs.importers.rule import Rule
 from moescale.runs.importers.tracked_run import STEP, Scalar, TrackedRun, bare
 from moescale.runs.table import EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
@@ -130,7 +130,7 @@ def may_be(name: str, column: str) -> bool:
     )
 
 
-def unusable(run: TrackedRun, column: str) -> tuple[str, Scalar] | None:
+def stated_wrongly(run: TrackedRun, column: str) -> tuple[str, Scalar] | None:
     """The name of the run that a column would be guessed from, and what stands there in place of a positive number."""
     found = ((name, value) for name, value in run.params.items() if _value(run, name) is None and may_be(name, column))
     return next(found, None)
@@ -160,8 +160,7 @@ def _guess_name(runs: Sequence[TrackedRun], column: str) -> Rule | None:
                 raise _UnclearError(name, *differ)
         if factor:
             return Rule(expression=f"{quoted_name(name)} * {factor}")
-        of_metric = any(name in run.metrics for run in runs)
-        return Rule(name=name, at=stated.get("at", "last") if of_metric else "last")
+        return Rule(name=name, mean_of=stated.get("mean_of", 1) if any(name in run.metrics for run in runs) else 1)
     return None
 
 
@@ -185,6 +184,17 @@ def in_other_units(runs: Sequence[TrackedRun]) -> str | None:
     return next((name for name in names if unit_of(name) is not None), None)
 
 
+def nats_advice(name: str) -> tuple[str, str]:
+    """What a loss of this name is, in another unit, and how nats per token are made of it."""
+    unit = unit_of(name) or ""
+    advice = "add a column of its natural logarithm, and name that"
+    if unit in CONVERTED:
+        advice = f"--set 'loss={quoted_name(name)} * {CONVERTED[unit]}'"
+    if unit == "bits_per_byte":
+        advice += ", BYTES a token of your tokenizer (about 4 of English)"
+    return OTHER_UNITS[unit], advice
+
+
 def unit_of(name: str) -> str | None:
     """What a loss of this name is, where that is not nats per token: a key of OTHER_UNITS."""
     return next((unit for unit in OTHER_UNITS if _place(name, plain(name), _patterns(unit)[0]) is not None), None)
@@ -198,14 +208,9 @@ def guess(runs: Sequence[TrackedRun], column: str) -> Guess:
     except _UnclearError as found:
         unclear = found.args
     if column == LOSS_COLUMN:
-        own_row = {EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN, "n_params_dense"}  # that moescale's own trainer leaves
-        if any(own_row <= set(run.params) for run in runs):
-            return Guess([Rule(name=LOSS_COLUMN, of="param")])
-        if named is not None and any(named.name in run.metrics for run in runs):
-            named = replace(named, of="metric")
         return Guess([named] if named else [], unclear)  # one for all: a training loss is not one of validation
     shaped = [Rule(derived="shape")] if column in (*SIZE_COLUMNS, EXPERTS_COLUMN, "top_k") else []
-    own = [Rule(name=column, of="param")] if any(column in run.params for run in runs) else []
+    own = [Rule(name=column)] if any(column in run.params for run in runs) else []
     rules = [*own, *shaped, *([named] if named and named.name != column else [])]
     if column == TOKENS_COLUMN:
         if unclear:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from moescale.errors import InputError
 from moescale.runs.importers import tracked_run
 from moescale.runs.importers.tracked_run import Points, TrackedRun, Wanted, curves, number, scalars
-
-ROW_TAG = "moescale.row"
-"""The tag in which moescale's own trainer leaves the row of its run table."""
 
 
 def read_mlflow(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
@@ -99,10 +95,5 @@ def _run(client: Any, run: Any, where: str, wanted: Wanted) -> TrackedRun:
                 (math.nan, number(value))
             ]
     params = scalars(run.data.params, depth=0)
-    try:
-        row: Any = json.loads(str(run.data.tags.get(ROW_TAG)))
-        params |= scalars(cast("Mapping[str, Any]", row)) if isinstance(row, Mapping) else {}
-    except (ValueError, RecursionError):
-        pass  # no tag, or someone else's
     name, state = str(run.info.run_name or identifier), str(run.info.status).lower()
     return TrackedRun(name, f"{where}, run {identifier}", params, curves(points), state)

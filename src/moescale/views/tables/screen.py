@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
+MOST_LINES, MOST_ROWS = 18, 9
+OPEN = "  also open"
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
+TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
 
 
@@ -29,45 +32,59 @@ def question_line(plan: Plan) -> str:
     """What was asked: budget, GPU and format, latency limits, request."""
     asked = plan.asked
     parts = [f"{format_flops(plan.budget_flops)} FLOPs"]
-    tokens = asked.get("max_tokens")
+    tokens, tpot_s, ttft_s = (asked.get(name) for name in ("max_tokens", "max_tpot_s", "max_ttft_s"))
     if isinstance(tokens, float) and plan.decision.model.tokens > BINDS * tokens:
-        parts.append(f"at most {format_count(tokens)} tokens")
+        parts.append(f"<= {format_count(tokens)} tokens")
     weights = asked.get("weights")
     parts.append(f"{plan.gpu} {weights}" if isinstance(weights, str) else plan.gpu)
-    for name, key in (("TPOT", "max_tpot_s"), ("TTFT", "max_ttft_s")):
-        if isinstance(limit := asked.get(key), float):
-            parts.append(f"{name} at most {format_seconds(limit)}")
+    if isinstance(tpot_s, float):
+        parts.append(f"TPOT <= {format_seconds(tpot_s)} ({1.0 / tpot_s:.3g} tok/s a user)")
+    else:
+        parts.append("no limit of TPOT")
+    if isinstance(ttft_s, float):
+        parts.append(f"TTFT <= {format_seconds(ttft_s)}")
     parts.append(f"{plan.prompt_tokens:g} in / {plan.output_tokens:g} out")
     return f"For {', '.join(parts)}{'' if plan.law == DEFAULT_LAW else f'; law {plan.law}'}"
 
 
-def _choices(plan: Plan) -> Iterator[tuple[str, Trained]]:
-    """The rows by name: the baseline, fewer experts, the recommended model as built, lower loss, published models."""
-    chosen = plan.decision.model
-    named = next((known for known in plan.known if known.name == plan.asked.get("match")), None)
-    if not plan.is_baseline and named is None:
-        yield "  baseline", plan.built_base
-    elif not plan.is_baseline and named is not None:
-        yield f"  {named.name} (baseline)", named
-    fewer = [c for c in _rows(plan) if c.experts < chosen.experts]
-    if fewer:
-        yield "  fewer experts", max(fewer, key=lambda c: c.experts)
-    yield "> recommended", chosen
-    if not plan.of_life:
-        cheapest, better = plan.choices.cheapest, plan.choices.balanced or plan.choices.quality
-        if (
-            cheapest is not None
-            and cheapest.usd_per_mtok < (1.0 - NEAR) * chosen.usd_per_mtok
-            and not _same(cheapest, chosen)
-        ):
-            yield "  cheapest", cheapest
-        if better is not None and not _same(better, chosen):
-            yield "  lower loss", better
-    elif more := [c for c in _rows(plan) if c.experts > chosen.experts]:
-        yield "  more experts", min(more, key=lambda c: c.experts)
-    for known in plan.known:
-        if known is not named:
-            yield f"  {known.name}", known
+def best_dense(plan: Plan) -> Trained | None:
+    """The dense model of the lowest loss for the budget; None where it was not asked about, or is the baseline."""
+    return next((c for c in plan.loss_optimal if c.experts == 1.0 != plan.base_experts), None)
+
+
+def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
+    """So many rows by name, the first named where there is no room for all, in the order of a screen."""
+    chosen, rivals = plan.decision.model, plan.decision.rivals
+    knee, better, cheapest = plan.choices.balanced, plan.choices.quality, plan.choices.cheapest
+    mark = ", knee" if knee is not None and not plan.of_life and _same(knee, chosen) else ""
+    match = next((known for known in plan.known if known.name == plan.base_name), None)
+    others = [known for known in plan.known if known is not match]
+    named: list[tuple[int, str, Trained | None]] = [(3, f"> recommended{mark}", chosen)]
+    if not plan.is_baseline:
+        label = "  baseline" if plan.base_name.startswith("the ") else f"  {plan.base_name} (baseline)"
+        named.append((1, label, match or plan.built_base))
+    named += [(2 if c.experts < chosen.experts else 4, OPEN, c) for c in (*rivals[:1], *rivals[1:][-1:])]
+    if plan.of_life:
+        more = min((c for c in _rows(plan) if c.experts > chosen.experts), key=lambda c: c.experts, default=None)
+        named.append((7, "  more experts", more))
+    else:
+        saves = cheapest is not None and cheapest.usd_per_mtok < (1.0 - NEAR) * chosen.usd_per_mtok
+        named += [(6, "  knee", knee), (7, "  lower loss", better)]
+        named.append((5, "  cheapest", cheapest if saves else None))
+    named += [(8, f"  {known.name}", known) for known in others[:1]]
+    named.append((0, "  best dense", best_dense(plan)))
+    fewer = max((c for c in _rows(plan) if c.experts < chosen.experts), key=lambda c: c.experts, default=None)
+    named.append((2, "  fewer experts", fewer))
+    named += [(8, f"  {known.name}", known) for known in others[1:]]
+    built = {c.experts for c in (chosen, *rivals, *([] if plan.is_baseline else [plan.built_base]))}
+    kept: list[tuple[int, str, Trained]] = []
+    for place, name, row in named:
+        if row is None or len(kept) == most:
+            continue
+        again = place not in (0, 8) and any(_same(row, c) for _, _, c in kept)
+        if not again and not (place in (2, 5) and name != OPEN and row.experts in built):
+            kept.append((place, name, row))
+    return [(name, row) for _, name, row in sorted(kept, key=lambda each: each[0])]
 
 
 def _rows(plan: Plan) -> list[Trained]:
@@ -80,9 +97,9 @@ def _same(one: Trained, other: Trained) -> bool:
     return one.experts == other.experts and abs(one.n_params / other.n_params - 1.0) < ALIKE
 
 
-def choices_table(plan: Plan) -> Table:
-    """The choices and published models as rows; the recommended one is as built, the others before rounding."""
-    rows = list(_choices(plan))
+def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
+    """The choices and published models as rows, `most` at most; baseline, recommended and open ones are as built, others before rounding."""
+    rows = _choices(plan, most)
     cells: list[Cell[tuple[str, Trained]]] = [
         (Column("", text=True), lambda r: r[0]),
         (Column("E"), lambda r: f"{getattr(r[1], 'n_experts', None) or r[1].experts:g}"),
@@ -110,7 +127,7 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
     best = plan.decision
     model, said = best.model, [("Decided", _decided(plan))]
     if best.undecided:
-        said.append(("Open", best.undecided.removeprefix("undecided between ")))
+        said.append(("Open", _open(plan)))
     if model.probability_at_least_base is not None and not plan.is_baseline:
         limit = plan.asked.get("max_loss")
         goal = "reaches the baseline's loss" if limit is None else f"has a loss of at most {limit}"
@@ -133,17 +150,26 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
 def _decided(plan: Plan) -> str:
     """What the choices that are open have in common: sizes and tokens; and what serving saves."""
     model, best = plan.decision.model, plan.decision
-    rivals: Sequence[Trained] = [model]
-    if best.undecided:
-        named = best.undecided.split("(")[0]
-        rivals = [model, *(c for c in _rows(plan) if f" {c.experts:g} " in f"{named} ")]
-    sizes, tokens = ([getattr(c, name) for c in rivals] for name in ("n_params_active", "tokens"))
+    sizes, tokens = ([getattr(c, name) for c in (model, *best.rivals)] for name in ("n_params_active", "tokens"))
     text = "" if best.undecided else f"{model.experts:g} experts, " if model.experts > 1 else "dense, "
     text += f"{_span(sizes)} active, {_span(tokens)} tokens"
-    base = plan.built_base.usd_per_mtok
-    if base and not plan.is_baseline:
-        text += f"; serving at {model.usd_per_mtok / base:.0%} of the baseline's cost"
-    return text
+    compared = {} if plan.is_baseline else {"the baseline's": plan.built_base.usd_per_mtok}
+    compared["the best dense model's"] = getattr(best_dense(plan), "usd_per_mtok", None)
+    shares = [f"{model.usd_per_mtok / usd:.0%} of {whose}" for whose, usd in compared.items() if usd]
+    return f"{text}; serving costs {' and '.join(shares)}" if shares else text
+
+
+def _open(plan: Plan) -> str:
+    """Which expert counts are open, and what the others change."""
+    model, rivals = plan.decision.model, sorted(plan.decision.rivals, key=lambda c: c.experts)
+    counts = sorted(c.experts for c in (model, *rivals))
+    words = [
+        f"{counts[0]:g} or {counts[-1]:g} experts" if len(counts) == 2 else f"{counts[0]:g} to {counts[-1]:g} experts"
+    ]
+    for c in {c.experts: c for c in (rivals[0], rivals[-1])}.values():
+        price, loss = c.usd_per_mtok / model.usd_per_mtok - 1.0, c.loss - model.loss
+        words.append(f"{c.experts:g} cost {price:+.0%}, loss {loss:+.4f}")
+    return "; ".join(words)
 
 
 def _span(values: Sequence[float]) -> str:
@@ -177,11 +203,26 @@ def _price_error(plan: Plan) -> str:
 def _scores(scores: Mapping[str, Score]) -> str:
     within = {task: (scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED}
     kept = [task for task in SCORED if within[task] <= MOST_WITHIN]
-    return ", ".join(f"{task} {scores[task].estimate:.2f} within {within[task]:.2f}" for task in kept)
+    shown = ", ".join(f"{task} {scores[task].estimate:.2f}" for task in kept)
+    return f"{shown}; each within {max(within[task] for task in kept):.2f}" if kept else ""
 
 
 def _next(plan: Plan, options: str | None) -> str:
+    """The command that goes on from here, as it runs: a sweep where the choice is open, else the export."""
     if plan.decision.undecided:
-        asked = re.sub(r"(?<!\S)--budget(?=[ =])", "--plan-budget", f" {options}") if options else ""
-        return f"moescale design --budget {format_flops(plan.budget_flops * SWEEP_SHARE)}{asked}"
+        budget = f"moescale design --budget {format_flops(plan.budget_flops * SWEEP_SHARE)}"
+        return " ".join((budget, *_of_design(plan, options or "")))
     return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"
+
+
+def _of_design(plan: Plan, options: str) -> Iterator[str]:
+    """The options of a plan as `design` takes them: its own budget is the sweep's."""
+    words = iter(shlex.split(options))
+    for word in words:
+        name, stated, value = word.partition("=")
+        if name in TRAINER:
+            _ = stated or next(words, "")
+        elif name == "--budget":
+            yield shlex.quote(f"--plan-budget{stated}{value}")
+        else:
+            yield shlex.quote(word)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from moescale.units import format_flops, format_usd
@@ -9,7 +10,7 @@ from moescale.views.tables import plan as tables
 from moescale.views.tables import screen
 from moescale.views.tables.decision import decision_facts, plan_headline, serving_basis
 from moescale.views.tables.models import known_table
-from moescale.views.terminal.text import write_line, write_paragraph, write_table
+from moescale.views.terminal.text import LONGEST_LINE, write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,8 +23,13 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False, options: s
     """The decision on one screen; `details` adds its facts, all caveats and all tables. `options` are what was typed."""
     headline = plan_headline(plan)
     write_line(console, headline, bold=len(headline))
-    write_table(console, screen.choices_table(plan), ruled=False)
-    for name, text in screen.facts(plan, options):
+    facts = screen.facts(plan, options)
+    width = max(20, min(console.width, LONGEST_LINE))
+    taken = sum(math.ceil((13 + len(text)) / (console.width if name == "Next" else width - 4)) for name, text in facts)
+    notes = len(screen.choices_table(plan).notes)
+    room = screen.MOST_LINES - 3 - notes - taken  # beside the headline, the question and the heads
+    write_table(console, screen.choices_table(plan, max(3, room)), ruled=False)
+    for name, text in facts:
         if name == "Next":  # whole, so that it can be copied
             write_line(console, f"{name:11}  {text}")
         else:
