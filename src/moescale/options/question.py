@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from moescale.training.choice import Launch
 
 MOST_COUNTS = 256  # expert counts of one plan
+SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # TPOTs that are tried where no model keeps a limit
 COUNTS = within(COUNT)
 SCORE = within(SHARE)  # a share of right answers
-SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, math.inf)  # TPOTs that are tried where no model keeps a limit
 MODELS, BOUNDS, LIFE = "Models to consider", "Bounds", "Training price and lifetime"
 
 
@@ -271,29 +271,27 @@ class BoundOptions(TrainingOptions):
         """
         from moescale.planning.plan import make_plan
 
-        limit = deployment.max_tpot_s
-
-        def made(served: Deployment) -> Plan:
-            question = self.question(law, served, details, kv_heads=kv_heads, unpriced=unpriced, launch=launch)
-            return make_plan(law, question, served, latency)
-
+        question = self.question(law, deployment, details, kv_heads=kv_heads, unpriced=unpriced, launch=launch)
         try:
-            return made(deployment)
+            return make_plan(law, question, deployment, latency)
         except InfeasibleError as error:
-            if limit is None:
+            if deployment.max_tpot_s is None:
                 raise
-            for tpot_s in [s for s in SLOWER_S if s > float(limit)]:
-                try:
-                    found = made(replace(deployment, max_tpot_s=None if tpot_s == math.inf else tpot_s))
-                except InfeasibleError:
-                    continue
-                nearest = "none" if tpot_s == math.inf else format_seconds(tpot_s).replace(" ", "")
-                if not slower:
-                    next_step = f"give --max-tpot {nearest}, or take a faster GPU"
-                    raise InfeasibleError(error.what, nearest=f"--max-tpot {nearest}", next_step=next_step) from error
-                slow = f"no model serves within {format_seconds(float(limit))} per output token: planned with --max-tpot {nearest}"
-                return replace(found, warnings=(slow, *found.warnings))
-            raise
+            limit, slowest = float(deployment.max_tpot_s), replace(deployment, max_tpot_s=None)
+            try:
+                found, nearest = make_plan(law, question, slowest, latency), "none"
+            except InfeasibleError:
+                raise error from None  # which no other limit of TPOT answers
+            for tpot_s in (s for s in SLOWER_S if s > limit):
+                with suppress(InfeasibleError):
+                    found = make_plan(law, question, replace(deployment, max_tpot_s=tpot_s), latency)
+                    nearest = format_seconds(tpot_s).replace(" ", "")
+                    break
+            if not slower:
+                next_step = f"give --max-tpot {nearest}, or take a faster GPU"
+                raise InfeasibleError(error.what, nearest=f"--max-tpot {nearest}", next_step=next_step) from error
+            slow = f"no model serves within {format_seconds(limit)} per output token: planned with --max-tpot {nearest}"
+            return replace(found, warnings=(slow, *found.warnings))
 
     def _matched(self, law: Law | None = None) -> tuple[KnownModel | None, float | None]:
         """The published model, or the loss, that --match names, or the dense model of the score that --target states."""
