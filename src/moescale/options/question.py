@@ -68,6 +68,9 @@ class TrainingOptions(Group):
         1,
         panel=LIFE,
     )
+    train_precision: str | None = text(
+        "Precision of training products: bf16 or fp8; default: bf16; exports train in bf16.", panel=LIFE
+    )
     train_usd_per_gpu_hour: float | None = quantity(
         "Price of a GPU hour of training; default: the serving price, or the catalogue's for --train-gpu.",
         LEAST,
@@ -90,8 +93,8 @@ class TrainingOptions(Group):
         """
         from moescale.hardware.prices import usd_per_gpu_hour
         from moescale.planning.training_price import TrainingPrice, default_mfu
-        from moescale.training.choice import Launch
 
+        launch = self._in_precision(launch, self.training_gpu(deployment))
         stated = (self.lifetime_tokens, self.train_gpu, self.mfu, self.train_usd_per_gpu_hour)
         unpriced = unpriced or stated == (None,) * 4
         gpu, usd = self.training_gpu(deployment), self.train_usd_per_gpu_hour
@@ -111,8 +114,25 @@ class TrainingOptions(Group):
             usd_per_gpu_hour=usd,
             mfu=default_mfu() if self.mfu is None else self.mfu,
             timed=self.mfu is None,
-            launch=launch or Launch(),
+            launch=launch,
         )
+
+    def _in_precision(self, stated: Launch | None, gpu: Gpu) -> Launch:
+        """A launch in the precision that is stated; InputError where the GPU lacks it, the trainer's files do, or an MFU is stated."""
+        from moescale.training.choice import Launch
+
+        where, precisions, launch = "--train-precision", ("bf16", "fp8"), stated or Launch()
+        if self.train_precision in (None, "bf16"):
+            return launch
+        if self.train_precision not in precisions:
+            raise unknown_name("precision", str(self.train_precision), precisions, where=where)
+        if self.mfu is not None:
+            raise InputError("has no effect beside a stated --mfu", where=where, next_step="leave one out")
+        if stated is not None:
+            raise InputError("exported files train in bf16", where=where, next_step="leave it out, or --export")
+        if gpu.fp8_flops_per_s is None:
+            raise InputError(f"{gpu.name} has no fp8 arithmetic", where=where, nearest="bf16")
+        return replace(launch, precision="fp8")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,6 +51,7 @@ class TrainingUse:
     mfu_from: str | None = None  # as TrainingBill
     train_gpus: int | None = None  # that the MFU from parts is of
     error: StepError | None = None  # of an MFU from parts
+    precision: str | None = None  # of training products, where it is not bf16
 
     @property
     def mfu_words(self) -> str:
@@ -58,8 +59,10 @@ class TrainingUse:
         if self.mfu is None or self.error is None:
             assumed = f" assumed: no split holds this model on any number of {self.train_gpu}"
             return "" if self.mfu is None else f"{self.mfu:g}{assumed if self.mfu_from == 'assumed' else ''}"
-        kind = "MoE" if self.error.kind == "moe" else "dense"
-        return f"{self.mfu:.2f} predicted (published {kind} runs spread {self.error.spread:.2f}x around predictions)"
+        kind, most = "MoE" if self.error.kind == "moe" else "dense", self.error.real_routing
+        uneven = f"; real routing took up to {most:.2f} times a forced balance" if most else ""
+        spread = f"published {kind} runs spread {self.error.spread:.2f}x around predictions{uneven}"
+        return f"{self.mfu:.2f} predicted{f' in {self.precision}' if self.precision else ''} ({spread})"
 
     @property
     def spent(self) -> bool:
@@ -139,6 +142,7 @@ def training_use(question: Question, model: Candidate, shape: Buildable | None =
         mfu_from=bill.mfu_from,
         train_gpus=bill.gpus,
         error=bill.error,
+        precision=None if price.launch.precision == "bf16" else price.launch.precision,
     )
 
 

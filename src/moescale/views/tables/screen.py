@@ -146,10 +146,10 @@ def _decided(plan: Plan) -> str:
     sizes, tokens = ([getattr(c, name) for c in (model, *best.rivals)] for name in ("n_params_active", "tokens"))
     text = "" if best.undecided else f"{model.experts:g} experts, " if model.experts > 1 else "dense, "
     text += f"{_span(sizes)} active, {_span(tokens)} tokens"
-    compared = {} if plan.is_baseline else {"baseline cost": plan.built_base.usd_per_mtok}
+    compared = {} if plan.is_baseline else {"baseline": plan.built_base.usd_per_mtok}
     compared["best dense"] = getattr(best_dense(plan), "usd_per_mtok", None)
     shares = [f"{model.usd_per_mtok / usd:.0%} of {whose}" for whose, usd in compared.items() if usd]
-    return f"{text}; serving at {', '.join(shares)}" if shares else text
+    return f"{text}; costs {', '.join(shares)}" if shares else text
 
 
 def _open(plan: Plan) -> str:
@@ -187,7 +187,7 @@ def _training(plan: Plan) -> str:
     if use.error is None or use.mfu is None:
         return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
     uneven = f"; real routing to +{use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
-    return f"{text}, MFU {use.mfu:.2f}, spread {use.error.spread:.2f}x{uneven}"
+    return f"{text}, {f'{use.precision} ' if use.precision else ''}MFU {use.mfu:.2f}, spread {use.error.spread:.2f}x{uneven}"
 
 
 def _price_error(plan: Plan) -> str:
