@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from moescale.latency import LatencySource
     from moescale.planning.allocation import Budget
     from moescale.planning.plan import Plan
-    from moescale.planning.question import KnownModel, Question
+    from moescale.planning.question import KnownModel, Objective, Question
     from moescale.planning.training_price import TrainingPrice
     from moescale.scaling_laws import Law
     from moescale.serving.deployment import Deployment
@@ -263,6 +263,7 @@ class BoundOptions(TrainingOptions):
             match_experts=self._base_experts(law),
             base=base,
             flops_of_base=self._flops_of_base(base),
+            flops_of_total=(self.budget, self.days, self.budget_usd) == (None,) * 3 and self.max_total_usd is not None,
             against=against,
             max_loss=loss if self.max_loss is None else self.max_loss,
             max_usd_per_mtok=self.max_usd_per_mtok,
@@ -274,11 +275,17 @@ class BoundOptions(TrainingOptions):
             vocab_size=self.vocab_size,
             draws=self.bootstrap,
             convention=stated.convention,
-            objective=None if self.objective is None else objectives[self.objective],
+            objective=self._implied() if self.objective is None else objectives[self.objective],
             confidence=self.confidence,
             max_active_params=self.max_active_params,
             max_total_params=self.max_total_params,
         )
+
+    def _implied(self) -> Objective | None:
+        """The lowest loss, where a size is bounded and nothing else says what is looked for."""
+        sizes = (self.max_active_params, self.max_total_params)
+        aims = (self.match, self.match_experts, self.target, self.max_loss, self.max_usd_per_mtok, self.lifetime_tokens)
+        return "loss" if sizes != (None, None) and aims == (None,) * len(aims) else None
 
     def _by_parts(self, training: TrainingPrice, law: Law, budget: Budget, experts: tuple[float, ...]) -> TrainingPrice:
         """The price with the MFU of each expert count from the parts of a training step; days and dollars buy at the base's.

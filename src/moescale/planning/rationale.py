@@ -130,7 +130,9 @@ def training_use(question: Question, model: Candidate, shape: Buildable | None =
         flops_used=flops,
         tokens_per_active_param=model.tokens / model.n_params_active,
         budget_share=flops / budget.flops,
-        budget_of=question.base.name if question.base is not None and question.flops_of_base else None,
+        budget_of="the total dollars"
+        if question.flops_of_total
+        else (question.base.name if question.base is not None and question.flops_of_base else None),
         unused_because=because,
     )
     if price is None:
