@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from moescale.latency import LatencySource
     from moescale.planning.allocation import Budget
     from moescale.planning.plan import Plan
-    from moescale.planning.question import KnownModel, Question
+    from moescale.planning.question import KnownModel, Objective, Question
     from moescale.planning.training_price import TrainingPrice
     from moescale.scaling_laws import Law
     from moescale.serving.deployment import Deployment
@@ -59,6 +59,9 @@ class TrainingOptions(Group):
     mfu: float | None = quantity(
         "MFU of training; default: predicted from the parts of a training step.", SHARE, panel=LIFE
     )
+    train_precision: str | None = text(
+        "Precision of training products: bf16 or fp8; default: bf16; exports train in bf16.", panel=LIFE
+    )
     train_usd_per_gpu_hour: float | None = quantity(
         "Price of a GPU hour of training; default: the serving price, or the catalogue's for --train-gpu.",
         USD_PER_HOUR,
@@ -81,8 +84,8 @@ class TrainingOptions(Group):
         """
         from moescale.hardware.prices import usd_per_gpu_hour
         from moescale.planning.training_price import TrainingPrice, default_mfu
-        from moescale.training.choice import Launch
 
+        launch = self._in_precision(launch, self.training_gpu(deployment))
         stated = (self.lifetime_tokens, self.train_gpu, self.mfu, self.train_usd_per_gpu_hour)
         unpriced = unpriced or stated == (None,) * 4
         gpu, usd = self.training_gpu(deployment), self.train_usd_per_gpu_hour
@@ -102,8 +105,25 @@ class TrainingOptions(Group):
             usd_per_gpu_hour=usd,
             mfu=default_mfu() if self.mfu is None else self.mfu,
             timed=self.mfu is None,
-            launch=launch or Launch(),
+            launch=launch,
         )
+
+    def _in_precision(self, stated: Launch | None, gpu: Gpu) -> Launch:
+        """A launch in the precision that is stated; InputError where the GPU lacks it, the trainer's files do, or an MFU is stated."""
+        from moescale.training.choice import Launch
+
+        where, precisions, launch = "--train-precision", ("bf16", "fp8"), stated or Launch()
+        if self.train_precision in (None, "bf16"):
+            return launch
+        if self.train_precision not in precisions:
+            raise unknown_name("precision", str(self.train_precision), precisions, where=where)
+        if self.mfu is not None:
+            raise InputError("has no effect beside a stated --mfu", where=where, next_step="leave one out")
+        if stated is not None:
+            raise InputError("exported files train in bf16", where=where, next_step="leave it out, or --export")
+        if gpu.fp8_flops_per_s is None:
+            raise InputError(f"{gpu.name} has no fp8 arithmetic", where=where, nearest="bf16")
+        return replace(launch, precision="fp8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +231,7 @@ class BoundOptions(TrainingOptions):
             match_experts=self._base_experts(law),
             base=base,
             flops_of_base=self._flops_of_base(base),
+            flops_of_total=(self.budget, self.days, self.budget_usd) == (None,) * 3 and self.max_total_usd is not None,
             against=against,
             max_loss=loss if self.max_loss is None else self.max_loss,
             max_usd_per_mtok=self.max_usd_per_mtok,
@@ -225,11 +246,17 @@ class BoundOptions(TrainingOptions):
             vocab_size=self.vocab_size,
             draws=self.bootstrap,
             convention=stated.convention,
-            objective=None if self.objective is None else objectives[self.objective],
+            objective=self._implied() if self.objective is None else objectives[self.objective],
             confidence=self.confidence,
             max_active_params=self.max_active_params,
             max_total_params=self.max_total_params,
         )
+
+    def _implied(self) -> Objective | None:
+        """The lowest loss, where a size is bounded and nothing else says what is looked for."""
+        sizes = (self.max_active_params, self.max_total_params)
+        aims = (self.match, self.match_experts, self.target, self.max_loss, self.max_usd_per_mtok, self.lifetime_tokens)
+        return "loss" if sizes != (None, None) and aims == (None,) * len(aims) else None
 
     def _by_parts(self, training: TrainingPrice, law: Law, budget: Budget, experts: tuple[float, ...]) -> TrainingPrice:
         """The price with the MFU of each expert count from the parts of a training step; days and dollars buy at the base's.

@@ -96,6 +96,7 @@ class IsoflopOptions(RunOptions):
     """Runs at equal FLOPs."""
 
     tolerance: float = quantity("Relative difference of FLOPs (6 N D) within one budget.", 0, 0.99, default=0.05)
+    budget: float | None = quantity("FLOPs to state the optimum of, by the trends.", 1e12, 1e32, unit="FLOPs")
 
 
 @dataclass(frozen=True, kw_only=True)

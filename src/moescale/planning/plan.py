@@ -29,6 +29,7 @@ from moescale.planning.rationale import (
     Recommendation,
     TrainingUse,
     caveats,
+    compute_ratio,
     no_interval_words,
     open_counts,
     slow,
@@ -335,6 +336,7 @@ def _recommendation(
         architecture=built.shape,
         expansion=float(expansion(search.law.family, model.experts)),
         undecided=undecided(search, model, others),
+        compute_ratio=compute_ratio(search, model),
         rivals=tuple(others),
     )
     return advice, views, base_built and base_built.model, use

@@ -72,6 +72,7 @@ class Question:
     match_experts: Annotated[float, COUNT] = 4.0  # the base: the loss-optimal model of so many, which only compares
     base: KnownModel | None = None  # the base instead of that
     flops_of_base: bool = False  # no budget is stated: it is the training FLOPs of `base`
+    flops_of_total: bool = False  # likewise: those that the total dollars would buy
     against: tuple[KnownModel, ...] = ()  # shown beside the plan
     max_loss: Annotated[float | None, LOSS] = None
     max_usd_per_mtok: Annotated[float | None, USD_PER_MTOK] = None

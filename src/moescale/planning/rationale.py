@@ -9,10 +9,12 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from moescale.errors import MoescaleError
 from moescale.io.records import record
 from moescale.models.coordinates import expansion
 from moescale.models.family import law_size
 from moescale.models.rounding import Buildable
+from moescale.planning.allocation import loss_optimal
 from moescale.planning.candidate import Candidate, Life, Row, Trained
 from moescale.planning.decision import LawView
 from moescale.planning.question import Question
@@ -29,6 +31,11 @@ NEARLY = 0.05  # of a cost: rivals within it are named
 SETTLED = 0.8  # of the draws lie between the expert counts that are called undecided: what a plan promises by default
 TINY = 1e-9
 SPENT = 0.99  # of a budget: a plan that uses less says so
+MOST_COMPUTE, NEAR_COMPUTE, MOST_STEPS = (
+    1e3,
+    1e-3,
+    12,
+)  # times a budget, either way; the last step of its logarithm; steps
 FLAT = 1.001  # of a loss: as good
 
 Model = TypeVar("Model", bound=Candidate)
@@ -51,6 +58,7 @@ class TrainingUse:
     mfu_from: str | None = None  # as TrainingBill
     train_gpus: int | None = None  # that the MFU from parts is of
     error: StepError | None = None  # of an MFU from parts
+    precision: str | None = None  # of training products, where it is not bf16
 
     @property
     def mfu_words(self) -> str:
@@ -58,8 +66,10 @@ class TrainingUse:
         if self.mfu is None or self.error is None:
             assumed = f" assumed: no split holds this model on any number of {self.train_gpu}"
             return "" if self.mfu is None else f"{self.mfu:g}{assumed if self.mfu_from == 'assumed' else ''}"
-        kind = "MoE" if self.error.kind == "moe" else "dense"
-        return f"{self.mfu:.2f} predicted (published {kind} runs spread {self.error.spread:.2f}x around predictions)"
+        kind, most = "MoE" if self.error.kind == "moe" else "dense", self.error.real_routing
+        uneven = f"; real routing took up to {most:.2f} times a forced balance" if most else ""
+        spread = f"published {kind} runs spread {self.error.spread:.2f}x around predictions{uneven}"
+        return f"{self.mfu:.2f} predicted{f' in {self.precision}' if self.precision else ''} ({spread})"
 
     @property
     def spent(self) -> bool:
@@ -78,6 +88,9 @@ class Recommendation(Generic[Model]):
     architecture: Buildable
     expansion: float | None = None  # FFN weights of all experts over those that a token meets
     undecided: str | None = None  # between which expert counts, and what separates them
+    compute_ratio: float | None = (
+        None  # FLOPs with which models of the baseline's experts reach this loss, over its own
+    )
     rivals: tuple[Model, ...] = ()  # the models of the other expert counts that are open, as built
 
     def to_dict(self) -> dict[str, object]:
@@ -117,7 +130,9 @@ def training_use(question: Question, model: Candidate, shape: Buildable | None =
         flops_used=flops,
         tokens_per_active_param=model.tokens / model.n_params_active,
         budget_share=flops / budget.flops,
-        budget_of=question.base.name if question.base is not None and question.flops_of_base else None,
+        budget_of="the total dollars"
+        if question.flops_of_total
+        else (question.base.name if question.base is not None and question.flops_of_base else None),
         unused_because=because,
     )
     if price is None:
@@ -139,6 +154,7 @@ def training_use(question: Question, model: Candidate, shape: Buildable | None =
         mfu_from=bill.mfu_from,
         train_gpus=bill.gpus,
         error=bill.error,
+        precision=None if price.launch.precision == "bf16" else price.launch.precision,
     )
 
 
@@ -160,6 +176,36 @@ def training_words(use: TrainingUse, budget_flops: float) -> str:
         return text
     why_left = f": {use.unused_because}" if use.unused_because else ""
     return f"{text} {1.0 - use.budget_share:.0%} of the budget is unused{why_left}."
+
+
+def compute_ratio(search: Search, model: Candidate) -> float | None:
+    """How many times the baseline's training FLOPs loss-optimal models of its expert count need for a model's loss.
+
+    None beyond MOST_COMPUTE times the budget, or where more of it lowers the loss no further.
+    """
+    law, budget = search.law, search.question.budget
+
+    def above(ln_times: float, loss: float) -> float:
+        found = loss_optimal(law, replace(budget, flops=budget.flops * math.exp(ln_times)), search.base_model.experts)
+        return math.log(float(found.loss[0]) / loss)
+
+    def needed(loss: float) -> float:  # the secant method: the logarithm of a loss is smooth in that of FLOPs
+        last, at = 0.0, math.copysign(0.5, above(0.0, loss))
+        missed, missing = above(last, loss), above(at, loss)
+        for _ in range(MOST_STEPS):
+            if missing == missed or abs(at) > math.log(MOST_COMPUTE):
+                break
+            last, at, missed = at, at - missing * (at - last) / (missing - missed), missing
+            if abs(at - last) < NEAR_COMPUTE:
+                return at
+            missing = above(at, loss)
+        return math.inf
+
+    try:
+        ln_times = needed(model.loss) - (0.0 if search.question.base is None else needed(search.base.loss))
+    except MoescaleError:  # so many FLOPs have no optimum
+        return None
+    return math.exp(ln_times) if math.isfinite(ln_times) else None
 
 
 def open_counts(search: Search, chosen: Candidate, rows: Sequence[Row]) -> list[Candidate]:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
 MOST_LINES, MOST_ROWS = 18, 9
-OPEN = "  also open"
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
@@ -56,35 +55,32 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     """So many rows by name, the first named where there is no room for all, in the order of a screen."""
     chosen, rivals = plan.decision.model, plan.decision.rivals
     knee, better, cheapest = plan.choices.balanced, plan.choices.quality, plan.choices.cheapest
-    mark = ", knee" if knee is not None and not plan.of_life and _same(knee, chosen) else ""
-    match = next((known for known in plan.known if known.name == plan.base_name), None)
-    others = [known for known in plan.known if known is not match]
-    named: list[tuple[int, str, Trained | None]] = [(3, f"> recommended{mark}", chosen)]
+    at_knee = knee is not None and not plan.of_life and _same(knee, chosen)
+    named: list[tuple[int, str, Trained | None]] = [(3, "> recommended, knee" if at_knee else "> recommended", chosen)]
     if not plan.is_baseline:
+        match = next((c for c in plan.known if c.name == plan.base_name), None)
         label = "  baseline" if plan.base_name.startswith("the ") else f"  {plan.base_name} (baseline)"
         named.append((1, label, match or plan.built_base))
-    named += [(2 if c.experts < chosen.experts else 4, OPEN, c) for c in (*rivals[:1], *rivals[1:][-1:])]
+    also = [(2 if c.experts < chosen.experts else 4, "  also open", c) for c in rivals]
+    known = [(8, f"  {c.name}", c) for c in plan.known if c.name != plan.base_name]
+    named += [*also[:1], *known[:1]]
+    built = {c.experts for _, _, c in (*named, *also) if c is not None and c not in plan.known}
     if plan.of_life:
-        more = min((c for c in _rows(plan) if c.experts > chosen.experts), key=lambda c: c.experts, default=None)
-        named.append((7, "  more experts", more))
+        more = (c for c in _rows(plan) if c.experts > chosen.experts)
+        named.append((7, "  more experts", min(more, key=lambda c: c.experts, default=None)))
     else:
         saves = cheapest is not None and cheapest.usd_per_mtok < (1.0 - NEAR) * chosen.usd_per_mtok
-        named += [(6, "  knee", knee), (7, "  lower loss", better)]
-        named.append((5, "  cheapest", cheapest if saves else None))
-    named += [(8, f"  {known.name}", known) for known in others[:1]]
-    named.append((0, "  best dense", best_dense(plan)))
-    fewer = max((c for c in _rows(plan) if c.experts < chosen.experts), key=lambda c: c.experts, default=None)
-    named.append((2, "  fewer experts", fewer))
-    named += [(8, f"  {known.name}", known) for known in others[1:]]
-    built = {c.experts for c in (chosen, *rivals, *([] if plan.is_baseline else [plan.built_base]))}
+        named += [(6, "  knee", None if at_knee else knee), (7, "  lower loss", better)]
+        named.append((5, "  cheapest", cheapest if saves and cheapest and cheapest.experts not in built else None))
+    fewer = (c for c in _rows(plan) if c.experts < chosen.experts and c.experts not in built)
+    named += [*also[1:], (0, "  best dense", best_dense(plan)), *known[1:]]
+    named.append((2, "  fewer experts", max(fewer, key=lambda c: c.experts, default=None)))
     kept: list[tuple[int, str, Trained]] = []
     for place, name, row in named:
-        if row is None or len(kept) == most:
-            continue
-        again = place not in (0, 8) and any(_same(row, c) for _, _, c in kept)
-        if not again and not (place in (2, 5) and name != OPEN and row.experts in built):
+        again = row is None or (place in (2, 5, 6, 7) and any(_same(row, c) for at, _, c in kept if at != 8))
+        if row is not None and not again:
             kept.append((place, name, row))
-    return [(name, row) for _, name, row in sorted(kept, key=lambda each: each[0])]
+    return [(name, row) for _, name, row in sorted(kept[:most], key=lambda each: each[0])]
 
 
 def _rows(plan: Plan) -> list[Trained]:
@@ -102,7 +98,7 @@ def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
     rows = _choices(plan, most)
     cells: list[Cell[tuple[str, Trained]]] = [
         (Column("", text=True), lambda r: r[0]),
-        (Column("E"), lambda r: f"{getattr(r[1], 'n_experts', None) or r[1].experts:g}"),
+        (Column("E"), lambda r: _count(getattr(r[1], "n_experts", None) or r[1].experts)),
         (Column("active"), lambda r: format_count(r[1].n_params_active)),
         (Column("total"), lambda r: format_count(r[1].n_params_total)),
         (Column("tokens"), lambda r: format_count(r[1].tokens)),
@@ -153,10 +149,10 @@ def _decided(plan: Plan) -> str:
     sizes, tokens = ([getattr(c, name) for c in (model, *best.rivals)] for name in ("n_params_active", "tokens"))
     text = "" if best.undecided else f"{model.experts:g} experts, " if model.experts > 1 else "dense, "
     text += f"{_span(sizes)} active, {_span(tokens)} tokens"
-    compared = {} if plan.is_baseline else {"the baseline's": plan.built_base.usd_per_mtok}
-    compared["the best dense model's"] = getattr(best_dense(plan), "usd_per_mtok", None)
+    compared = {} if plan.is_baseline else {"baseline": plan.built_base.usd_per_mtok}
+    compared["best dense"] = getattr(best_dense(plan), "usd_per_mtok", None)
     shares = [f"{model.usd_per_mtok / usd:.0%} of {whose}" for whose, usd in compared.items() if usd]
-    return f"{text}; serving costs {' and '.join(shares)}" if shares else text
+    return f"{text}; costs {', '.join(shares)}" if shares else text
 
 
 def _open(plan: Plan) -> str:
@@ -172,6 +168,10 @@ def _open(plan: Plan) -> str:
     return "; ".join(words)
 
 
+def _count(experts: float) -> str:
+    return f"{experts:g}" if experts == round(experts) else "-"  # a published baseline, as the family counts it
+
+
 def _span(values: Sequence[float]) -> str:
     low, high = (format_count(end) for end in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
@@ -181,15 +181,16 @@ def _training(plan: Plan) -> str:
     use = plan.training
     if use is None or use.gpu_days is None or use.usd is None:
         return f"{format_flops(plan.decision.model.training_flops)} FLOPs"
-    days = f"{format_count(use.gpu_days)} GPU days of {use.train_gpu}"
+    days = f"{format_count(use.gpu_days)} {use.train_gpu} days"
     if use.days is not None:
         days = f"{use.days:.3g} days on {use.gpu_days / use.days:.0f} x {use.train_gpu}"
     text = f"{format_usd(use.usd)}, {days}"
     if not use.spent and use.budget_of is None:
-        text += f", {use.budget_share:.0%} of the budget"
+        text += f", {use.budget_share:.0%} of budget"
     if use.error is None or use.mfu is None:
         return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
-    return f"{text}, MFU {use.mfu:.2f} (spread {use.error.spread:.2f}x, no restarts)"
+    uneven = f"; real routing to +{use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
+    return f"{text}, {f'{use.precision} ' if use.precision else ''}MFU {use.mfu:.2f}, spread {use.error.spread:.2f}x{uneven}"
 
 
 def _price_error(plan: Plan) -> str:
