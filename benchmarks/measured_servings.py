@@ -25,7 +25,14 @@ the row says otherwise; its latencies are means over the requests. Where no kern
 answers, as with --latency auto. Conventions where a source says less than a prediction needs, all written before any score:
 
 - Lengths are as stated; where the notes say "0.8-1.0 of nominal", 0.9 of it.
-- (b) states no cache format: fp8 for TensorRT-LLM with weights of 8 or 4 bits, else bf16, as (a) has it for the same engines.
+- (b) states no cache format: fp8 for TensorRT-LLM with weights of 8 or 4 bits, else bf16, as (a) has it for the same engines;
+  fp8 on Blackwell where the campaign's scripts say so, for all models but MiniMax-M2.5.
+- Rows of (b) whose file is named by a day are InferenceX's (the others are the package's authors'): its lengths are uniform in 0.8
+  to 1.0 of the stated ones, so 0.9 of them on average, as for (a).
+- fp8 has a scale a tensor where neither the row nor the model's own config states blocks: NVIDIA's checkpoints.
+- Schedulers of InferenceX, by its launching scripts: SGLang on Blackwell looks for requests every 10 passes (30 from 16 clients
+  on); TensorRT-LLM on B200 holds prompts of 1024 tokens, with as many out, back for 20 passes or 0.9 of 2,248 tokens (dense, fewer
+  than 8 GPUs), or 40 passes or 0.8 of 8,192 (latent MoE in fp8, 64 to 255 clients); vLLM's graphs reach 2,048 tokens for gpt-oss.
 - (b) states no throughput: output_tok_s is measured by the closed loop's law, c n / (TTFT + (n - 1) TPOT), n output tokens.
 - No number format in (b) (an empty field): bf16, the format of the checkpoints without one in their name.
 - The time of one whole request of a closed loop (e2e) is c n / throughput, in every version.
@@ -115,6 +122,8 @@ class Case:
     max_num_seqs: float | None  # the concurrency of a closed loop; None: the GPU's default
     n_requests: int | None = None  # a burst of so many; None: a closed loop
     attention_dp: int = 1  # groups of GPUs that hold attention each
+    campaign: bool = False  # InferenceX's, whose launching scripts state settings of the scheduler (`_engine_settings`)
+    per_tensor: bool = False  # fp8 with a scale a tensor
     not_in_words: str | None = None  # what of the measurement `moescale cost` has no word for
 
 
@@ -139,6 +148,8 @@ PLAIN = re.compile(r"TP(\d+)|DEP(\d+)")  # tensor-parallel; attention data-paral
 CONCURRENCY = re.compile(r"silicon_concurrency=(\d+)")
 MAX_NUM_SEQS = re.compile(r"max_num_seqs (\d+)")
 PARTIAL_LENGTHS = ("lengths 0.8-1.0 of nominal", 0.9)
+CAMPAIGN = ("source_file=20", "db-dump/")  # files named by their day
+BLACKWELL = ("b200_sxm", "b300_sxm", "gb200", "gb300", "b200-sxm", "b300-sxm")
 IN_ONE_SERVER = {"gb200": 72, "gb300": 72}  # NVL72; others: 8
 PLAUSIBLE = (
     0.8  # of the data sheet's FLOPs: large products alone reach that, a server with attention and decoding does not
@@ -167,7 +178,7 @@ def point(row: Mapping[str, str]) -> Measured | None:
         kv_cache=row["kv"], gpus=int(row["n_gpus"]), expert_parallel=groups, prompt_tokens=scale * float(row["prompt"]),
         output_tokens=scale * float(row["output"]), max_num_seqs=cap,
         n_requests=int(float(row["n_requests"])) if row["n_requests"] else None, attention_dp=groups,
-        not_in_words=reason,
+        not_in_words=reason, campaign=note in row["notes"], per_tensor=_per_tensor(row["model"], row["weights"]),
     )  # fmt: skip
     return Measured(case, "points", metric, float(row["measured"]) * unit)
 
@@ -193,11 +204,16 @@ def package_row(row: Mapping[str, str]) -> list[Measured]:
     if not is_moe(row["model_path"]):
         ways = 1
     weights = _format(row["moe_quant_mode"] or row["precision"], row["model_path"])
+    campaign = row["silicon_data_source"].startswith(CAMPAIGN)
+    scale = PARTIAL_LENGTHS[1] if campaign else 1.0
     eight_bits = row["backend"] == "trtllm" and weights != "bf16"
+    eight_bits |= campaign and row["system"] in BLACKWELL and "MiniMax" not in row["model_path"]
+    per_tensor = _per_tensor(row["model_path"], row["moe_quant_mode"] or row["precision"])
     case = Case(
         model=row["model_path"], gpu=row["system"], engine=_engine(row["backend"]), weights=weights,
-        kv_cache="fp8" if eight_bits else "bf16", gpus=gpus, expert_parallel=ways, prompt_tokens=float(row["isl"]),
-        output_tokens=float(row["osl"]), max_num_seqs=c if concurrency else None, attention_dp=groups, not_in_words=reason,
+        kv_cache="fp8" if eight_bits else "bf16", gpus=gpus, expert_parallel=ways, prompt_tokens=scale * float(row["isl"]),
+        output_tokens=scale * float(row["osl"]), max_num_seqs=c if concurrency else None, attention_dp=groups,
+        not_in_words=reason, campaign=campaign, per_tensor=per_tensor,
     )  # fmt: skip
     ttft, tpot = float(row["silicon_ttft_ms"] or "nan") * 1e-3, float(row["silicon_tpot_ms"] or "nan") * 1e-3
     n = case.output_tokens
@@ -217,6 +233,42 @@ def degrees(row: Mapping[str, str]) -> tuple[int, int, int]:
     if tensor == 1 and split == whole > 1 and groups == split * whole:
         return whole, whole, whole
     return tensor * groups, whole if split * whole in (1, tensor * groups) else 0, groups
+
+
+def _per_tensor(model: str, stated: str) -> bool:
+    """Whether fp8 weights have a scale a tensor: where no blocks are stated, by the row or by the model's config."""
+    blocks = (_text(model).get("quantization_config") or (config(model) or {}).get("quantization_config") or {}).get(
+        "weight_block_size"
+    )
+    return stated == "fp8" and not blocks
+
+
+def _engine_settings(case: Case) -> dict[str, Any]:
+    """What the campaign's launching scripts state of the scheduler (see above)."""
+    new, nominal = (
+        case.gpu in BLACKWELL,
+        (case.prompt_tokens / PARTIAL_LENGTHS[1], case.output_tokens / PARTIAL_LENGTHS[1]),
+    )
+    if not case.campaign:
+        return {}
+    clients, short = case.max_num_seqs or 0.0, max(nominal) < 2048.0
+    if case.engine == "sglang" and new:
+        return {"receive_interval": 30 if clients >= 16 else 10, "max_num_batched_tokens": 32768}
+    if case.engine == "vllm" and "gpt-oss" in case.model:
+        return {"graph_tokens": 2048.0, "max_num_batched_tokens": 8192}
+    if case.engine == "trtllm" and new and short and not is_moe(case.model) and case.gpus < 8:
+        return {"batch_wait_passes": 20, "batch_wait_share": 0.9, "max_num_batched_tokens": 2248}
+    if (
+        case.engine == "trtllm"
+        and new
+        and short
+        and is_moe(case.model)
+        and case.attention_dp == 1
+        and 64 <= clients < 256
+    ):
+        latent = bool(_text(case.model).get("kv_lora_rank"))
+        return {"batch_wait_passes": 40, "batch_wait_share": 0.8} if latent and case.weights == "fp8" else {}
+    return {}
 
 
 def _count(text: str) -> int:
@@ -390,7 +442,7 @@ def predict(cases: Iterable[Case], setting: Setting) -> dict[Case, Prediction]:
         if case.not_in_words is not None:
             answers[case] = case.not_in_words
         else:
-            groups[case.model, case.gpu, case.engine, case.weights, case.kv_cache].append(case)
+            groups[case.model, case.gpu, case.engine, case.weights, case.kv_cache, str(case.per_tensor)].append(case)
     for group in groups.values():
         answers |= _predict_group(group, setting)
     return answers
@@ -411,6 +463,8 @@ def _predict_group(group: list[Case], setting: Setting) -> dict[Case, Prediction
         model = from_config(stated)
         if hasattr(quantisation, "with_usual_shares"):
             model = quantisation.with_usual_shares(model, first.weights)
+        if first.per_tensor and hasattr(model.quantised, "scale_per_tensor"):
+            model = replace(model, quantised=replace(model.quantised, scale_per_tensor=True))
         gpu = find_gpu(first.gpu)
         weights = find_precision("weights", first.weights).bytes_per_element
         cache_bytes = find_precision("kv_cache", first.kv_cache).bytes_per_element
@@ -449,8 +503,14 @@ def _source(gpu: Any, engine: str, weights: float, cache_bytes: float, setting: 
     from moescale.serving.host import NO_OVERHEAD, find_host
 
     usual = inspect.signature(cost).parameters
-    scheduling = setting.scheduling or usual["scheduling"].default or "separate"
-    host = setting.host or usual["host"].default
+    preset, extra = None, {}
+    if importlib.util.find_spec("moescale.latency.engines") is not None:  # since version 0.3
+        from moescale.latency.engines import engines
+
+        preset = engines()[engine] if engine in engines() else engines()["vllm"]
+        extra = {"engine": preset}
+    scheduling = setting.scheduling or usual["scheduling"].default or (preset.scheduling if preset else "separate")
+    host = setting.host or usual["host"].default or ("asynchronous" if preset and preset.asynchronous else None)
     measured = setting.latency == "silicon" and gpu.silicon_system is not None
     source: Any = Silicon(gpu, engine, None, weights, cache_bytes) if measured else Roofline(gpu, weights, cache_bytes)
     if hasattr(source, "weights"):
@@ -459,6 +519,7 @@ def _source(gpu: Any, engine: str, weights: float, cache_bytes: float, setting: 
     template = Deployment(
         gpu=gpu, usd_per_gpu_hour=1.0, prompt_tokens=1.0, output_tokens=1.0, weight_bytes_per_param=weights,
         kv_bytes_per_element=cache_bytes, reserve_bytes=measured_reserve_bytes(), scheduling=scheduling, host=overhead,
+        **extra,
     )  # fmt: skip
     return (source if overhead == NO_OVERHEAD else kernels_alone(source)), template
 
@@ -474,7 +535,7 @@ def _closed_loops(cases: Sequence[Case], model: Any, source: Any, template: Any)
     deployment = replace(
         template, prompt_tokens=column("prompt_tokens"), output_tokens=column("output_tokens"),
         expert_parallel=column("expert_parallel"), max_num_seqs=clients,
-        **_attention_dp(column("attention_dp"), cases[0].engine),
+        **({"attention_dp": column("attention_dp")} if np.any(column("attention_dp") > 1) else {}),
     )  # fmt: skip
     found = serve(model, column("gpus"), source, deployment)
     tpot = getattr(found, "tpot_s", found.iteration_s)  # version 0.1: one iteration
@@ -505,7 +566,7 @@ def _engine_loop(case: Case, model: Any, source: Any, template: Any) -> dict[str
     deployment = replace(
         template, prompt_tokens=case.prompt_tokens, output_tokens=case.output_tokens,
         expert_parallel=float(case.expert_parallel), max_num_seqs=case.max_num_seqs,
-        **{name: float(value) for name, value in _attention_dp(np.asarray(case.attention_dp), case.engine).items()},
+        attention_dp=float(case.attention_dp), engine=replace(template.engine, **_engine_settings(case)),
     )  # fmt: skip
     try:
         found = simulate(model, source, deployment, case.gpus, closed(int(case.max_num_seqs))).answer()
@@ -515,15 +576,6 @@ def _engine_loop(case: Case, model: Any, source: Any, template: Any) -> dict[str
     by_law = case.max_num_seqs * case.output_tokens / (found.ttft_s + (case.output_tokens - 1.0) * tpot_s)
     figures = (by_law, tpot_s, found.ttft_s, found.e2e_s, found.plateau_ttft_s or 0.0, found.output_tok_s)
     return dict(zip(ENGINE_FIGURES, figures, strict=True))
-
-
-def _attention_dp(groups: Any, engine: str) -> dict[str, Any]:
-    """The deployment's fields, where they are needed: older versions have none."""
-    if not np.any(groups > 1):
-        return {}
-    from moescale.serving.deployment import BALANCED_WAIT_PASSES
-
-    return {"attention_dp": groups, "prompt_wait_passes": BALANCED_WAIT_PASSES * ((groups > 1) & (engine == "trtllm"))}
 
 
 def _burst(case: Case, model: Any, source: Any, template: Any) -> Prediction:

@@ -28,7 +28,7 @@ from moescale.models.architecture import Architecture
 from moescale.models.coordinates import expansion, of_architecture
 from moescale.models.family import find_family
 from moescale.models.published import find_shape
-from moescale.models.recipe import text_ceiling
+from moescale.models.recipe import most_trained_tokens
 from moescale.options.law import DEFAULT_LAW, SHAPES
 from moescale.options.serving import ServingOptions
 from moescale.planning.allocation import Budget
@@ -106,7 +106,7 @@ def hindcast(name: str) -> list[Row]:
     family = find_family(SHAPES[shape])
     law = restate(find_law(DEFAULT_LAW), family)
     question = Question(
-        budget=Budget(base.training_flops, text_ceiling().largest_trained_tokens),
+        budget=Budget(base.training_flops, most_trained_tokens()),
         experts=ladder(law),
         match_experts=family.base_experts,
     )

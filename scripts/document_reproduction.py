@@ -169,8 +169,8 @@ def reproduction(
     return {
         "counts": counts(list(own.values()), found),
         "verdict": _verdicts({"yun2024": found, "today": other}),
-        "first": f"{found.first_count[1]} of {found.first_count[0]} are within 15% and {found.first_count[2]} within 25%",
-        "numbers": f"{found.within_15} of {found.printed} printed numbers are within 15% and {found.within_25} within 25%",
+        "first": f"{found.first_count.within_15} of {found.first_count.printed} are within 15% and {found.first_count.within_25} within 25%",
+        "numbers": f"{found.numbers.within_15} of {found.numbers.printed} printed numbers are within 15% and {found.numbers.within_25} within 25%",
         "claims": _claims_table(own, today),
         "server": [f"- `{name}` {part['value']}: {part['source']}." for name, part in servers()["yun2024"].items()],
         "settings": _settings_table(answers),
@@ -207,9 +207,9 @@ def _verdicts(found: Mapping[str, Score]) -> list[str]:
     rows = [
         [
             f"`{name}`",
-            f"{s.within_15} of {s.printed}",
-            f"{s.within_25} of {s.printed}",
-            f"{s.median_error:.0%}",
+            f"{s.numbers.within_15} of {s.numbers.printed}",
+            f"{s.numbers.within_25} of {s.numbers.printed}",
+            f"{s.numbers.median_error:.0%}",
             f"{s.held} of {s.judged}",
             f"{s.trends_held} of {s.trends}",
             f"{min(s.drawn_held)} to {max(s.drawn_held)}, median {np.median(s.drawn_held):g}",
@@ -226,7 +226,7 @@ def _claims_table(own: Mapping[str, Outcome], today: Mapping[str, Outcome]) -> l
         judged = [part for part in o.parts if part.judged]
         paper = ", ".join(dict.fromkeys(printed(o, part) for part in judged))
         ours = ", ".join(quantity(part.ours, o.claim.unit) for part in judged)
-        share = "" if o.drawn is None else f"{np.mean([judge(o.claim, row)[3] is True for row in o.drawn]):.0%}"
+        share = "" if o.drawn is None else f"{np.mean([judge(o.claim, row).holds is True for row in o.drawn]):.0%}"
         rows.append([f"`{o.claim.id}`", o.claim.statement, paper, ours, _result(o), share, _result(today[o.claim.id])])
     return table(("claim", "definition", "paper", "ours", "result", "of the draws", "under `today`"), rows)
 

@@ -52,17 +52,6 @@ def main() -> None:
         page.goto(address)
         settled(page)
         save(page, "plan")
-        page.goto(f"{address}&experts=1,4,8,16,32")
-        settled(page)
-        page.locator("#upload summary").click()
-        page.set_input_files("#file", ROOT / "examples" / "runs.csv")
-        page.wait_for_selector("#residuals canvas", timeout=60_000)
-        settled(page)
-        page.locator("#residuals").scroll_into_view_if_needed()
-        page.evaluate(
-            "window.scrollTo(0, document.getElementById('law-card').getBoundingClientRect().top + scrollY - 12)"
-        )
-        save(page, "fit")
         browser.close()
         server.terminate()
 

@@ -1,7 +1,8 @@
-"""Published configs of tests/data/model_configs.json, without the keys that say nothing of the shape, by name.
+"""Configs, most of them published, of tests/data/model_configs.json, without the keys that say nothing of the shape, by name.
 
-A row has the published total and active parameters where a test holds the config to them; `tables` says how many of the embedding
-tables the active ones have in them.
+A row has what is counted of it: parameters, those of a token, of attention, and bytes of 10,000 tokens of cache in bf16; `transformers`
+says that a test holds the parameters to that library's. It has the published total and active parameters where a test holds the config to
+them; `tables` says how many of the embedding tables the active ones have in them.
 """
 
 from __future__ import annotations

@@ -272,3 +272,23 @@ def test_a_plan_states_the_error_of_its_prices(tmp_path: Path, monkeypatch: pyte
     path.write_text(run(*asked, "--json").out, encoding="utf-8")
     assert json.loads(path.read_text(encoding="utf-8"))["accuracy"] == band.to_dict()
     assert read_plan(str(path)).accuracy == band
+
+
+def test_a_calibrated_price_is_that_of_the_measured_throughput() -> None:
+    found = accuracy_of(
+        find_shape("qwen3-30b-a3b").architecture,
+        deployment(weights="fp8", weight_bytes_per_param=1.0),
+        Silicon(find_gpu("h100-sxm"), weight_bytes_per_param=1.0),
+    )
+    assert found is not None
+    priced = accuracy.calibrated(2.0, found)
+    assert priced is not None
+    assert priced.usd_per_mtok == pytest.approx(2.0 * found.geometric_mean)
+    low, high = priced.interval
+    assert math.log(high / low) == pytest.approx(2 * 1.6449 * math.log(found.spread), rel=1e-4)
+    assert accuracy.calibrated(2.0, None) is None
+    asked = ("cost", "qwen3-30b-a3b", "--gpu", "h100-sxm", "--gpus", "1", "--weights", "fp8", "--json")
+    answer = json.loads(run(*asked).out)
+    assert answer["calibrated"]["usd_per_mtok"] == pytest.approx(
+        answer["usd_per_mtok"] * answer["accuracy"]["geometric_mean"]
+    )

@@ -132,8 +132,6 @@ def test_columns_may_have_other_names(tmp_path: Path) -> None:
     ]
     assert fits[0]["parameters"] == fits[1]["parameters"]
     assert fits[0]["n_runs"] == fits[1]["n_runs"]
-    again = run("report", law, "--runs", mine, "-o", tmp_path / "page.html")
-    assert (again.code, again.err) == (0, f"wrote {tmp_path / 'page.html'}\n")  # by the columns that the law names
     scores = [
         answer_of("compare", RUNS, "--law", "chinchilla", "--holdout", "tokens > 1e10", "--where", "n_experts == 1"),
         answer_of("compare", mine, "--law", "chinchilla", "--holdout", "D > 1e10", "--where", "`routed experts` == 1", *named),

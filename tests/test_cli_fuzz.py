@@ -170,7 +170,6 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--no-resume": [],
     },
     "report": {
-        "--runs": [RUNS, "TEXT.csv", "EMPTY.csv"],
         "--title": ["Ours", "<b>", ""],
         "--date": ["2026-11-21", "2026-13-40"],
     },

@@ -14,7 +14,7 @@ from moescale.latency.roofline import Roofline
 from moescale.planning.allocation import Budget
 from moescale.planning.curves import OPTIMUM, draft_plan, loss_band, scaling
 from moescale.planning.plan import Question, make_plan
-from moescale.planning.training_price import TrainingPrice, flops_of_gpu_hours
+from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws import find_law
 from moescale.serving.deployment import Deployment
 
@@ -68,4 +68,4 @@ def test_scaling_is_the_loss_optimal_model_of_each_budget() -> None:
 @settings(max_examples=50)
 def test_gpu_hours_buy_the_flops_that_take_so_many_hours(hours: float, mfu: float) -> None:
     price = TrainingPrice(gpu=GPU, usd_per_gpu_hour=1.0, mfu=mfu)
-    assert math.isclose(price.gpu_hours(flops_of_gpu_hours(GPU, hours, mfu)), hours, rel_tol=1e-12)
+    assert math.isclose(price.gpu_hours(price.flops_bought(hours / 24.0, 1.0, None)), hours, rel_tol=1e-12)

@@ -399,6 +399,9 @@ def test_the_first_screen_has_eighteen_lines_and_says_what_to_run_next(question:
     following = next(line for line in told if line.startswith("Next"))
     assert "moescale " in following
     assert question[1] in following
+    if "moescale design" in following:  # as it is printed
+        swept = run(*following.split("moescale ")[1].split(), "--max-runs", "4")
+        assert swept.code == 0, swept.err
 
 
 def test_an_expert_count_of_which_named_laws_do_not_speak_is_answered() -> None:

@@ -15,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from command_line import run as command
+from moescale import catalogue
 from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency import Pass, PassSource, common_shape
+from moescale.latency.engines import Engine, engine_of_latency, engines
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import Architecture
 from moescale.models.published import shapes
@@ -194,7 +196,7 @@ def test_attention_groups_hold_more_and_prompts_wait_for_each_other() -> None:
         simulate(mixtral, source, d, 4, closed(64)).answer() for d in (place, replace(place, attention_dp=1))
     )
     assert groups.output_tok_s != one.output_tok_s
-    waiting = simulate(mixtral, source, replace(place, prompt_wait_passes=50.0), 4, closed(64)).answer()
+    waiting = simulate(mixtral, source, replace(place, engine=engines()["trtllm"]), 4, closed(64)).answer()
     assert waiting.plateau_ttft_s > groups.plateau_ttft_s
     assert waiting.tpot_s < groups.tpot_s
 
@@ -512,3 +514,55 @@ def test_cost_prices_prefill_and_decode_apart() -> None:
     assert math.isfinite(told["usd_per_mtok"])
     assert "Separate prefill and decode" in command(*line.split(), "--prefill-gpus", "auto").out
     assert "or auto" in command(*line.split(), "--prefill-gpus", "few").err
+
+
+# Engines.
+
+
+def test_presets_are_dated_and_follow_the_name_of_the_latency_source() -> None:
+    for entry in catalogue.read("servers.toml")["engine"]:
+        assert {"name", "version", "source", "date", "scheduling"} <= entry.keys()
+    named = {name: engine_of_latency(name).name for name in ("auto", "roofline", "silicon:trtllm@1.3.0rc20", "a.csv")}
+    assert named == {"auto": "vllm", "roofline": "vllm", "silicon:trtllm@1.3.0rc20": "trtllm", "a.csv": ""}
+
+
+def test_passes_with_prompts_take_their_launches_whatever_the_kernels_do() -> None:
+    engine = Engine(dense_layer_s=1e-3, graph_dense_layer_s=4e-4, graph_tokens=64)
+    for tokens, floor_s in ((64.0, 8 * 4e-4), (65.0, 8 * 1e-3)):
+        servers = Servers(MODEL, np.asarray(1.0), Lines(0.0, 0.0, 0.0), deployment(engine=engine, prompt_tokens=tokens))
+        assert servers.prompt_pass_s(np.asarray(1.0)) == pytest.approx(floor_s)
+        assert servers.mixed_pass_s(np.asarray(1.0), np.asarray(1.0)) == pytest.approx(8e-3)
+        assert servers.decode_pass_s(np.asarray(1.0)) == 0.0
+    of_experts = replace(engine, expert_layer_s=2e-3).floor_s(SHAPES["mixtral-8x7b"], 65.0)
+    assert of_experts == pytest.approx(32 * 2e-3)
+
+
+def test_whole_requests_are_reserved_instead_of_evicted() -> None:
+    evicts = deployment(memory_fraction=small_memory(10.0))
+    reserves = replace(evicts, engine=Engine(reserves=True))
+    runs = [simulate(MODEL, Lines(), d, 1, burst(40)) for d in (evicts, reserves)]
+    assert runs[0].n_preemptions > 0 == runs[1].n_preemptions
+    assert runs[1].peak_running == 10 < runs[0].peak_running
+    batches = [
+        float(serve(MODEL, 1, Lines(), replace(d, max_num_seqs=math.inf, batching="largest")).batch)
+        for d in (evicts, reserves)
+    ]
+    assert batches[0] / batches[1] == pytest.approx(120 / 110, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("waits", "least_passes", "most_passes"),
+    [(Engine(receive_interval=10), 3.0, 7.0), (Engine(batch_wait_passes=10, batch_wait_share=1.0), 7.0, 10.0)],
+)
+def test_a_scheduler_that_waits_delays_first_tokens(waits: Engine, least_passes: float, most_passes: float) -> None:
+    """Of eight clients one finishes now and then: its next request waits for the scheduler while the others decode."""
+    usual = deployment(output_tokens=200)
+    found = [simulate(MODEL, Lines(), d, 1, closed(8)).answer() for d in (usual, replace(usual, engine=waits))]
+    plain, held = (a.plateau_ttft_s or 0.0 for a in found)
+    assert least_passes <= (held - plain) / 2e-3 <= most_passes
+    steady = [
+        float(serve(MODEL, 1, Lines(), replace(d, max_num_seqs=8)).ttft_s)
+        for d in (usual, replace(usual, engine=waits))
+    ]
+    assert steady[1] - steady[0] == pytest.approx(held - plain, rel=0.35)
+    assert engines()["sglang"].receive_interval == 1

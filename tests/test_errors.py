@@ -18,14 +18,12 @@ from moescale.errors import (
     MOST_SHOWN,
     InputError,
     MoescaleError,
-    UnwrittenError,
     install,
     nearest_names,
     unknown_name,
 )
 from moescale.experiments.corpus import read_description
 from moescale.experiments.run_table import read_result
-from moescale.io.files import opened_to_append
 from moescale.models.hf_config import from_config
 from moescale.runs.importers import import_runs
 
@@ -70,14 +68,6 @@ def test_bad_input_is_a_value_error_and_the_command_line_words_it_itself(capsys:
         main(["cost", "--n-params", "many"])
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith("moescale: --n-params: 'many' is not a quantity; write a number")
-
-
-def test_a_log_that_may_not_be_a_link_is_said_once(tmp_path: Path) -> None:
-    (tmp_path / "log").symlink_to("elsewhere")
-    with pytest.raises(UnwrittenError) as caught:
-        opened_to_append(tmp_path / "log", follow_links=False)
-    assert str(caught.value).count("is a link") == 1
-    assert "cannot be written" not in str(caught.value)
 
 
 def trainer(folder: Path) -> object:

@@ -7,7 +7,6 @@ faulty_files.py, at every single file operation of a command.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -26,9 +25,8 @@ from typing import Any
 import pytest
 
 import failing_cases
-from command_line import ROOT, RUNS, run
+from command_line import ROOT, RUNS, answer_of, run
 from moescale.errors import InputError, UnwrittenError
-from moescale.experiments.jobs import LOST, execute
 from moescale.experiments.run_table import add_rows
 from moescale.io.files import append_line, check_folder, check_target, make_folder, opened_to_append, write_atomically
 from moescale.io.locks import lock_beside, locked
@@ -72,6 +70,11 @@ def with_text(folder: Path) -> None:
 
 def with_law(folder: Path) -> None:
     shutil.copy(ROOT / "src" / "moescale" / "catalogue" / "laws" / "besiroglu2024.toml", folder / "law.toml")
+    (folder / "page.html").write_text("old")
+
+
+def with_plan(folder: Path) -> None:
+    (folder / "plan.json").write_text(json.dumps(answer_of(*PLAN, "--json")))
     (folder / "page.html").write_text("old")
 
 
@@ -145,21 +148,14 @@ def faulty(case: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
 QUICK = (
     Case("a law", (*FIT, "-o", "law.toml"), with_runs, 4),
     Case("a run table", "rows", with_table, 12, table="runs.csv", answers=False),
-    Case(
-        "a corpus",
-        "corpus",
-        with_text,
-        12,
-        between=(".corpus.moescale-new/",),
-        answers=False,
-    ),
+    Case("a corpus", "corpus", with_text, 12, between=(".corpus.moescale-new/",), answers=False),
     Case("a latency table", "profile", with_grid, 18, table="latency.csv", between=("log.txt",), answers=False),
 )
 SLOW = (
     Case("a law and its plot", (*FIT, "-o", "law.toml", "--plot", "fit.svg"), with_runs, 8),
     Case("operating points", (*SWEEP_COST, "--output-table", "p.parquet", "--plot", "p.svg"), nothing, 8),
     Case("imported runs", ("import", "trainer", "trainer", "-o", "runs.csv"), with_trainer, 4),
-    Case("a report", ("report", "law.toml", "-o", "page.html"), with_law, 4, answers=False),
+    Case("a report", ("report", "plan.json", "-o", "page.html"), with_plan, 4, answers=False),
     Case("a plan's files", (*PLAN, "--plot", "p.pdf", "--export", "hf", "-o", "x"), nothing, 16, told="Exported to"),
     Case("a sweep", "sweep", with_facts, 28, table="runs.csv", between=("sweep/",), answers=False),
     Case("a reproduction", "published", nothing, 24, answers=False, every=5),
@@ -481,7 +477,6 @@ def test_no_result_takes_the_place_of_what_it_is_made_from(tmp_path: Path, monke
     with_runs(tmp_path)
     with_law(tmp_path)
     (tmp_path / "link.toml").symlink_to("runs.csv")
-    (tmp_path / "map.csv").write_text('name = "run"\n')
     shutil.copy(ROOT / "examples" / "latency.csv", "latency.csv")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     for arguments in (
@@ -489,48 +484,12 @@ def test_no_result_takes_the_place_of_what_it_is_made_from(tmp_path: Path, monke
         (*FIT, "-o", "link.toml"),
         (*FIT[:2], "--prior", "law.toml", "-o", "law.toml"),
         ("report", "law.toml", "-o", "law.toml"),
-        ("report", "law.toml", "--runs", "runs.csv", "-o", "runs.csv"),
-        ("import", "trainer", str(ROOT / "examples"), "--mapping", "map.csv", "-o", "map.csv"),
         (*SWEEP_COST[:-4], "latency.csv", "--sweep", "--output-table", "latency.csv"),
     ):
         found = run(*arguments)
         assert (found.code, found.out) == (2, ""), arguments
         assert "would be replaced" in found.err, (arguments, found.err)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-@pytest.mark.parametrize("name", ["corpus/train.bin", "corpus/corpus.json", ".corpus.lock", ".corpus.moescale-new"])
-def test_a_pack_writes_through_no_link(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with_text(tmp_path)
-    (tmp_path / "corpus").mkdir()
-    (tmp_path / "precious").write_text("precious")
-    (tmp_path / name).symlink_to(tmp_path / "precious")
-    found = run("pack", "text.jsonl", "--tokenizer", "bytes", "--validation", "0", "-o", "corpus")
-    assert found.code == 2, found.err
-    assert "Traceback" not in found.err
-    assert (tmp_path / "precious").read_text() == "precious"
-
-
-@pytest.mark.parametrize("suffix", ["toml", "log", "lock"])
-def test_a_sweep_writes_through_no_link(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from moescale.experiments.sweep import drive
-    from moescale.experiments.sweep_file import expand
-
-    monkeypatch.chdir(tmp_path)
-    with_facts(tmp_path)
-    (tmp_path / "sweep").mkdir()
-    (tmp_path / "precious").write_text("precious")
-    sweep = expand(failing_cases.SETTINGS)
-    {"toml": sweep.runs[0].beside("toml"), "log": sweep.runs[0].beside("log"), "lock": sweep.runs[0].lock}[
-        suffix
-    ].symlink_to("../precious")
-    command = [sys.executable, "-S", str(failing_cases.STUB_TRAINING)]
-    refused = pytest.raises(InputError, match="lock") if suffix == "lock" else contextlib.nullcontext()
-    with refused:
-        done = drive(sweep, command=lambda file: [*command, str(file)], poll_s=0.01)
-        assert len(done.failed) == (suffix != "toml")
-    assert (tmp_path / "precious").read_text() == "precious"
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -625,7 +584,8 @@ def wait_for(what: Callable[[], bool], seconds: float = 30.0) -> None:
 
 def children(pid: int) -> list[int]:
     """The processes that a process started, and theirs."""
-    found = [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    found = [int(text) for task in tasks for text in task.read_text().split()]
     return [*found, *(below for child in found for below in children(child))]
 
 
@@ -686,11 +646,6 @@ def test_a_signal_ends_a_fit_in_one_line(number: signal.Signals, tmp_path: Path)
     assert (tmp_path / "law.toml").read_text() == "old"
 
 
-def test_a_signal_that_is_ignored_stays_so(tmp_path: Path) -> None:
-    code = "import os, signal\nfrom moescale.io.signals import sigterm_interrupts\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\nwith sigterm_interrupts(): os.kill(os.getpid(), signal.SIGHUP)"
-    assert process(["-c", code], tmp_path).returncode == 0
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", ["profile", "sweep", "pack"])
 def test_a_signal_ends_what_a_command_started_and_the_command_goes_on(
@@ -717,53 +672,7 @@ def test_a_signal_ends_what_a_command_started_and_the_command_goes_on(
         assert len((tmp_path / "latency.csv").read_text().splitlines()) >= 2
 
 
-# Jobs of a cluster.
-
-
-def job_code(child: str) -> str:
-    return f"import sys; from moescale.experiments.jobs import execute; sys.exit(execute([sys.executable, '-c', {child!r}], 'log', 'lock', 'stop') + 100)"
-
-
-def test_a_job_ends_when_it_is_told_by_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    child = "import os, time, pathlib; pathlib.Path('pid').write_text(str(os.getpid())); time.sleep(600)"
-    job = subprocess.Popen([sys.executable, "-c", job_code(child)], env=environment())
-    wait_for(lambda: Path("pid").exists() and Path("pid").read_text() != "")
-    Path("stop").touch()
-    assert job.wait(30) == 100 + LOST
-    assert not is_running(int(Path("pid").read_text()))
-    Path("pid").unlink()
-    assert execute([sys.executable, "-c", child], "log", "lock", "stop") == LOST  # told before it began
-    assert not Path("pid").exists()
-
-
-def test_a_job_ends_when_its_controller_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    child = "import os, time, pathlib; pathlib.Path('pid').write_text(str(os.getpid())); time.sleep(600)"
-    # As submitit starts a job; signals do not reach it, as where they are ignored or it has its own session.
-    controller = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {job_code(child)!r}], start_new_session=True).wait()"
-    started = subprocess.Popen([sys.executable, "-c", controller], env=environment())
-    wait_for(lambda: Path("pid").exists() and Path("pid").read_text() != "")
-    below = children(started.pid)
-    assert len(below) == 2
-    started.kill()
-    started.wait()
-    wait_for(lambda: not any(is_running(pid) for pid in below))
-
-
-def test_errors_of_the_system_have_their_own_words(tmp_path: Path) -> None:
-    from moescale.io.files import write_error
-
-    for code, words in {
-        errno.EROFS: "file system is read-only",
-        errno.EFBIG: "ulimit",
-        errno.EDQUOT: "quota",
-        errno.EIO: "Input/output error",
-    }.items():
-        assert words in str(write_error(str(tmp_path / "a"), OSError(code, os.strerror(code))))
-
-
-# With torch and submitit.
+# With torch.
 
 
 @pytest.mark.engine
@@ -808,21 +717,3 @@ def test_a_run_on_a_small_disk_goes_on_when_there_is_room(tmp_path: Path) -> Non
 
 def process_of(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment())
-
-
-@pytest.mark.engine
-def test_a_job_of_submitit_ends_though_signals_are_lost(tmp_path: Path) -> None:
-    submitit = pytest.importorskip("submitit", reason="needs submitit: pip install '.[train]'")
-    from moescale.experiments.jobs import Jobs
-
-    place = Jobs("local", {}, tmp_path / "submitit")
-    child = f"import os, time, pathlib; pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid())); time.sleep(600)"
-    command = [sys.executable, "-c", child]
-    job: Any = place.start(command, log=tmp_path / "log", lock=tmp_path / "lock")
-    wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
-    assert isinstance(job._job, submitit.LocalJob)
-    job._job.cancel = lambda: None  # the signal that a controller which is only starting does not hear
-    job.terminate()
-    wait_for(lambda: job.poll() is not None)
-    assert not is_running(int((tmp_path / "pid").read_text()))
-    assert not list((tmp_path / "submitit").glob("*.stop"))

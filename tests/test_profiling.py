@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from moescale.cli import main
 from moescale.errors import InputError
 from moescale.experiments.profile import Grid, Model, Profiled, profile, read_grid
-from moescale.io.locks import is_held, lock_beside, locked
+from moescale.io.locks import lock_beside, locked
 from moescale.latency.coverage import leave_one_out, overview
 from moescale.latency.measurements import Measurement, key_of, read_measurements, write_measurements
 from moescale.latency.table import read_latency_table
@@ -161,8 +161,8 @@ def test_a_profile_that_is_ended_loses_no_row_and_repeats_none(number: signal.Si
         time.sleep(0.01)
     os.kill(started.pid, number)
     assert started.wait() != 0
-    while is_held(lock_beside(table)):  # by a child that was only starting, until it is another program
-        time.sleep(0.01)
+    with locked(lock_beside(table)):  # which a child that was only starting may hold, until it is another program
+        pass
     kept = rows_of(table)
     assert 3 <= len(kept) < 12
     done = measure(table, grid())

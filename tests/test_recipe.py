@@ -68,19 +68,13 @@ def test_deepseek_trained_its_models_by_its_rule(layers: int, width: int, sequen
     assert found.asked_batch_tokens / 4096 == pytest.approx(sequences, rel=0.1)
 
 
-def test_the_papers_rate_is_kaplans() -> None:
-    assert rules()["paper"].lr == rules()["kaplan"].lr
-
-
 def test_every_rule_says_where_it_comes_from() -> None:
     for rule in rules().values():
         assert "arXiv" in rule.source
         assert len(rule.date) == 10
         assert rule.counts
         assert all(least < most for least, most in rule.fitted.values())
-
-
-def test_the_default_is_the_rule_fitted_to_compute() -> None:
+    assert rules()["paper"].lr == rules()["kaplan"].lr
     assert recipe_for(1e9, 1e11) == recipe_for(1e9, 1e11, rule="deepseek")
 
 

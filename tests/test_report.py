@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ from hypothesis import strategies as st
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '.[figures]'")
 
-from command_line import RUNS, run
+from command_line import run
 from moescale.planning.plan_file import parse_plan
-from moescale.scaling_laws import find_law
 from moescale.units import format_count, format_usd
-from moescale.views.html import Origin, law_report, plan_report
+from moescale.views.html import Origin, plan_report
 from moescale.views.html.render import linked
 
 pytestmark = pytest.mark.system
@@ -67,64 +65,51 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Answers of the command line as files: a plan, a law."""
+    """The plan of a command line as a file."""
     path = tmp_path_factory.mktemp("answers")
-    for name, arguments in {
-        "plan.json": ("plan", "--budget", "5.15e21", "--law", "yun2024-recovered", "--latency", "roofline", "--lifetime-tokens", "1T", "--json"),
-    }.items():  # fmt: skip
-        answer = run(*arguments)
-        assert answer.code == 0, answer.err
-        (path / name).write_text(answer.out)
-    assert run("fit", RUNS, "--law", "chinchilla", "--bootstrap", 8, "-o", path / "law.toml").code == 0
+    answer = run("plan", "--budget", "5.15e21", "--law", "yun2024-recovered", "--latency", "roofline", "--lifetime-tokens", "1T", "--json")  # fmt: skip
+    assert answer.code == 0, answer.err
+    (path / "plan.json").write_text(answer.out)
     return path
 
 
-PAGES = {
-    "plan": ("plan.json",),
-    "law": ("law.toml",),
-    "fit": ("law.toml", "--runs", RUNS),
-}
-
-
-@pytest.fixture(scope="module", params=PAGES)
-def page(request: pytest.FixtureRequest, folder: Path) -> tuple[str, str]:
-    """The name of a page and its text."""
-    name, *options = PAGES[request.param]
-    target = folder / f"{request.param}.html"
-    answer = run("report", folder / name, *options, "-o", target, "--date", "2026-11-21")
-    assert (answer.code, answer.out, answer.err) == (0, "", f"wrote {target}\n")
-    again = folder / "again.html"
-    assert run("report", folder / name, *options, "-o", again, "--date", "2026-11-21").code == 0
+@pytest.fixture(scope="module")
+def page(folder: Path) -> str:
+    """The text of a page."""
+    target, again = folder / "plan.html", folder / "again.html"
+    for path in (target, again):
+        answer = run("report", folder / "plan.json", "-o", path, "--date", "2026-11-21")
+        assert (answer.code, answer.out, answer.err) == (0, "", f"wrote {path}\n")
     assert again.read_bytes() == target.read_bytes()
-    return request.param, target.read_text(encoding="utf-8")
+    return target.read_text(encoding="utf-8")
 
 
-def test_a_page_needs_nothing_else(page: tuple[str, str]) -> None:
-    parsed = Page(page[1])
+def test_a_page_needs_nothing_else(page: str) -> None:
+    parsed = Page(page)
     names = {tag for tag, _ in parsed.elements}
     assert not names & {"script", "link", "iframe", "object", "embed", "base", "form"}
     assert [value for value in parsed.attributes("src") if not value.startswith("data:")] == []
     # Elements that load what they point to; a link loads nothing until it is followed.
     assert all(tag == "a" for tag, attrs in parsed.elements if (attrs.get("href") or "").startswith("http"))
-    assert not re.search(r"url\(|@import", page[1])
+    assert not re.search(r"url\(|@import", page)
     assert [key for _, attrs in parsed.elements for key in attrs if key.startswith("on")] == []
 
 
-def test_a_page_says_all_that_a_reader_needs(page: tuple[str, str]) -> None:
-    parsed = Page(page[1])
+def test_a_page_says_all_that_a_reader_needs(page: str) -> None:
+    parsed = Page(page)
     assert len(parsed.texts["h1"]) == 1
     assert [h for h in parsed.texts["h2"] if h in HEADINGS] == HEADINGS
     assert "2026-11-21" in parsed.words
     assert "moescale" in parsed.texts["pre"][0]  # the command
 
 
-def test_a_page_is_accessible(page: tuple[str, str]) -> None:
-    parsed = Page(page[1])
+def test_a_page_is_accessible(page: str) -> None:
+    parsed = Page(page)
     identifiers = parsed.attributes("id")
     assert [name for name, times in Counter(identifiers).items() if times > 1] == []
     assert set(parsed.attributes("aria-labelledby")) <= set(identifiers)
     figures = [attrs for tag, attrs in parsed.elements if tag == "img"]
-    assert len(figures) == {"plan": 1, "law": 0, "fit": 1}[page[0]]
+    assert len(figures) == 1
     assert all(attrs.get("alt") for attrs in figures)
     assert ("html", {"lang": "en"}) in parsed.elements
     heads = [attrs.get("scope") for tag, attrs in parsed.elements if tag == "th"]
@@ -157,32 +142,15 @@ def test_nothing_from_the_answer_becomes_markup(folder: Path) -> None:
     evil = Origin(
         name=EVIL, sha256=EVIL, made_with={"command": EVIL, "moescale": EVIL, "sha256": {EVIL: EVIL}}, date=EVIL
     )
-    law = replace(
-        find_law("hoffmann2022"), name=EVIL, source=EVIL, notes=(EVIL,), evidence={"table": EVIL, "where": EVIL}
-    )
     command = Origin(made_with={"command": "moescale plan"})
     plain = plan_report(parse_plan(json.loads((folder / "plan.json").read_text()), where="x"), command)
     known = {tag for tag, _ in Page(plain).elements}
-    for text in (
-        plan_report(parse_plan(record, where="x"), evil, title=EVIL),
-        law_report(law, evil, title=EVIL),
-    ):
-        parsed = Page(text)
-        assert {tag for tag, _ in parsed.elements} <= known | {"ul", "li"}
-        assert [key for _, attrs in parsed.elements for key in attrs if key.startswith("on")] == []
-        assert all(value.startswith("data:image/svg+xml;base64,") for value in parsed.attributes("src"))
-        assert EVIL in parsed.words
-        assert "evil.example" not in "".join(tag for tag, _ in parsed.elements)
-
-
-def test_a_table_that_is_not_the_laws_is_told(folder: Path, tmp_path: Path) -> None:
-    other = tmp_path / "runs.csv"
-    lines = Path(RUNS).read_text().splitlines()
-    other.write_text("\n".join(lines[:50]) + "\n")
-    answer = run("report", folder / "law.toml", "--runs", other, "-o", tmp_path / "x.html")
-    assert answer.code == 0
-    assert "not the table" in answer.err
-    assert "not the runs that" in (tmp_path / "x.html").read_text()
+    parsed = Page(plan_report(parse_plan(record, where="x"), evil, title=EVIL))
+    assert {tag for tag, _ in parsed.elements} <= known | {"ul", "li"}
+    assert [key for _, attrs in parsed.elements for key in attrs if key.startswith("on")] == []
+    assert all(value.startswith("data:image/svg+xml;base64,") for value in parsed.attributes("src"))
+    assert EVIL in parsed.words
+    assert "evil.example" not in "".join(tag for tag, _ in parsed.elements)
 
 
 @pytest.mark.parametrize(
@@ -192,10 +160,9 @@ def test_a_table_that_is_not_the_laws_is_told(folder: Path, tmp_path: Path) -> N
         ("x.json", "[]", (), "holds nothing to report"),
         ("x.json", "[3]", (), "holds nothing to report"),
         ("x.json", '{"infeasible": "no"}', (), "has no answer"),
-        ("x.json", '{"law": "a", "parameters": {}, "rmsle": 1}', (), "fit -o LAW.toml"),
+        ("x.json", '{"law": "a", "parameters": {}, "rmsle": 1}', (), "holds nothing to report"),
         ("x.json", "{", (), "is not JSON"),
-        ("x.toml", "format = 1", (), "damaged law file"),
-        ("plan.json", None, ("--runs", RUNS), "applies to the report of a law only"),
+        ("x.toml", "format = 1", (), "is not JSON"),
         ("plan.json", None, ("--date", "yesterday"), "is not a date"),
         ("nothing.json", None, (), "no such file"),
     ],

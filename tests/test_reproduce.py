@@ -21,7 +21,7 @@ from moescale.options.reproduction import ReproductionOptions, servers
 from moescale.planning.allocation import Budget, loss_optimal
 from moescale.reproduction import Outcome, claims, find_claim, publish, reproduce, score, series
 from moescale.reproduction.publish import FIGURES, VERDICT, drawn
-from moescale.reproduction.quantities import NEEDS_COSTS, QUANTITIES
+from moescale.reproduction.quantities import OF_COSTS, QUANTITIES
 from moescale.reproduction.tables import show_outcomes
 from moescale.reproduction.world import ExactPricing, World, costs_of, of_the_papers_models, world_of
 from moescale.scaling_laws import find_law, restate
@@ -97,12 +97,12 @@ def test_numbers_are_counted_by_the_written_rules(outcomes: tuple[Outcome, ...])
     errors = [
         abs((p.ours or np.inf) / p.paper - 1) for o in outcomes if o.counts for p in o.parts if p.judged and p.paper
     ]
-    assert found.printed == len(errors) == 21
-    assert found.within_15 == sum(e <= 0.15 for e in errors) >= 14
-    assert found.within_25 == sum(e <= 0.25 for e in errors) >= 18
-    assert found.median_error == pytest.approx(np.median(errors))
-    assert found.first_count[0] == 26  # with the reciprocals and three ends that the paper does not print
-    assert found.first_count[1] >= 16
+    assert found.numbers.printed == len(errors) == 21
+    assert found.numbers.within_15 == sum(e <= 0.15 for e in errors) >= 14
+    assert found.numbers.within_25 == sum(e <= 0.25 for e in errors) >= 18
+    assert found.numbers.median_error == pytest.approx(np.median(errors))
+    assert found.first_count.printed == 26  # with the reciprocals and three ends that the paper does not print
+    assert found.first_count.within_15 >= 16
     assert own["mfu"].parts[0].paper is None
     assert own["ratio.constant"].claim.below == 1.193
 
@@ -111,14 +111,14 @@ def test_draws_are_judged_as_the_law_itself_is(outcomes: tuple[Outcome, ...]) ->
     alone = replace(LAW, draws=LAW.theta[None])
     drawn_alike = score(reproduce(alone, ROOFLINE.costs()))
     assert drawn_alike.drawn_held == (drawn_alike.held,)
-    assert drawn_alike.drawn_within == (drawn_alike.within_15,)
+    assert drawn_alike.drawn_within == (drawn_alike.numbers.within_15,)
     assert len(score(outcomes).drawn_held) == len(LAW.draws)
 
 
 def test_what_cannot_be_served_is_judged_and_does_not_hold() -> None:
     found = score(reproduce(BARE, ReproductionOptions(latency="roofline", gpu_counts="8").costs()))
-    assert found.printed == 21  # eight GPUs cannot split four whole experts
-    assert found.median_error is None
+    assert found.numbers.printed == 21  # eight GPUs cannot split four whole experts
+    assert found.numbers.median_error is None
     assert found.judged == 20
 
 
@@ -126,7 +126,7 @@ def test_the_papers_server_explains_more_than_todays(outcomes: tuple[Outcome, ..
     """The finding of the page, on a latency source that was not used there."""
     today = score(reproduce(BARE, ReproductionOptions(server="today", latency="roofline").costs()))
     paper = score(outcomes)
-    assert paper.within_15 > 1.5 * today.within_15
+    assert paper.numbers.within_15 > 1.5 * today.numbers.within_15
     assert paper.held > today.held
     for name in ("fig3.cost", "few.serve"):
         assert name in paper.which
@@ -227,7 +227,7 @@ def test_every_expert_on_every_token_leaves_dense_models_and_the_law_as_they_are
 ) -> None:
     fused = _by_id(reproduce(BARE, ReproductionOptions(latency="roofline", moe_execution="fused").costs()))
     for a in outcomes:
-        if not any(part.quantity in NEEDS_COSTS for part in a.claim.parts):
+        if not any(part.quantity in OF_COSTS for part in a.claim.parts):
             assert [p.ours for p in a.parts] == [p.ours for p in fused[a.claim.id].parts]
         else:
             assert (a.inputs["moe_execution"], fused[a.claim.id].inputs["moe_execution"]) == ("all-experts", "fused")
@@ -297,7 +297,7 @@ def test_width_times_depth_follows_the_catalogues_constant() -> None:
 
 def test_the_verdicts_figure_has_every_number_that_is_counted(outcomes: tuple[Outcome, ...]) -> None:
     rows = series.verdict(outcomes, outcomes)
-    assert len(rows) == score(outcomes).printed
+    assert len(rows) == score(outcomes).numbers.printed
     assert all(row["beside"] == row["ours"] for row in rows)
 
 
@@ -323,7 +323,7 @@ def test_json_is_the_contracts(
         assert r["role"] in ("input", "prediction")
         assert r["role"] == "prediction" or r["holds"] is None
         assert r["inputs"]["law"] == "yun2024-recovered"
-        assert ("gpu" in r["inputs"]) == any(p.quantity in NEEDS_COSTS for p in find_claim(r["claim"]).parts)
+        assert ("gpu" in r["inputs"]) == any(p.quantity in OF_COSTS for p in find_claim(r["claim"]).parts)
     main(["reproduce", "--summary", "--json"])
     told = json.loads(capsys.readouterr().out)
     assert told["server"] == "yun2024"

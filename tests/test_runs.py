@@ -278,10 +278,7 @@ BAD = ("#N/A", "", "nan", "0", "-3", "inf", "-inf", "1e400")
 
 @pytest.mark.parametrize(
     ("column", "cell"),
-    [
-        *((name, cell) for name in ("val/loss", "tokens", "n_experts") for cell in BAD),
-        ("n_experts", "0.5"),
-    ],
+    [*((name, cell) for name in ("val/loss", "tokens", "n_experts") for cell in BAD), ("n_experts", "0.5")],
 )
 def test_the_filter_that_an_error_advises_works(tmp_path: Path, column: str, cell: str) -> None:
     row = {"tokens": "5e9", "n_experts": "2", "val/loss": "3"} | {column: cell}

@@ -636,3 +636,26 @@ def test_no_pass_is_faster_than_the_data_sheet_allows(gpu: str, weight_bytes: fl
     assert np.all(source.decode_s(model, gpus, batch, tokens) >= limit.decode_s(model, gpus, batch, tokens))
     prompts = np.maximum(1.0, np.minimum(batch, 32768 / tokens))
     assert np.all(source.prefill_s(model, gpus, prompts, tokens) >= limit.prefill_s(model, gpus, prompts, tokens))
+
+
+def test_norms_of_queries_and_keys_take_launches_unless_the_engine_fuses_them() -> None:
+    qwen = shapes()["qwen3-32b"]
+    plain = replace(qwen, qk_norm=False)
+    for backend, launches in (("vllm", 8.8), ("trtllm", 0.0)):
+        source = Silicon(H100, backend, host_s=0.0)
+        each_s = find_system("h100_sxm").elementwise_latency_s
+        for found, without in (
+            (source.decode_s(qwen, 2, 8, 512), source.decode_s(plain, 2, 8, 512)),
+            (source.prefill_s(qwen, 2, 1, 512), source.prefill_s(plain, 2, 1, 512)),
+            (source.mixed_s(qwen, 2, 8, 512, 1, 512), source.mixed_s(plain, 2, 8, 512, 1, 512)),
+        ):
+            assert found - without == pytest.approx(64 * launches * each_s, rel=1e-9)
+
+
+def test_fp8_with_a_scale_a_tensor_has_kernels_of_its_own() -> None:
+    source = Silicon(find_gpu("h200-sxm"), host_s=0.0, weight_bytes_per_param=1.0)
+    blocks = shapes()["qwen3-235b-a22b"]
+    per_tensor = replace(blocks, quantised=replace(blocks.quantised, scale_per_tensor=True))
+    assert source.decode_s(per_tensor, 8, 64, 2048) != source.decode_s(blocks, 8, 64, 2048)
+    bf16 = Silicon(find_gpu("h200-sxm"), host_s=0.0)
+    assert bf16.decode_s(per_tensor, 8, 64, 2048) == bf16.decode_s(blocks, 8, 64, 2048)

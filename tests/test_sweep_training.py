@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -20,11 +19,10 @@ from filelock import FileLock
 from moescale.cli import main
 from moescale.errors import InputError
 from moescale.experiments import sweep as driver
-from moescale.experiments.jobs import BUSY, execute
+from moescale.experiments.jobs import BUSY, LOST, Jobs, execute
 from moescale.experiments.run_table import read_result
 from moescale.experiments.sweep import Swept, drive, dry_run, read_progress
 from moescale.experiments.sweep_file import Sweep, expand, read_sweep
-from moescale.io.locks import is_held
 from moescale.runs.table import read_runs
 from stub_training import GRID, document, know, made
 from stub_training import command as stub_command
@@ -141,38 +139,19 @@ def reached(sweep: Sweep, step: int) -> bool:
     return finished >= 1 and any(p.get("step", 0) >= step for p in progress)
 
 
-def test_a_killed_driver_loses_nothing_and_does_nothing_twice(tmp_path: Path, undisturbed: list[str]) -> None:
-    sweep = made(tmp_path)
-    slow = {run.name: {"sleep_s": 0.2} for run in sweep.runs[1:]}
-    faults(sweep, **slow)
-    other = driver_process(sweep)
-    wait_for(lambda: reached(sweep, 3))
-    other.kill()
-    other.communicate()
-    running = [run.name for run in sweep.runs if is_held(run.lock)]
-    assert running  # the workers live on, and hold their runs
-    said: list[str] = []
-    done = drive_stub(sweep, say=said.append)
-    assert done.finished + done.found == 4
-    assert any("another process trains it; waiting" in line for line in said)
-    assert_every_step_was_made_once(sweep)
-    assert rows_of(sweep.table) == undisturbed
-
-
-def test_killing_driver_and_workers_loses_no_finished_run(tmp_path: Path, undisturbed: list[str]) -> None:
+def test_a_killed_driver_ends_its_runs_and_the_next_goes_on(tmp_path: Path, undisturbed: list[str]) -> None:
     sweep = made(tmp_path)
     faults(sweep, **{run.name: {"sleep_s": 0.2} for run in sweep.runs[1:]})
     other = driver_process(sweep)
     wait_for(lambda: reached(sweep, 3))
     finished = {run.name for run in sweep.runs if read_result(run.output)}
     other.kill()
-    for line in (sweep.folder / "starts.txt").read_text().splitlines():
-        pid = int(line.split()[1])
-        if is_running(pid):
-            os.kill(pid, signal.SIGKILL)
     other.communicate()
+    pids = [int(line.split()[1]) for line in (sweep.folder / "starts.txt").read_text().splitlines()]
+    wait_for(lambda: not any(is_running(pid) for pid in pids))
     faults(sweep)
-    drive_stub(sweep)
+    done = drive_stub(sweep)
+    assert done.finished + done.found == 4
     assert rows_of(sweep.table) == undisturbed
     assert all(starts(sweep)[name] == 1 for name in finished)
     assert max(starts(sweep).values()) == 2
@@ -214,7 +193,7 @@ def test_the_limit_of_time_stops_runs_that_go_on_later(tmp_path: Path, undisturb
     faults(sweep, every={"sleep_s": 5.0})
     done = drive_stub(sweep, seconds=3.0)
     assert (done.finished, done.left, done.failed) == (0, 4, ())
-    assert not any(is_held(run.lock) for run in sweep.runs)
+    assert not any(run.lock.exists() for run in sweep.runs)
     faults(sweep)
     assert drive_stub(sweep).finished == 4
     assert rows_of(sweep.table) == undisturbed
@@ -242,10 +221,21 @@ def test_a_sweep_without_the_libraries_that_train_is_refused_before_it_starts(
     assert run(capsys, "sweep.toml")[0] == 0  # nothing is left to train
 
 
-def test_a_sweep_needs_submitit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_needs_submitit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(InputError, match=r"needs submitit.*\.\[train\]"):
-        drive_stub(made(tmp_path))
+        drive_stub(made(tmp_path, execute={"on": "slurm"}))
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_sweep_on_a_cluster_leaves_the_same_table(tmp_path: Path, undisturbed: list[str]) -> None:
+    # submitit's own stand-in of a cluster, in place of Slurm
+    sweep = made(tmp_path, execute={"on": "slurm", "slurm": {"cluster": "local", "timeout_min": 5}})
+    faults(sweep, **{sweep.runs[0].name: {"kill_at": 7}})
+    assert drive_stub(sweep).finished == 4
+    assert rows_of(sweep.table) == undisturbed
+    with pytest.raises(InputError, match="rejected by submitit"):
+        drive_stub(made(tmp_path / "b", execute={"on": "slurm", "slurm": {"cluster": "local", "no_such": 5}}))
 
 
 # Time.
@@ -269,15 +259,13 @@ def test_the_estimate_stands_on_stated_or_measured_rates(tmp_path: Path) -> None
     (sweep.runs[1].output).mkdir()
     (sweep.runs[1].output / "progress.jsonl").write_text('{"step": 5, "steps": 20}\n')
     later = dry_run(sweep)
-    assert later["rate_from"] == "the nearest of 1 finished run"
+    assert later["rate_from"] == "the median of 1 finished run"
     rate = sweep.runs[0].training_flops / 10.0  # what the stub says
     assert [outlook["state"] for outlook in later["runs"]] == ["finished", "interrupted", "new", "new"]
     shares = [0.0, 0.75, 1.0, 1.0]
     assert [o["seconds"] for o in later["runs"]] == pytest.approx(
         [s * r.training_flops / rate for s, r in zip(shares, sweep.runs, strict=True)]
     )
-    with FileLock(sweep.runs[2].lock):
-        assert dry_run(sweep)["runs"][2]["state"] == "running"
 
 
 def test_the_last_whole_line_of_progress_is_read(tmp_path: Path) -> None:
@@ -292,17 +280,24 @@ def test_the_last_whole_line_of_progress_is_read(tmp_path: Path) -> None:
 # Executing one command.
 
 
-def test_a_command_whose_lock_is_held_is_not_started(tmp_path: Path) -> None:
-    log, lock, stop = (str(tmp_path / name) for name in ("log", "lock", "stop"))
+def test_a_command_waits_for_the_lock_of_its_run_and_says_that_another_had_it(tmp_path: Path) -> None:
+    log, lock = (str(tmp_path / name) for name in ("log", "lock"))
     command = [sys.executable, "-c", "print('ran')"]
+    place = Jobs("local", {}, tmp_path, 2)
     with FileLock(lock):
-        other = (
-            f"import sys; from moescale.experiments.jobs import execute; sys.exit(execute([], 'log', {lock!r}, 'stop'))"
-        )
-        assert subprocess.run([sys.executable, "-c", other], cwd=tmp_path, check=False).returncode == BUSY
-    assert execute(command, log, lock, stop) == 0
-    assert execute([*command[:2], "raise SystemExit(7)"], log, lock, stop) == 7
+        job = place.start(command, Path(log), Path(lock))
+        time.sleep(0.2)
+        assert place.poll(job) is None
+    wait_for(lambda: place.poll(job) is not None)
+    assert place.poll(job) == BUSY
+    assert execute(command, log, lock) == 0
+    assert execute([*command[:2], "raise SystemExit(7)"], log, lock) == 7
     assert Path(log).read_text() == "ran\n"
+    held = FileLock(lock)
+    with held:
+        job = place.start(command, Path(log), Path(lock))
+        place.end([job])
+        assert place.poll(job) == LOST
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
@@ -310,15 +305,15 @@ def test_a_command_whose_lock_is_held_is_not_started(tmp_path: Path) -> None:
 def test_a_command_ends_with_the_job_that_runs_it(number: signal.Signals, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     child = f"import os, time, pathlib; pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid())); time.sleep(600)"
-    code = f"import sys; from moescale.experiments.jobs import execute; execute([sys.executable, '-c', {child!r}], 'log', 'lock', 'stop')"
+    code = f"import sys; from moescale.experiments.jobs import execute; execute([sys.executable, '-c', {child!r}], 'log', 'lock')"
     job = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.DEVNULL)
     wait_for(lambda: pid_file.exists() and pid_file.read_text() != "")
     pid = int(pid_file.read_text())
-    assert is_held(tmp_path / "lock")
     job.send_signal(number)
     job.wait()
     wait_for(lambda: not is_running(pid))
-    assert not is_held(tmp_path / "lock")
+    with FileLock(tmp_path / "lock", timeout=0):
+        pass
 
 
 # The command.

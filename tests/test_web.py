@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import itertools
 import json
-import math
 import os
 import re
 import shlex
@@ -47,7 +45,7 @@ from moescale.web import pool
 from moescale.web.api import read_law
 from moescale.web.app import create_app, listen, make_server, static_files
 from moescale.web.state import DEFAULTS, OPTIONS, read_state
-from moescale.web.store import LAW_LIMIT_BYTES, MOST_LAWS, TABLE_LIMIT_BYTES, Laws
+from moescale.web.store import LAW_LIMIT_BYTES, MOST_LAWS, Laws
 
 pytestmark = pytest.mark.system
 
@@ -102,12 +100,6 @@ def ask(client: Client, name: str, **query: str) -> Any:
     return answer.json()
 
 
-def fit(client: Client, name: str, data: bytes, **query: str) -> list[dict[str, Any]]:
-    """The events of a fit until its last one."""
-    answer = client.post("/api/fits", params={"name": name, **query}, content=data, headers=BYTES)
-    return [json.loads(line) for line in answer.text.splitlines()]
-
-
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 
@@ -155,11 +147,11 @@ def test_the_decision_is_the_command_lines_first_screen(client: Client, query: d
     shown = {figure["name"]: figure["value"] for figure in decision["figures"]}
     assert decision["model"]["n_params"] == model["n_params"]
     assert shown["active parameters"] == model["n_params_active"]
-    assert shown["$/Mtok"] == model["usd_per_mtok"]
+    assert shown["serve"] == model["usd_per_mtok"]
     assert shown.get("expected regret") == model.get("regret", {}).get("expected")
     assert dict(decision["facts"])["training"].startswith(f"{format_flops(model['training_flops'])} FLOPs")
-    assert shown["training"] == (model["training_usd"] if query else page["training"]["usd"])
-    assert ("lifetime" in shown) == bool(query)
+    assert shown["train"] == (model["training_usd"] if query else page["training"]["usd"])
+    assert ("life" in shown) == bool(query)
     assert decision["serving"]["usd_per_mtok"] == model["usd_per_mtok"]  # of the model as built, as its price
     assert decision["serving"]["tpot_s"] == model["tpot_s"]
     assert decision["accuracy"].split(" with latency")[0] in words
@@ -211,8 +203,8 @@ def test_every_law_of_the_catalogue_is_shown(client: Client) -> None:
     laws = ask(client, "catalogue")["laws"]
     assert "yun2024-recovered" in [law["name"] for law in laws]
     for law in laws:
-        shown = ask(client, "evidence", law=law["name"], experts="1,8", match_experts="1", **FAST)
-        assert shown.get("lines") or shown.get("missing") or shown.get("error"), law["name"]
+        shown = ask(client, "draft", law=law["name"], experts="1,8", match_experts="1", **FAST)
+        assert shown.get("curves") or shown.get("error"), law["name"]
 
 
 @pytest.mark.parametrize(
@@ -306,88 +298,10 @@ def test_a_broken_law_is_refused(client: Client, data: bytes) -> None:
     assert "x.toml" in answer["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    "asked", [{"law": "yun2024", "where": "tokens >= 3e9", "bootstrap": "4"}, {}], ids=["a form", "auto"]
-)
-def test_a_table_is_fitted_as_the_command_line_does(client: Client, asked: dict[str, str]) -> None:
-    *steps, last = fit(client, "runs.csv", RUNS.read_bytes(), **asked)
-    done, progress = last["done"], [step["progress"] for step in steps]
-    assert len(progress) >= 4
-    assert all(0 <= share <= 1 for _, share in progress)
-    told = answer_of("fit", RUNS, *itertools.chain(*((f"--{key}", value) for key, value in asked.items())))
-    for key in {"parameters", "rmsle", "intervals", "n_runs", "warnings", "chosen"} & set(told):
-        assert done["fit"][key] == told[key], key
-    if asked:
-        assert {"scan", "polish", "bootstrap"} <= {name for name, _ in progress}
-        assert ask(client, "plan", law=done["law"], experts="1,4,8", **FAST)["law"] == "runs"
-    shown = ask(client, "evidence", law=done["law"], **FAST)
-    assert len(shown["runs"]["loss"]) == told["n_runs"] == shown["n_runs"]
-    mean = sum(r * r for r in shown["runs"]["residual"]) / told["n_runs"]
-    assert mean**0.5 == pytest.approx(told["rmsle"], rel=1e-9)
-
-
-def test_a_table_of_other_column_names_is_fitted(client: Client) -> None:
-    data = RUNS.read_bytes().replace(b'"tokens"', b'"D"').replace(b'"n_experts"', b'"E"').replace(b'"loss"', b'"L"')
-    columns = {"tokens-column": "D", "experts-column": "E", "loss-column": "L", "size-column": "n_params_dense"}
-    assert fit(client, "runs.csv", data, law="chinchilla", **columns)[-1]["done"]["fit"]["n_runs"] == 100
-
-
-@pytest.mark.parametrize(
-    ("data", "where"),
-    [
-        (b"n_params_dense,n_experts,tokens,loss\n1e8,1,2e9,3.1\n1e8,4,2e9,bad\n", ""),
-        (b"n_params_dense,n_experts,loss\n1e8,1,3.1\n", ""),
-        (b"", ""),
-        (b"PK\x03\x04zip", ""),
-        (RUNS.read_bytes(), "tokens >="),
-        (RUNS.read_bytes(), "__import__('os').system('true') > 0"),
-        (RUNS.read_bytes(), "tokens > 1e99"),
-    ],
-    ids=["cell", "column", "empty", "zip", "half a filter", "code", "none left"],
-)
-def test_a_broken_table_has_the_command_lines_message(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, where: str
-) -> None:
-    error = fit(client, "table.csv", data, **({"where": where} if where else {}))[-1]["error"]
-    (tmp_path / "table.csv").write_bytes(data)
-    monkeypatch.chdir(tmp_path)
-    told = run("fit", "table.csv", *(["--where", where] if where else []))
-    assert told.code == 2
-    # What the page was given is no file here, so that it does not name the command that imports one.
-    said = re.sub(r"`moescale import csv [^`]*` makes a table of them, or ", "", told.err.splitlines()[-1])
-    assert said in (f"moescale: {error['message']}", f"moescale: --where, {error['message']}")
-
-
-def test_few_fits_are_under_way_and_each_ends_when_its_client_leaves(app: FastAPI, client: Client) -> None:
-    def start() -> Any:
-        query = {"name": "runs.csv", "bootstrap": "1000"}
-        return client.stream("POST", "/api/fits", params=query, content=RUNS.read_bytes(), headers=BYTES)
-
-    before = len(ask(client, "catalogue")["laws"])
-    with start() as first, start() as second:
-        reading = [first.iter_lines(), second.iter_lines()]
-        assert [next(lines)[:11] for lines in reading] == 2 * ['{"progress"']
-        assert "2 fits are under way" in fit(client, "runs.csv", RUNS.read_bytes())[-1]["error"]["message"]
-        pids = [worker._process.pid for worker in app.state.pool._fits]
-        assert [lives(pid) for pid in pids] == [True, True]
-    until(lambda: not any(map(lives, pids)), "the processes have ended")
-    until(lambda: not app.state.pool._fits, "another fit may start")
-    assert len(ask(client, "catalogue")["laws"]) == before
-
-
-@pytest.mark.parametrize(
-    ("query", "where"), [({"bootstrap": "1"}, "bootstrap"), ({"bootstrap": "1e9"}, "bootstrap"), ({"law": "yun"}, None)]
-)
-def test_odd_fits_are_refused(client: Client, query: dict[str, str], where: str | None) -> None:
-    error = fit(client, "a.csv", b"", **query)[-1]["error"]
-    assert where in (None, error["where"])
-
-
 def test_an_upload_beyond_the_limit_is_refused_and_read_no_further(client: Client) -> None:
-    for name, most in (("laws", LAW_LIMIT_BYTES), ("fits", TABLE_LIMIT_BYTES)):
-        endless = (b"x" * 2**20 for _ in range(most // 2**20 + 1))
-        answer = client.post(f"/api/{name}", params={"name": "big.toml"}, content=endless, headers=BYTES).json()
-        assert f"larger than {most // 2**20} MiB" in answer["error"]["message"]
+    endless = (b"x" * 2**20 for _ in range(LAW_LIMIT_BYTES // 2**20 + 1))
+    answer = client.post("/api/laws", params={"name": "big.toml"}, content=endless, headers=BYTES).json()
+    assert f"larger than {LAW_LIMIT_BYTES // 2**20} MiB" in answer["error"]["message"]
 
 
 def test_the_oldest_uploads_go_first() -> None:
@@ -408,7 +322,7 @@ def test_no_path_of_a_request_is_opened(client: Client, tmp_path: Path) -> None:
     assert (
         run("plan", "--budget", "1e21", "--law", path, "--latency", "roofline").code == 0
     )  # the command line reads it
-    for name in ("plan", "evidence", "law"):
+    for name in ("plan", "law"):
         answer = client.get(f"/api/{name}", params={"law": str(path)})
         assert answer.json()["error"]["where"] == "law"
     for key in ("gpu", "latency", "train-gpu"):
@@ -558,7 +472,7 @@ def asked(folder: Path) -> list[int]:
     return [int(path.name) for path in folder.iterdir()]
 
 
-@pytest.mark.parametrize("name", ["draft", "plan", "bands", "scales", "evidence"])
+@pytest.mark.parametrize("name", ["draft", "plan", "bands", "scales"])
 def test_a_question_of_too_much_work_is_refused(client: Client, name: str) -> None:
     error = ask(client, name, **HEAVY)["error"]
     assert (error["where"], error["nearest"]) == ("max-gpus", "15 GPUs")
@@ -616,29 +530,10 @@ def test_a_process_that_breaks_is_told_and_replaced(tmp_path: Path) -> None:
         assert client.get("/api/draft").json() == {}
 
 
-def test_few_questions_are_computed_at_a_time_and_the_others_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool, "USUAL_S", 30.0)
+def test_few_questions_are_computed_at_a_time_and_the_others_wait(tmp_path: Path) -> None:
     with stuck(tmp_path) as client, ExitStack() as open_connections:
-
-        def ask_another() -> httpx.Response | None:
-            """Of bands, which nobody answers; the answer where the question is turned away."""
-            budget = next(budgets)
-            open_connections.enter_context(raw(client.base_url.port or 0, f"/api/bands?budget={budget}e20"))
-            try:
-                return client.get("/api/bands", params={"budget": f"{budget}.5e20"}, timeout=0.5)
-            except httpx.ReadTimeout:
-                return None
-
-        budgets = itertools.count(1)
-        assert client.get("/api/draft").json() == {}
-        answer = until(ask_another, "a request is turned away")
-        assert answer.status_code == 503
-        wait = re.search(r"(\d+) questions wait already, about (\d+) s of work", answer.json()["error"]["what"])
-        assert wait is not None
-        assert float(wait[2]) == 15 * int(wait[1]) > pool.LONGEST_WAIT_S
-        assert int(answer.headers["retry-after"]) == math.ceil(float(wait[2]) / 10)
+        for budget in range(5):
+            open_connections.enter_context(raw(client.base_url.port or 0, f"/api/bands?budget={budget + 1}e20"))
         until(lambda: sum(map(lives, asked(tmp_path))) == pool.MOST_COMPUTING, "both processes are asked")
         assert client.get("/app.js").status_code == 200
     assert not [pid for pid in asked(tmp_path) if lives(pid)]  # the server has ended, and they with it
@@ -675,28 +570,6 @@ def test_equal_questions_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> N
     answers = asyncio.run(ask())
     assert {json.loads(answer)["asked"] for answer in answers[:-1]} == {1}
     assert json.loads(answers[-1])["asked"] == 2
-
-
-def test_questions_wait_in_turn_and_drafts_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "MOST_COMPUTING", 1)
-    names = ["plan", "plan", "draft", "draft"]
-
-    async def order() -> list[int]:
-        found = pool.Pool((sys.executable, "-c", SLOW.replace("0.3", "0.01")))
-        stays = asyncio.Future[None]()
-        tasks: list[dict[str, Any]] = [
-            {"name": name, "query": {"budget": f"{i}"}, "laws": []} for i, name in enumerate(names)
-        ]
-        asking = [asyncio.create_task(found.ask(task, stays)) for task in tasks]
-        await asyncio.sleep(0)
-        places = [found.place(task) for task in tasks]
-        assert [place and place[0] for place in places] == [2, 3, 0, 1]
-        found.start()
-        turns = [json.loads(await one)["asked"] for one in asking]
-        await found.close()
-        return turns
-
-    assert asyncio.run(order()) == [3, 4, 1, 2]
 
 
 def test_kept_answers_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -738,8 +611,8 @@ def children(pid: int) -> list[int]:
 
 
 def load(port: int, token: str) -> list[socket.socket]:
-    """Heavy questions, a fit under way, an upload that stands still and a request without an end."""
-    most, table = {"max-gpus": "64", "experts": "1,2,3,4,5,6,7,8,9,10"}, RUNS.read_bytes()
+    """Heavy questions, an upload that stands still and a request without an end."""
+    most = {"max-gpus": "64", "experts": "1,2,3,4,5,6,7,8,9,10"}
     heavy = [HEAVY, *({**most, "max-usd-per-mtok": f"0.05{i}"} for i in range(6))]
 
     def upload(address: str, length: int, body: bytes) -> socket.socket:
@@ -748,7 +621,6 @@ def load(port: int, token: str) -> list[socket.socket]:
 
     return [
         *(raw(port, "/api/bands?" + urlencode(query), token=token) for query in heavy),
-        upload("/api/fits?name=r.csv&bootstrap=1000", len(table), table),
         upload("/api/laws?name=a.toml", 1000, b"a"),
     ]
 
@@ -758,9 +630,7 @@ def load(port: int, token: str) -> list[socket.socket]:
 def test_a_signal_ends_the_server_and_all_its_work(number: signal.Signals) -> None:
     with command() as (running, port, token):
         connections = load(port, token)
-        working = until(
-            lambda: found if len(found := children(running.pid)) == 3 else [], "two answers and a fit are under way"
-        )
+        working = until(lambda: found if len(found := children(running.pid)) == 2 else [], "two answers are under way")
         running.send_signal(number)
         assert running.wait(PATIENCE_S) in (128 + number, -number)
         until(lambda: not [pid for pid in working if lives(pid)], "the server's processes have ended")

@@ -22,6 +22,7 @@ class Bound:
     above: bool = False
     whole: bool = False
     unlimited: bool = False
+    unit: str = ""  # of a plain number
 
     @property
     def words(self) -> str:
@@ -45,6 +46,20 @@ class Bound:
         if self.whole:
             good = good & ((number == np.floor(number)) | np.isinf(number))
         return None if np.all(good) else float(number[~good].flat[0])
+
+
+POSITIVE = Bound(0, above=True)
+COUNT = Bound(1, 1e6, whole=True)  # experts, heads, GPUs: far beyond what exists, and products stay far from overflow
+SHARE = Bound(1e-6, 1)
+PARAMETERS = Bound(1, 1e18, unit="parameters")
+TOKENS = Bound(1, 1e24, unit="tokens")  # of training, or served in a lifetime
+FLOPS = Bound(1e12, 1e32, unit="FLOPs")  # of training a language model
+DAYS = Bound(1e-6, 1e5)
+LOSS = Bound(1e-12, 1e3)  # nats a token: a model that guesses among a million tokens has 14
+USD_PER_MTOK = Bound(1e-12, 1e6)  # up to a dollar a token
+TOTAL_USD = Bound(1e-12, 1e15)  # of training and serving: more than the world produces in a year
+USD_PER_HOUR = Bound(1e-6, 1e6)  # of a GPU
+DRAWS = Bound(0, 10_000, whole=True)  # as many as a law may have
 
 
 def check_bounds(record: Any, *, where: str) -> None:

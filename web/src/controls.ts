@@ -24,16 +24,6 @@ export interface Slider {
   hint?: string;
 }
 
-// Options of `moescale fit` by the labels of their controls (upload.ts), which are there before any other.
-export const UPLOAD_LABELS: Record<string, string> = {
-  where: "Rows to keep",
-  bootstrap: "Bootstrap",
-  "size-column": "Column of sizes",
-  "tokens-column": "Column of tokens",
-  "experts-column": "Column of experts",
-  "loss-column": "Column of losses",
-};
-
 let counter = 0;
 
 export function make<K extends keyof HTMLElementTagNameMap>(tag: K, properties: Record<string, unknown> = {}, ...children: (Node | string)[]): HTMLElementTagNameMap[K] {
@@ -79,7 +69,7 @@ export class Controls {
 
   /** The label of an option's control. */
   private label(key: string): string | undefined {
-    return this.errors.get(key)?.label ?? UPLOAD_LABELS[key];
+    return this.errors.get(key)?.label;
   }
 
   /** A sentence of the command line in the page's words: its options by the labels of their controls. */

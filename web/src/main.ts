@@ -1,16 +1,15 @@
 // The page: state -> draft (curves, at once) -> plan (the answer) -> bands (intervals) -> charts.
 
-import { Refusal, get, latest, queue } from "./api";
+import { Refusal, get, latest } from "./api";
 import { Chart, download } from "./chart";
 import * as breakdown from "./charts/breakdown";
-import * as evidence from "./charts/evidence";
 import * as planChart from "./charts/plan";
 import * as scaling from "./charts/scaling";
 import * as controls from "./controls";
 import * as format from "./format";
 import { State } from "./state";
 import * as theme from "./theme";
-import { Around, Candidate, Catalogue, Decision, Draft, Evidence, Failure, Figure, Plan, Scales, Served, Shown } from "./types";
+import { Around, Candidate, Catalogue, Decision, Draft, Failure, Figure, Plan, Scales, Served, Shown } from "./types";
 import * as uploads from "./upload";
 
 const REST_MS = 180; // after the last change, before the slower answers are asked for
@@ -36,10 +35,6 @@ let early: { query: string; draft: Promise<Draft> } | undefined;
 
 async function start(): Promise<void> {
   // The first curves are on their way while the controls and the charts are made.
-  queue.tell = (text) => {
-    $("queue").textContent = text;
-    $("queue").hidden = !text;
-  };
   const first = State.asked(location.search);
   const catalogue = get<Catalogue>("catalogue");
   early = { query: first, draft: get<Draft>("draft", first) };
@@ -56,8 +51,6 @@ class Page {
     breakdown: new Chart($("breakdown"), breakdown.spec, breakdown.MARGINS),
     size: new Chart($("size-budget"), scaling.spec("n_params"), scaling.MARGINS),
     tokens: new Chart($("tokens-budget"), scaling.spec("tokens"), scaling.MARGINS),
-    fit: new Chart($("fit"), evidence.spec, evidence.MARGINS),
-    residuals: new Chart($("residuals"), evidence.residualSpec, evidence.MARGINS),
   };
   private controls: controls.Controls;
   private draft?: Draft;
@@ -65,12 +58,10 @@ class Page {
   private around?: Around;
   private pins: Pin[] = [];
   private scales?: Scales;
-  private evidence?: Evidence;
-  private asked = { draft: "", scales: "", evidence: "" };
+  private asked = { draft: "", scales: "" };
   private pick?: { experts: number; i: number };
   private resting = 0;
   private running?: AbortController;
-  private drafting?: AbortController;
   private drawn = 0;
   private refresh = latest(() => this.drawDraft());
 
@@ -88,7 +79,6 @@ class Page {
       void this.loadPins();
       clearTimeout(this.resting); // the slower answers to the old question are not asked for any more
       this.running?.abort();
-      if (!$("queue").hidden) this.drafting?.abort(); // its place in the queue is for the new question
       this.refresh();
     });
     theme.onPreference(() => void this.redraw());
@@ -104,20 +94,11 @@ class Page {
     $("reset").addEventListener("click", () => this.state.ask(""));
     $("share").addEventListener("click", () => this.copy(location.origin + this.state.link(), $("share")));
     $("copy").addEventListener("click", () => this.copy($("command").textContent ?? "", $("copy")));
-    $("fit-size").addEventListener("change", () => {
-      this.state.set({ size: $<HTMLSelectElement>("fit-size").value });
-      void this.drawEvidenceNow();
-    });
     $("pin").addEventListener("click", () => {
       this.pins.push({ query: this.asked.draft, law: this.plan!.law, decision: this.plan!.decision });
       this.state.pin(this.pins.map((pin) => pin.query));
     });
-    for (const id of ["law-card", "scales-card"]) {
-      $(id).addEventListener("toggle", () => {
-        const query = this.state.query();
-        void (id === "law-card" ? this.drawEvidence(query) : this.drawScales(query)).catch((error) => this.fail(error));
-      });
-    }
+    $("scales-card").addEventListener("toggle", () => void this.drawScales(this.state.query()).catch((error) => this.fail(error)));
     this.charts.plan.resized = latest(() => this.drawPlanChart());
     this.charts.breakdown.resized = latest(() => this.drawBreakdown());
     $("law-file").addEventListener("click", () => void this.saveLaw());
@@ -140,12 +121,10 @@ class Page {
   private async drawDraft(): Promise<void> {
     const query = this.state.query();
     if (query !== this.asked.draft || !this.draft) {
-      const { signal } = (this.drafting = new AbortController());
-      try {
-        this.draft = await (early?.query === query ? early.draft : get<Draft>("draft", query, signal));
+            try {
+        this.draft = await (early?.query === query ? early.draft : get<Draft>("draft", query));
         delete document.body.dataset.refused;
       } catch (error) {
-        if (signal.aborted) return;
         early = undefined;
         this.asked.draft = query;
         document.body.dataset.refused = "1";
@@ -198,7 +177,6 @@ class Page {
       this.around = await around;
       await this.drawPlanChart();
       await this.drawScales(query, signal);
-      await this.drawEvidence(query, signal);
       document.body.dataset.settled = query;
     } catch (error) {
       if (signal.aborted) return;
@@ -246,21 +224,19 @@ class Page {
   private async useLaw(law: string): Promise<void> {
     const fresh = await get<Catalogue>("catalogue");
     this.catalogue.laws = fresh.laws;
-    this.asked.evidence = "";
-    $<HTMLDetailsElement>("law-card").open = true;
     this.state.set({ law });
   }
 
   // -- words --------------------------------------------------------------------------------------------------------
 
   private showAnswer(plan: Plan): void {
-    const { label, figures, facts, tables, why, caveats, accuracy } = plan.decision;
-    const [what, rest] = /^(Train .*? parameters)(.*)$/.exec(label)?.slice(1) ?? [label, ""];
+    const { benefit, label, figures, facts, tables, why, caveats, accuracy } = plan.decision;
+    const [what, rest] = benefit ? [benefit, label.replace("Train ", ": ").replace("experts: ", "experts, ")] : (/^(Train .*? parameters)(.*)$/.exec(label)?.slice(1) ?? [label, ""]);
     const words = (text: string) => this.controls.words(text);
     $("headline").replaceChildren(make("strong", {}, what), rest);
     $("strip").replaceChildren(
       ...figures
-        .filter((figure) => !figure.in_headline)
+        .filter((figure) => figure.key)
         .map((figure) => make("div", {}, make("dt", {}, figure.name), make("dd", {}, figure.text, ...figure.notes.map(noted)))),
     );
     $("caveat").textContent = caveats.length ? words(caveats[0]) : "";
@@ -271,7 +247,7 @@ class Page {
     $("warnings").replaceChildren(...plan.warnings.map((text) => make("p", {}, `Note: ${words(text)}.`)));
     $("accuracy").textContent = `Accuracy of serving cost: ${accuracy}.`;
     $("command").textContent = plan.command;
-    $("live").textContent = label;
+    $("live").textContent = benefit ? `${benefit}. ${label}` : label;
     this.showPins();
   }
 
@@ -418,53 +394,12 @@ class Page {
     }
   }
 
-  private async drawEvidence(query: string, signal?: AbortSignal): Promise<void> {
-    if (!$<HTMLDetailsElement>("law-card").open) return;
-    const key = ["law", "shape", "experts", "unique-tokens", "granularity", "sparsity"].map((k) => this.state.get(k)).join("|");
-    if (key !== this.asked.evidence) {
-      this.evidence = await get<Evidence>("evidence", query, signal);
-      this.asked.evidence = key;
-    }
-    await this.drawEvidenceNow();
-  }
-
-  private async drawEvidenceNow(): Promise<void> {
-    const found = this.evidence;
-    if (!found) return;
-    const paper = theme.ink(this.state);
-    const { law, fit } = found;
-    const about = fit
-      ? `${fit.chosen ? "An average by hold-outs (lines), led by " : ""}${fit.law} fitted to ${fit.n_runs} runs: RMSLE ${format.significant(1e3 * fit.rmsle)}×10⁻³; ${fit.starts_at_optimum} of the searches ended at this optimum. Points: runs, lines: the law.`
-      : `${law.title}: ${law.source}, ${law.date}. Lines: the law over the range it was fitted on; its runs are not part of this program.`;
-    $("law-note").textContent = found.missing ?? `${about} ${law.equation}`;
-    const ranges = fit?.intervals ?? {};
-    $("parameters").replaceChildren(
-      ...Object.entries(fit?.parameters ?? law.parameters).map(([name, value]) =>
-        make("div", {}, make("dt", {}, name), make("dd", {}, format.significant(value, 4), make("small", {}, ranges[name] ? ` ${format.significant(ranges[name][0])} to ${format.significant(ranges[name][1])}` : ""))),
-      ),
-    );
-    this.charts.fit.table = evidence.table(found);
-    const all = evidence.sizes(found);
-    const wanted = format.parse(this.state.get("size"));
-    const size = all.includes(wanted) ? wanted : all[all.length >> 1];
-    $("fit-size").replaceChildren(...all.map((n) => make("option", { value: String(n), selected: n === size }, format.count(n))));
-    const lines = evidence.data(found, size, paper);
-    await this.charts.fit.draw(paper, lines.data, lines.signals);
-    $("residuals").hidden = !found.runs;
-    if (found.runs) {
-      this.charts.residuals.table = evidence.table(found);
-      const errors = evidence.residualData(found, paper);
-      await this.charts.residuals.draw(paper, errors.data, errors.signals);
-    }
-  }
-
   /** Every chart again, in the colours of the theme. */
   private async redraw(): Promise<void> {
     theme.apply(this.state);
     this.themeButton();
     await this.drawPlanChart();
     await this.drawScalesNow();
-    await this.drawEvidenceNow();
   }
 
   /** The button says what it does. */
@@ -541,7 +476,7 @@ class Page {
       const model = this.known(event, place);
       tip.hidden = !model;
       if (model) {
-        tip.textContent = planChart.about(model);
+        tip.textContent = planChart.about(model, this.draft!.budget_flops);
         tip.style.left = `${Math.max(4, Math.min(event.clientX + 12, innerWidth - 270))}px`;
         tip.style.top = `${event.clientY + 14}px`;
       }
@@ -617,7 +552,7 @@ class Page {
 
   private async saveLaw(): Promise<void> {
     const response = await fetch(`/api/law?${new URLSearchParams({ law: this.state.get("law") })}`);
-    const name = this.evidence?.law.title.replace(/ \(uploaded\)$/, "") ?? "law";
+    const name = this.catalogue.laws.find((law) => law.name === this.state.get("law"))?.title.replace(/ \(uploaded\)$/, "") ?? "law";
     download(`${name}.toml`, await response.blob());
   }
 }

@@ -2,7 +2,7 @@
 
 import { Catalogue } from "./types";
 
-const VIEW_KEYS = ["theme", "bands", "size", "pins"];
+const VIEW_KEYS = ["theme", "bands", "pins"];
 
 export class State {
   private values: Map<string, string>;

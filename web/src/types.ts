@@ -40,7 +40,6 @@ export interface GpuEntry {
 
 export interface Catalogue {
   laws: LawEntry[];
-  forms: { name: string; equation: string }[];
   gpus: GpuEntry[];
   weights: string[];
   kv_cache: string[];
@@ -118,7 +117,7 @@ export interface Figure {
   value: number;
   text: string;
   notes: string[];
-  in_headline: boolean;
+  key: boolean; // one of the few that a decision stands on
 }
 
 /** The serving figures of one model. */
@@ -145,6 +144,7 @@ export interface Shown {
 }
 
 export interface Decision {
+  benefit: string; // over the baseline; empty where there is none
   label: string;
   figures: Figure[];
   facts: [string, string][];
@@ -175,6 +175,7 @@ export interface Plan {
 
 export interface Known {
   name: string;
+  training_flops: number;
   beyond_law: boolean;
   n_params_active: number;
   n_params_total: number;
@@ -192,29 +193,4 @@ export interface Around {
 export interface Scales {
   budget_flops: number[];
   curves: (Look & { n_params: Num[]; tokens: Num[]; loss: Num[] })[];
-}
-
-export interface FitRecord {
-  law: string;
-  chosen?: object[]; // of auto
-  n_runs: number;
-  parameters: Record<string, number>;
-  intervals: Record<string, [number, number]> | null;
-  rmsle: number;
-  huber: number;
-  starts: number;
-  starts_at_optimum: number;
-  seconds: number;
-  warnings: string[];
-}
-
-export interface Evidence {
-  law: LawEntry;
-  lines: (Look & { n_params: number; size: string; tokens: number[]; loss: Num[] })[];
-  notes?: string[];
-  missing?: string;
-  runs?: { n_params: number[]; tokens: number[]; experts: number[]; loss: number[]; residual: number[]; row: number[] };
-  n_runs?: number;
-  fit?: FitRecord;
-  looks?: Look[];
 }

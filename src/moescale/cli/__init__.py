@@ -28,10 +28,10 @@ PANELS: dict[str, tuple[str, ...]] = {
 COMMANDS = tuple(command for commands in PANELS.values() for command in commands)
 MODULES = {  # of commands that share one, or whose name is no module's
     **dict.fromkeys(("fit", "compare", "design", "isoflop", "predict"), "laws"),
+    **dict.fromkeys(("import", "pack", "train", "sweep", "profile"), "runs"),
     **dict.fromkeys(("report", "web"), "pages"),
     "compare-models": "plan",
     "models": "cost",
-    "import": "importing",
 }
 INTERRUPTED = 130  # what shells report for Ctrl-C
 RESUMABLE = ("profile", "train", "sweep")

@@ -46,10 +46,10 @@ def cost(
     """Serving cost of a model in dollars per million output tokens, and the cheapest GPU count."""
     from moescale.latency.silicon import Silicon
     from moescale.models.quantisation import with_usual_shares
-    from moescale.serving.accuracy import accuracy_of, uncompared
+    from moescale.serving.accuracy import accuracy_of, calibrated, uncompared
     from moescale.serving.gpu_counts import cost as serving_cost
     from moescale.serving.question import latency_text, question_record, weight_format
-    from moescale.views.terminal.serving import show_apart, show_burst, show_cost, show_load, show_warnings
+    from moescale.views.terminal.serving import show_cost, show_loads, show_warnings
     from moescale.views.terminal.text import terminal
 
     load.check(serving, sweep=sweep.sweep)
@@ -79,6 +79,8 @@ def cost(
             model, source, deployment, serving.gpus_of_replica(), clients=clients, lengths=trace_lengths(serving)
         )
     accuracy = accuracy_of(model, deployment, source)
+    loop = answer.closed_loop
+    corrected = calibrated(answer.usd_per_mtok if loop is None else loop.usd_per_mtok, accuracy)
     line = launch.line(described, answer, deployment, checkpoint, source, warn)
     gpus = answer.gpus_per_replica
     opened = load.open_loop(model, source, deployment, serving, gpus)
@@ -94,6 +96,7 @@ def cost(
         record |= {name: part for name, part in parts.items() if part}
         record |= {} if run is None else {"burst": run.to_dict()}
         record |= {} if accuracy is None else {"accuracy": accuracy.to_dict()}
+        record |= {} if corrected is None else {"calibrated": corrected.to_dict()}
         record |= {} if line is None else {"launch": line}
         print_json(record if priced else _without_dollars(record))
         return
@@ -109,13 +112,13 @@ def cost(
         latency=latency_text(source),
         priced=priced,
         accuracy=accuracy,
+        corrected=corrected if serving.calibrated and priced else None,
         kind=uncompared(model, deployment, source),
     )
-    show_load(terminal(), answer.closed_loop, opened, gpu=deployment.gpu.name, priced=priced, host=serving.host)
-    if apart is not None:
-        show_apart(terminal(), apart, deployment.gpu.name, priced=priced)
-    if run is not None:
-        show_burst(terminal(), run, serving.host or "in-line", priced=priced)
+    show_loads(
+        terminal(), deployment.gpu.name,
+        closed=answer.closed_loop, opened=opened, apart=apart, burst=run, host=serving.host, priced=priced,
+    )  # fmt: skip
     if line is not None:
         print(f"\n{line}")
 

@@ -17,7 +17,7 @@ from moescale.options.design import DesignOptions, PlanOptions
 from moescale.options.fields import FilePath, at_option, refuse
 from moescale.options.law import ChosenLaw, InputOptions, LawOptions, PointOptions
 from moescale.options.runs import COLUMNS, FitOptions, HoldOutOptions, IsoflopOptions, PredictedOptions, RunOptions
-from moescale.options.serving import ServingOptions
+from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 
 if TYPE_CHECKING:
     from moescale.scaling_laws import Law
@@ -185,10 +185,8 @@ def compare(context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, 
     warn(dict.fromkeys((*table.warnings, *(remark for form in forms for remark in unused_columns(form, table)))))
 
 
-@app.command(
-    epilog=examples("moescale isoflop runs.csv", "moescale isoflop runs.csv --tolerance 0.1 --plot isoflop.svg")
-)
-@flat("runs where tolerance")
+@app.command(epilog=examples("moescale isoflop runs.csv", "moescale isoflop runs.csv --budget 1e24 --plot isoflop.svg"))
+@flat("runs where tolerance budget")
 def isoflop(runs: IsoflopOptions, plot: Plot = None, json_: Json = False) -> None:
     """Fit the exponents of loss-optimal N and D in FLOPs to runs at equal FLOPs."""
     from moescale.fitting.isoflop import isoflop as fit_parabolas
@@ -203,9 +201,10 @@ def isoflop(runs: IsoflopOptions, plot: Plot = None, json_: Json = False) -> Non
     held_back = HeldBack()
     held_back.draw(plot, isoflop_figure, found)
     if json_:
-        print_json(found.to_dict())
+        asked = {} if runs.budget is None else {"optima": [trend.optimum(runs.budget) for trend in found.trends]}
+        print_json(found.to_dict() | asked)
     else:
-        show_isoflop(terminal(), found)
+        show_isoflop(terminal(), found, runs.budget)
     warn([*table.warnings, *found.warnings])
     held_back.tell()
 
@@ -238,7 +237,7 @@ def design(
     if wanted.sweep_file is not None:
         check_target(wanted.sweep_file, [wanted.runs])
     chosen = law.find_law()
-    deployment = serving.deployment(remark=warn)
+    deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
     question = bounds.question(chosen, deployment, law, kv_heads=serving.kv_heads, unpriced=True)
     with show_progress(not json_) as report:
         if report is not None:

@@ -17,7 +17,7 @@ from moescale.options.fields import at_option
 from moescale.options.known import ComparedModels
 from moescale.options.law import LawOptions
 from moescale.options.question import BoundOptions, TrainingOptions
-from moescale.options.serving import ServingOptions
+from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 
 PRESENTED = {
     "--details": 0,
@@ -57,7 +57,7 @@ def plan(
     check_plot(plot)
     export.check()
     chosen = law.find_law()
-    deployment = serving.deployment(remark=warn)
+    deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
     source = serving.open_latency(deployment, remark=warn)
     # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
     with at_option("--budget"), np.errstate(over="ignore"):
@@ -69,6 +69,7 @@ def plan(
             kv_heads=serving.kv_heads,
             unpriced=export.export is not None,
             launch=export.launch(),
+            slower=serving.max_tpot is None,
         )
     held_back = HeldBack(UnwrittenError)
     if plot is not None:

@@ -11,20 +11,21 @@ import json
 import os
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from moescale.errors import InputError
-from moescale.io.files import nearest_file_names, read_text
-from moescale.io.records import record
+from moescale.errors import InputError, damaged
+from moescale.io.files import nearest_file_names, read_bytes, read_text
 
 FORMAT, VERSION = "moescale corpus", 2
 CORPUS, TOKENIZER = "corpus.json", "tokenizer.json"
+PACK_AGAIN = "copy it again, or delete the folder and pack again"
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
 # What the hash of a split begins with: the header of version 0.1's files, so that the order of training stays the same.
@@ -33,21 +34,21 @@ HASHED = struct.Struct("<8sIIQQ32s")
 # code of the token type, count of sequences, count of document bounds.
 INDEX_HEAD = struct.Struct("<9sQBQQ")
 TOKEN_CODES = {"uint16": 8, "int32": 4}
-ROUNDS = (
-    8  # four make a pseudo-random permutation (Luby and Rackoff 1988, SIAM J. Comput. 17:373); short words need more
-)
+# Four make a pseudo-random permutation (Luby and Rackoff 1988, SIAM J. Comput. 17:373); short words need more.
+ROUNDS = 8
 
 Count = Annotated[int, Field(strict=True, ge=0)]
 Token = Annotated[int, Field(strict=True, ge=0, le=2**31)]  # Megatron's widest type of tokens that fit is int32
 Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Corpus:
+class Corpus(BaseModel):
     """Tokens of documents, each ended by `eos_id`, in two splits that share no document.
 
     `sha256` stands for the tokens of both splits and the tokenizer, not for names or places of files.
     """
+
+    model_config = ConfigDict(frozen=True)
 
     folder: Path
     vocab_size: Token
@@ -63,7 +64,7 @@ class Corpus:
 
     def header(self) -> dict[str, Any]:
         """What describes the corpus, ready for JSON."""
-        return record(self, without=("split_sha256",))
+        return self.model_dump(mode="json", exclude={"split_sha256"})
 
     def file(self, split: SplitName) -> Path:
         """The file that holds the tokens of a split."""
@@ -99,12 +100,9 @@ class Corpus:
         tokens, _ = self.size(split)
         count = tokens // length
         if not count:
-            raise InputError(
-                f"the {split} split has {tokens:,} tokens, fewer than one sequence of {length:,}",
-                where=str(self.folder),
-                nearest=str(tokens) if tokens else None,
-                next_step="pack more text, a larger --validation share, or train on shorter sequences",
-            )
+            what = f"the {split} split has {tokens:,} tokens, fewer than one sequence of {length:,}"
+            step = "pack more text, a larger --validation share, or train on shorter sequences"
+            raise InputError(what, where=str(self.folder), nearest=str(tokens) if tokens else None, next_step=step)
         kept = np.memmap(self.file(split), dtype=np.dtype(self.dtype).newbyteorder("<"), mode="r")[: count * length]
         return Sequences(windows=kept.reshape(count, length), key=f"{self.sha256}:{split}:{seed}:{epoch}")
 
@@ -116,13 +114,13 @@ class Corpus:
         there = self.n_train // length * length
         epochs = tokens / there if there else float("inf")
         if epochs > max_epochs:
-            raise InputError(
+            what = (
                 f"{tokens:,} tokens are {epochs:.4g} epochs of the {there:,} training tokens in sequences of {length:,}, "
-                f"more than max_epochs = {max_epochs:g}",
-                where=str(self.folder),
-                nearest=f"{int(max_epochs * there):,} tokens",
-                next_step="pack more text, or allow more in max_epochs",
+                f"more than max_epochs = {max_epochs:g}"
             )
+            nearest = f"{int(max_epochs * there):,} tokens"
+            step = "pack more text, or allow more in max_epochs"
+            raise InputError(what, where=str(self.folder), nearest=nearest, next_step=step)
         return epochs
 
 
@@ -173,32 +171,27 @@ def _mixed(word: int) -> int:
 
 
 def open_corpus(folder: str | Path) -> Corpus:
-    """The corpus of a folder that `pack` wrote; reads sizes and headers, no tokens.
+    """The corpus of a folder that `pack` wrote; reads sizes, no tokens.
 
     Raises InputError where there is none, and for files that are missing, cut off or others than those that were packed.
     """
     folder = Path(folder)
-    content = read_description(folder)
     try:
-        corpus = TypeAdapter(Corpus).validate_python({**content, "folder": folder})
+        corpus = Corpus.model_validate({**read_description(folder), "folder": folder})
     except ValidationError as error:
-        first = error.errors()[0]
-        raise _changed(folder / CORPUS, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise damaged("corpus", error, where=str(folder / CORPUS), next_step=PACK_AGAIN) from error
     if corpus.split_sha256.keys() != set(SPLITS) or corpus.hash_of(corpus.split_sha256) != corpus.sha256:
         raise _changed(folder / CORPUS, "its parts do not give its hash")
-    tokenizer = _content(folder / TOKENIZER)
-    if hashlib.sha256(tokenizer).hexdigest() != corpus.tokenizer_sha256:
+    if hashlib.sha256(read_bytes(folder / TOKENIZER, limit_bytes=2**28)).hexdigest() != corpus.tokenizer_sha256:
         raise _changed(folder / TOKENIZER, f"its SHA-256 was {corpus.tokenizer_sha256}")
     for split in SPLITS:
         tokens, documents = corpus.size(split)
-        data, index, head = corpus.file(split), folder / f"{split}.idx", index_head(corpus.dtype, documents)
-        if _content(index, len(head)) != head:
-            raise _changed(index, "its header is not that of this corpus")
-        sizes = {data: tokens * np.dtype(corpus.dtype).itemsize, index: index_size(documents)}
+        sizes = {corpus.file(split): tokens * np.dtype(corpus.dtype).itemsize}
+        sizes[folder / f"{split}.idx"] = INDEX_HEAD.size + 12 * documents + 8 * (documents + 1)
         for path, needed in sizes.items():
-            _content(path, 0)
-            if (found := path.stat().st_size) != needed:
-                raise _changed(path, f"it has {found:,} bytes in place of {needed:,}")
+            found = path.stat().st_size if path.is_file() else None
+            if found != needed:
+                raise _changed(path, "it is missing" if found is None else f"{found:,} bytes in place of {needed:,}")
     return corpus
 
 
@@ -211,25 +204,18 @@ def verify(corpus: Corpus) -> None:
 
 def read_description(folder: Path) -> dict[str, Any]:
     """The content of corpus.json; InputError where there is none, and for another format or version."""
-    path = folder / CORPUS
+    path, content = folder / CORPUS, cast("Any", None)
     if not os.path.isfile(path):  # unlike Path.is_file, never an error
-        raise InputError(
-            f"is no packed corpus (it has no {CORPUS})",
-            where=str(folder),
-            nearest=None if os.path.isdir(folder) else nearest_file_names(folder),
-            next_step="make one with `moescale pack`",
-        )
+        nearest = None if os.path.isdir(folder) else nearest_file_names(folder)
+        what = f"is no packed corpus (it has no {CORPUS})"
+        raise InputError(what, where=str(folder), nearest=nearest, next_step="make one with `moescale pack`")
     text = read_text(path, limit_bytes=2**31)
-    try:
+    with suppress(ValueError, RecursionError):
         content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _changed(path, f"it is not JSON: {error}") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError("describes no packed corpus", where=str(path), next_step="make one with `moescale pack`")
-    if content.get("version") != VERSION:
-        what = f"has version {content.get('version')} of the format, and this program reads {VERSION}"
-        raise InputError(what, where=str(path), next_step="delete the folder and pack again")
-    return content
+    if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, VERSION):
+        what = f"does not describe a packed corpus of version {VERSION}"
+        raise InputError(what, where=str(path), next_step=PACK_AGAIN)
+    return cast("dict[str, Any]", content)
 
 
 def write_index(path: Path, dtype: str, lengths: Sequence[int]) -> None:
@@ -241,31 +227,9 @@ def write_index(path: Path, dtype: str, lengths: Sequence[int]) -> None:
     offsets = np.zeros(len(sizes) + 1, dtype="<i8")
     np.cumsum(sizes, out=offsets[1:])
     parts = (sizes, offsets[:-1] * np.dtype(dtype).itemsize, np.arange(len(sizes) + 1, dtype="<i8"))
-    path.write_bytes(index_head(dtype, len(sizes)) + b"".join(part.tobytes() for part in parts))
-
-
-def index_head(dtype: str, documents: int) -> bytes:
-    """What such an index begins with."""
-    return INDEX_HEAD.pack(b"MMIDIDX\0\0", 1, TOKEN_CODES[dtype], documents, documents + 1)
-
-
-def index_size(documents: int) -> int:
-    """Bytes of such an index."""
-    return INDEX_HEAD.size + 12 * documents + 8 * (documents + 1)
-
-
-def _content(path: Path, most: int = -1) -> bytes:
-    """The first bytes of a file of the corpus."""
-    try:
-        with path.open("rb") as stream:
-            return stream.read(most)
-    except OSError as error:
-        raise _changed(path, f"it cannot be read: {error.strerror or error}") from error
+    head = INDEX_HEAD.pack(b"MMIDIDX\0\0", 1, TOKEN_CODES[dtype], len(sizes), len(sizes) + 1)
+    path.write_bytes(head + b"".join(part.tobytes() for part in parts))
 
 
 def _changed(path: Path, reason: str) -> InputError:
-    return InputError(
-        f"has been changed since it was packed ({reason})",
-        where=str(path),
-        next_step="copy it again, or delete the folder and pack again",
-    )
+    return InputError(f"has been changed since it was packed ({reason})", where=str(path), next_step=PACK_AGAIN)

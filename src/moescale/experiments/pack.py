@@ -14,9 +14,9 @@ import shutil
 import sys
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,11 @@ from moescale.io.files import (
     make_folder,
     nearest_file_names,
     read_bytes,
+    read_error,
     sync_folder,
     write_error,
 )
 from moescale.io.locks import lock_beside, locked
-from moescale.io.records import record
 
 Report = Callable[[str], None]
 
@@ -107,16 +107,13 @@ def pack(
     with locked(lock), explained(write_error, os.fspath(folder)):
         if os.path.isfile(target / CORPUS):  # another process has made it
             return _same(Path(folder), request)
-        if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        if target.exists() and any(target.iterdir()):
             what, step = "is there already, and is no packed corpus", "choose another folder, or remove it"
             raise InputError(what, where=os.fspath(folder), next_step=step)
-        if staged.exists():  # of a pack that was killed
-            shutil.rmtree(staged)
+        shutil.rmtree(staged, ignore_errors=True)  # of a pack that was killed
         staged.mkdir()
         try:
             _write(staged, names, made, request, report)
-            if target.exists():
-                target.rmdir()
             staged.rename(target)
         except BaseException:
             shutil.rmtree(staged, ignore_errors=True)
@@ -128,24 +125,14 @@ def pack(
 def _same(folder: Path, request: Mapping[str, Any]) -> Corpus:
     """The finished corpus of a folder; InputError unless it was packed from the same request."""
     found: Any = read_description(folder).get("request")
-    stated: Mapping[str, Any] = found if isinstance(found, dict) else {}
-    if other := next((name for name, value in request.items() if stated.get(name) != value), None):
-        before, now = (str(each.get(other))[:200] for each in (stated, request))
+    if other := next((name for name, value in request.items() if not found or found.get(name) != value), None):
+        before, now = (str(each.get(other))[:200] for each in (found or {}, request))
         what = f"holds a corpus that was packed with other {other}: {before}, not {now}"
         raise InputError(what, where=str(folder), next_step="choose another folder, or delete this one and pack again")
     return open_corpus(folder)
 
 
 # Writing.
-
-
-@dataclass(slots=True, kw_only=True)
-class SourceRead:
-    """What corpus.json says of a source."""
-
-    name: str
-    documents: int = 0
-    skipped: int = 0
 
 
 class SplitWriter:
@@ -172,47 +159,49 @@ class SplitWriter:
 def _write(folder: Path, names: Sequence[str], made: Tokenizer, request: Mapping[str, Any], report: Report) -> None:
     """Fill a folder with the tokens of both splits, the tokenizer, and corpus.json; InputError when a split is empty."""
     dtype = "uint16" if made.vocab_size <= 2**16 else "int32"
-    with ExitStack() as stack:
-        splits: dict[SplitName, SplitWriter] = {}
-        for split in SPLITS:
-            splits[split] = SplitWriter(folder / split, dtype)
-            stack.callback(splits[split].stream.close)
-        read = _fill(splits, names, made, request, report)
+    splits: dict[SplitName, SplitWriter] = {split: SplitWriter(folder / split, dtype) for split in SPLITS}
+    try:
+        read, skipped = _fill(splits, names, made, request, report)
         _check_filled(splits, request["validation"])
         for writer in splits.values():
             writer.finish()
-    corpus = Corpus(
-        folder=folder, vocab_size=made.vocab_size, eos_id=made.eos_id, dtype=dtype, tokenizer_sha256=made.sha256, sha256="",
+    finally:
+        for writer in splits.values():
+            writer.stream.close()
+    corpus = Corpus.model_construct(
+        folder=folder, vocab_size=made.vocab_size, eos_id=made.eos_id, dtype=dtype, tokenizer_sha256=made.sha256,
         n_train=splits["train"].tokens, n_validation=splits["validation"].tokens,
         n_train_documents=len(splits["train"].lengths), n_validation_documents=len(splits["validation"].lengths),
-        split_sha256={},
     )  # fmt: skip
     found = corpus.hashes()
-    corpus = replace(corpus, split_sha256=found, sha256=corpus.hash_of(found))
-    content = {"format": FORMAT, "version": VERSION, **record(corpus, without=("folder",))}
-    content |= {"sources": [record(each) for each in read], "request": request}
+    corpus = corpus.model_copy(update={"split_sha256": found, "sha256": corpus.hash_of(found)})
+    content = {"format": FORMAT, "version": VERSION, **corpus.model_dump(mode="json", exclude={"folder"})}
+    content["sources"] = [{"name": name, "documents": read[name], "skipped": skipped[name]} for name in names]
     (folder / TOKENIZER).write_bytes(made.json)
-    (folder / CORPUS).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    if skipped := sum(each.skipped for each in read):
-        report(f"{skipped:,} of {sum(each.documents for each in read):,} documents left out: empty, or not UTF-8")
+    (folder / CORPUS).write_text(json.dumps(content | {"request": request}, indent=1) + "\n", encoding="utf-8")
+    if skipped:
+        report(f"{skipped.total():,} of {read.total():,} documents left out: empty, or not UTF-8")
 
 
 def _fill(
     splits: Mapping[SplitName, SplitWriter], names: Sequence[str], made: Tokenizer, request: Mapping[str, Any],
     report: Report,
-) -> list[SourceRead]:  # fmt: skip
-    """Tokenise documents, batch by batch, until the sources end or there are tokens enough; returns what was read."""
-    read: list[SourceRead] = []
+) -> tuple[Counter[str], Counter[str]]:  # fmt: skip
+    """Tokenise documents, batch by batch, until the sources end or there are tokens enough.
+
+    Returns the documents that were read, and those left out, by source.
+    """
+    read, skipped = Counter[str](), Counter[str]()
     train, most = splits["train"], request["max_tokens"] or sys.maxsize
     salt = hashlib.sha256(str(request["seed"]).encode()).digest()[:16]
     started = reported = time.monotonic()
-    for batch in _batches(names, request["text_field"], read):
-        for (source, text), tokens in zip(batch, made.encode([text for _, text in batch]), strict=True):
+    for batch in _batches(names, request["text_field"]):
+        for (name, text), tokens in zip(batch, made.encode([text for _, text in batch]), strict=True):
             if train.tokens >= most:
-                return read
-            source.documents += 1
+                return read, skipped
+            read[name] += 1
             if not tokens.size:
-                source.skipped += 1
+                skipped[name] += 1
                 continue
             # By a hash of the content, so that copies go the same way.
             drawn = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, salt=salt).digest(), "little")
@@ -221,26 +210,25 @@ def _fill(
                 splits["validation"].add(document)
             else:
                 train.add(document[: most - train.tokens])
-        now = time.monotonic()
-        if now - reported > REPORT_S:
+        if (now := time.monotonic()) - reported > REPORT_S:
             reported, rate = now, train.tokens / (now - started)
-            report(f"source {len(read):,} of {len(names):,}: {train.tokens:,} training tokens, {rate:,.0f} a second")
-    return read
+            report(f"{batch[-1][0]}: {train.tokens:,} training tokens, {rate:,.0f} a second")
+    return read, skipped
 
 
-def _batches(names: Sequence[str], text_field: str, read: list[SourceRead]) -> Iterator[list[tuple[SourceRead, str]]]:
-    """Documents with the entry of their source, many at a time; a batch may go over several sources."""
-    batch: list[tuple[SourceRead, str]] = []
+def _batches(names: Sequence[str], text_field: str) -> Iterator[list[tuple[str, str]]]:
+    """Documents with the name of their source, many at a time; a batch may go over several sources."""
+    batch: list[tuple[str, str]] = []
     size = 0
     for name in names:
-        read.append(SourceRead(name=name))
         for text in documents(name, text_field):
-            batch.append((read[-1], text))
+            batch.append((name, text))
             size += len(text)
             if size >= BATCH_CHARACTERS or len(batch) >= BATCH_DOCUMENTS:
                 yield batch
                 batch, size = [], 0
-    yield batch
+    if batch:
+        yield batch
 
 
 def _check_filled(splits: Mapping[SplitName, SplitWriter], validation: float) -> None:
@@ -270,9 +258,8 @@ def find_sources(given: Sequence[str | Path], output: Path | None = None) -> lis
         if name.startswith(HUB) or os.path.isfile(name):
             found.append(name)
         elif os.path.isdir(name):
-            root = Path(name)
-            for path in sorted(each for each in root.rglob("*") if each.is_file()):
-                hidden = any(part.startswith((".", "__pycache__")) for part in path.relative_to(root).parts)
+            for path in sorted(each for each in Path(name).rglob("*") if each.is_file()):
+                hidden = any(part.startswith((".", "__pycache__")) for part in path.relative_to(name).parts)
                 if not hidden and not (output is not None and path.resolve().is_relative_to(output)):
                     found.append(path.as_posix())
         else:
@@ -302,32 +289,23 @@ def documents(name: str, text_field: str = "text") -> Iterator[str]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as stream:
-            while line := stream.readline(MOST_BYTES + 1):
-                if len(line) > MOST_BYTES:
-                    raise InputError(
-                        f"a line is larger than {MOST_BYTES:,} bytes", where=str(path), next_step="split it"
-                    )
-                yield line
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+    with explained(read_error, str(path)), path.open("rb") as stream:
+        while line := stream.readline(MOST_BYTES + 1):
+            if len(line) > MOST_BYTES:
+                what = f"a line is larger than {MOST_BYTES:,} bytes"
+                raise InputError(what, where=str(path), next_step="split it")
+            yield line
 
 
 def _parsed(line: bytes, text_field: str, where: str) -> str:
-    """The text of a line of JSON."""
-    if not (text := _decoded(line)):
-        return ""
+    """The text of a line of JSON; empty for what UTF-8 cannot hold, such as a lone surrogate that JSON may spell."""
     try:
-        value = json.loads(text)
+        found = _field(json.loads(text), text_field, where) if (text := _decoded(line)) else ""
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not JSON: {error}", where=where, next_step="write one object a line") from error
-    found = _field(value, text_field, where)
-    try:
-        found.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which JSON may spell and UTF-8 may not
-        return ""
-    return found
+    return _decoded(found.encode("utf-8", "surrogatepass"))
 
 
 def _decoded(content: bytes) -> str:

@@ -28,11 +28,10 @@ from pydantic import Field
 
 from moescale.errors import InputError, located
 from moescale.experiments.jobs import started
-from moescale.experiments.tables import Experts, Listed, Quantity, Table, Text, Width, checked
 from moescale.export.huggingface import config_of
 from moescale.io.files import opened_to_append, read_text
 from moescale.io.locks import lock_beside, locked
-from moescale.io.schema import read_toml
+from moescale.io.toml import Experts, Listed, Quantity, Table, Text, Width, checked, read_toml
 from moescale.latency import measurements
 from moescale.latency.measurements import FAILED, KEY, OK, OUT_OF_MEMORY, SHAPE, Key, Measurement
 from moescale.models.architecture import Architecture

@@ -65,9 +65,9 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
         if finished is not None:
             return finished
         stated = json.dumps({**settings.to_dict(), "identity": identity}, indent=2)
-        write_atomically(folder / SETTINGS, stated, follow_links=False)
+        write_atomically(folder / SETTINGS, stated)
         row = _row(settings, corpus, _measure(settings, corpus, resume, report))
-        write_atomically(folder / RESULT, json.dumps({"rows": [row]}, indent=2, allow_nan=False), follow_links=False)
+        write_atomically(folder / RESULT, json.dumps({"rows": [row]}, indent=2, allow_nan=False))
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return [row]
 

@@ -61,15 +61,13 @@ def read_result(output: str | Path) -> list[dict[str, Any]] | None:
     file = Path(output) / "result.json"
     if not file.exists():
         return None
-    text, rows = read_text(file), cast("list[Any]", [])
-    with suppress(ValueError, RecursionError, LookupError, TypeError):
-        rows = json.loads(text)["rows"]
-    if not (
-        isinstance(rows, list) and rows and all(isinstance(row, dict) and row.keys() >= set(IDENTITY) for row in rows)
-    ):
-        step = "remove the file: the run goes on from its checkpoint"
-        raise InputError("is not the result of a run", where=str(file), next_step=step)
-    return rows
+    text = read_text(file)
+    with suppress(ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        rows = cast("list[dict[str, Any]]", json.loads(text)["rows"])
+        if rows and all(row.keys() >= set(IDENTITY) for row in rows):
+            return rows
+    step = "remove the file: the run goes on from its checkpoint"
+    raise InputError("is not the result of a run", where=str(file), next_step=step)
 
 
 def cell_text(value: object) -> str:
@@ -86,23 +84,22 @@ def _identity(row: Row) -> tuple[str, ...]:
 
 
 def _read(path: Path) -> list[dict[str, str]]:
-    """The rows of a table, none where there is no file; not by pyarrow, as rows that are there must keep their digits."""
+    """The rows of a table, none where there is no file; as csv has them, as rows that are there keep their digits."""
     if path.suffix.lower() not in DELIMITERS:
         raise unknown_name("suffix of a run table", path.suffix, DELIMITERS, where=str(path))
     text = read_text(path) if path.exists() else ""
     if not text.strip():
         return []
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=DELIMITERS[path.suffix.lower()], strict=True)
+    step = "mend it, or name another file"
     try:
         rows = list(reader)
     except csv.Error as error:
-        where = f"{path}, line {reader.line_num}"
-        raise InputError(f"is not a table: {error}", where=where, next_step="mend that line") from error
+        raise InputError(f"is not a table: {error}", where=f"{path}, line {reader.line_num}", next_step=step) from error
     if missing := [name for name in IDENTITY if name not in (reader.fieldnames or ())]:
         what = f"has no column {', '.join(missing)}, and so is no table of runs made here"
-        raise InputError(what, where=str(path), next_step="name another file")
-    for number, row in enumerate(rows, start=1):
-        if None in row or None in row.values():
-            what, where = "has more or fewer cells than there are columns", f"{path}, data row {number}"
-            raise InputError(what, where=where, next_step="mend that row, or name another table")
+        raise InputError(what, where=str(path), next_step=step)
+    if (torn := next((i for i, row in enumerate(rows, 1) if None in row or None in row.values()), None)) is not None:
+        what = "has more or fewer cells than there are columns"
+        raise InputError(what, where=f"{path}, data row {torn}", next_step=step)
     return rows

@@ -14,7 +14,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictBool, model_validator
 
 from moescale.errors import InputError
-from moescale.experiments.tables import (
+from moescale.export.huggingface import config_of
+from moescale.hardware.gpus import gpus
+from moescale.io.toml import (
     Experts,
     Listed,
     Quantity,
@@ -28,10 +30,8 @@ from moescale.experiments.tables import (
     Whole,
     Width,
     checked,
+    read_toml,
 )
-from moescale.export.huggingface import config_of
-from moescale.hardware.gpus import gpus
-from moescale.io.schema import read_toml
 from moescale.models.family import find_family
 from moescale.models.flops import training_flops_per_token
 from moescale.models.hf_config import from_config

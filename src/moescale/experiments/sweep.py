@@ -10,20 +10,20 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, cast
 
 import tomli_w
 
 from moescale.errors import InputError
-from moescale.experiments.jobs import BUSY, GRACE_S, LOST, Job, Jobs
+from moescale.experiments.jobs import BUSY, LOST, Jobs
 from moescale.experiments.launches import read_log, write_launch
 from moescale.experiments.run import check_libraries
 from moescale.experiments.run_table import add_rows, check_run_table, read_result
 from moescale.experiments.sweep_file import PlannedRun, Sweep
 from moescale.io.files import make_folder, write_atomically
-from moescale.io.locks import is_held
 from moescale.io.records import record
 from moescale.io.signals import sigterm_interrupts, uninterrupted
 from moescale.units import format_count
@@ -70,32 +70,30 @@ class Swept:
 def dry_run(sweep: Sweep, jobs: int | None = None) -> dict[str, Any]:
     """What a sweep would do and take, from what is there, as JSON-ready values; starts nothing.
 
-    Times are FLOPs over `flops_per_s` of [execute], or over the rate of the finished run nearest in size and experts; where
-    neither is known, `seconds` are absent.
+    Times are FLOPs over `flops_per_s` of [execute], or over the median rate of the finished runs; where neither is known,
+    `seconds` are absent.
     """
     results = {run.name: rows[0] for run in sweep.runs if (rows := result_of(run)) is not None}
-    places = {run.name: (math.log(run.n_params_active), math.log(run.settings.model.experts)) for run in sweep.runs}
-    rates: dict[str, float] = {}
-    for name, row in results.items():
+    rates: list[float] = []
+    for row in results.values():
         with suppress(KeyError, TypeError, ZeroDivisionError):
-            rates[name] = row["training_flops"] / row["seconds"]
+            rates.append(row["training_flops"] / row["seconds"])
     stated, count = sweep.execution.flops_per_s, _jobs(sweep, len(sweep.runs), jobs)
+    rate = stated or (median(rates) if rates else None)
     outlooks: list[dict[str, Any]] = []
     free = [0.0] * count  # when each place has done what it was given: each run takes the first
     for run in sweep.runs:
         progress = read_progress(run.output)
         share = min(progress["step"] / progress["steps"], 1.0) if progress.get("steps") else 0.0
-        state = "running" if is_held(run.lock) else "interrupted" if progress else "new"
+        state = "interrupted" if progress else "new"
         if run.name in results:
             state, share = "finished", 1.0
         outlook: dict[str, Any] = run.to_dict() | {"state": state, "share": share}
-        nearest = min(rates, key=lambda name, at=places[run.name]: math.dist(places[name], at), default=None)
-        rate = stated or (None if nearest is None else rates[nearest])
         if share == 1.0 or rate:
             outlook["seconds"] = (1 - share) * run.training_flops / (rate or 1.0)
             heapq.heappush(free, heapq.heappop(free) + outlook["seconds"])
         outlooks.append(outlook)
-    finished = f"the nearest of {len(rates)} finished run{'s' * (len(rates) > 1)}"
+    finished = f"the median of {len(rates)} finished run{'s' * (len(rates) > 1)}"
     plan = {
         "table": str(sweep.table),
         "folder": str(sweep.folder),
@@ -133,150 +131,103 @@ def drive(
     check_run_table(sweep.table)
     make_folder(sweep.folder)
     results = {run.name: rows for run in sweep.runs if (rows := result_of(run)) is not None}
-    found = len(results)
+    found, failed = len(results), dict[str, Failure]()
     add_rows(sweep.table, [row for rows in results.values() for row in rows])
-    driving = _Driving(sweep=sweep, command=command, retries=retries, resume=resume, say=say, results=results)
-    driving.waiting.extend(run for run in sweep.runs if run.name not in results)
-    if driving.waiting:
-        place = Jobs(sweep.execution.on, sweep.execution.slurm, (sweep.folder / ".submitit").absolute())
+    waiting = deque(run for run in sweep.runs if run.name not in results)
+    attempts = Counter[str]()  # that have ended
+
+    def command_of(run: PlannedRun) -> list[str]:
+        file = run.beside("toml").absolute()
+        if command is not None:
+            return command(file)
+        if sweep.engine != "moescale":
+            return write_launch(run, sweep.engine, sweep.execution)
+        return train_command(file, resume=resume or attempts[run.name] > 0)
+
+    def collect(run: PlannedRun, *, ended: bool = False) -> bool:
+        rows = result_of(run)
+        if rows is None and ended and sweep.engine != "moescale" and (rows := read_log(run, sweep.engine)):
+            make_folder(run.output)
+            write_atomically(run.output / "result.json", json.dumps({"rows": rows}, indent=2))
+        if rows is None:
+            return False
+        results[run.name] = rows
+        add_rows(sweep.table, rows)
+        for row in rows:
+            say(f"{row['name']}: {_outcome(row)}")
+        return True
+
+    def ended(run: PlannedRun, code: int) -> None:
+        if collect(run, ended=code in (0, BUSY)):
+            return
+        attempts[run.name] += code != BUSY
+        how = "was lost" if code == LOST else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        # Whatever the code: `train` returns that of bad input too where one of its processes was killed.
+        if attempts[run.name] <= retries:
+            say(f"{run.name}: {how}; starting it again from its checkpoint" if code != BUSY else f"{run.name}: is free")
+            waiting.appendleft(run)
+            return
+        log = run.beside("log")
+        end = "\n".join(_tail(log).decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
+        failed[run.name] = Failure(
+            name=run.name, attempts=attempts[run.name], exit_code=code, log=str(log), log_end=end
+        )
+        say(f"{run.name}: {how} and failed; see {log}")
+
+    if waiting:
         if command is None and sweep.engine == "moescale":
             check_libraries()  # else each run would find out for itself, and be started again
-        for run in driving.waiting:
-            write_atomically(run.beside("toml"), tomli_w.dumps(run.settings.to_dict()), follow_links=False)
+        for run in waiting:
+            write_atomically(run.beside("toml"), tomli_w.dumps(run.settings.to_dict()))
+        most = _jobs(sweep, len(waiting), jobs)
+        place = Jobs(sweep.execution.on, sweep.execution.slurm, (sweep.folder / ".submitit").absolute(), most)
+        active: list[tuple[PlannedRun, Any]] = []
+        status, said_at = (-1, -1), 0.0
         with sigterm_interrupts():
-            driving.loop(
-                place,
-                _jobs(sweep, len(driving.waiting), jobs),
-                math.inf if seconds is None else start + seconds,
-                poll_s,
-            )
+            try:
+                while waiting or active:
+                    for run, job in list(active):
+                        if (code := place.poll(job)) is not None:
+                            active.remove((run, job))
+                            ended(run, code)
+                    while waiting and len(active) < most:
+                        run = waiting.popleft()
+                        if collect(run):  # another driver may have finished it
+                            continue
+                        line, log, lock = command_of(run), run.beside("log").absolute(), run.lock.absolute()
+                        with uninterrupted():  # a run that is started and not known would be left behind
+                            active.append((run, place.start(line, log, lock)))
+                    if (now := (len(results), len(failed))) != status or time.monotonic() - said_at > LINE_EVERY_S:
+                        status, said_at = now, time.monotonic()
+                        say(_status(sweep, *now, [run for run, _ in active]))
+                    if seconds is not None and time.monotonic() >= start + seconds:
+                        break
+                    if active:
+                        time.sleep(poll_s)
+            finally:
+                place.end([job for _, job in active])
+                for run, _ in active:  # what was just finishing is kept
+                    collect(run)
     rows = [row for rows in results.values() for row in rows]
     return Swept(
         table=str(sweep.table), runs=len(sweep.runs), finished=len(results) - found, found=found,
-        left=len(sweep.runs) - len(results) - len(driving.failed), failed=tuple(driving.failed.values()),
+        left=len(sweep.runs) - len(results) - len(failed), failed=tuple(failed.values()),
         diverged=tuple(str(row["name"]) for row in rows if row.get("diverged") is True), seconds=time.monotonic() - start,
     )  # fmt: skip
 
 
-class Held:
-    """In place of a job: another process has the run, and ends sometime."""
-
-    def __init__(self, run: PlannedRun) -> None:
-        self.lock = run.lock
-
-    def poll(self) -> int | None:
-        """None while it does."""
-        return None if is_held(self.lock) else BUSY
-
-    def terminate(self) -> None:
-        """It is not ours to end."""
+def _outcome(row: Row) -> str:
+    if row.get("diverged") is True:
+        return f"diverged ({row.get('diverged_why') or 'no reason given'})"
+    loss = row.get("loss")
+    return f"loss {loss:.4f}" if isinstance(loss, float) and math.isfinite(loss) else "no loss"
 
 
-@dataclass(slots=True, kw_only=True)
-class _Driving:
-    """The runs of a sweep while they are driven."""
-
-    sweep: Sweep
-    command: Command | None
-    retries: int
-    resume: bool
-    say: Say
-    results: dict[str, list[Row]]
-    waiting: deque[PlannedRun] = field(default_factory=deque[PlannedRun])
-    active: list[tuple[PlannedRun, Job | Held]] = field(default_factory=list[tuple[PlannedRun, Job | Held]])
-    attempts: Counter[str] = field(default_factory=Counter[str])  # that have ended
-    failed: dict[str, Failure] = field(default_factory=dict[str, Failure])
-    said: tuple[int, int, float] = (-1, -1, 0.0)  # finished, failed, and when
-
-    def loop(self, place: Jobs, jobs: int, limit: float, poll_s: float) -> None:
-        """Until nothing is left, or the limit of time."""
-        try:
-            while self.waiting or self.active:
-                for run, job in list(self.active):
-                    if (code := job.poll()) is not None:
-                        self.active.remove((run, job))
-                        self._ended(run, code)
-                while self.waiting and sum(isinstance(job, Job) for _, job in self.active) < jobs:
-                    self._begin(self.waiting.popleft(), place)
-                self._status()
-                if time.monotonic() >= limit:
-                    break
-                if self.waiting or self.active:
-                    time.sleep(poll_s)
-        finally:
-            ours = [(run, job) for run, job in self.active if isinstance(job, Job)]
-            for _, job in ours:
-                job.terminate()
-            end = time.monotonic() + GRACE_S
-            while any(job.poll() is None for _, job in ours) and time.monotonic() < end:
-                time.sleep(0.05)
-            for run, _ in ours:  # what was just finishing is kept
-                self._collect(run)
-
-    def _begin(self, run: PlannedRun, place: Jobs) -> None:
-        if is_held(run.lock):
-            self.say(f"{run.name}: another process trains it; waiting")
-            self.active.append((run, Held(run)))
-            return
-        if self._collect(run):  # another driver may have finished it
-            return
-        file, log, lock = (path.absolute() for path in (run.beside("toml"), run.beside("log"), run.lock))
-        if self.command is not None:
-            command = self.command(file)
-        elif self.sweep.engine == "moescale":
-            command = train_command(file, resume=self.resume or self.attempts[run.name] > 0)
-        else:
-            command = write_launch(run, self.sweep.engine, self.sweep.execution)
-        with uninterrupted():  # a run that is started and not known would be left behind
-            self.active.append((run, place.start(command, log=log, lock=lock)))
-
-    def _collect(self, run: PlannedRun, *, ended: bool = False) -> bool:
-        rows = result_of(run)
-        if rows is None and ended and self.sweep.engine != "moescale" and (rows := read_log(run, self.sweep.engine)):
-            make_folder(run.output)
-            write_atomically(run.output / "result.json", json.dumps({"rows": rows}, indent=2), follow_links=False)
-        if rows is None:
-            return False
-        self.results[run.name] = rows
-        add_rows(self.sweep.table, rows)
-        for row in rows:
-            loss = row.get("loss")
-            line = f"loss {loss:.4f}" if isinstance(loss, float) and math.isfinite(loss) else "no loss"
-            if row.get("diverged") is True:
-                line = f"diverged ({row.get('diverged_why') or 'no reason given'})"
-            self.say(f"{row['name']}: {line}")
-        return True
-
-    def _ended(self, run: PlannedRun, code: int) -> None:
-        if self._collect(run, ended=code == 0):
-            return
-        if code == BUSY:
-            self.waiting.appendleft(run)
-            return
-        self.attempts[run.name] += 1
-        how = "was lost" if code == LOST else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        # Whatever the code: `train` returns that of bad input too where one of its processes was killed.
-        if self.attempts[run.name] <= self.retries:
-            self.say(f"{run.name}: {how}; starting it again from its checkpoint")
-            self.waiting.appendleft(run)
-            return
-        log = run.beside("log")
-        lines = _tail(log).decode("utf-8", "replace").splitlines()[-TAIL_LINES:]
-        self.failed[run.name] = Failure(
-            name=run.name, attempts=self.attempts[run.name], exit_code=code, log=str(log), log_end="\n".join(lines)
-        )
-        self.say(f"{run.name}: {how} and failed; see {log}")
-
-    def _status(self) -> None:
-        """A line when the count of runs has changed, and every half minute."""
-        finished, failed, now = len(self.results), len(self.failed), time.monotonic()
-        if self.said[:2] == (finished, failed) and now - self.said[2] < LINE_EVERY_S:
-            return
-        self.said = (finished, failed, now)
-        rate = sum(read_progress(run.output).get("tokens_per_s", 0.0) for run, _ in self.active)
-        parts = [f"{finished}/{len(self.sweep.runs)} runs done", f"{len(self.active)} running"]
-        parts += [f"{failed} failed"] if failed else []
-        self.say(", ".join([*parts, f"{format_count(rate)} tokens/s"] if rate else parts))
+def _status(sweep: Sweep, finished: int, failed: int, active: list[PlannedRun]) -> str:
+    rate = sum(read_progress(run.output).get("tokens_per_s", 0.0) for run in active)
+    parts = [f"{finished}/{len(sweep.runs)} runs done", f"{len(active)} running"]
+    parts += [f"{failed} failed"] * (failed > 0) + [f"{format_count(rate)} tokens/s"] * (rate > 0)
+    return ", ".join(parts)
 
 
 def train_command(run_file: Path, *, resume: bool = True) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,11 @@ from pydantic import Field, model_validator
 
 from moescale.errors import InputError, located, unknown_name
 from moescale.experiments.settings import SHAPE, RunSettings, estimate, settings_of
-from moescale.experiments.tables import Experts, Listed, Quantity, Seed, Size, Table, Text, Tokens, checked
 from moescale.io.records import record
-from moescale.io.schema import as_mapping, read_toml
+from moescale.io.toml import Experts, Listed, Quantity, Seed, Size, Table, Text, Tokens, as_mapping, checked, read_toml
 from moescale.units import parse_count
 
 MOST_RUNS = 10_000
-LONGEST_NAME = 200  # of a run, with its suffix
 RECIPE = ("batch_tokens", "peak_lr", "warmup")  # of [[runs]]; those of [training] are for the runs that state none
 # Where in its RUN.toml a key of [[runs]] stands.
 KEYS = {"model": ("n_params", "experts", *SHAPE), "training": ("tokens", "tokens_per_param", *RECIPE), "": ("seed",)}
@@ -89,7 +86,7 @@ class SweepFile(Table):
 
     @model_validator(mode="after")
     def complete(self) -> Self:
-        """Runs are stated one way; an engine that is launched needs GPUs; files can bear the names."""
+        """Runs are stated one way; an engine that is launched needs GPUs."""
         if (self.grid is None) == (not self.runs):
             what = "holds [grid] and [[runs]]" if self.runs else "holds no [grid] and no [[runs]]"
             raise InputError(what, next_step="state the runs one way: every combination of a grid, or one by one")
@@ -98,14 +95,6 @@ class SweepFile(Table):
         if self.engine != "moescale" and (self.execute.gpu is None or self.execute.gpus is None):
             what = f"engine {self.engine} is launched on GPUs: gpu or gpus is missing in [execute]"
             raise InputError(what, next_step='add gpu = "h100-sxm" and gpus = 8')
-        for key in ("table", "folder"):
-            try:
-                os.stat(Path(getattr(self, key), "x" * LONGEST_NAME))
-            except (FileNotFoundError, NotADirectoryError, PermissionError):
-                pass  # as good as any; what is wrong with it is reported where it is written
-            except OSError as error:
-                what = f"{key} = {getattr(self, key)[:60]!r} cannot be a path: {error.strerror}"
-                raise InputError(what, next_step="give a shorter or simpler one") from error
         return self
 
 
@@ -170,11 +159,8 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
     shared = {key: value for key, value in document.items() if key not in keys}
     _check_shared(shared, entries, where)
     shared["seed"] = stated.seed
-    if isinstance(corpus := shared["data"].get("corpus"), str) and corpus.strip():
-        shared["data"] = {
-            **shared["data"],
-            "corpus": str(Path(corpus).absolute()),
-        }  # a job of a cluster starts anywhere
+    if isinstance(corpus := shared["data"].get("corpus"), str) and corpus.strip():  # a job of a cluster starts anywhere
+        shared["data"] = {**shared["data"], "corpus": str(Path(corpus).absolute())}
     runs: dict[str, PlannedRun] = {}
     computed: dict[str, str] = {}
     for number, entry in enumerate(entries, 1):

@@ -284,7 +284,7 @@ def measure(settings: RunSettings, corpus: Corpus, *, resume: bool, report: Repo
     torch.set_num_threads(settings.parallel.threads)
     folder = Path(settings.output)
     try:
-        with opened_to_append(folder / "progress.jsonl", follow_links=False) as stream:
+        with opened_to_append(folder / "progress.jsonl") as stream:
 
             def tell(event: Mapping[str, Any]) -> None:
                 line = {"time": time.time(), **event}

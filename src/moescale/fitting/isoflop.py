@@ -61,6 +61,12 @@ class Trend:
     tokens: PowerLaw
     flops_range: tuple[float, float]
 
+    def optimum(self, flops: float) -> dict[str, float]:
+        """Experts, size and tokens of the loss-optimal model of a budget, and how many times it lies beyond the known range."""
+        low, high = self.flops_range
+        sizes = {"n_params": float(self.n_params.at(np.array(flops))), "tokens": float(self.tokens.at(np.array(flops)))}
+        return {"experts": self.experts, "flops": flops, **sizes, "extrapolation": max(flops / high, low / flops, 1.0)}
+
 
 @dataclass(frozen=True, slots=True)
 class Minimum:

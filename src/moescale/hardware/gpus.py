@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated
 
+from pydantic import Field
+
 from moescale import catalogue
-from moescale.bounds import Bound
-from moescale.errors import InputError, unknown_name
-from moescale.io.schema import read_toml, settings
+from moescale.errors import unknown_name
+from moescale.io.toml import Quantity, Table, Text, checked, read_toml
 
 # vLLM's default of max_num_seqs by memory: see max_num_seqs in catalogue/gpus.toml.
 LARGE_MEMORY_GIB = 70
 MAX_NUM_SEQS = {True: 1024, False: 256}
 # Bounds far beyond what exists, so that products are far from overflow.
-RATE, SHARE = Bound(1e-3, 1e7), Bound(1e-3, 1.0)
+Rate = Annotated[float, Quantity, Field(ge=1e-3, le=1e7)]
+Share = Annotated[float, Quantity, Field(ge=1e-3, le=1)]
 # What most servers of today have, for a data sheet that says nothing else: 8 GPUs, each with a network card of 400 Gbit/s
 # (InfiniBand NDR or RoCE; NVIDIA DGX H100 data sheet, 2023: 8 x ConnectX-7 400 Gbit/s for 8 GPUs).
 GPUS_PER_SERVER, NETWORK_GB_PER_S = 8, 50.0
@@ -58,35 +60,30 @@ class Gpu:
     usd_per_gpu_hour: float | None = None  # as a file of one's own states it; None: prices are in catalogue/prices.toml
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSheet:
+class DataSheet(Table):
     """A GPU as catalogue/gpus.toml and files of one's own state it, in the units of data sheets."""
 
-    name: str
-    memory_gib: Annotated[float, Bound(1e-3, 1e6)]
-    bandwidth_gb_per_s: Annotated[float, RATE]
-    bf16_tflops: Annotated[float, RATE]
-    link_gb_per_s: Annotated[float, RATE]  # one direction
-    fp8_tflops: Annotated[float | None, RATE] = None  # None: no fp8 arithmetic
-    fp4_tflops: Annotated[float | None, RATE] = None  # None: no fp4 arithmetic
-    max_num_seqs: Annotated[int | None, Bound(1, 1e6)] = None  # None: vLLM's rule by memory
-    usd_per_gpu_hour: Annotated[float | None, Bound(1e-6, 1e6)] = None
-    silicon_system: str | None = None
-    silicon_link_system: str | None = None
-    arithmetic_share: Annotated[float | None, SHARE] = None
-    memory_share: Annotated[float | None, SHARE] = None
-    gpus_per_server: Annotated[int, Bound(1, 1024)] = GPUS_PER_SERVER
-    network_gb_per_s: Annotated[float, RATE] = NETWORK_GB_PER_S  # of one GPU to other servers, one direction
-    source: str | None = None  # None: the file
+    name: Text
+    memory_gib: Annotated[float, Quantity, Field(ge=1e-3, le=1e6)]
+    bandwidth_gb_per_s: Rate
+    bf16_tflops: Rate
+    link_gb_per_s: Rate  # one direction
+    fp8_tflops: Rate | None = None  # None: no fp8 arithmetic
+    fp4_tflops: Rate | None = None  # None: no fp4 arithmetic
+    max_num_seqs: Annotated[int, Quantity, Field(ge=1, le=10**6)] | None = None  # None: vLLM's rule by memory
+    usd_per_gpu_hour: Annotated[float, Quantity, Field(ge=1e-6, le=1e6)] | None = None
+    silicon_system: Text | None = None
+    silicon_link_system: Text | None = None
+    arithmetic_share: Share | None = None
+    memory_share: Share | None = None
+    gpus_per_server: Annotated[int, Quantity, Field(ge=1, le=1024)] = GPUS_PER_SERVER
+    network_gb_per_s: Rate = NETWORK_GB_PER_S  # of one GPU to other servers, one direction
+    source: Text | None = None  # None: the file
     date: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.name.isprintable():
-            raise InputError(f"name must be a line of text, not {self.name!r}")
 
     def gpu(self, where: str) -> Gpu:
         """The GPU; `where` is its source where the sheet states none."""
-        known = asdict(self)
+        known = self.model_dump()
         for name, (field, size) in SIZES.items():
             stated = known.pop(name)
             known[field] = None if stated is None else stated * size
@@ -98,7 +95,7 @@ class DataSheet:
 @cache
 def _read_gpus() -> tuple[Gpu, ...]:
     where, entries = "catalogue/gpus.toml", catalogue.read("gpus.toml")["gpu"].items()
-    return tuple(settings(DataSheet, {"name": name} | entry, where=where).gpu(where) for name, entry in entries)
+    return tuple(checked(DataSheet, {"name": name} | entry, where=where).gpu(where) for name, entry in entries)
 
 
 def gpus() -> dict[str, Gpu]:
@@ -123,7 +120,7 @@ def read_gpu(path: str | os.PathLike[str]) -> Gpu:
     Raises InputError that names the file and the field.
     """
     where = os.fspath(path)
-    gpu = settings(DataSheet, read_toml(path), where=where).gpu(where)
+    gpu = checked(DataSheet, read_toml(path), where=where).gpu(where)
     measured = {known.silicon_system for known in _read_gpus()} - {None}
     for key in ("silicon_system", "silicon_link_system"):
         if (stated := getattr(gpu, key)) not in measured | {None}:

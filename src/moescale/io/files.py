@@ -25,8 +25,6 @@ PIPED_BYTES = 2**20  # read at once from a pipe: Python asks the system for all 
 
 NO_UTF8 = re.compile("[\udc80-\udcff]")  # how Python holds bytes of a file's name that are not UTF-8 (PEP 383)
 TEMPORARY = re.compile(r"\.moescale-[0-9a-f]{16}\.tmp")
-REFUSED = (errno.EACCES, errno.EPERM)
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 UNPACKED_BASE_BYTES = 2**26
 UNPACKED_RATIO = 50
 """What is packed may unpack to the base and this multiple of its size: text packs to a tenth, logs to a fiftieth; a few
@@ -41,100 +39,70 @@ def unpacked_limit_bytes(packed_bytes: int) -> int:
 # Writing.
 
 
-def write_atomically(path: str | os.PathLike[str], content: str | bytes, *, follow_links: bool = True) -> Path:
+def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path:
     """Write `content` (text as UTF-8) so that a reader sees the old file or the new one, never a part; returns the path.
 
     The bytes go to a temporary file in the same folder, are flushed to the disk, and take the place of `path`. A process
     that is killed leaves `.moescale-*.tmp`, which the next write into that folder removes. A link is followed and stays a
-    link, a device or pipe is written to; without `follow_links`, for files that the program names itself, both are
-    replaced. Raises InputError for a missing folder, a folder in place of a file, missing permission or a full disk.
+    link, a device or pipe is written to. Raises UnwrittenError for a missing folder, a folder in place of a file, missing
+    permission or a full disk.
     """
-    name = _name(path, "file name to write", "out.csv")
+    name = _name(path)
     try:
         data = content.encode("utf-8") if isinstance(content, str) else content
     except UnicodeEncodeError as error:
         raise InputError(f"character {error.start} cannot be written as UTF-8", where=name) from error
     with explained(write_error, name):
-        old = _old_file(name, follow_links=follow_links)
-        regular = old is not None and stat.S_ISREG(old.st_mode)
-        if follow_links and old is not None and not regular:
+        mode = _mode_of_target(name)
+        if mode is not None and not stat.S_ISREG(mode):
             Path(name).write_bytes(data)  # a device or pipe cannot be replaced, only written to
             return Path(name)
-        target = Path(os.path.realpath(name)) if follow_links else Path(name)
-        if regular:
-            _check_writable(target)
-        while not _replaced(target, data, stat.S_IMODE(old.st_mode) if old is not None and regular else None):
+        while not _replaced(Path(os.path.realpath(name)), data, mode):
             pass
     return Path(name)
 
 
 def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str] | None] = ()) -> None:
-    """Raise the InputError that writing `path` would meet, before the work whose result it shall hold; writes nothing.
+    """Raise the UnwrittenError that writing `path` would meet, before the work whose result it shall hold; writes nothing.
 
     It is refused as well where it is one of `inputs`, which the result would replace. What only shows in writing (a full
     disk) is left to `write_atomically`.
     """
-    name = _name(path, "file name to write", "out.csv")
+    name = _name(path)
     with explained(write_error, name):
-        old = _old_file(name)
-        target = Path(os.path.realpath(name))
-        regular = old is not None and stat.S_ISREG(old.st_mode)
-        for place in [target] if old is not None and not regular else [target.parent, *([target] if regular else [])]:
-            os.stat(place)
-            _check_writable(place)
-        for given in inputs if regular else ():
+        mode = _mode_of_target(name)
+        if mode is None or stat.S_ISREG(mode):
+            _check_writable(Path(os.path.realpath(name)).parent)
+        for given in inputs if mode is not None and stat.S_ISREG(mode) else ():
             if given is not None and os.path.exists(given) and os.path.samefile(name, given):
                 what = f"is what is read ({as_text(os.fspath(given))}), and would be replaced"
                 raise UnwrittenError(what, where=name, next_step="give another name for the result")
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
-    """Raise the InputError that `make_folder` would meet, before the work whose result it shall hold; makes nothing."""
-    name = _name(folder, "name of the folder", "out")
-    with explained(_folder_error, name):
+    """Raise the UnwrittenError that `make_folder` would meet, before the work whose result it shall hold; makes nothing."""
+    name = _name(folder)
+    with explained(write_error, name):
         whole = Path(os.path.realpath(name))
-        place, found = next((p, s) for p in (whole, *whole.parents) if (s := _status(p)) is not None)
-        if not stat.S_ISDIR(found.st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        place, mode = next((path, mode) for path in (whole, *whole.parents) if (mode := _mode(path)) is not None)
+        if not stat.S_ISDIR(mode):
+            raise NotADirectoryError(errno.ENOTDIR, "")
         _check_writable(place)
 
 
 def make_folder(folder: str | os.PathLike[str]) -> Path:
-    """Make a folder, with those above it, unless it is there, and see that files can be made in it; returns its path.
-
-    Raises InputError where it cannot be made, is a file, or cannot be written to.
-    """
-    name = _name(folder, "name of the folder", "out")
-    with explained(_folder_error, name):
+    """Make a folder, with those above it, unless it is there, and see that files can be made in it; returns its path."""
+    name = _name(folder)
+    with explained(write_error, name):
         Path(name).mkdir(parents=True, exist_ok=True)
         _check_writable(Path(name))
     return Path(name)
 
 
-def opened_to_append(path: str | os.PathLike[str], *, follow_links: bool = True) -> IO[bytes]:
-    """A file opened to be read and added to, made where there is none; raises InputError where it cannot be.
-
-    Without `follow_links`, for files that the program names itself, a link or device of that name is refused.
-    """
+def opened_to_append(path: str | os.PathLike[str]) -> IO[bytes]:
+    """A file opened to be read and added to, made where there is none; raises UnwrittenError where it cannot be."""
     with explained(write_error, os.fspath(path)):
-        if follow_links:
-            return Path(path).open("ab+")
-        return os.fdopen(open_plain(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "ab+")
-
-
-def open_plain(path: str | os.PathLike[str], flags: int) -> int:
-    """A descriptor of a file that the program names itself; UnwrittenError for a link of that name, OSError for all else."""
-    plain = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        return os.open(path, flags | plain, 0o666)
-    except OSError as error:
-        if not os.path.islink(path):
-            raise
-        what, advice = (
-            "is a link where a plain file is needed, and is not followed",
-            "remove it, or choose another folder",
-        )
-        raise UnwrittenError(what, where=os.fspath(path), next_step=advice) from error
+        return Path(path).open("ab+")
 
 
 def append_line(stream: IO[bytes], line: str) -> None:
@@ -148,6 +116,88 @@ def append_line(stream: IO[bytes], line: str) -> None:
     stream.flush()
 
 
+def _replaced(target: Path, data: bytes, mode: int | None) -> bool:
+    """Whether the file was written; not where another process took our temporary file for one that was left."""
+    _remove_left(target.parent)
+    # Not tempfile: its files are private (0600), and a new file should have the permissions that the umask grants. The
+    # name does not grow with the target's, which may be as long as a name can be.
+    temporary = target.with_name(f".moescale-{secrets.token_hex(8)}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600)
+        try:
+            _hold(descriptor)
+            if not temporary.exists():
+                return False
+            left = memoryview(data)
+            while left:
+                left = left[os.write(descriptor, left) :]
+            if mode is not None:
+                temporary.chmod(stat.S_IMODE(mode))
+            os.fsync(descriptor)
+            temporary.replace(target)
+        finally:
+            os.close(descriptor)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_folder(target.parent)
+    return True
+
+
+def _remove_left(folder: Path) -> None:
+    """Remove the temporary files that killed processes left, which nobody holds any more."""
+    with contextlib.suppress(OSError):  # such as a folder that may not be listed
+        for name in filter(TEMPORARY.fullmatch, os.listdir(folder)):
+            with contextlib.suppress(OSError), (folder / name).open("rb") as stream:
+                if _hold(stream.fileno()):
+                    os.unlink(folder / name)
+
+
+def _hold(descriptor: int) -> bool:
+    """Whether this process now holds an open file, until it is closed; false where there are no locks."""
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl  # which Windows has not
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def sync_folder(folder: Path) -> None:
+    """See that a folder's names are on the disk; where it cannot be synced, the system does it in its own time."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _mode_of_target(name: str) -> int | None:
+    """The mode of what bears the name already, None where nothing does; refuses a folder and what may not be written."""
+    mode = _mode(name)
+    if mode is not None and stat.S_ISDIR(mode):
+        raise UnwrittenError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
+    if mode is not None:
+        _check_writable(Path(name))
+    return mode
+
+
+def _mode(path: str | Path) -> int | None:
+    try:
+        return os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _check_writable(place: Path) -> None:
+    os.stat(place)  # an error of the system where it is not there
+    if not os.access(place, os.W_OK):
+        code = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
+        raise OSError(code, os.strerror(code))
+
+
 # Reading.
 
 
@@ -157,9 +207,9 @@ def read_bytes(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BY
     Raises InputError for a missing file (with the nearest names in that folder), a folder, missing permission, or a
     larger file.
     """
-    name = _name(path, "file name to read")
+    name = _name(path)
     try:
-        with explained(_read_error, name), Path(name).open("rb") as stream:
+        with explained(read_error, name), Path(name).open("rb") as stream:
             # Not the limit at once: Python would ask the system for all of it.
             size = os.fstat(stream.fileno()).st_size
             data = stream.read(min(limit_bytes, size) + 1)
@@ -180,7 +230,7 @@ def read_standard_input(*, limit_bytes: int) -> bytes:
         advice = "pipe a table into the command, or give a path"
         raise InputError("nothing is piped into it", where=STANDARD_INPUT, next_step=advice)
     data = bytearray()
-    with explained(_read_error, STANDARD_INPUT):
+    with explained(read_error, STANDARD_INPUT):
         while len(data) <= limit_bytes and (part := stream.read(PIPED_BYTES)):
             data += part
     if len(data) > limit_bytes:
@@ -231,151 +281,54 @@ def explained(explain: Callable[[str, OSError | ValueError], InputError], name: 
         raise explain(name, error) from error
 
 
+_REFUSED = ("permission denied", "choose a folder and file you may write to")
+_FULL = ("the disk is full or the quota is spent", "free some space or choose another disk")
+WHY_UNWRITTEN = {
+    errno.ENOTDIR: ("it is a file, not a folder, or a part of its path is", "give another name"),
+    errno.EEXIST: ("it is a file, not a folder, or a part of its path is", "give another name"),
+    errno.EROFS: ("its file system is read-only", "choose a folder on another"),
+    errno.EACCES: _REFUSED,
+    errno.EPERM: _REFUSED,
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: ("the file grew beyond what this system or its limits allow (ulimit -f)", _FULL[1]),
+}
+"""Reason and next step by the error of the system."""
+
+
 def write_error(name: str, error: OSError | ValueError, before: str = "is unchanged") -> UnwrittenError:
     """What an error of the system in writing `name` means; `before` says how what was there before fared."""
     code = error.errno if isinstance(error, OSError) else None
     folder = Path(os.path.realpath(name)).parent if "\0" not in name else Path()
-    nearest, advice, reason = None, None, _reason(error)
+    nearest, (reason, advice) = None, WHY_UNWRITTEN.get(code or 0, (_reason(error), None))
     if code == errno.ENOENT and not folder.is_dir():
         reason, advice = f"the folder {str(folder)!r} does not exist", "create the folder first"
         nearest = nearest_file_names(folder)
-    elif code == errno.ENOTDIR:
-        reason = "a part of its path is a file, not a folder"
-    elif code == errno.EROFS:
-        reason, advice = "its file system is read-only", "choose a folder on another"
-    elif code in REFUSED:
-        reason, advice = "permission denied", "choose a folder and file you may write to"
-    elif code in FULL:
-        limit = "the file grew beyond what this system or its limits allow (ulimit -f)"
-        full = limit if code == errno.EFBIG else "the disk is full or the quota is spent"
-        reason, advice = f"{full}; what was there before {before}", "free some space or choose another disk"
+    if advice == _FULL[1]:
+        reason += f"; what was there before {before}"
     return UnwrittenError(f"cannot be written: {reason}", where=name, nearest=nearest, next_step=advice)
 
 
-def _folder_error(name: str, error: OSError | ValueError) -> UnwrittenError:
-    if isinstance(error, OSError) and error.errno in (*REFUSED, *FULL, errno.EROFS):
-        return write_error(name, error)
-    is_file = isinstance(error, FileExistsError | NotADirectoryError)
-    reason = "it is a file, not a folder, or a part of its path is" if is_file else _reason(error)
-    advice = "give the name of another"
-    return UnwrittenError(f"cannot be made a folder to write to: {reason}", where=name, next_step=advice)
-
-
-def _read_error(name: str, error: OSError | ValueError) -> InputError:
+def read_error(name: str, error: OSError | ValueError) -> InputError:
+    """What an error of the system in reading `name` means."""
     if isinstance(error, FileNotFoundError):
         folder = Path(name).parent
         there = os.path.isdir(folder)  # unlike Path.is_dir, never an error
         what = "no such file" if there else f"no such file: the folder {str(folder)!r} does not exist"
         nearest = nearest_file_names(name if there else folder)
         return InputError(what, where=name, nearest=nearest, next_step="check the path")
-    if isinstance(error, IsADirectoryError) or os.path.isdir(name):
+    if isinstance(error, IsADirectoryError):
         return InputError("is a folder, not a file", where=name, next_step="give a file inside it")
-    if isinstance(error, PermissionError):
-        return InputError("cannot be read: permission denied", where=name)
-    return InputError(f"cannot be read: {_reason(error)}", where=repr(name))
+    reason = "permission denied" if isinstance(error, PermissionError) else _reason(error)
+    return InputError(f"cannot be read: {reason}", where=repr(name) if "\0" in name else name)
 
 
 def _reason(error: OSError | ValueError) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-# Parts of writing.
-
-
-def _name(path: str | os.PathLike[str], kind: str, example: str = "") -> str:
+def _name(path: str | os.PathLike[str]) -> str:
     name = os.fspath(path)
     if not name:
-        raise InputError(f"the {kind} is empty", next_step=f"give a path{f' such as {example}' if example else ''}")
+        raise InputError("the file name is empty", next_step="give a path such as out.csv")
     return name
-
-
-def _status(path: str | Path, *, follow_links: bool = True) -> os.stat_result | None:
-    try:
-        return os.stat(path, follow_symlinks=follow_links)
-    except FileNotFoundError:
-        return None
-
-
-def _old_file(name: str, *, follow_links: bool = True) -> os.stat_result | None:
-    """The status of what bears the name already, None where nothing does; refuses a folder."""
-    old = _status(name, follow_links=follow_links)
-    if old is not None and stat.S_ISDIR(old.st_mode):
-        raise UnwrittenError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
-    return old
-
-
-def _check_writable(place: Path) -> None:
-    if not os.access(place, os.W_OK):
-        read_only = hasattr(os, "statvfs") and bool(os.statvfs(place).f_flag & os.ST_RDONLY)
-        code = errno.EROFS if read_only else errno.EACCES
-        raise OSError(code, os.strerror(code))
-
-
-def _replaced(target: Path, data: bytes, mode: int | None) -> bool:
-    """Whether the file was written; not where another process took our temporary file for one that was left."""
-    _remove_left(target.parent)
-    # Not tempfile: its files are private (0600), and a new file should have the permissions that the umask grants. The
-    # name does not grow with the target's, which may be as long as a name can be.
-    temporary = target.with_name(f".moescale-{secrets.token_hex(8)}.tmp")
-    try:
-        descriptor = os.open(
-            temporary,
-            os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0),
-            0o666 if mode is None else 0o600,
-        )
-        try:
-            held = _hold(descriptor)
-            if not temporary.exists():
-                return False
-            left = memoryview(data)
-            while left:
-                left = left[os.write(descriptor, left) :]
-            if mode is not None:
-                temporary.chmod(mode)
-            os.fsync(descriptor)
-            if held:
-                temporary.replace(target)
-        finally:
-            os.close(descriptor)
-        if not held:  # Windows renames no open file
-            temporary.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    sync_folder(target.parent)
-    return True
-
-
-def _remove_left(folder: Path) -> None:
-    """Remove the temporary files that killed processes left, which nobody holds any more."""
-    with contextlib.suppress(OSError):  # such as a folder that may not be listed
-        for name in filter(TEMPORARY.fullmatch, os.listdir(folder)):
-            with contextlib.suppress(OSError, UnwrittenError):  # of another user, or a link
-                descriptor = open_plain(folder / name, os.O_RDWR)
-                try:
-                    if _hold(descriptor):
-                        os.unlink(folder / name)
-                finally:
-                    os.close(descriptor)
-
-
-def _hold(descriptor: int) -> bool:
-    """Whether this process now holds an open file, until it is closed; false where there are no locks."""
-    try:
-        import fcntl  # which Windows has not
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (ImportError, OSError):
-        return False
-    return True
-
-
-def sync_folder(folder: Path) -> None:
-    """See that a folder's names are on the disk; where it cannot be synced, the system does it in its own time."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

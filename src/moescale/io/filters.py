@@ -7,9 +7,10 @@ undefined value is NaN; the truth of a row is 1, 0 or NaN (not known), by Kleene
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
@@ -33,11 +34,11 @@ Value = tuple[str, NDArray[Any]]
 
 _TOKEN = re.compile(
     r"""(?P<text>'[^'\n\\]*'|"[^"\n\\]*")|`(?P<quoted>[^`\n]+)`|(?P<number>(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][+-]?\d+)?\w*)
-    |(?P<word>[^\W\d]\w*)|(?P<sign>\*\*|<=|>=|==|!=|[-+*/<>(),{}\[\]]|\s+)""",
-    re.VERBOSE,
+    |(?P<word>[^\W\d]\w*)|(?P<sign>\*\*|<=|>=|==|!=|[-+*/<>(),{}\[\]]|\s+)|(?P<other>.)""",
+    re.VERBOSE | re.DOTALL,
 )
 _KEYWORDS = ("and", "or", "not", "in")
-_HINTS = {"=": "write == to compare", "&": "write `and`", "|": "write `or`", "!": "write `not` or !=", "^": "write **"}
+_EARLY = re.compile(r"(?:[-+*/<>=,(\[{]|\b(?:and|or|not|in))\s*$", re.IGNORECASE)
 _NAMED = {"number": "a number", "text": "text", "boolean": "true or false"}
 _ARITHMETIC: dict[type[ast.operator], Any] = {
     ast.Add: np.add,
@@ -101,50 +102,37 @@ def _parsed(expression: str) -> tuple[ast.expr, dict[str, str]]:
     if not expression.strip():
         raise InputError("the expression is empty", next_step=ALLOWED)
     names: dict[str, str] = {}
-    python = "".join(_python(expression, names)).strip()
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            tree = ast.parse(python, mode="eval").body
-    except SyntaxError as error:
-        place = python[(error.offset or 1) - 1 :].strip() or python
-        shown = re.sub(r"\s*_\d+_", lambda found: f" {names.get(found[0].strip(), found[0])}", place).strip()[:30]
-        early = python[-1:] in "+-*/<>=,([{" or python.rpartition(" ")[2] in _KEYWORDS
-        raise _error(expression, "ends too early" if early else f"cannot be read from {shown!r} on") from error
-    except (RecursionError, MemoryError, ValueError) as error:
-        raise _error(expression, "the expression is nested too deeply") from error
-    return tree, names
 
-
-def _python(expression: str, names: dict[str, str]) -> Iterator[str]:
-    """The tokens as Python has them; raises InputError for any other. `names` gains the columns by their stand-ins."""
-    position, before = 0, ""
-    while position < len(expression):
-        found = _TOKEN.match(expression, position)
-        if found is None:
-            sign = expression[position]
-            what = "a text without its closing quote" if sign in "'\"`" else f"unexpected {sign!r}"
-            raise _error(expression, f"{what} at position {position + 1}", _HINTS.get(sign))
-        kind, piece, position = str(found.lastgroup), found.group(), found.end()
-        if kind == "sign" or (kind == "word" and piece.lower() in _KEYWORDS):
-            yield " " if piece.isspace() else piece.lower()
-            before = before * piece.isspace()
-            continue
-        if before:
-            raise _error(expression, f"two values side by side: {before} {piece}", "put an operator between them")
-        before = piece
+    def python(found: re.Match[str]) -> str:
+        kind, piece = found.lastgroup, found.group()
+        word = piece.lower() if kind == "word" else ""
+        if kind == "other":
+            what = "a text without its closing quote" if piece in "'\"`" else f"unexpected {piece!r}"
+            hint = {"=": "write == to compare", "&": "write `and`", "|": "write `or`"}.get(piece)
+            raise _error(expression, f"{what} at position {found.start() + 1}", hint)
+        if kind == "sign" or word in _KEYWORDS:
+            return word or piece
         if kind == "number":
             try:
-                yield repr(parse_quantity(piece))
+                return f" {parse_quantity(piece)!r} "
             except InputError as error:
                 raise _error(expression, error.what, error.next_step) from error
-        elif kind == "text":
-            yield repr(_text(piece[1:-1]))
-        elif kind == "word" and piece in ("True", "False", "true", "false"):
-            yield piece.capitalize()
-        else:
-            stand_in = f"_{len(names)}_"
-            names[stand_in] = found["quoted"] or piece
-            yield f" {stand_in} "
+        if kind == "text":
+            return f" {_text(piece[1:-1])!r} "
+        if word in ("true", "false"):
+            return f" {word.capitalize()} "
+        stand_in = f"_{len(names)}_"
+        names[stand_in] = found["quoted"] or piece
+        return f" {stand_in} "
+
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(_TOKEN.sub(python, expression).replace("\n", " ").strip(), mode="eval").body
+    except SyntaxError as error:
+        raise _error(expression, "ends too early" if _EARLY.search(expression) else "cannot be read") from error
+    except (RecursionError, MemoryError) as error:
+        raise _error(expression, "the expression is nested too deeply") from error
+    return tree, names
 
 
 def _evaluated(expression: str, columns: Columns, wanted: str) -> FloatArray:
@@ -154,100 +142,84 @@ def _evaluated(expression: str, columns: Columns, wanted: str) -> FloatArray:
     if len(lengths) > 1:
         what = f"columns differ in length: {sorted(lengths)}"
         raise ColumnError(what, next_step="give one value a row in each")
-    kind, values = _Walk(expression, names, columns).of(tree, MAX_DEPTH)
-    if kind != wanted:
-        raise _error(
-            expression, f"the expression is {_NAMED[kind]}, not {_NAMED[wanted]}", "add or remove a comparison"
-        )
-    return np.broadcast_to(values, np.broadcast_shapes(values.shape, (lengths.pop(),))).astype(np.float64)
 
+    def shown(node: ast.expr) -> str:
+        """A part of the expression as its writer knows it."""
+        with contextlib.suppress(RecursionError, ValueError):
+            text = re.sub(r"_\d+_", lambda found: names.get(found[0], found[0]), ast.unparse(node))
+            return f"column {text!r}" if isinstance(node, ast.Name) else repr(text[:60])
+        return "a part of it"
 
-class _Walk:
-    """An expression, with the columns that its names stand for."""
+    def part(node: ast.expr, kind: str, depth: int) -> NDArray[Any]:
+        found, values = of(node, depth - 1)
+        if found != kind:
+            what = f"{_NAMED[kind]} is needed" if kind == "boolean" else "only numbers are ordered and computed with"
+            raise _error(expression, f"{shown(node)} is {_NAMED[found]}{_sample(found, values)}; {what}")
+        return values
 
-    def __init__(self, expression: str, names: Mapping[str, str], columns: Columns) -> None:
-        self.expression, self.names, self.columns = expression, names, columns
-
-    def of(self, node: ast.expr, depth: int) -> Value:
-        if depth == 0:
-            raise self.error(f"the expression is nested more than {MAX_DEPTH} deep")
-
-        def part(child: ast.expr, kind: str) -> NDArray[Any]:
-            found, values = self.of(child, depth - 1)
-            if found != kind:
-                what = (
-                    f"{_NAMED[kind]} is needed" if kind == "boolean" else "only numbers are ordered and computed with"
-                )
-                raise self.error(f"{self.shown(child)} is {_NAMED[found]}{_sample(found, values)}; {what}")
-            return values
-
-        match node:
-            case ast.Name():
-                return self.column(self.names[node.id])
-            case ast.Constant(value=bool() as value):
-                return "boolean", np.asarray(float(value))
-            case ast.Constant(value=str() as value):
-                return "text", np.array([value], dtype=np.object_)
-            case ast.Constant(value=float() as value):
-                return "number", np.asarray(value)
-            case ast.BoolOp(op=operator, values=children):
-                both = _and if isinstance(operator, ast.And) else _or
-                return "boolean", reduce(both, [part(child, "boolean") for child in children])
-            case ast.UnaryOp(op=ast.Not(), operand=child):
-                return "boolean", 1.0 - part(child, "boolean")
-            case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=child):
-                return "number", part(child, "number") * (-1.0 if isinstance(sign, ast.USub) else 1.0)
-            case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
-                return "number", _computed(_ARITHMETIC[type(operator)], part(left, "number"), part(right, "number"))
-            case ast.Compare(left=left, ops=operators, comparators=others):
-                sides = [left, *others]
-                links = zip(sides, operators, sides[1:], strict=False)  # a < b <= c is a < b and b <= c
-                return "boolean", reduce(_and, [self.link(*link, depth, part) for link in links])
-            case _:
-                raise self.error(f"{self.shown(node)} is not available here")
-
-    def link(
-        self, left: ast.expr, operator: ast.cmpop, right: ast.expr, depth: int, part: Callable[..., Any]
-    ) -> FloatArray:
+    def link(left: ast.expr, operator: ast.cmpop, right: ast.expr, depth: int) -> FloatArray:
         if isinstance(operator, ast.In | ast.NotIn):
             listed = right.elts if isinstance(right, ast.Set | ast.Tuple | ast.List) else [right]
             plain = (item.operand if isinstance(item, ast.UnaryOp) else item for item in listed)
             if not listed or not all(isinstance(item, ast.Constant) for item in plain):
-                raise self.error("after `in` comes a list of numbers or texts", "write, for example, in {1, 2}")
-            found = reduce(_or, [self.link(left, ast.Eq(), item, depth, part) for item in listed])
+                what = "after `in` comes a list of numbers or texts"
+                raise _error(expression, what, "write, for example, in {1, 2}")
+            found = reduce(_or, [link(left, ast.Eq(), item, depth) for item in listed])
             return 1.0 - found if isinstance(operator, ast.NotIn) else found
         if not isinstance(operator, ast.Eq | ast.NotEq):
-            return _compared(operator, part(left, "number"), part(right, "number"))
-        (one, values), (other, others) = self.of(left, depth - 1), self.of(right, depth - 1)
+            return _compared(operator, part(left, "number", depth), part(right, "number", depth))
+        (one, values), (other, others) = of(left, depth - 1), of(right, depth - 1)
         if (one == "text") != (other == "text"):
-            what = f"{self.shown(left)} is {_NAMED[one]}, and compared with {_NAMED[other]}"
-            raise self.error(what, "compare text with a quoted text such as 'train', numbers with numbers")
+            what = f"{shown(left)} is {_NAMED[one]}, and compared with {_NAMED[other]}"
+            step = "compare text with a quoted text such as 'train', numbers with numbers"
+            raise _error(expression, what, step)
         return _compared(operator, values, others)
 
-    def column(self, name: str) -> Value:
-        if name not in self.columns:
-            known = list(self.columns)
-            nearest = nearest_names(name, known)
-            raise self.error(f"unknown column {name!r}", f"columns: {', '.join(known)}", nearest)
-        values = np.asarray(self.columns[name])
-        if values.dtype.kind in "biuf":
-            return "boolean" if values.dtype.kind == "b" else "number", values.astype(np.float64)
-        texts = np.empty(len(values), dtype=np.object_)
-        texts[:] = [None if value is None else _text(str(value)) for value in values.tolist()]
-        return "text", texts
+    def of(node: ast.expr, depth: int) -> Value:
+        if depth == 0:
+            raise _error(expression, f"the expression is nested more than {MAX_DEPTH} deep")
+        match node:
+            case ast.Name():
+                return _column(expression, names[node.id], columns)
+            case ast.Constant(value=bool() | float() as value):
+                return "boolean" if isinstance(value, bool) else "number", np.asarray(float(value))
+            case ast.Constant(value=str() as value):
+                return "text", np.array([value], dtype=np.object_)
+            case ast.BoolOp(op=operator, values=children):
+                both = _and if isinstance(operator, ast.And) else _or
+                return "boolean", reduce(both, [part(child, "boolean", depth) for child in children])
+            case ast.UnaryOp(op=ast.Not(), operand=child):
+                return "boolean", 1.0 - part(child, "boolean", depth)
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=child):
+                return "number", part(child, "number", depth) * (-1.0 if isinstance(sign, ast.USub) else 1.0)
+            case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
+                sides = part(left, "number", depth), part(right, "number", depth)
+                return "number", _computed(_ARITHMETIC[type(operator)], *sides)
+            case ast.Compare(left=left, ops=operators, comparators=others):
+                sides = [left, *others]
+                links = zip(sides, operators, sides[1:], strict=False)  # a < b <= c is a < b and b <= c
+                return "boolean", reduce(_and, [link(*each, depth) for each in links])
+            case _:
+                raise _error(expression, f"{shown(node)} is not available here")
 
-    def shown(self, node: ast.expr) -> str:
-        """A part of the expression as its writer knows it."""
-        if isinstance(node, ast.Name):
-            return f"column {self.names[node.id]!r}"
-        try:
-            text = ast.unparse(node)
-        except (RecursionError, ValueError):
-            return "a part of it"
-        return repr(re.sub(r"_\d+_", lambda found: self.names.get(found[0], found[0]), text)[:60])
+    kind, values = of(tree, MAX_DEPTH)
+    if kind != wanted:
+        what = f"the expression is {_NAMED[kind]}, not {_NAMED[wanted]}"
+        raise _error(expression, what, "add or remove a comparison")
+    return np.broadcast_to(values, np.broadcast_shapes(values.shape, (lengths.pop(),))).astype(np.float64)
 
-    def error(self, what: str, next_step: str | None = None, nearest: str | None = None) -> InputError:
-        return _error(self.expression, what, next_step, nearest)
+
+def _column(expression: str, name: str, columns: Columns) -> Value:
+    if name not in columns:
+        known = list(columns)
+        nearest = nearest_names(name, known)
+        raise _error(expression, f"unknown column {name!r}", f"columns: {', '.join(known)}", nearest)
+    values = np.asarray(columns[name])
+    if values.dtype.kind in "biuf":
+        return "boolean" if values.dtype.kind == "b" else "number", values.astype(np.float64)
+    texts = np.empty(len(values), dtype=np.object_)
+    texts[:] = [None if value is None else _text(str(value)) for value in values.tolist()]
+    return "text", texts
 
 
 def _text(given: str) -> str:

@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from math import isnan
 from pathlib import Path
 from types import MappingProxyType
@@ -265,53 +264,40 @@ def _of_text(text: str, path: str, delimiter: str) -> _Read:
     if len(names) > 2 and sum(map(bool, map(str.strip, header))) == 1:
         what = f"the first of its lines names one of {len(names)} columns"
         raise DamagedFileError(what, where=path, next_step="begin titles above the names with #, or remove them")
-    if text.count('"') % 2:
-        _refuse_open_quote(text, delimiter, path)
     return names, [_objects(cells) for cells in _cells(text, delimiter, len(names), path)]
 
 
 def _cells(text: str, delimiter: str, n_columns: int, path: str) -> list[list[str]]:
     """The cells of each column, of the rows after the first that is not empty."""
     columns: list[list[str]] = [[] for _ in range(n_columns)]
-    reader = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+    # After a quote that is never closed, rows would become part of one cell: then each quote must be in its place.
+    strict = text.count('"') % 2 == 1
+    reader = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=strict))
+    row = 0
     try:
         next(reader, None)
-        while rows := list(islice(reader, 10_000)):
-            if wrong := next((i for i, cells in enumerate(rows) if len(cells) != n_columns), -1) + 1:
-                shown = delimiter.join(rows[wrong - 1])[:60]
-                what = f"a row of {len(rows[wrong - 1])} cells where the header has {n_columns}: {shown!r}"
+        for row, cells in enumerate(reader, start=1):
+            if len(cells) != n_columns:
+                what = f"a row of {len(cells)} cells where the header has {n_columns}: {delimiter.join(cells)[:60]!r}"
                 advice = "give every row one cell a column; quote cells that hold the delimiter"
-                raise DamagedFileError(what, where=f"{path}, data row {len(columns[0]) + wrong}", next_step=advice)
-            for column, cells in zip(columns, zip(*rows, strict=True), strict=True):
-                column.extend(cells)
+                raise DamagedFileError(what, where=f"{path}, data row {row}", next_step=advice)
+            for column, cell in zip(columns, cells, strict=True):
+                column.append(cell)
     except csv.Error as error:
         what, advice = f"cannot be read as CSV: {first_line(error)}", "export it again as CSV in UTF-8"
-        raise DamagedFileError(what, where=path, next_step=advice) from error
+        if strict:
+            what = f"the quotes do not pair up: {error}"
+            advice = 'close each quoted cell with ", and write a quote inside it as ""'
+        raise DamagedFileError(what, where=f"{path}, data row {row + 1}", next_step=advice) from error
     return columns
-
-
-def _refuse_open_quote(text: str, delimiter: str, path: str) -> None:
-    """Raise for a quote that is never closed: the rows after it would become part of one cell."""
-    row = -1
-    try:
-        for cells in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True):
-            row += bool(cells)
-    except csv.Error as error:
-        advice = 'close each quoted cell with ", and write a quote inside it as ""'
-        what, where = f"the quotes do not pair up: {error}", f"{path}, data row {row + 1}"
-        raise DamagedFileError(what, where=where, next_step=advice) from error
 
 
 def _of_json(text: str, path: str) -> _Read:
     """JSON lines, or one JSON array of objects."""
 
-    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        _check_names([name for name, _ in pairs], path)
-        return dict(pairs)
-
     def decoded(part: str, where: str) -> Any:
         try:
-            return json.loads(part, object_pairs_hook=distinct)
+            return json.loads(part, object_pairs_hook=lambda pairs: dict(_distinct(pairs, path)))
         except InputError:
             raise
         except (ValueError, RecursionError) as error:
@@ -330,6 +316,11 @@ def _of_json(text: str, path: str) -> _Read:
     names = list(dict.fromkeys(name for record in rows for name in record))
     _check_names(names, path)
     return names, [_mixed_array([record.get(name) for record in rows]) for name in names]
+
+
+def _distinct(pairs: list[tuple[str, Any]], path: str) -> list[tuple[str, Any]]:
+    _check_names([name for name, _ in pairs], path)
+    return pairs
 
 
 # Data frames.

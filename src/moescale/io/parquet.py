@@ -15,6 +15,9 @@ COLUMN_LIMIT = 10_000
 """A run has some tens of columns, a tracker's export some hundreds; each costs time and memory of its own."""
 
 
+CELL_BYTES = 32  # of a text in memory beyond its characters
+
+
 def require_arrow(where: str, what: str = "Parquet") -> None:
     """Raise InputError for a table that is read or written by pyarrow alone, where that is not installed."""
     if importlib.util.find_spec("pyarrow") is None:
@@ -61,7 +64,7 @@ def _claimed_bytes(file: Any) -> int:
     import pyarrow as pa
 
     kinds = [field.type for field in file.schema_arrow]
-    width = sum(kind.bit_width / 8 if pa.types.is_primitive(kind) else 8 for kind in kinds)
+    width = sum(kind.bit_width / 8 if pa.types.is_primitive(kind) else CELL_BYTES for kind in kinds)
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
     return int(sum(max(group.total_byte_size, group.num_rows * width) for group in groups))
 
@@ -81,7 +84,7 @@ def _decoded_bytes(column: Any) -> int:
         return column.nbytes
     pc: Any = pyarrow.compute  # these functions it makes at import, so that no type checker sees them
     lengths = (pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)).as_py() for chunk in column.chunks)
-    return sum(length or 0 for length in lengths) + 8 * len(column)
+    return sum(length or 0 for length in lengths) + CELL_BYTES * len(column)
 
 
 def refuse_beyond(noun: str, count: int, most: int, where: str, advice: str) -> None:

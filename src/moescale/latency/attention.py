@@ -30,9 +30,9 @@ from moescale.typing import FloatArray, Real
 
 ROOFLINE = "take the roofline as the latency source; it covers every GPU"
 # A prompt's attention comes with kernels of its own around it (rotary positions, writing the cache): so many launches
-# reproduce what the package's own engine adds to its tables, with and without norms of queries and keys.
-PROMPT_LAUNCHES = 4.4
-PROMPT_LAUNCHES_QK_NORM = 13.2
+# reproduce what the package's own engine adds to its tables; and so many more for norms of queries and keys, which a
+# token that is decoded needs as well.
+PROMPT_LAUNCHES, QK_NORM_LAUNCHES = 4.4, 8.8
 # Linear layers whose output meets a norm and a gate in a kernel of its own, which the tables do not hold.
 GATED_NORMS = ("gated-delta", "kda", "mamba2")
 
@@ -66,7 +66,7 @@ def sparse_module(card: Card, model: Architecture) -> tuple[str, str, str] | Non
 
 def attention_s(card: Card, op: Attention, model: Architecture, module: tuple[str, str, str] | None, a: Pass) -> Real:
     """Seconds of the attention of layers whose heads are alike, and of the kernels around it."""
-    heads, total_s = np.maximum(op.heads, 1.0), 0.0
+    heads, total_s, launches = np.maximum(op.heads, 1.0), 0.0, 0.0
     if some(op.gate):
         gates = op.heads * np.asarray(op.gate)
         gated_s = card.elementwise_s(a.tokens * (ACTIVATION_BYTES * (2.0 * op.heads * op.head_dim + gates)))
@@ -76,8 +76,10 @@ def attention_s(card: Card, op: Attention, model: Architecture, module: tuple[st
         asked.append(_Attention("generation", a.batch, a.context_tokens, heads, queries=a.query_tokens))
     if a.prompts is not None:
         asked.append(_Attention("context", a.prompts, a.prompt_tokens, heads, prefix=a.prefix_tokens))
-        # Norms of queries and keys take time here, and none where tokens are decoded.
-        launches = PROMPT_LAUNCHES_QK_NORM if model.qk_norm else PROMPT_LAUNCHES
+        launches = PROMPT_LAUNCHES
+    if model.qk_norm and not card.fused_norms:
+        launches += QK_NORM_LAUNCHES
+    if launches:
         total_s = total_s + op.layers * (launches * card.system.elementwise_latency_s)
     for part in asked:
         share = np.minimum(part.batch, 1.0) if part.stage == "context" else 1.0  # of a prompt

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moescale.hardware.gpus import Gpu
+from moescale.latency.engines import engines
 from moescale.latency.kernels.formats import BF16, KINDS, STATIC_SCALES, expert_kinds, product_kinds, rates
 from moescale.latency.kernels.gemm import QUANTISE, SCALE, gemm_grid, gemm_types
 from moescale.latency.kernels.links import all_reduce_grid
@@ -39,6 +40,7 @@ class Card:
     weights: str | None  # the same where it was named
     load: str  # how unevenly tokens fall on experts
     moe_execution: str  # a name of MOE_EXECUTION
+    per_tensor: bool = False  # a scale of fp8 weights is a tensor's, not a block's
 
     @cached_property
     def system(self) -> System:
@@ -54,14 +56,15 @@ class Card:
     def product_kind(self, *, with_experts: bool) -> str:
         """The measured products of the weights' format in a model with or without experts."""
         measured = gemm_types(*self.tables)
-        wanted = product_kinds(self.format, self.tables[1], with_experts=with_experts)
+        wanted = product_kinds(self.format, self.tables[1], with_experts=with_experts, per_tensor=self.per_tensor)
         return next((kind for kind in wanted if kind in measured), BF16)
 
     @cached_property
     def expert_kind(self) -> str:
         """The measured experts of the weights' format."""
         measured = moe_types(*self.tables)
-        return next((kind for kind in expert_kinds(self.format) if kind in measured), BF16)
+        wanted = expert_kinds(self.format, per_tensor=self.per_tensor)
+        return next((kind for kind in wanted if kind in measured), BF16)
 
     def products_s(self, asked: list[Asked], tokens: Real, sparse: npt.NDArray[np.bool_]) -> Real:
         """Seconds of products with so many tokens each, what is quantised in the kernels of models with experts or without."""
@@ -149,6 +152,11 @@ class Card:
         now = np.maximum(np.asarray(wanted_bytes) * (memory / bandwidth), np.asarray(flops) / (measured_peak * peak))
         measured = np.maximum(np.asarray(measured_bytes) * memory, np.asarray(flops) / measured_peak)
         return seconds * (now / measured)
+
+    @cached_property
+    def fused_norms(self) -> bool:
+        """Whether the engine norms queries and keys in the kernel of their rotary positions."""
+        return engines()[self.tables[1]].fused_norms if self.tables[1] in engines() else False
 
     @cached_property
     def cache_type(self) -> str:

@@ -118,53 +118,61 @@ class Silicon(PassSource):
             moe_execution=self.moe_execution,
         )
 
+    @cached_property
+    def _per_tensor_card(self) -> Card:
+        return replace(self._card, per_tensor=True)
+
+    def _card_of(self, model: Architecture) -> Card:
+        return self._per_tensor_card if model.quantised.scale_per_tensor else self._card
+
     def unmeasured(self, model: Architecture) -> list[str]:
         """The parts of a model whose matrices are priced as scaled bf16 kernels: nobody measured those of their format."""
-        if self._card.format == "bf16":
+        card = self._card_of(model)
+        if card.format == "bf16":
             return []
         products = (op for op in operations(model) if isinstance(op, Product) and some(op.times))
         held = {op.part for op in products if share_taken(model.quantised, op.part) > 0.0}
         latent, pair = is_latent(model) and "attention" in held, None
         if latent:
-            wanted = (*LATENT.get(self._card.format, ()), BF16)
-            pair = nearest_latent(*self.tables, "generation", wanted, self._card.cache_type)
+            wanted = (*LATENT.get(card.format, ()), BF16)
+            pair = nearest_latent(*self.tables, "generation", wanted, card.cache_type)
         dense = held & {"dense_ffn", "shared_experts", "lm_head", *(() if is_latent(model) else ("attention",))}
         parts = {
             "latent attention": pair is not None and pair[0] == BF16,
-            "matrix products": dense and self._card.product_kind(with_experts=some(model.n_moe_layers)) == BF16,
-            "experts": "experts" in held and self._card.expert_kind == BF16,
+            "matrix products": dense and card.product_kind(with_experts=some(model.n_moe_layers)) == BF16,
+            "experts": "experts" in held and card.expert_kind == BF16,
         }
         return [name for name, scaled in parts.items() if scaled]
 
     def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
         """Seconds of a pass: its operations, moved activations and messages, or the host's."""
-        whole, a = a, a.busiest_rank
+        whole, a, card = a, a.busiest_rank, self._card_of(model)
         gpus, sparse = np.asarray(a.gpus, dtype=np.float64), np.asarray(model.n_moe_layers) > 0
-        latent, module = is_latent(model), sparse_module(self._card, model)
+        latent, module = is_latent(model), sparse_module(card, model)
         asked: dict[bool, list[Asked]] = {False: [], True: []}  # whether of the LM head, which meets fewer tokens
         total_s: Real = 0.0
         for op in operations(model, gpus):
             if isinstance(op, Attention):
-                total_s = total_s + attention_s(self._card, op, model, module, a)
+                total_s = total_s + attention_s(card, op, model, module, a)
             elif isinstance(op, State):
-                total_s = total_s + state_s(self._card, op, a)
+                total_s = total_s + state_s(card, op, a)
             elif isinstance(op, Indexer) or (isinstance(op, Product) and op.part == "indexer"):
                 if module is None:  # else it is part of the measured one
-                    total_s = total_s + self._card.analytic.operation_s(op, a)
+                    total_s = total_s + card.analytic.operation_s(op, a)
             elif isinstance(op, Product) and op.part != "experts" and some(op.times):
                 if not (latent and op.part == "attention"):  # whose kernels hold their own
-                    asked[op.part == "lm_head"].append((op, self._card.share(model, op.part)))
+                    asked[op.part == "lm_head"].append((op, card.share(model, op.part)))
                 if op.closes and op.part in ("dense_ffn", "shared_experts"):
                     width = np.maximum(op.k, 1.0)
-                    moved_s = self._card.elementwise_s(a.tokens * (model.ffn_matrices * width * ACTIVATION_BYTES))
+                    moved_s = card.elementwise_s(a.tokens * (model.ffn_matrices * width * ACTIVATION_BYTES))
                     total_s = total_s + op.times * moved_s
         for of_head, tokens in ((False, a.tokens), (True, a.requests)):
-            total_s = total_s + self._card.products_s(asked[of_head], tokens, sparse)
+            total_s = total_s + card.products_s(asked[of_head], tokens, sparse)
         if np.any(sparse):
-            total_s = total_s + experts_s(self._card, model, whole)
-        total_s = total_s + self._moved_s(model, a.tokens) + messages_s(self._card, model, whole, a)
+            total_s = total_s + experts_s(card, model, whole)
+        total_s = total_s + self._moved_s(model, a.tokens) + messages_s(card, model, whole, a)
         if model.qk_norm_full_width:
-            total_s = total_s + norm_messages_s(self._card, model, gpus, a.tokens)
+            total_s = total_s + norm_messages_s(card, model, gpus, a.tokens)
         return np.maximum(total_s, host_s() if self.host_s is None else self.host_s)
 
     def _moved_s(self, model: Architecture, tokens: Real) -> FloatArray:

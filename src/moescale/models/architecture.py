@@ -34,6 +34,7 @@ class Quantised:
     experts: float = 1.0
     embedding: float = 0.0  # the input table; tied tables count here
     lm_head: float = 0.0
+    scale_per_tensor: bool = False  # fp8 with a scale a tensor or channel, as Model Optimizer has it; else a block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,47 +152,36 @@ def validate(architecture: Architecture, where: str | None = None) -> Architectu
         if not np.all(holds):
             raise InputError(what, where=where or (a.name or None))
 
-    for key in (field.name for field in fields(Architecture)):
-        value = getattr(a, key)
-        if not isinstance(value, str | bool | Quantised):
-            number = np.asarray(value, dtype=float)
-            need(np.isfinite(number) & (number >= 0), f"{key} must be a finite number of 0 or more")
+    n = {name: np.asarray(getattr(a, name), dtype=float) for name in NUMERIC_FIELDS}
+    for key, number in n.items():
+        need(np.isfinite(number) & (number >= 0), f"{key} must be a finite number of 0 or more")
     for key in ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim"):
-        need(np.asarray(getattr(a, key)) > 0, f"{key} must be positive")
+        need(n[key] > 0, f"{key} must be positive")
     need(a.ffn_matrices in (2, 3), "ffn_matrices must be 3 (gated) or 2 (plain)")
     for part in fields(Quantised):
         need(0.0 <= getattr(a.quantised, part.name) <= 1.0, f"quantised.{part.name} must be a share from 0 to 1")
-    moe_layers, n_layers = np.asarray(a.n_moe_layers, dtype=float), np.asarray(a.n_layers, dtype=float)
-    need(moe_layers <= n_layers, "n_moe_layers must not exceed n_layers")
-    bare = np.asarray(a.n_layers_without_ffn, dtype=float)
-    need(
-        (np.asarray(a.d_ffn) > 0) | (moe_layers + bare >= n_layers), "d_ffn must be positive in layers without experts"
-    )
-    dense = moe_layers == 0
-    need(dense | (np.asarray(a.n_experts) >= 1), "n_experts must be 1 or more")
-    top_k = np.asarray(a.top_k, dtype=float)
-    need(dense | ((top_k > 0) & (top_k <= a.n_experts)), "top_k must lie above 0 and not exceed n_experts")
-    need(dense | (np.asarray(a.d_expert) > 0), "d_expert must be positive where layers hold experts")
-    local = np.asarray(a.n_window_layers, dtype=float)
-    need(local <= n_layers, "n_window_layers must not exceed n_layers")
-    window = np.asarray(a.window_tokens)
-    need((local == 0) | (window >= 1), "window_tokens must be 1 or more where layers have a window")
-    ordinary = np.asarray(a.kv_lora_rank) == 0
-    need(ordinary | (np.asarray(a.n_kv_heads) == a.n_heads), "n_kv_heads must equal n_heads with latent attention")
-    need(ordinary | (np.asarray(a.qk_rope_head_dim) < a.head_dim), "qk_rope_head_dim must be below head_dim")
-    entries = np.asarray(a.compressed_tokens)
-    need(~ordinary | (np.asarray(a.q_lora_rank) == 0) | (entries > 0), "q_lora_rank needs a positive kv_lora_rank")
+    layers, moe, bare, linear = n["n_layers"], n["n_moe_layers"], n["n_layers_without_ffn"], n["n_linear_layers"]
+    local, compressed, latent = n["n_window_layers"], n["compressed_tokens"] > 0, n["kv_lora_rank"] > 0
+    need(moe <= layers, "n_moe_layers must not exceed n_layers")
+    need((n["d_ffn"] > 0) | (moe + bare >= layers), "d_ffn must be positive in layers without experts")
+    dense = moe == 0
+    need(dense | (n["n_experts"] >= 1), "n_experts must be 1 or more")
+    need(dense | ((n["top_k"] > 0) & (n["top_k"] <= n["n_experts"])), "top_k must lie above 0 and not exceed n_experts")
+    need(dense | (n["d_expert"] > 0), "d_expert must be positive where layers hold experts")
+    need(local <= layers, "n_window_layers must not exceed n_layers")
+    need((local == 0) | (n["window_tokens"] >= 1), "window_tokens must be 1 or more where layers have a window")
+    need(~latent | (n["n_kv_heads"] == n["n_heads"]), "n_kv_heads must equal n_heads with latent attention")
+    need(~latent | (n["qk_rope_head_dim"] < n["head_dim"]), "qk_rope_head_dim must be below head_dim")
+    need(latent | (n["q_lora_rank"] == 0) | compressed, "q_lora_rank needs a positive kv_lora_rank")
     for key in ("heavy_tokens", "output_groups", "output_rank", "q_lora_rank", "index_topk", "window_tokens"):
-        need((entries == 0) | (np.asarray(getattr(a, key)) > 0), f"{key} must be positive with compressed attention")
-    need(bare + moe_layers <= n_layers, "n_layers_without_ffn and n_moe_layers must not exceed n_layers together")
-    linear = np.asarray(a.n_linear_layers)
-    need(linear + local <= n_layers, "n_linear_layers and n_window_layers must not exceed n_layers together")
+        need(~compressed | (n[key] > 0), f"{key} must be positive with compressed attention")
+    need(bare + moe <= layers, "n_layers_without_ffn and n_moe_layers must not exceed n_layers together")
+    need(linear + local <= layers, "n_linear_layers and n_window_layers must not exceed n_layers together")
     if np.any(linear > 0) or a.linear_kind:
         need(a.linear_kind in LINEAR_KINDS, f"linear_kind must be one of {', '.join(LINEAR_KINDS)}")
         for key in ("linear_n_key_heads", "linear_n_value_heads", "linear_key_dim", "linear_value_dim", "linear_conv"):
-            need((linear == 0) | (np.asarray(getattr(a, key)) > 0), f"{key} must be positive with linear layers")
-    sparse = np.asarray(a.index_topk) > 0
-    need(~sparse | (np.asarray(a.n_index_layers) > 0), "index_topk needs layers with an indexer")
-    need(np.asarray(a.n_sparse_layers) <= n_layers - linear, "n_sparse_layers must not exceed the layers that attend")
-    need(np.asarray(a.n_index_layers) <= a.n_sparse_layers, "n_index_layers must not exceed n_sparse_layers")
+            need((linear == 0) | (n[key] > 0), f"{key} must be positive with linear layers")
+    need((n["index_topk"] == 0) | (n["n_index_layers"] > 0), "index_topk needs layers with an indexer")
+    need(n["n_sparse_layers"] <= layers - linear, "n_sparse_layers must not exceed the layers that attend")
+    need(n["n_index_layers"] <= n["n_sparse_layers"], "n_index_layers must not exceed n_sparse_layers")
     return architecture

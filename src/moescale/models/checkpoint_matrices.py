@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Iterator
 
 from moescale.models.architecture import Architecture
-from moescale.models.config_parts import type_rows
-from moescale.models.irregular_types import nemotron_blocks
+from moescale.models.config_parts import Layer, type_rows
 from moescale.models.operations import State, operations
-from moescale.models.settings import Settings
 
-MOST_LAYERS = 1024  # whose names are looked at; no model has as many
 # Alone, in models that also see, and of Nemotron-H.
 PREFIXES = ("model.", "language_model.model.", "model.language_model.", "backbone.")
 
@@ -70,57 +65,3 @@ def layer_matrices(a: Architecture, model_type: str, layer: Layer) -> Iterator[t
         names = ("w1", "w3", "w2") if letters else ("gate_proj", "up_proj", "down_proj")
         for name in names[3 - a.ffn_matrices :]:
             yield part, f"{place}.{name}", 1.0  # all have one size
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """What one numbered layer of a checkpoint has."""
-
-    mixer: str  # full, linear or none
-    ffn: str  # dense, experts or none
-
-
-def layers_of(config: Mapping[str, Any], model_type: str, a: Architecture) -> list[Layer]:
-    """The numbered layers of a config that its reader took, at most MOST_LAYERS."""
-    if model_type == "nemotron_h":
-        blocks = nemotron_blocks(Settings(config, ""))[:MOST_LAYERS]
-        return [Layer(block, "") if block in ("full", "linear") else Layer("", block) for block in blocks]
-    n_layers = min(int(float(a.n_layers)), MOST_LAYERS)
-    experts, linear = _expert_layers(config, model_type, a), _linear_layers(config, a)
-    return [Layer("linear" if i in linear else "full", "experts" if i in experts else "dense") for i in range(n_layers)]
-
-
-def _linear_layers(config: Mapping[str, Any], a: Architecture) -> set[int]:
-    """The numbers, from 0, of the linear layers of a config that its reader took."""
-    n_layers, n_linear = int(float(a.n_layers)), float(a.n_linear_layers)
-    if not n_linear:
-        return set()
-    for key in ("layer_types", "layers_block_type"):
-        if isinstance(config.get(key), list):
-            return {i for i, kind in enumerate(config[key]) if kind in ("linear_attention", "mamba")}
-    inner = config.get("linear_attn_config")
-    if isinstance(inner, Mapping) and isinstance(cast("Mapping[str, Any]", inner).get("kda_layers"), list):
-        return {i - 1 for i in cast("Mapping[str, Any]", inner)["kda_layers"]}
-    # Evenly spread, as the classes do by default.
-    return {i for i in range(min(n_layers, MOST_LAYERS)) if (i + 1) * n_linear // n_layers > i * n_linear // n_layers}
-
-
-def _expert_layers(config: Mapping[str, Any], model_type: str, a: Architecture) -> set[int]:
-    """The numbers, from 0, of the layers with experts of a config that its reader took."""
-    every = range(min(int(float(a.n_layers)), MOST_LAYERS))
-    if not float(a.n_moe_layers):
-        return set()
-    for key in ("mlp_layer_types", "moe_layer_freq"):
-        if isinstance(config.get(key), list) and config[key]:
-            return {i for i, kind in enumerate(config[key]) if kind in ("sparse", 1)}
-    rule = type_rows()[model_type].get("experts", {})
-    if rule.get("layers") == "first":
-        stated, step = config.get("first_k_dense_replace"), int(config.get("moe_layer_freq") or 1)
-        return {i for i in every[int(stated if stated is not None else rule.get("first", 0)) :] if i % step == 0}
-    if model_type == "llama4_text":
-        step = int(config.get("interleave_moe_layer_step") or 1)
-        return set(every[step - 1 :: step] if config.get("moe_layers") is None else config["moe_layers"])
-    if rule.get("layers") == "sparse_step":
-        step = int(config.get("decoder_sparse_step") or 1)
-        return set(every[step - 1 :: step]) - set(config.get("mlp_only_layers") or [])
-    return set(every)

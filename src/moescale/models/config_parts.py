@@ -1,197 +1,274 @@
-"""Parts that the configs of many model types state alike, and what a row of catalogue/model_types.toml makes of them."""
+"""What a row of catalogue/model_types.toml makes of a config, as transformers 5 builds its model type."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
 from moescale import catalogue
 from moescale.models.settings import Settings
 
-SLIDING = {"sliding_attention": "local", "full_attention": "full", "1": "local", "0": "full"}
-LINEAR = {"linear_attention": "linear", "mamba": "linear", "full_attention": "full", "attention": "full"}
-FFNS = {"dense": "dense", "sparse": "experts", "0": "dense", "1": "experts"}
+MOST_LAYERS = 4096  # each is looked at; no model has as many
 FP32 = ("float32", "torch.float32")
+# Of lists with an entry a layer: which entries are meant by a rule that names the list.
+KINDS: dict[str, dict[str, bool]] = {
+    "window": {"sliding_attention": True, "full_attention": False, "1": True, "0": False},
+    "chunked": {"chunked_attention": True, "full_attention": False},
+    "linear": {"linear_attention": True, "mamba": True, "full_attention": False, "attention": False},
+    "experts": {"dense": False, "sparse": True, "0": False, "1": True},
+    "sparse": {"minimax_m3_sparse": True, "full_attention": False, "0": False, "1": True},
+    "indexer": {"full": True, "shared": False},
+    "ones": {"0": False, "1": True},
+}
+Row = Mapping[str, Any]
+Parts = dict[str, Any]
 
 
-def common(settings: Settings, *, ffn_optional: bool = False, layers_optional: bool = False) -> dict[str, Any]:
-    """What nearly every config states in the same words.
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one numbered layer of a checkpoint has."""
 
-    The width of the FFN may be absent where all layers hold experts, the number of layers where a list names each.
-    """
-    return {
-        "d_model": settings.integer("hidden_size"),
-        "n_layers": settings.integer("num_hidden_layers", default=0 if layers_optional else None),
+    mixer: str  # full, linear or none
+    ffn: str  # dense, experts or none
+
+
+def read_type(settings: Settings, model_type: str) -> tuple[Parts, list[Layer]]:
+    """Fields of an Architecture that a config of a known model type states, and the numbered layers of its checkpoint."""
+    row = type_rows()[model_type]
+    settings.called = row.get("called", {})
+    blocks: list[Layer] | None = None
+    further: Parts = {}
+    if model_type == "nemotron_h":
+        blocks, further = _blocks(settings)
+    elif prepare := PREPARED.get(model_type):
+        further = prepare(settings)
+    # What no config says under these names, and so no remark is about.
+    settings.config = {**settings.config, **further.pop("config", {})}
+    parts, layers = _read_row(settings, row)
+    return parts | further, layers if blocks is None else blocks
+
+
+def _read_row(settings: Settings, row: Row) -> tuple[Parts, list[Layer]]:
+    """By the head of catalogue/model_types.toml."""
+    for key, (default, why) in row.get("refused", {}).items():
+        if settings.get(key) or (settings.get(key) is None and default):
+            raise settings.bad(key, why)
+    d_model, n_layers = settings.integer("hidden_size"), settings.integer("num_hidden_layers", most=MOST_LAYERS)
+    settings.seen.update(row.get("known", ()))
+    parts: Parts = {
+        "n_layers": n_layers,
+        "d_model": d_model,
         "n_heads": settings.integer("num_attention_heads"),
         "vocab_size": settings.integer("vocab_size"),
         # All classes default to separate tables; small Qwen models say true in their config.
         "tied_embeddings": settings.boolean("tie_word_embeddings", False),
-        "d_ffn": settings.integer("intermediate_size", default=0 if ffn_optional else None),
+        "d_ffn": settings.integer("intermediate_size", default=0 if row.get("no_ffn_width") else None),
     }
+    parts |= _latent_attention(settings) if row.get("latent") else _grouped_attention(settings, row)
+    if row.get("latent") or "attention_bias" in row:
+        bias = settings.boolean("attention_bias", row.get("attention_bias", False))
+        parts |= {"qkv_bias": bias, "attention_output_bias": bias}
+    parts |= _fields(settings, row)
+    parts |= _windows(settings, row["windows"], n_layers) if "windows" in row else {}
+    parts |= _indexer(settings, row["indexer"], n_layers) if "indexer" in row else {}
+    experts, linear = [False] * n_layers, [False] * n_layers
+    if "experts" in row:
+        found, experts = _experts(settings, row["experts"], n_layers)
+        parts |= found
+    if "linear" in row:
+        linear = _chosen(settings, row["linear"]["layers"], n_layers)
+        stated = {"n_linear_layers": sum(linear), "linear_kind": row["linear"]["kind"]}
+        state_bytes, fields = _state_bytes(settings, row["linear"]["state_bytes"]), _fields(settings, row["linear"])
+        parts |= stated | state_bytes | fields if any(linear) else {}
+    pairs = zip(linear, experts, strict=True)
+    return parts, [Layer("linear" if state else "full", "experts" if moe else "dense") for state, moe in pairs]
 
 
-def grouped_attention(
-    settings: Settings, *, heads_optional: bool = False, head_dim: int | None = None
-) -> dict[str, Any]:
-    """Key-value heads and head width; `head_dim` is the class's default, None for d_model / n_heads."""
-    d_model, n_heads = settings.integer("hidden_size"), settings.integer("num_attention_heads")
+def _grouped_attention(settings: Settings, row: Row) -> Parts:
+    d_model, n_heads, head_dim = (
+        settings.integer("hidden_size"),
+        settings.integer("num_attention_heads"),
+        row.get("head_dim"),
+    )
     # Grouped-query attention is the default of most classes, with numbers that suit one model only.
-    optional = heads_optional or "num_key_value_heads" in settings.config
+    optional = row.get("kv_heads_optional") or "num_key_value_heads" in settings.config
     n_kv_heads = settings.integer("num_key_value_heads", default=n_heads if optional else None)
     if n_heads % n_kv_heads:
         raise settings.bad("num_key_value_heads", f"a divisor of num_attention_heads ({n_heads})")
-    if settings.config.get("head_dim") is None and head_dim is None and d_model % n_heads:
+    if settings.get("head_dim") is None and head_dim is None and d_model % n_heads:
         raise settings.bad("hidden_size", f"a multiple of num_attention_heads ({n_heads}), unless head_dim is given")
     return {"n_kv_heads": n_kv_heads, "head_dim": settings.integer("head_dim", default=head_dim or d_model // n_heads)}
 
 
-def latent_attention(settings: Settings) -> dict[str, Any]:
-    """Multi-head latent attention; every head has a key and a value of its own, whatever num_key_value_heads says."""
+def _latent_attention(settings: Settings) -> Parts:
+    """Every head has a key and a value of its own, whatever num_key_value_heads says."""
     rope = settings.integer("qk_rope_head_dim")
-    return attention_bias(settings) | {
+    return {
         "n_kv_heads": settings.integer("num_attention_heads"),
         "head_dim": settings.integer("qk_nope_head_dim") + rope,
         "kv_lora_rank": settings.integer("kv_lora_rank"),
-        "q_lora_rank": settings.rank("q_lora_rank"),
+        "q_lora_rank": _number(settings, {"key": "q_lora_rank", "least": 0, "null": 0}),
         "qk_rope_head_dim": rope,
         "v_head_dim": settings.integer("v_head_dim"),
     }
 
 
-def windows_of(settings: Settings, n_window_layers: int, key: str, default: int | None) -> dict[str, Any]:
-    """Layers with a window under `key`; null says that there is none, an absent key takes the class's default."""
-    stated = settings.config.get(key)
-    if stated is None and (default is None or key in settings.config):
+def _chosen(settings: Settings, rule: Row, n_layers: int) -> list[bool]:
+    """Which layers a rule means."""
+    first, last, until, step, offset, early = (
+        _number(settings, rule.get(name, default))
+        for name, default in {"first": 0, "last": -1, "until": n_layers, "step": 1, "offset": 0, "early": 0}.items()
+    )
+    but = settings.layer_numbers(rule["but"], 0, n_layers - 1) if "but" in rule else None
+    but, inverse = but or set[int](), rule.get("inverse", False)
+    for key, kinds in rule.get("lists", {}).items():
+        if (listed := settings.flags(key, n_layers, KINDS[kinds])) is not None:
+            return listed
+    base, counted = rule.get("from", 0), rule.get("only_from", 0)
+    only = settings.layer_numbers(rule["only"], counted, n_layers - 1 + counted) if "only" in rule else None
+    if only is not None:
+        return [i + counted in only for i in range(n_layers)]
+    within = range(first, min(until, n_layers if last < 0 else last + 1))
+    found = (i in within and i not in but and (i < early or (i + base - offset) % step == 0) for i in range(n_layers))
+    return [taken is not inverse for taken in found]
+
+
+def _windows(settings: Settings, row: Row, n_layers: int) -> Parts:
+    """A window of null says that there is none; Qwen's classes have none unless a switch says so."""
+    if "switch" in row and not settings.boolean(row["switch"], False):
         return {}
-    window = settings.integer(key, default=default)
-    return {"n_window_layers": n_window_layers, "window_tokens": window} if n_window_layers else {}
-
-
-def _windows(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
-    """As a row's `windows` says. Qwen's classes have none unless use_sliding_window says so; 28 is their default."""
-    rule, n_layers = row["layers"], settings.integer("num_hidden_layers")
-    if rule.startswith("qwen") and not settings.boolean("use_sliding_window", False):
+    chosen, key = sum(_chosen(settings, row["layers"], n_layers)), row["key"]
+    if not chosen or (settings.get(key) is None and ("default" not in row or key in settings.config)):
         return {}
-    kinds = settings.kinds("layer_types", n_layers, SLIDING) if row.get("listed", True) else None
-    chosen = n_layers
-    if rule.startswith("qwen"):
-        first = min(settings.integer("max_window_layers", default=28, least=0), n_layers)
-        chosen = {"qwen-after": n_layers - first, "qwen-alternate": -(-first // 2), "qwen-all": n_layers}[rule]
-    elif rule == "every":
-        key = row.get("every_key")
-        chosen = n_layers - n_layers // (settings.integer(key, default=row["every"]) if key else row["every"])
-    elif rule != "all":
-        chosen = {"half": -(-n_layers // 2), "none": 0}[rule]
-    return windows_of(settings, kinds.count("local") if kinds else chosen, row["key"], row.get("default"))
+    window = settings.integer(key, default=row.get("default"))
+    return {"n_window_layers": chosen, "window_tokens": window} | _fields(settings, row)
 
 
-def attention_bias(settings: Settings, default: bool = False) -> dict[str, Any]:
-    bias = settings.boolean("attention_bias", default)
-    return {"qkv_bias": bias, "attention_output_bias": bias}
-
-
-def experts_of(
-    settings: Settings,
-    width_key: str,
-    n_moe_layers: int,
-    *,
-    least: int = 1,
-    number_keys: tuple[str, ...] = ("num_experts", "num_local_experts"),
-    top_k: tuple[str, ...] = ("num_experts_per_tok",),
-) -> dict[str, Any]:
-    n_experts = settings.integer(*number_keys, least=least)
-    settings.seen.update((*top_k, width_key))
-    if n_experts == 0 or n_moe_layers == 0:
-        return {}
-    met = settings.integer(*top_k)
+def _experts(settings: Settings, row: Row, n_layers: int) -> tuple[Parts, list[bool]]:
+    none: tuple[Parts, list[bool]] = {}, [False] * n_layers
+    if "switch" in row and not settings.boolean(row["switch"], False):
+        return none
+    layers = _chosen(settings, row.get("layers", {}), n_layers)
+    top_k, width = row.get("top_k", ["num_experts_per_tok"]), row["width"]
+    width = {"key": width} if isinstance(width, str) else width
+    shared = {name: _number(settings, row[name]) for name in ("shared", "shared_width") if name in row}
+    number = row.get("number", ["num_experts", "num_local_experts"])
+    for key in (*number, *top_k, width["key"]):
+        settings.get(key)
+    n_experts = settings.integer(*number, least=row.get("least", 1)) if any(layers) else 0
+    if n_experts == 0 or (n_experts == 1 and row.get("one_is_dense")):
+        return none
+    met, d_expert = settings.integer(*top_k), _number(settings, width)
     if met > n_experts:
         raise settings.bad(top_k[0], f"at most the number of experts ({n_experts})")
-    width = settings.integer(width_key)
-    return {"n_moe_layers": n_moe_layers, "n_experts": n_experts, "top_k": met, "d_expert": width}
-
-
-def sparse_layers(settings: Settings) -> int:
-    """How many layers hold experts: those whose number, from 1, is a multiple of decoder_sparse_step."""
-    n_layers = settings.integer("num_hidden_layers")
-    step = settings.integer("decoder_sparse_step", default=1)
-    dense = settings.layer_numbers("mlp_only_layers", n_layers)
-    return n_layers // step - sum(1 for layer in dense if (layer + 1) % step == 0)
-
-
-def _experts(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
-    n_layers = settings.integer("num_hidden_layers")
-    n_moe_layers = sparse_layers(settings) if row["layers"] == "sparse_step" else n_layers
-    if row["layers"] == "first":
-        # transformers takes moe_layer_freq for 1, which all published models state; the authors' own code and vLLM heed it.
-        ffns = settings.kinds("mlp_layer_types", n_layers, FFNS) if row.get("listed") else None
-        dense = settings.integer("first_k_dense_replace", default=row.get("first"), least=0)
-        step, first = settings.integer("moe_layer_freq", default=1), n_layers - ffns.count("experts") if ffns else dense
-        # Layers whose number, from 0, is a multiple of the step, from the first expert layer on.
-        n_moe_layers = max(-(-n_layers // step) - -(-first // step), 0)
-    keys = tuple(row.get("number", ("num_experts", "num_local_experts")))
-    experts = experts_of(settings, row["width"], n_moe_layers, least=row.get("least", 1), number_keys=keys)
-    settings.seen.update(row[key] for key in ("gate", "shared_number") if key in row)
-    if not experts:
-        return {}
-    if "gate" in row:
-        experts |= {"d_shared_expert": settings.integer(row["gate"], least=0), "shared_expert_gate": True}
-    if "shared_number" in row:
-        experts["d_shared_expert"] = settings.rank(row["shared_number"]) * experts["d_expert"]
+    parts: Parts = {"n_moe_layers": sum(layers), "n_experts": n_experts, "top_k": met, "d_expert": d_expert}
+    if shared:
+        parts["d_shared_expert"] = shared.get("shared_width", shared.get("shared", 0) * d_expert)
     if row.get("chosen_width"):
-        experts["d_ffn"] = experts["top_k"] * experts["d_expert"]
-    return experts
+        parts["d_ffn"] = met * d_expert
+    return parts | _fields(settings, row), layers
 
 
-def _linear(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
-    n_layers = settings.integer("num_hidden_layers")
-    kinds = settings.kinds("layer_types", n_layers, LINEAR)
-    step = settings.integer("full_attention_interval", default=row["every"])
-    n_linear = kinds.count("linear") if kinds else n_layers - n_layers // step
-    return {"n_linear_layers": n_linear, "linear_kind": row["kind"]} | state_bytes(settings, row["state_bytes"], 4.0)
+def _indexer(settings: Settings, row: Row, n_layers: int) -> Parts:
+    sparse = sum(_chosen(settings, row.get("layers", {}), n_layers))
+    indexed = sum(_chosen(settings, row["own"], n_layers)) if "own" in row else sparse
+    fields = _fields(settings, row)
+    return {"n_sparse_layers": sparse, "n_index_layers": indexed} | fields if sparse else {}
 
 
-def state_bytes(settings: Settings, key: str, default: float) -> dict[str, Any]:
-    """Bytes of an element of the state: as the config asks, or the class's default."""
-    stated = settings.config.get(key)
-    settings.seen.add(key)
-    return {"linear_state_bytes": default if stated is None else 4.0 if stated in FP32 else 2.0}
+def _state_bytes(settings: Settings, source: str | float) -> Parts:
+    """Bytes of an element of the state: as the config asks under a key, 4 unless it does, or the class's number."""
+    stated = settings.get(source) if isinstance(source, str) else source
+    held = stated if isinstance(source, float) else 4.0 if stated is None or stated in FP32 else 2.0
+    return {"linear_state_bytes": held}
 
 
-def _field(settings: Settings, source: Any) -> Any:
+def _fields(settings: Settings, row: Row) -> Parts:
+    return {name: _number(settings, source) for name, source in row.get("fields", {}).items()}
+
+
+def _number(settings: Settings, source: Any) -> Any:
     """A field's number or switch: `source` itself, or what stands under its key."""
     if not isinstance(source, Mapping):
         return source
-    at = cast("Mapping[str, Any]", source)
-    if isinstance(at.get("default"), bool):
-        return settings.boolean(at["key"], at["default"])
-    return settings.integer(at["key"], default=at.get("default"), least=at.get("least", 1))
+    at = cast("Row", source)
+    keys, default = at["keys"] if "keys" in at else [at["key"]], at.get("default")
+    if isinstance(default, bool):
+        return settings.boolean(keys[0], default)
+    if "null" in at and keys[0] in settings.config and settings.get(keys[0]) is None:
+        return at["null"]
+    other = isinstance(default, Mapping) and all(settings.get(key) is None for key in keys)
+    default = _number(settings, default) if other or not isinstance(default, Mapping) else None
+    found = settings.integer(*keys, default=default, least=at.get("least", 1)) * _number(settings, at.get("times", 1))
+    if found % (over := _number(settings, at.get("over", 1))):
+        raise settings.bad(at["over"]["key"], f"a divisor of {found}")
+    return found // over
 
 
-def read_row(settings: Settings, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of an Architecture that a config of the row's model type states; see the head of catalogue/model_types.toml."""
-    if row.get("latent"):
-        parts = latent_attention(settings)
-    else:
-        optional, head_dim = row.get("kv_heads_optional", False), row.get("head_dim")
-        parts = grouped_attention(settings, heads_optional=optional, head_dim=head_dim)
-        parts |= attention_bias(settings, row["attention_bias"]) if "attention_bias" in row else {}
-    settings.seen.update(row.get("known", ()))
-    for name, reader in (("experts", _experts), ("windows", _windows), ("linear", _linear)):
-        parts |= reader(settings, row[name]) if name in row else {}
-    if "indexer" in row:
-        n_layers = settings.integer("num_hidden_layers")
-        parts |= {
-            "index_topk": settings.integer("index_topk", default=2048),
-            "index_n_heads": settings.integer("index_n_heads", default=row["indexer"]),
-            "index_head_dim": settings.integer("index_head_dim", default=128),
-            "n_sparse_layers": n_layers,
-            "n_index_layers": n_layers,
-        }
-    return parts | {name: _field(settings, source) for name, source in row.get("fields", {}).items()}
+def _blocks(settings: Settings) -> tuple[list[Layer], Parts]:
+    """Nemotron-H has blocks of one kind each: those that mix tokens count as layers, and FFNs go with the layer before."""
+    letters = {"M": "linear", "*": "full", "-": "dense", "E": "experts"}
+    words = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
+    key = "hybrid_override_pattern"
+    pattern, lists = settings.get(key), [settings.get("layers_block_type"), settings.get("layer_types")]
+    if pattern is None:
+        listed = next((cast("list[Any]", names) for names in lists if isinstance(names, list) and names), [])
+        pattern = "".join(words.get(str(name), "?") for name in listed)
+        if pattern and len(pattern) != settings.integer("num_hidden_layers", default=len(pattern)):
+            raise settings.bad(key, "absent, or as long as num_hidden_layers says")
+    if not (isinstance(pattern, str) and pattern and set(pattern) <= set(letters) and len(pattern) <= MOST_LAYERS):
+        raise settings.bad(key, f"a text of {' '.join(letters)}, a letter a layer")
+    mixers, n_moe = [letter for letter in pattern if letter in "M*"], pattern.count("E")
+    bare = len(mixers) - n_moe - pattern.count("-")
+    if bare < 0:
+        raise settings.bad(key, "one with as many blocks of state and attention as of FFNs at least")
+    config: Parts = {"num_hidden_layers": len(mixers) or None, "layers_block_type": None}
+    config["layer_types"] = ["mamba" if letter == "M" else "attention" for letter in mixers]
+    config["mlp_layer_types"] = ["sparse"] * n_moe + ["dense"] * (len(mixers) - n_moe)
+    kinds = (letters[letter] for letter in pattern)
+    blocks = [Layer(kind, "") if kind in ("linear", "full") else Layer("", kind) for kind in kinds]
+    return blocks, {"config": config, "n_layers_without_ffn": bare}
 
 
-def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def _compress_ratios(settings: Settings) -> Parts:
+    """DeepSeek-V4 compresses the cache of most layers; further entries are of layers that predict further tokens."""
+    n_layers, ratios = settings.integer("num_hidden_layers", most=MOST_LAYERS), settings.get("compress_ratios")
+    listed = cast("list[Any]", ratios)[:n_layers] if isinstance(ratios, list) else []
+    if len(listed) < n_layers or not all(ratio in (0, 4, 128) for ratio in listed):
+        raise settings.bad("compress_ratios", f"a list of 0, 4 and 128 with an entry for each of {n_layers} layers")
+    counts = dict.fromkeys(("n_compressed_layers", "n_sparse_layers", "n_index_layers"), listed.count(4))
+    return {**counts, "n_heavy_layers": listed.count(128)}
+
+
+def _one_for_all(settings: Settings) -> Parts:
+    """Numbers that Hunyuan's configs may give a layer each must be one."""
+    alike: Parts = {}
+    for key in ("moe_topk", "num_shared_expert", "moe_intermediate_size"):
+        if isinstance(stated := settings.get(key), list):
+            entries = cast("list[Any]", stated)
+            if not entries or any(entry != entries[0] for entry in entries):
+                raise settings.bad(key, "the same number in every layer")
+            alike[key] = entries[0]
+    return {"config": alike}
+
+
+def _automatic_rank(settings: Settings) -> Parts:
+    automatic = settings.get("mamba_dt_rank") in (None, "auto")
+    return {"config": {"mamba_dt_rank": -(-settings.integer("hidden_size") // 16)} if automatic else {}}
+
+
+# What is done to a config before its row reads it, where no row can say it.
+PREPARED: dict[str, Callable[[Settings], Parts]] = {
+    "hunyuan_v1_moe": _one_for_all,
+    "deepseek_v4": _compress_ratios,
+    "deepseek_ref": _compress_ratios,
+    "jamba": _automatic_rank,
+}
+
+
+def _merged(base: Row, own: Row) -> dict[str, Any]:
     """A row with what another adds; tables within are merged, too."""
     both = {key: _merged(base[key], own[key]) for key in base.keys() & own.keys() if isinstance(own[key], Mapping)}
     return {**base, **own, **both}

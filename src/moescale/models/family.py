@@ -18,10 +18,15 @@ from moescale import catalogue
 from moescale.errors import InputError, unknown_name
 from moescale.io.records import record
 from moescale.models.architecture import Architecture
-from moescale.models.flops import CONVENTIONS, active_multiple, total_params
 from moescale.typing import FloatArray, Real
 
-Convention = Literal["paper", "exact", "dense"]  # accounting.CONVENTIONS says what each counts
+Convention = Literal["paper", "exact", "dense"]  # CONVENTIONS says what each counts
+# How many parameters one token of a model with E experts meets, as a multiple of the dense N.
+CONVENTIONS = {
+    "paper": "K a + 1 - a with a = 2/3 (paper's section 2.1 and figures): 5/3 for top-2, as if every layer had experts",
+    "exact": "1 + (K - 1) c with c the share of N that experts replicate (1/3 in the paper's family): 4/3 for top-2",
+    "dense": "1: experts are given free compute",
+}
 
 LADDER = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # the expert counts of the paper's plans, and their base (section 4)
 BASE_EXPERTS = 4.0
@@ -72,6 +77,8 @@ class ModelFamily:
     base_experts: Annotated[float, Interval(ge=1, le=1e6)] = BASE_EXPERTS  # the one of them whose loss the others match
 
     def __post_init__(self) -> None:
+        if self.convention not in CONVENTIONS:
+            raise unknown_name("convention", self.convention, CONVENTIONS)
         if self.kv_lora_rank and self.kv_heads is not None:
             raise _no_groups(self.name)
         if self.kv_lora_rank and self.qk_rope_head_dim >= self.head_dim:
@@ -95,18 +102,8 @@ class ModelFamily:
         return self.embedding_matrices * self.vocab_size == 0.0 and self.kv_heads is None and not self.kv_lora_rank
 
 
-UNUSUAL = (
-    *(
-        "expert_width",
-        "shared_experts",
-        "attention_ratio",
-        "kv_lora_rank",
-        "q_lora_rank",
-        "qk_rope_head_dim",
-        "v_head_dim",
-    ),
-    *("ladder", "base_experts"),
-)
+_FIELDS = [f.name for f in fields(ModelFamily)]
+UNUSUAL = tuple(_FIELDS[_FIELDS.index("expert_width") :])  # what the older families lack
 
 
 def _no_groups(family: str) -> InputError:
@@ -117,9 +114,11 @@ def _no_groups(family: str) -> InputError:
 @cache
 def families() -> dict[str, ModelFamily]:
     """Every family of the catalogue by name."""
-    table = {name: entry | {"name": name} for name, entry in catalogue.read("families.toml").items()}
-    lists = {name: entry | {"ladder": tuple(entry.get("ladder", LADDER))} for name, entry in table.items()}
-    return {name: ModelFamily(**{k: v for k, v in entry.items() if k != "date"}) for name, entry in lists.items()}
+    found: dict[str, ModelFamily] = {}
+    for name, entry in catalogue.read("families.toml").items():
+        stated = {key: value for key, value in entry.items() if key != "date"}
+        found[name] = ModelFamily(**stated | {"name": name, "ladder": tuple(entry.get("ladder", LADDER))})
+    return found
 
 
 def find_family(name: str) -> ModelFamily:
@@ -132,8 +131,6 @@ def find_family(name: str) -> ModelFamily:
 
 def with_convention(family: ModelFamily, name: str) -> ModelFamily:
     """The family with another named convention for training FLOPs; InputError if the name is unknown."""
-    if name not in CONVENTIONS:
-        raise unknown_name("convention", name, CONVENTIONS)
     return replace(family, convention=name)  # type: ignore[arg-type]
 
 
@@ -212,7 +209,7 @@ def _expert_share(family: ModelFamily, n_params: Real) -> Real:
 def n_total(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
     """Parameters that must be held in memory; (1 + (E - 1)/3) N in the paper's family. Arguments broadcast."""
     held, _ = expert_ffns(family, experts)
-    return total_params(np.asarray(n_params, float), held, _expert_share(family, n_params))
+    return (1.0 + (held - 1.0) * _expert_share(family, n_params)) * np.asarray(n_params, float)
 
 
 def law_size(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
@@ -225,9 +222,9 @@ def law_size(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
 def flops_multiple(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
     """Training FLOPs a token as a multiple of 6 N under the family's convention. Arguments broadcast."""
     share = _expert_share(family, n_params)
-    ffn_share = family.moe_every * share
     held, met = expert_ffns(family, experts)
-    return active_multiple(held, met, family.convention, expert_share=share, ffn_share=ffn_share)
+    each = {"paper": family.moe_every * share, "exact": share, "dense": 0.0}[family.convention]
+    return 1.0 + (np.minimum(met, held) - 1.0) * np.asarray(each, float)
 
 
 def n_active(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
@@ -323,8 +320,8 @@ def match_family(
 ) -> tuple[ModelFamily, list[str]]:
     """The catalogue family that a table of runs belongs to, by its top_k and total-parameter columns, and remarks.
 
-    Families without a dataset are shapes that no law was fitted on, and no candidates. All arrays are (n,). Dense runs are of the catalogue's dense family. Without either column other runs are taken for the
-    paper's family, and the remark says so.
+    Families without a dataset are shapes that no law was fitted on, and no candidates. All arrays are (n,). Dense runs are of
+    the catalogue's dense family. Without either column other runs are taken for the paper's family, and the remark says so.
     """
     if (experts == 1.0).all():
         return find_family("dense"), []

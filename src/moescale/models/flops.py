@@ -1,4 +1,4 @@
-"""FLOPs of training and decoding, and the parameters that a token meets in the paper's (N, E) abstraction."""
+"""FLOPs of training and decoding, and the experts that a batch touches."""
 
 from __future__ import annotations
 
@@ -10,25 +10,12 @@ from moescale.models.operations import Attention, Indexer, State, operations
 from moescale.models.parameters import active_matmul_params, count_parameters
 from moescale.typing import FloatArray, Real
 
-# The paper's family (arXiv 2404.02852, section 2.1 and appendix B): gated FFN of 8/3 the model's width, hence 2/3 of a
-# dense model's parameters, and experts in every other layer, hence half of those.
-PAPER_FFN_SHARE = 2 / 3  # a: FFN over all parameters of a layer
-PAPER_EXPERT_SHARE = 1 / 3  # c: parameters that each further expert adds, over N
-
-# How many parameters one token of a model with E experts meets, as a multiple of the dense N.
-CONVENTIONS = {
-    "paper": "K a + 1 - a with a = 2/3 (paper's section 2.1 and figures): 5/3 for top-2, as if every layer had experts",
-    "exact": "1 + (K - 1) c with c the share of N that experts replicate (1/3 in the paper's family): 4/3 for top-2",
-    "dense": "1: experts are given free compute",
-}
-
 # Which parameters training FLOPs are counted on.
 TRAINING_COUNTS = {
     "active": "all that a token meets, embedding tables included",
     "non-embedding": "all that a token meets but the embedding tables (the paper's N, Kaplan 2020)",
     "matmul": "those that a token is multiplied with: no norms, no biases, no lookup of the input embedding",
 }
-
 
 STATE_FLOPS = 6.0  # of a linear layer a token and element of its state: read by the key, updated, read by the query
 
@@ -101,32 +88,3 @@ def expected_distinct_experts(n_experts: Real, top_k: Real, tokens: Real) -> Flo
     log_missed = np.log1p(-np.where(everywhere, 0.0, share))
     touched = np.where(everywhere, np.where(batch > 0, 1.0, 0.0), -np.expm1(batch * log_missed))
     return experts * touched
-
-
-def total_params(n_params_dense: Real, n_experts: Real, expert_share: Real = PAPER_EXPERT_SHARE) -> FloatArray:
-    """Total parameters (1 + (E - 1) c) N of a dense N with E experts, c = `expert_share` of N replicated by each.
-
-    Experts narrower than a dense FFN count as so many of its width.
-    """
-    return (1.0 + (_array(n_experts) - 1.0) * expert_share) * n_params_dense
-
-
-def active_multiple(
-    n_experts: Real,
-    top_k: Real,
-    convention: str,
-    *,
-    expert_share: Real = PAPER_EXPERT_SHARE,
-    ffn_share: Real = PAPER_FFN_SHARE,
-) -> FloatArray:
-    """Parameters that one token meets over the dense N, under a named convention of CONVENTIONS; 1 for a dense model.
-
-    K = min(top_k, n_experts). `expert_share` is c of total_params, `ffn_share` is a, the share of N in FFNs (c times how
-    many layers apart the MoE layers are). Experts narrower than a dense FFN count as so many of its width. Raises InputError
-    for an unknown convention.
-    """
-    further = np.minimum(_array(top_k), _array(n_experts)) - 1.0
-    shares = {"paper": ffn_share, "exact": expert_share, "dense": 0.0}
-    if convention not in shares:
-        raise unknown_name("convention", convention, CONVENTIONS)
-    return 1.0 + further * _array(shares[convention])

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -15,17 +14,12 @@ from typing import Any, cast
 from moescale.errors import InputError, unknown_name
 from moescale.io.files import read_bytes
 from moescale.models.architecture import Architecture, validate
-from moescale.models.config_parts import common, read_row, type_rows, type_table
-from moescale.models.irregular_types import IRREGULAR_TYPES
+from moescale.models.config_parts import read_type, type_rows, type_table
 from moescale.models.quantisation import CheckpointWeights, read_weights
 from moescale.models.settings import Settings, shown
 
 _LARGEST_FILE = 16 * 2**20  # bytes; a config.json has a few thousand, weights by mistake have billions
 
-# The reader of each model type's config: a row of catalogue/model_types.toml, or a function of irregular_types.
-MODEL_TYPES: dict[str, Callable[[Settings], dict[str, Any]]] = {
-    name: IRREGULAR_TYPES.get(name) or partial(read_row, row=row) for name, row in type_rows().items()
-}
 # Keys of experts, sparse, latent and linear attention, and state spaces: what would make another model of a known type.
 _OTHER_MODEL = re.compile(
     r"expert|(^|_)moe(_|$)|^index_|^(kv|q)_lora_rank$|^qk_(nope|rope)_head_dim$|^decoder_sparse_step$|^mlp_only_layers$"
@@ -49,7 +43,7 @@ class Checkpoint:
 def from_config(config: Mapping[str, Any] | str | PathLike[str]) -> Architecture:
     """The architecture that a Hugging Face config states: a mapping, a config.json, or the folder that holds one.
 
-    Reads the model types of MODEL_TYPES as transformers 5 builds them (absent optional keys take its defaults), and of a
+    Reads the model types of catalogue/model_types.toml as transformers 5 builds them (absent optional keys take its defaults), and of a
     model that also sees or hears (llama4, qwen3_5_moe, gemma4 ..) the text model, under text_config. Where a model has
     experts in every layer, d_ffn is the width that its intermediate_size gives (olmoe, gpt_oss: what the chosen experts of
     a token have together). Blocks of nemotron_h that mix tokens count as layers, and its FFNs go with the layer before.
@@ -106,7 +100,7 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
         what = "model_type is missing" if model_type is None else "model_type must be a text"
-        raise InputError(what, where=where, next_step=f"supported: {', '.join(MODEL_TYPES)}")
+        raise InputError(what, where=where, next_step=f"supported: {', '.join(type_rows())}")
     text = config.get("text_config")
     # compressed-tensors called it compression_config before 2025.
     own = (config.get(key) for key in ("quantization_config", "compression_config"))
@@ -114,7 +108,7 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
     if model_type in type_table()["no_term"]:
         what = f"model_type {model_type}: no term for {type_table()['no_term'][model_type]}"
         raise InputError(what, where=where, next_step="give --n-params and --experts, or a near relative's config")
-    if model_type not in MODEL_TYPES and isinstance(text, Mapping):
+    if model_type not in type_rows() and isinstance(text, Mapping):
         inside, text = f"{where}, text_config", cast("Mapping[str, Any]", text)
         text = type_table()["nested"].get(model_type, {}) | dict(text)
         # Configs of models that also see say once for the whole whether tables are tied; some leave the type to the class.
@@ -123,29 +117,20 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
             "model_type": type_table()["text_type"].get(model_type),
         }
         text = {key: value for key, value in beside.items() if value is not None and key not in text} | dict(text)
-        if text.get("model_type") in list(MODEL_TYPES):  # a list compares: the value may be anything that JSON holds
+        if text.get("model_type") in list(type_rows()):  # a list compares: the value may be anything that JSON holds
             return _checkpoint(text, inside, quantisation)
         what = f"unknown model_type {shown(text.get('model_type'))} of the text model of {shown(model_type)}"
-        raise InputError(what, where=inside, next_step=f"known: {', '.join(MODEL_TYPES)}")
-    if model_type not in MODEL_TYPES:
+        raise InputError(what, where=inside, next_step=f"known: {', '.join(type_rows())}")
+    if model_type not in type_rows():
         other = "a near relative's config with this model's numbers, or --n-params and --experts"
-        raise unknown_name("model_type", model_type[:60], MODEL_TYPES, where=where, otherwise=other)
+        raise unknown_name("model_type", model_type[:60], type_rows(), where=where, otherwise=other)
     settings = Settings(config, where)
     name = config.get("_name_or_path")
-    no_width = bool(type_rows().get(model_type, {}).get("no_ffn_width"))
-    optional = {"ffn_optional": no_width, "layers_optional": model_type == "nemotron_h"}
-    shared = _dbrx_common(settings) if model_type == "dbrx" else common(settings, **optional)
-    parts = shared | MODEL_TYPES[model_type](settings)
+    parts, layers = read_type(settings, model_type)
     built = validate(Architecture(**parts, name=name if isinstance(name, str) and name else model_type), where)
-    weights, quantised = read_weights(config, quantisation, built, where)
+    weights, quantised = read_weights(config, quantisation, built, layers, where)
     built = replace(built, quantised=quantised)
     return Checkpoint(architecture=built, weights=weights, remarks=_remarks(settings, model_type))
-
-
-def _dbrx_common(settings: Settings) -> dict[str, Any]:
-    names = ("d_model", "n_layers", "n_heads", "vocab_size")
-    tied = {"tied_embeddings": settings.boolean("tie_word_embeddings", False)}
-    return {name: settings.integer(name) for name in names} | tied
 
 
 def _remarks(settings: Settings, model_type: str) -> tuple[str, ...]:

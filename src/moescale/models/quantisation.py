@@ -13,7 +13,8 @@ from typing import Any, cast
 import numpy as np
 
 from moescale.models.architecture import UNQUANTISED_BYTES, Architecture, Quantised
-from moescale.models.checkpoint_matrices import PREFIXES, Layer, layer_matrices, layers_of
+from moescale.models.checkpoint_matrices import PREFIXES, layer_matrices
+from moescale.models.config_parts import Layer
 from moescale.models.quantisation_methods import (
     METHODS,
     NotUnderstoodError,
@@ -67,11 +68,13 @@ def _shares(
         saved = sum((UNQUANTISED_BYTES - held) * params for held, params in entries)
         return min(saved / (UNQUANTISED_BYTES - least) / total, 1.0)
 
-    return Quantised(**{part: share(entries) for part, entries in bytes_of.items()}), least
+    shares = {part: share(entries) for part, entries in bytes_of.items()}
+    per_tensor = any(f.name == "fp8" and f.bytes_per_weight == least == 1.0 for f, _ in scheme.groups)
+    return Quantised(**shares, scale_per_tensor=per_tensor), least
 
 
 def read_weights(
-    config: Mapping[str, Any], quantisation: Any, a: Architecture, where: str
+    config: Mapping[str, Any], quantisation: Any, a: Architecture, layers: list[Layer], where: str
 ) -> tuple[CheckpointWeights, Quantised]:
     """What `quantisation`, a quantization_config or null, and the dtype of `config` say of the weights of `a`.
 
@@ -97,7 +100,6 @@ def read_weights(
             keys = [str(key) for key in cast("Mapping[Any, Any]", dynamic)]
             listed += [f"re:{key[2:]}" for key in keys if key.startswith("-:")]
         model_type = str(config.get("model_type"))
-        layers = layers_of(config, model_type, a)
         quantised, held = _shares(a, scheme, Patterns(listed), model_type, layers)
     except NotUnderstoodError as error:
         return CheckpointWeights(format=None, bytes_per_param=UNQUANTISED_BYTES, stated=str(error)), Quantised()

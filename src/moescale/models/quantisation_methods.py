@@ -124,13 +124,12 @@ def floats(bits: int, group: int | None, block: tuple[int, int] | None = None) -
 
 def _block(value: Any) -> tuple[int, int] | None:
     """A block of a rows and b columns, written [a, b] or "axb"."""
-    sizes = value.split("x") if isinstance(value, str) else value
-    if sizes is None:
+    if value is None:
         return None
     try:
-        a, b = (int(size) for size in sizes)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise NotUnderstoodError(f"has blocks of {shown(value)}") from error
+        a, b = (int(size) for size in (value.split("x") if isinstance(value, str) else value))
+    except (TypeError, ValueError, OverflowError):
+        a = b = 0
     if not (1 <= a <= 10**6 and 1 <= b <= 10**6):
         raise NotUnderstoodError(f"has blocks of {shown(value)}")
     return a, b
@@ -140,17 +139,12 @@ def _one(found: Format, *, only: Patterns | None = None, lm_head: bool = False) 
     return Scheme(((found, only),), found.text, lm_head)
 
 
-def _gptq(config: Mapping[str, Any]) -> Scheme:
-    bits = cast("int", _number(config, "bits", 2, 8, 4))
-    # The zero points are in the file even where all are the same.
-    found = _integers(bits, _number(config, "group_size", -1, 10**6, 128), symmetric=False)
-    return _one(found, lm_head=config.get("lm_head") is True)
-
-
-def _awq(config: Mapping[str, Any]) -> Scheme:
+def _grouped(config: Mapping[str, Any]) -> Scheme:
+    """GPTQ and AWQ: zero points are in the file, even where all are the same, unless zero_point is false."""
     bits = _number(config, "bits", 2, 8) or cast("int", _number(config, "w_bit", 2, 8, 4))
     group = _number(config, "group_size", -1, 10**6) or _number(config, "q_group_size", -1, 10**6, 128)
-    return _one(_integers(bits, group, symmetric=config.get("zero_point") is False))
+    found = _integers(bits, group, symmetric=config.get("zero_point") is False)
+    return _one(found, lm_head=config.get("lm_head") is True)
 
 
 def _bitsandbytes(config: Mapping[str, Any]) -> Scheme:
@@ -164,20 +158,19 @@ def _bitsandbytes(config: Mapping[str, Any]) -> Scheme:
 
 
 def _torchao(config: Mapping[str, Any]) -> Scheme:
-    kind = config.get("quant_type")
-    settings = config.get("quant_type_kwargs")
+    kind, given = config.get("quant_type"), config.get("quant_type_kwargs")
     if isinstance(kind, Mapping):
         inner = mapping_of(cast("Mapping[str, Any]", kind).get("default"), "quant_type")
-        kind, settings = inner.get("_type"), inner.get("_data")
+        kind, given = inner.get("_type"), inner.get("_data")
     name = kind.lower().replace("_", "") if isinstance(kind, str) else ""
-    group = _number(mapping_of(settings or {}, "settings"), "group_size", 1, 10**6)
+    group = _number(mapping_of(given or {}, "settings"), "group_size", 1, 10**6)
     if "float8weight" in name or name.startswith("float8"):
         return _one(floats(8, None))
-    if "int8weight" in name and "int4weight" not in name:
-        return _one(_integers(8, group, symmetric=True))
     if "int4weight" in name:  # a 16-bit scale and a 16-bit zero point a group
         size = group or 128
         return _one(Format("int4", (4 + 32 / size) / 8, f"4-bit integers in groups of {size}"))
+    if "int8weight" in name:
+        return _one(_integers(8, group, symmetric=True))
     raise NotUnderstoodError(f"has quant_type = {shown(config.get('quant_type'))}")
 
 
@@ -247,10 +240,7 @@ METHODS: dict[str, Callable[[Mapping[str, Any]], Scheme]] = {
     "modelopt_fp4": _modelopt,
     # transformers and vLLM quantise the routed experts only, whatever the list of exceptions says (gpt-oss).
     "mxfp4": lambda _: _one(floats(4, 32), only=Patterns(["experts"])),
-    "gptq": _gptq,
-    "gptq_marlin": _gptq,
-    "awq": _awq,
-    "awq_marlin": _awq,
+    **dict.fromkeys(("gptq", "gptq_marlin", "awq", "awq_marlin"), _grouped),
     "bitsandbytes": _bitsandbytes,
     "torchao": _torchao,
 }
@@ -263,7 +253,7 @@ def method_of(config: Mapping[str, Any]) -> str:
         return stated.lower()
     named_by = {"quant_algo": "modelopt", "config_groups": "compressed-tensors"}
     named_by |= dict.fromkeys(("load_in_4bit", "load_in_8bit"), "bitsandbytes")
-    for key, name in named_by.items():
-        if stated is None and key in config:
-            return name
-    raise NotUnderstoodError(f"has quant_method = {shown(stated)}")
+    found = next((name for key, name in named_by.items() if stated is None and key in config), None)
+    if found is None:
+        raise NotUnderstoodError(f"has quant_method = {shown(stated)}")
+    return found

@@ -10,7 +10,7 @@ for that reason, before any launch's numbers were compared with it. Kaplan's rat
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from typing import Any
@@ -89,40 +89,10 @@ class Recipe(Usual):
         return record(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextCeiling:
-    """How many tokens of text a model can be trained on; sources in catalogue/training.toml."""
-
-    largest_trained_tokens: float  # the most that a published open model states
-    largest_trained_model: str  # which, as catalogue/shapes.toml names it
-    largest_trained_source: str
-    largest_trained_date: str
-    stock_tokens: float  # estimate of the public text that people wrote, repetition included
-    stock_interval: tuple[float, float]  # 90% of the estimate
-    stock_source: str
-    stock_date: str
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values."""
-        return record(self)
-
-
 @cache
-def text_ceiling() -> TextCeiling:
-    """The most tokens that a published open model was trained on, and the estimated stock of text."""
-    stated = catalogue.read("training.toml")["text"]
-    largest, stock = stated["largest_trained"], stated["stock"]
-    low, high = map(parse_quantity, stock["interval"])
-    return TextCeiling(
-        largest_trained_tokens=parse_quantity(largest["tokens"]),
-        largest_trained_model=largest["model"],
-        largest_trained_source=largest["source"],
-        largest_trained_date=largest["date"],
-        stock_tokens=parse_quantity(stock["tokens"]),
-        stock_interval=(low, high),
-        stock_source=stock["source"],
-        stock_date=stock["date"],
-    )
+def most_trained_tokens() -> float:
+    """The most tokens that a published open model states to have been trained on; source in catalogue/training.toml."""
+    return parse_quantity(catalogue.read("training.toml")["text"]["largest_trained"]["tokens"])
 
 
 @cache
@@ -163,18 +133,13 @@ def rules() -> dict[str, Rule]:
 
 
 @cache
-def _launch() -> dict[str, Any]:
-    return catalogue.read("recipe.toml")["launch"]
-
-
-@cache
-def _kaplan() -> dict[str, float]:
-    return catalogue.read("laws/kaplan2020.toml")["parameters"]
+def _launch(key: str) -> Any:
+    return catalogue.read("recipe.toml")["launch"][key]
 
 
 def find_rule(name: str | None = None, *, where: str | None = None) -> Rule:
     """The rule of a name, or that of launches. Raises UnknownNameError with the nearest."""
-    named = name or str(_launch()["rule"])
+    named = name or str(_launch("rule"))
     if named not in rules():
         raise unknown_name("recipe", named, rules(), where=where)
     return rules()[named]
@@ -189,7 +154,7 @@ def check_schedule(name: str, *, where: str | None = None) -> str:
 
 def sequence_for(rule: Rule) -> int:
     """Tokens of a sequence where nobody says otherwise: the paper's, or those of launches."""
-    return defaults().sequence_tokens if rule.name == "paper" else int(_launch()["sequence_tokens"])
+    return defaults().sequence_tokens if rule.name == "paper" else int(_launch("sequence_tokens"))
 
 
 def _value(law: Mapping[str, float], at: Mapping[str, float]) -> float:
@@ -217,13 +182,11 @@ def paper_peak_lr(n_params: float, *, where: str = "--peak-lr") -> float:
 
 
 def _peak_lr(rule: Rule, at: Mapping[str, float], where: str, next_step: str) -> float:
-    lr = _value(rule.lr, at)
-    if lr > 0:
+    if (lr := _value(rule.lr, at)) > 0:
         return lr
     zero = format_count(math.exp(-rule.lr["intercept"] / rule.lr["per_ln_n_params"]))
-    whose = f"the {'paper' if rule.name == 'paper' else rule.name}'s learning rate"
-    what = f"{whose} falls to zero at {zero} parameters, but the model has {format_count(at['n_params'])}"
-    raise InputError(what, where=where, next_step=next_step)
+    whose = f"the {rule.name}'s learning rate falls to zero at {zero} parameters"
+    raise InputError(f"{whose}, but the model has {format_count(at['n_params'])}", where=where, next_step=next_step)
 
 
 def whole_batch(batch_tokens: float, sequence_tokens: int, gpus: int | None = None) -> int:
@@ -279,24 +242,32 @@ def recipe_for(
     usual: dict[str, Any] = asdict(defaults()) | ({} if vocab_size is None else {"vocab_size": vocab_size})
     warmup, decay = usual.pop("warmup"), usual.pop("decay")
     sequence = sequence_tokens or sequence_for(chosen)
-    flops = 6.0 * n_params * tokens if flops is None else flops
-    at = {"n_params": n_params, "tokens": tokens, "flops": flops}
+    at = {"n_params": n_params, "tokens": tokens, "flops": 6.0 * n_params * tokens if flops is None else flops}
     if "loss" in chosen.batch:
         at["loss"] = _kaplan_loss(n_params, tokens)
-    asked = _value(chosen.batch, at) if batch_tokens is None else batch_tokens
-    sequences = (whole_batch if batch_tokens is None else stated_batch)(asked, sequence, gpus)
-    used = [*([] if batch_tokens is not None else [chosen.batch]), *([] if peak_lr is not None else [chosen.lr])]
-    if peak_lr is None:
-        other = f"take the recipe {_launch()['rule']}, or state a peak learning rate, such as 3e-4"
-        lr = _peak_lr(chosen, at, "--peak-lr", other)
+    used = {
+        "the batch": chosen.batch if batch_tokens is None else {},
+        "the learning rate": chosen.lr if peak_lr is None else {},
+    }
+    if batch_tokens is None:
+        asked = _value(chosen.batch, at)
+        sequences = whole_batch(asked, sequence, gpus)
+        values = ", ".join(f"{_SYMBOLS[name]} = {_shown(name, at[name])}" for name in _variables(chosen.batch))
+        origin = f"{_words(chosen.batch)} ({chosen.name}{f'; {values}' if values else ''}) = {format_count(asked)}"
     else:
-        lr = peak_lr
+        asked, sequences = batch_tokens, stated_batch(batch_tokens, sequence, gpus)
+        origin = f"as stated: {format_count(asked)}"
+    rate = f"{_words(chosen.lr)} ({chosen.name})" if peak_lr is None else "as stated"
+    if peak_lr is None:
+        other = f"take the recipe {_launch('rule')}, or state a peak learning rate, such as 3e-4"
+        peak_lr = _peak_lr(chosen, at, "--peak-lr", other)
     batch = sequences * sequence
     steps = training_steps(tokens, batch)
     warmup_steps = round(warmup * steps)
     if chosen.name != "paper":
-        warmup_steps = min(warmup_steps, int(_launch()["warmup_steps"]))
+        warmup_steps = min(warmup_steps, int(_launch("warmup_steps")))
     falling = min(steps, max(1, round(decay * steps))) if schedule == "wsd" else steps - warmup_steps
+    shared = f" = {gpus:,} GPUs x {sequences // gpus:,}" if gpus and not sequences % gpus else ""
     return Recipe(
         **usual | {"batch_sequences": sequences, "sequence_tokens": sequence},
         rule=chosen.name,
@@ -306,34 +277,25 @@ def recipe_for(
         warmup_steps=warmup_steps,
         schedule=schedule,
         decay_steps=falling,
-        peak_lr=lr,
+        peak_lr=peak_lr,
         arithmetic=(
-            _batch_words(chosen, at, asked, sequences, sequence, gpus, stated=batch_tokens is not None),
+            f"batch {origin} tokens, as {sequences:,} sequences of {sequence:,}{shared}: {batch:,} tokens",
             f"{format_count(tokens)} tokens / {batch:,} = {steps:,} steps, {warmup_steps:,} of them warm-up",
-            f"peak learning rate {'as stated' if peak_lr is not None else f'{_words(chosen.lr)} ({chosen.name})'} = {lr:.4g}",
+            f"peak learning rate {rate} = {peak_lr:.4g}",
         ),
         notes=(*_extrapolation(chosen, used, at), *_far_batch(asked, batch, gpus, tokens)),
     )
+
+
+@cache
+def _kaplan() -> dict[str, float]:
+    return catalogue.read("laws/kaplan2020.toml")["parameters"]
 
 
 def _kaplan_loss(n_params: float, tokens: float) -> float:
     """Nats a token by Kaplan et al.'s own L(N, D) (arXiv 2001.08361, equation 1.5)."""
     k = _kaplan()
     return ((k["N_c"] / n_params) ** (k["alpha_N"] / k["alpha_D"]) + k["D_c"] / tokens) ** k["alpha_D"]
-
-
-def _batch_words(
-    rule: Rule, at: Mapping[str, float], asked: float, sequences: int, sequence: int, gpus: int | None, *, stated: bool
-) -> str:
-    if stated:
-        origin = f"batch as stated: {format_count(asked)} tokens"
-    else:
-        values = ", ".join(f"{_SYMBOLS[name]} = {_shown(name, at[name])}" for name in _variables(rule.batch))
-        origin = (
-            f"batch {_words(rule.batch)} ({rule.name}{f'; {values}' if values else ''}) = {format_count(asked)} tokens"
-        )
-    shared = f" = {gpus:,} GPUs x {sequences // gpus:,}" if gpus and not sequences % gpus else ""
-    return f"{origin}, as {sequences:,} sequences of {sequence:,}{shared}: {sequences * sequence:,} tokens"
 
 
 def _shown(name: str, value: float) -> str:
@@ -344,30 +306,28 @@ def _times(ratio: float) -> str:
     return f"{ratio:,.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
 
 
-def _extrapolation(rule: Rule, laws: list[Mapping[str, float]], at: Mapping[str, float]) -> tuple[str, ...]:
+def _extrapolation(rule: Rule, laws: Mapping[str, Mapping[str, float]], at: Mapping[str, float]) -> Iterator[str]:
     """Where a rule is used outside of the runs that it was fitted to, and by how much."""
-    notes: list[str] = []
+    formula = "the paper's formula" if rule.name == "paper" else f"the rule {rule.name}"
     for name, (least, most) in rule.fitted.items():
-        of = [law for law in laws if name in _variables(law)]
-        here = at[name]
+        of, here = [what for what, law in laws.items() if law and name in _variables(law)], at[name]
         if not of or least <= here <= most:
             continue
-        which = " and ".join("the batch" if law is rule.batch else "the learning rate" for law in of)
-        formula = "the paper's formula" if rule.name == "paper" else f"the rule {rule.name}"
         times, side = (here / most, "above") if here > most else (least / here, "below")
-        note = (
-            f"{which} {'extrapolate' if len(of) > 1 else 'extrapolates'} {formula}, stated for {_shown(name, least)} to "
-            f"{_shown(name, most)} {_UNITS[name]}: {_shown(name, here)} is {_times(times)} {side}"
+        trained = (
+            f" ({rule.used['by']}, trained by it, took {_shown(name, rule.used[name])})" if name in rule.used else ""
         )
-        if name in rule.used and here > most:
-            note += f" ({rule.used['by']}, trained by it, took {_shown(name, rule.used[name])})"
-        notes.append(note)
-    return tuple(notes)
+        yield (
+            f"{' and '.join(of)} {'extrapolate' if len(of) > 1 else 'extrapolates'} {formula}, stated for "
+            f"{_shown(name, least)} to {_shown(name, most)} {_UNITS[name]}: {_shown(name, here)} is {_times(times)} {side}"
+            f"{trained if here > most else ''}"
+        )
 
 
-def _far_batch(asked: float, batch: int, gpus: int | None, tokens: float) -> tuple[str, ...]:
+def _far_batch(asked: float, batch: int, gpus: int | None, tokens: float) -> Iterator[str]:
     """Where a batch is far from what was asked for, as it fills the GPUs, and where it holds more than the run."""
-    nearer = "fewer GPUs (--train-gpus) or shorter sequences (--sequence-tokens) bring it closer"
-    over = f"a sequence for each of {gpus or 1:,} GPUs is {_times(batch / asked)} the batch of the rule: {nearer}"
-    more = f"a batch of {batch:,} tokens is more than the run has: its one step trains on that many"
-    return (*([over] if gpus and batch > MOST_OFF * asked else []), *([more] if batch > MOST_OFF * tokens else []))
+    if gpus and batch > MOST_OFF * asked:
+        over = f"a sequence for each of {gpus:,} GPUs is {_times(batch / asked)} the batch of the rule"
+        yield f"{over}: fewer GPUs (--train-gpus) or shorter sequences (--sequence-tokens) bring it closer"
+    if batch > MOST_OFF * tokens:
+        yield f"a batch of {batch:,} tokens is more than the run has: its one step trains on that many"

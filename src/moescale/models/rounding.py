@@ -23,9 +23,16 @@ BoolArray = npt.NDArray[np.bool_]
 MOST_ASPECT = 1.5  # of d_model / n_layers over the family's, either way
 MOST_FFN_RATIO = 1.35  # of d_ffn / d_model over the family's, either way: it is what meets the size
 MOST_SIZE = 0.01  # of N, relative
-FFN_STEP = 64  # widths of models, FFNs and experts are multiples of it, so that kernels run on whole tiles
-# Experts narrower than so many steps are multiples of the small one, the least that tensor cores take: N meets its bound.
-FEWEST_STEPS, SMALL_STEP = 8, 16
+MOST_SIZE_USUAL = (
+    0.025  # where no shape with usual counts of layers and heads is that near: experts in steps of 64 are coarse
+)
+WIDTH_STEP = 64  # of d_model, where the family's heads together are wider or narrower than it
+# Widths of FFNs and experts are multiples of the widest of these steps that they hold FEWEST_STEPS of, experts of the last too, the
+# least that tensor cores take: kernels run on whole tiles, and N meets its bound.
+FFN_STEPS, FEWEST_STEPS, SMALL_STEP = (128, 64), 8, 16
+# Of the 70 published shapes with 16 layers and heads or more (catalogue/shapes.toml) 68 have heads in eights and 51 layers in fours, which
+# pipelines divide; 67 of 72 FFNs and 32 of 37 experts are multiples of 128.
+USUAL_LAYERS, USUAL_HEADS, FEWEST_USUAL = 4, 8, 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,13 +133,13 @@ def buildable(
     """The whole-number shape of the family's proportions whose N is the nearest from `n_params` up (`at_most`: down).
 
     Depth is a multiple of the MoE spacing, width that of all heads together or, where the family's heads are wider or
-    narrower than the model, a multiple of FFN_STEP; d_model / n_layers stays within
-    MOST_ASPECT and d_ffn / d_model within MOST_FFN_RATIO of the family's, and N within MOST_SIZE, as far as whole heads
-    allow. Heads split over `gpus` GPUs (tensor parallel), or over half as many, and so on, unless they `must_split` over
+    narrower than the model, a multiple of WIDTH_STEP; layers and heads are multiples of USUAL_LAYERS and USUAL_HEADS where there
+    are FEWEST_USUAL and the other bounds allow it; d_model / n_layers stays within MOST_ASPECT and d_ffn / d_model within MOST_FFN_RATIO of the family's, and N within MOST_SIZE, or MOST_SIZE_USUAL, as far as
+    whole heads allow. Heads split over `gpus` GPUs (tensor parallel), or over half as many, and so on, unless they `must_split` over
     these, whatever the proportions; query heads share the family's
     `kv_heads` evenly, or the largest smaller count that they can. FFNs are gated, also where the family's are plain: two
     thirds as wide, they have as many parameters. Where experts are narrower than a dense FFN the width of an expert is a
-    multiple of FFN_STEP, or of SMALL_STEP, and the dense width, which N counts, so many times as wide as the family says.
+    multiple of an FFN_STEP, or of SMALL_STEP, and the dense width, which N counts, so many times as wide as the family says.
     Raises InputError where n_params or experts is no positive number.
     """
     if not (math.isfinite(n_params) and n_params > 0 and math.isfinite(experts) and experts >= 1):
@@ -143,12 +150,17 @@ def buildable(
     wide = np.abs(np.log(s.d_ffn / s.d_model / (family.ffn_ratio * family.ffn_matrices / 3.0)))
     heads_off = np.abs(np.log(s.heads * head / s.d_model / family.attention_ratio))
     off = np.abs(np.log(s.n_params / n_params))
-    alike = (aspect <= math.log(MOST_ASPECT)) & (wide <= math.log(MOST_FFN_RATIO)) & (off <= MOST_SIZE)
+    alike = (aspect <= math.log(MOST_ASPECT)) & (wide <= math.log(MOST_FFN_RATIO))
     unlike = aspect + wide + off + s.fewer + heads_off
     splits = _splits(s.heads, s.cached, gpus)
     if must_split and splits[0].any():
         alike, unlike = alike & splits[0], np.where(splits[0], unlike, np.inf)
-    at = _best(unlike, alike, s.fewer == 0.0, splits, off)
+    exact, near = alike & (s.fewer == 0.0), off <= MOST_SIZE
+    usual = ((s.layers < FEWEST_USUAL) | (s.layers % USUAL_LAYERS == 0)) & (
+        (s.heads < FEWEST_USUAL) | (s.heads % USUAL_HEADS == 0)
+    )
+    wanted = [exact & usual & near, exact & usual & (off <= MOST_SIZE_USUAL), exact & near, alike & near]
+    at = _best(unlike, wanted, splits, off)
     built = Buildable(
         n_layers=int(s.layers[at]),
         d_model=int(s.d_model[at]),
@@ -201,7 +213,7 @@ def _whole_shapes(family: ModelFamily, n_params: float, gpus: int, *, at_most: b
     depths = every * np.arange(1.0, math.ceil(2.0 * ideal_layers / every) + 1)
     heads, layers = np.meshgrid(near, depths, indexing="ij")
     cached, fewer = _kv_heads(heads, family.kv_heads)
-    d_model = heads * head if ratio == 1.0 else FFN_STEP * np.maximum(np.rint(heads * head / ratio / FFN_STEP), 1.0)
+    d_model = heads * head if ratio == 1.0 else WIDTH_STEP * np.maximum(np.rint(heads * head / ratio / WIDTH_STEP), 1.0)
     sizes = Architecture(
         n_layers=layers,
         d_model=d_model,
@@ -213,8 +225,9 @@ def _whole_shapes(family: ModelFamily, n_params: float, gpus: int, *, at_most: b
     )
     attention = sum((op.params for op in attention_products(sizes)), start=np.zeros(()))
     tables = family.embedding_matrices * family.vocab_size * d_model
-    narrow = family.expert_width * family.ffn_ratio * d < FEWEST_STEPS * FFN_STEP
-    step = SMALL_STEP if narrow and family.expert_width < 1.0 else FFN_STEP
+    steps = [*FFN_STEPS, SMALL_STEP] if family.expert_width < 1.0 else FFN_STEPS
+    wide = family.expert_width * family.ffn_ratio * d
+    step = next((step for step in steps if wide >= FEWEST_STEPS * step), steps[-1])
 
     def whole(values: FloatArray) -> FloatArray:
         return np.floor(values * (1 + 1e-12)) if at_most else np.ceil(values * (1 - 1e-12))
@@ -244,11 +257,9 @@ def _splits(heads: FloatArray, cached: FloatArray, gpus: int) -> list[BoolArray]
     return [(heads % n == 0) & ((cached % n == 0) | (n % cached == 0)) for n in counts]
 
 
-def _best(
-    unlike: FloatArray, alike: BoolArray, exact: BoolArray, splits: list[BoolArray], off: FloatArray
-) -> tuple[np.intp, ...]:
-    """The index of the shape most like its family, of those that meet most of the demands; proportions come first."""
+def _best(unlike: FloatArray, wanted: list[BoolArray], splits: list[BoolArray], off: FloatArray) -> tuple[np.intp, ...]:
+    """The index of the shape most like its family, of those that meet the first demand that any meets."""
     # Where no shape of so few heads has the proportions a percent of N weighs as much as a tenth of them.
-    kept = (kept & split for kept in (alike & exact, alike) for split in splits)
+    kept = (which & split for which in wanted for split in splits)
     weighed = next((np.where(which, unlike, np.inf) for which in kept if which.any()), unlike + 10.0 * off)
     return np.unravel_index(np.argmin(weighed), unlike.shape)

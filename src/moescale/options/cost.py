@@ -9,19 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moescale.bounds import PARAMETERS
 from moescale.errors import InputError, MoescaleError, located
-from moescale.options.fields import (
-    LEAST,
-    MOST_PARAMETERS,
-    Group,
-    Quantity,
-    Remark,
-    path,
-    quantity,
-    refuse,
-    text,
-    unsaid,
-)
+from moescale.options.fields import LEAST, Group, Quantity, Remark, flag, path, quantity, refuse, text, unsaid
 from moescale.options.serving import ServingOptions
 from moescale.units import plural
 
@@ -56,7 +46,7 @@ class ModelOptions(Group):
         name="NAME",
     )
     config: Path | None = path("Model by its Hugging Face config.json, or its folder.")
-    n_params: float | None = quantity("Model by its dense-equivalent size N.", 1e5, MOST_PARAMETERS)
+    n_params: float | None = quantity("Model by its dense-equivalent size N.", 1e5, PARAMETERS.most)
     experts: int | None = quantity("Experts E, with --n-params; default 1 (dense).", whole=True)
     top_k: int | None = quantity("Active experts per token, with --n-params; default 2.", whole=True)
     vocab_size: int | None = quantity("Vocabulary, with --n-params; default: no embeddings.", 2, whole=True)
@@ -125,10 +115,7 @@ class CostServingOptions(ServingOptions):
     """How one model is served: as for a plan, with replicas, and with a server's and a checkpoint's own defaults."""
 
     max_gpus: int = quantity("Most GPUs of all replicas together.", 1, 1024, default=8, whole=True)
-    scheduling: str | None = text(
-        "separate or chunked; separate: prefill and decode in different passes, chunked: in the same pass; default: separate, "
-        "or chunked with --burst and --request-rate."
-    )
+    calibrated: bool = flag("Show the price corrected by the error of held-out servings of its kind, too.")
     gpus: int | None = quantity("Exact number of GPUs of all replicas together.", 1, 1024, whole=True)
     replicas: int = quantity("Replicas of the model; they share the GPUs evenly.", default=1, whole=True)
     expert_parallel: int | None = quantity(
@@ -177,8 +164,6 @@ class CostServingOptions(ServingOptions):
         remark: Remark = unsaid,
     ) -> Deployment:
         """As for a plan, with replicas, parallelism and what speeds the server up."""
-        from moescale.serving.deployment import BALANCED_WAIT_PASSES
-
         found = super().deployment(gpu=gpu, weights=weights, usd_per_gpu_hour=usd_per_gpu_hour, remark=remark)
         accepted, drafted = self.speculative or 0.0, self.draft_tokens
         if not accepted:
@@ -189,7 +174,6 @@ class CostServingOptions(ServingOptions):
         spread, groups = self.expert_parallel, self.attention_dp
         if spread is None and groups > 1:
             spread = math.inf
-        balanced = groups > 1 and self.latency.startswith("silicon:trtllm")
         return replace(
             found,
             max_gpus=self._max_gpus_of_replica(),
@@ -197,7 +181,6 @@ class CostServingOptions(ServingOptions):
             expert_parallel=float(spread or 1),
             attention_dp=float(groups),
             pipeline_parallel=float(self.pipeline_parallel),
-            prompt_wait_passes=BALANCED_WAIT_PASSES if balanced else 0.0,
             max_num_batched_tokens=self.max_num_batched_tokens,
             prefix_hit=self.prefix_hit or 0.0,
             accepted_tokens=accepted,
@@ -365,6 +348,8 @@ class LoadOptions(Group):
 
     def check(self, serving: CostServingOptions, *, sweep: bool) -> None:
         """InputError where a load goes with none of the other options."""
+        from moescale.latency.engines import engine_of_latency
+
         asked = {"burst": self.burst, "concurrency": self.concurrency, "request-rate": self.request_rate}
         stated = [name for name, value in asked.items() if value is not None]
         if stated and sweep:
@@ -376,7 +361,8 @@ class LoadOptions(Group):
         if self.request_rate is not None and self.burst is None and serving.replicas > 1:
             what = "finds the number of replicas by itself"
             raise InputError(what, where="--request-rate", next_step="leave out --replicas, or add --burst 500")
-        if serving.max_num_batched_tokens is not None and serving.scheduling != "chunked" and not stated:
+        mixes = (serving.scheduling or engine_of_latency(serving.latency).scheduling) == "chunked"
+        if serving.max_num_batched_tokens is not None and not (mixes or stated):
             what = "applies to chunked scheduling, closed loops and simulated runs only"
             raise InputError(what, where="--max-num-batched-tokens", next_step="add --scheduling chunked")
 
@@ -420,10 +406,10 @@ class LoadOptions(Group):
 
 
 def _under_load(serving: CostServingOptions, deployment: Deployment) -> Deployment:
-    """The deployment under a burst or a rate: prompts ride in passes that decode, the host in line, unless stated."""
+    """The deployment under a burst or a rate: the host in line, unless stated."""
     from moescale.serving.host import find_host
 
-    return replace(deployment, scheduling=serving.scheduling or "chunked", host=find_host(serving.host or "in-line"))
+    return replace(deployment, host=find_host(serving.host or "in-line"))
 
 
 @contextmanager

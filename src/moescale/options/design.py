@@ -6,19 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moescale.bounds import FLOPS, PARAMETERS, SHARE, TOKENS
 from moescale.errors import InputError
-from moescale.options.fields import (
-    LEAST,
-    LEAST_BOUND,
-    MOST_PARAMETERS,
-    MOST_REQUEST_TOKENS,
-    MOST_TOKENS,
-    Group,
-    Remark,
-    path,
-    quantity,
-    unsaid,
-)
+from moescale.options.fields import MOST_REQUEST_TOKENS, Group, Remark, path, quantity, unsaid
 from moescale.options.question import BoundOptions
 from moescale.options.runs import TableOptions
 
@@ -38,17 +28,17 @@ class DesignOptions(Group):
     HEADING = SWEEP
 
     flops: float | None = quantity(
-        "Training FLOPs of the whole sweep, such as 1e21.", LEAST_BOUND, 1e32, name="--budget"
+        "Training FLOPs of the whole sweep, such as 1e21.", 1e-12, FLOPS.most, name="--budget"
     )
     runs: Path | None = path("Table of finished runs, as `fit` reads it.")
     next_: int | None = quantity("Number of further runs.", 1, MOST_STATED, whole=True)
     max_runs: int | None = quantity("Most runs; default 60.", 1, MOST_STATED, whole=True)
     max_run_flops: float | None = quantity(
-        "Most FLOPs of one run; default: a quarter of the sweep's.", LEAST_BOUND, 1e32
+        "Most FLOPs of one run; default: a quarter of the sweep's.", 1e-12, FLOPS.most
     )
-    max_run_tokens: float | None = quantity("Most tokens of one run.", most=MOST_TOKENS, unit="tokens")
-    min_params: float | None = quantity("Least N of one run; default 1M.", 1e3, MOST_PARAMETERS, unit="parameters")
-    run_noise: float | None = quantity("Standard deviation of ln loss between seeds; default 0.003.", LEAST, 1)
+    max_run_tokens: float | None = quantity("Most tokens of one run.", TOKENS)
+    min_params: float | None = quantity("Least N of one run; default 1M.", 1e3, PARAMETERS.most, unit="parameters")
+    run_noise: float | None = quantity("Standard deviation of ln loss between seeds; default 0.003.", SHARE)
     sequence_tokens: int | None = quantity(
         "Sequence length in tokens; default 2,048.", 2, MOST_REQUEST_TOKENS, whole=True
     )

@@ -5,17 +5,8 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 
-from moescale.options.fields import (
-    MOST_SECONDS,
-    MOST_SEED,
-    MOST_TOKENS,
-    Group,
-    flag,
-    path,
-    quantity,
-    seconds,
-    text,
-)
+from moescale.bounds import TOKENS
+from moescale.options.fields import MOST_SECONDS, MOST_SEED, Group, flag, path, quantity, seconds, text
 
 
 def limit_s(max_time: float | None) -> float | None:
@@ -35,7 +26,7 @@ class PackOptions(Group):
     eos: str | None = text("End-of-document token, if the tokenizer has none with a usual name.", metavar="TOKEN")
     validation: float = quantity("Share of documents held out for validation.", 0, 1, default=0.01)
     text_field: str = text("Field or column of the text.", default="text")
-    max_tokens: int | None = quantity("Stop after this many training tokens.", 1, MOST_TOKENS, whole=True)
+    max_tokens: int | None = quantity("Stop after this many training tokens.", 1, TOKENS.most, whole=True)
     seed: int = quantity("Seed of the choice of validation documents.", 0, MOST_SEED, default=0, whole=True)
     show: Path | None = path("Describe a corpus and verify its hashes.")
 

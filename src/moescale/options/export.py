@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moescale.bounds import SHARE
 from moescale.errors import InputError
-from moescale.options.fields import LEAST, MOST_REQUEST_TOKENS, Group, path, quantity, text
+from moescale.options.fields import MOST_REQUEST_TOKENS, Group, path, quantity, text
 
 if TYPE_CHECKING:
     from moescale.export.launch import Export
@@ -41,7 +42,7 @@ class ExportOptions(Group):
     sequence_tokens: int | None = quantity(
         "With --export: sequence length; default 4,096 (2,048 with --recipe paper).", 2, MOST_REQUEST_TOKENS, whole=True
     )
-    peak_lr: float | None = quantity("With --export: peak learning rate; default: the recipe's.", LEAST, 1)
+    peak_lr: float | None = quantity("With --export: peak learning rate; default: the recipe's.", SHARE)
 
     def __post_init__(self) -> None:
         """`transformers` is another name of `hf`."""

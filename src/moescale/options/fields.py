@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
@@ -9,24 +10,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from moescale.bounds import Bound
+from moescale.bounds import COUNT, SHARE, Bound
 from moescale.errors import BoundError, InputError, located
 from moescale.units import parse_count, parse_quantity
 
-MOST = 1e6  # experts, heads, dollars an hour: far beyond what exists, and products stay far from overflow
-MOST_PARAMETERS = 1e18
-MOST_TOKENS = 1e24  # of training, or served in a lifetime
+MOST = COUNT.most
 MOST_REQUEST_TOKENS = 1e9
 MOST_BYTES = 1e15  # reserved on a GPU
 MOST_SECONDS = 1e6
 MOST_USD = 1e9  # for one GPU
-MOST_TOTAL_USD = 1e15  # of training and serving: more than the world produces in a year
-MOST_LOSS = 1e3  # nats a token: a model that guesses among a million tokens has 14
-MOST_USD_PER_MTOK = 1e6  # a dollar a token
-MOST_REPLICATES = 10_000  # as many draws as a law may have
 MOST_SEED = 2**53 - 1  # beyond, a float skips whole numbers
-LEAST = 1e-6  # of shares and prices, which must be above zero
-LEAST_BOUND = 1e-12  # of a loss or a cost that is asked for: below every answer, so that the answer says so
+LEAST = SHARE.least  # of shares and prices, which must be above zero
 PLAUSIBLE = 1e4  # parameters, tokens or bytes: who states fewer means thousands, millions or billions of them
 LONGEST_WAIT_S = 5.0  # for a token: who states more without a unit means milliseconds
 SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
@@ -82,7 +76,6 @@ class Quantity(Bound, Described):
 
     least: float = 1.0
     most: float = MOST
-    unit: str = field(default="", kw_only=True)
     metavar: str = field(default="NUMBER", kw_only=True)
 
     def __post_init__(self) -> None:
@@ -128,13 +121,15 @@ def _negative(text: Any, parse: Callable[[Any], float]) -> float | None:
 
 @dataclass(frozen=True)
 class Seconds(Described):
-    """A time: 0.2, 0.2s, 200ms, 9m or 2h; more than `longest_s` without a unit is remarked on."""
+    """A time: 0.2, 0.2s, 200ms, 9m or 2h, or `none` for infinity; more than `longest_s` without a unit is remarked on."""
 
     metavar: str = field(default="SECONDS", kw_only=True)
     longest_s: float = MOST_SECONDS
 
     def parse(self, text: Any, place: str, remark: Remark = unsaid) -> float:
         given = str(text).strip().lower()
+        if given == "none":
+            return math.inf
         unit = next((unit for unit in SECONDS if given.endswith(unit)), "")
         try:
             value = parse_count(given.removesuffix(unit)) * SECONDS.get(unit, 1.0)
@@ -161,9 +156,16 @@ class Group:
                 raise BoundError(f"must be {kind.words}, not {bad:g}", where=name)
 
 
-def quantity(help: str, least: float = 1.0, most: float = MOST, *, default: Any = None, **kind: Any) -> Any:
-    """A field that is a number within bounds; `default=MISSING` where it must be stated."""
-    return _field(Quantity(help, least, most, **kind), default)
+def quantity(help: str, least: float | Bound = 1.0, most: float = MOST, *, default: Any = None, **kind: Any) -> Any:
+    """A field that is a number within a named range or two ends; `default=MISSING` where it must be stated."""
+    return _field(
+        within(least, help, **kind) if isinstance(least, Bound) else Quantity(help, least, most, **kind), default
+    )
+
+
+def within(bound: Bound, help: str = "", **kind: Any) -> Quantity:
+    """A number within a named range."""
+    return Quantity(help, bound.least, bound.most, whole=bound.whole, unit=bound.unit, **kind)
 
 
 def text(help: str, *, default: Any = None, metavar: str = "NAME", **kind: Any) -> Any:

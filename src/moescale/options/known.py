@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moescale.bounds import TOKENS
 from moescale.errors import InputError, located
-from moescale.options.fields import MOST_TOKENS, Group, Quantity, Remark, text, unsaid
+from moescale.options.fields import Group, Remark, text, unsaid, within
 from moescale.units import format_count
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from moescale.planning.plan import Plan
     from moescale.planning.question import KnownModel
 
-TOKENS = Quantity(most=MOST_TOKENS, unit="tokens")
+STATED_TOKENS = within(TOKENS)
 SINCE, FAR = (
     "2024",
     4.0,
@@ -61,7 +62,7 @@ def stated_model(stated: str, option: str, remark: Remark = unsaid) -> KnownMode
     for said in checkpoint.remarks:
         remark(said)
     name = f"{_short(named)}:{tail}"
-    tokens = TOKENS.parse(tail, option, remark)
+    tokens = STATED_TOKENS.parse(tail, option, remark)
     return KnownModel(name=name, architecture=checkpoint.architecture, tokens=tokens, weights=checkpoint.weights)
 
 
@@ -73,7 +74,7 @@ def published_model(stated: str, option: str) -> KnownModel:
     name, _, tail = stated.partition(":")
     with located(option):
         found = find_shape(name)
-    tokens = TOKENS.parse(tail, option) if tail else found.tokens
+    tokens = STATED_TOKENS.parse(tail, option) if tail else found.tokens
     if tokens is None:
         raise InputError(
             f"the training tokens of {name} are not published",

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from moescale.bounds import PARAMETERS, TOKENS
 from moescale.errors import InputError, located, unknown_name
-from moescale.options.fields import LEAST, MOST_PARAMETERS, MOST_TOKENS, Group, quantity, text
+from moescale.options.fields import LEAST, Group, quantity, text
 
 if TYPE_CHECKING:
     from moescale.scaling_laws import Law
@@ -47,7 +48,7 @@ class InputOptions(Group):
 
     HEADING = "Further inputs of a law"
 
-    unique_tokens: float | None = quantity("Unique tokens, for laws of repeated data.", most=MOST_TOKENS, unit="tokens")
+    unique_tokens: float | None = quantity("Unique tokens, for laws of repeated data.", TOKENS)
     granularity: float | None = quantity("d_ff / expert width, for laws of fine-grained MoE.", LEAST, 1e6)
     sparsity: float | None = quantity("Inactive share of weights or experts, for laws with sparsity.", 0, 1)
     activated_experts: float | None = quantity("Active experts per layer, for zhao2025.", 1, 1e6)
@@ -109,10 +110,8 @@ class LawOptions(InputOptions, ChosenLaw):
 class PointOptions(Group):
     """One model, as a law counts it."""
 
-    n_params: float | None = quantity(
-        "Parameters N, as the law counts them, such as 1.5B.", most=MOST_PARAMETERS, unit="parameters"
-    )
-    tokens: float | None = quantity("Training tokens D, such as 300B.", most=MOST_TOKENS, unit="tokens")
+    n_params: float | None = quantity("Parameters N, as the law counts them, such as 1.5B.", PARAMETERS)
+    tokens: float | None = quantity("Training tokens D, such as 300B.", TOKENS)
     experts: float = quantity("Experts E per layer; 1 is dense.", default=1)
 
     def point(self) -> tuple[float, float, float]:

@@ -19,10 +19,9 @@ class PageOptions(Group):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Group):
-    """An answer, and the page that is made of it."""
+    """A plan, and the page that is made of it."""
 
-    answer: Path = path("A plan (plan --json) or a law (fit -o).", name="ANSWER", default=MISSING)
+    answer: Path = path("A plan (plan --json).", name="ANSWER", default=MISSING)
     output: Path = path("Write the report to this HTML file.", name="-o", default=MISSING)
-    runs: Path | None = path("Table of runs of a law, for residuals and outliers.")
     title: str | None = text("Title of the page; default: the question.", metavar="TEXT")
     date: str | None = text("Date to print, such as 2026-11-21; default: none.", metavar="DATE")

@@ -101,12 +101,15 @@ class ReproductionOptions(ServingOptions):
 
     def deployment(self, *, remark: Remark = unsaid, **given: Any) -> Deployment:
         """As for a plan, with every GPU count tried and batches that fill what memory and the cap allow, as in the paper."""
+        from moescale.latency.engines import NO_ENGINE
         from moescale.serving.deployment import longest_request_tokens
         from moescale.serving.host import NO_OVERHEAD
 
         found = super().deployment(remark=remark, **given)
         counts = range(1, self.max_gpus + 1) if self.gpu_counts is None else self._counts(self.gpu_counts)
-        changes: dict[str, Any] = {"batching": "largest", "tensor_parallel_degrees": tuple(counts)}
+        changes: dict[str, Any] = {"batching": "largest", "tensor_parallel_degrees": tuple(counts), "engine": NO_ENGINE}
+        if self.host is None:
+            changes["host"] = NO_OVERHEAD
         if self.gpu_memory is not None:
             changes["gpu"] = replace(found.gpu, memory_bytes=self.gpu_memory)
         if self.context is not None:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from moescale.bounds import DRAWS, PARAMETERS
 from moescale.errors import InputError, MissingColumnError, located
-from moescale.options.fields import (
-    MOST_PARAMETERS,
-    MOST_REPLICATES,
-    MOST_SEED,
-    Group,
-    Quantity,
-    at_option,
-    flag,
-    path,
-    quantity,
-    text,
-)
+from moescale.options.fields import MOST_SEED, Group, Quantity, at_option, flag, path, quantity, text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +20,7 @@ if TYPE_CHECKING:
     from moescale.runs.table import RunTable
     from moescale.scaling_laws import LawForm
 
-STARTS = Quantity("", 1, MOST_REPLICATES, whole=True)
+STARTS = Quantity("", 1, DRAWS.most, whole=True)
 COLUMNS = ("size_column", "tokens_column", "experts_column", "loss_column")
 CHOICES = ("best_of", "last_point", "vocab_size")
 
@@ -48,13 +39,12 @@ class TableOptions(Group):
     experts_column: str = text("Column of E, 1 for a dense model.", default="n_experts", metavar="COL")
     loss_column: str = text("Column of the loss.", default="loss", metavar="COL")
     vocab_size: int | None = quantity(
-        "Vocabulary, for sizes without embeddings; needs a column d_model.", most=MOST_PARAMETERS, whole=True
+        "Vocabulary, for sizes without embeddings; needs a column d_model.", most=PARAMETERS.most, whole=True
     )
 
     def read_from(self, path: Path, *, needs_loss: bool = True) -> RunTable:
         """The runs; InputError that names the file or the option."""
         from moescale.io.frames import read_table
-        from moescale.runs.importers.csv import import_command
         from moescale.runs.table import read_runs
 
         table = read_table(path)
@@ -66,7 +56,9 @@ class TableOptions(Group):
             named = any(columns[each.name] != each.default for each in fields(TableOptions) if each.name in columns)
             if named or not needs_loss:
                 raise
-            advice = f"`{import_command(table)}` makes a table of them, or {error.next_step}"
+            written = "runs.csv" if str(path) == "-" else f"{path.stem}-runs.csv"
+            command = f"moescale import csv {shlex.quote(str(path))} -o {shlex.quote(written)}"
+            advice = f"`{command}` makes a table of them, or {error.next_step}"
             raise MissingColumnError(error.what, where=error.where, nearest=error.nearest, next_step=advice) from error
 
     def choices(self) -> dict[str, Any]:
@@ -104,6 +96,7 @@ class IsoflopOptions(RunOptions):
     """Runs at equal FLOPs."""
 
     tolerance: float = quantity("Relative difference of FLOPs (6 N D) within one budget.", 0, 0.99, default=0.05)
+    budget: float | None = quantity("FLOPs to state the optimum of, by the trends.", 1e12, 1e32, unit="FLOPs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,9 +132,7 @@ class FitOptions(Group):
     starts: str = text(
         "Starting points: auto, paper, or a number; paper: all 810,000, a minute or more.", default="auto"
     )
-    bootstrap: int = quantity(
-        "Bootstrap replicates for 90% intervals; 0: no intervals.", 0, MOST_REPLICATES, default=0, whole=True
-    )
+    bootstrap: int = quantity("Bootstrap replicates for 90% intervals; 0: no intervals.", DRAWS, default=0)
     cluster: str | None = text(
         "Column of what runs share, such as a trunk; the bootstrap draws whole clusters.", metavar="COL"
     )
@@ -182,7 +173,7 @@ class FitOptions(Group):
         except InputError as error:
             what, next_step = (
                 f"{self.starts!r} is not a number of starting points",
-                f"auto, paper, or 1 to {MOST_REPLICATES}",
+                f"auto, paper, or 1 to {DRAWS.most:g}",
             )
             raise InputError(what, where="--starts", next_step=next_step) from error
 
@@ -203,14 +194,12 @@ class ImportOptions(Group):
     stated: list[str] | None = text(
         "Source of a column: a name or an expression; repeatable.", name="--set", metavar="COLUMN=EXPR"
     )
-    mapping: Path | None = path("TOML file with the sources of columns.")
     where: str | None = text("Filter over the rows.", metavar="EXPR")
     unfinished: bool = flag("Keep runs that failed or did not finish.")
 
     def rules(self) -> dict[str, Rule]:
-        """Where columns are from, what is stated one by one over what the file states."""
-        from moescale.runs.importers import read_mapping, rule_of
+        """Where columns are from."""
+        from moescale.runs.importers import rule_of
 
-        rules = {} if self.mapping is None else read_mapping(self.mapping)
         with located("--set"):
-            return rules | dict(map(rule_of, self.stated or ()))
+            return dict(map(rule_of, self.stated or ()))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from moescale.bounds import SHARE
 from moescale.errors import InputError, located, unknown_name
 from moescale.options.fields import (
     LEAST,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from moescale.serving.traffic import Traffic
 
 DEFAULT_GPU = "a100-sxm-40gb"  # the paper's
+PLANNED_TPOT_S = 0.05  # 20 tokens a second for each user, where a plan states no limit: faster than people read
 DEFAULT_TRAFFIC = (230.0, 203.0)  # ShareGPT, as vLLM's serving benchmark samples it (catalogue/traffic.toml)
 SERVER, PRICE = "Server", "Price"
 CAP = Quantity("", 1, MOST, whole=True)  # of concurrent requests
@@ -79,12 +81,12 @@ class ServingOptions(ChosenGpu):
         default="auto",
     )
     scheduling: str | None = text(
-        "separate or chunked; separate: prefill and decode in different passes, chunked: in the same pass.",
-        default="separate",
+        "separate or chunked; separate: prefill and decode in different passes, chunked: in the same pass; default: as the "
+        "engine of --latency does (vLLM: chunked).",
     )
     host: str | None = text(
-        "CPU time of the server: none, in-line or asynchronous (vLLM's published times); default: none, with a pass of at "
-        "least 1.4 ms."
+        "CPU time of the server: none, in-line or asynchronous (vLLM's published times); default: as the engine of --latency "
+        "does (asynchronous)."
     )
     expert_parallel: int | None = quantity(
         "GPUs of a replica that hold whole experts; 1: every expert is split over all GPUs.", default=1, whole=True
@@ -104,15 +106,17 @@ class ServingOptions(ChosenGpu):
         metavar="INT|none",
     )
     max_ttft: float | None = seconds("Longest TTFT (time to first token), such as 500ms.")
-    max_tpot: float | None = seconds("Longest TPOT (time per output token), such as 50ms.")
-    memory_fraction: float = quantity("Share of GPU memory for weights and KV cache.", LEAST, 1, default=0.9)
+    max_tpot: float | None = seconds(
+        "Longest TPOT (time per output token), such as 30ms, or none; default of a plan: 50ms (20 tokens/s a user)."
+    )
+    memory_fraction: float = quantity("Share of GPU memory for weights and KV cache.", SHARE, default=0.9)
     reserve: float | None = quantity(
         "Memory of each GPU for activations and the runtime, such as 2GiB; default: 1.5GiB, the median of vLLM's logs.",
         0,
         MOST_BYTES,
         unit="bytes",
     )
-    utilization: float = quantity("Share of the maximum throughput that traffic uses.", LEAST, 1, default=1.0)
+    utilization: float = quantity("Share of the maximum throughput that traffic uses.", SHARE, default=1.0)
     weights: str | None = text(
         "Format of the weights: bf16, fp8, int4, nvfp4 or mxfp4; default: a known model's as released or as its config says, "
         "else bf16."
@@ -126,14 +130,18 @@ class ServingOptions(ChosenGpu):
         gpu: Gpu | None = None,
         weights: Precision | None = None,
         usd_per_gpu_hour: float | None = None,
+        usual_tpot_s: float | None = None,
         remark: Remark = unsaid,
     ) -> Deployment:
         """The deployment that the options state; the arguments stand before the options of their names.
+
+        `usual_tpot_s` is the limit of TPOT where none is stated.
 
         Raises InputError that names the option.
         """
         from moescale.hardware.precisions import find_precision
         from moescale.hardware.prices import usd_per_gpu_hour as catalogue_price
+        from moescale.latency.engines import engine_of_latency
         from moescale.serving.deployment import SCHEDULING, Deployment, with_traffic
         from moescale.serving.host import find_host
 
@@ -144,11 +152,12 @@ class ServingOptions(ChosenGpu):
             weight_format = weights or find_precision("weights", "bf16" if self.weights is None else self.weights)
         with located("--kv-cache"):
             cache_format = find_precision("kv_cache", "bf16" if self.kv_cache is None else self.kv_cache)
-        scheduling = self.scheduling or "separate"
+        engine = engine_of_latency(self.latency)
+        scheduling = self.scheduling or engine.scheduling
         if scheduling not in SCHEDULING:
             raise unknown_name("scheduling", scheduling, SCHEDULING, where="--scheduling")
         with located("--host"):
-            host = find_host(self.host or "none")
+            host = find_host(self.host or ("asynchronous" if engine.asynchronous else "none"))
         deployment = Deployment(
             gpu=card,
             usd_per_gpu_hour=catalogue_price(card) if price is None else price,
@@ -164,9 +173,10 @@ class ServingOptions(ChosenGpu):
             reserve_bytes=self.reserve,
             expert_parallel=float(self.expert_parallel or 1),
             scheduling=scheduling,
+            engine=engine,
             host=host,
-            max_ttft_s=self.max_ttft,
-            max_tpot_s=self.max_tpot,
+            max_ttft_s=None if self.max_ttft == math.inf else self.max_ttft,
+            max_tpot_s=None if self.max_tpot == math.inf else self.max_tpot or usual_tpot_s,
         )
         return with_traffic(deployment, traffic)
 

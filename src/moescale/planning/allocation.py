@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import EllipsisType
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from moescale.bounds import FLOPS, TOKENS, check_bounds
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.family import elasticity, law_size, n_active, tokens_within
 from moescale.roots import bracket, bracket_rows
@@ -52,22 +54,12 @@ class Budget:
     Raises InputError for what no model is trained with. `extra` holds further inputs of the law by name, the same for every model of a plan.
     """
 
-    flops: float
-    max_tokens: float | None = None
+    flops: Annotated[float, FLOPS]
+    max_tokens: Annotated[float | None, TOKENS] = None
     extra: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
-        for name, value in (("budget", self.flops), ("max_tokens", self.max_tokens)):
-            if value is not None and not (np.isfinite(value) and value > 0):
-                what, example = f"{name} {value!r} is not a positive number", "for example --budget 5e21"
-                raise InputError(what, where="--budget", next_step=example)
-        if not 1e12 <= self.flops <= 1e32:
-            raise InputError(
-                f"a budget of {self.flops:.3g} training FLOPs is outside the range of language models",
-                where="--budget",
-                nearest="1e12 to 1e32",
-                next_step="give training FLOPs in total, not per second or per token",
-            )
+        check_bounds(self, where="--budget")
 
 
 def inputs_at(

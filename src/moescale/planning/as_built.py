@@ -95,12 +95,7 @@ def as_built(
 
 
 def rounded(
-    law: Law,
-    costs: Costs,
-    model: Model,
-    priced: Callable[[Law, Costs, Model], Model | None],
-    *,
-    at_most: bool,
+    law: Law, costs: Costs, model: Model, priced: Callable[[Law, Costs, Model], Model | None], *, at_most: bool
 ) -> Built[Model] | None:
     """The buildable model nearest to a real-valued one from its size up (`at_most`: down), None where it cannot be served.
 

@@ -123,10 +123,7 @@ def law_views(search: Search, model: Candidate, family: ModelFamily) -> tuple[La
     served = [i for i, usd in enumerate(own.usd) if np.isfinite(usd)]
     sizes, experts = own.models.n_params[served], own.models.experts[served]
     losses = np.concatenate(
-        (
-            draws.losses(np.array([model.n_params]), np.array([model.experts]), built),
-            draws.losses(sizes, experts),
-        ),
+        (draws.losses(np.array([model.n_params]), np.array([model.experts]), built), draws.losses(sizes, experts)),
         axis=1,
     )
     usd = np.array([model.usd_per_mtok, *own.usd[served]])

@@ -28,10 +28,9 @@ from moescale.planning.total_cost import (
     life_costs,
     lowest_loss,
 )
-from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws.law import Law
-from moescale.typing import FloatArray
-from moescale.units import format_count, format_usd
+from moescale.typing import FloatArray, Real
+from moescale.units import format_count, format_usd, plural
 
 MOST_CORRECTIONS = 5  # of the loss that promises the goal
 CORRECTED = 1e-4  # of ln L
@@ -69,92 +68,78 @@ class LifetimePlan:
 
 @dataclass(frozen=True, slots=True)
 class LifeSearch:
-    """A plan's search over the lives of its models, at a loss or within total dollars."""
+    """A plan's search with the dollars of a life as the objective, or with total dollars as a bound on the lowest loss."""
 
     search: Search
     life: Lifetime
-    training: TrainingPrice
     target: float  # the loss that is to be reached, where dollars are not given instead
-
-    @property
-    def goal(self) -> str:
-        """What a life is to reach, in words."""
-        return loss_goal(self.search.question)
 
     @property
     def served(self) -> str:
         """The tokens of a life in words."""
         return f"{format_count(self.life.served_tokens)} served tokens"
 
-    def best(self) -> tuple[LifetimeCost, list[str]]:
-        """The best life of each expert count, and why there is none where there is none."""
-        law, question, cost_of = self.search.law, self.search.question, self.search.costs.usd_per_mtok
-        experts = self.search.best.experts
-        if (total := question.total_limit) is not None:
-            limit = question.max_usd_per_mtok
-            at = "" if limit is None else f" at {format_usd(limit)} per million output tokens or less"
-            tokens = format_count(self.life.served_tokens)
-            reason = f"no size serves {tokens} tokens{at} for less than {format_usd(total)}"
-            return best_within_total(law, experts, total, self.life, cost_of), [reason] * experts.size
-        goals = np.full(experts.size, self.target)
-        if (confidence := self.search.confidence) is not None:
-            goals = self._promising(confidence, goals)
-        found = cheapest_at_loss(law, experts, goals, self.life, cost_of)
-        return found, self._out_of_reach(experts, goals)
+    def best(self, goals: Real, *, sampled: bool = False, theta: FloatArray | None = None) -> LifetimeCost:
+        """The best life of each expert count, (m,) or under draws `theta` (k, p) (k, m): at a loss, or within total dollars."""
+        question, experts = self.search.question, self.search.best.experts
+        cost_of = self._sampled if sampled else self.search.costs.usd_per_mtok
+        if question.total_limit is not None:
+            return best_within_total(self.search.law, experts, question.total_limit, self.life, cost_of, theta=theta)
+        return cheapest_at_loss(self.search.law, experts, goals, self.life, cost_of, theta=theta)
+
+    def rows(self) -> list[Life | Unreachable]:
+        """The best life of each expert count with its probability and intervals, or why there is none."""
+        search, question = self.search, self.search.question
+        goals = np.full(search.best.experts.size, self.target)
+        if search.confidence is not None and question.total_limit is None:
+            goals = self._promising(search.confidence, goals)
+        rows = self.judged(lives(self.best(goals), search.costs, self._reasons(goals)))
+        if len(search.law.draws) and question.draws != 0:
+            theta, goal = self._some_draws(MOST_DRAWS)
+            rows = with_intervals(rows, lifetime_limits(self.best(goal[:, None], sampled=True, theta=theta)))
+        return rows
 
     def _promising(self, confidence: float, goals: FloatArray) -> FloatArray:
         """The losses (m,) of the law with which the goal is met with a probability of `confidence` over its draws.
 
         The margin hardly depends on the loss, so that a few corrections find it.
         """
-        law, experts = self.search.law, self.search.best.experts
+        draws = self.search.draws_at(self.search.question.max_loss)
         for _ in range(MOST_CORRECTIONS):
-            found = cheapest_at_loss(law, experts, goals, self.life, self._sampled)
-            short = self._shortfall(found, confidence)
+            found = self.best(goals, sampled=True)
+            over = (
+                self._ln_losses(draws.theta, found.n_params, found.tokens, found.experts) - np.log(draws.goal)[:, None]
+            )
+            order = np.argsort(over, axis=0)
+            enough = np.cumsum(draws.weights[order], axis=0) >= confidence - 1e-9
+            short = np.take_along_axis(np.take_along_axis(over, order, 0), enough.argmax(axis=0)[None], 0)[0]
             goals = goals * np.exp(np.where(np.isnan(short), 0.0, -short))
             if not np.any(np.abs(short) > CORRECTED):  # NaN where there is no model
                 break
         return goals * (1.0 - CORRECTED)
 
-    def _shortfall(self, found: LifetimeCost, confidence: float) -> FloatArray:
-        """By how much, in ln L, models (m,) miss the goal of the draw that is better satisfied than so many others."""
-        draws = self.search.draws_at(self.search.question.max_loss)
-        over = self._losses(found.n_params, found.tokens, found.experts) - np.log(draws.goal)[:, None]
-        order = np.argsort(over, axis=0)
-        enough = np.cumsum(draws.weights[order], axis=0) >= confidence - 1e-9
-        return np.take_along_axis(np.take_along_axis(over, order, 0), enough.argmax(axis=0)[None], 0)[0]
-
-    def _losses(self, n_params: FloatArray, tokens: FloatArray, experts: FloatArray) -> FloatArray:
+    def _ln_losses(
+        self, theta: FloatArray, n_params: FloatArray, tokens: FloatArray, experts: FloatArray
+    ) -> FloatArray:
         """ln L of models (j,) under each draw, (k, j); NaN where there is none."""
         known = np.isfinite(n_params)
         n, d = np.where(known, n_params, 1e9), np.where(known, tokens, 1e9)
         x = inputs_at(self.search.law, self.life.extra, n, np.log(d), experts)
-        return np.where(known, self.search.law.form.log_loss(self.search.draws.theta, x), np.nan)
+        return np.where(known, self.search.law.form.log_loss(theta, x), np.nan)
 
-    def probabilities(self, rows: Sequence[Life | Unreachable]) -> list[Life | Unreachable]:
+    def judged(self, rows: Sequence[Life | Unreachable]) -> list[Life | Unreachable]:
         """The rows with how probable it is that they meet the loss that is the goal."""
         draws = self.search.draws_at(self.search.question.max_loss)
-        if len(draws.theta) == 1 or self.search.question.total_limit is not None:  # dollars are the goal, not a loss
+        known = [c for c in rows if isinstance(c, Life)]
+        if len(draws.theta) == 1 or self.search.question.total_limit is not None or not known:
             return list(rows)
-        figures = [(c.n_params, c.tokens, c.experts) if isinstance(c, Life) else (np.nan, np.nan, 1.0) for c in rows]
-        losses = np.exp(self._losses(*np.array(figures).T))
-        sure = draws.probability(losses)
-        return [
-            replace(c, probability_at_least_base=float(p)) if isinstance(c, Life) else c
-            for c, p in zip(rows, sure, strict=True)
-        ]
+        figures = np.array([(c.n_params, c.tokens, c.experts) for c in known])
+        sure = iter(draws.probability(np.exp(self._ln_losses(draws.theta, *figures.T))).tolist())
+        return [replace(c, probability_at_least_base=next(sure)) if isinstance(c, Life) else c for c in rows]
 
     def _sampled(self, n_params: FloatArray, _: FloatArray) -> FloatArray:
         usd = self.search.sampled.usd_per_mtok(n_params)
         return np.where(np.isnan(usd), np.inf, usd)
-
-    def under_draws(self) -> LifetimeCost:
-        """The best lives (k, m) under each of the law's draws."""
-        law, question, experts = self.search.law, self.search.question, self.search.best.experts
-        theta, goal = self._some_draws(MOST_DRAWS)
-        if question.total_limit is not None:
-            return best_within_total(law, experts, question.total_limit, self.life, self._sampled, theta=theta)
-        return cheapest_at_loss(law, experts, goal[:, None], self.life, self._sampled, theta=theta)
 
     def _some_draws(self, most: int) -> tuple[FloatArray, FloatArray]:
         """Coefficients of at most so many draws (k, p), evenly through all, and their goals (k,)."""
@@ -174,13 +159,10 @@ class LifeSearch:
         else:
             theta, goal = self._some_draws(REGRET_DRAWS)
             weights = np.full(len(theta), 1.0 / len(theta))
-        x = inputs_at(
-            law, self.life.extra, np.array([model.n_params]), np.log([model.tokens]), np.array([model.experts])
-        )
-        losses = np.exp(law.form.log_loss(theta, x))
-        goals, experts = np.concatenate((losses, goal[:, None])), search.best.experts
-        found = cheapest_at_loss(law, experts, goals, self.life, self._sampled, theta=np.concatenate((theta, theta)))
-        least = np.where(law.allows(experts), found.total_usd, np.inf).min(axis=1)
+        losses = np.exp(self._ln_losses(theta, *np.array([[model.n_params], [model.tokens], [model.experts]])))
+        goals, allowed = np.concatenate((losses, goal[:, None])), law.allows(search.best.experts)
+        found = self.best(goals, sampled=True, theta=np.concatenate((theta, theta)))
+        least = np.where(allowed, found.total_usd, np.inf).min(axis=1)
         worth, needed = np.minimum(least[: len(losses)], model.total_usd), least[len(losses) :]
         missing = np.where(np.isfinite(needed), np.abs(worth - needed), 0.0)
         lost = (model.total_usd - worth + missing) / base.total_usd
@@ -202,71 +184,57 @@ class LifeSearch:
             best = min(known, key=lambda c: (c.loss, c.experts))
             return best, f"lowest loss for training and {self.served} within {format_usd(total)}"
         if not known:
-            raise self._none_reaches(allowed)
+            raise InfeasibleError(
+                f"no size and no number of tokens reaches {loss_goal(question)}",
+                nearest=f"with {plural(allowed[-1].experts, 'expert')}, {allowed[-1].infeasible}",
+                next_step="relax --max-loss, allow more --max-tokens or GPUs, or consider more experts",
+            )
         best = min(known, key=lambda c: (c.total_usd, c.experts))
-        if question.max_total_usd is not None and best.total_usd > question.max_total_usd:
-            raise self.exceeds_total(self.goal, best.total_usd)
-        return best, f"lowest cost of training and {self.served} at {self.goal}"
+        self.check_total(best, loss_goal(question))
+        return best, f"lowest cost of training and {self.served} at {loss_goal(question)}"
 
-    def priced(self, law: Law, costs: Costs, sizes: FloatArray, tokens: FloatArray, experts: float) -> Life | None:
-        """The life of one model of known size and tokens, each (1,); None where it cannot be served."""
-        found = life_costs(law, self.life, costs.usd_per_mtok, sizes, tokens, np.array([experts]))
-        (row,) = lives(found, costs, [""])
+    def priced(self, law: Law, costs: Costs, n_params: float, tokens: float, experts: float) -> Life | None:
+        """The life of one model of known size and tokens under a law and family; None where it cannot be served."""
+        n, d, e = (np.array([value]) for value in (n_params, tokens, experts))
+        (row,) = lives(life_costs(law, self.life, costs.usd_per_mtok, n, d, e), costs, [""])
         return row if isinstance(row, Life) else None
-
-    def built(self, law: Law, costs: Costs, model: Life) -> Life | None:
-        """The life of the same size and tokens under another law and family, None where it cannot be served."""
-        return self.priced(law, costs, np.array([model.n_params]), np.array([model.tokens]), model.experts)
 
     def least_training(self) -> Life | None:
         """The base's model that reaches the loss with the least training; None where there is none to serve."""
-        law, experts = self.search.law, self.search.question.match_experts
+        law, base, experts = self.search.law, self.search.base, self.search.question.match_experts
         if self.search.question.base is not None:  # it is trained as it was
-            base = self.search.base
-            return self.priced(law, self.search.costs, np.array([base.n_params]), np.array([base.tokens]), base.experts)
+            return self.priced(law, self.search.costs, base.n_params, base.tokens, base.experts)
         least = flops_optimal(law, experts, self.target, 0.0, max_tokens=self.life.max_tokens, extra=self.life.extra)
-        if not np.isfinite(least.n_params[0]):
-            return None
-        return self.priced(law, self.search.costs, least.n_params, least.tokens, experts)
+        n, tokens = float(least.n_params[0]), float(least.tokens[0])
+        return self.priced(law, self.search.costs, n, tokens, experts) if math.isfinite(n) else None
 
-    def exceeds_total(self, goal: str, total_usd: float) -> InfeasibleError:
-        """The error for a life that reaches its goal for more dollars than the question allows."""
-        return InfeasibleError(
-            f"training to {goal} and {self.served} cost {format_usd(total_usd)} at least, "
-            f"more than {format_usd(self.search.question.max_total_usd or math.inf)}",
-            where="--max-total-usd",
-            nearest=format_usd(total_usd),
-            next_step="raise --max-total-usd, or relax --max-loss",
-        )
+    def check_total(self, model: Life, goal: str) -> None:
+        """InfeasibleError for a life that reaches its goal for more dollars than the question allows."""
+        most = self.search.question.max_total_usd
+        if most is not None and model.total_usd > most:
+            raise InfeasibleError(
+                f"training to {goal} and {self.served} cost {format_usd(model.total_usd)} at least, more than {format_usd(most)}",
+                where="--max-total-usd",
+                nearest=format_usd(model.total_usd),
+                next_step="raise --max-total-usd, or relax --max-loss",
+            )
 
-    def _lowest_loss(self, experts: FloatArray) -> FloatArray:
-        return lowest_loss(self.search.law, experts, max_tokens=self.life.max_tokens, extra=self.life.extra)
-
-    def _out_of_reach(self, experts: FloatArray, goals: FloatArray) -> list[str]:
-        """Why each expert count has no model at the loss: the law's floor, or no GPU count that serves what reaches it."""
-        data = "" if self.life.max_tokens is None else f" with {format_count(self.life.max_tokens)} tokens"
-        limit = self.life.max_usd_per_mtok
+    def _reasons(self, goals: FloatArray) -> list[str]:
+        """Why each expert count has no life: the dollars, the law's floor, or no GPU count that serves what reaches the loss."""
+        life, experts, total = self.life, self.search.best.experts, self.search.question.total_limit
+        limit = life.max_usd_per_mtok
         at = "" if limit is None else f" at {format_usd(limit)} per million output tokens or less"
+        if total is not None:
+            served = self.served.replace(" served", "")
+            return [f"no size serves {served}{at} for less than {format_usd(total)}"] * experts.size
+        data = "" if life.max_tokens is None else f" with {format_count(life.max_tokens)} tokens"
+        floor = lowest_loss(self.search.law, experts, max_tokens=life.max_tokens, extra=life.extra)
         return [
             f"its lowest loss is {least:.4f}{data}, above {goal:.4f}"
             if least > goal
             else f"no size that reaches a loss of {goal:.4f} can be served{at}"
-            for least, goal in zip(self._lowest_loss(experts).tolist(), goals.tolist(), strict=True)
+            for least, goal in zip(floor.tolist(), goals.tolist(), strict=True)
         ]
-
-    def _none_reaches(self, allowed: Sequence[Life | Unreachable]) -> InfeasibleError:
-        counts = np.array([c.experts for c in allowed])
-        floor = self._lowest_loss(counts)
-        next_step = "relax --max-loss, allow more --max-tokens or GPUs, or consider more experts"
-        if floor.min() <= self.target:
-            reasons = "; ".join(dict.fromkeys(c.infeasible for c in allowed if c.infeasible))
-            return InfeasibleError(
-                f"no model reaches {self.goal} in a lifetime plan", nearest=reasons, next_step=next_step
-            )
-        lowest = f"{self.search.law.name} reaches at best {floor.min():.4f}, with {counts[floor.argmin()]:g} experts"
-        return InfeasibleError(
-            f"no size and no number of tokens reaches {self.goal}", nearest=lowest, next_step=next_step
-        )
 
 
 def plan_lifetime(search: Search) -> LifetimePlan:
@@ -277,20 +245,23 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     question, training, life = search.question, search.question.training, search.question.life
     if training is None or life is None:
         raise InputError("a lifetime plan needs tokens to serve and a price of training", where="question")
-    within, target = question.total_limit is not None, question.max_loss or search.base.loss
-    wanted = LifeSearch(search, life, training, target)
-    found, reasons = wanted.best()
-    rows = wanted.probabilities(lives(found, search.costs, reasons))
-    if len(search.law.draws) and question.draws != 0:
-        rows = with_intervals(rows, lifetime_limits(wanted.under_draws()))
+    within = question.total_limit is not None
+    wanted = LifeSearch(search, life, question.max_loss or search.base.loss)
+    rows = wanted.rows()
     chosen, rule = wanted.choose(rows)
-    target = target if search.confidence is None else chosen.loss
+    target = wanted.target if search.confidence is None else chosen.loss
     bounds = Bounds(None if within else target, question.max_usd_per_mtok, question.max_total_usd)
-    built = as_built(search.law, search.costs, chosen, wanted.built, bounds)
-    if built.notes and not within and question.max_total_usd is not None:
-        raise wanted.exceeds_total(f"a loss of at most {target:g}", built.model.total_usd)
+    built = as_built(
+        search.law,
+        search.costs,
+        chosen,
+        lambda law, costs, m: wanted.priced(law, costs, m.n_params, m.tokens, m.experts),
+        bounds,
+    )
+    if built.notes and not within:
+        wanted.check_total(built.model, f"a loss of at most {target:g}")
     base = None if within else wanted.least_training()
-    (model,) = (c for c in wanted.probabilities([built.model]) if isinstance(c, Life))
+    (model,) = (c for c in wanted.judged([built.model]) if isinstance(c, Life))
     model = replace(model, regret=wanted.regret(model, base))
     hours = training.gpu_hours(model.training_flops, model.experts)
     return LifetimePlan(

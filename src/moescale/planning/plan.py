@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 
@@ -16,9 +17,9 @@ from moescale.latency import LatencySource
 from moescale.models.coordinates import expansion
 from moescale.models.family import architecture
 from moescale.models.rounding import family_of
-from moescale.planning.as_built import Bounds, as_built
+from moescale.planning.as_built import Bounds, Built, as_built
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
-from moescale.planning.choice import choose, loss_goal, too_dear
+from moescale.planning.choice import choose, loss_goal, rank, too_dear
 from moescale.planning.decision import Choices, LawView, choices, law_views
 from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits
 from moescale.planning.known import KnownRow, known_rows
@@ -28,7 +29,9 @@ from moescale.planning.rationale import (
     Recommendation,
     TrainingUse,
     caveats,
+    compute_ratio,
     no_interval_words,
+    open_counts,
     slow,
     training_use,
     training_words,
@@ -36,12 +39,15 @@ from moescale.planning.rationale import (
     why,
 )
 from moescale.planning.scores import scores_of
-from moescale.planning.search import Search
+from moescale.planning.search import Search, size_bounds
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
 from moescale.serving.host import NO_OVERHEAD
 
+MOST_PLANS = 5  # that are made to meet days or dollars of training
+NEAR = 0.02  # of these
+OVER = 0.003  # share that they may be exceeded by: 10 days still print as 10
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
 LIMITS = (
     "memory_fraction",
@@ -142,9 +148,30 @@ class Plan:
 def make_plan(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Plan:
     """The plan of one training budget under a law and a deployment.
 
-    The base is the loss-optimal model with `question.match_experts` experts. Raises InfeasibleError when no model meets the
-    bounds or none can be served, InputError for impossible questions.
+    The base is the loss-optimal model with `question.match_experts` experts. Days and dollars of training buy FLOPs at the MFU
+    of the model that they are spent on: of a few plans it is the largest that stays within them. Raises InfeasibleError when no
+    model meets the bounds or none can be served, InputError for impossible questions.
     """
+    answer = _plan_of_budget(law, question, deployment, latency)
+    limits = {"days": question.max_days, "usd": question.max_training_usd}
+    found: list[tuple[float, Plan]] = []
+    bought_at: float | None = None
+    for _ in range(MOST_PLANS):
+        use = answer.training
+        taken = [(getattr(use, name), limit) for name, limit in limits.items() if limit is not None]
+        ratio = max((value / limit for value, limit in taken if value is not None), default=None)
+        if ratio is None or use is None or use.mfu is None or use.mfu_from == "stated" or answer.lifetime is not None:
+            return answer
+        found.append((ratio, answer))
+        if -NEAR < ratio - 1.0 < OVER or (ratio < 1.0 and answer.budget_flops == question.max_flops):
+            return answer
+        bought_at = use.mfu if bought_at is None else math.sqrt(bought_at * use.mfu)
+        answer = _plan_of_budget(law, question.bought_at(bought_at), deployment, latency)
+    within = [each for each in found if each[0] <= 1.0 + OVER]
+    return max(within, key=lambda each: each[0])[1] if within else min(found, key=lambda each: each[0])[1]
+
+
+def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Plan:
     search = Search.of(law, question, deployment, latency)
     draws = search.draws if len(search.law.draws) and question.draws != 0 else None
     base, sampled = search.base, search.sampled
@@ -162,7 +189,14 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         at_loss if search.question.max_loss is None and search.question.budget_goal == "serve" else search.answering()
     )
     goal = search.question.goal
-    if lifetime is not None and not _reached(search, rows):  # a life may train longer than the budget
+    if question.bounds_size_alone and not _reached(search, rows):
+        bounds = size_bounds(question)
+        sure = f" with a probability of {search.confidence:.0%}" if search.confidence is not None else ""
+        notes.append(f"no model within {bounds} reaches {loss_goal(question)}{sure}: this is the lowest loss within it")
+        goal = "loss"
+        search = replace(search, question=replace(search.question, objective=goal))
+        rows = search.outright()
+    elif lifetime is not None and not _reached(search, rows):  # a life may train longer than the budget
         instead = _reached(search, at_loss)
         notes.append(
             f"no model of {question.budget.flops:.3g} FLOPs reaches {loss_goal(search.question)}: except for its lifetime "
@@ -273,18 +307,27 @@ def _recommendation(
     base = base_built.model if base_built else search.base
     real_base, search = search.base, search.judging_built(base_built)
 
-    loss = None
-    if to_loss:  # as built at least as good as the one that was chosen, which is on the bound
-        loss = chosen.loss if search.confidence is not None else question.max_loss or real_base.loss
-        if chosen.experts == base.experts and math.isclose(chosen.n_params, real_base.n_params):
-            loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
-    bounds = Bounds(loss, limit, min_probability=search.confidence if to_loss else None)
-    built = as_built(search.law, search.costs, chosen, partial(search.built, base=base), bounds)
-    if built.notes and loss is not None and limit is not None:
-        raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
+    def build(row: Candidate) -> Built[Candidate]:
+        loss = None
+        if to_loss:  # as built at least as good as the one that was chosen, which is on the bound
+            loss = row.loss if search.confidence is not None else question.max_loss or real_base.loss
+            if row.experts == base.experts and math.isclose(row.n_params, real_base.n_params):
+                loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
+        bounds = Bounds(loss, limit, min_probability=search.confidence if to_loss else None)
+        built = as_built(search.law, search.costs, row, partial(search.built, base=base), bounds)
+        if built.notes and loss is not None and limit is not None:
+            raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
+        return built
+
+    every = [build(chosen)]
+    for row in open_counts(search, chosen, rows):  # rounding moves prices by more than such rivals differ
+        with suppress(InfeasibleError):
+            every += [rival] if not (rival := build(row)).notes else []
+    built = min(every, key=lambda each: (bool(each.notes), rank(search, each.model)))
     model = built.model
     views = law_views(search, model, family_of(built.shape, search.law.family))
     use = training_use(question, model, built.shape)
+    others = [each.model for each in every if each is not built]
     advice = Recommendation(
         model=model,
         rule=rule,
@@ -292,7 +335,9 @@ def _recommendation(
         caveats=(*slow(search, model), *built.notes, *caveats(search, model, rows, views)),
         architecture=built.shape,
         expansion=float(expansion(search.law.family, model.experts)),
-        undecided=undecided(search, model, rows),
+        undecided=undecided(search, model, others),
+        compute_ratio=compute_ratio(search, model),
+        rivals=tuple(others),
     )
     return advice, views, base_built and base_built.model, use
 

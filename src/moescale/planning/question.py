@@ -6,7 +6,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from moescale.bounds import Bound, check_bounds
+from moescale.bounds import (
+    COUNT,
+    DAYS,
+    DRAWS,
+    FLOPS,
+    LOSS,
+    PARAMETERS,
+    SHARE,
+    TOKENS,
+    TOTAL_USD,
+    USD_PER_MTOK,
+    check_bounds,
+)
 from moescale.errors import InfeasibleError, InputError
 from moescale.latency import LatencySource, in_format
 from moescale.models.architecture import Architecture
@@ -14,16 +26,13 @@ from moescale.models.coordinates import in_family, of_architecture
 from moescale.models.family import ModelFamily, with_convention
 from moescale.models.quantisation import CheckpointWeights
 from moescale.planning.allocation import Budget
-from moescale.planning.total_cost import POSITIVE, Lifetime
+from moescale.planning.total_cost import Lifetime
 from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.units import expert_model
 
-EXPERTS = Bound(1, whole=True)
 CONFIDENCE = 0.8  # of an ensemble's promise, where none is stated
-
-SHARE = Bound(0, 1, above=True)
 
 Objective = Literal["serve", "quality", "lifetime", "loss"]
 """Cheapest to serve at the base's loss; lowest loss at a serving cost; fewest dollars over a life; lowest loss outright."""
@@ -59,25 +68,29 @@ class Question:
     """
 
     budget: Budget
-    experts: Annotated[tuple[float, ...], EXPERTS] = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # that may be chosen
-    match_experts: Annotated[float, EXPERTS] = 4.0  # the base: the loss-optimal model of so many, which only compares
+    experts: Annotated[tuple[float, ...], COUNT] = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # that may be chosen
+    match_experts: Annotated[float, COUNT] = 4.0  # the base: the loss-optimal model of so many, which only compares
     base: KnownModel | None = None  # the base instead of that
     flops_of_base: bool = False  # no budget is stated: it is the training FLOPs of `base`
+    flops_of_total: bool = False  # likewise: those that the total dollars would buy
     against: tuple[KnownModel, ...] = ()  # shown beside the plan
-    max_loss: Annotated[float | None, POSITIVE] = None
-    max_usd_per_mtok: Annotated[float | None, POSITIVE] = None
-    lifetime_tokens: Annotated[float | None, POSITIVE] = None
+    max_loss: Annotated[float | None, LOSS] = None
+    max_usd_per_mtok: Annotated[float | None, USD_PER_MTOK] = None
+    lifetime_tokens: Annotated[float | None, TOKENS] = None
     training: TrainingPrice | None = None  # for training days and dollars; with lifetime_tokens also the cheapest life
-    train_gpus: Annotated[float | None, POSITIVE] = None  # for the days that training takes
-    max_total_usd: Annotated[float | None, POSITIVE] = None  # of training and serving
+    train_gpus: Annotated[float | None, COUNT] = None  # for the days that training takes
+    max_days: Annotated[float | None, DAYS] = None  # of training; the budget is fitted to them, as to the next two
+    max_training_usd: Annotated[float | None, TOTAL_USD] = None
+    max_flops: Annotated[float | None, FLOPS] = None  # beside days or dollars; None: these alone are the budget
+    max_total_usd: Annotated[float | None, TOTAL_USD] = None  # of training and serving
     kv_heads: float | None = None  # key-value heads of a layer; None: the family's own, one a query head for most
     vocab_size: int | None = None  # rows of the tables that are served; None: those that N counts, or the recipe's
-    draws: int | None = None  # how many of the law's draws intervals use; None: all, 0: no intervals
+    draws: Annotated[int | None, DRAWS] = None  # how many of the law's draws intervals use; None: all, 0: no intervals
     convention: str | None = None
     objective: Objective | None = None  # None: what the bounds say
     confidence: Annotated[float | None, SHARE] = None
-    max_active_params: Annotated[float | None, POSITIVE] = None  # without embeddings, as are the next
-    max_total_params: Annotated[float | None, POSITIVE] = None
+    max_active_params: Annotated[float | None, PARAMETERS] = None  # without embeddings, as are the next
+    max_total_params: Annotated[float | None, PARAMETERS] = None
 
     def __post_init__(self) -> None:
         check_bounds(self, where="question")
@@ -87,6 +100,14 @@ class Question:
                 where="--max-total-usd",
                 next_step="give --lifetime-tokens as well",
             )
+
+    def bought_at(self, mfu: float) -> Question:
+        """With the FLOPs that the days and dollars buy at an MFU as the budget."""
+        if self.training is None:
+            return self
+        price = replace(self.training, mfu=mfu)
+        flops = price.flops_bought(self.max_days, self.train_gpus, self.max_training_usd, self.max_flops)
+        return replace(self, budget=replace(self.budget, flops=flops), training=price)
 
     @property
     def base_name(self) -> str:
@@ -101,6 +122,13 @@ class Question:
         if self.lifetime_tokens is not None and self.training is not None:
             return "lifetime"
         return "quality" if self.cost_limit is not None else "serve"
+
+    @property
+    def bounds_size_alone(self) -> bool:
+        """Whether parameters are bounded, and no loss, cost, baseline or objective is stated that the answer must meet."""
+        sized = (self.max_active_params, self.max_total_params) != (None, None)
+        stated = (self.objective, self.max_loss, self.max_usd_per_mtok, self.base, self.life)
+        return sized and stated == (None,) * len(stated)
 
     @property
     def budget_goal(self) -> Objective:

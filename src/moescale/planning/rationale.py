@@ -9,10 +9,12 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from moescale.errors import MoescaleError
 from moescale.io.records import record
 from moescale.models.coordinates import expansion
 from moescale.models.family import law_size
 from moescale.models.rounding import Buildable
+from moescale.planning.allocation import loss_optimal
 from moescale.planning.candidate import Candidate, Life, Row, Trained
 from moescale.planning.decision import LawView
 from moescale.planning.question import Question
@@ -29,6 +31,11 @@ NEARLY = 0.05  # of a cost: rivals within it are named
 SETTLED = 0.8  # of the draws lie between the expert counts that are called undecided: what a plan promises by default
 TINY = 1e-9
 SPENT = 0.99  # of a budget: a plan that uses less says so
+MOST_COMPUTE, NEAR_COMPUTE, MOST_STEPS = (
+    1e3,
+    1e-3,
+    12,
+)  # times a budget, either way; the last step of its logarithm; steps
 FLAT = 1.001  # of a loss: as good
 
 Model = TypeVar("Model", bound=Candidate)
@@ -51,6 +58,7 @@ class TrainingUse:
     mfu_from: str | None = None  # as TrainingBill
     train_gpus: int | None = None  # that the MFU from parts is of
     error: StepError | None = None  # of an MFU from parts
+    precision: str | None = None  # of training products, where it is not bf16
 
     @property
     def mfu_words(self) -> str:
@@ -58,8 +66,10 @@ class TrainingUse:
         if self.mfu is None or self.error is None:
             assumed = f" assumed: no split holds this model on any number of {self.train_gpu}"
             return "" if self.mfu is None else f"{self.mfu:g}{assumed if self.mfu_from == 'assumed' else ''}"
-        kind = "MoE" if self.error.kind == "moe" else "dense"
-        return f"{self.mfu:.2f} predicted (published {kind} runs spread {self.error.spread:.2f}x around predictions)"
+        kind, most = "MoE" if self.error.kind == "moe" else "dense", self.error.real_routing
+        uneven = f"; real routing took up to {most:.2f} times a forced balance" if most else ""
+        spread = f"published {kind} runs spread {self.error.spread:.2f}x around predictions{uneven}"
+        return f"{self.mfu:.2f} predicted{f' in {self.precision}' if self.precision else ''} ({spread})"
 
     @property
     def spent(self) -> bool:
@@ -78,10 +88,15 @@ class Recommendation(Generic[Model]):
     architecture: Buildable
     expansion: float | None = None  # FFN weights of all experts over those that a token meets
     undecided: str | None = None  # between which expert counts, and what separates them
+    compute_ratio: float | None = (
+        None  # FLOPs with which models of the baseline's experts reach this loss, over its own
+    )
+    rivals: tuple[Model, ...] = ()  # the models of the other expert counts that are open, as built
 
     def to_dict(self) -> dict[str, object]:
         """The model's record with the reasons beside it."""
-        return self.model.to_dict() | record(self, without=("model",))
+        told = self.model.to_dict() | record(self, without=("model", "rivals"))
+        return told | ({"rivals": [each.to_dict() for each in self.rivals]} if self.rivals else {})
 
 
 def why(search: Search, model: Candidate, rule: str, base: Trained) -> str:
@@ -115,7 +130,9 @@ def training_use(question: Question, model: Candidate, shape: Buildable | None =
         flops_used=flops,
         tokens_per_active_param=model.tokens / model.n_params_active,
         budget_share=flops / budget.flops,
-        budget_of=question.base.name if question.base is not None and question.flops_of_base else None,
+        budget_of="the total dollars"
+        if question.flops_of_total
+        else (question.base.name if question.base is not None and question.flops_of_base else None),
         unused_because=because,
     )
     if price is None:
@@ -137,6 +154,7 @@ def training_use(question: Question, model: Candidate, shape: Buildable | None =
         mfu_from=bill.mfu_from,
         train_gpus=bill.gpus,
         error=bill.error,
+        precision=None if price.launch.precision == "bf16" else price.launch.precision,
     )
 
 
@@ -148,10 +166,7 @@ def training_words(use: TrainingUse, budget_flops: float) -> str:
         compute = "the whole budget"
     else:
         compute = f"{format_flops(use.flops_used)} of {format_flops(budget_flops)} FLOPs ({use.budget_share:.0%})"
-    parts = [
-        compute,
-        f"{format_count(use.tokens_per_active_param)} tokens per active parameter",
-    ]
+    parts = [compute, f"{format_count(use.tokens_per_active_param)} tokens per active parameter"]
     if use.gpu_days is not None and use.usd is not None:
         parts.append(
             f"{format_count(use.gpu_days)} GPU days on {use.train_gpu} at MFU {use.mfu_words}, {format_usd(use.usd)}"
@@ -163,25 +178,63 @@ def training_words(use: TrainingUse, budget_flops: float) -> str:
     return f"{text} {1.0 - use.budget_share:.0%} of the budget is unused{why_left}."
 
 
-def undecided(search: Search, model: Candidate, rows: Sequence[Row]) -> str | None:
-    """Between which expert counts a law of sources leaves the choice, and what separates them; None where it is made.
+def compute_ratio(search: Search, model: Candidate) -> float | None:
+    """How many times the baseline's training FLOPs loss-optimal models of its expert count need for a model's loss.
 
-    `rows` are the models that each count matches the loss with. The ends hold SETTLED of the draws.
+    None beyond MOST_COMPUTE times the budget, or where more of it lowers the loss no further.
+    """
+    law, budget = search.law, search.question.budget
+
+    def above(ln_times: float, loss: float) -> float:
+        found = loss_optimal(law, replace(budget, flops=budget.flops * math.exp(ln_times)), search.base_model.experts)
+        return math.log(float(found.loss[0]) / loss)
+
+    def needed(loss: float) -> float:  # the secant method: the logarithm of a loss is smooth in that of FLOPs
+        last, at = 0.0, math.copysign(0.5, above(0.0, loss))
+        missed, missing = above(last, loss), above(at, loss)
+        for _ in range(MOST_STEPS):
+            if missing == missed or abs(at) > math.log(MOST_COMPUTE):
+                break
+            last, at, missed = at, at - missing * (at - last) / (missing - missed), missing
+            if abs(at - last) < NEAR_COMPUTE:
+                return at
+            missing = above(at, loss)
+        return math.inf
+
+    try:
+        ln_times = needed(model.loss) - (0.0 if search.question.base is None else needed(search.base.loss))
+    except MoescaleError:  # so many FLOPs have no optimum
+        return None
+    return math.exp(ln_times) if math.isfinite(ln_times) else None
+
+
+def open_counts(search: Search, chosen: Candidate, rows: Sequence[Row]) -> list[Candidate]:
+    """The models of other expert counts between which a law of sources leaves the choice: the ends hold SETTLED of the draws.
+
+    `rows` are the models that each count matches the loss with.
     """
     if not search.law.form.of_sources or search.question.budget_goal != "serve" or len(search.draws.theta) < 2:
-        return None
+        return []
     shares, counts = np.cumsum(search.cheapest_counts()), search.best.experts
     tail = (1.0 - SETTLED) / 2.0
     low, high = (float(counts[int((shares >= level - TINY).argmax())]) for level in (tail, 1.0 - tail))
-    found = {c.experts: c for c in rows if isinstance(c, Candidate)}
-    ends = [found[e] for e in (min(low, model.experts), max(high, model.experts)) if e in found]
-    if len(ends) < 2 or ends[0].experts == ends[1].experts:
+    ends = min(low, chosen.experts), max(high, chosen.experts)
+    return [
+        c for c in rows if isinstance(c, Candidate) and c.experts != chosen.experts and ends[0] <= c.experts <= ends[1]
+    ]
+
+
+def undecided(search: Search, model: Candidate, rivals: Sequence[Candidate]) -> str | None:
+    """Between which expert counts the choice is open, and what separates them as built; None where it is made."""
+    if not rivals:
         return None
-    first, last = ends
+    every = sorted((model, *rivals), key=lambda c: c.experts)
+    first, last = every[0], every[-1]
     text = (
         f"undecided between {first.experts:g} and {last.experts:g} ({SETTLED:.0%} of draws): {format_usd(first.usd_per_mtok)} "
         f"against {format_usd(last.usd_per_mtok)}/Mtok, loss {first.loss:.4f} against {last.loss:.4f}"
     )
+    counts = search.best.experts
     most = float(counts[search.law.allows(counts)].max())
     return f"{text}; {search.law.name} speaks no further" if last.experts == most else text
 

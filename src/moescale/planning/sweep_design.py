@@ -10,7 +10,7 @@ model costs: its standard deviation, times the price of loss there, times how pr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Annotated, Any
@@ -50,7 +50,6 @@ SMALLEST_SHARE, LARGEST_SHARE = 1e-5, 0.25  # of the sweep's FLOPs, of one run
 LEAST_PARAMS = 1e6  # N: smaller models are far from what any law was fitted on
 LEAST_GAIN = 1e-4  # of the doubt that is left: a run that lowers it by less identifies nothing
 ANY_COUNT = 0.2  # of the weight of a model is that of each expert count alike, the rest by how often it is the cheapest
-NO_LIMIT = 1e40  # FLOPs
 STEEPEST = 30.0  # d ln cost / d ln loss at most, where a cost jumps
 
 # A plain grid: sizes over a factor of eight, three tokens a parameter, every expert count.
@@ -118,8 +117,6 @@ class SweepDesign:
     regret_after: float
     regret_error: float  # standard error of the simulated regrets
     rivals: tuple[Rival, ...]
-    next_run: DesignedRun | None  # that would tell most beyond the sweep, at any FLOPs of one run
-    regret_after_next: float | None
     known_runs: int  # that were given
     decision: Posterior  # with the known runs, before any of the sweep
     base: str
@@ -173,16 +170,13 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
     flops = training_flops(family, offered.n_params, offered.tokens, offered.experts)
     # A run that is in is not trained again, and few further ones are to tell most, whatever they cost.
     held = _repeated(offered, seen)
-    found = _greedy(process, decision, flops, limits, held=held, power=0.0 if limits.few else FLOPS_POWER)
+    found = _greedy(process, decision, flops, limits, held, power=0.0 if limits.few else FLOPS_POWER)
     if not found:
         raise InfeasibleError(
             "no run within these limits informs the plan", next_step="raise --budget, or relax the limits"
         )
     picked = np.array(list(found), dtype=np.intp)
     regret = process.regret(decision, picked)
-    beyond = _greedy(
-        process, decision, flops, replace(limits, flops=NO_LIMIT, runs=1), taken=found, held=held, power=0.0
-    )
     return SweepDesign(
         runs=_as_runs(offered, flops, found, limits),
         flops=float(flops[picked].sum()),
@@ -198,10 +192,6 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
             )
             for (name, runs), start in zip(rivals.items(), ends, strict=False)
         ),
-        next_run=next(iter(_as_runs(offered, flops, beyond, limits)), None),
-        regret_after_next=process.regret(decision, np.append(picked, np.array(list(beyond), dtype=np.intp)))
-        if beyond
-        else None,
         known_runs=len(seen),
         decision=decide(process, decision),
         base=search.question.base_name,
@@ -290,16 +280,12 @@ def _greedy(
     decision: Decision,
     flops: FloatArray,
     limits: SweepLimits,
-    *,
-    taken: Iterable[int] = (),
     held: BoolArray,
-    power: float = FLOPS_POWER,
+    power: float,
 ) -> dict[int, float]:
-    """The candidates (c,) that are chosen after those `taken`, in order, each with the share of the doubt that it leaves."""
+    """The candidates (c,) that are chosen besides those `held`, in order, each with the share of the doubt that it leaves."""
     prices, closed = _prices(process, decision), held.copy()
     first = float(np.sqrt(process.variance) @ prices)
-    for run in taken:
-        process, closed[run] = process.after(run), True
     found, spent = dict[int, float](), 0.0
     while len(found) < limits.runs:
         shared = process.covariance[: flops.size, process.runs :]
@@ -307,7 +293,7 @@ def _greedy(
         doubt = float(np.sqrt(process.variance) @ prices)
         left = np.sqrt(np.maximum(process.variance - shared**2 / noisy[:, None], 0.0)) @ prices
         # The first run of a sweep sets the lab's unknown factor, which tells little by itself.
-        least = LEAST_GAIN * doubt if found or taken or held.any() else 0.0
+        least = LEAST_GAIN * doubt if found or held.any() else 0.0
         open_ = ~closed & (flops <= limits.flops - spent) & (doubt - left > least)
         if not open_.any():
             break

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
 from moescale import catalogue
-from moescale.errors import InfeasibleError, InputError
+from moescale.bounds import POSITIVE, Bound, check_bounds
+from moescale.errors import InfeasibleError
 from moescale.hardware.gpus import Gpu
 from moescale.models.architecture import Architecture
 from moescale.models.family import training_flops
@@ -60,19 +62,14 @@ class TrainingPrice:
     """What training costs: GPU hours at a share of peak bf16 arithmetic (MFU), one for all or by the parts of a step."""
 
     gpu: Gpu
-    usd_per_gpu_hour: float
-    mfu: float
+    usd_per_gpu_hour: Annotated[float, POSITIVE]
+    mfu: Annotated[float, Bound(0, 1, above=True)]
     rate: TrainingRate | None = None  # the MFU of each expert count; None: `mfu` for every model
     timed: bool = False  # whether a model that is built is priced by the parts of its own step, instead of by `mfu`
     launch: Launch = field(default_factory=Launch)  # of runs that are timed
 
     def __post_init__(self) -> None:
-        if not 0 < self.mfu <= 1:
-            raise InputError(
-                f"an MFU of {self.mfu:g} is not above 0 and at most 1", where="--mfu", next_step="such as 0.4"
-            )
-        if not 0 < self.usd_per_gpu_hour < math.inf:
-            raise InputError(f"{self.usd_per_gpu_hour!r} is not a price", where="--train-usd-per-gpu-hour")
+        check_bounds(self, where="training price")
 
     @property
     def usd_per_flop(self) -> float:
@@ -90,6 +87,17 @@ class TrainingPrice:
     def gpu_hours(self, flops: float, experts: float = 1.0) -> float:
         """GPU hours for so many training FLOPs of a model of so many experts."""
         return flops / (self.gpu.bf16_flops_per_s * float(self.mfu_at(experts))) / 3600.0
+
+    def flops_bought(
+        self, days: float | None, gpus: float | None, usd: float | None, most: float | None = None
+    ) -> float:
+        """Training FLOPs at `mfu` that days on so many GPUs and dollars buy, the least of them and of `most`."""
+        bought = [math.inf if most is None else most]
+        if days is not None and gpus is not None:
+            bought.append(24.0 * days * gpus * 3600.0 * self.gpu.bf16_flops_per_s * self.mfu)
+        if usd is not None:
+            bought.append(usd / self.usd_per_flop)
+        return min(bought)
 
     def bill(self, model: Architecture, flops: float, tokens: float, gpus: int | None = None) -> TrainingBill:
         """What a built model's run of so many FLOPs and tokens costs, on `gpus` GPUs or as many as it takes.
@@ -114,11 +122,6 @@ class TrainingPrice:
             gpus=gpus if run is None else run.split.gpus,
             error=run and run.error,
         )
-
-
-def flops_of_gpu_hours(gpu: Gpu, gpu_hours: float, mfu: float) -> float:
-    """Training FLOPs that so many hours of a GPU buy at a share of its peak bf16 arithmetic."""
-    return gpu_hours * 3600.0 * gpu.bf16_flops_per_s * mfu
 
 
 def default_mfu() -> float:

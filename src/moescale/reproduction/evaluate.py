@@ -13,7 +13,7 @@ from moescale.latency import moe_execution_of
 from moescale.planning.allocation import Budget, loss_optimal
 from moescale.planning.candidate import Costs
 from moescale.reproduction.claims import Claim, Part, claims, sweep_experts
-from moescale.reproduction.quantities import NEEDS_COSTS, value_of
+from moescale.reproduction.quantities import OF_COSTS, value_of
 from moescale.reproduction.world import SampledPricing, World, of_the_papers_models, world_of
 from moescale.scaling_laws.law import Law, interval
 from moescale.serving.deployment import batch_cap
@@ -35,13 +35,23 @@ class PartOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What follows from one number a part of a claim."""
+
+    rel_error: float | None  # of the judged part that is furthest off
+    direction_holds: bool | None
+    magnitude_holds: bool | None
+    holds: bool | None  # both, as far as the claim states them; None where a number is missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """One claim: `holds` is None for inputs of the law, repeated facts and what cannot be computed; `reason` says which."""
 
     claim: Claim
     role: str  # input or prediction
     parts: tuple[PartOutcome, ...]
-    rel_error: float | None  # of the judged part that is furthest off
+    rel_error: float | None
     direction_holds: bool | None
     direction_share: float | None  # of the law's draws in which the direction holds
     magnitude_holds: bool | None
@@ -54,13 +64,14 @@ class Outcome:
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract, JSON-ready: what is not known is null."""
         claim = self.claim
-        words = {"<": "below", ">": "above"}
         printed = any(part.paper is not None for part in claim.parts)
         judgement = ("rel_error", "direction_holds", "direction_share", "magnitude_holds", "holds", "reason", "role")
         return {
             "claim": claim.id,
             **{name: getattr(claim, name) for name in ("statement", "kind", "unit")},
-            "paper": self._one_or_all("paper") if printed else f"{words[claim.bound[0]]}{claim.bound[1:]}",
+            "paper": self._one_or_all("paper")
+            if printed
+            else claim.bound.replace("< ", "below ").replace("> ", "above "),
             "ours": self._one_or_all("ours"),
             "interval": self._one_or_all("interval"),
             **{name: getattr(self, name) for name in judgement},
@@ -109,9 +120,7 @@ def _rel_error(part: Part, ours: float) -> float | None:
 def _within(part: Part, ours: float) -> bool | None:
     """Whether a part's magnitude holds; None where the paper prints no number."""
     error = _rel_error(part, ours)
-    if error is None or part.tolerance is None:
-        return None
-    return abs(error) <= part.tolerance.value
+    return None if error is None or part.tolerance is None else abs(error) <= part.tolerance.value
 
 
 def _direction(claim: Claim, ours: FloatArray) -> bool | None:
@@ -125,57 +134,58 @@ def _direction(claim: Claim, ours: FloatArray) -> bool | None:
     return all(np.all(check) for check in checks) if checks else None
 
 
-def judge(claim: Claim, ours: FloatArray) -> tuple[float | None, bool | None, bool | None, bool | None]:
-    """Largest error, direction, magnitude and both, from a number each part."""
-    judged = claim.judged
-    known = [error for i in judged if (error := _rel_error(claim.parts[i], ours[i])) is not None]
+def judge(claim: Claim, ours: FloatArray) -> Verdict:
+    """The verdict of a claim, from a number each part."""
+    judged = [(claim.parts[i], float(ours[i])) for i in claim.judged]
+    known = [error for part, value in judged if (error := _rel_error(part, value)) is not None]
     worst = max(known, key=lambda error: abs(math.log1p(error)) if error > -1.0 else math.inf) if known else None
-    direction = _direction(claim, ours[judged])
-    within = [_within(claim.parts[i], ours[i]) for i in judged]
-    magnitude = None if any(w is None for w in within) else all(within)
-    if not np.all(np.isfinite(ours[judged])):
-        return worst, None, None, None
-    told = [verdict for verdict in (direction, magnitude) if verdict is not None]
-    return worst, direction, magnitude, all(told) if told else None
+    if not all(math.isfinite(value) for _, value in judged):
+        return Verdict(rel_error=worst, direction_holds=None, magnitude_holds=None, holds=None)
+    direction, within = _direction(claim, ours[claim.judged]), [_within(part, value) for part, value in judged]
+    magnitude = None if None in within else all(within)
+    stated = [holds for holds in (direction, magnitude) if holds is not None]
+    both = all(stated) if stated else None
+    return Verdict(rel_error=worst, direction_holds=direction, magnitude_holds=magnitude, holds=both)
 
 
 def _outcome(claim: Claim, central: World, drawn: World | None) -> Outcome:
     ours = np.array([value_of(part, central)[0] for part in claim.parts])
-    draws = None if drawn is None else np.stack([value_of(part, drawn) for part in claim.parts], axis=1)  # (k, parts)
-    worst, direction, magnitude, verdict = judge(claim, ours)
+    draws = None if drawn is None else np.stack([value_of(part, drawn) for part in claim.parts], axis=1)
+    verdict = judge(claim, ours)
     laws = [member.law for member in central.law.members] or [central.law]
     # A law was made from an input, or cannot but agree with it.
-    made_from = any(law.name in claim.input_of or law.form.name in claim.input_of_form for law in laws)
-    datasets = {law.family.dataset for law in laws}
-    role, share = "input" if made_from else "prediction", None
-    if draws is not None and direction is not None:
+    is_input = any(law.name in claim.input_of or law.form.name in claim.input_of_form for law in laws)
+    other_data = {law.family.dataset for law in laws} - {claim.data}
+    share = None
+    if draws is not None and verdict.direction_holds is not None:
         share = float(np.mean([bool(_direction(claim, row[claim.judged])) for row in draws]))
-    holds, counts = None, False
+    counts = False
     if claim.cannot is not None:
         reason = claim.cannot
     elif claim.same_as is not None:
         reason = f"the same fact as {claim.same_as}, which is judged"
-    elif role == "input":
+    elif is_input:
         reason = f"an input of {central.law.name}: agreement is not a test"
-    elif claim.data is not None and datasets != {claim.data}:
-        others = " and ".join(sorted(name or "other data" for name in datasets - {claim.data}))
+    elif claim.data is not None and other_data:
+        others = " and ".join(sorted(name or "other data" for name in other_data))
         reason = f"losses on {others} are not those on {claim.data}"
-    elif verdict is None:
-        counts, reason = True, "some of these models do not exist or cannot be served, so the number cannot be computed"
     else:
-        holds, counts, reason = verdict, True, _why(claim, ours, direction, magnitude)
+        counts = True
+        reason = "some of these models do not exist or cannot be served, so the number cannot be computed"
+        if verdict.holds is not None:
+            reason = _why(claim, ours, verdict)
     return Outcome(
         claim=claim,
-        role=role,
+        role="input" if is_input else "prediction",
         parts=tuple(
             _part_outcome(part, float(ours[i]), None if draws is None else draws[:, i])
             for i, part in enumerate(claim.parts)
         ),
-        rel_error=worst,
-        direction_holds=direction,
+        rel_error=verdict.rel_error,
+        direction_holds=verdict.direction_holds,
         direction_share=share,
-        magnitude_holds=magnitude,
-        holds=holds,
+        magnitude_holds=verdict.magnitude_holds,
+        holds=verdict.holds if counts else None,
         counts=counts,
         reason=reason,
         inputs=_inputs(claim, central),
@@ -200,32 +210,26 @@ def _part_outcome(part: Part, ours: float, draws: FloatArray | None) -> PartOutc
     )
 
 
-def _why(claim: Claim, ours: FloatArray, direction: bool | None, magnitude: bool | None) -> str:
-    """The verdict in words."""
-    said = [] if direction is None else ["the direction holds" if direction else "the direction fails"]
-    if magnitude is not None:
+def _why(claim: Claim, ours: FloatArray, verdict: Verdict) -> str:
+    parts: list[str] = []
+    if verdict.direction_holds is not None:
+        parts.append("the direction holds" if verdict.direction_holds else "the direction fails")
+    if verdict.magnitude_holds is not None:
         off = [
             f"{part.label}: {_rel_error(part, value):+.0%} against {part.tolerance.value:.3g}"
             for part, value in zip(claim.parts, ours, strict=True)
             if part.judged and part.tolerance is not None and not _within(part, value)
         ]
-        said.append("every number is within its tolerance" if magnitude else f"beyond tolerance ({'; '.join(off)})")
-    return ", ".join(said)
+        parts.append(f"beyond tolerance ({'; '.join(off)})" if off else "every number is within its tolerance")
+    return ", ".join(parts)
 
 
 def _inputs(claim: Claim, world: World) -> dict[str, object]:
     """What the claim's numbers rest on."""
     used: dict[str, object] = {"law": world.law.name, "convention": world.law.family.convention}
-    if any(part.quantity in NEEDS_COSTS for part in claim.parts):
-        d = world.costs.deployment
-        used |= {
-            "latency": world.costs.latency.name,
-            "moe_execution": moe_execution_of(world.costs.latency),
-            "gpu": d.gpu.name,
-            "max_gpus": d.max_gpus,
-            "prompt_tokens": float(d.prompt_tokens),
-            "output_tokens": float(d.output_tokens),
-            "memory_fraction": float(d.memory_fraction),
-            "max_num_seqs": _number(float(batch_cap(d))),
-        }
+    if any(part.quantity in OF_COSTS for part in claim.parts):
+        d, latency = world.costs.deployment, world.costs.latency
+        used |= {"latency": latency.name, "moe_execution": moe_execution_of(latency), "gpu": d.gpu.name}
+        used |= {"max_gpus": d.max_gpus, "max_num_seqs": _number(float(batch_cap(d)))}
+        used |= {name: float(getattr(d, name)) for name in ("prompt_tokens", "output_tokens", "memory_fraction")}
     return used

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from moescale.errors import InputError, unknown_name
 from moescale.io.files import make_folder, write_atomically
@@ -17,12 +17,13 @@ from moescale.reproduction.evaluate import Outcome
 from moescale.reproduction.series import Row
 from moescale.reproduction.world import World
 from moescale.views.figures import SUFFIXES, check_plot, save_figure
+from moescale.views.figures.style import house_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def _bounded(bound: series.Bound) -> Callable[[World], list[Row]]:
+def _bounded(bound: Literal["loss", "cost"]) -> Callable[[World], list[Row]]:
     return lambda world: [row for base in series.BASES for row in series.bounded(world, bound, base)]
 
 
@@ -32,8 +33,8 @@ FIGURES: Mapping[str, tuple[Callable[[World], list[Row]], Callable[[Sequence[Row
     "2": (series.cost_by_size, figures.cost_figure),
     "3": (series.trade_off, figures.trade_off_figure),
     "4": (series.budget_curves, figures.curves_figure),
-    "5": (_bounded("loss"), figures.bounded_loss_figure),
-    "6": (_bounded("cost"), figures.bounded_cost_figure),
+    "5": (_bounded("loss"), figures.bounded_figure),
+    "6": (_bounded("cost"), figures.bounded_figure),
     "8": (lambda _: series.hidden_layers(), figures.hidden_layers_figure),
 }
 VERDICT = "verdict"  # a figure of this project's own
@@ -59,12 +60,13 @@ def drawn(
     """Figures by name, each with its records; `beside` holds the claims on another server."""
     for name in names:
         if name == VERDICT:
-            rows = series.verdict(outcomes, beside)
-            yield VERDICT, figures.verdict_figure(rows), rows
+            rows, draw = series.verdict(outcomes, beside), figures.verdict_figure
         else:
             of, draw = FIGURES[name]
             rows = of(world)
-            yield f"figure-{name}", draw(rows), rows
+        with house_style():
+            figure = draw(rows)
+        yield name if name == VERDICT else f"figure-{name}", figure, rows
 
 
 def publish(
@@ -85,8 +87,7 @@ def publish(
 def csv_text(rows: Sequence[Row]) -> str:
     """Records as CSV with every column that any of them has; numbers to the last digit, NaN as an empty cell."""
     out = io.StringIO()
-    names = dict.fromkeys(name for row in rows for name in row)
-    writer = csv.DictWriter(out, list(names), lineterminator="\n")
+    writer = csv.DictWriter(out, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
     writer.writerows({k: v for k, v in row.items() if not (isinstance(v, float) and math.isnan(v))} for row in rows)
     return out.getvalue()

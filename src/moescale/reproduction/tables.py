@@ -10,7 +10,7 @@ import numpy as np
 from moescale.reproduction.evaluate import Outcome, PartOutcome
 from moescale.reproduction.score import Score
 from moescale.units import format_count
-from moescale.views.tables import Column, Table
+from moescale.views.tables import Cell, Column, table_of
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
@@ -41,32 +41,38 @@ def printed(outcome: Outcome, part: PartOutcome) -> str:
     return outcome.claim.bound if part.paper is None else quantity(part.paper, outcome.claim.unit)
 
 
-def span(outcome: Outcome, part: PartOutcome) -> str:
-    """90% of the law's draws."""
-    if part.interval is None:
-        return ""
-    if outcome.claim.unit == "parameters":
-        low, high = (format_count(v) for v in part.interval)
-    else:
-        low, high = (f"{v:.3g}" if v >= 0.01 else f"{v:.2g}" for v in part.interval)
-    return f"{low}–{high}"
+def _span(outcome: Outcome, part: PartOutcome) -> str:
+    def text(value: float) -> str:
+        if outcome.claim.unit == "parameters":
+            return format_count(value)
+        return f"{value:.3g}" if value >= 0.01 else f"{value:.2g}"
+
+    return "–".join(map(text, part.interval or ()))
+
+
+def _label(part: PartOutcome) -> str:
+    label = part.label if part.judged else f"({part.label})"
+    return label if len(label) <= LABEL else f"{label[: LABEL - 2]}.."
 
 
 def show_outcomes(console: Console, outcomes: Sequence[Outcome], found: Score, server: str) -> None:
     """Every claim, a line for each of its numbers, then the verdict and the reasons of what does not hold."""
-    heads = ("claim", "", "paper", "ours", "90% interval", "error", "trend", "holds")
-    ranks = {"90% interval": 2, "trend": 1}
-    columns = tuple(Column(h, text=h in ("claim", "", "trend", "holds"), rank=ranks.get(h, 0)) for h in heads)
-    rows: list[tuple[str, ...]] = []
-    for o in outcomes:
-        for i, part in enumerate(o.parts):
-            label = part.label if part.judged else f"({part.label})"
-            error = "" if part.rel_error is None else f"{part.rel_error:+.1%}"
-            numbers = (printed(o, part), quantity(part.ours, o.claim.unit), span(o, part), error)
-            first = (o.claim.id, MARKS[o.direction_holds], verdict(o)) if i == 0 else ("", "", "")
-            short = label if len(label) <= LABEL else f"{label[: LABEL - 2]}.."
-            rows.append((first[0], short, *numbers, *first[1:]))
-    write_table(console, Table("Claims of arXiv 2404.02852", columns, rows))
+    cells: tuple[Cell[tuple[Outcome, PartOutcome]], ...] = (
+        (Column("claim", text=True), lambda r: r[0].claim.id if r[1] is r[0].parts[0] else ""),
+        (Column("", text=True), lambda r: _label(r[1])),
+        (Column("paper"), lambda r: printed(*r)),
+        (Column("ours"), lambda r: quantity(r[1].ours, r[0].claim.unit)),
+        (Column("90% interval", rank=2), lambda r: _span(*r)),
+        (Column("error"), lambda r: "" if r[1].rel_error is None else f"{r[1].rel_error:+.1%}"),
+        (
+            Column("trend", text=True, rank=1),
+            lambda r: MARKS[r[0].direction_holds] if r[1] is r[0].parts[0] else "",
+        ),
+        (Column("holds", text=True), lambda r: verdict(r[0]) if r[1] is r[0].parts[0] else ""),
+    )
+    write_table(
+        console, table_of("Claims of arXiv 2404.02852", [(o, part) for o in outcomes for part in o.parts], cells)
+    )
     write_line(console)
     show_score(console, outcomes, found, server)
     write_line(console)
@@ -77,47 +83,26 @@ def show_outcomes(console: Console, outcomes: Sequence[Outcome], found: Score, s
 
 def show_score(console: Console, outcomes: Sequence[Outcome], found: Score, server: str) -> None:
     """The verdict in three forms, and what it was computed with."""
-    for lead, text in (
-        ("Numbers", numbers_words(found)),
-        ("Claims", claims_words(found)),
-        ("Draws", draws_words(found)),
-        ("Basis", f"server {server}, {conditions(outcomes)}"),
-    ):
+    n, rest = found.numbers, found.claims - found.judged - found.inputs - found.unknown
+    median = "none" if n.median_error is None else f"{n.median_error:.0%}"
+    inputs = next((o.inputs for o in outcomes if "latency" in o.inputs), outcomes[0].inputs)
+    basis = [f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in inputs.items() if v is not None]
+    texts = {
+        "Numbers": f"of {n.printed} printed numbers {n.within_15} within 15% and {n.within_25} within 25%; median error {median}",
+        "Claims": (
+            f"of {found.claims} claims {found.judged} are judged: {found.held} hold and {found.judged - found.held} fail; "
+            f"{found.trends_held} of {found.trends} trends are reproduced. {found.inputs} are inputs of the law, {rest} states a "
+            f"fact twice, {found.unknown} cannot be computed"
+        ),
+        "Draws": "",
+        "Basis": f"server {server}, {', '.join(basis)}",
+    }
+    if found.drawn_held:
+        held, within = np.array(found.drawn_held), np.array(found.drawn_within)
+        texts["Draws"] = (
+            f"over the law's {held.size} draws, {held.min()} to {held.max()} claims hold (median {np.median(held):g}), and "
+            f"{within.min()} to {within.max()} numbers are within 15% (median {np.median(within):g})"
+        )
+    for lead, text in texts.items():
         if text:
             write_paragraph(console, text, lead=lead)
-
-
-def numbers_words(found: Score) -> str:
-    """The printed numbers that come out, in a sentence."""
-    median = "none" if found.median_error is None else f"{found.median_error:.0%}"
-    return (
-        f"of {found.printed} printed numbers {found.within_15} within 15% and {found.within_25} within 25%; "
-        f"median error {median}"
-    )
-
-
-def claims_words(found: Score) -> str:
-    """The claims that hold, in a sentence."""
-    rest = found.claims - found.judged - found.inputs - found.unknown
-    return (
-        f"of {found.claims} claims {found.judged} are judged: {found.held} hold and {found.judged - found.held} fail; "
-        f"{found.trends_held} of {found.trends} trends are reproduced. {found.inputs} are inputs of the law, {rest} states a fact "
-        f"twice, {found.unknown} cannot be computed"
-    )
-
-
-def draws_words(found: Score) -> str:
-    """How many claims hold over the law's draws, in a sentence."""
-    if not found.drawn_held:
-        return ""
-    held, within = np.array(found.drawn_held), np.array(found.drawn_within)
-    return (
-        f"over the law's {held.size} draws, {held.min()} to {held.max()} claims hold (median {np.median(held):g}), and "
-        f"{within.min()} to {within.max()} numbers are within 15% (median {np.median(within):g})"
-    )
-
-
-def conditions(outcomes: Sequence[Outcome]) -> str:
-    """What the claims were computed with."""
-    inputs = next((o.inputs for o in outcomes if "latency" in o.inputs), outcomes[0].inputs)
-    return ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in inputs.items() if v is not None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -45,10 +47,10 @@ class ExactPricing:
 
 @dataclass(frozen=True)
 class SampledPricing:
-    """Costs interpolated on curves, one for each of some expert counts: for many coefficient sets at once."""
+    """Costs interpolated on curves, one for each of some expert counts (s,): for many coefficient sets at once."""
 
     sampled: SampledCosts
-    experts: FloatArray  # (s,) that were sampled
+    experts: FloatArray
 
     def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:
         """As ExactPricing."""
@@ -61,11 +63,10 @@ class SampledPricing:
     @staticmethod
     def of(costs: Costs, experts: FloatArray) -> SampledPricing:
         """Curves of expert counts (s,), in rising order."""
-        n = np.geomspace(3e7, 1e11, 512)
-        shape = (n.size, experts.size)
-        usd = costs.usd_per_mtok(np.broadcast_to(n[:, None], shape), np.broadcast_to(experts, shape))
+        n, e = np.meshgrid(np.geomspace(3e7, 1e11, 512), experts, indexing="ij")
+        usd = costs.usd_per_mtok(n, e)
         served = np.isfinite(usd)
-        return SampledPricing(SampledCosts(np.log(n), np.log(np.where(served, usd, 1.0)), served), experts)
+        return SampledPricing(SampledCosts(np.log(n[:, 0]), np.log(np.where(served, usd, 1.0)), served), experts)
 
     def _of(self, experts: FloatArray) -> SampledCosts:
         at = np.searchsorted(self.experts, experts)
@@ -74,45 +75,44 @@ class SampledPricing:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """A law, the coefficient sets (k, p) to answer with, and what serving costs.
-
-    Models are kept once computed: those that depend on the law alone also for worlds that replace the costs.
-    """
+    """A law, the coefficient sets (k, p) to answer with, and what serving costs; models are kept once computed."""
 
     law: Law
     theta: FloatArray
     pricing: ExactPricing | SampledPricing
     costs: Costs
-    _known: dict[tuple[object, ...], Allocation] = field(default_factory=dict[tuple[object, ...], Allocation])
-    _priced: dict[tuple[float, ...], FloatArray] = field(
-        default_factory=dict[tuple[float, ...], FloatArray], init=False
-    )
+    _known: dict[tuple[object, ...], Any] = field(default_factory=dict[tuple[object, ...], Any], init=False)
+
+    def _once(self, compute: Callable[[], Any], *key: object) -> Any:
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]
 
     def optimum(self, budget_flops: float, experts: float) -> Allocation:
         """The loss-optimal model of one expert count, (k, 1)."""
-        key = ("optimum", budget_flops, experts)
-        if key not in self._known:
-            self._known[key] = loss_optimal(self.law, Budget(budget_flops), experts, theta=self.theta)
-        return self._known[key]
+        budget = Budget(budget_flops)
+        return self._once(
+            lambda: loss_optimal(self.law, budget, experts, theta=self.theta), "optimum", budget_flops, experts
+        )
 
     def at_base_loss(self, budget_flops: float, experts: float, base_experts: float) -> Allocation:
         """Algorithm 1: the smallest model of `experts` at the loss of the base's optimum, (k, 1)."""
-        key = ("at base's loss", budget_flops, experts, base_experts)
-        if key not in self._known:
+
+        def smallest() -> Allocation:
             base, own = self.optimum(budget_flops, base_experts), self.optimum(budget_flops, experts)
-            self._known[key] = smallest_at_loss(
-                self.law, Budget(budget_flops), experts, base.loss, theta=self.theta, optimal=own
-            )
-        return self._known[key]
+            return smallest_at_loss(self.law, Budget(budget_flops), experts, base.loss, theta=self.theta, optimal=own)
+
+        return self._once(smallest, "smallest", budget_flops, experts, base_experts)
 
     def optimal_at_base_loss(self, budget_flops: float, experts: float, base_experts: float) -> Allocation:
         """The model of `experts` that reaches the loss of the base's optimum with the fewest FLOPs, (k, 1)."""
-        key = ("fewest FLOPs", budget_flops, experts, base_experts)
-        if key not in self._known:
-            base = self.optimum(budget_flops, base_experts)
-            found = flops_optimal(self.law, experts, base.loss, 0.0, theta=self.theta)
-            self._known[key] = Allocation(found.experts, found.n_params, found.tokens, found.loss)
-        return self._known[key]
+
+        def fewest() -> Allocation:
+            target = self.optimum(budget_flops, base_experts).loss
+            found = flops_optimal(self.law, experts, target, 0.0, theta=self.theta)
+            return Allocation(found.experts, found.n_params, found.tokens, found.loss)
+
+        return self._once(fewest, "fewest FLOPs", budget_flops, experts, base_experts)
 
     def usd(self, n_params: FloatArray, experts: float) -> FloatArray:
         """Dollars per million output tokens of sizes (k, 1)."""
@@ -120,15 +120,14 @@ class World:
 
     def size_at_base_cost(self, budget_flops: float, experts: float, base_experts: float) -> FloatArray:
         """The size of `experts` that costs what the base's optimum costs, (k, 1); also beyond its own optimum."""
-        key = (budget_flops, experts, base_experts)
-        if key not in self._priced:
-            base = self.optimum(budget_flops, base_experts)
-            limit = self.usd(base.n_params, base_experts)[:, 0]
-            # Claims ask for several counts one after the other: all at once take little longer than one.
-            asked = sweep_experts() if experts in sweep_experts() else (experts,)
-            sizes = self.pricing.size_within(limit, np.array(asked))
-            self._priced.update(((budget_flops, e, base_experts), sizes[:, [i]]) for i, e in enumerate(asked))
-        return self._priced[key]
+        # Claims ask for several counts one after the other: all at once take little longer than one.
+        counts = sweep_experts() if experts in sweep_experts() else (experts,)
+
+        def sizes() -> FloatArray:
+            limit = self.usd(self.optimum(budget_flops, base_experts).n_params, base_experts)[:, 0]
+            return self.pricing.size_within(limit, np.array(counts))
+
+        return self._once(sizes, "at base's cost", budget_flops, counts, base_experts)[:, [counts.index(experts)]]
 
 
 def of_the_papers_models(law: Law) -> Law:

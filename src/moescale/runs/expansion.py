@@ -24,12 +24,7 @@ VOCABULARY_COLUMN = "vocab_size"
 WIDTH_COLUMNS = ("d_model", "width")
 LEAST = dict.fromkeys(
     ("n_params_active", *BODY_COLUMNS, VOCABULARY_COLUMN, *WIDTH_COLUMNS, "expansion", "top_k", "moe_every"), 1.0
-) | {
-    "routing_frequency": 1e-6,
-    "expert_width": 1e-6,
-    "shared_width": 0.0,
-    "ffn_width": 1e-6,
-}
+) | {"routing_frequency": 1e-6, "expert_width": 1e-6, "shared_width": 0.0, "ffn_width": 1e-6}
 """Smallest value of each column that describes a model; a column with another cell is not used."""
 
 OF_ROUTED = ("expansion", "top_k", "moe_every", "routing_frequency", "expert_width", "shared_width", "ffn_width")

@@ -23,7 +23,7 @@ from moescale.errors import (
 )
 from moescale.io.files import read_text, write_atomically
 from moescale.io.records import record
-from moescale.io.schema import parse_toml
+from moescale.io.toml import parse_toml
 from moescale.models.family import ModelFamily, find_family
 from moescale.scaling_laws import (
     abnar2025,

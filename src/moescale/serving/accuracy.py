@@ -5,8 +5,10 @@ The bands are catalogue/accuracy.toml's, written by scripts/document_accuracy.py
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from moescale.models.architecture import Architecture
     from moescale.serving.deployment import Deployment
 
+QUANTILE = NormalDist().inv_cdf(0.95)  # of the normal distribution: 90% lie within so many standard deviations
 APART = "prefill and decode apart"
 
 
@@ -48,6 +51,26 @@ class Accuracy:
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values."""
         return record(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """A price corrected by the mean error of its kind, with what nine of ten servings of the kind should cost."""
+
+    usd_per_mtok: float
+    interval: tuple[float, float]
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready values."""
+        return record(self)
+
+
+def calibrated(usd_per_mtok: float | None, accuracy: Accuracy | None) -> Calibrated | None:
+    """Dollars times predicted over measured throughput, log-normal by its spread; None where nothing was compared."""
+    if usd_per_mtok is None or accuracy is None or not math.isfinite(usd_per_mtok):
+        return None
+    middle, factor = usd_per_mtok * accuracy.geometric_mean, accuracy.spread**QUANTILE
+    return Calibrated(usd_per_mtok=middle, interval=(middle / factor, middle * factor))
 
 
 def kind_of(model: Architecture, weights: str, *, attention_dp: float = 1.0, apart: bool = False) -> str:

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import numpy as np
 
+from moescale import catalogue
 from moescale.bounds import Bound, bounds_of, check_bounds
 from moescale.errors import InputError, unknown_name
 from moescale.hardware.gpus import Gpu, measured_reserve_bytes
+from moescale.latency.engines import NO_ENGINE, Engine
 from moescale.serving.host import NO_OVERHEAD, HostOverhead
 from moescale.serving.traffic import Traffic
 from moescale.typing import FloatArray, Real
@@ -26,9 +28,6 @@ MOST_GPUS = 1024  # far beyond any tensor-parallel server; keeps a slip of the p
 
 POSITIVE, AT_LEAST_ONE, NOT_NEGATIVE = Bound(0.0, above=True), Bound(1.0), Bound(0.0)
 SHARE, COUNT = Bound(0.0, 1.0, above=True), Bound(1.0, whole=True)
-# What TensorRT-LLM's AttentionDpConfig has for timeout_iters (its API reference, 2026); its published configurations for
-# attention data parallelism turn this balance on, and vLLM and SGLang have none.
-BALANCED_WAIT_PASSES = 50.0
 WAYS = Bound(1.0, whole=True, unlimited=True)
 PART, NOT_NEGATIVE_COUNT = Bound(0.0, 1.0), Bound(0.0, whole=True)
 CAP, TIME = Bound(1.0, unlimited=True), Bound(0.0, above=True, unlimited=True)
@@ -64,8 +63,6 @@ class Deployment:
     # So many groups of GPUs hold attention and dense layers whole and serve their own share of the requests; the experts
     # are spread over all of them.
     attention_dp: Annotated[Real, COUNT] = 1.0
-    # Prompts are held back for so many passes at most, until each attention group has one: others idle beside a single one.
-    prompt_wait_passes: Annotated[Real, NOT_NEGATIVE] = 0.0
     pipeline_parallel: Annotated[Real, COUNT] = 1.0  # stages of consecutive layers, each on as many GPUs
     replicas: Annotated[Real, COUNT] = 1.0  # copies of the model, each on GPUs of its own
     scheduling: str = "separate"  # a name of SCHEDULING
@@ -78,6 +75,7 @@ class Deployment:
     )
     draft_tokens: Annotated[Real | None, NOT_NEGATIVE_COUNT] = None  # None: accepted_tokens, rounded up
     batching: str = "cheapest"  # a name of BATCHES
+    engine: Engine = NO_ENGINE  # how it admits requests, holds prompts back and launches their kernels
     host: HostOverhead = NO_OVERHEAD  # the CPU side of the server, added to the kernels of every pass
     max_ttft_s: Annotated[Real | None, TIME] = None  # longest time to first token; None: no limit
     max_tpot_s: Annotated[Real | None, TIME] = None  # longest time per output token; None: no limit
@@ -153,6 +151,18 @@ def batch_cap(deployment: Deployment) -> Real:
     """
     d = deployment
     return d.gpu.default_max_num_seqs * d.attention_dp if d.max_num_seqs is None else d.max_num_seqs
+
+
+def max_num_batched_tokens(deployment: Deployment) -> int:
+    """Most tokens of a pass of one attention group: as stated, or as the engine has it, vLLM's API server by the GPU."""
+    d = deployment
+    if d.max_num_batched_tokens is not None:
+        return int(np.asarray(d.max_num_batched_tokens))
+    if d.engine.max_num_batched_tokens is not None:
+        return d.engine.max_num_batched_tokens
+    entries = sorted(catalogue.read("servers.toml")["vllm_api_server"], key=lambda entry: entry["max_num_seqs"])
+    fitting = [entry for entry in entries if entry["max_num_seqs"] <= d.gpu.default_max_num_seqs]
+    return int((fitting or entries)[-1 if fitting else 0]["max_num_batched_tokens"])
 
 
 def reserved_bytes(deployment: Deployment) -> Real:

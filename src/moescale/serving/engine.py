@@ -22,12 +22,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from moescale import catalogue
 from moescale.errors import InfeasibleError, InputError
-from moescale.hardware.gpus import Gpu
 from moescale.latency import LatencySource
+from moescale.latency.engines import NO_ENGINE, Engine
 from moescale.models.architecture import Architecture
-from moescale.serving.deployment import Deployment, batch_cap, drafted_tokens, with_traffic
+from moescale.serving.deployment import Deployment, batch_cap, drafted_tokens, max_num_batched_tokens, with_traffic
 from moescale.serving.host import NO_OVERHEAD, HostOverhead
 from moescale.serving.reasons import REMEDIES, infeasible_reason
 from moescale.serving.steady_state import Reason, Servers, bytes_per_gpu, serve, shape_of
@@ -55,28 +54,20 @@ class Policy:
     mixed: (
         bool  # prompts, or parts of them, ride in passes that decode; else whole prompts in passes of their own, first
     )
-    prompt_wait_passes: float = 0.0  # prompts are held back so long at most, until each attention group has one
+    engine: Engine = NO_ENGINE  # how it admits requests, and holds prompts back
     host: HostOverhead = NO_OVERHEAD
 
 
 def policy_of(deployment: Deployment) -> Policy:
     """The policy that a deployment states; vLLM's numbers for its GPU where it states none."""
     d = deployment
-    stated = d.max_num_batched_tokens
     return Policy(
         max_num_seqs=float(np.asarray(batch_cap(d))),
-        max_num_batched_tokens=default_max_num_batched_tokens(d.gpu) if stated is None else int(np.asarray(stated)),
+        max_num_batched_tokens=max_num_batched_tokens(d),
         mixed=d.scheduling == "chunked",
-        prompt_wait_passes=float(np.asarray(d.prompt_wait_passes)),
+        engine=d.engine,
         host=d.host,
     )
-
-
-def default_max_num_batched_tokens(gpu: Gpu) -> int:
-    """vLLM's token budget of a pass on `gpu` (API server): the entry whose max_num_seqs is the GPU's default."""
-    entries = sorted(catalogue.read("servers.toml")["vllm_api_server"], key=lambda entry: entry["max_num_seqs"])
-    fitting = [entry for entry in entries if entry["max_num_seqs"] <= gpu.default_max_num_seqs]
-    return int((fitting or entries)[-1 if fitting else 0]["max_num_batched_tokens"])
 
 
 def simulate(
@@ -261,6 +252,7 @@ class _Scheduler:
         self.hits = np.minimum(np.floor(prompt * float(np.asarray(d.prefix_hit))), prompt - 1).astype(np.int64)
         self.start = prompt.copy() if computed else self.hits.copy()  # tokens in the cache when a request comes
         self.needed = prompt.copy()  # tokens to compute before the next one can be sampled
+        self.whole = (prompt + output).astype(np.float64)
         self.cached = np.zeros(len(prompt))
         most_tokens = int(np.max(prompt + output)) + 2 * math.ceil(self.yielded)
         self.kv_bytes = servers.kv_bytes(np.arange(most_tokens + 1, dtype=np.float64))
@@ -271,6 +263,7 @@ class _Scheduler:
         self.running = np.zeros(0, dtype=np.int64)  # in order of admission
         self.waiting: deque[int] = deque()
         self.waited = 0.0  # passes since prompts are held back
+        self.looked = 0  # passes that decoded since the scheduler looked for new requests
         self.n_preemptions = self.peak_running = 0
         self.peak_bytes = 0.0
 
@@ -300,9 +293,24 @@ class _Scheduler:
         return _Pass(chunk, decodes, context)
 
     def holds_back(self) -> bool:
-        """Whether prompts wait for those of the other attention groups."""
-        most = self.policy.prompt_wait_passes
-        return bool(len(self.running)) and len(self.waiting) < self.groups and self.waited < most
+        """Whether prompts wait: for those of the other attention groups, or for more of them."""
+        if not len(self.running) or not self.waiting:
+            return False
+        if self.waited < self.balance_passes and len(self.waiting) < self.groups:
+            return True
+        engine = self.policy.engine
+        tokens = self.tokens * len(self.running) + int(self.needed[list(self.waiting)].sum())
+        return self.waited < engine.batch_wait_passes and tokens < engine.batch_wait_share * self.budget
+
+    @property
+    def receives(self) -> bool:
+        """Whether the scheduler looks for new requests before the next pass."""
+        return not len(self.running) or self.looked >= self.policy.engine.receive_interval
+
+    @property
+    def balance_passes(self) -> int:
+        """Passes that prompts wait at most for those of the other attention groups."""
+        return self.policy.engine.balance_passes if self.groups > 1 else 0
 
     def _continue_running(self) -> tuple[IntArray, BoolArray, float]:
         """Prompt tokens of each running request, which of them decode, and the bytes that all hold after the pass."""
@@ -316,6 +324,8 @@ class _Scheduler:
         decodes &= wanted >= self.tokens
         chunk = np.where(missing > 0, wanted, 0)
         after = held + chunk + self.yielded * decodes
+        if self.policy.engine.reserves:
+            return chunk, decodes, self.bytes_of(running, self.whole[running])
         while (used := self.bytes_of(self.running, after)) > self.available:
             evicted = int(self.running[-1])
             self.running = self.running[:-1]
@@ -333,7 +343,8 @@ class _Scheduler:
             first = self.waiting[0]
             start, needed = int(self.start[first]), int(self.needed[first])
             must_wait = not policy.mixed and admitted and needed - start > left
-            need = float(self.kv_bytes[needed] - self.shared[first])
+            held = int(self.whole[first]) if policy.engine.reserves else needed
+            need = float(self.kv_bytes[held] - self.shared[first])
             if must_wait or used + need > self.available:
                 break
             admitted.append(self.waiting.popleft())
@@ -341,7 +352,7 @@ class _Scheduler:
             chunk = needed - start
             chunks.append(min(chunk, left, policy.max_num_batched_tokens) if policy.mixed else chunk)
             left -= chunks[-1] or self.tokens
-            used += float(self.kv_bytes[start + chunks[-1]] - self.shared[first])
+            used += need if policy.engine.reserves else float(self.kv_bytes[start + chunks[-1]] - self.shared[first])
         if admitted:
             self.running = np.concatenate([self.running, np.asarray(admitted, dtype=np.int64)])
         return chunks
@@ -352,13 +363,16 @@ class _Scheduler:
             return 1
         running, cached = self.running, self.cached[self.running]
         most = min(int(self.left[running].min()), PASSES_AT_ONCE)
-        if self.holds_back() and self.waiting:
-            most = min(most, max(math.ceil(self.policy.prompt_wait_passes - self.waited), 1))
+        engine = self.policy.engine
+        if self.holds_back():
+            most = min(most, max(math.ceil(max(self.balance_passes, engine.batch_wait_passes) - self.waited), 1))
+        if engine.receive_interval > 1:
+            most = min(most, max(engine.receive_interval - self.looked, 1))
 
         def held_bytes(passes: int) -> float:
             return self.bytes_of(running, cached + self.yielded * passes)
 
-        if held_bytes(most) <= self.available:
+        if engine.reserves or held_bytes(most) <= self.available:
             return most
         return max(bisect_right(range(1, most), self.available, key=held_bytes), 1)
 
@@ -369,6 +383,8 @@ class _Scheduler:
         self.peak_running = max(self.peak_running, len(running))
         self.peak_bytes = max(self.peak_bytes, self.bytes_of(running, self.cached[running]))
         self.waited += passes if self.waiting else 0
+        # After a pass with prompts the scheduler looks at once.
+        self.looked = self.policy.engine.receive_interval if now.prefilled else self.looked + passes
         prompted = (now.chunk > 0) & (self.cached[running] >= self.needed[running])
         given = running[now.decodes | prompted]
         self.left[given] -= passes
@@ -392,9 +408,11 @@ def _run(
     while finished < n:
         if not len(scheduler.running) and not scheduler.waiting:
             clock_s = max(clock_s, float(arrival_s[arrived]) + request_s)
-        while arrived < n and arrival_s[arrived] + request_s <= clock_s:
-            scheduler.waiting.append(arrived)
-            arrived += 1
+        if scheduler.receives:
+            scheduler.looked = 0
+            while arrived < n and arrival_s[arrived] + request_s <= clock_s:
+                scheduler.waiting.append(arrived)
+                arrived += 1
         now = scheduler.step()
         running, passes = scheduler.running, scheduler.passes_ahead(now)
         if not now.prefilled:

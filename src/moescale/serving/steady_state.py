@@ -47,6 +47,7 @@ import numpy.typing as npt
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
 from moescale.latency import LatencySource, common_shape, kernels_alone
+from moescale.latency.engines import NO_ENGINE
 from moescale.latency.network import HOP_S
 from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
@@ -62,6 +63,7 @@ from moescale.serving.deployment import (
     drafted_tokens,
     expert_ways,
     longest_request_tokens,
+    max_num_batched_tokens,
     reserved_bytes,
     stage_gpus,
 )
@@ -75,6 +77,7 @@ PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token
 LADDER = 49  # batches from 1 to the largest, evenly spaced in logarithms
 ZOOM = 9  # batches between the neighbours of the best
 ACTIVATION_BYTES = 2.0  # bf16, between pipeline stages
+GATHERED_BUFFERS = 2.0  # the tokens of all attention groups, and the sums that go back
 WORTH = 1e-3  # a smaller batch is taken for a saving of more than this; kernels are known to percents
 
 
@@ -234,7 +237,9 @@ class Servers:
         total_s, whole, of_one = np.asarray(0.0), np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)
         for at, share, cached in self._prompts:
             kernels_s = self.latency.prefill_s(self.model, self.of_stage, whole, at * of_one, **self.split | cached)
-            total_s = total_s + share * self.deployment.host.pass_s(self._staged_s(kernels_s, prompts * at), whole)
+            total_s = total_s + share * self.deployment.host.pass_s(
+                self._launched_s(kernels_s, prompts * at, at), whole
+            )
         return total_s
 
     def mixed_pass_s(self, batch: FloatArray, prompts: FloatArray) -> FloatArray:
@@ -244,7 +249,7 @@ class Servers:
             lengths = (batch, context_tokens(d), prompts, at)
             kernels_s = self.latency.mixed_s(self.model, self.of_stage, *lengths, **split | cached)
             tokens = batch * self._verified + prompts * at
-            total_s = total_s + share * d.host.pass_s(self._staged_s(kernels_s, tokens), batch)
+            total_s = total_s + share * d.host.pass_s(self._launched_s(kernels_s, tokens, at), batch)
         return total_s + self._drafting_s(batch)
 
     @property
@@ -294,16 +299,20 @@ class Servers:
         batch = batch / d.pipeline_parallel
         n = np.asarray(d.output_tokens, dtype=np.float64) / yielded  # passes that decode a request
         whole, share, held_s = np.maximum(batch / n, 1.0), np.minimum(batch / n, 1.0), 0.0  # a prompt has one pass
-        held = bool(np.any(np.asarray(d.prompt_wait_passes) > 0))
+        waits = max(d.engine.batch_wait_passes, d.engine.receive_interval - 1)  # passes that prompts are held back
+        balanced = d.engine.balance_passes if np.any(np.asarray(d.attention_dp) > 1) else 0
+        held = waits + balanced > 0
         if held:  # as many as come meanwhile share a pass, up to one a group
-            whole = np.maximum(whole, np.minimum(d.attention_dp, d.prompt_wait_passes * (batch / n)))
+            together = np.minimum(d.attention_dp, balanced * (batch / n)) if balanced else 1.0
+            whole = np.maximum(whole, np.maximum(together, waits * (batch / n)))
             share = batch / n / whole
         decode_s = self.decode_pass_s(batch)
         alone_s = self.prompt_pass_s(whole)
         others = np.minimum(batch, n) - 1.0
         if held:
             others = np.maximum(batch / whole - 1.0, 0.0)
-            held_s = np.where(whole > np.maximum(batch / n, 1.0), 0.5 * decode_s / share, 0.0)
+            first_s = (max(d.engine.batch_wait_passes, waits / 2.0) * np.minimum(batch - 1.0, 1.0)) * decode_s
+            held_s = np.where(whole > np.maximum(batch / n, 1.0), 0.5 * decode_s / share, first_s)
         if d.scheduling == "chunked":
             chunks = self._chunks(batch, whole)
             both_s = self.mixed_pass_s(batch, whole / chunks)
@@ -320,6 +329,11 @@ class Servers:
         passes_s = prefill_s + decode_s
         under_way_s = np.minimum(batch - 1.0, 1.0) * squares / (2.0 * passes_s)
         return Times(prefill_s, decode_s, passes_s / yielded, tpot_s / yielded, under_way_s + own_s + held_s)
+
+    def _launched_s(self, kernels_s: FloatArray, tokens: Real, prompt_tokens: Real) -> FloatArray:
+        """Seconds of a pass with prompts, whose kernels are launched one by one: those of its busiest attention group."""
+        of_group = np.maximum(tokens / self.deployment.attention_dp, np.minimum(tokens, prompt_tokens))
+        return np.maximum(self._staged_s(kernels_s, tokens), self.deployment.engine.floor_s(self.model, of_group))
 
     def _staged_s(self, kernels_s: FloatArray, tokens: Real) -> FloatArray:
         """Seconds of a pass through pipeline stages, which wait for the fullest one and send activations on."""
@@ -421,7 +435,8 @@ def _held(model: Architecture, gpus: Real, d: Deployment, free: FloatArray) -> F
     Each attention group holds requests, and such a prefix, of its own.
     """
     model, gpus = fullest_stage(model, d.pipeline_parallel), stage_gpus(d, gpus) / d.attention_dp
-    each = kv_bytes_per_request(model, context_tokens(d), d.kv_bytes_per_element, gpus)
+    held = np.add(d.prompt_tokens, d.output_tokens) if d.engine.reserves else context_tokens(d)
+    each = kv_bytes_per_request(model, held, d.kv_bytes_per_element, gpus)
     if not np.any(np.asarray(d.prefix_hit) > 0.0):
         return free / each * d.attention_dp
     shared = kv_bytes_per_request(model, d.prompt_tokens * np.asarray(d.prefix_hit), d.kv_bytes_per_element, gpus)
@@ -443,7 +458,11 @@ def bytes_per_gpu(model: Architecture, gpus: Real, d: Deployment) -> tuple[Float
     """Bytes of weights on the fullest GPU, and those that are left for the cache."""
     stages = {"attention_dp": d.attention_dp, "pipeline_parallel": d.pipeline_parallel}
     weights = weight_bytes_per_gpu(model, d.weight_bytes_per_param, stage_gpus(d, gpus), expert_ways(d, gpus), **stages)
-    return weights, d.gpu.memory_bytes * d.memory_fraction - weights - reserved_bytes(d)
+    free = d.gpu.memory_bytes * d.memory_fraction - weights - reserved_bytes(d)
+    if d.engine is not NO_ENGINE and np.any(np.asarray(d.attention_dp) > 1):  # what all groups gather for the experts
+        gathered = GATHERED_BUFFERS * ACTIVATION_BYTES * np.asarray(model.d_model) * max_num_batched_tokens(d)
+        free = free - np.where(np.asarray(d.attention_dp) > 1, gathered * d.attention_dp, 0.0)
+    return weights, free
 
 
 def batch_by_memory(model: Architecture, gpus: Real, deployment: Deployment) -> FloatArray:

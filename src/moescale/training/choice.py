@@ -15,7 +15,7 @@ from moescale.models.flops import training_flops_per_token
 from moescale.models.parameters import count_parameters
 from moescale.models.recipe import Recipe, find_rule, recipe_for, sequence_for
 from moescale.training.parallelism import Memory, Split, Trainer, fits, gpu_counts, memory_of, splits
-from moescale.training.step_time import StepError, StepTime, arithmetic_share, step_error, step_time
+from moescale.training.step_time import Precision, StepError, StepTime, arithmetic_share, step_error, step_time
 from moescale.units import format_bytes, plural
 
 # Of splits whose times differ by less, the most wanted is taken (parallelism.splits): a tenth of published runs' error.
@@ -33,6 +33,7 @@ class Launch:
     batch_tokens: float | None = None
     sequence_tokens: int | None = None
     schedule: str | None = None
+    precision: Precision = "bf16"  # of matrix products
 
     def recipe(self, model: Architecture, tokens: float, gpus: int | None = None) -> Recipe:
         """The recipe of a model's run; N counts one FFN in every layer, C the experts that a token meets.
@@ -94,6 +95,7 @@ def choose(
     *,
     mfu: float | None = None,
     gpus: int | None = None,
+    precision: Precision = "bf16",
 ) -> Choice:
     """The fastest split of a run over `gpus` GPUs; without a number, over the fewest that hold it and end within 30 days.
 
@@ -104,8 +106,8 @@ def choose(
     per_token = training_flops_per_token(model, counted="matmul", sequence_tokens=float(recipe.sequence_tokens))
     flops, why = recipe.tokens * float(per_token), "the stated number"
     if gpus is None:
-        gpus, why = _count(model, recipe, gpu, trainer, mfu, flops)
-    found = fastest(model, recipe, gpu, gpus, trainer)
+        gpus, why = _count(model, recipe, gpu, trainer, mfu, flops, precision)
+    found = fastest(model, recipe, gpu, gpus, trainer, precision)
     if found is None:
         raise _does_not_fit(model, recipe, gpu, trainer, gpus)
     split, step, fitting = found
@@ -138,12 +140,13 @@ def choose_launch(
     gpus: int | None = None,
 ) -> Choice:
     """The choice for a model's run of so many tokens, see `choose`."""
-    return choose(model, launch.recipe(model, tokens, gpus), gpu, launch.trainer, mfu=mfu, gpus=gpus)
+    recipe = launch.recipe(model, tokens, gpus)
+    return choose(model, recipe, gpu, launch.trainer, mfu=mfu, gpus=gpus, precision=launch.precision)
 
 
 @lru_cache(maxsize=64)  # a count is asked about again once it is chosen
 def fastest(
-    model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, trainer: Trainer
+    model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, trainer: Trainer, precision: Precision = "bf16"
 ) -> tuple[Split, StepTime, int] | None:
     """The split that fits with the shortest step, the most wanted of those that are NEAR it, and how many fit; None: none.
 
@@ -157,7 +160,13 @@ def fastest(
             plain.add(split)
             batch, length = recipe.batch_sequences, recipe.sequence_tokens
             step = step_time(
-                model, batch_sequences=batch, sequence_tokens=length, gpu=gpu, split=split, trainer=trainer
+                model,
+                batch_sequences=batch,
+                sequence_tokens=length,
+                gpu=gpu,
+                split=split,
+                trainer=trainer,
+                precision=precision,
             )
             timed.append((split, step))
     if not timed:
@@ -172,13 +181,22 @@ def _days(flops: float, gpu: Gpu, gpus: int, mfu: float) -> float:
 
 
 def _count(
-    model: Architecture, recipe: Recipe, gpu: Gpu, trainer: Trainer, mfu: float | None, flops: float
+    model: Architecture,
+    recipe: Recipe,
+    gpu: Gpu,
+    trainer: Trainer,
+    mfu: float | None,
+    flops: float,
+    precision: Precision,
 ) -> tuple[int, str]:
     """How many GPUs a run takes where nobody says it, and why."""
     most = float(catalogue.read("export.toml")["choice"]["days"])
     # No step keeps up more than large products do.
-    least = math.ceil(_days(flops, gpu, 1, arithmetic_share(gpu, "bf16") if mfu is None else mfu) / most)
-    timed = ((n, fastest(model, recipe, gpu, n, trainer)) for n in gpu_counts() if n >= least)
+    peak = arithmetic_share(gpu, "bf16")
+    if precision == "fp8" and gpu.fp8_flops_per_s is not None:
+        peak = arithmetic_share(gpu, "fp8") * gpu.fp8_flops_per_s / gpu.bf16_flops_per_s
+    least = math.ceil(_days(flops, gpu, 1, peak if mfu is None else mfu) / most)
+    timed = ((n, fastest(model, recipe, gpu, n, trainer, precision)) for n in gpu_counts() if n >= least)
     count = next((n for n, found in timed if found and _days(flops, gpu, n, mfu or found[1].mfu) <= most), None)
     if count is not None:
         return count, f"the smallest number that holds the run and ends within {most:g} days"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,25 +21,20 @@ from moescale.planning.plan import Plan
 from moescale.planning.question import CONFIDENCE, KnownModel, prepare
 from moescale.planning.search import costs_of, known_model
 from moescale.scaling_laws import catalogue_names, find_law
-from moescale.scaling_laws import loss as law_loss
 from moescale.scaling_laws.law import Law
-from moescale.scaling_laws.store import FORMS, law_text, parse_law
-from moescale.serving.accuracy import Accuracy
+from moescale.scaling_laws.store import law_text, parse_law
 from moescale.serving.steady_state import LIMITS, REASONS
-from moescale.typing import FloatArray
 from moescale.units import expert_label, format_count, format_usd
 from moescale.views.figures.style import ACCENT, colour_of, colour_on_dark, marker_of
+from moescale.views.tables import percentage, screen
 from moescale.views.tables import plan as tables
-from moescale.views.tables import screen
-from moescale.views.tables.decision import P_LOSS, decision_facts, plan_headline, serving_basis
+from moescale.views.tables.decision import decision_facts, plan_headline, serving_basis
 from moescale.web.state import DEFAULTS, LATENCIES, Asked
-from moescale.web.store import PREFIX, TABLE_LIMIT_BYTES, Laws, Uploaded, name_of
+from moescale.web.store import LAW_LIMIT_BYTES, PREFIX, Laws, Uploaded, name_of
 
 Record = dict[str, Any]
 
 BUDGETS = np.geomspace(1e18, 1e26, 25)  # of the scaling chart: from a laptop's training run to beyond the largest known
-LINE_TOKENS = 40  # points of a law's line in the chart of a fit
-MOST_SIZES = 6  # with lines of their own there
 ALIKE_BUDGETS = (
     30.0  # a published model is drawn beside a plan of at most so many times its training FLOPs, or so small a part
 )
@@ -70,7 +65,6 @@ def catalogue(laws: Laws, default_law: str) -> Record:
     """What the controls offer, with their bounds and defaults."""
     return {
         "laws": [law.entry for law in laws.every()] + [_law_entry(name, find_law(name)) for name in catalogue_names()],
-        "forms": [{"name": form.name, "equation": form.equation} for form in FORMS.values()],
         "gpus": [
             {
                 "name": gpu.name,
@@ -88,7 +82,7 @@ def catalogue(laws: Laws, default_law: str) -> Record:
         "defaults": {**DEFAULTS, "law": default_law},
         "looks": [look(2.0**power) for power in range(10)],
         "accent": ACCENT,
-        "upload_limit_bytes": TABLE_LIMIT_BYTES,
+        "upload_limit_bytes": LAW_LIMIT_BYTES,
     }
 
 
@@ -151,45 +145,6 @@ def scales(asked: Asked) -> Record:
     }
 
 
-def evidence(asked: Asked, kept: Record) -> Record:
-    """The law itself: its lines of loss against tokens and, where it was fitted here, what is `kept` of its fit and runs."""
-    law, runs = asked.law, kept.get("runs")
-    entry = _law_entry(law.name, law)
-    sizes, counts, tokens = _grid_of_runs(runs) if runs else _grid_of_law(law, asked.question.experts)
-    further = kept.get("further") or dict(asked.question.budget.extra)
-    lines: list[Record] = []
-    for e in counts.tolist():
-        for n in sizes.tolist():
-            try:
-                values = law_loss(law, n, tokens, e, extra=further)
-            except InputError as error:  # a law of further inputs that the state does not give
-                return {"law": entry, "lines": [], "missing": str(error)}
-            line = {"n_params": n, "tokens": tokens.tolist(), "loss": _numbers(values)}
-            lines.append(look(e) | line | {"size": f"N = {format_count(n)}"})
-    record: Record = {"law": entry, "lines": lines, "notes": list(law.notes)}
-    if runs:
-        record |= {"runs": runs, "n_runs": kept["n_runs"], "fit": kept["fit"]}
-        record["looks"] = [look(e) for e in counts.tolist()]
-    return record
-
-
-def _grid_of_runs(runs: Record) -> tuple[FloatArray, FloatArray, FloatArray]:
-    sizes, counts = np.unique(runs["n_params"]), np.unique(np.array(runs["experts"], dtype=float))
-    if sizes.size > MOST_SIZES:
-        sizes = sizes[np.linspace(0, sizes.size - 1, MOST_SIZES).astype(int)]
-    return sizes, counts, _line(min(runs["tokens"]), max(runs["tokens"]))
-
-
-def _grid_of_law(law: Law, experts: Sequence[float]) -> tuple[FloatArray, FloatArray, FloatArray]:
-    low, high = _range(law, "experts", (1.0, 1.0))
-    counts = np.array([e for e in experts if low <= e <= high] or [low])
-    return np.geomspace(*_range(law, "n_params", (1e8, 1e10)), 4), counts, _line(*_range(law, "tokens", (1e9, 1e12)))
-
-
-def _line(low: float, high: float) -> FloatArray:
-    return np.geomspace(low, high, LINE_TOKENS) if low < high else np.array([low])
-
-
 def law_file(name: str, laws: Laws) -> str:
     """The TOML file of a law, to save and to give to the command line."""
     return laws.uploaded(name).text if name.startswith(PREFIX) else law_text(laws.find(name))
@@ -204,6 +159,7 @@ def read_law(text: str, where: str) -> Uploaded:
 def _decision(found: Plan, serving: Record) -> Record:
     best = found.decision
     return {
+        "benefit": _benefit(found),
         "label": plan_headline(found),
         "figures": _figures(found),
         "facts": decision_facts(found),
@@ -233,38 +189,57 @@ def _built(asked: Asked, found: Plan) -> Record:
 
 
 def _figures(found: Plan) -> list[Record]:
-    """What decisions are compared by: a name, the number, the number as text, and what the command line says of it.
+    """What decisions are compared by: a name, the number, the number as text, and what the first screen says of it.
 
-    Those `in_headline` the headline states already.
+    The `key` ones are what a decision stands on, beside the sizes of the headline.
     """
-    model, facts = found.decision.model, dict(decision_facts(found))
-    mfu = f"MFU {facts['MFU']}" if "MFU" in facts else ""
-    sure = P_LOSS if (bound := found.asked.get("max_loss")) is None else f"P(loss <= {bound})"
+    model, facts = found.decision.model, dict(screen.facts(found))
+    share = found.built_base.usd_per_mtok and model.usd_per_mtok / found.built_base.usd_per_mtok
 
-    def figure(name: str, value: float | None, text: Callable[[float], str], *said: str) -> list[Record]:
+    def figure(name: str, value: float | None, text: Callable[[float], str], *notes: str, key: bool = False) -> Record:
         if value is None:
-            return []
-        notes = [note.replace(text(value), "", 1).strip(" ,;") for note in said if note]
-        return [{"name": name, "value": value, "text": text(value), "notes": notes, "in_headline": not said}]
+            return {}
+        apart = [note.removeprefix(text(value)).strip(" ,;") for note in notes if note]
+        return {"name": name, "value": value, "text": text(value), "notes": apart, "key": key}
 
-    return [
-        *figure("experts", model.experts, "{:g}".format),
-        *figure("active parameters", model.n_params_active, format_count),
-        *figure("total parameters", model.n_params_total, format_count),
-        *figure("training tokens", model.tokens, format_count),
-        *figure("training", found.training and found.training.usd, format_usd, facts["training"], mfu),
-        *figure("$/Mtok", model.usd_per_mtok, format_usd, facts["serving"], _accuracy_note(found.accuracy)),
-        *figure("lifetime", model.total_usd, format_usd, facts.get("lifetime", "")),
-        *figure("loss", model.loss, "{:.4f}".format, facts["loss"]),
-        *figure(sure, model.probability_at_least_base if sure in facts else None, "{:.0%}".format, facts.get(sure, "")),
-        *figure("expected regret", model.regret and model.regret.expected, "{:.0%}".format, facts.get("regret", "")),
-    ]
+    each = (
+        figure("experts", model.experts, "{:g}".format),
+        figure("active parameters", model.n_params_active, format_count),
+        figure("total parameters", model.n_params_total, format_count),
+        figure("training tokens", model.tokens, format_count),
+        figure(
+            "serve",
+            model.usd_per_mtok,
+            lambda usd: f"{format_usd(usd)}/Mtok",
+            "" if found.is_baseline or not share else f"{share:.0%} of the baseline's cost",
+            f"price error: {facts['Price error']}",
+            key=True,
+        ),
+        figure("train", found.training and found.training.usd, format_usd, facts["Training"], key=True),
+        figure("life", model.total_usd, format_usd, "training and serving", key=True),
+        figure(
+            "chance",
+            model.probability_at_least_base if "Chance" in facts else None,
+            percentage,
+            facts.get("Chance", ""),
+            key=True,
+        ),
+        figure("loss", model.loss, "{:.4f}".format),
+        figure("expected regret", model.regret and model.regret.expected, "{:.0%}".format),
+    )
+    return [one for one in each if one]
 
 
-def _accuracy_note(accuracy: Accuracy | None) -> str:
-    if accuracy is None:
-        return "accuracy unknown"
-    return f"predicted / measured throughput {accuracy.geometric_mean:.2f} (spread {accuracy.spread:.2f}x)"
+def _benefit(found: Plan) -> str:
+    """What the recommended model gains over the baseline; nothing where it is the baseline."""
+    model, base = found.decision.model, found.built_base.usd_per_mtok
+    if found.is_baseline or not base:
+        return ""
+    times, gap = base / model.usd_per_mtok, found.base_loss - model.loss
+    if times >= 1.05:
+        goal = found.asked.get("max_loss")
+        return f"{times:.2g}x cheaper to serve {'at the same loss' if goal is None else f'at a loss of at most {goal}'}"
+    return f"{gap:.3f} nats less loss at {1.0 / times:.0%} of the baseline's serving cost" if gap >= 5e-4 else ""
 
 
 def _published() -> list[KnownModel]:
@@ -286,7 +261,7 @@ def _known_models(asked: Asked) -> list[Record]:
         row = known_model(law, model, costs)[0]
         spoken_of = row.experts == 1 or law.form.uses_experts or law.form.implied_inputs
         if spoken_of and row.usd_per_mtok is not None:
-            figures = {key: getattr(row, key) for key in (*DRAWN[1:], "usd_per_mtok", "gpus")}
+            figures = {key: getattr(row, key) for key in (*DRAWN[1:], "usd_per_mtok", "gpus", "training_flops")}
             found.append({"name": model.name, "beyond_law": not law.allows(row.experts)} | figures)
     return found
 
@@ -314,11 +289,6 @@ def _price(gpu: Gpu) -> float | None:
         return usd_per_gpu_hour(gpu)
     except InputError:
         return None
-
-
-def _range(law: Law, name: str, otherwise: tuple[float, float]) -> tuple[float, float]:
-    low, high = law.fit_range.get(name, otherwise)
-    return (low, high) if low > 0 else otherwise
 
 
 def _numbers(values: npt.NDArray[Any]) -> list[float | None]:

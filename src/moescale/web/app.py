@@ -6,14 +6,13 @@ It computes nothing itself and loads no NumPy, so that it starts at once.
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import json
 import lzma
 import socket
 import threading
 import webbrowser
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib import resources
@@ -21,24 +20,21 @@ from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 
 from moescale.errors import InputError, MoescaleError
 from moescale.io.files import decode_utf8
-from moescale.options.fields import Quantity
 from moescale.web import error_record
-from moescale.web.pool import BrokenError, BusyError, Pool, Task
+from moescale.web.pool import BrokenError, Pool, Task
 from moescale.web.security import HOSTS, Guard
-from moescale.web.store import LAW_LIMIT_BYTES, PREFIX, TABLE_LIMIT_BYTES, Laws, Uploaded
+from moescale.web.store import LAW_LIMIT_BYTES, PREFIX, Laws, Uploaded
 
 ADDRESS = HOSTS[0]
 TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "txt": "text/plain"}
 UPLOAD_TYPE = "application/octet-stream"  # never a form's, so that another site's page must ask before it may send one
-MOST_BOOTSTRAP = 1000  # replicates that the page offers; the command line takes more
-COLUMN_KEYS = ("size-column", "tokens-column", "experts-column", "loss-column")
-VIEW_KEYS = ("theme", "bands", "size", "pins")  # of the address: how the page shows an answer; no part of the question
+VIEW_KEYS = ("theme", "bands", "pins")  # of the address: how the page shows an answer; no part of the question
 NO_STORE = {"cache-control": "no-store"}
 JSON = "application/json"
 CLIENT_LEFT = 499  # the status of an answer that nobody reads, by nginx's convention
@@ -95,16 +91,14 @@ def _file(name: str, data: bytes) -> Callable[[Request], Response]:
     return answer
 
 
-def _json(value: dict[str, Any], status: int = 200, **headers: str) -> JSONResponse:
-    return JSONResponse(value, status, NO_STORE | headers)
+def _json(value: dict[str, Any], status: int = 200) -> JSONResponse:
+    return JSONResponse(value, status, NO_STORE)
 
 
 async def _refused(_: Request, error: Exception) -> Response:
     # A refusal is an answer (status 200): a page that asks impossible questions is no broken page.
     assert isinstance(error, MoescaleError)
     record = {"error": error_record(error)}
-    if isinstance(error, BusyError):
-        return _json(record, 503, **{"retry-after": f"{error.retry_s}"})
     return _json(record, 500 if isinstance(error, BrokenError) else 200)
 
 
@@ -144,8 +138,7 @@ def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
     def task_of(name: str, request: Request) -> Task:
         query, wanted = defaults | _query(request), list[Uploaded]()
         if query.get("law", "").startswith(PREFIX):
-            law = laws.uploaded(query["law"])
-            wanted = [law if name == "evidence" else replace(law, evidence={})]
+            wanted = [laws.uploaded(query["law"])]
         return {"name": name, "query": query, "laws": wanted}
 
     def route(name: str) -> Callable[[Request], Awaitable[Response]]:
@@ -154,18 +147,12 @@ def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
 
         return answer
 
-    for name in ("draft", "plan", "bands", "scales", "evidence"):
+    for name in ("draft", "plan", "bands", "scales"):
         app.add_api_route(f"/api/{name}", route(name), methods=["GET"])
-
-    @app.get("/api/place/{name}")
-    async def place(name: str, request: Request) -> Response:
-        """How many questions are before this one, and the seconds that they take; null where it does not wait."""
-        ahead, seconds = _pool(request).place(task_of(name, request)) or (None, None)
-        return _json({"ahead": ahead, "seconds": seconds})
 
     @app.get("/api/catalogue")
     async def catalogue(request: Request) -> Response:
-        entries = [replace(law, text="", evidence={}) for law in laws.every()]
+        entries = [replace(law, text="") for law in laws.every()]
         return Response(await _ask(request, "catalogue", defaults, entries), media_type=JSON, headers=NO_STORE)
 
     @app.get("/api/law")
@@ -177,53 +164,21 @@ def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
 
 
 def _add_uploads(app: FastAPI, laws: Laws) -> None:
-    def keep(law: Uploaded) -> dict[str, str]:
-        laws.keep(law)
-        return {"law": law.name, "name": law.law_name}
-
     @app.post("/api/laws")
     async def upload_law(request: Request) -> Response:
         name = _file_name(request)
         text = decode_utf8(await _body(request, name, LAW_LIMIT_BYTES), where=name)
         asked = json.loads(await _ask(request, "read", {"text": text, "where": name}, []))
-        return _json(asked if "error" in asked else keep(Uploaded(**asked)))
-
-    @app.post("/api/fits")
-    async def fit(request: Request) -> Response:
-        """Fits a table of runs: lines of JSON with its progress and last the law; it ends with whoever reads them."""
-        query, name = _query(request), _file_name(request)
-        settings = {
-            "name": name,
-            "law": query.get("law", "auto"),
-            "bootstrap": _replicates(query.get("bootstrap", "0")),
-        }
-        settings |= {key.replace("-", "_"): query[key] for key in ("where", *COLUMN_KEYS) if key in query}
-        table = base64.b64encode(await _body(request, name, TABLE_LIMIT_BYTES)).decode()
-
-        async def events() -> AsyncIterator[str]:
-            try:
-                async for line in _pool(request).fit({"name": "fit", "query": settings, "laws": [], "table": table}):
-                    event = json.loads(line)
-                    if "evidence" in event:
-                        kept = Uploaded(**event)
-                        event = {"done": keep(kept) | {"fit": kept.evidence["fit"]}}
-                    yield json.dumps(event, allow_nan=False) + "\n"
-            except MoescaleError as error:
-                yield json.dumps({"error": error_record(error)}) + "\n"
-
-        return StreamingResponse(events(), media_type="application/x-ndjson", headers=NO_STORE)
+        if "error" in asked:
+            return _json(asked)
+        law = Uploaded(**asked)
+        laws.keep(law)
+        return _json({"law": law.name, "name": law.law_name})
 
 
 def _file_name(request: Request) -> str:
     """The name of an upload, for messages only; nothing is opened or written under it."""
     return request.query_params.get("name", "").strip()[-120:] or "upload"
-
-
-def _replicates(text: str) -> int:
-    found = int(Quantity("", 0, MOST_BOOTSTRAP, whole=True).parse(text, "bootstrap"))
-    if found == 1:
-        raise InputError("one replicate makes no interval", where="bootstrap", nearest=f"0, or 2 to {MOST_BOOTSTRAP}")
-    return found
 
 
 async def _body(request: Request, name: str, most_bytes: int) -> bytes:

@@ -15,7 +15,7 @@ from moescale.latency import LatencySource
 from moescale.options.fields import Described, FilePath, Group, described, option_name
 from moescale.options.law import LawOptions
 from moescale.options.question import BoundOptions
-from moescale.options.serving import DEFAULT_TRAFFIC, ServingOptions
+from moescale.options.serving import DEFAULT_TRAFFIC, PLANNED_TPOT_S, ServingOptions
 from moescale.planning.plan import Plan, Question
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
@@ -90,7 +90,7 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
     with _places_as_keys():
         law = about.find_law(laws)
         with located("gpu"):
-            deployment = serving.deployment(remark=notes.append)
+            deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=notes.append)
         question = bounds.question(law, deployment, about, kv_heads=serving.kv_heads, unpriced=True)
     _check_work(question, deployment.max_gpus, len(law.draws))
     if question.training is None:  # of a GPU without a price
@@ -106,7 +106,16 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
         latency=source,
         command=_command({type(group): group for group in (bounds, about, serving)}, given, law),
         notes=tuple(notes),
-        plan=partial(bounds.plan, law, deployment, source, about, kv_heads=serving.kv_heads, unpriced=True),
+        plan=partial(
+            bounds.plan,
+            law,
+            deployment,
+            source,
+            about,
+            kv_heads=serving.kv_heads,
+            unpriced=True,
+            slower=serving.max_tpot is None,
+        ),
     )
 
 

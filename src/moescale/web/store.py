@@ -1,4 +1,4 @@
-"""The laws of this session, which were uploaded or fitted to an upload; they live in memory and end with the program.
+"""The laws of this session, which were uploaded; they live in memory and end with the program.
 
 A law's name is `upload:` and the start of the hash of its text, so that the same file has the same name, and a link finds
 it again. The server loads this module, and no NumPy with it.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,19 +20,17 @@ if TYPE_CHECKING:
 
 PREFIX = "upload:"
 MOST_LAWS = 32  # kept at a time; the oldest goes first
-TABLE_LIMIT_BYTES = 16 * 2**20  # of an uploaded table of runs
 LAW_LIMIT_BYTES = 4 * 2**20  # of an uploaded law: ten thousand draws; read in about a second
 
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """A law of this session: its TOML text, how the controls show it and, where it was fitted here, the fit and its runs."""
+    """A law of this session: its TOML text, and how the controls show it."""
 
     name: str
     law_name: str
     text: str
     entry: dict[str, Any]
-    evidence: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def name_of(text: str) -> str:
@@ -47,9 +45,9 @@ class Laws:
         self._kept: OrderedDict[str, Uploaded] = OrderedDict((one.name, one) for one in kept)
 
     def keep(self, law: Uploaded) -> None:
-        """Keep a law; its evidence is not lost when the same text comes again without any."""
-        old = self._kept.pop(law.name, None)
-        self._kept[law.name] = law if law.evidence or old is None else old
+        """Keep a law, as the newest."""
+        self._kept.pop(law.name, None)
+        self._kept[law.name] = law
         if len(self._kept) > MOST_LAWS:
             self._kept.popitem(last=False)
 
@@ -63,7 +61,7 @@ class Laws:
             raise InputError(
                 "the law of this link was uploaded to another session, which has ended",
                 where="law",
-                next_step="upload its law file or run table again, or choose a law of the catalogue",
+                next_step="upload its law file again, or choose a law of the catalogue",
             )
         return self._kept[name]
 

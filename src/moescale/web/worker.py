@@ -1,13 +1,11 @@
 """A process that computes for the page's server, which ends it when nobody waits for its answer any more.
 
-`python -m moescale.web.worker` writes one line once it is ready. Then it reads a task as a line of JSON from standard input,
-writes a line {"progress": [step, share]} as often as it likes, and last its answer, a line as well: a record of `api`, or
-{"error": {..}}. It ends with its standard input, in the middle of a task too.
+`python -m moescale.web.worker` writes one line once it is ready. Then it reads a task as a line of JSON from standard input and
+writes its answer, a line as well: a record of `api`, or {"error": {..}}. It ends with its standard input, in the middle of a task too.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import signal
@@ -15,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from queue import SimpleQueue
 from typing import Any
 
@@ -24,14 +22,11 @@ import numpy as np
 from moescale.errors import MoescaleError
 from moescale.web import api, error_record
 from moescale.web.state import DEFAULTS, Asked, read_state
-from moescale.web.store import PREFIX, Laws, Uploaded
+from moescale.web.store import Laws, Uploaded
 
 Record = dict[str, Any]
-Progress = Callable[[str, float], None]
 
 MEMORY_LIMIT_BYTES = 8 * 2**30  # of addresses: what an upload unpacks to stays far below, a decompression bomb does not
-COLUMNS = ("size_column", "tokens_column", "experts_column", "loss_column")
-MOST_DRAWN = 5_000  # runs that the page draws of a larger table
 
 ANSWERS: Mapping[str, Callable[[Asked], Record]] = {
     "draft": api.draft,
@@ -41,12 +36,10 @@ ANSWERS: Mapping[str, Callable[[Asked], Record]] = {
 }
 
 
-def answer(task: Record, progress: Progress = lambda _step, _share: None) -> Record:
-    """The answer to a task: its `name`, its `query`, the uploaded `laws` that it may need, and of a fit the `table`."""
+def answer(task: Record) -> Record:
+    """The answer to a task: its `name`, its `query`, and the uploaded `laws` that it may need."""
     name, query, laws = task["name"], task["query"], Laws(Uploaded(**law) for law in task["laws"])
     try:
-        if name == "fit":
-            return fit_table(query, base64.b64decode(task["table"]), progress)
         if name == "read":
             return asdict(api.read_law(query["text"], query["where"]))
         law = query.get("law", DEFAULTS["law"])
@@ -56,39 +49,11 @@ def answer(task: Record, progress: Progress = lambda _step, _share: None) -> Rec
             return {"text": api.law_file(law, laws)}
         # A law from a file may be so steep that its loss overflows: no size is optimal there, which the answer says.
         with np.errstate(over="ignore"):
-            asked = read_state(query, laws.find)
-            if name == "evidence":
-                return api.evidence(asked, laws.uploaded(law).evidence if law.startswith(PREFIX) else {})
-            return ANSWERS[name](asked)
+            return ANSWERS[name](read_state(query, laws.find))
     except MoescaleError as error:
         return {"error": error_record(error)}
     except MemoryError:
         return {"error": error_record(MoescaleError("the answer does not fit in memory", next_step="ask for less"))}
-
-
-def fit_table(query: Mapping[str, Any], table: bytes, progress: Progress) -> Record:
-    """Read, validate and fit a table as `moescale fit` does: the law as `store.Uploaded`, with its fit and the runs behind it."""
-    from moescale.fitting.holdout import residuals
-    from moescale.fitting.workflow import FitSettings, fit_runs
-    from moescale.io.frames import parse_table
-    from moescale.runs.table import read_runs
-    from moescale.scaling_laws.store import law_text
-
-    name, where = query["name"], query.get("where")
-    progress("read", 0.0)
-    runs = read_runs(parse_table(table, name), where=where, **{key: query[key] for key in COLUMNS if key in query})
-    found = fit_runs(runs, query["law"], FitSettings(bootstrap=query["bootstrap"]), progress=progress)
-    law = found.named(name.rsplit(".", 1)[0] or "law", where=where or "")
-    shown = np.linspace(0, len(runs) - 1, min(len(runs), MOST_DRAWN)).astype(int)
-    drawn = {key: getattr(found.runs, key) for key in ("n_params", "tokens", "experts", "loss")}
-    drawn |= {"residual": residuals(found.fit, found.runs), "row": runs.row_numbers}
-    evidence = {
-        "fit": found.to_dict(),
-        "n_runs": len(runs),
-        "runs": {key: values[shown].tolist() for key, values in drawn.items()},
-        "further": {key: float(np.median(values)) for key, values in found.runs.extra.items()},
-    }
-    return asdict(replace(api.read_law(law_text(law), name), evidence=evidence))
 
 
 def _limit_memory() -> None:
@@ -121,7 +86,7 @@ def main() -> None:
     with suppress(BrokenPipeError):
         write({"ready": True})
         while True:
-            write(answer(json.loads(tasks.get()), lambda step, share: write({"progress": [step, share]})))
+            write(answer(json.loads(tasks.get())))
 
 
 if __name__ == "__main__":

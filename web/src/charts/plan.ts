@@ -44,7 +44,7 @@ export function spec(paper: Ink): object {
         mark: { type: "point", filled: true, size: 95, opacity: 1, stroke: paper.background, strokeWidth: 1, clip: true },
         encoding: { x, y, fill: tint, shape: { field: "marker", type: "nominal", scale: null } },
       },
-      { data: { name: "models" }, mark: { type: "point", filled: true, shape: "diamond", size: 42, color: paper.faint, opacity: 1, clip: true }, encoding: { x, y } },
+      { data: { name: "models" }, mark: { type: "point", filled: false, strokeWidth: 1.4, shape: "diamond", size: 46, color: paper.faint, opacity: 1, clip: true }, encoding: { x, y } },
       ...halo("models", { x, y, text: { field: "label" } }, { align: "left", dx: 7, baseline: "middle", clip: true }, paper.faint, paper),
       // In the text's colour: the palest curves' would be too faint for letters.
       ...halo("names", { x, y: { ...y, field: "place" }, text: { field: "label" } }, { align: "left", baseline: "middle", dx: 9, fontWeight: "bold" }, paper.text, paper),
@@ -127,7 +127,7 @@ export function view(draft: Draft, plan: Plan | undefined, around: Around | unde
     costs: [],
     outside: [],
     bands: [],
-    models: published(around?.models ?? [], shown, names, signals, width),
+    models: published(around?.models ?? [], draft.budget_flops, shown, names, signals, width),
     pinned: pinned.map((p) => ({ usd: p.usd, loss: p.loss, label: p.letter })),
     pick: [],
   };
@@ -147,7 +147,7 @@ export function view(draft: Draft, plan: Plan | undefined, around: Around | unde
 }
 
 /** The known models, each with its name where that covers nothing else. */
-function published(models: Known[], chosen: Row[], names: Row[], s: Record<string, number>, width: number): Row[] {
+function published(models: Known[], budget: number, chosen: Row[], names: Row[], s: Record<string, number>, width: number): Row[] {
   const x = (usd: number) => (Math.log(usd / s.xlo) / Math.log(s.xhi / s.xlo)) * width;
   const y = (loss: number) => ((s.yhi - loss) / (s.yhi - s.ylo)) * HEIGHT;
   const within = (at: number, end: number) => at > 0 && at < end;
@@ -160,16 +160,22 @@ function published(models: Known[], chosen: Row[], names: Row[], s: Record<strin
   for (const r of names as { usd: number; place: number; label: string }[]) taken.push({ left: x(r.usd) - 6, right: x(r.usd) + 9 + LETTER * r.label.length, y: y(r.place) });
   return seen.map((m, i) => {
     const [at, height] = [x(m.usd_per_mtok), y(m.loss)];
-    const box = { left: at + 6, right: at + 10 + LETTER * m.name.length, y: height };
+    const label = `${m.name}, ${ofBudget(m, budget)}`;
+    const box = { left: at + 6, right: at + 10 + LETTER * label.length, y: height };
     const free = box.right < width && box.y > 8 && box.y < HEIGHT - 8 && !taken.some((t, k) => k !== i && Math.abs(t.y - box.y) < 13 && t.left < box.right && t.right > box.left);
     if (free) taken.push(box);
-    return { usd: m.usd_per_mtok, loss: m.loss, label: free ? m.name : "" };
+    return { usd: m.usd_per_mtok, loss: m.loss, label: free ? label : "" };
   });
 }
 
-export function about(m: Known): string {
+/** A model's training FLOPs beside the budget: a model of 28 times the budget may well lie below every curve. */
+export function ofBudget(m: Known, budget: number): string {
+  return `${format.significant(m.training_flops / budget, 2)}x the budget`;
+}
+
+export function about(m: Known, budget: number): string {
   const size = m.n_params_active === m.n_params_total ? `${format.count(m.n_params_total)} parameters` : `${format.count(m.n_params_active)} active of ${format.count(m.n_params_total)} parameters`;
-  return `${m.name}: ${size}, ${format.count(m.tokens)} tokens; loss ${m.loss.toFixed(4)} predicted by the law, ${format.usd(m.usd_per_mtok)} per Mtok as built` + (m.beyond_law ? "; more experts than the law was fitted on" : "");
+  return `${m.name}: ${size}, ${format.count(m.tokens)} tokens, ${format.flops(m.training_flops)} FLOPs (${ofBudget(m, budget)}); loss ${m.loss.toFixed(4)} predicted by the law, ${format.usd(m.usd_per_mtok)} per Mtok as built` + (m.beyond_law ? "; more experts than the law was fitted on" : "");
 }
 
 function choice(plan: Plan | undefined): Row[] {

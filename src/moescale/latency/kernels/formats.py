@@ -35,7 +35,7 @@ KINDS = {
 PRODUCTS = {"fp8": ("fp8", "fp8_block"), "nvfp4": ("nvfp4",), "int4": ("int4_wo",)}
 BLOCK_PRODUCTS = ("fp8_block", "fp8")
 BLOCK_ENGINES = ("trtllm", "sglang")
-# Experts in fp8: blocks, as published checkpoints have them; rows of one scale a tensor look untuned on H100. In mxfp4:
+# Experts in fp8: blocks, as most published checkpoints have them, or one scale a tensor where the checkpoint does. In mxfp4:
 # activations are quantised to mxfp8 where the GPU has such arithmetic (Blackwell, where alone it was measured).
 EXPERTS = {
     "fp8": ("fp8_block", "fp8"),
@@ -68,14 +68,15 @@ def format_of(name: str | None, bytes_per_weight: float) -> str:
     return name or ("fp8" if FP8_BYTES[0] <= bytes_per_weight <= FP8_BYTES[1] else "bf16")
 
 
-def expert_kinds(weights: str) -> tuple[str, ...]:
+def expert_kinds(weights: str, *, per_tensor: bool = False) -> tuple[str, ...]:
     """Kernels of routed experts that weights of a format may take, best first; bf16 last."""
-    return (*EXPERTS.get(weights, ()), BF16)
+    found = EXPERTS.get(weights, ())
+    return (*(found[::-1] if per_tensor and weights == "fp8" else found), BF16)
 
 
-def product_kinds(weights: str, engine: str, *, with_experts: bool) -> tuple[str, ...]:
+def product_kinds(weights: str, engine: str, *, with_experts: bool, per_tensor: bool = False) -> tuple[str, ...]:
     """Kernels of dense matrix products that weights of a format may take, best first; bf16 last."""
-    blocks = weights == "fp8" and with_experts and engine in BLOCK_ENGINES
+    blocks = weights == "fp8" and with_experts and engine in BLOCK_ENGINES and not per_tensor
     return (*(BLOCK_PRODUCTS if blocks else PRODUCTS.get(weights, ())), BF16)
 
 

@@ -9,29 +9,29 @@ from typing import Any
 
 from moescale.errors import unknown_name
 from moescale.runs.importers.guesses import plain
-from moescale.runs.importers.mapping import Imported, rows_of
-from moescale.runs.importers.rules import Rule, read_mapping, rule_of
+from moescale.runs.importers.rows import Imported, rows_of
+from moescale.runs.importers.rule import Rule, rule_of
 
 TRACKERS = ("mlflow", "wandb", "tensorboard", "trainer", "csv")
 """What `import_runs` reads: each a module here, whose `read_NAME(source, wanted)` gives runs and warnings."""
 
-__all__ = ["TRACKERS", "Imported", "Rule", "import_runs", "read_mapping", "rule_of"]
+__all__ = ["TRACKERS", "Imported", "Rule", "import_runs", "rule_of"]
 
 
 def import_runs(
     tracker: str,
     source: str | Path,
     *,
-    mapping: Mapping[str, Rule] | str | Path | None = None,
+    mapping: Mapping[str, Rule] | None = None,
     where: str | None = None,
     unfinished: bool = False,
 ) -> Imported:
     """The rows of a run table from the runs that a tracker holds in a folder, in a file, or under a URI.
 
-    `mapping` says where columns come from (rules, or the path of a mapping file); what it leaves open is guessed.
+    `mapping` says where columns come from; what it leaves open is guessed.
     Raises InputError for an unknown tracker, a source that holds no run, and where no run makes a row.
     """
-    rules = read_mapping(mapping) if isinstance(mapping, str | Path) else dict(mapping or {})
+    rules = mapping or {}
     if tracker not in TRACKERS:
         raise unknown_name("tracker", tracker, TRACKERS)
     named = " ".join(part for rule in rules.values() for part in (rule.name, rule.expression) if part)

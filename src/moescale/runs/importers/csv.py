@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,15 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.io import frames
-from moescale.io.files import STANDARD_INPUT
-from moescale.io.filters import quoted_name
-from moescale.runs.importers.guesses import CONVERTED, LOSS_COLUMN, guess, in_other_units, may_be, unit_of
-from moescale.runs.importers.rules import Rule
+from moescale.runs.importers.guesses import LOSS_COLUMN, may_be
 from moescale.runs.importers.tracked_run import FINISHED, Scalar, TrackedRun, Wanted, scalar, scalars
-from moescale.runs.table import EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 from moescale.units import parse_count
 
 NAMES = ("name", "run_name", "tags.mlflow.runname", "run", "run_id", "id", "model", "model_name")  # in lower case
 STATE_NAMES = ("State", "state", "status")
 STATES = {FINISHED, "running", "crashed", "failed", "killed", "preempted", "preempting", "scheduled", "pending", ""}
 LONGEST_MAPPING = 100_000  # characters of a cell that holds settings as a mapping
-_PRINTED = re.compile(r"""'([^'"\\]*)'|\b(?:None|nan|inf|True|False)\b""")
-_WORDS = {"None": "null", "nan": "null", "inf": "null", "True": "true", "False": "false"}
+_UNNAMED = re.compile(r"\b(?:nan|inf)\b")  # which Python prints in a mapping, and does not read
 _GAP = re.compile(r"(?<=\d)[\s_'\u2019](?=\d{3}(?:\D|$))")  # between groups of three digits
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+),\d+(?:[eE][+-]?\d+)?")
@@ -43,12 +39,7 @@ def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
     path = Path(source)
     if path.is_dir():
         raise InputError("is a folder", where=source, next_step=f"give one table: {frames.FORMATS}")
-    return _runs_of(frames.read_table(source))
-
-
-def _runs_of(table: frames.Table) -> tuple[list[TrackedRun], list[str]]:
-    """The rows of a table as runs, and warnings."""
-    source = table.source
+    table = frames.read_table(source)
     if any(name.endswith(("__MIN", "__MAX")) for name in table.columns):
         what = "is an export of a chart of W&B"
         raise InputError(what, where=source, next_step="export the table of runs: one row a run")
@@ -67,31 +58,6 @@ def _runs_of(table: frames.Table) -> tuple[list[TrackedRun], list[str]]:
         params.pop("Name", None)
         runs.append(TrackedRun(called, f"{source}, data row {row + 1}", params, {}, ended))
     return runs, warnings
-
-
-def import_command(table: frames.Table) -> str:
-    """The command that makes a run table of a table with columns of other names; `..` stands for an expression that
-    no guess gives. Raises InputError as `read_csv`."""
-    runs, _ = _runs_of(table)
-    rules = {
-        column: guess(runs, column).rules for column in (*SIZE_COLUMNS, EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN)
-    }
-    missing = [column for column in (TOKENS_COLUMN, LOSS_COLUMN) if not _found_in(rules[column])]
-    if not any(_found_in(rules[size]) for size in SIZE_COLUMNS):
-        missing.insert(0, SIZE_COLUMNS[0])
-    stated = {column: ".." for column in missing}
-    name = in_other_units(runs)
-    if name is not None and (converted := CONVERTED.get(unit_of(name) or "")) is not None:
-        stated[LOSS_COLUMN] = f"{quoted_name(name)} * {converted}"
-    parts = [part for column, text in stated.items() for part in ("--set", shlex.quote(f"{column}={text}"))]
-    piped = table.source == STANDARD_INPUT
-    source, written = ("-", "runs.csv") if piped else (table.source, f"{Path(table.source).stem}-runs.csv")
-    return " ".join(["moescale", "import", "csv", shlex.quote(source), *parts, "-o", shlex.quote(written)])
-
-
-def _found_in(rules: list[Rule]) -> bool:
-    """Whether a guess rests on a column."""
-    return any(rule.derived is None for rule in rules)
 
 
 def _columns(table: frames.Table, warnings: list[str]) -> dict[str, list[Any]]:
@@ -150,22 +116,14 @@ def _numbers(texts: list[str]) -> list[float | None] | None:
 def _found(name: str, cell: Any) -> Iterator[tuple[str, Scalar]]:
     """A cell under its name; the entries of a mapping, as W&B's own recipe for an export writes it, under theirs."""
     if isinstance(cell, str) and cell[:1] == "{" and len(cell) <= LONGEST_MAPPING:
-        for text in (cell, _as_json(cell)):
-            try:
-                mapping = json.loads(text)
-            except (ValueError, RecursionError):
-                continue
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            mapping = ast.literal_eval(_UNNAMED.sub("None", cell)) if "'" in cell else json.loads(cell)
             if isinstance(mapping, Mapping):
                 yield from scalars(mapping, f"{name}.").items()  # pyright: ignore[reportUnknownArgumentType]
                 return
     value = scalar(cell)
     if value is not None:
         yield name, value
-
-
-def _as_json(text: str) -> str:
-    """A mapping that Python printed, as far as its texts hold no quotes, as JSON."""
-    return _PRINTED.sub(lambda found: _WORDS.get(found[0], f'"{found[1]}"'), text)
 
 
 def _is_state(cells: list[Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +14,7 @@ from moescale import catalogue
 from moescale.io.filters import quoted_name
 from moescale.io.frames import COLUMN_LIMIT
 from moescale.runs.expansion import BODY_COLUMNS
-from moescale.runs.importers.rules import Rule
+from moescale.runs.importers.rule import Rule
 from moescale.runs.importers.tracked_run import STEP, Scalar, TrackedRun, bare
 from moescale.runs.table import EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
@@ -35,10 +35,6 @@ class Guess:
 
     rules: list[Rule]
     unclear: tuple[str, ...] = ()
-
-
-class _UnclearError(Exception):
-    """Several names may be meant; its arguments are they."""
 
 
 @cache
@@ -98,7 +94,7 @@ def _patterns(column: str) -> tuple[Mapping[str, tuple[str, ...]], ...]:
     kinds = ("exact", "never", "names", "endings", "all", "without")
     return tuple(
         {kind: tuple(p if kind in ("exact", "never") else plain(p) for p in tier.get(kind, ())) for kind in kinds}
-        for tier in _catalogue()[column]
+        for tier in _catalogue().get(column, ())
     )
 
 
@@ -130,19 +126,19 @@ def may_be(name: str, column: str) -> bool:
     )
 
 
-def unusable(run: TrackedRun, column: str) -> tuple[str, Scalar] | None:
+def stated_wrongly(run: TrackedRun, column: str) -> tuple[str, Scalar] | None:
     """The name of the run that a column would be guessed from, and what stands there in place of a positive number."""
     found = ((name, value) for name, value in run.params.items() if _value(run, name) is None and may_be(name, column))
     return next(found, None)
 
 
-def _guess_name(runs: Sequence[TrackedRun], column: str) -> Rule | None:
+def _guess_name(runs: Sequence[TrackedRun], column: str) -> Guess:
     """The name of the catalogue that most runs have, of the first tier that any has; the column's own name before all.
 
-    Raises _UnclearError where others of that tier state other values.
+    Unclear where others of that tier state other values.
     """
     names = {name: plain(name) for run in runs for name in (*run.params, *run.metrics) if name not in BODY_COLUMNS}
-    for tier, stated in zip(_patterns(column), _catalogue()[column], strict=True):
+    for tier, stated in zip(_patterns(column), _catalogue().get(column, ()), strict=True):
         ranked: list[tuple[int, bool, int, int, str, str]] = []
         for name, text in names.items():
             for stem, factor in _stems(text, column):
@@ -153,16 +149,14 @@ def _guess_name(runs: Sequence[TrackedRun], column: str) -> Rule | None:
         if not ranked:
             continue
         _, _, _, _, name, factor = min(ranked)
-        others = {other: scale for *_, other, scale in sorted(ranked) if other != name}
-        if name != column:
-            differ = [other for other, scale in others.items() if _differ(runs, (name, factor), (other, scale))]
-            if differ:
-                raise _UnclearError(name, *differ)
+        others = {other: scale for *_, other, scale in sorted(ranked) if name not in (other, column)}
+        if differ := [other for other, scale in others.items() if _differ(runs, (name, factor), (other, scale))]:
+            return Guess([], (name, *differ))
         if factor:
-            return Rule(expression=f"{quoted_name(name)} * {factor}")
+            return Guess([Rule(expression=f"{quoted_name(name)} * {factor}")])
         of_metric = any(name in run.metrics for run in runs)
-        return Rule(name=name, at=stated.get("at", "last") if of_metric else "last")
-    return None
+        return Guess([Rule(name=name, mean_of=stated.get("mean_of", 1) if of_metric else 1)])
+    return Guess([])
 
 
 def _differ(runs: Sequence[TrackedRun], one: tuple[str, str], other: tuple[str, str]) -> bool:
@@ -185,6 +179,17 @@ def in_other_units(runs: Sequence[TrackedRun]) -> str | None:
     return next((name for name in names if unit_of(name) is not None), None)
 
 
+def nats_advice(name: str) -> tuple[str, str]:
+    """What a loss of this name is, in another unit, and how nats per token are made of it."""
+    unit = unit_of(name) or ""
+    advice = "add a column of its natural logarithm, and name that"
+    if unit in CONVERTED:
+        advice = f"--set 'loss={quoted_name(name)} * {CONVERTED[unit]}'"
+    if unit == "bits_per_byte":
+        advice += ", BYTES a token of your tokenizer (about 4 of English)"
+    return OTHER_UNITS[unit], advice
+
+
 def unit_of(name: str) -> str | None:
     """What a loss of this name is, where that is not nats per token: a key of OTHER_UNITS."""
     return next((unit for unit in OTHER_UNITS if _place(name, plain(name), _patterns(unit)[0]) is not None), None)
@@ -192,39 +197,21 @@ def unit_of(name: str) -> str | None:
 
 def guess(runs: Sequence[TrackedRun], column: str) -> Guess:
     """The rules to try in turn for a column that the mapping leaves open."""
-    named, unclear = None, ()
-    try:
-        named = _guess_name(runs, column) if column in _catalogue() else None
-    except _UnclearError as found:
-        unclear = found.args
-    if column == LOSS_COLUMN:
-        own_row = {EXPERTS_COLUMN, TOKENS_COLUMN, LOSS_COLUMN, "n_params_dense"}  # that moescale's own trainer leaves
-        if any(own_row <= set(run.params) for run in runs):
-            return Guess([Rule(name=LOSS_COLUMN, of="param")])
-        if named is not None and any(named.name in run.metrics for run in runs):
-            named = replace(named, of="metric")
-        return Guess([named] if named else [], unclear)  # one for all: a training loss is not one of validation
-    shaped = [Rule(derived="shape")] if column in (*SIZE_COLUMNS, EXPERTS_COLUMN, "top_k") else []
-    own = [Rule(name=column, of="param")] if any(column in run.params for run in runs) else []
-    rules = [*own, *shaped, *([named] if named and named.name != column else [])]
+    found = _guess_name(runs, column)
+    if column == LOSS_COLUMN or (column == TOKENS_COLUMN and found.unclear):
+        return found  # one for all: a training loss is not one of validation
     if column == TOKENS_COLUMN:
-        if unclear:
-            return Guess([], unclear)
-        rules = [named] if named else []
-        try:
-            parts = [_guess_name(runs, part) for part in ("batch_tokens", "batch_sequences", "sequence_tokens")]
-        except _UnclearError as found:
-            parts, unclear = [None] * 3, () if named else found.args
+        parts = [_guess_name(runs, part) for part in ("batch_tokens", "batch_sequences", "sequence_tokens")]
+        unclear = next((part.unclear for part in parts if part.unclear), ())
         whole, *factors = [_as_expression(part) for part in parts]
-        if whole or all(factors):
-            rules.append(Rule(expression=" * ".join([STEP, *([whole] if whole else factors)])))
-        rules.append(Rule(derived="flos"))
-    if column == EXPERTS_COLUMN and not unclear:
-        rules.append(Rule(derived="dense"))
-    return Guess(rules, unclear)
+        seen = [whole] if whole else factors
+        product = [Rule(expression=" * ".join([STEP, *seen]))] if all(seen) and not unclear else []
+        return Guess([*found.rules, *product, Rule(derived="flos")], () if found.rules else unclear)
+    shaped = [Rule(derived="shape")] if column in (*SIZE_COLUMNS, EXPERTS_COLUMN, "top_k") else []
+    own = [Rule(name=column)] if any(column in run.params for run in runs) else []
+    dense = [Rule(derived="dense")] if column == EXPERTS_COLUMN and not found.unclear else []
+    return Guess([*own, *shaped, *(rule for rule in found.rules if rule.name != column), *dense], found.unclear)
 
 
-def _as_expression(rule: Rule | None) -> str:
-    if rule is None:
-        return ""
-    return rule.expression or quoted_name(rule.name or "")
+def _as_expression(part: Guess) -> str:
+    return "".join(rule.expression or quoted_name(rule.name or "") for rule in part.rules)

@@ -2,68 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
-import sqlite3
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
-from urllib.parse import unquote, urlsplit
+from typing import Any
 
 from moescale.errors import InputError
+from moescale.io.files import nearest_file_names
 from moescale.runs.importers import tracked_run
 from moescale.runs.importers.tracked_run import Points, TrackedRun, Wanted, curves, number, scalars
 
-ROW_TAG = "moescale.row"
-"""The tag in which moescale's own trainer leaves the row of its run table."""
-
 
 def read_mlflow(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
-    """The runs of a tracking URI, a database file, or all stores under a folder; and warnings about damaged ones.
+    """The runs of a tracking URI, a database file, or a folder such as mlruns; no warnings.
 
     Of `wanted` metrics the whole curve is read, of the others the last value. Raises InputError where there is no store, the
     server does not answer, or mlflow is not installed.
     """
-    scheme = urlsplit(source).scheme if "://" in source or source.startswith(("file:", "databricks")) else ""
-    if source.startswith("databricks") or scheme not in ("", "file", "sqlite"):
+    stated = source.removeprefix("sqlite:///").removeprefix("file://")
+    if "://" in stated or source.startswith("databricks"):
         return _runs(source, source, wanted), []
-    path = Path(unquote(urlsplit(source).path.removeprefix("/" * (scheme == "sqlite"))) if scheme else source)
-    runs: list[TrackedRun] = []
-    warnings: list[str] = []
-    stores: dict[Path, None] = {}
-    for file in tracked_run.files_under(path):
-        if _is_database(file):
-            stores[file] = None
-        elif file.name == "meta.yaml" and any((file.parent / part).is_dir() for part in ("metrics", "params")):
-            stores[file.parents[2]] = None
-    if not stores:
-        advice = "give a database file (mlflow.db), a folder such as mlruns, or the URI of a server"
-        raise InputError("there is no MLflow store in it", where=source, next_step=advice)
-    for store in stores:
-        with tracked_run.damage_noted(store, path, warnings), tempfile.TemporaryDirectory() as folder:
-            uri = store.resolve().as_uri()
-            if store.is_file():  # a client would change the tables of what it opens
-                for file in (store, *store.parent.glob(f"{store.name}-wal")):
-                    shutil.copy(file, Path(folder, f"copy{file.name.removeprefix(store.name)}"))
-                uri = f"sqlite:///{folder}/copy"
-            runs += _runs(uri, str(store), wanted)
-    return runs, warnings
-
-
-def _is_database(file: Path) -> bool:
-    """Whether a file is SQLite's, and not readably another program's."""
-    with file.open("rb") as stream:
-        if stream.read(16) != b"SQLite format 3\0":
-            return False
-    try:
-        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
-            return base.execute("SELECT 1 FROM sqlite_master WHERE name = 'runs'").fetchone() is not None
-    except (sqlite3.Error, UnicodeDecodeError):
-        return True
+    path = Path(stated)
+    if not os.path.exists(path):
+        raise InputError("no such file or folder", where=source, nearest=nearest_file_names(path))
+    if path.is_dir():
+        if not any(path.glob("*/meta.yaml")):
+            advice = "give a database file (mlflow.db), a folder such as mlruns, or the URI of a server"
+            raise InputError("there is no MLflow store in it", where=source, next_step=advice)
+        return _runs(path.resolve().as_uri(), source, wanted), []
+    with tempfile.TemporaryDirectory() as folder:  # a client would change the tables of what it opens
+        for file in (path, *path.parent.glob(f"{path.name}-wal")):
+            shutil.copy(file, Path(folder, f"copy{file.name.removeprefix(path.name)}"))
+        return _runs(f"sqlite:///{folder}/copy", source, wanted), []
 
 
 def _runs(uri: str, where: str, wanted: Wanted) -> list[TrackedRun]:
@@ -99,10 +72,5 @@ def _run(client: Any, run: Any, where: str, wanted: Wanted) -> TrackedRun:
                 (math.nan, number(value))
             ]
     params = scalars(run.data.params, depth=0)
-    try:
-        row: Any = json.loads(str(run.data.tags.get(ROW_TAG)))
-        params |= scalars(cast("Mapping[str, Any]", row)) if isinstance(row, Mapping) else {}
-    except (ValueError, RecursionError):
-        pass  # no tag, or someone else's
     name, state = str(run.info.run_name or identifier), str(run.info.status).lower()
     return TrackedRun(name, f"{where}, run {identifier}", params, curves(points), state)

@@ -74,6 +74,20 @@ class TrackedRun:
     state: str = ""
     config: Mapping[str, Any] | None = None
 
+    def values_at(self, step: float) -> dict[str, Scalar]:
+        """Everything that an expression may name: params, metrics at `step` (NaN: their last), and the step itself."""
+        logged = {name: curve.until(step) for name, curve in self.metrics.items()}
+        found: dict[str, Scalar] = {name: value for name, value in logged.items() if value is not None}
+        return found | dict(self.params) | ({} if math.isnan(step) else {STEP: step})
+
+    def last_step(self) -> float:
+        """The last step of any metric, else what the params state; NaN where it is not known."""
+        steps = [float(np.nanmax(c.steps)) for c in self.metrics.values() if not np.isnan(c.steps).all()]
+        stated = {bare(name): value for name, value in self.params.items()}
+        return max(
+            steps, default=next((step for name in STEPS if isinstance(step := stated.get(name), float)), math.nan)
+        )
+
 
 def series(points: Iterable[tuple[float, float]]) -> Series:
     """The curve through (step, value) pairs in the order they were logged: of one step the last, as after a restart."""

@@ -14,9 +14,6 @@ from moescale.runs.importers import tracked_run
 from moescale.runs.importers.tracked_run import FINISHED, Points, TrackedRun, Wanted, curves, number, scalar, scalars
 
 STATE = "trainer_state.json"
-ROW = "moescale"
-"""The key under which moescale's own trainer leaves the row of its run table."""
-
 _CHECKPOINT = re.compile(r"checkpoint-\d+|tracking")
 
 
@@ -26,7 +23,7 @@ def read_trainer(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[st
     Of a run's checkpoints the latest counts. Raises InputError where there is no trainer_state.json.
     """
     path = Path(source)
-    latest: dict[Path, tuple[tuple[float, bool], Path, dict[str, Any]]] = {}
+    latest: dict[Path, tuple[float, Path, dict[str, Any]]] = {}
     warnings: list[str] = []
     found = False
     for file in tracked_run.files_under(path):
@@ -41,7 +38,7 @@ def read_trainer(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[st
             folder = file.parent
             while _CHECKPOINT.fullmatch(folder.name):
                 folder = folder.parent
-            rank = (number(state.get("global_step", 0)), ROW in state)
+            rank = number(state.get("global_step", 0))
             if folder not in latest or rank >= latest[folder][0]:
                 latest[folder] = (rank, file, state)
     if not found:
@@ -70,14 +67,9 @@ def _run(name: str, file: Path, state: dict[str, Any], folder: Path, warnings: l
         for key, value in record.items():
             if key != "step" and isinstance(plain := scalar(value), float):
                 points.setdefault(str(key), []).append((step, plain))
-    own = [state[key] for key in ("config", ROW) if isinstance(state.get(key), Mapping)]
-    params = scalars({k: v for k, v in state.items() if k not in ("log_history", "config", ROW)}, depth=0)
-    for part in own:
-        params |= scalars(part)
+    params = scalars({key: value for key, value in state.items() if key != "log_history"}, depth=0)
     step, steps = number(state.get("global_step")), number(state.get("max_steps"))
     ended = FINISHED if steps > 0 and step >= steps else f"at step {step:g} of {steps:g}" if 0 < steps > step else ""
-    if isinstance(state.get("config"), Mapping):  # moescale's own, which adds the row at the end
-        ended = FINISHED if ROW in state else "not finished"
     config = None
     for beside in (file.parent, folder, folder / "model"):
         with tracked_run.damage_noted(beside / "config.json", file, warnings):

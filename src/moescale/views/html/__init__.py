@@ -1,8 +1,8 @@
-"""Answers as pages to send: one HTML file of a plan or a law, with its figures inside."""
+"""A plan as a page to send: one HTML file with its figure inside."""
 
 from __future__ import annotations
 
-from moescale.views.html.reading import read_answer
-from moescale.views.html.reports import Origin, law_report, plan_report
+from moescale.views.html.reading import read_plan
+from moescale.views.html.reports import Origin, plan_report
 
-__all__ = ["Origin", "law_report", "plan_report", "read_answer"]
+__all__ = ["Origin", "plan_report", "read_plan"]

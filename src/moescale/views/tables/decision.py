@@ -44,6 +44,9 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
         served = format_count(plan.lifetime.lifetime_tokens)
         facts.append(("lifetime", f"{format_usd(model.total_usd)} to train the model and serve {served} tokens"))
     facts.append(("loss", _loss_text(plan)))
+    if (times := plan.decision.compute_ratio) is not None and not plan.is_baseline:
+        like = "dense models" if plan.base_experts == 1 else f"{plan.base_experts:.0f}-expert models"
+        facts.append(("compute", f"loss-optimal {like} need {times:.2g} times the baseline's FLOPs for this loss"))
     if model.probability_at_least_base is not None and (not plan.is_baseline or "max_loss" in plan.asked):
         facts.append((_probability_name(plan), _probability_text(plan)))
     if plan.decision.undecided:

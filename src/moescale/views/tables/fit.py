@@ -8,22 +8,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from moescale.errors import InputError
-from moescale.units import expert_label, format_count, format_flops
+from moescale.units import format_count, format_flops
 from moescale.views.tables import Column, Table, range_text, span_text, table_of
 
 if TYPE_CHECKING:
     from moescale.fitting.fit import Fit
-    from moescale.fitting.holdout import Diagnosis, HoldOut, RunArrays
+    from moescale.fitting.holdout import HoldOut
     from moescale.fitting.isoflop import IsoFlop
     from moescale.runs.table import RunTable
     from moescale.scaling_laws.form import LawForm
     from moescale.scaling_laws.law import Law, Prediction
 
-SUSPECT_ROWS = 10
 PREDICTION_ROWS = 40
-
-VARIABLES = {"n_experts": "experts E", "n_params": "size N", "tokens": "tokens D"}
 
 
 def parameter_table(
@@ -88,71 +84,6 @@ def comparison_table(records: Sequence[HoldOut]) -> Table:
             (Column("held-out bias"), lambda r: f"{r.bias_holdout * 1e3:+.2f}e-3"),
         ),
     )
-
-
-def group_table(diagnosis: Diagnosis) -> Table:
-    """Where a law errs: by experts, size and tokens."""
-
-    def ends(variable: str, low: float, high: float) -> str:
-        a, b = (f"{x:g}" if variable == "n_experts" else format_count(x) for x in (low, high))
-        return a if a == b else f"{a} to {b}"
-
-    return table_of(
-        "Errors of ln L by group",
-        diagnosis.groups,
-        (
-            (Column("", text=True), lambda g: VARIABLES.get(g.variable, g.variable)),
-            (Column("range"), lambda g: ends(g.variable, g.low, g.high)),
-            (Column("runs"), lambda g: f"{g.n_runs}"),
-            (Column("bias"), lambda g: f"{100 * g.bias:+.3f}%"),
-            (Column("RMSLE"), lambda g: f"{100 * g.rmsle:.3f}%"),
-        ),
-    )
-
-
-def suspect_table(diagnosis: Diagnosis, runs: RunArrays) -> Table:
-    """The runs that a law misses by most."""
-    shown = diagnosis.suspects[:SUSPECT_ROWS]
-    more = len(diagnosis.suspects) - len(shown)
-    return table_of(
-        "Runs beyond 5 robust standard deviations"
-        + (f" (the worst {len(shown)} of {len(shown) + more})" if more else ""),
-        shown,
-        (
-            (Column("run", text=True), lambda i: f"{i + 1}"),
-            (Column("N"), lambda i: format_count(float(runs.n_params[i]))),
-            (Column("D"), lambda i: format_count(float(runs.tokens[i]))),
-            (Column("E"), lambda i: f"{runs.experts[i]:g}"),
-            (Column("loss"), lambda i: f"{runs.loss[i]:.4f}"),
-            (Column("residual"), lambda i: f"{100 * diagnosis.residuals[i]:+.2f}%"),
-        ),
-    )
-
-
-def prediction_table(law: Law) -> Table | None:
-    """Losses at the ends and the middle of the fitted sizes and tokens; None for laws of further variables."""
-    from moescale.scaling_laws.law import predict
-
-    if not {"n_params", "tokens"} <= set(law.fit_range):
-        return None
-    ranges = (law.fit_range[name] for name in ("n_params", "tokens"))
-    sizes, tokens = (sorted({low, math.sqrt(low * high), high}) for low, high in ranges)
-    counts = sorted(set(law.fit_range.get("experts", (1.0, 1.0)))) if law.form.uses_experts else [1.0]
-
-    def loss_text(n: float, d: float, e: float) -> str:
-        found = predict(law, n, d, e)
-        return f"{found.loss:.4f}" + (f" ({span_text(found.interval, '.4f')})" if found.interval else "")
-
-    try:
-        rows = [
-            (format_count(n), format_count(d), *(loss_text(n, d, e) for e in counts)) for n in sizes for d in tokens
-        ]
-    except InputError:
-        return None
-    losses = [Column(expert_label(e) if law.form.uses_experts else "loss") for e in counts]
-    with_interval = ", with 90% intervals" if len(law.draws) else ""
-    title = f"Predicted losses{with_interval}"
-    return Table(title, (Column("N", text=True), Column("D"), *losses), rows)
 
 
 def optima_table(found: IsoFlop) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
 
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
+MOST_LINES, MOST_ROWS = 18, 9
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
+MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
+TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
 
 
@@ -27,41 +31,56 @@ def question_line(plan: Plan) -> str:
     """What was asked: budget, GPU and format, latency limits, request."""
     asked = plan.asked
     parts = [f"{format_flops(plan.budget_flops)} FLOPs"]
-    tokens = asked.get("max_tokens")
+    tokens, tpot_s, ttft_s = (asked.get(name) for name in ("max_tokens", "max_tpot_s", "max_ttft_s"))
     if isinstance(tokens, float) and plan.decision.model.tokens > BINDS * tokens:
-        parts.append(f"at most {format_count(tokens)} tokens")
+        parts.append(f"<= {format_count(tokens)} tokens")
     weights = asked.get("weights")
     parts.append(f"{plan.gpu} {weights}" if isinstance(weights, str) else plan.gpu)
-    for name, key in (("TPOT", "max_tpot_s"), ("TTFT", "max_ttft_s")):
-        if isinstance(limit := asked.get(key), float):
-            parts.append(f"{name} at most {format_seconds(limit)}")
+    if isinstance(tpot_s, float):
+        parts.append(f"TPOT <= {format_seconds(tpot_s)} ({1.0 / tpot_s:.3g} tok/s a user)")
+    else:
+        parts.append("no limit of TPOT")
+    if isinstance(ttft_s, float):
+        parts.append(f"TTFT <= {format_seconds(ttft_s)}")
     parts.append(f"{plan.prompt_tokens:g} in / {plan.output_tokens:g} out")
     return f"For {', '.join(parts)}{'' if plan.law == DEFAULT_LAW else f'; law {plan.law}'}"
 
 
-def _choices(plan: Plan) -> Iterator[tuple[str, Trained]]:
-    """The rows by name: the baseline, fewer experts, the recommended model as built, lower loss, published models."""
-    chosen = plan.decision.model
+def best_dense(plan: Plan) -> Trained | None:
+    """The dense model of the lowest loss for the budget; None where it was not asked about, or is the baseline."""
+    return next((c for c in plan.loss_optimal if c.experts == 1.0 != plan.base_experts), None)
+
+
+def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
+    """So many rows by name, the first named where there is no room for all, in the order of a screen."""
+    chosen, rivals = plan.decision.model, plan.decision.rivals
+    knee, better, cheapest = plan.choices.balanced, plan.choices.quality, plan.choices.cheapest
+    at_knee = knee is not None and not plan.of_life and _same(knee, chosen)
+    named: list[tuple[int, str, Trained | None]] = [(3, "> recommended, knee" if at_knee else "> recommended", chosen)]
     if not plan.is_baseline:
-        yield "  baseline", plan.built_base
-    fewer = [c for c in _rows(plan) if c.experts < chosen.experts]
-    if fewer:
-        yield "  fewer experts", max(fewer, key=lambda c: c.experts)
-    yield "> recommended", chosen
-    if not plan.of_life:
-        cheapest, better = plan.choices.cheapest, plan.choices.balanced or plan.choices.quality
-        if (
-            cheapest is not None
-            and cheapest.usd_per_mtok < (1.0 - NEAR) * chosen.usd_per_mtok
-            and not _same(cheapest, chosen)
-        ):
-            yield "  cheapest", cheapest
-        if better is not None and not _same(better, chosen):
-            yield "  lower loss", better
-    elif more := [c for c in _rows(plan) if c.experts > chosen.experts]:
-        yield "  more experts", min(more, key=lambda c: c.experts)
-    for known in plan.known:
-        yield f"  {known.name}", known
+        match = next((c for c in plan.known if c.name == plan.base_name), None)
+        label = "  baseline" if plan.base_name.startswith("the ") else f"  {plan.base_name} (baseline)"
+        named.append((1, label, match or plan.built_base))
+    also = [(2 if c.experts < chosen.experts else 4, "  also open", c) for c in rivals]
+    known = [(8, f"  {c.name}", c) for c in plan.known if c.name != plan.base_name]
+    named += [*also[:1], *known[:1]]
+    built = {c.experts for _, _, c in (*named, *also) if c is not None and c not in plan.known}
+    if plan.of_life:
+        more = (c for c in _rows(plan) if c.experts > chosen.experts)
+        named.append((7, "  more experts", min(more, key=lambda c: c.experts, default=None)))
+    else:
+        saves = cheapest is not None and cheapest.usd_per_mtok < (1.0 - NEAR) * chosen.usd_per_mtok
+        named += [(6, "  knee", None if at_knee else knee), (7, "  lower loss", better)]
+        named.append((5, "  cheapest", cheapest if saves and cheapest and cheapest.experts not in built else None))
+    fewer = (c for c in _rows(plan) if c.experts < chosen.experts and c.experts not in built)
+    named += [*also[1:], (0, "  best dense", best_dense(plan)), *known[1:]]
+    named.append((2, "  fewer experts", max(fewer, key=lambda c: c.experts, default=None)))
+    kept: list[tuple[int, str, Trained]] = []
+    for place, name, row in named:
+        again = row is None or (place in (2, 5, 6, 7) and any(_same(row, c) for at, _, c in kept if at != 8))
+        if row is not None and not again:
+            kept.append((place, name, row))
+    return [(name, row) for _, name, row in sorted(kept[:most], key=lambda each: each[0])]
 
 
 def _rows(plan: Plan) -> list[Trained]:
@@ -74,12 +93,12 @@ def _same(one: Trained, other: Trained) -> bool:
     return one.experts == other.experts and abs(one.n_params / other.n_params - 1.0) < ALIKE
 
 
-def choices_table(plan: Plan) -> Table:
-    """The choices and published models as rows; the recommended one is as built, the others before rounding."""
-    rows = list(_choices(plan))
+def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
+    """The choices and published models as rows, `most` at most; baseline, recommended and open ones are as built, others before rounding."""
+    rows = _choices(plan, most)
     cells: list[Cell[tuple[str, Trained]]] = [
         (Column("", text=True), lambda r: r[0]),
-        (Column("E"), lambda r: f"{getattr(r[1], 'n_experts', None) or r[1].experts:g}"),
+        (Column("E"), lambda r: _count(getattr(r[1], "n_experts", None) or r[1].experts)),
         (Column("active"), lambda r: format_count(r[1].n_params_active)),
         (Column("total"), lambda r: format_count(r[1].n_params_total)),
         (Column("tokens"), lambda r: format_count(r[1].tokens)),
@@ -104,14 +123,14 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
     best = plan.decision
     model, said = best.model, [("Decided", _decided(plan))]
     if best.undecided:
-        said.append(("Open", best.undecided.removeprefix("undecided between ")))
+        said.append(("Open", _open(plan)))
     if model.probability_at_least_base is not None and not plan.is_baseline:
         limit = plan.asked.get("max_loss")
         goal = "reaches the baseline's loss" if limit is None else f"has a loss of at most {limit}"
         source = "labs that the law has not seen" if not plan.voting_laws else f"{len(plan.voting_laws)} laws"
         said.append(("Chance", f"{percentage(model.probability_at_least_base)} that it {goal}, over {source}"))
-    if model.scores:
-        said.append(("Scores", _scores(model.scores)))
+    if model.scores and (scores := _scores(model.scores)):
+        said.append(("Scores", scores))
     extrapolated = [note for note in best.caveats if note.startswith("Extrapolated: ")]
     said += [("Beyond runs", note.removeprefix("Extrapolated: ").rstrip(".")) for note in extrapolated]
     said.append(("Training", _training(plan)))
@@ -127,17 +146,30 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
 def _decided(plan: Plan) -> str:
     """What the choices that are open have in common: sizes and tokens; and what serving saves."""
     model, best = plan.decision.model, plan.decision
-    rivals: Sequence[Trained] = [model]
-    if best.undecided:
-        named = best.undecided.split("(")[0]
-        rivals = [model, *(c for c in _rows(plan) if f" {c.experts:g} " in f"{named} ")]
-    sizes, tokens = ([getattr(c, name) for c in rivals] for name in ("n_params_active", "tokens"))
+    sizes, tokens = ([getattr(c, name) for c in (model, *best.rivals)] for name in ("n_params_active", "tokens"))
     text = "" if best.undecided else f"{model.experts:g} experts, " if model.experts > 1 else "dense, "
     text += f"{_span(sizes)} active, {_span(tokens)} tokens"
-    base = plan.built_base.usd_per_mtok
-    if base and not plan.is_baseline:
-        text += f"; serving at {model.usd_per_mtok / base:.0%} of the baseline's cost"
-    return text
+    compared = {} if plan.is_baseline else {"baseline": plan.built_base.usd_per_mtok}
+    compared["best dense"] = getattr(best_dense(plan), "usd_per_mtok", None)
+    shares = [f"{model.usd_per_mtok / usd:.0%} of {whose}" for whose, usd in compared.items() if usd]
+    return f"{text}; costs {', '.join(shares)}" if shares else text
+
+
+def _open(plan: Plan) -> str:
+    """Which expert counts are open, and what the others change."""
+    model, rivals = plan.decision.model, sorted(plan.decision.rivals, key=lambda c: c.experts)
+    counts = sorted(c.experts for c in (model, *rivals))
+    words = [
+        f"{counts[0]:g} or {counts[-1]:g} experts" if len(counts) == 2 else f"{counts[0]:g} to {counts[-1]:g} experts"
+    ]
+    for c in {c.experts: c for c in (rivals[0], rivals[-1])}.values():
+        price, loss = c.usd_per_mtok / model.usd_per_mtok - 1.0, c.loss - model.loss
+        words.append(f"{c.experts:g} cost {price:+.0%}, loss {loss:+.4f}")
+    return "; ".join(words)
+
+
+def _count(experts: float) -> str:
+    return f"{experts:g}" if experts == round(experts) else "-"  # a published baseline, as the family counts it
 
 
 def _span(values: Sequence[float]) -> str:
@@ -149,15 +181,16 @@ def _training(plan: Plan) -> str:
     use = plan.training
     if use is None or use.gpu_days is None or use.usd is None:
         return f"{format_flops(plan.decision.model.training_flops)} FLOPs"
-    days = f"{format_count(use.gpu_days)} GPU days of {use.train_gpu}"
+    days = f"{format_count(use.gpu_days)} {use.train_gpu} days"
     if use.days is not None:
         days = f"{use.days:.3g} days on {use.gpu_days / use.days:.0f} x {use.train_gpu}"
     text = f"{format_usd(use.usd)}, {days}"
     if not use.spent and use.budget_of is None:
-        text += f", {use.budget_share:.0%} of the budget"
+        text += f", {use.budget_share:.0%} of budget"
     if use.error is None or use.mfu is None:
         return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
-    return f"{text}, MFU {use.mfu:.2f} (spread {use.error.spread:.2f}x, no restarts)"
+    uneven = f"; real routing to +{use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
+    return f"{text}, {f'{use.precision} ' if use.precision else ''}MFU {use.mfu:.2f}, spread {use.error.spread:.2f}x{uneven}"
 
 
 def _price_error(plan: Plan) -> str:
@@ -169,13 +202,28 @@ def _price_error(plan: Plan) -> str:
 
 
 def _scores(scores: Mapping[str, Score]) -> str:
-    shown = ", ".join(f"{task} {scores[task].estimate:.2f}" for task in SCORED)
-    wide = max((scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED)
-    return f"{shown}; each within {wide:.2f}"
+    within = {task: (scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED}
+    kept = [task for task in SCORED if within[task] <= MOST_WITHIN]
+    shown = ", ".join(f"{task} {scores[task].estimate:.2f}" for task in kept)
+    return f"{shown}; each within {max(within[task] for task in kept):.2f}" if kept else ""
 
 
 def _next(plan: Plan, options: str | None) -> str:
+    """The command that goes on from here, as it runs: a sweep where the choice is open, else the export."""
     if plan.decision.undecided:
-        asked = f' --for "{options}"' if options else ""
-        return f"moescale design --budget {format_flops(plan.budget_flops * SWEEP_SHARE)}{asked}"
+        budget = f"moescale design --budget {format_flops(plan.budget_flops * SWEEP_SHARE)}"
+        return " ".join((budget, *_of_design(plan, options or "")))
     return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"
+
+
+def _of_design(plan: Plan, options: str) -> Iterator[str]:
+    """The options of a plan as `design` takes them: its own budget is the sweep's."""
+    words = iter(shlex.split(options))
+    for word in words:
+        name, stated, value = word.partition("=")
+        if name in TRAINER:
+            _ = stated or next(words, "")
+        elif name == "--budget":
+            yield shlex.quote(f"--plan-budget{stated}{value}")
+        else:
+            yield shlex.quote(word)

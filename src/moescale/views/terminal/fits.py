@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from moescale.scaling_laws.law import INPUT_NAMES
-from moescale.units import format_flops, format_seconds, plural
+from moescale.units import expert_label, format_count, format_flops, format_seconds, plural
 from moescale.views.tables import Column, Table, range_text, span_text
 from moescale.views.tables.fit import comparison_table, fit_remarks, optima_table, parameter_table, run_prediction_table
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
@@ -49,8 +49,8 @@ def show_chosen(console: Console, chosen: Sequence[Chosen]) -> None:
     write_paragraph(console, f"Form with the largest weight: {chosen[0].law}")
 
 
-def show_isoflop(console: Console, found: IsoFlop) -> None:
-    """The loss-optimal model of each budget, and the exponents of each expert count with their 90% intervals."""
+def show_isoflop(console: Console, found: IsoFlop, budget: float | None = None) -> None:
+    """The loss-optimal model of each budget, the exponents of each expert count with their 90% intervals, and the optimum of `budget`."""
     write_table(console, optima_table(found))
     columns = (
         Column("experts"),
@@ -74,6 +74,12 @@ def show_isoflop(console: Console, found: IsoFlop) -> None:
         for t in found.trends
     )
     write_table(console, Table("Exponents of loss-optimal N and D in FLOPs C", columns, rows))
+    for best in [] if budget is None else [trend.optimum(budget) for trend in found.trends]:
+        beyond = f"; {best['extrapolation']:.3g} times beyond the runs" if best["extrapolation"] > 1.0 else ""
+        sizes = f"N = {format_count(best['n_params'])}, D = {format_count(best['tokens'])}"
+        write_paragraph(
+            console, f"{sizes}{beyond}.", lead=f"{expert_label(best['experts'])} at {format_flops(budget or 0.0)} FLOPs"
+        )
 
 
 def show_laws(console: Console, laws: Sequence[Law]) -> None:

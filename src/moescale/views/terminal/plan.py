@@ -9,7 +9,7 @@ from moescale.views.tables import plan as tables
 from moescale.views.tables import screen
 from moescale.views.tables.decision import decision_facts, plan_headline, serving_basis
 from moescale.views.tables.models import known_table
-from moescale.views.terminal.text import write_line, write_paragraph, write_table
+from moescale.views.terminal.text import paragraph_lines, write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,14 +22,22 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False, options: s
     """The decision on one screen; `details` adds its facts, all caveats and all tables. `options` are what was typed."""
     headline = plan_headline(plan)
     write_line(console, headline, bold=len(headline))
-    write_table(console, screen.choices_table(plan), ruled=False)
-    for name, text in screen.facts(plan, options):
-        if name == "Next":  # whole, so that it can be copied
-            write_line(console, f"{name:11}  {text}")
-        else:
-            write_paragraph(console, text, indent=13, first=f"{name:11}  ")
+    facts = [line for fact in screen.facts(plan, options) for line in _wrapped(console, *fact)]
+    table = screen.choices_table(plan)
+    title = paragraph_lines(console, table.title)
+    room = screen.MOST_LINES - 2 - len(title) - len(table.notes) - sum(1 + (len(x) - 1) // console.width for x in facts)
+    write_table(console, screen.choices_table(plan, max(3, room)), ruled=False)
+    for line in facts:
+        write_line(console, line)
     if details:
         _details(console, plan)
+
+
+def _wrapped(console: Console, name: str, text: str) -> list[str]:
+    first = f"{name:11}  "
+    if name == "Next":  # whole, so that it can be copied
+        return [first + text]
+    return paragraph_lines(console, text, indent=13, first=first)
 
 
 def _details(console: Console, plan: Plan) -> None:

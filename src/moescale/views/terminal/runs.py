@@ -58,9 +58,6 @@ def show_design(console: Console, found: SweepDesign, *, details: bool, written:
         ("these runs", len(found.runs), found.flops, found.regret_after),
     ]
     regrets += [(rival.name, rival.runs, rival.flops, rival.regret) for rival in found.rivals]
-    if found.next_run is not None and found.regret_after_next is not None:
-        more = found.next_run
-        regrets.append(("these and one more", len(found.runs) + 1, found.flops + more.flops, found.regret_after_next))
     write_table(console, regret_table(regrets))
     now = found.decision
     if found.known_runs:
@@ -74,13 +71,6 @@ def show_design(console: Console, found: SweepDesign, *, details: bool, written:
         write_paragraph(console, text, lead="Decision from the known runs")
     write_table(console, designed_runs_table(found.runs) if details else designed_counts_table(found.runs))
     write_line(console)
-    if found.next_run is not None:
-        more = found.next_run
-        write_paragraph(
-            console,
-            f"Next run: N = {format_count(more.n_params)}, E = {more.experts}, {format_count(more.tokens)} tokens, "
-            f"{format_flops(more.flops)} FLOPs.",
-        )
     write_paragraph(
         console,
         "regret: the plan's expected extra cost, as a share of the baseline's, against a plan that knows the true law; "

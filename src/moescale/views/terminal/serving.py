@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from moescale.models.published import Shape
-    from moescale.serving.accuracy import Accuracy
+    from moescale.serving.accuracy import Accuracy, Calibrated
     from moescale.serving.deployment import Deployment
-    from moescale.serving.disaggregated import Disaggregated, Pool
+    from moescale.serving.disaggregated import Disaggregated
     from moescale.serving.gpu_counts import Cost
     from moescale.serving.loads import OpenLoop
     from moescale.serving.operating_points import OperatingPoints
@@ -39,77 +39,74 @@ def show_models(console: Console, models: Sequence[Shape]) -> None:
         write_paragraph(console, f"{source}.", indent=2)
 
 
-def show_burst(console: Console, run: Answer, host: str, *, priced: bool = True) -> None:
-    """A simulated run in three lines; the times are medians and 99th percentiles."""
-
-    def spread(name: str) -> str:
-        median, high = getattr(run.p50, name), getattr(run.p99, name)
-        return (
-            f"{format_seconds(median)} median, {format_seconds(high)} at the 99th percentile"
-            if median is not None
-            else "none"
-        )
-
-    write_line(console)
-    write_paragraph(
-        console,
-        f"Simulated: {run.requests} requests in {format_seconds(run.makespan_s)}, {run.output_tok_s:,.0f} output "
-        f"tokens/s{f', {format_usd(run.usd_per_mtok)} per million output tokens' if priced else ''}; at most {run.peak_running} concurrent requests; "
-        f"host: {host}.",
-    )
-    write_paragraph(console, f"TTFT {spread('ttft_s')}, TPOT {spread('tpot_s')}.")
-    if run.n_preemptions:
-        write_paragraph(
-            console, f"The KV cache was full {run.n_preemptions} times; preempted requests were recomputed."
-        )
-
-
-def show_load(
+def show_loads(
     console: Console,
-    closed: Answer | None,
-    opened: OpenLoop | None,
-    *,
     gpu: str,
-    priced: bool = True,
+    *,
+    closed: Answer | None = None,
+    opened: OpenLoop | None = None,
+    apart: Disaggregated | None = None,
+    burst: Answer | None = None,
     host: str | None = None,
+    priced: bool = True,
 ) -> None:
-    """The closed and the open loop; `host` is what --host says."""
-    if closed is not None or opened is not None:
-        write_line(console)
+    """A paragraph or two for each load of a server that was asked about; `host` is what --host says."""
+
+    def usd(text: str) -> str:
+        return f", {text}" if priced else ""
+
     if closed is not None:
+        write_line(console)
         write_paragraph(
             console,
             f"Closed loop of {plural(closed.concurrency or 0, 'client')}: means over ten requests per client; TTFT "
             f"{format_seconds(closed.plateau_ttft_s or 0.0)} after the first burst, {format_seconds(closed.p99.ttft_s)} at the 99th percentile.",
         )
     if opened is not None:
-        usd = f", {format_usd(opened.usd_per_hour)} per hour" if priced else ""
         times = "mean" if opened.percentile is None else f"for {opened.percentile:g}% of requests"
         most = "" if opened.percentile is None else "<= "
+        if closed is None:
+            write_line(console)
         write_paragraph(
             console,
             f"{plural(opened.requests_per_s, 'request')} per second: {opened.gpus} x {gpu} "
-            f"({plural(opened.replicas, 'replica')} of {opened.tensor_parallel}){usd}, {opened.utilization:.0%} of their maximum "
-            f"rate; TTFT {most}{format_seconds(opened.ttft_s)}, TPOT {most}{format_seconds(opened.tpot_s or 0.0)} ({times}); "
-            f"host: {host or 'in-line (default of --request-rate)'}.",
+            f"({plural(opened.replicas, 'replica')} of {opened.tensor_parallel}){usd(f'{format_usd(opened.usd_per_hour)} per hour')}, "
+            f"{opened.utilization:.0%} of their maximum rate; TTFT {most}{format_seconds(opened.ttft_s)}, "
+            f"TPOT {most}{format_seconds(opened.tpot_s or 0.0)} ({times}); host: {host or 'in-line (default of --request-rate)'}.",
         )
+    if apart is not None:
+        prefill, decode = (
+            f"{plural(pool.workers, 'worker')} of {plural(pool.gpus_per_worker, 'GPU')}, {pool.busy:.0%} busy"
+            for pool in (apart.prefill, apart.decode)
+        )
+        write_line(console)
+        write_paragraph(
+            console,
+            f"Separate prefill and decode: {apart.prefill.gpus} + {apart.decode.gpus} x {gpu}, {apart.throughput_tok_s:,.0f} output "
+            f"tokens/s{usd(f'{format_usd(apart.usd_per_mtok)} per million output tokens')}. Prefill: {prefill}, TTFT "
+            f"{format_seconds(apart.ttft_s)} ({format_seconds(apart.transfer_s)} for the transfer of the KV cache). Decode: {decode}, "
+            f"batch {apart.decode.batch:,.0f} each, TPOT {format_seconds(apart.tpot_s or 0.0)}.",
+        )
+    if burst is not None:
+        ttft, tpot = (_percentiles(burst, name) for name in ("ttft_s", "tpot_s"))
+        write_line(console)
+        write_paragraph(
+            console,
+            f"Simulated: {burst.requests} requests in {format_seconds(burst.makespan_s)}, {burst.output_tok_s:,.0f} output "
+            f"tokens/s{usd(f'{format_usd(burst.usd_per_mtok)} per million output tokens')}; at most {burst.peak_running} concurrent "
+            f"requests; host: {host or 'in-line'}.",
+        )
+        write_paragraph(console, f"TTFT {ttft}, TPOT {tpot}.")
+        if burst.n_preemptions:
+            text = f"The KV cache was full {burst.n_preemptions} times; preempted requests were recomputed."
+            write_paragraph(console, text)
 
 
-def show_apart(console: Console, apart: Disaggregated, gpu: str, *, priced: bool = True) -> None:
-    """Disaggregated serving: separate GPUs for prefill and decode."""
-
-    def workers(pool: Pool) -> str:
-        return f"{plural(pool.workers, 'worker')} of {plural(pool.gpus_per_worker, 'GPU')}, {pool.busy:.0%} busy"
-
-    usd = f", {format_usd(apart.usd_per_mtok)} per million output tokens" if priced else ""
-    write_line(console)
-    write_paragraph(
-        console,
-        f"Separate prefill and decode: {apart.prefill.gpus} + {apart.decode.gpus} x {gpu}, {apart.throughput_tok_s:,.0f} output "
-        f"tokens/s{usd}. Prefill: {workers(apart.prefill)}, TTFT {format_seconds(apart.ttft_s)} "
-        f"({format_seconds(apart.transfer_s)} for the transfer of the KV cache). Decode: {workers(apart.decode)}, "
-        f"batch {apart.decode.batch:,.0f} each, TPOT {format_seconds(apart.tpot_s or 0.0)}.",
-    )
+def _percentiles(run: Answer, name: str) -> str:
+    median, high = getattr(run.p50, name), getattr(run.p99, name)
+    if median is None:
+        return "none"
+    return f"{format_seconds(median)} median, {format_seconds(high)} at the 99th percentile"
 
 
 def show_warnings(console: Console, warnings: Sequence[str]) -> None:
@@ -130,6 +127,7 @@ def show_cost(
     latency: str | None = None,
     priced: bool = True,
     accuracy: Accuracy | None = None,
+    corrected: Calibrated | None = None,
     kind: str = "this kind",
 ) -> None:
     """The cost of one model: the cheapest GPU count first, then each that was looked at.
@@ -172,13 +170,17 @@ def show_cost(
         apart = f"{format_usd(cost.usd_per_input_mtok)} per million prompt tokens and {format_usd(cost.usd_per_output_mtok)}"
         write_paragraph(console, f"separate prices: {apart} per million output tokens")
     write_paragraph(console, f"Accuracy: {accuracy_text(accuracy, gpu, kind)}")
+    if corrected is not None:
+        low, high = (format_usd(bound) for bound in corrected.interval)
+        text = f"{format_usd(corrected.usd_per_mtok)} per million output tokens; nine of ten servings within {low} to {high}"
+        write_paragraph(console, f"Calibrated: {text}")
     write_table(console, cost_table(cost, priced=priced))
     if cost.attention_dp is not None:
         _attention_groups(console, deployment)
 
 
 def _attention_groups(console: Console, deployment: Deployment) -> None:
-    passes = float(deployment.prompt_wait_passes)
+    passes = deployment.engine.balance_passes
     rule = (
         "a prompt in one group delays the output tokens of all groups, as in vLLM and SGLang; with --latency "
         "silicon:trtllm, prompts wait for each other"

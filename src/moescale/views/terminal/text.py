@@ -47,16 +47,21 @@ def encodable(console: Console, text: str) -> str:
     return text
 
 
-def write_paragraph(console: Console, text: str, *, lead: str = "", indent: int = 0, first: str | None = None) -> None:
-    """A paragraph, its lead bold; `first` begins its first line, `indent` blanks the others."""
-    opening = " " * indent if first is None else first
-    lines = textwrap.wrap(
-        f"{lead}  {text}" if lead else text,
+def paragraph_lines(console: Console, text: str, *, indent: int = 0, first: str | None = None) -> list[str]:
+    """The lines of a paragraph; `first` begins its first line, `indent` blanks the others."""
+    return textwrap.wrap(
+        text,
         width=max(20, min(console.width, LONGEST_LINE)),
-        initial_indent=opening,
+        initial_indent=" " * indent if first is None else first,
         subsequent_indent=" " * indent,
         break_on_hyphens=False,
     )
+
+
+def write_paragraph(console: Console, text: str, *, lead: str = "", indent: int = 0, first: str | None = None) -> None:
+    """A paragraph, its lead bold; `first` begins its first line, `indent` blanks the others."""
+    opening = " " * indent if first is None else first
+    lines = paragraph_lines(console, f"{lead}  {text}" if lead else text, indent=indent, first=first)
     for number, line in enumerate(lines):
         write_line(console, line, bold=len(lead) + len(opening) if lead and number == 0 else 0)
 

@@ -2,64 +2,52 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import pytest
+from pydantic import Field, StrictBool, model_validator
 
-from moescale.bounds import Bound
 from moescale.errors import BoundError, InputError, UnknownNameError
 from moescale.experiments.profile import read_grid
 from moescale.experiments.settings import read_settings
 from moescale.experiments.sweep_file import read_sweep
 from moescale.hardware.gpus import read_gpu
-from moescale.io.schema import QUANTITY, SETTINGS_LIMIT_BYTES, Quantity, settings
-from moescale.runs.importers import read_mapping
+from moescale.io.toml import LIMIT_BYTES, Experts, Listed, Quantity, Size, Table, Text, Tokens, checked
 from moescale.scaling_laws import find_law
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    n_params: Annotated[Quantity, Bound(1e3, 1e15)]
-    experts: Annotated[int, QUANTITY, Bound(1, 65_536)] = 1
-    ratio: Annotated[float | None, Bound(0, above=True)] = None
+class Model(Table):
+    n_params: Size
+    experts: Experts = 1
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def complete(self) -> Self:
         if self.experts == 13:
             raise InputError("13 experts are one too many")
+        return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    name: str
+class Run(Table):
+    name: Text
     model: Model
-    tokens: tuple[Annotated[int, QUANTITY, Bound(1, 1e18)], ...]
+    tokens: Annotated[tuple[Tokens, ...], Listed]
     schedule: Literal["cosine", "wsd"] = "cosine"
-    sources: tuple[str, ...] = ()
-    offline: bool | None = None
-    slurm: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    layers: int = 12
+    offline: StrictBool | None = None
+    slurm: dict[str, Any] = Field(default_factory=dict[str, Any])
+    layers: Annotated[int, Quantity, Field(ge=1)] = 12
 
 
 GOOD: dict[str, Any] = {"name": "a", "model": {"n_params": "85M"}, "tokens": "2B"}
 
 
-def test_a_table_becomes_the_dataclass_with_its_defaults() -> None:
-    assert settings(Run, GOOD, where="f") == Run(name="a", model=Model(n_params=85e6), tokens=(2_000_000_000,))
-    full = GOOD | {"tokens": [1, "2K"], "sources": "a.txt", "offline": False, "slurm": {"x": 1}, "schedule": "wsd"}
-    found = settings(Run, full | {"model": {"n_params": 5e3, "experts": "1K", "ratio": 0.5}}, where="f")
-    assert found == Run(
-        name="a",
-        model=Model(n_params=5e3, experts=1000, ratio=0.5),
-        tokens=(1, 2000),
-        sources=("a.txt",),
-        offline=False,
-        slurm={"x": 1},
-        schedule="wsd",
-    )
+def test_a_table_becomes_the_model_with_its_defaults() -> None:
+    made = checked(Run, GOOD, where="f")
+    assert made == Run(name="a", model=Model(n_params=85e6), tokens=(2_000_000_000,))
+    full = GOOD | {"tokens": [1, "2K"], "offline": False, "slurm": {"x": 1}, "schedule": "wsd"}
+    found = checked(Run, full | {"model": {"n_params": 5e3, "experts": "1K"}}, where="f")
+    assert (found.tokens, found.model.experts, found.schedule, found.slurm) == ((1, 2000), 1000, "wsd", {"x": 1})
     assert isinstance(found.model.experts, int)
 
 
@@ -75,19 +63,15 @@ def test_a_table_becomes_the_dataclass_with_its_defaults() -> None:
         ({"model": {"n_parms": 1}}, UnknownNameError, "f, [model]: unknown key 'n_parms'; nearest: n_params"),
         ({"model": {"n_params": "many"}}, InputError, "f, [model], n_params: 'many' is not a quantity"),
         ({"model": {"n_params": True}}, InputError, "f, [model], n_params: True is not a number"),
-        ({"model": {"n_params": 1}}, BoundError, "f, [model], n_params: 1 is not from 1000 to 1e+15; nearest: 1000"),
+        ({"model": {"n_params": 1}}, BoundError, "f, [model], n_params: 1 is not at least 1000; nearest: 1000"),
         ({"model": {"n_params": 1e4, "experts": 1.5}}, BoundError, "experts: 1.5 is not a whole number; nearest: 2"),
         ({"model": {"n_params": 1e4, "experts": 13}}, InputError, "f, [model]: 13 experts are one too many"),
-        ({"model": {"n_params": 1e4, "ratio": 0}}, BoundError, "ratio: 0 is not positive and finite"),
-        ({"model": {"n_params": 1e4, "ratio": math.nan}}, BoundError, "ratio: nan is not positive and finite"),
         ({"tokens": []}, InputError, "f, tokens: is empty"),
-        ({"tokens": [1, 0]}, BoundError, "f, tokens: 0 is not from 1 to 1e+18; nearest: 1"),
+        ({"tokens": [1, 0]}, BoundError, "f, tokens: 0 is not at least 1; nearest: 1"),
         ({"schedule": "cosin"}, UnknownNameError, "f: unknown schedule 'cosin'; nearest: cosine"),
-        ({"sources": ["a", 1]}, InputError, "f, sources: 1 is not a text"),
-        ({"offline": "no"}, InputError, "f, offline: 'no' is neither true nor false"),
-        ({"slurm": []}, InputError, "f, slurm: is not a table"),
-        ({"layers": "1K"}, InputError, "f, layers: '1K' is not a number"),
-        ({"layers": 2**2000}, BoundError, "is not a whole number"),
+        ({"offline": "no"}, InputError, "f, offline: 'no'"),
+        ({"slurm": []}, InputError, "f, [slurm]: is not a table"),
+        ({"layers": 2**2000}, InputError, "f, layers"),
     ],
 )
 def test_a_refusal_names_the_place_the_nearest_and_the_next_step(
@@ -95,7 +79,7 @@ def test_a_refusal_names_the_place_the_nearest_and_the_next_step(
 ) -> None:
     given = {key: value for key, value in (GOOD | changes).items() if value is not None}
     with pytest.raises(kind) as caught:
-        settings(Run, given, where="f")
+        checked(Run, given, where="f")
     assert type(caught.value) is kind
     assert message in str(caught.value)
 
@@ -103,7 +87,7 @@ def test_a_refusal_names_the_place_the_nearest_and_the_next_step(
 # Files.
 
 
-READERS = (read_gpu, read_mapping, read_grid, read_settings, read_sweep)
+READERS = (read_gpu, read_grid, read_settings, read_sweep)
 
 
 @pytest.mark.parametrize("read", [*READERS, lambda path: find_law(str(path))])
@@ -134,6 +118,6 @@ def test_what_the_parser_cannot_take_is_told_with_the_file(
 @pytest.mark.parametrize("read", READERS)
 def test_settings_of_megabytes_are_refused_unparsed(read: Callable[[Path], object], tmp_path: Path) -> None:
     path = tmp_path / "given.toml"
-    path.write_text("# " + "x" * SETTINGS_LIMIT_BYTES)
+    path.write_text("# " + "x" * LIMIT_BYTES)
     with pytest.raises(InputError, match="larger than"):
         read(path)

@@ -1,15 +1,41 @@
-"""Tables of a TOML file as pydantic models whose errors name file, table and key, the nearest value and the next step."""
+"""TOML files as pydantic models, whose errors name file, table and key, the nearest value and the next step."""
 
 from __future__ import annotations
 
+import os
+import re
+import tomllib
 from collections.abc import Mapping
 from itertools import zip_longest
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from moescale.errors import BoundError, InputError, unknown_name
+from moescale.errors import BoundError, DamagedFileError, InputError, unknown_name
+from moescale.io.files import read_text
 from moescale.units import parse_count
+
+LIMIT_BYTES = 2**20  # settings are kilobytes, and Python's parser takes a second for a megabyte
+_LONG = re.compile(r"\b0[xob]\w{400}")
+
+
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The tables of a TOML file of settings; raises InputError as `files.read_text` and for what is no TOML."""
+    return parse_toml(read_text(path, limit_bytes=LIMIT_BYTES), where=os.fspath(path))
+
+
+def parse_toml(
+    text: str, *, where: str, kind: str = "valid TOML", next_step: str = "correct it there"
+) -> dict[str, Any]:
+    """The tables of a TOML text of some kind; raises InputError for what is none or beyond the parser's limits."""
+    if _LONG.search(text):  # longer than Python turns into decimal digits, as a message would
+        what = f"is not {kind}: it holds a number of hundreds of digits"
+        raise DamagedFileError(what, where=where, next_step=next_step)
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise DamagedFileError(f"is not {kind}: {reason}", where=where, next_step=next_step) from error
 
 
 class Table(BaseModel):
@@ -33,7 +59,7 @@ def _quantity(value: object) -> float:
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str) or not value.strip() or "\0" in value:
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise InputError(f"{value!r} is not a text")
     return value
 
@@ -66,6 +92,13 @@ def checked(model: type[M], document: Mapping[str, Any], *, where: str) -> M:
     except ValidationError as error:
         found = error.errors()
         raise _explained(model, next((e for e in found if e["type"] == "extra_forbidden"), found[0]), where) from error
+
+
+def as_mapping(value: object, where: str) -> Mapping[str, Any]:
+    """A value as a table; raises InputError for any other."""
+    if not isinstance(value, Mapping):
+        raise InputError("is not a table", where=where, next_step="write it as [name] with keys below")
+    return cast("Mapping[str, Any]", value)
 
 
 def _explained(model: type[BaseModel], error: Any, where: str) -> InputError:

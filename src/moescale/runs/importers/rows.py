@@ -1,12 +1,11 @@
-"""Tracked runs as rows of a run table, by rules that a mapping file states or that are guessed and said to be."""
+"""Tracked runs as rows of a run table: each column from where `--set` states it, else from what is guessed and said to be."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -15,18 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import InputError, UnknownNameError, nearest_names
-from moescale.io.filters import column_names, evaluate_decided, evaluate_numbers, quoted_name
-from moescale.runs.importers import values
-from moescale.runs.importers.guesses import (
-    CONVERTED,
-    LOSS_COLUMN,
-    OTHER_UNITS,
-    guess,
-    in_other_units,
-    unit_of,
-    unusable,
-)
-from moescale.runs.importers.rules import DERIVED, Rule
+from moescale.io.filters import column_names, evaluate_decided, evaluate_numbers
+from moescale.runs.importers.guesses import LOSS_COLUMN, guess, in_other_units, nats_advice, stated_wrongly, unit_of
+from moescale.runs.importers.model_shape import shape_columns, tokens_of_flos
+from moescale.runs.importers.rule import DERIVED, Rule
 from moescale.runs.importers.tracked_run import FINISHED, STEP, Scalar, TrackedRun
 from moescale.runs.table import DIVERGED_COLUMNS, EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
@@ -40,9 +31,11 @@ _MOST_STATED = 8  # names that one message lists
 _LONGEST_NAME = 60  # characters of it that a message shows
 _DOTTED = re.compile(r"`[^`\n]*`|(?<![\w.])[^\W\d]\w*(?:\.\w+)+")  # config.n_layer: a point is no operator
 _MISSING = {
+    SIZE_COLUMNS[0]: "neither parameters nor a configuration is there",
     EXPERTS_COLUMN: "no name states them, though some mention experts",
     TOKENS_COLUMN: "neither a token count nor tokens per step is known "
     "(--set tokens='step * 524288', with your tokens per step)",
+    LOSS_COLUMN: "a validation or training loss is not there",
 }
 
 
@@ -97,16 +90,16 @@ def rows_of(
     given = _resolved(mapping or {}, runs, source)
     if LOSS_COLUMN not in given and (found := in_other_units(runs)) is not None:
         raise _no_nats(found, source)
-    rules = {column: [rule] for column, rule in given.items()}
-    unclear: dict[str, tuple[str, ...]] = {}
+    rules, unclear = {column: [rule] for column, rule in given.items()}, dict[str, str]()
     for column in (LOSS_COLUMN, *SIZE_COLUMNS, EXPERTS_COLUMN, "top_k", TOKENS_COLUMN):
         if column not in rules and not (column in SIZE_COLUMNS and any(size in given for size in SIZE_COLUMNS)):
             guessed = guess(runs, column)
             rules[column] = guessed.rules
             if guessed.unclear:
-                unclear[column] = guessed.unclear
-    used: Counter[tuple[str, str]] = Counter()
+                names = " and ".join(map(repr, guessed.unclear[:_MOST_STATED]))
+                unclear[column] = f"{names} may be meant, and their values differ"
     rows: list[Row] = []
+    used: Counter[tuple[str, str]] = Counter()
     left_out: list[tuple[str, str]] = []
     lacking: dict[str, None] = {}
     for run in runs:
@@ -117,23 +110,21 @@ def rows_of(
             lacking |= dict.fromkeys(reason.lacking)
         else:
             rows.append(row)
-            used.update((column, str(rule)) for column, rule in taken.items())
-    notes = [
-        *warnings,
-        *(
-            f"{column} is left out: {_differing(names)}; --set {column}=EXPR chooses"
-            for column, names in unclear.items()
-            if not any(column in row for row in rows)
-        ),
-    ]
+            used.update(taken)
+    notes = [*warnings]
+    for column, why in unclear.items():
+        if not any(column in row for row in rows):
+            notes.append(f"{column} is left out: {why}; --set {column}=EXPR chooses")
     rows = _one_size(rows, left_out, notes)
     if not rows:
         what = f"none of {len(runs)} runs gives a row: {_reasons(left_out)}" if runs else "there is no run in it"
-        raise InputError(what, where=source, next_step=_advice(runs, lacking))
+        stated = " ".join(f"--set {column}=EXPR" for column in sorted(lacking, key=_place) or ["COLUMN"])
+        names = _listed(dict.fromkeys(name for run in runs for name in (*run.params, *run.metrics)))
+        raise InputError(what, where=source, next_step=f"state what is missing, {stated}; names: {names}")
     if where is not None:
         rows = _filtered(rows, where, source, left_out, notes)
-    columns = MappingProxyType(_columns(rows))
-    return Imported(columns, len(runs), _statements(used, given), tuple(left_out), tuple(notes))
+    stated = _statements(used, given)
+    return Imported(MappingProxyType(_columns(rows)), len(runs), stated, tuple(left_out), tuple(notes))
 
 
 def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
@@ -144,26 +135,9 @@ def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
     return "; ".join([*told, *([f"and {len(counted) - 3} reasons more"] if len(counted) > 3 else [])])
 
 
-def _advice(runs: Sequence[TrackedRun], lacking: Iterable[str]) -> str:
-    """What states all that runs lack, and the names that it may be an expression of."""
-    names = _listed(dict.fromkeys(name for run in runs for name in (*run.params, *run.metrics)))
-    stated = " ".join(f"--set {column}=EXPR" for column in sorted(lacking, key=_place) or ["COLUMN"])
-    return f"state what is missing, {stated} or --mapping MAP.toml; names: {names}"
-
-
-def _differing(names: Sequence[str]) -> str:
-    return f"{' and '.join(map(repr, names[:_MOST_STATED]))} may be meant, and their values differ"
-
-
 def _no_nats(name: str, where: str) -> InputError:
-    unit = unit_of(name) or ""
-    advice = "add a column of its natural logarithm, and name that"
-    if unit in CONVERTED:
-        advice = f"--set 'loss={quoted_name(name)} * {CONVERTED[unit]}'"
-    if unit == "bits_per_byte":
-        advice += ", BYTES a token of your tokenizer (about 4 of English)"
-    what = f"{name!r} is {OTHER_UNITS[unit]}, and a loss of a run table in nats per token"
-    return InputError(what, where=where, next_step=advice)
+    what, advice = nats_advice(name)
+    return InputError(f"{name!r} is {what}, and a loss of a run table in nats per token", where=where, next_step=advice)
 
 
 def _filtered(rows: list[Row], where: str, source: str, left_out: list[tuple[str, str]], notes: list[str]) -> list[Row]:
@@ -171,8 +145,7 @@ def _filtered(rows: list[Row], where: str, source: str, left_out: list[tuple[str
     if not holds.any():
         what = f"the filter {where!r} keeps none of {len(rows)} runs"
         raise InputError(what, where=source, next_step="loosen the filter")
-    dropped = (row for row, keep in zip(rows, holds, strict=True) if not keep)
-    left_out += [(_label(row), "excluded by --where") for row in dropped]
+    left_out += [(_label(row), "excluded by --where") for row, keep in zip(rows, holds, strict=True) if not keep]
     if not decided.all():
         notes.append(f"{int((~decided).sum())} of the runs lack a value that the filter needs")
     return [row for row, keep in zip(rows, holds, strict=True) if keep]
@@ -186,48 +159,37 @@ def _statements(used: Mapping[tuple[str, str], int], given: Mapping[str, Rule]) 
     """What came from where, the columns of one origin in one line."""
     lines: dict[str, list[str]] = {}
     for (column, rule), count in sorted(used.items(), key=lambda item: _place(item[0][0])):
-        stated = column in given or rule in (repr(column), DERIVED["shape"])
-        guessed = "" if stated else " (guessed)"
+        guessed = "" if column in given or rule in (repr(column), DERIVED["shape"]) else " (guessed)"
         lines.setdefault(f"from {rule}{guessed}: {count} run{'s' * (count > 1)}", []).append(column)
     return tuple(f"{', '.join(columns)} {origin}" for origin, columns in lines.items())
 
 
 def _resolved(mapping: Mapping[str, Rule], runs: Sequence[TrackedRun], source: str) -> dict[str, Rule]:
     """The mapping with texts that are names told from expressions; InputError for names that no run has."""
-    params = dict.fromkeys(name for run in runs for name in run.params)
-    metrics = dict.fromkeys(name for run in runs for name in run.metrics)
-    known = params | metrics | {STEP: None}
+    known = dict.fromkeys(name for run in runs for name in (*run.params, *run.metrics))
     found: dict[str, Rule] = {}
     for column, rule in mapping.items():
-        names: Sequence[str] = [rule.name] if rule.name is not None else []
-        made, plain = rule, (rule.expression or "").strip("`")
-        if plain in known and plain not in ("", STEP):
-            made = Rule(name=plain)
+        where, names, made = f"--set {column}", [rule.name or STEP], rule
+        if (plain := (rule.expression or "").strip("`")) in known:
+            names, made = [plain], Rule(name=plain)
         elif rule.expression is not None:
-            made = Rule(expression=_DOTTED.sub(lambda found: f"`{found[0].strip('`')}`", rule.expression))
-            with _mapping_of(column):
-                names = column_names(made.expression or "")
-                evaluate_numbers(made.expression or "", dict.fromkeys(names or [STEP], np.ones(1)))
-        within = {"param": params, "metric": metrics}.get(rule.of or "", known)
-        for name in names:
-            if name not in within:
-                what, where = f"no run has a {rule.of or 'param or metric'} {name!r}", f"mapping of {column}"
-                advice = f"{source} has: {_listed(within)}; quote names with other signs as `a/b`"
-                raise UnknownNameError(what, where=where, nearest=nearest_names(name, within), next_step=advice)
+            expression = _DOTTED.sub(lambda found: f"`{found[0].strip('`')}`", rule.expression)
+            made = Rule(expression=expression)
+            try:
+                names = list(column_names(expression))
+                evaluate_numbers(expression, dict.fromkeys(names or [STEP], np.ones(1)))
+            except InputError as error:
+                raise InputError(
+                    error.what, where=f"{where}, {error.where}", nearest=error.nearest, next_step=error.next_step
+                ) from error
+        if (unknown := next((name for name in names if name not in (*known, STEP)), None)) is not None:
+            advice = f"{source} has: {_listed(known)}; quote names with other signs as `a/b`"
+            what, nearest = f"no run has a param or metric {unknown!r}", nearest_names(unknown, known)
+            raise UnknownNameError(what, where=where, nearest=nearest, next_step=advice)
         if column == LOSS_COLUMN and made.name is not None and unit_of(made.name):
-            raise _no_nats(made.name, f"mapping of {column}")
+            raise _no_nats(made.name, where)
         found[column] = made
     return found
-
-
-@contextmanager
-def _mapping_of(column: str) -> Generator[None]:
-    """Names the column in what is wrong with its expression."""
-    try:
-        yield
-    except InputError as error:
-        where = f"mapping of {column}, {error.where}"
-        raise InputError(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error
 
 
 def _place(column: str) -> int:
@@ -240,40 +202,44 @@ def _listed(names: Iterable[str]) -> str:
     return (", ".join(all_names[:_MOST_STATED]) or "nothing") + more
 
 
+# One run.
+
+
 def _row(
-    run: TrackedRun, rules: Mapping[str, Sequence[Rule]], unclear: Mapping[str, Sequence[str]], unfinished: bool
-) -> tuple[Row, dict[str, Rule]]:
-    """The row of a run and the rule that each column came from; raises _LeftOutError with the reason why there is none."""
+    run: TrackedRun, rules: Mapping[str, Sequence[Rule]], unclear: Mapping[str, str], unfinished: bool
+) -> tuple[Row, list[tuple[str, str]]]:
+    """The row of a run, and each column with what it came from; raises _LeftOutError with the reason why there is none."""
     if run.state not in ("", FINISHED) and not unfinished:
         raise _LeftOutError(f"not finished: {run.state} (--unfinished keeps such runs)")
-    loss, step = _loss(run, rules[LOSS_COLUMN])
-    diverged = run.params.get("diverged") is True
-    row, taken = _cells(run, rules, step)
-    lacking = _lacking(row, rules)
-    if loss is None and not diverged:
-        wanted = rules[LOSS_COLUMN][0] if rules[LOSS_COLUMN] else "a validation or training loss"
-        lacking[LOSS_COLUMN] = f"{wanted} is not there"
-    for column in lacking:
-        stated = (_unusable(run, each, rules[each]) for each in _columns_of(column) if each in rules)
-        found = next(filter(None, stated), None)
-        if found is not None:
-            lacking[column] = found + "; dense models have 1" * (column == EXPERTS_COLUMN)
-    lacking |= {column: _differing(unclear[column]) for column in lacking if column in unclear}
-    size = next((size for size in SIZE_COLUMNS if size in unclear), SIZE_COLUMNS[0])
-    if "size" in lacking and size in unclear:
-        lacking["size"] = _differing(unclear[size])
+    row: Row = {}
+    taken: list[tuple[str, str]] = []
+    step, diverged = run.last_step(), run.params.get("diverged") is True
+    for column in sorted(rules, key=lambda column: column != LOSS_COLUMN):  # the loss says at which step
+        for rule in rules[column]:
+            at, value = _evaluated(run, rule, step, column)
+            if column == LOSS_COLUMN:
+                step = step if math.isnan(at) else at
+                usable = isinstance(value, float)
+            else:
+                usable = _positive(value) or (value is not None and column not in _RESERVED)
+            if usable and value is not None:
+                row[column] = value
+                taken.append((column, str(rule)))
+                break
+    sizes = any(size in row for size in SIZE_COLUMNS)
+    lacking = [column for column in _REQUIRED if column not in row and not (column == LOSS_COLUMN and diverged)]
+    lacking = [*([] if sizes else [next((s for s in SIZE_COLUMNS if s in unclear), SIZE_COLUMNS[0])]), *lacking]
     if lacking:
-        reasons = "; ".join(f"no {column}: {reason}" for column, reason in lacking.items())
-        raise _LeftOutError(reasons, [size if column == "size" else column for column in lacking])
-    experts = row[EXPERTS_COLUMN]
+        reasons = "; ".join(_why_lacking(run, column, rules.get(column, ()), unclear) for column in lacking)
+        raise _LeftOutError(reasons, lacking)
+    experts, loss = row[EXPERTS_COLUMN], row.setdefault(LOSS_COLUMN, math.nan)
     if not isinstance(experts, float) or experts < 1:  # an expansion need not be whole
         raise _LeftOutError(f"n_experts is {experts!r}, not a number of 1 or more")
-    row[LOSS_COLUMN] = math.nan if loss is None else loss
-    if not _positive(row[LOSS_COLUMN]):
-        if loss is not None and math.isfinite(loss) and not diverged:
+    if not _positive(loss):
+        if isinstance(loss, float) and math.isfinite(loss) and not diverged:
             raise _LeftOutError(f"the loss is {loss:g}; a cross-entropy loss is positive")
         row["diverged"] = True
-    for name, value in values.values(run, math.nan).items():
+    for name, value in run.values_at(math.nan).items():
         if (name == STEP and STEP not in run.params) or row.get(name) == value:
             continue
         # What a reader would take for its own, and is not, keeps its value under another name.
@@ -285,62 +251,52 @@ def _row(
     return row, taken
 
 
-def _cells(run: TrackedRun, rules: Mapping[str, Sequence[Rule]], step: float) -> tuple[Row, dict[str, Rule]]:
-    """What the rules give but for the loss, each column by the first rule that gives anything usable."""
-    row: Row = {}
-    taken: dict[str, Rule] = dict(zip((LOSS_COLUMN,), rules[LOSS_COLUMN], strict=False))
-    for column, choices in rules.items():
-        for rule in choices if column != LOSS_COLUMN else ():
-            value = values.evaluated(run, rule, step, column)
-            if value is not None and (_positive(value) or column not in (*_REQUIRED, *SIZE_COLUMNS)):
-                row[column], taken[column] = value, rule
-                break
-    return row, taken
+def _evaluated(run: TrackedRun, rule: Rule, step: float, column: str) -> tuple[float, Scalar | None]:
+    """The step of a curve's point (NaN: none), and what the rule gives for a column of the run; None for nothing."""
+    if rule.constant is not None:
+        return math.nan, rule.constant
+    if rule.name is not None:
+        curve = run.metrics.get(rule.name)
+        if rule.name in run.params or curve is None or not len(curve.values):
+            return math.nan, run.params.get(rule.name)
+        if column != LOSS_COLUMN:
+            return math.nan, curve.until(step)
+        return float(curve.steps[-1]), float(np.mean(curve.values[-rule.mean_of :]))
+    if rule.expression is not None:
+        known = run.values_at(step)
+        columns = {name: known.get(name) for name in column_names(rule.expression)}
+        if not all(isinstance(value, float) for value in columns.values()):
+            return math.nan, None
+        arrays = {name: np.array([value]) for name, value in columns.items()}
+        values, decided = evaluate_numbers(rule.expression, arrays or {STEP: np.zeros(1)})
+        return math.nan, float(values[0]) if decided[0] else None
+    if rule.derived == "dense":
+        mentioned = any("expert" in name.lower() or "moe" in name.lower() for name in (*run.params, *run.metrics))
+        return math.nan, None if mentioned else 1.0
+    return math.nan, tokens_of_flos(run) if rule.derived == "flos" else shape_columns(run).get(column)
 
 
-def _columns_of(column: str) -> Sequence[str]:
-    return SIZE_COLUMNS if column == "size" else (column,)
+def _why_lacking(run: TrackedRun, column: str, rules: Sequence[Rule], unclear: Mapping[str, str]) -> str:
+    """Why a run has no cell for a column that it needs: what stands in its place, or what is not there."""
+    columns = SIZE_COLUMNS if column in SIZE_COLUMNS else (column,)
+    wrong = next(filter(None, (stated_wrongly(run, each) for each in columns)), None)
+    texts = [str(rule) for rule in rules if rule.derived is None]
+    if wrong is not None and texts and not any(wrong[0] in text for text in texts):
+        wrong = None
+    noun, reason = "size" if column in SIZE_COLUMNS else column, unclear.get(column, _MISSING.get(column, ""))
+    if column not in unclear and len(rules) == 1 and rules[0].derived is None:
+        reason = f"{rules[0]} is not there" if column == LOSS_COLUMN else f"{rules[0]} gives no positive number"
+    if wrong is not None and column not in unclear:
+        shown = repr(wrong[1][:_LONGEST_NAME]) if isinstance(wrong[1], str) else _cell(wrong[1])
+        reason = f"{wrong[0]!r} is {shown}, not a positive number" + "; dense models have 1" * (noun == EXPERTS_COLUMN)
+    return f"no {noun}: {reason}"
 
 
-def _unusable(run: TrackedRun, column: str, rules: Sequence[Rule]) -> str | None:
-    """What stands where a column would be taken from, in place of a positive number; None where nothing does."""
-    found = unusable(run, column)
-    stated = [rule.name or rule.expression or "" for rule in rules if rule.derived is None]
-    if found is None or (stated and not any(found[0] in text for text in stated)):
-        return None
-    shown = repr(found[1][:_LONGEST_NAME]) if isinstance(found[1], str) else _cell(found[1])
-    return f"{found[0]!r} is {shown}, not a positive number"
-
-
-def _lacking(row: Row, rules: Mapping[str, Sequence[Rule]]) -> dict[str, str]:
-    """Why a row lacks what it needs beside the loss, by column."""
-    lacking: dict[str, str] = {}
-    if not any(size in row for size in SIZE_COLUMNS):
-        lacking["size"] = "neither parameters nor a configuration is there"
-    for column, reason in _MISSING.items():
-        if column not in row:
-            mapped = [rule for rule in rules[column] if rule.derived is None]
-            alone = len(rules[column]) == len(mapped) == 1
-            lacking[column] = f"{mapped[0]} gives no positive number" if alone else reason
-    return lacking
-
-
-def _loss(run: TrackedRun, rules: Sequence[Rule]) -> tuple[float | None, float]:
-    """The loss and the step it belongs to (the last step where it has none)."""
-    step = values.last_step(run)
-    if not rules:
-        return None, step
-    rule = rules[0]
-    curve = run.metrics.get(rule.name or "") if rule.of != "param" else None
-    if curve is not None and len(curve.values) and not (rule.of is None and rule.name in run.params):
-        at, value = values.point(curve, rule.at)
-        return value, step if math.isnan(at) else at
-    value = values.evaluated(run, rule, step, LOSS_COLUMN)
-    return (float(value) if isinstance(value, float) else None), step
-
-
-def _positive(value: Scalar) -> bool:
+def _positive(value: Scalar | None) -> bool:
     return isinstance(value, float) and 0 < value < math.inf
+
+
+# All rows.
 
 
 def _one_size(rows: list[Row], left_out: list[tuple[str, str]], notes: list[str]) -> list[Row]:

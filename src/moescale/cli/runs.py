@@ -1,0 +1,264 @@
+"""Commands that make runs and measurements: import, pack, train, sweep, profile."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from moescale.cli.flat import flat
+from moescale.cli.options import TABLE_SUFFIXES, Json, app, examples
+from moescale.cli.output import HeldBack, print_json, say, warn
+from moescale.errors import InputError, unknown_name
+from moescale.options.experiments import GridOptions, PackOptions, ProfileOptions, TrainOptions, limit_s
+from moescale.options.fields import at_option
+from moescale.options.runs import ImportOptions
+from moescale.units import format_count, format_flops, format_seconds, plural
+
+
+@app.command(
+    "import",
+    epilog=examples(
+        "moescale import trainer examples/trainer",
+        "moescale import mlflow http://localhost:5000 -o runs.csv",
+        "moescale import wandb wandb -o runs.csv",
+        "moescale import csv runs.tsv --set tokens='step * 524288' --set loss=eval/loss -o runs.csv",
+    ),
+)
+@flat()
+def import_(wanted: ImportOptions, json_: Json = False) -> None:
+    """Write a run table for `fit` from runs in MLflow, W&B, TensorBoard, a Trainer's folder, or any table."""
+    from moescale.io.files import check_target
+    from moescale.runs.importers import TRACKERS, import_runs
+    from moescale.runs.table import write_runs
+
+    tracker, source, output = wanted.tracker, wanted.source, wanted.output
+    if tracker not in TRACKERS:
+        raise unknown_name("tracker", tracker, TRACKERS, where="TRACKER")
+    if output is not None:
+        if output.suffix.lower() not in TABLE_SUFFIXES:
+            raise unknown_name("suffix to write", output.suffix, TABLE_SUFFIXES, where=str(output))
+        check_target(output, [source])
+    rules = wanted.rules()
+    with at_option("--where"):
+        found = import_runs(tracker, source, mapping=rules, where=wanted.where, unfinished=wanted.unfinished)
+    held_back = HeldBack()
+    if output is not None:
+        with held_back:
+            write_runs(found.columns, output)
+    warn(found.warnings)
+    if json_:
+        print_json(found.to_dict() | ({} if output is None else {"table": str(output)}))
+    else:
+        runs = f"{found.n_runs} of {plural(found.n_found, 'run')}"
+        print(f"{output}: {runs}" if output is not None else f"{runs}; write them with -o RUNS.csv")
+        left_out = [f"  {run}: {reason}" for run, reason in found.left_out]
+        lines = [*(f"  {rule}" for rule in found.rules), *(["Left out:", *left_out] if left_out else [])]
+        print("\n".join(lines), end="\n" * bool(lines))
+    held_back.tell()
+
+
+@app.command(
+    epilog=examples(
+        "moescale pack LICENSE --tokenizer bytes --validation 0 -o corpus",
+        "moescale pack docs src --tokenizer tokenizer.json -o corpus",
+        "moescale pack hf:cerebras/SlimPajama-627B --tokenizer tokenizer.json --max-tokens 20B -o corpus",
+        "moescale pack --show corpus",
+    )
+)
+@flat()
+def pack(wanted: PackOptions, json_: Json = False) -> None:
+    """Tokenise text into a corpus for `train` and `sweep`."""
+    from moescale.experiments.corpus import open_corpus, verify
+    from moescale.experiments.pack import pack as run_pack
+
+    if wanted.show is not None:
+        if wanted.sources or wanted.output is not None:
+            raise InputError("goes without sources and -o", where="--show", next_step="leave them out")
+        corpus = open_corpus(wanted.show)
+        verify(corpus)
+    elif wanted.output is None or wanted.tokenizer is None:
+        what = "give -o FOLDER and --tokenizer (a tokenizer.json, or bytes), or --show FOLDER"
+        raise InputError(what, next_step="see `moescale pack --help`")
+    else:
+        corpus = run_pack(
+            wanted.sources or (), wanted.output, tokenizer=wanted.tokenizer, eos=wanted.eos, seed=wanted.seed, report=say,
+            validation=wanted.validation, text_field=wanted.text_field, max_tokens=wanted.max_tokens,
+        )  # fmt: skip
+    if json_:
+        print_json(corpus.header())
+        return
+    training, validation = (
+        f"{tokens:,} {kind} tokens of {documents:,} document{'s' * (documents != 1)}"
+        for kind, tokens, documents in (
+            ("training", corpus.n_train, corpus.n_train_documents),
+            ("validation", corpus.n_validation, corpus.n_validation_documents),
+        )
+    )
+    print(f"{corpus.folder}: {training}, {validation}")
+    print(f"vocabulary {corpus.vocab_size:,} ({corpus.dtype}), end of text {corpus.eos_id}")
+    print(f"sha256 {corpus.sha256}")
+
+
+@app.command(
+    epilog=examples(
+        "moescale train examples/run.toml --dry-run",
+        "moescale train run.toml -o runs.csv",
+        "moescale train run.toml --no-resume",
+    )
+)
+@flat()
+def train(wanted: TrainOptions, json_: Json = False) -> None:
+    """Train one model and write its row of a run table for `fit`."""
+    from moescale.experiments.run_table import add_rows, check_run_table
+    from moescale.experiments.settings import estimate, read_settings
+
+    settings, output = read_settings(wanted.run), wanted.output
+    if wanted.dry_run:
+        _show_settings(settings.to_dict(), settings.sha256, estimate(settings), json_)
+        return
+    from moescale.experiments.run import torchrun
+    from moescale.experiments.run import train as run_train
+
+    if output is not None:
+        check_run_table(output)
+    if settings.parallel.processes > 1 and "WORLD_SIZE" not in os.environ:
+        more = ["--json"] * json_ + ["--no-resume"] * (not wanted.resume)
+        torchrun(wanted.run, settings.parallel.processes, [*more, *(["-o", str(output)] if output is not None else [])])
+    rows = run_train(settings, resume=wanted.resume, report=_print_event)
+    if not rows:  # another process of torchrun's group prints them
+        return
+    held_back = HeldBack()
+    if output is not None:
+        with held_back:
+            add_rows(output, rows)
+    if json_:
+        print_json({"rows": rows})
+    else:
+        for row in rows:
+            print(_row_text(row))
+        held = settings.output + "/result.json" if output is None or held_back.errors else output
+        print(f"Weights: {settings.output}/model. Rows: {held}.")
+    held_back.tell()
+
+
+def _show_settings(settings: Mapping[str, Any], sha256: str, expected: Mapping[str, float], json_: bool) -> None:
+    if json_:
+        print_json({"settings": settings, "settings_sha256": sha256, "estimate": expected})
+        return
+    import tomli_w
+
+    print(tomli_w.dumps(settings))
+    for key, value in expected.items():
+        print(f"# {key:15} {format_flops(value) if key == 'training_flops' else format_count(value)}")
+
+
+def _row_text(row: Mapping[str, Any]) -> str:
+    flag = f"  DIVERGED: {row['diverged_why']}" if row["diverged"] else ""
+    loss = "none" if row["loss"] is None else f"{row['loss']:.4f}"
+    return (
+        f"{row['name']}: loss {loss} nats per token after {format_count(row['tokens'])} tokens, "
+        f"{format_count(row['n_params_dense'])} dense-equivalent parameters, {row['n_experts']} experts, "
+        f"{format_count(row['tokens_per_s'])} tokens/s{flag}"
+    )
+
+
+def _print_event(event: Mapping[str, Any]) -> None:
+    """One line on standard error."""
+    at = f"step {event.get('step', 0)}"
+    if event["event"] == "step":
+        steps = event["steps"]
+        left = (steps - event["step"]) * event["seconds"] / event["step"] if event["step"] else math.nan
+        say(
+            f"{at}/{steps}: loss {event['loss']:.4f}, lr {event['lr']:.3g}, {format_count(event['tokens_per_s'])} tokens/s, "
+            f"{format_seconds(left)} left"
+        )
+        return
+    checkpoint = f" {event['checkpoint']}" if event.get("checkpoint") else ""
+    loss = "" if event.get("validation_loss") is None else f" loss {event['validation_loss']:.4f}"
+    say(f"{at}: {event['event']}{checkpoint}{loss}")
+
+
+@app.command(
+    epilog=examples(
+        "moescale sweep examples/sweep.toml --dry-run",
+        "moescale sweep sweep.toml --jobs 2",
+        "moescale sweep sweep.toml --max-time 9m --json",
+    )
+)
+@flat()
+def sweep(wanted: GridOptions, json_: Json = False) -> int:
+    """Train a grid of models, here or on a cluster, and write a run table for `fit`."""
+    from moescale.experiments.sweep import drive, dry_run
+    from moescale.experiments.sweep_file import read_sweep
+    from moescale.views.terminal.runs import show_planned_runs
+    from moescale.views.terminal.text import terminal
+
+    grid = read_sweep(wanted.file)
+    if wanted.dry_run:
+        plan = dry_run(grid, wanted.jobs)
+        if json_:
+            print_json(plan)
+        else:
+            show_planned_runs(terminal(), plan)
+        return 0
+    limit = limit_s(wanted.max_time)
+    done = drive(grid, jobs=wanted.jobs, retries=wanted.retries, resume=wanted.resume, say=say, seconds=limit)
+    if json_:
+        print_json(done.to_dict())
+    else:
+        print(
+            f"{done.table}: {done.finished + done.found} of {done.runs} runs; {done.finished} finished in "
+            f"{format_seconds(done.seconds)}, {done.found} already there"
+        )
+        if done.diverged:
+            print(f"{len(done.diverged)} diverged; fit leaves them out: {', '.join(done.diverged)}")
+        if done.left:
+            print(f"{done.left} left to train: run the same command again")
+    if not done.failed:
+        return 0
+    first, names = done.failed[0], ", ".join(failure.name for failure in done.failed)
+    say(f"moescale: {len(done.failed)} of {done.runs} runs failed: {names}; {first.log} ends in:\n{first.log_end}")
+    return 1
+
+
+@app.command(
+    epilog=examples(
+        "moescale profile --show examples/latency.csv",
+        "moescale profile profile.toml -o h100.parquet",
+        "moescale profile profile.toml --python envs/vllm/bin/python -o h100.csv",
+    )
+)
+@flat()
+def profile(how: ProfileOptions, json_: Json = False) -> None:
+    """Measure prefill and decode latencies of vLLM on this machine for --latency of `cost` and `plan`."""
+    if how.show is not None and how.grid is None and how.output is None:
+        from moescale.latency.coverage import overview
+        from moescale.latency.measurements import read_measurements
+        from moescale.views.terminal.runs import show_latencies
+        from moescale.views.terminal.text import terminal
+
+        found = overview(read_measurements(how.show), where=str(how.show))
+        if json_:
+            print_json(found.to_dict())
+        else:
+            show_latencies(terminal(), found, str(how.show))
+        return
+    if how.show is not None or how.grid is None or how.output is None:
+        what = "give GRID and -o TABLE (measure), or --show TABLE"
+        raise InputError(what, next_step="see `moescale profile --help`")
+    from moescale.experiments import profile as profiling
+
+    command = profiling.VLLM if how.python is None else (str(how.python), *profiling.VLLM[1:])
+    done = profiling.profile(
+        *profiling.read_grid(how.grid), how.output, vllm=command, repeats=how.repeats, rounds=how.rounds,
+        log=how.log, report=say,
+    )  # fmt: skip
+    if json_:
+        print_json(asdict(done))
+        return
+    print(f"{how.output}: {done.points} points, {done.measured} of them measured now")
+    for status, count in done.not_ok.items():
+        print(f"{count} without a latency: {status}")
