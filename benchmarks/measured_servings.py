@@ -503,7 +503,7 @@ def _source(gpu: Any, engine: str, weights: float, cache_bytes: float, setting: 
     from moescale.serving.host import NO_OVERHEAD, find_host
 
     usual = inspect.signature(cost).parameters
-    preset, extra = None, {}
+    preset, extra = None, dict[str, Any]()
     if importlib.util.find_spec("moescale.latency.engines") is not None:  # since version 0.3
         from moescale.latency.engines import engines
 

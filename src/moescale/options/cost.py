@@ -161,10 +161,13 @@ class CostServingOptions(ServingOptions):
         gpu: Gpu | None = None,
         weights: Precision | None = None,
         usd_per_gpu_hour: float | None = None,
+        usual_tpot_s: float | None = None,
         remark: Remark = unsaid,
     ) -> Deployment:
         """As for a plan, with replicas, parallelism and what speeds the server up."""
-        found = super().deployment(gpu=gpu, weights=weights, usd_per_gpu_hour=usd_per_gpu_hour, remark=remark)
+        found = super().deployment(
+            gpu=gpu, weights=weights, usd_per_gpu_hour=usd_per_gpu_hour, usual_tpot_s=usual_tpot_s, remark=remark
+        )
         accepted, drafted = self.speculative or 0.0, self.draft_tokens
         if not accepted:
             refuse(self, ("draft_tokens",), "goes with --speculative", "add it, or leave this out")

@@ -61,7 +61,8 @@ class Law:
         names = ("name", "source", "date", "parameters", "fit_range", "notes")
         family = {"family": self.family.name, "top_k": self.family.top_k, "convention": self.family.convention}
         about = {"law": self.form.name, "equation": self.form.equation, "draws": len(self.draws)}
-        return {name: plain(getattr(self, name)) for name in names} | about | family
+        named: dict[str, object] = {name: plain(getattr(self, name)) for name in names}
+        return named | about | family
 
     @property
     def parameters(self) -> dict[str, float]:
