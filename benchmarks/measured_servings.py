@@ -508,7 +508,7 @@ def _source(gpu: Any, engine: str, weights: float, cache_bytes: float, setting: 
         from moescale.latency.engines import engines
 
         preset = engines()[engine] if engine in engines() else engines()["vllm"]
-        extra = {"engine": preset}
+        extra["engine"] = preset
     scheduling = setting.scheduling or usual["scheduling"].default or (preset.scheduling if preset else "separate")
     host = setting.host or usual["host"].default or ("asynchronous" if preset and preset.asynchronous else None)
     measured = setting.latency == "silicon" and gpu.silicon_system is not None
