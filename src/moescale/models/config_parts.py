@@ -10,7 +10,7 @@ from typing import Any, cast
 from moescale import catalogue
 from moescale.models.settings import Settings
 
-MOST_LAYERS = 4096  # each is looked at; no model has as many
+MOST_LAYERS = 2048  # each is looked at; no model has as many
 FP32 = ("float32", "torch.float32")
 # Of lists with an entry a layer: which entries are meant by a rule that names the list.
 KINDS: dict[str, dict[str, bool]] = {
