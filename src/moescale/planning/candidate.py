@@ -14,7 +14,7 @@ from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.family import ModelFamily, architecture, n_active, n_total
-from moescale.planning.allocation import Allocation, largest_within_cost
+from moescale.planning.allocation import Allocation
 from moescale.planning.scores import Score
 from moescale.planning.total_cost import LifetimeCost
 from moescale.serving.deployment import Deployment, degrees
@@ -151,28 +151,6 @@ class CostCurve:
 
 
 @dataclass(frozen=True, slots=True)
-class ServingCurves:
-    """Serving cost of m expert counts over s rising sizes, at the cheapest GPU count; NaN (0 GPUs) where nothing serves."""
-
-    experts: FloatArray  # (m,)
-    n_params: FloatArray  # (s,), dense-equivalent
-    usd_per_mtok: FloatArray  # (m, s)
-    gpus: FloatArray  # (m, s)
-    deployment: Deployment
-
-
-@dataclass(frozen=True, slots=True)
-class LargestModels:
-    """The largest size of m expert counts that serves within each of c rising costs; NaN (0 GPUs) where there is none."""
-
-    experts: FloatArray  # (m,)
-    usd_per_mtok: FloatArray  # (c,)
-    n_params: FloatArray  # (m, c), dense-equivalent
-    gpus: FloatArray  # (m, c)
-    deployment: Deployment
-
-
-@dataclass(frozen=True, slots=True)
 class Costs:
     """Serving cost as a function of size and experts, for one law's family and one deployment.
 
@@ -295,21 +273,3 @@ def with_intervals(rows: Sequence[AnyRow], intervals: Sequence[Limits] | None) -
         known = limits if c.infeasible is None else unpriced
         found.append(c if isinstance(c, Unreachable) or not known else replace(c, intervals=known))
     return found
-
-
-def serving_curves(costs: Costs, experts: FloatArray, n_params: FloatArray) -> ServingCurves:
-    """Serving cost of expert counts (m,) at sizes (s,), in one call of the latency source."""
-    n, e = np.meshgrid(np.sort(n_params), experts)
-    found = costs.serving(n, e)
-    served = np.isfinite(found.usd_per_mtok)
-    usd, gpus = np.where(served, found.usd_per_mtok, np.nan), np.where(served, found.gpus, 0.0)
-    return ServingCurves(experts, np.sort(n_params), usd, gpus, costs.deployment)
-
-
-def largest_models(costs: Costs, experts: FloatArray, usd_per_mtok: FloatArray) -> LargestModels:
-    """The largest size of each expert count (m,) that serves within each cost (c,)."""
-    limit, e = np.meshgrid(np.sort(usd_per_mtok), experts)
-    n = largest_within_cost(e, limit, costs.usd_per_mtok)
-    none = np.isnan(n)
-    gpus = np.where(none, 0.0, costs.serving(np.where(none, KNOWN_SIZE, n), e).gpus)
-    return LargestModels(experts, np.sort(usd_per_mtok), n, gpus, costs.deployment)
