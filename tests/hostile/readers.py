@@ -555,10 +555,8 @@ _PATHS = (
     "/api/catalogue",
     "/api/law",
     "/api/scales",
-    "/api/evidence",
     "/api/plan",
 )
-_UPLOADS = ("/api/laws", "/api/fits")
 
 
 def _requests() -> Sequence[Files]:
@@ -568,16 +566,14 @@ def _requests() -> Sequence[Files]:
         cases.append(
             {"request.json": json.dumps({"method": "GET", "path": path, "query": query, "headers": {}}).encode()}
         )
-    for path in _UPLOADS:
-        header = {"content-type": "application/octet-stream"}
-        request = {
-            "method": "POST",
-            "path": path,
-            "query": "name=runs.csv&law=chinchilla&bootstrap=0",
-            "headers": header,
-        }
-        body = next(iter((_laws() if path == "/api/laws" else _run_tables(".csv"))[0].items()))
-        cases.append({"request.json": json.dumps(request).encode(), f"body{Path(body[0]).suffix}": body[1]})
+    request = {
+        "method": "POST",
+        "path": "/api/laws",
+        "query": "name=law.toml",
+        "headers": {"content-type": "application/octet-stream"},
+    }
+    name, body = next(iter(_laws()[0].items()))
+    cases.append({"request.json": json.dumps(request).encode(), f"body{Path(name).suffix}": body})
     return cases
 
 
