@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-from collections.abc import AsyncIterator
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -13,24 +11,14 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from moescale.errors import InputError
-from moescale.io.frames import parse_table
-from moescale.runs.table import read_runs
 from moescale.web.pool import Pool
-from moescale.web.worker import COLUMNS, answer
+from moescale.web.worker import answer
 
 PORT, TOKEN = 8765, "token"
 
 
 class BrokenError(Exception):
     """The server answered with an error of its own."""
-
-
-async def _read(self: Pool, task: dict[str, Any]) -> AsyncIterator[bytes]:
-    """What a fit does with an upload before it computes. It does so in a process of its own, which no reader here starts."""
-    query = task["query"]
-    columns = {name: query[name] for name in COLUMNS if name in query}
-    read_runs(parse_table(base64.b64decode(task["table"]), query["name"]), where=query.get("where"), **columns)
-    yield b'{"progress": ["read", 1.0]}'
 
 
 async def _computed(self: Pool, task: dict[str, Any], left: asyncio.Future[None]) -> bytes:
@@ -46,7 +34,6 @@ def _nothing(self: Pool) -> None:
 def _app() -> tuple[Any, asyncio.AbstractEventLoop]:
     from moescale.web.app import create_app
 
-    Pool.fit = _read  # type: ignore[method-assign]
     Pool.ask = _computed  # type: ignore[method-assign]
     Pool.start = _nothing  # type: ignore[method-assign]
     app = create_app(PORT, TOKEN)
@@ -69,8 +56,8 @@ def ask(folder: Path) -> object:
     status, content, kind = _answered(stated, bodies[0] if bodies else b"")
     if status >= 500:
         raise BrokenError(f"status {status}: {content[:300]!r}")
-    if kind.startswith(("application/json", "application/x-ndjson")) and status == 200:
-        answer = json.loads(content.splitlines()[-1], parse_constant=_refuse)
+    if kind.startswith("application/json") and status == 200:
+        answer = json.loads(content, parse_constant=_refuse)
         if isinstance(answer, dict) and "error" in answer:
             error = answer["error"]
             raise InputError(
