@@ -515,7 +515,7 @@ def _read_link(folder: Path, rng: Random) -> None:
     read_state(query, Laws().find)
 
 
-_PATHS = ("/", "/api/draft", "/api/catalogue", "/api/law", "/api/scales", "/api/evidence", "/api/plan")
+_PATHS = ("/", "/api/draft", "/api/catalogue", "/api/law", "/api/scales", "/api/plan")
 PORT, TOKEN = 8765, "token"
 
 
@@ -523,9 +523,8 @@ def _requests() -> Sequence[Files]:
     query = "&".join(f"{k}={v}" for k, v in {**_LINKS[1], "experts": "1,4"}.items())
     asked = [{"method": "GET", "path": path, "query": query} for path in _PATHS]
     cases: list[Files] = [{"request.json": json.dumps(request).encode()} for request in asked]
-    for path, file in (("/api/laws", _laws()[0]), ("/api/fits", _run_tables(".csv")[0])):
-        sent = {"method": "POST", "path": path, "query": "name=runs.csv&law=chinchilla&bootstrap=0"}
-        cases.append({"request.json": json.dumps(sent).encode(), "body": next(iter(file.values()))})
+    sent = {"method": "POST", "path": "/api/laws", "query": "name=law.toml"}
+    cases.append({"request.json": json.dumps(sent).encode(), "body": next(iter(_laws()[0].values()))})
     return cases
 
 
