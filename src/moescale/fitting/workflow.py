@@ -164,7 +164,7 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     found = replace(result.fit, warnings=notes, fit_range=ranges)
     about = _about(runs, replace(how, prior=law), family)
     held = {"prior_mean": found.theta.tolist(), "prior_covariance": result.covariance.tolist()}
-    of_member = about | {"name": form.name, "evidence": about["evidence"] | held}
+    of_member: dict[str, Any] = about | {"name": form.name, "evidence": about["evidence"] | held}
     member = fitted_law(found, law_family(form, family), draws=result.draws, **of_member)
     member = replace(member, max_experts=max(law.members[0].law.max_experts or 1.0, ranges["experts"][1]))
     about["evidence"] |= {"law": form.name, "n_runs": found.n_runs}
@@ -232,7 +232,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
         report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
         wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
         draws = canonical.in_unit(found.form, _bootstrap(found, arrays[i], runs, how, wanted, quick=True), unit)
-        of_member = about | {"name": found.form.name, "draws": draws}
+        of_member: dict[str, Any] = about | {"name": found.form.name, "draws": draws}
         members.append(Member(fitted_law(_in_unit(found, unit), law_family(found.form, family), **of_member), weight))
     winner = int(np.argmax(choice.weights))
     best, own = _in_unit(fits[winner], unit), replace(arrays[winner], loss=measured)
@@ -347,7 +347,8 @@ def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None 
     found: list[Prediction] = []
     for i, (value, low, high) in enumerate(zip(*(values.tolist() for values in ends), strict=True)):
         further = {name: values[i] for name, values in arrays.extra.items()}
-        beyond = extrapolation(law, *(float(values[i]) for values in where), further)
+        n_params, tokens, experts = (float(values[i]) for values in where)
+        beyond = extrapolation(law, n_params, tokens, experts, further)
         found.append(Prediction(value, None if np.isnan(low) else (low, high), beyond))
     return found
 

@@ -116,8 +116,9 @@ def families() -> dict[str, ModelFamily]:
     """Every family of the catalogue by name."""
     found: dict[str, ModelFamily] = {}
     for name, entry in catalogue.read("families.toml").items():
-        stated = {key: value for key, value in entry.items() if key != "date"}
-        found[name] = ModelFamily(**stated | {"name": name, "ladder": tuple(entry.get("ladder", LADDER))})
+        stated: dict[str, Any] = {key: value for key, value in entry.items() if key != "date"}
+        stated |= {"name": name, "ladder": tuple(entry.get("ladder", LADDER))}
+        found[name] = ModelFamily(**stated)
     return found
 
 

@@ -182,7 +182,7 @@ def _law_of(table: LawTable) -> Law:
     if not all(np.isfinite(values).all() for values in numbers):
         what = f"a parameter or a draw lies outside the domain of {form.name}"
         raise DamagedFileError(what, next_step=f"where {form.domain}")
-    facts = table.facts() | {"notes": tuple(table.notes), "max_experts": table.max_experts}
+    facts: dict[str, Any] = table.facts() | {"notes": tuple(table.notes), "max_experts": table.max_experts}
     return Law(form=form, theta=theta, family=table.family, fit_range=table.fit_range, draws=draws, **facts)
 
 
@@ -224,7 +224,7 @@ def law_text(law: Law) -> str:
 
 
 def _document(law: Law) -> dict[str, object]:
-    about = record(law, without=("form", "theta", "draws", "family", "members", "max_experts"))
+    about: dict[str, object] = record(law, without=("form", "theta", "draws", "family", "members", "max_experts"))
     about |= {"format": FORMAT, "family": law.family.to_dict()}
     if law.members:
         members = [{"weight": each.weight, "unit": each.unit, "law": _document(each.law)} for each in law.members]
