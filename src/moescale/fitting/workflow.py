@@ -347,8 +347,8 @@ def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None 
     found: list[Prediction] = []
     for i, (value, low, high) in enumerate(zip(*(values.tolist() for values in ends), strict=True)):
         further = {name: values[i] for name, values in arrays.extra.items()}
-        n, d, e = (float(values[i]) for values in where)
-        beyond = extrapolation(law, n, d, e, further)
+        n_params, tokens, experts = (float(values[i]) for values in where)
+        beyond = extrapolation(law, n_params, tokens, experts, further)
         found.append(Prediction(value, None if np.isnan(low) else (low, high), beyond))
     return found
 

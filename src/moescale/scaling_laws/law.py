@@ -60,9 +60,8 @@ class Law:
         """The law in the record of the command line's contract."""
         names = ("name", "source", "date", "parameters", "fit_range", "notes")
         family = {"family": self.family.name, "top_k": self.family.top_k, "convention": self.family.convention}
-        about = {"law": self.form.name, "equation": self.form.equation, "draws": len(self.draws)}
-        named: dict[str, object] = {name: plain(getattr(self, name)) for name in names}
-        return named | about | family
+        about: dict[str, object] = {"law": self.form.name, "equation": self.form.equation, "draws": len(self.draws)}
+        return about | {name: plain(getattr(self, name)) for name in names} | family
 
     @property
     def parameters(self) -> dict[str, float]:
