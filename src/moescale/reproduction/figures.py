@@ -87,7 +87,8 @@ def fitted_figure(rows: Sequence[Row]) -> Figure:
         for row in printed:
             point(ax, row["experts"], row["loss"], "x", ACCENT, 4.5, markeredgewidth=1.1, zorder=4)
         ax.set_title(f"D = {format_count(tokens)}")
-        log_ticks(ax, "x", "{:g}".format, np.array(sweep_experts()), most=6)
+        log_ticks(ax, "x", "{:g}".format, np.array(sweep_experts()))
+        ax.set_xticks(sweep_experts(), [f"{e:g}" for e in sweep_experts()])
         ax.set_xlabel("experts E")
     axes[0].set_ylabel(LOSS.label)
     sizes = dict.fromkeys(row["n_params"] for row in rows)
