@@ -141,7 +141,7 @@ def main() -> None:
     for (model, layout, phase), mine in sorted(slices.items()):
         experts = "A3B" in model
         above, within = (
-            (preset.expert_layer_s, preset.graph_expert_layer_s)
+            (preset.hybrid_layer_s, preset.graph_expert_layer_s)
             if experts
             else (preset.dense_layer_s, preset.graph_dense_layer_s)
         )
