@@ -29,6 +29,7 @@ from moescale.models.hf_config import from_config
 from moescale.serving.deployment import Deployment
 from moescale.serving.host import find_host
 from moescale.serving.steady_state import Servers
+from moescale.typing import FloatArray
 
 MODELS = {"Qwen/Qwen3.6-35B-A3B": "Qwen/Qwen3.5-35B-A3B", "Qwen/Qwen3-32B": "Qwen/Qwen3-32B"}  # alike in shape
 LEAST_PASSES = 3
@@ -95,7 +96,7 @@ def priced(
         yield float(host.pass_s(np.asarray(seconds), float(row["decode_requests_rank0"])))
 
 
-def errors(found: Sequence[tuple[Row, float, float]], seconds: Iterable[float]) -> np.ndarray:
+def errors(found: Sequence[tuple[Row, float, float]], seconds: Iterable[float]) -> FloatArray:
     """ln of predicted over measured."""
     return np.log([s / float(row["latency_ms_median"]) * 1e3 for (row, *_), s in zip(found, seconds, strict=True)])
 
@@ -141,7 +142,7 @@ def main() -> None:
     for (model, layout, phase), mine in sorted(slices.items()):
         experts = "A3B" in model
         above, within = (
-            (preset.expert_layer_s, preset.graph_expert_layer_s)
+            (preset.hybrid_layer_s, preset.graph_expert_layer_s)
             if experts
             else (preset.dense_layer_s, preset.graph_dense_layer_s)
         )
