@@ -70,7 +70,8 @@ def test_a_plan_serves_twenty_tokens_a_second_unless_it_is_said_otherwise() -> N
 
 
 def test_where_no_model_is_fast_enough_the_nearest_limit_is_taken_or_named() -> None:
-    slow = ("plan", "--budget", "1e25", "--bootstrap", 0, "--law", "yun2024-recovered", "--gpu", "a100-sxm-40gb", *FAST)
+    asked = "--budget 5.7e22 --max-tokens 500B --bootstrap 0 --law hoffmann2022 --experts 1 --match-experts 1"
+    slow = ("plan", *split(asked), "--gpu", "l40s", "--max-gpus", 1, *FAST)
     usual = answer_of(*slow)
     assert usual["asked"].get("max_tpot_s", 1.0) > 0.05
     assert "no model serves within 50 ms per output token" in usual["warnings"][0]
