@@ -804,7 +804,7 @@ TABLES = [
     ),
     (
         (*BUDGET, "--bootstrap", "0"),
-        ("Train 16 experts", "> recommended", "Decided", "Open", "Training", "Price error", "Next  ", "--details"),
+        ("Train 32 experts", "> recommended", "Decided", "Open", "Training", "Price error", "Next  ", "--details"),
     ),
     (
         (*BUDGET, "--lifetime-tokens", "1T", "--max-total-usd", "20000", "--bootstrap", "8", "--details"),

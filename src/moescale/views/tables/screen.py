@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from moescale.options.law import DEFAULT_LAW
+from moescale.options.serving import PLANNED_TPOT_S
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import MARK, Cell, Column, Table, percentage, table_of
 from moescale.views.tables.models import beyond_notes
@@ -212,11 +213,19 @@ def _next(plan: Plan, options: str | None) -> str:
     """The command that goes on from here, as it runs: a sweep where the choice is open, else the export."""
     if plan.decision.undecided:
         budget = f"moescale design --budget {format_flops(plan.budget_flops * SWEEP_SHARE)}"
-        return " ".join((budget, *_of_design(plan, options or "")))
+        return " ".join((budget, *of_design(options or ""), *_relaxed(plan, options or "")))
     return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"
 
 
-def _of_design(plan: Plan, options: str) -> Iterator[str]:
+def _relaxed(plan: Plan, options: str) -> list[str]:
+    """The limit of TPOT that a plan took because no model keeps the default."""
+    tpot_s = plan.asked.get("max_tpot_s")
+    if tpot_s == PLANNED_TPOT_S or "--max-tpot" in options:
+        return []
+    return ["--max-tpot", f"{tpot_s * 1e3:g}ms" if isinstance(tpot_s, float) else "none"]
+
+
+def of_design(options: str) -> Iterator[str]:
     """The options of a plan as `design` takes them: its own budget is the sweep's."""
     words = iter(shlex.split(options))
     for word in words:
