@@ -76,6 +76,8 @@ def choices(search: Search, at_loss: Sequence[Row], at_cost: Sequence[Row], fron
     if quality is None or cheapest is None:
         return Choices(quality=quality, cheapest=cheapest)
     between = [c for c in frontier if cheapest.usd_per_mtok < c.usd_per_mtok < quality.usd_per_mtok]
+    most = search.question.max_active_params or np.inf, search.question.max_total_params or np.inf
+    between = [c for c in between if c.n_params_active <= most[0] and c.n_params_total <= most[1]]
     between = with_ratios([c for c in between if quality.loss < c.loss < cheapest.loss], search.optima, search.base)
     kept = [c for c in search.judged(between, search.draws) if isinstance(c, Candidate)]
     if (confidence := search.confidence) is not None:  # it keeps the promise, too

@@ -39,7 +39,7 @@ from moescale.planning.rationale import (
     why,
 )
 from moescale.planning.scores import scores_of
-from moescale.planning.search import Search, size_bounds
+from moescale.planning.search import Search
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
@@ -189,14 +189,7 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
         at_loss if search.question.max_loss is None and search.question.budget_goal == "serve" else search.answering()
     )
     goal = search.question.goal
-    if question.bounds_size_alone and not _reached(search, rows):
-        bounds = size_bounds(question)
-        sure = f" with a probability of {search.confidence:.0%}" if search.confidence is not None else ""
-        notes.append(f"no model within {bounds} reaches {loss_goal(question)}{sure}: this is the lowest loss within it")
-        goal = "loss"
-        search = replace(search, question=replace(search.question, objective=goal))
-        rows = search.outright()
-    elif lifetime is not None and not _reached(search, rows):  # a life may train longer than the budget
+    if lifetime is not None and not _reached(search, rows):  # a life may train longer than the budget
         instead = _reached(search, at_loss)
         notes.append(
             f"no model of {question.budget.flops:.3g} FLOPs reaches {loss_goal(search.question)}: except for its lifetime "

@@ -124,13 +124,6 @@ class Question:
         return "quality" if self.cost_limit is not None else "serve"
 
     @property
-    def bounds_size_alone(self) -> bool:
-        """Whether parameters are bounded, and no loss, cost, baseline or objective is stated that the answer must meet."""
-        sized = (self.max_active_params, self.max_total_params) != (None, None)
-        stated = (self.objective, self.max_loss, self.max_usd_per_mtok, self.base, self.life)
-        return sized and stated == (None,) * len(stated)
-
-    @property
     def budget_goal(self) -> Objective:
         """What is looked for within the budget, also where a life is decided for."""
         if self.goal != "lifetime":

@@ -182,7 +182,9 @@ def _training(plan: Plan) -> str:
     use = plan.training
     if use is None or use.gpu_days is None or use.usd is None:
         return f"{format_flops(plan.decision.model.training_flops)} FLOPs"
-    days = f"{format_count(use.gpu_days)} {use.train_gpu} days"
+    days = f"{format_count(use.gpu_days)} GPU days"
+    if use.train_gpu != plan.gpu:
+        days += f" of {use.train_gpu}"
     if use.days is not None:
         days = f"{use.days:.3g} days on {use.gpu_days / use.days:.0f} x {use.train_gpu}"
     text = f"{format_usd(use.usd)}, {days}"
@@ -190,7 +192,7 @@ def _training(plan: Plan) -> str:
         text += f", {use.budget_share:.0%} of budget"
     if use.error is None or use.mfu is None:
         return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
-    uneven = f"; real routing to +{use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
+    uneven = f"; real routing adds up to {use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
     return f"{text}, {f'{use.precision} ' if use.precision else ''}MFU {use.mfu:.2f}, spread {use.error.spread:.2f}x{uneven}"
 
 
