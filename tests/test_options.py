@@ -65,14 +65,17 @@ def test_what_cannot_be_is_refused_at_its_option() -> None:
 
 
 def test_a_deployment_has_the_defaults_of_the_command_line() -> None:
+    """Of `Deployment` alone: no engine, passes of their own for prompts; cap and reserve are those of the options."""
     gpu, model = find_gpu("h100-sxm"), shapes()["llama-3.1-8b"]
-    stated = Deployment(gpu=gpu, usd_per_gpu_hour=usd_per_gpu_hour(gpu), prompt_tokens=230.0, output_tokens=203.0)
-    by_hand = cost(model, Silicon(gpu), stated)
-    for options in (ServingOptions(gpu="h100-sxm"), CostServingOptions(gpu="h100-sxm")):
-        assert cost(model, Silicon(gpu), options.deployment()) == by_hand
-    assert (by_hand.reserve_bytes, by_hand.limited_by) == (1.5 * 2**30, "max_num_seqs")
+    alone = Deployment(gpu=gpu, usd_per_gpu_hour=usd_per_gpu_hour(gpu), prompt_tokens=230.0, output_tokens=203.0)
+    served, priced = ServingOptions(gpu="h100-sxm").deployment(), CostServingOptions(gpu="h100-sxm").deployment()
+    plain = {"engine": alone.engine, "scheduling": "separate", "host": alone.host}
+    assert replace(served, **plain) == replace(priced, **plain) == alone
+    source = ServingOptions(gpu="h100-sxm").open_latency(served)
+    found = cost(model, source, served)
+    assert (found.reserve_bytes, found.limited_by) == (1.5 * 2**30, "max_num_seqs")
     told = answer_of("cost", "llama-3.1-8b", "--gpu", "h100-sxm")
-    assert told["usd_per_mtok"] == by_hand.usd_per_mtok
+    assert told["usd_per_mtok"] == found.usd_per_mtok
 
 
 def test_the_cap_is_the_gpus_own_unless_it_is_stated_or_lifted() -> None:
