@@ -35,14 +35,16 @@ from measured_servings import Score  # noqa: E402
 RESULTS = ROOT / "benchmarks/results"
 CATALOGUE = ROOT / "src/moescale/catalogue/accuracy.toml"
 PAGE, OWNER = "evidence/serving.md", "accuracy"
-BEFORE = ("measured_servings_v0.1.csv", "measured_servings_v0.1.9.csv")  # before any of it; before issue 19's changes
-NOW = "measured_servings_v0.2.csv"
+NOW = "measured_servings_v0.3.csv"
 STORED = {
-    servings.DEVELOPMENT: (NOW, "package_engine_v0.2.csv"),
-    servings.HELD_OUT: ("measured_servings_v0.2_held_out.csv", "package_engine_v0.2_held_out.csv"),
+    servings.DEVELOPMENT: (NOW, "package_engine_v0.3.csv"),
+    servings.HELD_OUT: ("measured_servings_v0.3_held_out.csv", "package_engine_v0.3_held_out.csv"),
 }
 METRICS = {"output_tok_s": "output tokens/s", "tpot": "TPOT", "ttft": "TTFT"}
-VERSIONS = {"0.1": BEFORE[0], "0.1.9": BEFORE[1], "0.2": NOW}
+VERSIONS = {  # 0.1.9: before formats, parallelism and load were priced as servers run them; 0.2: before presets of engines
+    **{name: f"measured_servings_v{name}.csv" for name in ("0.1", "0.1.9", "0.2")},
+    "0.3": NOW,
+}
 OURS, THEIRS = "ours", "engine"
 TOML_HEAD = """\
 # Predicted over measured servings of the half of the kernel package's rows that is set aside (benchmarks/measured_servings.py),
@@ -314,7 +316,7 @@ def page() -> str:
     """docs/evidence/serving.md with its parts of held-out measurements."""
     held_out, development = (STORED[half] for half in (servings.HELD_OUT, servings.DEVELOPMENT))
     parts: dict[str, str | Sequence[str]] = {
-        "stored": scored_by((*BEFORE, NOW, held_out[0])),
+        "stored": scored_by((*VERSIONS.values(), held_out[0])),
         "held-out": held_out_table(),
         "points": points(),
         "overall": overall(servings.HELD_OUT),

@@ -25,14 +25,22 @@ MOST_SOURCES, FEWEST_OF_SOURCE = 12, 3
 UNLIKE = 0.1  # of ln L between sources: more than misfit of a form leaves, less than bits a byte are off from nats
 
 
-def far_off_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
-    """A remark on the runs that the fit misses by far, with the way to leave them out."""
+def far_off(residuals: FloatArray) -> tuple[NDArray[np.bool_], FloatArray]:
+    """Which residuals of ln L lie far outside the others, (n,), and how many robust standard deviations out all lie."""
     away = np.abs(residuals - np.median(residuals))
     usual = robust_spread(away)
-    far, times = (away > FAR * usual) & (away > FAR_AT_LEAST), away / max(usual, 1e-12)
+    return (away > FAR * usual) & (away > FAR_AT_LEAST), away / max(usual, 1e-12)
+
+
+def far_off_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
+    """A remark on the runs that the fit misses by far, with the way to leave them out."""
+    far, times = far_off(residuals)
     if not (count := int(far.sum())):
         return []
-    rows, ends = np.sort(runs.row_numbers[far]), (f"{times[far].min():.2g}", f"{times[far].max():.2g}")
+    rows, ends = (
+        np.sort(runs.row_numbers[far]),
+        [f"{x:.0f}" if x < 1e6 else f"{x:.1g}" for x in (times[far].min(), times[far].max())],
+    )
     shown = ", ".join(map(str, rows[:NAMED].tolist())) + (" .." if count > NAMED else "")
     advice = "mark them true in a column diverged"
     if (names := _names(runs, far)) is not None:
