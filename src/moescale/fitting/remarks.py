@@ -42,9 +42,10 @@ def far_off_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
         [f"{x:.0f}" if x < 1e6 else f"{x:.1g}" for x in (times[far].min(), times[far].max())],
     )
     shown = ", ".join(map(str, rows[:NAMED].tolist())) + (" .." if count > NAMED else "")
-    advice = "mark them true in a column diverged"
+    them = "it" if count == 1 else "them"
+    advice = f"mark {them} true in a column diverged"
     if (names := _names(runs, far)) is not None:
-        advice = f'leave them out with --where "{names}", or {advice}'
+        advice = f'leave {them} out with --where "{names}", or {advice}'
     return [
         f"{count:,} run{'s' * (count > 1)} lie{'s' * (count == 1)} {' to '.join(dict.fromkeys(ends))} times the usual error "
         f"from the fit (data row{'s' * (count > 1)} {shown}): did they diverge, or does the form not cover them? {advice}"
