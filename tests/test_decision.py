@@ -90,8 +90,8 @@ def test_one_law_alone_promises_by_its_own_curve() -> None:
     assert plan.laws == ()
     for c in served(plan.bounded_loss):
         assert c.loss == pytest.approx(plan.base_loss, rel=1e-9)
-    assert plan.recommendation.model.usd_per_mtok == pytest.approx(
-        min(c.usd_per_mtok for c in served(plan.bounded_loss) if c.experts <= 32), rel=0.05
+    assert plan.recommendation.model.usd_per_mtok == pytest.approx(  # as built: layers in fours change the time of a pass
+        min(c.usd_per_mtok for c in served(plan.bounded_loss) if c.experts <= 32), rel=0.15
     )
 
 
@@ -333,9 +333,10 @@ def test_objectives() -> None:
     by = {name: asked(objective=name).recommendation.model for name in ("serve", "quality", "loss")}
     assert by["loss"].loss <= by["quality"].loss <= by["serve"].loss
     assert by["serve"].usd_per_mtok <= by["quality"].usd_per_mtok <= by["loss"].usd_per_mtok
-    base = asked().base_usd_per_mtok
+    quality = asked(objective="quality")
+    base = quality.built_base.usd_per_mtok  # as built, as the model is
     assert base is not None
-    assert by["quality"].usd_per_mtok <= base * (1 + 1e-9)
+    assert quality.recommendation.model.usd_per_mtok <= base * (1 + 1e-6)
 
 
 def test_a_life_keeps_the_promise_too() -> None:

@@ -337,7 +337,7 @@ def test_both_bounds() -> None:
     assert known(model.usd_per_mtok) <= limit * 1.001
     assert known(model.loss) <= target * (1 + 1e-6)
     with pytest.raises(InfeasibleError, match=r"the cheapest model that reaches a loss of at most .* costs \$"):
-        ask(replace(MAIN, max_loss=target, max_usd_per_mtok=limit * 0.99))
+        ask(replace(MAIN, max_loss=target, max_usd_per_mtok=limit * 0.85))  # rounding moves a price by up to 15%
 
 
 @pytest.mark.parametrize(
@@ -432,7 +432,8 @@ def test_a_life_with_little_to_serve_is_the_loss_optimal_model() -> None:
 @pytest.mark.system
 def test_a_life_within_dollars_is_the_other_side_of_a_life_at_a_loss() -> None:
     plan, at_loss = lived()
-    total = known(at_loss.recommendation.model.total_usd)
+    built = known(at_loss.recommendation.model.total_usd)
+    total = min(known(c.total_usd) for c in at_loss.plans if c.total_usd and c.experts <= 32)  # before rounding
     _, within = lived(replace(LIVED, max_total_usd=total))
     assert known(within.recommendation.model.total_usd) <= total * (1 + 1e-6)
     assert min(known(c.loss) for c in within.plans if c.loss and c.experts <= 32) <= plan.base_loss * (1 + 1e-7)
@@ -441,9 +442,9 @@ def test_a_life_within_dollars_is_the_other_side_of_a_life_at_a_loss() -> None:
     assert all(known(c.total_usd) <= total * (1 + 1e-12) for c in within.plans if c.total_usd is not None)
     both, _ = lived(replace(LIVED, max_loss=plan.base_loss, max_total_usd=1.01 * total))
     assert both.lifetime is not None
-    assert both.lifetime.recommendation.model.total_usd == pytest.approx(total)
+    assert both.lifetime.recommendation.model.total_usd == pytest.approx(built)
     with pytest.raises(InfeasibleError, match="--max-total-usd: training to a loss of at most"):
-        lived(replace(LIVED, max_loss=plan.base_loss, max_total_usd=0.99 * total))
+        lived(replace(LIVED, max_loss=plan.base_loss, max_total_usd=0.9 * min(built, total)))
 
 
 def test_a_life_may_train_longer_than_the_budget() -> None:

@@ -299,6 +299,8 @@ def _recommendation(
     base_built = search.base_as_built(at_most=not to_loss)
     base = base_built.model if base_built else search.base
     real_base, search = search.base, search.judging_built(base_built)
+    if question.budget_goal == "quality" and limit is None:
+        limit = base.usd_per_mtok  # as built, as the model is
 
     def build(row: Candidate) -> Built[Candidate]:
         loss = None
