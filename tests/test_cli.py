@@ -533,7 +533,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
             ("--concurrency -5", ("--concurrency: '-5' is not a whole number from 1 to 100000; nearest: 1",)),
             ("--prompt -5K", ("--prompt: '-5K' is not a number from 1 to 1e+09; nearest: 1",)),
             ("--prompt -many", ("--prompt: '-many' is not a quantity",)),
-            ("--max-num-batched-tokens 2K", ("--max-num-batched-tokens", "add --scheduling chunked")),
+            ("--scheduling separate --max-num-batched-tokens 2K", ("--max-num-batched-tokens", "add --scheduling chunked")),
             ("--gpu h200", ("--gpu: unknown GPU 'h200'; nearest: h200-sxm,",)),
             ("--reserve much", ("--reserve", "'much'")),
             ("--expert-parallel 0", ("--expert-parallel", "nearest: 1")),
@@ -800,7 +800,7 @@ TABLES = [
     (("predict", "--n-params", "30B", "--tokens", "20B"), ("nats per token", "90%", "extrapolated: N")),
     (
         ("cost", "--n-params", "1.5B", "--experts", 64, "--latency", "roofline"),
-        ("$0.240", "4 x a100-sxm-40gb", "61.5 GiB", "weights take"),
+        ("$0.148", "4 x a100-sxm-40gb", "61.5 GiB", "weights take"),
     ),
     (
         (*BUDGET, "--bootstrap", "0"),
@@ -1131,12 +1131,12 @@ def test_a_burst_is_simulated_beside_the_plateau() -> None:
 
 def test_the_host_makes_tokens_dearer_and_plan_takes_it_too() -> None:
     model = ("cost", "--n-params", "1B", "--experts", 8, "--gpu", "h100-sxm", "--gpus", 1, "--max-num-seqs", 64)
-    none, hidden, in_line = (
+    none, hidden, in_line = (  # none: the time of a pass is 1.4 ms at least
         json.loads(run(*model, "--host", host, "--json").out)["usd_per_mtok"]
         for host in ("none", "asynchronous", "in-line")
     )
     assert none < hidden < in_line
-    assert json.loads(run(*model, "--json").out)["usd_per_mtok"] == none
+    assert json.loads(run(*model, "--json").out)["usd_per_mtok"] == hidden  # as vLLM runs by default
     plan = json.loads(run(*BUDGET, "--host", "in-line", "--bootstrap", 0, "--json").out)
     assert plan["recommendation"]["usd_per_mtok"] > a_plan()["recommendation"]["usd_per_mtok"]
     refused = run(*model, "--host", "inline")
