@@ -533,7 +533,10 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
             ("--concurrency -5", ("--concurrency: '-5' is not a whole number from 1 to 100000; nearest: 1",)),
             ("--prompt -5K", ("--prompt: '-5K' is not a number from 1 to 1e+09; nearest: 1",)),
             ("--prompt -many", ("--prompt: '-many' is not a quantity",)),
-            ("--scheduling separate --max-num-batched-tokens 2K", ("--max-num-batched-tokens", "add --scheduling chunked")),
+            (
+                "--scheduling separate --max-num-batched-tokens 2K",
+                ("--max-num-batched-tokens", "add --scheduling chunked"),
+            ),
             ("--gpu h200", ("--gpu: unknown GPU 'h200'; nearest: h200-sxm,",)),
             ("--reserve much", ("--reserve", "'much'")),
             ("--expert-parallel 0", ("--expert-parallel", "nearest: 1")),

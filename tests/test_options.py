@@ -14,7 +14,6 @@ from moescale import BoundOptions, LawOptions, ServingOptions, make_plan
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.hardware.prices import usd_per_gpu_hour
-from moescale.latency.silicon import Silicon
 from moescale.models.published import shapes
 from moescale.options.cost import CostServingOptions, ModelOptions
 from moescale.options.sweep import SweepOptions

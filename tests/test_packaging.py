@@ -124,7 +124,18 @@ def test_the_wheel_asks_for_no_more_than_the_default_path_needs(built: tuple[Pat
         told = email.message_from_bytes(archive.read(name))
         assert any(name.endswith("kernels/NOTICE") and "/licenses/" in name for name in archive.namelist())
     needed = {re.split(r"[^\w-]", need)[0] for need in told.get_all("Requires-Dist", []) if "extra ==" not in need}
-    assert needed == {"annotated-types", "numpy", "scipy", "narwhals", "filelock", "typer", "rich", "jinja2", "pydantic", "tomli-w"}
+    assert needed == {
+        "annotated-types",
+        "numpy",
+        "scipy",
+        "narwhals",
+        "filelock",
+        "typer",
+        "rich",
+        "jinja2",
+        "pydantic",
+        "tomli-w",
+    }
     assert {"kernels", "parquet"} <= set(told.get_all("Provides-Extra", []))
     cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
