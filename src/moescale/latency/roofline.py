@@ -58,6 +58,7 @@ class Roofline(PassSource):
     constants: RooflineConstants | None = None  # None: those of this GPU
     moe_execution: str = FUSED  # a name of MOE_EXECUTION
     weights: str | None = None  # name of the number format of the weights; None: the one with such bytes
+    has_host: bool = True  # whether a pass takes the host's time at least
 
     def __post_init__(self) -> None:
         check_moe_execution(self.moe_execution)
@@ -69,7 +70,7 @@ class Roofline(PassSource):
 
     def without_host(self) -> Roofline:
         """The same without the host's time."""
-        return replace(self, constants=replace(self._constants, per_iteration_overhead_s=0.0))
+        return replace(self, has_host=False)
 
     def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
         """Seconds of a pass: its operations, activations, messages and launches, or the host's."""
@@ -113,7 +114,7 @@ class Roofline(PassSource):
         total_s = total_s + self._moved_s(met, whole, a) + launches_s
         if np.any(all_gpus > self.gpu.gpus_per_server):
             total_s = total_s + self._network_s(model, whole, a)
-        return np.maximum(total_s, constants.per_iteration_overhead_s)
+        return np.maximum(total_s, constants.per_iteration_overhead_s if self.has_host else 0.0)
 
     def operation_s(self, op: Operation, a: Pass) -> Real:
         """Seconds of one operation but the routed experts, in all layers."""
