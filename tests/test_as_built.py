@@ -203,7 +203,8 @@ def drawn(rng: np.random.Generator) -> tuple[str, list[str], list[str]]:
 def test_an_export_is_priced_as_in_its_plan(tmp_path: Path, asked: str) -> None:
     words = asked.split()
     options = dict(zip(words[::2], words[1::2], strict=True))
-    serving = [word for name in options if name in SERVING for word in (name, options[name])]
+    serving = ["--max-tpot", "50ms"]  # which a plan keeps by default, and cost does not
+    serving += [word for name in options if name in SERVING for word in (name, options[name])]
     wanted = ("--bootstrap", 0, "--export", "hf", "-o", tmp_path / "out")
     planned = answer_of("plan", *words, *wanted)["recommendation"]
     priced = answer_of("cost", "--config", tmp_path / "out" / "config.json", *serving)
@@ -221,7 +222,20 @@ def test_the_command_line_prices_what_it_exported(tmp_path: Path) -> None:
         law, serving, rest = drawn(rng)
         folder = tmp_path / str(answered)
         planned = run(
-            "plan", "--law", law, *serving, *rest, "--export", "hf", "-o", str(folder), "--peak-lr", "3e-4", "--json"
+            "plan",
+            "--law",
+            law,
+            *serving,
+            *rest,
+            "--max-tpot",
+            "none",
+            "--export",
+            "hf",
+            "-o",
+            str(folder),
+            "--peak-lr",
+            "3e-4",
+            "--json",
         )
         assert planned.code in (0, 1), planned.err
         if planned.code == 1:

@@ -159,9 +159,10 @@ ALL_LAYERS = [f"model.layers.{i}.self_attn.{name}_proj" for i in range(32) for n
     ],
 )
 def test_what_is_left_out_stays_in_16_bits_however_it_is_written(listed: list[str]) -> None:
-    for how in (compressed(FP8_GROUP, ignore=listed), FP8 | {"modules_to_not_convert": listed}):
+    in_blocks = FP8 | {"modules_to_not_convert": listed}
+    for how, whole_scale in ((compressed(FP8_GROUP, ignore=listed), True), (in_blocks, False)):
         found = read_config(quantised(MIXTRAL, how))
-        assert found.architecture.quantised == Quantised(attention=0.0)
+        assert found.architecture.quantised == Quantised(attention=0.0, scale_per_tensor=whole_scale)
         params, held = whole(found.architecture), found.weights.bytes_per_param
         expected = held * params["experts"] + 2 * (params["all"] - params["experts"])
         assert weight_bytes(found.architecture, held) == pytest.approx(expected, rel=1e-12)
@@ -171,7 +172,9 @@ def test_a_list_may_name_some_layers_and_some_matrices() -> None:
     # fbgemm_fp8 of Llama-3.1-405B lists attention of every layer, and the FFNs of the first and the last.
     listed = [f"model.layers.{i}.mlp.{name}_proj" for i in (0, 31) for name in ("gate", "up", "down")] + ALL_LAYERS
     how = {"quant_method": "fbgemm_fp8", "modules_to_not_convert": listed}
-    assert read_config(quantised(LLAMA, how)).architecture.quantised == Quantised(attention=0.0, dense_ffn=30 / 32)
+    assert read_config(quantised(LLAMA, how)).architecture.quantised == Quantised(
+        attention=0.0, dense_ffn=30 / 32, scale_per_tensor=True
+    )
     # Layer 1 is not layer 10, a gate is not a gate_proj, and a norm no matrix.
     how = FP8 | {"modules_to_not_convert": ["model.layers.1", "mlp.gate", "gate", "model.layers.2.input_layernorm"]}
     found = read_config(quantised(QWEN3_MOE, how)).architecture.quantised
