@@ -283,7 +283,9 @@ def test_a_closed_loop_is_answered_beside_the_plateau() -> None:
     plain, record = (json.loads(run(*asked, *more, "--json").out) for more in ((), ("--concurrency", 32)))
     loop = record.pop("closed_loop")
     assert record["candidates"][0].pop("closed_loop") == loop
+    of_loop, of_plateau = (told.pop("calibrated")["usd_per_mtok"] for told in (record, plain))
     assert record == plain
+    assert of_loop / loop["usd_per_mtok"] == pytest.approx(of_plateau / plain["usd_per_mtok"])
     assert loop["concurrency"] == 32
     assert loop["output_tok_s"] == pytest.approx(32 * 256 / (loop["plateau_ttft_s"] + 255 * loop["tpot_s"]), rel=0.05)
     assert loop["e2e_s"] == pytest.approx(loop["ttft_s"] + 255 * loop["tpot_s"], rel=0.01)
@@ -398,7 +400,7 @@ def test_a_trace_takes_the_place_of_mean_lengths() -> None:
 @pytest.mark.parametrize("kind", ["--weights", "--kv-cache"])
 def test_fewer_bits_cost_less(kind: str) -> None:
     def costs(most: object) -> list[float]:
-        gpu = ("--gpu", "h100-sxm", "--max-num-seqs", most, "--gpus", 1)
+        gpu = ("--gpu", "h100-sxm", "--max-num-seqs", most, "--gpus", 1, "--scheduling", "separate", "--host", "none")
         return [answer_of(*MODEL, *gpu, kind, bits)["usd_per_mtok"] for bits in ("int4", "fp8", "bf16")]
 
     few, many = costs(64), costs("none")

@@ -162,7 +162,7 @@ def assert_kept(plan: Plan, law: Law, deployment: Deployment, kv_heads: float | 
         assert c.size_ratio == pytest.approx(c.n_params / known(best.n_params))
         assert c.size_ratio_to_base == pytest.approx(c.n_params / known(optimum[plan.base_experts].n_params))
         if best.usd_per_mtok is not None:
-            assert known(c.usd_per_mtok) <= best.usd_per_mtok
+            assert known(c.usd_per_mtok) <= known(best.usd_per_mtok) * (1 + 1e-12)
         if c.usd_per_mtok is not None and plan.base_usd_per_mtok is not None:
             assert c.cost_ratio == pytest.approx(c.usd_per_mtok / plan.base_usd_per_mtok)
 
@@ -608,11 +608,11 @@ def test_what_training_takes_is_said(power: float, cap: float, bound: dict[str, 
     assert use.usd == pytest.approx(TRAINING.usd_per_flop * use.flops_used)
     text = plan.recommendation.why
     if use.budget_share < 0.99:
-        assert f"{use.budget_share:.0%} of the budget" in plan_words(plan)
+        assert f"{use.budget_share:.0%} of budget" in plan_words(plan)
         assert "--max-tokens limits training to" in text
         assert ("a larger model costs more than $0.0500" in text) == bool(bound)
     else:
-        assert "of the budget" not in plan_words(plan)
+        assert "of budget" not in plan_words(plan)
         assert "Training uses the whole budget" in text
     assert cast("dict[str, object]", plan.to_dict()["training"]).keys() >= {"flops_used", "gpu_days", "usd"}
     assert "gpu_days" not in cast("dict[str, object]", main_plan().to_dict()["training"])

@@ -118,9 +118,9 @@ def test_cost_says_first_that_a_server_is_slow() -> None:
 
 @pytest.mark.system
 def test_a_plan_says_first_that_its_server_is_slow() -> None:
-    asked = ("plan", "--budget", "1e24", "--law", "yun2024-recovered", "--latency", "roofline")
-    asked = (*asked, "--gpu", "a100-sxm-80gb", "--max-num-seqs", "none", "--bootstrap", 0)
-    slow = answer_of(*asked)["recommendation"]
+    asked = ("plan", "--budget", "1e24", "--law", "hoffmann2022", "--experts", 1, "--match-experts", 1)
+    asked = (*asked, "--latency", "roofline", "--gpu", "a100-sxm-80gb", "--max-num-seqs", "none", "--bootstrap", 0)
+    slow = answer_of(*asked, "--max-tpot", "none")["recommendation"]
     assert slow["tpot_s"] > MOST_TPOT_S
     assert slow["caveats"][0].startswith("Too slow for interactive use: TPOT ")
     stated = answer_of(*asked, "--max-tpot", "10s")["recommendation"]

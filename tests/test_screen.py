@@ -40,7 +40,7 @@ def test_a_screen_has_eighteen_lines_and_one_probability(asked: str, monkeypatch
 
 
 def test_the_next_command_runs_as_it_is_printed() -> None:
-    asked = "--budget=5.15e21 --experts 4,16,32 --bootstrap 20 --max-tpot 60ms"
+    asked = "--budget=5.15e21 --bootstrap 20 --max-tpot 60ms"
     out = run("plan", *split(asked), *FAST).out
     (line,) = (line for line in out.splitlines() if line.startswith("Next "))
     command = split(line.removeprefix("Next"))
@@ -58,7 +58,8 @@ def test_a_trainers_options_are_not_those_of_a_design(tmp_path: object) -> None:
 
 
 def test_a_plan_serves_twenty_tokens_a_second_unless_it_is_said_otherwise() -> None:
-    question = ("plan", "--budget", "1e24", "--bootstrap", 0, "--law", "yun2024-recovered", *FAST)
+    dense = ("--law", "hoffmann2022", "--experts", 1, "--match-experts", 1, "--gpu", "h100-sxm")
+    question = ("plan", "--budget", "1e24", "--bootstrap", 0, *dense, *FAST)
     usual, stated, free = (answer_of(*question, *more) for more in ((), ("--max-tpot", "50ms"), ("--max-tpot", "none")))
     assert usual["recommendation"] == stated["recommendation"]
     assert usual["asked"]["max_tpot_s"] == 0.05

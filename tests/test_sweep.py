@@ -512,7 +512,7 @@ def test_the_table_is_readable_and_says_what_is_missing() -> None:
 
 
 def test_each_cause_of_a_gpu_has_a_row_of_its_own() -> None:
-    """Out of memory on few GPUs and too slow on 4: the second reason must not stand for both."""
+    """Out of memory on few GPUs and too slow on 4 and 16: the second reason must not stand for both."""
     pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
     asked = ("--config", CONFIG, "--gpu", "h100-sxm", "--sweep", "--latency", "silicon", "--max-gpus", 16)
     formats = ("--weights", "bf16", "--kv-cache", "bf16", "--max-tpot", "4ms")
@@ -520,7 +520,7 @@ def test_each_cause_of_a_gpu_has_a_row_of_its_own() -> None:
     assert code == 0
     rows = " ".join(out[out.index("Infeasible") :].split())
     assert "h100-sxm bf16/bf16 on 1 and 2 GPUs: weights take" in rows
-    assert "h100-sxm bf16/bf16 on 4 GPUs: a batch of 1 on 4 GPUs takes longer than" in rows
+    assert "h100-sxm bf16/bf16 on 4 and 16 GPUs: a batch of 1 on 16 GPUs takes longer than" in rows
     told = answer(*asked, *formats, "--reserve", 40 * 2**30)["left_out"]
     assert {entry["cause"] for entry in told} == {
         "the weights do not fit into GPU memory", "a batch of one exceeds a latency limit",

@@ -147,7 +147,7 @@ class BoundOptions(TrainingOptions):
         metavar="E|LOSS|MODEL",
     )
     target: str | None = text(
-        "Benchmark score to reach: the baseline is the dense model that is expected to; such as hellaswag=0.75.",
+        "Benchmark score of the baseline; a dense model that is expected to reach it, such as hellaswag=0.75.",
         metavar="TASK=SCORE",
     )
     match_experts: int | None = quantity(

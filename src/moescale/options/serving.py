@@ -107,7 +107,7 @@ class ServingOptions(ChosenGpu):
     )
     max_ttft: float | None = seconds("Longest TTFT (time to first token), such as 500ms.")
     max_tpot: float | None = seconds(
-        "Longest TPOT (time per output token), such as 30ms, or none; default of a plan: 50ms (20 tokens/s a user)."
+        "Longest time per output token; default of a plan: 50ms; or none. 50ms is 20 tokens/s a user."
     )
     memory_fraction: float = quantity("Share of GPU memory for weights and KV cache.", SHARE, default=0.9)
     reserve: float | None = quantity(
