@@ -102,7 +102,7 @@ class StepError:
     spread: float  # a factor: exp of the standard deviation of the logarithm
     within_25: float  # share with a ratio from 0.8 to 1.25
     runs: int
-    real_routing: float = 0.0  # times the time of forced balance, as at most; 0: no experts, or not known
+    real_routing: float | None = None  # times the time of forced balance, at most; None: no experts
 
     def __str__(self) -> str:
         kind = "MoE" if self.kind == "moe" else "dense"
@@ -117,7 +117,7 @@ def step_error(model: Architecture) -> StepError:
     kind = "moe" if float(model.n_moe_layers) else "dense"
     k = _constants()
     forced, real = (float(k["routing"][name]) for name in ("forced_tflops", "real_tflops"))
-    return StepError(kind=kind, **k["error"][kind], real_routing=forced / real if kind == "moe" else 0.0)
+    return StepError(kind=kind, **k["error"][kind], real_routing=forced / real if kind == "moe" else None)
 
 
 @cache

@@ -211,7 +211,7 @@ def _figures(found: Plan) -> list[Record]:
             "serve",
             model.usd_per_mtok,
             lambda usd: f"{format_usd(usd)}/Mtok",
-            "" if found.is_baseline or not share else f"{share:.0%} of the baseline's cost",
+            "" if found.is_baseline or not share else f"{share:.0%} of baseline",
             f"price error: {facts['Price error']}",
             key=True,
         ),
