@@ -28,18 +28,6 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
 
 
-# Tests that hold numbers of the serving price before engine presets, built shapes and the limit of 50 ms a token. Each is to be looked at,
-# renewed or mended, and its line removed; the file goes with the last one.
-RENEW = Path(__file__).parent / "data" / "renew.txt"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    stale = set(RENEW.read_text(encoding="utf-8").splitlines())
-    for item in items:
-        if item.nodeid in stale:
-            item.add_marker(pytest.mark.xfail(reason="holds numbers of before version 0.3's defaults", strict=False))
-
-
 @pytest.fixture(scope="session")
 def saved_law(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A law file that `fit` wrote, with bootstrap draws."""
