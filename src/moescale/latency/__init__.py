@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -125,10 +127,17 @@ class Pass:
         return decoded if self.prompts is None else decoded + np.asarray(self.prompts)
 
 
+DECODING, PROMPTS = ("batch", "context_tokens", "query_tokens"), ("prompts", "prompt_tokens", "prefix_tokens")
+COUNTED = dict.fromkeys(DECODING, "batch") | dict.fromkeys(PROMPTS, "prompts")  # fields of a pass, and what they tell of
+FURTHER = {"attention_dp": 1.0, "prefix_tokens": 0.0, "query_tokens": 1.0}  # that a source is asked where they are others
+MOST_STACKED = 4096  # entries: what more of them cost is their number
+
+
 class PassSource:
     """A latency source (its methods are those of LatencySource) that is one function of a pass, `pass_s`."""
 
     __slots__ = ()
+    takes_none: ClassVar[bool] = False  # whether zero requests, or zero prompts, are as none: see `seconds_of`
 
     def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
         """Seconds of a pass; NaN where there is no answer."""
@@ -179,6 +188,41 @@ class PassSource:
         lengths = (a.context_tokens, a.prompt_tokens, a.prefix_tokens, a.query_tokens)
         shape = common_shape(model, *split, *lengths, *stated)
         return seconds if seconds.shape == shape else np.broadcast_to(seconds, shape).copy()
+
+
+def seconds_of(source: LatencySource, model: Architecture, passes: Sequence[Pass]) -> list[FloatArray]:
+    """Seconds of each of several passes of one model, which differ in requests and prompts alone.
+
+    They are one question where the source takes zeros among them, which costs little more than one pass.
+    """
+    first = passes[0]
+    split = (first.gpus, first.expert_parallel, first.attention_dp)
+    stacks = isinstance(source, PassSource) and source.takes_none and not np.any(np.asarray(first.attention_dp) > 1)
+    shape = common_shape(model, *split, *(getattr(a, n) for a in passes for n in COUNTED if getattr(a, n) is not None))
+    if len(passes) == 1 or not stacks or math.prod(shape) > MOST_STACKED:
+        return [_alone_s(source, model, a) for a in passes]
+
+    def stacked(name: str, part: str) -> Real:
+        stated = [getattr(a, name) for a in passes if getattr(a, part) is not None]
+        if all(value is stated[0] for value in stated) and name != part:
+            return stated[0]  # what a pass computes nothing with may be as in the others
+        none = 0.0 if name == part else stated[0]
+        values = [none if getattr(a, part) is None else getattr(a, name) for a in passes]
+        rows = np.stack(np.broadcast_arrays(*values))
+        return rows.reshape(len(passes), *(1,) * (len(shape) + 1 - rows.ndim), *rows.shape[1:])
+
+    asked = Pass(*split[:2], attention_dp=split[2], **{name: stacked(name, part) for name, part in COUNTED.items()})
+    return list(np.broadcast_to(cast("PassSource", source).pass_s(model, asked), (len(passes), *shape)))
+
+
+def _alone_s(source: LatencySource, model: Architecture, a: Pass) -> FloatArray:
+    further = {name: getattr(a, name) for name, usual in FURTHER.items() if np.any(np.asarray(getattr(a, name)) != usual)}
+    split: dict[str, Real] = {"expert_parallel": a.expert_parallel} | further
+    if a.prompts is None:
+        return source.decode_s(model, a.gpus, 0.0 if a.batch is None else a.batch, a.context_tokens, **split)
+    if a.batch is None:
+        return source.prefill_s(model, a.gpus, a.prompts, a.prompt_tokens, **split)
+    return source.mixed_s(model, a.gpus, a.batch, a.context_tokens, a.prompts, a.prompt_tokens, **split)
 
 
 def common_shape(model: Architecture, *numbers: Real) -> tuple[int, ...]:

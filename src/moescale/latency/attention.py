@@ -76,13 +76,13 @@ def attention_s(card: Card, op: Attention, model: Architecture, module: tuple[st
         asked.append(_Attention("generation", a.batch, a.context_tokens, heads, queries=a.query_tokens))
     if a.prompts is not None:
         asked.append(_Attention("context", a.prompts, a.prompt_tokens, heads, prefix=a.prefix_tokens))
-        launches = PROMPT_LAUNCHES
+        launches = PROMPT_LAUNCHES * (np.asarray(a.prompts) > 0.0)
     if model.qk_norm and not card.fused_norms:
-        launches += QK_NORM_LAUNCHES
-    if launches:
+        launches = launches + QK_NORM_LAUNCHES
+    if np.any(launches):
         total_s = total_s + op.layers * (launches * card.system.elementwise_latency_s)
     for part in asked:
-        share = np.minimum(part.batch, 1.0) if part.stage == "context" else 1.0  # of a prompt
+        share = np.minimum(part.batch, 1.0) if part.stage == "context" else np.asarray(part.batch) > 0.0  # of a prompt
         one = replace(part, batch=np.maximum(part.batch, 1.0))
         if module is not None:
             seconds = op.layers * _sparse_s(card, one, model, module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from typing import ClassVar
 from statistics import NormalDist
 
 import numpy as np
@@ -51,6 +52,8 @@ class Roofline(PassSource):
     the experts of one GPU, and padding to tiles and waves of matrix products. Never falls when a batch or a model grows.
     `moe_execution` all-experts holds whole experts, whatever `expert_parallel` says, and answers NaN beyond a GPU an expert.
     """
+
+    takes_none: ClassVar[bool] = True
 
     gpu: Gpu
     weight_bytes_per_param: float = 2.0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -58,6 +59,8 @@ class Silicon(PassSource):
 
     Raises InputError when the package, or a table for the GPU, engine or version, is missing.
     """
+
+    takes_none: ClassVar[bool] = True
 
     gpu: Gpu
     backend: str = ENGINE

@@ -37,7 +37,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 
@@ -46,7 +46,7 @@ import numpy.typing as npt
 
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
-from moescale.latency import LatencySource, common_shape, kernels_alone
+from moescale.latency import LatencySource, Pass, common_shape, kernels_alone, seconds_of
 from moescale.latency.engines import NO_ENGINE
 from moescale.latency.network import HOP_S
 from moescale.models.architecture import NUMERIC_FIELDS, Architecture
@@ -215,12 +215,6 @@ class Servers:
         """GPUs that split a head's layer: those of one attention group of one pipeline stage."""
         return self.of_stage / self.deployment.attention_dp
 
-    @property
-    def split(self) -> dict[str, Real]:
-        """How a latency source is asked to split the model: what differs from its defaults."""
-        ways, groups = expert_ways(self.deployment, self.count), self.deployment.attention_dp
-        return {"expert_parallel": ways} | ({"attention_dp": groups} if np.any(np.asarray(groups) > 1) else {})
-
     def kv_bytes(self, tokens: Real) -> FloatArray:
         """Bytes of cache of a request of `tokens` tokens on each GPU."""
         stage = fullest_stage(self.model, self.deployment.pipeline_parallel)
@@ -228,28 +222,55 @@ class Servers:
 
     def decode_pass_s(self, batch: FloatArray) -> FloatArray:
         """Seconds of a pass that decodes `batch` requests (of one part of a pipeline's), the drafting for it included."""
-        d, split = self.deployment, self.split | self._queries
-        kernels_s = self.latency.decode_s(self.model, self.of_stage, batch, context_tokens(d), **split)
-        return d.host.pass_s(self._staged_s(kernels_s, batch * self._verified), batch) + self._drafting_s(batch)
+        return self._decoded_s(self._kernels_s([self._decoding(batch)])[0], batch)
 
     def prompt_pass_s(self, prompts: FloatArray) -> FloatArray:
         """Seconds of a pass of so many prompts, or a part of one, over their lengths."""
-        total_s, whole, of_one = np.asarray(0.0), np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)
-        for at, share, cached in self._prompts:
-            kernels_s = self.latency.prefill_s(self.model, self.of_stage, whole, at * of_one, **self.split | cached)
-            total_s = total_s + share * self.deployment.host.pass_s(
-                self._launched_s(kernels_s, prompts * at, at), whole
-            )
-        return total_s
+        return self._prompted_s(self._kernels_s(self._prompting(prompts)), prompts)
 
     def mixed_pass_s(self, batch: FloatArray, prompts: FloatArray) -> FloatArray:
         """Seconds of a pass that decodes `batch` requests beside so many prompts, or a part of one, over their lengths."""
-        d, total_s, split = self.deployment, np.asarray(0.0), self.split | self._queries
-        for at, share, cached in self._prompts:
-            lengths = (batch, context_tokens(d), prompts, at)
-            kernels_s = self.latency.mixed_s(self.model, self.of_stage, *lengths, **split | cached)
+        return self._mixed_s(self._kernels_s(self._mixing(batch, prompts)), batch, prompts)
+
+    def _kernels_s(self, passes: Sequence[Pass]) -> list[FloatArray]:
+        return seconds_of(self.latency, self.model, passes)
+
+    def _pass(self, **counted: Real) -> Pass:
+        d, ways = self.deployment, expert_ways(self.deployment, self.count)
+        return Pass(self.of_stage, ways, attention_dp=d.attention_dp, **counted)
+
+    def _decoding(self, batch: FloatArray) -> Pass:
+        return self._pass(batch=batch, context_tokens=context_tokens(self.deployment), query_tokens=self._verified)
+
+    def _prompting(self, prompts: FloatArray) -> list[Pass]:
+        whole, of_one = np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)
+        return [
+            self._pass(prompts=whole, prompt_tokens=at * of_one, prefix_tokens=hit) for at, _, hit in self._prompts
+        ]
+
+    def _mixing(self, batch: FloatArray, prompts: FloatArray) -> list[Pass]:
+        decoding = self._decoding(batch)
+        return [
+            replace(decoding, prompts=prompts, prompt_tokens=at, prefix_tokens=hit) for at, _, hit in self._prompts
+        ]
+
+    def _decoded_s(self, kernels_s: FloatArray, batch: FloatArray) -> FloatArray:
+        staged_s = self._staged_s(kernels_s, batch * self._verified)
+        return self.deployment.host.pass_s(staged_s, batch) + self._drafting_s(batch)
+
+    def _prompted_s(self, kernels_s: Sequence[FloatArray], prompts: FloatArray) -> FloatArray:
+        total_s, host = np.asarray(0.0), self.deployment.host
+        for (at, share, _), one_s in zip(self._prompts, kernels_s, strict=True):
+            total_s = total_s + share * host.pass_s(
+                self._launched_s(one_s, prompts * at, at), np.maximum(prompts, 1.0)
+            )
+        return total_s
+
+    def _mixed_s(self, kernels_s: Sequence[FloatArray], batch: FloatArray, prompts: FloatArray) -> FloatArray:
+        total_s, host = np.asarray(0.0), self.deployment.host
+        for (at, share, _), one_s in zip(self._prompts, kernels_s, strict=True):
             tokens = batch * self._verified + prompts * at
-            total_s = total_s + share * d.host.pass_s(self._launched_s(kernels_s, tokens, at), batch)
+            total_s = total_s + share * host.pass_s(self._launched_s(one_s, tokens, at), batch)
         return total_s + self._drafting_s(batch)
 
     @property
@@ -259,25 +280,20 @@ class Servers:
         return np.maximum(np.asarray(d.prompt_tokens, dtype=np.float64) * (1.0 - np.asarray(d.prefix_hit)), 1.0)
 
     @property
-    def _prompts(self) -> Iterator[tuple[Real, float, dict[str, Real]]]:
-        """Tokens to compute, share of the prompts, and further arguments of a latency source, by length of prompts."""
+    def _prompts(self) -> Iterator[tuple[Real, float, Real]]:
+        """Tokens to compute, share of the prompts, and tokens that the cache holds, by length of prompts."""
         d = self.deployment
         for at, part in d.prompt_nodes or ((d.prompt_tokens, 1.0),):
             if not np.any(np.asarray(d.prefix_hit) > 0.0):
-                yield at, part, {}
+                yield at, part, 0.0
                 continue
             new = np.maximum(at * (1.0 - np.asarray(d.prefix_hit)), np.minimum(at, 1.0))
-            yield new, part, {"prefix_tokens": at - new}
+            yield new, part, at - new
 
     @property
     def _verified(self) -> FloatArray:
         """Tokens of a request that decodes, a pass: 1, and those that are drafted."""
         return 1.0 + np.asarray(drafted_tokens(self.deployment))
-
-    @property
-    def _queries(self) -> dict[str, Real]:
-        """Further arguments of a latency source where tokens are drafted."""
-        return {"query_tokens": self._verified} if np.any(self._verified > 1.0) else {}
 
     def _drafting_s(self, batch: FloatArray) -> FloatArray | float:
         """Seconds of one layer with the LM head for each drafted token, as multi-token prediction has it; 0 without any."""
@@ -285,9 +301,8 @@ class Servers:
             return 0.0
         part = {name: np.minimum(getattr(self.model, name), 1.0) for name in ("n_moe_layers", "n_window_layers")}
         layer = replace(self.model, n_layers=np.minimum(self.model.n_layers, 1.0), **part)
-        kernels, context = kernels_alone(self.latency), context_tokens(self.deployment)
-        drafted = drafted_tokens(self.deployment)
-        return drafted * kernels.decode_s(layer, self.of_stage, batch, context, **self.split)
+        one = replace(self._decoding(batch), query_tokens=1.0)
+        return drafted_tokens(self.deployment) * seconds_of(kernels_alone(self.latency), layer, [one])[0]
 
     def times(self, batch: FloatArray) -> Times:
         """The times of an iteration and of a request with `batch` requests in service.
@@ -306,16 +321,20 @@ class Servers:
             together = np.minimum(d.attention_dp, balanced * (batch / n)) if balanced else 1.0
             whole = np.maximum(whole, np.maximum(together, waits * (batch / n)))
             share = batch / n / whole
-        decode_s = self.decode_pass_s(batch)
-        alone_s = self.prompt_pass_s(whole)
+        passes = [[self._decoding(batch)], self._prompting(whole)]
+        if d.scheduling == "chunked":
+            chunks = self._chunks(batch, whole)
+            passes.append(self._mixing(batch, whole / chunks))
+        kernels_s = iter(self._kernels_s([one for each in passes for one in each]))
+        each_s = [[next(kernels_s) for _ in each] for each in passes]
+        decode_s, alone_s = self._decoded_s(each_s[0][0], batch), self._prompted_s(each_s[1], whole)
         others = np.minimum(batch, n) - 1.0
         if held:
             others = np.maximum(batch / whole - 1.0, 0.0)
             first_s = (max(d.engine.batch_wait_passes, waits / 2.0) * np.minimum(batch - 1.0, 1.0)) * decode_s
             held_s = np.where(whole > np.maximum(batch / n, 1.0), 0.5 * decode_s / share, first_s)
         if d.scheduling == "chunked":
-            chunks = self._chunks(batch, whole)
-            both_s = self.mixed_pass_s(batch, whole / chunks)
+            both_s = self._mixed_s(each_s[2], batch, whole / chunks)
             added_s = np.minimum(chunks * (both_s - decode_s), alone_s)  # a prompt may always have a pass of its own
             own_s = chunks * decode_s + added_s
             tpot_s = decode_s + added_s * (others / np.maximum(n - 1.0, TINY))
