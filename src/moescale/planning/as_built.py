@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+import numpy as np
+
+from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.rounding import Buildable, buildable, family_of
-from moescale.planning.candidate import Candidate, Costs, Limits
+from moescale.planning.candidate import Candidate, Costs, Limits, part_of
 from moescale.scaling_laws.law import Law
+from moescale.serving.gpu_counts import cheapest
+from moescale.serving.steady_state import Serving
 
 STEP = 0.01  # of the size: what a built model grows or shrinks by until it meets the bound
 MOST_STEPS = 12
@@ -101,14 +106,38 @@ def rounded(
 
     `priced` as in `as_built`; it has no intervals.
     """
-    gpus = math.lcm(model.gpus, TRAINED)
-    shape = buildable(
-        law.family, model.n_params, model.experts, gpus=gpus, vocab_size=costs.vocab_size, at_most=at_most
-    )
+    shape = nearest_shape(law, costs, model, at_most=at_most)
     family = family_of(shape, law.family)
     sized = replace(model, n_params=shape.n_params, intervals=None)
-    built = priced(replace(law, family=family), replace(costs, family=family, shape=shape.architecture()), sized)
+    of_shape = replace(costs, family=family, shape=shape.architecture(), known=costs.prices.get(shape))
+    built = priced(replace(law, family=family), of_shape, sized)
     return None if built is None else Built(shape, built)
+
+
+def nearest_shape(law: Law, costs: Costs, model: Candidate, *, at_most: bool) -> Buildable:
+    """The buildable shape nearest to a real-valued model from its size up, or down."""
+    gpus = math.lcm(model.gpus, TRAINED)
+    return buildable(law.family, model.n_params, model.experts, gpus=gpus, vocab_size=costs.vocab_size, at_most=at_most)
+
+
+def with_prices(costs: Costs, shapes: Iterable[Buildable]) -> Costs:
+    """The costs, which know what these shapes cost to serve: one question takes as long as each shape alone would."""
+    alike: dict[Architecture, list[Buildable]] = {}
+    for shape in dict.fromkeys(shapes):
+        model = shape.architecture()
+        first = next((other for other in alike if replace(model, **_numbers(other)) == other), model)
+        alike.setdefault(first, []).append(shape)
+    prices: dict[Buildable, Serving] = {}
+    for first, those in alike.items():
+        numbers = [_numbers(shape.architecture()) for shape in those]
+        stacked = {name: np.array([each[name] for each in numbers], float) for name in NUMERIC_FIELDS}
+        served = cheapest(replace(first, **stacked), costs.latency, costs.deployment, every=True)
+        prices |= {shape: part_of(served, slice(i, i + 1)) for i, shape in enumerate(those)}
+    return replace(costs, prices=prices)
+
+
+def _numbers(model: Architecture) -> dict[str, Any]:
+    return {name: getattr(model, name) for name in NUMERIC_FIELDS}
 
 
 def _carried(model: Candidate, built: Candidate) -> Limits | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.family import ModelFamily, architecture, n_active, n_total
+from moescale.models.rounding import Buildable
 from moescale.planning.allocation import Allocation
 from moescale.planning.scores import Score
 from moescale.planning.total_cost import LifetimeCost
@@ -163,6 +164,8 @@ class Costs:
     kv_heads: float | None = None  # of the cache alone, as in the paper's reproduction; else the family's own
     vocab_size: int | None = None  # rows of tables that are served beside what N counts; None: those that N counts
     shape: Architecture | None = None
+    known: Serving | None = None  # what that model costs, where it was asked before
+    prices: Mapping[Buildable, Serving] = field(default_factory=dict[Buildable, Serving])  # of built models, (1,) each
 
     def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:
         """Dollars per million tokens at the cheapest GPU count; infinite where none serves. Arguments of one shape."""
@@ -171,7 +174,7 @@ class Costs:
     def serving(self, n_params: FloatArray, experts: FloatArray) -> Serving:
         """All serving figures at the cheapest GPU count. Arguments of one shape."""
         if self.shape is not None:
-            built = cheapest(self.shape, self.latency, self.deployment, every=True)
+            built = self.known or cheapest(self.shape, self.latency, self.deployment, every=True)
             return Serving(**{f.name: np.broadcast_to(getattr(built, f.name), n_params.shape) for f in fields(built)})
         shapes = architecture(self.family, n_params, experts, kv_heads=self.kv_heads, vocab_size=self.vocab_size)
         return cheapest(shapes, self.latency, self.deployment)

@@ -295,6 +295,8 @@ def _recommendation(
     question = search.question
     chosen, rule = choose(search, rows)
     to_loss = question.budget_goal == "serve"
+    rivals = open_counts(search, chosen, rows)
+    search = search.knowing_built([chosen, *rivals], at_most=not to_loss)
     limit = None if question.budget_goal == "loss" else question.max_usd_per_mtok
     base_built = search.base_as_built(at_most=not to_loss)
     base = base_built.model if base_built else search.base
@@ -315,7 +317,7 @@ def _recommendation(
         return built
 
     every = [build(chosen)]
-    for row in open_counts(search, chosen, rows):  # rounding moves prices by more than such rivals differ
+    for row in rivals:  # rounding moves prices by more than such rivals differ
         with suppress(InfeasibleError):
             every += [rival] if not (rival := build(row)).notes else []
     built = min(every, key=lambda each: (bool(each.notes), rank(search, each.model)))

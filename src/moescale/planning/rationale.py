@@ -190,8 +190,9 @@ def compute_ratio(search: Search, model: Candidate) -> float | None:
         return math.log(float(found.loss[0]) / loss)
 
     def needed(loss: float) -> float:  # the secant method: the logarithm of a loss is smooth in that of FLOPs
-        last, at = 0.0, math.copysign(0.5, above(0.0, loss))
-        missed, missing = above(last, loss), above(at, loss)
+        last, missed = 0.0, above(0.0, loss)
+        at = math.copysign(0.5, missed)
+        missing = above(at, loss)
         for _ in range(MOST_STEPS):
             if missing == missed or abs(at) > math.log(MOST_COMPUTE):
                 break
