@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from moescale.bounds import FLOPS, TOKENS, check_bounds
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.family import elasticity, law_size, n_active, tokens_within
-from moescale.roots import bracket, bracket_rows
+from moescale.roots import RESOLUTION, bracket, bracket_rows
 from moescale.scaling_laws.covariates import further_inputs, option
 from moescale.scaling_laws.form import Inputs
 from moescale.scaling_laws.law import Law
@@ -32,6 +32,8 @@ CLOSE = 1e-9  # of a size, relative: limits that one step of cost crosses lead t
 NEARBY = 0.03  # of ln N around a size that is expected to be the answer
 # Of a loss-optimal size, relative: rounding of the slope decides beyond, and the loss is the same to 1e-22.
 FLAT = 1e-11
+# The same of draws, whose quantiles are printed to four digits: where a law's slope jumps, each further digit takes three steps.
+OF_DRAWS = 1e-8
 TINY = 1e-300  # stands for a value of zero or NaN
 
 CostOf = Callable[[FloatArray, FloatArray], FloatArray]  # dollars per million tokens at (n_params, experts), one shape
@@ -166,7 +168,7 @@ def _draws_optima(law: Law, budget: Budget, experts: FloatArray, theta: FloatArr
     def slope(at: FloatArray, rows: NDArray[np.intp] | EllipsisType) -> FloatArray:
         return _slope_on_budget(law, budget, at, experts, theta[rows])
 
-    low, high = bracket_rows(slope, *ends, close=FLAT, by_row=True)
+    low, high = bracket_rows(slope, *ends, close=OF_DRAWS, by_row=True)
     return np.exp(0.5 * (low + high))
 
 
@@ -210,7 +212,7 @@ def smallest_at_loss(
     # At the optimum itself the curve is flat: a target that equals its loss to rounding is met there and nowhere else.
     top, several = np.log(best.n_params), use.ndim > 1
     bottom = np.where(best.loss >= target * (1.0 - 1e-12), top, np.log(SIZES[0]))
-    _, ln_n = bracket_rows(rising, bottom, top, by_row=several)
+    _, ln_n = bracket_rows(rising, bottom, top, close=OF_DRAWS if several else RESOLUTION, by_row=several)
     reachable = best.loss <= target * (1.0 + 1e-12)
     return at_size(law, budget, np.where(reachable, np.exp(ln_n), np.nan), e, theta=theta)
 
