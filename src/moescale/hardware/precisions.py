@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from moescale import catalogue
 from moescale.errors import unknown_name
@@ -20,6 +21,7 @@ class Precision:
     date: str
 
 
+@cache
 def precisions(kind: str) -> dict[str, Precision]:
     """Every number format of `kind` (`weights` or `kv_cache`) by name."""
     return {

@@ -128,8 +128,14 @@ class Pass:
 
 
 DECODING, PROMPTS = ("batch", "context_tokens", "query_tokens"), ("prompts", "prompt_tokens", "prefix_tokens")
-COUNTED = dict.fromkeys(DECODING, "batch") | dict.fromkeys(PROMPTS, "prompts")  # fields of a pass, and what they tell of
-FURTHER = {"attention_dp": 1.0, "prefix_tokens": 0.0, "query_tokens": 1.0}  # that a source is asked where they are others
+COUNTED = dict.fromkeys(DECODING, "batch") | dict.fromkeys(
+    PROMPTS, "prompts"
+)  # fields of a pass, and what they tell of
+FURTHER = {
+    "attention_dp": 1.0,
+    "prefix_tokens": 0.0,
+    "query_tokens": 1.0,
+}  # that a source is asked where they are others
 MOST_STACKED = 4096  # entries: what more of them cost is their number
 
 
@@ -197,7 +203,7 @@ def seconds_of(source: LatencySource, model: Architecture, passes: Sequence[Pass
     """
     first = passes[0]
     split = (first.gpus, first.expert_parallel, first.attention_dp)
-    stacks = isinstance(source, PassSource) and source.takes_none and not np.any(np.asarray(first.attention_dp) > 1)
+    stacks = _takes_none(source) and not np.any(np.asarray(first.attention_dp) > 1)
     shape = common_shape(model, *split, *(getattr(a, n) for a in passes for n in COUNTED if getattr(a, n) is not None))
     if len(passes) == 1 or not stacks or math.prod(shape) > MOST_STACKED:
         return [_alone_s(source, model, a) for a in passes]
@@ -215,8 +221,16 @@ def seconds_of(source: LatencySource, model: Architecture, passes: Sequence[Pass
     return list(np.broadcast_to(cast("PassSource", source).pass_s(model, asked), (len(passes), *shape)))
 
 
+def _takes_none(source: LatencySource) -> bool:
+    asked = ("prefill_s", "decode_s", "mixed_s")
+    own = all(getattr(type(source), name) is getattr(PassSource, name, None) for name in asked)
+    return own and cast("PassSource", source).takes_none
+
+
 def _alone_s(source: LatencySource, model: Architecture, a: Pass) -> FloatArray:
-    further = {name: getattr(a, name) for name, usual in FURTHER.items() if np.any(np.asarray(getattr(a, name)) != usual)}
+    further = {
+        name: getattr(a, name) for name, usual in FURTHER.items() if np.any(np.asarray(getattr(a, name)) != usual)
+    }
     split: dict[str, Real] = {"expert_parallel": a.expert_parallel} | further
     if a.prompts is None:
         return source.decode_s(model, a.gpus, 0.0 if a.batch is None else a.batch, a.context_tokens, **split)

@@ -52,12 +52,12 @@ class ExportOptions(Group):
 
     def check(self) -> None:
         """InputError where --export and -o do not come together, or an option stands that only they use."""
-        from moescale.export.launch import FORMATS, check_export
-        from moescale.models.recipe import SCHEDULES, check_schedule, find_rule
-
         if self.export is not None and self.export_folder is None:
             raise InputError("needs a folder", where="--export", next_step="add -o FOLDER")
         if self.export is not None and self.export_folder is not None:
+            from moescale.export.launch import check_export
+            from moescale.models.recipe import SCHEDULES, check_schedule, find_rule
+
             check_export(self.export, self.export_folder)
             find_rule(self.recipe, where="--recipe")
             check_schedule(self.schedule or SCHEDULES[0], where="--schedule")
@@ -72,6 +72,8 @@ class ExportOptions(Group):
         }
         for place, value in others.items():
             if value is not None:
+                from moescale.export.launch import FORMATS
+
                 raise InputError("goes with --export only", where=place, next_step=f"add --export {'|'.join(FORMATS)}")
 
     def launch(self) -> Launch | None:

@@ -28,12 +28,12 @@ COARSE = 4  # of them one in so many, for draws: there are hundreds, and refinin
 SECTIONS = 40  # of an interval in each step of a search that prices models
 FEW_SECTIONS = 8  # where the interval is narrow, and a secant of cost likely to be right
 AROUND = (-1e-2, -1e-4, -1e-6, 0.0, 1e-6, 1e-4, 1e-2)  # of an interval, from where that secant meets the limit
-CLOSE = 1e-9  # of a size, relative: limits that one step of cost crosses lead to one size
+CLOSE = 1e-12  # of a size, relative: limits that one step of cost crosses lead to one size
 NEARBY = 0.03  # of ln N around a size that is expected to be the answer
 # Of a loss-optimal size, relative: rounding of the slope decides beyond, and the loss is the same to 1e-22.
 FLAT = 1e-11
 # The same of draws, whose quantiles are printed to four digits: where a law's slope jumps, each further digit takes three steps.
-OF_DRAWS = 1e-8
+OF_DRAWS = 1e-9
 TINY = 1e-300  # stands for a value of zero or NaN
 
 CostOf = Callable[[FloatArray, FloatArray], FloatArray]  # dollars per million tokens at (n_params, experts), one shape

@@ -72,7 +72,7 @@ from moescale.typing import FloatArray, Real
 BoolArray = npt.NDArray[np.bool_]
 
 TINY = np.finfo(np.float64).tiny
-CLOSE = 1e-11  # of the logarithm of a batch: far below a millionth of a request
+CLOSE = 1e-8  # of the logarithm of a batch: of any batch below a thousandth of a request
 PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
 LADDER = 49  # batches from 1 to the largest, evenly spaced in logarithms
 ZOOM = 9  # batches between the neighbours of the best
@@ -155,6 +155,11 @@ class Times:
     iteration_s: FloatArray
     tpot_s: FloatArray
     ttft_s: FloatArray
+
+    def replacing(self, new: Times, where: BoolArray) -> Times:
+        """With new times (n,) at n places of the common shape."""
+        pairs = {f.name: (getattr(self, f.name), getattr(new, f.name)) for f in fields(Times)}
+        return Times(**{name: _with(old, values, where) for name, (old, values) in pairs.items()})
 
     def exceed_limits(self, d: Deployment) -> BoolArray:
         """Where a latency limit is not met; false where a time is not known."""
@@ -244,15 +249,11 @@ class Servers:
 
     def _prompting(self, prompts: FloatArray) -> list[Pass]:
         whole, of_one = np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)
-        return [
-            self._pass(prompts=whole, prompt_tokens=at * of_one, prefix_tokens=hit) for at, _, hit in self._prompts
-        ]
+        return [self._pass(prompts=whole, prompt_tokens=at * of_one, prefix_tokens=hit) for at, _, hit in self._prompts]
 
     def _mixing(self, batch: FloatArray, prompts: FloatArray) -> list[Pass]:
         decoding = self._decoding(batch)
-        return [
-            replace(decoding, prompts=prompts, prompt_tokens=at, prefix_tokens=hit) for at, _, hit in self._prompts
-        ]
+        return [replace(decoding, prompts=prompts, prompt_tokens=at, prefix_tokens=hit) for at, _, hit in self._prompts]
 
     def _decoded_s(self, kernels_s: FloatArray, batch: FloatArray) -> FloatArray:
         staged_s = self._staged_s(kernels_s, batch * self._verified)
@@ -261,9 +262,7 @@ class Servers:
     def _prompted_s(self, kernels_s: Sequence[FloatArray], prompts: FloatArray) -> FloatArray:
         total_s, host = np.asarray(0.0), self.deployment.host
         for (at, share, _), one_s in zip(self._prompts, kernels_s, strict=True):
-            total_s = total_s + share * host.pass_s(
-                self._launched_s(one_s, prompts * at, at), np.maximum(prompts, 1.0)
-            )
+            total_s = total_s + share * host.pass_s(self._launched_s(one_s, prompts * at, at), np.maximum(prompts, 1.0))
         return total_s
 
     def _mixed_s(self, kernels_s: Sequence[FloatArray], batch: FloatArray, prompts: FloatArray) -> FloatArray:
@@ -425,8 +424,9 @@ def largest_batches(servers: Servers) -> Batches:
         late = fits & times.exceed_limits(d)
         if np.any(late):
             late = np.broadcast_to(late, servers.shape)
-            batch = _batch_within_limits(servers, batch, late)
-            times = servers.times(batch)
+            some = servers.only(late)
+            within = _batch_within_limits(some, np.broadcast_to(batch, late.shape)[late])
+            batch, times = _with(batch, within, late), times.replacing(some.times(within), late)
             reason = np.where(late & times.exceed_limits(d), Reason.TOO_SLOW, reason)
             limited_by = np.where(late, Limit.LATENCY, limited_by)
     return Batches(batch, times, per_gpu, limited_by, reason)
@@ -493,27 +493,30 @@ def batch_by_memory(model: Architecture, gpus: Real, deployment: Deployment) -> 
     return np.maximum(_held(model, gpus, d, bytes_per_gpu(model, gpus, d)[1]), 0.0)
 
 
-def _batch_within_limits(servers: Servers, batch: FloatArray, late: BoolArray) -> FloatArray:
-    """Where `late`, the largest batch from 1 to `batch` that meets the latency limits; 1 where even that is too slow.
+def _batch_within_limits(servers: Servers, most: FloatArray) -> FloatArray:
+    """The largest batch from 1 to `most` that meets the latency limits, (n,); 1 where even that is too slow.
 
     Latency grows with the batch; where a measured one does not, a looser limit still finds no smaller batch.
     """
-    batch = np.array(np.broadcast_to(batch, late.shape))
-    some = servers.only(late)
-
-    asked, over = np.full(np.count_nonzero(late), math.nan), np.full(np.count_nonzero(late), math.nan)
+    asked, over = np.full(most.size, math.nan), np.full(most.size, math.nan)
 
     def beyond(ln_batch: FloatArray) -> FloatArray:
         new = ln_batch != asked  # most batches are found in a few steps: the others are priced alone
         if np.any(new):
-            servers = some.only(new)
-            over[new] = servers.times(np.exp(ln_batch[new])).over_limits(servers.deployment)
+            some = servers.only(new)
+            over[new] = some.times(np.exp(ln_batch[new])).over_limits(some.deployment)
             asked[new] = ln_batch[new]
         return over.copy()
 
-    low, _ = bracket(beyond, np.zeros_like(asked), np.log(batch[late]), close=CLOSE)
-    batch[late] = np.exp(low)
-    return batch
+    low, _ = bracket(beyond, np.zeros_like(asked), np.log(most), close=CLOSE)
+    return np.exp(low)
+
+
+def _with(values: FloatArray, new: Real, where: BoolArray) -> FloatArray:
+    """The values with new ones (n,) at n places of the common shape."""
+    changed = np.array(np.broadcast_to(values, where.shape), dtype=np.float64)
+    changed[where] = new
+    return changed
 
 
 def with_cheaper_batches(servers: Servers, batches: Batches, among: BoolArray, *, every: bool) -> Batches:
@@ -540,16 +543,15 @@ def with_cheaper_batches(servers: Servers, batches: Batches, among: BoolArray, *
     between = np.exp(np.linspace(np.log(low), np.log(high), ZOOM + 2)[1:-1])
     zoomed = np.concatenate([best[np.newaxis], between])
     zoomed_s, times = some.only(better).times_per_token(zoomed)
-    at, place = np.argmin(zoomed_s, axis=0), np.flatnonzero(among)[better]
-
-    def with_new(values: FloatArray, new: FloatArray | float) -> FloatArray:
-        changed = np.array(np.broadcast_to(values, shape), dtype=np.float64)
-        changed.flat[place] = new
-        return changed
-
-    both = {f.name: with_new(getattr(batches.times, f.name), _row(getattr(times, f.name), at)) for f in fields(Times)}
-    limited_by = with_new(batches.limited_by, Limit.OPTIMUM)
-    return replace(batches, batch=with_new(batch, _row(zoomed, at)), limited_by=limited_by, times=Times(**both))
+    at, changed = np.argmin(zoomed_s, axis=0), np.zeros(shape, np.bool_)
+    changed.flat[np.flatnonzero(among)[better]] = True
+    best_times = Times(**{f.name: _row(getattr(times, f.name), at) for f in fields(Times)})
+    return replace(
+        batches,
+        batch=_with(batch, _row(zoomed, at), changed),
+        limited_by=_with(batches.limited_by, Limit.OPTIMUM, changed),
+        times=batches.times.replacing(best_times, changed),
+    )
 
 
 def _row(values: FloatArray, at: npt.NDArray[np.intp]) -> FloatArray:
