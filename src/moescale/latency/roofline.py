@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import ClassVar
 from statistics import NormalDist
+from typing import ClassVar
 
 import numpy as np
 
