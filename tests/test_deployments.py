@@ -415,3 +415,37 @@ def test_a_call_with_arrays_of_everything_equals_the_scalar_calls(
 def test_impossible_deployments_are_refused_by_name(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         serve(MOE, 1, LATENCY, replace(PLAIN, **changes))
+
+
+# Groups of attention, searched where one group would hold its cache more than once.
+
+
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    [("deepseek-v2-lite", 1), ("qwen3-30b-a3b", 4), ("olmoe-1b-7b", 16), ("llama-3.1-8b", math.inf)],
+)
+@pytest.mark.parametrize("max_tpot_s", [None, 0.03])
+def test_groups_are_searched_where_the_cache_would_be_held_twice(
+    name: str, ways: float, max_tpot_s: float | None
+) -> None:
+    model, gpu = shapes()[name], H100
+    d = replace(
+        Deployment(gpu=gpu, usd_per_gpu_hour=3.0, prompt_tokens=1000.0, output_tokens=500.0, max_gpus=8),
+        max_tpot_s=max_tpot_s,
+        searches_groups=True,
+    )
+    source = Roofline(gpu)
+    found = cost(model, source, d)
+    looked_at = {(c.gpus, c.attention_dp or 1) for c in found.candidates or ()}
+    groups = {(n, int(n / ways)) for n in (1, 2, 4, 8) if n > ways}
+    assert looked_at == {(n, 1) for n in (1, 2, 4, 8)} | groups
+    stated = [replace(d, searches_groups=False)]
+    stated += [
+        replace(d, attention_dp=float(g), expert_parallel=math.inf, tensor_parallel_degrees=(n,), searches_groups=False)
+        for n, g in groups
+    ]
+    prices = [float(cheapest(model, source, one, every=True).usd_per_mtok) for one in stated]
+    assert found.usd_per_mtok == pytest.approx(min(prices), rel=1e-12)
+    searched = cheapest(model, source, d, every=True)
+    assert float(searched.usd_per_mtok) == pytest.approx(found.usd_per_mtok, rel=1e-12)
+    assert (int(searched.gpus), int(searched.attention_dp)) == (found.gpus, found.attention_dp or 1)

@@ -64,11 +64,11 @@ def test_what_cannot_be_is_refused_at_its_option() -> None:
 
 
 def test_a_deployment_has_the_defaults_of_the_command_line() -> None:
-    """Of `Deployment` alone: no engine, passes of their own for prompts; cap and reserve are those of the options."""
+    """Of `Deployment` alone: no engine, passes of their own for prompts, no search of groups; cap and reserve are those of the options."""
     gpu, model = find_gpu("h100-sxm"), shapes()["llama-3.1-8b"]
     alone = Deployment(gpu=gpu, usd_per_gpu_hour=usd_per_gpu_hour(gpu), prompt_tokens=230.0, output_tokens=203.0)
     served, priced = ServingOptions(gpu="h100-sxm").deployment(), CostServingOptions(gpu="h100-sxm").deployment()
-    plain = {"engine": alone.engine, "scheduling": "separate", "host": alone.host}
+    plain = {"engine": alone.engine, "scheduling": "separate", "host": alone.host, "searches_groups": False}
     assert replace(served, **plain) == replace(priced, **plain) == alone
     source = ServingOptions(gpu="h100-sxm").open_latency(served)
     found = cost(model, source, served)

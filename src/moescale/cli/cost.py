@@ -48,6 +48,7 @@ def cost(
     from moescale.models.quantisation import with_usual_shares
     from moescale.serving.accuracy import accuracy_of, calibrated, uncompared
     from moescale.serving.gpu_counts import cost as serving_cost
+    from moescale.serving.gpu_counts import laid_out
     from moescale.serving.question import latency_text, question_record, weight_format
     from moescale.views.terminal.serving import show_cost, show_loads, show_warnings
     from moescale.views.terminal.text import terminal
@@ -78,6 +79,8 @@ def cost(
         answer = serving_cost(
             model, source, deployment, serving.gpus_of_replica(), clients=clients, lengths=trace_lengths(serving)
         )
+    apart = serving.apart(model, source, deployment)
+    deployment = laid_out(deployment, answer.attention_dp)
     accuracy = accuracy_of(model, deployment, source)
     loop = answer.closed_loop
     corrected = calibrated(answer.usd_per_mtok if loop is None else loop.usd_per_mtok, accuracy)
@@ -85,7 +88,6 @@ def cost(
     gpus = answer.gpus_per_replica
     opened = load.open_loop(model, source, deployment, serving, gpus)
     run = load.run(model, source, deployment, serving, gpus)
-    apart = serving.apart(model, source, deployment)
     warnings = serving.slow(deployment, answer, opened, apart)
     if json_:
         asked = {"question": question_record(model, deployment, source)}

@@ -203,7 +203,7 @@ def seconds_of(source: LatencySource, model: Architecture, passes: Sequence[Pass
     """
     first = passes[0]
     split = (first.gpus, first.expert_parallel, first.attention_dp)
-    stacks = _takes_none(source) and not np.any(np.asarray(first.attention_dp) > 1)
+    stacks = _takes_none(source, first)
     shape = common_shape(model, *split, *(getattr(a, n) for a in passes for n in COUNTED if getattr(a, n) is not None))
     if len(passes) == 1 or not stacks or math.prod(shape) > MOST_STACKED:
         return [_alone_s(source, model, a) for a in passes]
@@ -221,10 +221,14 @@ def seconds_of(source: LatencySource, model: Architecture, passes: Sequence[Pass
     return list(np.broadcast_to(cast("PassSource", source).pass_s(model, asked), (len(passes), *shape)))
 
 
-def _takes_none(source: LatencySource) -> bool:
+def _takes_none(source: LatencySource, a: Pass) -> bool:
     asked = ("prefill_s", "decode_s", "mixed_s")
     own = all(getattr(type(source), name) is getattr(PassSource, name, None) for name in asked)
-    return own and cast("PassSource", source).takes_none
+    if not own or not cast("PassSource", source).takes_none:
+        return False
+    # Groups on several servers have kernels for prompts that are not those of decoding.
+    in_one = getattr(getattr(source, "gpu", None), "gpus_per_server", 1)
+    return not np.any((np.asarray(a.attention_dp) > 1) & (np.asarray(a.gpus) > in_one))
 
 
 def _alone_s(source: LatencySource, model: Architecture, a: Pass) -> FloatArray:

@@ -91,7 +91,7 @@ def attention_s(card: Card, op: Attention, model: Architecture, module: tuple[st
         else:
             seconds = _grouped_s(card, one, op.with_chosen_window())
         total_s = total_s + share * seconds
-    return total_s
+    return np.asarray(total_s)
 
 
 def _grouped_s(card: Card, a: _Attention, op: Attention) -> Real:

@@ -118,19 +118,6 @@ class CostServingOptions(ServingOptions):
     calibrated: bool = flag("Show the price corrected by the error of held-out servings of its kind, too.")
     gpus: int | None = quantity("Exact number of GPUs of all replicas together.", 1, 1024, whole=True)
     replicas: int = quantity("Replicas of the model; they share the GPUs evenly.", default=1, whole=True)
-    expert_parallel: int | None = quantity(
-        "GPUs of a replica that hold whole experts; default 1 (every expert is split), or all with --attention-dp. The load "
-        "of experts follows the power law of the measured kernels.",
-        whole=True,
-    )
-    attention_dp: int = quantity(
-        "Attention data-parallel groups of a replica, with experts over all GPUs; vLLM's data parallel with expert "
-        "parallel, SGLang's dp-attention.",
-        1,
-        1024,
-        default=1,
-        whole=True,
-    )
     pipeline_parallel: int = quantity("Pipeline stages of a replica.", 1, 1024, default=1, whole=True)
     prefill_gpus: str | None = text(
         "GPUs for prefill only (disaggregated serving), or auto; priced in addition.", metavar="INT|auto"
@@ -174,15 +161,11 @@ class CostServingOptions(ServingOptions):
         if drafted is not None and accepted > drafted:
             what = f"{accepted:g} accepted tokens exceed {drafted} draft tokens"
             raise InputError(what, where="--speculative", nearest=f"{drafted}")
-        spread, groups = self.expert_parallel, self.attention_dp
-        if spread is None and groups > 1:
-            spread = math.inf
         return replace(
             found,
             max_gpus=self._max_gpus_of_replica(),
             replicas=float(self.replicas),
-            expert_parallel=float(spread or 1),
-            attention_dp=float(groups),
+            searches_groups=found.searches_groups and self.pipeline_parallel == 1,
             pipeline_parallel=float(self.pipeline_parallel),
             max_num_batched_tokens=self.max_num_batched_tokens,
             prefix_hit=self.prefix_hit or 0.0,

@@ -101,13 +101,14 @@ class ExportOptions(Group):
         """
         from moescale.export.launch import export_model
         from moescale.export.serving_launch import Server
-        from moescale.serving.gpu_counts import cost
+        from moescale.serving.gpu_counts import cost, laid_out
 
         launch = self.launch()
         if self.export is None or self.export_folder is None or launch is None:
             return None
         best = plan.decision
         served = cost(best.architecture.architecture(), source, deployment)
+        deployment = laid_out(deployment, served.attention_dp)
         return export_model(
             best.architecture,
             best.model.tokens,

@@ -89,7 +89,16 @@ class ServingOptions(ChosenGpu):
         "does (asynchronous)."
     )
     expert_parallel: int | None = quantity(
-        "GPUs of a replica that hold whole experts; 1: every expert is split over all GPUs.", default=1, whole=True
+        "GPUs of a replica that hold whole experts; default 1 (every expert is split), or all with attention groups. The load "
+        "of experts follows the power law of the measured kernels.",
+        whole=True,
+    )
+    attention_dp: int | None = quantity(
+        "Attention data-parallel groups of a replica, with experts over all GPUs; vLLM's data parallel with expert "
+        "parallel, SGLang's dp-attention; default: 1, or more where that is cheaper and one group would hold its cache twice.",
+        1,
+        1024,
+        whole=True,
     )
     usd_per_gpu_hour: float | None = quantity("Price of a GPU hour; default: the catalogue's.", LEAST, panel=PRICE)
     capital_usd_per_gpu: float | None = quantity(
@@ -171,7 +180,9 @@ class ServingOptions(ChosenGpu):
             weights=None if self.weights is None and weights is None else weight_format.name,
             kv_bytes_per_element=cache_format.bytes_per_element,
             reserve_bytes=self.reserve,
-            expert_parallel=float(self.expert_parallel or 1),
+            expert_parallel=float(self.expert_parallel or (math.inf if (self.attention_dp or 1) > 1 else 1)),
+            attention_dp=float(self.attention_dp or 1),
+            searches_groups=self.attention_dp is None and self.expert_parallel is None,
             scheduling=scheduling,
             engine=engine,
             host=host,

@@ -76,6 +76,7 @@ class Trained:
     batch: float | None = None  # also None in files that leave it out, as are the next two
     tpot_s: float | None = None
     ttft_s: float | None = None
+    attention_dp: int | None = None  # groups of its GPUs that hold attention, where more than one
     size_ratio: float | None = None
     size_ratio_to_base: float | None = None
     active_ratio_to_base: float | None = None
@@ -206,6 +207,7 @@ def trained_models(
         if math.isfinite(usd):
             figures |= {"usd_per_mtok": usd, "gpus": int(served.gpus[i]), "batch": float(served.batch[i])}
             figures |= {"tpot_s": float(served.tpot_s[i]), "ttft_s": float(served.ttft_s[i])}
+            figures["attention_dp"] = groups if (groups := int(served.attention_dp[i])) > 1 else None
             figures["lifetime_usd"] = None if lifetime_tokens is None else usd * lifetime_tokens / 1e6
             records.append(Candidate(**figures))
         else:

@@ -15,13 +15,21 @@ from moescale.planning.search import Search, either, size_bounds
 from moescale.units import format_usd, plural
 
 
+ALIKE = 6  # digits of dollars, and of a share of them, that are a difference
+
+
 def rank(search: Search, model: Candidate) -> tuple[float, float, float]:
     """What the recommended model has the least of: expected regret at a loss, or dollars without draws; else its loss."""
     if search.question.budget_goal in ("quality", "loss"):
         return model.loss, model.experts, 0.0
     if search.confidence is None or search.base.usd_per_mtok is None or len(search.draws.theta) == 1:
-        return model.usd_per_mtok, model.experts, 0.0
-    return model.regret.expected if model.regret else math.inf, model.usd_per_mtok, model.experts
+        return _even(model.usd_per_mtok), model.experts, 0.0
+    return round(model.regret.expected, ALIKE) if model.regret else math.inf, _even(model.usd_per_mtok), model.experts
+
+
+def _even(usd_per_mtok: float) -> float:
+    """Dollars to ALIKE digits, so that of models of one price the one of fewest experts is chosen, and not the last digit."""
+    return float(f"{usd_per_mtok:.{ALIKE}g}")
 
 
 def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
@@ -50,7 +58,7 @@ def choose(search: Search, rows: Sequence[Row]) -> tuple[Candidate, str]:
     if not served:
         raise _none_reaches(search, allowed, goal)
     limit = question.max_usd_per_mtok or math.inf
-    cheapest = min(served, key=lambda c: (c.usd_per_mtok, c.experts))
+    cheapest = min(served, key=lambda c: (_even(c.usd_per_mtok), c.experts))
     if cheapest.usd_per_mtok > limit:
         raise too_dear(question, cheapest, goal)
     rule = f"cheapest to serve at {goal}"

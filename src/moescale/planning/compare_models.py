@@ -55,6 +55,7 @@ class ComparedModel:
     gpus: int | None = None
     batch: float | None = None
     tpot_s: float | None = None
+    attention_dp: int | None = None  # groups of the GPUs that hold attention, where more than one
     infeasible: str | None = None  # why it cannot be served
     total_usd: float | None = None  # of training, and of serving the lifetime tokens
     break_even_tokens: Mapping[str, float] | None = None
@@ -149,7 +150,15 @@ def _alone(
     if found.training_usd is not None and lifetime_tokens is not None and usd is not None:
         total = found.training_usd + usd * lifetime_tokens / 1e6
     found = replace(found, weights=own.weights)
-    return replace(found, usd_per_mtok=usd, gpus=served.gpus, batch=served.batch, tpot_s=served.tpot_s, total_usd=total)
+    return replace(
+        found,
+        usd_per_mtok=usd,
+        gpus=served.gpus,
+        batch=served.batch,
+        tpot_s=served.tpot_s,
+        attention_dp=served.attention_dp,
+        total_usd=total,
+    )
 
 
 def _judged(i: int, losses: FloatArray, drawn: FloatArray) -> dict[str, object]:

@@ -43,6 +43,7 @@ from moescale.planning.search import Search
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
+from moescale.serving.gpu_counts import laid_out
 from moescale.serving.host import NO_OVERHEAD
 
 MOST_PLANS = 5  # that are made to meet days or dollars of training
@@ -235,7 +236,9 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
         known=known_rows(search, frontier),
         excluded_experts=tuple(float(e) for e in question.experts if not search.law.allows(e)),
         accuracy=accuracy_of(
-            architecture(search.law.family, advice.model.n_params, advice.model.experts), deployment, latency
+            architecture(search.law.family, advice.model.n_params, advice.model.experts),
+            laid_out(deployment, advice.model.attention_dp),
+            latency,
         ),
     )
 

@@ -63,6 +63,9 @@ class Deployment:
     # So many groups of GPUs hold attention and dense layers whole and serve their own share of the requests; the experts
     # are spread over all of them.
     attention_dp: Annotated[Real, COUNT] = 1.0
+    # Whether `cheapest` and `cost` also look at a group of attention for each part that a cache can be cut into, with whole
+    # experts over all GPUs, where tensor parallelism alone would hold the cache more than once.
+    searches_groups: bool = False
     pipeline_parallel: Annotated[Real, COUNT] = 1.0  # stages of consecutive layers, each on as many GPUs
     replicas: Annotated[Real, COUNT] = 1.0  # copies of the model, each on GPUs of its own
     scheduling: str = "separate"  # a name of SCHEDULING

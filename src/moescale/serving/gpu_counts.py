@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from moescale.errors import InfeasibleError, InputError
 from moescale.io.records import record
 from moescale.latency import LatencySource
-from moescale.models.architecture import Architecture
+from moescale.models.architecture import Architecture, some
 from moescale.models.parameters import count_parameters
 from moescale.models.quantisation import with_usual_shares
 from moescale.serving.deployment import Deployment, degrees, expert_ways, reserved_bytes
@@ -81,6 +82,33 @@ SERVED = (
 )
 
 
+def layouts(
+    model: Architecture, deployment: Deployment, counts: tuple[int, ...]
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """GPU counts, attention groups and expert-parallel GPUs of the replicas to look at, (k,) each.
+
+    As the deployment states them; where it searches groups, also each count that tensor parallelism alone would hold the cache
+    more than once on (latent attention on 2 GPUs or more, grouped queries on more GPUs than they have key-value heads), with so
+    many groups that it does not, and whole experts over all GPUs.
+    """
+    d = deployment
+    found = [(n, d.attention_dp, d.expert_parallel) for n in counts]
+    if d.searches_groups and some(model.n_moe_layers):
+        kv_heads = np.unique(np.asarray(model.n_kv_heads, dtype=np.float64))
+        ways = 1.0 if some(model.kv_lora_rank) else kv_heads[0] if kv_heads.size == 1 else math.inf
+        found += [(n, n / ways, math.inf) for n in counts if n > ways and n % ways == 0.0]
+    sizes, groups, experts = (np.array(part, dtype=np.float64) for part in zip(*found, strict=True))
+    return sizes, groups, experts
+
+
+def laid_out(deployment: Deployment, attention_dp: float | None) -> Deployment:
+    """The deployment with the groups of attention that a search chose; nothing more is searched then."""
+    groups = float(attention_dp or 1.0)
+    chosen = deployment.searches_groups and groups > 1.0
+    d = replace(deployment, searches_groups=False)
+    return replace(d, attention_dp=groups, expert_parallel=math.inf) if chosen else d
+
+
 def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment, *, every: bool = False) -> Serving:
     """Serving figures at the GPU count among `degrees(deployment)` with the fewest dollars per token.
 
@@ -89,11 +117,17 @@ def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment
     costs infinity.
     """
     model = with_usual_shares(model, deployment.weights)
-    shape = shape_of(model, 1.0, deployment)
-    count = np.asarray(degrees(deployment), dtype=np.float64).reshape(-1, *(1 for _ in shape))
-    servers = Servers(model, count, latency, deployment)
+    shape, d = shape_of(model, 1.0, deployment), deployment
+    count = np.asarray(degrees(d), dtype=np.float64)
+    if d.searches_groups:
+        count, groups, ways = layouts(model, d, degrees(d))
+        if np.any(groups > 1.0):
+            groups, ways = (part.reshape(-1, *(1 for _ in shape)) for part in (groups, ways))
+            d = replace(d, attention_dp=groups, expert_parallel=ways)
+    count = count.reshape(-1, *(1 for _ in shape))
+    servers = Servers(model, count, latency, d)
     batches = largest_batches(servers)
-    if deployment.batching == "cheapest":
+    if d.batching == "cheapest":
         usd = batches.usd_per_mtok(servers)
         among = batches.served & (every | (usd <= np.min(usd, axis=0)))
         batches = with_cheaper_batches(servers, batches, among, every=every)
@@ -120,13 +154,18 @@ def cost(
     if shape_of(model, 1.0, deployment):
         what = "a record describes one model and one deployment, but one of them holds arrays"
         raise InputError(what, next_step="use serve()")
-    counts = degrees(deployment) if gpus is None else (gpus,)
     model = with_usual_shares(model, deployment.weights)
-    serving = serve(model, np.asarray(counts, dtype=np.float64), latency, deployment, every=True)
+    counts, groups, ways = layouts(model, deployment, degrees(deployment) if gpus is None else (gpus,))
+    of_each = [replace(deployment, attention_dp=g, expert_parallel=w) for g, w in zip(groups, ways, strict=True)]
+    every = replace(deployment, attention_dp=groups, expert_parallel=ways) if np.any(groups > 1.0) else deployment
+    serving = serve(model, counts, latency, every, every=True)
     reasons = [Reason(int(reason)) for reason in serving.infeasible]
-    found = [_record(model, latency, deployment, serving, i, reason) for i, reason in enumerate(reasons)]
+    found = [_record(model, latency, of_each[i], serving, i, reason) for i, reason in enumerate(reasons)]
     if clients is not None:
-        loops = closed_loops(model, counts, latency, deployment, clients, lengths)
+        loops = [
+            closed_loops(model, (int(n),), latency, d, clients, lengths)[0]
+            for n, d in zip(counts, of_each, strict=True)
+        ]
         found = [replace(one, closed_loop=loop) for one, loop in zip(found, loops, strict=True)]
     served = [one for one in found if one.infeasible is None]
     if not served:

@@ -128,6 +128,7 @@ class Serving:
     kv_bytes_per_token: FloatArray  # of the whole model
     limited_by: FloatArray  # a Limit
     infeasible: FloatArray  # a Reason
+    attention_dp: FloatArray  # groups of GPUs that hold attention
 
 
 def serve(
@@ -314,15 +315,15 @@ class Servers:
         n = np.asarray(d.output_tokens, dtype=np.float64) / yielded  # passes that decode a request
         whole, share, held_s = np.maximum(batch / n, 1.0), np.minimum(batch / n, 1.0), 0.0  # a prompt has one pass
         waits = max(d.engine.batch_wait_passes, d.engine.receive_interval - 1)  # passes that prompts are held back
-        balanced = d.engine.balance_passes if np.any(np.asarray(d.attention_dp) > 1) else 0
-        held = waits + balanced > 0
+        balanced = np.where(np.asarray(d.attention_dp) > 1, d.engine.balance_passes, 0)
+        held = waits > 0 or bool(np.any(balanced > 0))
         if held:  # as many as come meanwhile share a pass, up to one a group
-            together = np.minimum(d.attention_dp, balanced * (batch / n)) if balanced else 1.0
+            together = np.minimum(d.attention_dp, balanced * (batch / n))
             whole = np.maximum(whole, np.maximum(together, waits * (batch / n)))
             share = batch / n / whole
         passes = [[self._decoding(batch)], self._prompting(whole)]
+        chunks = self._chunks(batch, whole) if d.scheduling == "chunked" else 1.0
         if d.scheduling == "chunked":
-            chunks = self._chunks(batch, whole)
             passes.append(self._mixing(batch, whole / chunks))
         kernels_s = iter(self._kernels_s([one for each in passes for one in each]))
         each_s = [[next(kernels_s) for _ in each] for each in passes]
@@ -585,6 +586,7 @@ def figures(servers: Servers, batches: Batches) -> Serving:
         weight_bytes_per_gpu=full(batches.weight_bytes_per_gpu),
         kv_bytes_per_token=full(kv_bytes_per_token(model, d.kv_bytes_per_element)),
         limited_by=full(batches.limited_by),
+        attention_dp=full(d.attention_dp),
         infeasible=full(np.where((batches.reason == Reason.FEASIBLE) & ~served, Reason.NO_LATENCY, batches.reason)),
     )
 

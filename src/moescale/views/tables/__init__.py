@@ -52,6 +52,11 @@ def table_of(title: str, items: Iterable[Item], cells: Sequence[Cell[Item]], **m
     return Table(title, tuple(column for column, _ in cells), rows, **more)
 
 
+def gpus_text(gpus: int | None, attention_dp: int | None) -> str:
+    """GPUs of a server, and in how many groups of them attention is data parallel where it is: 8 DP8; a dash for none."""
+    return "-" if gpus is None else f"{gpus}" if attention_dp is None else f"{gpus} DP{attention_dp}"
+
+
 def latency_name(source: str) -> str:
     """A latency source in words: measured kernels, the roofline, or a table's name."""
     return {"silicon": "measured kernels (silicon)", "roofline": "the roofline"}.get(source, source)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from moescale.units import format_count, format_flops, format_seconds, format_usd
-from moescale.views.tables import MARK, Cell, Column, Table, percentage, reason_lines, span_text, table_of
+from moescale.views.tables import MARK, Cell, Column, Table, gpus_text, percentage, reason_lines, span_text, table_of
 from moescale.views.tables.plan import SERVING, SIZES
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def compared_table(models: Sequence[ComparedModel]) -> Table:
         (Column("    90% interval"), lambda c: span_text(c.loss_change_interval, "+.1%")),
         (Column("  P(loss <= the first)"), lambda c: _or_dash(c.probability_better, "{:.0%}".format)),
         (Column("$/Mtok"), lambda c: _or_dash(c.usd_per_mtok, format_usd)),
-        (Column("GPUs"), lambda c: _or_dash(c.gpus, "{}".format)),
+        (Column("GPUs"), lambda c: gpus_text(c.gpus, c.attention_dp)),
         (Column("batch"), lambda c: _or_dash(c.batch, "{:.0f}".format)),
         (Column("TPOT"), lambda c: _or_dash(c.tpot_s, format_seconds)),
         (Column("total $"), lambda c: _or_dash(c.total_usd, format_usd)),

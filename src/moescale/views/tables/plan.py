@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from moescale.units import expert_label, format_count, format_flops, format_usd
-from moescale.views.tables import Cell, Column, Table, percentage, reason_lines, table_of
+from moescale.views.tables import Cell, Column, Table, gpus_text, percentage, reason_lines, table_of
 from moescale.views.tables.decision import P_LOSS, RELATIVE_COST
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ LOSS: Cell[Trained] = (Column("loss"), lambda c: f"{c.loss:.4f}")
 
 SERVING: tuple[Cell[Trained], ...] = (
     (Column("$/Mtok"), lambda c: "-" if c.usd_per_mtok is None else format_usd(c.usd_per_mtok)),
-    (Column("GPUs"), lambda c: "-" if c.gpus is None else f"{c.gpus}"),
+    (Column("GPUs"), lambda c: gpus_text(c.gpus, c.attention_dp)),
 )
 
 OWN_SHARE: Cell[Trained] = (Column("N vs optimum", rank=1), lambda c: percentage(c.size_ratio))

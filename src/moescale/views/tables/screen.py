@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import PLANNED_TPOT_S
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
-from moescale.views.tables import MARK, Cell, Column, Table, percentage, table_of
+from moescale.views.tables import MARK, Cell, Column, Table, gpus_text, percentage, table_of
 from moescale.views.tables.models import beyond_notes
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
         (Column("tokens"), lambda r: format_count(r[1].tokens)),
         (Column("loss"), lambda r: f"{r[1].loss:.4f}{MARK if getattr(r[1], 'beyond_law', None) else ''}"),
         (Column("$/Mtok"), lambda r: "-" if r[1].usd_per_mtok is None else format_usd(r[1].usd_per_mtok)),
-        (Column("GPUs"), lambda r: "-" if r[1].gpus is None else f"{r[1].gpus}"),
+        (Column("GPUs"), lambda r: gpus_text(r[1].gpus, r[1].attention_dp)),
         (Column("TPOT", rank=1), lambda r: "-" if r[1].tpot_s is None else format_seconds(r[1].tpot_s)),
     ]
     if plan.of_life:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from moescale.units import format_seconds, format_usd, plural
-from moescale.views.tables import Cell, Column, Table, reason_lines, table_of
+from moescale.views.tables import Cell, Column, Table, gpus_text, reason_lines, table_of
 
 if TYPE_CHECKING:
     from moescale.serving.gpu_counts import Cost
@@ -34,7 +34,7 @@ def cost_table(cost: Cost, *, priced: bool = True) -> Table:
 
     def last(c: Cost) -> str:
         breaks = c.closed_loop is not None and not c.closed_loop.meets_limits
-        cheapest = "<- cheapest" if c.gpus == cost.gpus else ""
+        cheapest = "<- cheapest" if (c.gpus, c.attention_dp) == (cost.gpus, cost.attention_dp) else ""
         return ", ".join(filter(None, (cheapest, "breaks a limit" if breaks else "")))
 
     limited: Cell[tuple[Cost, Cost | Answer, float]] = (
@@ -48,7 +48,7 @@ def cost_table(cost: Cost, *, priced: bool = True) -> Table:
         "",
         rows,
         (
-            (Column("GPUs"), lambda r: f"{r[0].gpus}"),
+            (Column("GPUs"), lambda r: gpus_text(r[0].gpus, r[0].attention_dp)),
             *((usd,) if priced else ()),
             (Column("batch"), lambda r: f"{r[1].batch:.0f}"),
             (Column("output tok/s"), lambda r: f"{r[2]:,.0f}"),
@@ -57,8 +57,13 @@ def cost_table(cost: Cost, *, priced: bool = True) -> Table:
             limited,
             (Column("", text=True), lambda r: last(r[0])),
         ),
-        notes=reason_lines((plural(c.gpus, "GPU"), c.infeasible) for c in looked_at if c.infeasible),
+        notes=reason_lines((_server(c), c.infeasible) for c in looked_at if c.infeasible),
     )
+
+
+def _server(c: Cost) -> str:
+    groups = "" if c.attention_dp is None else f" in {plural(c.attention_dp, 'attention group')}"
+    return plural(c.gpus, "GPU") + groups
 
 
 def pareto_table(points: OperatingPoints) -> Table:
