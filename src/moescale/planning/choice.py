@@ -14,7 +14,6 @@ from moescale.planning.question import Question, only_experts
 from moescale.planning.search import Search, either, size_bounds
 from moescale.units import format_usd, plural
 
-
 ALIKE = 6  # digits of dollars, and of a share of them, that are a difference
 
 
