@@ -53,10 +53,11 @@ def cold(*arguments: str) -> Callable[[], object]:
 def warm_plan(gpu: str | None = None, latency: str | None = None) -> Callable[[], object]:
     """The default plan of 5.15e21 FLOPs in this process, after one call that warms it."""
     from moescale import BoundOptions, LawOptions, ServingOptions
+    from moescale.options.serving import PLANNED_TPOT_S
 
     default, bounds = ServingOptions(), BoundOptions(budget=5.15e21)
     serving = ServingOptions(gpu=gpu or default.gpu, latency=latency or default.latency)
-    law, deployment = LawOptions().find_law(), serving.deployment()
+    law, deployment = LawOptions().find_law(), serving.deployment(usual_tpot_s=PLANNED_TPOT_S)
     source = serving.open_latency(deployment)
 
     def call() -> object:
@@ -73,6 +74,25 @@ def warm_fit() -> Callable[[], object]:
     table = read_runs(ROUTED_RUNS)
     fit_runs(table)
     return lambda: fit_runs(table)
+
+
+def burst_of_requests() -> Callable[[], object]:
+    """A simulated burst of 1,000 requests of 1,000 and 200 tokens to one MoE server, its kernel tables read before."""
+    from moescale.latency import kernels_alone
+    from moescale.models.published import find_shape
+    from moescale.options.cost import CostServingOptions
+    from moescale.serving.engine import simulate
+    from moescale.serving.workload import burst
+
+    options = CostServingOptions(gpu="h100-sxm", prompt=1000, output=200)
+    deployment, model = options.deployment(), find_shape("qwen3-30b-a3b").architecture
+    source = kernels_alone(options.open_latency(deployment))
+
+    def call() -> object:
+        return simulate(model, source, deployment, 1, burst(1000)).answer()
+
+    call()
+    return call
 
 
 def many_latencies() -> Callable[[], object]:
@@ -176,6 +196,7 @@ def main() -> int:
         ("plan on h100-sxm, measured kernels, warm", 0.3, warm_plan("h100-sxm")),
         ("plan, roofline, warm", 0.3, warm_plan(latency="roofline")),
         ("fit_runs, 61 routed runs, warm", 1.0, warm_fit()),
+        ("a burst of 1,000 requests, simulated, warm", 0.3, burst_of_requests()),
         ("roofline, 1,000,000 decode passes in process", 1.0, many_latencies()),
         ("serve, 100,000 deployments in one call", 0.1, many_deployments(limited=False)),
         ("the same with latency limits", 0.5, many_deployments(limited=True)),
