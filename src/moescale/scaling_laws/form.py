@@ -15,6 +15,7 @@ from moescale.typing import FloatArray, Real
 AMPLITUDE = (float(np.log(1e-6)), 60.0)
 EXPONENT = (0.0, 3.0)
 STEP = 1e-30  # of a complex step, whose error is its square
+MOST_TOGETHER = 12_000  # derivatives that are taken side by side: what more of them cost is arithmetic
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,11 @@ class LinearPart:
         out = np.empty((*shares.shape[1:], theta.shape[-1]))
         for column, share in zip(self.amplitudes, shares, strict=True):
             out[..., column] = share
+        if out.size <= MOST_TOGETHER:  # one call takes as long as a number of them
+            ones = np.eye(len(shape)).reshape(len(shape), len(shape), *(1,) * (shares.ndim - 1))
+            stepped = [part + 1j * STEP * row for part, row in zip(shape, ones, strict=True)]
+            out[..., self.shape] = np.moveaxis(self._derivative(shares[:, None], stepped, x), 0, -1)
+            return out
         for j, column in enumerate(self.shape):
             stepped = (*shape[:j], shape[j] + 1j * STEP, *shape[j + 1 :])
             out[..., column] = self._derivative(shares, stepped, x)
@@ -151,7 +157,7 @@ class LinearPart:
     def _derivative(self, shares: FloatArray, shape: Shape, x: Inputs) -> FloatArray:
         """That of ln L along a complex step in the shape or the inputs, (..., n)."""
         columns, offset = self.parts(shape, x)
-        total = np.zeros(shares.shape[1:])
+        total = np.zeros(np.broadcast_shapes(shares.shape[1:], *map(np.shape, (*columns, offset))))
         for share, column in zip(shares, columns, strict=True):
             if _is_complex(column):
                 total += share * column.imag
