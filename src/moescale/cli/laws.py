@@ -242,7 +242,11 @@ def design(
     with show_progress(not json_) as report:
         if report is not None:
             report("price the models of the plan", 0.1)
-        search = Search.of(chosen, question, deployment, serving.open_latency(deployment, remark=warn))
+        source = serving.open_latency(deployment, remark=warn)
+        if (question.max_days, question.max_training_usd) != (None, None):  # what they buy, the plan says
+            flops = bounds.plan(chosen, deployment, source, law, kv_heads=serving.kv_heads, unpriced=True).budget_flops
+            question = replace(question, budget=replace(question.budget, flops=flops))
+        search = Search.of(chosen, question, deployment, source)
         if report is not None:
             report("choose runs", 0.6)
         found = wanted.design(search, warn)
