@@ -382,8 +382,9 @@ def test_charts_and_numbers_are_saved(browser: Any, address: str, tmp_path: Path
             assert path.read_bytes().startswith(start)
         svg = (tmp_path / "loss-cost.svg").read_text()
         found = answer(address, page, "draft")
-        for curve in found["curves"]:
-            assert curve["colour"] in svg
+        chosen = answer(address, page, "plan")["decision"]["model"]["experts"]
+        for curve in found["curves"]:  # those that the decision does not stand on are grey
+            assert curve["colour"] in svg or curve["experts"] not in (chosen, found["base_experts"])
             assert curve["label"] in svg
         optimum = [
             line.split(",") for line in (tmp_path / "loss-cost.csv").read_text().splitlines() if "loss-opt" in line

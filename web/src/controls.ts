@@ -172,14 +172,15 @@ export class Controls {
     });
   }
 
-  text(key: string, label: string, placeholder: string): HTMLElement {
+  text(key: string, label: string, placeholder: string | (() => string | undefined)): HTMLElement {
     const id = `c${counter++}`;
-    const field = make("input", { type: "text", id, placeholder, name: key });
+    const field = make("input", { type: "text", id, name: key });
     field.addEventListener("change", () => this.state.set({ [key]: field.value.trim() || undefined }));
     const element = make("div", { className: "control" }, make("label", { htmlFor: id }, label), field, this.note(key, field, label));
     return this.add({
       element,
       show: () => {
+        field.placeholder = (typeof placeholder === "string" ? placeholder : placeholder()) ?? "";
         if (document.activeElement !== field) field.value = this.state.get(key);
       },
     });
@@ -272,7 +273,10 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
     for (const e of [1, 2, 4, 8, 16, 32, 64]) listed.push([String(e), optimum(e)]);
     return [...listed, ...catalogue.models.map((m) => [m.name, `${m.name} (${format.flops(m.flops)} FLOPs)`] as [string, string])];
   };
-  const further = (key: string, label: string) => c.part(() => law()?.further.includes(key.replace("-", "_")) ?? false, c.text(key, label, "needed by this law"));
+  const further = (key: string, label: string) => {
+    const usual = () => law()?.further[key.replace("-", "_")];
+    return c.part(() => usual() !== undefined, c.text(key, label, usual));
+  };
 
   form.replaceChildren(
     set(

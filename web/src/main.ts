@@ -359,7 +359,10 @@ class Page {
     const { data, signals } = planChart.view(this.draft, current, this.around, this.ringed(), paper, $<HTMLInputElement>("bands").checked, this.charts.plan.width());
     this.charts.plan.table = planChart.table(this.draft, this.around?.models ?? []);
     const model = this.picked();
-    if (model && this.pick) data.pick = [{ usd: model.curve.usd_per_mtok[model.i], loss: model.curve.loss[model.i] }];
+    if (model && this.pick) {
+      data.pick = [{ usd: model.curve.usd_per_mtok[model.i], loss: model.curve.loss[model.i] }];
+      data.pointed = planChart.pointed(this.draft, model.curve.experts, paper);
+    }
     await this.charts.plan.draw(paper, data, signals);
     await this.drawBreakdown();
   }
@@ -468,7 +471,8 @@ class Page {
     const show = latest(async () => {
       const model = this.picked();
       const data = this.pick && model ? [{ usd: model.curve.usd_per_mtok[model.i], loss: model.curve.loss[model.i] }] : [];
-      await this.charts.plan.update({ pick: data });
+      const pointed = this.pick && model ? planChart.pointed(this.draft!, model.curve.experts, theme.ink(this.state)) : [];
+      await this.charts.plan.update({ pick: data, pointed });
       await this.drawBreakdown();
     });
     const tip = $("tip");
@@ -590,7 +594,7 @@ function grid(caption: string, columns: string[], rows: (string | Node)[][], opt
   const head = make("tr", { role: "row" }, ...columns.map((name, i) => make(name ? "th" : "td", { ...(name ? { scope: "col", role: "columnheader" } : { role: "cell" }), className: align(i) }, name)));
   const body = rows.map((row, k) => {
     const cells = row.map((value, i) => {
-      if (!i && value) return make("th", { scope: "row", role: "rowheader" }, value, ...(k === chosen ? [make("em", {}, "recommended")] : []));
+      if (!i && value) return make("th", { scope: "row", role: "rowheader" }, value, ...(k === chosen && !String(value).includes("recommended") ? [make("em", {}, "recommended")] : []));
       return make("td", { role: "cell", className: align(i), "data-label": columns[i] }, value);
     });
     return make("tr", { role: "row", className: k === chosen ? "chosen" : "" }, ...cells);

@@ -27,7 +27,7 @@ export interface LawEntry {
   source: string;
   date: string;
   parameters: Record<string, number>;
-  further: string[];
+  further: Record<string, string>; // inputs besides N, D and E, and what each is where it is not stated
   draws: number;
 }
 
@@ -167,6 +167,8 @@ export interface Plan {
   bounded_loss: { base_experts: number; loss: number; plans: Candidate[] };
   bounded_cost: { base_experts: number; usd_per_mtok?: number; plans: Candidate[] };
   frontier: Candidate[];
+  base?: Candidate;
+  base_as_built?: Candidate;
   decision: Decision;
   command: string;
   warnings: string[];

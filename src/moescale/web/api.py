@@ -280,7 +280,7 @@ def _law_entry(name: str, law: Law) -> Record:
     return {key: known[key] for key in shown} | {
         "name": name,
         "title": law.name if name == law.name else f"{law.name} (uploaded)",
-        "further": list(law.form.extra_inputs),
+        "further": {name: _usual(name, value) for name, value in law.form.extra_inputs.items()},
     }
 
 
@@ -295,3 +295,10 @@ def _numbers(values: npt.NDArray[Any]) -> list[float | None]:
     """JSON has no NaN and no infinity: what does not apply is null."""
     finite = np.isfinite(values)
     return [v if ok else None for v, ok in zip(values.tolist(), finite.tolist(), strict=True)]
+
+
+def _usual(name: str, value: float | None) -> str:
+    """What a further input of a law is where it is not stated."""
+    if value is None:
+        return "required"
+    return f"{value:g}" if math.isfinite(value) else "no limit" if name == "unique_tokens" else "by shape"

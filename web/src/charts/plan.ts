@@ -3,7 +3,7 @@
 import { Data, PARAMS, Row, Table, View, X_DOMAIN, Y_DOMAIN, halo, spread } from "../chart";
 import { Ink, colour } from "../theme";
 import * as format from "../format";
-import { Around, Curve, Draft, Known, Plan } from "../types";
+import { Around, Candidate, Curve, Draft, Known, Plan } from "../types";
 
 export const MARGINS = { left: 56, right: 18 };
 
@@ -35,6 +35,7 @@ export function spec(paper: Ink): object {
       { data: { name: "costs" }, mark: { type: "rule", strokeDash: [2, 3], color: paper.faint, clip: true }, encoding: { x } },
       curve(true),
       curve(false),
+      { data: { name: "pointed" }, mark: { type: "line", clip: true, strokeWidth: 2.2 }, encoding: { x, y, color: tint, order: { field: "i" } } },
       // What the dotted lines are stands at their ends, outside the curves.
       { data: { name: "losses" }, mark: { type: "text", align: "right", baseline: "bottom", dx: 16, dy: -3, color: paper.faint }, encoding: { y, x: { value: { expr: "width" } }, text: { field: "label" } } },
       { data: { name: "costs" }, mark: { type: "text", align: "center", baseline: "bottom", dy: -4, color: paper.faint }, encoding: { x, y: { value: 0 }, text: { field: "label" } } },
@@ -48,6 +49,15 @@ export function spec(paper: Ink): object {
       ...halo("models", { x, y, text: { field: "label" } }, { align: "left", dx: 7, baseline: "middle", clip: true }, paper.faint, paper),
       // In the text's colour: the palest curves' would be too faint for letters.
       ...halo("names", { x, y: { ...y, field: "place" }, text: { field: "label" } }, { align: "left", baseline: "middle", dx: 9, fontWeight: "bold" }, paper.text, paper),
+      // From the baseline to the recommended model, both as built.
+      { data: { name: "saving" }, mark: { type: "rule", strokeWidth: 2, color: paper.accent, clip: true }, encoding: { x, y, x2: { field: "usd2" }, y2: { field: "loss2" } } },
+      {
+        data: { name: "saving" },
+        mark: { type: "point", shape: "triangle", filled: true, size: 90, opacity: 1, color: paper.accent, clip: true },
+        encoding: { x: { ...x, field: "usd2" }, y: { ...y, field: "loss2" }, angle: { field: "angle", type: "quantitative", scale: null } },
+      },
+      { data: { name: "saving" }, mark: { type: "point", filled: true, size: 60, opacity: 1, color: paper.accent, clip: true }, encoding: { x, y } },
+      ...halo("saving", { x: { ...x, field: "middle" }, y: { ...y, field: "above" }, text: { field: "label" } }, { align: "center", baseline: "bottom", dy: -5, fontWeight: "bold" }, paper.accent, paper),
       { data: { name: "pinned" }, mark: { type: "point", filled: false, size: 170, strokeWidth: 1.6, color: paper.text, opacity: 1, clip: true }, encoding: { x, y } },
       ...halo("pinned", { x, y, text: { field: "label" } }, { align: "right", dx: -11, dy: 9, fontWeight: "bold", clip: true }, paper.text, paper),
       { data: { name: "choice" }, mark: { type: "point", filled: false, size: 230, strokeWidth: 2.4, color: paper.accent, opacity: 1 }, encoding: { x, y } },
@@ -107,9 +117,12 @@ export function view(draft: Draft, plan: Plan | undefined, around: Around | unde
   const room = Math.max(high - low, 0.02);
   const signals = { xlo, xhi, ylo: low - 0.2 * room, yhi: high + 0.35 * room };
 
+  // Curves that the decision does not stand on are grey until they are pointed at.
+  const base = plan?.base_as_built ?? plan?.base;
+  const told = [chosen?.experts, base?.experts];
   const row = (p: Point): Row => ({
     experts: p.curve.experts,
-    colour: colour(p.curve, paper),
+    colour: chosen === undefined || told.includes(p.curve.experts) ? colour(p.curve, paper) : paper.frontier,
     marker: p.curve.marker,
     beyond: p.curve.beyond_law,
     i: p.i,
@@ -117,12 +130,14 @@ export function view(draft: Draft, plan: Plan | undefined, around: Around | unde
     loss: p.loss,
   });
   const shown = choice(plan);
-  const names = named(draft, all, signals, width);
+  const names = named(draft, all, signals, width, base);
   const data: Data = {
     curves: all.map(row),
     optima: optima.map(row),
     names,
     choice: shown,
+    pointed: [],
+    saving: saving(base, chosen, signals, width),
     losses: [],
     costs: [],
     outside: [],
@@ -150,7 +165,7 @@ export function view(draft: Draft, plan: Plan | undefined, around: Around | unde
 function published(models: Known[], budget: number, chosen: Row[], names: Row[], s: Record<string, number>, width: number): Row[] {
   const x = (usd: number) => (Math.log(usd / s.xlo) / Math.log(s.xhi / s.xlo)) * width;
   const y = (loss: number) => ((s.yhi - loss) / (s.yhi - s.ylo)) * HEIGHT;
-  const within = (at: number, end: number) => at > 0 && at < end;
+  const within = (at: number, end: number) => at > 5 && at < end - 5;
   const seen = models.filter((m) => within(x(m.usd_per_mtok), width) && within(y(m.loss), HEIGHT));
   const taken = seen.map((m) => ({ left: x(m.usd_per_mtok) - 5, right: x(m.usd_per_mtok) + 5, y: y(m.loss) }));
   for (const r of chosen as { usd: number; loss: number }[]) {
@@ -178,13 +193,48 @@ export function about(m: Known, budget: number): string {
   return `${m.name}: ${size}, ${format.count(m.tokens)} tokens, ${format.flops(m.training_flops)} FLOPs (${ofBudget(m, budget)}); loss ${m.loss.toFixed(4)} predicted by the law, ${format.usd(m.usd_per_mtok)} per Mtok as built` + (m.beyond_law ? "; more experts than the law was fitted on" : "");
 }
 
+/** The curve of an expert count in its colour. */
+export function pointed(draft: Draft, experts: number, paper: Ink): Row[] {
+  return points(draft)
+    .filter((p) => p.curve.experts === experts)
+    .map((p) => ({ usd: p.usd, loss: p.loss, i: p.i, colour: colour(p.curve, paper) }));
+}
+
+const RING = 15; // pixels from the recommended model to the point of the arrow
+
+/** An arrow from the baseline to the recommended model, and how much cheaper that is to serve. */
+function saving(base: Candidate | undefined, chosen: Candidate | undefined, s: Record<string, number>, width: number): Row[] {
+  if (base?.usd_per_mtok === undefined || base.loss === undefined || chosen?.usd_per_mtok === undefined || chosen.loss === undefined) return [];
+  const ratio = base.usd_per_mtok / chosen.usd_per_mtok;
+  const perX = width / Math.log(s.xhi / s.xlo);
+  const perY = HEIGHT / (s.yhi - s.ylo);
+  const [dx, dy] = [-Math.log(ratio) * perX, (base.loss - chosen.loss) * perY];
+  const length = Math.hypot(dx, dy);
+  if (ratio < 1.05 || length < 4 * RING) return [];
+  const short = RING / length;
+  const usd2 = chosen.usd_per_mtok * Math.exp((-dx * short) / perX);
+  const loss2 = chosen.loss + (dy * short) / perY;
+  return [
+    {
+      usd: base.usd_per_mtok,
+      loss: base.loss,
+      usd2,
+      loss2,
+      angle: (Math.atan2(dx, -dy) * 180) / Math.PI,
+      middle: Math.sqrt(base.usd_per_mtok * usd2),
+      above: (base.loss + loss2) / 2,
+      label: ratio >= 2 ? `${format.significant(ratio, 2)}x cheaper` : `${format.percent(1 - 1 / ratio)} cheaper`,
+    },
+  ];
+}
+
 function choice(plan: Plan | undefined): Row[] {
   const r = plan?.decision.model;
   return r?.usd_per_mtok === undefined ? [] : [{ usd: r.usd_per_mtok, loss: r.loss, label: "recommended" }];
 }
 
 /** Each curve's name beside the end of the curve, far enough from the others. */
-function named(draft: Draft, all: Point[], s: Record<string, number>, width: number): Row[] {
+function named(draft: Draft, all: Point[], s: Record<string, number>, width: number, base?: Candidate): Row[] {
   const last = draft.curves.flatMap((curve) => {
     const seen = all.filter((p) => p.curve === curve && p.usd > s.xlo && p.usd < s.xhi && p.loss > s.ylo && p.loss < s.yhi);
     return seen.length ? [seen[seen.length - 1]] : [];
@@ -193,7 +243,9 @@ function named(draft: Draft, all: Point[], s: Record<string, number>, width: num
   const places = spread(last.map((p) => pixel(p.loss)), 14, 6, HEIGHT - 6);
   // A name that would not fit beside its curve's end stands on the curve.
   const room = (text: string) => Math.exp(Math.log(s.xhi) - ((LETTER * text.length + 12 - MARGINS.right) / width) * Math.log(s.xhi / s.xlo));
-  return last.map((p, i) => ({ usd: Math.min(p.usd, room(p.curve.label)), place: s.yhi - (places[i] / HEIGHT) * (s.yhi - s.ylo), label: p.curve.label }));
+  // The baseline as built may stand right of its curve's end: the name begins after it.
+  const end = (p: Point) => (p.curve.experts === base?.experts && base.usd_per_mtok !== undefined && base.usd_per_mtok < 1.2 * p.usd ? Math.max(p.usd, base.usd_per_mtok) : p.usd);
+  return last.map((p, i) => ({ usd: Math.min(end(p), room(p.curve.label)), place: s.yhi - (places[i] / HEIGHT) * (s.yhi - s.ylo), label: p.curve.label }));
 }
 
 export function table(draft: Draft, models: Known[]): Table {
