@@ -24,6 +24,8 @@ Conventions where a source says less than a prediction needs, written before any
 - Selective recomputation (scores of attention, norms, activations) counts as none, all layers' as full.
 - What a table assumes is in its `note`; 2.4 TB/s is what torchtitan states of its H100s, whose lower power limit it cannot state.
 - llm-foundry's SHARD_GRAD_OP keeps gathered weights: state `optimizer`.
+- The gain of fp8 (--fp8): pairs of rows that differ in precision and throughput alone, of the columns in PAIRED; each pair's ratio of
+  predicted to measured gains, a set of source and model weighing one, by kind and over both halves: no constant rests on it.
 - Context parallelism splits a sequence as `step_time`'s `context` says; the GPUs of a sequence share in splitting the state.
 """
 
@@ -172,6 +174,40 @@ def table(found: Sequence[Scored], halves: Sequence[str]) -> list[dict[str, obje
     return lines
 
 
+PAIRED = (
+    *("source", "model", "gpu", "gpus", "tensor", "pipeline", "stages_per_gpu", "expert", "context", "states"),
+    *("exchange_hidden", "micro_batch", "batch_sequences", "sequence_tokens", "recompute"),
+)
+
+
+def fp8_gains(found: Sequence[Scored]) -> list[tuple[str, str, float, float]]:
+    """Kind, set, measured and predicted gain of throughput by fp8, of each pair of rows that is otherwise alike."""
+    pairs: dict[tuple[str, ...], dict[str, Scored]] = {}
+    for s in found:
+        pairs.setdefault(tuple(s.row[name] for name in PAIRED), {})[s.row["precision"]] = s
+    return [
+        (
+            one["fp8"].row["kind"],
+            one["fp8"].set,
+            one["fp8"].measured / one["bf16"].measured,
+            one["fp8"].step.tokens_per_s_per_gpu / one["bf16"].step.tokens_per_s_per_gpu,
+        )
+        for one in pairs.values()
+        if {"bf16", "fp8"} <= one.keys()
+    ]
+
+
+def show_fp8_gains() -> None:
+    """Print each pair's gains, and their scores by kind."""
+    gains = fp8_gains(scored(read_rows()))
+    for kind, name, measured, predicted in sorted(gains):
+        print(f"{kind:6} {name:46} measured {measured:.2f}, predicted {predicted:.2f}")
+    for kind in ("dense", "moe"):
+        of = [(name, predicted / measured) for each, name, measured, predicted in gains if each == kind]
+        if of:
+            print(kind, score([name for name, _ in of], [ratio for _, ratio in of]))
+
+
 def page() -> str:
     """The text of docs/evidence/training-time.md, from the stored scores."""
     if (scripts := str(ROOT / "scripts")) not in sys.path:
@@ -202,10 +238,14 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true", help="score the held-out half, too")
     parser.add_argument("--rows", action="store_true", help="print every row of the development half")
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}/training_throughput.csv")
+    parser.add_argument("--fp8", action="store_true", help="print what fp8 gains, measured and predicted, and score no more")
     parser.add_argument("--page", action="store_true", help="write the page from the stored scores, and score nothing")
     asked = parser.parse_args()
     if asked.page:
         (ROOT / "docs" / PAGE).write_text(page(), encoding="utf-8")
+        return
+    if asked.fp8:
+        show_fp8_gains()
         return
     halves = (DEVELOPMENT, HELD_OUT) if asked.held_out else (DEVELOPMENT,)
     found = scored(row for row in read_rows() if half(row["source"], row["model"]) in halves)
