@@ -19,6 +19,7 @@ from moescale.training.step_time import Precision, StepError, StepTime, arithmet
 from moescale.units import format_bytes, plural
 
 # Of splits whose times differ by less, the most wanted is taken (parallelism.splits): a tenth of published runs' error.
+WORTH = 0.05  # of the GPU hours: more GPUs than the run needs are taken to save more
 NEAR = 0.02
 PLANNED = Trainer(states="optimizer", pipeline=True, tensor=True)  # splits models in every way, as Megatron-LM does
 
@@ -99,7 +100,7 @@ def choose(
 ) -> Choice:
     """The fastest split of a run over `gpus` GPUs; without a number, over the fewest that hold it and end within 30 days.
 
-    Where no count does, the largest is taken that the batch keeps busy. The run takes as long as its steps do, or as an `mfu` that
+    Up to twice as many are taken where they save more than WORTH of the GPU hours. Where no count does, the largest is taken that the batch keeps busy. The run takes as long as its steps do, or as an `mfu` that
     is stated says, the share of the GPU's peak that the run reaches. Raises InfeasibleError where nothing fits, with the smallest
     number of GPUs that would.
     """
@@ -196,10 +197,20 @@ def _count(
     if precision == "fp8" and gpu.fp8_flops_per_s is not None:
         peak = arithmetic_share(gpu, "fp8") * gpu.fp8_flops_per_s / gpu.bf16_flops_per_s
     least = math.ceil(_days(flops, gpu, 1, peak if mfu is None else mfu) / most)
-    timed = ((n, fastest(model, recipe, gpu, n, trainer, precision)) for n in gpu_counts() if n >= least)
-    count = next((n for n, found in timed if found and _days(flops, gpu, n, mfu or found[1].mfu) <= most), None)
-    if count is not None:
-        return count, f"the smallest number that holds the run and ends within {most:g} days"
+    reached: dict[int, float] = {}  # MFU by GPUs, from the fewest that are in time to twice as many
+    for n in (n for n in gpu_counts() if n >= least):
+        if reached and n > 2 * min(reached):
+            break
+        found = fastest(model, recipe, gpu, n, trainer, precision)
+        if found and (reached or _days(flops, gpu, n, mfu or found[1].mfu) <= most):
+            reached[n] = mfu or found[1].mfu
+    if reached:
+        # A count that few splits divide, such as 3 x 2^n, wastes up to a third of the GPU hours.
+        best = max(reached.values())
+        count = next(n for n, share in reached.items() if share >= best * (1.0 - WORTH))
+        if count == min(reached):
+            return count, f"the smallest number that holds the run and ends within {most:g} days"
+        return count, f"it takes fewer GPU hours than {min(reached)}, the smallest number that ends within {most:g} days"
     fitting = (n for n in reversed(gpu_counts()) if fits(model, recipe, gpu, n, trainer))
     batch = f"a batch of {recipe.batch_sequences} sequences"
     return next(fitting, recipe.batch_sequences), f"the largest number that {batch} keeps busy; {most:g} days take more"
