@@ -53,6 +53,19 @@ def of_architecture(architecture: Architecture) -> tuple[FloatArray, FloatArray]
     return counted.non_embedding_active, (counted.experts + others) / (counted.active_experts + others)
 
 
+def expert_shape_of(architecture: Architecture) -> tuple[FloatArray, FloatArray]:
+    """Granularity, 8 d_model^2 over the parameters of a routed expert, and the shared experts' share of what a token meets.
+
+    Of one published shape, or of many; a dense model has 1 and 0.
+    """
+    a, width = architecture, np.asarray(architecture.d_expert, dtype=np.float64)
+    routed = (np.asarray(a.n_moe_layers) > 0) & (width > 0)
+    one = a.ffn_matrices * np.where(routed, width, 1.0)
+    met = a.top_k * width + a.d_shared_expert
+    shared = np.where(routed, a.d_shared_expert / np.where(routed, met, 1.0), 0.0)
+    return np.where(routed, 8.0 * np.asarray(a.d_model) / one, 1.0), shared
+
+
 def same_letters(a: ModelFamily, b: ModelFamily) -> bool:
     """Whether N and E mean the same in two families, whatever their names, data, convention of FLOPs and plans' counts."""
     about = {"name": "", "tokenizer": "", "dataset": "", "source": "", "convention": "exact"}

@@ -105,7 +105,9 @@ def compare_models(
 def _losses(law: Law, models: Sequence[KnownModel], extra: Mapping[str, float]) -> tuple[FloatArray, FloatArray]:
     """Losses (m,) by the law itself, and by each of its draws (k, m)."""
     n, e = np.array([model.in_convention_of(law.family) for model in models]).T
-    x = inputs_at(law, extra, n, np.log([model.tokens for model in models]), e)
+    own = [model.inputs(law.form) for model in models]
+    of_each = {name: np.array([one[name] for one in own]) for name in own[0]}
+    x = inputs_at(law, {**of_each, **extra}, n, np.log([model.tokens for model in models]), e)
     with np.errstate(over="ignore"):
         drawn = np.exp(law.form.log_loss(law.draws, x)) if len(law.draws) else np.empty((0, n.size))
         return np.exp(law.form.log_loss(law.theta, x)), drawn

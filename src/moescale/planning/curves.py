@@ -92,13 +92,14 @@ def loss_band(law: Law, question: Question) -> tuple[FloatArray, FloatArray] | N
     draws, _ = some_draws(law, question.draws or len(law.draws))
     best = loss_optimal(law, question.budget, np.array(question.experts))
     every, shape = curve_models(law, question, best)
+    further = question.budget.extra if question.base is None else question.base.inputs(law.form)
     if question.base is None:
         own = base_optimum(law, question, best)
         n, tokens, e = own.n_params, own.tokens, own.experts
     else:
         n, e = (np.array([value]) for value in question.base.in_convention_of(law.family))
         tokens = np.array([question.base.tokens])
-    base = inputs_at(law, question.budget.extra, n, np.log(tokens), e)
+    base = inputs_at(law, further, n, np.log(tokens), e)
     unit = np.exp(law.form.log_loss(law.theta, base) - law.form.log_loss(draws, base))  # (k, 1)
     low, high = interval(at_size(law, question.budget, every.n_params, every.experts, theta=draws).loss * unit)
     return low.reshape(shape), high.reshape(shape)

@@ -105,7 +105,8 @@ def beside(search: Search) -> Search | None:
 def each_law(search: Search) -> Draws:
     """The draws of each law of an ensemble by its coefficients, which asks for the loss that the question states."""
     law, question = search.law, search.question
-    alone = draws_of(law, question.budget, search.best.experts, search.base_model, alone=True)
+    stated = None if question.base is None else question.base.inputs(law.form)
+    alone = draws_of(law, question.budget, search.best.experts, search.base_model, base_inputs=stated, alone=True)
     return alone if question.max_loss is None else alone.asking_for(question.max_loss)
 
 

@@ -13,6 +13,7 @@ paid for nothing; the second is loss that was not asked for, or that is missing,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -161,15 +162,23 @@ class Oracle:
 
 
 def draws_of(
-    law: Law, budget: Budget, experts: FloatArray, base: Allocation, *, draws: int | None = None, alone: bool = False
+    law: Law,
+    budget: Budget,
+    experts: FloatArray,
+    base: Allocation,
+    *,
+    base_inputs: Mapping[str, float] | None = None,
+    draws: int | None = None,
+    alone: bool = False,
 ) -> Draws:
     """The draws of a law, which ask for each draw's own loss of the base model (1,).
 
-    `draws` says how many, spread evenly over all; None or 0: all. Without draws, or `alone`, the laws of an ensemble, or the
+    The base has the further inputs of the budget, or `base_inputs` of its own. `draws` says how many, spread evenly over all; None or 0: all. Without draws, or `alone`, the laws of an ensemble, or the
     one law, speak by their coefficients.
     """
     picked, weights = _coefficients(law) if alone or not len(law.draws) else some_draws(law, draws or len(law.draws))
-    known = inputs_at(law, budget.extra, base.n_params, np.log(base.tokens), base.experts)
+    further = budget.extra if base_inputs is None else base_inputs
+    known = inputs_at(law, further, base.n_params, np.log(base.tokens), base.experts)
     goal = np.exp(law.form.log_loss(picked, known))[:, 0]
     best = loss_optimal(law, budget, experts, theta=picked)
     return Draws(

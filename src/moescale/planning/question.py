@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -22,12 +23,13 @@ from moescale.bounds import (
 from moescale.errors import InfeasibleError, InputError
 from moescale.latency import LatencySource, in_format
 from moescale.models.architecture import Architecture
-from moescale.models.coordinates import in_family, of_architecture
+from moescale.models.coordinates import expert_shape_of, in_family, of_architecture
 from moescale.models.family import ModelFamily, with_convention
 from moescale.models.quantisation import CheckpointWeights
 from moescale.planning.allocation import Budget
 from moescale.planning.total_cost import Lifetime
 from moescale.planning.training_price import TrainingPrice
+from moescale.scaling_laws.form import LawForm
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.units import expert_model
@@ -51,6 +53,14 @@ class KnownModel:
         """N and E of the family's model with the same active body and expansion."""
         n, e = in_family(family, *of_architecture(self.architecture))
         return float(n), float(e)
+
+    def inputs(self, form: LawForm) -> dict[str, float]:
+        """What a law's form takes of the model beyond N, D and E: its own body, expansion and experts, not those of a family."""
+        body, ratio = of_architecture(self.architecture)
+        grain, shared = expert_shape_of(self.architecture)
+        own = {"active_body": body, "expansion": ratio, "granularity": grain, "shared_ffn": shared}
+        open_ = {name for name, usual in form.extra_inputs.items() if usual == math.inf}  # else those of a family
+        return {name: float(value) for name, value in own.items() if name in open_}
 
     @property
     def training_flops(self) -> float:

@@ -100,7 +100,8 @@ class Search:
         else:
             base, base_model = known_model(law, question.base, costs)
         sampled = sampled_costs(costs, experts, grid, served.usd_per_mtok[second:])
-        draws = draws_of(law, question.budget, experts, base_model, draws=question.draws)
+        stated = None if question.base is None else question.base.inputs(law.form)
+        draws = draws_of(law, question.budget, experts, base_model, base_inputs=stated, draws=question.draws)
         return cls(
             law=law,
             question=question,
@@ -298,7 +299,7 @@ def base_optimum(law: Law, question: Question, best: Allocation) -> Allocation:
 def known_model(law: Law, model: KnownModel, costs: Costs) -> tuple[Trained, Allocation]:
     """A known model as a row, and its place in the size convention of the law; served as it is built."""
     n, e = (np.array([value]) for value in model.in_convention_of(law.family))
-    x = inputs_at(law, {}, n, np.log([model.tokens]), e)
+    x = inputs_at(law, model.inputs(law.form), n, np.log([model.tokens]), e)
     at = Allocation(e, n, np.array([model.tokens]), np.exp(law.form.log_loss(law.theta, x)))
     deployment, latency = as_released(model, costs.deployment, costs.latency)
     (row,) = trained_models(at, replace(costs, shape=model.architecture, deployment=deployment, latency=latency))

@@ -210,7 +210,10 @@ def _count(
         count = next(n for n, share in reached.items() if share >= best * (1.0 - WORTH))
         if count == min(reached):
             return count, f"the smallest number that holds the run and ends within {most:g} days"
-        return count, f"it takes fewer GPU hours than {min(reached)}, the smallest number that ends within {most:g} days"
+        return (
+            count,
+            f"it takes fewer GPU hours than {min(reached)}, the smallest number that ends within {most:g} days",
+        )
     fitting = (n for n in reversed(gpu_counts()) if fits(model, recipe, gpu, n, trainer))
     batch = f"a batch of {recipe.batch_sequences} sequences"
     return next(fitting, recipe.batch_sequences), f"the largest number that {batch} keeps busy; {most:g} days take more"
