@@ -110,7 +110,7 @@ def compare_models(
     from moescale.views.terminal.text import terminal
 
     chosen = law.find_law()
-    deployment = serving.deployment(remark=warn)
+    deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
     known = models.known(warn)
     price = training.training_price(deployment)
     source = serving.open_latency(deployment, remark=warn)

@@ -377,7 +377,10 @@ class BoundOptions(TrainingOptions):
         if len(given) > 1 or (not given and most is None):
             what = f"{' and '.join(given)} state a budget each" if given else "no budget"
             raise InputError(
-                what, where="--budget", next_step="give --budget FLOPS, --train-gpus N --days X, or --budget-usd X"
+                what,
+                where="--budget",
+                next_step="give one of --budget FLOPS, --train-gpus N --days X, --budget-usd X, --match MODEL for its FLOPs"
+                + (", or --max-total-usd X" if self.lifetime_tokens is not None else ""),
             )
         if training is None:
             if most is None:

@@ -65,7 +65,7 @@ class Budget:
 
 
 def inputs_at(
-    law: Law, extra: Mapping[str, float], n_params: FloatArray, ln_tokens: FloatArray, experts: FloatArray
+    law: Law, extra: Mapping[str, Real], n_params: FloatArray, ln_tokens: FloatArray, experts: FloatArray
 ) -> Inputs:
     """The law's inputs for dense-equivalent sizes and tokens (..., m) and experts (m,); `extra` as in Budget.
 

@@ -11,7 +11,7 @@ import numpy as np
 from moescale.errors import InfeasibleError, InputError
 from moescale.io.records import record
 from moescale.planning.allocation import inputs_at
-from moescale.planning.as_built import Bounds, as_built
+from moescale.planning.as_built import Bounds, Built, as_built
 from moescale.planning.candidate import Costs, Life, Regret, Unreachable, lives, with_intervals
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import each_law
@@ -35,6 +35,7 @@ from moescale.units import format_count, format_usd, plural
 MOST_CORRECTIONS = 5  # of the loss that promises the goal
 CORRECTED = 1e-4  # of ln L
 MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes a search
+MOST_BUILT, NEAR_USD, NEAR_LOSS = 4, 0.12, 0.004  # lives that are built, and how far from the best before rounding
 REGRET_DRAWS = 40  # that the regret of a life is over: two searches a draw
 
 
@@ -193,6 +194,31 @@ class LifeSearch:
         self.check_total(best, loss_goal(question))
         return best, f"lowest cost of training and {self.served} at {loss_goal(question)}"
 
+    def rank(self, model: Life) -> float:
+        """What the recommended life has the least of: loss within total dollars, else dollars."""
+        return model.loss if self.search.question.total_limit is not None else model.total_usd
+
+    def near(self, rows: Sequence[Life | Unreachable], chosen: Life) -> list[Life]:
+        """The chosen life, and the next best ones of other expert counts that rounding may put before it."""
+        allowed = (c for c in rows if isinstance(c, Life) and self.search.law.allows(c.experts))
+        most = self.rank(chosen) * (1.0 + (NEAR_LOSS if self.search.question.total_limit is not None else NEAR_USD))
+        others = sorted((c for c in allowed if c is not chosen and self.rank(c) <= most), key=self.rank)
+        return [chosen, *others[: MOST_BUILT - 1]]
+
+    def built(self, row: Life) -> Built[Life]:
+        """A life as built, which keeps the loss that it was chosen by, or the dollars."""
+        question = self.search.question
+        target = (
+            None if question.total_limit is not None else self.target if self.search.confidence is None else row.loss
+        )
+        return as_built(
+            self.search.law,
+            self.search.costs,
+            row,
+            lambda law, costs, m: self.priced(law, costs, m.n_params, m.tokens, m.experts),
+            Bounds(target, question.max_usd_per_mtok, question.max_total_usd),
+        )
+
     def priced(self, law: Law, costs: Costs, n_params: float, tokens: float, experts: float) -> Life | None:
         """The life of one model of known size and tokens under a law and family; None where it cannot be served."""
         n, d, e = (np.array([value]) for value in (n_params, tokens, experts))
@@ -203,7 +229,8 @@ class LifeSearch:
         """The base's model that reaches the loss with the least training; None where there is none to serve."""
         law, base, experts = self.search.law, self.search.base, self.search.question.match_experts
         if self.search.question.base is not None:  # it is trained as it was
-            return self.priced(law, self.search.costs, base.n_params, base.tokens, base.experts)
+            found = self.priced(law, self.search.costs, base.n_params, base.tokens, base.experts)
+            return found and replace(found, loss=base.loss)
         least = flops_optimal(law, experts, self.target, 0.0, max_tokens=self.life.max_tokens, extra=self.life.extra)
         n, tokens = float(least.n_params[0]), float(least.tokens[0])
         return self.priced(law, self.search.costs, n, tokens, experts) if math.isfinite(n) else None
@@ -249,17 +276,11 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     wanted = LifeSearch(search, life, question.max_loss or search.base.loss)
     rows = wanted.rows()
     chosen, rule = wanted.choose(rows)
-    target = wanted.target if search.confidence is None else chosen.loss
-    bounds = Bounds(None if within else target, question.max_usd_per_mtok, question.max_total_usd)
-    built = as_built(
-        search.law,
-        search.costs,
-        chosen,
-        lambda law, costs, m: wanted.priced(law, costs, m.n_params, m.tokens, m.experts),
-        bounds,
-    )
+    # Rounding moves the dollars of a life by more than the best of several expert counts differ.
+    every = [wanted.built(row) for row in wanted.near(rows, chosen)]
+    built = min(every, key=lambda each: (bool(each.notes), wanted.rank(each.model)))
     if built.notes and not within:
-        wanted.check_total(built.model, f"a loss of at most {target:g}")
+        wanted.check_total(built.model, f"a loss of at most {built.model.loss:g}")
     base = None if within else wanted.least_training()
     (model,) = (c for c in wanted.judged([built.model]) if isinstance(c, Life))
     model = replace(model, regret=wanted.regret(model, base))
@@ -284,5 +305,6 @@ def plan_lifetime(search: Search) -> LifetimePlan:
             why=lifetime_why(search, model, rule, f"{format_count(hours)} hours of {training.gpu.name}", base),
             caveats=(*slow(search, model), *built.notes, *lifetime_caveats(search, model, rows)),
             architecture=built.shape,
+            rivals=tuple(each.model for each in every if each is not built and not each.notes),
         ),
     )

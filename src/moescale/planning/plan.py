@@ -48,7 +48,7 @@ from moescale.serving.host import NO_OVERHEAD
 
 MOST_PLANS = 5  # that are made to meet days or dollars of training
 NEAR = 0.02  # of these
-OVER = 0.003  # share that they may be exceeded by: 10 days still print as 10
+OVER = 0.001  # share that they may be exceeded by: 30 days still print as 30
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
 LIMITS = (
     "memory_fraction",
@@ -353,6 +353,9 @@ def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str
         "max_loss": question.max_loss,
         "max_usd_per_mtok": question.max_usd_per_mtok,
         "max_tokens": question.budget.max_tokens,
+        "max_active_params": question.max_active_params,
+        "max_total_params": question.max_total_params,
+        "unique_tokens": question.budget.extra.get("unique_tokens"),
         "lifetime_tokens": question.lifetime_tokens,
         "max_total_usd": question.max_total_usd,
         "kv_heads": question.kv_heads,

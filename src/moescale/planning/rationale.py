@@ -24,6 +24,7 @@ from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
 from moescale.serving.deployment import batch_cap
 from moescale.serving.question import slow_for_use
+from moescale.training.parallelism import Trainer
 from moescale.training.step_time import StepError
 from moescale.units import expert_model, format_count, format_flops, format_usd, plural
 
@@ -59,6 +60,7 @@ class TrainingUse:
     train_gpus: int | None = None  # that the MFU from parts is of
     error: StepError | None = None  # of an MFU from parts
     precision: str | None = None  # of training products, where it is not bf16
+    trainer: str | None = None  # what of a model the trainer splits, where that is not everything
 
     @property
     def mfu_words(self) -> str:
@@ -155,7 +157,14 @@ def training_use(question: Question, model: Candidate, shape: Buildable | None =
         train_gpus=bill.gpus,
         error=bill.error,
         precision=None if price.launch.precision == "bf16" else price.launch.precision,
+        trainer=_limits_of(price.launch.trainer) if bill.mfu_from == "parts" else None,
     )
+
+
+def _limits_of(trainer: Trainer) -> str | None:
+    """What a trainer that does not split models in every way does, in words."""
+    split = [name for name, does in (("tensor", trainer.tensor), ("pipeline", trainer.pipeline)) if not does]
+    return f"the exported trainer has no {' and no '.join(split)} parallelism" if split else None
 
 
 def training_words(use: TrainingUse, budget_flops: float) -> str:

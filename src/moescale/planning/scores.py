@@ -24,10 +24,8 @@ from moescale.typing import FloatArray, Real
 AVERAGE = "average"  # of all tasks
 Z90 = 1.645  # standard deviations that hold 90% of a normal distribution
 SIZES = (1e6, 1e14)  # of dense models that are looked at
-FLOOR, MOST_C4_LOSS = (
-    1.02,
-    6.0,
-)  # the least loss that a target may ask for, over its floor, and the most in nats per token
+FLOOR, MOST_C4_LOSS = 1.02, 6.0  # least loss of a target over its floor, and the most in nats per token
+MOST_FLOPS = 1e26  # of a dense model that a target asks for: more than published runs (Llama 3.1 405B: 3.8e25)
 # Tasks that models of equal loss solve differently the more experts they have: Nakamura et al., arXiv 2508.18672.
 REASONING = frozenset({"gsm8k", "gsm-plus", "math", "humaneval", "mbpp", "bbh", "aime", "gpqa", "drop"})
 
@@ -129,15 +127,22 @@ def dense_model_for(task: str, target: float) -> tuple[float, float]:
     def expected(ln_x: FloatArray) -> FloatArray:
         return _accuracy(task, np.tile(np.exp(ln_x), (len(_table()["c4"]["draws"]), 1)))[0]
 
-    ends = [np.log(np.array([end])) for end in (FLOOR * np.exp(ln_e), MOST_C4_LOSS)]
+    def smallest(ln_x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Least N D at a sum of two power terms: their elasticities are equal, alpha a = beta b."""
+        above = np.exp(ln_x) - np.exp(ln_e)
+        size_term, data_term = above * beta / (alpha + beta), above * alpha / (alpha + beta)
+        return 1e9 * (np.exp(ln_a) / size_term) ** (1 / alpha), 2e10 * (np.exp(ln_b) / data_term) ** (1 / beta)
+
+    every = np.linspace(np.log(MOST_C4_LOSS), ln_e + np.log(FLOOR), 2000)
+    size, tokens = smallest(every)
+    ends = [np.array([end]) for end in (every[6.0 * size * tokens <= MOST_FLOPS][-1], every[0])]
     most, least = (float(expected(end)[0]) for end in ends)
     if not least < target < most:
-        what = f"{task} of {target:g} lies outside {least:.3f} to {most:.3f}, between which the mapping speaks"
-        raise InfeasibleError(what, next_step=f"state a score up to {most - 0.01:.2f}, or a loss")
+        what = f"a dense model of up to {MOST_FLOPS:.0e} FLOPs is expected to have a {task} of {least:.2f} to {most:.2f}, not {target:g}"
+        convention = (
+            "scores are those of ranked continuations, which lie below those of lettered choices on model cards"
+        )
+        raise InfeasibleError(f"{what}; {convention}", next_step="state a lower score, or --match MODEL, or --max-loss")
     low, _ = bracket(lambda ln_x: target - expected(ln_x), *ends)  # accuracy falls with loss
-    # Least N D at a sum of two power terms: their elasticities are equal, alpha a = beta b.
-    above = float(np.exp(low)[0] - np.exp(ln_e))
-    size_term, data_term = above * beta / (alpha + beta), above * alpha / (alpha + beta)
-    return float(1e9 * (np.exp(ln_a) / size_term) ** (1 / alpha)), float(
-        2e10 * (np.exp(ln_b) / data_term) ** (1 / beta)
-    )
+    (size,), (tokens,) = smallest(low)
+    return float(size), float(tokens)

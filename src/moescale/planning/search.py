@@ -51,6 +51,7 @@ from moescale.units import format_count, format_usd
 
 FRONTIER_SIZES = 48  # over-trained sizes of each expert count that the frontier is drawn from
 TINY = 1e-300
+ANY_USD = 1e300  # per million tokens: what is served at all
 SMALLEST_SHARE = 0.03  # of the loss-optimal size: smaller ones cost almost no less and lose much
 
 
@@ -174,10 +175,26 @@ class Search:
         return self.judged(self._rows(np.fmin(found.n_params, self.largest), reasons), self.draws)
 
     def outright(self) -> list[Row]:
-        """The lowest loss of every expert count, whatever it costs to serve."""
-        return self.judged(
-            self._rows(np.minimum(self.best.n_params, self.largest), [""] * len(self.optima)), self.draws
-        )
+        """The lowest loss of every expert count that can be served, whatever it costs; unserved where no size can be."""
+        sizes = np.minimum(self.best.n_params, self.largest)
+        rows = self._rows(sizes, [""] * len(self.optima))
+        if not all(
+            isinstance(row, Candidate) for row in rows
+        ):  # the optimum is too large, and a smaller model may not be
+            near = self.sampled.size_within(np.array([ANY_USD]))[0]
+            served = best_within_cost(
+                self.law,
+                self.question.budget,
+                self.best.experts,
+                ANY_USD,
+                self.costs.usd_per_mtok,
+                optimal=self.best,
+                near=near,
+            )
+            unserved = np.array([not isinstance(row, Candidate) for row in rows])
+            smaller = np.where(np.isfinite(served.n_params), np.minimum(served.n_params, sizes), sizes)
+            rows = self._rows(np.where(unserved, smaller, sizes), [""] * len(self.optima))
+        return self.judged(rows, self.draws)
 
     def judged(self, rows: Sequence[Row], draws: Draws, law: Law | None = None) -> list[Row]:
         """Rows with how probable it is that they keep the goal of the draws, and their regret; `law` counts built shapes."""

@@ -27,6 +27,7 @@ SIZES = 10.0 ** np.linspace(6.0, 15.0, 145)  # of models that are served for a l
 MOST_TOKENS = 1e24  # where no smaller number of training tokens is given: as good as infinitely many
 ENDLESS = 600.0  # ln D at which a power of D vanishes
 ROUNDING = 2e-15  # of a loss, relative: exp and log of sums lose a few bits
+OF_DRAWS = 1e-6  # of tokens, relative, under draws, whose intervals are printed to four digits
 STEPS = 80  # of the search for tokens; a bracketed Newton step needs 3 to 6 for a sum of powers
 SCANS = (
     (73, 3),
@@ -121,6 +122,7 @@ def tokens_at_loss(
     in ln D on ln(L - L(D = infinity)), which is linear for a power of D, kept within a bracket.
     """
     use, further, ceiling = theta_or_own(law, theta), extra or {}, math.log(max_tokens or MOST_TOKENS)
+    close = 1e-12 if use.ndim == 1 else OF_DRAWS
 
     def ln_loss(ln_d: FloatArray) -> FloatArray:
         return law.form.log_loss(use, inputs_at(law, further, n_params, ln_d, experts))
@@ -141,7 +143,7 @@ def tokens_at_loss(
             inside = (step >= low) & (step <= high)
             moved = np.where(inside, step, 0.5 * (low + high))
             # Near its floor the loss says no more about D than its own rounding lets it.
-            done = (np.abs(moved - at) <= 1e-12) | (np.abs(value - target) <= ROUNDING * target)
+            done = (np.abs(moved - at) <= close) | (np.abs(value - target) <= ROUNDING * target)
             at = moved
             if np.all(done | (nearest > target)):
                 break

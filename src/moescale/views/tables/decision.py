@@ -87,7 +87,7 @@ def _unused_text(plan: Plan) -> str:
     if use.unused_because:
         text += f": {use.unused_because}"
     if plan.choices.quality is not None and plan.decision is plan.recommendation:
-        text += f". The whole budget buys a loss of {plan.choices.quality.loss:.4f} (quality, below)"
+        text += f". At the baseline's serving cost the loss is {plan.choices.quality.loss:.4f} (quality, below)"
     return text
 
 

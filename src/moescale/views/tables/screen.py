@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
-MOST_LINES, MOST_ROWS = 18, 9
+MOST_LINES, MOST_ROWS, MOST_KNOWN = 18, 9, 3
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
@@ -31,7 +31,17 @@ SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open ch
 def question_line(plan: Plan) -> str:
     """What was asked: budget, GPU and format, latency limits, request."""
     asked = plan.asked
+    served, dollars = asked.get("lifetime_tokens"), asked.get("max_total_usd")
     parts = [f"{format_flops(plan.budget_flops)} FLOPs"]
+    if plan.of_life and isinstance(served, float):
+        parts = [f"{format_count(served)} served tokens"]
+        parts += [f"{format_usd(dollars)} in all"] if isinstance(dollars, float) else []
+    caps = {"max_active_params": "active", "max_total_params": "total", "unique_tokens": "unique tokens"}
+    for name, words in caps.items():
+        if isinstance(value := asked.get(name), float):
+            parts.append(f"{'' if name == 'unique_tokens' else '<= '}{format_count(value)} {words}")
+    if plan.objective == "loss":
+        parts.append("lowest loss")
     tokens, tpot_s, ttft_s = (asked.get(name) for name in ("max_tokens", "max_tpot_s", "max_ttft_s"))
     if isinstance(tokens, float) and plan.decision.model.tokens > BINDS * tokens:
         parts.append(f"<= {format_count(tokens)} tokens")
@@ -62,19 +72,20 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         match = next((c for c in plan.known if c.name == plan.base_name), None)
         label = "  baseline" if plan.base_name.startswith("the ") else f"  {plan.base_name} (baseline)"
         named.append((1, label, match or plan.built_base))
-    also = [(2 if c.experts < chosen.experts else 4, "  also open", c) for c in rivals]
+    label = "  also open" if plan.decision.undecided else "  next best"
+    also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
     known = [(8, f"  {c.name}", c) for c in plan.known if c.name != plan.base_name]
-    named += [*also[:1], *known[:1]]
+    named += [*also[:1], *known[:MOST_KNOWN]]
     built = {c.experts for _, _, c in (*named, *also) if c is not None and c not in plan.known}
     if plan.of_life:
-        more = (c for c in _rows(plan) if c.experts > chosen.experts)
+        more = (c for c in _rows(plan) if c.experts > chosen.experts and c.experts not in built)
         named.append((7, "  more experts", min(more, key=lambda c: c.experts, default=None)))
     else:
         saves = cheapest is not None and cheapest.usd_per_mtok < (1.0 - NEAR) * chosen.usd_per_mtok
         named += [(6, "  knee", None if at_knee else knee), (7, "  lower loss", better)]
         named.append((5, "  cheapest", cheapest if saves and cheapest and cheapest.experts not in built else None))
     fewer = (c for c in _rows(plan) if c.experts < chosen.experts and c.experts not in built)
-    named += [*also[1:], (0, "  best dense", best_dense(plan)), *known[1:]]
+    named += [*also[1:], (0, "  best dense", best_dense(plan)), *known[MOST_KNOWN:]]
     named.append((2, "  fewer experts", max(fewer, key=lambda c: c.experts, default=None)))
     kept: list[tuple[int, str, Trained]] = []
     for place, name, row in named:
@@ -128,7 +139,10 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
     if model.probability_at_least_base is not None and not plan.is_baseline:
         limit = plan.asked.get("max_loss")
         goal = "reaches the baseline's loss" if limit is None else f"has a loss of at most {limit}"
-        source = "labs that the law has not seen" if not plan.voting_laws else f"{len(plan.voting_laws)} laws"
+        voting = len(plan.voting_laws)
+        source = f"{voting} laws" if voting else "labs that the law has not seen"
+        if voting and model.probability_at_least_base > voting / (voting + 1):
+            source += f"; trust at most {voting / (voting + 1):.0%}, as so few laws agree by chance"
         said.append(("Chance", f"{percentage(model.probability_at_least_base)} that it {goal}, over {source}"))
     if model.scores and (scores := _scores(model.scores)):
         said.append(("Scores", scores))
@@ -139,17 +153,22 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
     rest = [note for note in best.caveats if note not in extrapolated]
     said += [("Too slow", note.removeprefix(TOO_SLOW).rstrip(".")) for note in rest if note.startswith(TOO_SLOW)]
     said.append(("Next", _next(plan, options)))
-    more = f"--details ({plural(len(rest), 'caveat')}, every table)" if rest else "--details (every table)"
-    said.append(("More", f"{more}; --lifetime-tokens T; --export megatron -o FOLDER"))
+    more = f"--details ({plural(len(rest), 'caveat')})" if rest else "--details"
+    if "--shape" not in (options or ""):
+        more += "; --shape mixtral|fine-grained|deepseek"
+    life = "" if plan.of_life else "; --lifetime-tokens T"
+    said.append(("More", f"{more}{life}; --export megatron -o FOLDER"))
     return said
 
 
 def _decided(plan: Plan) -> str:
     """What the choices that are open have in common: sizes and tokens; and what serving saves."""
     model, best = plan.decision.model, plan.decision
-    sizes, tokens = ([getattr(c, name) for c in (model, *best.rivals)] for name in ("n_params_active", "tokens"))
+    sizes, tokens = ([getattr(c, name) for c in (model, *(best.rivals if best.undecided else ()))] for name in ("n_params_active", "tokens"))
     text = "" if best.undecided else f"{model.experts:g} experts, " if model.experts > 1 else "dense, "
     text += f"{_span(sizes)} active, {_span(tokens)} tokens"
+    if isinstance(unique := plan.asked.get("unique_tokens"), float) and model.tokens > unique:
+        text += f" ({model.tokens / unique:.1f} epochs)"
     compared = {} if plan.is_baseline else {"baseline": plan.built_base.usd_per_mtok}
     compared["best dense"] = getattr(best_dense(plan), "usd_per_mtok", None)
     shares = [f"{model.usd_per_mtok / usd:.0%} of {whose}" for whose, usd in compared.items() if usd]
@@ -192,8 +211,10 @@ def _training(plan: Plan) -> str:
         text += f", {use.budget_share:.0%} of budget"
     if use.error is None or use.mfu is None:
         return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
+    if use.trainer is not None:
+        text += f", {use.trainer}"
     uneven = f"; real routing adds up to {use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
-    return f"{text}, {f'{use.precision} ' if use.precision else ''}MFU {use.mfu:.2f}, spread {use.error.spread:.2f}x{uneven}"
+    return f"{text}, MFU {use.mfu:.2f}{f' of the bf16 peak in {use.precision}' if use.precision else ''}, spread {use.error.spread:.2f}x{uneven}"
 
 
 def _price_error(plan: Plan) -> str:
