@@ -12,7 +12,9 @@ from hypothesis import settings
 
 from command_line import LLAMA, RUNS, run
 from moescale.runs.table import RunTable, read_runs
-from reference_data import JOINT_MOE_RUNS
+from reference_data import JOINT_MOE_RUNS, TESTS
+
+FOLDERS = ("system", "engine", "fuzz")
 
 # Examples share two cores with other processes; how long one takes is no property of the code.
 settings.register_profile("explore", deadline=None)
@@ -26,6 +28,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test without a marker of its own has that of its folder: system, engine or fuzz."""
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder in FOLDERS and not any(map(item.get_closest_marker, FOLDERS)):
+            item.add_marker(folder)
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,8 @@ from urllib.parse import quote
 
 from hostile.mutations import HOSTILE_NUMBERS, HOSTILE_TEXTS
 from moescale.errors import InputError
+from reference_data import ROOT
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 Files = Mapping[str, bytes]

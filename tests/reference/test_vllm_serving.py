@@ -6,18 +6,16 @@ Nothing in the package was adjusted to these runs: host overheads are published 
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from reference_data import ROOT
 from script_modules import load_script
 
 pytestmark = pytest.mark.system
-
-ROOT = Path(__file__).parents[2]
 
 
 @cache
