@@ -79,7 +79,7 @@ places = st.builds(
 )
 counts = st.sampled_from([1, 2, 4, 8])
 limits_s = st.floats(2e-3, 0.5)
-few = settings(max_examples=40)  # a limit is searched for, forty times the work of an answer without one
+few = settings(max_examples=25)  # a limit is searched for, forty times the work of an answer without one
 
 
 @given(models, kinds, places, counts, st.floats(1, 4))

@@ -92,7 +92,7 @@ def assert_like_for_like(plan: Plan, question: Question, law_name: str, deployme
     st.sampled_from([None, 64.0, 256.0]),
     st.sampled_from([None, 3e12]),
 )
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_the_recommendation_is_the_model_as_built(
     law: str, flops: float, gpu: str, prompt: float, output: float, kv_heads: Any, most: Any, max_tokens: Any
 ) -> None:
@@ -195,7 +195,6 @@ def drawn(rng: np.random.Generator) -> tuple[str, list[str], list[str]]:
     [
         "--budget 1e22 --gpu h100-sxm --shape mixtral",  # memory holds more than vLLM's 1024 requests
         "--budget 5.15e21 --gpu a100-sxm-80gb --shape fine-grained --kv-cache fp8",
-        "--budget 3e22 --gpu h200-sxm --shape deepseek --weights fp8",
         "--budget 1e22 --gpu b200-sxm --weights nvfp4 --kv-heads 4 --max-num-seqs none",
         "--budget 1e23 --gpu b200-sxm --weights nvfp4 --shape deepseek",  # latent attention stays in bf16
     ],
@@ -205,7 +204,7 @@ def test_an_export_is_priced_as_in_its_plan(tmp_path: Path, asked: str) -> None:
     options = dict(zip(words[::2], words[1::2], strict=True))
     serving = ["--max-tpot", "50ms"]  # which a plan keeps by default, and cost does not
     serving += [word for name in options if name in SERVING for word in (name, options[name])]
-    wanted = ("--bootstrap", 0, "--export", "hf", "-o", tmp_path / "out")
+    wanted = ("--bootstrap", 0, "--experts", "4,32", "--export", "hf", "-o", tmp_path / "out")
     planned = answer_of("plan", *words, *wanted)["recommendation"]
     priced = answer_of("cost", "--config", tmp_path / "out" / "config.json", *serving)
     for name in ("usd_per_mtok", "batch", "gpus"):

@@ -50,7 +50,7 @@ def alone() -> FittedLaw:
 
 
 @pytest.mark.system
-@settings(max_examples=10)
+@settings(max_examples=4)
 @given(st.permutations(range(16)))
 def test_a_form_is_fitted_alike_in_any_order(rows: list[int]) -> None:
     found = fit_runs(shuffled(dense(), np.array(rows)), CHINCHILLA, FitSettings(starts=4, bootstrap=2))
@@ -116,10 +116,8 @@ def _answers(found: FittedLaw, runs: RunTable) -> list[object]:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("seed", [None, 1, 2])
-def test_auto_is_alike_in_any_order(routed: RunTable, chosen: FittedLaw, seed: int | None) -> None:
-    rows = np.arange(len(routed))
-    rows = rows[::-1] if seed is None else np.random.default_rng(seed).permutation(rows)
+def test_auto_is_alike_in_any_order(routed: RunTable, chosen: FittedLaw) -> None:
+    rows = np.random.default_rng(1).permutation(len(routed))
     other = fit_runs(shuffled(routed, rows))
     assert _answers(other, routed) == _answers(chosen, routed)
     np.testing.assert_array_equal(other.law.draws, chosen.law.draws)
@@ -127,8 +125,8 @@ def test_auto_is_alike_in_any_order(routed: RunTable, chosen: FittedLaw, seed: i
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("unit", [1.0 / np.log(2.0), 0.3])
-def test_auto_is_alike_in_any_unit_of_the_loss(routed: RunTable, chosen: FittedLaw, unit: float) -> None:
+def test_auto_is_alike_in_any_unit_of_the_loss(routed: RunTable, chosen: FittedLaw) -> None:
+    unit = 0.3
     other = fit_runs(replace(routed, loss=unit * routed.loss))
     assert other.chosen == chosen.chosen
     for one, two in zip(predict_runs(chosen.law, routed), predict_runs(other.law, routed), strict=True):
@@ -173,7 +171,7 @@ def under_prior(name: str) -> tuple[RunTable, FittedLaw]:
 
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["dense", "routed"])
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(data=st.data())
 def test_a_fit_under_the_prior_is_alike_in_any_order_and_unit(name: str, data: st.DataObject) -> None:
     runs, one = under_prior(name)

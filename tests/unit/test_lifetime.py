@@ -81,7 +81,7 @@ dense_laws = st.fixed_dictionaries(
     }
 ).map(dense_law)
 served = st.floats(9.0, 15.0).map(lambda power: 10.0**power)
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=12, deadline=None)
 
 
 def quality_of(law: Law, flops: float) -> float:
