@@ -6,12 +6,19 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy: as many processes as cores leave its threads none
 
 import pytest
 from hypothesis import settings
 
 from command_line import LLAMA, RUNS, run
+from moescale.errors import InfeasibleError
+from moescale.planning import plan
+from moescale.planning.plan import Plan
 from moescale.runs.table import RunTable, read_runs
+from moescale.scaling_laws import Law, law_text
 from reference_data import JOINT_MOE_RUNS, TESTS
 
 FOLDERS = ("system", "engine", "fuzz")
@@ -46,6 +53,28 @@ def saved_law(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = run("fit", RUNS, "--law", "chinchilla", "--where", "n_experts == 1", "--bootstrap", 8, "-o", path)
     assert found.code == 0, found.err
     return path
+
+
+_MADE: dict[tuple[str, ...], Plan | InfeasibleError] = {}
+
+
+@pytest.fixture
+def plans_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a question that was asked in this session the plan that was made then, for tests of what is said of plans."""
+    make = plan.make_plan
+
+    def made(law: Law, *asked: Any) -> Plan:
+        key = (law_text(law), repr(law.family), *map(repr, asked))
+        if key not in _MADE:
+            try:
+                _MADE[key] = make(law, *asked)
+            except InfeasibleError as error:
+                _MADE[key] = error
+        if isinstance(found := _MADE[key], InfeasibleError):
+            raise found.with_traceback(None)
+        return found
+
+    monkeypatch.setattr(plan, "make_plan", made)
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from command_line import BUDGET, MODEL, ROOT, RUNS, Answer, answer_of, run
 from moescale.cli import COMMANDS
 from moescale.scaling_laws import find_law
 
+pytestmark = pytest.mark.usefixtures("plans_made_once")
 # The same question of one law and the roofline, a tenth of the time: for tests of what does not depend on the numbers.
 ONE_LAW = (*BUDGET, "--law", "yun2024-recovered", "--latency", "roofline", "--bootstrap", "0")
 
@@ -1034,9 +1035,8 @@ def test_tables_are_read_from_standard_input_as_from_a_file(tmp_path: Path, monk
 
 
 def test_a_budget_that_nobody_stated_is_not_spoken_of(tmp_path: Path) -> None:
-    asked = ("plan", "--match", "llama-3.1-8b", "--max-tokens", "15T", "--law", "yun2024-recovered", "--bootstrap", "0")
-    told = run(*asked, "--gpu", "h100-sxm", "--details")
-    stored = run(*asked, "--gpu", "h100-sxm", "--json")
+    asked = ("plan", "--match", "llama-3.1-8b", "--max-tokens", "15T", *ONE_LAW[3:], "--gpu", "h100-sxm")
+    told, stored = run(*asked, "--details"), run(*asked, "--json")
     assert (told.code, stored.code) == (0, 0)
     plan = json.loads(stored.out)
     share = plan["training"]["budget_share"]
@@ -1051,7 +1051,7 @@ def test_a_budget_that_nobody_stated_is_not_spoken_of(tmp_path: Path) -> None:
         assert f"({share:.0%} of those of llama-3.1-8b)" in text
         assert "unused" not in text
         assert "of the budget is" not in text
-    stated = run(*asked, "--gpu", "h100-sxm", "--budget", f"{plan['budget_flops']:g}", "--json")
+    stated = run(*asked, "--budget", f"{plan['budget_flops']:g}", "--json")
     assert "of the budget is unused: --max-tokens" in json.loads(stated.out)["recommendation"]["why"]
 
 
@@ -1084,15 +1084,14 @@ def test_a_law_of_few_runs_rests_on_a_prior(tmp_path: Path) -> None:
     assert run("fit", runs, *asked, "-o", saved).code == 0
     evidence = find_law(str(saved)).evidence
     assert (evidence["n_runs"], evidence["prior"]) == (6, "pooled2026")
-    found = run("plan", "--budget", "1e21", "--law", saved)
+    cheap = ("plan", "--budget", "1e21", "--latency", "roofline", "--law")
+    found = run(*cheap, saved)
     assert found.code == 0
     assert "no intervals" not in found.err
     alone = tmp_path / "alone.toml"
     assert run("fit", runs, *asked, "--law", "yun2024", "-o", alone).code == 0
-    assert (
-        "alone carries no draws, so this plan has no intervals" in run("plan", "--budget", "1e21", "--law", alone).err
-    )
-    assert "intervals" not in run("plan", "--budget", "1e21", "--law", alone, "--bootstrap", "0").err
+    assert "alone carries no draws, so this plan has no intervals" in run(*cheap, alone).err
+    assert "intervals" not in run(*cheap, alone, "--bootstrap", "0").err
     assert "intervals" not in run(*BUDGET, "--latency", "roofline").err
 
 

@@ -34,6 +34,7 @@ from moescale.serving.workload import REQUEST_S
 from reference_data import ROOT
 from script_modules import load_script
 
+pytestmark = pytest.mark.usefixtures("plans_made_once")
 refresh = load_script("scripts/refresh_docs.py")
 PAGES: list[Path] = refresh.pages()
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]

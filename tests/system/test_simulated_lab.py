@@ -40,16 +40,22 @@ def test_the_true_law_does_not_plan() -> None:
     assert not any("ludziejewski2025" in name for name in names)
 
 
-def test_the_pooled_law_does_not_know_the_lab_of_the_true_law() -> None:
-    every = set(lab.made.fitted_without(frozenset()).members[0].law.evidence["sources"])
-    for truth, gone in (("zhao2025", {"zhao2025"}), ("ludziejewski2025", {"joint", "krajewski2024"})):
-        law = lab.made.fitted_without(lab.TRUTHS[truth])
-        assert set(law.members[0].law.evidence["sources"]) == every - gone
-        assert len(law.draws) == 400
-        assert law.max_experts == find_law(lab.POOLED).max_experts
+@pytest.mark.parametrize(
+    ("truth", "gone"),
+    [
+        ("ludziejewski2025", {"joint", "krajewski2024"}),
+        pytest.param("zhao2025", {"zhao2025"}, marks=pytest.mark.fuzz),  # a fit of ten seconds, as the next
+    ],
+)
+def test_the_pooled_law_does_not_know_the_lab_of_the_true_law(truth: str, gone: set[str]) -> None:
+    law, shipped = lab.made.fitted_without(lab.TRUTHS[truth]), find_law(lab.POOLED)
+    assert set(law.members[0].law.evidence["sources"]) == set(shipped.members[0].law.evidence["sources"]) - gone
+    assert len(law.draws) == 400
+    assert law.max_experts == shipped.max_experts
     assert set(lab.TRUTHS) == {*MEMBERS, *lab.OUTSIDE}
 
 
+@pytest.mark.fuzz
 def test_left_out_laws_are_made_as_the_shipped_one_is() -> None:
     again, shipped = lab.made.fitted_without(frozenset()), find_law(lab.POOLED)
     assert again.theta == pytest.approx(shipped.theta, abs=1e-3)
@@ -101,11 +107,11 @@ def test_the_page_shows_the_stored_tables() -> None:
 
 
 def test_the_table_holds_every_planner_under_every_law_and_their_mean() -> None:
-    scores = lab.simulated([ASKED], ["ludziejewski2025", "zhao2025"], (0.8,))
+    scores = lab.simulated([ASKED], ["ludziejewski2025", "yun2024-joint"], (0.8,))
     rows = list(csv.DictReader(lab.lab_csv(scores).splitlines()))
     mine = {row["true_law"]: float(row["regret"]) for row in rows if row["planner"] == lab.POOLED}
-    assert set(mine) == {"ludziejewski2025", "zhao2025", lab.ANY}
-    assert mine[lab.ANY] == pytest.approx((mine["ludziejewski2025"] + mine["zhao2025"]) / 2, abs=1e-4)
+    assert set(mine) == {"ludziejewski2025", "yun2024-joint", lab.ANY}
+    assert mine[lab.ANY] == pytest.approx((mine["ludziejewski2025"] + mine["yun2024-joint"]) / 2, abs=1e-4)
     planners = {row["planner"] for row in rows}
     assert planners >= {lab.POOLED + lab.WORD, lab.WITHOUT, "yun2024-joint" + lab.WORD, lab.BASE}
 

@@ -69,8 +69,8 @@ def test_sixty_one_layers_make_a_pipeline() -> None:
 
 
 def test_a_plan_for_too_few_gpus_is_refused() -> None:
-    asked = ("plan", "--budget", "1e24", "--gpu", "h100-sxm", "--shape", "deepseek", "--weights", "fp8")
-    code, out, error = run(*asked, "--train-gpus", 8, "--json")
+    asked = ("plan", "--budget", "1e24", "--gpu", "h100-sxm", "--shape", "deepseek", "--bootstrap", 0)
+    code, out, error = run(*asked, "--weights", "fp8", "--latency", "roofline", "--train-gpus", 8, "--json")
     assert code == 1
     assert "infeasible" in json.loads(out)
     assert "8 x h100-sxm cannot train this model" in error
@@ -92,7 +92,7 @@ def test_an_mfu_that_is_assumed_is_said_beside_the_dollars(tmp_path: Path) -> No
     small = tmp_path / "tiny.toml"
     small.write_text(TINY, encoding="utf-8")
     trained = ("--train-gpu", small, "--train-usd-per-gpu-hour", 1)
-    asked = ("plan", "--budget", "1e22", "--gpu", "h100-sxm", *trained)
+    asked = ("plan", "--budget", "1e22", "--gpu", "h100-sxm", "--law", "yun2024-recovered", *trained)
     training = answer_of(*asked)["training"]
     assert (training["mfu"], training["mfu_from"]) == (0.4, "assumed")
     words = " ".join(run(*asked).out.split())
@@ -155,8 +155,8 @@ def agree(dollars: dict[str, float]) -> bool:
 
 
 def test_plan_comparison_page_and_export_state_the_same_dollars(tmp_path: Path) -> None:
-    answered = [dollars for seed in range(6) if (dollars := prices(seed, tmp_path)) is not None]
-    assert len(answered) >= 3
+    answered = [dollars for seed in range(3) if (dollars := prices(seed, tmp_path)) is not None]
+    assert len(answered) >= 2
     assert all(agree(dollars) for dollars in answered), answered
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from command_line import answer_of, run
 
+pytestmark = pytest.mark.usefixtures("plans_made_once")
 FAST = ("--latency", "roofline")
 DEEPSEEK = "--gpu h200-sxm --weights fp8 --shape deepseek --prompt 2000 --output 500"
 ASKED = [
@@ -16,7 +17,7 @@ ASKED = [
     "--budget 1e22 --gpu h100-sxm --match olmoe-1b-7b",
     f"--budget 3e24 --max-tokens 15T --against deepseek-v3,qwen3-30b-a3b,olmoe-1b-7b,deepseek-v2 {DEEPSEEK}",
     "--budget 1e23 --gpu h100-sxm --max-active-params 3B",
-    "--budget 1e24 --gpu h100-sxm --lifetime-tokens 10T",
+    "--budget 1e24 --gpu h100-sxm --lifetime-tokens 10T --law yun2024-recovered",
     "--budget 5.15e21 --law yun2024-recovered --max-tpot none",
 ]
 
@@ -33,6 +34,8 @@ def test_a_screen_has_eighteen_lines_and_one_probability(asked: str, monkeypatch
     assert found.code == 0
     assert physical(found.out) <= 18
     assert max(len(line) for line in found.out.splitlines() if not line.startswith("Next ")) <= 100
+    named = [line.split("  ")[0] for line in found.out.splitlines()]
+    assert [named.count(name) for name in ("Decided", "Training", "Price error", "Next", "More")] == [1] * 5
     facts = [line for line in found.out.splitlines() if re.match(r"[A-Z]\w+", line)]
     assert len([line for line in facts if line.startswith("Chance")]) <= 1
     assert "of draws" not in found.out
@@ -50,7 +53,7 @@ def test_the_next_command_runs_as_it_is_printed() -> None:
     assert found.code == 0, found.err
 
 
-def test_a_trainers_options_are_not_those_of_a_design(tmp_path: object) -> None:
+def test_a_trainers_options_are_not_those_of_a_design() -> None:
     from moescale.views.tables.screen import of_design
 
     asked = "--budget 1e21 --recipe step-law --peak-lr=1e-3 --gpu h100-sxm"
@@ -99,7 +102,7 @@ def test_a_bound_on_sizes_asks_for_the_lowest_loss() -> None:
 
 
 def test_training_in_fp8_is_cheaper_and_said() -> None:
-    asked = ("plan", "--budget", "1e24", "--gpu", "h100-sxm", "--bootstrap", 0, *FAST)
+    asked = ("plan", "--budget", "1e24", "--gpu", "h100-sxm", "--bootstrap", 0, "--experts", "16", *FAST)
     plain, fp8 = (answer_of(*asked, "--train-precision", name)["training"] for name in ("bf16", "fp8"))
     assert 1.1 < plain["usd"] / fp8["usd"] < 2.0
     assert (plain.get("precision"), fp8["precision"]) == (None, "fp8")
@@ -116,7 +119,7 @@ def test_training_in_fp8_is_cheaper_and_said() -> None:
 
 
 def test_no_budget_is_called_unused_that_was_not_stated() -> None:
-    life = ("--lifetime-tokens", "1T", "--max-total-usd", "2000000", "--gpu", "h100-sxm", "--bootstrap", 8)
+    life = ("--lifetime-tokens", "1T", "--max-total-usd", "2000000", "--gpu", "h100-sxm", "--law", "yun2024-recovered")
     out = run("plan", *life, "--details", *FAST).out
     assert "of the budget" not in out
     assert "of budget" not in out

@@ -199,7 +199,7 @@ def test_of_alternative_kernels_the_fastest_counts_and_repeats_are_averaged() ->
     np.testing.assert_allclose(seconds, [2.0, 5.0], rtol=1e-12)  # sqrt(1 x 4) < 3
 
 
-@pytest.mark.system
+@pytest.mark.fuzz  # 20 seconds each; every day the shipped formulas and what attention is predicted as
 @pytest.mark.parametrize(
     ("system", "least", "median", "most"), [("a100_sxm", 0.031, 0.078, 0.117), ("h100_sxm", 0.024, 0.082, 0.141)]
 )
