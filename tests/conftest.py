@@ -24,7 +24,8 @@ from reference_data import JOINT_MOE_RUNS, TESTS
 FOLDERS = ("system", "engine", "fuzz")
 
 # Examples share two cores with other processes; how long one takes is no property of the code.
-settings.register_profile("explore", deadline=None)
+settings.register_profile("explore", deadline=None, max_examples=40)
+settings.register_profile("long", deadline=None, max_examples=300)  # of `make test-fuzz`
 # The same examples on every run: continuous integration judges the change, and exploring is left to `make test`.
 settings.register_profile("same", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("same" if os.environ.get("CI") else "explore")

@@ -88,7 +88,7 @@ def dense_laws(draw: st.DrawFn) -> Law:
     return law_of("chinchilla", values, DENSE)
 
 
-few = settings(max_examples=25)
+few = settings(max_examples=15)
 budgets = st.floats(19.0, 24.0).map(lambda exponent: Budget(10.0**exponent))
 
 

@@ -92,7 +92,7 @@ def assert_like_for_like(plan: Plan, question: Question, law_name: str, deployme
     st.sampled_from([None, 64.0, 256.0]),
     st.sampled_from([None, 3e12]),
 )
-@settings(max_examples=15)
+@settings(max_examples=12)
 def test_the_recommendation_is_the_model_as_built(
     law: str, flops: float, gpu: str, prompt: float, output: float, kv_heads: Any, most: Any, max_tokens: Any
 ) -> None:

@@ -349,7 +349,6 @@ def test_any_deployment_is_served_within_its_memory_or_costs_infinity(
 
 
 @pytest.mark.system
-@settings(max_examples=40)
 @given(models, gpu_counts, deployments, st.floats(1, 10))
 def test_cost_rises_with_price_and_falls_with_utilization_only(
     model: Architecture, count: float, deployment: Deployment, factor: float

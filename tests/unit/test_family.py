@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from families import DENSE, JOINT, PAPER
@@ -370,7 +370,6 @@ def test_published_shapes_are_recovered(family: ModelFamily, name: str, experts:
     st.integers(1, 8),
     st.booleans(),
 )
-@settings(max_examples=60)
 def test_a_buildable_shape(name: str, n_params: float, experts: float, gpus: int, at_most: bool) -> None:
     family = find_family(name)
     shape = buildable(family, n_params, experts, gpus=gpus, at_most=at_most)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line import answer_of, run
@@ -527,7 +527,6 @@ RUNS = st.builds(
 
 
 @pytest.mark.system
-@settings(max_examples=50)
 @given(st.lists(RUNS, min_size=1, max_size=4))
 def test_whatever_was_logged_the_table_is_one_that_fit_reads(runs: list[TrackedRun]) -> None:
     try:

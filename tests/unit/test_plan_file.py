@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from moescale.errors import InputError
@@ -162,7 +162,6 @@ JSON = st.recursive(
 
 
 @pytest.mark.system
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_part_may_be_anything_and_the_answer_is_a_plan_or_a_message(
     record: dict[str, Any], data: st.DataObject

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_architecture import (
     DEEPSEEK_V3,
@@ -303,7 +303,6 @@ MODULES = [
 
 
 @pytest.mark.system
-@settings(max_examples=40)
 @given(
     st.sampled_from(EVERY_FAMILY),
     st.lists(st.sampled_from(MODULES), max_size=3),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from families import PAPER
@@ -481,7 +481,6 @@ def test_a_pass_yields_what_is_accepted() -> None:
     assert float(drafted.usd_per_input_mtok) == pytest.approx(float(plain.usd_per_input_mtok))
 
 
-@settings(max_examples=60, deadline=None)
 @given(budget=st.integers(128, 16_384), prompt=st.integers(1, 20_000), output=st.integers(2, 2000), hit=st.floats(0, 1))
 def test_a_pass_never_holds_more_tokens_than_its_budget(budget: int, prompt: int, output: int, hit: float) -> None:
     d = replace(
@@ -498,7 +497,6 @@ def test_a_pass_never_holds_more_tokens_than_its_budget(budget: int, prompt: int
         assert float(bound.iteration_s) >= float(free.iteration_s) * (1 - 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
 @given(count=experts, size=sizes, gpus=gpu_counts, chunked=st.booleans())
 def test_dollars_of_prompts_and_outputs_are_all_dollars(count: float, size: float, gpus: int, chunked: bool) -> None:
     d = replace(SHARE_GPT, scheduling="chunked" if chunked else "separate")

@@ -138,7 +138,6 @@ def alone(points: OperatingPoints, i: int) -> Deployment:
 
 
 @pytest.mark.system
-@settings(max_examples=40)
 @given(deployments, some_platforms, caps_lists, ways_lists, st.data())
 def test_a_point_is_what_cost_says_alone(
     deployment: Deployment, kinds: list[Platform], caps: list[int] | None, ways: list[int], data: st.DataObject
@@ -261,7 +260,6 @@ def test_what_does_not_fit_is_left_out_for_each_platform_and_heads_once() -> Non
 
 
 @pytest.mark.system
-@settings(max_examples=40)
 @given(deployments, some_platforms, caps_lists)
 def test_every_gpu_count_has_points_or_a_reason(
     deployment: Deployment, kinds: list[Platform], caps: list[int] | None

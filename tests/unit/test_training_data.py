@@ -78,7 +78,6 @@ def test_the_order_looks_random() -> None:
 
 
 @pytest.mark.system
-@settings(max_examples=40)
 @given(texts=st.lists(TEXT, max_size=30), share=st.sampled_from([0.0, 0.3]), seed=st.integers(0, 9))
 def test_a_corpus_holds_every_document_once(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], share: float, seed: int
