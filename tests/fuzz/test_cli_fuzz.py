@@ -44,16 +44,16 @@ COUNTS = ["1", "2", "3", "8", "64", "1000", "1e6"]
 TOKENS = ["1", "1e6", "1e9", "300B", "1e15", "1e24"]
 LAWS = ["yun2024-recovered", "yun2024-joint", "hoffmann2022", "besiroglu2024", "STEEP.toml", "MINE.toml", "FLAT.toml"]
 SERVED_OPTIONS = {
-    "--gpu": ["a100-sxm-40gb", "h100-sxm", "l4", "b200-sxm", "mi300x", "A100_PCIE_80GB"],
+    "--gpu": ["a100-sxm-40gb", "h100-sxm", "l4", "b200-sxm", "mi300x", "A100_PCIE_80GB", "a100-sxm-80gb,l40s", "gb200"],
     "--max-gpus": ["1", "2", "7", "8", "1024"],
     "--prompt": ["1", "1.5", "2048", "1e6", "1e9"],
     "--output": ["1", "1.5", "203", "1e6", "1e9"],
-    "--latency": ["roofline", "auto"],
+    "--latency": ["roofline", "auto", "silicon:trtllm"],
     "--usd-per-gpu-hour": ["1e-6", "2", "1e6"],
     "--max-num-seqs": ["none", "1", "256", "1e6"],
     "--memory-fraction": ["1e-6", "0.1", "0.5", "1"],
     "--utilization": ["1e-6", "0.3", "1"],
-    "--weights": ["bf16", "fp8", "int4"],
+    "--weights": ["bf16", "fp8", "int4", "int4,fp8", "FP8"],
     "--kv-heads": ["1", "8", "1e6"],
 }
 LATENCIES, PROFILE = (str(ROOT / "examples" / name) for name in ("latency.csv", "profile.toml"))
@@ -112,6 +112,8 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--years": ["0.01", "5"],
         "--usd-per-kwh": ["0", "0.08"],
         "--pue": ["1", "1.56"],
+        "--sweep": [],
+        "--sweep-batch": ["1", "1,8,64", "1e6,2", "1,1,1"],
         **SERVED_OPTIONS,
     },
     "plan": {

@@ -609,11 +609,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("cost --n-params 1B --experts 8 --expert-parallel 3 --gpus 4", 1, ("expert parallelism over 3 GPUs",)),
     (f"{ALONE} --max-loss 1.5", 1, ("a loss of at most 1.5", "--max-loss")),
     (f"{ALONE} --max-usd-per-mtok 1e-9", 1, ("$1e-9", "--max-usd-per-mtok")),
-    (
-        f"{ALONE} --max-loss 2.2 --max-usd-per-mtok 1e-4",
-        1,
-        ("a loss of at most 2.2", "--max-usd-per-mtok"),
-    ),
+    (f"{ALONE} --max-loss 2.2 --max-usd-per-mtok 1e-4", 1, ("a loss of at most 2.2", "--max-usd-per-mtok")),
     (f"{ALONE} --max-gpus 1 --memory-fraction 0.001", 1, ("do not fit", "1 x a100-sxm-40gb")),
 ]
 

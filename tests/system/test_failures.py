@@ -32,9 +32,7 @@ from moescale.io.files import append_line, check_folder, check_target, make_fold
 from moescale.io.locks import lock_beside, locked
 from reference_data import TESTS
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="signals, forks and /proc as Linux has them"),
-]
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="signals, forks and /proc as Linux has them")]
 
 FAULTS = TESTS / "faulty_files.py"
 FIT = ("fit", "runs.csv", "--law", "chinchilla", "--starts", "1", "--where", "n_experts == 1")

@@ -24,9 +24,7 @@ from reference_data import ROOT
 pytest.importorskip("fastapi", reason="the extra web is not installed")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium"),
-]
+pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")]
 
 RUNS = ROOT / "examples" / "runs.csv"
 FAINT_TEXTS = """() => {

@@ -221,9 +221,7 @@ def test_price_cancels_in_every_claim(outcomes: tuple[Outcome, ...]) -> None:
             assert x.ours == y.ours or x.ours == pytest.approx(y.ours, rel=1e-9)
 
 
-def test_every_expert_on_every_token_leaves_dense_models_and_the_law_as_they_are(
-    outcomes: tuple[Outcome, ...],
-) -> None:
+def test_every_expert_on_every_token_leaves_dense_models_and_the_law_as_they_are(outcomes: tuple[Outcome, ...]) -> None:
     fused = _by_id(reproduce(BARE, ReproductionOptions(latency="roofline", moe_execution="fused").costs()))
     for a in outcomes:
         if not any(part.quantity in OF_COSTS for part in a.claim.parts):

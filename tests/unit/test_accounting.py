@@ -22,12 +22,7 @@ from moescale.models.flops import (
 )
 from moescale.models.hf_config import from_config
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
-from moescale.models.parameters import (
-    active_matmul_params,
-    count_parameters,
-    weight_bytes,
-    weight_bytes_per_gpu,
-)
+from moescale.models.parameters import active_matmul_params, count_parameters, weight_bytes, weight_bytes_per_gpu
 from moescale.models.published import shapes
 from random_models import real_models
 
@@ -237,11 +232,7 @@ def test_a_larger_model_needs_no_less(
 
 @pytest.mark.system
 @given(
-    architectures(),
-    st.integers(1, 64),
-    st.integers(1, 16),
-    st.sampled_from([0.5, 1.0, 2.0, 4.0]),
-    st.floats(0, 1e5),
+    architectures(), st.integers(1, 64), st.integers(1, 16), st.sampled_from([0.5, 1.0, 2.0, 4.0]), st.floats(0, 1e5)
 )
 def test_gpus_together_hold_the_whole_model_and_no_gpu_more_than_it(
     model: Architecture, gpus_of_a_group: int, groups: int, size: float, context: float

@@ -44,9 +44,7 @@ def ensemble(*weights: float) -> Law:
 
 
 @given(
-    st.sampled_from(["yun2024", "ludziejewski2025", "dense", "clark2022"]),
-    st.floats(1e6, 1e13),
-    st.floats(1.0, 1e3),
+    st.sampled_from(["yun2024", "ludziejewski2025", "dense", "clark2022"]), st.floats(1e6, 1e13), st.floats(1.0, 1e3)
 )
 def test_a_model_is_the_same_in_every_family(name: str, body: float, x: float) -> None:
     family = find_family(name)

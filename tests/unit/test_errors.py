@@ -13,15 +13,7 @@ import pytest
 
 from command_line import ROOT, commands_that_fail, options_of
 from moescale.cli import main
-from moescale.errors import (
-    MOST_COMPARED,
-    MOST_SHOWN,
-    InputError,
-    MoescaleError,
-    install,
-    nearest_names,
-    unknown_name,
-)
+from moescale.errors import MOST_COMPARED, MOST_SHOWN, InputError, MoescaleError, install, nearest_names, unknown_name
 from moescale.experiments.corpus import read_description
 from moescale.experiments.run_table import read_result
 from moescale.models.hf_config import from_config

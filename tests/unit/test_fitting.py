@@ -384,8 +384,7 @@ def test_joint_runs_that_are_trained_enough(joint_runs: RunTable) -> None:
 @pytest.mark.system
 def test_joint_runs_within_the_papers_grid(joint_runs: RunTable) -> None:
     found = joint_fit(
-        joint_runs,
-        "n_params_active >= 1e8 and n_params_active <= 7.3e8 and tokens >= 2.4e9 and tokens <= 2.1e10",
+        joint_runs, "n_params_active >= 1e8 and n_params_active <= 7.3e8 and tokens >= 2.4e9 and tokens <= 2.1e10"
     )
     assert found.n_runs == 93
     assert found.rmsle <= 3.2e-3

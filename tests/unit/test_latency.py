@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from families import PAPER
+from model_configs import CONFIGS
 from moescale import catalogue
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu, gpus
@@ -29,25 +30,7 @@ from moescale.models.parameters import count_parameters
 from moescale.models.published import shapes
 from reference_data import ROOT
 
-MIXTRAL: dict[str, Any] = {
-    "architectures": ["MixtralForCausalLM"],
-    "model_type": "mixtral",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "num_local_experts": 8,
-    "num_experts_per_tok": 2,
-    "vocab_size": 32000,
-    "max_position_embeddings": 32768,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 1e6,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-    "hidden_act": "silu",
-}
-MODEL = from_config(MIXTRAL)
+MODEL = from_config(CONFIGS["MIXTRAL"])
 A100, H100 = find_gpu("a100-sxm-80gb"), find_gpu("h100-sxm")
 SIZES = (4e10, 5e10)
 BATCHES = (1.0, 8.0, 64.0)

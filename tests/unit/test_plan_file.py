@@ -72,8 +72,7 @@ def test_rows_without_a_model_or_a_price_come_back_as_what_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "words"),
-    [("usd_per_mtok", None), ("tokens", "no tokens"), ("n_params_total", "no n_params_total")],
+    ("missing", "words"), [("usd_per_mtok", None), ("tokens", "no tokens"), ("n_params_total", "no n_params_total")]
 )
 def test_a_row_is_the_kind_that_its_figures_make_it(record: dict[str, Any], missing: str, words: str | None) -> None:
     row = {k: v for k, v in record["loss_optimal"][0].items() if k not in (missing, "usd_per_mtok")}

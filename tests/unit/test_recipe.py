@@ -56,9 +56,7 @@ def test_formulas_by_hand(
 
 
 @pytest.mark.parametrize(
-    ("layers", "width", "sequences", "lr"),
-    [(30, 4096, 2304, 4.2e-4), (95, 8192, 4608, 3.2e-4)],
-    ids=["7B", "67B"],
+    ("layers", "width", "sequences", "lr"), [(30, 4096, 2304, 4.2e-4), (95, 8192, 4608, 3.2e-4)], ids=["7B", "67B"]
 )
 def test_deepseek_trained_its_models_by_its_rule(layers: int, width: int, sequences: int, lr: float) -> None:
     """Batch and rate of DeepSeek LLM (README of its repository), 2T tokens, sequences of 4,096; M = 72 l h^2 + 12 l h s."""

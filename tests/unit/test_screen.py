@@ -109,10 +109,7 @@ def test_training_in_fp8_is_cheaper_and_said() -> None:
     out = run(*asked, "--train-precision", "fp8").out
     assert "fp8 MFU" in out
     assert "real routing adds up to 24%" in out
-    for more, said in (
-        (("--train-gpu", "a100-sxm-80gb"), "has no fp8 arithmetic"),
-        (("--mfu", 0.3), "stated --mfu"),
-    ):
+    for more, said in ((("--train-gpu", "a100-sxm-80gb"), "has no fp8 arithmetic"), (("--mfu", 0.3), "stated --mfu")):
         refused = run(*asked, "--train-precision", "fp8", *more)
         assert refused.code == 2
         assert said in refused.err

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from model_configs import CONFIGS
 from moescale import catalogue
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
@@ -21,22 +22,8 @@ from moescale.latency.kernels.installed import version_key
 from moescale.latency.kernels.latent import latent_grid
 from moescale.latency.kernels.links import all_reduce_grid
 from moescale.latency.kernels.log_grid import MOST_BEYOND, grid_of
-from moescale.latency.kernels.moe import (
-    Shape,
-    fit_formula,
-    formula_s,
-    moe_kernels,
-    moe_rows,
-    shipped_formula,
-)
-from moescale.latency.kernels.tables import (
-    default_version,
-    engines,
-    find_system,
-    of_the_fastest,
-    systems,
-    versions,
-)
+from moescale.latency.kernels.moe import Shape, fit_formula, formula_s, moe_kernels, moe_rows, shipped_formula
+from moescale.latency.kernels.tables import default_version, engines, find_system, of_the_fastest, systems, versions
 from moescale.latency.roofline import Roofline
 from moescale.latency.roofline_constants import RooflineConstants
 from moescale.latency.silicon import LOAD, Silicon, host_s
@@ -48,45 +35,12 @@ from script_modules import load_script
 
 aiconfigurator_core = pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
 
-COMMON = {"head_dim": 128, "num_attention_heads": 32, "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
-MIXTRAL: dict[str, Any] = COMMON | {
-    "architectures": ["MixtralForCausalLM"],
-    "model_type": "mixtral",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_key_value_heads": 8,
-    "num_local_experts": 8,
-    "num_experts_per_tok": 2,
-    "vocab_size": 32000,
-    "max_position_embeddings": 32768,
-}
-QWEN3_MOE: dict[str, Any] = COMMON | {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "model_type": "qwen3_moe",
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "moe_intermediate_size": 768,
-    "num_hidden_layers": 48,
-    "num_key_value_heads": 4,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-    "vocab_size": 151936,
-    "max_position_embeddings": 40960,
-    "decoder_sparse_step": 1,
-    "norm_topk_prob": True,
-    "mlp_only_layers": [],
-}
-LLAMA: dict[str, Any] = COMMON | {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-}
+MIXTRAL, QWEN3_MOE, LLAMA = (
+    CONFIGS[name] | {"head_dim": 128, "architectures": [architecture], "max_position_embeddings": 32768}
+    for name, architecture in (
+        ("MIXTRAL", "MixtralForCausalLM"), ("QWEN3_MOE", "Qwen3MoeForCausalLM"), ("LLAMA", "LlamaForCausalLM"),
+    )
+)  # fmt: skip
 MODEL = from_config(MIXTRAL)
 A100, H100 = find_gpu("a100-sxm-80gb"), find_gpu("h100-sxm")
 PASSES = ((1, 128), (4, 1024), (16, 512), (64, 512), (256, 600))  # requests, tokens

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -14,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+import command_line
 from families import PAPER
-from moescale.cli import main
 from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import find_gpu, gpus
 from moescale.hardware.precisions import find_precision
@@ -379,15 +377,8 @@ def test_records_are_json_and_the_pareto_set_is_among_them() -> None:
 # The command line.
 
 
-def run(*arguments: object) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a command."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            main(["cost", *(str(a) for a in arguments)])
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-    return code, out.getvalue(), err.getvalue()
+def run(*arguments: object) -> command_line.Answer:
+    return command_line.run("cost", *arguments)
 
 
 SWEEP = ("--n-params", "1.5B", "--experts", 16, "--latency", "roofline", "--sweep")
@@ -555,53 +546,3 @@ def test_cost_says_which_latency_limit_binds(limits: dict[str, float], which: st
     code, out, _ = run(*model, *options, "--reserve", 0, "--max-num-seqs", "none")
     assert code == 0
     assert out.splitlines()[-1].removesuffix("<- cheapest").strip().endswith(words)
-
-
-# Arguments of all kinds.
-
-TAKEN: dict[str, list[str]] = {
-    "--sweep-batch": ["1", "1,8,64", "1e6,2", "1,1,1"],
-    "--gpu": ["h100-sxm", "a100-sxm-80gb,l40s", "mi300x,l4", "gb200"],
-    "--max-gpus": ["1", "7", "64"],
-    "--gpus": ["1", "8", "1024"],
-    "--replicas": ["1", "2"],
-    "--max-num-seqs": ["none", "1", "1e6"],
-    "--max-tpot": ["1e-6", "20ms", "1e6"],
-    "--max-ttft": ["1e-6", "50ms"],
-    "--memory-fraction": ["1e-6", "0.5", "1"],
-    "--reserve": ["0", "1e15"],
-    "--prompt": ["1", "2048", "1e9"],
-    "--output": ["1", "1e9"],
-    "--scheduling": ["chunked"],
-    "--weights": ["bf16", "int4,fp8", "FP8"],
-    "--kv-cache": ["bf16", "fp8,int4"],
-    "--latency": ["roofline", "auto", "silicon:trtllm"],
-    "--usd-per-gpu-hour": ["1e-6", "1e6"],
-}
-HOSTILE = ["", ",", "1,", "-1", "nan", "inf", "1e400", "bf16,bf16", "0", "none", "[1]", "/", "\x00", "½"]
-
-
-@pytest.mark.fuzz
-def test_no_sweep_yields_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.data())
-    def check(data: st.DataObject) -> None:
-        sizes, counts = st.sampled_from(["1e5", "1.5B", "1e12"]), st.sampled_from(["1", "16"])
-        arguments = ["--sweep", "--n-params", data.draw(sizes), "--experts", data.draw(counts)]
-        for option in data.draw(st.lists(st.sampled_from(list(TAKEN)), max_size=5, unique=True)):
-            values = HOSTILE if data.draw(st.integers(0, 7)) == 0 else TAKEN[option]
-            arguments += [option, data.draw(st.sampled_from(values))]
-        arguments += ["--json"] if data.draw(st.booleans()) else []
-        code, out, err = run(*arguments)
-        assert code in (0, 1, 2)
-        assert sum(line.startswith("moescale: ") for line in err.splitlines()) == (code > 0)
-        if code == 0 and "--json" in arguments:
-            told = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} in {arguments}"))
-            assert told["points"]
-            assert told["pareto"]
-        if code == 2:
-            assert out == ""
-
-    check()
