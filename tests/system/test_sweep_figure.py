@@ -15,27 +15,18 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from test_figures import off_the_page, overlapping
+from test_sweep import platform
 
 from families import PAPER
 from moescale.cli import main
 from moescale.hardware.gpus import find_gpu
-from moescale.hardware.precisions import find_precision
-from moescale.hardware.prices import price
-from moescale.latency.roofline import Roofline
 from moescale.models.family import architecture
 from moescale.models.published import shapes
 from moescale.serving.deployment import Deployment
-from moescale.serving.operating_points import OperatingPoints, Platform, operating_points
+from moescale.serving.operating_points import OperatingPoints, operating_points
 from moescale.views.figures import CATEGORIES, save_figure, sweep_figure
 
 PLAIN = Deployment(gpu=find_gpu("h100-sxm"), usd_per_gpu_hour=1.0, prompt_tokens=230.0, output_tokens=203.0)
-
-
-def platform(gpu: str, weights: str, cache: str) -> Platform:
-    card, formats = find_gpu(gpu), (find_precision("weights", weights), find_precision("kv_cache", cache))
-    latency = Roofline(card, formats[0].bytes_per_element, formats[1].bytes_per_element)
-    usd = price(gpu).usd_per_gpu_hour
-    return Platform(gpu=card, usd_per_gpu_hour=usd, weights=formats[0], kv_cache=formats[1], latency=latency)
 
 
 def points_on(cards: tuple[str, ...], weights: tuple[str, ...] = ("bf16", "fp8")) -> OperatingPoints:

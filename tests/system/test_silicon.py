@@ -64,7 +64,6 @@ def engine(folder: Path, config: dict[str, Any], system: str, gpus: int, backend
     )  # fmt: skip
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(
     ("config", "gpu", "gpus", "backend", "weights"),
     [
@@ -116,7 +115,6 @@ def test_measured_experts_are_answered_from_their_own_rows(system: str, version:
     assert np.quantile(off, 0.95) < 0.03
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(
     ("system", "engine", "kind"),
     [
@@ -136,7 +134,6 @@ def test_measured_experts_of_4_bits_are_answered_from_their_own_rows(system: str
     assert np.quantile(off, 0.95) < 0.04
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("gpu", ["h100-sxm", "h200-sxm"])
 def test_sglang_serves_gpt_oss_on_hopper_with_the_kernels_of_vllms_table(gpu: str) -> None:
     """Without expert parallelism; with it the experts' weights are unpacked to 16 bits, and take longer than half of all."""
@@ -247,7 +244,6 @@ GPT_OSS, DEEPSEEK = shapes()["gpt-oss-120b"], shapes()["deepseek-v3"]
 BATCHES = np.array([1.0, 16.0, 128.0])
 
 
-@pytest.mark.system
 def test_a_named_format_is_read_from_its_own_kernels() -> None:
     model = shapes()["llama-3.1-70b"]
     for backend in ("vllm", "trtllm", "sglang"):
@@ -263,7 +259,6 @@ def test_a_named_format_is_read_from_its_own_kernels() -> None:
     assert one.decode_s(MODEL, 2, 16, 640) == other.decode_s(MODEL, 2, 16, 640)
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(
     ("model", "gpu", "backend", "weights", "held"),
     [
@@ -314,7 +309,6 @@ def test_parts_without_kernels_of_their_format_are_named() -> None:
     assert Silicon(H100).unmeasured(DEEPSEEK) == []
 
 
-@pytest.mark.system
 def test_stored_scales_save_the_kernels_that_look_for_them() -> None:
     table = ("b200_sxm", "trtllm", default_version("b200_sxm", "trtllm"), "fp8")
     m = np.array([1.0, 64.0, 1024.0])
@@ -326,7 +320,6 @@ def test_stored_scales_save_the_kernels_that_look_for_them() -> None:
     np.testing.assert_allclose((static - fused) * 1e6, [2.14, 2.14, 6.91], rtol=0.01)
 
 
-@pytest.mark.system
 def test_decoding_latent_modules_hold_no_launches_of_the_host() -> None:
     def first_s(system: str, backend: str) -> float:
         version = default_version(system, backend)
@@ -336,7 +329,6 @@ def test_decoding_latent_modules_hold_no_launches_of_the_host() -> None:
         assert 0.8 < first_s(system, "vllm") / first_s(system, "trtllm") < 1.5
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("gpu", ["h200-sxm", "b200-sxm"])
 def test_latent_attention_is_put_together_where_its_modules_were_not_measured(gpu: str) -> None:
     parts, modules = (Silicon(find_gpu(gpu), backend, None, 1.0, host_s=0.0) for backend in ("sglang", "trtllm"))
@@ -434,7 +426,6 @@ def test_the_host_sets_the_pace_of_small_models() -> None:
 # Tables and grids.
 
 
-@pytest.mark.system
 def test_every_system_of_the_package_can_be_asked() -> None:
     assert {"a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "l40s"} <= set(systems())
     gpu = find_gpu("h100-sxm")
@@ -522,7 +513,6 @@ def test_left_out_attention_is_predicted_as_stated(system: str, stage: str, medi
     assert [np.median(off), np.quantile(off, 0.9)] == pytest.approx([median, most], abs=0.005)
 
 
-@pytest.mark.system
 def test_more_memory_makes_no_model_slower() -> None:
     # Rows that 80 GB did not hold were taken from launches: gpt-oss-20b was slower on an H200 from 700 requests on.
     model, batch = shapes()["gpt-oss-20b"], 2.0 ** np.arange(12)
@@ -535,7 +525,6 @@ def test_more_memory_makes_no_model_slower() -> None:
             assert np.all(large.decode_s(model, 1, batch, tokens) < small.decode_s(model, 1, batch, tokens))
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("backend", ["vllm", "sglang", "trtllm"])
 def test_a_narrow_cache_makes_no_prompt_much_dearer(backend: str) -> None:
     # SGLang's only prompts with an fp8 cache have heads of 512 channels, eight times as slow as those of 128.
@@ -545,7 +534,6 @@ def test_a_narrow_cache_makes_no_prompt_much_dearer(backend: str) -> None:
     assert float(narrow.decode_s(model, 1, 8, 28000)) < float(wide.decode_s(model, 1, 8, 28000))
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(("system", "version"), [("a100_sxm", "0.14.0"), ("h100_sxm", "0.24.0")])
 def test_shipped_formulas_are_what_a_fit_gives(system: str, version: str) -> None:
     table = (system, "vllm", version, "bfloat16", LOAD)
@@ -574,7 +562,6 @@ def test_the_loop_over_experts_is_as_far_from_a_measured_server_at_every_batch()
     assert share.max() / share.min() < 1.25
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("moe_execution", ["fused", "all-experts"])
 @pytest.mark.parametrize("gpu", ["a100-sxm-40gb", "h100-sxm", "b200-sxm", "l40s", "l4", "h100-pcie"])
 @pytest.mark.parametrize("weight_bytes", [2.0, 1.0])

@@ -202,7 +202,6 @@ def assert_kept(plan: Plan, law: Law, deployment: Deployment, kv_heads: float | 
     assert [place for place, value in values_of(record) if value is None] == []
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("budget", [1e20, 5.15e21, 1e23])
 @pytest.mark.parametrize("gpu", ["a100-sxm-40gb", "h100-sxm", "l40s"])
 def test_what_a_plan_promises(budget: float, gpu: str) -> None:
@@ -213,7 +212,6 @@ def test_what_a_plan_promises(budget: float, gpu: str) -> None:
     assert [c.experts for c in plan.loss_optimal] == [1, 4, 8, 16, 32, 64]
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("convention", ["paper", "exact", "dense"])
 @pytest.mark.parametrize("match", [1.0, 4.0, 16.0])
 def test_promises_hold_under_every_convention_and_base(convention: str, match: float) -> None:
@@ -226,7 +224,6 @@ def test_promises_hold_under_every_convention_and_base(convention: str, match: f
     assert noted == (convention != "paper")
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(
     "family", [JOINT, replace(PAPER, moe_every=1, top_k=1), replace(PAPER, vocab_size=32000, embedding_matrices=2)]
 )
@@ -234,7 +231,6 @@ def test_promises_hold_for_other_families(family: Any) -> None:
     assert_kept(ask(law=replace(LAW, family=family)), replace(LAW, family=family), served_on())
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("name", ["yun2024-recovered", "yun2024-joint", "moescale2026-joint"])
 def test_promises_hold_for_the_laws_that_are_shipped(name: str) -> None:
     law = find_law(name)
@@ -246,7 +242,6 @@ def test_promises_hold_for_the_laws_that_are_shipped(name: str) -> None:
     assert max(c.experts for c in plan.frontier) <= 32
 
 
-@pytest.mark.system
 def test_serving_options_reach_the_costs() -> None:
     for serving in (
         {"max_num_seqs": 64.0},
@@ -268,7 +263,6 @@ def test_serving_options_reach_the_costs() -> None:
     assert large.n_heads % 8 == 0
 
 
-@pytest.mark.system
 def test_one_gpu_that_cannot_hold_the_base() -> None:
     question = replace(MAIN, budget=Budget(1e24), match_experts=16.0, max_loss=2.0)
     for law in (LAW, DRAWN):
@@ -303,7 +297,6 @@ def test_the_base_matches_itself() -> None:
 # Bounds of the user.
 
 
-@pytest.mark.system
 def test_a_bound_on_loss() -> None:
     for limit in (main_plan().base_loss * 1.02, main_plan().base_loss, main_plan().base_loss * 0.995):
         plan = ask(replace(MAIN, max_loss=limit))
@@ -316,7 +309,6 @@ def test_a_bound_on_loss() -> None:
         assert any("--max-loss is in the units of recovered" in note for note in plan.recommendation.caveats)
 
 
-@pytest.mark.system
 def test_a_bound_on_cost() -> None:
     for factor in (0.3, 1.0, 2.0):
         limit = known(main_plan().base_usd_per_mtok) * factor
@@ -328,7 +320,6 @@ def test_a_bound_on_cost() -> None:
         assert known(model.loss) <= min(meeting) * 1.001  # whole layers and heads
 
 
-@pytest.mark.system
 def test_both_bounds() -> None:
     target = main_plan().base_loss
     cheap = ask(replace(MAIN, max_loss=target)).recommendation.model
@@ -384,7 +375,6 @@ def lived(question: Question = LIVED, law: Law = LAW) -> tuple[Plan, LifetimePla
     return plan, plan.lifetime
 
 
-@pytest.mark.system
 def test_a_lifetime_changes_nothing_else() -> None:
     plan, _ = lived()
     before = ask(replace(MAIN, lifetime_tokens=1e12)).to_dict()
@@ -429,7 +419,6 @@ def test_a_life_with_little_to_serve_is_the_loss_optimal_model() -> None:
         assert c.training_flops == pytest.approx(BUDGET, rel=1e-9)
 
 
-@pytest.mark.system
 def test_a_life_within_dollars_is_the_other_side_of_a_life_at_a_loss() -> None:
     plan, at_loss = lived()
     built = known(at_loss.recommendation.model.total_usd)
@@ -466,7 +455,6 @@ def test_a_budget_is_planned_where_its_life_has_no_answer() -> None:
     assert "can be served at $0.00200 per million output tokens or less" in plan.warnings[-1]
 
 
-@pytest.mark.system
 def test_a_life_is_json_and_carries_intervals() -> None:
     plan, life = lived(law=DRAWN)
     record = plan.to_dict()["lifetime"]
@@ -519,7 +507,6 @@ def test_impossible_questions_are_refused(change: dict[str, Any], message: str) 
 # What the law may speak of.
 
 
-@pytest.mark.system
 def test_expert_counts_beyond_the_law_are_shown_but_never_chosen() -> None:
     question = replace(MAIN, experts=(1.0, 4.0, 8.0, 64.0, 256.0))
     low = replace(LAW, max_experts=8.0)
@@ -582,7 +569,6 @@ def plan_words(plan: Plan) -> str:
     return " ".join(text.getvalue().split())
 
 
-@pytest.mark.system
 @given(st.floats(20.0, 24.5), st.floats(10.5, 13.5), st.sampled_from([{}, {"max_usd_per_mtok": 0.05}]))
 @settings(max_examples=8, deadline=None)
 def test_what_training_takes_is_said(power: float, cap: float, bound: dict[str, float]) -> None:
@@ -617,7 +603,6 @@ def test_what_training_takes_is_said(power: float, cap: float, bound: dict[str, 
 # Intervals.
 
 
-@pytest.mark.system
 def test_intervals_hold_the_middle_of_the_draws() -> None:
     plan = ask(law=DRAWN)
     assert_kept(plan, DRAWN, served_on())
@@ -668,7 +653,6 @@ def test_intervals_are_shown_where_the_base_cannot_be_served() -> None:
     assert f"{format_usd(low)} to {format_usd(high)}" in {row[-1] for row in bounded_loss_table(plan).rows}
 
 
-@pytest.mark.system
 def test_the_interval_of_a_life_is_of_what_varies() -> None:
     _, at_loss = lived(law=DRAWN)
     low, high = known(at_loss.recommendation.model.intervals)["total_usd"]  # type: ignore[index]
@@ -683,7 +667,6 @@ def test_the_interval_of_a_life_is_of_what_varies() -> None:
     assert "$100K to $100K" not in within.recommendation.why
 
 
-@pytest.mark.system
 def test_a_law_without_draws_is_warned_of() -> None:
     assert any("recovered carries no draws" in note for note in main_plan().warnings)
     for silent in (ask(law=DRAWN), ask(replace(MAIN, draws=0))):
@@ -702,7 +685,6 @@ def test_draws_that_all_agree_give_intervals_of_no_width() -> None:
         assert c.intervals["usd_per_mtok"] == pytest.approx((c.usd_per_mtok,) * 2, rel=0.02)
 
 
-@pytest.mark.system
 def test_intervals_where_an_expert_count_can_never_be_served() -> None:
     plan = ask(replace(MAIN, experts=(1.0, 4.0, 8.0, 1e6)), law=DRAWN)
     assert plan.loss_optimal[-1].infeasible is not None
@@ -712,7 +694,6 @@ def test_intervals_where_an_expert_count_can_never_be_served() -> None:
 # Shapes.
 
 
-@pytest.mark.system
 @given(
     st.sampled_from([PAPER, JOINT, DENSE]),
     st.floats(math.log(5e8), math.log(2e11)).map(math.exp),
@@ -776,7 +757,6 @@ points = st.lists(
 )
 
 
-@pytest.mark.system
 @given(points)
 def test_the_frontier_is_what_nothing_beats(pairs: list[tuple[float, float]]) -> None:
     cost, at = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])

@@ -135,7 +135,6 @@ def alone(points: OperatingPoints, i: int) -> Deployment:
 # Points.
 
 
-@pytest.mark.system
 @given(deployments, some_platforms, caps_lists, ways_lists, st.data())
 def test_a_point_is_what_cost_says_alone(
     deployment: Deployment, kinds: list[Platform], caps: list[int] | None, ways: list[int], data: st.DataObject
@@ -153,7 +152,6 @@ def test_a_point_is_what_cost_says_alone(
     assert float(points.weight_bytes_per_gpu[i]) == one.weight_bytes_per_gpu
 
 
-@pytest.mark.system
 @given(deployments, some_platforms, caps_lists)
 def test_batch_throughput_and_time_grow_with_the_cap(
     deployment: Deployment, kinds: list[Platform], caps: list[int] | None
@@ -173,7 +171,6 @@ def test_batch_throughput_and_time_grow_with_the_cap(
         assert points.max_num_seqs.max() <= deployment.max_num_seqs
 
 
-@pytest.mark.system
 @given(deployments, some_platforms, caps_lists, ways_lists)
 def test_no_pareto_point_is_dominated_and_all_others_are(
     deployment: Deployment, kinds: list[Platform], caps: list[int] | None, ways: list[int]
@@ -214,7 +211,6 @@ def test_the_default_grid_is_what_servers_are_set_to() -> None:
     assert batch_grid(0.2).tolist() == [1]
 
 
-@pytest.mark.system
 @given(deployments, st.sampled_from(PLATFORMS), st.integers(1, 8))
 def test_batch_by_memory_is_the_batch_without_other_limits(deployment: Deployment, kind: Platform, count: int) -> None:
     d = replace(deployment, max_num_seqs=math.inf, max_tpot_s=None, max_ttft_s=None, gpu=kind.gpu)
@@ -257,7 +253,6 @@ def test_what_does_not_fit_is_left_out_for_each_platform_and_heads_once() -> Non
     ]
 
 
-@pytest.mark.system
 @given(deployments, some_platforms, caps_lists)
 def test_every_gpu_count_has_points_or_a_reason(
     deployment: Deployment, kinds: list[Platform], caps: list[int] | None
@@ -419,7 +414,6 @@ def test_latency_limits_cut_the_set() -> None:
     assert any(p["limited_by"] == "latency" for p in bound["points"])
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -470,7 +464,6 @@ def test_a_measured_table_is_swept_in_its_own_format(tmp_path: Path) -> None:
     assert max(p["batch"] for p in told["points"]) == 64
 
 
-@pytest.mark.system
 def test_auto_takes_one_source_for_all_points() -> None:
     pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
     asked = ("--n-params", "1.5B", "--experts", 16, "--sweep", "--max-gpus", 2, "--sweep-batch", "1,64")
@@ -524,7 +517,6 @@ def test_each_cause_of_a_gpu_has_a_row_of_its_own() -> None:
 # What limits the batch of one deployment.
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(
     ("limits", "which", "words"),
     [

@@ -111,7 +111,6 @@ def test_huber_is_a_square_within_delta_and_straight_beyond(residual: float) -> 
 # The search.
 
 
-@pytest.mark.system
 @every_form
 def test_polish_stays_in_the_box_and_never_ends_above_its_start(name: str) -> None:
     n, d, e, loss = runs_of(name, NOISE)
@@ -136,7 +135,6 @@ def test_polish_stays_in_the_box_and_never_ends_above_its_start(name: str) -> No
     np.testing.assert_allclose(objective(FORMS[name], again, x, ln_loss), last, rtol=1e-12)
 
 
-@pytest.mark.system
 @every_form
 def test_polish_is_at_least_as_good_as_a_bounded_trust_region_search(name: str) -> None:
     n, d, e, loss = runs_of(name, NOISE, seed=6)
@@ -160,7 +158,6 @@ def test_polish_is_at_least_as_good_as_a_bounded_trust_region_search(name: str) 
     assert ours <= theirs.cost * (1 + 1e-6)
 
 
-@pytest.mark.system
 def test_integer_weights_are_repeated_rows(noisy: Columns) -> None:
     counts = np.random.default_rng(8).integers(0, 4, noisy[0].size)
     start, problem = truth("yun2024")[None], problem_of("yun2024", *noisy)
@@ -175,7 +172,6 @@ def test_integer_weights_are_repeated_rows(noisy: Columns) -> None:
 # Synthetic truth.
 
 
-@pytest.mark.system
 @every_form
 def test_runs_without_noise_give_the_law_back(name: str) -> None:
     columns = runs_of(name)
@@ -186,7 +182,6 @@ def test_runs_without_noise_give_the_law_back(name: str) -> None:
     assert found.objective == pytest.approx(found.huber * found.n_runs)
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_noisy_runs_predict_ten_times_their_compute_within_two_percent(seed: int) -> None:
     found = fit(YUN, *runs_of("yun2024", NOISE, seed=seed), starts=STARTS)
@@ -199,7 +194,6 @@ def test_noisy_runs_predict_ten_times_their_compute_within_two_percent(seed: int
     assert np.abs(predicted(found, sizes, tokens, experts) - true).max() < 0.02
 
 
-@pytest.mark.system
 def test_the_fit_is_deterministic_and_ignores_the_order_of_rows(noisy: Columns, noisy_fit: Fit) -> None:
     again = fit(YUN, *noisy, starts=STARTS)
     assert replace(again, seconds=0.0).to_dict() == replace(noisy_fit, seconds=0.0).to_dict()
@@ -210,7 +204,6 @@ def test_the_fit_is_deterministic_and_ignores_the_order_of_rows(noisy: Columns, 
     np.testing.assert_allclose(predicted(shuffled, *noisy[:3]), predicted(noisy_fit, *noisy[:3]), atol=1e-9)
 
 
-@pytest.mark.system
 def test_counting_tokens_in_thousands_changes_the_data_amplitude_only(noisy: Columns, noisy_fit: Fit) -> None:
     n, d, e, loss = noisy
     found = fit(YUN, n, d / 1e3, e, loss, starts=STARTS)
@@ -220,7 +213,6 @@ def test_counting_tokens_in_thousands_changes_the_data_amplitude_only(noisy: Col
     assert found.parameters == pytest.approx(moved, rel=1e-6)
 
 
-@pytest.mark.system
 def test_the_report_of_a_fit(noisy: Columns, noisy_fit: Fit) -> None:
     n, d, e, loss = noisy
     residual = predicted(noisy_fit, n, d, e) - np.log(loss)
@@ -236,7 +228,6 @@ def test_the_report_of_a_fit(noisy: Columns, noisy_fit: Fit) -> None:
     np.testing.assert_allclose(list(noisy_fit.parameters.values()), YUN.decode(noisy_fit.theta))
 
 
-@pytest.mark.system
 def test_more_starts_are_never_worse(noisy: Columns, noisy_fit: Fit) -> None:
     values = [fit(YUN, *noisy, starts=count).objective for count in (1, 8)]
     assert noisy_fit.objective <= values[1] * (1 + 1e-9) <= values[0] * (1 + 2e-9)
@@ -245,7 +236,6 @@ def test_more_starts_are_never_worse(noisy: Columns, noisy_fit: Fit) -> None:
 # A table of runs.
 
 
-@pytest.mark.system
 def test_one_verb_takes_a_table_to_a_law() -> None:
     table = read_runs(RUNS, where="n_experts == 1")
     found = fit_runs(table, "chinchilla", FitSettings(bootstrap=4, seed=1))
@@ -265,7 +255,6 @@ def test_one_verb_takes_a_table_to_a_law() -> None:
 # What a table may lack.
 
 
-@pytest.mark.system
 def test_bounds_and_unidentified_parameters_are_reported() -> None:
     # A truth without saturation (E_max far beyond every E) and with no irreducible loss.
     values = dict(zip(YUN.names, TRUTHS["yun2024"], strict=True)) | {"E_start": 1.0, "E_max": 9999.0, "F": 1e-5}
@@ -304,7 +293,6 @@ def test_one_expert_count_says_that_its_terms_are_unknown() -> None:
     assert found.rmsle < 1.2 * NOISE
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(("column", "label"), [(0, "size"), (1, "tokens")])
 def test_one_size_or_one_token_count_is_warned_about(column: int, label: str) -> None:
     columns = runs_of("yun2024", NOISE)
@@ -331,13 +319,11 @@ def test_five_runs_fit_with_a_warning() -> None:
     assert np.isfinite(found.theta).all()
 
 
-@pytest.mark.system
 def test_a_dense_law_says_that_it_ignores_experts() -> None:
     found = fit(CHINCHILLA, *runs_of("yun2024", NOISE), starts=8)
     assert any("chinchilla has no term in n_experts, but the runs vary it" in note for note in found.warnings)
 
 
-@pytest.mark.system
 def test_outliers_pull_little() -> None:
     n, d, e, loss = runs_of("yun2024", NOISE, seed=2)
     clean = fit(YUN, n, d, e, loss, starts=8)
@@ -354,7 +340,6 @@ def test_unknown_grids_are_refused() -> None:
         fit(CHINCHILLA, *runs_of("chinchilla"), starts="paper")
 
 
-@pytest.mark.system
 def test_large_tables_are_fitted_on_all_their_rows() -> None:
     n, d, e, loss = (np.tile(values, 105) for values in runs_of("chinchilla"))
     loss = loss * np.exp(NOISE * np.random.default_rng(3).normal(size=loss.size))
@@ -373,7 +358,6 @@ def joint_fit(runs: RunTable, expression: str) -> Fit:
     return fit(YUN, chosen.n_params, chosen.tokens, chosen.experts, chosen.loss)
 
 
-@pytest.mark.system
 def test_joint_runs_that_are_trained_enough(joint_runs: RunTable) -> None:
     found = joint_fit(joint_runs, "tokens / n_params_active >= 2")
     assert found.n_runs == 234
@@ -381,7 +365,6 @@ def test_joint_runs_that_are_trained_enough(joint_runs: RunTable) -> None:
     assert found.huber <= 2.70e-6
 
 
-@pytest.mark.system
 def test_joint_runs_within_the_papers_grid(joint_runs: RunTable) -> None:
     found = joint_fit(
         joint_runs, "n_params_active >= 1e8 and n_params_active <= 7.3e8 and tokens >= 2.4e9 and tokens <= 2.1e10"
