@@ -273,6 +273,7 @@ def test_one_gpu_that_cannot_hold_the_base() -> None:
         assert "usd_per_mtok" not in cast("dict[str, object]", plan.to_dict()["bounded_cost"])
         assert_kept(plan, LAW, served_on("h200-sxm", max_gpus=1))
         assert all(c.cost_ratio is None for c in plan.bounded_loss)
+        assert plan.base_as_built is plan.recommendation.model.cost_ratio is None
         assert known(plan.recommendation.model.loss) <= 2.0 * (1 + 1e-9)
         base = plan.loss_optimal[[c.experts for c in plan.loss_optimal].index(16)]
         assert base.infeasible == "the weights do not fit into GPU memory of 1 x h200-sxm"

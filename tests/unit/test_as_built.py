@@ -139,16 +139,6 @@ def test_a_published_baseline_is_built_already() -> None:
     assert_like_for_like(plan, question, "yun2024-recovered", STEEP)
 
 
-def test_a_baseline_that_cannot_be_served_has_no_share() -> None:
-    question = Question(budget=Budget(1e24), match_experts=16.0, max_loss=2.0)
-    gpu = find_gpu("h200-sxm")
-    deployment = Deployment(gpu=gpu, usd_per_gpu_hour=3.9, prompt_tokens=230, output_tokens=203, max_gpus=1)
-    plan = make_plan(find_law("yun2024-recovered"), question, deployment, Roofline(gpu))
-    assert plan.base_usd_per_mtok is None
-    assert plan.base_as_built is None
-    assert plan.recommendation.model.cost_ratio is None
-
-
 def test_what_was_found_wrong() -> None:
     """`plan --budget 1e22 --gpu h100-sxm --kv-heads 8` built 4 layers of 3072, at half of the price that it stated."""
     gpu = find_gpu("h100-sxm")

@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moescale.errors import InputError
-from moescale.models import coordinates
-from moescale.models.family import ModelFamily
 from moescale.runs.expansion import expert_shape, layer_expansion
 from moescale.runs.table import RunTable, read_runs
 from reference_data import JOINT_MOE_RUNS, PUBLIC
@@ -37,12 +35,6 @@ def test_the_papers_family_expands_by_a_third_of_each_expert(e: float) -> None:
     # Top-2 in every other layer, experts as wide as a dense layer's FFN.
     expected = (1 + e) / 3 if e > 1 else 1.0
     assert layer_expansion(e, 2.0, 0.5, 1.0, 0.0, 1.0) == pytest.approx(expected)
-
-
-@given(experts, st.integers(1, 4), st.integers(1, 4))
-def test_a_table_and_a_family_mean_the_same_expansion(e: float, k: int, every: int) -> None:
-    family = ModelFamily(name="", top_k=k, moe_every=every, ffn_ratio=3.5, d_model_per_layer=100.0)
-    assert layer_expansion(e, k, 1.0 / every, 1.0, 0.0, 1.0) == pytest.approx(float(coordinates.expansion(family, e)))
 
 
 @given(experts, st.integers(1, 16).map(float), st.floats(0.1, 1.0), widths, widths, widths, st.floats(1e-3, 1e3))
