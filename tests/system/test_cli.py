@@ -21,6 +21,7 @@ import moescale
 from command_line import BUDGET, MODEL, ROOT, RUNS, Answer, answer_of, run
 from moescale.cli import COMMANDS
 from moescale.scaling_laws import find_law
+from processes import environment
 
 pytestmark = pytest.mark.usefixtures("plans_made_once")
 # The same question of one law and the roofline, a tenth of the time: for tests of what does not depend on the numbers.
@@ -845,10 +846,6 @@ def test_the_plans_table_says_what_its_json_says() -> None:
 
 
 # As a process.
-
-
-def environment(**extra: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", **extra}
 
 
 def process(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:

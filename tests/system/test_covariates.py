@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from command_line import answer_of, run
 from families import DENSE
-from moescale.cli import main
 from moescale.errors import InfeasibleError, InputError
 from moescale.fitting.fit import fit
 from moescale.fitting.workflow import fitted_law
@@ -145,38 +144,25 @@ def test_a_law_of_all_parameters_is_asked_for_them() -> None:
 # The command line.
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
-    main([*arguments, "--json"])  # leaves with SystemExit where there is no answer
-    printed = capsys.readouterr()
-    return json.loads(printed.out)
+def refused(words: str, *arguments: str, code: int = 2) -> None:
+    found = run(*arguments)
+    assert (found.code, words in found.err) == (code, True), found.err
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | str | None, str]:
-    with pytest.raises(SystemExit) as done:
-        main(list(arguments))
-    return done.value.code, capsys.readouterr().err
-
-
-def test_predict_takes_further_inputs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_takes_further_inputs() -> None:
     asked = ("predict", "--law", "muennighoff2023", "--n-params", "6.34B", "--tokens", "242B")
-    assert answer(capsys, *asked, "--unique-tokens", "25B")["loss"] == pytest.approx(2.2256440889984477, rel=1e-12)
-    assert float(str(answer(capsys, *asked)["loss"])) < 2.2256
-    code, message = refusal(capsys, "predict", "--law", "abnar2025", "--n-params", "1B", "--tokens", "20B")
-    assert code == 2
-    assert "give --sparsity" in message
-    code, message = refusal(capsys, *asked, "--granularity", "2")
-    assert code == 2
-    assert "no input 'granularity'" in message
+    assert answer_of(*asked, "--unique-tokens", "25B")["loss"] == pytest.approx(2.2256440889984477, rel=1e-12)
+    assert answer_of(*asked)["loss"] < 2.2256
+    refused("give --sparsity", "predict", "--law", "abnar2025", "--n-params", "1B", "--tokens", "20B")
+    refused("no input 'granularity'", *asked, "--granularity", "2")
     shared = ("predict", "--law", "zhao2025", "--n-params", "9B", "--tokens", "100B", "--sparsity", "0.8")
-    with_seven = float(str(answer(capsys, *shared, "--activated-experts", "7", "--shared-ratio", "0.3")["loss"]))
-    assert with_seven < float(str(answer(capsys, *shared, "--activated-experts", "7")["loss"]))
+    with_seven = answer_of(*shared, "--activated-experts", "7", "--shared-ratio", "0.3")["loss"]
+    assert with_seven < answer_of(*shared, "--activated-experts", "7")["loss"]
     for command in (shared, ("plan", "--law", "zhao2025", "--budget", "1e21")):
-        code, message = refusal(capsys, *command)
-        assert code == 2
-        assert "zhao2025 needs activated_experts" in message
+        refused("zhao2025 needs activated_experts", *command)
 
 
-def test_fit_and_compare_read_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_and_compare_read_columns(tmp_path: Path) -> None:
     n, d, e, measured, extra = study("krajewski2024")
     header = "n_params_total,tokens,n_experts,loss,granularity,blank"
     rows = [
@@ -186,36 +172,26 @@ def test_fit_and_compare_read_columns(tmp_path: Path, capsys: pytest.CaptureFixt
     table.write_text("\n".join([header, *rows]) + "\n")
     law = tmp_path / "law.toml"
     asked = ("fit", str(table), "--law", "krajewski2024", "--size-column", "n_params_total", "--starts", "16")
-    found = answer(capsys, *asked, "-o", str(law), "--bootstrap", "2", "--family", "krajewski2024")
+    found = answer_of(*asked, "-o", str(law), "--bootstrap", "2", "--family", "krajewski2024")
     assert found["rmsle"] == pytest.approx(0.0, abs=1e-6)
     assert find_law(str(law)).fit_range["granularity"] == (1.0, 16.0)
-    code, message = refusal(capsys, *asked, "--granularity", "2")
-    assert code == 2
-    assert "the table has a column 'granularity'" in message
-    code, message = refusal(capsys, *asked[:3], "chinchilla", *asked[4:], "--sparsity", "0.5")
-    assert code == 2
-    assert "chinchilla has no input 'sparsity'" in message
+    refused("the table has a column 'granularity'", *asked, "--granularity", "2")
+    refused("chinchilla has no input 'sparsity'", *asked[:3], "chinchilla", *asked[4:], "--sparsity", "0.5")
     laws = ("--law", "krajewski2024", "--law", "chinchilla", "--holdout", "tokens > 3e11")
-    fine, plain = answer(capsys, "compare", str(table), "--size-column", "n_params_total", *laws)
-    assert fine["rmsle_holdout"] < 1e-5 < plain["rmsle_holdout"]  # type: ignore[index, operator]
+    fine, plain = answer_of("compare", str(table), "--size-column", "n_params_total", *laws)
+    assert fine["rmsle_holdout"] < 1e-5 < plain["rmsle_holdout"]
     table.write_text("\n".join([header, *rows[:-1], rows[-1].replace(rows[-1].split(",")[4], "x")]) + "\n")
-    code, message = refusal(capsys, *asked)
-    assert code == 2
-    assert "column 'granularity'" in message
+    refused("column 'granularity'", *asked)
 
 
-def test_plan_takes_further_inputs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_takes_further_inputs() -> None:
     asked = ("plan", "--budget", "9e21", "--law", "muennighoff2023", "--latency", "roofline")
-    free, bound = answer(capsys, *asked), answer(capsys, *asked, "--unique-tokens", "25B")
-    losses = [plan["loss_optimal"][0]["loss"] for plan in (free, bound)]  # type: ignore[index]
+    free, bound = answer_of(*asked), answer_of(*asked, "--unique-tokens", "25B")
+    losses = [plan["loss_optimal"][0]["loss"] for plan in (free, bound)]
     assert losses[0] < losses[1]
-    fine = answer(
-        capsys, "plan", "--budget", "1e21", "--law", "krajewski2024", "--granularity", "16", "--max-gpus", "16"
-    )
-    assert [row["experts"] for row in fine["loss_optimal"]] == [64]  # type: ignore[index, union-attr]
-    code, message = refusal(capsys, "plan", "--budget", "1e21", "--law", "clark2022-hash")
-    assert code == 1
-    assert "no term in the training tokens" in message
+    fine = answer_of("plan", "--budget", "1e21", "--law", "krajewski2024", "--granularity", "16", "--max-gpus", "16")
+    assert [row["experts"] for row in fine["loss_optimal"]] == [64]
+    refused("no term in the training tokens", "plan", "--budget", "1e21", "--law", "clark2022-hash", code=1)
 
 
 def test_a_family_that_counts_all_experts_is_only_taken_by_name() -> None:

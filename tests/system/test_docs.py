@@ -31,6 +31,7 @@ from moescale.cli import COMMANDS
 from moescale.hardware.prices import owned_defaults
 from moescale.models.family import n_active, n_total, training_flops
 from moescale.serving.workload import REQUEST_S
+from processes import environment
 from reference_data import ROOT
 from script_modules import load_script
 
@@ -41,6 +42,7 @@ NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 ENGINE_PAGES = [page for page in PAGES if any(b.engine for b in refresh.blocks(page.read_text(encoding="utf-8")))]
 RUN = ("console", "sh", "python")
 # `moescale` is the package beside these tests, also in an environment that has no such script.
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 SHELL = f'set -o pipefail; moescale() {{ "{sys.executable}" -m moescale "$@"; }}; '
 HERE = (
     "plan",
@@ -64,11 +66,6 @@ def top_level() -> set[str]:
     return {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
 
 
-def environment() -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-
-
 def words_of(command: str) -> list[str] | None:
     """The words of a command that a shell would do nothing to but split; None where it would do more."""
     text = command.replace("\\\n", " ")
@@ -87,7 +84,7 @@ def in_shell(command: str, given: str = "") -> tuple[int, str, str]:
     """The exit code of a command that a shell runs, and what it prints; `given` is its standard input."""
     done = subprocess.run(
         ["bash", "-c", f"{SHELL}{command}"],
-        cwd=ROOT, env=environment(), input=given, capture_output=True, text=True, check=False, timeout=120,
+        cwd=ROOT, env=environment(PATH=PATH), input=given, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 
@@ -207,7 +204,7 @@ def check_python_apart(text: str, folder: Path) -> None:
     """Run Python code in an interpreter of its own; warnings are errors."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", text.replace("/tmp/", f"{folder}/")],
-        cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=120,
+        cwd=ROOT, env=environment(PATH=PATH), capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, f"{text}\n{done.stderr}"
 

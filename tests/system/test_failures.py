@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from moescale.errors import InputError, UnwrittenError
 from moescale.experiments.run_table import add_rows
 from moescale.io.files import append_line, check_folder, check_target, make_folder, opened_to_append, write_atomically
 from moescale.io.locks import lock_beside, locked
+from processes import children, environment, lives, until
 from reference_data import TESTS
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="signals, forks and /proc as Linux has them")]
@@ -40,10 +40,7 @@ COST = ("cost", "--n-params", "1.5B", "--experts", "4", "--latency", "roofline")
 SWEEP_COST = (*COST, "--sweep", "--sweep-batch", "8")
 PLAN = ("plan", "--budget", "5e21", "--experts", "1,4", "--bootstrap", "0", "--latency", "roofline")
 HEAD = "name,settings_sha256,tokens,loss\n"
-
-
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **more}
+ENVIRONMENT = environment(PYTHONDONTWRITEBYTECODE="1")  # which would be file operations, too
 
 
 # What each case starts from.
@@ -137,7 +134,7 @@ def faulty(case: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     (folder / "case.json").write_text(json.dumps(case))
     done = subprocess.run(
         [sys.executable, str(FAULTS), str(folder / "case.json")], capture_output=True, text=True, check=False,
-        env=environment(), timeout=900,
+        env=ENVIRONMENT, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -308,7 +305,7 @@ def test_a_pack_on_a_small_disk_goes_on_when_there_is_room(tmp_path: Path) -> No
         capture_output=True,
         text=True,
         check=False,
-        env=environment(),
+        env=ENVIRONMENT,
     )
     assert done.stdout.splitlines()[0] == "2"
     assert done.stdout.splitlines()[1].startswith("disk/corpus: ")
@@ -322,7 +319,7 @@ def test_a_pack_on_a_small_disk_goes_on_when_there_is_room(tmp_path: Path) -> No
 def process(arguments: Sequence[object], folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     command = [sys.executable, *(str(argument) for argument in arguments)]
-    return subprocess.run(command, cwd=folder, text=True, check=False, env=environment(), timeout=120, **given)
+    return subprocess.run(command, cwd=folder, text=True, check=False, env=ENVIRONMENT, timeout=120, **given)
 
 
 def test_what_is_written_does_not_depend_on_who_reads_the_answer(tmp_path: Path) -> None:
@@ -355,7 +352,7 @@ def test_streams_that_are_closed_or_full_are_no_traceback(
 ) -> None:
     script = f"{sys.executable} -m moescale predict --n-params 1B --tokens 1e11 {redirection}"
     done = subprocess.run(
-        ["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, env=environment()
+        ["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, env=ENVIRONMENT
     )
     assert (done.returncode, done.stderr) == (code, said)
 
@@ -568,27 +565,6 @@ def test_a_torn_last_line_is_ended_before_the_next(tmp_path: Path) -> None:
 # Signals.
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_for(what: Callable[[], bool], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
-def children(pid: int) -> list[int]:
-    """The processes that a process started, and theirs."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    found = [int(text) for task in tasks for text in task.read_text().split()]
-    return [*found, *(below for child in found for below in children(child))]
-
-
 def interrupted(
     arguments: Sequence[object],
     folder: Path,
@@ -600,10 +576,10 @@ def interrupted(
     command = [sys.executable, *(str(argument) for argument in arguments)]
     with (
         (folder / "err.txt").open("w") as err_file,
-        subprocess.Popen(command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=err_file) as started,
+        subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=err_file) as started,
     ):
         try:
-            wait_for(lambda: started.poll() is not None or (ready() and len(children(started.pid)) >= least_children))
+            until(lambda: started.poll() is not None or (ready() and len(children(started.pid)) >= least_children))
             assert started.poll() is None, (folder / "err.txt").read_text()
             below = children(started.pid)
             started.send_signal(number)
@@ -663,7 +639,7 @@ def test_a_signal_ends_what_a_command_started_and_the_command_goes_on(
     goes_on = "" if command == "pack" else "; run the same command again to continue"
     assert (exit_code, line) == (ENDS[number][0], f"moescale: {ENDS[number][1]}{goes_on}")
     assert below or command == "pack"
-    assert not any(is_running(pid) for pid in below)
+    assert not any(lives(pid) for pid in below)
     assert not [path for path in tmp_path.rglob("*.tmp")]
     if command == "pack":  # nothing is left of it, and the next one makes all of it
         assert not list(tmp_path.glob("*corpus*"))
@@ -716,4 +692,4 @@ def test_a_run_on_a_small_disk_goes_on_when_there_is_room(tmp_path: Path) -> Non
 
 
 def process_of(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment())
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=ENVIRONMENT)

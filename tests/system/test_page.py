@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +16,7 @@ import numpy as np
 import pytest
 
 from command_line import run
+from processes import web_server
 from reference_data import ROOT
 
 pytest.importorskip("fastapi", reason="the extra web is not installed")
@@ -62,16 +60,8 @@ PATIENCE_MS = 20_000  # for a machine that does other things as well
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """The address that a really served page is opened by, with its token; more of a query may follow."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "moescale", "web", "--no-open", "--port", "0"],
-        env=environment, stderr=subprocess.PIPE, text=True,
-    ) as server:  # fmt: skip
-        assert server.stderr is not None
-        line = server.stderr.readline()
-        found = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", line)
-        assert found, line
-        yield found[0]
+    with web_server() as (server, port, token):
+        yield f"http://127.0.0.1:{port}/?token={token}"
         server.terminate()
 
 

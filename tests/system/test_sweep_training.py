@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 import tomli_w
 from filelock import FileLock
 
-from moescale.cli import main
+from command_line import run
 from moescale.errors import InputError
 from moescale.experiments import sweep as driver
 from moescale.experiments.jobs import BUSY, LOST, Jobs, execute
@@ -24,6 +23,7 @@ from moescale.experiments.run_table import read_result
 from moescale.experiments.sweep import Swept, drive, dry_run, read_progress
 from moescale.experiments.sweep_file import Sweep, expand, read_sweep
 from moescale.runs.table import read_runs
+from processes import lives, until
 from reference_data import TESTS
 from stub_training import GRID, document, know, made
 from stub_training import command as stub_command
@@ -53,13 +53,6 @@ def rows_of(table: Path) -> list[str]:
     return [head, *sorted(rows)]
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
 # Driving.
 
 
@@ -80,14 +73,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return rows_of(sweep.table)
 
 
-def is_running(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
-
-
 def test_runs_that_die_go_on_or_are_listed_with_the_end_of_their_log(tmp_path: Path) -> None:
     sweep = made(tmp_path)
     first, second, third, fourth = (run.name for run in sweep.runs)
@@ -102,7 +87,7 @@ def test_runs_that_die_go_on_or_are_listed_with_the_end_of_their_log(tmp_path: P
     assert [json.loads(line)["step"] for line in lines] == list(range(1, 21))
     # Nothing that a killed command had started in its group is left.
     child = int((sweep.folder / "child.txt").read_text())
-    wait_for(lambda: not is_running(child))
+    until(lambda: not lives(child))
     (failure,) = done.failed
     assert (failure.name, failure.attempts, failure.exit_code) == (second, 2, 2)
     assert failure.log_end.splitlines() == ["the stub ends as asked"] * 2
@@ -143,12 +128,12 @@ def test_a_killed_driver_ends_its_runs_and_the_next_goes_on(tmp_path: Path, undi
     sweep = made(tmp_path)
     faults(sweep, **{run.name: {"sleep_s": 0.2} for run in sweep.runs[1:]})
     other = driver_process(sweep)
-    wait_for(lambda: reached(sweep, 3))
+    until(lambda: reached(sweep, 3))
     finished = {run.name for run in sweep.runs if read_result(run.output)}
     other.kill()
     other.communicate()
     pids = [int(line.split()[1]) for line in (sweep.folder / "starts.txt").read_text().splitlines()]
-    wait_for(lambda: not any(is_running(pid) for pid in pids))
+    until(lambda: not any(lives(pid) for pid in pids))
     faults(sweep)
     done = drive_stub(sweep)
     assert done.finished + done.found == 4
@@ -158,8 +143,8 @@ def test_a_killed_driver_ends_its_runs_and_the_next_goes_on(tmp_path: Path, undi
 
 
 def assert_every_step_was_made_once(sweep: Sweep) -> None:
-    for run in sweep.runs:
-        lines = (run.output / "progress.jsonl").read_text().splitlines()
+    for each in sweep.runs:
+        lines = (each.output / "progress.jsonl").read_text().splitlines()
         assert [json.loads(line)["step"] for line in lines] == list(range(1, 21))
 
 
@@ -176,13 +161,13 @@ def test_an_interrupted_driver_stops_its_workers(tmp_path: Path, undisturbed: li
     sweep = made(tmp_path)
     faults(sweep, **{run.name: {"sleep_s": 5.0, "child": True} for run in sweep.runs[1:]})
     other = driver_process(sweep)
-    wait_for(lambda: reached(sweep, 1))
+    until(lambda: reached(sweep, 1))
     other.send_signal(signal.SIGINT)
     other.communicate()
     assert "KeyboardInterrupt" in (sweep.folder / "driver.txt").read_text()
     pids = [int(line.split()[1]) for line in (sweep.folder / "starts.txt").read_text().splitlines()]
-    assert not any(is_running(pid) for pid in pids)
-    assert not is_running(int((sweep.folder / "child.txt").read_text()))
+    assert not any(lives(pid) for pid in pids)
+    assert not lives(int((sweep.folder / "child.txt").read_text()))
     faults(sweep)
     assert drive_stub(sweep).found == 1
     assert rows_of(sweep.table) == undisturbed
@@ -200,25 +185,24 @@ def test_the_limit_of_time_stops_runs_that_go_on_later(tmp_path: Path, undisturb
 
 
 def test_a_sweep_without_the_libraries_that_train_is_refused_before_it_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("moescale.experiments.run.LIBRARIES", ("no_such_library",))
     (tmp_path / "sweep.toml").write_text(tomli_w.dumps(document()))
-    code, out, err = run(capsys, "sweep.toml")
+    code, out, err = run("sweep", "sweep.toml")
     assert (code, out) == (2, "")
     assert (
         err
         == "moescale: training needs no_such_library, which is not installed; pip install '.[train]' in a clone of moescale\n"
     )
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["sweep", "sweep.toml"]
-    assert run(capsys, "sweep.toml", "--dry-run")[0] == 0
+    assert run("sweep", "sweep.toml", "--dry-run")[0] == 0
     (tmp_path / "run.toml").write_text(tomli_w.dumps(expand(document()).runs[0].settings.to_dict()))
-    with pytest.raises(SystemExit, match="2"):
-        main(["train", "run.toml"])
-    assert "pip install '.[train]'" in capsys.readouterr().err
+    refused = run("train", "run.toml")
+    assert (refused.code, "pip install '.[train]'" in refused.err) == (2, True)
     drive_stub(know(read_sweep("sweep.toml")))
-    assert run(capsys, "sweep.toml")[0] == 0  # nothing is left to train
+    assert run("sweep", "sweep.toml")[0] == 0  # nothing is left to train
 
 
 def test_slurm_needs_submitit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +272,7 @@ def test_a_command_waits_for_the_lock_of_its_run_and_says_that_another_had_it(tm
         job = place.start(command, Path(log), Path(lock))
         time.sleep(0.2)
         assert place.poll(job) is None
-    wait_for(lambda: place.poll(job) is not None)
+    until(lambda: place.poll(job) is not None)
     assert place.poll(job) == BUSY
     assert execute(command, log, lock) == 0
     assert execute([*command[:2], "raise SystemExit(7)"], log, lock) == 7
@@ -307,11 +291,11 @@ def test_a_command_ends_with_the_job_that_runs_it(number: signal.Signals, tmp_pa
     child = f"import os, time, pathlib; pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid())); time.sleep(600)"
     code = f"import sys; from moescale.experiments.jobs import execute; execute([sys.executable, '-c', {child!r}], 'log', 'lock')"
     job = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.DEVNULL)
-    wait_for(lambda: pid_file.exists() and pid_file.read_text() != "")
+    until(lambda: pid_file.exists() and pid_file.read_text() != "")
     pid = int(pid_file.read_text())
     job.send_signal(number)
     job.wait()
-    wait_for(lambda: not is_running(pid))
+    until(lambda: not lives(pid))
     with FileLock(tmp_path / "lock", timeout=0):
         pass
 
@@ -330,40 +314,30 @@ def stubbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = 0
-    try:
-        main(["sweep", *arguments])
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def test_the_command_lists_trains_and_says_so(stubbed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "sweep.toml", "--dry-run", "--jobs", "2", "--max-time", "9m")
+def test_the_command_lists_trains_and_says_so(stubbed: Path) -> None:
+    code, out, err = run("sweep", "sweep.toml", "--dry-run", "--jobs", "2", "--max-time", "9m")
     assert (code, err) == (0, "")
     assert "e4-128x2-1m" in out
     assert "4 runs, 0 finished" in out
     assert "2 in parallel" in out
     assert not (stubbed / "sweep").exists()
-    code, out, _ = run(capsys, "sweep.toml", "--max-time", "1ms")
+    code, out, _ = run("sweep", "sweep.toml", "--max-time", "1ms")
     assert (code, "left to train: run the same command again" in out) == (0, True)
-    code, out, _ = run(capsys, "sweep.toml", "--dry-run", "--json")
+    code, out, _ = run("sweep", "sweep.toml", "--dry-run", "--json")
     assert [len(json.loads(out)["runs"]), code] == [4, 0]
-    code, out, err = run(capsys, "sweep.toml", "--jobs", "2")
+    code, out, err = run("sweep", "sweep.toml", "--jobs", "2")
     assert (code, out.splitlines()[0].partition(";")[0]) == (0, "runs.csv: 4 of 4 runs")
     assert "4/4 runs done" in err
-    code, out, err = run(capsys, "sweep.toml", "--json")
+    code, out, err = run("sweep", "sweep.toml", "--json")
     assert (code, json.loads(out)["found"], json.loads(out)["failed"]) == (0, 4, [])
-    code, out, _ = run(capsys, "sweep.toml", "--dry-run")
+    code, out, _ = run("sweep", "sweep.toml", "--dry-run")
     assert "4 runs, 4 finished" in out
 
 
-def test_the_command_exits_with_1_where_runs_failed(stubbed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_exits_with_1_where_runs_failed(stubbed: Path) -> None:
     (stubbed / "sweep").mkdir()
     (stubbed / "sweep" / "stub.json").write_text('{"e1-64x2-1m": {"code": 2}}')
-    code, out, err = run(capsys, "sweep.toml", "--json")
+    code, out, err = run("sweep", "sweep.toml", "--json")
     assert code == 1
     assert json.loads(out)["failed"][0]["name"] == "e1-64x2-1m"
     assert "moescale: 1 of 4 runs failed: e1-64x2-1m" in err

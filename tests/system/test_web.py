@@ -10,11 +10,10 @@ import re
 import shlex
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from urllib.parse import urlencode
 import pytest
 
 from command_line import answer_of, run
+from processes import PATIENCE_S, children, lives, until, web_server
 from reference_data import ROOT
 
 pytest.importorskip("fastapi", reason="the extra web is not installed")
@@ -416,7 +416,6 @@ def test_every_answer_has_the_headers(client: Client) -> None:
 
 # -- load -------------------------------------------------------------------------------------------------------------
 
-PATIENCE_S = 30.0  # after which something that should end counts as hung
 HEAVY = {"max-gpus": "1024", "experts": ",".join(map(str, range(1, 31)))}  # took two minutes and 5 GB
 # A process of the pool that writes its number into a folder when it is asked, and answers whatever is no question of bands.
 STUCK = """
@@ -428,23 +427,6 @@ for line in sys.stdin:
         time.sleep(10000)
     print("{}", flush=True)
 """
-
-
-def until(true: Callable[[], Any], what: str) -> Any:
-    """What `true` returns once it is anything but false; fails after PATIENCE_S."""
-    end = time.monotonic() + PATIENCE_S
-    while not (found := true()):
-        assert time.monotonic() < end, f"not within {PATIENCE_S:g} s: {what}"
-        time.sleep(0.05)
-    return found
-
-
-def lives(pid: int) -> bool:
-    """Whether a process runs; one that has ended and that nobody has waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def raw(
@@ -587,27 +569,6 @@ def test_kept_answers_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> No
     assert asyncio.run(ask()) == [1, 2, 1, 3, 4, 5, 4]
 
 
-@contextmanager
-def command() -> Iterator[tuple[subprocess.Popen[str], int, str]]:
-    """`moescale web` in a process of its own, its port and its token."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "moescale", "web", "--no-open", "--port", "0"],
-        env=environment, stderr=subprocess.PIPE, text=True,
-    ) as running:  # fmt: skip
-        try:
-            assert running.stderr is not None
-            found = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)", running.stderr.readline())
-            assert found
-            yield running, int(found[1]), found[2]
-        finally:
-            running.kill()
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def load(port: int, token: str) -> list[socket.socket]:
     """Heavy questions, an upload that stands still and a request without an end."""
     most = {"max-gpus": "64", "experts": "1,2,3,4,5,6,7,8,9,10"}
@@ -626,7 +587,7 @@ def load(port: int, token: str) -> list[socket.socket]:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_ends_the_server_and_all_its_work(number: signal.Signals) -> None:
-    with command() as (running, port, token):
+    with web_server() as (running, port, token):
         connections = load(port, token)
         working = until(lambda: found if len(found := children(running.pid)) == 2 else [], "two answers are under way")
         running.send_signal(number)
@@ -639,7 +600,7 @@ def test_a_signal_ends_the_server_and_all_its_work(number: signal.Signals) -> No
 
 
 def test_neither_a_client_that_leaves_nor_a_refusal_is_a_line_in_the_terminal() -> None:
-    with command() as (running, port, token):
+    with web_server() as (running, port, token):
         for connection in load(port, token):
             connection.close()
         for sent in (b"no request at all\r\n\r\n", b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"):

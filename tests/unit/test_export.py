@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from command_line import run
 from moescale import catalogue
-from moescale.cli import main
 from moescale.errors import InfeasibleError, UnwrittenError
 from moescale.experiments.settings import read_settings
 from moescale.export.huggingface import huggingface_config
@@ -460,21 +460,13 @@ def test_the_script_starts_torchrun_with_every_argument(name: str, tmp_path: Pat
 
 # The command.
 
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code: Any = 0
-    try:
-        main(["plan", "--budget", "5.15e21", "--bootstrap", "0", *map(str, arguments)])
-    except SystemExit as stop:
-        code = stop.code
-    said = capsys.readouterr()
-    return code, said.out, said.err
+PLAN = ("plan", "--budget", "5.15e21", "--bootstrap", 0)
 
 
 @pytest.mark.system
-def test_plan_exports_its_recommendation(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_plan_exports_its_recommendation(tmp_path: Path) -> None:
     options = ("--export", "megatron", "-o", tmp_path / "x", "--train-gpu", "h100-sxm", "--train-gpus", 64)
-    code, out, err = run(capsys, *options, "--vocab-size", 50304, "--peak-lr", 2e-4, "--json")
+    code, out, err = run(*PLAN, *options, "--vocab-size", 50304, "--peak-lr", 2e-4, "--json")
     assert code == 0, err
     answer = json.loads(out)
     best, found = answer["recommendation"], answer["export"]
@@ -495,9 +487,9 @@ def test_plan_exports_its_recommendation(capsys: pytest.CaptureFixture[str], tmp
 
 
 @pytest.mark.system
-def test_a_launch_on_512_gpus_fills_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_launch_on_512_gpus_fills_them(tmp_path: Path) -> None:
     options = ("--export", "megatron", "-o", tmp_path / "x", "--train-gpu", "h100-sxm", "--train-gpus", 512)
-    code, out, err = run(capsys, *options, "--budget", "1e24", "--gpu", "h100-sxm", "--json")
+    code, out, err = run(*PLAN, *options, "--budget", "1e24", "--gpu", "h100-sxm", "--json")
     assert code == 0, err
     found = json.loads(out)["export"]
     sequences, length = found["recipe"]["batch_sequences"], found["recipe"]["sequence_tokens"]
@@ -505,7 +497,7 @@ def test_a_launch_on_512_gpus_fills_them(capsys: pytest.CaptureFixture[str], tmp
     assert 4e6 < sequences * length < 64e6
     assert 1e4 < found["recipe"]["steps"] < 1e6
     asked = ("--budget", "1e24", "--gpu", "h100-sxm", "--recipe", "step-law", "--schedule", "wsd")
-    code, out, _ = run(capsys, *options, *asked)
+    code, out, _ = run(*PLAN, *options, *asked)
     assert code == 0
     assert "step-law" in out
     assert out.index("Train ") < out.index("Exported to") < out.index("activation memory")
@@ -525,19 +517,17 @@ def test_a_launch_on_512_gpus_fills_them(capsys: pytest.CaptureFixture[str], tmp
         (("--export", "hf", "-o", __file__), "is a file, not a folder"),
     ],
 )
-def test_bad_options_are_named(
-    options: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_bad_options_are_named(options: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = run(capsys, *options)
+    code, out, err = run(*PLAN, *options)
     assert (code, out) == (2, "")
     assert message in err
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.system
-def test_too_few_gpus_are_no_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, out, err = run(capsys, "--export", "megatron", "-o", tmp_path / "x", "--train-gpus", 1, "--json")
+def test_too_few_gpus_are_no_answer(tmp_path: Path) -> None:
+    code, out, err = run(*PLAN, "--export", "megatron", "-o", tmp_path / "x", "--train-gpus", 1, "--json")
     assert code == 1
     assert "1 x a100-sxm-40gb cannot train this model" in json.loads(out)["infeasible"]
     assert "nearest: " in err

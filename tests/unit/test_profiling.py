@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moescale.cli import main
+from command_line import run
 from moescale.errors import InputError
 from moescale.experiments.profile import Grid, Model, Profiled, profile, read_grid
 from moescale.io.locks import lock_beside, locked
@@ -377,24 +377,14 @@ def test_a_model_of_a_size_is_the_papers_family(n_params: float, experts: int, g
 # The command line.
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = 0
-    try:
-        main(arguments)
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    said = capsys.readouterr()
-    return code, said.out, said.err
-
-
-def test_show_prints_coverage_and_errors(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_show_prints_coverage_and_errors(tmp_path: Path) -> None:
     table = tmp_path / "t.parquet"
     write_measurements(table, measured(lambda b, n: 1e-3 * b**1.2))
-    code, out, err = run(capsys, "profile", "--show", str(table))
+    code, out, err = run("profile", "--show", str(table))
     assert (code, err) == (0, "")
     assert "1B-4B" in out
     assert "Leave-one-out error" in out
-    code, out, _ = run(capsys, "profile", "--show", str(table), "--json")
+    code, out, _ = run("profile", "--show", str(table), "--json")
     found = json.loads(out)
     assert (code, found["rows"], found["coverage"][0]["batch"]) == (0, 12, [1, 8])
     assert {entry["axis"] for entry in found["held_out"]} == {"batch", "n_params_total"}
@@ -414,12 +404,11 @@ def test_show_prints_coverage_and_errors(capsys: pytest.CaptureFixture[str], tmp
 def test_bad_input_is_one_message(
     arguments: tuple[str, ...],
     what: str,
-    capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = run(capsys, "profile", *arguments)
+    code, out, err = run("profile", *arguments)
     assert (code, out) == (2, "")
     assert what in err
     assert len(err.splitlines()) == 1
