@@ -26,7 +26,7 @@ from hostile.readers import READERS
 
 SOURCE = ROOT / "src" / "moescale"
 SEED = os.environ.get("MOESCALE_FUZZ_SEED", "0")
-SLICE = 20
+SLICE = 10
 PATIENCE_S = 1800  # of wall time: CPU time is what is limited, by the guard
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="the guard reads /proc")]
