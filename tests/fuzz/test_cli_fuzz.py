@@ -19,24 +19,9 @@ from moescale.cli.options import app
 load(*COMMANDS)
 
 HOSTILE = [
-    "",
-    " ",
-    "x",
-    "5e21x",
-    ",",
-    "1,4",
-    "none",
-    "auto",
-    "paper",
-    "silicon",
-    "--json",
-    "-",
-    "\0",
-    "µ",
-    "[/b]",
-    "-1",
+    "", " ", "x", "5e21x", ",", "1,4", "none", "auto", "paper", "silicon", "--json", "-", "\0", "µ", "[/b]", "-1",
     "0",
-]
+]  # fmt: skip
 HOSTILE += ["0.5", "1.5", "nan", "inf", "1e308", "1e-308", "yun2024", "hoffmann2022", "h100-sxm", "l4", "exact", RUNS]
 HOSTILE += ["EMPTY.csv", "BINARY.csv", "TEXT.csv", "CUT.toml", "LLAMA.json", "TEXT.json", "FOLDER", "no.csv"]
 SIZES = ["1e5", "1e6", "900M", "7B", "1e12", "1e18"]

@@ -1051,17 +1051,8 @@ def test_a_budget_that_nobody_stated_is_not_spoken_of(tmp_path: Path) -> None:
 def test_a_law_of_unknown_range_says_so() -> None:
     cheap = ("--latency", "roofline", "--bootstrap", "0")
     asked = (
-        "plan",
-        "--budget",
-        "1e24",
-        "--law",
-        "abnar2025",
-        "--gpu",
-        "h200-sxm",
-        "--experts",
-        "1,4,8,16",
-        "--details",
-    )
+        "plan", "--budget", "1e24", "--law", "abnar2025", "--gpu", "h200-sxm", "--experts", "1,4,8,16", "--details",
+    )  # fmt: skip
     told = run(*asked, *cheap)
     assert "Extrapolated: training FLOPs 1,000 times the largest fitted" in told.out
     assert "abnar2025: the fitted range of N and D is unknown" in told.out
@@ -1090,20 +1081,9 @@ def test_a_law_of_few_runs_rests_on_a_prior(tmp_path: Path) -> None:
 
 def test_a_burst_is_simulated_beside_the_plateau() -> None:
     model = (
-        "cost",
-        "--n-params",
-        "1B",
-        "--experts",
-        8,
-        "--gpu",
-        "h100-sxm",
-        "--gpus",
-        1,
-        "--prompt",
-        512,
-        "--output",
+        "cost", "--n-params", "1B", "--experts", 8, "--gpu", "h100-sxm", "--gpus", 1, "--prompt", 512, "--output",
         64,
-    )
+    )  # fmt: skip
     found = run(*model, "--burst", 200, "--json")
     record = json.loads(found.out)
     burst = record["burst"]

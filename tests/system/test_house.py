@@ -12,18 +12,9 @@ from reference_data import ROOT
 
 # Libraries that `import moescale` must not load: each costs 0.1 s or more, or belongs to an extra.
 HEAVY = {
-    "scipy",
-    "pandas",
-    "polars",
-    "pyarrow",
-    "matplotlib",
-    "torch",
-    "transformers",
-    "datasets",
-    "fastapi",
-    "aiconfigurator_core",
-    "narwhals",
-}
+    "scipy", "pandas", "polars", "pyarrow", "matplotlib", "torch", "transformers", "datasets", "fastapi",
+    "aiconfigurator_core", "narwhals",
+}  # fmt: skip
 # What the command line is made of; the library loads it where it reads settings and writes answers.
 OF_THE_COMMAND_LINE = {"typer", "rich", "pydantic", "jinja2"}
 # Modules that are nothing without such a library.

@@ -25,19 +25,9 @@ from reference_data import ROOT
 
 SOURCE = ROOT / "src"
 INPUTS = (
-    "pyproject.toml",
-    "setup.py",
-    "MANIFEST.in",
-    "README.md",
-    "LICENSE",
-    "CHANGELOG.md",
-    "CITATION.cff",
-    "CONTRIBUTING.md",
-    "Makefile",
-    "constraints.txt",
-    "constraints-ci.txt",
-    "mkdocs.yml",
-)
+    "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff",
+    "CONTRIBUTING.md", "Makefile", "constraints.txt", "constraints-ci.txt", "mkdocs.yml",
+)  # fmt: skip
 FOLDERS = ("benchmarks", "docs", "examples", "scripts", "src", "tests", "web")
 MIB = 2**20
 # From where the package reads at run time: whatever lies there must travel.
@@ -123,17 +113,9 @@ def test_the_wheel_asks_for_no_more_than_the_default_path_needs(built: tuple[Pat
         assert any(name.endswith("kernels/NOTICE") and "/licenses/" in name for name in archive.namelist())
     needed = {re.split(r"[^\w-]", need)[0] for need in told.get_all("Requires-Dist", []) if "extra ==" not in need}
     assert needed == {
-        "annotated-types",
-        "numpy",
-        "scipy",
-        "narwhals",
-        "filelock",
-        "typer",
-        "rich",
-        "jinja2",
-        "pydantic",
+        "annotated-types", "numpy", "scipy", "narwhals", "filelock", "typer", "rich", "jinja2", "pydantic",
         "tomli-w",
-    }
+    }  # fmt: skip
     assert {"kernels", "parquet"} <= set(told.get_all("Provides-Extra", []))
     cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from families import DENSE, JOINT, PAPER, chinchilla_optimum
+from families import DENSE, HOFFMANN, JOINT, PAPER, YUN, chinchilla_optimum, law_of
 from moescale.errors import InfeasibleError, InputError
 from moescale.export.huggingface import config_of
 from moescale.hardware.gpus import find_gpu
@@ -30,7 +30,7 @@ from moescale.planning.allocation import Budget
 from moescale.planning.lifetime_plan import LifetimePlan
 from moescale.planning.plan import Plan, Question, make_plan
 from moescale.planning.training_price import TrainingPrice
-from moescale.scaling_laws import FORMS, Law, find_law, loss
+from moescale.scaling_laws import Law, find_law, loss
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cheapest
 from moescale.serving.pareto import pareto
@@ -38,41 +38,15 @@ from moescale.units import format_count, format_usd
 from moescale.views.tables.plan import bounded_loss_table, loss_optimal_table
 from moescale.views.terminal.plan import show_plan
 
-YUN = {
-    "A": 90.97,
-    "alpha": 0.2766,
-    "B": 1.573,
-    "beta": 0.1254,
-    "C": 15732.0,
-    "gamma": 0.4659,
-    "F": 0.3752,
-    "d": 0.00186,
-    "E_start": 4.427,
-    "E_max": 173.7,
-}
-THETA = FORMS["yun2024"].encode(np.array([YUN[name] for name in FORMS["yun2024"].names]))
-LAW = Law(
-    name="recovered",
-    form=FORMS["yun2024"],
-    theta=THETA,
-    family=PAPER,
-    source="a test",
-    date="2026-01-01",
+LAW = law_of(
+    "yun2024", YUN, PAPER, name="recovered", max_experts=32.0,
     fit_range={"n_params": (1e8, 7e8), "tokens": (2.5e9, 2e10), "experts": (1.0, 32.0)},
-    draws=np.empty((0, THETA.size)),
-    max_experts=32.0,
+)  # fmt: skip
+THETA = LAW.theta
+DENSE_LAW = law_of(
+    "chinchilla", HOFFMANN, DENSE, name="hoffmann", fit_range={"n_params": (7e7, 1.6e10), "tokens": (5e9, 5e11)}
 )
 DRAWN = replace(LAW, draws=THETA * (1 + 0.002 * np.random.default_rng(0).normal(size=(40, THETA.size))))
-DENSE_LAW = Law(
-    name="hoffmann",
-    form=FORMS["chinchilla"],
-    theta=FORMS["chinchilla"].encode(np.array([1.69, 406.4, 410.7, 0.34, 0.28])),
-    family=DENSE,
-    source="a test",
-    date="2026-01-01",
-    fit_range={"n_params": (7e7, 1.6e10), "tokens": (5e9, 5e11)},
-    draws=np.empty((0, 5)),
-)
 BUDGET = 5.15e21
 MAIN = Question(budget=Budget(BUDGET))
 

@@ -439,14 +439,8 @@ def test_every_system_of_the_package_can_be_asked() -> None:
 def test_versions_sort_by_their_numbers() -> None:
     names = ["1.3.0rc20", "0.24.0", "0.9.2", "1.3.0rc9", "0.5.6.post2", "0.5.6", "1.3.0"]
     assert sorted(names, key=version_key) == [
-        "0.5.6",
-        "0.5.6.post2",
-        "0.9.2",
-        "0.24.0",
-        "1.3.0rc9",
-        "1.3.0rc20",
-        "1.3.0",
-    ]
+        "0.5.6", "0.5.6.post2", "0.9.2", "0.24.0", "1.3.0rc9", "1.3.0rc20", "1.3.0",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

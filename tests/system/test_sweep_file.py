@@ -209,19 +209,9 @@ VALUES = st.one_of(
     st.sampled_from(["paper", "wsd", "1M", "local", [[64, 2]], [], {}, {"n_params": 1}, [{}], [[1, 2], 3], [None], "a/b", "\0"]),
 )  # fmt: skip
 PLACED = (
-    "table",
-    "folder",
-    "name",
-    "seed",
-    "grid",
-    "runs",
-    "data",
-    "model",
-    "training",
-    "execute",
-    "parallel",
+    "table", "folder", "name", "seed", "grid", "runs", "data", "model", "training", "execute", "parallel",
     "tracking",
-)
+)  # fmt: skip
 INNER = {
     "grid": ("n_params", "shapes", "experts", "tokens", "tokens_per_param", "seeds"),
     "execute": ("on", "jobs", "flops_per_s", "slurm", "gpus", "gpu"),

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from families import DENSE, JOINT, PAPER, chinchilla_optimum
+from families import DENSE, HOFFMANN, JOINT, PAPER, YUN, chinchilla_optimum, law_of
 from moescale.errors import InfeasibleError, InputError
-from moescale.models.family import ModelFamily, n_active, n_total, tokens_within, training_flops
+from moescale.models.family import n_active, n_total, tokens_within, training_flops
 from moescale.planning.allocation import (
     SIZES,
     Allocation,
@@ -23,42 +23,13 @@ from moescale.planning.allocation import (
     loss_optimal,
     smallest_at_loss,
 )
-from moescale.scaling_laws import FORMS, Law
+from moescale.scaling_laws import Law
 from moescale.scaling_laws import loss as law_loss
 from moescale.typing import FloatArray
+from random_models import dense_laws
 
 EXPERTS = np.array([1.0, 4.0, 8.0, 16.0, 32.0])
 BUDGET = Budget(5.15e21)
-# One member of the family of coefficients that reproduce the paper's printed numbers.
-YUN = {
-    "A": 90.97,
-    "alpha": 0.2766,
-    "B": 1.573,
-    "beta": 0.1254,
-    "C": 15732.0,
-    "gamma": 0.4659,
-    "F": 0.3752,
-    "d": 0.00186,
-    "E_start": 4.427,
-    "E_max": 173.7,
-}
-HOFFMANN = {"E": 1.69, "A": 406.4, "B": 410.7, "alpha": 0.34, "beta": 0.28}
-
-
-def law_of(form: str, values: dict[str, float], family: ModelFamily) -> Law:
-    chosen = FORMS[form]
-    return Law(
-        name="made-up",
-        form=chosen,
-        theta=chosen.encode(np.array([values[name] for name in chosen.names])),
-        family=family,
-        source="a test",
-        date="2026-01-01",
-        fit_range={},
-        draws=np.empty((0, len(chosen.names))),
-    )
-
-
 PAPER_LAW = law_of("yun2024", YUN, PAPER)
 DENSE_LAW = law_of("chinchilla", HOFFMANN, DENSE)
 
@@ -74,18 +45,6 @@ def moe_laws(draw: st.DrawFn) -> Law:
         st.sampled_from([PAPER, JOINT, replace(PAPER, convention="exact"), replace(PAPER, convention="dense")])
     )
     return law_of("yun2024", near, family)
-
-
-@st.composite
-def dense_laws(draw: st.DrawFn) -> Law:
-    values = {
-        "E": draw(st.floats(0.5, 2.5)),
-        "A": draw(st.floats(100.0, 2000.0)),
-        "B": draw(st.floats(100.0, 5000.0)),
-        "alpha": draw(st.floats(0.25, 0.5)),
-        "beta": draw(st.floats(0.25, 0.5)),
-    }
-    return law_of("chinchilla", values, DENSE)
 
 
 few = settings(max_examples=15)
@@ -106,7 +65,7 @@ def assert_same(one: Allocation, other: Allocation, rtol: float = 1e-9) -> None:
 
 
 @pytest.mark.system
-@given(dense_laws(), budgets)
+@given(dense_laws, budgets)
 def test_the_dense_optimum_is_the_closed_form(law: Law, budget: Budget) -> None:
     n, d = chinchilla_optimum(law.theta, budget.flops)
     assume(1.2e6 < n < 8e14)  # the sizes that are searched

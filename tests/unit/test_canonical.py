@@ -137,13 +137,9 @@ def test_auto_is_alike_in_any_unit_of_the_loss(routed: RunTable, chosen: FittedL
 
 
 LAWS = (
-    "yun2024-recovered",
-    "muennighoff2023",
-    "clark2022-s-base",
-    "moescale2026-joint",
-    "ludziejewski2025",
+    "yun2024-recovered", "muennighoff2023", "clark2022-s-base", "moescale2026-joint", "ludziejewski2025",
     "abnar2025",
-)
+)  # fmt: skip
 
 
 @given(st.sampled_from(LAWS), st.floats(-5.0, 5.0))

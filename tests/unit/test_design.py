@@ -197,17 +197,9 @@ def test_limits_without_a_run_are_refused() -> None:
 # The command.
 
 PLAN = [
-    "--plan-budget",
-    "1e23",
-    "--gpu",
-    "h100-sxm",
-    "--max-num-seqs",
-    "256",
-    "--latency",
-    "roofline",
-    "--experts",
+    "--plan-budget", "1e23", "--gpu", "h100-sxm", "--max-num-seqs", "256", "--latency", "roofline", "--experts",
     "1,4,8,16",
-]
+]  # fmt: skip
 
 
 @pytest.mark.system

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from families import DENSE, JOINT, PAPER
+from families import DENSE, JOINT, PAPER, YUN, law_of
 from moescale.errors import InputError
+from moescale.models.family import ModelFamily
 from moescale.scaling_laws import (
     FORMS,
     Inputs,
@@ -38,27 +39,9 @@ from moescale.typing import FloatArray
 
 OBSERVED = Observed(experts_max=32.0, loss_min=2.2)
 SHIPPED = (
-    "besiroglu2024",
-    "hoffmann2022",
-    "moescale2026-joint",
-    "pooled2026",
-    "public-2026",
-    "yun2024-joint",
+    "besiroglu2024", "hoffmann2022", "moescale2026-joint", "pooled2026", "public-2026", "yun2024-joint",
     "yun2024-recovered",
-)
-YUN = {
-    "A": 90.97,
-    "alpha": 0.2766,
-    "B": 1.573,
-    "beta": 0.1254,
-    "C": 15732.0,
-    "gamma": 0.4659,
-    "F": 0.3752,
-    "d": 0.00186,
-    "E_start": 4.427,
-    "E_max": 173.7,
-}
-
+)  # fmt: skip
 every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 
@@ -186,20 +169,10 @@ def test_loss_falls_with_size_and_tokens_without_interaction(form: LawForm) -> N
     assert np.all(in_d <= 0)
 
 
-def law_of(form: str, values: dict[str, float], **changes: object) -> Law:
-    chosen = FORMS[form]
-    family = PAPER if chosen.uses_experts else DENSE
-    law = Law(
-        name="made-up",
-        form=chosen,
-        theta=chosen.encode(np.array([values[name] for name in chosen.names])),
-        family=family,
-        source="a test",
-        date="2026-01-01",
-        fit_range={"n_params": (1e8, 7e8), "tokens": (2e9, 2e10), "experts": (1.0, 32.0)},
-        draws=np.empty((0, len(chosen.names))),
-    )
-    return replace(law, **changes)  # type: ignore[arg-type]
+def ranged(form: str, values: dict[str, float], family: ModelFamily | None = None) -> Law:
+    usual = PAPER if FORMS[form].uses_experts else DENSE
+    ranges = {"n_params": (1e8, 7e8), "tokens": (2e9, 2e10), "experts": (1.0, 32.0)}
+    return law_of(form, values, family or usual, fit_range=ranges)
 
 
 def made_up(form: str, draws: int = 3) -> Law:
@@ -208,7 +181,7 @@ def made_up(form: str, draws: int = 3) -> Law:
     shipped = {law.form.name: law.parameters for law in map(find_law, catalogue_names())}
     ours["pooled2026"] = find_law("pooled2026").members[0].law.parameters
     ours["moescale2026-late"] = shipped["moescale2026"] | {"E_start": 1.5}
-    law = law_of(form, (shipped | ours)[form])
+    law = ranged(form, (shipped | ours)[form])
     spread = 1.0 + 0.01 * np.random.default_rng(0).normal(size=(draws, law.theta.size))
     return replace(
         law,
@@ -228,7 +201,7 @@ def direct(n: float, d: float, e: float) -> float:
 
 
 def test_equation_4_as_it_is_written() -> None:
-    law = law_of("yun2024", YUN)
+    law = ranged("yun2024", YUN)
     n, d, e = np.array([1e8, 1e9])[:, None, None], np.array([3e9, 1e12])[:, None], np.array([1.0, 4.0, 64.0])
     ours = loss(law, n, d, e)
     assert ours.shape == (2, 2, 3)
@@ -310,7 +283,7 @@ def same_law(one: Law, other: Law) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_law_file_reads_back(form: str, tmp_path: Path) -> None:
-    for law in (made_up(form), law_of(form, made_up(form).parameters, family=JOINT)):
+    for law in (made_up(form), ranged(form, made_up(form).parameters, JOINT)):
         same_law(parse_law(law_text(law), where="here"), law)
         save_law(law, tmp_path / "law.toml")
         same_law(find_law(str(tmp_path / "law.toml")), law)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from families import DENSE, JOINT, PAPER
+from families import JOINT, PAPER
 from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
@@ -29,9 +29,10 @@ from moescale.planning.total_cost import (
     tokens_at_loss,
 )
 from moescale.planning.training_price import TrainingPrice, default_mfu
-from moescale.scaling_laws import FORMS, Law, find_law, loss
+from moescale.scaling_laws import Law, find_law, loss
 from moescale.serving.deployment import Deployment
 from moescale.typing import FloatArray
+from random_models import dense_laws
 
 EXPERTS = np.array([1.0, 4.0, 16.0, 32.0])
 USD_PER_FLOP = 1.45 / 3600 / (312e12 * 0.4)
@@ -57,29 +58,6 @@ def life(served: float, **bounds: float) -> Lifetime:
     return replace(Lifetime(served_tokens=served, usd_per_flop=USD_PER_FLOP), **bounds)
 
 
-def dense_law(values: dict[str, float]) -> Law:
-    form = FORMS["chinchilla"]
-    return made_up(form.name, values, DENSE)
-
-
-def made_up(form: str, values: dict[str, float], family: ModelFamily) -> Law:
-    chosen = FORMS[form]
-    theta = chosen.encode(np.array([values[name] for name in chosen.names]))
-    return Law(
-        name="made-up", form=chosen, theta=theta, family=family, source="a test", date="2026-01-01", fit_range={},
-        draws=np.empty((0, theta.size)),
-    )  # fmt: skip
-
-
-dense_laws = st.fixed_dictionaries(
-    {
-        "E": st.floats(0.5, 2.5),
-        "A": st.floats(100.0, 2000.0),
-        "B": st.floats(100.0, 5000.0),
-        "alpha": st.floats(0.25, 0.5),
-        "beta": st.floats(0.25, 0.5),
-    }
-).map(dense_law)
 served = st.floats(9.0, 15.0).map(lambda power: 10.0**power)
 few = settings(max_examples=12, deadline=None)
 

@@ -31,22 +31,11 @@ def test_a_program_asks_what_the_command_line_asks() -> None:
     plan = make_plan(chosen, bounds.question(chosen, deployment, law), deployment, serving.open_latency(deployment))
     told = answer_of(
         *(
-            "plan",
-            "--train-gpus",
-            256,
-            "--days",
-            2,
-            "--mfu",
-            0.4,
-            "--experts",
-            "4,8",
-            "--max-tokens",
-            "2T",
-            "--bootstrap",
-            0,
+            "plan", "--train-gpus", 256, "--days", 2, "--mfu", 0.4, "--experts", "4,8", "--max-tokens", "2T",
+            "--bootstrap", 0,
         ),
         *("--law", "yun2024-joint", "--latency", "roofline", "--gpu", "h100-sxm", "--max-tpot", "50ms"),
-    )
+    )  # fmt: skip
     ours = json.loads(json.dumps(plan.to_dict()))
     assert ours == {name: told[name] for name in ours}
 

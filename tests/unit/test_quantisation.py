@@ -291,15 +291,8 @@ def test_bytes_lie_between_nothing_quantised_and_all_of_it(name: str, taken: Qua
 
 
 MODULES = [
-    "self_attn",
-    "mlp.experts",
-    "block_sparse_moe",
-    "mlp",
-    "q_proj",
-    "layers.1",
-    "*down_proj",
-    "re:.*layers.[23].*",
-]
+    "self_attn", "mlp.experts", "block_sparse_moe", "mlp", "q_proj", "layers.1", "*down_proj", "re:.*layers.[23].*",
+]  # fmt: skip
 
 
 @pytest.mark.system
