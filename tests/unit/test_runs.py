@@ -736,16 +736,10 @@ def test_text_tables_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("cell", "number"),
     [
-        (" 2 ", 2.0),
-        (".5", 0.5),
-        ("1e400", np.inf),
-        ("-inf", -np.inf),
-        ("N/A", np.nan),
-        ("1_000", None),
-        ("0x10", None),
-        ("1,5", None),
+        (" 2 ", 2.0), (".5", 0.5), ("1e400", np.inf), ("-inf", -np.inf), ("N/A", np.nan), ("1_000", None),
+        ("0x10", None), ("1,5", None),
     ],
-)
+)  # fmt: skip
 def test_a_cell_is_a_number_or_missing_or_text(cell: str, number: float | None) -> None:
     column = parse_table(f'a,b\n"{cell}",x\n2.5,y\n'.encode(), "runs.csv").columns["a"]
     values, texts = as_numbers(column)

@@ -346,19 +346,11 @@ def test_records_describe_one_model() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("usd_per_gpu_hour", 0.0),
-        ("usd_per_gpu_hour", float("nan")),
-        ("prompt_tokens", 0.0),
-        ("output_tokens", float("inf")),
-        ("max_gpus", 0),
-        ("max_gpus", 2.5),
-        ("max_gpus", 10**9),
-        ("max_num_seqs", 0.5),
-        ("memory_fraction", 1.5),
-        ("utilization", 0.0),
-        ("weight_bytes_per_param", -1.0),
+        ("usd_per_gpu_hour", 0.0), ("usd_per_gpu_hour", float("nan")), ("prompt_tokens", 0.0),
+        ("output_tokens", float("inf")), ("max_gpus", 0), ("max_gpus", 2.5), ("max_gpus", 10**9),
+        ("max_num_seqs", 0.5), ("memory_fraction", 1.5), ("utilization", 0.0), ("weight_bytes_per_param", -1.0),
     ],
-)
+)  # fmt: skip
 def test_impossible_deployments_are_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(InputError, match=field):
         cheapest(TINY, Straight(), replace(TINY_SERVED, **{field: value}))
