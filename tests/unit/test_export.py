@@ -487,17 +487,18 @@ def test_plan_exports_its_recommendation(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
+@pytest.mark.usefixtures("plans_made_once")
 def test_a_launch_on_512_gpus_fills_them(tmp_path: Path) -> None:
     options = ("--export", "megatron", "-o", tmp_path / "x", "--train-gpu", "h100-sxm", "--train-gpus", 512)
-    code, out, err = run(*PLAN, *options, "--budget", "1e24", "--gpu", "h100-sxm", "--json")
+    large = (*PLAN, *options, "--budget", "1e24", "--gpu", "h100-sxm", "--latency", "roofline")
+    code, out, err = run(*large, "--json")
     assert code == 0, err
     found = json.loads(out)["export"]
     sequences, length = found["recipe"]["batch_sequences"], found["recipe"]["sequence_tokens"]
     assert sequences % 512 == 0
     assert 4e6 < sequences * length < 64e6
     assert 1e4 < found["recipe"]["steps"] < 1e6
-    asked = ("--budget", "1e24", "--gpu", "h100-sxm", "--recipe", "step-law", "--schedule", "wsd")
-    code, out, _ = run(*PLAN, *options, *asked)
+    code, out, _ = run(*large, "--recipe", "step-law", "--schedule", "wsd")
     assert code == 0
     assert "step-law" in out
     assert out.index("Train ") < out.index("Exported to") < out.index("activation memory")
