@@ -61,6 +61,14 @@ HERE = (
 )  # commands that start no process
 BUILT = {"reference/cli.md", "reference/api.md", "reference/laws.md"}  # by scripts/site_hooks.py, from the code
 LANGUAGES = (*RUN, "toml", "json", "math", "text", "")
+SLOW = "--lifetime-tokens"  # a plan of a life takes half a minute
+# Each page without its slow commands, and by `make test-fuzz` those that have some with them.
+EVERY = [pytest.param(page, False, id=name) for page, name in zip(PAGES, NAMES, strict=True)]
+EVERY += [
+    pytest.param(page, True, id=f"{name}, all of it", marks=pytest.mark.fuzz)
+    for page, name in zip(PAGES, NAMES, strict=True)
+    if SLOW in page.read_text(encoding="utf-8")
+]
 
 
 def top_level() -> set[str]:
@@ -211,12 +219,13 @@ def check_python_apart(text: str, folder: Path) -> None:
     assert done.returncode == 0, f"{text}\n{done.stderr}"
 
 
-def check_block(block: Any, folder: Path, page: Path) -> None:
-    """Run a block, or read it where it is data."""
+def check_block(block: Any, folder: Path, page: Path, *, slow: bool = True) -> None:
+    """Run a block, with its slow commands or without, or read it where it is data."""
     match block.language:
         case "console":
             for command, shown in refresh.commands(block.text):
-                check_command(command, shown, folder, page)
+                if slow or SLOW not in command:
+                    check_command(command, shown, folder, page)
         case "sh":
             for command in shell_lines(block.text):
                 check_command(command, None, folder, page)
@@ -297,12 +306,12 @@ def test_blocks_are_read_with_their_reasons() -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the pages show a POSIX shell")
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_blocks_do_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "slow"), EVERY)
+def test_blocks_do_what_the_page_shows(page: Path, slow: bool, tmp_path: Path) -> None:
     before = top_level()
     for block in refresh.blocks(page.read_text(encoding="utf-8")):
         if not block.not_run and not block.engine:
-            check_block(block, tmp_path, page)
+            check_block(block, tmp_path, page, slow=slow)
     assert top_level() == before, "the page's commands write into the repository; let them write to /tmp/"
 
 
