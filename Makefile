@@ -80,8 +80,8 @@ test: $(VENV)/.test ## all tests but those that start an engine or fuzz
 test-engines: $(VENV)/.train ## the tests that need torch, transformers or an external engine
 	$(BIN)/pytest -m engine
 
-test-fuzz: $(VENV)/.test ## the long property-based tests, and damaged input for every reader, over a hundred thousand
-	$(BIN)/pytest -m fuzz
+test-fuzz: $(VENV)/.test ## property-based tests with many examples, the slowest tests, and damaged input for every reader, over a hundred thousand
+	$(BIN)/pytest -m '(fuzz or hypothesis) and not engine' --hypothesis-profile long
 
 lint: $(VENV)/.test ## ruff: style and format
 	$(BIN)/ruff check .

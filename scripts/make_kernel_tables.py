@@ -4,7 +4,7 @@
     python scripts/make_kernel_tables.py
 
 Reads the installed package aiconfigurator-core (Apache-2.0). Rows and columns that no prediction reads are left out; what stays
-keeps its digits (tests/test_kernel_tables.py compares every table). One archive a system, SYSTEM.npz, whose members
+keeps its digits (tests/unit/test_kernel_tables.py compares every table). One archive a system, SYSTEM.npz, whose members
 moescale.latency.kernels.packed reads; index.json says where each table came from, and its SHA-256.
 """
 

@@ -3,7 +3,7 @@
     python scripts/snapshot.py --diff [NAME ..]     prints what has changed; exits 1 if anything has
     python scripts/snapshot.py --write [NAME ..]    stores the answers of all questions, or of these
 
-A refactoring leaves every answer as it is; `tests/test_snapshot.py` holds it to that. The answers are one file,
+A refactoring leaves every answer as it is; `tests/system/test_snapshot.py` holds it to that. The answers are one file,
 tests/data/snapshot.json.xz, which holds the same bytes whenever it holds the same answers.
 """
 

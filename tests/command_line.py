@@ -7,14 +7,13 @@ import io
 import json
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import typer
 
 from moescale.cli import COMMANDS, app, load, main
+from reference_data import ROOT
 
-ROOT = Path(__file__).parents[1]
 RUNS = str(ROOT / "examples" / "runs.csv")
 BUDGET = ("plan", "--budget", "5.15e21")
 MODEL = ("cost", "--n-params", "1.5B", "--experts", "16")

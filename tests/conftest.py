@@ -6,16 +6,26 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy: as many processes as cores leave its threads none
 
 import pytest
 from hypothesis import settings
 
 from command_line import LLAMA, RUNS, run
+from moescale.errors import InfeasibleError
+from moescale.planning import plan
+from moescale.planning.plan import Plan
 from moescale.runs.table import RunTable, read_runs
-from reference_data import JOINT_MOE_RUNS
+from moescale.scaling_laws import Law, law_text
+from reference_data import JOINT_MOE_RUNS, TESTS
+
+FOLDERS = ("system", "engine", "fuzz")
 
 # Examples share two cores with other processes; how long one takes is no property of the code.
-settings.register_profile("explore", deadline=None)
+settings.register_profile("explore", deadline=None, max_examples=40)
+settings.register_profile("long", deadline=None, max_examples=300)  # of `make test-fuzz`
 # The same examples on every run: continuous integration judges the change, and exploring is left to `make test`.
 settings.register_profile("same", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("same" if os.environ.get("CI") else "explore")
@@ -28,6 +38,15 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test without a marker of its own has that of its folder: system, engine or fuzz."""
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder in FOLDERS and not any(map(item.get_closest_marker, FOLDERS)):
+            item.add_marker(folder)
+
+
 @pytest.fixture(scope="session")
 def saved_law(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A law file that `fit` wrote, with bootstrap draws."""
@@ -35,6 +54,28 @@ def saved_law(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = run("fit", RUNS, "--law", "chinchilla", "--where", "n_experts == 1", "--bootstrap", 8, "-o", path)
     assert found.code == 0, found.err
     return path
+
+
+_MADE: dict[tuple[str, ...], Plan | InfeasibleError] = {}
+
+
+@pytest.fixture
+def plans_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a question that was asked in this session the plan that was made then, for tests of what is said of plans."""
+    make = plan.make_plan
+
+    def made(law: Law, *asked: Any) -> Plan:
+        key = (law_text(law), repr(law.family), *map(repr, asked))
+        if key not in _MADE:
+            try:
+                _MADE[key] = make(law, *asked)
+            except InfeasibleError as error:
+                _MADE[key] = error
+        if isinstance(found := _MADE[key], InfeasibleError):
+            raise found.with_traceback(None)
+        return found
+
+    monkeypatch.setattr(plan, "make_plan", made)
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from moescale.models.family import ModelFamily, aspect_ratio
 from moescale.models.published import hl_coefficient, shapes_of_hl
-from moescale.scaling_laws import FORMS
+from moescale.scaling_laws import FORMS, Law
 from moescale.typing import FloatArray
 
 DENSE_MU, _ = hl_coefficient(shapes_of_hl().values())
@@ -33,6 +36,24 @@ JOINT = ModelFamily(
 )
 # Dense models without embeddings.
 DENSE = ModelFamily(name="dense", top_k=1, moe_every=1, ffn_ratio=8 / 3, d_model_per_layer=aspect_ratio(DENSE_MU, 12.0))
+
+# One member of the family of coefficients that reproduce the paper's printed numbers, and printed ones of a dense law.
+YUN = {
+    "A": 90.97, "alpha": 0.2766, "B": 1.573, "beta": 0.1254, "C": 15732.0, "gamma": 0.4659, "F": 0.3752, "d": 0.00186,
+    "E_start": 4.427, "E_max": 173.7,
+}  # fmt: skip
+HOFFMANN = {"E": 1.69, "A": 406.4, "B": 410.7, "alpha": 0.34, "beta": 0.28}
+
+
+def law_of(form: str, values: dict[str, float], family: ModelFamily, **changes: Any) -> Law:
+    """A made-up law with these coefficients."""
+    chosen = FORMS[form]
+    theta = chosen.encode(np.array([values[name] for name in chosen.names]))
+    law = Law(
+        name="made-up", form=chosen, theta=theta, family=family, source="a test", date="2026-01-01", fit_range={},
+        draws=np.empty((0, theta.size)),
+    )  # fmt: skip
+    return replace(law, **changes)
 
 
 def chinchilla_optimum(theta: FloatArray, budget_flops: float, flops_multiple: float = 1.0) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from families import PAPER
+from families import DENSE, PAPER, law_of
 from moescale.models.architecture import LINEAR_KINDS, Architecture
 from moescale.models.family import architecture
 
@@ -70,3 +70,9 @@ def real_models(draw: st.DrawFn) -> Architecture:
 
 
 models = st.one_of(family_models(), real_models())
+dense_laws = st.fixed_dictionaries(
+    {
+        "E": st.floats(0.5, 2.5), "A": st.floats(100.0, 2000.0), "B": st.floats(100.0, 5000.0),
+        "alpha": st.floats(0.25, 0.5), "beta": st.floats(0.25, 0.5),
+    }
+).map(lambda values: law_of("chinchilla", values, DENSE))  # fmt: skip

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from pathlib import Path
 from types import ModuleType
 
-ROOT = Path(__file__).parents[1]
+from reference_data import ROOT
 
 
 def load_script(path: str) -> ModuleType:

@@ -18,8 +18,8 @@ from urllib.parse import quote
 
 from hostile.mutations import HOSTILE_NUMBERS, HOSTILE_TEXTS
 from moescale.errors import InputError
+from reference_data import ROOT
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
 Files = Mapping[str, bytes]
@@ -293,12 +293,9 @@ def _grids() -> Sequence[Files]:
 # Expressions, quantities, the state of a link: texts.
 
 _EXPRESSIONS = (
-    "tokens / n_params_dense >= 2 and n_experts <= 8",
-    "note == 'a' or not (loss < 2.5)",
-    "n_experts in {1, 2, 8} and tokens ** 2 > 1e18",
-    "1e9 < tokens <= 20B",
-    "`val/loss` - loss * -2 != 0",
-)
+    "tokens / n_params_dense >= 2 and n_experts <= 8", "note == 'a' or not (loss < 2.5)",
+    "n_experts in {1, 2, 8} and tokens ** 2 > 1e18", "1e9 < tokens <= 20B", "`val/loss` - loss * -2 != 0",
+)  # fmt: skip
 _QUANTITIES = ("5e21", "7B", "1_000", "900M", "2TB", "80GiB", "1.5T", "0.5", "12 KiB")
 
 

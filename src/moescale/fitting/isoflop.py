@@ -24,7 +24,7 @@ MIN_SIZES = 4  # of a budget: three points fix a parabola and leave nothing to j
 TOLERANCE = 0.05  # relative spread in FLOPs of the runs that count as one budget
 REPLICATES = 1000  # of the bootstrap
 FEWEST_SLOPES = 10  # of them, for an interval
-# tests/test_isoflop.py measures both: sizes 4 times either side of the optimum displace it by 0.4 to 7%, and one list of
+# tests/unit/test_isoflop.py measures both: sizes 4 times either side of the optimum displace it by 0.4 to 7%, and one list of
 # sizes for budgets over four decades bends the exponent by -0.07 of 0.51.
 WIDE = 16.0  # factor between the smallest and the largest size of a budget
 DRIFT = 4.0  # factor by which the place of the sizes around the minimum changes between budgets

@@ -37,7 +37,7 @@ from moescale.typing import FloatArray
 BoolArray = npt.NDArray[np.bool_]
 
 # Passes are priced on a grid and interpolated linearly. Every kernel is the longer of two lines, so the error peaks at
-# the kinks between them; this ratio of neighbours keeps it below 1% (tests/test_engine.py). Measured kernels also have
+# the kinks between them; this ratio of neighbours keeps it below 1% (tests/unit/test_engine.py). Measured kernels also have
 # steps: one pass may be 5% off there, on average 0.1%; whole runs moved by 0.02% in throughput, 0.5% in latencies.
 EVERY_UP_TO = 32
 RATIO = 1.04

@@ -1,0 +1,237 @@
+"""Models side by side, and known models beside a plan."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import command_line
+from moescale.errors import InputError
+from moescale.hardware.gpus import find_gpu
+from moescale.latency.roofline import Roofline
+from moescale.models.coordinates import in_family
+from moescale.models.published import find_shape
+from moescale.options.known import stated_model
+from moescale.planning.allocation import Budget
+from moescale.planning.compare_models import ComparedModel, compare_models
+from moescale.planning.plan import Plan, Question, make_plan
+from moescale.planning.plan_file import parse_plan
+from moescale.planning.question import KnownModel
+from moescale.planning.training_price import TrainingPrice
+from moescale.scaling_laws import find_law, loss
+from moescale.serving.deployment import Deployment
+from moescale.views.figures import plan_figure
+from moescale.views.tables.models import known_table
+from moescale.views.terminal.plan import show_plan
+from reference_data import ROOT
+
+GPU = find_gpu("h100-sxm")
+SERVED = Deployment(gpu=GPU, usd_per_gpu_hour=3.9, prompt_tokens=230.0, output_tokens=203.0, max_num_seqs=256.0)
+PRICE = TrainingPrice(gpu=GPU, usd_per_gpu_hour=3.9, mfu=0.4)
+LAW = find_law("public-2026")
+CONFIG = str(ROOT / "examples" / "configs" / "mixtral-8x7b.json")
+NAMES = ("llama-3.1-8b", "olmoe-1b-7b", "llama-4-scout")
+
+
+def known(name: str) -> KnownModel:
+    return stated_model(name, "MODEL..")
+
+
+@cache
+def compared(*names: str, life: float | None = 1e12) -> dict[str, ComparedModel]:
+    rows = compare_models(
+        [known(name) for name in names], LAW, SERVED, Roofline(GPU), training=PRICE, lifetime_tokens=life
+    )
+    return {row.name: row for row in rows}
+
+
+@cache
+def plan(*against: str) -> Plan:
+    question = Question(budget=Budget(1e23), against=tuple(known(name) for name in against), training=PRICE)
+    return make_plan(LAW, question, SERVED, Roofline(GPU))
+
+
+def test_training_is_six_flops_for_each_active_parameter_and_token() -> None:
+    row = compared(*NAMES)["llama-3.1-8b"]
+    assert row.n_params_active == row.n_params_total
+    assert row.n_params_active == pytest.approx(6.98e9, rel=0.01)  # 8.03B less two tables of 128256 x 4096
+    assert row.expansion == 1.0
+    assert row.training_flops == pytest.approx(6.0 * row.n_params_active * 15e12)
+    hours = row.training_flops / (989e12 * 0.4) / 3600.0
+    assert row.gpu_days == pytest.approx(hours / 24.0)
+    assert row.training_usd == pytest.approx(3.9 * hours)
+
+
+def test_losses_are_the_laws_and_their_intervals_its_draws() -> None:
+    rows = compared(*NAMES)
+    drawn: dict[str, np.ndarray] = {}
+    for name, row in rows.items():
+        n, e = in_family(LAW.family, row.n_params_active, row.expansion)
+        assert row.loss == pytest.approx(float(loss(LAW, n, row.tokens, e)), rel=1e-3)  # active counts norms
+        drawn[name] = loss(LAW, n, row.tokens, e, theta=LAW.draws)
+        assert row.loss_interval == pytest.approx(tuple(np.percentile(drawn[name], [5, 95])), rel=1e-3)
+    first = drawn[NAMES[0]]
+    for name in NAMES[1:]:
+        row = rows[name]
+        assert row.loss_change == pytest.approx(math.log(row.loss / rows[NAMES[0]].loss))
+        assert row.probability_better == pytest.approx(float(np.mean(drawn[name] < first)), abs=0.02)
+    assert rows[NAMES[0]].loss_change is None
+    assert rows[NAMES[0]].probability_better is None
+
+
+def test_the_order_turns_the_signs_over() -> None:
+    there, back = compared("llama-3.1-8b", "olmoe-1b-7b"), compared("olmoe-1b-7b", "llama-3.1-8b")
+    a, b = there["olmoe-1b-7b"], back["llama-3.1-8b"]
+    assert (a.loss_change, b.loss_change) != (None, None)
+    assert a.loss_change == pytest.approx(-(b.loss_change or 0.0))
+    assert (a.probability_better or 0.0) + (b.probability_better or 0.0) == pytest.approx(1.0)
+
+
+def test_after_the_break_even_tokens_both_have_cost_the_same() -> None:
+    names = ("llama-3.1-8b", "llama-3.1-8b:20T", "olmoe-1b-7b", "qwen3-30b-a3b", "mistral-7b:40T", "qwen3-0.6b")
+    rows = compared(*names, life=None)
+    found = [(row.name, other, t) for row in rows.values() for other, t in (row.break_even_tokens or {}).items()]
+    assert found
+    for name, other, tokens in found:
+        lives = compared(*names, life=tokens)
+        assert lives[name].total_usd == pytest.approx(lives[other].total_usd)
+        assert (rows[name].training_usd or 0.0) > (rows[other].training_usd or 0.0)
+
+
+def test_more_tokens_lower_the_loss_and_change_nothing_of_serving() -> None:
+    rows = list(compared("olmoe-1b-7b:1T", "olmoe-1b-7b:2T", "olmoe-1b-7b:8T").values())
+    for less, more in pairwise(rows):
+        assert more.loss < less.loss
+        assert more.usd_per_mtok == less.usd_per_mtok
+
+
+def test_a_loss_beyond_what_the_law_was_fitted_on_is_marked() -> None:
+    rows = compared("llama-3.1-8b", "deepseek-v3")
+    assert rows["llama-3.1-8b"].beyond_law is None
+    assert "X = 11" in (rows["deepseek-v3"].beyond_law or "")
+    assert rows["deepseek-v3"].infeasible  # in bf16 on 8 H100
+    assert rows["deepseek-v3"].usd_per_mtok is None
+    dense = compare_models(
+        [known("llama-3.1-8b"), known("olmoe-1b-7b")], find_law("hoffmann2022"), SERVED, Roofline(GPU)
+    )
+    assert dense[0].beyond_law is None
+    assert dense[1].beyond_law == "hoffmann2022 knows dense models only"
+    assert dense[0].training_usd is None
+
+
+def test_a_row_of_a_plan_is_the_model_that_the_plan_means(tmp_path: Path) -> None:
+    answer, path = plan(), tmp_path / "plan.json"
+    path.write_text(json.dumps(answer.to_dict()), encoding="utf-8")
+    model = answer.recommendation.model
+    rows = compared(f"{path}:recommendation", f"{path}:quality", "llama-3.1-8b")
+    row, quality = rows["plan.json:recommendation"], rows["plan.json:quality"]
+    assert row.usd_per_mtok == pytest.approx(model.usd_per_mtok, rel=0.02)  # at the cheapest batch
+    assert row.tokens == model.tokens
+    assert row.loss == pytest.approx(model.loss, rel=0.003)  # norms and routers counted
+    assert answer.choices.quality is not None
+    assert quality.usd_per_mtok == pytest.approx(answer.choices.quality.usd_per_mtok, rel=0.1)
+    assert quality.loss == pytest.approx(answer.choices.quality.loss, rel=0.003)
+
+
+@pytest.mark.parametrize(
+    ("models", "told"),
+    [
+        (["llama-3.1-8b"], "one model cannot be compared"),
+        (["llama-3.1-8b", "llama-3.1-8b"], "named twice"),
+        (["llama-3.1-8b", "lama-3.1-8b"], "nearest: llama-3.1-8b"),
+        (["llama-3.1-8b", "mixtral-8x7b"], "as mixtral-8x7b:15T"),
+        (["llama-3.1-8b", CONFIG], "needs its training tokens"),
+        (["llama-3.1-8b", "nothing.json:quality"], "no such file"),
+        (["llama-3.1-8b:x", "olmoe-1b-7b"], "'x' is not a quantity"),
+    ],
+)
+def test_bad_models_are_told(models: list[str], told: str) -> None:
+    found = command_line.run("compare-models", *models, "--latency", "roofline")
+    assert found.code == 2
+    assert told in found.err
+    assert found.out == ""
+
+
+def test_a_plan_that_says_nothing_of_its_family_or_choice_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    record = plan().to_dict()
+    path.write_text(json.dumps(record | {"asked": {}}), encoding="utf-8")
+    with pytest.raises(InputError, match="of which family"):
+        known(f"{path}:quality")
+    path.write_text(json.dumps(record | {"choices": {}}), encoding="utf-8")
+    with pytest.raises(InputError, match="no balanced choice"):
+        known(f"{path}:balanced")
+
+
+def test_the_command_prints_a_column_a_model_or_json() -> None:
+    asked = ("compare-models", "llama-3.1-8b", f"{CONFIG}:15T", "--gpu", "h100-sxm", "--lifetime-tokens", "1T")
+    shown = command_line.run(*asked).out
+    for words in ("llama-3.1-8b", "mixtral-8x7b.json:15T", "training $", "P(loss <= the first)", "total $"):
+        assert words in shown
+    records = json.loads(command_line.run(*asked, "--json").out)
+    assert [record["name"] for record in records] == ["llama-3.1-8b", "mixtral-8x7b.json:15T"]
+    assert records[1]["n_params_total"] == pytest.approx(46.4e9, rel=0.01)
+    assert records[1]["total_usd"] == pytest.approx(records[1]["training_usd"] + records[1]["usd_per_mtok"] * 1e6)
+    assert "break_even_tokens" not in records[1]
+
+
+def test_known_models_lie_beside_a_plan_and_change_nothing_of_it() -> None:
+    answer = plan("llama-3.1-8b", "olmoe-1b-7b", "deepseek-v3")
+    assert [row.name for row in answer.known] == ["llama-3.1-8b", "olmoe-1b-7b", "deepseek-v3"]
+    assert answer.warnings == (
+        "weights priced as released: deepseek-v3 in fp8; --weights sets one format for all models",
+    )
+    assert replace(answer, known=(), warnings=()) == plan()
+    rows = compared("llama-3.1-8b", "olmoe-1b-7b")
+    for row in answer.known[:2]:
+        alone = rows[row.name]
+        assert row.loss == pytest.approx(alone.loss, rel=1e-12)
+        assert row.usd_per_mtok == pytest.approx(alone.usd_per_mtok)
+        assert row.training_flops == alone.training_flops
+        assert row.n_params_active == alone.n_params_active
+        assert row.usd_per_mtok is not None
+        cheap = [c.loss for c in answer.frontier if c.usd_per_mtok <= row.usd_per_mtok]
+        assert row.loss_ratio_to_frontier == pytest.approx(row.loss / min(cheap))
+        good = [c.usd_per_mtok for c in answer.frontier if c.loss <= row.loss]
+        assert row.cost_ratio_to_frontier == (pytest.approx(row.usd_per_mtok / min(good)) if good else None)
+    giant = answer.known[2]
+    assert giant.infeasible
+    assert giant.beyond_law
+    assert giant.loss_ratio_to_frontier is None
+
+
+def test_known_models_go_to_json_and_back_to_the_screen_and_the_figure() -> None:
+    answer = plan("llama-3.1-8b", "deepseek-v3")
+    record = json.loads(json.dumps(answer.to_dict(), allow_nan=False))
+    assert [row["name"] for row in record["known"]] == ["llama-3.1-8b", "deepseek-v3"]
+    assert parse_plan(record, where="plan").known == answer.known
+    assert "known" not in plan().to_dict()
+    out = io.StringIO()
+    show_plan(Console(file=out, width=100), answer)
+    assert "  llama-3.1-8b" in out.getvalue()
+    assert "* deepseek-v3: public-2026 was fitted up to X = 11 and is not trusted at 27.2" in out.getvalue()
+    assert len(known_table(answer).rows) == 2
+    (ax,) = plan_figure(answer).get_axes()
+    words = [text.get_text() for text in ax.texts]
+    assert "llama-3.1-8b" in words
+    assert "deepseek-v3" not in words  # it cannot be served
+
+
+def test_against_takes_a_list_with_tokens_and_tells_what_is_unknown() -> None:
+    plain = ("plan", "--budget", "1e22", "--gpu", "h100-sxm", "--bootstrap", "0", "--json", "--against")
+    record = json.loads(command_line.run(*plain, "llama-3.1-8b:2T,gpt-oss-20b:10T").out)
+    assert [row["tokens"] for row in record["known"]] == [2e12, 1e13]
+    assert [row["name"] for row in record["known"]] == ["llama-3.1-8b:2T", "gpt-oss-20b:10T"]
+    refused = command_line.run(*plain, "gpt-oss-20b")
+    assert refused.code == 2
+    assert "--against" in refused.err
+    assert find_shape("gpt-oss-20b").tokens is None

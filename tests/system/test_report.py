@@ -1,0 +1,210 @@
+"""Pages to send: complete, closed off from the network, escaped, readable without eyes, and the same for the same answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '.[figures]'")
+
+from command_line import run
+from moescale.planning.plan_file import parse_plan
+from moescale.units import format_count, format_usd
+from moescale.views.html import Origin, plan_report
+from moescale.views.html.render import linked
+
+EVIL = "<script>alert('x')</script>\"><img src=http://evil.example/x onerror=alert(1)>"
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+HEADINGS = ["Question", "Answer", "Caveats", "Evidence", "Assumptions", "How to reproduce it"]
+
+
+class Page(HTMLParser):
+    """A parsed page: its elements with their attributes, and its texts; an element that is not closed is an error."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.words = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+            self.texts.setdefault(tag, []).append("")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        for name in self.open:
+            self.texts[name][-1] += data
+        if "style" not in self.open:
+            self.words += data
+
+    def attributes(self, name: str) -> list[str]:
+        return [value or "" for _, attrs in self.elements for key, value in attrs.items() if key == name]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The plan of a command line as a file."""
+    path = tmp_path_factory.mktemp("answers")
+    answer = run("plan", "--budget", "5.15e21", "--law", "yun2024-recovered", "--latency", "roofline", "--lifetime-tokens", "1T", "--json")  # fmt: skip
+    assert answer.code == 0, answer.err
+    (path / "plan.json").write_text(answer.out)
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> str:
+    """The text of a page."""
+    target, again = folder / "plan.html", folder / "again.html"
+    for path in (target, again):
+        answer = run("report", folder / "plan.json", "-o", path, "--date", "2026-11-21")
+        assert (answer.code, answer.out, answer.err) == (0, "", f"wrote {path}\n")
+    assert again.read_bytes() == target.read_bytes()
+    return target.read_text(encoding="utf-8")
+
+
+def test_a_page_needs_nothing_else(page: str) -> None:
+    parsed = Page(page)
+    names = {tag for tag, _ in parsed.elements}
+    assert not names & {"script", "link", "iframe", "object", "embed", "base", "form"}
+    assert [value for value in parsed.attributes("src") if not value.startswith("data:")] == []
+    # Elements that load what they point to; a link loads nothing until it is followed.
+    assert all(tag == "a" for tag, attrs in parsed.elements if (attrs.get("href") or "").startswith("http"))
+    assert not re.search(r"url\(|@import", page)
+    assert [key for _, attrs in parsed.elements for key in attrs if key.startswith("on")] == []
+
+
+def test_a_page_says_all_that_a_reader_needs(page: str) -> None:
+    parsed = Page(page)
+    assert len(parsed.texts["h1"]) == 1
+    assert [h for h in parsed.texts["h2"] if h in HEADINGS] == HEADINGS
+    assert "2026-11-21" in parsed.words
+    assert "moescale" in parsed.texts["pre"][0]  # the command
+
+
+def test_a_page_is_accessible(page: str) -> None:
+    parsed = Page(page)
+    identifiers = parsed.attributes("id")
+    assert [name for name, times in Counter(identifiers).items() if times > 1] == []
+    assert set(parsed.attributes("aria-labelledby")) <= set(identifiers)
+    figures = [attrs for tag, attrs in parsed.elements if tag == "img"]
+    assert len(figures) == 1
+    assert all(attrs.get("alt") for attrs in figures)
+    assert ("html", {"lang": "en"}) in parsed.elements
+    heads = [attrs.get("scope") for tag, attrs in parsed.elements if tag == "th"]
+    assert set(heads) == {"col", "row"}
+
+
+def test_the_page_of_a_plan_holds_its_numbers(folder: Path) -> None:
+    record = json.loads((folder / "plan.json").read_text())
+    words = Page(plan_report(parse_plan(record, where="x"))).words
+    best = record["lifetime"]["recommendation"] if "lifetime" in record["decided_by"] else record["recommendation"]
+    for number in (f"{best['loss']:.4f}", *best["caveats"]):
+        assert number in words
+    for row in (*record["bounded_loss"]["plans"], *record["loss_optimal"]):
+        assert "loss" not in row or f"{row['loss']:.4f}" in words
+    assert "8 a100-sxm-40gb" in words
+    training = record["training"]
+    for text in (format_count(training["gpu_days"]), format_usd(training["usd"])):
+        assert text in words
+    ratios = [row["cost_ratio"] for row in record["bounded_loss"]["plans"] if "cost_ratio" in row]
+    assert ratios
+    assert all(f"{ratio:.0%}" in words for ratio in ratios)
+
+
+def test_nothing_from_the_answer_becomes_markup(folder: Path) -> None:
+    record: dict[str, Any] = json.loads((folder / "plan.json").read_text())
+    record |= {"law": EVIL, "gpu": EVIL, "latency_source": EVIL, "warnings": [EVIL], "convention": EVIL}
+    record["recommendation"] |= {"why": EVIL, "rule": EVIL, "caveats": [EVIL]}
+    record["loss_optimal"][0]["infeasible"] = EVIL
+    record["asked"]["experts"] = [EVIL]
+    evil = Origin(
+        name=EVIL, sha256=EVIL, made_with={"command": EVIL, "moescale": EVIL, "sha256": {EVIL: EVIL}}, date=EVIL
+    )
+    command = Origin(made_with={"command": "moescale plan"})
+    plain = plan_report(parse_plan(json.loads((folder / "plan.json").read_text()), where="x"), command)
+    known = {tag for tag, _ in Page(plain).elements}
+    parsed = Page(plan_report(parse_plan(record, where="x"), evil, title=EVIL))
+    assert {tag for tag, _ in parsed.elements} <= known | {"ul", "li"}
+    assert [key for _, attrs in parsed.elements for key in attrs if key.startswith("on")] == []
+    assert all(value.startswith("data:image/svg+xml;base64,") for value in parsed.attributes("src"))
+    assert EVIL in parsed.words
+    assert "evil.example" not in "".join(tag for tag, _ in parsed.elements)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "words"),
+    [
+        ("x.json", "{}", (), "holds nothing to report"),
+        ("x.json", "[]", (), "holds nothing to report"),
+        ("x.json", "[3]", (), "holds nothing to report"),
+        ("x.json", '{"infeasible": "no"}', (), "has no answer"),
+        ("x.json", '{"law": "a", "parameters": {}, "rmsle": 1}', (), "holds nothing to report"),
+        ("x.json", "{", (), "is not JSON"),
+        ("x.toml", "format = 1", (), "is not JSON"),
+        ("plan.json", None, ("--date", "yesterday"), "is not a date"),
+        ("nothing.json", None, (), "no such file"),
+    ],
+)
+def test_refusals(
+    folder: Path, tmp_path: Path, name: str, text: str | None, options: tuple[str, ...], words: str
+) -> None:
+    path = folder / name
+    if text is not None:
+        path = tmp_path / name
+        path.write_text(text)
+    answer = run("report", path, *options, "-o", tmp_path / "out.html")
+    assert answer.code == 2
+    assert words in answer.err
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_text_is_escaped_once_and_links_are_plain() -> None:
+    assert linked("a<b & '") == "a&lt;b &amp; &#39;"
+    assert linked("arXiv 2404.02852, x") == (
+        '<a href="https://arxiv.org/abs/2404.02852" rel="noreferrer">arXiv 2404.02852</a>, x'
+    )
+    assert "href" not in linked("javascript:alert(1)")
+    assert linked("see https://a.example/b?c=<d>.").count("<") == 2  # the link's own two
+
+
+LEAVES = [None, -1.0, 0.0, 1e-9, 1e300, 3, "x", "", [], {}, True]
+
+
+@pytest.mark.fuzz
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_any_damage_is_a_page_or_a_message(folder: Path, data: st.DataObject) -> None:
+    record = json.loads((folder / "plan.json").read_text())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place: Any = record
+        while True:
+            key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+            if not (isinstance(place[key], dict | list) and place[key] and data.draw(st.booleans())):
+                break
+            place = place[key]
+        place[key] = data.draw(st.sampled_from(LEAVES))
+    path, target = folder / "damaged.json", folder / "damaged.html"
+    path.write_text(json.dumps(record))
+    answer = run("report", path, "-o", target)
+    assert answer.code in (0, 1, 2)
+    assert "Traceback" not in answer.err

@@ -1,0 +1,168 @@
+"""Training dollars: one price in plan, compare-models, page and export, that rises with the budget and is never assumed in silence."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_line import answer_of, run
+from moescale.export.launch import export_model
+from moescale.hardware.gpus import find_gpu
+from moescale.models.published import find_shape
+from moescale.options.law import LawOptions
+from moescale.options.question import BoundOptions
+from moescale.options.serving import ServingOptions
+from moescale.planning.compare_models import compare_models
+from moescale.planning.plan import Plan
+from moescale.planning.question import KnownModel
+from moescale.planning.rationale import TrainingUse
+from moescale.scaling_laws import find_law
+from moescale.training.choice import Launch, choose_launch
+from moescale.training.parallelism import stages_of
+from moescale.web.state import read_state
+
+SHAPES = ("paper", "mixtral", "fine-grained", "deepseek")
+GPUS = ("a100-sxm-80gb", "h100-sxm", "b200-sxm")
+H100 = find_gpu("h100-sxm")
+
+
+def plan_of(shape: str, gpu: str, **bounds: float) -> Plan:
+    details, serving = LawOptions(shape=shape), ServingOptions(gpu=gpu, max_gpus=64, latency="roofline")
+    law, deployment = details.find_law(), serving.deployment()
+    return BoundOptions(**bounds).plan(law, deployment, serving.open_latency(deployment), details)  # pyright: ignore[reportArgumentType]
+
+
+def use_of(plan: Plan) -> TrainingUse:
+    assert plan.training is not None
+    return plan.training
+
+
+@pytest.mark.parametrize(
+    ("shape", "budgets"),
+    [
+        ("deepseek", (1e24, 2e24)),
+        ("mixtral", (2e24, 2.2e24, 2.4e24)),
+        ("fine-grained", (1e22, 1e23, 1e24)),
+        ("paper", (1e22, 1e23, 1e24)),
+    ],
+)
+def test_dollars_rise_with_the_budget(shape: str, budgets: tuple[float, ...]) -> None:
+    uses = [use_of(plan_of(shape, "h100-sxm", budget=budget)) for budget in budgets]
+    dollars = [use.usd or 0.0 for use in uses]
+    assert dollars == sorted(dollars)
+    assert {use.mfu_from for use in uses} == {"parts"}
+
+
+def test_sixty_one_layers_make_a_pipeline() -> None:
+    model = find_shape("deepseek-v3").architecture
+    assert stages_of(model, 16) == (4,) * 13 + (3,) * 3
+    found = choose_launch(model, 14.8e12, H100, Launch(), gpus=2048)
+    assert 0.1 < found.mfu < 0.4
+    assert found.split.pipeline > 1
+
+
+def test_a_plan_for_too_few_gpus_is_refused() -> None:
+    asked = ("plan", "--budget", "1e24", "--gpu", "h100-sxm", "--shape", "deepseek", "--bootstrap", 0)
+    code, out, error = run(*asked, "--weights", "fp8", "--latency", "roofline", "--train-gpus", 8, "--json")
+    assert code == 1
+    assert "infeasible" in json.loads(out)
+    assert "8 x h100-sxm cannot train this model" in error
+    assert "--train-gpus" in error
+
+
+TINY = """
+name = "tiny"
+memory_gib = 0.25
+bandwidth_gb_per_s = 800
+bf16_tflops = 100
+link_gb_per_s = 100
+source = "none: too small for any model"
+date = "2026-01"
+"""
+
+
+def test_an_mfu_that_is_assumed_is_said_beside_the_dollars(tmp_path: Path) -> None:
+    small = tmp_path / "tiny.toml"
+    small.write_text(TINY, encoding="utf-8")
+    trained = ("--train-gpu", small, "--train-usd-per-gpu-hour", 1)
+    asked = ("plan", "--budget", "1e22", "--gpu", "h100-sxm", "--law", "yun2024-recovered", *trained)
+    training = answer_of(*asked)["training"]
+    assert (training["mfu"], training["mfu_from"]) == (0.4, "assumed")
+    words = " ".join(run(*asked).out.split())
+    assert re.search(
+        r"\$\S+, \S+ GPU days of tiny, MFU 0.4 assumed: no split holds this model on any number of tiny", words
+    )
+    compared = ("compare-models", "llama-3.1-8b", "olmoe-1b-7b", "--gpu", "h100-sxm", *trained)
+    assert [(row["mfu"], row["mfu_from"]) for row in answer_of(*compared)] == [(0.4, "assumed")] * 2
+    assert "llama-3.1-8b: MFU 0.4 assumed, as no split holds it" in run(*compared).out
+
+
+def test_a_stated_mfu_prices_every_model_of_a_comparison() -> None:
+    asked = ("compare-models", "llama-3.1-8b", "olmoe-1b-7b", "--gpu", "h100-sxm")
+    parts, stated = answer_of(*asked), answer_of(*asked, "--mfu", "0.25")
+    assert [(row["mfu"], row["mfu_from"]) for row in stated] == [(0.25, "stated")] * 2
+    assert all(row["mfu_from"] == "parts" for row in parts)
+    assert parts[0]["mfu"] != parts[1]["mfu"]
+    for ours, other in zip(parts, stated, strict=True):
+        assert ours["training_usd"] * ours["mfu"] == pytest.approx(other["training_usd"] * 0.25)
+
+
+def prices(seed: int, folder: Path) -> dict[str, float] | None:
+    """Training dollars of one drawn question by plan, compare-models, page and export; None where it has no answer."""
+    draw = random.Random(seed)
+    shape, gpu = draw.choice(SHAPES), draw.choice(GPUS)
+    query = {"budget": f"{10 ** draw.uniform(20, 24.5):.4g}", "shape": shape, "gpu": gpu, "max-gpus": "32"}
+    query["weights"] = draw.choice(("bf16", "fp8")) if gpu != "a100-sxm-80gb" else "bf16"
+    if draw.random() < 0.5:
+        query["train-gpus"] = str(8 * 2 ** draw.randrange(9))
+    words = [word for key, value in query.items() for word in (f"--{key}", value)]
+    code, out, error = run("plan", *words, "--json")
+    if code == 1:
+        return None
+    assert code == 0, error
+    told = json.loads(out)
+    asked = read_state(query, find_law)
+    plan, price = asked.plan(), asked.question.training
+    assert price is not None
+    best, gpus = plan.decision, int(query["train-gpus"]) if "train-gpus" in query else None
+    model = KnownModel(name="built", architecture=best.architecture.architecture(), tokens=best.model.tokens)
+    rows = compare_models(
+        (model, replace(model, name="again")),
+        asked.law,
+        asked.deployment,
+        asked.latency,
+        training=price,
+        train_gpus=gpus,
+    )
+    done = export_model(best.architecture, best.model.tokens, "megatron", folder, gpu=price.gpu, gpus=gpus)
+    return {
+        "plan": told["training"]["usd"],
+        "compare-models": rows[0].training_usd or 0.0,
+        "page": use_of(plan).usd or 0.0,
+        "export": done.choice.gpu_days * 24.0 * price.usd_per_gpu_hour,
+    }
+
+
+def agree(dollars: dict[str, float]) -> bool:
+    return all(math.isclose(value, dollars["plan"], rel_tol=1e-9) for value in dollars.values())
+
+
+def test_plan_comparison_page_and_export_state_the_same_dollars(tmp_path: Path) -> None:
+    answered = [dollars for seed in range(3) if (dollars := prices(seed, tmp_path)) is not None]
+    assert len(answered) >= 2
+    assert all(agree(dollars) for dollars in answered), answered
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_dollars_never_fall_over_forty_budgets(shape: str, gpu: str) -> None:
+    dollars = [use_of(plan_of(shape, gpu, budget=float(budget))).usd or 0.0 for budget in np.geomspace(1e21, 1e25, 40)]
+    assert dollars == sorted(dollars)

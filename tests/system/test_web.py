@@ -1,0 +1,700 @@
+"""The server of the page: its answers are the command line's, its uploads stay in memory, strangers are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from command_line import answer_of, run
+from processes import PATIENCE_S, children, lives, until, web_server
+from reference_data import ROOT
+
+pytest.importorskip("fastapi", reason="the extra web is not installed")
+pytest.importorskip("httpx", reason="the extra test is not installed")
+
+import httpx
+import numpy as np
+from fastapi import FastAPI
+from httpx import Client
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moescale.errors import InputError
+from moescale.scaling_laws import find_law
+from moescale.scaling_laws.store import law_text
+from moescale.units import format_flops
+from moescale.views.figures import colour_of
+from moescale.web import app as server
+from moescale.web import pool
+from moescale.web.api import read_law
+from moescale.web.app import create_app, listen, make_server, static_files
+from moescale.web.state import DEFAULTS, OPTIONS, read_state
+from moescale.web.store import LAW_LIMIT_BYTES, MOST_LAWS, Laws
+
+BYTES = {"content-type": "application/octet-stream"}
+RUNS = ROOT / "examples" / "runs.csv"
+FAST = {"latency": "roofline"}
+TOKEN = "the-token-of-this-server"
+KNOWN = {"authorization": f"Bearer {TOKEN}"}
+
+
+@contextmanager
+def served(bound: socket.socket, app: FastAPI) -> Iterator[Client]:
+    """A client of the application, which is really served."""
+    running = make_server(app)
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [bound]})
+    thread.start()
+    address = f"http://127.0.0.1:{bound.getsockname()[1]}"
+    try:
+        with Client(base_url=address, timeout=120, trust_env=False, headers=KNOWN) as client:
+            yield client
+    finally:
+        running.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def bound() -> Iterator[socket.socket]:
+    with listen(0) as bound:
+        yield bound
+
+
+@pytest.fixture(scope="module")
+def port(bound: socket.socket) -> int:
+    return bound.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def app(port: int) -> FastAPI:
+    return create_app(port, TOKEN)
+
+
+@pytest.fixture(scope="module")
+def client(bound: socket.socket, app: FastAPI) -> Iterator[Client]:
+    with served(bound, app) as client:
+        yield client
+
+
+def ask(client: Client, name: str, **query: str) -> Any:
+    answer = client.get(f"/api/{name}", params={key.replace("_", "-"): value for key, value in query.items()})
+    assert answer.status_code == 200
+    return answer.json()
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {},
+        {"budget": "2e22", "gpu": "h100-sxm", "experts": "1,8,16", "match-experts": "1", "utilization": "0.5", **FAST},
+        {"train-gpus": "64", "days": "65", "train-gpu": "h100-sxm", "mfu": "0.35", "max-tokens": "400B", **FAST},
+        {"budget": "1e24", "max-tokens": "15T", "law": "yun2024-recovered", **FAST},
+        {"budget-usd": "200K", "objective": "loss", "shape": "fine-grained", "max-active-params": "3B", **FAST},
+        {"match": "olmoe-1b-7b", "budget": "5e22", "confidence": "0.95", **FAST},
+        {"law": "yun2024-recovered", "lifetime-tokens": "2T", **FAST},
+        {"max-loss": "2.25", "prompt": "1155", "output": "211", "usd-per-gpu-hour": "2.5", "max-gpus": "4", **FAST},
+        {"max-usd-per-mtok": "0.05", "weights": "fp8", "kv-cache": "fp8", "max-num-seqs": "256", **FAST},
+    ],
+)
+def test_the_command_gives_the_same_plan(client: Client, query: dict[str, str]) -> None:
+    page = client.get("/api/plan", params=query).json()
+    command = shlex.split(page["command"])
+    assert command[:2] == ["moescale", "plan"]
+    told = answer_of(*command[1:])
+    assert set(told) - set(page) == {"made_with"}
+    for key in set(told) & set(page):
+        assert page[key] == told[key], key
+
+
+@pytest.mark.parametrize("query", [{}, {"lifetime-tokens": "1T", "law": "yun2024-recovered"}])
+def test_the_decision_is_the_command_lines_first_screen(client: Client, query: dict[str, str]) -> None:
+    page = client.get("/api/plan", params={**query, **FAST}).json()
+    told = run(*shlex.split(page["command"])[1:], "--details").out
+    words, decision = " ".join(told.split()), page["decision"]
+    assert told.startswith(decision["label"])
+    for name, text in decision["facts"]:
+        assert f" {name} {text}" in words, name
+    for table in decision["tables"]:
+        assert " ".join(table["title"].split()) in words
+        for row in table["rows"]:
+            assert " ".join(" ".join(row).split()) in words
+    titles = [table["title"] for table in decision["tables"]]
+    assert titles[0].startswith("For 5.15e21 FLOPs, a100-sxm-40gb")
+    assert any(title.startswith("Training and serving 1T tokens") for title in titles) == bool(query)
+    assert decision["caveats"][0] in words
+    model = (page["lifetime"] if query else page)["recommendation"]
+    shown = {figure["name"]: figure["value"] for figure in decision["figures"]}
+    assert decision["model"]["n_params"] == model["n_params"]
+    assert shown["active parameters"] == model["n_params_active"]
+    assert shown["serve"] == model["usd_per_mtok"]
+    assert shown.get("expected regret") == model.get("regret", {}).get("expected")
+    assert dict(decision["facts"])["training"].startswith(f"{format_flops(model['training_flops'])} FLOPs")
+    assert shown["train"] == (model["training_usd"] if query else page["training"]["usd"])
+    assert ("life" in shown) == bool(query)
+    assert decision["serving"]["usd_per_mtok"] == model["usd_per_mtok"]  # of the model as built, as its price
+    assert decision["serving"]["tpot_s"] == model["tpot_s"]
+    assert decision["accuracy"].split(" with latency")[0] in words
+
+
+def test_a_draft_has_the_plans_numbers(client: Client) -> None:
+    query = {"experts": "1,4,8,16,32,64", **FAST}
+    draft, plan = ask(client, "draft", **query), ask(client, "plan", **query)
+    assert draft["command"] == plan["command"]
+    for curve, best in zip(draft["curves"], plan["loss_optimal"], strict=True):
+        at = {name: curve[name][draft["optimum"]] for name in ("n_params", "tokens", "loss", "usd_per_mtok", "gpus")}
+        assert at == {name: best[name] for name in at}
+        assert curve["colour"] == colour_of(curve["experts"])
+    assert [curve["beyond_law"] for curve in draft["curves"]] == [False] * 6
+
+
+def test_a_band_lies_around_each_curve(client: Client) -> None:
+    draft, bands = ask(client, "draft", **FAST), ask(client, "bands", **FAST)["bands"]
+    for curve, band in zip(draft["curves"], bands, strict=True):
+        assert len(band["low"]) == len(band["high"]) == len(curve["loss"])
+        assert all(low <= high for low, high in zip(band["low"], band["high"], strict=True))
+        if curve["experts"] == draft["base_experts"]:  # each law judges by its own loss of the base
+            assert band["low"][draft["optimum"]] == pytest.approx(draft["base_loss"], rel=1e-9)
+            assert band["high"][draft["optimum"]] == pytest.approx(draft["base_loss"], rel=1e-9)
+
+
+def test_published_models_of_similar_budgets_lie_beside_the_curves(client: Client) -> None:
+    query = {"budget": "2.2e22", "gpu": "h100-sxm", "match": "olmoe-1b-7b", **FAST}
+    draft, models = ask(client, "draft", **query), ask(client, "bands", **query)["models"]
+    known = {model["name"]: model["flops"] for model in ask(client, "catalogue")["models"]}
+    assert 5 < len(models) < len(known)
+    assert all(1 / 30 <= known[model["name"]] / 2.2e22 <= 30 for model in models)
+    base = next(model for model in models if model["name"] == "olmoe-1b-7b")
+    assert (base["loss"], base["usd_per_mtok"]) == (draft["base_loss"], draft["base_usd_per_mtok"])
+    assert (
+        ask(client, "bands", law="krajewski2024", granularity="8", **FAST)["models"] == []
+    )  # no publication states that
+
+
+def test_scales_rise_with_the_budget(client: Client) -> None:
+    scales = ask(client, "scales", **FAST)
+    assert len(scales["curves"]) == 8
+    for curve in scales["curves"]:
+        assert curve["n_params"] == sorted(curve["n_params"])
+        assert curve["tokens"] == sorted(curve["tokens"])
+
+
+def test_every_law_of_the_catalogue_is_shown(client: Client) -> None:
+    laws = ask(client, "catalogue")["laws"]
+    assert "yun2024-recovered" in [law["name"] for law in laws]
+    for law in laws:
+        shown = ask(client, "draft", law=law["name"], experts="1,8", match_experts="1", **FAST)
+        assert shown.get("curves") or shown.get("error"), law["name"]
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({"max-loss": "1.2"}, "reaches a loss of at most 1.2"),
+        ({"max-usd-per-mtok": "1e-9"}, "no model of this budget serves"),
+        ({"budget": "1e26", "max-gpus": "1"}, "can be served"),
+        ({"experts": "1"}, "with at most 1 expert reaches the loss of the loss-optimal 4-expert model"),
+        ({"experts": "1024,2048"}, "may not recommend 1024 experts"),
+    ],
+)
+def test_no_answer_is_told_as_the_command_line_tells_it(client: Client, query: dict[str, str], words: str) -> None:
+    error = client.get("/api/plan", params={**query, **FAST}).json()["error"]
+    assert error["infeasible"] is True
+    assert words in error["message"]
+    command = client.get("/api/draft", params={**query, **FAST}).json()["command"]
+    told = run(*shlex.split(command)[1:])
+    assert (told.code, told.err.splitlines()[0]) == (1, f"moescale: {error['message']}")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("budget", "seven"), ("budget", "-1"), ("experts", "0"), ("experts", ","), ("match-experts", "2.5"),
+        ("gpu", "a100"), ("gpu", "/etc/passwd"), ("max-gpus", "0"), ("prompt", "0"), ("utilization", "0"),
+        ("utilization", "1.1"), ("usd-per-gpu-hour", "0"), ("weights", "fp3"), ("latency", "fast"),
+        ("max-num-seqs", "0"), ("memory-fraction", "2"), ("law", "yun2025"),
+    ],
+)  # fmt: skip
+def test_what_the_command_line_refuses_the_page_refuses(client: Client, key: str, value: str) -> None:
+    error = client.get("/api/draft", params={key: value}).json()["error"]
+    assert error["where"] == key
+    assert error["infeasible"] is False
+    told = run("plan", *([] if key == "budget" else ["--budget", "5.15e21"]), f"--{key}", value)
+    assert told.code == 2
+
+
+@pytest.mark.parametrize("query", [{"budjet": "1e21"}, [("budget", "1e21"), ("budget", "1e22")], {"law": "x" * 500}])
+def test_odd_queries_are_refused(client: Client, query: Any) -> None:
+    assert "message" in client.get("/api/draft", params=query).json()["error"]
+
+
+def test_the_keys_are_options_of_plan_and_none_opens_a_file() -> None:
+    options = set(re.findall(r"--([a-z-]+)", run("plan", "--help").out))
+    assert set(OPTIONS) <= options
+    assert not {"trace", "plot", "o"} & set(OPTIONS)
+
+
+def test_the_defaults_that_are_shown_are_those_that_hold() -> None:
+    assert set(DEFAULTS) <= set(OPTIONS)
+    given, left_out = read_state(DEFAULTS, find_law), read_state({}, find_law)
+    assert (given.question, given.deployment) == (left_out.question, left_out.deployment)
+
+
+@pytest.mark.parametrize(
+    ("query", "command"),
+    [
+        ({}, "--budget 5.15e21"),
+        ({"gpu": "a100-sxm-40gb", "experts": "1,4,8,16"}, "--budget 5.15e21 --experts 1,4,8,16"),
+        ({"budget": "2e22", "law": " yun2024-joint "}, "--budget 2e22 --law yun2024-joint"),
+        ({"mfu": "0.3", "days": "30", "train-gpus": "64"}, "--train-gpus 64 --mfu 0.3 --days 30"),
+        ({"train-gpu": "gb200", "mfu": "0.3"}, "--budget 5.15e21"),  # which has no price
+        ({"max-tpot": "50ms", "host": "in-line"}, "--budget 5.15e21 --host in-line --max-tpot 50ms"),
+    ],
+)
+def test_the_command_has_what_is_no_default(query: dict[str, str], command: str) -> None:
+    assert read_state(query, find_law).command == f"moescale plan {command}"
+
+
+# -- uploads ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_uploaded_law_answers_and_comes_back(client: Client) -> None:
+    text = law_text(find_law("yun2024-joint")).replace('name = "yun2024-joint"', 'name = "mine"')
+    kept = client.post("/api/laws", params={"name": "mine.toml"}, content=text.encode(), headers=BYTES).json()
+    assert kept["name"] == "mine"
+    mine = ask(client, "plan", law=kept["law"], **FAST)
+    theirs = ask(client, "plan", law="yun2024-joint", **FAST)
+    assert mine["recommendation"]["n_params"] == theirs["recommendation"]["n_params"]
+    assert "--law mine.toml" in mine["command"]
+    assert client.get("/api/law", params={"law": kept["law"]}).text == text
+    assert kept["law"] in [law["name"] for law in ask(client, "catalogue")["laws"]]
+    again = client.post("/api/laws", params={"name": "other.toml"}, content=text.encode(), headers=BYTES).json()
+    assert again["law"] == kept["law"]
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xfe\x00", b"format = 1", b"[" * 5000, b'name = "a"\n' * 3])
+def test_a_broken_law_is_refused(client: Client, data: bytes) -> None:
+    answer = client.post("/api/laws", params={"name": "x.toml"}, content=data, headers=BYTES).json()
+    assert "x.toml" in answer["error"]["message"]
+
+
+def test_an_upload_beyond_the_limit_is_refused_and_read_no_further(client: Client) -> None:
+    endless = (b"x" * 2**20 for _ in range(LAW_LIMIT_BYTES // 2**20 + 1))
+    answer = client.post("/api/laws", params={"name": "big.toml"}, content=endless, headers=BYTES).json()
+    assert f"larger than {LAW_LIMIT_BYTES // 2**20} MiB" in answer["error"]["message"]
+
+
+def test_the_oldest_uploads_go_first() -> None:
+    laws, text = Laws(), law_text(find_law("yun2024-joint"))
+    given = [read_law(f"{text}\n# {i}\n", "a") for i in range(MOST_LAWS + 1)]
+    for law in given:
+        laws.keep(law)
+    assert len(laws.every()) == MOST_LAWS
+    assert given[0].name not in [kept.name for kept in laws.every()]
+
+
+# -- strangers --------------------------------------------------------------------------------------------------------
+
+
+def test_no_path_of_a_request_is_opened(client: Client, tmp_path: Path) -> None:
+    path = tmp_path / "law.toml"
+    path.write_text(law_text(find_law("yun2024-joint")))
+    assert (
+        run("plan", "--budget", "1e21", "--law", path, "--latency", "roofline").code == 0
+    )  # the command line reads it
+    for name in ("plan", "law"):
+        answer = client.get(f"/api/{name}", params={"law": str(path)})
+        assert answer.json()["error"]["where"] == "law"
+    for key in ("gpu", "latency", "train-gpu"):
+        error = client.get("/api/plan", params={key: str(path)}).json()["error"]
+        assert "unknown" in error["message"]
+    for address in ("/%2e%2e/app.py", "/..%2fapp.py", "/static/app.js", "/manifest.json", "//etc/passwd", "/api/x"):
+        assert client.get(httpx.URL(str(client.base_url).rstrip("/") + address)).status_code == 404, address
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"host": "localhost:PORT"}, 200),
+        ({"origin": "http://127.0.0.1:PORT"}, 200),
+        ({"sec-fetch-site": "same-origin"}, 200),
+        ({"host": "evil.example"}, 400),
+        ({"host": "evil.example:PORT"}, 400),
+        ({"host": "127.0.0.1.evil.example:PORT"}, 400),
+        ({"host": "a@127.0.0.1:PORT"}, 400),
+        ({"host": ""}, 400),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "http://localhost:PORT"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}, 403),
+        ({"sec-fetch-site": "same-site", "sec-fetch-mode": "cors"}, 403),
+        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}, 403),
+    ],
+)
+def test_pages_of_other_hosts_are_refused(client: Client, port: int, headers: dict[str, str], status: int) -> None:
+    headers = {name: value.replace("PORT", str(port)) for name, value in headers.items()}
+    for address in ("/", "/app.css", "/api/catalogue"):
+        assert client.get(address, headers=headers).status_code == status
+    if status >= 400:
+        assert client.get("/api/draft", headers=headers).status_code == status
+        assert client.post("/api/fits", headers={**BYTES, **headers}).status_code == status
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"authorization": "Bearer no"}, {"cookie": "moescale-PORT=no"}, {"cookie": "=;\x01"}]
+)
+def test_answers_need_the_token(client: Client, port: int, headers: dict[str, str]) -> None:
+    """On a machine of several users each of them reaches loopback."""
+    headers = {name: value.replace("PORT", str(port)) for name, value in headers.items()}
+    with Client(base_url=client.base_url, timeout=30, trust_env=False, headers=headers) as stranger:
+        for method, address in (
+            ("GET", "draft"), ("GET", "catalogue"), ("GET", "law"), ("GET", "place/plan"), ("POST", "laws"),
+            ("POST", "fits"), ("GET", "nothing"),
+        ):  # fmt: skip
+            answer = stranger.request(method, f"/api/{address}")
+            assert answer.status_code == 403
+            assert "open the address that `moescale web` printed" in answer.text
+        assert stranger.get("/").status_code == stranger.get("/app.js").status_code == 200  # which say nothing
+
+
+def test_the_address_with_the_token_opens_the_page(client: Client, port: int) -> None:
+    with Client(base_url=client.base_url, timeout=30, trust_env=False) as browser:
+        wrong = browser.get("/", params={"token": "no"})
+        assert (wrong.status_code, wrong.headers["location"], "set-cookie" in wrong.headers) == (303, "/", False)
+        entered = browser.get("/", params={"budget": "1e22", "token": TOKEN, "max-loss": ""})
+        assert (entered.status_code, entered.headers["location"]) == (303, "/?budget=1e22&max-loss=")
+        cookie = entered.headers["set-cookie"]
+        assert cookie == f"moescale-{port}={TOKEN}; HttpOnly; Path=/; SameSite=strict"
+        assert TOKEN not in entered.headers["location"]
+        assert browser.get("/api/draft", headers={"cookie": cookie.partition(";")[0]}).status_code == 200
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_another_site_opens_the_page_and_nothing_else(client: Client, site: str) -> None:
+    """What a link does is a navigation of the whole window."""
+    opens = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    assert client.get("/", params={"budget": "1e21"}, headers=opens).status_code == 200
+    for address in ("/vega.js", "/api/draft", "/api/bands", "/api/catalogue", "/api/law"):
+        assert client.get(address, headers=opens).status_code == 403, address
+
+
+def test_a_form_of_another_page_cannot_upload(client: Client) -> None:
+    for kind in ("text/plain", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"):
+        answer = client.post("/api/laws", params={"name": "a.toml"}, content=b"a", headers={"content-type": kind})
+        assert "application/octet-stream" in answer.json()["error"]["message"]
+
+
+def test_every_answer_has_the_headers(client: Client) -> None:
+    for address, headers in (("/", {}), ("/api/draft", {}), ("/nothing", {}), ("/", {"host": "evil.example"})):
+        found = client.get(address, headers=headers).headers
+        policy = found["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "http" not in policy
+        assert found["x-content-type-options"] == "nosniff"
+        assert found["referrer-policy"] == "no-referrer"
+
+
+# -- load -------------------------------------------------------------------------------------------------------------
+
+HEAVY = {"max-gpus": "1024", "experts": ",".join(map(str, range(1, 31)))}  # took two minutes and 5 GB
+# A process of the pool that writes its number into a folder when it is asked, and answers whatever is no question of bands.
+STUCK = """
+import os, sys, time
+print("ready", flush=True)
+for line in sys.stdin:
+    open(os.path.join(sys.argv[1], str(os.getpid())), "w").close()
+    if '"bands"' in line:
+        time.sleep(10000)
+    print("{}", flush=True)
+"""
+
+
+def raw(
+    port: int, address: str, *, method: str = "GET", headers: Sequence[str] = (), body: bytes = b"", token: str = TOKEN
+) -> socket.socket:
+    """A connection with a request that was sent, and whose answer nobody has read."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+    lines = [f"{method} {address} HTTP/1.1", f"Host: 127.0.0.1:{port}", f"Authorization: Bearer {token}", *headers]
+    connection.sendall("".join(f"{line}\r\n" for line in (*lines, "")).encode() + body)
+    return connection
+
+
+@contextmanager
+def stuck(folder: Path) -> Iterator[Client]:
+    """A server whose processes never answer a question of bands; in `folder` is a file for each that was asked."""
+    with listen(0) as bound, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "Pool", lambda: pool.Pool((sys.executable, "-c", STUCK, str(folder))))
+        with served(bound, create_app(bound.getsockname()[1], TOKEN)) as client:
+            yield client
+
+
+def asked(folder: Path) -> list[int]:
+    return [int(path.name) for path in folder.iterdir()]
+
+
+@pytest.mark.parametrize("name", ["draft", "plan", "bands", "scales"])
+def test_a_question_of_too_much_work_is_refused(client: Client, name: str) -> None:
+    error = ask(client, name, **HEAVY)["error"]
+    assert (error["where"], error["nearest"]) == ("max-gpus", "15 GPUs")
+    assert "30 expert counts on up to 1024 GPUs" in error["what"]
+    assert "moescale plan" in error["next_step"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(counts=st.integers(1, 60), gpus=st.integers(1, 1024), draws=st.integers(0, 40_000))
+def test_what_is_too_much_names_what_is_not(counts: int, gpus: int, draws: int) -> None:
+    """Every question is within the bound or is refused, and what the refusal names instead is within it."""
+    known = find_law("hoffmann2022")
+    law = replace(known, draws=np.tile(list(known.parameters.values()), (draws, 1)))
+    experts = ",".join(map(str, range(1, counts + 1)))
+    query = {"experts": experts, "match-experts": "1", **FAST}
+    try:
+        read_state({**query, "max-gpus": str(gpus)}, lambda _: law)
+    except InputError as error:
+        assert counts * (gpus + draws / 50) > 700
+        if error.nearest is not None:
+            read_state({**query, "max-gpus": error.nearest.removesuffix(" GPUs")}, lambda _: law)
+    else:
+        assert counts * (gpus + draws / 50) <= 700
+
+
+def test_work_ends_when_its_client_leaves(tmp_path: Path) -> None:
+    with stuck(tmp_path) as client:
+        with raw(client.base_url.port or 0, "/api/bands"):
+            (pid,) = until(lambda: asked(tmp_path), "a process is asked")
+            assert lives(pid)
+        until(lambda: not lives(pid), "the process has ended")
+        assert client.get("/api/draft").json() == {}
+        assert [lives(pid) for pid in asked(tmp_path)].count(True) == 1  # that waits for the next question
+    assert not [pid for pid in asked(tmp_path) if lives(pid)]
+
+
+def test_an_answer_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "LIMIT_S", 0.5)
+    with stuck(tmp_path) as client:
+        error = client.get("/api/bands", timeout=PATIENCE_S).json()["error"]
+        assert "took longer than 0.5 s" in error["what"]
+        assert "command line" in error["next_step"]
+        (pid,) = asked(tmp_path)
+        assert not lives(pid)
+
+
+def test_a_process_that_breaks_is_told_and_replaced(tmp_path: Path) -> None:
+    with stuck(tmp_path) as client:
+        assert client.get("/api/draft").json() == {}
+        (pid,) = asked(tmp_path)
+        with raw(client.base_url.port or 0, "/api/bands") as waiting:
+            time.sleep(0.2)
+            os.kill(pid, signal.SIGKILL)
+            assert b" 500 " in waiting.recv(100)
+        assert client.get("/api/draft").json() == {}
+
+
+def test_few_questions_are_computed_at_a_time_and_the_others_wait(tmp_path: Path) -> None:
+    with stuck(tmp_path) as client, ExitStack() as open_connections:
+        for budget in range(5):
+            open_connections.enter_context(raw(client.base_url.port or 0, f"/api/bands?budget={budget + 1}e20"))
+        until(lambda: sum(map(lives, asked(tmp_path))) == pool.MOST_COMPUTING, "both processes are asked")
+        assert client.get("/app.js").status_code == 200
+    assert not [pid for pid in asked(tmp_path) if lives(pid)]  # the server has ended, and they with it
+
+
+# A process of the pool that takes a while, and says how many questions it was asked and which was the last.
+SLOW = """
+import sys, time
+print("ready", flush=True)
+for count, line in enumerate(sys.stdin):
+    time.sleep(0.3)
+    print('{"asked": %d}' % (count + 1), flush=True)
+"""
+
+
+def test_equal_questions_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MOST_COMPUTING", 1)
+
+    async def ask() -> list[bytes]:
+        found = pool.Pool((sys.executable, "-c", SLOW))
+        found.start()
+        stays, left = asyncio.Future[None](), asyncio.Future[None]()
+        task: dict[str, Any] = {"name": "plan", "query": {"budget": "1e21"}, "laws": []}
+        leaves = asyncio.create_task(found.ask(task, left))
+        others = [asyncio.create_task(found.ask({**task}, stays)) for _ in range(20)]
+        await asyncio.sleep(0.1)
+        left.set_result(None)
+        assert await leaves == b""  # who leaves ends nothing for the others
+        answers = [await other for other in others] + [await found.ask(task, stays)]
+        answers.append(await found.ask({**task, "query": {"budget": "2e21"}}, stays))
+        await found.close()
+        return answers
+
+    answers = asyncio.run(ask())
+    assert {json.loads(answer)["asked"] for answer in answers[:-1]} == {1}
+    assert json.loads(answers[-1])["asked"] == 2
+
+
+def test_kept_answers_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MOST_COMPUTING", 1)
+    monkeypatch.setattr(pool, "KEPT_BYTES", 30)  # two answers of SLOW
+
+    async def ask() -> list[int]:
+        found = pool.Pool((sys.executable, "-c", SLOW.replace("0.3", "0")))
+        found.start()
+        stays = asyncio.Future[None]()
+        tasks = [{"name": "plan", "query": {"budget": budget}, "laws": []} for budget in "1213212"]
+        answers = [json.loads(await found.ask(task, stays))["asked"] for task in tasks]
+        await found.close()
+        return answers
+
+    # "3" takes the place of "2", which was not asked for the longest time, and "2" that of "1".
+    assert asyncio.run(ask()) == [1, 2, 1, 3, 4, 5, 4]
+
+
+def load(port: int, token: str) -> list[socket.socket]:
+    """Heavy questions, an upload that stands still and a request without an end."""
+    most = {"max-gpus": "64", "experts": "1,2,3,4,5,6,7,8,9,10"}
+    heavy = [HEAVY, *({**most, "max-usd-per-mtok": f"0.05{i}"} for i in range(6))]
+
+    def upload(address: str, length: int, body: bytes) -> socket.socket:
+        headers = ["Content-Type: application/octet-stream", f"Content-Length: {length}"]
+        return raw(port, address, method="POST", headers=headers, body=body, token=token)
+
+    return [
+        *(raw(port, "/api/bands?" + urlencode(query), token=token) for query in heavy),
+        upload("/api/laws?name=a.toml", 1000, b"a"),
+    ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_the_server_and_all_its_work(number: signal.Signals) -> None:
+    with web_server() as (running, port, token):
+        connections = load(port, token)
+        working = until(lambda: found if len(found := children(running.pid)) == 2 else [], "two answers are under way")
+        running.send_signal(number)
+        assert running.wait(PATIENCE_S) in (128 + number, -number)
+        until(lambda: not [pid for pid in working if lives(pid)], "the server's processes have ended")
+        for connection in connections:
+            connection.close()
+        assert running.stderr is not None
+        assert "Traceback" not in running.stderr.read()
+
+
+def test_neither_a_client_that_leaves_nor_a_refusal_is_a_line_in_the_terminal() -> None:
+    with web_server() as (running, port, token):
+        for connection in load(port, token):
+            connection.close()
+        for sent in (b"no request at all\r\n\r\n", b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
+                connection.sendall(sent)
+                assert connection.recv(100).startswith(b"HTTP/1.1 4")
+        for given in (token, "no"):
+            with raw(port, "/api/law?law=none", token=given) as connection:
+                assert connection.recv(100).startswith(b"HTTP/1.1 200" if given == token else b"HTTP/1.1 403")
+        running.terminate()
+        assert running.stderr is not None
+        assert running.stderr.read() == "moescale: ended by SIGTERM\n"
+        assert running.wait(PATIENCE_S) in (143, -15)
+
+
+def test_slow_connections_keep_nobody_out(client: Client, port: int) -> None:
+    with ExitStack() as open_connections:
+        for _ in range(500):
+            slow = open_connections.enter_context(socket.create_connection(("127.0.0.1", port)))
+            slow.sendall(b"G")
+        for address in ("/", "/app.js", "/api/draft"):
+            with Client(base_url=client.base_url, timeout=5, trust_env=False, headers=KNOWN) as another:
+                assert another.get(address).status_code == 200
+
+
+# -- the built page ---------------------------------------------------------------------------------------------------
+
+
+def test_the_built_files_are_those_of_the_manifest() -> None:
+    folder = ROOT / "src" / "moescale" / "web" / "static"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert {path.name for path in folder.iterdir()} == {*(f"{name}.xz" for name in manifest), "manifest.json"}
+    files = static_files()
+    assert {name: hashlib.sha256(data).hexdigest() for name, data in files.items()} == manifest
+    assert set(files) == {"index.html", "app.css", "app.js", "vega.js", "licenses.txt"}
+
+
+def test_the_licences_of_what_the_scripts_contain_are_shipped(client: Client) -> None:
+    """Every package that the page is built from, and all of Vega's and D3's that the lock file lists for it, with a licence's text."""
+    page = client.get("/").text
+    assert 'href="/licenses.txt"' in page
+    answer = client.get("/licenses.txt")
+    assert answer.headers["content-type"].startswith("text/plain")
+    blocks = re.split(r"\n-{80}\n", answer.text)[1:-1]
+    stated = {(name, version) for name, version in re.findall(r"^(\S+) (\d\S*) \(.+\)$", answer.text, re.MULTILINE)}
+    lock = json.loads((ROOT / "web" / "package-lock.json").read_text())["packages"]
+    drawn = {
+        (path.rpartition("node_modules/")[2], entry["version"])
+        for path, entry in lock.items()
+        if re.match(r"(vega|d3)\b", path.rpartition("node_modules/")[2])
+    }
+    assert {"vega", "vega-lite", "vega-embed", "d3-scale", "d3-delaunay"} <= {name for name, _ in drawn}
+    assert drawn <= stated
+    # Built into vega-embed and d3-delaunay, whose modules do not say so.
+    assert {"semver", "fast-json-patch", "delaunator", "robust-predicates"} <= {name for name, _ in stated}
+    for block in blocks:
+        assert re.search(r"as is|unlicense|retain the above", block, re.IGNORECASE), block[:200]
+    assert "Esprima" in answer.text.rpartition("-" * 80)[2]
+
+
+def test_the_sources_are_those_of_the_built_files() -> None:
+    files = static_files()
+    for name in ("index.html", "app.css"):
+        assert (ROOT / "web" / name).read_bytes() == files[name], f"{name}: run `make page`"
+
+
+def test_the_page_loads_nothing_from_elsewhere() -> None:
+    files = static_files()
+    for name in ("index.html", "app.css"):
+        assert b"//" not in files[name].replace(b"//# ", b""), name
+    assert b"<style" not in files["index.html"]
+    assert not re.search(rb"<script(?![^>]*src=)", files["index.html"])
+    assert b" style=" not in files["index.html"]
+
+
+def test_the_lock_file_names_no_registry() -> None:
+    lock = json.loads((ROOT / "web" / "package-lock.json").read_text())
+    assert not [name for name, entry in lock["packages"].items() if "resolved" in entry]
+
+
+def test_files_are_sent_once(client: Client) -> None:
+    first = client.get("/app.js")
+    assert client.get("/app.js", headers={"if-none-match": first.headers["etag"]}).status_code == 304
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_a_busy_port_and_a_missing_law_are_told(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        told = run("web", "--no-open", "--port", taken.getsockname()[1])
+    assert told.code == 2
+    assert "take another port" in told.err
+    assert run("web", "--no-open", "--port", "70000").code == 2
+    assert run("web", "--no-open", "--law", tmp_path / "none.toml").code == 2

@@ -1,0 +1,450 @@
+"""Deployments beyond the paper's: reserve, replicas, expert parallelism, one pass for both, latency limits, traces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from families import PAPER
+from moescale.errors import InfeasibleError, InputError
+from moescale.hardware.gpus import find_gpu, gpus, measured_reserve_bytes
+from moescale.hardware.precisions import find_precision
+from moescale.latency import common_shape
+from moescale.latency.roofline import Roofline
+from moescale.latency.roofline_constants import RooflineConstants
+from moescale.latency.silicon import Silicon
+from moescale.models.architecture import Architecture
+from moescale.models.family import architecture
+from moescale.models.kv_cache import kv_bytes_per_request
+from moescale.models.parameters import weight_bytes_per_gpu
+from moescale.models.published import shapes
+from moescale.serving.deployment import ARRAY_FIELDS, Deployment, with_traffic
+from moescale.serving.gpu_counts import cheapest, cost
+from moescale.serving.reasons import infeasible_reason
+from moescale.serving.steady_state import LIMITS, Serving, serve
+from moescale.serving.traffic import summarise
+from moescale.typing import FloatArray, Real
+from random_models import models
+
+A100, H100 = find_gpu("a100-sxm-40gb"), find_gpu("h100-sxm")
+LATENCY = Roofline(A100)
+PLAIN = Deployment(
+    gpu=A100, usd_per_gpu_hour=2.0, prompt_tokens=230.0, output_tokens=203.0, max_num_seqs=math.inf, reserve_bytes=0.0
+)
+MOE = architecture(PAPER, 1.5e9, 16.0)
+PERFECT = RooflineConstants(
+    **{f.name: 1.0 if f.name.endswith("efficiency") else 0.0 for f in fields(RooflineConstants)}
+)
+
+given_deployments: Mapping[str, st.SearchStrategy[Any]] = {
+    "gpu": st.sampled_from([gpus()[name] for name in ("a100-sxm-40gb", "h100-sxm", "l40s", "mi300x")]),
+    "usd_per_gpu_hour": st.floats(0.01, 100),
+    "prompt_tokens": st.one_of(st.floats(1, 1e5), st.floats(100, 3000)),
+    "output_tokens": st.floats(1, 1e4),
+    "max_num_seqs": st.one_of(st.none(), st.floats(1, 4096)),
+    "memory_fraction": st.one_of(st.floats(0.7, 1), st.floats(0.01, 1)),
+    "utilization": st.floats(0.01, 1),
+    "reserve_bytes": st.one_of(st.floats(0, 3e9), st.floats(0, 2e11)),
+    "expert_parallel": st.sampled_from([1.0, 1.0, 1.0, 1.0, 2.0, 4.0]),
+    "replicas": st.sampled_from([1.0, 2.0, 5.0]),
+    "scheduling": st.sampled_from(["separate", "chunked"]),
+    "max_ttft_s": st.one_of(st.none(), st.floats(1e-4, 10), st.floats(0.02, 1)),
+    "max_tpot_s": st.one_of(st.none(), st.floats(1e-4, 1), st.floats(0.005, 0.1)),
+}
+deployments = st.builds(Deployment, **given_deployments)
+gpu_counts = st.sampled_from([1.0, 2.0, 3.0, 4.0, 8.0, 8.0, 8.0])
+
+
+@dataclass(frozen=True)
+class Straight:
+    """Latencies to compute with by hand; separate passes, and a mixed one that saves a fixed 0.05 s."""
+
+    name: str = "straight"
+
+    def prefill_s(
+        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
+        each_s = 0.1 + 1e-4 * np.asarray(batch) * prompt_tokens + 1e-6 * np.asarray(batch) * np.square(prompt_tokens)
+        return np.broadcast_to(each_s, common_shape(model, gpus, batch, prompt_tokens, expert_parallel))
+
+    def decode_s(
+        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
+    ) -> FloatArray:
+        each_s = 0.1 + 1e-5 * np.asarray(batch) * context_tokens
+        return np.broadcast_to(each_s, common_shape(model, gpus, batch, context_tokens, expert_parallel))
+
+    def mixed_s(
+        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, prompts: Real, prompt_tokens: Real,
+        *, expert_parallel: Real = 1.0,
+    ) -> FloatArray:  # fmt: skip
+        prompts = np.asarray(prompts)
+        both_s = 1e-4 * prompts * prompt_tokens + 1e-6 * prompts * np.square(prompt_tokens)
+        return self.decode_s(model, gpus, batch, context_tokens) + both_s
+
+
+def figures(serving: Serving, index: tuple[int, ...] = ()) -> dict[str, float]:
+    return {f.name: float(getattr(serving, f.name)[index]) for f in fields(serving)}
+
+
+# Times by hand.
+
+
+def test_a_request_waits_for_the_pass_under_way_and_its_own_prefill() -> None:
+    served = serve(MOE, 2, Straight(), replace(PLAIN, max_num_seqs=20.3))
+    own_s, decode_s = 0.1 + 1e-4 * 230 + 1e-6 * 230**2, 0.1 + 1e-5 * 20.3 * 331.5
+    iteration_s = decode_s + 0.1 * own_s
+    assert served.decode_s == pytest.approx(decode_s, rel=1e-12)
+    assert served.prefill_s == pytest.approx(0.1 * own_s, rel=1e-12)
+    assert served.iteration_s == served.prefill_s + served.decode_s
+    # The 19.3 others start 19.3 / 203 prompts an iteration; a random moment meets a pass in proportion to its length.
+    assert served.tpot_s == pytest.approx(decode_s + 19.3 / 203 * own_s, rel=1e-12)
+    rest_s = (decode_s * decode_s / 2 + 0.1 * own_s * own_s / 2) / iteration_s
+    assert served.ttft_s == pytest.approx(rest_s + own_s, rel=1e-12)
+
+
+def test_chunked_prefill_mixes_whole_prompts_into_a_share_of_the_passes() -> None:
+    served = serve(MOE, 2, Straight(), replace(PLAIN, max_num_seqs=20.3, scheduling="chunked"))
+    decode_s, added_s = 0.1 + 1e-5 * 20.3 * 331.5, 1e-4 * 230 + 1e-6 * 230**2
+    assert served.iteration_s == pytest.approx(decode_s + 0.1 * added_s, rel=1e-12)
+    assert served.decode_s == pytest.approx(decode_s, rel=1e-12)
+    assert served.prefill_s == pytest.approx(0.1 * added_s, rel=1e-12)
+    assert served.tpot_s == pytest.approx(decode_s + 19.3 / 202 * added_s, rel=1e-12)
+    rest_s = (0.9 * decode_s**2 + 0.1 * (decode_s + added_s) ** 2) / 2 / float(served.iteration_s)
+    assert served.ttft_s == pytest.approx(rest_s + decode_s + added_s, rel=1e-12)
+
+
+def test_a_pass_with_more_than_one_prompt_holds_them_all() -> None:
+    served = serve(MOE, 2, Straight(), replace(PLAIN, max_num_seqs=609, output_tokens=203, scheduling="chunked"))
+    decode_s, added_s = 0.1 + 1e-5 * 609 * 331.5, 3 * (1e-4 * 230 + 1e-6 * 230**2)
+    assert served.iteration_s == served.tpot_s == pytest.approx(decode_s + added_s, rel=1e-12)
+
+
+@pytest.mark.system
+@given(models, gpu_counts, st.floats(1, 1e5), st.floats(1, 1e4), st.sampled_from(["separate", "chunked"]))
+def test_a_request_alone_has_decodes_between_its_tokens(
+    model: Architecture, count: float, prompt: float, output: float, scheduling: str
+) -> None:
+    place = replace(PLAIN, gpu=H100, prompt_tokens=prompt, output_tokens=output, max_num_seqs=1, scheduling=scheduling)
+    served = serve(model, count, Roofline(H100), place)
+    if served.infeasible == 0:
+        assert served.tpot_s == served.decode_s
+        own_s = float(Roofline(H100).prefill_s(model, count, 1.0, prompt))
+        assert served.ttft_s <= (own_s + (served.decode_s if scheduling == "chunked" else 0.0)) * (1 + 1e-12)
+
+
+@pytest.mark.system
+@given(models, gpu_counts, st.floats(1, 1e5), st.floats(1, 1e4), st.sampled_from(["separate", "chunked"]))
+def test_times_and_throughput_are_those_of_a_closed_loop(
+    model: Architecture, count: float, prompt: float, output: float, scheduling: str
+) -> None:
+    """c = X (TTFT + n TPOT), of which b are in service and the others wait for less than the longest pass."""
+    place = replace(PLAIN, gpu=H100, prompt_tokens=prompt, output_tokens=output, scheduling=scheduling)
+    served = serve(model, count, Roofline(H100), place)
+    if served.infeasible:
+        return
+    decodes = output - 1.0 if scheduling == "chunked" else output
+    requests_per_s = served.throughput_tok_s / output
+    loop = requests_per_s * (served.ttft_s + decodes * served.tpot_s)
+    longest_s = float(Roofline(H100).prefill_s(model, count, max(float(served.batch) / output, 1.0), prompt))
+    longest_s += float(served.decode_s)
+    assert served.batch * (1 - 1e-9) <= loop <= (served.batch + requests_per_s * longest_s) * (1 + 1e-9)
+    assert served.decode_s <= served.tpot_s <= served.iteration_s * (1 + 1e-12)
+
+
+@pytest.mark.system
+def test_a_limit_on_time_per_token_admits_a_server_whose_decode_meets_it() -> None:
+    """Llama-3.1-8B, 32,000 prompt and 100 output tokens: its own prompt is no part of the time between tokens."""
+    model = shapes()["llama-3.1-8b"]
+    place = Deployment(gpu=H100, usd_per_gpu_hour=3.9, prompt_tokens=32000, output_tokens=100, max_tpot_s=8e-3)
+    for source in (Roofline(H100), Silicon(H100)):
+        record = cost(model, source, place, gpus=1)
+        assert record.tpot_s is not None
+        assert record.tpot_s <= 8e-3
+        assert record.limited_by == "latency"
+
+
+def test_one_prompt_now_and_then_reads_few_more_experts() -> None:
+    """Qwen3-235B on eight GPUs, batch 4, 8,000/1,000: spread over every pass, a prompt would read nearly all experts."""
+    model = shapes()["qwen3-235b-a22b"]
+    place = Deployment(
+        gpu=H100, usd_per_gpu_hour=3.9, prompt_tokens=8000, output_tokens=1000, max_num_seqs=4, scheduling="chunked"
+    )
+    source = Silicon(H100)
+    served = serve(model, 8, source, place)
+    whole_s = float(source.mixed_s(model, 8, 4.0, 8500.0, 1.0, 8000.0))
+    expected_s = float(served.decode_s) + 4 / 1000 * (whole_s - float(served.decode_s))
+    assert served.iteration_s == pytest.approx(expected_s, rel=0.01)
+    assert served.iteration_s < 0.7 * source.mixed_s(model, 8, 4.0, 8500.0, 0.004, 8000.0)
+
+
+def test_one_pass_for_both_is_cheaper_as_weights_are_read_once() -> None:
+    separate, chunked = (
+        serve(MOE, 2, LATENCY, replace(PLAIN, scheduling=scheduling)) for scheduling in ("separate", "chunked")
+    )
+    assert chunked.usd_per_mtok < separate.usd_per_mtok
+    assert chunked.iteration_s > separate.decode_s
+
+
+# Memory, replicas and experts.
+
+
+def test_the_reserve_takes_the_place_of_requests() -> None:
+    plain, reserved = (serve(MOE, 2, LATENCY, replace(PLAIN, reserve_bytes=r)) for r in (0.0, 3e9))
+    request = kv_bytes_per_request(MOE, 230 + 203 / 2, 2.0, 2)
+    assert plain.batch - reserved.batch == pytest.approx(3e9 / float(request), rel=1e-9)
+    assert measured_reserve_bytes() == 1.5 * 2**30
+
+
+def test_replicas_multiply_throughput_and_gpus_and_leave_the_cost_alone() -> None:
+    one, five = (serve(MOE, 2, LATENCY, replace(PLAIN, replicas=r)) for r in (1.0, 5.0))
+    assert five.throughput_tok_s == 5 * one.throughput_tok_s
+    assert (five.usd_per_mtok, five.batch, five.gpus) == (one.usd_per_mtok, one.batch, one.gpus)
+    record = cost(MOE, LATENCY, replace(PLAIN, replicas=5.0), gpus=2)
+    assert (record.gpus, record.tensor_parallel, record.replicas) == (10, 2, 5)
+    assert record.throughput_tok_s is not None
+    # Dollars a second of the whole deployment, over its tokens a second.
+    assert record.usd_per_mtok == pytest.approx(10 * 2.0 / 3600 / record.throughput_tok_s * 1e6, rel=1e-12)
+
+
+def test_expert_parallelism_must_fit_gpus_and_experts() -> None:
+    served = serve(MOE, np.array([1, 2, 3, 4]), LATENCY, replace(PLAIN, expert_parallel=2.0))
+    assert np.isinf(served.usd_per_mtok).tolist() == [True, False, True, False]
+    told = infeasible_reason(served, MOE, replace(PLAIN, expert_parallel=2.0), (2,))
+    assert told == "expert parallelism over 2 GPUs is impossible on 3 GPUs: 3 is not a multiple of it"
+    dense = architecture(PAPER, 1.5e9, 1.0)
+    none = serve(dense, 2, LATENCY, replace(PLAIN, expert_parallel=2.0))
+    assert "1 experts" in str(infeasible_reason(none, dense, replace(PLAIN, expert_parallel=2.0)))
+
+
+def test_refusals_add_up() -> None:
+    tight = replace(PLAIN, reserve_bytes=2e9, prompt_tokens=1e6)
+    told = str(infeasible_reason(serve(MOE, 1, LATENCY, tight), MOE, tight))
+    weights = float(weight_bytes_per_gpu(MOE)) / 1e9
+    usable = 0.9 * A100.memory_bytes / 1e9
+    assert f"weights {weights:.1f} GB + reserve 2.0 GB = {weights + 2:.1f} GB" in told
+    assert f"{usable:.1f} GB usable" in told
+    assert f"leave {usable - weights - 2:.3g} GB" in told
+    assert "1e+06 tokens takes" in told or "1.0002e+06 tokens takes" in told
+
+
+@pytest.mark.parametrize(("kind", "name", "size"), [("weights", "int4", 4.15625 / 8), ("kv_cache", "int4", 4.25 / 8)])
+def test_bytes_of_a_number_format_hold_its_scales(kind: str, name: str, size: float) -> None:
+    assert find_precision(kind, name).bytes_per_element == size
+    assert find_precision(kind, name.upper()) == find_precision(kind, name)
+    with pytest.raises(InputError, match="bf16, fp8, int4"):
+        find_precision(kind, "int3")
+
+
+# Latency limits.
+
+
+def test_a_limit_on_time_per_token_is_met_exactly_where_it_binds() -> None:
+    free = serve(MOE, 2, Straight(), PLAIN)
+    limit_s = 0.15
+    held = serve(MOE, 2, Straight(), replace(PLAIN, max_tpot_s=limit_s))
+    assert free.tpot_s > limit_s
+    assert held.tpot_s == pytest.approx(limit_s, rel=1e-9)
+    assert held.tpot_s <= limit_s
+    assert LIMITS[int(held.limited_by)] == "latency"
+    # 0.1 + 1e-5 b 331.5 + (b - 1) / 203 (0.1 + 0.023 + 0.0529) = 0.15
+    assert held.batch == pytest.approx((0.05 + 0.1759 / 203) / (331.5e-5 + 0.1759 / 203), rel=1e-6)
+
+
+def test_a_limit_that_does_not_bind_changes_nothing() -> None:
+    free = serve(MOE, 2, LATENCY, PLAIN)
+    loose = serve(MOE, 2, LATENCY, replace(PLAIN, max_ttft_s=1e3, max_tpot_s=np.inf))
+    assert figures(free) == figures(loose)
+
+
+def test_a_limit_below_a_batch_of_one_is_infeasible_with_its_arithmetic() -> None:
+    deployment = replace(PLAIN, max_ttft_s=0.15, max_tpot_s=0.2)
+    served = serve(MOE, 2, Straight(), deployment)
+    assert np.isinf(served.usd_per_mtok)
+    assert served.batch == served.throughput_tok_s == 0
+    with pytest.raises(InfeasibleError, match=r"batch of 1 .* time to first token 176 ms, allowed 150 ms"):
+        cost(MOE, Straight(), deployment, gpus=2)
+
+
+@pytest.mark.system
+@given(models, gpu_counts, deployments, st.floats(0.1, 1))
+def test_batch_and_throughput_shrink_with_tighter_limits(
+    model: Architecture, count: float, deployment: Deployment, factor: float
+) -> None:
+    latency = Roofline(deployment.gpu)
+    limits = {name: getattr(deployment, name) or 1.0 for name in ("max_ttft_s", "max_tpot_s")}
+    loose = serve(model, count, latency, replace(deployment, **limits))
+    tight = serve(model, count, latency, replace(deployment, **{name: factor * s for name, s in limits.items()}))
+    assert tight.batch <= loose.batch * (1 + 1e-9)
+    assert tight.infeasible >= loose.infeasible
+    for served, scale in ((loose, 1.0), (tight, factor)):
+        if served.infeasible == 0:
+            assert served.tpot_s <= limits["max_tpot_s"] * scale * (1 + 1e-9)
+            assert served.ttft_s <= limits["max_ttft_s"] * scale * (1 + 1e-9)
+
+
+# Traffic as a distribution.
+
+
+def test_a_trace_of_equal_requests_is_the_mean_pair() -> None:
+    same = with_traffic(PLAIN, summarise(np.full(7, 230.0), np.full(7, 203.0)))
+    for scheduling in ("separate", "chunked"):
+        pair, trace = (figures(serve(MOE, 2, LATENCY, replace(d, scheduling=scheduling))) for d in (PLAIN, same))
+        assert trace == pytest.approx(pair, rel=1e-12)
+
+
+def test_a_trace_keeps_what_requests_hold_and_what_their_prompts_cost() -> None:
+    p, n = np.array([100.0, 400.0, 1200.0]), np.array([300.0, 100.0, 50.0])
+    deployment = with_traffic(replace(PLAIN, max_num_seqs=90.0), summarise(p, n))
+    served = serve(MOE, 4, Straight(), deployment)
+    starting = 90 / np.mean(n)
+    own_s = float(np.mean(0.1 + 1e-4 * p + 1e-6 * p**2))
+    held = np.sum(n * (p + n / 2)) / np.sum(n)
+    assert served.decode_s == pytest.approx(0.1 + 1e-5 * 90 * held, rel=1e-12)
+    assert served.prefill_s == pytest.approx(starting * own_s, rel=1e-9)
+    chunked = serve(MOE, 4, Straight(), replace(deployment, scheduling="chunked"))
+    assert chunked.iteration_s == pytest.approx(served.decode_s + starting * (own_s - 0.1), rel=1e-9)
+
+
+def test_the_longest_request_must_fit() -> None:
+    p, n = np.array([100.0, 1e6]), np.array([300.0, 100.0])
+    deployment = with_traffic(PLAIN, summarise(p, n))
+    served = serve(MOE, 2, LATENCY, deployment)
+    assert "one request of 1.0001e+06 tokens" in str(infeasible_reason(served, MOE, deployment))
+
+
+# Everything at once.
+
+
+@pytest.mark.system
+@given(models, gpu_counts, deployments)
+def test_any_deployment_is_served_within_its_memory_or_costs_infinity(
+    model: Architecture, count: float, deployment: Deployment
+) -> None:
+    d = deployment
+    served = serve(model, count, Roofline(d.gpu), d)
+    told = infeasible_reason(served, model, d)
+    assert served.weight_bytes >= 0
+    assert served.kv_bytes_per_token >= 0
+    if told is not None:
+        assert (served.usd_per_mtok, served.batch, served.throughput_tok_s) == (np.inf, 0, 0)
+        return
+    found = figures(served)
+    assert all(np.isfinite(value) and value >= 0 for value in found.values())
+    assert found["batch"] >= 1 - 1e-12
+    held = found["batch"] * float(
+        kv_bytes_per_request(model, d.prompt_tokens + d.output_tokens / 2, d.kv_bytes_per_element, count)
+    )
+    used = float(weight_bytes_per_gpu(model, 2.0, count, d.expert_parallel)) + float(d.reserve_bytes) + held
+    assert used <= float(d.memory_fraction) * d.gpu.memory_bytes * (1 + 1e-12)
+    assert d.max_num_seqs is None or found["batch"] <= d.max_num_seqs
+    perfect = serve(model, count, Roofline(d.gpu, constants=PERFECT), replace(d, max_ttft_s=None, max_tpot_s=None))
+    assert found["throughput_tok_s"] <= perfect.throughput_tok_s * (1 + 1e-12)
+
+
+@pytest.mark.system
+@given(models, gpu_counts, deployments, st.floats(1, 10))
+def test_cost_rises_with_price_and_falls_with_utilization_only(
+    model: Architecture, count: float, deployment: Deployment, factor: float
+) -> None:
+    latency = Roofline(deployment.gpu)
+    base = serve(model, count, latency, deployment)
+    dearer = serve(model, count, latency, replace(deployment, usd_per_gpu_hour=deployment.usd_per_gpu_hour * factor))
+    idler = serve(model, count, latency, replace(deployment, utilization=deployment.utilization / factor))
+    for other in (dearer, idler):
+        assert other.usd_per_mtok == pytest.approx(float(base.usd_per_mtok) * factor, rel=1e-12)
+        assert (other.batch, other.throughput_tok_s) == (base.batch, base.throughput_tok_s)
+
+
+ARRAYS = {name: given_deployments[name] for name in ARRAY_FIELDS if name in given_deployments}
+
+
+@pytest.mark.system
+@settings(max_examples=25)  # of sixteen calls each
+@given(st.data(), st.sampled_from(["separate", "chunked"]), st.booleans())
+def test_a_call_with_arrays_of_everything_equals_the_scalar_calls(
+    data: st.DataObject, scheduling: str, limited: bool
+) -> None:
+    entries = 4
+    numbers: dict[str, FloatArray] = {}
+    for name, values in ARRAYS.items():
+        if name.startswith("max_") and not limited:
+            continue
+        some = data.draw(st.lists(values.filter(lambda v: v is not None), min_size=entries, max_size=entries))
+        numbers[name] = np.asarray(some, dtype=np.float64)
+    sizes = np.asarray(data.draw(st.lists(st.floats(1e8, 1e10), min_size=entries, max_size=entries)))
+    counts = np.array([1.0, 4.0, 8.0])[:, None]
+    deployment = Deployment(gpu=H100, scheduling=scheduling, **numbers)  # type: ignore[arg-type]
+    latency = Roofline(H100)
+    together = serve(architecture(PAPER, sizes, 8.0), counts, latency, deployment)
+    assert together.batch.shape == (3, entries)
+    best = cheapest(architecture(PAPER, sizes, 8.0), latency, replace(deployment, max_gpus=2))
+    for i in range(entries):
+        alone = replace(deployment, **{name: float(values[i]) for name, values in numbers.items()})
+        for g in range(3):
+            single = serve(architecture(PAPER, float(sizes[i]), 8.0), float(counts[g, 0]), latency, alone)
+            assert figures(together, (g, i)) == pytest.approx(figures(single), rel=1e-9, nan_ok=True)
+        single = cheapest(architecture(PAPER, float(sizes[i]), 8.0), latency, replace(alone, max_gpus=2))
+        assert figures(best, (i,)) == pytest.approx(figures(single), rel=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"reserve_bytes": -1.0}, "reserve_bytes must be finite and not negative, not -1"),
+        ({"expert_parallel": 1.5}, "expert_parallel must be a whole number of at least 1, not 1.5"),
+        ({"replicas": 0.0}, "replicas must be a whole number of at least 1, not 0"),
+        ({"replicas": np.array([1.0, 2.5])}, "replicas must be a whole number of at least 1, not 2.5"),
+        ({"scheduling": "both"}, "unknown scheduling 'both'"),
+        ({"batching": "all"}, "unknown batching 'all'"),
+        ({"max_tpot_s": 0.0}, "max_tpot_s must be positive"),
+        ({"max_ttft_s": np.nan}, "max_ttft_s must be positive, not nan"),
+        ({"memory_fraction": np.array([0.5, 1.5])}, "memory_fraction must be above 0 and at most 1, not 1.5"),
+        ({"context_tokens": 500.0}, "longest_request_tokens"),
+        ({"prompt_nodes": ((100.0, 0.5), (200.0, 0.5))}, "prompt_nodes"),
+        ({"prompt_nodes": ((230.0, 0.5),)}, "prompt_nodes"),
+    ],
+)
+def test_impossible_deployments_are_refused_by_name(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        serve(MOE, 1, LATENCY, replace(PLAIN, **changes))
+
+
+# Groups of attention, searched where one group would hold its cache more than once.
+
+
+@pytest.mark.parametrize(
+    ("name", "ways"),
+    [("deepseek-v2-lite", 1), ("qwen3-30b-a3b", 4), ("olmoe-1b-7b", 16), ("llama-3.1-8b", math.inf)],
+)
+@pytest.mark.parametrize("max_tpot_s", [None, 0.03])
+def test_groups_are_searched_where_the_cache_would_be_held_twice(
+    name: str, ways: float, max_tpot_s: float | None
+) -> None:
+    model, gpu = shapes()[name], H100
+    d = replace(
+        Deployment(gpu=gpu, usd_per_gpu_hour=3.0, prompt_tokens=1000.0, output_tokens=500.0, max_gpus=8),
+        max_tpot_s=max_tpot_s,
+        searches_groups=True,
+    )
+    source = Roofline(gpu)
+    found = cost(model, source, d)
+    looked_at = {(c.gpus, c.attention_dp or 1) for c in found.candidates or ()}
+    groups = {(n, int(n / ways)) for n in (1, 2, 4, 8) if n > ways}
+    assert looked_at == {(n, 1) for n in (1, 2, 4, 8)} | groups
+    stated = [replace(d, searches_groups=False)]
+    stated += [
+        replace(d, attention_dp=float(g), expert_parallel=math.inf, tensor_parallel_degrees=(n,), searches_groups=False)
+        for n, g in groups
+    ]
+    prices = [float(cheapest(model, source, one, every=True).usd_per_mtok) for one in stated]
+    assert found.usd_per_mtok == pytest.approx(min(prices), rel=1e-12)
+    searched = cheapest(model, source, d, every=True)
+    assert float(searched.usd_per_mtok) == pytest.approx(found.usd_per_mtok, rel=1e-12)
+    assert (int(searched.gpus), int(searched.attention_dp)) == (found.gpus, found.attention_dp or 1)

@@ -1,0 +1,222 @@
+"""Designed sweeps: what runs tell of a plan, which are chosen, and the command that writes them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from command_line import run
+from moescale.errors import InfeasibleError
+from moescale.models.family import training_flops
+from moescale.options.question import BoundOptions
+from moescale.options.serving import ServingOptions
+from moescale.planning.gaussian_process import Decision, GaussianProcess, Runs, chosen, decision_of, process_of, regrets
+from moescale.planning.search import Search
+from moescale.planning.sweep_design import (
+    SweepLimits,
+    candidate_runs,
+    design_sweep,
+    in_letters,
+    paper_sweep,
+    plain_grid,
+)
+from moescale.runs.table import RunTable
+from moescale.scaling_laws import find_law
+from moescale.scaling_laws.law import loss
+
+FLOPS = 1e21
+
+
+@cache
+def search() -> Search:
+    law, serving = find_law("public-2026"), ServingOptions(gpu="h100-sxm", max_num_seqs="256", latency="roofline")
+    deployment = serving.deployment()
+    question = BoundOptions(budget=1e24, experts="1,4,8,16,32").question(law, deployment)
+    return Search.of(law, question, deployment, serving.open_latency(deployment))
+
+
+@cache
+def decision() -> Decision:
+    return decision_of(search())
+
+
+@cache
+def grid_process() -> GaussianProcess:
+    return process_of(search(), decision(), plain_grid(search().law.family, (1.0, 4.0, 32.0), FLOPS))
+
+
+def flops_of(runs: Runs) -> np.ndarray:
+    return training_flops(search().law.family, runs.n_params, runs.tokens, runs.experts)
+
+
+# Sweeps and their arithmetic.
+
+
+@given(st.floats(1e13, 1e25))
+def test_rival_sweeps_take_the_flops_that_are_stated(flops: float) -> None:
+    family = search().law.family
+    for runs, count in ((plain_grid(family, (1.0, 8.0), flops), 24), (paper_sweep(family, flops), 100)):
+        assert len(runs) == count
+        assert flops_of(runs).sum() == pytest.approx(flops, rel=1e-9)
+
+
+def test_the_papers_sweep_keeps_the_papers_proportions() -> None:
+    runs = paper_sweep(search().law.family, FLOPS)
+    assert runs.n_params.max() / runs.n_params.min() == pytest.approx(679477248 / 81395712)
+    assert runs.tokens.max() / runs.tokens.min() == pytest.approx(8.0)
+    assert set(runs.experts) == {1.0, 4.0, 8.0, 16.0, 32.0}
+
+
+@given(st.floats(1e14, 1e24), st.none() | st.floats(1e8, 1e11))
+def test_candidates_stay_within_the_limits(flops: float, tokens: float | None) -> None:
+    runs = candidate_runs(search().law.family, (1.0, 8.0), SweepLimits(flops=flops, run_tokens=tokens))
+    assert (flops_of(runs) <= 0.25 * flops * (1 + 1e-12)).all()
+    assert (runs.tokens <= (tokens or np.inf)).all()
+
+
+# GaussianProcess.
+
+
+def test_a_run_never_widens_what_is_believed_and_doubt_falls_with_every_run() -> None:
+    process = grid_process()
+    for index in range(process.runs):
+        after = process.after(index)
+        assert (after.variance <= process.variance + 1e-15).all()
+        process = after
+
+
+def test_the_doubt_after_runs_is_the_error_of_the_estimate() -> None:
+    """Over samples of the process, each true in turn, the mean square error of the estimate is the posterior variance."""
+    process = grid_process()
+    seen, at = np.arange(process.runs), slice(process.runs, None)
+    noise = process.noise * np.random.default_rng(5).standard_normal((len(process.samples), seen.size))
+    estimate = process.mean + (process.samples[:, seen] + noise - process.mean[seen]) @ process.gain(seen).T
+    error = ((estimate - process.samples)[:, at] ** 2).mean(axis=0)
+    left = process.given(seen, process.samples[0][seen]).variance
+    assert error.sum() == pytest.approx(left.sum(), rel=0.05)
+    assert left.sum() < 0.7 * process.variance.sum()
+
+
+def test_learning_runs_one_by_one_is_learning_them_together() -> None:
+    process, two = grid_process(), np.array([3, 17])
+    together = process.given(two, process.samples[0][two]).covariance
+    apart = process.after(3).after(17).covariance
+    np.testing.assert_allclose(together, apart, atol=1e-9)
+
+
+def test_a_factor_on_all_losses_tells_nothing_of_the_plan() -> None:
+    """A lab's tokenizer and data: the estimate of the models moves by far less than its doubt."""
+    process, seen = grid_process(), np.arange(grid_process().runs)
+    truth = process.samples[0][seen]
+    plain, moved = process.given(seen, truth), process.given(seen, truth + 0.2)
+    at = slice(process.runs, None)
+    assert np.abs((plain.mean - moved.mean)[at]).max() < 0.1 * np.sqrt(plain.variance).max()
+
+
+def test_regret_is_that_of_the_panel_where_a_draw_is_true() -> None:
+    draws, models, base_usd = search().draws, decision().models, search().base.usd_per_mtok or np.nan
+    losses = draws.losses(models.n_params, models.experts)
+    losses[:, 0] = draws.goal  # the base is its own goal, whatever its budget
+    asked = decision().cost < 1.0
+    known = search().oracle.regrets(draws, losses[:, asked], decision().cost[asked] * base_usd, base_usd)
+    ours = regrets(decision(), np.log(losses / draws.goal[:, None]))[:, asked]
+    assert np.abs(ours - known).mean() < 0.01  # both are curves between some sizes
+    assert np.abs(ours - known).max() < 0.15
+
+
+def test_no_choice_is_better_than_that_of_who_knows_the_truth() -> None:
+    truth = grid_process().samples[:200, grid_process().runs :]
+    lost = regrets(decision(), truth)
+    assert (lost >= -1e-12).all()
+    known = chosen(decision(), truth, np.zeros(truth.shape[1]))
+    assert lost[np.arange(len(lost)), known].mean() < 0.02  # the curves' steps
+
+
+# The design.
+
+
+@cache
+def designed():
+    return design_sweep(search(), SweepLimits(flops=FLOPS))
+
+
+@pytest.mark.system
+def test_a_design_stays_within_its_limits_and_beats_a_grid() -> None:
+    found = designed()
+    assert found.flops == pytest.approx(sum(r.flops for r in found.runs))
+    assert found.flops <= FLOPS
+    assert max(r.flops for r in found.runs) <= 0.25 * FLOPS
+    assert {r.experts for r in found.runs} <= {1, 4, 8, 16, 32}
+    assert len({(r.n_params, r.tokens, r.experts) for r in found.runs}) == len(found.runs) <= 60
+    assert found.regret_after < found.grid_regret < found.regret_before
+    doubts = [r.doubt_left for r in found.runs]
+    assert all(later < earlier for earlier, later in itertools.pairwise(doubts))
+
+
+@pytest.mark.system
+def test_the_same_design_twice() -> None:
+    assert design_sweep(search(), SweepLimits(flops=FLOPS)) == designed()
+
+
+@pytest.mark.system
+def test_known_runs_lower_the_regret_before_and_fewer_are_chosen_after_them() -> None:
+    first = designed().runs
+    columns = (np.array([getattr(r, key) for r in first], dtype=float) for key in ("n_params", "tokens", "experts"))
+    runs = Runs(*columns)
+    truth = find_law("yun2024-recovered")
+    losses = loss(truth, runs.n_params, runs.tokens, runs.experts)
+    more = design_sweep(search(), SweepLimits(flops=FLOPS, runs=4), known=(runs, losses))
+    assert more.known_runs == len(first)
+    assert len(more.runs) <= 4
+    assert more.regret_before < designed().regret_before
+
+
+def test_runs_of_a_table_come_in_the_letters_of_the_plan() -> None:
+    """Runs whose table states the dense N of the paper's family keep it; E of top-1 models is counted anew."""
+    n, e = np.array([1e8, 1e8]), np.array([1.0, 8.0])
+    table = RunTable(
+        n_params=n, tokens=20 * n, experts=e, loss=np.array([3.0, 2.9]), columns={"top_k": np.array([1.0, 2.0])}
+    )
+    runs, losses = in_letters(table, search().law.family)
+    np.testing.assert_allclose(runs.n_params, n, rtol=1e-6)
+    np.testing.assert_allclose(runs.experts, e, rtol=1e-6)
+    assert losses.tolist() == [3.0, 2.9]
+
+
+def test_limits_without_a_run_are_refused() -> None:
+    with pytest.raises(InfeasibleError, match="no run within these limits"):
+        design_sweep(search(), SweepLimits(flops=1e21, run_tokens=10.0))
+
+
+# The command.
+
+PLAN = [
+    "--plan-budget", "1e23", "--gpu", "h100-sxm", "--max-num-seqs", "256", "--latency", "roofline", "--experts",
+    "1,4,8,16",
+]  # fmt: skip
+
+
+@pytest.mark.system
+def test_design_answers_with_the_keys_of_the_contract_and_writes_a_sweep(tmp_path) -> None:
+    path = tmp_path / "mine.toml"
+    found = run("design", "--budget", 1e20, *PLAN, "--max-runs", 12, "-o", path, "--json")
+    assert found.code == 0, found.err
+    answer = json.loads(found.out)
+    assert {"runs", "regret_before", "regret_after", "grid_regret", "flops"} <= set(answer)
+    assert {"n_params", "tokens", "experts", "flops"} <= set(answer["runs"][0])
+    assert 0 < len(answer["runs"]) <= 12
+    listed = run("sweep", path, "--dry-run", "--json")
+    assert listed.code == 0, listed.err
+    assert len(json.loads(listed.out)["runs"]) == len(answer["runs"])
+
+
+def test_a_sweep_needs_flops() -> None:
+    found = run("design", *PLAN)
+    assert found.code == 2
+    assert "no FLOPs for the sweep" in found.err

@@ -1,0 +1,450 @@
+"""Latency tables are measured, kept row by row, extended and read; vLLM is a formula in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from command_line import run
+from moescale.errors import InputError
+from moescale.experiments.profile import Grid, Model, Profiled, profile, read_grid
+from moescale.io.locks import lock_beside, locked
+from moescale.latency.coverage import leave_one_out, overview
+from moescale.latency.measurements import Measurement, key_of, read_measurements, write_measurements
+from moescale.latency.table import read_latency_table
+from reference_data import ROOT, TESTS
+from stub_vllm import decode_s, prefill_s
+
+STUB = TESTS / "stub_vllm.py"
+BY_ITSELF = (  # this module in another process
+    f"import sys; sys.path[:0] = {[str(TESTS), str(Path(__file__).parent)]!r}; from pathlib import Path; import test_profiling as t\n"
+)
+VLLM = (sys.executable, "-S", str(STUB))
+
+
+Asked = tuple[Grid, list[Model]]
+
+
+def grid(stub: dict[str, Any] | None = None, **options: Any) -> Asked:
+    """A model of a size on the stub, whose config holds what goes wrong."""
+    models = [{"n_params": 2e6, "experts": 4}]
+    table = {"gpu": "stub", "batch": [1, 2, 4], "prompt_tokens": [16, 32], "models": models, **options}
+    made = Grid.model_validate(table)
+    built = made.models[0].models(Path(), math.lcm(*made.gpus))
+    return made, [replace(model, config={**model.config, "stub": stub or {}}) for model in built]
+
+
+def measure(table: Path, wanted: Asked, **options: Any) -> Profiled:
+    return profile(*wanted, table, **{"vllm": VLLM, "repeats": 3, "rounds": 1, **options})
+
+
+def rows_of(table: Path) -> tuple[Measurement, ...]:
+    rows = read_measurements(table)
+    assert len({key_of(row) for row in rows}) == len(rows)
+    return rows
+
+
+def latency_s(row: Measurement) -> float:
+    """What the stub's formula says of a row: a decode step at `tokens` tokens on average."""
+    formula = prefill_s if row.stage == "prefill" else decode_s
+    return formula(row.batch, row.tokens, row.gpus)
+
+
+@pytest.mark.system
+def test_the_table_holds_what_vllm_took_and_is_not_measured_again(tmp_path: Path) -> None:
+    table, log = tmp_path / "t.parquet", tmp_path / "log"
+    done = measure(table, grid({"log": str(log)}, batch=[1, 2], gpus=[1, 2]))
+    assert (done.points, done.measured, done.not_ok) == (16, 16, {})
+    for row in rows_of(table):
+        assert row.latency_s == pytest.approx(latency_s(row))
+        assert (row.status, row.engine_version, row.repeats) == ("ok", "1", 3)
+    read = read_latency_table(table, "stub")
+    model = grid()[1][0].architecture
+    assert read.decode_s(model, 2, 2, 16) == pytest.approx(decode_s(2, 16, 2))
+    assert read.prefill_s(model, 1, 2, 24) == pytest.approx(prefill_s(2, 24, 1))
+    assert np.isnan(read.decode_s(model, 1, 5, 16))
+    # Prefill is a start of vLLM with one output token, decode one more with the tokens that are timed.
+    assert set(log.read_text().splitlines()) == {
+        f"{batch} {prompt} {output}"
+        for batch in (1, 2)
+        for prompt, output in ((16, 1), (32, 1), (8, 1), (8, 16), (24, 1), (24, 16))
+    }
+    before, asked = rows_of(table), log.read_text()
+    wider = measure(table, grid({"log": str(log)}, batch=[1, 2, 4]))
+    assert (wider.points, wider.measured) == (12, 4)
+    assert {line.split()[0] for line in log.read_text().removeprefix(asked).splitlines()} == {"4"}
+    assert rows_of(table)[: len(before)] == before
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("stub", [{"does_not_fit": 2}, {"cache": 20}])
+def test_what_does_not_fit_is_a_row_and_larger_ones_are_not_tried(stub: dict[str, Any], tmp_path: Path) -> None:
+    table, log = tmp_path / "t.csv", tmp_path / "log"
+    done = measure(table, grid({"log": str(log), **stub}, prompt_tokens=[16]))
+    assert done.not_ok == {"out of memory": 6 if "cache" in stub else 4} or "cache" in stub
+    rows = rows_of(table)
+    assert len(rows) == 6
+    assert all(row.latency_s is None and row.reason for row in rows if row.status != "ok")
+    assert not any(line.startswith("4 ") for line in log.read_text().splitlines())
+    assert np.isnan(read_latency_table(table).decode_s(grid()[1][0].architecture, 1, 2, 16))
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("stub", "status", "reason"),
+    [
+        ({"fails": 2}, "failed", "ValueError: an assertion"),
+        ({"exits": 2}, "failed", "ended with code 7"),
+        ({"kills": 2}, "out of memory", "killed"),
+    ],
+)
+def test_a_start_that_breaks_costs_one_point(stub: dict[str, Any], status: str, reason: str, tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    measure(table, grid(stub, prompt_tokens=[16]))
+    rows = rows_of(table)
+    assert len(rows) == 6
+    assert {row.batch for row in rows if row.status == status and reason in row.reason} == {2}
+    assert {row.batch for row in rows if row.status == "ok"} >= {1}
+    # Only failures are worth another try; what does not fit stays.
+    done = measure(table, grid(prompt_tokens=[16]))
+    assert done.measured == (2 if status == "failed" else 0)
+    assert len(rows_of(table)) == 6
+
+
+def test_a_vllm_that_is_not_there_is_an_error_and_no_row(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot be run.*--python"):
+        measure(tmp_path / "t.csv", grid(), vllm=(str(tmp_path / "none"),))
+    with pytest.raises(InputError, match=r"vLLM does not start.*--python"):
+        measure(tmp_path / "t.csv", grid(), vllm=(sys.executable, "-m", "no_such_module"))
+    with pytest.raises(InputError, match=r"none/log: .*create the folder"):
+        measure(tmp_path / "t.csv", grid(), log=tmp_path / "none" / "log")
+    assert not (tmp_path / "t.csv").exists()
+
+
+def test_versions_are_not_mixed_in_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure(tmp_path / "t.csv", grid(batch=[1], prompt_tokens=[16]))
+    monkeypatch.setenv("STUB_VERSION", "2")
+    with pytest.raises(InputError, match="engine_version 1, and this is 2"):
+        measure(tmp_path / "t.csv", grid(batch=[2], prompt_tokens=[16]))
+    rows = rows_of(tmp_path / "t.csv")
+    write_measurements(tmp_path / "mixed.csv", [*rows, replace(rows[0], engine="torch")])
+    with pytest.raises(InputError, match="'torch', 'vllm'"):
+        read_latency_table(tmp_path / "mixed.csv")
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_profile_that_is_ended_loses_no_row_and_repeats_none(number: signal.Signals, tmp_path: Path) -> None:
+    table, log = tmp_path / "t.csv", tmp_path / "log"
+    code = f"{BY_ITSELF}t.measure(Path(sys.argv[1]), t.grid({{'pause': 0.05, 'log': sys.argv[2]}}))"
+    started = subprocess.Popen([sys.executable, "-c", code, str(table), str(log)], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (table.exists() and len(rows_of(table)) >= 3):  # every state on disk is a whole table
+        assert time.monotonic() < deadline
+        assert started.poll() is None
+        time.sleep(0.01)
+    os.kill(started.pid, number)
+    assert started.wait() != 0
+    with locked(lock_beside(table)):  # which a child that was only starting may hold, until it is another program
+        pass
+    kept = rows_of(table)
+    assert 3 <= len(kept) < 12
+    done = measure(table, grid())
+    assert (done.points, done.measured) == (12, 12 - len(kept))
+    rows = rows_of(table)
+    assert rows[: len(kept)] == kept
+    assert len(rows) == 12
+
+
+@pytest.mark.system
+def test_rounds_visit_the_grid_again_and_a_late_failure_leaves_the_latency(tmp_path: Path) -> None:
+    """The first round fills the table; an interrupted second one is taken up where it was."""
+    table, slower = tmp_path / "t.csv", str(tmp_path / "starts")
+    wanted = grid({"slower": slower}, batch=[1, 2], prompt_tokens=[16])
+    measure(table, wanted)
+    first = {key_of(row): row for row in rows_of(table)}
+    done = measure(table, wanted, rounds=3)
+    assert (done.points, done.measured) == (4, 4)
+    for row in rows_of(table):
+        at = latency_s(row)
+        assert row.rounds_s == pytest.approx([at, 2 * at, 3 * at])  # every start is slower
+        assert row.rounds_s[0] == first[key_of(row)].latency_s
+        assert row.latency_s == pytest.approx(2 * at)
+        assert row.spread == pytest.approx(1.0)  # (3 - 1) / 2
+        assert row.repeats == 9
+    assert measure(table, wanted, rounds=3).measured == 0
+    before = rows_of(table)
+    done = measure(table, grid({"fails": 2}, batch=[1, 2], prompt_tokens=[16]), rounds=4)
+    assert done.not_ok == {}
+    assert {(row.batch, len(row.rounds_s)) for row in rows_of(table)} == {(1, 4), (2, 3)}
+    assert [row.latency_s for row in rows_of(table) if row.batch == 2] == [
+        row.latency_s for row in before if row.batch == 2
+    ]
+
+
+def test_one_profile_at_a_time_writes_a_table(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    with locked(lock_beside(table)):
+        other = [sys.executable, "-c", BY_ITSELF + "t.measure(Path(sys.argv[1]), t.grid())", str(table)]
+        done = subprocess.run(other, capture_output=True, text=True, check=False)
+    assert "being written by another process" in done.stderr
+    assert not table.exists()
+
+
+def measured(
+    latency: Any, batches: tuple[int, ...] = (1, 2, 4, 8), sizes: tuple[float, ...] = (1e9, 2e9, 4e9)
+) -> list[Measurement]:
+    shape: dict[str, Any] = dict.fromkeys(
+        ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ffn", "n_moe_layers", "top_k", "d_expert"), 1
+    )
+    fixed: dict[str, Any] = {
+        "gpu": "g", "gpus": 1, "n_experts": 1, "stage": "decode", "engine": "torch", "engine_version": "1",
+        "dtype": "bfloat16", "device": "d", "date": "2026-01-02", "n_params": 1.0, "n_params_non_embedding": 1.0, **shape,
+    }  # fmt: skip
+    return [
+        Measurement(
+            **fixed, n_params_total=n, vocab_size=int(n / 1e9), model=f"m{n:g}", batch=b, tokens=16,
+            latency_s=latency(b, n), repeats=5, spread=0.01,
+        )
+        for n in sizes
+        for b in batches
+    ]  # fmt: skip
+
+
+def test_leave_one_out_is_zero_where_latency_is_linear_and_known_where_it_is_not() -> None:
+    linear = measured(lambda b, n: 1e-3 * b + 1e-12 * n)
+    found = leave_one_out(linear, "batch")
+    assert found is not None
+    assert (found.rows, found.max_abs_error) == (6, pytest.approx(0, abs=1e-12))
+    squares = measured(lambda b, n: float(b * b), sizes=(1e9,))
+    found = leave_one_out(squares, "batch")
+    assert found is not None
+    # (1, 4, 16, 64) at 1, 2, 4, 8: neighbours give 1 + 15/3 = 6 for 4 and 4 + 60/3 = 24 for 16.
+    assert (found.rows, found.median_abs_error, found.bias) == (2, pytest.approx(0.5), pytest.approx(0.5))
+    assert leave_one_out(squares, "n_params_total") is None
+
+
+def test_leave_one_out_is_what_the_table_answers_without_the_row(tmp_path: Path) -> None:
+    rows = measured(lambda b, n: 1e-3 * b**1.3 + 1e-12 * n**1.1)
+    left_out = next(row for row in rows if row.batch == 4 and row.n_params_total == 2e9)
+    write_measurements(tmp_path / "t.csv", [row for row in rows if row is not left_out])
+    axis = read_latency_table(tmp_path / "t.csv").axes[("decode", 1, 1)].below[0].below[1]
+    predicted = float(np.interp(4, axis.at, axis.latency_s))
+    found = leave_one_out([row for row in rows if row.n_params_total == 2e9 and row.batch > 1], "batch")
+    assert found is not None
+    assert left_out.latency_s is not None
+    assert found.bias == pytest.approx(predicted / left_out.latency_s - 1)
+
+
+def test_overview_says_what_is_covered() -> None:
+    rows = measured(lambda b, n: 1.0)
+    ragged = [row for row in rows if not (row.batch == 8 and row.n_params_total == 4e9)]
+    failed = replace(rows[-1], latency_s=None, spread=None, status="out of memory", reason="no room")
+    found = overview([*ragged, failed])
+    (only,) = found.coverage
+    assert (only.batch, only.smallest_largest_batch, only.n_params_total) == ((1, 8), 4, (1e9, 4e9))
+    assert found.not_ok == (("out of memory", "no room", 1),)
+    with pytest.raises(InputError, match="no rows"):
+        overview([])
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "what"),
+    [
+        ("status", "fine", "not ok"),
+        ("batch", "1.5", "whole"),
+        ("latency_s", "", "positive"),
+        ("latency_s", "-1", "negative"),
+        ("stage", "both", "neither"),
+        ("d_model", "wide", "not a number"),
+    ],
+)
+def test_bad_rows_are_named(column: str, value: str, what: str, tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    row = {k: "" if v in (None, ()) else v for k, v in asdict(measured(lambda b, n: 1.0)[0]).items()}
+    row[column] = value
+    table.write_text(",".join(row) + "\n" + ",".join(map(str, row.values())) + "\n")
+    with pytest.raises(InputError, match=rf"data row 1, column {column}.*{what}"):
+        read_measurements(table)
+
+
+def test_tables_of_others_are_not_extended(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    write_measurements(table, measured(lambda b, n: 1.0))
+    lines = table.read_text().splitlines()
+    table.write_text("\n".join([lines[0] + ",note", *(line + ",x" for line in lines[1:])]))
+    with pytest.raises(InputError, match="extending the table would lose it"):
+        measure(table, grid())
+    table.write_text("gpu,gpus\na,1\n")
+    with pytest.raises(InputError, match="'n_params_total' is missing"):
+        measure(table, grid())
+    with pytest.raises(InputError, match="end the name in"):
+        measure(tmp_path / "t.json", grid())
+
+
+# Grids.
+
+GRID = """
+gpu = "h100-sxm"
+batch = [8, 1, "1K"]
+prompt_tokens = 128
+context_tokens = [256, 512]
+gpus = [1, 2]
+[[models]]
+n_params = ["20M", 3e7]
+experts = [1, 4]
+[[models]]
+config = "mine.json"
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """The folder of a config.json that a grid names."""
+    (tmp_path / "mine.json").write_text(json.dumps(dict(grid(gpus=[1, 2])[1][0].config) | {"stub": None}))
+    return tmp_path
+
+
+def test_a_grid_file_is_read(files: Path) -> None:
+    (files / "p.toml").write_text(GRID)
+    found, models = read_grid(files / "p.toml")
+    assert found.points()[0] == ("prefill", 1, 128)
+    assert {stage: sorted({t for s, _, t in found.points() if s == stage}) for stage in ("prefill", "decode")} == {
+        "prefill": [128], "decode": [256, 512],
+    }  # fmt: skip
+    assert sorted({batch for _, batch, _ in found.points()}) == [1, 8, 1000]
+    assert [model.columns()["n_experts"] for model in models] == [1, 4, 1, 4, 4]
+    assert models[-1].name == "mine"
+    for model, wanted in zip(models[:4], (2e7, 2e7, 3e7, 3e7), strict=True):
+        assert model.columns()["n_params"] == pytest.approx(wanted, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (("gpu = ", "gpuu = "), "unknown key 'gpuu'; nearest: gpu"),
+        (('gpu = "h100-sxm"', ""), "gpu is missing"),
+        (('[8, 1, "1K"]', "[0]"), "batch: 0 is not at least 1; nearest: 1"),
+        (('[8, 1, "1K"]', "[]"), "batch: is empty"),
+        (("experts = [1", "expert = [1"), r"\[\[models\]\] 1: unknown key 'expert'; nearest: experts"),
+        (("experts = [1, 4]", "experts = []"), r"\[\[models\]\] 1, experts: is empty"),
+        (('["20M", 3e7]', '["20X"]'), "n_params: .*20X"),
+        (('["20M", 3e7]', "[1]"), "1 is not at least 100000"),
+        (('["20M", 3e7]', str([3e7] * 3000)), "at most 100 items"),
+        (('n_params = ["20M", 3e7]', ""), "needs n_params or config"),
+        (('"mine.json"', '"none.json"'), "none.json: no such file"),
+        (("prompt_tokens = 128", "prompt_tokens = ="), "not valid TOML"),
+    ],
+)
+def test_bad_grids_are_refused(change: tuple[str, str], what: str, files: Path) -> None:
+    (files / "p.toml").write_text(GRID.replace(*change))
+    with pytest.raises(InputError, match=what) as caught:
+        read_grid(files / "p.toml")
+    assert str(files) in str(caught.value)
+
+
+@pytest.mark.system
+@given(st.floats(2e6, 1e10), st.sampled_from([1, 2, 4, 8, 64]), st.sampled_from([1, 2, 8]))
+def test_a_model_of_a_size_is_the_papers_family(n_params: float, experts: int, gpus: int) -> None:
+    _, (model,) = grid(models=[{"n_params": n_params, "experts": experts}], gpus=[gpus])
+    columns = model.columns()
+    assert columns["n_heads"] % gpus == 0
+    assert columns["n_moe_layers"] == (columns["n_layers"] / 2 if experts > 1 else 0)
+    assert columns["top_k"] == min(2, experts)
+    # Norms and routers aside, which the paper leaves out.
+    expert = 3 * columns["d_model"] * columns["d_ffn"] * columns["n_layers"] / 2
+    if n_params > 1e8:
+        total = columns["n_params"] + (experts - 1) * expert
+        assert columns["n_params_non_embedding"] == pytest.approx(total, rel=0.005)
+        assert columns["n_params"] == pytest.approx(n_params, rel=0.05)
+
+
+# The command line.
+
+
+def test_show_prints_coverage_and_errors(tmp_path: Path) -> None:
+    table = tmp_path / "t.parquet"
+    write_measurements(table, measured(lambda b, n: 1e-3 * b**1.2))
+    code, out, err = run("profile", "--show", str(table))
+    assert (code, err) == (0, "")
+    assert "1B-4B" in out
+    assert "Leave-one-out error" in out
+    code, out, _ = run("profile", "--show", str(table), "--json")
+    found = json.loads(out)
+    assert (code, found["rows"], found["coverage"][0]["batch"]) == (0, 12, [1, 8])
+    assert {entry["axis"] for entry in found["held_out"]} == {"batch", "n_params_total"}
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ((), "give GRID and -o TABLE"),
+        (("--show", "t.csv", "-o", "u.csv"), "give GRID and -o TABLE"),
+        (("-o", "t.csv"), "give GRID and -o TABLE"),
+        (("none.toml", "-o", "t.csv"), "none.toml: no such file"),
+        (("--show", "none.csv"), "none.csv: no such file"),
+    ],
+)
+def test_bad_input_is_one_message(
+    arguments: tuple[str, ...],
+    what: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("profile", *arguments)
+    assert (code, out) == (2, "")
+    assert what in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("read", [read_latency_table, read_measurements])
+def test_parquet_with_bytes_that_are_no_text_or_with_endless_rows_is_refused(read: Any, tmp_path: Path) -> None:
+    table = pq.read_table(_as_parquet(tmp_path))
+    offsets, bytes_ = pa.array([0, 2], pa.int32()).buffers()[1], pa.py_buffer(b"\xff\xfe")
+    broken = pa.Array.from_buffers(pa.string(), 1, [None, offsets, bytes_]).take(pa.array([0] * len(table)))
+    path = tmp_path / "broken.parquet"
+    pq.write_table(table.set_column(table.column_names.index("gpu"), "gpu", broken), path)
+    with pytest.raises(InputError, match=r"broken\.parquet: is not a readable Parquet file"):
+        read(path)
+    rows = 600_000
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({name: pa.repeat(table.column(name)[0], rows) for name in table.column_names}), path)
+    with pytest.raises(InputError, match="unpacks to"):
+        read(path)
+
+
+def _as_parquet(folder: Path) -> Path:
+    rows = read_measurements(ROOT / "examples" / "latency.csv")
+    write_measurements(folder / "latency.parquet", rows)
+    return folder / "latency.parquet"
+
+
+@pytest.mark.parametrize("latency_s", ["5e-324", "1e308", "0"])
+def test_a_latency_that_no_pass_takes_is_refused(latency_s: str, tmp_path: Path) -> None:
+    lines = (ROOT / "examples" / "latency.csv").read_text().splitlines()
+    at = lines[0].split(",").index("latency_s")
+    cells = lines[1].split(",")
+    cells[at] = latency_s
+    path = tmp_path / "latency.csv"
+    path.write_text("\n".join([lines[0], ",".join(cells)]))
+    with pytest.raises(InputError, match="needs a positive latency") as caught:
+        read_measurements(path)
+    assert caught.value.where == f"{path}, data row 1, column latency_s"

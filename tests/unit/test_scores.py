@@ -1,0 +1,74 @@
+"""Benchmark scores: what the ladder says, where it says nothing, and the model that a target asks for."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+from moescale.errors import InfeasibleError, InputError
+from moescale.models.coordinates import in_family
+from moescale.planning.scores import AVERAGE, dense_model_for, dense_of_equal_loss, score, tasks
+from moescale.scaling_laws import find_law, loss
+from reference_data import PUBLIC
+
+LADDER = PUBLIC / "olmo_ladder_scores.csv"
+
+
+def _judges() -> list[dict[str, str]]:
+    with LADDER.open(encoding="utf-8") as file:
+        rows = csv.DictReader(line for line in file if not line.startswith("#"))
+        return [row for row in rows if row["size"] in ("7B", "13B") and row["final"] == "1"]
+
+
+def test_intervals_hold_on_models_twenty_times_beyond_the_fit() -> None:
+    held, errors = [], []
+    for row in _judges():
+        for task in tasks():
+            measured = (
+                float(row[f"{task}_acc"])
+                if task != AVERAGE
+                else np.mean([float(row[f"{t}_acc"]) for t in tasks() if t != AVERAGE])
+            )
+            found = score(task, float(row["n_params_nonemb"]), float(row["tokens"]))
+            held.append(found.interval[0] <= measured <= found.interval[1])
+            errors.append(abs(found.estimate - measured))
+    assert np.mean(held) >= 0.9
+    assert np.median(errors) < 0.05
+
+
+@pytest.mark.parametrize("task", tasks())
+def test_a_score_rises_with_size_and_tokens(task: str) -> None:
+    small, large, longer = (score(task, *model).estimate for model in ((1e9, 1e11), (4e9, 1e11), (1e9, 1e12)))
+    assert small < large
+    assert small < longer
+
+
+@pytest.mark.parametrize("task", ["mmlu", "hellaswag", AVERAGE])
+def test_the_model_of_a_target_has_its_score_and_no_other_of_its_flops_more(task: str) -> None:
+    target = score(task, 3e9, 3e11).estimate
+    n, d = dense_model_for(task, target)
+    assert score(task, n, d).estimate == pytest.approx(target, abs=1e-6)
+    assert n * d < 3e9 * 3e11
+    for factor in (0.8, 1.25):
+        assert score(task, n * factor, d / factor).estimate < target
+
+
+def test_the_dense_model_of_equal_loss_has_that_loss() -> None:
+    law = find_law("pooled2026")
+    sizes, experts = np.array([1e9, 1e9]), np.array([16.0, 1.0])
+    bodies = dense_of_equal_loss(law, sizes, np.full(2, 1e11), experts, {})
+    assert bodies[0] > bodies[1]
+    for body, e in zip(bodies, experts, strict=True):
+        n, _ = in_family(law.family, body, 1.0)
+        assert float(loss(law, n, 1e11, 1.0)) == pytest.approx(float(loss(law, 1e9, 1e11, e)), rel=1e-9)
+
+
+def test_what_loss_does_not_decide_is_refused() -> None:
+    with pytest.raises(InputError, match=r"loss does not decide gsm8k: .*2508\.18672"):
+        score("gsm8k", 1e9, 1e11)
+    with pytest.raises(InputError, match="helaswag"):
+        score("helaswag", 1e9, 1e11)
+    with pytest.raises(InfeasibleError, match=r"mmlu of 0\.95 lies outside"):
+        dense_model_for("mmlu", 0.95)

@@ -1,0 +1,132 @@
+"""The first screen of a plan, and the defaults that it says."""
+
+from __future__ import annotations
+
+import re
+from shlex import split
+
+import pytest
+
+from command_line import answer_of, run
+
+pytestmark = pytest.mark.usefixtures("plans_made_once")
+FAST = ("--latency", "roofline")
+DEEPSEEK = "--gpu h200-sxm --weights fp8 --shape deepseek --prompt 2000 --output 500"
+ASKED = [
+    "--budget 5.15e21",
+    "--budget 1e22 --gpu h100-sxm --match olmoe-1b-7b",
+    f"--budget 3e24 --max-tokens 15T --against deepseek-v3,qwen3-30b-a3b,olmoe-1b-7b,deepseek-v2 {DEEPSEEK}",
+    "--budget 1e23 --gpu h100-sxm --max-active-params 3B",
+    "--budget 1e24 --gpu h100-sxm --lifetime-tokens 10T --law yun2024-recovered",
+    "--budget 5.15e21 --law yun2024-recovered --max-tpot none",
+]
+
+
+def physical(out: str, width: int = 100) -> int:
+    """Lines of a terminal so wide."""
+    return sum(1 + max(len(line) - 1, 0) // width for line in out.splitlines())
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_a_screen_has_eighteen_lines_and_one_probability(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    found = run("plan", *split(asked), *FAST)
+    assert found.code == 0
+    assert physical(found.out) <= 18
+    assert max(len(line) for line in found.out.splitlines() if not line.startswith("Next ")) <= 100
+    named = [line.split("  ")[0] for line in found.out.splitlines()]
+    assert [named.count(name) for name in ("Decided", "Training", "Price error", "Next", "More")] == [1] * 5
+    facts = [line for line in found.out.splitlines() if re.match(r"[A-Z]\w+", line)]
+    assert len([line for line in facts if line.startswith("Chance")]) <= 1
+    assert "of draws" not in found.out
+    assert "> recommended" in found.out
+
+
+def test_the_next_command_runs_as_it_is_printed() -> None:
+    asked = "--budget=5.15e21 --bootstrap 20 --max-tpot 60ms"
+    out = run("plan", *split(asked), *FAST).out
+    (line,) = (line for line in out.splitlines() if line.startswith("Next "))
+    command = split(line.removeprefix("Next"))
+    assert command[:2] == ["moescale", "design"]
+    assert "--plan-budget=5.15e21" in command
+    found = run(*command[1:], "--json")
+    assert found.code == 0, found.err
+
+
+def test_a_trainers_options_are_not_those_of_a_design() -> None:
+    from moescale.views.tables.screen import of_design
+
+    asked = "--budget 1e21 --recipe step-law --peak-lr=1e-3 --gpu h100-sxm"
+    assert list(of_design(asked)) == ["--plan-budget", "1e21", "--gpu", "h100-sxm"]
+
+
+def test_a_plan_serves_twenty_tokens_a_second_unless_it_is_said_otherwise() -> None:
+    dense = ("--law", "hoffmann2022", "--experts", 1, "--match-experts", 1, "--gpu", "h100-sxm")
+    question = ("plan", "--budget", "1e24", "--bootstrap", 0, *dense, *FAST)
+    usual, stated, free = (answer_of(*question, *more) for more in ((), ("--max-tpot", "50ms"), ("--max-tpot", "none")))
+    assert usual["recommendation"] == stated["recommendation"]
+    assert usual["asked"]["max_tpot_s"] == 0.05
+    assert usual["recommendation"]["tpot_s"] <= 0.05 * (1 + 1e-6)
+    assert "max_tpot_s" not in free["asked"]
+    assert free["recommendation"]["tpot_s"] > 0.05
+    assert "TPOT <= 50 ms (20 tok/s a user)" in run(*question).out.splitlines()[1]
+    assert "no limit of TPOT" in run(*question, "--max-tpot", "none").out.splitlines()[1]
+
+
+def test_where_no_model_is_fast_enough_the_nearest_limit_is_taken_or_named() -> None:
+    asked = "--budget 5.7e22 --max-tokens 500B --bootstrap 0 --law hoffmann2022 --experts 1 --match-experts 1"
+    slow = ("plan", *split(asked), "--gpu", "l40s", "--max-gpus", 1, *FAST)
+    usual = answer_of(*slow)
+    assert usual["asked"].get("max_tpot_s", 1.0) > 0.05
+    assert "no model serves within 50 ms per output token" in usual["warnings"][0]
+    nearest = re.search(r"--max-tpot (\S+)", usual["warnings"][0])
+    assert nearest
+    refused = run(*slow, "--max-tpot", "50ms")
+    assert refused.code == 1
+    assert f"nearest: --max-tpot {nearest[1]}" in refused.err
+
+
+def test_open_choices_are_as_built_and_the_recommended_has_the_least_regret() -> None:
+    best = answer_of("plan", "--budget", "1e22", "--gpu", "h100-sxm", *FAST)["recommendation"]
+    assert best["rivals"]
+    assert all(best["regret"]["expected"] <= rival["regret"]["expected"] for rival in best["rivals"])
+    assert best["compute_ratio"] > 1.0
+
+
+def test_a_bound_on_sizes_asks_for_the_lowest_loss() -> None:
+    asked = ("plan", "--budget", "1e23", "--gpu", "h100-sxm", "--max-active-params", "1B", "--bootstrap", 20, *FAST)
+    found = answer_of(*asked)
+    assert found["objective"] == "loss"
+    assert found["recommendation"]["n_params_active"] <= 1e9
+    assert answer_of(*asked, "--match", "deepseek-v2-lite", "--confidence", 0.1)["objective"] == "serve"
+
+
+def test_training_in_fp8_is_cheaper_and_said() -> None:
+    asked = ("plan", "--budget", "1e24", "--gpu", "h100-sxm", "--bootstrap", 0, "--experts", "16", *FAST)
+    plain, fp8 = (answer_of(*asked, "--train-precision", name)["training"] for name in ("bf16", "fp8"))
+    assert 1.1 < plain["usd"] / fp8["usd"] < 2.0
+    assert (plain.get("precision"), fp8["precision"]) == (None, "fp8")
+    out = run(*asked, "--train-precision", "fp8").out
+    assert "fp8 MFU" in out
+    assert "real routing adds up to 24%" in out
+    for more, said in ((("--train-gpu", "a100-sxm-80gb"), "has no fp8 arithmetic"), (("--mfu", 0.3), "stated --mfu")):
+        refused = run(*asked, "--train-precision", "fp8", *more)
+        assert refused.code == 2
+        assert said in refused.err
+
+
+def test_no_budget_is_called_unused_that_was_not_stated() -> None:
+    life = ("--lifetime-tokens", "1T", "--max-total-usd", "2000000", "--gpu", "h100-sxm", "--law", "yun2024-recovered")
+    out = run("plan", *life, "--details", *FAST).out
+    assert "of the budget" not in out
+    assert "of budget" not in out
+
+
+def test_isoflop_states_the_optimum_of_a_budget() -> None:
+    runs = ("isoflop", "tests/data/public/joint_moe_runs.csv", "--size-column", "n_params_active", "--budget", "1e22")
+    found = answer_of(*runs)
+    first = found["optima"][0]
+    law = found["trends"][0]["n_params"]
+    assert first["n_params"] == pytest.approx(law["coefficient"] * 1e22 ** law["exponent"])
+    assert first["extrapolation"] == pytest.approx(1e22 / found["trends"][0]["flops_range"][1])
+    assert "dense at 1e22 FLOPs" in run(*runs).out

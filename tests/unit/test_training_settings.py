@@ -1,0 +1,260 @@
+"""RUN.toml, the learning rate of a run, its health and its command, without torch."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moescale.cli import main
+from moescale.errors import InputError
+from moescale.experiments.health import LEAST_STRETCH, MARGIN_NATS, Watch, balance
+from moescale.experiments.settings import TrainingSettings, estimate, peak_flops_per_s, read_settings, settings_of
+from moescale.models.recipe import recipe_for
+from reference_data import ROOT
+
+
+def tables(**changes: Any) -> dict[str, Any]:
+    """A run's tables; a change of a table is merged into it."""
+    base: dict[str, Any] = {
+        "name": "run",
+        "model": {"d_model": 768, "n_layers": 12, "experts": 4},
+        "data": {"corpus": "corpus"},
+        "training": {"tokens": "2.5B", "batch_tokens": 524_288},
+    }
+    for key, value in changes.items():
+        base[key] = {**base.get(key, {}), **value} if isinstance(value, dict) else value
+    return base
+
+
+def test_the_papers_model_is_the_papers() -> None:
+    settings = settings_of(tables())
+    expected = estimate(settings)
+    # Non-embedding millions of 768/12 (transformers' own counts), top-2 of 4 experts in every other layer.
+    assert round(expected["n_params_dense"] / 1e6, 1) == 85.0
+    assert round(expected["n_params_total"] / 1e6, 1) == 169.9
+    assert round(expected["n_params_active"] / 1e6, 1) == 113.3
+    assert settings.training.peak_lr == pytest.approx(0.003239 - 0.0001395 * math.log(expected["n_params_dense"]))
+    assert (settings.model.top_k, settings.model.moe_every) == (2, 2)
+    t = settings.training
+    assert (t.warmup, t.min_lr_ratio, t.sequence_tokens, t.schedule) == (0.03, 0.1, 2048, "cosine")
+    assert expected["training_flops"] == 6 * expected["n_params_active"] * expected["tokens"]
+
+
+def test_defaults_are_those_of_an_exported_launch() -> None:
+    settings = settings_of(tables(training={"tokens": "10B"}))
+    found = settings_of({**tables(), "training": {"tokens": "10B"}}).training
+    recipe = recipe_for(estimate(settings)["n_params_dense"], 1e10, rule="paper")
+    assert (found.batch_tokens, found.sequence_tokens) == (recipe.batch_tokens, recipe.sequence_tokens)
+    assert (found.steps, found.peak_lr) == (recipe.steps, recipe.peak_lr)
+    for key in ("min_lr_ratio", "weight_decay", "beta1", "beta2", "grad_clip"):
+        assert getattr(found, key) == getattr(recipe, key)
+    assert settings.model.balance_loss == recipe.balance_loss
+
+
+def test_a_size_beyond_the_papers_learning_rate_needs_its_own() -> None:
+    large = {**tables(), "model": {"n_params": "20B", "experts": 1}}
+    with pytest.raises(InputError, match=r"\[training\], peak_lr.*falls to zero at 12\.1B"):
+        settings_of(large)
+    stated = settings_of({**large, "training": {"tokens": "1T", "peak_lr": 3e-4}})
+    assert stated.training.peak_lr == 3e-4
+
+
+@pytest.mark.parametrize("experts", [1, 2, 8, 32])
+@pytest.mark.parametrize("size", ["1M", "6M", "85M"])
+def test_a_size_has_one_dense_shape_for_every_number_of_experts(size: str, experts: int) -> None:
+    model = {"n_params": size, "experts": experts}
+    found = settings_of({**tables(), "model": model}).model
+    dense = settings_of({**tables(), "model": {**model, "experts": 1}}).model
+    assert (found.d_model, found.n_layers, found.d_ffn) == (dense.d_model, dense.n_layers, dense.d_ffn)
+    wanted = float(size[:-1]) * 1e6
+    assert abs(math.log(estimate(settings_of({**tables(), "model": model}))["n_params"] / wanted)) < 0.15
+
+
+@pytest.mark.system
+@given(
+    experts=st.sampled_from([1, 4, 8]),
+    heads=st.integers(1, 8),
+    layers=st.integers(2, 6),
+    tokens=st.integers(10**6, 10**9),
+    epochs=st.floats(0.1, 10),
+    threads=st.integers(1, 8),
+    seed=st.integers(0, 2**31 - 1),
+)
+def test_settings_survive_json_and_toml(
+    experts: int, heads: int, layers: int, tokens: int, epochs: float, threads: int, seed: int
+) -> None:
+    made = settings_of(
+        tables(
+            seed=seed,
+            model={"d_model": 32 * heads, "head_dim": 32, "n_layers": layers, "experts": experts},
+            data={"max_epochs": epochs},
+            training={"tokens": tokens, "schedule": "wsd"},
+            parallel={"threads": threads},
+        )
+    )
+    assert settings_of(json.loads(json.dumps(made.to_dict()))) == made
+    assert settings_of(tomllib.loads(tomli_w.dumps(made.to_dict()))) == made
+
+
+def test_the_hash_is_of_what_a_run_computes() -> None:
+    base = settings_of(tables()).sha256
+    same = [
+        tables(output="elsewhere"), tables(parallel={"processes": 4, "fsdp": True}), tables(tracking={"to": ["mlflow"]}),
+        tables(training={"checkpoint_every_s": 1, "micro_batch_tokens": 4096}), tables(data={"corpus": "moved"}),
+        tables(model={"d_model": 768, "n_heads": 12}),
+    ]  # fmt: skip
+    other = [
+        tables(seed=1), tables(model={"experts": 8}), tables(training={"tokens": "2.6B"}), tables(name="other"),
+        tables(training={"peak_lr": 1e-3}), tables(model={"balance_loss": 0}), tables(data={"max_epochs": 2}),
+    ]  # fmt: skip
+    assert {settings_of(each).sha256 for each in same} == {base}
+    assert len({settings_of(each).sha256 for each in other} | {base}) == len(other) + 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"modle": {}}, ("unknown key 'modle'", "nearest: model")),
+        ({"training": {"tokenz": 1}}, ("[training]", "unknown key 'tokenz'", "nearest: tokens")),
+        ({"training": {"tokens": "many"}}, ("tokens", "'many' is not a quantity")),
+        ({"training": {"tokens": ["1B", "2B"]}}, ("tokens", "is not a number")),
+        ({"training": {"schedule": "cosin"}}, ("unknown schedule 'cosin'", "nearest: cosine")),
+        ({"training": {"warmup": 2}}, ("warmup", "2 is not at most 1", "nearest: 1")),
+        ({"training": {"dtype": "float16"}}, ("unknown dtype", "bfloat16")),
+        ({"model": {"n_params": "85M"}}, ("d_model does not go with n_params",)),
+        ({"model": {"d_model": 100}}, ("no multiple of head_dim 64", "give n_heads")),
+        ({"model": {"n_kv_heads": 5}}, ("n_kv_heads 5 does not divide n_heads 12",)),
+        ({"model": {"head_dim": 33, "n_heads": 4}}, ("odd",)),
+        ({"parallel": {"processes": 4, "tensor": 3}}, ("[parallel]", "unknown key 'tensor'")),
+        ({"parallel": {"fsdp": 2}}, ("[parallel], fsdp",)),
+        ({"parallel": {"processes": 3}}, ("256 sequences does not split over 3", "nearest: batch_tokens = 522240")),
+        ({"tracking": {"to": ["mlflo"]}}, ("[tracking]", "nearest: mlflow")),
+        ({"tracking": {"to": 3}}, ("unknown to '3'",)),
+        ({"tracking": {"too": []}}, ("unknown key 'too'", "nearest: to")),
+        ({"tracking": {"project": 5}}, ("project", "5 is not a text")),
+        ({"seed": 1.5}, ("seed", "not a whole number")),
+        ({"model": 3}, ("[model]", "is not a table")),
+    ],
+)
+def test_refusals_name_place_and_nearest(changes: dict[str, Any], words: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as refused:
+        settings_of(tables(**changes), where="RUN.toml")
+    text = str(refused.value)
+    assert text.startswith("RUN.toml")
+    assert [word for word in words if word not in text] == [], text
+
+
+def test_files_that_are_no_toml_are_refused(tmp_path: Path) -> None:
+    bad = tmp_path / "run.toml"
+    bad.write_text("name = ")
+    with pytest.raises(InputError, match="not valid TOML"):
+        read_settings(bad)
+
+
+# The learning rate.
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
+@given(steps=st.integers(2, 3000), warmup=st.floats(0, 0.5), decay=st.floats(1e-9, 0.5), ratio=st.floats(0, 1))
+def test_the_rate_rises_to_its_peak_and_falls_to_its_floor(
+    schedule: str, steps: int, warmup: float, decay: float, ratio: float
+) -> None:
+    stated = {"tokens": steps * 64, "batch_tokens": 64, "sequence_tokens": 64, "peak_lr": 1.0, "schedule": schedule}
+    t = TrainingSettings.model_validate({**stated, "warmup": warmup, "decay": decay, "min_lr_ratio": ratio})
+    rates = np.array([t.learning_rate(step) for step in range(steps)])
+    rise, fall = (
+        round(warmup * steps),
+        max(1, round(decay * steps)) if schedule == "wsd" else steps - round(warmup * steps),
+    )
+    assert rates[-1] == pytest.approx(ratio)
+    assert np.all(np.diff(rates[:rise]) >= 0)
+    assert np.all(np.diff(rates[rise:]) <= 1e-12)
+    assert schedule == "cosine" or np.all(rates[rise : steps - fall] == 1)
+    assert rates.max() <= 1 + 1e-12
+    assert rates.min() > 0 or ratio == 0
+
+
+# Health.
+
+
+def test_divergence_is_seen_and_spikes_are_forgiven() -> None:
+    watch = Watch(steps=1000)
+    for _ in range(100):
+        watch = watch.next(3.0)
+    spike = watch
+    for loss in [9.0] * 5 + [3.0] * 100:
+        spike = spike.next(loss)
+    assert spike.why == ""
+    stuck = watch
+    count = 0
+    while not stuck.why and count < 4 * LEAST_STRETCH:
+        stuck = stuck.next(3.0 + 2 * MARGIN_NATS)
+        count += 1
+    assert LEAST_STRETCH <= count <= LEAST_STRETCH + 20
+    assert "not finite" in watch.next(math.nan).why
+    assert "gradient" in watch.next(3.0, math.inf).why
+    assert watch.next(math.nan).next(3.0).why  # once diverged, always
+
+
+@given(st.integers(1, 4), st.integers(2, 16), st.integers(1, 10**6))
+def test_even_loads_are_healthy_and_one_expert_is_not(layers: int, experts: int, tokens: int) -> None:
+    even = balance(np.full((layers, experts), tokens))
+    assert (even["dead_experts"], even["token_drop"]) == (0, 0.0)
+    assert even["imbalance"] == pytest.approx(1.0)
+    assert even["router_entropy"] == pytest.approx(1.0)
+    skewed = np.zeros((layers, experts))
+    skewed[:, 0] = tokens
+    alone = balance(skewed)
+    assert (alone["dead_experts"], alone["imbalance"], alone["router_entropy"]) == (
+        layers * (experts - 1),
+        experts,
+        0.0,
+    )
+
+
+def test_the_worst_layer_counts() -> None:
+    found = balance([[10, 10, 10, 10], [40, 20, 20, 0]])
+    assert (found["dead_experts"], found["imbalance"]) == (1, 2.0)
+    assert found["router_entropy"] == pytest.approx(1.5 * math.log(2) / math.log(4))
+
+
+def test_a_dense_model_is_even() -> None:
+    assert balance(np.zeros((0, 1))) == {"dead_experts": 0, "token_drop": 0.0, "imbalance": 1.0, "router_entropy": 1.0}
+
+
+# The command.
+
+
+def test_dry_run_prints_settings_that_train_reads(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    main(["train", str(ROOT / "examples" / "run.toml"), "--dry-run"])
+    shown = capsys.readouterr().out
+    copy = tmp_path / "copy.toml"
+    copy.write_text(shown)
+    assert read_settings(copy) == read_settings(ROOT / "examples" / "run.toml")
+    main(["train", str(copy), "--dry-run", "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["settings_sha256"] == read_settings(copy).sha256
+    assert set(answer["estimate"]) >= {"n_params", "n_params_active", "tokens", "training_flops"}
+
+
+@pytest.mark.parametrize(
+    ("device", "tflops"),
+    [("NVIDIA H200", 989), ("NVIDIA A100-SXM4-40GB", 312), ("NVIDIA H100 PCIe", 756), ("NVIDIA L40S", 362)],
+)
+def test_peaks_of_known_devices(device: str, tflops: float) -> None:
+    found = peak_flops_per_s(device)
+    assert found is not None
+    assert found / 1e12 == pytest.approx(tflops, rel=0.01)
+
+
+def test_no_peak_is_invented() -> None:
+    assert peak_flops_per_s("x86_64 CPU") is None
