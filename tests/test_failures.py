@@ -39,7 +39,6 @@ pytestmark = [
 FAULTS = Path(__file__).with_name("faulty_files.py")
 FIT = ("fit", "runs.csv", "--law", "chinchilla", "--starts", "1", "--where", "n_experts == 1")
 COST = ("cost", "--n-params", "1.5B", "--experts", "4", "--latency", "roofline")
-SWEEP_COST = (*COST, "--sweep", "--sweep-batch", "8")
 PLAN = ("plan", "--budget", "5e21", "--experts", "1,4", "--bootstrap", "0", "--latency", "roofline")
 HEAD = "name,settings_sha256,tokens,loss\n"
 
@@ -153,7 +152,6 @@ QUICK = (
 )
 SLOW = (
     Case("a law and its plot", (*FIT, "-o", "law.toml", "--plot", "fit.svg"), with_runs, 8),
-    Case("operating points", (*SWEEP_COST, "--output-table", "p.parquet", "--plot", "p.svg"), nothing, 8),
     Case("imported runs", ("import", "trainer", "trainer", "-o", "runs.csv"), with_trainer, 4),
     Case("a report", ("report", "plan.json", "-o", "page.html"), with_plan, 4, answers=False),
     Case("a plan's files", (*PLAN, "--plot", "p.pdf", "--export", "hf", "-o", "x"), nothing, 16, told="Exported to"),
@@ -389,7 +387,6 @@ def test_a_folder_that_is_only_read_is_found_out_before_the_work(public: Path) -
         (*FIT, "-o", "law.toml"),
         (*FIT, "-o", "new.toml"),
         (*FIT, "--plot", "fit.svg"),
-        (*SWEEP_COST, "--output-table", "p.csv"),
         (*PLAN, "--plot", "p.svg"),
         (*PLAN, "--export", "hf", "-o", "x"),
         ("import", "trainer", "trainer", "-o", "new.csv"),
@@ -484,7 +481,6 @@ def test_no_result_takes_the_place_of_what_it_is_made_from(tmp_path: Path, monke
         (*FIT, "-o", "link.toml"),
         (*FIT[:2], "--prior", "law.toml", "-o", "law.toml"),
         ("report", "law.toml", "-o", "law.toml"),
-        (*SWEEP_COST[:-4], "latency.csv", "--sweep", "--output-table", "latency.csv"),
     ):
         found = run(*arguments)
         assert (found.code, found.out) == (2, ""), arguments

@@ -1,4 +1,4 @@
-"""Runs and measurements as tables."""
+"""Runs as tables."""
 
 from __future__ import annotations
 
@@ -6,60 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from moescale.units import format_count, format_flops, format_seconds
-from moescale.views.tables import Cell, Column, Table, table_of
+from moescale.views.tables import Column, Table, table_of
 
 if TYPE_CHECKING:
-    from moescale.latency.coverage import Coverage, Overview
     from moescale.planning.sweep_design import DesignedRun
-
-
-def coverage_table(found: Overview) -> Table:
-    """What a latency table covers, by stage, GPU count and expert count."""
-    gpus = sorted({c.gpu for c in found.coverage})
-    cells: list[Cell[Coverage]] = [
-        (Column("", text=True), lambda c: c.stage),
-        (Column("GPUs"), lambda c: f"{c.gpus}"),
-        (Column("experts"), lambda c: f"{c.n_experts}"),
-        (Column("rows"), lambda c: f"{c.rows}"),
-        (Column("parameters"), lambda c: _between(*(format_count(x) for x in c.n_params_total))),
-        (Column("tokens"), lambda c: _between(*(f"{x}" for x in c.tokens))),
-        (Column("batch"), lambda c: _between(*(f"{x}" for x in c.batch))),
-        (Column("full batch", rank=1), lambda c: f"{c.smallest_largest_batch}"),
-        (Column("spread", rank=2), lambda c: f"{c.spread:.1%}"),
-    ]
-    if len(gpus) > 1:
-        cells.insert(0, (Column("GPU", text=True), lambda c: c.gpu))
-    title = f"Coverage on {', '.join(gpus)}; no extrapolation beyond these ranges"
-    return table_of(title, found.coverage, cells)
-
-
-def interpolation_table(found: Overview) -> Table:
-    """How well a latency table predicts each of its inner rows."""
-    return table_of(
-        "Leave-one-out error of linear interpolation along each axis",
-        found.held_out,
-        (
-            (Column("", text=True), lambda h: h.stage),
-            (Column("along", text=True), lambda h: "size" if h.axis == "n_params_total" else h.axis),
-            (Column("rows"), lambda h: f"{h.rows}"),
-            (Column("median error"), lambda h: f"{h.median_abs_error:.1%}"),
-            (Column("largest error"), lambda h: f"{h.max_abs_error:.1%}"),
-            (Column("mean error"), lambda h: f"{h.bias:+.1%}"),
-            (Column("worst at", text=True, rank=1), lambda h: h.worst),
-        ),
-    )
-
-
-def unmeasured_table(found: Overview) -> Table:
-    """The rows of a latency table that hold no latency."""
-    columns = (Column("", text=True), Column("rows"), Column("reason", text=True))
-    return Table(
-        "Rows without a latency", columns, [(stage, f"{rows}", reason) for stage, reason, rows in found.not_ok]
-    )
-
-
-def _between(low: str, high: str) -> str:
-    return low if low == high else f"{low}-{high}"
 
 
 def planned_runs_table(runs: Iterable[dict[str, Any]]) -> Table:

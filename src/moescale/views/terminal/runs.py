@@ -1,4 +1,4 @@
-"""What experiments will run and have measured: the runs of a sweep, the rows of a latency table."""
+"""What experiments will run: a sweep, and a designed one."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from moescale.units import format_count, format_flops, format_seconds, plural
 from moescale.views.tables.runs import (
-    coverage_table,
     designed_counts_table,
     designed_runs_table,
-    interpolation_table,
     planned_runs_table,
     regret_table,
-    unmeasured_table,
 )
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from moescale.latency.coverage import Overview
     from moescale.planning.sweep_design import SweepDesign
 
 
@@ -87,25 +83,3 @@ def show_design(console: Console, found: SweepDesign, *, details: bool, written:
         )
     elif not details:
         write_paragraph(console, "All runs: --details. Write the sweep: -o SWEEP.toml.")
-
-
-def show_latencies(console: Console, found: Overview, table: str) -> None:
-    """What a latency table covers, and how well it interpolates."""
-    dates = " to ".join(dict.fromkeys(found.dates))
-    write_paragraph(console, f"{found.rows} rows, {dates}", lead=table)
-    for engine in found.engines:
-        write_line(console, f"  {engine}")
-    write_table(console, coverage_table(found))
-    if found.held_out:
-        write_table(console, interpolation_table(found))
-    else:
-        write_line(console)
-        write_paragraph(console, "Interpolation error unknown: no axis has three points.")
-    if found.not_ok:
-        write_table(console, unmeasured_table(found))
-    write_line(console)
-    write_paragraph(
-        console,
-        "parameters: total, with embeddings. full batch: the batch up to which every size and length was measured. spread: "
-        "median scatter of repeats and rounds.",
-    )

@@ -1,4 +1,4 @@
-"""Serving cost: one deployment, a sweep of them, a simulated run."""
+"""Serving cost: one deployment, a simulated run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from moescale.serving.question import cache_format, weight_format
 from moescale.units import format_bytes, format_count, format_seconds, format_usd, plural
 from moescale.views.tables import accuracy_text
-from moescale.views.tables.serving import cost_table, left_out_lines, pareto_table, platform_table, rate_text
+from moescale.views.tables.serving import cost_table
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from moescale.serving.disaggregated import Disaggregated
     from moescale.serving.gpu_counts import Cost
     from moescale.serving.loads import OpenLoop
-    from moescale.serving.operating_points import OperatingPoints
     from moescale.serving.workload import Answer
 
 
@@ -192,44 +191,6 @@ def _attention_groups(console: Console, deployment: Deployment) -> None:
         )
     write_line(console)
     write_paragraph(console, f"Attention groups: {rule}.")
-
-
-def show_sweep(
-    console: Console, points: OperatingPoints, traffic: str | None = None, *, name: str | None = None
-) -> None:
-    """The Pareto set of a sweep, the ends of each GPU and format, and the infeasible points."""
-    from moescale.models.parameters import count_parameters
-
-    p, front = points, points.pareto.tolist()
-    ends = list(dict.fromkeys((front[-1], front[0])))  # the cheapest and the fastest, which may be one
-    lead = f"{' to '.join(format_usd(float(p.usd_per_mtok[i])) for i in ends)} per million output tokens"
-    rates = " to ".join(rate_text(float(p.tok_s_per_user[i])) for i in ends)
-    write_line(console, f"{lead} at {rates} tok/s per user", bold=len(lead))
-    parameters = count_parameters(p.model)
-    sources = ", ".join(dict.fromkeys(k.latency.name for k in p.platforms))
-    write_paragraph(
-        console,
-        f"{f'{name}: ' if name else ''}{format_count(float(parameters.total))} parameters, {format_count(float(parameters.active))} active; "
-        f"{_traffic(p.deployment)}{f', {traffic}' if traffic else ''}; utilization {p.deployment.utilization:g}; "
-        f"latency from {sources}",
-    )
-    prices = {k.gpu.name: k.usd_per_gpu_hour for k in p.platforms}
-    write_paragraph(
-        console, f"Price per GPU hour: {', '.join(f'{name} {format_usd(usd)}' for name, usd in prices.items())}"
-    )
-    write_table(console, pareto_table(p))
-    write_table(console, platform_table(p))
-    if len({(k.weights.name, k.kv_cache.name) for k in p.platforms}) > 1:
-        write_line(console)
-        caveat = "Formats are compared by cost and latency only: the effect of quantisation on quality is not included."
-        if any(k.latency.name == "silicon" for k in p.platforms):
-            caveat += " Formats without measured kernels (int4: on no GPU) use bf16 kernels, scaled by the roofline."
-        write_paragraph(console, caveat)
-    if lines := left_out_lines(p):
-        write_line(console)
-        write_line(console, "Infeasible", bold=10)
-        for line in lines:
-            write_paragraph(console, line, indent=2, first="")
 
 
 def _traffic(deployment: Deployment) -> str:
