@@ -463,8 +463,6 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("fit RUNS --prior yun2024-recovered", 2, ("--prior: yun2024-recovered says nothing of how coefficients differ",)),
     ("fit RUNS --prior nope", 2, ("--prior",)),
     ("fit RUNS --prior pooled2026 --law chinchilla", 2, ("--prior: only pooled2026 is fitted under a prior",)),
-    ("fit RUNS --bootstrap 9 --cluster trunc", 2, ("--cluster: unknown column 'trunc'",)),
-    ("fit RUNS --bootstrap 9 --cluster origin", 2, ("--cluster: 1 clusters are too few",)),
     # Comparisons.
     ("compare RUNS", 2, ("--holdout", "moescale compare --help")),
     ("compare RUNS --holdout 'tokenz > 1'", 2, ("--holdout", "'tokenz'", "nearest: tokens")),

@@ -166,7 +166,6 @@ def _row_text(row: Mapping[str, Any]) -> str:
 
 
 def _print_event(event: Mapping[str, Any]) -> None:
-    """One line on standard error."""
     at = f"step {event.get('step', 0)}"
     if event["event"] == "step":
         steps = event["steps"]

@@ -146,7 +146,6 @@ def _replaced(target: Path, data: bytes, mode: int | None) -> bool:
 
 
 def _remove_left(folder: Path) -> None:
-    """Remove the temporary files that killed processes left, which nobody holds any more."""
     with contextlib.suppress(OSError):  # such as a folder that may not be listed
         for name in filter(TEMPORARY.fullmatch, os.listdir(folder)):
             with contextlib.suppress(OSError), (folder / name).open("rb") as stream:

@@ -237,7 +237,6 @@ def _sniff(data: bytes, path: str) -> str:
 
 
 def _without_comments(text: str) -> str:
-    """The text after the lines of `_COMMENTS` at its start; as it is where there are none."""
     found = _COMMENTS.match(text)
     return text[found.end() :] if found and ("#" in found.group() or "sep=" in found.group()) else text
 
@@ -268,7 +267,6 @@ def _of_text(text: str, path: str, delimiter: str) -> _Read:
 
 
 def _cells(text: str, delimiter: str, n_columns: int, path: str) -> list[list[str]]:
-    """The cells of each column, of the rows after the first that is not empty."""
     columns: list[list[str]] = [[] for _ in range(n_columns)]
     # After a quote that is never closed, rows would become part of one cell: then each quote must be in its place.
     strict = text.count('"') % 2 == 1
@@ -293,8 +291,6 @@ def _cells(text: str, delimiter: str, n_columns: int, path: str) -> list[list[st
 
 
 def _of_json(text: str, path: str) -> _Read:
-    """JSON lines, or one JSON array of objects."""
-
     def decoded(part: str, where: str) -> Any:
         try:
             return json.loads(part, object_pairs_hook=lambda pairs: dict(_distinct(pairs, path)))
@@ -371,7 +367,6 @@ def _arrays(columns: Iterator[Any]) -> Iterator[NDArray[Any]]:
 
 
 def _scalar(cell: Any) -> Any:
-    """A cell of an object column as a plain Python value; a missing one as None."""
     if isinstance(cell, np.generic):
         cell = cell.item()
     missing = type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and isnan(cell))

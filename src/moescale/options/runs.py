@@ -133,9 +133,6 @@ class FitOptions(Group):
         "Starting points: auto, paper, or a number; paper: all 810,000, a minute or more.", default="auto"
     )
     bootstrap: int = quantity("Bootstrap replicates for 90% intervals; 0: no intervals.", DRAWS, default=0)
-    cluster: str | None = text(
-        "Column of what runs share, such as a trunk; the bootstrap draws whole clusters.", metavar="COL"
-    )
     seed: int = quantity("Seed of the bootstrap.", 0, MOST_SEED, default=0, whole=True)
     prior: str | None = text(
         "Law whose prior fills in what the runs do not determine: pooled2026, or one fitted with it.", metavar="LAW"
@@ -161,7 +158,6 @@ class FitOptions(Group):
             family=family,
             prior=prior,
             bootstrap=self.bootstrap,
-            cluster=self.cluster,
             seed=self.seed,
         )
 

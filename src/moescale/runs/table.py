@@ -258,7 +258,6 @@ def _size_column(table: frames.Table, wanted: str | None, warnings: list[str]) -
 
 
 def _roles(table: frames.Table, named: Mapping[str, str]) -> dict[str, str]:
-    """The role of each column that is used, by its name."""
     advice = {
         "experts": "name it with --experts-column (experts_column=), or add a column n_experts, 1 for dense models",
         "tokens": "name it with --tokens-column (tokens_column=), or add the tokens that each run was trained on",

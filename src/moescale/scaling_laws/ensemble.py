@@ -181,7 +181,6 @@ def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
 
 
 def _labels(members: Sequence[Member]) -> list[str]:
-    """A name of its own for each member: its law's, with a number where two share it."""
     names = [member.law.name for member in members]
     return [n if names.count(n) == 1 else f"{n}-{names[: i + 1].count(n)}" for i, n in enumerate(names)]
 
@@ -257,7 +256,6 @@ def _draws(members: Sequence[Member], count: int) -> FloatArray:
 
 
 def _ranges(members: Sequence[Member], family: ModelFamily) -> dict[str, tuple[float, float]]:
-    """What some member was fitted on, as `family` counts it; sizes are those of dense models."""
     found: dict[str, list[tuple[float, float]]] = {}
     for law in (member.law for member in members):
         for key, (low, high) in law.fit_range.items():

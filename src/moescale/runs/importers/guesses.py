@@ -160,7 +160,6 @@ def _guess_name(runs: Sequence[TrackedRun], column: str) -> Guess:
 
 
 def _differ(runs: Sequence[TrackedRun], one: tuple[str, str], other: tuple[str, str]) -> bool:
-    """Whether two names, each with the factor of its unit, state different values in any run that has both."""
     for run in runs:
         a, b = (_value(run, name) for name, _ in (one, other))
         if a is not None and b is not None:

@@ -128,7 +128,6 @@ def rows_of(
 
 
 def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
-    """The reasons of most runs, each with the first of them."""
     counted = Counter(reason for _, reason in left_out).most_common()
     first = dict(reversed([(reason, run) for run, reason in left_out]))
     told = [f"{first[reason]}{f' and {n - 1} more' if n > 1 else ''}: {reason}" for reason, n in counted[:3]]
@@ -156,7 +155,6 @@ def _label(row: Row) -> str:
 
 
 def _statements(used: Mapping[tuple[str, str], int], given: Mapping[str, Rule]) -> tuple[str, ...]:
-    """What came from where, the columns of one origin in one line."""
     lines: dict[str, list[str]] = {}
     for (column, rule), count in sorted(used.items(), key=lambda item: _place(item[0][0])):
         guessed = "" if column in given or rule in (repr(column), DERIVED["shape"]) else " (guessed)"
@@ -321,7 +319,6 @@ def _one_size(rows: list[Row], left_out: list[tuple[str, str]], notes: list[str]
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
-    """Cells by column: int64 or float64 where all are numbers (NaN: none), bool, or text with "" for none."""
     names = dict.fromkeys(name for name in _FIRST if any(name in row for row in rows))
     names |= dict.fromkeys(sorted({name for row in rows for name in row} - {*names, SOURCE_COLUMN}))
     found: dict[str, NDArray[Any]] = {}

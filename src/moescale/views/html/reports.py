@@ -120,7 +120,6 @@ def _law_facts(plan: Plan) -> Facts:
 
 
 def _serving_facts(plan: Plan) -> Facts:
-    """GPU, price, latency, requests and every setting that was stated."""
     gpu, usd = plan.gpu, f"{format_usd(plan.usd_per_gpu_hour)} a GPU hour, as stated"
     try:
         card, listed = find_gpu(plan.gpu), price(plan.gpu)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from moescale.units import format_count, format_flops
-from moescale.views.tables import Column, Table, range_text, span_text, table_of
+from moescale.views.tables import Column, Table, span_text, table_of
 
 if TYPE_CHECKING:
     from moescale.fitting.fit import Fit
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from moescale.fitting.isoflop import IsoFlop
     from moescale.runs.table import RunTable
     from moescale.scaling_laws.form import LawForm
-    from moescale.scaling_laws.law import Law, Prediction
+    from moescale.scaling_laws.law import Prediction
 
 PREDICTION_ROWS = 40
 
@@ -41,26 +41,6 @@ def parameter_table(
             (Column("meaning", text=True, rank=2), lambda p: p.meaning),
         ),
     )
-
-
-def member_table(law: Law) -> Table:
-    """The laws of an ensemble."""
-    return table_of(
-        "",
-        law.members,
-        (
-            (Column("law", text=True), lambda m: m.law.name),
-            (Column("weight"), lambda m: f"{m.weight:.0%}"),
-            (Column("form", text=True, rank=2), lambda m: m.law.form.name),
-            (Column("fitted on", text=True, rank=1), lambda m: range_text(m.law.fit_range, m.law.form)),
-            (Column("source", text=True, rank=1), lambda m: m.law.source),
-        ),
-    )
-
-
-def law_table(law: Law, intervals: Mapping[str, tuple[float, float]] | None = None) -> Table:
-    """The coefficients of a law, or the laws of an ensemble."""
-    return member_table(law) if law.members else parameter_table(law.form, law.parameters, intervals)
 
 
 def fit_remarks(found: Fit) -> dict[str, str]:

@@ -145,7 +145,6 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
 
 
 def _decided(plan: Plan) -> str:
-    """What the choices that are open have in common: sizes and tokens; and what serving saves."""
     model, best = plan.decision.model, plan.decision
     sizes, tokens = ([getattr(c, name) for c in (model, *best.rivals)] for name in ("n_params_active", "tokens"))
     text = "" if best.undecided else f"{model.experts:g} experts, " if model.experts > 1 else "dense, "
@@ -157,7 +156,6 @@ def _decided(plan: Plan) -> str:
 
 
 def _open(plan: Plan) -> str:
-    """Which expert counts are open, and what the others change."""
     model, rivals = plan.decision.model, sorted(plan.decision.rivals, key=lambda c: c.experts)
     counts = sorted(c.experts for c in (model, *rivals))
     words = [
