@@ -33,7 +33,7 @@ def _law(console: Console, law: Any) -> None:
 
 
 def _cost(console: Console, cost: Any) -> None:
-    from moescale.views.tables.serving import cost_table
+    from moescale.views.terminal.serving import cost_table
     from moescale.views.terminal.text import write_table
 
     write_table(console, cost_table(cost))
