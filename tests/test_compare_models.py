@@ -15,7 +15,6 @@ import pytest
 from rich.console import Console
 
 import command_line
-from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.models.coordinates import in_family
