@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -1002,38 +1001,8 @@ def test_a_budget_that_is_not_spent_is_said_first() -> None:
     found = run("plan", "--budget", "3e24", "--max-tokens", "15T", "--bootstrap", "0", "--details", *law)
     assert found.code == 0
     words = " ".join(found.out.split())
-    assert re.search(r"training \S+ FLOPs \(\d+% of the budget\), .*--max-tokens limits training to 15T tokens", words)
+    assert re.search(r"training \S+ FLOPs \(\d+% of the budget\) .*--max-tokens limits training to 15T tokens", words)
     assert "of the budget" not in its_table()
-
-
-def test_tables_are_read_from_standard_input_as_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = (ROOT / "examples" / "runs.csv").read_bytes().splitlines(keepends=True)[:81]
-    (tmp_path / "runs.csv").write_bytes(b"".join(rows))
-    (tmp_path / "other.csv").write_bytes(b"params,tokens,L\n1e6,1e9,3\n")
-
-    def piped(name: str, *arguments: str) -> Answer:
-        content = io.BytesIO((tmp_path / name).read_bytes())
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(content))
-        return run(*arguments)
-
-    def told(found: Answer) -> str:
-        return re.sub(r"fitted in .*", "", found.out.replace(str(tmp_path / "runs.csv"), "standard input"))
-
-    for command in (
-        "fit {} --law chinchilla --starts 2",
-        "compare {} --law chinchilla --holdout tokens>1e10",
-        "predict --runs {} --law hoffmann2022",
-        "import csv {}",
-    ):
-        from_pipe = piped("runs.csv", *command.format("-").split())
-        from_file = run(*command.format(tmp_path / "runs.csv").split())
-        assert (from_pipe.code, told(from_pipe)) == (0, told(from_file)), from_pipe.err
-    refused = piped("runs.csv", "isoflop", "-")
-    assert (refused.code, refused.err[:47]) == (2, "moescale: standard input: these 80 runs have no")
-    # What is piped is read once, also where the message names the command that makes a run table of it.
-    other = piped("other.csv", "fit", "-")
-    assert other.code == 2
-    assert "`moescale import csv - -o runs.csv` makes a table of them" in other.err
 
 
 def test_a_budget_that_nobody_stated_is_not_spoken_of(tmp_path: Path) -> None:

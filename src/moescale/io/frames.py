@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import ColumnError, DamagedFileError, InputError
-from moescale.io.files import STANDARD_INPUT, decode_utf8, read_bytes, read_standard_input
+from moescale.io.files import decode_utf8, read_bytes
 from moescale.io.parquet import COLUMN_LIMIT, ROW_LIMIT, first_line, read_parquet, refuse_beyond
 from moescale.typing import FloatArray
 
@@ -58,7 +58,7 @@ _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|
 class Table:
     """Named columns of equal length as they were found: numbers, booleans, or objects (texts and None).
 
-    Cells of a CSV or TSV are texts. `source` is the path, "standard input" or "frame"; `sha256` is of the file's bytes, None
+    Cells of a CSV or TSV are texts. `source` is the path or "frame"; `sha256` is of the file's bytes, None
     for a frame.
     """
 
@@ -69,8 +69,7 @@ class Table:
 
 
 def read_table(source: Any) -> Table:
-    """The table in a file (CSV, TSV, Parquet or JSON lines; by suffix, else by content), in standard input (`-`), or in a data
-    frame.
+    """The table in a file (CSV, TSV, Parquet or JSON lines; by suffix, else by content), or in a data frame.
 
     A frame is anything that narwhals accepts (pandas, Polars, PyArrow ..), or a mapping of names to columns; a Table
     stays as it is. Raises InputError for everything that is not a table with distinct column names.
@@ -79,8 +78,6 @@ def read_table(source: Any) -> Table:
         return source
     if isinstance(source, str | os.PathLike):
         path = os.fspath(cast("str | os.PathLike[str]", source))
-        if path == "-":
-            return parse_table(read_standard_input(limit_bytes=FILE_LIMIT_BYTES), STANDARD_INPUT)
         return parse_table(read_bytes(path, limit_bytes=FILE_LIMIT_BYTES), path)
     names, cells = _of_mapping(source) if isinstance(source, Mapping) else _of_frame(source)
     return _named(names, cells, FRAME, None)

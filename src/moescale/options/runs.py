@@ -56,8 +56,7 @@ class TableOptions(Group):
             named = any(columns[each.name] != each.default for each in fields(TableOptions) if each.name in columns)
             if named or not needs_loss:
                 raise
-            written = "runs.csv" if str(path) == "-" else f"{path.stem}-runs.csv"
-            command = f"moescale import csv {shlex.quote(str(path))} -o {shlex.quote(written)}"
+            command = f"moescale import csv {shlex.quote(str(path))} -o {shlex.quote(f'{path.stem}-runs.csv')}"
             advice = f"`{command}` makes a table of them, or {error.next_step}"
             raise MissingColumnError(error.what, where=error.where, nearest=error.nearest, next_step=advice) from error
 

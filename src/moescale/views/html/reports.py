@@ -29,12 +29,11 @@ from moescale.views.tables.models import known_table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where the reported answer comes from: its file, how that was made, and the report's own date and program (None: not printed)."""
+    """Where the reported answer comes from: its file, how that was made, and the report's program (None: not printed)."""
 
     name: str | None = None
     sha256: str | None = None
     made_with: Mapping[str, object] = field(default_factory=dict[str, object])
-    date: str | None = None
     version: str | None = None  # of the program that makes the report
 
     def blocks(self) -> list[Block]:
@@ -65,7 +64,7 @@ def read_plan(path: str | Path) -> tuple[Plan, Origin]:
     return parse_plan(record, where=where), origin
 
 
-def plan_report(plan: Plan, origin: Origin | None = None, *, title: str | None = None) -> str:
+def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     """A self-contained HTML page of a plan; needs matplotlib, else InputError."""
     notes, no_life = [*plan.decision.caveats, *plan.warnings], plan.lifetime_infeasible
     if no_life is not None and not any(no_life in warning for warning in plan.warnings):
@@ -98,8 +97,8 @@ def plan_report(plan: Plan, origin: Origin | None = None, *, title: str | None =
         ("How to reproduce it", (made := origin or Origin()).blocks()),
     ]
     about = (f"law {plan.law}", plan.gpu, expert_label(plan.decision.model.experts))
-    meta = [*filter(None, (made.date, made.version and f"moescale {made.version}")), *about]
-    return page(title or f"Which model to train with {format_flops(plan.budget_flops)} FLOPs", meta, sections)
+    meta = [*([f"moescale {made.version}"] if made.version else []), *about]
+    return page(f"Which model to train with {format_flops(plan.budget_flops)} FLOPs", meta, sections)
 
 
 def _law_facts(plan: Plan) -> Facts:
