@@ -485,7 +485,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("predict --runs RUNS --law STEEP.toml", 2, ("data row 1", "no finite loss")),
     ("predict --runs RUNS --law muennighoff2023 --unique-tokens 0", 2, ("--unique-tokens",)),
     ("predict --runs RUNS --last-point", 2, ("no column names the run", "run_id")),
-    ("fit RUNS --vocab-size 0.5", 2, ("--vocab-size", "whole number")),
+    ("fit RUNS --seed 0.5", 2, ("--seed", "whole number")),
     ("predict --n-params 1e308 --tokens 1B", 2, ("--n-params", "nearest: 1e+18")),
     # Models of cost.
     ("cost", 2, ("NAME", "--config", "--n-params")),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         'moescale fit runs.csv --size-column n_params_active --where "tokens >= 5e9" --bootstrap 200',
     )
 )
-@flat("runs law where bootstrap prior size_column", then=" ".join((*COLUMNS, "vocab_size")))
+@flat("runs law where bootstrap prior size_column", then=" ".join(COLUMNS))
 def fit(
     context: typer.Context,
     wanted: FitOptions,

@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moescale.bounds import DRAWS, PARAMETERS
+from moescale.bounds import DRAWS
 from moescale.errors import InputError, MissingColumnError, located
 from moescale.options.fields import MOST_SEED, Group, Quantity, at_option, flag, path, quantity, text
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 STARTS = Quantity("", 1, DRAWS.most, whole=True)
 COLUMNS = ("size_column", "tokens_column", "experts_column", "loss_column")
-CHOICES = ("best_of", "last_point", "vocab_size")
+CHOICES = ("best_of", "last_point")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +38,6 @@ class TableOptions(Group):
     tokens_column: str = text("Column of D, the training tokens.", default="tokens", metavar="COL")
     experts_column: str = text("Column of E, 1 for a dense model.", default="n_experts", metavar="COL")
     loss_column: str = text("Column of the loss.", default="loss", metavar="COL")
-    vocab_size: int | None = quantity(
-        "Vocabulary, for sizes without embeddings; needs a column d_model.", most=PARAMETERS.most, whole=True
-    )
 
     def read_from(self, path: Path, *, needs_loss: bool = True) -> RunTable:
         """The runs; InputError that names the file or the option."""
@@ -72,9 +69,7 @@ class RunOptions(TableOptions):
     >>> table = RunOptions(runs=Path("runs.csv"), where="tokens >= 5e9").read()
     """
 
-    runs: Path = path(
-        "Table of runs: CSV, TSV, Parquet or JSON lines; -: standard input.", name="RUNS", default=MISSING
-    )
+    runs: Path = path("Table of runs: CSV, TSV, Parquet or JSON lines.", name="RUNS", default=MISSING)
 
     def read(self) -> RunTable:
         """The runs; InputError that names the file or the option."""
@@ -87,7 +82,7 @@ class PredictedOptions(TableOptions):
 
     HEADING = "Table of models"
 
-    runs: Path | None = path("Table of runs to predict, or -; losses may be missing.")
+    runs: Path | None = path("Table of runs to predict; losses may be missing.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,9 +175,7 @@ class ImportOptions(Group):
     tracker: str = text(
         "mlflow, wandb, tensorboard, trainer, or csv (any table with a row per run).", name="TRACKER", default=MISSING
     )
-    source: str = text(
-        "Folder (searched recursively), file, or MLflow URI; csv: also -.", name="DIR_OR_URI", default=MISSING
-    )
+    source: str = text("Folder (searched recursively), file, or MLflow URI.", name="DIR_OR_URI", default=MISSING)
     output: Path | None = path(
         "Run table to write: .csv, .tsv or .parquet; default: only list what is there.", name="-o"
     )

@@ -20,7 +20,6 @@ from moescale.io.filters import column_names, evaluate_decided, quoted_name
 from moescale.io.frames import BoolArray
 from moescale.runs import expansion as model_columns
 from moescale.runs import notes, writing
-from moescale.runs.expansion import VOCABULARY_COLUMN
 from moescale.runs.groups import RUN_COLUMNS, of_one_model, of_one_run
 from moescale.runs.notes import Rows
 from moescale.typing import FloatArray
@@ -153,7 +152,6 @@ def read_runs(
     where: str | None = None,
     last_point: bool = False,
     best_of: bool = False,
-    vocab_size: float | None = None,
     needs_loss: bool = True,
 ) -> RunTable:
     """The training runs in a file (CSV, TSV, Parquet, JSON lines) or data frame, validated and filtered.
@@ -161,8 +159,7 @@ def read_runs(
     Needs the columns `experts_column`, `tokens_column`, `loss_column` and a size: `size_column`, else the first of
     `SIZE_COLUMNS` that is there. Runs marked true in a `diverged` or `flagged` column are left out. Only the rows that `where` keeps and
     only the columns that are used are validated. Of these rows `last_point` keeps the last of each run, and then `best_of`
-    the best of each size, tokens and experts. `vocab_size` stands for a column of that name. Unless the table `needs_loss`,
-    losses may be missing. Raises InputError with file, row, column, value and next step.
+    the best of each size, tokens and experts. Unless the table `needs_loss`, losses may be missing. Raises InputError with file, row, column, value and next step.
     """
     if isinstance(source, RunTable):
         raise InputError("is a RunTable already", next_step="filter it with its method where(..)")
@@ -172,9 +169,6 @@ def read_runs(
     named = {"size": size, "experts": experts_column, "tokens": tokens_column, "loss": loss_column}
     if not needs_loss and loss_column not in table.columns:
         del named["loss"]
-    if vocab_size is not None and VOCABULARY_COLUMN in table.columns:
-        what, advice = f"the table has a column {VOCABULARY_COLUMN!r}, too", "leave the option out"
-        raise InputError(what, where="--vocab-size", next_step=advice)
     roles = _roles(table, named)
     if table.n_rows == 0:
         raise InputError("has column names but no rows", where=table.source, next_step="add one row a run")
@@ -188,8 +182,6 @@ def read_runs(
     for name in (name for name in table.columns if name not in roles and name not in others):
         others[name] = frames.as_values(table.columns[name])
     columns = {name: others[name][rows - 1] for name in table.columns if name not in roles}
-    if vocab_size is not None:
-        columns[VOCABULARY_COLUMN] = np.full(len(rows), float(vocab_size))
     warnings += notes.model_warnings(columns, values["experts"], rows)
     runs = RunTable(
         n_params=values["size"],
