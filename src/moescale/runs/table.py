@@ -15,11 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from moescale.errors import ColumnError, InputError, MissingColumnError, nearest_names, unknown_name
 from moescale.io import frames
-from moescale.io.files import write_atomically
+from moescale.io.files import as_text, write_atomically
 from moescale.io.filters import column_names, evaluate_decided, quoted_name
 from moescale.io.frames import BoolArray
+from moescale.io.parquet import require_arrow
 from moescale.runs import expansion as model_columns
-from moescale.runs import notes, writing
+from moescale.runs import notes
 from moescale.runs.groups import RUN_COLUMNS, of_one_model, of_one_run
 from moescale.runs.notes import Rows
 from moescale.typing import FloatArray
@@ -223,13 +224,45 @@ def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike
     if suffix not in _SUFFIXES:
         raise unknown_name("suffix to write", suffix, _SUFFIXES, where=name)
     try:
-        parquet = suffix == ".parquet"
-        data = (
-            writing.parquet(columns, name) if parquet else writing.delimited(columns, "\t" if suffix == ".tsv" else ",")
-        )
+        if suffix == ".parquet":
+            data = _parquet(columns, name)
+        else:
+            data = _delimited(columns, "\t" if suffix == ".tsv" else ",")
     except (UnicodeError, TypeError) as error:
         raise ColumnError(f"a column cannot be written: {error}", where=name) from error
     return write_atomically(name, data)
+
+
+def _parquet(columns: Mapping[str, NDArray[Any]], path: str) -> bytes:
+    require_arrow(path)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    try:
+        pq.write_table(pa.table({key: pa.array(_writable(v), from_pandas=True) for key, v in columns.items()}), sink)
+    except pa.ArrowException as error:
+        raise ColumnError(f"a column cannot be written: {error}", where=path) from error
+    return sink.getvalue().to_pybytes()
+
+
+def _delimited(columns: Mapping[str, NDArray[Any]], delimiter: str) -> bytes:
+    """Rows of text: numbers in their shortest form, names and texts in quotes."""
+
+    def quoted(text: str) -> str:
+        return '"' + text.replace('"', '""') + '"'
+
+    def written(column: NDArray[Any]) -> list[str]:
+        texts = frames.as_texts(column).tolist()
+        return [quoted(as_text(text)) for text in texts] if column.dtype.kind in "OU" else texts
+
+    rows = [map(quoted, columns), *zip(*map(written, columns.values()), strict=True)]
+    return "".join(f"{delimiter.join(row)}\n" for row in rows).encode("utf-8")
+
+
+def _writable(column: NDArray[Any]) -> Any:
+    """Texts of a column as text that can be written: the name of a run may be that of a folder in another encoding."""
+    return [as_text(v) if isinstance(v, str) else v for v in column] if column.dtype.kind in "OU" else column
 
 
 # Columns and rows that are used.

@@ -14,8 +14,7 @@ from moescale import catalogue
 from moescale.io.filters import quoted_name
 from moescale.io.frames import COLUMN_LIMIT
 from moescale.runs.expansion import BODY_COLUMNS
-from moescale.runs.importers.rule import Rule
-from moescale.runs.importers.tracked_run import STEP, Scalar, TrackedRun, bare
+from moescale.runs.importers.tracked_run import STEP, Rule, Scalar, TrackedRun, bare
 from moescale.runs.table import EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
 LOSS_COLUMN = "loss"

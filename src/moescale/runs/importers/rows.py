@@ -17,8 +17,7 @@ from moescale.errors import InputError, UnknownNameError, nearest_names
 from moescale.io.filters import column_names, evaluate_decided, evaluate_numbers
 from moescale.runs.importers.guesses import LOSS_COLUMN, guess, in_other_units, nats_advice, stated_wrongly, unit_of
 from moescale.runs.importers.model_shape import shape_columns, tokens_of_flos
-from moescale.runs.importers.rule import DERIVED, Rule
-from moescale.runs.importers.tracked_run import FINISHED, STEP, Scalar, TrackedRun
+from moescale.runs.importers.tracked_run import DERIVED, FINISHED, STEP, Rule, Scalar, TrackedRun
 from moescale.runs.table import DIVERGED_COLUMNS, EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
 Row = dict[str, Scalar]
