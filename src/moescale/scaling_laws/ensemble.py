@@ -146,7 +146,12 @@ def shape_inputs(family: ModelFamily) -> dict[str, float]:
 
 
 def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
-    labels, forms, parts = _labels(members), [member.law.form for member in members], list[_Part]()
+    names, forms, parts = (
+        [member.law.name for member in members],
+        [member.law.form for member in members],
+        list[_Part](),
+    )
+    labels = [n if names.count(n) == 1 else f"{n}-{names[: i + 1].count(n)}" for i, n in enumerate(names)]
     parameters = [Parameter(f"{label}.weight", False, f"share of {label} in the average") for label in labels]
     for column, (label, member) in enumerate(zip(labels, members, strict=True)):
         columns = slice(len(parameters), len(parameters) + member.law.theta.size)
@@ -178,11 +183,6 @@ def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
         extra_inputs=needed,
         no_allocation=next((form.no_allocation for form in forms if form.no_allocation), None),
     )
-
-
-def _labels(members: Sequence[Member]) -> list[str]:
-    names = [member.law.name for member in members]
-    return [n if names.count(n) == 1 else f"{n}-{names[: i + 1].count(n)}" for i, n in enumerate(names)]
 
 
 def _sums(

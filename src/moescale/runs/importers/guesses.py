@@ -201,7 +201,9 @@ def guess(runs: Sequence[TrackedRun], column: str) -> Guess:
     if column == TOKENS_COLUMN:
         parts = [_guess_name(runs, part) for part in ("batch_tokens", "batch_sequences", "sequence_tokens")]
         unclear = next((part.unclear for part in parts if part.unclear), ())
-        whole, *factors = [_as_expression(part) for part in parts]
+        whole, *factors = [
+            "".join(rule.expression or quoted_name(rule.name or "") for rule in part.rules) for part in parts
+        ]
         seen = [whole] if whole else factors
         product = [Rule(expression=" * ".join([STEP, *seen]))] if all(seen) and not unclear else []
         return Guess([*found.rules, *product, Rule(derived="flos")], () if found.rules else unclear)
@@ -209,7 +211,3 @@ def guess(runs: Sequence[TrackedRun], column: str) -> Guess:
     own = [Rule(name=column)] if any(column in run.params for run in runs) else []
     dense = [Rule(derived="dense")] if column == EXPERTS_COLUMN and not found.unclear else []
     return Guess([*own, *shaped, *(rule for rule in found.rules if rule.name != column), *dense], found.unclear)
-
-
-def _as_expression(part: Guess) -> str:
-    return "".join(rule.expression or quoted_name(rule.name or "") for rule in part.rules)

@@ -38,7 +38,9 @@ def show_fit(
         f"{found.starts_at_optimum} of {found.starts} starts at the optimum",
     )
     write_line(console, f"fitted in {format_seconds(found.seconds)}")
-    write_table(console, _parameter_table(found.form, found.parameters, intervals, _fit_remarks(found)))
+    remarks = {name: "not identified" for name in found.not_identified}
+    remarks |= {name: "on a bound" for name in found.at_bound}
+    write_table(console, _parameter_table(found.form, found.parameters, intervals or {}, remarks))
     write_line(console)
     write_paragraph(console, f"Fitted on {range_text(found.fit_range, found.form, size_column)}.")
 
@@ -159,28 +161,21 @@ def show_prediction(console: Console, law: Law, predicted: Prediction) -> None:
 def _parameter_table(
     form: LawForm,
     parameters: Mapping[str, float],
-    intervals: Mapping[str, tuple[float, float]] | None = None,
-    remarks: Mapping[str, str] | None = None,
+    intervals: Mapping[str, tuple[float, float]],
+    remarks: Mapping[str, str],
 ) -> Table:
     """The coefficients of a law with their 90% intervals."""
-    limits, told = intervals or {}, remarks or {}
     return table_of(
         "",
         form.parameters,
         (
             (Column("parameter", text=True), lambda p: p.name),
             (Column("value"), lambda p: f"{parameters[p.name]:.6g}"),
-            (Column("90% interval", rank=1), lambda p: span_text(limits.get(p.name))),
-            (Column("remark", text=True, rank=1), lambda p: told.get(p.name, "")),
+            (Column("90% interval", rank=1), lambda p: span_text(intervals.get(p.name))),
+            (Column("remark", text=True, rank=1), lambda p: remarks.get(p.name, "")),
             (Column("meaning", text=True, rank=2), lambda p: p.meaning),
         ),
     )
-
-
-def _fit_remarks(found: Fit) -> dict[str, str]:
-    """Remarks on single parameters of a fit."""
-    remarks = {name: "not identified" for name in found.not_identified}
-    return remarks | {name: "on a bound" for name in found.at_bound}
 
 
 def _optima_table(found: IsoFlop) -> Table:

@@ -163,7 +163,8 @@ def show_cost(
     )
     write_paragraph(
         console,
-        f"{_traffic(deployment)}{f', {traffic}' if traffic else ''}; "
+        f"{deployment.prompt_tokens:.6g} prompt and {deployment.output_tokens:.6g} output tokens per request"
+        f"{f', {traffic}' if traffic else ''}; "
         f"{f'{format_usd(float(deployment.usd_per_gpu_hour))} per GPU hour{terms}; ' if priced else ''}"
         f"utilization {deployment.utilization:g}; latency from {latency or cost.latency_source}",
     )
@@ -231,7 +232,3 @@ def _attention_groups(console: Console, deployment: Deployment) -> None:
         )
     write_line(console)
     write_paragraph(console, f"Attention groups: {rule}.")
-
-
-def _traffic(deployment: Deployment) -> str:
-    return f"{deployment.prompt_tokens:.6g} prompt and {deployment.output_tokens:.6g} output tokens per request"
