@@ -24,14 +24,12 @@ STATE_NAMES = ("State", "state", "status")
 STATES = {FINISHED, "running", "crashed", "failed", "killed", "preempted", "preempting", "scheduled", "pending", ""}
 LONGEST_MAPPING = 100_000  # characters of a cell that holds settings as a mapping
 _UNNAMED = re.compile(r"\b(?:nan|inf)\b")  # which Python prints in a mapping, and does not read
-_GAP = re.compile(r"(?<=\d)[\s_'\u2019](?=\d{3}(?:\D|$))")  # between groups of three digits
 
 
 def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
     """The rows of a table as runs, and no warnings.
 
-    A cell may be a number with a unit (7B), a percentage (a share), or have its digits in groups, but not by commas. Raises InputError for
-    what is no table, and for W&B's export of a chart.
+    A cell may be a number with a unit (7B). Raises InputError for what is no table, and for W&B's export of a chart.
     """
     del wanted
     path = Path(source)
@@ -66,7 +64,7 @@ def _columns(table: frames.Table) -> dict[str, list[Any]]:
         if values.dtype.kind == "f":
             found[name] = _without_gaps(found[name], frames.as_texts(column).tolist(), ended=may_be(name, LOSS_COLUMN))
         elif values.dtype == np.object_ and name.lower() not in NAMES:
-            found[name] = _numbers([_GAP.sub("", text.strip()) for text in found[name]]) or found[name]
+            found[name] = _numbers([text.strip() for text in found[name]]) or found[name]
     return found
 
 
@@ -77,17 +75,11 @@ def _without_gaps(cells: list[float], texts: Sequence[str], *, ended: bool) -> l
 
 
 def _numbers(texts: list[str]) -> list[float | None] | None:
-    """What every cell that is not empty states as a number, percentages as shares; None where one states none."""
-    numbers: list[float | None] = []
-    for text in texts:
-        if text.lower() in frames.MISSING_TEXTS:
-            numbers.append(None)
-            continue
-        try:
-            numbers.append(parse_count(text.removesuffix("%").rstrip()) / (100.0 if text.endswith("%") else 1.0))
-        except InputError:
-            return None
-    return numbers
+    """What every cell that is not empty states as a number; None where one states none."""
+    try:
+        return [None if text.lower() in frames.MISSING_TEXTS else parse_count(text) for text in texts]
+    except InputError:
+        return None
 
 
 def _found(name: str, cell: Any) -> Iterator[tuple[str, Scalar]]:
