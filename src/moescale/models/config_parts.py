@@ -86,11 +86,8 @@ def _read_row(settings: Settings, row: Row) -> tuple[Parts, list[Layer]]:
 
 
 def _grouped_attention(settings: Settings, row: Row) -> Parts:
-    d_model, n_heads, head_dim = (
-        settings.integer("hidden_size"),
-        settings.integer("num_attention_heads"),
-        row.get("head_dim"),
-    )
+    d_model, n_heads = settings.integer("hidden_size"), settings.integer("num_attention_heads")
+    head_dim = row.get("head_dim")
     # Grouped-query attention is the default of most classes, with numbers that suit one model only.
     optional = row.get("kv_heads_optional") or "num_key_value_heads" in settings.config
     n_kv_heads = settings.integer("num_key_value_heads", default=n_heads if optional else None)

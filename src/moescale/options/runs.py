@@ -161,11 +161,8 @@ class FitOptions(Group):
         try:
             return int(STARTS.parse(self.starts, "--starts"))
         except InputError as error:
-            what, next_step = (
-                f"{self.starts!r} is not a number of starting points",
-                f"auto, paper, or 1 to {DRAWS.most:g}",
-            )
-            raise InputError(what, where="--starts", next_step=next_step) from error
+            what = f"{self.starts!r} is not a number of starting points"
+            raise InputError(what, where="--starts", next_step=f"auto, paper, or 1 to {DRAWS.most:g}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -146,11 +146,8 @@ def shape_inputs(family: ModelFamily) -> dict[str, float]:
 
 
 def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
-    names, forms, parts = (
-        [member.law.name for member in members],
-        [member.law.form for member in members],
-        list[_Part](),
-    )
+    names, forms = [member.law.name for member in members], [member.law.form for member in members]
+    parts: list[_Part] = []
     labels = [n if names.count(n) == 1 else f"{n}-{names[: i + 1].count(n)}" for i, n in enumerate(names)]
     parameters = [Parameter(f"{label}.weight", False, f"share of {label} in the average") for label in labels]
     for column, (label, member) in enumerate(zip(labels, members, strict=True)):
