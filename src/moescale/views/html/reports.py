@@ -24,7 +24,6 @@ from moescale.views.html.render import Block, Facts, Section, page, picture
 from moescale.views.tables import plan as plan_tables
 from moescale.views.tables import range_text, screen
 from moescale.views.tables.decision import decision_facts, plan_headline, serving_basis
-from moescale.views.tables.models import known_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +87,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     sections: list[Section] = [
         ("Question", [question]),
         ("Answer", [lead, screen.choices_table(plan), screen.facts(plan), drawn]),
-        ("Details", [*details, *([known_table(plan)] if plan.known else [])]),
+        ("Details", [*details, *([plan_tables.known_table(plan)] if plan.known else [])]),
         ("Caveats", [notes] if notes else []),
         ("Evidence", plan_tables.evidence_tables(plan)),
         ("Lifetime cost", life),

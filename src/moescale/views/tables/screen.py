@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import PLANNED_TPOT_S
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
-from moescale.views.tables import MARK, Cell, Column, Table, percentage, table_of
-from moescale.views.tables.models import beyond_notes
+from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, percentage, table_of
 
 if TYPE_CHECKING:
     from moescale.planning.candidate import Trained, Unreachable

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from moescale.scaling_laws.law import INPUT_NAMES
 from moescale.units import format_count, format_flops, format_seconds, format_usd
-from moescale.views.tables import MARK, Cell, Column, Table, latency_name, reason_lines, span_text
-from moescale.views.tables.models import beyond_notes
+from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, latency_name, reason_lines, span_text
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
