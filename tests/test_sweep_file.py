@@ -108,8 +108,8 @@ def test_every_combination_is_one_run_and_its_file_says_all(
         ({"folder": ""}, "'' is not a text"),
         ({"trainig": {}}, "unknown key 'trainig'"),
         ({"training": {"batch": 3}}, "unknown key 'batch'"),
-        ({"execute": {"on": "cloud"}}, "unknown key 'on'"),
-        ({"execute": {"slurm": {}}}, "unknown key 'slurm'"),
+        ({"execute": {"on": "cloud"}}, "unknown on 'cloud'"),
+        ({"execute": {"slurm": 5}}, "is not a table"),
         ({"execute": {"jobs": 0}}, "jobs: 0 is not at least 1; nearest: 1"),
     ],
 )  # fmt: skip
@@ -228,7 +228,7 @@ PLACED = (
 )
 INNER = {
     "grid": ("n_params", "shapes", "experts", "tokens", "tokens_per_param", "seeds"),
-    "execute": ("jobs", "flops_per_s", "gpus", "gpu"),
+    "execute": ("on", "jobs", "flops_per_s", "slurm", "gpus", "gpu"),
     "data": ("corpus", "sources", "tokenizer"),
     "training": ("schedule", "batch_tokens", "tokens"),
     "model": ("head_dim", "top_k", "experts"),

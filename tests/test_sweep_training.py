@@ -1,4 +1,4 @@
-"""Driving a sweep loses nothing and does nothing twice, whoever is killed; its training is a stub."""
+"""Driving a sweep loses nothing and does nothing twice, whoever is killed; its jobs are submitit's, its training a stub."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from moescale.runs.table import read_runs
 from stub_training import GRID, document, know, made
 from stub_training import command as stub_command
 
+pytest.importorskip("submitit", reason="needs submitit: pip install '.[train]'")
 pytestmark = pytest.mark.system
 
 STUB = Path(__file__).with_name("stub_training.py")
@@ -162,22 +163,6 @@ def assert_every_step_was_made_once(sweep: Sweep) -> None:
         assert [json.loads(line)["step"] for line in lines] == list(range(1, 21))
 
 
-def test_a_run_that_another_driver_has_comes_last(tmp_path: Path, undisturbed: list[str]) -> None:
-    sweep = made(tmp_path)
-    sweep.folder.mkdir()
-    held, said = FileLock(sweep.runs[0].lock), list[str]()
-    held.acquire()
-
-    def say(line: str) -> None:
-        said.append(line)
-        if sum("loss" in each for each in said) == 3:
-            held.release()
-
-    assert drive_stub(sweep, say=say).finished == 4
-    assert next(line for line in reversed(said) if "loss" in line).startswith(sweep.runs[0].name)
-    assert rows_of(sweep.table) == undisturbed
-
-
 def test_two_drivers_share_a_sweep(tmp_path: Path, undisturbed: list[str]) -> None:
     sweep = made(tmp_path)
     faults(sweep, every={"sleep_s": 0.02})
@@ -236,6 +221,23 @@ def test_a_sweep_without_the_libraries_that_train_is_refused_before_it_starts(
     assert run(capsys, "sweep.toml")[0] == 0  # nothing is left to train
 
 
+def test_slurm_needs_submitit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(InputError, match=r"needs submitit.*\.\[train\]"):
+        drive_stub(made(tmp_path, execute={"on": "slurm"}))
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_sweep_on_a_cluster_leaves_the_same_table(tmp_path: Path, undisturbed: list[str]) -> None:
+    # submitit's own stand-in of a cluster, in place of Slurm
+    sweep = made(tmp_path, execute={"on": "slurm", "slurm": {"cluster": "local", "timeout_min": 5}})
+    faults(sweep, **{sweep.runs[0].name: {"kill_at": 7}})
+    assert drive_stub(sweep).finished == 4
+    assert rows_of(sweep.table) == undisturbed
+    with pytest.raises(InputError, match="rejected by submitit"):
+        drive_stub(made(tmp_path / "b", execute={"on": "slurm", "slurm": {"cluster": "local", "no_such": 5}}))
+
+
 # Time.
 
 
@@ -278,19 +280,24 @@ def test_the_last_whole_line_of_progress_is_read(tmp_path: Path) -> None:
 # Executing one command.
 
 
-def test_a_command_does_not_run_where_another_has_its_lock(tmp_path: Path) -> None:
+def test_a_command_waits_for_the_lock_of_its_run_and_says_that_another_had_it(tmp_path: Path) -> None:
     log, lock = (str(tmp_path / name) for name in ("log", "lock"))
     command = [sys.executable, "-c", "print('ran')"]
+    place = Jobs("local", {}, tmp_path, 2)
     with FileLock(lock):
-        assert execute(command, log, lock) == BUSY
+        job = place.start(command, Path(log), Path(lock))
+        time.sleep(0.2)
+        assert place.poll(job) is None
+    wait_for(lambda: place.poll(job) is not None)
+    assert place.poll(job) == BUSY
     assert execute(command, log, lock) == 0
     assert execute([*command[:2], "raise SystemExit(7)"], log, lock) == 7
     assert Path(log).read_text() == "ran\n"
-    place = Jobs(2)
-    job = place.start([*command[:2], "import time; time.sleep(60)"], Path(log), Path(lock))
-    wait_for(lambda: Path(lock).exists())
-    place.end()
-    assert job.result() == LOST
+    held = FileLock(lock)
+    with held:
+        job = place.start(command, Path(log), Path(lock))
+        place.end([job])
+        assert place.poll(job) == LOST
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")

@@ -20,6 +20,7 @@ from moescale.experiments.sweep_file import expand, read_sweep
 from moescale.runs.table import read_runs
 from stub_training import document, made
 
+pytest.importorskip("submitit", reason="needs submitit: pip install '.[train]'")
 pytestmark = pytest.mark.system
 
 # What torchtitan and Megatron-LM print of a run, with a training loss of 6 - step / 10 and a validation loss of 5 at its end.

@@ -189,7 +189,7 @@ def _print_event(event: Mapping[str, Any]) -> None:
 )
 @flat()
 def sweep(wanted: GridOptions, json_: Json = False) -> int:
-    """Train a grid of models, and write a run table for `fit`."""
+    """Train a grid of models, here or on a cluster, and write a run table for `fit`."""
     from moescale.experiments.sweep import drive, dry_run
     from moescale.experiments.sweep_file import read_sweep
     from moescale.views.terminal.runs import show_planned_runs

@@ -1,4 +1,4 @@
-"""Commands as jobs: processes of this machine.
+"""Commands as jobs: processes of this machine, or jobs of Slurm through submitit.
 
 A job holds the lock of its run for as long as it lives, so that a second driver, or one that was killed and started again,
 never starts a run that is still going.
@@ -6,24 +6,26 @@ never starts a run that is still going.
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import time
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
-from typing import IO
+from typing import IO, Any
 
-from moescale.errors import InputError
-from moescale.io.files import opened_to_append
+from moescale.errors import InputError, install
+from moescale.io.files import explained, make_folder, opened_to_append, write_error
 from moescale.io.locks import locked
 from moescale.io.signals import sigterm_interrupts, uninterrupted
 
 BUSY = 75  # sysexits.h, EX_TEMPFAIL: another process had the run
-LOST = -1  # stopped
+LOST = -1  # stopped, or the cluster says no more than that it ended
 GRACE_S = 10.0  # from SIGTERM to SIGKILL
 POLL_S = 0.05
 # Run before the command, in its process: the kernel sends it SIGTERM (15) when its parent ends. PR_SET_PDEATHSIG is 1 in
@@ -34,6 +36,7 @@ if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, 15)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
+SHARED = ("timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node", "stderr_to_stdout")
 
 
 @contextmanager
@@ -62,40 +65,87 @@ def started(command: Sequence[str], output: IO[bytes], *, grace_s: float) -> Gen
 def execute(command: Sequence[str], log: str, lock: str, stop: Event | None = None) -> int:
     """Run a command here and now, its output added to the file `log`; its exit code, or LOST where `stop` was set.
 
-    BUSY where another process has the lock.
+    Where another process has the lock, it is waited for, and BUSY returned: the run may be finished then.
     """
-    stop, busy = stop or Event(), InputError("another process has the run", where=lock)
-    try:
-        with (
-            locked(Path(lock), busy=busy),
-            sigterm_interrupts(),
-            opened_to_append(log) as stream,
-            started(command, stream, grace_s=GRACE_S) as process,
-        ):
-            while (code := process.poll()) is None:
-                if stop.wait(POLL_S):
-                    return LOST
-            return code
-    except InputError as error:
-        if error is not busy:
-            raise
-        return BUSY
+    stop, busy, waited = stop or Event(), InputError("another process has the run", where=lock), False
+    while not stop.wait(POLL_S if waited else 0):
+        try:
+            with locked(Path(lock), busy=busy):
+                return BUSY if waited else _run(command, log, stop)
+        except InputError as error:
+            if error is not busy:
+                raise
+            waited = True
+    return LOST
+
+
+def _run(command: Sequence[str], log: str, stop: Event) -> int:
+    with sigterm_interrupts(), opened_to_append(log) as stream, started(command, stream, grace_s=GRACE_S) as process:
+        while (code := process.poll()) is None:
+            if stop.wait(POLL_S):
+                return LOST
+        return code
 
 
 class Jobs:
-    """Starts commands, at most so many at once. Raises InputError where they cannot be started."""
+    """Starts commands on this machine or on Slurm; `options` are [execute.slurm], options of sbatch by submitit's names.
 
-    def __init__(self, most: int) -> None:
+    Raises InputError where jobs cannot be started.
+    """
+
+    def __init__(self, place: str, options: Mapping[str, Any], folder: Path, most: int) -> None:
         if not hasattr(os, "killpg"):  # which ends a job whole
             step = "start it on Linux, macOS or WSL; --dry-run works here"
             raise InputError("a sweep needs process groups", next_step=step)
-        self._stop, self._threads = Event(), ThreadPoolExecutor(most)
+        self._folder, self._stop = folder, Event()
+        self._executor = _submitit(options, make_folder(folder)) if place == "slurm" else None
+        self._threads = ThreadPoolExecutor(most)
 
-    def start(self, command: Sequence[str], log: Path, lock: Path) -> Future[int]:
-        """Start `execute`."""
-        return self._threads.submit(execute, command, str(log), str(lock), self._stop)
+    def start(self, command: Sequence[str], log: Path, lock: Path) -> Any:
+        """Start `execute`; the job, for `poll`."""
+        if self._executor is None:
+            return self._threads.submit(execute, command, str(log), str(lock), self._stop)
+        with explained(write_error, str(self._folder)):
+            return self._executor.submit(execute, command, str(log), str(lock))
 
-    def end(self) -> None:
-        """Stop all that run, and wait until they have ended."""
+    def poll(self, job: Any) -> int | None:
+        """Its exit code, BUSY or LOST, and None until it has ended."""
+        if not job.done():
+            return None
+        if self._executor is None:
+            return job.result()
+        errors: Any = importlib.import_module("submitit.core.utils")
+        try:
+            return int(job.result())
+        except (errors.FailedJobError, errors.UncompletedJobError):
+            return LOST
+
+    def end(self, jobs: Sequence[Any]) -> None:
+        """Stop these jobs, all that run, and wait until they have ended or the grace is over."""
         self._stop.set()
-        self._threads.shutdown()
+        if self._executor is not None:
+            for job in jobs:
+                with suppress(OSError, subprocess.CalledProcessError):
+                    job.cancel()
+        limit = time.monotonic() + 2 * GRACE_S
+        while not all(job.done() for job in jobs) and time.monotonic() < limit:
+            time.sleep(POLL_S)
+        self._threads.shutdown(wait=self._executor is None)
+
+
+def _submitit(options: Mapping[str, Any], folder: Path) -> Any:
+    """submitit's executor of Slurm, or of the `cluster` that the options name."""
+    try:
+        submitit: Any = importlib.import_module("submitit")
+    except ImportError as error:
+        raise InputError("Slurm needs submitit", where="[execute]", next_step=install("train")) from error
+    named = {key if key in SHARED else f"slurm_{key}": value for key, value in options.items() if key != "cluster"}
+    try:
+        executor = submitit.AutoExecutor(folder=folder, cluster=str(options.get("cluster", "slurm")))
+        executor.update_parameters(name="moescale", **named)
+    except RuntimeError as error:
+        step = 'start the sweep where sbatch is, or take on = "local"'
+        raise InputError(f"Slurm is not available: {error}", where="[execute]", next_step=step) from error
+    except (TypeError, ValueError, NameError) as error:
+        raise InputError(f"is rejected by submitit: {error}", where="[execute.slurm]") from error
+    return executor

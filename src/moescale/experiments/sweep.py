@@ -9,7 +9,6 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +120,7 @@ def drive(
     """Train every run that has no result, and add its rows to the table when it has ended.
 
     `jobs` are run at once. A run whose command ended without a result is started again, `retries` times, and goes on from
-    its checkpoint; one that another driver has comes last. After `seconds` all that run are stopped, to go on at the
+    its checkpoint; one that another driver has is waited for. After `seconds` all that run are stopped, to go on at the
     next call. Without `resume` a run that was interrupted starts anew. `command` makes another command of a run's RUN.toml.
 
     Ctrl-C and SIGTERM stop the runs and raise KeyboardInterrupt and signals.Terminated. Raises InputError where a folder
@@ -136,16 +135,13 @@ def drive(
     add_rows(sweep.table, [row for rows in results.values() for row in rows])
     waiting = deque(run for run in sweep.runs if run.name not in results)
     attempts = Counter[str]()  # that have ended
-    launches: dict[str, list[str]] = {}
 
     def command_of(run: PlannedRun) -> list[str]:
         file = run.beside("toml").absolute()
         if command is not None:
             return command(file)
         if sweep.engine != "moescale":
-            if run.name not in launches:
-                launches[run.name] = write_launch(run, sweep.engine, sweep.execution)
-            return launches[run.name]
+            return write_launch(run, sweep.engine, sweep.execution)
         return train_command(file, resume=resume or attempts[run.name] > 0)
 
     def collect(run: PlannedRun, *, ended: bool = False) -> bool:
@@ -164,14 +160,11 @@ def drive(
     def ended(run: PlannedRun, code: int) -> None:
         if collect(run, ended=code in (0, BUSY)):
             return
-        if code == BUSY:  # another driver's, which may lose it yet
-            waiting.append(run)
-            return
-        attempts[run.name] += 1
+        attempts[run.name] += code != BUSY
         how = "was lost" if code == LOST else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         # Whatever the code: `train` returns that of bad input too where one of its processes was killed.
         if attempts[run.name] <= retries:
-            say(f"{run.name}: {how}; starting it again from its checkpoint")
+            say(f"{run.name}: {how}; starting it again from its checkpoint" if code != BUSY else f"{run.name}: is free")
             waiting.appendleft(run)
             return
         log = run.beside("log")
@@ -187,16 +180,16 @@ def drive(
         for run in waiting:
             write_atomically(run.beside("toml"), tomli_w.dumps(run.settings.to_dict()))
         most = _jobs(sweep, len(waiting), jobs)
-        place = Jobs(most)
-        active: list[tuple[PlannedRun, Future[int]]] = []
+        place = Jobs(sweep.execution.on, sweep.execution.slurm, (sweep.folder / ".submitit").absolute(), most)
+        active: list[tuple[PlannedRun, Any]] = []
         status, said_at = (-1, -1), 0.0
         with sigterm_interrupts():
             try:
                 while waiting or active:
                     for run, job in list(active):
-                        if job.done():
+                        if (code := place.poll(job)) is not None:
                             active.remove((run, job))
-                            ended(run, job.result())
+                            ended(run, code)
                     while waiting and len(active) < most:
                         run = waiting.popleft()
                         if collect(run):  # another driver may have finished it
@@ -212,7 +205,7 @@ def drive(
                     if active:
                         time.sleep(poll_s)
             finally:
-                place.end()
+                place.end([job for _, job in active])
                 for run, _ in active:  # what was just finishing is kept
                     collect(run)
     rows = [row for rows in results.values() for row in rows]
@@ -276,4 +269,4 @@ def _tail(file: Path) -> bytes:
 
 
 def _jobs(sweep: Sweep, runs: int, stated: int | None) -> int:
-    return max(1, min(stated or sweep.execution.jobs or 1, runs))
+    return max(1, min(stated or sweep.execution.jobs or (1 if sweep.execution.on == "local" else runs), runs))

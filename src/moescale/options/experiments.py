@@ -50,7 +50,7 @@ class GridOptions(Group):
     resume: bool = flag(
         "Resume interrupted runs from their last checkpoint, or start over.", name="--resume/--no-resume", default=True
     )
-    jobs: int | None = quantity("Runs in parallel; default: the file's, or 1.", whole=True)
+    jobs: int | None = quantity("Runs in parallel; default: the file's, or 1 (on a cluster: all).", whole=True)
     retries: int = quantity("Restarts of a run whose process died.", 0, 1000, default=1, whole=True)
     max_time: float | None = seconds(
         "Stop after this time, such as 9m; run the same command again to continue.", MOST_SECONDS
