@@ -24,12 +24,16 @@ STATE_NAMES = ("State", "state", "status")
 STATES = {FINISHED, "running", "crashed", "failed", "killed", "preempted", "preempting", "scheduled", "pending", ""}
 LONGEST_MAPPING = 100_000  # characters of a cell that holds settings as a mapping
 _UNNAMED = re.compile(r"\b(?:nan|inf)\b")  # which Python prints in a mapping, and does not read
+_GAP = re.compile(r"(?<=\d)[\s_'\u2019](?=\d{3}(?:\D|$))")  # between groups of three digits
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
+_DECIMAL_COMMA = re.compile(r"[+-]?(?:\d{1,3}(?:\.\d{3})+|\d+),\d+(?:[eE][+-]?\d+)?")
 
 
 def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
-    """The rows of a table as runs, and no warnings.
+    """The rows of a table as runs, and warnings.
 
-    A cell may be a number with a unit (7B). Raises InputError for what is no table, and for W&B's export of a chart.
+    A cell may be a number with a unit (7B), a percentage (a share), or have its digits in groups. Raises InputError for
+    what is no table, and for W&B's export of a chart.
     """
     del wanted
     path = Path(source)
@@ -39,7 +43,8 @@ def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
     if any(name.endswith(("__MIN", "__MAX")) for name in table.columns):
         what = "is an export of a chart of W&B"
         raise InputError(what, where=source, next_step="export the table of runs: one row a run")
-    columns = _columns(table)
+    warnings: list[str] = []
+    columns = _columns(table, warnings)
     state = next((name for name in STATE_NAMES if name in columns and _is_state(columns[name])), None)
     naming = sorted((name for name in columns if name.lower() in NAMES), key=lambda name: NAMES.index(name.lower()))
     runs: list[TrackedRun] = []
@@ -52,19 +57,39 @@ def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
         called = next(named, f"row {row + 1}")
         params.pop("Name", None)
         runs.append(TrackedRun(called, f"{source}, data row {row + 1}", params, {}, ended))
-    return runs, []
+    return runs, warnings
 
 
-def _columns(table: frames.Table) -> dict[str, list[Any]]:
+def _columns(table: frames.Table, warnings: list[str]) -> dict[str, list[Any]]:
     """The cells by column: floats, truths, or texts; None where there is none, NaN where a loss is."""
     found: dict[str, list[Any]] = {}
+    with_commas: dict[str, list[str]] = {}
+    decimal = False
     for name, column in table.columns.items():
         values = frames.as_values(column)
         found[name] = values.tolist()
         if values.dtype.kind == "f":
             found[name] = _without_gaps(found[name], frames.as_texts(column).tolist(), ended=may_be(name, LOSS_COLUMN))
-        elif values.dtype == np.object_ and name.lower() not in NAMES:
-            found[name] = _numbers([text.strip() for text in found[name]]) or found[name]
+        if values.dtype != np.object_ or name.lower() in NAMES:
+            continue
+        texts = [_GAP.sub("", text.strip()) for text in found[name]]
+        stated = [text.rstrip("% ") for text in texts if text.lower() not in frames.MISSING_TEXTS]
+        if any("," in text for text in stated):
+            numbers = [text for text in stated if "," in text]
+            if all(_THOUSANDS.fullmatch(text) or _DECIMAL_COMMA.fullmatch(text) for text in numbers):
+                with_commas[name] = texts
+                decimal |= not all(_THOUSANDS.fullmatch(text) for text in numbers)
+        elif (numbers := _numbers(texts)) is not None:
+            found[name] = numbers
+    for name, texts in with_commas.items():
+        plain = [text.replace(".", "").replace(",", ".") if decimal else text.replace(",", "") for text in texts]
+        if (numbers := _numbers(plain)) is not None:
+            found[name] = numbers
+            example = next(i for i, text in enumerate(texts) if "," in text)
+            kind = "decimal marks" if decimal else "thousands separators"
+            warnings.append(
+                f"commas in column {name!r} are taken as {kind}: {texts[example]} is {numbers[example]:.10g}"
+            )
     return found
 
 
@@ -75,11 +100,17 @@ def _without_gaps(cells: list[float], texts: Sequence[str], *, ended: bool) -> l
 
 
 def _numbers(texts: list[str]) -> list[float | None] | None:
-    """What every cell that is not empty states as a number; None where one states none."""
-    try:
-        return [None if text.lower() in frames.MISSING_TEXTS else parse_count(text) for text in texts]
-    except InputError:
-        return None
+    """What every cell that is not empty states as a number, percentages as shares; None where one states none."""
+    numbers: list[float | None] = []
+    for text in texts:
+        if text.lower() in frames.MISSING_TEXTS:
+            numbers.append(None)
+            continue
+        try:
+            numbers.append(parse_count(text.removesuffix("%").rstrip()) / (100.0 if text.endswith("%") else 1.0))
+        except InputError:
+            return None
+    return numbers
 
 
 def _found(name: str, cell: Any) -> Iterator[tuple[str, Scalar]]:
