@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -536,6 +537,56 @@ def test_few_questions_are_computed_at_a_time_and_the_others_wait(tmp_path: Path
         until(lambda: sum(map(lives, asked(tmp_path))) == pool.MOST_COMPUTING, "both processes are asked")
         assert client.get("/app.js").status_code == 200
     assert not [pid for pid in asked(tmp_path) if lives(pid)]  # the server has ended, and they with it
+
+
+# A process of the pool that takes a while, and says how many questions it was asked and which was the last.
+SLOW = """
+import sys, time
+print("ready", flush=True)
+for count, line in enumerate(sys.stdin):
+    time.sleep(0.3)
+    print('{"asked": %d}' % (count + 1), flush=True)
+"""
+
+
+def test_equal_questions_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MOST_COMPUTING", 1)
+
+    async def ask() -> list[bytes]:
+        found = pool.Pool((sys.executable, "-c", SLOW))
+        found.start()
+        stays, left = asyncio.Future[None](), asyncio.Future[None]()
+        task: dict[str, Any] = {"name": "plan", "query": {"budget": "1e21"}, "laws": []}
+        leaves = asyncio.create_task(found.ask(task, left))
+        others = [asyncio.create_task(found.ask({**task}, stays)) for _ in range(20)]
+        await asyncio.sleep(0.1)
+        left.set_result(None)
+        assert await leaves == b""  # who leaves ends nothing for the others
+        answers = [await other for other in others] + [await found.ask(task, stays)]
+        answers.append(await found.ask({**task, "query": {"budget": "2e21"}}, stays))
+        await found.close()
+        return answers
+
+    answers = asyncio.run(ask())
+    assert {json.loads(answer)["asked"] for answer in answers[:-1]} == {1}
+    assert json.loads(answers[-1])["asked"] == 2
+
+
+def test_kept_answers_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MOST_COMPUTING", 1)
+    monkeypatch.setattr(pool, "KEPT_BYTES", 30)  # two answers of SLOW
+
+    async def ask() -> list[int]:
+        found = pool.Pool((sys.executable, "-c", SLOW.replace("0.3", "0")))
+        found.start()
+        stays = asyncio.Future[None]()
+        tasks = [{"name": "plan", "query": {"budget": budget}, "laws": []} for budget in "1213212"]
+        answers = [json.loads(await found.ask(task, stays))["asked"] for task in tasks]
+        await found.close()
+        return answers
+
+    # "3" takes the place of "2", which was not asked for the longest time, and "2" that of "1".
+    assert asyncio.run(ask()) == [1, 2, 1, 3, 4, 5, 4]
 
 
 @contextmanager

@@ -1,18 +1,20 @@
 """The processes that compute the answers of the page.
 
 A process is ended when nobody waits for what it computes, when its time is up, and with the server (NumPy in a thread cannot be
-stopped). Questions wait in the order in which they came.
+stopped). Equal questions are one computation, and its answer is kept. Questions wait in the order in which they came.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from moescale.errors import MoescaleError
@@ -21,6 +23,7 @@ COMMAND = (sys.executable, "-m", "moescale.web.worker")
 MOST_COMPUTING = 2  # processes for questions, each of some 150 MB
 LIMIT_S = 30.0  # of an answer; those within the bounds of state.py take about two seconds of processor time at most
 GRACE_S = 2.0  # to finish for clients that have left: a new process takes longer to start than most answers
+KEPT_BYTES = 64 * 2**20  # of answers: some hundred; the one that was not asked for the longest time goes first
 LINE_LIMIT_BYTES = 256 * 2**20  # of an answer
 
 Task = dict[str, Any]
@@ -88,11 +91,22 @@ class Worker:
         return line
 
 
+@dataclass(eq=False, slots=True)
+class Question:
+    """One computation, and how many requests wait for it."""
+
+    answer: asyncio.Task[bytes]
+    askers: int = 0
+
+
 class Pool:
     """Answers questions with processes that run `command`."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
-        self._answers: set[asyncio.Task[bytes]] = set()  # that wait or are computed
+        self._command = command
+        self._answers: OrderedDict[str, bytes] = OrderedDict()
+        self._kept_bytes = 0
+        self._questions: dict[str, Question] = {}  # that wait or are computed
         self._workers = [Worker(command) for _ in range(MOST_COMPUTING)]
         self._free: asyncio.LifoQueue[Worker] = asyncio.LifoQueue()
         self._loading: set[asyncio.Task[None]] = set()
@@ -106,20 +120,29 @@ class Pool:
 
         Raises BrokenError, and MoescaleError after LIMIT_S.
         """
-        answer = asyncio.create_task(self._compute(task))
-        self._answers.add(answer)
-        answer.add_done_callback(self._ended)
+        key = key_of(task)
+        if key in self._answers:
+            self._answers.move_to_end(key)
+            return self._answers[key]
+        question = self._questions.get(key)
+        if question is None:
+            question = self._questions[key] = Question(asyncio.create_task(self._compute(key, task)))
+            question.answer.add_done_callback(lambda _: self._forget(key, question))
+        question.askers += 1
         try:
-            await asyncio.wait({answer, left}, return_when=asyncio.FIRST_COMPLETED)
-            if answer.cancelled():
+            await asyncio.wait({question.answer, left}, return_when=asyncio.FIRST_COMPLETED)
+            if question.answer.cancelled():
                 raise BrokenError
-            return answer.result() if answer.done() else b""
+            return question.answer.result() if question.answer.done() else b""
         finally:
-            asyncio.get_running_loop().call_later(GRACE_S, answer.cancel)
+            question.askers -= 1
+            if not question.askers:
+                asyncio.get_running_loop().call_later(GRACE_S, self._drop, key, question)
 
     async def close(self) -> None:
         """End every process; what waits for one gets BrokenError."""
-        tasks: list[asyncio.Task[Any]] = [*self._answers, *self._loading]
+        answers = [question.answer for question in self._questions.values()]
+        tasks: list[asyncio.Task[Any]] = [*answers, *self._loading]
         for each in tasks:
             each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -136,11 +159,11 @@ class Pool:
         self._loading.add(task)
         task.add_done_callback(self._loading.discard)
 
-    async def _compute(self, task: Task) -> bytes:
+    async def _compute(self, key: str, task: Task) -> bytes:
         worker = await self._free.get()
         try:
             async with asyncio.timeout(LIMIT_S):
-                return await worker.answer(task)
+                line = await worker.answer(task)
         except TimeoutError as error:
             raise MoescaleError(
                 f"the answer took longer than {LIMIT_S:g} s and was stopped",
@@ -149,8 +172,25 @@ class Pool:
             ) from error
         finally:
             self._load(worker)
+        self._answers[key] = line
+        self._kept_bytes += len(line)
+        while self._kept_bytes > KEPT_BYTES:
+            self._kept_bytes -= len(self._answers.popitem(last=False)[1])
+        return line
 
-    def _ended(self, answer: asyncio.Task[bytes]) -> None:
-        self._answers.discard(answer)
-        if not answer.cancelled():
-            answer.exception()  # told to whoever asks; asyncio does not report it where nobody does
+    def _drop(self, key: str, question: Question) -> None:
+        if not question.askers and not question.answer.done():
+            self._forget(key, question)
+            question.answer.cancel()
+
+    def _forget(self, key: str, question: Question) -> None:
+        if self._questions.get(key) is question:
+            del self._questions[key]
+        if question.answer.done() and not question.answer.cancelled():
+            question.answer.exception()  # told to whoever asks; asyncio does not report it where nobody does
+
+
+def key_of(task: Task) -> str:
+    """What equal questions share; an uploaded law's name holds the hash of its text."""
+    laws = [law.name for law in task["laws"]]
+    return hashlib.sha256(json.dumps([task["name"], task["query"], laws], sort_keys=True).encode()).hexdigest()
