@@ -807,12 +807,7 @@ TABLES = [
     ),
     (
         (*BUDGET, "--lifetime-tokens", "1T", "--max-total-usd", "20000", "--bootstrap", "8", "--details"),
-        (
-            "Train ",
-            "  lifetime  $",
-            "to train the model and serve 1T tokens",
-            "serving 1T tokens: lowest loss within $20K",
-        ),
+        ("Train ", "life $", "$19K", "serving 1T tokens: lowest loss within $20K"),
     ),
     (
         (*ONE_LAW, "--bootstrap", "0", "--details"),
