@@ -27,7 +27,7 @@ def plan_headline(plan: Plan) -> str:
 
 
 def decision_facts(plan: Plan) -> list[tuple[str, str]]:
-    """What the first screen does not say of the decision: FLOPs, MFU, loss against the baseline, regret, shape."""
+    """What the first screen does not say of the decision: FLOPs, MFU, loss against the baseline, regret, shape, baseline."""
     model, use = plan.decision.model, plan.training
     facts = [("training", _training_text(plan))]
     if use is not None and use.mfu_words:
@@ -40,7 +40,11 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
         facts.append(("compute", f"loss-optimal {like} need {times:.2g} times the baseline's FLOPs for this loss"))
     if model.regret is not None:
         facts.append(("regret", _regret_text(plan, model.regret)))
-    return [*facts, ("build", build_sentence(plan.decision.architecture))]
+    facts.append(("build", build_sentence(plan.decision.architecture)))
+    base = plan.built_base
+    usd = f"{format_usd(base.usd_per_mtok)}/Mtok" if base.usd_per_mtok else f"cannot be served on {plan.gpu}"
+    sizes = f"{format_count(base.n_params_active)} active, {format_count(base.tokens)} tokens"
+    return [*facts, ("baseline", f"{plan.base_name}: {sizes}, {usd}")]
 
 
 def _training_text(plan: Plan) -> str:
