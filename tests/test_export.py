@@ -41,6 +41,7 @@ from moescale.training.parallelism import (
     splits,
     stages_of,
 )
+from moescale.units import format_usd
 
 SHAPE = Buildable(
     n_layers=20, d_model=1664, n_heads=13, n_kv_heads=13, head_dim=128, d_ffn=4416, n_experts=16, top_k=2, moe_every=2,
@@ -483,9 +484,11 @@ def test_plan_exports_its_recommendation(capsys: pytest.CaptureFixture[str], tmp
     shape = best["architecture"]
     assert config["hidden_size"] == shape["d_model"]
     assert config["num_experts"] == shape["n_experts"]
-    served = ("cost", "--config", str(tmp_path / "x"), "--gpu", "a100-sxm-40gb", "--gpus", "1", "--launch", "vllm")
-    main([*served])
-    assert f"vllm serve {tmp_path / 'x'} " in capsys.readouterr().out
+    script, readme = ((tmp_path / "x" / name).read_text() for name in ("serve.sh", "README.md"))
+    assert "serve.sh" in found["files"]
+    price = format_usd(best["usd_per_mtok"])
+    assert f"{price} per million output tokens" in script
+    assert f"vLLM on {best['gpus']} x a100-sxm-40gb, weights in bf16: {price} per million output tokens" in readme
     # The plan's FLOPs count 5/3 N a token, the built model's matrices and attention what they are.
     assert math.log(found["parallel"]["training_flops"] / 5.15e21) == pytest.approx(0, abs=0.4)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from command_line import run
 from moescale.errors import InputError
-from moescale.export.serving_launch import ENGINES, launch, published_name
+from moescale.export.serving_launch import ENGINES, Server, launch, published_name, serve_script
 from moescale.hardware.gpus import find_gpu
 from moescale.models.published import published_shapes
 from moescale.serving.deployment import Deployment
@@ -159,6 +161,35 @@ def test_the_checkpoint_of_gpt_oss_is_in_mxfp4() -> None:
     )
     other = run("cost", "llama-3.1-8b", *asked[2:], "--weights", "mxfp4")
     assert "name a checkpoint in mxfp4" in other.err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs bash")
+@pytest.mark.parametrize("given_model", [None, "some where/model"])
+def test_the_script_serves_the_trained_folder_as_priced(given_model: str | None, tmp_path: Path) -> None:
+    server = Server(cost=COST, deployment=served(weights="fp8"))
+    found = serve_script(server, 1024)
+    folder = tmp_path / "a launch"
+    folder.mkdir()
+    (folder / "serve.sh").write_text(found.command)
+    fake = tmp_path / "bin" / "vllm"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    fake.chmod(0o755)
+    environment = {k: v for k, v in os.environ.items() if k != "MODEL"} | (
+        {"MODEL": given_model} if given_model else {}
+    )
+    environment["PATH"] = f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
+    ran = subprocess.run(
+        ["bash", str(folder / "serve.sh"), "--port", "1"], env=environment, capture_output=True, text=True, check=True
+    )
+    words = ran.stdout.splitlines()
+    assert words[:2] == ["serve", given_model or str(folder)]
+    assert words[-2:] == ["--port", "1"]
+    line = launch("vllm", "MODEL", COST, served(weights="fp8")).command
+    changed = {"--dtype": "bfloat16", "--max-model-len": "1024", "--port": "1"}
+    assert options(shlex.join(["vllm", *words])) == options(line) | changed
+    assert "priced: requests of 1500 tokens; the model is trained on sequences of 1024" in found.notes
+    assert "$1.00 per million output tokens" in found.command
 
 
 @given(

@@ -79,7 +79,7 @@ def plan(
     exported = None
     with held_back, at_option("--export"):
         gpu = bounds.training_gpu(deployment)
-        exported = export.write(answer, gpu, bounds.train_gpus, bounds.mfu)
+        exported = export.write(answer, gpu, bounds.train_gpus, bounds.mfu, deployment, source)
     if json_:
         named = [Path(text) for text in (law.law, serving.gpu, serving.latency, serving.trace) if text is not None]
         record = answer.to_dict() | {"made_with": made_with(context, [path for path in named if path.is_file()])}

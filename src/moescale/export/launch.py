@@ -9,6 +9,7 @@ from typing import Any
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
 from moescale.export.folder import check_export_folder, write_export
+from moescale.export.serving_launch import SERVE, Server, serve_script
 from moescale.export.trainers import ARGUMENTS, FORMATS, MODULE, TORCHTITAN, filled, is_own, training_files
 from moescale.hardware.gpus import Gpu
 from moescale.io.records import record
@@ -16,10 +17,10 @@ from moescale.models.parameters import count_parameters
 from moescale.models.recipe import Recipe, find_rule
 from moescale.models.rounding import Buildable
 from moescale.training.choice import Choice, Launch, choose_launch
-from moescale.units import format_bytes, format_count, format_flops, plural
+from moescale.units import format_bytes, format_count, format_flops, format_seconds, plural
 
-NAMES = frozenset({"config.json", "run.toml", f"{MODULE}.py", ARGUMENTS, "run.sh", "README.md", "serve.sh"})
-"""Every file that an export of any format may hold; serve.sh is in older ones."""
+NAMES = frozenset({"config.json", "run.toml", f"{MODULE}.py", ARGUMENTS, "run.sh", "README.md", SERVE})
+"""Every file that an export of any format may hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +58,12 @@ def export_model(
     mfu: float | None = None,
     gpus: int | None = None,
     launch: Launch = Launch(),  # noqa: B008  # frozen
+    server: Server | None = None,
 ) -> Export:
     """Write what `format` (hf, torchtitan or megatron) needs to train a shape on `tokens` tokens into a folder.
 
-    `launch` states what is known of the recipe; its trainer is that of the format. With `gpus` the batch fills them.
-    See `recipe_for`.
+    `launch` states what is known of the recipe; its trainer is that of the format. With `gpus` the batch fills them. See
+    `recipe_for`. With a `server` also the script that starts it on the trained model.
 
     The folder is written whole or not at all. An older export in it is replaced; one that holds anything else is refused.
     Raises InputError for an unknown format, a folder that cannot be written, a size without a learning rate or a shape that no
@@ -78,6 +80,7 @@ def export_model(
     )
     notes = (*recipe.notes, *_notes_of_rule(shape, launch), *FORMATS[format].notes(shape))
     files = training_files(format, shape, recipe, choice.split, title)
+    started = None if server is None else serve_script(server, recipe.sequence_tokens)
     files["README.md"] = filled(
         "README.md.j2",
         title=title,
@@ -86,10 +89,15 @@ def export_model(
         recipe=recipe,
         choice=choice,
         notes=notes,
+        server=server,
+        serve=SERVE,
+        priced=[] if server is None or started is None else _priced(server, started.notes),
         format_bytes=format_bytes,
         format_flops=format_flops,
         split_in_words=split_in_words,
     )
+    if started is not None:
+        files[SERVE] = started.command
     write_export(folder, files, NAMES)
     return Export(
         format=format,
@@ -125,3 +133,14 @@ def split_in_words(choice: Choice) -> str:
         f"{s.gpus} x {choice.gpu}: tensor {s.tensor}, pipeline {s.pipeline}, expert {s.expert}, data {s.data}; micro-batches "
         f"of {plural(s.micro_batch, 'sequence')}, {s.accumulation} a step{', layers recomputed' if s.recompute else ''}"
     )
+
+
+def _priced(server: Server, notes: tuple[str, ...]) -> list[str]:
+    cost = server.cost
+    figures = (
+        f"{cost.batch:,.0f} concurrent requests per replica" if cost.batch else "",
+        f"{cost.throughput_tok_s:,.0f} output tokens/s" if cost.throughput_tok_s else "",
+        f"TTFT {format_seconds(cost.ttft_s)}" if cost.ttft_s else "",
+        f"TPOT {format_seconds(cost.tpot_s)}" if cost.tpot_s else "",
+    )
+    return [line for line in (*figures, *notes) if line]

@@ -19,6 +19,7 @@ from moescale.export.trainers import filled
 from moescale.models.published import find_shape
 from moescale.serving.deployment import Deployment, longest_request_tokens
 from moescale.serving.gpu_counts import Cost
+from moescale.units import format_usd
 
 IN_ONE_SERVER = 8  # GPUs of a usual server; more need the engine's words on nodes
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -61,11 +62,13 @@ def launch(
     cost: Cost,
     deployment: Deployment,
     checkpoint_format: str | None = None,
+    *,
+    most_tokens: int | None = None,
 ) -> Launch:
     """How to start one replica of the server that `cost` recommends, with `engine`, a name of ENGINES.
 
     `model` is what the engine loads: a folder, or a name at Hugging Face. `checkpoint_format` is the format of its weights
-    where its config says one.
+    where its config says one, `most_tokens` of a request what the model was trained on: by default those of the longest priced.
     Raises InputError for another engine, and where nothing was recommended.
     """
     if engine not in ENGINES:
@@ -73,8 +76,10 @@ def launch(
     if cost.batch is None or cost.tensor_parallel is None:
         raise InputError("no server is recommended", where="--launch")
     longest = math.ceil(float(np.asarray(longest_request_tokens(deployment))))
-    replica = _replica(cost, cost.batch, cost.tensor_parallel, deployment, checkpoint_format, longest)
+    replica = _replica(cost, cost.batch, cost.tensor_parallel, deployment, checkpoint_format, most_tokens or longest)
     notes = _notes(engine, deployment.weights or "bf16", checkpoint_format, replica)
+    if replica.longest != longest:
+        notes += (f"priced: requests of {longest} tokens; the model is trained on sequences of {replica.longest}",)
     file = filled("trtllm.yaml.j2", s=replica) if engine == "trtllm" else ""
     line = filled(f"{engine}.j2", s=replica, model=shlex.quote(model), file=file).rstrip("\n")
     before = f"cat > trtllm.yaml <<'EOF'\n{file}EOF\n" if file else ""
@@ -129,6 +134,34 @@ def _notes(engine: str, weights: str, stated: str | None, s: _Replica) -> tuple[
         )
     notes.append(f"requests of more than {s.longest} tokens are refused: raise the length if yours are longer")
     return tuple(notes)
+
+
+SERVE = "serve.sh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """What a plan priced for serving a model, and under which conditions."""
+
+    cost: Cost
+    deployment: Deployment
+
+    @property
+    def title(self) -> str:
+        """The server and its price in a line."""
+        cost, gpu = self.cost, self.deployment.gpu.name
+        price = "" if cost.usd_per_mtok is None else f": {format_usd(cost.usd_per_mtok)} per million output tokens"
+        return f"vLLM on {cost.gpus} x {gpu}, weights in {self.deployment.weights or 'bf16'}{price}"
+
+
+def serve_script(server: Server, trained_tokens: int) -> Launch:
+    """The text of serve.sh, which starts vLLM on a trained checkpoint in bf16 as it was priced, and what it does not say.
+
+    Requests may be as long as the `trained_tokens` of a sequence. Raises InputError where no server is recommended.
+    """
+    found = launch("vllm", "MODEL", server.cost, server.deployment, "bf16", most_tokens=trained_tokens)
+    line = found.command.replace("vllm serve MODEL", 'vllm serve "${MODEL:-$here}" \\\n  --dtype bfloat16', 1)
+    return Launch(command=filled("serve.sh.j2", title=server.title, line=line), notes=found.notes)
 
 
 def published_name(name: str) -> str:

@@ -13,7 +13,9 @@ from moescale.options.fields import MOST_REQUEST_TOKENS, Group, path, quantity, 
 if TYPE_CHECKING:
     from moescale.export.launch import Export
     from moescale.hardware.gpus import Gpu
+    from moescale.latency import LatencySource
     from moescale.planning.plan import Plan
+    from moescale.serving.deployment import Deployment
     from moescale.training.choice import Launch
 
 FILES = "Export for training"
@@ -88,17 +90,22 @@ class ExportOptions(Group):
             schedule=self.schedule,
         )
 
-    def write(self, plan: Plan, gpu: Gpu, gpus: int | None, mfu: float | None) -> Export | None:
+    def write(
+        self, plan: Plan, gpu: Gpu, gpus: int | None, mfu: float | None, deployment: Deployment, source: LatencySource
+    ) -> Export | None:
         """Write what a plan decides for to the folder, to be trained on so many GPUs (None: enough for 30 days).
 
-        None where no format is stated.
+        Beside it, how to serve it in the deployment that it was priced for. None where no format is stated.
         """
         from moescale.export.launch import export_model
+        from moescale.export.serving_launch import Server
+        from moescale.serving.gpu_counts import cost
 
         launch = self.launch()
         if self.export is None or self.export_folder is None or launch is None:
             return None
         best = plan.decision
+        served = cost(best.architecture.architecture(), source, deployment)
         return export_model(
             best.architecture,
             best.model.tokens,
@@ -108,4 +115,5 @@ class ExportOptions(Group):
             mfu=mfu,
             gpus=gpus,
             launch=launch,
+            server=Server(cost=served, deployment=deployment),
         )
