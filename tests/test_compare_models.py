@@ -128,6 +128,20 @@ def test_a_loss_beyond_what_the_law_was_fitted_on_is_marked() -> None:
     assert dense[0].training_usd is None
 
 
+def test_a_row_of_a_plan_is_the_model_that_the_plan_means(tmp_path: Path) -> None:
+    answer, path = plan(), tmp_path / "plan.json"
+    path.write_text(json.dumps(answer.to_dict()), encoding="utf-8")
+    model = answer.recommendation.model
+    rows = compared(f"{path}:recommendation", f"{path}:quality", "llama-3.1-8b")
+    row, quality = rows["plan.json:recommendation"], rows["plan.json:quality"]
+    assert row.usd_per_mtok == pytest.approx(model.usd_per_mtok, rel=0.02)  # at the cheapest batch
+    assert row.tokens == model.tokens
+    assert row.loss == pytest.approx(model.loss, rel=0.003)  # norms and routers counted
+    assert answer.choices.quality is not None
+    assert quality.usd_per_mtok == pytest.approx(answer.choices.quality.usd_per_mtok, rel=0.1)
+    assert quality.loss == pytest.approx(answer.choices.quality.loss, rel=0.003)
+
+
 @pytest.mark.parametrize(
     ("models", "told"),
     [
@@ -136,7 +150,7 @@ def test_a_loss_beyond_what_the_law_was_fitted_on_is_marked() -> None:
         (["llama-3.1-8b", "lama-3.1-8b"], "nearest: llama-3.1-8b"),
         (["llama-3.1-8b", "mixtral-8x7b"], "as mixtral-8x7b:15T"),
         (["llama-3.1-8b", CONFIG], "needs its training tokens"),
-        (["llama-3.1-8b", "nothing.json:15T"], "no such file"),
+        (["llama-3.1-8b", "nothing.json:quality"], "no such file"),
         (["llama-3.1-8b:x", "olmoe-1b-7b"], "'x' is not a quantity"),
     ],
 )
@@ -145,6 +159,17 @@ def test_bad_models_are_told(models: list[str], told: str) -> None:
     assert found.code == 2
     assert told in found.err
     assert found.out == ""
+
+
+def test_a_plan_that_says_nothing_of_its_family_or_choice_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    record = plan().to_dict()
+    path.write_text(json.dumps(record | {"asked": {}}), encoding="utf-8")
+    with pytest.raises(InputError, match="of which family"):
+        known(f"{path}:quality")
+    path.write_text(json.dumps(record | {"choices": {}}), encoding="utf-8")
+    with pytest.raises(InputError, match="no balanced choice"):
+        known(f"{path}:balanced")
 
 
 def test_the_command_prints_a_column_a_model_or_json() -> None:

@@ -96,6 +96,7 @@ def plan(
     epilog=examples(
         "moescale compare-models llama-3.1-8b qwen3-30b-a3b --gpu h100-sxm --lifetime-tokens 5T",
         "moescale compare-models deepseek-v3 mixtral/config.json:15T --gpu h200-sxm --weights fp8",
+        "moescale compare-models plan.json:recommendation plan.json:quality deepseek-v3 --gpu h200-sxm",
     )
 )
 @flat("models law gpu max_gpus prompt output trace lifetime_tokens train_gpu")

@@ -1,9 +1,9 @@
-"""Models that exist, as users state them: published ones and configs."""
+"""Models that exist or are planned, as users state them: published ones, configs, rows of a plan."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,14 @@ from moescale.options.fields import Group, Remark, text, unsaid, within
 from moescale.units import format_count
 
 if TYPE_CHECKING:
+    from moescale.models.architecture import Architecture
+    from moescale.planning.plan import Plan
     from moescale.planning.question import KnownModel
 
 STATED_TOKENS = within(TOKENS)
 # Of the published model that a plan shows where none is named: its year, and the ratio of FLOPs.
 SINCE, FAR = "2024", 4.0
+PLAN_ROWS = ("recommendation", "quality", "balanced", "cheapest")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +31,8 @@ class ComparedModels(Group):
     """
 
     models: list[str] | None = text(
-        "Two or more models; published names, or config.json:15T (with its training tokens).",
+        "Two or more models; published names, config.json:15T (with its training tokens), or rows of a plan "
+        f"(plan.json:recommendation, or {', '.join(PLAN_ROWS[1:])}).",
         name="MODEL..",
     )
 
@@ -38,16 +42,20 @@ class ComparedModels(Group):
 
 
 def stated_model(stated: str, option: str, remark: Remark = unsaid) -> KnownModel:
-    """The model that a text states: NAME[:TOKENS] or CONFIG.json:TOKENS; InputError that names the option."""
+    """The model that a text states: NAME[:TOKENS], CONFIG.json:TOKENS or PLAN.json:ROW; InputError that names the option."""
     from moescale.models.hf_config import read_config
     from moescale.planning.question import KnownModel
 
     path, _, tail = stated.rpartition(":")
+    if tail in PLAN_ROWS and path:
+        return _of_plan(path, tail)
     named = path if path and tail[:1].isdigit() else stated
     if not (named.endswith(".json") or Path(named).exists()):
         return published_model(stated, option)
     if named == stated:
-        raise InputError("needs its training tokens", where=stated, next_step=f"write {stated}:15T")
+        what = "needs its training tokens, or the row of a plan"
+        next_step = f"write {stated}:15T, or {stated}:recommendation for what `moescale plan --json` printed"
+        raise InputError(what, where=stated, next_step=next_step)
     checkpoint = read_config(named)
     for said in checkpoint.remarks:
         remark(said)
@@ -95,3 +103,33 @@ def nearest_published(flops: float) -> tuple[KnownModel, ...]:
 def _short(path: str) -> str:
     named = Path(path)
     return named.parent.name or named.name if named.name == "config.json" else named.name
+
+
+def _of_plan(path: str, row: str) -> KnownModel:
+    from moescale.planning.plan_file import read_plan
+    from moescale.planning.question import KnownModel
+
+    plan, name = read_plan(path), f"{_short(path)}:{row}"
+    if row == "recommendation":
+        built, tokens = plan.decision.architecture, plan.decision.model.tokens
+        return KnownModel(name=name, architecture=built.architecture(), tokens=tokens)
+    there = [known for known in PLAN_ROWS[1:] if getattr(plan.choices, known) is not None]
+    if row not in there:
+        listed = ", ".join(["recommendation", *there])
+        raise InputError(f"the plan has no {row} choice", where=path, nearest=listed, next_step="take one of these")
+    chosen = getattr(plan.choices, row)
+    return KnownModel(name=name, architecture=_built(plan, path, chosen.n_params, chosen.experts), tokens=chosen.tokens)
+
+
+def _built(plan: Plan, path: str, n_params: float, experts: float) -> Architecture:
+    from moescale.models.family import find_family
+    from moescale.models.rounding import buildable
+
+    again = "write it again with `moescale plan --json`"
+    named, heads = plan.asked.get("family"), plan.asked.get("kv_heads")
+    if not isinstance(named, str):
+        raise InputError("the plan does not say of which family its models are", where=path, next_step=again)
+    with located(path):
+        family = find_family(named)
+    family = replace(family, kv_heads=float(heads)) if isinstance(heads, int | float) else family
+    return buildable(family, n_params, experts, vocab_size=plan.decision.architecture.vocab_size).architecture()
