@@ -14,7 +14,8 @@ from collections.abc import Callable
 import numpy as np
 
 from moescale import InputError, find_form, find_law, fit, loss
-from moescale.fitting.holdout import RunArrays, diagnose
+from moescale.fitting.holdout import RunArrays, residuals
+from moescale.fitting.remarks import far_off
 from moescale.scaling_laws import make_inputs
 from moescale.typing import FloatArray
 
@@ -74,8 +75,8 @@ def main() -> None:
             f"{name}: {n.size} runs, RMSLE {found.rmsle:.2e}, {seconds:.1f} s, loss in the middle off by {float(ours[0] / truth[0] - 1):+.2%}"
         )
         if n.size < 1000:
-            suspects = diagnose(found, RunArrays(n, d, e, measured, {})).suspects
-            print(f"    runs that look broken: {len(suspects)}")
+            far, _ = far_off(residuals(found, RunArrays(n, d, e, measured, {})))
+            print(f"    runs that look broken: {int(far.sum())}")
         for warning in found.warnings:
             print(f"    {warning}")
 

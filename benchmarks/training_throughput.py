@@ -238,7 +238,9 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true", help="score the held-out half, too")
     parser.add_argument("--rows", action="store_true", help="print every row of the development half")
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}/training_throughput.csv")
-    parser.add_argument("--fp8", action="store_true", help="print what fp8 gains, measured and predicted, and score no more")
+    parser.add_argument(
+        "--fp8", action="store_true", help="print what fp8 gains, measured and predicted, and score no more"
+    )
     parser.add_argument("--page", action="store_true", help="write the page from the stored scores, and score nothing")
     asked = parser.parse_args()
     if asked.page:

@@ -24,7 +24,6 @@ COMMANDS = {
     "fit": "fit examples/runs.csv",
     "stdlib": "fit examples/stdlib-runs.csv",
     "plan": "plan --budget 5.15e21",
-    "sweep": "cost --config examples/configs/mixtral-8x7b.json --gpu a100-sxm-80gb,h100-sxm --sweep --weights bf16 --kv-cache bf16",
 }
 NAMES = (*COMMANDS, "hindcasts")
 

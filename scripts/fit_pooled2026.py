@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import tomli_w
 
+from leverage import efficiency_leverage
 from moescale.fitting.pooled import EFFECTS, Prior, Source
 from moescale.io.files import write_atomically
 from moescale.io.records import record
 from moescale.models.coordinates import in_family, model_of
 from moescale.models.family import find_family, law_size, with_convention
 from moescale.scaling_laws import Law, find_law, loss, make_inputs
-from moescale.scaling_laws.leverage import efficiency_leverage
 from moescale.scaling_laws.pooled2026 import FORM, log_loss
 from moescale.scaling_laws.store import FORMAT, parse_law
 from moescale.typing import FloatArray

@@ -29,6 +29,6 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-# In a notebook answers show themselves as tables and figures; moescale.views.notebook says how.
+# In a notebook answers show themselves as in the terminal; moescale.views.notebook says how.
 if "IPython" in sys.modules and (_shell := getattr(sys.modules["IPython"], "get_ipython", lambda: None)()) is not None:
     importlib.import_module("moescale.views.notebook").load_ipython_extension(_shell)

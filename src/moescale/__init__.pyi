@@ -7,7 +7,6 @@ from moescale.fitting.bootstrap import bootstrap as bootstrap
 from moescale.fitting.fit import Fit as Fit
 from moescale.fitting.fit import fit as fit
 from moescale.fitting.holdout import RunArrays as RunArrays
-from moescale.fitting.holdout import diagnose as diagnose
 from moescale.fitting.holdout import hold_out as hold_out
 from moescale.fitting.isoflop import IsoFlop as IsoFlop
 from moescale.fitting.isoflop import isoflop as isoflop

@@ -41,7 +41,7 @@ SERVED_OPTIONS = {
     "--weights": ["bf16", "fp8", "int4", "int4,fp8", "FP8"],
     "--kv-heads": ["1", "8", "1e6"],
 }
-LATENCIES, PROFILE = (str(ROOT / "examples" / name) for name in ("latency.csv", "profile.toml"))
+PROFILE = str(ROOT / "examples" / "profile.toml")
 NOWHERE = "no/python"  # an interpreter that is not there: no engine starts
 # For each command its options, each with values that are taken and yet lie at the ends of what is.
 TAKEN: dict[str, dict[str, list[str]]] = {
@@ -97,8 +97,6 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--years": ["0.01", "5"],
         "--usd-per-kwh": ["0", "0.08"],
         "--pue": ["1", "1.56"],
-        "--sweep": [],
-        "--sweep-batch": ["1", "1,8,64", "1e6,2", "1,1,1"],
         **SERVED_OPTIONS,
     },
     "plan": {
@@ -176,7 +174,7 @@ START: dict[str, list[list[str]]] = {
     ],
     "design": [["--budget", "1e20"], ["--budget", "1e21", "--plan-budget", "1e23"]],
     "isoflop": [[str(ROOT / "tests" / "data" / "public" / "joint_moe_runs.csv")], [RUNS]],
-    "profile": [["--show", LATENCIES], [PROFILE, "-o", "latencies.csv", "--python", NOWHERE]],
+    "profile": [[PROFILE, "-o", "latencies.csv", "--python", NOWHERE]],
     "pack": [[str(ROOT / "LICENSE"), "-o", f"corpus{n}", "--tokenizer", "bytes"] for n in range(8)],
     "import": [
         [tracker, str(ROOT / "examples" / "trainer")] for tracker in ("trainer", "mlflow", "wandb", "tensorboard")
@@ -192,7 +190,7 @@ NEEDED = {"compare": ["--holdout"], "predict": ["--n-params", "--tokens"], "cost
 # Given no value that is not listed above: they write to the path that they are given, install, open a browser, compute
 # for hours (every start of the paper's) or would take the place of what START says.
 FIXED = {
-    *("-o", "--plot", "--output-table", "--log", "--setup", "--export", "--open", "--help", "--config", "--json"),
+    *("-o", "--plot", "--log", "--setup", "--export", "--open", "--help", "--config", "--json"),
     *("--starts", "--python", "--dry-run", "--show", "--latency"),
 }
 EXAMPLES = {"reproduce": 20, "design": 40}  # each takes seconds

@@ -15,9 +15,10 @@ from moescale.planning.allocation import Budget, loss_optimal
 from moescale.runs.table import RunTable
 from moescale.scaling_laws import Law, find_law, loss
 from moescale.scaling_laws.effective_experts import effective_experts
-from moescale.scaling_laws.leverage import efficiency_leverage
 from moescale.scaling_laws.ludziejewski2025 import SHIFT
+from script_modules import load_script
 
+efficiency_leverage = load_script("scripts/leverage.py").efficiency_leverage
 TIGHT = {"xatol": 1e-9}  # of a search for an optimum, in its own unit
 
 

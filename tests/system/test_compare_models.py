@@ -30,7 +30,7 @@ from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws import find_law, loss
 from moescale.serving.deployment import Deployment
 from moescale.views.figures import plan_figure
-from moescale.views.tables.models import known_table
+from moescale.views.tables.plan import known_table
 from moescale.views.terminal.plan import show_plan
 from reference_data import ROOT
 

@@ -37,7 +37,6 @@ pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="signals, forks
 FAULTS = TESTS / "faulty_files.py"
 FIT = ("fit", "runs.csv", "--law", "chinchilla", "--starts", "1", "--where", "n_experts == 1")
 COST = ("cost", "--n-params", "1.5B", "--experts", "4", "--latency", "roofline")
-SWEEP_COST = (*COST, "--sweep", "--sweep-batch", "8")
 PLAN = ("plan", "--budget", "5e21", "--experts", "1,4", "--bootstrap", "0", "--latency", "roofline")
 HEAD = "name,settings_sha256,tokens,loss\n"
 ENVIRONMENT = environment(PYTHONDONTWRITEBYTECODE="1")  # which would be file operations, too
@@ -148,7 +147,6 @@ QUICK = (
 )
 SLOW = (
     Case("a law and its plot", (*FIT, "-o", "law.toml", "--plot", "fit.svg"), with_runs, 8),
-    Case("operating points", (*SWEEP_COST, "--output-table", "p.parquet", "--plot", "p.svg"), nothing, 8),
     Case("imported runs", ("import", "trainer", "trainer", "-o", "runs.csv"), with_trainer, 4),
     Case("a report", ("report", "plan.json", "-o", "page.html"), with_plan, 4, answers=False),
     Case("a plan's files", (*PLAN, "--plot", "p.pdf", "--export", "hf", "-o", "x"), nothing, 16, told="Exported to"),
@@ -384,7 +382,6 @@ def test_a_folder_that_is_only_read_is_found_out_before_the_work(public: Path) -
         (*FIT, "-o", "law.toml"),
         (*FIT, "-o", "new.toml"),
         (*FIT, "--plot", "fit.svg"),
-        (*SWEEP_COST, "--output-table", "p.csv"),
         (*PLAN, "--plot", "p.svg"),
         (*PLAN, "--export", "hf", "-o", "x"),
         ("import", "trainer", "trainer", "-o", "new.csv"),
@@ -479,7 +476,6 @@ def test_no_result_takes_the_place_of_what_it_is_made_from(tmp_path: Path, monke
         (*FIT, "-o", "link.toml"),
         (*FIT[:2], "--prior", "law.toml", "-o", "law.toml"),
         ("report", "law.toml", "-o", "law.toml"),
-        (*SWEEP_COST[:-4], "latency.csv", "--sweep", "--output-table", "latency.csv"),
     ):
         found = run(*arguments)
         assert (found.code, found.out) == (2, ""), arguments

@@ -31,20 +31,18 @@ from moescale.cli import main
 from moescale.errors import InputError
 from moescale.fitting.fit import Fit, fit
 from moescale.fitting.holdout import RunArrays
-from moescale.fitting.isoflop import isoflop
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.planning.allocation import Budget
 from moescale.planning.plan import Plan, Question, make_plan
-from moescale.runs.table import RunTable, read_runs
-from moescale.scaling_laws import find_form, find_law, loss
+from moescale.runs.table import read_runs
+from moescale.scaling_laws import find_form, find_law
 from moescale.serving.deployment import Deployment
 from moescale.views.figures import (
     CATEGORIES,
     colour_of,
     colour_on_dark,
     fit_figure,
-    isoflop_figure,
     marker_of,
     plan_figure,
     save_figure,
@@ -125,28 +123,15 @@ def off_the_page(figure: Figure) -> list[str]:
     ]  # fmt: skip
 
 
-def study() -> tuple[np.ndarray, ...]:
-    """IsoFLOP runs of a known law with noise, at E = 1."""
-    law = find_law("besiroglu2024")
-    c, steps = np.meshgrid(np.geomspace(1e18, 1e21, 5), np.geomspace(0.3, 3.0, 7), indexing="ij")
-    n = (0.1 * c**0.5 * steps).ravel()
-    c = c.ravel()
-    d = c / (6 * n)
-    y = loss(law, n, d, np.ones_like(n)) * np.exp(np.random.default_rng(0).normal(0, 1e-3, n.size))
-    return n, d, y, c
-
-
 @pytest.fixture(scope="module")
 def figures(found: Fit, runs: RunArrays, plan: Plan) -> dict[str, Figure]:
-    n, d, y, _ = study()
     return {
         "fit": fit_figure(found, runs),
         "plan": plan_figure(plan),
-        "isoflop": isoflop_figure(isoflop(RunTable(n, d, np.ones_like(n), y))),
     }
 
 
-NAMES = ("fit", "plan", "isoflop")
+NAMES = ("fit", "plan")
 
 
 # -- one style
@@ -276,19 +261,6 @@ def test_plan_curves_pass_through_their_optima(plan: Plan) -> None:
         assert (curve.n_params[i], curve.loss[i]) == pytest.approx((best.n_params, best.loss), rel=1e-6)
         assert curve.usd_per_mtok[i] == pytest.approx(best.usd_per_mtok, rel=1e-6)
     assert len(cast("list[object]", plan.to_dict()["curves"])) == len(plan.curves)
-
-
-def test_isoflop_figure_shows_runs_minima_and_exponents(figures: dict[str, Figure]) -> None:
-    n, d, y, _ = study()
-    found = isoflop(RunTable(n, d, np.ones_like(n), y))
-    left, size, tokens = figures["isoflop"].get_axes()
-    assert scatter_points(figures["isoflop"])[0] == n.size
-    words = " ".join(texts(figures["isoflop"]))
-    assert f"{found.trends[0].n_params.exponent:.3f}" in words
-    assert f"{found.trends[0].tokens.exponent:.3f}" in words
-    assert "size N (parameters)" in left.get_xlabel()
-    assert "FLOPs" in size.get_xlabel()
-    assert "tokens D" in tokens.get_ylabel()
 
 
 # -- files

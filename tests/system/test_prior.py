@@ -134,17 +134,6 @@ def test_far_off_runs_move_a_prediction_little() -> None:
         assert any("times the usual error from the fit" in w for w in broken.fit.warnings)
 
 
-def test_runs_of_one_cluster_count_as_one() -> None:
-    runs = study(4, 40, 0.004)
-    trunk = np.repeat(np.arange(5.0), 8)
-    runs = replace(runs, columns={**runs.columns, "trunk": trunk})
-    alone, shared = (fit_runs(runs, settings=FitSettings(cluster=c)).law.members[0].law for c in (None, "trunk"))
-    at = [FORM.names.index(name) for name in ("ln_alpha", "ln_beta", "logit_tau")]
-    assert (shared.draws[:, at].std(axis=0) > 1.2 * alone.draws[:, at].std(axis=0)).all()
-    with pytest.raises(InputError, match="clusters are too few"):
-        fit_runs(replace(runs, columns={**runs.columns, "trunk": trunk > 1}), settings=FitSettings(cluster="trunk"))
-
-
 def test_a_fitted_law_is_the_prior_of_the_next_table_of_its_lab() -> None:
     first, second = found().law, study(77, 6, 0.006, theta=lab(1))
     saved = parse_law(law_text(first), where="law.toml")

@@ -76,7 +76,7 @@ def page(folder: Path) -> str:
     """The text of a page."""
     target, again = folder / "plan.html", folder / "again.html"
     for path in (target, again):
-        answer = run("report", folder / "plan.json", "-o", path, "--date", "2026-11-21")
+        answer = run("report", folder / "plan.json", "-o", path)
         assert (answer.code, answer.out, answer.err) == (0, "", f"wrote {path}\n")
     assert again.read_bytes() == target.read_bytes()
     return target.read_text(encoding="utf-8")
@@ -97,7 +97,6 @@ def test_a_page_says_all_that_a_reader_needs(page: str) -> None:
     parsed = Page(page)
     assert len(parsed.texts["h1"]) == 1
     assert [h for h in parsed.texts["h2"] if h in HEADINGS] == HEADINGS
-    assert "2026-11-21" in parsed.words
     assert "moescale" in parsed.texts["pre"][0]  # the command
 
 
@@ -137,13 +136,11 @@ def test_nothing_from_the_answer_becomes_markup(folder: Path) -> None:
     record["recommendation"] |= {"why": EVIL, "rule": EVIL, "caveats": [EVIL]}
     record["loss_optimal"][0]["infeasible"] = EVIL
     record["asked"]["experts"] = [EVIL]
-    evil = Origin(
-        name=EVIL, sha256=EVIL, made_with={"command": EVIL, "moescale": EVIL, "sha256": {EVIL: EVIL}}, date=EVIL
-    )
+    evil = Origin(name=EVIL, sha256=EVIL, made_with={"command": EVIL, "moescale": EVIL, "sha256": {EVIL: EVIL}})
     command = Origin(made_with={"command": "moescale plan"})
     plain = plan_report(parse_plan(json.loads((folder / "plan.json").read_text()), where="x"), command)
     known = {tag for tag, _ in Page(plain).elements}
-    parsed = Page(plan_report(parse_plan(record, where="x"), evil, title=EVIL))
+    parsed = Page(plan_report(parse_plan(record, where="x"), evil))
     assert {tag for tag, _ in parsed.elements} <= known | {"ul", "li"}
     assert [key for _, attrs in parsed.elements for key in attrs if key.startswith("on")] == []
     assert all(value.startswith("data:image/svg+xml;base64,") for value in parsed.attributes("src"))
@@ -152,27 +149,24 @@ def test_nothing_from_the_answer_becomes_markup(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "options", "words"),
+    ("name", "text", "words"),
     [
-        ("x.json", "{}", (), "holds nothing to report"),
-        ("x.json", "[]", (), "holds nothing to report"),
-        ("x.json", "[3]", (), "holds nothing to report"),
-        ("x.json", '{"infeasible": "no"}', (), "has no answer"),
-        ("x.json", '{"law": "a", "parameters": {}, "rmsle": 1}', (), "holds nothing to report"),
-        ("x.json", "{", (), "is not JSON"),
-        ("x.toml", "format = 1", (), "is not JSON"),
-        ("plan.json", None, ("--date", "yesterday"), "is not a date"),
-        ("nothing.json", None, (), "no such file"),
+        ("x.json", "{}", "holds nothing to report"),
+        ("x.json", "[]", "holds nothing to report"),
+        ("x.json", "[3]", "holds nothing to report"),
+        ("x.json", '{"infeasible": "no"}', "has no answer"),
+        ("x.json", '{"law": "a", "parameters": {}, "rmsle": 1}', "holds nothing to report"),
+        ("x.json", "{", "is not JSON"),
+        ("x.toml", "format = 1", "is not JSON"),
+        ("nothing.json", None, "no such file"),
     ],
 )
-def test_refusals(
-    folder: Path, tmp_path: Path, name: str, text: str | None, options: tuple[str, ...], words: str
-) -> None:
+def test_refusals(folder: Path, tmp_path: Path, name: str, text: str | None, words: str) -> None:
     path = folder / name
     if text is not None:
         path = tmp_path / name
         path.write_text(text)
-    answer = run("report", path, *options, "-o", tmp_path / "out.html")
+    answer = run("report", path, "-o", tmp_path / "out.html")
     assert answer.code == 2
     assert words in answer.err
     assert not (tmp_path / "out.html").exists()

@@ -15,16 +15,41 @@ from moescale.errors import InputError
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
 from moescale.models.flops import (
+    STATE_FLOPS,
     TRAINING_COUNTS,
-    decode_flops_per_token,
     expected_distinct_experts,
     training_flops_per_token,
 )
 from moescale.models.hf_config import from_config
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
+from moescale.models.operations import Attention, Indexer, State, operations
 from moescale.models.parameters import active_matmul_params, count_parameters, weight_bytes, weight_bytes_per_gpu
 from moescale.models.published import shapes
+from moescale.typing import FloatArray, Real
 from random_models import real_models
+
+
+def decode_flops_per_token(architecture: Architecture, context_tokens: Real) -> FloatArray:
+    """FLOPs to produce one token after `context_tokens` others: 2 a matmul parameter it meets, and attention.
+
+    Attention multiplies queries with all keys and weights with all values: 4 l (n_heads head_dim) context, in layers with a
+    window no more than the window. Latent attention does so without expanding its cache, as servers run it: queries and
+    outputs move to the compressed width instead (arXiv 2405.04434, section 2.1.2), where a head's key has kv_lora_rank +
+    qk_rope_head_dim channels and its value kv_lora_rank. Sparse attention meets index_topk tokens at most, its indexers
+    all of them; a linear layer its state.
+    """
+    flops, context = 2.0 * active_matmul_params(architecture), np.asarray(context_tokens)
+    for op in operations(architecture):
+        if isinstance(op, Attention):
+            unread = (
+                op.sparse_layers * np.maximum(context - op.chosen, 0.0) if np.any(np.asarray(op.chosen) > 0) else 0.0
+            )
+            flops = flops + 2.0 * op.heads * op.decode_channels * (op.held(context) - unread)
+        elif isinstance(op, Indexer):  # its queries meet the keys of all tokens
+            flops = flops + 2.0 * op.layers * op.heads * op.head_dim * context
+        elif isinstance(op, State):
+            flops = flops + STATE_FLOPS * op.layers * op.elements
+    return flops
 
 
 def paper_model(width: int, depth: int, d_ffn: int, n_experts: float, top_k: float = 2.0) -> Architecture:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from command_line import RUNS
 from moescale.errors import InputError
 from moescale.fitting import physics
-from moescale.fitting.bootstrap import bootstrap
 from moescale.fitting.canonical import in_unit, order, reordered
 from moescale.fitting.fit import fit
 from moescale.fitting.holdout import inputs_of
@@ -88,15 +87,6 @@ def test_a_comparison_is_alike_in_any_order() -> None:
     again = fit(CHINCHILLA, *(getattr(runs, k)[runs.tokens <= 2e10] for k in ("n_params", "tokens", "experts", "loss")))
     expected = CHINCHILLA.log_loss(again.theta, x) - np.log(two.held_out.loss)
     np.testing.assert_allclose(two.residuals_holdout, expected, atol=1e-6)
-
-
-def test_the_names_of_clusters_change_no_draw() -> None:
-    runs = dense()
-    x = make_inputs(runs.n_params, runs.tokens, runs.experts)
-    clusters = np.repeat(np.array(["a", "b", "c", "d"]), 4)
-    renamed = np.repeat(np.array(["z", "y", "k", "a"]), 4)
-    one, two = (bootstrap(alone().fit, x, np.log(runs.loss), 4, 0, clusters=c, quick=True) for c in (clusters, renamed))
-    np.testing.assert_array_equal(one, two)
 
 
 @pytest.fixture(scope="module")

@@ -71,7 +71,7 @@ def test_every_script_that_writes_a_tracked_file_is_regenerated_once() -> None:
     ]
     # Parts of the site's build and of `make page`, what scripts share, and a script that takes the runs that it is given.
     others = ["site_hooks", "document_reference", "draw_figures", "store_page", "pages", "modern_experts", "fit_joint"]
-    others += ["left_out_kernels", "equal_loss", "walk", "pooling"]
+    others += ["left_out_kernels", "equal_loss", "walk", "pooling", "leverage"]
     assert sorted([*listed, *others]) == sorted(["page", *(path.stem for path in (ROOT / "scripts").glob("*.py"))])
     assert listed.index("refresh_docs") > max(listed.index(name) for name in listed if name.startswith("document_"))
 

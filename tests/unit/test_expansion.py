@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moescale.errors import InputError
 from moescale.runs.expansion import expert_shape, layer_expansion
 from moescale.runs.table import RunTable, read_runs
 from reference_data import JOINT_MOE_RUNS, PUBLIC
@@ -114,26 +113,26 @@ def test_sizes_without_embeddings_follow_from_a_vocabulary_and_a_width(table: ob
         named = [re.search(r"-d=(\d+)_", name) for name in runs.columns["run_id"]]
         runs = runs.select(np.array([found is not None for found in named]))
         columns = _without_body(runs) | {"width": np.array([float(found[1]) for found in named if found])}
-    body = read_runs(columns, vocab_size=vocabulary).active_body
+    rows = {"vocab_size": np.full(len(runs), float(vocabulary))}
+    body = read_runs(columns | rows).active_body
     assert body is not None
     assert runs.active_body is not None
     np.testing.assert_allclose(body, runs.active_body, rtol=1e-12)
     assert read_runs(columns).active_body is None
 
 
-def test_a_vocabulary_is_a_column_or_an_option() -> None:
+def test_a_vocabulary_is_a_column() -> None:
     shape = {"d_model": [512.0, 512.0]}
     np.testing.assert_allclose(_runs(vocab_size=[3e4, 4e4], **shape).active_body, 1e8 - 1024 * np.array([3e4, 4e4]))
-    with pytest.raises(InputError, match="--vocab-size: the table has a column 'vocab_size', too"):
-        read_runs(NUMBERS | shape | {"vocab_size": [3e4, 4e4]}, vocab_size=5e4)
-    assert read_runs(NUMBERS | {"d_model": [512.0, 1e9]}, vocab_size=5e4).active_body is None  # more than all
+    assert _runs(vocab_size=[5e4, 5e4], d_model=[512.0, 1e9]).active_body is None  # more than all
 
 
 def test_the_active_size_counts_and_not_the_total() -> None:
     others = {"d_model": [512.0, 512.0], "n_params_active": [1e8, 2e8], "n_params_total": [1e8, 9e8]}
-    np.testing.assert_allclose(read_runs(NUMBERS | others, vocab_size=1000).active_body, [1e8 - 1.024e6, 2e8 - 1.024e6])
+    others["vocab_size"] = [1000.0, 1000.0]
+    np.testing.assert_allclose(read_runs(NUMBERS | others).active_body, [1e8 - 1.024e6, 2e8 - 1.024e6])
     del others["n_params_active"]
-    total = read_runs(NUMBERS | others, vocab_size=1000, size_column="n_params_total")
+    total = read_runs(NUMBERS | others, size_column="n_params_total")
     assert total.active_body is None
     assert total.where("n_experts == 1").active_body is not None
 

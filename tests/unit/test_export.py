@@ -389,7 +389,6 @@ def test_rules_of_dense_models_say_so_for_experts(tmp_path: Path) -> None:
         return " ".join(export_model(shape, 7.8e11, "hf", tmp_path, gpu=A100, mfu=0.4, launch=launch).notes)
 
     assert "deepseek was fitted to dense models; C counts the experts that a token meets" in notes(SHAPE)
-    assert "kaplan was fitted to dense models; N counts one FFN" in notes(SHAPE, rule="kaplan")
     assert "dense models" not in notes(DENSE) + notes(SHAPE, rule="paper") + notes(
         SHAPE, peak_lr=1e-3, batch_tokens=1e6
     )

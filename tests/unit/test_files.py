@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import io
 import os
 import stat
 import subprocess
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from moescale.errors import InputError
-from moescale.io.files import read_bytes, read_standard_input, read_text, write_atomically
+from moescale.io.files import read_bytes, read_text, write_atomically
 from moescale.io.locks import lock_beside, locked
 
 
@@ -156,22 +155,6 @@ def test_a_pipe_is_read_to_its_end() -> None:
 def test_an_endless_file_is_refused() -> None:
     with pytest.raises(InputError, match="larger than"):
         read_bytes("/dev/zero", limit_bytes=1000)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"), [(b"x" * 6001, "larger than 6,000 bytes"), (None, "nothing is piped into it")]
-)
-def test_standard_input_is_bounded_and_never_waited_for(
-    monkeypatch: pytest.MonkeyPatch, content: bytes | None, words: str
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"x" * 6000)))
-    assert read_standard_input(limit_bytes=6000) == b"x" * 6000
-    terminal = io.TextIOWrapper(io.BytesIO(b"would be typed"))
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    for stream in [None, terminal] if content is None else [io.TextIOWrapper(io.BytesIO(content))]:
-        monkeypatch.setattr("sys.stdin", stream)
-        with pytest.raises(InputError, match=f"standard input: .*{words}"):
-            read_standard_input(limit_bytes=6000)
 
 
 # Locks.

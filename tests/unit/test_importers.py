@@ -20,8 +20,7 @@ from command_line import answer_of, run
 from moescale.errors import InputError
 from moescale.runs.importers import import_runs, rule_of
 from moescale.runs.importers.rows import rows_of
-from moescale.runs.importers.rule import Rule
-from moescale.runs.importers.tracked_run import Series, TrackedRun, scalar, series
+from moescale.runs.importers.tracked_run import Rule, Series, TrackedRun, scalar, series
 from moescale.runs.table import read_runs, write_runs
 from reference_data import ROOT
 

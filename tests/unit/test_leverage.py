@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from moescale.errors import InfeasibleError, InputError
 from moescale.planning.allocation import Budget, loss_optimal
 from moescale.scaling_laws import find_law
-from moescale.scaling_laws.leverage import efficiency_leverage, tian2025
 from script_modules import load_script
 
 leverage = load_script("scripts/equal_loss.py").leverage
+formula = load_script("scripts/leverage.py")
+efficiency_leverage, tian2025 = formula.efficiency_leverage, formula.tian2025
 
 ratios, grains, flops = st.floats(0.008, 0.5), st.floats(2.0, 16.0), st.floats(3e18, 1e24)
 

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from command_line import ROOT, answer_of
+from command_line import answer_of
 from moescale import BoundOptions, LawOptions, ServingOptions, make_plan
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.hardware.prices import usd_per_gpu_hour
 from moescale.models.published import shapes
-from moescale.options.cost import CostServingOptions, ModelOptions
-from moescale.options.sweep import SweepOptions
+from moescale.options.cost import CostServingOptions
 from moescale.serving.deployment import Deployment, batch_cap
 from moescale.serving.gpu_counts import cost
 
@@ -94,12 +93,3 @@ def test_remarks_are_made_only_to_who_wants_them() -> None:
         assert ServingOptions().open_latency(deployment, **remark).name == "roofline"  # pyright: ignore[reportArgumentType]
     assert len(said) == 1
     assert said[0].startswith("roofline latency, because")
-
-
-def test_a_sweep_of_ones_own_gpu_takes_the_price_of_its_file() -> None:
-    model, _ = ModelOptions(n_params=1e9).model()
-    serving = CostServingOptions(
-        gpu=str(ROOT / "examples" / "gpus" / "tpu-v5e.toml"), latency="roofline", weights="bf16"
-    )
-    points = SweepOptions(sweep=True, sweep_batch="1,8").points(model, serving)
-    assert {platform.usd_per_gpu_hour for platform in points.platforms} == {1.2}

@@ -334,6 +334,3 @@ def test_cost_says_how_the_gpus_share_the_model() -> None:
     code, _, err = run(*asked, "--attention-dp", 3)
     assert code == 1
     assert "8 GPUs cannot be shared evenly by 3 attention groups" in err
-    code, _, err = run(*asked, "--attention-dp", 2, "--sweep")
-    assert code == 2
-    assert "goes without --sweep" in err

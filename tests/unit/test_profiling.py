@@ -377,28 +377,14 @@ def test_a_model_of_a_size_is_the_papers_family(n_params: float, experts: int, g
 # The command line.
 
 
-def test_show_prints_coverage_and_errors(tmp_path: Path) -> None:
-    table = tmp_path / "t.parquet"
-    write_measurements(table, measured(lambda b, n: 1e-3 * b**1.2))
-    code, out, err = run("profile", "--show", str(table))
-    assert (code, err) == (0, "")
-    assert "1B-4B" in out
-    assert "Leave-one-out error" in out
-    code, out, _ = run("profile", "--show", str(table), "--json")
-    found = json.loads(out)
-    assert (code, found["rows"], found["coverage"][0]["batch"]) == (0, 12, [1, 8])
-    assert {entry["axis"] for entry in found["held_out"]} == {"batch", "n_params_total"}
-
-
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ((), "give GRID and -o TABLE"),
-        (("--show", "t.csv", "-o", "u.csv"), "give GRID and -o TABLE"),
-        (("-o", "t.csv"), "give GRID and -o TABLE"),
+        ((), "GRID"),
+        (("-o", "t.csv"), "GRID"),
+        (("none.toml",), "-o"),
         (("none.toml", "-o", "t.csv"), "none.toml: no such file"),
-        (("--show", "none.csv"), "none.csv: no such file"),
     ],
 )
 def test_bad_input_is_one_message(

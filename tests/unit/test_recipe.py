@@ -43,8 +43,8 @@ def test_the_batch_and_the_schedule_are_the_papers() -> None:
         ("deepseek", 1e9, 1e11, 1e20, 1.0171e6, 9.860e-4),
         # 0.58 x 10^6.281 and 1.79 x 10^(-6.417 + 3.377)
         ("step-law", 1e9, 1e11, None, 1.1077e6, 1.6325e-3),
-        # L = (6.4e4^0.73786 + 18)^0.103 = 2.320, 2e8 / L^4.7619; 0.003239 - 0.0001395 x 20.7233
-        ("kaplan", 1e9, 1e12, None, 3.635e6, 3.481e-4),
+        # 2^19; 0.003239 - 0.0001395 x 20.7233
+        ("paper", 1e9, 1e12, None, 524288, 3.481e-4),
     ],
 )
 def test_formulas_by_hand(
@@ -72,7 +72,6 @@ def test_every_rule_says_where_it_comes_from() -> None:
         assert len(rule.date) == 10
         assert rule.counts
         assert all(least < most for least, most in rule.fitted.values())
-    assert rules()["paper"].lr == rules()["kaplan"].lr
     assert recipe_for(1e9, 1e11) == recipe_for(1e9, 1e11, rule="deepseek")
 
 
@@ -174,8 +173,8 @@ def test_extrapolation_is_measured() -> None:
     )
     assert recipe_for(1e8, 1e10).notes == ()
     assert notes(recipe_for(1e6, 2e7, flops=1e15, peak_lr=1e-3)).startswith("the batch extrapolates")
-    assert "1e+10" not in notes(recipe_for(1e10, 1e10, rule="kaplan"))
-    assert "10B is 6.67 times above" in notes(recipe_for(1e10, 1e10, rule="kaplan"))
+    assert "1e+10" not in notes(recipe_for(1e10, 1e10, rule="paper"))
+    assert "10B is 14.7 times above" in notes(recipe_for(1e10, 1e10, rule="paper"))
 
 
 def test_a_batch_that_only_fills_gpus_is_said() -> None:
@@ -188,7 +187,6 @@ def test_unknown_names_and_rates_of_zero() -> None:
         recipe_for(1e9, 1e10, rule="deepsek")
     with pytest.raises(UnknownNameError, match=r"unknown schedule 'WDS'; nearest: wsd"):
         recipe_for(1e9, 1e10, schedule="WDS")
-    for rule in ("paper", "kaplan"):
-        with pytest.raises(InputError, match=r"12\.1B parameters, but the model has 20B.*take the recipe deepseek"):
-            recipe_for(2e10, 1e12, rule=rule)
-        assert recipe_for(2e10, 1e12, rule=rule, peak_lr=1e-4).peak_lr == 1e-4
+    with pytest.raises(InputError, match=r"12\.1B parameters, but the model has 20B.*take the recipe deepseek"):
+        recipe_for(2e10, 1e12, rule="paper")
+    assert recipe_for(2e10, 1e12, rule="paper", peak_lr=1e-4).peak_lr == 1e-4

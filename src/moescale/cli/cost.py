@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from moescale.cli.flat import flat
-from moescale.cli.options import Json, app, check_plot, check_table, examples
-from moescale.cli.output import HeldBack, print_json, warn
+from moescale.cli.options import Json, app, examples
+from moescale.cli.output import print_json, warn
+from moescale.errors import InputError
 from moescale.options.cost import CostServingOptions, LaunchOptions, LoadOptions, ModelOptions, asked_by, trace_lengths
-from moescale.options.sweep import SweepOptions
-
-if TYPE_CHECKING:
-    from moescale.serving.operating_points import OperatingPoints
 
 
 @app.command(
@@ -26,20 +23,17 @@ if TYPE_CHECKING:
         "moescale cost llama-3.1-8b --gpu h100-sxm --prompt 1024 --output 1024 --concurrency 64",
         "moescale cost llama-3.1-8b --gpu h100-sxm --request-rate 100 --max-ttft 500ms --max-tpot 25ms --percentile 99",
         "moescale cost deepseek-v3 --gpu h200-sxm --weights fp8 --prompt 4000 --output 1000 --prefill-gpus auto",
-        "moescale cost --n-params 1.5B --experts 16 --gpu a100-sxm-80gb,h100-sxm --sweep",
-        "moescale cost --config mixtral/config.json --gpu h100-sxm --sweep --weights bf16,fp8 --plot sweep.svg",
     )
 )
 @flat(
     "published config n_params experts gpu max_gpus gpus prompt output max_ttft max_tpot weights",
-    "concurrency sweep plot",
+    "concurrency",
     then="top_k vocab_size replicas expert_parallel trace",
 )
 def cost(
     described: ModelOptions,
     load: LoadOptions,
     serving: CostServingOptions,
-    sweep: SweepOptions,
     launch: LaunchOptions,
     json_: Json = False,
 ) -> None:
@@ -53,19 +47,14 @@ def cost(
     from moescale.views.terminal.serving import show_cost, show_loads, show_warnings
     from moescale.views.terminal.text import terminal
 
-    load.check(serving, sweep=sweep.sweep)
-    launch.check(sweep=sweep.sweep)
-    sweep.check(serving)
-    check_plot(sweep.plot)
-    check_table(sweep.output_table, [serving.latency, serving.trace])
+    load.check(serving)
+    launch.check()
     model, checkpoint = described.model(serving.kv_heads, warn)
     source_of_traffic = None if serving.trace is None else serving.traffic().source
-    if sweep.sweep:
-        points = sweep.points(model, serving, checkpoint, warn)
-        _tell_sweep(points, sweep, source_of_traffic, json_, named=described.published is not None)
-        return
     priced = serving.has_price(warn)
     formats = serving.weight_formats(checkpoint, remark=warn)
+    if len(formats) > 1:
+        raise InputError("one format is priced at a time", where="--weights", next_step="ask once for each")
     deployment = serving.deployment(
         weights=formats[0] if formats else None, usd_per_gpu_hour=None if priced else 1.0, remark=warn
     )
@@ -138,26 +127,6 @@ def models(json_: Json = False) -> None:
         print_json([shape.to_dict() for shape in known])
     else:
         show_models(terminal(), known)
-
-
-def _tell_sweep(
-    points: OperatingPoints, sweep: SweepOptions, source_of_traffic: str | None, json_: bool, *, named: bool
-) -> None:
-    from moescale.runs.table import write_runs
-    from moescale.views.figures import sweep_figure
-    from moescale.views.terminal.serving import show_sweep
-    from moescale.views.terminal.text import terminal
-
-    held_back = HeldBack()
-    if sweep.output_table is not None:
-        with held_back:
-            write_runs(points.columns(), sweep.output_table)
-    held_back.draw(sweep.plot, sweep_figure, points)
-    if json_:
-        print_json(points.to_dict())
-    else:
-        show_sweep(terminal(), points, source_of_traffic, name=points.model.name if named else None)
-    held_back.tell()
 
 
 def _without_dollars(record: object) -> object:

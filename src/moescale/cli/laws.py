@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         'moescale fit runs.csv --size-column n_params_active --where "tokens >= 5e9" --bootstrap 200',
     )
 )
-@flat("runs law where bootstrap prior size_column", then=" ".join((*COLUMNS, "vocab_size")))
+@flat("runs law where bootstrap prior size_column", then=" ".join(COLUMNS))
 def fit(
     context: typer.Context,
     wanted: FitOptions,
@@ -185,28 +185,23 @@ def compare(context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, 
     warn(dict.fromkeys((*table.warnings, *(remark for form in forms for remark in unused_columns(form, table)))))
 
 
-@app.command(epilog=examples("moescale isoflop runs.csv", "moescale isoflop runs.csv --budget 1e24 --plot isoflop.svg"))
+@app.command(epilog=examples("moescale isoflop runs.csv", "moescale isoflop runs.csv --budget 1e24"))
 @flat("runs where tolerance budget")
-def isoflop(runs: IsoflopOptions, plot: Plot = None, json_: Json = False) -> None:
+def isoflop(runs: IsoflopOptions, json_: Json = False) -> None:
     """Fit the exponents of loss-optimal N and D in FLOPs to runs at equal FLOPs."""
     from moescale.fitting.isoflop import isoflop as fit_parabolas
-    from moescale.views.figures import isoflop_figure
     from moescale.views.terminal.fits import show_isoflop
     from moescale.views.terminal.text import terminal
 
-    check_plot(plot)
     table = runs.read()
     with at_option(table.source):
         found = fit_parabolas(table, tolerance=runs.tolerance)
-    held_back = HeldBack()
-    held_back.draw(plot, isoflop_figure, found)
     if json_:
         asked = {} if runs.budget is None else {"optima": [trend.optimum(runs.budget) for trend in found.trends]}
         print_json(found.to_dict() | asked)
     else:
         show_isoflop(terminal(), found, runs.budget)
     warn([*table.warnings, *found.warnings])
-    held_back.tell()
 
 
 @app.command(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,6 @@ import typer
 from typer import Option
 
 from moescale.cli.flat import typer_option
-from moescale.errors import InputError
 from moescale.options.fields import FilePath, at_option
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
@@ -41,20 +39,3 @@ def check_plot(path: Path | None) -> None:
 
         with at_option("--plot"):
             check_plot(path)
-
-
-def check_table(path: Path | None, inputs: Sequence[str | Path | None]) -> None:
-    """Refuse a table that could not be written before the work that it would hold."""
-    if path is None:
-        return
-    from moescale.io.files import check_target
-
-    with at_option("--output-table"):
-        if path.suffix.lower() not in TABLE_SUFFIXES:
-            raise InputError(
-                f"{path.suffix!r} is not a kind of table" if path.suffix else "the table's name has no suffix",
-                where=f"--output-table {path}",
-                nearest=f"{path.stem}.csv",
-                next_step=f"end the name in {', '.join(TABLE_SUFFIXES)}",
-            )
-        check_target(path, inputs)

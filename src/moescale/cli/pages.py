@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import secrets
 from dataclasses import replace
-from datetime import date as calendar_date
 
 from moescale.cli.flat import flat
 from moescale.cli.options import app, examples
@@ -14,7 +13,7 @@ from moescale.errors import InputError, install, located
 from moescale.options.pages import PageOptions, ReportOptions
 
 
-@app.command(epilog=examples("moescale report plan.json -o plan.html --title 'Our plan' --date 2026-11-21"))
+@app.command(epilog=examples("moescale report plan.json -o plan.html"))
 @flat()
 def report(wanted: ReportOptions) -> None:
     """Write a plan as one self-contained HTML file with its figure."""
@@ -24,14 +23,8 @@ def report(wanted: ReportOptions) -> None:
 
     with located("-o"):
         check_target(wanted.output, [wanted.answer])
-    if wanted.date is not None:
-        try:
-            calendar_date.fromisoformat(wanted.date)
-        except ValueError:
-            what = f"{wanted.date!r} is not a date"
-            raise InputError(what, where="--date", next_step="such as 2026-11-21") from None
     found, origin = read_plan(wanted.answer)
-    text = plan_report(found, replace(origin, date=wanted.date, version=__version__), title=wanted.title)
+    text = plan_report(found, replace(origin, version=__version__))
     with located("-o"):
         write_atomically(wanted.output, as_text(text))
     say(f"wrote {wanted.output}")

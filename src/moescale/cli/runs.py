@@ -166,7 +166,6 @@ def _row_text(row: Mapping[str, Any]) -> str:
 
 
 def _print_event(event: Mapping[str, Any]) -> None:
-    """One line on standard error."""
     at = f"step {event.get('step', 0)}"
     if event["event"] == "step":
         steps = event["steps"]
@@ -226,7 +225,6 @@ def sweep(wanted: GridOptions, json_: Json = False) -> int:
 
 @app.command(
     epilog=examples(
-        "moescale profile --show examples/latency.csv",
         "moescale profile profile.toml -o h100.parquet",
         "moescale profile profile.toml --python envs/vllm/bin/python -o h100.csv",
     )
@@ -234,21 +232,6 @@ def sweep(wanted: GridOptions, json_: Json = False) -> int:
 @flat()
 def profile(how: ProfileOptions, json_: Json = False) -> None:
     """Measure prefill and decode latencies of vLLM on this machine for --latency of `cost` and `plan`."""
-    if how.show is not None and how.grid is None and how.output is None:
-        from moescale.latency.coverage import overview
-        from moescale.latency.measurements import read_measurements
-        from moescale.views.terminal.runs import show_latencies
-        from moescale.views.terminal.text import terminal
-
-        found = overview(read_measurements(how.show), where=str(how.show))
-        if json_:
-            print_json(found.to_dict())
-        else:
-            show_latencies(terminal(), found, str(how.show))
-        return
-    if how.show is not None or how.grid is None or how.output is None:
-        what = "give GRID and -o TABLE (measure), or --show TABLE"
-        raise InputError(what, next_step="see `moescale profile --help`")
     from moescale.experiments import profile as profiling
 
     command = profiling.VLLM if how.python is None else (str(how.python), *profiling.VLLM[1:])

@@ -11,10 +11,7 @@ from numpy.typing import ArrayLike
 
 # All of these are ours; no publication settles them.
 MARGIN_NATS = 1.0  # a smoothed loss so far above its own minimum ..
-LEAST_STRETCH, STRETCH_SHARE = (
-    50,
-    0.05,
-)  # .. for so many steps, or this share of all, has diverged: spikes recover faster
+LEAST_STRETCH, STRETCH_SHARE = 50, 0.05  # .. for so many steps, or this share, has diverged: spikes recover faster
 SMOOTHING = 0.9  # weight of the past in the smoothed loss
 DEAD_SHARE = 0.01  # an expert with less than this share of an even load is dead
 

@@ -232,7 +232,6 @@ def _batches(names: Sequence[str], text_field: str) -> Iterator[list[tuple[str, 
 
 
 def _check_filled(splits: Mapping[SplitName, SplitWriter], validation: float) -> None:
-    """Raise InputError where a split that is wanted has no documents."""
     count = sum(len(writer.lengths) for writer in splits.values())
     if not count:
         raise InputError("hold no text", where="the sources", next_step="check them, and --text-field")

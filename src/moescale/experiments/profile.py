@@ -189,7 +189,6 @@ def profile(
 
 
 def _work(grid: Grid, models: Sequence[Model]) -> Work:
-    """Every point of the grid by its key, the cheapest of each model first."""
     found, gpu = Work(), grid.gpu.strip()
     for model, gpus in itertools.product(models, grid.gpus):
         start = {"gpu": gpu, "device": gpu, "gpus": gpus, "engine": "vllm", "dtype": grid.dtype, **model.columns()}
@@ -210,7 +209,6 @@ def _larger(key: Key, work: Work) -> list[Key]:
 def _measure(
     command: Sequence[str], model: Model, columns: Mapping[str, Any], repeats: int, log: str | Path | None
 ) -> Answer:
-    """The repeats of a point."""
     # Steps 1 to n - 1 after the first of n tokens hold p + 1 to p + n - 1 tokens: p + n / 2 on average.
     tokens, prefill = columns["tokens"], columns["stage"] == "prefill"
     output = 1 if prefill else min(DECODED, 2 * max(tokens - 1, 1))
@@ -270,7 +268,6 @@ def _bench(command: Sequence[str], stated: Mapping[str, Any], model: Model, log:
 
 
 def _version(command: Sequence[str]) -> str:
-    """The version of vLLM."""
     step = "install vLLM into an environment, and name its interpreter with --python"
     try:
         done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False, timeout=600)

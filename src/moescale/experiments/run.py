@@ -93,7 +93,6 @@ def _measure(settings: RunSettings, corpus: Corpus, resume: bool, report: Report
 
 
 def _row(settings: RunSettings, corpus: Corpus, measured: Mapping[str, Any]) -> dict[str, Any]:
-    """The row of the run table."""
     stated, per_s = stated_columns(settings, corpus.vocab_size), float(measured["tokens_per_s"])
     used = mfu(settings, corpus.vocab_size, str(measured["device"]), per_s)
     return {

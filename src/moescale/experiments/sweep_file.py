@@ -221,7 +221,6 @@ def _settings(entry: Entry, shared: Mapping[str, Any], where: str) -> RunSetting
 
 
 def _name(entry: Entry, made: RunSettings, sweep: SweepFile) -> str:
-    """What a run is called, unless another one is called so."""
     size = f"{made.model.d_model}x{made.model.n_layers}"
     if "n_params" in entry:
         size = label(round(parse_count(entry["n_params"])))

@@ -168,7 +168,6 @@ class Run:
         return self.epoch[1][index]
 
     def _sum(self, numbers: list[float], counts: Tensor) -> tuple[list[float], Tensor]:
-        """The sums of numbers and counts over all processes."""
         together = torch.cat([torch.tensor(numbers, dtype=counts.dtype, device=counts.device), counts.flatten()])
         together = cast("Tensor", self.accelerator.reduce(together, "sum"))
         return together[: len(numbers)].tolist(), together[len(numbers) :].view_as(counts)

@@ -123,8 +123,7 @@ def _notes_of_rule(shape: Buildable, launch: Launch) -> tuple[str, ...]:
     rule, stated = find_rule(launch.rule), launch.batch_tokens is not None and launch.peak_lr is not None
     if not rule.dense_only or stated or shape.n_experts == 1:
         return ()
-    counted = "C counts the experts that a token meets" if "flops" in rule.batch else "N counts one FFN in every layer"
-    return (f"the rule {rule.name} was fitted to dense models; {counted}",)
+    return (f"the rule {rule.name} was fitted to dense models; C counts the experts that a token meets",)
 
 
 def split_in_words(choice: Choice) -> str:

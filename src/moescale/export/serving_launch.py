@@ -35,8 +35,6 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Replica:
-    """The numbers of the engines' options."""
-
     gpus: int  # of one pipeline stage
     stages: int
     groups: int  # of attention data parallelism

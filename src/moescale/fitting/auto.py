@@ -174,7 +174,6 @@ def _broken(errors: FloatArray) -> BoolArray:
 
 
 def _noise(error: FloatArray, parameters: float) -> float:
-    """Robust standard deviation of residuals (n,) of a fit with so many parameters."""
     n = error.size
     return robust_spread(error) * float(np.sqrt(n / max(n - parameters, 1.0)))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from moescale.errors import InputError
 from moescale.fitting.fit import Fit
@@ -28,7 +27,6 @@ def bootstrap(
     replicates: int,
     seed: int,
     *,
-    clusters: npt.NDArray[Any] | None = None,
     progress: Progress | None = None,
     quick: bool = False,
 ) -> FloatArray:
@@ -37,20 +35,13 @@ def bootstrap(
     `quick` refits from the optimum only, and to fewer digits: intervals of predictions come out within some 5% of theirs in
     a quarter of the time.
 
-    Returns their coefficients in search coordinates, (replicates, p). Same seed, same digits. `clusters` (n,) names what
-    each run shares with others, such as the trunk that it branched off: whole clusters are drawn then. Without it runs
-    are taken as independent, and where they are not the intervals come out too narrow.
+    Returns their coefficients in search coordinates, (replicates, p). Same seed, same digits. Runs are taken as independent;
+    where they are not, as those that branch off one trunk, the intervals come out too narrow.
     """
     if not 2 <= replicates <= MOST_DRAWS:
         what, advice = f"{replicates} bootstrap replicates", "for example --bootstrap 200"
         raise InputError(what, nearest=f"2 to {MOST_DRAWS}", next_step=advice)
-    members = np.arange(ln_loss.size)
-    if clusters is not None:
-        check_clusters(clusters)
-        # Numbered as they first appear, whatever their names.
-        _, first, members = np.unique(clusters, return_index=True, return_inverse=True)
-        members = np.argsort(np.argsort(first))[members]
-    count = int(members.max()) + 1
+    count = ln_loss.size
     rng = np.random.default_rng(seed)
     problem = Problem.of(fit.form, x, ln_loss)
     found = np.empty((replicates, fit.theta.size))
@@ -58,7 +49,7 @@ def bootstrap(
         size = min(CHUNK, replicates - first)
         if progress:
             progress("bootstrap", first / replicates)
-        drawn = rng.multinomial(count, np.full(count, 1.0 / count), size=size).astype(float)[:, members]
+        drawn = rng.multinomial(count, np.full(count, 1.0 / count), size=size).astype(float)
         starts = [np.repeat(fit.theta[None], size, axis=0)]
         if not quick:
             starts.append(fit.theta * (1.0 + JITTER * rng.normal(size=(size, fit.theta.size))))
@@ -70,13 +61,6 @@ def bootstrap(
     spare = max(count - fit.theta.size, 1)
     wider = fit.theta + (found - fit.theta) * np.sqrt(count / spare if spare > fit.theta.size else 1.0)
     return problem.clipped(wider)
-
-
-def check_clusters(clusters: npt.NDArray[Any]) -> None:
-    """InputError where what is drawn whole has too few values to resample."""
-    if (count := np.unique(clusters).size) < 3:
-        what = f"{count} clusters are too few to resample"
-        raise InputError(what, where="--cluster", next_step="name a column with more values")
 
 
 def parameter_intervals(fit: Fit, draws: FloatArray) -> dict[str, tuple[float, float]]:

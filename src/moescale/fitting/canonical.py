@@ -32,11 +32,10 @@ def by_numbers(
     return np.lexsort((*reversed(further), loss, n_params, experts, tokens))
 
 
-def order(runs: RunTable, cluster: NDArray[np.generic] | None = None) -> Rows:
-    """The rows by tokens, experts, size, loss and the further columns that a fit reads, (n,); `cluster` (n,) breaks ties."""
+def order(runs: RunTable) -> Rows:
+    """The rows by tokens, experts, size, loss and the further columns that a fit reads, (n,)."""
     further = [runs.columns[name] for name in READ if name in runs.columns and runs.columns[name].dtype.kind == "f"]
-    numbered = [] if cluster is None else [np.unique(cluster, return_inverse=True)[1]]
-    return by_numbers(runs.n_params, runs.tokens, runs.experts, runs.loss, [*further, *numbered])
+    return by_numbers(runs.n_params, runs.tokens, runs.experts, runs.loss, further)
 
 
 def reordered(runs: RunTable, rows: Rows) -> RunTable:

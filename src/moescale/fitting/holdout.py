@@ -1,4 +1,4 @@
-"""Does a law hold where it was not fitted? Hold-out comparison, residual diagnostics."""
+"""Does a law hold where it was not fitted? Hold-out comparison, and residuals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.fitting.fit import Fit, fit, robust_spread
+from moescale.fitting.fit import Fit, fit
 from moescale.fitting.objective import Progress
 from moescale.fitting.prior import fit_under, prior_of
 from moescale.scaling_laws import pooled2026
@@ -125,56 +125,3 @@ def score(predicted: Sequence[Prediction], loss: FloatArray) -> Score | None:
     held = [p.interval[0] <= measured <= p.interval[1] for p, measured in pairs if p.interval is not None]
     coverage = float(np.mean(held)) if held else None
     return Score(len(pairs), float(np.sqrt(np.mean(error**2))), float(np.mean(error)), coverage)
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Residuals of the runs that share a value, or a range, of one variable."""
-
-    variable: str
-    low: float
-    high: float
-    n_runs: int
-    rmsle: float
-    bias: float
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """Residuals by E, N and D; each run's leverage (0 to 1); and the runs that look broken.
-
-    `suspects` are row positions whose residual is beyond 5 robust standard deviations (1.4826 times the median absolute
-    residual), worst first: diverged, mislabelled, or outside what the form can say.
-    """
-
-    groups: tuple[Group, ...]
-    residuals: FloatArray
-    leverage: FloatArray
-    suspects: tuple[int, ...]
-
-
-def diagnose(found: Fit, runs: RunArrays, *, ranges: int = 4) -> Diagnosis:
-    """Residual diagnostics of a fit on its runs; N and D are cut into `ranges` groups of about equal size."""
-    error = residuals(found, runs)
-    groups: list[Group] = []
-    for variable, values in (("n_experts", runs.experts), ("n_params", runs.n_params), ("tokens", runs.tokens)):
-        distinct = np.unique(values)
-        if variable == "n_experts" or distinct.size <= ranges:
-            parts = [values == v for v in distinct]
-        else:
-            edges = np.quantile(values, np.linspace(0.0, 1.0, ranges + 1))
-            which = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, ranges - 1)
-            parts = [which == i for i in range(ranges)]
-        for part in parts:
-            if part.any():
-                chosen, e = values[part], error[part]
-                low, high, rmsle = float(chosen.min()), float(chosen.max()), float(np.sqrt(np.mean(e**2)))
-                groups.append(Group(variable, low, high, e.size, rmsle, float(e.mean())))
-    x = inputs_of(found.form, runs)
-    slope = found.form.jacobian(found.theta, x)
-    vectors, sizes, _ = np.linalg.svd(slope / (np.linalg.norm(slope, axis=0) + 1e-300), full_matrices=False)
-    basis = vectors[:, sizes > 1e-10 * sizes[0]]  # directions in which the runs move the fit
-    scale = robust_spread(error)
-    odd = np.flatnonzero(np.abs(error) > 5.0 * scale) if scale > 0 else np.array([], dtype=int)
-    worst = odd[np.argsort(-np.abs(error[odd]), kind="stable")]
-    return Diagnosis(tuple(groups), error, (basis**2).sum(axis=1), tuple(int(i) for i in worst))

@@ -225,7 +225,6 @@ def _parabola(runs: RunTable, flops: FloatArray, rows: IntArray) -> Parabola:
 
 
 def _trend(usable: list[Parabola], rng: np.random.Generator) -> tuple[Trend, list[str]]:
-    """Power laws through the minima, and what to mind of them."""
     minima = [p.minimum for p in usable if p.minimum is not None]
     ln_c = np.log([p.flops for p in usable])
     drawn = _drawn_minima(usable, rng)

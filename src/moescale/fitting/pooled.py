@@ -131,7 +131,6 @@ def mode(source: Source, prior: Prior, start: FloatArray | None = None, steps: i
 
 
 def _slope(source: Source, theta: FloatArray) -> FloatArray:
-    """Derivatives of the weighted errors in EFFECTS, (n, e)."""
     function = ln_multiplier if source.of_multiplier else log_loss
     slope = complex_jacobian(function, theta, source.x)[:, EFFECTS]
     return source.weight * (slope if source.of_multiplier else centred(slope, source.group))

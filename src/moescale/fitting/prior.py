@@ -7,7 +7,7 @@ between labs does: coefficients are normal around their mean (moescale.fitting.p
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -19,7 +19,6 @@ from moescale.fitting.pooled import (
     BEYOND,
     EFFECTS,
     GAIN,
-    MOST_RUNS,
     Mode,
     Prior,
     Source,
@@ -72,12 +71,10 @@ def fit_under(
     starts: int = STARTS,
     draws: int = DRAWS,
     seed: int = 0,
-    independent: int | None = None,
 ) -> Fitted:
     """The most probable coefficients of runs (n,), and draws of what else they may be.
 
-    `starts` searches begin at the mean and at draws of the prior. `independent` is how many of the runs are (default: all).
-    Neither the unit of the loss nor, in the order of `canonical`, that of the runs changes a digit. Raises InputError for
+    `starts` searches begin at the mean and at draws of the prior. Neither the unit of the loss nor, in the order of `canonical`, that of the runs changes a digit. Raises InputError for
     fewer than three runs and for losses in no unit.
     """
     began = time.perf_counter()
@@ -86,7 +83,6 @@ def fit_under(
     unit = float(ln_loss.mean())
     values = np.round(ln_loss - unit, DECIMALS)
     runs = Source(name="", lab="", x=x, values=values, group=np.zeros(values.size, np.intp))
-    runs = replace(runs, most=min(MOST_RUNS, independent or MOST_RUNS))
     source, found = fit_source(runs, prior)
     begin = prior.draws(starts - 1, seed)
     begin[:, BEYOND] = prior.mean[BEYOND]
@@ -123,7 +119,6 @@ def fit_under(
 
 
 def _remarks(source: Source, found: Mode, prior: Prior) -> tuple[str, ...]:
-    """What the runs leave to the prior."""
     kept = np.diag(found.covariance) > (1.0 - TOLD) * np.diag(prior.covariance)
     alone = np.ptp(source.x.experts) == 0.0
     left = [j for j, of_prior in zip(EFFECTS, kept, strict=True) if of_prior and not (alone and j in GAIN)]

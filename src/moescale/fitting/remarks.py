@@ -37,10 +37,8 @@ def far_off_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
     far, times = far_off(residuals)
     if not (count := int(far.sum())):
         return []
-    rows, ends = (
-        np.sort(runs.row_numbers[far]),
-        [f"{x:.0f}" if x < 1e6 else f"{x:.1g}" for x in (times[far].min(), times[far].max())],
-    )
+    rows = np.sort(runs.row_numbers[far])
+    ends = [f"{x:.0f}" if x < 1e6 else f"{x:.1g}" for x in (times[far].min(), times[far].max())]
     shown = ", ".join(map(str, rows[:NAMED].tolist())) + (" .." if count > NAMED else "")
     them = "it" if count == 1 else "them"
     advice = f"mark {them} true in a column diverged"

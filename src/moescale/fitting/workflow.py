@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import InputError, located, unknown_name
+from moescale.errors import InputError, located
 from moescale.fitting import auto, canonical, physics
 from moescale.fitting import bootstrap as resampling
 from moescale.fitting.auto import Chosen
@@ -44,8 +44,8 @@ class FitSettings:
     """How a law is fitted to a table of runs; settings that contradict each other raise InputError.
 
     `starts` is that of `fit`, `extra` further inputs that hold for all runs. `prior` is a law that holds a prior of
-    fits (default: pooled2026). `bootstrap` replicates give intervals and the law its draws; whole values of the column
-    `cluster` are drawn. A fit under a prior has draws without them, and counts a cluster as one run.
+    fits (default: pooled2026). `bootstrap` replicates give intervals and the law its draws; a fit under a prior has draws
+    without them.
     """
 
     starts: str | int = "auto"
@@ -53,7 +53,6 @@ class FitSettings:
     family: ModelFamily | None = None
     prior: Law | None = None
     bootstrap: int = 0
-    cluster: str | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -99,7 +98,7 @@ def fit_runs(
     a table that cannot hold the fit, and as `find_form` and `further_inputs` do.
     """
     how = settings or FitSettings()
-    rows = canonical.order(runs, _clusters(runs, how))
+    rows = canonical.order(runs)
     found = _fit_ordered(canonical.reordered(runs, rows), form, how, progress or _unheard)
     return replace(found, runs=found.runs.where(np.argsort(rows)))
 
@@ -116,7 +115,7 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
         return _fit_auto(runs, how, family, remarks, report)
     arrays, notes = _letters(form, runs, how.extra, family)
     found = _fit_one(form, arrays, how, report)
-    draws = _bootstrap(found, arrays, runs, how, how.bootstrap, progress=report) if how.bootstrap else None
+    draws = _bootstrap(found, arrays, how, how.bootstrap, progress=report) if how.bootstrap else None
     remarks += table_remarks(form, residuals(found, arrays), runs)
     counted = law_family(form, family)
     if _active_sizes(runs) and not form.of_models and counted.n_counts == "dense" and np.any(runs.experts > 1.0):
@@ -137,7 +136,6 @@ def _left_to_prior(runs: RunTable, family: ModelFamily) -> bool:
 
 
 def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str]) -> FittedLaw:
-    """The mode of the posterior, with its draws."""
     form = pooled2026.FORM
     _refuse_paper_grid(how, f"{form.name} is fitted under its prior")
     if family.n_counts == "total":
@@ -147,7 +145,7 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     law = how.prior or find_law(form.name)
     with located("--prior"):
         prior = prior_of(law)
-    family, clusters = _with_tables(family, runs), _clusters(runs, how)
+    family = _with_tables(family, runs)
     arrays, notes = _letters(form, runs, how.extra, family)
     result = fit_under(
         prior,
@@ -156,7 +154,6 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
         starts=STARTS if how.starts == "auto" else int(how.starts),
         draws=max(how.bootstrap, PRIOR_DRAWS),
         seed=how.seed,
-        independent=None if clusters is None else np.unique(clusters).size,
     )
     remarks += table_remarks(form, residuals(result.fit, arrays), runs)
     ranges = fit_range({"n_params": arrays.n_params, "tokens": arrays.tokens, "experts": arrays.experts})
@@ -193,24 +190,12 @@ def _fit_one(form: LawForm, arrays: RunArrays, how: FitSettings, report: Progres
     return fit(form, *given, extra=arrays.extra, starts=how.starts, search=search, progress=report)
 
 
-def _bootstrap(found: Fit, arrays: RunArrays, runs: RunTable, how: FitSettings, count: int, **more: Any) -> FloatArray:
+def _bootstrap(found: Fit, arrays: RunArrays, how: FitSettings, count: int, **more: Any) -> FloatArray:
     given = (found, inputs_of(found.form, arrays), np.log(arrays.loss), count, how.seed)
-    return resampling.bootstrap(*given, clusters=_clusters(runs, how), **more)
-
-
-def _clusters(runs: RunTable, how: FitSettings) -> NDArray[Any] | None:
-    """What the bootstrap draws whole, (n,); InputError for a column that is not there or has too few values."""
-    if how.cluster is None:
-        return None
-    columns = runs.to_columns()
-    if how.cluster not in columns:
-        raise unknown_name("column", how.cluster, columns, where="--cluster")
-    resampling.check_clusters(columns[how.cluster])
-    return columns[how.cluster]
+    return resampling.bootstrap(*given, **more)
 
 
 def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str], report: Progress) -> FittedLaw:
-    """The ensemble of the candidates by inner hold-outs."""
     _refuse_paper_grid(how, f"{auto.NAME} compares forms in their physical boxes by the default search")
     family, measured = _with_tables(family, runs), runs.loss
     runs, unit = canonical.without_unit(runs)
@@ -231,7 +216,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
         found, weight = fits[i], choice.weights[i]
         report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
         wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
-        draws = canonical.in_unit(found.form, _bootstrap(found, arrays[i], runs, how, wanted, quick=True), unit)
+        draws = canonical.in_unit(found.form, _bootstrap(found, arrays[i], how, wanted, quick=True), unit)
         of_member: dict[str, Any] = about | {"name": found.form.name, "draws": draws}
         members.append(Member(fitted_law(_in_unit(found, unit), law_family(found.form, family), **of_member), weight))
     winner = int(np.argmax(choice.weights))
@@ -458,14 +443,12 @@ def fitted_law(
 
 
 def _about(runs: RunTable, how: FitSettings, family: ModelFamily) -> dict[str, Any]:
-    """What a law says of itself."""
     evidence = {
         "table": os.path.basename(runs.source),
         "table_sha256": runs.sha256 or "",
         **{f"{name}_column": getattr(runs, f"{name}_column") for name in ("size", "tokens", "experts", "loss")},
         "seed": how.seed,
         "bootstrap": how.bootstrap,
-        "cluster": how.cluster or "",
         "prior": how.prior.name if how.prior else "",
         "definition_of_n": f"column {runs.size_column}; family {family.name}",
         "definition_of_d": f"column {runs.tokens_column}: training tokens seen",

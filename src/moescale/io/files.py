@@ -8,7 +8,6 @@ import os
 import re
 import secrets
 import stat
-import sys
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import IO
@@ -18,10 +17,8 @@ from moescale.errors import DamagedFileError, InputError, UnwrittenError, neares
 TEXT_LIMIT_BYTES = 64 * 2**20
 """Configuration, laws and plans are kilobytes; more than this is a wrong path, not an input."""
 
-STANDARD_INPUT = "standard input"
 """What `-` in place of a path is called in answers and errors."""
 
-PIPED_BYTES = 2**20  # read at once from a pipe: Python asks the system for all of what it may read
 
 NO_UTF8 = re.compile("[\udc80-\udcff]")  # how Python holds bytes of a file's name that are not UTF-8 (PEP 383)
 TEMPORARY = re.compile(r"\.moescale-[0-9a-f]{16}\.tmp")
@@ -146,7 +143,6 @@ def _replaced(target: Path, data: bytes, mode: int | None) -> bool:
 
 
 def _remove_left(folder: Path) -> None:
-    """Remove the temporary files that killed processes left, which nobody holds any more."""
     with contextlib.suppress(OSError):  # such as a folder that may not be listed
         for name in filter(TEMPORARY.fullmatch, os.listdir(folder)):
             with contextlib.suppress(OSError), (folder / name).open("rb") as stream:
@@ -221,21 +217,6 @@ def read_bytes(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BY
         advice = "check the path, or give a smaller file"
         raise InputError(f"is larger than {limit_bytes:,} bytes", where=name, next_step=advice)
     return data
-
-
-def read_standard_input(*, limit_bytes: int) -> bytes:
-    """What is piped into the program, at most `limit_bytes`; raises InputError for more, a terminal, and none."""
-    stream = getattr(sys.stdin, "buffer", None)
-    if stream is None or sys.stdin.isatty():
-        advice = "pipe a table into the command, or give a path"
-        raise InputError("nothing is piped into it", where=STANDARD_INPUT, next_step=advice)
-    data = bytearray()
-    with explained(read_error, STANDARD_INPUT):
-        while len(data) <= limit_bytes and (part := stream.read(PIPED_BYTES)):
-            data += part
-    if len(data) > limit_bytes:
-        raise InputError(f"is larger than {limit_bytes:,} bytes", where=STANDARD_INPUT, next_step="give fewer rows")
-    return bytes(data)
 
 
 def read_text(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BYTES) -> str:

@@ -248,7 +248,6 @@ def _computed(operation: Any, left: FloatArray, right: FloatArray) -> FloatArray
 
 
 def _sample(kind: str, values: NDArray[Any]) -> str:
-    """One text of a column that should hold numbers, for the error message."""
     texts = (cell for cell in values[:100_000] if isinstance(cell, str)) if kind == "text" else iter(())
     odd = next((cell for cell in texts if not re.fullmatch(r"[+-]?[\d.]+([eE][+-]?\d+)?", cell)), None)
     return "" if odd is None else f" (for example {odd[:40]!r})"

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import ColumnError, DamagedFileError, InputError
-from moescale.io.files import STANDARD_INPUT, decode_utf8, read_bytes, read_standard_input
+from moescale.io.files import decode_utf8, read_bytes
 from moescale.io.parquet import COLUMN_LIMIT, ROW_LIMIT, first_line, read_parquet, refuse_beyond
 from moescale.typing import FloatArray
 
@@ -58,7 +58,7 @@ _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|
 class Table:
     """Named columns of equal length as they were found: numbers, booleans, or objects (texts and None).
 
-    Cells of a CSV or TSV are texts. `source` is the path, "standard input" or "frame"; `sha256` is of the file's bytes, None
+    Cells of a CSV or TSV are texts. `source` is the path or "frame"; `sha256` is of the file's bytes, None
     for a frame.
     """
 
@@ -69,8 +69,7 @@ class Table:
 
 
 def read_table(source: Any) -> Table:
-    """The table in a file (CSV, TSV, Parquet or JSON lines; by suffix, else by content), in standard input (`-`), or in a data
-    frame.
+    """The table in a file (CSV, TSV, Parquet or JSON lines; by suffix, else by content), or in a data frame.
 
     A frame is anything that narwhals accepts (pandas, Polars, PyArrow ..), or a mapping of names to columns; a Table
     stays as it is. Raises InputError for everything that is not a table with distinct column names.
@@ -79,8 +78,6 @@ def read_table(source: Any) -> Table:
         return source
     if isinstance(source, str | os.PathLike):
         path = os.fspath(cast("str | os.PathLike[str]", source))
-        if path == "-":
-            return parse_table(read_standard_input(limit_bytes=FILE_LIMIT_BYTES), STANDARD_INPUT)
         return parse_table(read_bytes(path, limit_bytes=FILE_LIMIT_BYTES), path)
     names, cells = _of_mapping(source) if isinstance(source, Mapping) else _of_frame(source)
     return _named(names, cells, FRAME, None)
@@ -237,7 +234,6 @@ def _sniff(data: bytes, path: str) -> str:
 
 
 def _without_comments(text: str) -> str:
-    """The text after the lines of `_COMMENTS` at its start; as it is where there are none."""
     found = _COMMENTS.match(text)
     return text[found.end() :] if found and ("#" in found.group() or "sep=" in found.group()) else text
 
@@ -268,7 +264,6 @@ def _of_text(text: str, path: str, delimiter: str) -> _Read:
 
 
 def _cells(text: str, delimiter: str, n_columns: int, path: str) -> list[list[str]]:
-    """The cells of each column, of the rows after the first that is not empty."""
     columns: list[list[str]] = [[] for _ in range(n_columns)]
     # After a quote that is never closed, rows would become part of one cell: then each quote must be in its place.
     strict = text.count('"') % 2 == 1
@@ -293,8 +288,6 @@ def _cells(text: str, delimiter: str, n_columns: int, path: str) -> list[list[st
 
 
 def _of_json(text: str, path: str) -> _Read:
-    """JSON lines, or one JSON array of objects."""
-
     def decoded(part: str, where: str) -> Any:
         try:
             return json.loads(part, object_pairs_hook=lambda pairs: dict(_distinct(pairs, path)))
@@ -371,7 +364,6 @@ def _arrays(columns: Iterator[Any]) -> Iterator[NDArray[Any]]:
 
 
 def _scalar(cell: Any) -> Any:
-    """A cell of an object column as a plain Python value; a missing one as None."""
     if isinstance(cell, np.generic):
         cell = cell.item()
     missing = type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and isnan(cell))

@@ -76,7 +76,6 @@ def _is_text(kind: Any) -> bool:
 
 
 def _decoded_bytes(column: Any) -> int:
-    """Bytes of a column of dictionaries of texts with each cell written out; of any other column as it is."""
     import pyarrow as pa
     import pyarrow.compute
 

@@ -51,7 +51,6 @@ def read_type(settings: Settings, model_type: str) -> tuple[Parts, list[Layer]]:
 
 
 def _read_row(settings: Settings, row: Row) -> tuple[Parts, list[Layer]]:
-    """By the head of catalogue/model_types.toml."""
     for key, (default, why) in row.get("refused", {}).items():
         if settings.get(key) or (settings.get(key) is None and default):
             raise settings.bad(key, why)
@@ -87,11 +86,8 @@ def _read_row(settings: Settings, row: Row) -> tuple[Parts, list[Layer]]:
 
 
 def _grouped_attention(settings: Settings, row: Row) -> Parts:
-    d_model, n_heads, head_dim = (
-        settings.integer("hidden_size"),
-        settings.integer("num_attention_heads"),
-        row.get("head_dim"),
-    )
+    d_model, n_heads = settings.integer("hidden_size"), settings.integer("num_attention_heads")
+    head_dim = row.get("head_dim")
     # Grouped-query attention is the default of most classes, with numbers that suit one model only.
     optional = row.get("kv_heads_optional") or "num_key_value_heads" in settings.config
     n_kv_heads = settings.integer("num_key_value_heads", default=n_heads if optional else None)
@@ -116,7 +112,6 @@ def _latent_attention(settings: Settings) -> Parts:
 
 
 def _chosen(settings: Settings, rule: Row, n_layers: int) -> list[bool]:
-    """Which layers a rule means."""
     first, last, until, step, offset, early = (
         _number(settings, rule.get(name, default))
         for name, default in {"first": 0, "last": -1, "until": n_layers, "step": 1, "offset": 0, "early": 0}.items()
@@ -269,7 +264,6 @@ PREPARED: dict[str, Callable[[Settings], Parts]] = {
 
 
 def _merged(base: Row, own: Row) -> dict[str, Any]:
-    """A row with what another adds; tables within are merged, too."""
     both = {key: _merged(base[key], own[key]) for key in base.keys() & own.keys() if isinstance(own[key], Mapping)}
     return {**base, **own, **both}
 

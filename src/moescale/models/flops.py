@@ -1,4 +1,4 @@
-"""FLOPs of training and decoding, and the experts that a batch touches."""
+"""FLOPs of training, and the experts that a batch touches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from moescale.errors import unknown_name
 from moescale.models.architecture import Architecture
-from moescale.models.operations import Attention, Indexer, State, operations
+from moescale.models.operations import Attention, State, operations
 from moescale.models.parameters import active_matmul_params, count_parameters
 from moescale.typing import FloatArray, Real
 
@@ -53,27 +53,6 @@ def training_flops_per_token(
             flops = flops + 3.0 * tokens * op.heads * (op.head_dim + op.value_dim)
         elif isinstance(op, State):
             flops = flops + 3.0 * STATE_FLOPS * np.where(sequence > 0, op.layers * op.elements, 0.0)
-    return flops
-
-
-def decode_flops_per_token(architecture: Architecture, context_tokens: Real) -> FloatArray:
-    """FLOPs to produce one token after `context_tokens` others: 2 a matmul parameter it meets, and attention.
-
-    Attention multiplies queries with all keys and weights with all values: 4 l (n_heads head_dim) context, in layers with a
-    window no more than the window. Latent attention does so without expanding its cache, as servers run it: queries and
-    outputs move to the compressed width instead (arXiv 2405.04434, section 2.1.2), where a head's key has kv_lora_rank +
-    qk_rope_head_dim channels and its value kv_lora_rank. Sparse attention meets index_topk tokens at most, its indexers
-    all of them; a linear layer its state.
-    """
-    flops, context = 2.0 * active_matmul_params(architecture), _array(context_tokens)
-    for op in operations(architecture):
-        if isinstance(op, Attention):
-            unread = op.sparse_layers * np.maximum(context - op.chosen, 0.0) if np.any(_array(op.chosen) > 0) else 0.0
-            flops = flops + 2.0 * op.heads * op.decode_channels * (op.held(context) - unread)
-        elif isinstance(op, Indexer):  # its queries meet the keys of all tokens
-            flops = flops + 2.0 * op.layers * op.heads * op.head_dim * context
-        elif isinstance(op, State):
-            flops = flops + STATE_FLOPS * op.layers * op.elements
     return flops
 
 

@@ -134,7 +134,6 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
 
 
 def _remarks(settings: Settings, model_type: str) -> tuple[str, ...]:
-    """What a config says that the reader of its model_type, which has run, did not ask for."""
     found: list[str] = []
     unseen = ((str(key), value) for key, value in settings.config.items() if key not in settings.seen)
     named = ((key, value) for key, value in unseen if _OTHER_MODEL.search(key) and not _NO_SHAPE.search(key))

@@ -117,7 +117,6 @@ def published_shapes() -> dict[str, Shape]:
 
 @cache
 def _names() -> dict[str, str]:
-    """The catalogue's name by every name that a model goes by, in lower case."""
     known = {name.lower(): name for name in _read_shapes()}
     listed = {_last_part(alias): name for name, shape in _read_shapes().items() for alias in shape.hf}
     return listed | known

@@ -147,33 +147,6 @@ def _grouped(config: Mapping[str, Any]) -> Scheme:
     return _one(found, lm_head=config.get("lm_head") is True)
 
 
-def _bitsandbytes(config: Mapping[str, Any]) -> Scheme:
-    if config.get("load_in_8bit") is True:
-        return _one(_integers(8, None, symmetric=True))
-    if config.get("load_in_4bit") is not True:
-        raise NotUnderstoodError("has neither load_in_4bit nor load_in_8bit")
-    # Blocks of 64 with a 32-bit scale; or an 8-bit one, and a 32-bit one for 256 of those (arXiv 2305.14314, section 3).
-    scale_bits = 8 + 32 / 256 if config.get("bnb_4bit_use_double_quant") is True else 32
-    return _one(Format("int4", (4 + scale_bits / 64) / 8, "4 bits in blocks of 64"))
-
-
-def _torchao(config: Mapping[str, Any]) -> Scheme:
-    kind, given = config.get("quant_type"), config.get("quant_type_kwargs")
-    if isinstance(kind, Mapping):
-        inner = mapping_of(cast("Mapping[str, Any]", kind).get("default"), "quant_type")
-        kind, given = inner.get("_type"), inner.get("_data")
-    name = kind.lower().replace("_", "") if isinstance(kind, str) else ""
-    group = _number(mapping_of(given or {}, "settings"), "group_size", 1, 10**6)
-    if "float8weight" in name or name.startswith("float8"):
-        return _one(floats(8, None))
-    if "int4weight" in name:  # a 16-bit scale and a 16-bit zero point a group
-        size = group or 128
-        return _one(Format("int4", (4 + 32 / size) / 8, f"4-bit integers in groups of {size}"))
-    if "int8weight" in name:
-        return _one(_integers(8, group, symmetric=True))
-    raise NotUnderstoodError(f"has quant_type = {shown(config.get('quant_type'))}")
-
-
 def _compressed(config: Mapping[str, Any]) -> Scheme:
     groups: list[tuple[Format, Patterns | None]] = []
     for group in mapping_of(config.get("config_groups"), "config_groups").values():
@@ -241,8 +214,6 @@ METHODS: dict[str, Callable[[Mapping[str, Any]], Scheme]] = {
     # transformers and vLLM quantise the routed experts only, whatever the list of exceptions says (gpt-oss).
     "mxfp4": lambda _: _one(floats(4, 32), only=Patterns(["experts"])),
     **dict.fromkeys(("gptq", "gptq_marlin", "awq", "awq_marlin"), _grouped),
-    "bitsandbytes": _bitsandbytes,
-    "torchao": _torchao,
 }
 
 
@@ -252,7 +223,6 @@ def method_of(config: Mapping[str, Any]) -> str:
     if isinstance(stated, str):
         return stated.lower()
     named_by = {"quant_algo": "modelopt", "config_groups": "compressed-tensors"}
-    named_by |= dict.fromkeys(("load_in_4bit", "load_in_8bit"), "bitsandbytes")
     found = next((name for key, name in named_by.items() if stated is None and key in config), None)
     if found is None:
         raise NotUnderstoodError(f"has quant_method = {shown(stated)}")

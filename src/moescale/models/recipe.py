@@ -22,8 +22,8 @@ from moescale.units import format_count, format_flops, parse_quantity
 
 SCHEDULES = ("cosine", "wsd")
 MOST_OFF = 1.5  # of a batch over what its rule says, either way, without a note: rounding alone stays below
-_SYMBOLS = {"n_params": "N", "tokens": "D", "flops": "C", "loss": "L"}
-_UNITS = {"n_params": "parameters", "tokens": "tokens", "flops": "FLOPs", "loss": "nats a token"}
+_SYMBOLS = {"n_params": "N", "tokens": "D", "flops": "C"}
+_UNITS = {"n_params": "parameters", "tokens": "tokens", "flops": "FLOPs"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,16 +235,14 @@ def recipe_for(
     experts those that a token meets (None: 6 N tokens). The batch is whole sequences: 2^k or 3 x 2^k, with `gpus` so many for
     each, at least one (`whole_batch`). `batch_tokens` and `peak_lr` replace the rule's, `vocab_size` the paper's; a stated
     batch is changed by rounding alone (`stated_batch`), and the rate does not follow the batch. `schedule` is cosine (None) or
-    wsd. Raises UnknownNameError for another rule or schedule, InputError where the rate of `paper` or `kaplan` falls to zero,
-    from 1.2e10 parameters.
+    wsd. Raises UnknownNameError for another rule or schedule, InputError where the rate of `paper` falls to zero, from
+    1.2e10 parameters.
     """
     chosen, schedule = find_rule(rule), check_schedule(schedule or SCHEDULES[0])
     usual: dict[str, Any] = asdict(defaults()) | ({} if vocab_size is None else {"vocab_size": vocab_size})
     warmup, decay = usual.pop("warmup"), usual.pop("decay")
     sequence = sequence_tokens or sequence_for(chosen)
     at = {"n_params": n_params, "tokens": tokens, "flops": 6.0 * n_params * tokens if flops is None else flops}
-    if "loss" in chosen.batch:
-        at["loss"] = _kaplan_loss(n_params, tokens)
     used = {
         "the batch": chosen.batch if batch_tokens is None else {},
         "the learning rate": chosen.lr if peak_lr is None else {},
@@ -285,17 +283,6 @@ def recipe_for(
         ),
         notes=(*_extrapolation(chosen, used, at), *_far_batch(asked, batch, gpus, tokens)),
     )
-
-
-@cache
-def _kaplan() -> dict[str, float]:
-    return catalogue.read("laws/kaplan2020.toml")["parameters"]
-
-
-def _kaplan_loss(n_params: float, tokens: float) -> float:
-    """Nats a token by Kaplan et al.'s own L(N, D) (arXiv 2001.08361, equation 1.5)."""
-    k = _kaplan()
-    return ((k["N_c"] / n_params) ** (k["alpha_N"] / k["alpha_D"]) + k["D_c"] / tokens) ** k["alpha_D"]
 
 
 def _shown(name: str, value: float) -> str:

@@ -180,7 +180,6 @@ def buildable(
 
 
 def _with_experts(shape: Buildable, family: ModelFamily, d_expert: int) -> Buildable:
-    """The shape with experts of this width in its MoE layers, and their parameters in its total."""
     shared = round(family.shared_experts * d_expert)
     further = shape.n_experts * d_expert + shared - shape.d_ffn  # width that a MoE layer holds beyond a dense one
     total = shape.n_params + shape.n_layers // family.moe_every * 3.0 * shape.d_model * further
@@ -193,8 +192,6 @@ def _with_experts(shape: Buildable, family: ModelFamily, d_expert: int) -> Build
 
 
 class _Shapes(NamedTuple):
-    """Whole numbers of many shapes, heads by layers."""
-
     heads: FloatArray
     layers: FloatArray
     cached: FloatArray  # key-value heads

@@ -332,15 +332,12 @@ class LoadOptions(Group):
     )
     burst: int | None = quantity("Number of requests to simulate, pass by pass.", 1, 1e5, whole=True)
 
-    def check(self, serving: CostServingOptions, *, sweep: bool) -> None:
+    def check(self, serving: CostServingOptions) -> None:
         """InputError where a load goes with none of the other options."""
         from moescale.latency.engines import engine_of_latency
 
         asked = {"burst": self.burst, "concurrency": self.concurrency, "request-rate": self.request_rate}
         stated = [name for name, value in asked.items() if value is not None]
-        if stated and sweep:
-            next_step = "leave out --sweep, or this"
-            raise InputError("applies to one deployment, not to a sweep", where=f"--{stated[0]}", next_step=next_step)
         if self.percentile is not None and (self.request_rate is None or self.burst is not None):
             next_step = "add it, without --burst, or leave this out"
             raise InputError("goes with --request-rate", where="--percentile", next_step=next_step)
@@ -415,15 +412,13 @@ class LaunchOptions(Group):
 
     launch: str | None = text("Print the launch command for vllm, sglang or trtllm.", metavar="ENGINE")
 
-    def check(self, *, sweep: bool) -> None:
-        """InputError for an unknown engine, or with a sweep."""
+    def check(self) -> None:
+        """InputError for an unknown engine."""
         from moescale.errors import unknown_name
         from moescale.export.serving_launch import ENGINES
 
         if self.launch is not None and self.launch not in ENGINES:
             raise unknown_name("engine", self.launch, ENGINES, where="--launch")
-        if sweep:
-            refuse(self, ("launch",), "applies to one server, not to a sweep", "leave out --sweep")
 
     def line(
         self,

@@ -59,12 +59,11 @@ class GridOptions(Group):
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions(Group):
-    """What is done with latencies, and how they are measured."""
+    """How latencies are measured, and their table."""
 
-    grid: Path | None = path("PROFILE.toml with the grid.", name="GRID")
-    output: Path | None = path("Latency table to write or extend: .parquet, .csv or .tsv.", name="-o")
+    grid: Path = path("PROFILE.toml with the grid.", name="GRID", default=MISSING)
+    output: Path = path("Latency table to write or extend: .parquet, .csv or .tsv.", name="-o", default=MISSING)
     python: Path | None = path("Python interpreter of vLLM's environment; default: this one.")
     repeats: int = quantity("Repeats per start of vLLM.", 1, 10_000, default=10, whole=True)
     rounds: int = quantity("Passes over the grid, each with fresh engines.", 1, 100, default=3, whole=True)
     log: Path | None = path("Log file of vLLM.")
-    show: Path | None = path("Show the coverage and interpolation error of a latency table.")

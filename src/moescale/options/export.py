@@ -33,7 +33,7 @@ class ExportOptions(Group):
     )
     export_folder: Path | None = path("With --export: folder to write.", name="-o")
     recipe: str | None = text(
-        "With --export: rule for batch and learning rate (deepseek, paper, step-law or kaplan); default: deepseek."
+        "With --export: rule for batch and learning rate (deepseek, paper or step-law); default: deepseek."
     )
     schedule: str | None = text("With --export: cosine or wsd (constant, then decay); default: cosine.")
     batch_tokens: float | None = quantity(

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from moescale.planning.question import KnownModel
 
 STATED_TOKENS = within(TOKENS)
-SINCE, FAR = (
-    "2024",
-    4.0,
-)  # of the published model that a plan shows where none is named: its year, and the ratio of FLOPs
+# Of the published model that a plan shows where none is named: its year, and the ratio of FLOPs.
+SINCE, FAR = "2024", 4.0
 PLAN_ROWS = ("recommendation", "quality", "balanced", "cheapest")
 
 

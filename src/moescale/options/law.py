@@ -95,7 +95,6 @@ class LawOptions(InputOptions, ChosenLaw):
         return law if self.shape is None else self._in_shape(law)
 
     def _in_shape(self, law: Law) -> Law:
-        """The law asked about the models of another family: of the same active parameters, expansion and tokens."""
         from moescale.models.family import find_family, with_convention
         from moescale.scaling_laws.ensemble import restate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 
-from moescale.options.fields import Group, flag, path, quantity, text
+from moescale.options.fields import Group, flag, path, quantity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,5 +23,3 @@ class ReportOptions(Group):
 
     answer: Path = path("A plan (plan --json).", name="ANSWER", default=MISSING)
     output: Path = path("Write the report to this HTML file.", name="-o", default=MISSING)
-    title: str | None = text("Title of the page; default: the question.", metavar="TEXT")
-    date: str | None = text("Date to print, such as 2026-11-21; default: none.", metavar="DATE")

@@ -106,7 +106,9 @@ class ReproductionOptions(ServingOptions):
         from moescale.serving.host import NO_OVERHEAD
 
         found = super().deployment(remark=remark, **given)
-        counts = range(1, self.max_gpus + 1) if self.gpu_counts is None else self._counts(self.gpu_counts)
+        counts = [*range(1, self.max_gpus + 1)]
+        if self.gpu_counts is not None:
+            counts = [int(COUNT.parse(part, "--gpu-counts")) for part in listed("--gpu-counts", self.gpu_counts)]
         changes: dict[str, Any] = {"batching": "largest", "tensor_parallel_degrees": tuple(counts), "engine": NO_ENGINE}
         if self.host is None:
             changes["host"] = NO_OVERHEAD
@@ -116,8 +118,12 @@ class ReproductionOptions(ServingOptions):
             longest = max(float(longest_request_tokens(found)), self.context)
             changes |= {"context_tokens": self.context, "longest_request_tokens": longest}
         if self.host_times is not None:
-            a_pass, a_sequence = self._host_times(self.host_times)
-            changes["host"] = replace(NO_OVERHEAD, per_pass_s=a_pass, per_sequence_s=a_sequence)
+            parts = [part.strip() for part in self.host_times.split(",")]
+            times = [0.0 if part == "0" else HOST_TIME.parse(part, "--host-times") for part in parts]
+            if len(times) != 2:
+                what = f"{self.host_times!r} is not two times"
+                raise InputError(what, where="--host-times", next_step="such as 1.4ms,0.103ms")
+            changes["host"] = replace(NO_OVERHEAD, per_pass_s=times[0], per_sequence_s=times[1])
         return replace(found, **changes)
 
     def costs(self, remark: Remark = unsaid) -> Costs:
@@ -133,15 +139,3 @@ class ReproductionOptions(ServingOptions):
         if self.layer_width is not None:
             family = replace(family, d_model_per_layer=self.layer_width)
         return Costs(family, latency, deployment, self.kv_heads, self.vocab_size)
-
-    @staticmethod
-    def _counts(text: str) -> list[int]:
-        return [int(COUNT.parse(part, "--gpu-counts")) for part in listed("--gpu-counts", text)]
-
-    @staticmethod
-    def _host_times(text: str) -> list[float]:
-        parts = [part.strip() for part in text.split(",")]
-        times = [0.0 if part == "0" else HOST_TIME.parse(part, "--host-times") for part in parts]
-        if len(times) != 2:
-            raise InputError(f"{text!r} is not two times", where="--host-times", next_step="such as 1.4ms,0.103ms")
-        return times

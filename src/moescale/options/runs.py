@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moescale.bounds import DRAWS, PARAMETERS
+from moescale.bounds import DRAWS
 from moescale.errors import InputError, MissingColumnError, located
 from moescale.options.fields import MOST_SEED, Group, Quantity, at_option, flag, path, quantity, text
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 STARTS = Quantity("", 1, DRAWS.most, whole=True)
 COLUMNS = ("size_column", "tokens_column", "experts_column", "loss_column")
-CHOICES = ("best_of", "last_point", "vocab_size")
+CHOICES = ("best_of", "last_point")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +38,6 @@ class TableOptions(Group):
     tokens_column: str = text("Column of D, the training tokens.", default="tokens", metavar="COL")
     experts_column: str = text("Column of E, 1 for a dense model.", default="n_experts", metavar="COL")
     loss_column: str = text("Column of the loss.", default="loss", metavar="COL")
-    vocab_size: int | None = quantity(
-        "Vocabulary, for sizes without embeddings; needs a column d_model.", most=PARAMETERS.most, whole=True
-    )
 
     def read_from(self, path: Path, *, needs_loss: bool = True) -> RunTable:
         """The runs; InputError that names the file or the option."""
@@ -56,8 +53,7 @@ class TableOptions(Group):
             named = any(columns[each.name] != each.default for each in fields(TableOptions) if each.name in columns)
             if named or not needs_loss:
                 raise
-            written = "runs.csv" if str(path) == "-" else f"{path.stem}-runs.csv"
-            command = f"moescale import csv {shlex.quote(str(path))} -o {shlex.quote(written)}"
+            command = f"moescale import csv {shlex.quote(str(path))} -o {shlex.quote(f'{path.stem}-runs.csv')}"
             advice = f"`{command}` makes a table of them, or {error.next_step}"
             raise MissingColumnError(error.what, where=error.where, nearest=error.nearest, next_step=advice) from error
 
@@ -73,9 +69,7 @@ class RunOptions(TableOptions):
     >>> table = RunOptions(runs=Path("runs.csv"), where="tokens >= 5e9").read()
     """
 
-    runs: Path = path(
-        "Table of runs: CSV, TSV, Parquet or JSON lines; -: standard input.", name="RUNS", default=MISSING
-    )
+    runs: Path = path("Table of runs: CSV, TSV, Parquet or JSON lines.", name="RUNS", default=MISSING)
 
     def read(self) -> RunTable:
         """The runs; InputError that names the file or the option."""
@@ -88,7 +82,7 @@ class PredictedOptions(TableOptions):
 
     HEADING = "Table of models"
 
-    runs: Path | None = path("Table of runs to predict, or -; losses may be missing.")
+    runs: Path | None = path("Table of runs to predict; losses may be missing.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +127,6 @@ class FitOptions(Group):
         "Starting points: auto, paper, or a number; paper: all 810,000, a minute or more.", default="auto"
     )
     bootstrap: int = quantity("Bootstrap replicates for 90% intervals; 0: no intervals.", DRAWS, default=0)
-    cluster: str | None = text(
-        "Column of what runs share, such as a trunk; the bootstrap draws whole clusters.", metavar="COL"
-    )
     seed: int = quantity("Seed of the bootstrap.", 0, MOST_SEED, default=0, whole=True)
     prior: str | None = text(
         "Law whose prior fills in what the runs do not determine: pooled2026, or one fitted with it.", metavar="LAW"
@@ -161,7 +152,6 @@ class FitOptions(Group):
             family=family,
             prior=prior,
             bootstrap=self.bootstrap,
-            cluster=self.cluster,
             seed=self.seed,
         )
 
@@ -171,11 +161,8 @@ class FitOptions(Group):
         try:
             return int(STARTS.parse(self.starts, "--starts"))
         except InputError as error:
-            what, next_step = (
-                f"{self.starts!r} is not a number of starting points",
-                f"auto, paper, or 1 to {DRAWS.most:g}",
-            )
-            raise InputError(what, where="--starts", next_step=next_step) from error
+            what = f"{self.starts!r} is not a number of starting points"
+            raise InputError(what, where="--starts", next_step=f"auto, paper, or 1 to {DRAWS.most:g}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,9 +172,7 @@ class ImportOptions(Group):
     tracker: str = text(
         "mlflow, wandb, tensorboard, trainer, or csv (any table with a row per run).", name="TRACKER", default=MISSING
     )
-    source: str = text(
-        "Folder (searched recursively), file, or MLflow URI; csv: also -.", name="DIR_OR_URI", default=MISSING
-    )
+    source: str = text("Folder (searched recursively), file, or MLflow URI.", name="DIR_OR_URI", default=MISSING)
     output: Path | None = path(
         "Run table to write: .csv, .tsv or .parquet; default: only list what is there.", name="-o"
     )

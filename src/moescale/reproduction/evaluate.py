@@ -124,7 +124,6 @@ def _within(part: Part, ours: float) -> bool | None:
 
 
 def _direction(claim: Claim, ours: FloatArray) -> bool | None:
-    """Whether the judged numbers (j,) stand as the claim says; None where it says nothing or one is missing."""
     if not np.all(np.isfinite(ours)):
         return None
     steps = np.diff(ours)
@@ -225,7 +224,6 @@ def _why(claim: Claim, ours: FloatArray, verdict: Verdict) -> str:
 
 
 def _inputs(claim: Claim, world: World) -> dict[str, object]:
-    """What the claim's numbers rest on."""
     used: dict[str, object] = {"law": world.law.name, "convention": world.law.family.convention}
     if any(part.quantity in OF_COSTS for part in claim.parts):
         d, latency = world.costs.deployment, world.costs.latency

@@ -64,7 +64,6 @@ def curves(rows: Sequence[Row], by: str) -> Iterator[tuple[Any, list[Row]]]:
 
 
 def _lines(ax: Axes, rows: Sequence[Row], x: Axis, y: Axis, every: int | None) -> None:
-    """A line for each expert count, its marker at every so many points."""
     for e, mine in curves(rows, "experts"):
         look: Look = {"color": colour_of(e)}
         look |= {} if every is None else {"marker": marker_of(e), "markevery": every, "markersize": 2.8}
@@ -184,7 +183,6 @@ def bounded_figure(rows: Sequence[Row]) -> Figure:
 
 
 def _printed_numbers(ax: Axes, base: float, shown: Sequence[Row], quantity: str) -> None:
-    """The paper's own numbers for these curves, as crosses in the colour of their expert count."""
     budgets, counts = FLOPS.of(shown), {row["experts"] for row in shown}
     for part in (part for claim in claims() for part in claim.parts):
         if part.quantity != quantity or part.base_experts != base or part.paper is None:
@@ -241,7 +239,6 @@ def verdict_figure(rows: Sequence[Row]) -> Figure:
 def _outside_key(
     figure: Figure, entries: Iterator[tuple[str, Look]] | Sequence[tuple[str, Mapping[str, Any]]], **look: Any
 ) -> None:
-    """Names with the look of their lines, right of all panels."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], label=label, **line) for label, line in entries]

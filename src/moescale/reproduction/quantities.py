@@ -103,7 +103,6 @@ def _over_next(values: list[FloatArray]) -> FloatArray:
 
 
 def _second_gain(values: list[FloatArray]) -> FloatArray:
-    """The second gain in loss of three losses over the first."""
     first, middle, last = values
     return (middle - last) / (first - middle)
 

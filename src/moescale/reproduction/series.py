@@ -71,7 +71,6 @@ def trade_off(world: World, *, budgets_flops: FloatArray = TRAINED) -> list[Row]
 
 
 def _optima(world: World, budgets_flops: FloatArray, experts: float) -> tuple[FloatArray, FloatArray]:
-    """Size and loss of the loss-optimal model of each budget."""
     found = [world.optimum(budget, experts) for budget in budgets_flops.tolist()]
     return np.array([a.n_params[0, 0] for a in found]), np.array([a.loss[0, 0] for a in found])
 

@@ -94,10 +94,8 @@ def expert_shape(experts: FloatArray, columns: Columns) -> dict[str, FloatArray]
     if width is None:
         return {}
     models = (usable(columns, name, experts) for name in WIDTH_COLUMNS)
-    model, dense = (
-        next((values for values in models if values is not None), None),
-        usable(columns, "ffn_width", experts),
-    )
+    model = next((values for values in models if values is not None), None)
+    dense = usable(columns, "ffn_width", experts)
     routed = experts > 1.0
     if model is not None and (width[routed] >= NEURONS).all():
         dense = 8.0 / 3.0 * model

@@ -15,12 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from moescale.errors import ColumnError, InputError, MissingColumnError, nearest_names, unknown_name
 from moescale.io import frames
-from moescale.io.files import write_atomically
+from moescale.io.files import as_text, write_atomically
 from moescale.io.filters import column_names, evaluate_decided, quoted_name
 from moescale.io.frames import BoolArray
+from moescale.io.parquet import require_arrow
 from moescale.runs import expansion as model_columns
-from moescale.runs import notes, writing
-from moescale.runs.expansion import VOCABULARY_COLUMN
+from moescale.runs import notes
 from moescale.runs.groups import RUN_COLUMNS, of_one_model, of_one_run
 from moescale.runs.notes import Rows
 from moescale.typing import FloatArray
@@ -153,7 +153,6 @@ def read_runs(
     where: str | None = None,
     last_point: bool = False,
     best_of: bool = False,
-    vocab_size: float | None = None,
     needs_loss: bool = True,
 ) -> RunTable:
     """The training runs in a file (CSV, TSV, Parquet, JSON lines) or data frame, validated and filtered.
@@ -161,8 +160,7 @@ def read_runs(
     Needs the columns `experts_column`, `tokens_column`, `loss_column` and a size: `size_column`, else the first of
     `SIZE_COLUMNS` that is there. Runs marked true in a `diverged` or `flagged` column are left out. Only the rows that `where` keeps and
     only the columns that are used are validated. Of these rows `last_point` keeps the last of each run, and then `best_of`
-    the best of each size, tokens and experts. `vocab_size` stands for a column of that name. Unless the table `needs_loss`,
-    losses may be missing. Raises InputError with file, row, column, value and next step.
+    the best of each size, tokens and experts. Unless the table `needs_loss`, losses may be missing. Raises InputError with file, row, column, value and next step.
     """
     if isinstance(source, RunTable):
         raise InputError("is a RunTable already", next_step="filter it with its method where(..)")
@@ -172,9 +170,6 @@ def read_runs(
     named = {"size": size, "experts": experts_column, "tokens": tokens_column, "loss": loss_column}
     if not needs_loss and loss_column not in table.columns:
         del named["loss"]
-    if vocab_size is not None and VOCABULARY_COLUMN in table.columns:
-        what, advice = f"the table has a column {VOCABULARY_COLUMN!r}, too", "leave the option out"
-        raise InputError(what, where="--vocab-size", next_step=advice)
     roles = _roles(table, named)
     if table.n_rows == 0:
         raise InputError("has column names but no rows", where=table.source, next_step="add one row a run")
@@ -188,8 +183,6 @@ def read_runs(
     for name in (name for name in table.columns if name not in roles and name not in others):
         others[name] = frames.as_values(table.columns[name])
     columns = {name: others[name][rows - 1] for name in table.columns if name not in roles}
-    if vocab_size is not None:
-        columns[VOCABULARY_COLUMN] = np.full(len(rows), float(vocab_size))
     warnings += notes.model_warnings(columns, values["experts"], rows)
     runs = RunTable(
         n_params=values["size"],
@@ -231,13 +224,45 @@ def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike
     if suffix not in _SUFFIXES:
         raise unknown_name("suffix to write", suffix, _SUFFIXES, where=name)
     try:
-        parquet = suffix == ".parquet"
-        data = (
-            writing.parquet(columns, name) if parquet else writing.delimited(columns, "\t" if suffix == ".tsv" else ",")
-        )
+        if suffix == ".parquet":
+            data = _parquet(columns, name)
+        else:
+            data = _delimited(columns, "\t" if suffix == ".tsv" else ",")
     except (UnicodeError, TypeError) as error:
         raise ColumnError(f"a column cannot be written: {error}", where=name) from error
     return write_atomically(name, data)
+
+
+def _parquet(columns: Mapping[str, NDArray[Any]], path: str) -> bytes:
+    require_arrow(path)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    try:
+        pq.write_table(pa.table({key: pa.array(_writable(v), from_pandas=True) for key, v in columns.items()}), sink)
+    except pa.ArrowException as error:
+        raise ColumnError(f"a column cannot be written: {error}", where=path) from error
+    return sink.getvalue().to_pybytes()
+
+
+def _delimited(columns: Mapping[str, NDArray[Any]], delimiter: str) -> bytes:
+    """Rows of text: numbers in their shortest form, names and texts in quotes."""
+
+    def quoted(text: str) -> str:
+        return '"' + text.replace('"', '""') + '"'
+
+    def written(column: NDArray[Any]) -> list[str]:
+        texts = frames.as_texts(column).tolist()
+        return [quoted(as_text(text)) for text in texts] if column.dtype.kind in "OU" else texts
+
+    rows = [map(quoted, columns), *zip(*map(written, columns.values()), strict=True)]
+    return "".join(f"{delimiter.join(row)}\n" for row in rows).encode("utf-8")
+
+
+def _writable(column: NDArray[Any]) -> Any:
+    """Texts of a column as text that can be written: the name of a run may be that of a folder in another encoding."""
+    return [as_text(v) if isinstance(v, str) else v for v in column] if column.dtype.kind in "OU" else column
 
 
 # Columns and rows that are used.
@@ -258,7 +283,6 @@ def _size_column(table: frames.Table, wanted: str | None, warnings: list[str]) -
 
 
 def _roles(table: frames.Table, named: Mapping[str, str]) -> dict[str, str]:
-    """The role of each column that is used, by its name."""
     advice = {
         "experts": "name it with --experts-column (experts_column=), or add a column n_experts, 1 for dense models",
         "tokens": "name it with --tokens-column (tokens_column=), or add the tokens that each run was trained on",

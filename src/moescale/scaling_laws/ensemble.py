@@ -146,7 +146,9 @@ def shape_inputs(family: ModelFamily) -> dict[str, float]:
 
 
 def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
-    labels, forms, parts = _labels(members), [member.law.form for member in members], list[_Part]()
+    names, forms = [member.law.name for member in members], [member.law.form for member in members]
+    parts: list[_Part] = []
+    labels = [n if names.count(n) == 1 else f"{n}-{names[: i + 1].count(n)}" for i, n in enumerate(names)]
     parameters = [Parameter(f"{label}.weight", False, f"share of {label} in the average") for label in labels]
     for column, (label, member) in enumerate(zip(labels, members, strict=True)):
         columns = slice(len(parameters), len(parameters) + member.law.theta.size)
@@ -178,12 +180,6 @@ def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
         extra_inputs=needed,
         no_allocation=next((form.no_allocation for form in forms if form.no_allocation), None),
     )
-
-
-def _labels(members: Sequence[Member]) -> list[str]:
-    """A name of its own for each member: its law's, with a number where two share it."""
-    names = [member.law.name for member in members]
-    return [n if names.count(n) == 1 else f"{n}-{names[: i + 1].count(n)}" for i, n in enumerate(names)]
 
 
 def _sums(
@@ -257,7 +253,6 @@ def _draws(members: Sequence[Member], count: int) -> FloatArray:
 
 
 def _ranges(members: Sequence[Member], family: ModelFamily) -> dict[str, tuple[float, float]]:
-    """What some member was fitted on, as `family` counts it; sizes are those of dense models."""
     found: dict[str, list[tuple[float, float]]] = {}
     for law in (member.law for member in members):
         for key, (low, high) in law.fit_range.items():

@@ -179,7 +179,6 @@ class Pool:
         return line
 
     def _drop(self, key: str, question: Question) -> None:
-        """End a computation for which nobody waits."""
         if not question.askers and not question.answer.done():
             self._forget(key, question)
             question.answer.cancel()

@@ -63,7 +63,6 @@ class Guard:
                 await PlainTextResponse("the server ends", 503)(scope, receive, send_with_headers)
 
     def _answer(self, request: Request) -> Response | None:
-        """The answer to a request that goes no further."""
         path, headers = request.url.path, request.headers
         if headers.get("origin") not in (None, f"http://{headers.get('host')}"):
             return PlainTextResponse("the request comes from a page of another origin", 403)

@@ -150,7 +150,6 @@ def _check_work(question: Question, gpus: int, draws: int) -> None:
 
 
 def _command(stated: Mapping[type[Group], Group], given: Mapping[str, str], law: Law) -> str:
-    """The command line that asks the same: what was given and is no default."""
     words = ["moescale", "plan"]
     for key, (group, name, _) in OPTIONS.items():
         if key in given and getattr(stated[group], name) != getattr(group, name, None):

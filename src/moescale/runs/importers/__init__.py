@@ -10,7 +10,7 @@ from typing import Any
 from moescale.errors import unknown_name
 from moescale.runs.importers.guesses import plain
 from moescale.runs.importers.rows import Imported, rows_of
-from moescale.runs.importers.rule import Rule, rule_of
+from moescale.runs.importers.tracked_run import Rule, rule_of
 
 TRACKERS = ("mlflow", "wandb", "tensorboard", "trainer", "csv")
 """What `import_runs` reads: each a module here, whose `read_NAME(source, wanted)` gives runs and warnings."""

@@ -14,8 +14,7 @@ from moescale import catalogue
 from moescale.io.filters import quoted_name
 from moescale.io.frames import COLUMN_LIMIT
 from moescale.runs.expansion import BODY_COLUMNS
-from moescale.runs.importers.rule import Rule
-from moescale.runs.importers.tracked_run import STEP, Scalar, TrackedRun, bare
+from moescale.runs.importers.tracked_run import STEP, Rule, Scalar, TrackedRun, bare
 from moescale.runs.table import EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
 LOSS_COLUMN = "loss"
@@ -160,7 +159,6 @@ def _guess_name(runs: Sequence[TrackedRun], column: str) -> Guess:
 
 
 def _differ(runs: Sequence[TrackedRun], one: tuple[str, str], other: tuple[str, str]) -> bool:
-    """Whether two names, each with the factor of its unit, state different values in any run that has both."""
     for run in runs:
         a, b = (_value(run, name) for name, _ in (one, other))
         if a is not None and b is not None:
@@ -203,7 +201,9 @@ def guess(runs: Sequence[TrackedRun], column: str) -> Guess:
     if column == TOKENS_COLUMN:
         parts = [_guess_name(runs, part) for part in ("batch_tokens", "batch_sequences", "sequence_tokens")]
         unclear = next((part.unclear for part in parts if part.unclear), ())
-        whole, *factors = [_as_expression(part) for part in parts]
+        whole, *factors = [
+            "".join(rule.expression or quoted_name(rule.name or "") for rule in part.rules) for part in parts
+        ]
         seen = [whole] if whole else factors
         product = [Rule(expression=" * ".join([STEP, *seen]))] if all(seen) and not unclear else []
         return Guess([*found.rules, *product, Rule(derived="flos")], () if found.rules else unclear)
@@ -211,7 +211,3 @@ def guess(runs: Sequence[TrackedRun], column: str) -> Guess:
     own = [Rule(name=column)] if any(column in run.params for run in runs) else []
     dense = [Rule(derived="dense")] if column == EXPERTS_COLUMN and not found.unclear else []
     return Guess([*own, *shaped, *(rule for rule in found.rules if rule.name != column), *dense], found.unclear)
-
-
-def _as_expression(part: Guess) -> str:
-    return "".join(rule.expression or quoted_name(rule.name or "") for rule in part.rules)

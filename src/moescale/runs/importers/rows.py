@@ -17,8 +17,7 @@ from moescale.errors import InputError, UnknownNameError, nearest_names
 from moescale.io.filters import column_names, evaluate_decided, evaluate_numbers
 from moescale.runs.importers.guesses import LOSS_COLUMN, guess, in_other_units, nats_advice, stated_wrongly, unit_of
 from moescale.runs.importers.model_shape import shape_columns, tokens_of_flos
-from moescale.runs.importers.rule import DERIVED, Rule
-from moescale.runs.importers.tracked_run import FINISHED, STEP, Scalar, TrackedRun
+from moescale.runs.importers.tracked_run import DERIVED, FINISHED, STEP, Rule, Scalar, TrackedRun
 from moescale.runs.table import DIVERGED_COLUMNS, EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
 Row = dict[str, Scalar]
@@ -128,7 +127,6 @@ def rows_of(
 
 
 def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
-    """The reasons of most runs, each with the first of them."""
     counted = Counter(reason for _, reason in left_out).most_common()
     first = dict(reversed([(reason, run) for run, reason in left_out]))
     told = [f"{first[reason]}{f' and {n - 1} more' if n > 1 else ''}: {reason}" for reason, n in counted[:3]]
@@ -156,7 +154,6 @@ def _label(row: Row) -> str:
 
 
 def _statements(used: Mapping[tuple[str, str], int], given: Mapping[str, Rule]) -> tuple[str, ...]:
-    """What came from where, the columns of one origin in one line."""
     lines: dict[str, list[str]] = {}
     for (column, rule), count in sorted(used.items(), key=lambda item: _place(item[0][0])):
         guessed = "" if column in given or rule in (repr(column), DERIVED["shape"]) else " (guessed)"
@@ -321,7 +318,6 @@ def _one_size(rows: list[Row], left_out: list[tuple[str, str]], notes: list[str]
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
-    """Cells by column: int64 or float64 where all are numbers (NaN: none), bool, or text with "" for none."""
     names = dict.fromkeys(name for name in _FIRST if any(name in row for row in rows))
     names |= dict.fromkeys(sorted({name for row in rows for name in row} - {*names, SOURCE_COLUMN}))
     found: dict[str, NDArray[Any]] = {}

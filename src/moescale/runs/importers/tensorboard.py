@@ -20,8 +20,6 @@ _ENDED = {0: "", 1: FINISHED, 2: "failed", 3: "running"}  # hparams/api.proto, S
 
 @dataclass
 class _Log:
-    """What the event files of one folder say."""
-
     points: Points = field(default_factory=lambda: {})
     params: dict[str, Scalar] = field(default_factory=lambda: {})
     state: str = ""

@@ -26,8 +26,6 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 @dataclass
 class _Log:
-    """What the files of one run have said so far."""
-
     where: str
     name: str = ""
     history: list[dict[str, Any]] = field(default_factory=lambda: [])
@@ -96,7 +94,6 @@ def _records(data: bytes, file: str) -> Iterator[bytes]:
 
 
 def _take(record: Any, log: _Log) -> None:
-    """Take one record into the log of its run."""
     if items := record.history.item:
         log.history.append({"_step": record.history.step.num} | _items(items))
     log.summary.update(_items(record.summary.update))

@@ -7,7 +7,6 @@ Figures are drawn without pyplot, so nothing global changes and several threads 
 from __future__ import annotations
 
 from moescale.views.figures.fit import fit_figure as fit_figure
-from moescale.views.figures.isoflop import isoflop_figure as isoflop_figure
 from moescale.views.figures.plan import plan_figure as plan_figure
 from moescale.views.figures.saving import SUFFIXES as SUFFIXES
 from moescale.views.figures.saving import check_plot as check_plot
@@ -17,4 +16,3 @@ from moescale.views.figures.style import CATEGORIES as CATEGORIES
 from moescale.views.figures.style import colour_of as colour_of
 from moescale.views.figures.style import colour_on_dark as colour_on_dark
 from moescale.views.figures.style import marker_of as marker_of
-from moescale.views.figures.sweep import sweep_figure as sweep_figure

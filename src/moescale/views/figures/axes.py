@@ -34,11 +34,6 @@ def headline(figure: Figure, text: str, size: float = 9.0) -> None:
     figure.suptitle(text, x=0.01, ha="left", fontsize=size)
 
 
-def note(ax: Axes, text: str, colour: str = FAINT) -> None:
-    """How to read the panel, in small letters above it."""
-    ax.set_title(text, fontsize=7, color=colour)
-
-
 def point(ax: Axes, x: float, y: float, marker: str, colour: str, size: float, **look: Any) -> None:
     ax.plot([x], [y], marker=marker, color=colour, markersize=size, linestyle="none", **look)
 

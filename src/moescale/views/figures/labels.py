@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+POINTS = 7.0  # size of a label
 End = tuple[float, float, str, str]  # x, y, text, colour
 
 
@@ -35,11 +36,8 @@ def spread_apart(places: Sequence[float], gap: float) -> list[float]:
     return moved
 
 
-def end_labels(figure: Figure, ax: Axes, ends: Sequence[End], *, points: float = 7.0, column: bool = False) -> None:
-    """Label points (x, y, text, colour) at their right, in their colour, apart from each other, inside a widened axis.
-
-    With `column` the labels stand below each other, right of all points.
-    """
+def end_labels(figure: Figure, ax: Axes, ends: Sequence[End]) -> None:
+    """Label points (x, y, text, colour) at their right, in their colour, apart from each other, inside a widened axis."""
     if not ends:
         return
     figure.draw_without_rendering()  # the layout decides how large the axes are
@@ -49,22 +47,22 @@ def end_labels(figure: Figure, ax: Axes, ends: Sequence[End], *, points: float =
     logarithmic = ax.get_xscale() == "log"
     at = np.array([math.log(x) if logarithmic else x for x, *_ in ends])
     a, b = (math.log(low), math.log(high)) if logarithmic else (low, high)
-    room = min(0.5, (max(len(text) for _, _, text, _ in ends) * 0.60 * points + 10.0) * point / box.width)
+    room = min(0.5, (max(len(text) for _, _, text, _ in ends) * 0.60 * POINTS + 10.0) * point / box.width)
     b = max(b, a + (float(at.max()) - a) / (1.0 - room))
     ax.set_xlim(low, math.exp(b) if logarithmic else b)
     heights_of = np.log if ax.get_yscale() == "log" else np.asarray
     bottom, top = heights_of(np.array(ax.get_ylim()))
     level = (heights_of(np.array([y for _, y, *_ in ends])) - bottom) / (top - bottom)
-    gap = 1.3 * points * point / box.height
+    gap = 1.3 * POINTS * point / box.height
     heights = np.array(spread_apart(level.tolist(), gap))
     heights += max(0.0, 0.5 * gap - heights.min()) - max(0.0, heights.max() + 0.5 * gap - 1.0)
     across = (at - a) / (b - a)
-    starts = (np.full(at.shape, across.max()) if column else across) + 9.0 * point / box.width
+    starts = across + 9.0 * point / box.width
     for i, (x, y, text, colour) in enumerate(ends):
         moved = abs(heights[i] - level[i]) > 0.4 * gap or starts[i] - across[i] > 0.06
         look: Look = {"ha": "left", "va": "center", "annotation_clip": False, "bbox": paper()}
         look["arrowprops"] = _line(colour, 2.0, (0.0, 0.5)) if moved else None
-        _label(ax, (x, y), text, (starts[i], heights[i]), colour, fontsize=points, **look)
+        _label(ax, (x, y), text, (starts[i], heights[i]), colour, fontsize=POINTS, **look)
 
 
 def _line(colour: str, shrink: float, start: tuple[float, float]) -> dict[str, object]:

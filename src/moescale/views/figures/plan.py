@@ -144,7 +144,6 @@ def _known(ax: Axes, plan: Plan) -> None:
 
 
 def _spread(plan: Plan) -> tuple[float, float] | None:
-    """The 90% interval of the recommended loss against the baseline's, which all draws share; else of the loss itself."""
     limits = plan.decision.model.intervals or {}
     if (gain := limits.get("loss_gain")) is not None:
         return plan.base_loss - gain[1], plan.base_loss - gain[0]

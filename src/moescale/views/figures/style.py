@@ -22,7 +22,6 @@ MARKERS = "os^Dvp<>hd"  # by powers of two as well: a second cue beside the colo
 CATEGORIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 ACCENT = "#D55E00"  # the recommendation, suspects: what the eye shall find first
 INK, FAINT, RULE = "#222222", "#767676", "#d9d9d9"
-DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))  # a second cue beside the colour, where colours run out
 STYLE: Mapping[str, object] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same figure on every machine
     "font.size": 8.0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from moescale.views.html.reading import read_plan
-from moescale.views.html.reports import Origin, plan_report
+from moescale.views.html.reports import Origin, plan_report, read_plan
 
 __all__ = ["Origin", "plan_report", "read_plan"]

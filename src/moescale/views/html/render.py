@@ -1,4 +1,4 @@
-"""Blocks as HTML: jinja2 escapes whatever is not made here, and nothing is loaded from elsewhere."""
+"""Sections of an answer as an HTML page: jinja2 escapes whatever is not made here, and nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from moescale.views.blocks import Block, Section
 from moescale.views.figures.saving import figure_bytes
 from moescale.views.figures.style import colour_of, colour_on_dark
+from moescale.views.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Facts = Sequence[tuple[str, str]]  # names with their values
+# A paragraph, what is markup already, facts, the lines of a list, or a table.
+Block = str | Markup | Facts | Sequence[str] | Table
+Section = tuple[str, Sequence[Block]]  # under its heading
 
 # What may become a link: an arXiv number, a DOI, an address. Anything else stays text.
 LINK = re.compile(r"\bhttps?://[^\s<>\"']*[^\s<>\"'.,;:)\]]|\barXiv[: ](\d{4}\.\d{4,5})(v\d+)?\b", re.IGNORECASE)
@@ -29,9 +34,12 @@ def page(title: str, meta: Sequence[str], sections: Sequence[Section]) -> str:
     return _environment().get_template("page.html").render(title=title, meta=meta, sections=sections, style=style)
 
 
-def cell(blocks: Sequence[Block]) -> str:
-    """Blocks as the output of a notebook's cell."""
-    return _environment().get_template("notebook.html").render(blocks_shown=blocks)
+def picture(figure: Figure, caption: str, description: str) -> Markup:
+    """A figure with what it shows: the caption to everyone, the description in words to those who do not see it."""
+    address = f"data:image/svg+xml;base64,{base64.b64encode(figure_bytes(figure, 'svg')).decode()}"
+    return Markup('<figure><img src="{}" alt="{}"><figcaption>{}</figcaption></figure>').format(
+        address, description, caption
+    )
 
 
 def linked(text: str) -> Markup:
@@ -46,26 +54,16 @@ def linked(text: str) -> Markup:
     return Markup("".join([*parts, escape(text[end:])]))
 
 
-def _address(figure: Figure) -> str:
-    """A figure as the address of an image that holds it."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(figure_bytes(figure, 'svg')).decode()}"
-
-
-def _kind(block: Block) -> str:
-    return type(block).__name__
-
-
 @cache
 def _environment() -> Environment:
     found = Environment(
-        loader=FunctionLoader(_template),
+        loader=FunctionLoader(lambda name: _file(f"templates/{name}")),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    helpers: dict[str, Any] = {"linked": linked, "address": _address, "kind": _kind}
-    found.filters.update(helpers)
+    found.filters["linked"] = linked
     colours: Any = {"colour_of": colour_of, "colour_on_dark": colour_on_dark}
     found.globals.update(colours)
     return found
@@ -73,7 +71,3 @@ def _environment() -> Environment:
 
 def _file(name: str) -> str:
     return resources.files("moescale.views.html").joinpath(name).read_text(encoding="utf-8")
-
-
-def _template(name: str) -> str:
-    return _file(f"templates/{name}")

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from markupsafe import Markup
 
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.hardware.prices import price
+from moescale.io.files import decode_utf8, read_bytes
 from moescale.models.family import CONVENTIONS
 from moescale.planning.plan import Plan
+from moescale.planning.plan_file import parse_json, parse_plan
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.units import expert_label, format_bytes, format_flops, format_usd
-from moescale.views.blocks import Answer, Block, Bullets, Commands, Facts, Picture, Section, Text
 from moescale.views.figures import plan_figure
-from moescale.views.html.render import page
+from moescale.views.html.render import Block, Facts, Section, page, picture
 from moescale.views.tables import plan as plan_tables
 from moescale.views.tables import range_text, screen
 from moescale.views.tables.decision import decision_facts, plan_headline, serving_basis
-from moescale.views.tables.models import known_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where the reported answer comes from: its file, how that was made, and the report's own date and program (None: not printed)."""
+    """Where the reported answer comes from: its file, how that was made, and the report's program (None: not printed)."""
 
     name: str | None = None
     sha256: str | None = None
     made_with: Mapping[str, object] = field(default_factory=dict[str, object])
-    date: str | None = None
     version: str | None = None  # of the program that makes the report
 
     def blocks(self) -> list[Block]:
@@ -44,15 +47,23 @@ class Origin:
         if isinstance(files, Mapping):
             known |= {f"SHA-256 of {name}": str(digest) for name, digest in files.items() if digest}
         facts = [(label, text) for label, text in known.items() if text is not None]
-        return [*([Commands([command])] if isinstance(command, str) and command else []), Facts(facts)]
-
-    def page(self, title: str, about: Sequence[str], sections: Sequence[Section]) -> str:
-        """The page of an answer; `about` stands under its title."""
-        meta = [*filter(None, (self.date, self.version and f"moescale {self.version}")), *about]
-        return page(title, meta, [*sections, ("How to reproduce it", self.blocks())])
+        typed = isinstance(command, str) and command
+        return [*([Markup("<pre><code>{}</code></pre>").format(command)] if typed else []), facts]
 
 
-def plan_report(plan: Plan, origin: Origin | None = None, *, title: str | None = None) -> str:
+def read_plan(path: str | Path) -> tuple[Plan, Origin]:
+    """The plan in a file and where it comes from; InputError for a file that holds none."""
+    where, data = str(path), read_bytes(path)
+    record = parse_json(decode_utf8(data, where=where), where=where)
+    if not isinstance(record, Mapping) or not {"recommendation", "infeasible"} & set(record):
+        raise InputError("holds nothing to report", where=where, next_step="give a plan (`plan --json`)")
+    made = record.get("made_with")
+    made_with = dict(made) if isinstance(made, Mapping) else {}
+    origin = Origin(name=Path(path).name, sha256=hashlib.sha256(data).hexdigest(), made_with=made_with)
+    return parse_plan(record, where=where), origin
+
+
+def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     """A self-contained HTML page of a plan; needs matplotlib, else InputError."""
     notes, no_life = [*plan.decision.caveats, *plan.warnings], plan.lifetime_infeasible
     if no_life is not None and not any(no_life in warning for warning in plan.warnings):
@@ -66,37 +77,30 @@ def plan_report(plan: Plan, origin: Origin | None = None, *, title: str | None =
     life: list[Block] = []
     if plan.lifetime is not None:
         others = [c for c in plan.lifetime.recommendation.caveats if c not in plan.decision.caveats]
-        life = [
-            plan_tables.lifetime_table(plan.lifetime),
-            Text(plan_tables.training_sentence(plan.lifetime)),
-            Bullets(others),
-        ]
-    answer = [Answer(f"{plan_headline(plan)}."), screen.choices_table(plan), Facts(screen.facts(plan))]
-    details = [Facts(decision_facts(plan)), *plan_tables.choice_tables(plan)]
-    sections: list[Section] = [
-        ("Question", [Text(question)]),
-        ("Answer", [*answer, plan_picture(plan)]),
-        ("Details", [*details, *([known_table(plan)] if plan.known else [])]),
-        ("Caveats", [Bullets(notes)] if notes else []),
-        ("Evidence", [*plan_tables.evidence_tables(plan)]),
-        ("Lifetime cost", life),
-        ("Assumptions", [Facts([*_law_facts(plan), *_serving_facts(plan)])]),
-        ("Glossary", [Text(plan_tables.GLOSSARY.format(base=plan_tables.base_name(plan)))]),
-    ]
-    about = (f"law {plan.law}", plan.gpu, expert_label(plan.decision.model.experts))
-    title = title or f"Which model to train with {format_flops(plan.budget_flops)} FLOPs"
-    return (origin or Origin()).page(title, about, sections)
-
-
-def plan_picture(plan: Plan) -> Picture:
-    """The figure of a plan."""
+        life = [plan_tables.lifetime_table(plan.lifetime), plan_tables.training_sentence(plan.lifetime), others]
+    lead = Markup('<div class="answer"><p class="lead">{}.</p></div>').format(plan_headline(plan))
     caption = (
         "Loss against serving cost: every model of the budget, a curve for each expert count. Lower left is better."
     )
-    return Picture(plan_figure(plan), caption, f"{caption} {plan_headline(plan)}.")
+    drawn = picture(plan_figure(plan), caption, f"{caption} {plan_headline(plan)}.")
+    details: list[Block] = [decision_facts(plan), *plan_tables.choice_tables(plan)]
+    sections: list[Section] = [
+        ("Question", [question]),
+        ("Answer", [lead, screen.choices_table(plan), screen.facts(plan), drawn]),
+        ("Details", [*details, *([plan_tables.known_table(plan)] if plan.known else [])]),
+        ("Caveats", [notes] if notes else []),
+        ("Evidence", plan_tables.evidence_tables(plan)),
+        ("Lifetime cost", life),
+        ("Assumptions", [[*_law_facts(plan), *_serving_facts(plan)]]),
+        ("Glossary", [plan_tables.GLOSSARY.format(base=plan_tables.base_name(plan))]),
+        ("How to reproduce it", (made := origin or Origin()).blocks()),
+    ]
+    about = (f"law {plan.law}", plan.gpu, expert_label(plan.decision.model.experts))
+    meta = [*([f"moescale {made.version}"] if made.version else []), *about]
+    return page(f"Which model to train with {format_flops(plan.budget_flops)} FLOPs", meta, sections)
 
 
-def _law_facts(plan: Plan) -> list[tuple[str, str]]:
+def _law_facts(plan: Plan) -> Facts:
     meaning = CONVENTIONS.get(plan.convention)
     counted = f"{plan.convention}: activated parameters over N are {meaning}" if meaning else plan.convention
     flops = ("training FLOPs", counted)
@@ -113,8 +117,7 @@ def _law_facts(plan: Plan) -> list[tuple[str, str]]:
     return [*((name, text) for name, text in pairs.items() if text), flops]
 
 
-def _serving_facts(plan: Plan) -> list[tuple[str, str]]:
-    """GPU, price, latency, requests and every setting that was stated."""
+def _serving_facts(plan: Plan) -> Facts:
     gpu, usd = plan.gpu, f"{format_usd(plan.usd_per_gpu_hour)} a GPU hour, as stated"
     try:
         card, listed = find_gpu(plan.gpu), price(plan.gpu)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from moescale.units import format_count, format_flops
 
 if TYPE_CHECKING:
+    from moescale.planning.compare_models import ComparedModel
+    from moescale.planning.known import KnownRow
     from moescale.scaling_laws.form import LawForm
     from moescale.serving.accuracy import Accuracy
 
@@ -93,6 +95,11 @@ def reason_lines(reasons: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     for name, reason in reasons:
         told.setdefault(reason, []).append(name)
     return tuple(f"{', '.join(names)}: {reason}" for reason, names in told.items())
+
+
+def beyond_notes(models: Iterable[KnownRow | ComparedModel]) -> tuple[str, ...]:
+    """Of which models a law may not speak, and why, a line for each reason."""
+    return tuple(f"{MARK} {line}" for line in reason_lines((c.name, c.beyond_law) for c in models if c.beyond_law))
 
 
 def accuracy_text(accuracy: Accuracy | None, gpu: str, kind: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from moescale.units import format_count, format_flops, format_seconds, format_usd
-from moescale.views.tables import accuracy_text, latency_name, percentage, span_text
+from moescale.units import format_count, format_flops, format_usd
+from moescale.views.tables import accuracy_text, latency_name, span_text
 
 if TYPE_CHECKING:
     from moescale.models.rounding import Buildable
@@ -27,38 +27,24 @@ def plan_headline(plan: Plan) -> str:
 
 
 def decision_facts(plan: Plan) -> list[tuple[str, str]]:
-    """The decision fact by fact: training, serving, loss, probability, regret, shape, and the baseline."""
-    model = plan.decision.model
+    """What the first screen does not say of the decision: FLOPs, MFU, loss against the baseline, regret, shape, baseline."""
+    model, use = plan.decision.model, plan.training
     facts = [("training", _training_text(plan))]
-    if plan.training is not None and plan.training.mfu_words:
-        if plan.training.mfu_from == "assumed":  # beside the dollars that rest on it
-            facts = [("training", f"{_training_text(plan)} (MFU {plan.training.mfu_words})")]
-        else:
-            facts.append(("MFU", plan.training.mfu_words))
+    if use is not None and use.mfu_words:
+        facts.append(("MFU", use.mfu_words))
     if unused := _unused_text(plan):
         facts.append(("unused", unused))
-    facts.append(("serving", _serving_text(plan)))
-    if model.tpot_s is not None and model.ttft_s is not None:
-        facts.append(("latency", f"TPOT {format_seconds(model.tpot_s)}, TTFT {format_seconds(model.ttft_s)}"))
-    if plan.lifetime is not None and model.total_usd is not None:
-        served = format_count(plan.lifetime.lifetime_tokens)
-        facts.append(("lifetime", f"{format_usd(model.total_usd)} to train the model and serve {served} tokens"))
     facts.append(("loss", _loss_text(plan)))
     if (times := plan.decision.compute_ratio) is not None and not plan.is_baseline:
         like = "dense models" if plan.base_experts == 1 else f"{plan.base_experts:.0f}-expert models"
         facts.append(("compute", f"loss-optimal {like} need {times:.2g} times the baseline's FLOPs for this loss"))
-    if model.probability_at_least_base is not None and (not plan.is_baseline or "max_loss" in plan.asked):
-        facts.append((_probability_name(plan), _probability_text(plan)))
-    if plan.decision.undecided:
-        facts.append(("experts", plan.decision.undecided))
     if model.regret is not None:
         facts.append(("regret", _regret_text(plan, model.regret)))
     facts.append(("build", build_sentence(plan.decision.architecture)))
     base = plan.built_base
     usd = f"{format_usd(base.usd_per_mtok)}/Mtok" if base.usd_per_mtok else f"cannot be served on {plan.gpu}"
     sizes = f"{format_count(base.n_params_active)} active, {format_count(base.tokens)} tokens"
-    facts.append(("baseline", f"{plan.base_name}: {sizes}, {usd}"))
-    return facts
+    return [*facts, ("baseline", f"{plan.base_name}: {sizes}, {usd}")]
 
 
 def _training_text(plan: Plan) -> str:
@@ -71,12 +57,7 @@ def _training_text(plan: Plan) -> str:
         text += f" ({use.budget_share:.1f} times {budget})"
     elif not 0.99 <= use.budget_share <= 1.01:
         text += f" ({use.budget_share:.0%} of {budget})"
-    if use.gpu_days is None or use.usd is None:
-        return text
-    gpus = f"{format_count(use.gpu_days)} GPU days on {use.train_gpu}"
-    if use.days is not None:
-        gpus = f"{use.days:.3g} days on {use.gpu_days / use.days:.0f} x {use.train_gpu}"
-    return f"{text}, {gpus}, {format_usd(use.usd)}"
+    return text
 
 
 def _unused_text(plan: Plan) -> str:
@@ -88,14 +69,6 @@ def _unused_text(plan: Plan) -> str:
         text += f": {use.unused_because}"
     if plan.choices.quality is not None and plan.decision is plan.recommendation:
         text += f". At the baseline's serving cost the loss is {plan.choices.quality.loss:.4f} (quality, below)"
-    return text
-
-
-def _serving_text(plan: Plan) -> str:
-    model, base_usd = plan.decision.model, plan.built_base.usd_per_mtok
-    text = f"{format_usd(model.usd_per_mtok)} per million output tokens on {model.gpus} x {plan.gpu}"
-    if base_usd:
-        text += f", {model.usd_per_mtok / base_usd:.0%} of the baseline's cost"
     return text
 
 
@@ -112,26 +85,6 @@ def _loss_text(plan: Plan) -> str:
     elif limits and (plan.lifetime is None or plan.lifetime.target_loss is None):
         text += f"; 90% interval of the loss {span_text(limits, '.3f')}"
     return f"{text})"
-
-
-def _probability_name(plan: Plan) -> str:
-    return P_LOSS if plan.asked.get("max_loss") is None else f"P(loss <= {plan.asked['max_loss']})"
-
-
-def _probability_text(plan: Plan) -> str:
-    sure = percentage(plan.decision.model.probability_at_least_base)
-    voting, probability = plan.voting_laws, plan.decision.model.probability_at_least_base
-    if not voting:
-        return f"{sure} under {plan.law}"
-    laws = len(voting)
-    text = f"{sure} over {laws} laws"
-    if probability is not None and probability > laws / (laws + 1) + 0.005:
-        text += f" (trust at most {laws / (laws + 1):.0%})"
-    if plan.decision is plan.recommendation:
-        least = min(plan.laws, key=lambda view: view.probability)
-        each = f", {least.probability:.0%} under the most sceptical ({least.law})"
-        text += each if least.probability < 0.995 else " and under each of them"
-    return text
 
 
 def _regret_text(plan: Plan, regret: Regret) -> str:

@@ -7,12 +7,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from moescale.units import expert_label, format_count, format_flops, format_usd
-from moescale.views.tables import Cell, Column, Table, gpus_text, percentage, reason_lines, table_of
+from moescale.views.tables import (
+    MARK,
+    Cell,
+    Column,
+    Table,
+    beyond_notes,
+    gpus_text,
+    percentage,
+    reason_lines,
+    table_of,
+)
 from moescale.views.tables.decision import P_LOSS, RELATIVE_COST
 
 if TYPE_CHECKING:
     from moescale.planning.candidate import Life, Trained, Unreachable
     from moescale.planning.decision import LawView
+    from moescale.planning.known import KnownRow
     from moescale.planning.lifetime_plan import LifetimePlan
     from moescale.planning.plan import Plan
 
@@ -144,6 +155,25 @@ def evidence_tables(plan: Plan) -> list[Table]:
     costs = bounded_cost_table(plan)
     tables = [*regrets, bounded_loss_table(plan), *([] if costs is None else [costs])]
     return [*tables, loss_optimal_table(plan), frontier_table(plan)]
+
+
+def known_table(plan: Plan) -> Table:
+    """The known models that a plan was asked about, against its frontier."""
+    cells: tuple[Cell[KnownRow], ...] = (
+        (Column("", text=True), lambda c: c.name),
+        (Column("active"), lambda c: format_count(c.n_params_active)),
+        *SIZES[2:],
+        (Column("FLOPs", rank=1), lambda c: format_flops(c.training_flops)),
+        (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
+        *SERVING,
+        (
+            Column("loss vs frontier"),
+            lambda c: "-" if c.loss_ratio_to_frontier is None else f"{c.loss_ratio_to_frontier - 1.0:+.1%}",
+        ),
+        (Column("cost vs frontier"), lambda c: percentage(c.cost_ratio_to_frontier)),
+    )
+    unserved = reason_lines((c.name, c.infeasible) for c in plan.known if c.infeasible)
+    return table_of("Published models under this law", plan.known, cells, notes=(*beyond_notes(plan.known), *unserved))
 
 
 def lifetime_table(plan: LifetimePlan) -> Table:

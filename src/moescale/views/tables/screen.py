@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import PLANNED_TPOT_S
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
-from moescale.views.tables import MARK, Cell, Column, Table, gpus_text, percentage, table_of
-from moescale.views.tables.models import beyond_notes
+from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_text, percentage, table_of
 
 if TYPE_CHECKING:
     from moescale.planning.candidate import Trained, Unreachable
@@ -162,9 +161,11 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
 
 
 def _decided(plan: Plan) -> str:
-    """What the choices that are open have in common: sizes and tokens; and what serving saves."""
     model, best = plan.decision.model, plan.decision
-    sizes, tokens = ([getattr(c, name) for c in (model, *(best.rivals if best.undecided else ()))] for name in ("n_params_active", "tokens"))
+    sizes, tokens = (
+        [getattr(c, name) for c in (model, *(best.rivals if best.undecided else ()))]
+        for name in ("n_params_active", "tokens")
+    )
     text = "" if best.undecided else f"{model.experts:g} experts, " if model.experts > 1 else "dense, "
     text += f"{_span(sizes)} active, {_span(tokens)} tokens"
     if isinstance(unique := plan.asked.get("unique_tokens"), float) and model.tokens > unique:
@@ -176,7 +177,6 @@ def _decided(plan: Plan) -> str:
 
 
 def _open(plan: Plan) -> str:
-    """Which expert counts are open, and what the others change."""
     model, rivals = plan.decision.model, sorted(plan.decision.rivals, key=lambda c: c.experts)
     counts = sorted(c.experts for c in (model, *rivals))
     words = [

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from moescale.scaling_laws.law import INPUT_NAMES
-from moescale.units import format_count, format_usd
-from moescale.views.tables import latency_name
-from moescale.views.tables.models import break_even_lines, compared_table
+from moescale.units import format_count, format_flops, format_seconds, format_usd
+from moescale.views.tables import (
+    MARK,
+    Cell,
+    Column,
+    Table,
+    beyond_notes,
+    gpus_text,
+    latency_name,
+    reason_lines,
+    span_text,
+)
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
@@ -18,6 +27,8 @@ if TYPE_CHECKING:
     from moescale.planning.training_price import TrainingPrice
     from moescale.scaling_laws.law import Law
     from moescale.serving.deployment import Deployment
+
+BREAK_EVENS = 3
 
 
 def show_compared_models(
@@ -30,9 +41,9 @@ def show_compared_models(
     latency: str,
 ) -> None:
     """The table, break-even lifetimes, and the basis."""
-    write_table(console, compared_table(models))
+    write_table(console, _compared_table(models))
     write_line(console)
-    for line in break_even_lines(models):
+    for line in _break_even_lines(models):
         write_paragraph(console, line, indent=4, first="  - ")
     far = {name: max(m.extrapolation.get(name, 1.0) for m in models) for name in ("n_params", "tokens")}
     if beyond := [f"{INPUT_NAMES[name]} up to {factor:,.0f}" for name, factor in far.items() if factor > 1.5]:
@@ -51,3 +62,58 @@ def show_compared_models(
         f"{deployment.output_tokens:g} output tokens per request, latency from {latency_name(latency)}{life}.",
         lead="Basis",
     )
+
+
+def _compared_table(models: Sequence[ComparedModel]) -> Table:
+    """Models side by side, a column each; the last go first where there is no room."""
+    facts: tuple[Cell[ComparedModel], ...] = (
+        (Column("active parameters"), lambda c: format_count(c.n_params_active)),
+        (Column("total parameters"), lambda c: format_count(c.n_params_total)),
+        (Column("expansion X"), lambda c: f"{c.expansion:.3g}"),
+        (Column("training tokens"), lambda c: format_count(c.tokens)),
+        (Column("training FLOPs"), lambda c: format_flops(c.training_flops)),
+        (Column("GPU days"), lambda c: _or_dash(c.gpu_days, format_count)),
+        (Column("training $"), lambda c: _or_dash(c.training_usd, format_usd)),
+        (
+            Column("  MFU"),
+            lambda c: _or_dash(c.mfu, "{:.2f}".format) + (f" {c.mfu_from}" if c.mfu_from == "assumed" else ""),
+        ),
+        (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
+        (Column("  90% interval"), lambda c: span_text(c.loss_interval, ".3f")),
+        (Column("  vs the first model"), lambda c: _or_dash(c.loss_change, "{:+.1%}".format)),
+        (Column("    90% interval"), lambda c: span_text(c.loss_change_interval, "+.1%")),
+        (Column("  P(loss <= the first)"), lambda c: _or_dash(c.probability_better, "{:.0%}".format)),
+        (Column("$/Mtok"), lambda c: _or_dash(c.usd_per_mtok, format_usd)),
+        (Column("GPUs"), lambda c: gpus_text(c.gpus, c.attention_dp)),
+        (Column("batch"), lambda c: _or_dash(c.batch, "{:.0f}".format)),
+        (Column("TPOT"), lambda c: _or_dash(c.tpot_s, format_seconds)),
+        (Column("total $"), lambda c: _or_dash(c.total_usd, format_usd)),
+    )
+    rows = [[fact.head, *(text(model) for model in models)] for fact, text in facts]
+    columns = [Column(c.name, rank=i if i > 1 else 0) for i, c in enumerate(models)]
+    unserved = reason_lines((c.name, c.infeasible) for c in models if c.infeasible)
+    assumed = [f"{c.name}: MFU {c.mfu:g} assumed, as no split holds it" for c in models if c.mfu_from == "assumed"]
+    return Table(
+        "",
+        (Column("", text=True), *columns),
+        [row for row in rows if any(text.strip("-") for text in row[1:])],
+        notes=(*beyond_notes(models), *assumed, *unserved),
+    )
+
+
+def _break_even_lines(models: Sequence[ComparedModel]) -> tuple[str, ...]:
+    """Served tokens after which models that cost more to train break even, the soonest first."""
+    told = sorted((tokens, c.name, other) for c in models for other, tokens in (c.break_even_tokens or {}).items())
+    more = len(told) - BREAK_EVENS
+    return (
+        *(
+            f"{name} costs more to train and less to serve than {other}: it breaks even after {format_count(tokens)} "
+            "output tokens."
+            for tokens, name, other in told[:BREAK_EVENS]
+        ),
+        *([f"{more} more pairs with --json."] if more > 0 else []),
+    )
+
+
+def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
+    return "-" if value is None else text(value)

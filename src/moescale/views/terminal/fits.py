@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from moescale.scaling_laws.law import INPUT_NAMES
 from moescale.units import expert_label, format_count, format_flops, format_seconds, plural
-from moescale.views.tables import Column, Table, range_text, span_text
-from moescale.views.tables.fit import comparison_table, fit_remarks, optima_table, parameter_table, run_prediction_table
+from moescale.views.tables import Column, Table, range_text, span_text, table_of
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
     from moescale.fitting.holdout import HoldOut
     from moescale.fitting.isoflop import IsoFlop
     from moescale.runs.table import RunTable
+    from moescale.scaling_laws.form import LawForm
     from moescale.scaling_laws.law import Law, Prediction
+
+PREDICTION_ROWS = 40
 
 
 def show_fit(
@@ -33,7 +38,9 @@ def show_fit(
         f"{found.starts_at_optimum} of {found.starts} starts at the optimum",
     )
     write_line(console, f"fitted in {format_seconds(found.seconds)}")
-    write_table(console, parameter_table(found.form, found.parameters, intervals, fit_remarks(found)))
+    remarks = {name: "not identified" for name in found.not_identified}
+    remarks |= {name: "on a bound" for name in found.at_bound}
+    write_table(console, _parameter_table(found.form, found.parameters, intervals or {}, remarks))
     write_line(console)
     write_paragraph(console, f"Fitted on {range_text(found.fit_range, found.form, size_column)}.")
 
@@ -51,7 +58,7 @@ def show_chosen(console: Console, chosen: Sequence[Chosen]) -> None:
 
 def show_isoflop(console: Console, found: IsoFlop, budget: float | None = None) -> None:
     """The loss-optimal model of each budget, the exponents of each expert count with their 90% intervals, and the optimum of `budget`."""
-    write_table(console, optima_table(found))
+    write_table(console, _optima_table(found))
     columns = (
         Column("experts"),
         Column("a (N ~ C^a)"),
@@ -103,14 +110,29 @@ def show_laws(console: Console, laws: Sequence[Law]) -> None:
 
 def show_comparison(console: Console, records: Sequence[HoldOut]) -> None:
     """How each law predicts the runs that it was not fitted on, best first."""
-    write_table(console, comparison_table(records))
+    write_table(
+        console,
+        table_of(
+            "Error of ln L on fitted and held-out runs",
+            sorted(records, key=lambda r: r.rmsle_holdout),
+            (
+                (Column("law", text=True), lambda r: r.law),
+                (Column("parameters"), lambda r: f"{r.parameters}"),
+                (Column("fitted runs"), lambda r: f"{r.n_train}"),
+                (Column("RMSLE"), lambda r: f"{r.rmsle_train * 1e3:.2f}e-3"),
+                (Column("held-out runs"), lambda r: f"{r.n_holdout}"),
+                (Column("held-out RMSLE"), lambda r: f"{r.rmsle_holdout * 1e3:.2f}e-3"),
+                (Column("held-out bias"), lambda r: f"{r.bias_holdout * 1e3:+.2f}e-3"),
+            ),
+        ),
+    )
 
 
 def show_predictions(console: Console, law: Law, predicted: Sequence[Prediction], runs: RunTable) -> None:
     """Predicted and measured losses of each run of a table, and their error."""
     from moescale.fitting.holdout import score
 
-    write_table(console, run_prediction_table(predicted, runs))
+    write_table(console, _run_prediction_table(predicted, runs))
     write_line(console)
     if (found := score(predicted, runs.loss)) is not None:
         held = "" if found.coverage is None else f", {100 * found.coverage:.0f}% within the 90% interval"
@@ -134,3 +156,68 @@ def show_prediction(console: Console, law: Law, predicted: Prediction) -> None:
         label = INPUT_NAMES.get(name, name)
         write_line(console, f"extrapolated: {label} {factor:.3g} times the {end} fitted")
     write_paragraph(console, f"law {law.name}: {law.source}")
+
+
+def _parameter_table(
+    form: LawForm,
+    parameters: Mapping[str, float],
+    intervals: Mapping[str, tuple[float, float]],
+    remarks: Mapping[str, str],
+) -> Table:
+    """The coefficients of a law with their 90% intervals."""
+    return table_of(
+        "",
+        form.parameters,
+        (
+            (Column("parameter", text=True), lambda p: p.name),
+            (Column("value"), lambda p: f"{parameters[p.name]:.6g}"),
+            (Column("90% interval", rank=1), lambda p: span_text(intervals.get(p.name))),
+            (Column("remark", text=True, rank=1), lambda p: remarks.get(p.name, "")),
+            (Column("meaning", text=True, rank=2), lambda p: p.meaning),
+        ),
+    )
+
+
+def _optima_table(found: IsoFlop) -> Table:
+    """The loss-optimal model of each budget whose sizes enclose one, of the first of them."""
+    optima = [(p, p.minimum) for p in found.budgets if p.minimum is not None]
+    more = len(optima) - PREDICTION_ROWS
+    return table_of(
+        "Loss-optimal model of each budget"
+        + (f" (the first {PREDICTION_ROWS}; {more:,} more with --json)" if more > 0 else ""),
+        optima[:PREDICTION_ROWS],
+        (
+            (Column("experts"), lambda o: f"{o[0].experts:g}"),
+            (Column("FLOPs"), lambda o: format_flops(o[0].flops)),
+            (Column("N"), lambda o: format_count(o[1].n_params)),
+            (Column("tokens"), lambda o: format_count(o[1].tokens)),
+            (Column("tokens per parameter"), lambda o: format_count(o[1].tokens / o[1].n_params)),
+            (Column("loss"), lambda o: f"{o[1].loss:.4f}"),
+            (Column("runs", rank=1), lambda o: f"{o[0].sizes.size}"),
+        ),
+    )
+
+
+def _run_prediction_table(predicted: Sequence[Prediction], runs: RunTable) -> Table:
+    """Predicted and measured losses of the first runs of a table."""
+    shown = range(min(len(runs), PREDICTION_ROWS))
+    more = len(runs) - len(shown)
+    known = ~np.isnan(runs.loss)
+
+    def residual(i: int) -> str:
+        return f"{100 * math.log(predicted[i].loss / runs.loss[i]):+.2f}%" if known[i] else ""
+
+    return table_of(
+        "Predicted and measured losses" + (f" (the first {len(shown)}; {more:,} more with --json)" if more else ""),
+        shown,
+        (
+            (Column("row"), lambda i: f"{runs.row_numbers[i]}"),
+            (Column("N"), lambda i: format_count(float(runs.n_params[i]))),
+            (Column("D"), lambda i: format_count(float(runs.tokens[i]))),
+            (Column("E"), lambda i: f"{runs.experts[i]:g}"),
+            (Column("predicted"), lambda i: f"{predicted[i].loss:.4f}"),
+            (Column("90% interval", rank=1), lambda i: span_text(predicted[i].interval, ".4f")),
+            (Column("measured", rank=3), lambda i: f"{runs.loss[i]:.4f}" if known[i] else ""),
+            (Column("residual", rank=2), residual),
+        ),
+    )

@@ -8,7 +8,6 @@ from moescale.units import format_flops, format_usd
 from moescale.views.tables import plan as tables
 from moescale.views.tables import screen
 from moescale.views.tables.decision import decision_facts, plan_headline, serving_basis
-from moescale.views.tables.models import known_table
 from moescale.views.terminal.text import paragraph_lines, write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def _details(console: Console, plan: Plan) -> None:
     write_line(console)
     for name, text in decision_facts(plan):
         write_paragraph(console, text, indent=12, first=f"  {name:8}  ")
-    for table in (*tables.choice_tables(plan), *([known_table(plan)] if plan.known else [])):
+    for table in (*tables.choice_tables(plan), *([tables.known_table(plan)] if plan.known else [])):
         write_table(console, table)
     if plan.decision.caveats:
         write_line(console)

@@ -1,20 +1,12 @@
-"""What experiments will run and have measured: the runs of a sweep, the rows of a latency table."""
+"""What experiments will run: a sweep, and a designed one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from moescale.units import format_count, format_flops, format_seconds, plural
-from moescale.views.tables.runs import (
-    coverage_table,
-    designed_counts_table,
-    designed_runs_table,
-    interpolation_table,
-    planned_runs_table,
-    regret_table,
-    unmeasured_table,
-)
+from moescale.views.tables import Column, Table, table_of
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
@@ -22,14 +14,33 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from moescale.latency.coverage import Overview
-    from moescale.planning.sweep_design import SweepDesign
+    from moescale.planning.sweep_design import DesignedRun, SweepDesign
 
 
 def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
     """The runs of a sweep (the JSON of `sweep --dry-run`), and their total."""
     runs: list[dict[str, Any]] = plan["runs"]
-    write_table(console, planned_runs_table(runs))
+    write_table(
+        console,
+        table_of(
+            "",
+            runs,
+            (
+                (Column("run", text=True), lambda r: r["name"]),
+                (Column("N"), lambda r: format_count(r["n_params_dense"])),
+                (Column("active", rank=3), lambda r: format_count(r["n_params_active"])),
+                (Column("total", rank=2), lambda r: format_count(r["n_params_total"])),
+                (Column("E", rank=5), lambda r: f"{r['n_experts']}"),
+                (Column("tokens"), lambda r: " ".join(format_count(tokens) for tokens in r["tokens"])),
+                (Column("FLOPs", rank=1), lambda r: format_flops(r["training_flops"])),
+                (Column("time", rank=1), lambda r: format_seconds(r["seconds"]) if "seconds" in r else "-"),
+                (
+                    Column("state", text=True, rank=4),
+                    lambda r: r["state"] + (f" at {r['share']:.0%}" if 0 < r["share"] < 1 else ""),
+                ),
+            ),
+        ),
+    )
     write_line(console)
     done = sum(run["state"] == "finished" for run in runs)
     write_paragraph(
@@ -58,7 +69,19 @@ def show_design(console: Console, found: SweepDesign, *, details: bool, written:
         ("these runs", len(found.runs), found.flops, found.regret_after),
     ]
     regrets += [(rival.name, rival.runs, rival.flops, rival.regret) for rival in found.rivals]
-    write_table(console, regret_table(regrets))
+    write_table(
+        console,
+        table_of(
+            "",
+            regrets,
+            (
+                (Column("sweep", text=True), lambda r: r[0]),
+                (Column("runs"), lambda r: f"{r[1]}" if r[1] else "-"),
+                (Column("FLOPs"), lambda r: format_flops(r[2]) if r[2] else "-"),
+                (Column("expected regret"), lambda r: f"{r[3]:.1%}"),
+            ),
+        ),
+    )
     now = found.decision
     if found.known_runs:
         write_line(console)
@@ -69,7 +92,7 @@ def show_design(console: Console, found: SweepDesign, *, details: bool, written:
                 f"baseline's cost, P(loss <= baseline) {now.probability_at_least_base:.0%}."
             )
         write_paragraph(console, text, lead="Decision from the known runs")
-    write_table(console, designed_runs_table(found.runs) if details else designed_counts_table(found.runs))
+    write_table(console, _designed_runs_table(found.runs) if details else _designed_counts_table(found.runs))
     write_line(console)
     write_paragraph(
         console,
@@ -89,23 +112,42 @@ def show_design(console: Console, found: SweepDesign, *, details: bool, written:
         write_paragraph(console, "All runs: --details. Write the sweep: -o SWEEP.toml.")
 
 
-def show_latencies(console: Console, found: Overview, table: str) -> None:
-    """What a latency table covers, and how well it interpolates."""
-    dates = " to ".join(dict.fromkeys(found.dates))
-    write_paragraph(console, f"{found.rows} rows, {dates}", lead=table)
-    for engine in found.engines:
-        write_line(console, f"  {engine}")
-    write_table(console, coverage_table(found))
-    if found.held_out:
-        write_table(console, interpolation_table(found))
-    else:
-        write_line(console)
-        write_paragraph(console, "Interpolation error unknown: no axis has three points.")
-    if found.not_ok:
-        write_table(console, unmeasured_table(found))
-    write_line(console)
-    write_paragraph(
-        console,
-        "parameters: total, with embeddings. full batch: the batch up to which every size and length was measured. spread: "
-        "median scatter of repeats and rounds.",
+def _designed_runs_table(runs: Iterable[DesignedRun]) -> Table:
+    """Every run of a designed sweep, in the order in which they were chosen."""
+    return table_of(
+        "Runs, by reduction of regret per FLOP",
+        runs,
+        (
+            (Column("N"), lambda r: format_count(r.n_params)),
+            (Column("E"), lambda r: f"{r.experts}"),
+            (Column("tokens"), lambda r: format_count(r.tokens)),
+            (Column("tokens/N"), lambda r: f"{r.tokens / r.n_params:.3g}"),
+            (Column("FLOPs"), lambda r: format_flops(r.flops)),
+            (Column("batch", rank=1), lambda r: format_count(r.batch_tokens)),
+            (Column("peak lr", rank=1), lambda r: f"{r.peak_lr:.2e}"),
+            (Column("doubt left"), lambda r: f"{r.doubt_left:.1%}"),
+        ),
+    )
+
+
+def _designed_counts_table(runs: Iterable[DesignedRun]) -> Table:
+    """The runs of a designed sweep by expert count."""
+    every = list(runs)
+    total = sum(run.flops for run in every)
+
+    def span(values: list[float]) -> str:
+        low, high = format_count(min(values)), format_count(max(values))
+        return low if low == high else f"{low} to {high}"
+
+    groups = [(e, [run for run in every if run.experts == e]) for e in sorted({run.experts for run in every})]
+    return table_of(
+        "By expert count",
+        groups,
+        (
+            (Column("E"), lambda g: f"{g[0]}"),
+            (Column("runs"), lambda g: f"{len(g[1])}"),
+            (Column("N"), lambda g: span([run.n_params for run in g[1]])),
+            (Column("tokens"), lambda g: span([run.tokens for run in g[1]])),
+            (Column("share of FLOPs"), lambda g: f"{sum(run.flops for run in g[1]) / total:.0%}"),
+        ),
     )

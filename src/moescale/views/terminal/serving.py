@@ -1,4 +1,4 @@
-"""Serving cost: one deployment, a sweep of them, a simulated run."""
+"""Serving cost: one deployment, a simulated run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from moescale.serving.question import cache_format, weight_format
 from moescale.units import format_bytes, format_count, format_seconds, format_usd, plural
-from moescale.views.tables import accuracy_text
-from moescale.views.tables.serving import cost_table, left_out_lines, pareto_table, platform_table, rate_text
+from moescale.views.tables import Cell, Column, Table, accuracy_text, gpus_text, reason_lines, table_of
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
@@ -20,8 +19,10 @@ if TYPE_CHECKING:
     from moescale.serving.disaggregated import Disaggregated
     from moescale.serving.gpu_counts import Cost
     from moescale.serving.loads import OpenLoop
-    from moescale.serving.operating_points import OperatingPoints
     from moescale.serving.workload import Answer
+
+LIMITED_BY = {"optimum": "lowest cost", "max_num_batched_tokens": "tokens per pass"}
+BROKEN = {"max_ttft": "TTFT limit", "max_tpot": "TPOT limit"}
 
 
 def show_models(console: Console, models: Sequence[Shape]) -> None:
@@ -162,7 +163,8 @@ def show_cost(
     )
     write_paragraph(
         console,
-        f"{_traffic(deployment)}{f', {traffic}' if traffic else ''}; "
+        f"{deployment.prompt_tokens:.6g} prompt and {deployment.output_tokens:.6g} output tokens per request"
+        f"{f', {traffic}' if traffic else ''}; "
         f"{f'{format_usd(float(deployment.usd_per_gpu_hour))} per GPU hour{terms}; ' if priced else ''}"
         f"utilization {deployment.utilization:g}; latency from {latency or cost.latency_source}",
     )
@@ -179,6 +181,49 @@ def show_cost(
         _attention_groups(console, deployment)
 
 
+def _server(c: Cost) -> str:
+    groups = "" if c.attention_dp is None else f" in {plural(c.attention_dp, 'attention group')}"
+    return plural(c.gpus, "GPU") + groups
+
+
+def cost_table(cost: Cost, *, priced: bool = True) -> Table:
+    """Each GPU count that was looked at, in the closed loop where there is one; without dollars where there is no price."""
+    looked_at = cost.candidates or (cost,)
+    rows: list[tuple[Cost, Cost | Answer, float]] = [
+        (c, c.closed_loop or c, c.closed_loop.output_tok_s if c.closed_loop else c.throughput_tok_s or 0.0)
+        for c in looked_at
+        if (c.closed_loop if cost.closed_loop else c.batch) is not None and c.usd_per_mtok is not None
+    ]
+
+    def last(c: Cost) -> str:
+        breaks = c.closed_loop is not None and not c.closed_loop.meets_limits
+        cheapest = "<- cheapest" if (c.gpus, c.attention_dp) == (cost.gpus, cost.attention_dp) else ""
+        return ", ".join(filter(None, (cheapest, "breaks a limit" if breaks else "")))
+
+    limited: Cell[tuple[Cost, Cost | Answer, float]] = (
+        Column("batch limited by", text=True),
+        lambda r: BROKEN.get(r[0].latency_limit or "", LIMITED_BY.get(r[0].limited_by or "", r[0].limited_by or "")),
+    )
+    if cost.closed_loop is not None:
+        limited = (Column("request time", rank=2), lambda r: format_seconds(getattr(r[1], "e2e_s", 0.0)))
+    usd: Cell[tuple[Cost, Cost | Answer, float]] = (Column("$/Mtok"), lambda r: format_usd(r[1].usd_per_mtok or 0.0))
+    return table_of(
+        "",
+        rows,
+        (
+            (Column("GPUs"), lambda r: gpus_text(r[0].gpus, r[0].attention_dp)),
+            *((usd,) if priced else ()),
+            (Column("batch"), lambda r: f"{r[1].batch:.0f}"),
+            (Column("output tok/s"), lambda r: f"{r[2]:,.0f}"),
+            (Column("TTFT"), lambda r: format_seconds(r[1].ttft_s or 0.0)),
+            (Column("TPOT"), lambda r: format_seconds(r[1].tpot_s or 0.0)),
+            limited,
+            (Column("", text=True), lambda r: last(r[0])),
+        ),
+        notes=reason_lines((_server(c), c.infeasible) for c in looked_at if c.infeasible),
+    )
+
+
 def _attention_groups(console: Console, deployment: Deployment) -> None:
     passes = deployment.engine.balance_passes
     rule = (
@@ -192,45 +237,3 @@ def _attention_groups(console: Console, deployment: Deployment) -> None:
         )
     write_line(console)
     write_paragraph(console, f"Attention groups: {rule}.")
-
-
-def show_sweep(
-    console: Console, points: OperatingPoints, traffic: str | None = None, *, name: str | None = None
-) -> None:
-    """The Pareto set of a sweep, the ends of each GPU and format, and the infeasible points."""
-    from moescale.models.parameters import count_parameters
-
-    p, front = points, points.pareto.tolist()
-    ends = list(dict.fromkeys((front[-1], front[0])))  # the cheapest and the fastest, which may be one
-    lead = f"{' to '.join(format_usd(float(p.usd_per_mtok[i])) for i in ends)} per million output tokens"
-    rates = " to ".join(rate_text(float(p.tok_s_per_user[i])) for i in ends)
-    write_line(console, f"{lead} at {rates} tok/s per user", bold=len(lead))
-    parameters = count_parameters(p.model)
-    sources = ", ".join(dict.fromkeys(k.latency.name for k in p.platforms))
-    write_paragraph(
-        console,
-        f"{f'{name}: ' if name else ''}{format_count(float(parameters.total))} parameters, {format_count(float(parameters.active))} active; "
-        f"{_traffic(p.deployment)}{f', {traffic}' if traffic else ''}; utilization {p.deployment.utilization:g}; "
-        f"latency from {sources}",
-    )
-    prices = {k.gpu.name: k.usd_per_gpu_hour for k in p.platforms}
-    write_paragraph(
-        console, f"Price per GPU hour: {', '.join(f'{name} {format_usd(usd)}' for name, usd in prices.items())}"
-    )
-    write_table(console, pareto_table(p))
-    write_table(console, platform_table(p))
-    if len({(k.weights.name, k.kv_cache.name) for k in p.platforms}) > 1:
-        write_line(console)
-        caveat = "Formats are compared by cost and latency only: the effect of quantisation on quality is not included."
-        if any(k.latency.name == "silicon" for k in p.platforms):
-            caveat += " Formats without measured kernels (int4: on no GPU) use bf16 kernels, scaled by the roofline."
-        write_paragraph(console, caveat)
-    if lines := left_out_lines(p):
-        write_line(console)
-        write_line(console, "Infeasible", bold=10)
-        for line in lines:
-            write_paragraph(console, line, indent=2, first="")
-
-
-def _traffic(deployment: Deployment) -> str:
-    return f"{deployment.prompt_tokens:.6g} prompt and {deployment.output_tokens:.6g} output tokens per request"

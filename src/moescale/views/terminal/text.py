@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from moescale.views.tables import Table
 
@@ -18,11 +18,11 @@ PLAIN_WIDTH = 100  # where the output is no terminal: a file, a pipe, a page
 LONGEST_LINE = 100  # of prose: longer ones are hard to read, however wide the terminal
 
 
-def terminal(*, error: bool = False) -> Console:
-    """A rich console on standard output, or on standard error; of a fixed width when it is not a terminal."""
+def terminal(*, error: bool = False, file: IO[str] | None = None) -> Console:
+    """A rich console on standard output, standard error or a stream; of a fixed width when it is not a terminal."""
     from rich.console import Console
 
-    console = Console(stderr=error, highlight=False, markup=False, emoji=False)
+    console = Console(stderr=error, file=file, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     return console
