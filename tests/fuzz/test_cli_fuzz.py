@@ -153,10 +153,7 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--max-time": ["9m", "0.5"],
         "--no-resume": [],
     },
-    "report": {
-        "--title": ["Ours", "<b>", ""],
-        "--date": ["2026-11-21", "2026-13-40"],
-    },
+    "report": {},
     "reproduce": {"--law": LAWS, "--gpu": ["a100-sxm-40gb", "h100-sxm", "l4"]},
     "web": {"--port": ["0"], "--law": ["MINE.toml", "CUT.toml"]},
 }  # fmt: skip

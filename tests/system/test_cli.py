@@ -797,7 +797,7 @@ TABLES = [
     ),
     (
         (*BUDGET, "--lifetime-tokens", "1T", "--max-total-usd", "20000", "--bootstrap", "8", "--details"),
-        ("Train ", "life $", "$19K", "serving 1T tokens: lowest loss within $20K"),
+        ("Train ", "life $", "$20K", "serving 1T tokens: lowest loss within $20K"),
     ),
     (
         (*ONE_LAW, "--bootstrap", "0", "--details"),

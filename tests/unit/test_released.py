@@ -89,7 +89,7 @@ def test_known_models_are_served_as_released_unless_a_format_is_stated() -> None
 
 @pytest.mark.system
 def test_compared_models_are_priced_as_cost_prices_them() -> None:
-    serving = ("--gpu", "h200-sxm", "--latency", "roofline")
+    serving = ("--gpu", "h200-sxm", "--latency", "roofline", "--max-tpot", "50ms")  # that plan and compare-models keep
     named = run("compare-models", "llama-3.1-8b", "deepseek-v3", *serving, "--json")
     assert "deepseek-v3 in fp8" in named.err
     for row in answer_of("compare-models", "llama-3.1-8b", "deepseek-v3", *serving):

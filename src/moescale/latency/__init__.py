@@ -208,8 +208,10 @@ def seconds_of(source: LatencySource, model: Architecture, passes: Sequence[Pass
     if len(passes) == 1 or not stacks or math.prod(shape) > MOST_STACKED:
         return [_alone_s(source, model, a) for a in passes]
 
-    def stacked(name: str, part: str) -> Real:
+    def stacked(name: str, part: str) -> Any:
         stated = [getattr(a, name) for a in passes if getattr(a, part) is not None]
+        if not stated:
+            return getattr(first, name)
         if all(value is stated[0] for value in stated) and name != part:
             return stated[0]  # what a pass computes nothing with may be as in the others
         none = 0.0 if name == part else stated[0]

@@ -35,7 +35,7 @@ BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.intp]
 
 MOST_CONFIGURATIONS = 500_000  # of one call: a table of them is still read and drawn in seconds
-SAME_BATCH = 1e-9  # relative: two caps that both exceed what memory or a latency limit allows give one point
+SAME_BATCH = 1e-7  # relative: two caps that both exceed what memory or a latency limit allows give one point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

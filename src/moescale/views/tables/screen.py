@@ -154,7 +154,7 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
     said.append(("Next", _next(plan, options)))
     more = f"--details ({plural(len(rest), 'caveat')})" if rest else "--details"
     if "--shape" not in (options or ""):
-        more += "; --shape mixtral|fine-grained|deepseek"
+        more += "; --shape NAME"
     life = "" if plan.of_life else "; --lifetime-tokens T"
     said.append(("More", f"{more}{life}; --export megatron -o FOLDER"))
     return said
@@ -214,7 +214,7 @@ def _training(plan: Plan) -> str:
     if use.trainer is not None:
         text += f", {use.trainer}"
     uneven = f"; real routing adds up to {use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
-    return f"{text}, MFU {use.mfu:.2f}{f' of the bf16 peak in {use.precision}' if use.precision else ''}, spread {use.error.spread:.2f}x{uneven}"
+    return f"{text}, {f'{use.precision} ' if use.precision else ''}MFU {use.mfu:.2f}{' (bf16 peak)' if use.precision else ''}, spread {use.error.spread:.2f}x{uneven}"
 
 
 def _price_error(plan: Plan) -> str:
