@@ -214,7 +214,7 @@ def _training(plan: Plan) -> str:
     if use.trainer is not None:
         text += f", {use.trainer}"
     uneven = f"; real routing adds up to {use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
-    return f"{text}, {f'{use.precision} ' if use.precision else ''}MFU {use.mfu:.2f}{' (bf16 peak)' if use.precision else ''}, spread {use.error.spread:.2f}x{uneven}"
+    return f"{text}, {f'{use.precision} ' if use.precision else ''}MFU {use.mfu:.2f}, spread {use.error.spread:.2f}x{uneven}"
 
 
 def _price_error(plan: Plan) -> str:
