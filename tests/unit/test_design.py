@@ -220,3 +220,19 @@ def test_a_sweep_needs_flops() -> None:
     found = run("design", *PLAN)
     assert found.code == 2
     assert "no FLOPs for the sweep" in found.err
+
+
+def test_a_sweep_of_experts_that_it_cannot_build_is_refused(tmp_path) -> None:
+    path = tmp_path / "mine.toml"
+    found = run("design", "--budget", 1e20, *PLAN, "--shape", "fine-grained", "-o", path)
+    assert found.code == 2
+    assert "builds no narrow experts and no shared experts" in found.err
+    assert not path.exists()
+
+
+@pytest.mark.system
+def test_days_are_designed_for_as_they_are_planned() -> None:
+    days = ("--days", 20, "--train-gpus", 512, *PLAN[2:])
+    planned = json.loads(run("plan", *days, "--json").out)["budget_flops"]
+    designed = json.loads(run("design", "--budget", 1e20, "--max-runs", 6, *days, "--json").out)
+    assert designed["budget_flops"] == pytest.approx(planned, rel=1e-12)

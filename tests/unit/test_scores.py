@@ -70,5 +70,7 @@ def test_what_loss_does_not_decide_is_refused() -> None:
         score("gsm8k", 1e9, 1e11)
     with pytest.raises(InputError, match="helaswag"):
         score("helaswag", 1e9, 1e11)
-    with pytest.raises(InfeasibleError, match=r"mmlu of 0\.25 to 0\.56, not 0\.95; scores are those of ranked continuations"):
+    with pytest.raises(
+        InfeasibleError, match=r"mmlu of 0\.25 to 0\.56, not 0\.95; scores are those of ranked continuations"
+    ):
         dense_model_for("mmlu", 0.95)

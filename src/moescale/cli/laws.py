@@ -221,7 +221,7 @@ def design(
     json_: Json = False,
 ) -> None:
     """Choose the training runs that reduce the regret of a plan most, and write them as a sweep."""
-    from moescale.export.sweep_file import write_sweep
+    from moescale.export.sweep_file import check_family, write_sweep
     from moescale.io.files import check_target
     from moescale.planning.search import Search
     from moescale.views.terminal.runs import show_design
@@ -232,6 +232,8 @@ def design(
     if wanted.sweep_file is not None:
         check_target(wanted.sweep_file, [wanted.runs])
     chosen = law.find_law()
+    if wanted.sweep_file is not None:
+        check_family(chosen.family)
     deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
     question = bounds.question(chosen, deployment, law, kv_heads=serving.kv_heads, unpriced=True)
     with show_progress(not json_) as report:

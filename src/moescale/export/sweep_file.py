@@ -7,6 +7,7 @@ from typing import Any
 
 import tomli_w
 
+from moescale.errors import InputError
 from moescale.io.files import write_atomically
 from moescale.models.family import ModelFamily
 from moescale.models.recipe import defaults
@@ -14,8 +15,21 @@ from moescale.planning.sweep_design import SweepDesign
 from moescale.units import format_count, format_flops, plural
 
 
+def check_family(family: ModelFamily) -> None:
+    """InputError for a family whose experts `moescale sweep` cannot build: it trains experts as wide as an FFN."""
+    unusual = {"narrow experts": family.expert_width != 1.0, "shared experts": family.shared_experts > 0.0}
+    unusual["latent attention"] = family.kv_lora_rank > 0.0
+    if found := [name for name, has in unusual.items() if has]:
+        raise InputError(
+            f"`moescale sweep` builds no {' and no '.join(found)}, which {family.name} has: its runs would be other models",
+            where="-o",
+            next_step="leave -o out and train the runs that --details lists, or take --shape paper or mixtral",
+        )
+
+
 def write_sweep(design: SweepDesign, family: ModelFamily, path: Path, sequence_tokens: int | None = None) -> None:
-    """Write the runs of a design, the cheapest first, with what all of them share."""
+    """Write the runs of a design, the cheapest first, with what all of them share; raises as `check_family` does."""
+    check_family(family)
     title = (
         f"# {plural(len(design.runs), 'run')} of {format_flops(design.flops)} FLOPs in all, chosen for a plan of "
         f"{format_flops(design.budget_flops)} FLOPs: `moescale design`.\n"
