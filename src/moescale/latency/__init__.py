@@ -128,14 +128,9 @@ class Pass:
 
 
 DECODING, PROMPTS = ("batch", "context_tokens", "query_tokens"), ("prompts", "prompt_tokens", "prefix_tokens")
-COUNTED = dict.fromkeys(DECODING, "batch") | dict.fromkeys(
-    PROMPTS, "prompts"
-)  # fields of a pass, and what they tell of
-FURTHER = {
-    "attention_dp": 1.0,
-    "prefix_tokens": 0.0,
-    "query_tokens": 1.0,
-}  # that a source is asked where they are others
+# Fields of a pass and the one that says whether they count; and those that a source is asked only where they are others.
+COUNTED = dict.fromkeys(DECODING, "batch") | dict.fromkeys(PROMPTS, "prompts")
+FURTHER = {"attention_dp": 1.0, "prefix_tokens": 0.0, "query_tokens": 1.0}
 MOST_STACKED = 4096  # entries: what more of them cost is their number
 
 

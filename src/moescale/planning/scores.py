@@ -138,11 +138,12 @@ def dense_model_for(task: str, target: float) -> tuple[float, float]:
     ends = [np.array([end]) for end in (every[6.0 * size * tokens <= MOST_FLOPS][-1], every[0])]
     most, least = (float(expected(end)[0]) for end in ends)
     if not least < target < most:
-        what = f"a dense model of up to {MOST_FLOPS:.0e} FLOPs is expected to have a {task} of {least:.2f} to {most:.2f}, not {target:g}"
+        what = f"a dense model of up to {MOST_FLOPS:.0e} FLOPs is expected to have a score in {task} of {least:.2f} to {most:.2f}, not {target:g}"
         convention = (
             "scores are those of ranked continuations, which lie below those of lettered choices on model cards"
         )
-        raise InfeasibleError(f"{what}; {convention}", next_step="state a lower score, or --match MODEL, or --max-loss")
+        next_step = "state a lower score, or --match MODEL, or --max-loss"
+        raise InfeasibleError(f"{what}; {convention}", where="--target", nearest=f"{most:.2f}", next_step=next_step)
     low, _ = bracket(lambda ln_x: target - expected(ln_x), *ends)  # accuracy falls with loss
     (size,), (tokens,) = smallest(low)
     return float(size), float(tokens)

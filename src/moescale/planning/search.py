@@ -178,9 +178,8 @@ class Search:
         """The lowest loss of every expert count that can be served, whatever it costs; unserved where no size can be."""
         sizes = np.minimum(self.best.n_params, self.largest)
         rows = self._rows(sizes, [""] * len(self.optima))
-        if not all(
-            isinstance(row, Candidate) for row in rows
-        ):  # the optimum is too large, and a smaller model may not be
+        unserved = np.array([not isinstance(row, Candidate) for row in rows])
+        if unserved.any():  # the optimum is too large, and a smaller model may not be
             near = self.sampled.size_within(np.array([ANY_USD]))[0]
             served = best_within_cost(
                 self.law,
@@ -191,7 +190,6 @@ class Search:
                 optimal=self.best,
                 near=near,
             )
-            unserved = np.array([not isinstance(row, Candidate) for row in rows])
             smaller = np.where(np.isfinite(served.n_params), np.minimum(served.n_params, sizes), sizes)
             rows = self._rows(np.where(unserved, smaller, sizes), [""] * len(self.optima))
         return self.judged(rows, self.draws)

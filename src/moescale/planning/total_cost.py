@@ -116,7 +116,7 @@ def tokens_at_loss(
     extra: Mapping[str, float] | None = None,
     theta: FloatArray | None = None,
 ) -> FloatArray:
-    """Training tokens with which models reach `loss`, as exactly as it rounds; NaN where no number up to `max_tokens` does.
+    """Training tokens with which models reach `loss`, as exactly as it rounds (draws: to OF_DRAWS); NaN where no number up to `max_tokens` does.
 
     `n_params` (..., m) and `experts` (m,), with `theta` (k, p) `n_params` (..., k, m) or (m,); `loss` broadcasts. Newton
     in ln D on ln(L - L(D = infinity)), which is linear for a power of D, kept within a bracket.

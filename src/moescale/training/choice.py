@@ -19,8 +19,8 @@ from moescale.training.step_time import Precision, StepError, StepTime, arithmet
 from moescale.units import format_bytes, plural
 
 # Of splits whose times differ by less, the most wanted is taken (parallelism.splits): a tenth of published runs' error.
-WORTH = 0.05  # of the GPU hours: more GPUs than the run needs are taken to save more
 NEAR = 0.02
+WORTH = 0.05  # of the GPU hours: more GPUs than the run needs are taken to save more
 PLANNED = Trainer(states="optimizer", pipeline=True, tensor=True)  # splits models in every way, as Megatron-LM does
 
 
@@ -100,8 +100,8 @@ def choose(
 ) -> Choice:
     """The fastest split of a run over `gpus` GPUs; without a number, over the fewest that hold it and end within 30 days.
 
-    Up to twice as many are taken where they save more than WORTH of the GPU hours. Where no count does, the largest is taken that the batch keeps busy. The run takes as long as its steps do, or as an `mfu` that
-    is stated says, the share of the GPU's peak that the run reaches. Raises InfeasibleError where nothing fits, with the smallest
+    Up to twice as many are taken where they save more than WORTH of the GPU hours. Where no count does, the largest is taken
+    that the batch keeps busy. The run takes as long as its steps do, or as an `mfu` that is stated says, the share of the GPU's peak that the run reaches. Raises InfeasibleError where nothing fits, with the smallest
     number of GPUs that would.
     """
     per_token = training_flops_per_token(model, counted="matmul", sequence_tokens=float(recipe.sequence_tokens))
