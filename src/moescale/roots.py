@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 
 from moescale.typing import FloatArray
 
-MOST_STEPS = 70  # halves the whole range of sizes to RESOLUTION, with SPARE_STEPS to spare
+MOST_STEPS = 200  # halves the whole range of sizes to RESOLUTION in 50
 RESOLUTION = 4e-14  # of a size, relative: just above the rounding of what is solved
-TRUNCATION = 0.2  # kappa_1 of the ITP method, over the span; kappa_2 is 2: its authors' choice
-SPARE_STEPS = 8  # its n_0: the curves bend much, and a secant that falls short on one side at first needs the slack
 TINY = 1e-300  # stands for a value of zero or NaN
 
 
@@ -22,9 +20,8 @@ def bracket(
 ) -> tuple[FloatArray, FloatArray]:
     """The last negative and the first positive place, `close` to each other, of a function that rises from `low` to `high`.
 
-    Elementwise; NaN counts as negative, and a function of one sign leads to that end. The ITP method (Oliveira and
-    Takahashi 2020, doi 10.1145/3423597): as safe as halving, whose steps it exceeds by SPARE_STEPS at most, and as fast as
-    the secant where the function is smooth.
+    Elementwise; NaN counts as negative, and a function of one sign leads to that end. Chandrupatla's method (1997, doi
+    10.1016/S0965-9978(96)00051-8), as in `scipy.optimize.elementwise.find_root`, which has no rows.
     """
     return bracket_rows(lambda at, _: rising(at), low, high, close=close)
 
@@ -42,30 +39,38 @@ def bracket_rows(
     `by_row`: it is asked only of rows with a place that is still searched, of all others never again.
     """
     low, high = np.broadcast_arrays(np.asarray(low, float), np.asarray(high, float))
-    span = np.maximum(high - low, close)
-    reserve = np.exp2(np.ceil(np.log2(span / close))) * (0.5 * close * 2.0**SPARE_STEPS)
     at_low, at_high = rising(low, ...), rising(high, ...)
-    at_low, at_high = np.where(at_low < 0.0, at_low, -1.0), np.where(at_high > 0.0, at_high, 1.0)
+    # x[0] is the newest place, x[1] the one beyond the change of sign, x[2] the one that was dropped last; f their values.
+    x = np.stack((low, high, high))
+    f = np.stack((np.where(at_low < 0.0, at_low, -1.0), *(np.where(at_high > 0.0, at_high, 1.0),) * 2))
+    share = np.full(low.shape, 0.5)
     for _ in range(MOST_STEPS):
-        width = high - low
-        searched = width > close  # one that is found stays, so that its digits do not depend on the others
+        searched = (
+            np.abs(x[1] - x[0]) > close
+        )  # one that is found stays, so that its digits do not depend on the others
         if not np.any(searched):
             break
-        middle = 0.5 * (low + high)
-        with np.errstate(invalid="ignore", over="ignore"):
-            secant = (at_high * low - at_low * high) / (at_high - at_low)
-        away = middle - np.where(np.isfinite(secant), secant, middle)
-        # Never by less than half of what ends the search, or the far end would stay where it is.
-        nudge = np.maximum(TRUNCATION * width * width / span, 0.5 * close)
-        away = np.sign(away) * np.maximum(np.abs(away) - nudge, 0.0)
-        allowed = np.maximum(reserve - 0.5 * width, 0.0)
-        at = middle - np.clip(away, -allowed, allowed)
-        at = np.where(searched, at, low)  # where a caller that remembers its last answer has nothing to do
+        at = np.where(searched, x[0] + share * (x[1] - x[0]), x[0])
         rows = np.flatnonzero(searched.any(axis=tuple(range(1, at.ndim)))) if by_row else ...
         value = np.zeros(at.shape)
         value[rows] = rising(at[rows], rows)
-        above, below = searched & (value > 0.0), searched & ~(value > 0.0)
-        high, at_high = np.where(above, at, high), np.where(above, value, at_high)
-        low, at_low = np.where(below, at, low), np.where(below, np.where(value < 0.0, value, -TINY), at_low)
-        reserve = 0.5 * reserve
-    return low, high
+        value = np.where(value > 0.0, value, np.where(value < 0.0, value, -TINY))
+        same = (value > 0.0) == (f[0] > 0.0)
+        moved = [
+            np.stack((new, np.where(same, y[1], y[0]), np.where(same, y[0], y[1]))) for new, y in ((at, x), (value, f))
+        ]
+        x, f = np.where(searched, moved[0], x), np.where(searched, moved[1], f)
+        share = _next_share(x, f, 0.5 * close)
+    negative = f[0] < 0.0
+    return np.where(negative, x[0], x[1]), np.where(negative, x[1], x[0])
+
+
+def _next_share(x: FloatArray, f: FloatArray, least: float) -> FloatArray:
+    """Where between x[0] and x[1] to look next: inverse quadratic interpolation where three values bend little, else the middle."""
+    with np.errstate(all="ignore"):
+        place, level = (x[0] - x[1]) / (x[2] - x[1]), (f[0] - f[1]) / (f[2] - f[1])
+        straight = (level**2 < place) & ((1.0 - level) ** 2 < 1.0 - place)
+        share = f[0] / (f[1] - f[0]) * f[2] / (f[1] - f[2])
+        share = share + (x[2] - x[0]) / (x[1] - x[0]) * f[0] / (f[2] - f[0]) * f[1] / (f[2] - f[1])
+        nearest = np.minimum(least / np.abs(x[1] - x[0]), 0.5)  # or the far end would stay where it is
+        return np.clip(np.where(straight & np.isfinite(share), share, 0.5), nearest, 1.0 - nearest)
