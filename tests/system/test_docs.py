@@ -165,7 +165,7 @@ def commands_of(page: Path) -> list[str]:
     return found
 
 
-FIRST = "moescale plan --train-gpus 64 --days 10 --gpu h100-sxm --prompt 1155 --output 211 --kv-heads 8 --max-num-seqs 256 --max-tpot 30ms"  # of the README
+FIRST = "moescale plan --train-gpus 64 --days 10 --gpu h100-sxm --prompt 1155 --output 211 --max-tpot 30ms"  # of the README
 
 
 def shell_lines(text: str) -> list[str]:

@@ -50,7 +50,7 @@ def test_vllm() -> None:
     found = launch("vllm", "deepseek-ai/DeepSeek-V3", COST, served(weights="fp8", kv_bytes_per_element=1.0))
     assert found.command.startswith("vllm serve deepseek-ai/DeepSeek-V3 ")
     assert options(found.command) == {
-        "--tensor-parallel-size": "8", "--enable-expert-parallel": "", "--max-num-seqs": "512", "--max-model-len": "1500",
+        "--tensor-parallel-size": "8", "--enable-expert-parallel": "", "--max-num-seqs": "512", "--max-model-len": "6000",
         "--gpu-memory-utilization": "0.9", "--quantization": "fp8", "--kv-cache-dtype": "fp8",
     }  # fmt: skip
 
@@ -61,7 +61,7 @@ def test_sglang_keeps_activations_out_of_its_static_share() -> None:
     share = 0.9 - 1.5 * GIB / find_gpu("h200-sxm").memory_bytes
     assert options(found.command) == {
         "--model-path": "here", "--tp-size": "8", "--ep-size": "8", "--max-running-requests": "512",
-        "--context-length": "1500", "--mem-fraction-static": f"{share:.3g}", "--kv-cache-dtype": "fp8_e4m3",
+        "--context-length": "6000", "--mem-fraction-static": f"{share:.3g}", "--kv-cache-dtype": "fp8_e4m3",
     }  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def test_trtllm_has_a_share_of_what_the_weights_leave() -> None:
     memory, held = find_gpu("h200-sxm").memory_bytes, 81.5 * GIB
     share = f"{(0.9 * memory - held) / (memory - held):.3g}"
     assert options(found.command) == {
-        "--tp_size": "8", "--ep_size": "8", "--max_batch_size": "512", "--max_seq_len": "1500",
+        "--tp_size": "8", "--ep_size": "8", "--max_batch_size": "512", "--max_seq_len": "6000",
         "--kv_cache_free_gpu_memory_fraction": share, "--extra_llm_api_options": "trtllm.yaml",
     }  # fmt: skip
     file = f"enable_chunked_prefill: true\nkv_cache_config:\n  dtype: fp8\n  free_gpu_memory_fraction: {share}\n"
@@ -112,7 +112,7 @@ def test_groups_of_attention_and_stages() -> None:
     # vLLM counts the GPUs, requests and tokens of one group, TensorRT-LLM the requests and tokens; SGLang divides itself.
     assert {name: vllm[name] for name in list(vllm)[:6]} == {
         "--tensor-parallel-size": "2", "--pipeline-parallel-size": "2", "--data-parallel-size": "4",
-        "--enable-expert-parallel": "", "--max-num-seqs": "128", "--max-model-len": "1500",
+        "--enable-expert-parallel": "", "--max-num-seqs": "128", "--max-model-len": "6000",
     }  # fmt: skip
     assert vllm["--max-num-batched-tokens"] == "2048"
     assert json.loads(vllm["--speculative-config"]) == {"method": "mtp", "num_speculative_tokens": 1}
@@ -188,7 +188,7 @@ def test_the_script_serves_the_trained_folder_as_priced(given_model: str | None,
     line = launch("vllm", "MODEL", COST, served(weights="fp8")).command
     changed = {"--dtype": "bfloat16", "--max-model-len": "1024", "--port": "1"}
     assert options(shlex.join(["vllm", *words])) == options(line) | changed
-    assert "priced: requests of 1500 tokens; the model is trained on sequences of 1024" in found.notes
+    assert "requests of more than 1024 tokens are refused: raise the length if yours are longer (priced: 1500)" in found.notes
     assert "$1.00 per million output tokens" in found.command
 
 
@@ -228,7 +228,7 @@ def test_cost_prints_the_line_and_puts_it_into_json(tmp_path: Path) -> None:
     assert line in shown.out
     assert line.startswith("vllm serve meta-llama/Llama-3.1-8B ")
     assert "launch" not in json.loads(run(*asked[:-1], "--json").out)
-    assert "requests of more than 433 tokens" in shown.err
+    assert "requests of more than 4096 tokens" in shown.err
     wrong = run(*asked, "vlm")
     assert wrong.code == 2
     assert "vllm" in wrong.err

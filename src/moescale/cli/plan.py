@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Option
 
 from moescale.cli.flat import flat
 from moescale.cli.options import Json, Plot, app, check_plot, examples
-from moescale.cli.output import HeldBack, made_with, print_json, typed, warn
+from moescale.cli.output import HeldBack, made_with, print_json, show_progress, typed, warn
 from moescale.errors import UnwrittenError
 from moescale.options.export import ExportOptions
 from moescale.options.fields import at_option
 from moescale.options.known import ComparedModels
-from moescale.options.law import LawOptions
+from moescale.options.law import EVERY_SHAPE, PLANNED_SHAPE, LawOptions
 from moescale.options.question import BoundOptions, TrainingOptions
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 
@@ -56,21 +57,24 @@ def plan(
 
     check_plot(plot)
     export.check()
+    every = law.shape == EVERY_SHAPE
+    law = replace(law, shape=PLANNED_SHAPE) if every else law
     chosen = law.find_law()
     deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
     source = serving.open_latency(deployment, remark=warn)
     # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
-    with at_option("--budget"), np.errstate(over="ignore"):
-        answer = bounds.plan(
-            chosen,
-            deployment,
-            source,
-            law,
-            kv_heads=serving.kv_heads,
-            unpriced=export.export is not None,
-            launch=export.launch(),
-            slower=serving.max_tpot is None,
-        )
+    with at_option("--budget"), np.errstate(over="ignore"), show_progress(every and not json_) as progress:
+        how: dict[str, Any] = {
+            "details": law,
+            "kv_heads": serving.kv_heads,
+            "unpriced": export.export is not None,
+            "launch": export.launch(),
+            "slower": serving.max_tpot is None,
+        }
+        if every:
+            answer = bounds.plan_of_shapes(chosen, deployment, source, progress=progress, **how)
+        else:
+            answer = bounds.plan(chosen, deployment, source, **how)
     held_back = HeldBack(UnwrittenError)
     if plot is not None:
         from moescale.views.figures import plan_figure

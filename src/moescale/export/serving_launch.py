@@ -22,6 +22,7 @@ from moescale.serving.gpu_counts import Cost
 from moescale.units import format_usd
 
 IN_ONE_SERVER = 8  # GPUs of a usual server; more need the engine's words on nodes
+BEYOND_MEAN, USUAL_TOKENS = 4.0, 4096  # of the mean request; what every model admits
 ENGINES = ("vllm", "sglang", "trtllm")
 
 
@@ -75,17 +76,25 @@ def launch(
         raise unknown_name("engine", engine, ENGINES, where="--launch")
     if cost.batch is None or cost.tensor_parallel is None:
         raise InputError("no server is recommended", where="--launch")
-    longest = math.ceil(float(np.asarray(longest_request_tokens(deployment))))
+    longest, priced = _longest(deployment), math.ceil(float(np.asarray(longest_request_tokens(deployment))))
     replica = _replica(cost, cost.batch, cost.tensor_parallel, deployment, checkpoint_format, most_tokens or longest)
     notes = _notes(engine, deployment.weights or "bf16", checkpoint_format, replica)
-    if replica.longest != longest:
-        notes += (f"priced: requests of {longest} tokens; the model is trained on sequences of {replica.longest}",)
+    if replica.longest != priced:
+        notes = (*notes[:-1], f"{notes[-1]} (priced: {priced})")
     file = filled("trtllm.yaml.j2", s=replica) if engine == "trtllm" else ""
     line = filled(f"{engine}.j2", s=replica, model=shlex.quote(model), file=file).rstrip("\n")
     before = f"cat > trtllm.yaml <<'EOF'\n{file}EOF\n" if file else ""
     if (copies := cost.replicas or 1) > 1:
         before = f"# one of {copies} replicas, on {cost.gpus_per_replica} x {deployment.gpu.name} each\n{before}"
     return Launch(command=before + line.replace("\n--", " \\\n  --"), notes=notes)
+
+
+def _longest(deployment: Deployment) -> int:
+    """Tokens of a request that a server admits: of the longest, where that is stated, else well beyond the mean."""
+    tokens = float(np.asarray(longest_request_tokens(deployment)))
+    return math.ceil(
+        tokens if deployment.longest_request_tokens is not None else max(BEYOND_MEAN * tokens, USUAL_TOKENS)
+    )
 
 
 def _replica(

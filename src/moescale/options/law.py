@@ -19,6 +19,10 @@ DETAILS = "Law"
 LAW = "Law name or law file; `moescale laws` lists the names, `fit -o` writes a file."
 SHAPES = {"paper": "yun2024", "mixtral": "mixtral", "fine-grained": "fine-grained", "deepseek": "deepseek"}
 """What `--shape` calls families of models."""
+EVERY_SHAPE = "all"  # `plan` compares them
+PLANNED_SHAPE = (
+    "mixtral"  # with the default law, which speaks of every shape: grouped queries, as every model that is served has
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +76,8 @@ class LawOptions(InputOptions, ChosenLaw):
     convention: str | None = text("Count of training FLOPs: paper, exact or dense; default: the law's.")
     top_k: int | None = quantity("Active experts per token; must be the law's, which is the default.", whole=True)
     shape: str | None = text(
-        "Architecture; paper (top-2 in every other layer), mixtral, fine-grained or deepseek; default: the law's."
+        "Architecture: mixtral, fine-grained, deepseek or paper (top-2 in every other layer, no grouped queries); "
+        "all: the best of them; default: mixtral for pooled2026, else the law's."
     )
 
     def find_law(self, find: Callable[[str], Law] | None = None) -> Law:
@@ -92,17 +97,20 @@ class LawOptions(InputOptions, ChosenLaw):
         if self.convention is not None:
             with located("--convention"):
                 with_convention(law.family, self.convention)
-        return law if self.shape is None else self._in_shape(law)
+        shape = PLANNED_SHAPE if self.shape is None and self.law == DEFAULT_LAW else self.shape
+        return law if shape is None else in_shape(law, shape)
 
-    def _in_shape(self, law: Law) -> Law:
-        from moescale.models.family import find_family, with_convention
-        from moescale.scaling_laws.ensemble import restate
 
-        if self.shape not in SHAPES:
-            raise unknown_name("shape", self.shape or "", SHAPES, where="--shape")
-        family = find_family(SHAPES[self.shape])
-        with located("--shape"):
-            return restate(law, with_convention(family, law.family.convention) if self.shape == "paper" else family)
+def in_shape(law: Law, shape: str) -> Law:
+    """The law of models of another shape, a name of SHAPES; InputError for an unknown one, or a law that does not speak of it."""
+    from moescale.models.family import find_family, with_convention
+    from moescale.scaling_laws.ensemble import restate
+
+    if shape not in SHAPES:
+        raise unknown_name("shape", shape, SHAPES, where="--shape")
+    family = find_family(SHAPES[shape])
+    with located("--shape"):
+        return restate(law, with_convention(family, law.family.convention) if shape == "paper" else family)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from moescale.bounds import (
     COUNT,
@@ -22,7 +24,7 @@ from moescale.bounds import (
 from moescale.errors import InfeasibleError, InputError, MoescaleError, located, unknown_name
 from moescale.options.fields import Group, listed, quantity, text, within
 from moescale.options.known import nearest_published, published_model
-from moescale.options.law import DETAILS, LawOptions
+from moescale.options.law import DETAILS, PLANNED_SHAPE, SHAPES, LawOptions, in_shape
 from moescale.units import format_seconds
 
 if TYPE_CHECKING:
@@ -290,8 +292,9 @@ class BoundOptions(TrainingOptions):
         unpriced: bool = False,
         launch: Launch | None = None,
         slower: bool = False,
+        base: KnownModel | None = None,
     ) -> Plan:
-        """The plan of the `question`.
+        """The plan of the `question`, whose baseline is `base` where that is stated.
 
         Where no model keeps the deployment's TPOT, the plan is made at the nearest that one keeps, with a warning, if it
         may be `slower`; else it is refused with that TPOT.
@@ -299,6 +302,7 @@ class BoundOptions(TrainingOptions):
         from moescale.planning.plan import make_plan
 
         question = self.question(law, deployment, details, kv_heads=kv_heads, unpriced=unpriced, launch=launch)
+        question = question if base is None else replace(question, base=base, against=(base, *question.against))
         try:
             return make_plan(law, question, deployment, latency)
         except InfeasibleError as error:
@@ -319,6 +323,47 @@ class BoundOptions(TrainingOptions):
                 raise InfeasibleError(error.what, nearest=f"--max-tpot {nearest}", next_step=next_step) from error
             slow = f"no model serves within {format_seconds(limit)} per output token: planned with --max-tpot {nearest}"
             return replace(found, warnings=(slow, *found.warnings))
+
+    def plan_of_shapes(
+        self,
+        law: Law,
+        deployment: Deployment,
+        latency: LatencySource,
+        *,
+        progress: Callable[[str, float], None] | None = None,
+        **how: Any,
+    ) -> Plan:
+        """The plan of the best shape, all against one baseline: that of `law`, where none is named. `how` as in `plan`."""
+        from moescale.models.rounding import buildable
+        from moescale.planning.as_built import TRAINED
+        from moescale.planning.candidate import Candidate
+        from moescale.planning.plan import best_of_shapes
+        from moescale.planning.question import KnownModel
+
+        found: dict[str, Plan] = {}
+        base, refused = None, list[InfeasibleError]()
+        for i, name in enumerate(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE)):
+            if progress is not None:
+                progress(f"plan with the shape {name}", i / len(SHAPES))
+            try:
+                found[name] = self.plan(in_shape(law, name), deployment, latency, base=base, **how)
+            except InfeasibleError as error:
+                refused.append(error)
+            if i > 0 or self._matched(law)[0] is not None:
+                continue
+            if not found:
+                raise refused[0]  # there is no baseline for the others
+            first = found[name]
+            if isinstance(first.base, Candidate):
+                gpus = math.lcm(first.base.gpus, TRAINED)
+                shape = buildable(
+                    law.family, first.base.n_params, first.base.experts, gpus=gpus, vocab_size=self.vocab_size
+                )
+                model, tokens = shape.architecture(), first.built_base.tokens
+                base = KnownModel(name=f"{first.base_name} of {name}", architecture=model, tokens=tokens)
+        if not found:
+            raise refused[0]
+        return best_of_shapes(found)
 
     def _matched(self, law: Law | None = None) -> tuple[KnownModel | None, float | None]:
         """The published model, or the loss, that --match names, or the dense model of the score that --target states."""

@@ -48,6 +48,8 @@ from moescale.serving.host import NO_OVERHEAD
 
 MOST_PLANS = 5  # that are made to meet days or dollars of training
 NEAR = 0.02  # of these
+EQUAL = 0.01  # relative difference of two prices that decides nothing
+FOR_NOTHING = 0.005  # of loss: what a lower one at an equal price is taken for
 OVER = 0.001  # share that they may be exceeded by: 30 days still print as 30
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
 LIMITS = (
@@ -59,6 +61,15 @@ LIMITS = (
     "max_ttft_s",
     "max_tpot_s",
 )  # of a deployment that an answer rests on
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeChoice:
+    """The model to train of one shape of models, as built, and the dollars of its training where they are known."""
+
+    shape: str
+    model: Candidate | Life
+    training_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +109,7 @@ class Plan:
     choices: Choices = field(default_factory=Choices)
     known: tuple[KnownRow, ...] = ()  # that the question names
     excluded_experts: tuple[float, ...] = ()  # beyond what the law was fitted to: shown, never recommended
+    shapes: tuple[ShapeChoice, ...] = ()  # where several were compared, the best first
     accuracy: Accuracy | None = None  # of the prices, where held-out measurements of the recommended kind were compared
 
     @property
@@ -132,7 +144,11 @@ class Plan:
         """The record of the command line's contract."""
         base, usd = whole(self.base_experts), self.base_usd_per_mtok
         told = record(
-            self, without=(*BASE, *(name for name in ("laws", "known", "excluded_experts") if not getattr(self, name)))
+            self,
+            without=(
+                *BASE,
+                *(name for name in ("laws", "known", "shapes", "excluded_experts") if not getattr(self, name)),
+            ),
         )
         told["bounded_loss"] = {"base_experts": base, "loss": self.base_loss, "plans": told["bounded_loss"]}
         priced = {} if usd is None else {"usd_per_mtok": usd}
@@ -172,6 +188,24 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
     return max(within, key=lambda each: each[0])[1] if within else min(found, key=lambda each: each[0])[1]
 
 
+def best_of_shapes(plans: Mapping[str, Plan]) -> Plan:
+    """Of the plans of one question for several shapes that of the best model, with all models beside it.
+
+    Best is what the question looks for: dollars of a life, the loss, or dollars per token.
+    """
+
+    def key(plan: Plan) -> float:
+        model = plan.decision.model
+        if plan.objective in ("quality", "loss") or (plan.of_life and "max_total_usd" in plan.asked):
+            return model.loss
+        return model.total_usd if isinstance(model, Life) else model.usd_per_mtok
+
+    ordered = sorted(plans.items(), key=lambda item: key(item[1]))
+    usd = [None if plan.training is None else plan.training.usd for _, plan in ordered]
+    shapes = [ShapeChoice(name, plan.decision.model, spent) for (name, plan), spent in zip(ordered, usd, strict=True)]
+    return replace(ordered[0][1], shapes=tuple(shapes))
+
+
 def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Plan:
     search = Search.of(law, question, deployment, latency)
     draws = search.draws if len(search.law.draws) and question.draws != 0 else None
@@ -199,8 +233,16 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
         relaxed = replace(search.question, max_loss=None, max_usd_per_mtok=None)
         search = replace(search, question=relaxed if instead else replace(relaxed, objective="loss"))
         rows = at_loss if instead else search.outright()
+    frontier = search.frontier([*best, *at_loss, *at_cost, *rows])
+    if (at_floor := _at_floor(search, rows, frontier)) is not None:
+        notes.append(
+            f"the cheapest model that reaches {loss_goal(search.question)} costs no less than one of a lower loss: "
+            f"this plan is of the lowest loss within {EQUAL:.0%} of that cost"
+        )
+        search = replace(search, question=replace(search.question, objective="quality", max_usd_per_mtok=at_floor))
+        rows = search.answering()
     advice, views, built_base, use = _recommendation(search, rows)
-    frontier = search.frontier([*best, *at_loss, *at_cost, *rows, advice.model])
+    frontier = search.frontier([*frontier, *rows, advice.model])
     advice, chosen = _scored(search, advice, choices(search, at_loss, at_cost, frontier))
     return Plan(
         budget_flops=question.budget.flops,
@@ -258,6 +300,22 @@ def _scored(
 def _reached(search: Search, rows: Sequence[Row]) -> bool:
     """Whether a row that the law may recommend is a model."""
     return any(c.n_params is not None and search.law.allows(c.experts) for c in rows)
+
+
+def _at_floor(search: Search, rows: Sequence[Row], frontier: Sequence[Candidate]) -> float | None:
+    """Dollars per million tokens at which a loss costs nothing: the least that reaches the goal, where hardly more buys a lower loss.
+
+    Small models cost what the host and the limit of requests let them, whatever their loss.
+    """
+    served = [c.usd_per_mtok for c in rows if isinstance(c, Candidate) and search.law.allows(c.experts)]
+    if search.question.budget_goal != "serve" or not served:
+        return None
+    limit = min(min(served) * (1.0 + EQUAL), search.question.max_usd_per_mtok or math.inf)
+    losses = [
+        c.loss for c in rows if isinstance(c, Candidate) and search.law.allows(c.experts) and c.usd_per_mtok <= limit
+    ]
+    lowest = min((c.loss for c in frontier if c.usd_per_mtok <= limit), default=math.inf)
+    return limit if losses and lowest < min(losses) - FOR_NOTHING else None
 
 
 def _lifetime(search: Search) -> tuple[LifetimePlan | None, str | None]:

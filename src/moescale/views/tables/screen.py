@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_
 
 if TYPE_CHECKING:
     from moescale.planning.candidate import Trained, Unreachable
-    from moescale.planning.plan import Plan
+    from moescale.planning.plan import Plan, ShapeChoice
     from moescale.planning.scores import Score
 
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
@@ -24,6 +25,7 @@ SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are sho
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
+OF_SOURCES = "labs that the law has not seen"  # what draws of the default law are
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
 
 
@@ -139,7 +141,7 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         limit = plan.asked.get("max_loss")
         goal = "reaches the baseline's loss" if limit is None else f"has a loss of at most {limit}"
         voting = len(plan.voting_laws)
-        source = f"{voting} laws" if voting else "labs that the law has not seen"
+        source = f"{voting} laws" if voting else OF_SOURCES if plan.law == DEFAULT_LAW else f"the draws of {plan.law}"
         if voting and model.probability_at_least_base > voting / (voting + 1):
             source += f"; trust at most {voting / (voting + 1):.0%}, as so few laws agree by chance"
         said.append(("Chance", f"{percentage(model.probability_at_least_base)} that it {goal}, over {source}"))
@@ -147,6 +149,8 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         said.append(("Scores", scores))
     extrapolated = [note for note in best.caveats if note.startswith("Extrapolated: ")]
     said += [("Beyond runs", note.removeprefix("Extrapolated: ").rstrip(".")) for note in extrapolated]
+    if plan.shapes:
+        said.append(("Shapes", "; ".join(map(_shape, plan.shapes))))
     said.append(("Training", _training(plan)))
     said.append(("Price error", _price_error(plan)))
     rest = [note for note in best.caveats if note not in extrapolated]
@@ -154,7 +158,7 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
     said.append(("Next", _next(plan, options)))
     more = f"--details ({plural(len(rest), 'caveat')})" if rest else "--details"
     if "--shape" not in (options or ""):
-        more += "; --shape NAME"
+        more += "; --shape all"
     life = "" if plan.of_life else "; --lifetime-tokens T"
     said.append(("More", f"{more}{life}; --export megatron -o FOLDER"))
     return said
@@ -173,6 +177,8 @@ def _decided(plan: Plan) -> str:
     compared = {} if plan.is_baseline else {"baseline": plan.built_base.usd_per_mtok}
     compared["best dense"] = getattr(best_dense(plan), "usd_per_mtok", None)
     shares = [f"{model.usd_per_mtok / usd:.0%} of {whose}" for whose, usd in compared.items() if usd]
+    if (dense := compared["best dense"]) is not None:  # whose row a full screen leaves out
+        shares[-1] += f" ({format_usd(dense)})"
     return f"{text}; costs {', '.join(shares)}" if shares else text
 
 
@@ -217,6 +223,14 @@ def _training(plan: Plan) -> str:
     return f"{text}, {f'{use.precision} ' if use.precision else ''}MFU {use.mfu:.2f}, spread {use.error.spread:.2f}x{uneven}"
 
 
+def _shape(choice: ShapeChoice) -> str:
+    model = choice.model
+    text = f"{choice.shape} {model.experts:g} experts {format_usd(model.usd_per_mtok)}, loss {model.loss:.4f}"
+    if model.total_usd is not None:
+        return f"{text}, life {format_usd(model.total_usd)}"
+    return text if choice.training_usd is None else f"{text}, training {format_usd(choice.training_usd)}"
+
+
 def _price_error(plan: Plan) -> str:
     a = plan.accuracy
     if a is None:
@@ -234,6 +248,8 @@ def _scores(scores: Mapping[str, Score]) -> str:
 
 def _next(plan: Plan, options: str | None) -> str:
     """The command that goes on from here, as it runs: a sweep where the choice is open, else the export."""
+    if plan.shapes and options:
+        options = re.sub(r"--shape[ =]all", f"--shape {plan.shapes[0].shape}", options)
     if plan.decision.undecided:
         budget = f"moescale design --budget {format_flops(plan.budget_flops * SWEEP_SHARE)}"
         return " ".join((budget, *of_design(options or ""), *_relaxed(plan, options or "")))

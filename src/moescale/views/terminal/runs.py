@@ -97,7 +97,8 @@ def show_design(console: Console, found: SweepDesign, *, details: bool, written:
     write_paragraph(
         console,
         "regret: the plan's expected extra cost, as a share of the baseline's, against a plan that knows the true law; "
-        f"simulated without a fit, standard error about {found.regret_error:.1%}.",
+        f"simulated without a fit, standard error about {found.regret_error:.1%}. It counts errors of the law's form and of the "
+        "runs too, hence more than the regret that plan --details states.",
     )
     if found.regret_after > found.regret_before - 2.0 * found.regret_error:
         write_paragraph(
