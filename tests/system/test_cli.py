@@ -197,12 +197,12 @@ def test_plan_of_models_that_no_gpu_holds_says_so_and_leaves_their_cost_out() ->
 @pytest.mark.parametrize("experts", [1, 8, 32])
 def test_cost_of_a_plans_model_is_the_plans_cost(experts: int) -> None:
     row = next(c for c in a_plan()["loss_optimal"] if c["experts"] == experts)
-    model = ("--n-params", repr(row["n_params"]), "--experts", experts)
+    model = ("--n-params", repr(row["n_params"]), "--experts", experts, "--shape", "mixtral")
     alone = answer_of("cost", *model, "--vocab-size", 32_000)
     for key in ("usd_per_mtok", "gpus", "batch"):
         assert alone[key] == pytest.approx(row[key], rel=1e-12)
     bare = answer_of("cost", *model)
-    assert bare["n_params_total"] == pytest.approx(row["n_params_total"], rel=1e-12)
+    assert bare["n_params_total"] == pytest.approx(row["n_params_total"], rel=1e-4)  # which leaves out the norms
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite"])
@@ -566,7 +566,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     (
         "plan --budget 5e21 --experts 1024 --match-experts 100",
         1,
-        ("--experts", "up to X = 128 (383 experts", "nearest: 383"),
+        ("--experts", "up to X = 128 (256 experts", "nearest: 256"),
     ),
     ("plan --budget 5e21 --match-experts 0", 2, ("--match-experts", "nearest: 1")),
     ("plan --budget 5e21 --top-k 1", 2, ("--top-k", "top-2", "top-1")),
@@ -793,7 +793,7 @@ TABLES = [
     ),
     (
         (*BUDGET, "--bootstrap", "0"),
-        ("Train 32 experts", "> recommended", "Decided", "Open", "Training", "Price error", "Next  ", "--details"),
+        ("Train 16 experts", "> recommended", "Decided", "Open", "Training", "Price error", "Next  ", "--details"),
     ),
     (
         (*BUDGET, "--lifetime-tokens", "1T", "--max-total-usd", "20000", "--bootstrap", "8", "--details"),

@@ -256,8 +256,8 @@ def test_a_plan_states_the_error_of_its_prices(tmp_path: Path, monkeypatch: pyte
     """On its screen and in its record, which is read as it was written."""
     asked = ("plan", "--budget", "1e20", "--gpu", "h100-sxm", "--law", "yun2024-recovered", "--details")
     monkeypatch.setattr(plan, "accuracy_of", lambda *_: None)
-    none = "Accuracy of serving cost: unknown (no held-out measurements of dense models in this format)."
-    assert none in " ".join(run(*asked).out.split())  # which the plan recommends within 50 ms a token
+    none = "Accuracy of serving cost: unknown (no held-out measurements of MoE models in this format)."
+    assert none in " ".join(run(*asked).out.split())
     band = accuracy.Accuracy(
         kind="MoE bf16", n=12, geometric_mean=0.9, spread=1.2, sets=3, gpus=("h100-sxm",),
         tpot=accuracy.Band(n=12, geometric_mean=1.1, spread=1.1),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from moescale.bounds import PARAMETERS
 from moescale.errors import InputError, MoescaleError, located
 from moescale.options.fields import LEAST, Group, Quantity, Remark, flag, path, quantity, refuse, text, unsaid
+from moescale.options.law import family_of_shape
 from moescale.options.serving import ServingOptions
 from moescale.units import plural
 
@@ -48,7 +49,8 @@ class ModelOptions(Group):
     config: Path | None = path("Model by its Hugging Face config.json, or its folder.")
     n_params: float | None = quantity("Model by its dense-equivalent size N.", 1e5, PARAMETERS.most)
     experts: int | None = quantity("Experts E, with --n-params; default 1 (dense).", whole=True)
-    top_k: int | None = quantity("Active experts per token, with --n-params; default 2.", whole=True)
+    top_k: int | None = quantity("Active experts per token, with --n-params; default: the shape's.", whole=True)
+    shape: str | None = text("Shape, with --n-params: paper, mixtral, fine-grained or deepseek; default: paper.")
     vocab_size: int | None = quantity("Vocabulary, with --n-params; default: no embeddings.", 2, whole=True)
 
     def __post_init__(self) -> None:
@@ -79,7 +81,7 @@ class ModelOptions(Group):
         if self.n_params is not None:
             return self._of_size(kv_heads, remark), None
         what = f"goes with --n-params only; {'a published model has' if self.config is None else 'a config states'} it already"
-        refuse(self, ("experts", "top_k", "vocab_size"), what)
+        refuse(self, ("experts", "top_k", "shape", "vocab_size"), what)
         if kv_heads is not None:
             raise InputError(what, where="--kv-heads", next_step="leave it out")
         if self.config is None:
@@ -92,7 +94,7 @@ class ModelOptions(Group):
         return checkpoint.architecture, checkpoint.weights
 
     def _of_size(self, kv_heads: int | None, remark: Remark) -> Architecture:
-        from moescale.models.family import architecture, find_family
+        from moescale.models.family import architecture
         from moescale.models.parameters import count_parameters
         from moescale.units import format_count
 
@@ -100,7 +102,9 @@ class ModelOptions(Group):
         count = self.experts or 1
         if self.top_k is not None and self.top_k > max(count, 2):
             remark(f"--top-k {self.top_k}: there are only {count} experts, and all of them are active")
-        family = replace(find_family("yun2024"), top_k=self.top_k or 2, kv_heads=kv_heads)
+        family = family_of_shape(self.shape or "paper")
+        with located("--kv-heads"):
+            family = replace(family, top_k=self.top_k or family.top_k, kv_heads=kv_heads or family.kv_heads)
         model = architecture(family, self.n_params, float(count), vocab_size=self.vocab_size)
         if count == 1:
             return model

@@ -11,6 +11,7 @@ from moescale.errors import InputError, located, unknown_name
 from moescale.options.fields import LEAST, Group, quantity, text
 
 if TYPE_CHECKING:
+    from moescale.models.family import ModelFamily
     from moescale.scaling_laws import Law
 
 DEFAULT_LAW = "pooled2026"
@@ -76,8 +77,8 @@ class LawOptions(InputOptions, ChosenLaw):
     convention: str | None = text("Count of training FLOPs: paper, exact or dense; default: the law's.")
     top_k: int | None = quantity("Active experts per token; must be the law's, which is the default.", whole=True)
     shape: str | None = text(
-        "Architecture: mixtral, fine-grained, deepseek or paper (top-2 in every other layer, no grouped queries); "
-        "all: the best of them; default: mixtral for pooled2026, else the law's."
+        "Shape, or all to compare them; mixtral, fine-grained, deepseek, or paper (top-2 in every other layer, no grouped "
+        "queries); default: mixtral; --law: its own."
     )
 
     def find_law(self, find: Callable[[str], Law] | None = None) -> Law:
@@ -101,14 +102,21 @@ class LawOptions(InputOptions, ChosenLaw):
         return law if shape is None else in_shape(law, shape)
 
 
-def in_shape(law: Law, shape: str) -> Law:
-    """The law of models of another shape, a name of SHAPES; InputError for an unknown one, or a law that does not speak of it."""
-    from moescale.models.family import find_family, with_convention
-    from moescale.scaling_laws.ensemble import restate
+def family_of_shape(shape: str) -> ModelFamily:
+    """The family of models that `--shape` names; InputError for another name."""
+    from moescale.models.family import find_family
 
     if shape not in SHAPES:
         raise unknown_name("shape", shape, SHAPES, where="--shape")
-    family = find_family(SHAPES[shape])
+    return find_family(SHAPES[shape])
+
+
+def in_shape(law: Law, shape: str) -> Law:
+    """The law of models of another shape, a name of SHAPES; InputError for an unknown one, or a law that does not speak of it."""
+    from moescale.models.family import with_convention
+    from moescale.scaling_laws.ensemble import restate
+
+    family = family_of_shape(shape)
     with located("--shape"):
         return restate(law, with_convention(family, law.family.convention) if shape == "paper" else family)
 

@@ -234,14 +234,14 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
         search = replace(search, question=relaxed if instead else replace(relaxed, objective="loss"))
         rows = at_loss if instead else search.outright()
     frontier = search.frontier([*best, *at_loss, *at_cost, *rows])
-    if (at_floor := _at_floor(search, rows, frontier)) is not None:
+    promised = search.question.budget_goal == "serve"  # that the model reaches a loss with some probability
+    if floor := _at_floor(search, rows, frontier):
         notes.append(
             f"the cheapest model that reaches {loss_goal(search.question)} costs no less than one of a lower loss: "
             f"this plan is of the lowest loss within {EQUAL:.0%} of that cost"
         )
-        search = replace(search, question=replace(search.question, objective="quality", max_usd_per_mtok=at_floor))
-        rows = search.answering()
-    advice, views, built_base, use = _recommendation(search, rows)
+        search, rows = floor
+    advice, views, built_base, use = _recommendation(search, rows, promised=promised)
     frontier = search.frontier([*frontier, *rows, advice.model])
     advice, chosen = _scored(search, advice, choices(search, at_loss, at_cost, frontier))
     return Plan(
@@ -302,20 +302,27 @@ def _reached(search: Search, rows: Sequence[Row]) -> bool:
     return any(c.n_params is not None and search.law.allows(c.experts) for c in rows)
 
 
-def _at_floor(search: Search, rows: Sequence[Row], frontier: Sequence[Candidate]) -> float | None:
-    """Dollars per million tokens at which a loss costs nothing: the least that reaches the goal, where hardly more buys a lower loss.
+def _at_floor(search: Search, rows: Sequence[Row], frontier: Sequence[Candidate]) -> tuple[Search, list[Row]] | None:
+    """The search for the lowest loss, and its models, at the least dollars that reach a goal, where hardly more buy a lower loss.
 
-    Small models cost what the host and the limit of requests let them, whatever their loss.
+    Small models cost what the host and the limit of requests let them, whatever their loss. The models keep the promise.
     """
-    served = [c.usd_per_mtok for c in rows if isinstance(c, Candidate) and search.law.allows(c.experts)]
+    served = [c for c in rows if isinstance(c, Candidate) and search.law.allows(c.experts)]
     if search.question.budget_goal != "serve" or not served:
         return None
-    limit = min(min(served) * (1.0 + EQUAL), search.question.max_usd_per_mtok or math.inf)
-    losses = [
-        c.loss for c in rows if isinstance(c, Candidate) and search.law.allows(c.experts) and c.usd_per_mtok <= limit
+    limit = min(min(c.usd_per_mtok for c in served) * (1.0 + EQUAL), search.question.max_usd_per_mtok or math.inf)
+    most = min((c.loss for c in served if c.usd_per_mtok <= limit), default=-math.inf) - FOR_NOTHING
+    if not any(c.usd_per_mtok <= limit and c.loss < most for c in frontier):
+        return None
+    search = replace(search, question=replace(search.question, objective="quality", max_usd_per_mtok=limit))
+    better = search.judged(search.answering(), search.draws_at(search.question.max_loss))
+    sure = search.confidence or 0.0
+    kept = [
+        c
+        for c in better
+        if isinstance(c, Candidate) and (c.probability_at_least_base is None or c.probability_at_least_base >= sure)
     ]
-    lowest = min((c.loss for c in frontier if c.usd_per_mtok <= limit), default=math.inf)
-    return limit if losses and lowest < min(losses) - FOR_NOTHING else None
+    return (search, [*kept]) if any(c.loss < most for c in kept) else None
 
 
 def _lifetime(search: Search) -> tuple[LifetimePlan | None, str | None]:
@@ -346,11 +353,11 @@ def _notes(search: Search, no_life: str | None) -> list[str]:
 
 
 def _recommendation(
-    search: Search, rows: Sequence[Row]
+    search: Search, rows: Sequence[Row], *, promised: bool
 ) -> tuple[Recommendation[Candidate], tuple[LawView, ...], Candidate | None, TrainingUse]:
     """The model that is chosen among the rows, as built: it meets the bounds that it was chosen by; and what each law says.
 
-    The third is the baseline as built, rounded in the same direction, which the model is set against where there is one; the
+    `promised`: with the search's confidence. The third is the baseline as built, rounded in the same direction, which the model is set against where there is one; the
     fourth is what training the model takes.
     """
     question = search.question
@@ -371,7 +378,7 @@ def _recommendation(
             loss = row.loss if search.confidence is not None else question.max_loss or real_base.loss
             if row.experts == base.experts and math.isclose(row.n_params, real_base.n_params):
                 loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
-        bounds = Bounds(loss, limit, min_probability=search.confidence if to_loss else None)
+        bounds = Bounds(loss, limit, min_probability=search.confidence if promised else None)
         built = as_built(search.law, search.costs, row, partial(search.built, base=base), bounds)
         if built.notes and loss is not None and limit is not None:
             raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")

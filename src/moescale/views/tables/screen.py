@@ -86,7 +86,7 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         named += [(6, "  knee", None if at_knee else knee), (7, "  lower loss", better)]
         named.append((5, "  cheapest", cheapest if saves and cheapest and cheapest.experts not in built else None))
     fewer = (c for c in _rows(plan) if c.experts < chosen.experts and c.experts not in built)
-    named += [*also[1:], (0, "  best dense", best_dense(plan)), *known[MOST_KNOWN:]]
+    named += [(0, "  best dense", best_dense(plan)), *also[1:], *known[MOST_KNOWN:]]
     named.append((2, "  fewer experts", max(fewer, key=lambda c: c.experts, default=None)))
     kept: list[tuple[int, str, Trained]] = []
     for place, name, row in named:
@@ -177,8 +177,6 @@ def _decided(plan: Plan) -> str:
     compared = {} if plan.is_baseline else {"baseline": plan.built_base.usd_per_mtok}
     compared["best dense"] = getattr(best_dense(plan), "usd_per_mtok", None)
     shares = [f"{model.usd_per_mtok / usd:.0%} of {whose}" for whose, usd in compared.items() if usd]
-    if (dense := compared["best dense"]) is not None:  # whose row a full screen leaves out
-        shares[-1] += f" ({format_usd(dense)})"
     return f"{text}; costs {', '.join(shares)}" if shares else text
 
 

@@ -170,7 +170,7 @@ def _parameter_table(
         form.parameters,
         (
             (Column("parameter", text=True), lambda p: p.name),
-            (Column("value"), lambda p: f"{parameters[p.name]:.6g}"),
+            (Column("value"), lambda p: f"{parameters[p.name]:.5g}"),
             (Column("90% interval", rank=1), lambda p: span_text(intervals.get(p.name))),
             (Column("remark", text=True, rank=1), lambda p: remarks.get(p.name, "")),
             (Column("meaning", text=True, rank=2), lambda p: p.meaning),
