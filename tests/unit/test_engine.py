@@ -26,11 +26,11 @@ from moescale.models.architecture import Architecture
 from moescale.models.published import shapes
 from moescale.serving import engine
 from moescale.serving.deployment import Deployment
-from moescale.serving.disaggregated import LOAD, disaggregated
+from moescale.serving.disaggregated import LOAD, apart, disaggregated
 from moescale.serving.engine import policy_of, simulate
 from moescale.serving.host import NO_OVERHEAD, default_overhead
 from moescale.serving.loads import closed_loops, open_loop
-from moescale.serving.steady_state import Servers, serve
+from moescale.serving.steady_state import Reason, Servers, serve
 from moescale.serving.workload import REQUEST_S, Load, Run, arrival_times_s, burst, closed, saturated
 from moescale.typing import FloatArray
 
@@ -444,6 +444,7 @@ def test_an_open_loop_finds_the_fewest_replicas_within_the_limits() -> None:
 
 # Prefill and decode apart.
 
+SPLIT = ("llama-3.1-70b", "mixtral-8x7b", "deepseek-v2-lite")
 LLAMA, FP8 = SHAPES["llama-3.1-70b"], Roofline(H100, 1.0)
 SERVED = Deployment(
     gpu=H100, usd_per_gpu_hour=2.0, prompt_tokens=2000, output_tokens=500, weight_bytes_per_param=1.0, max_num_seqs=256
@@ -483,6 +484,33 @@ def test_the_search_finds_what_enumeration_finds(prefill: Sequence[int], decode:
         except InfeasibleError:
             continue
     assert disaggregated(LLAMA, FP8, SERVED).usd_per_mtok <= min(enumerated) * 1.011
+
+
+@settings(max_examples=10, deadline=None)
+@given(prompt=st.floats(100, 8000), output=st.floats(20, 2000), tpot_s=st.floats(0.02, 0.2), name=st.sampled_from(SPLIT))
+def test_workers_in_any_ratio_cost_little_less_than_whole_numbers_of_them(
+    prompt: float, output: float, tpot_s: float, name: str
+) -> None:
+    d = replace(SERVED, prompt_tokens=prompt, output_tokens=output, max_tpot_s=tpot_s, searches_groups=True)
+    found, free = (apart(SHAPES[name], FP8, each) for each in (d, replace(d, max_tpot_s=None)))
+    try:
+        whole = disaggregated(SHAPES[name], FP8, d)
+    except InfeasibleError:
+        return
+    assert float(found.usd_per_mtok) <= whole.usd_per_mtok * (1.0 + 1e-9)
+    assert whole.usd_per_mtok <= float(found.usd_per_mtok) * 1.25  # sixteen workers of a kind at most
+    assert float(found.tpot_s) <= tpot_s * (1.0 + 1e-6)
+    assert float(found.usd_per_mtok) >= float(free.usd_per_mtok) * (1.0 - 1e-9)
+    rows = apart(SHAPES[name], FP8, replace(d, prompt_tokens=np.array([prompt, 2.0 * prompt])))
+    assert rows.usd_per_mtok[0] == pytest.approx(float(found.usd_per_mtok), rel=1e-6)
+    assert rows.usd_per_mtok[1] > rows.usd_per_mtok[0]
+
+
+def test_a_model_that_does_not_fit_apart_says_why() -> None:
+    small = replace(SERVED, max_gpus=1, weight_bytes_per_param=2.0)
+    found = apart(LLAMA, Roofline(H100), small)
+    assert np.isinf(found.usd_per_mtok)
+    assert found.infeasible == Reason.WEIGHTS
 
 
 @settings(max_examples=5, deadline=None)

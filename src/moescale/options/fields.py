@@ -183,9 +183,9 @@ def seconds(help: str, longest_s: float = LONGEST_WAIT_S) -> Any:
     return _field(Seconds(help, longest_s=longest_s), None)
 
 
-def flag(help: str, *, default: bool = False, name: str | None = None) -> Any:
+def flag(help: str, *, default: bool = False, name: str | None = None, panel: str = "") -> Any:
     """A field that is a switch."""
-    return _field(Flag(help, name=name), default)
+    return _field(Flag(help, name=name, panel=panel), default)
 
 
 def _field(kind: Described, default: Any) -> Any:

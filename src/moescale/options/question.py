@@ -22,7 +22,7 @@ from moescale.bounds import (
     USD_PER_MTOK,
 )
 from moescale.errors import InfeasibleError, InputError, MoescaleError, located, unknown_name
-from moescale.options.fields import Group, listed, quantity, text, within
+from moescale.options.fields import Group, flag, listed, quantity, text, within
 from moescale.options.known import nearest_published, published_model
 from moescale.options.law import DETAILS, PLANNED_SHAPE, SHAPES, LawOptions, in_shape
 from moescale.units import format_seconds
@@ -182,6 +182,10 @@ class BoundOptions(TrainingOptions):
     max_total_usd: float | None = quantity(
         "Dollars for training and serving together; needs --lifetime-tokens.", TOTAL_USD, panel=LIFE
     )
+    disaggregated: bool = flag(
+        "Price models with prefill and decode on GPUs of their own, as many of each as keep all busy; cost --prefill-gpus auto has whole numbers.",
+        panel="Price",
+    )
     bootstrap: int | None = quantity(
         "Draws of the law for intervals; default: all; 0: no intervals.", DRAWS, panel=DETAILS
     )
@@ -246,6 +250,7 @@ class BoundOptions(TrainingOptions):
             max_total_usd=self.max_total_usd,
             kv_heads=self._kv_heads_of(base, law) if kv_heads is None else kv_heads,
             vocab_size=self.vocab_size,
+            disaggregated=self.disaggregated,
             draws=self.bootstrap,
             convention=stated.convention,
             objective=self._implied() if self.objective is None else objectives[self.objective],

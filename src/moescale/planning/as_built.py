@@ -13,7 +13,6 @@ from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.rounding import Buildable, buildable, family_of
 from moescale.planning.candidate import Candidate, Costs, Limits, part_of
 from moescale.scaling_laws.law import Law
-from moescale.serving.gpu_counts import cheapest
 from moescale.serving.steady_state import Serving
 
 STEP = 0.01  # of the size: what a built model grows or shrinks by until it meets the bound
@@ -131,7 +130,7 @@ def with_prices(costs: Costs, shapes: Iterable[Buildable]) -> Costs:
     for first, those in alike.items():
         numbers = [_numbers(shape.architecture()) for shape in those]
         stacked = {name: np.array([each[name] for each in numbers], float) for name in NUMERIC_FIELDS}
-        served = cheapest(replace(first, **stacked), costs.latency, costs.deployment, every=True)
+        served = costs.cheapest(replace(first, **stacked), every=True)
         prices |= {shape: part_of(served, slice(i, i + 1)) for i, shape in enumerate(those)}
     return replace(costs, prices=prices)
 

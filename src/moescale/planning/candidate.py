@@ -19,6 +19,7 @@ from moescale.planning.allocation import Allocation
 from moescale.planning.scores import Score
 from moescale.planning.total_cost import LifetimeCost
 from moescale.serving.deployment import Deployment, degrees
+from moescale.serving.disaggregated import apart
 from moescale.serving.gpu_counts import cheapest
 from moescale.serving.steady_state import REASONS, Serving
 from moescale.typing import FloatArray
@@ -77,6 +78,7 @@ class Trained:
     tpot_s: float | None = None
     ttft_s: float | None = None
     attention_dp: int | None = None  # groups of its GPUs that hold attention, where more than one
+    prefill_gpus: int | None = None  # of a prefill worker, where prefill and decode are apart; `gpus` decode
     size_ratio: float | None = None
     size_ratio_to_base: float | None = None
     active_ratio_to_base: float | None = None
@@ -164,6 +166,7 @@ class Costs:
     deployment: Deployment
     kv_heads: float | None = None  # of the cache alone, as in the paper's reproduction; else the family's own
     vocab_size: int | None = None  # rows of tables that are served beside what N counts; None: those that N counts
+    disaggregated: bool = False  # whether prefill and decode are on GPUs of their own
     shape: Architecture | None = None
     known: Serving | None = None  # what that model costs, where it was asked before
     prices: Mapping[Buildable, Serving] = field(default_factory=dict[Buildable, Serving])  # of built models, (1,) each
@@ -175,10 +178,16 @@ class Costs:
     def serving(self, n_params: FloatArray, experts: FloatArray) -> Serving:
         """All serving figures at the cheapest GPU count. Arguments of one shape."""
         if self.shape is not None:
-            built = self.known or cheapest(self.shape, self.latency, self.deployment, every=True)
+            built = self.known or self.cheapest(self.shape, every=True)
             return Serving(**{f.name: np.broadcast_to(getattr(built, f.name), n_params.shape) for f in fields(built)})
         shapes = architecture(self.family, n_params, experts, kv_heads=self.kv_heads, vocab_size=self.vocab_size)
-        return cheapest(shapes, self.latency, self.deployment)
+        return self.cheapest(shapes)
+
+    def cheapest(self, model: Architecture, *, every: bool = False) -> Serving:
+        """The figures of models at their cheapest servers; `every` as in `gpu_counts.cheapest`."""
+        if self.disaggregated:
+            return apart(model, self.latency, self.deployment)
+        return cheapest(model, self.latency, self.deployment, every=every)
 
 
 def part_of(served: Serving, index: slice | NDArray[np.intp]) -> Serving:
@@ -208,6 +217,7 @@ def trained_models(
             figures |= {"usd_per_mtok": usd, "gpus": int(served.gpus[i]), "batch": float(served.batch[i])}
             figures |= {"tpot_s": float(served.tpot_s[i]), "ttft_s": float(served.ttft_s[i])}
             figures["attention_dp"] = groups if (groups := int(served.attention_dp[i])) > 1 else None
+            figures["prefill_gpus"] = int(served.prefill_gpus[i]) or None
             figures["lifetime_usd"] = None if lifetime_tokens is None else usd * lifetime_tokens / 1e6
             records.append(Candidate(**figures))
         else:

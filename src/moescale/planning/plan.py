@@ -277,7 +277,9 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
         choices=chosen,
         known=known_rows(search, frontier),
         excluded_experts=tuple(float(e) for e in question.experts if not search.law.allows(e)),
-        accuracy=accuracy_of(
+        accuracy=None
+        if question.disaggregated
+        else accuracy_of(
             architecture(search.law.family, advice.model.n_params, advice.model.experts),
             laid_out(deployment, advice.model.attention_dp),
             latency,
@@ -424,6 +426,7 @@ def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str
         "lifetime_tokens": question.lifetime_tokens,
         "max_total_usd": question.max_total_usd,
         "kv_heads": question.kv_heads,
+        "disaggregated": question.disaggregated or None,
         "max_gpus": d.max_gpus,
         "scheduling": d.scheduling,
         "host": None if d.host == NO_OVERHEAD else asdict(d.host),

@@ -95,6 +95,7 @@ class Question:
     max_total_usd: Annotated[float | None, TOTAL_USD] = None  # of training and serving
     kv_heads: float | None = None  # key-value heads of a layer; None: the family's own, one a query head for most
     vocab_size: int | None = None  # rows of the tables that are served; None: those that N counts, or the recipe's
+    disaggregated: bool = False  # whether models are served with prefill and decode on GPUs of their own
     draws: Annotated[int | None, DRAWS] = None  # how many of the law's draws intervals use; None: all, 0: no intervals
     convention: str | None = None
     objective: Objective | None = None  # None: what the bounds say

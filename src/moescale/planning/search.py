@@ -352,7 +352,8 @@ def _over(question: Question, most: float) -> str:
 
 def costs_of(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Costs:
     """Serving costs of the models of a prepared law, with the tables of the vocabulary that they are built with."""
-    return Costs(law.family, latency, deployment, vocab_size=vocabulary(law.family, question.vocab_size))
+    vocab_size = vocabulary(law.family, question.vocab_size)
+    return Costs(law.family, latency, deployment, vocab_size=vocab_size, disaggregated=question.disaggregated)
 
 
 def curve_models(law: Law, question: Question, best: Allocation) -> tuple[Allocation, tuple[int, int]]:

@@ -8,7 +8,9 @@ prompt's pass gives the first. W_p prefill and W_d decode workers answer at most
     X = min(W_p q / A, W_d b v / ((n - 1) D))         requests a second, for (t_p W_p + t_d W_d) price / X dollars each
 
 Times are those of two engines, one of each kind, under Poisson arrivals at LOAD of that rate: TTFT is the prefill
-engine's and M. Prompts never delay an output token, which is what the split is for.
+engine's and M. Prompts never delay an output token, which is what the split is for. For plans, which price thousands of
+models, `apart` has as many workers of each kind as keep both busy: a request costs t_p A / q + t_d (n - 1) D / (b v) GPU
+seconds.
 """
 
 from __future__ import annotations
@@ -23,11 +25,15 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
-from moescale.models.kv_cache import kv_bytes_per_request
-from moescale.serving.deployment import Deployment, degrees
-from moescale.serving.engine import policy_of, simulate
+from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
+from moescale.models.parameters import weight_bytes
+from moescale.models.quantisation import with_usual_shares
+from moescale.roots import bracket
+from moescale.serving.deployment import Deployment, degrees, max_num_batched_tokens
+from moescale.serving.engine import simulate
+from moescale.serving.gpu_counts import layouts
 from moescale.serving.loads import BATCHES, LEAST_REQUESTS, MOST_REQUESTS, WARM_UP
-from moescale.serving.steady_state import LADDER, Reason, Servers, serve, shape_of
+from moescale.serving.steady_state import CLOSE, Batches, Limit, Reason, Servers, Serving, largest_batches, shape_of
 from moescale.serving.workload import Load, Measured, Run, measured
 from moescale.typing import FloatArray
 
@@ -75,6 +81,86 @@ class _Worker:
     batch: float
     pass_s: float
     requests_per_s: float
+    deployment: Deployment  # with its groups of attention
+
+
+@dataclass(frozen=True, slots=True)
+class _Workers:
+    """Workers of one kind: layouts (k, ..) by models, each at its largest batch within the limits."""
+
+    servers: Servers
+    batch: FloatArray
+    pass_s: FloatArray
+    request_s: FloatArray  # of one worker, for a request; infinite where it cannot be
+
+    @property
+    def request_gpu_s(self) -> FloatArray:
+        """GPU seconds of a request."""
+        return self.servers.count * self.request_s
+
+    def listed(self) -> list[_Worker]:
+        """The layouts that answer, of one model."""
+        d, found = self.servers.deployment, list[_Worker]()
+        for i in np.flatnonzero(np.isfinite(self.request_s)):
+            groups, ways = (np.broadcast_to(x, self.request_s.shape)[i] for x in (d.attention_dp, d.expert_parallel))
+            own = replace(d, attention_dp=float(groups), expert_parallel=float(ways), max_num_seqs=None)
+            gpus, batch, pass_s = int(self.servers.count[i]), float(self.batch[i]), float(self.pass_s[i])
+            found.append(_Worker(gpus, batch, pass_s, float(1.0 / self.request_s[i]), own))
+        return found
+
+
+def apart(model: Architecture, latency: LatencySource, deployment: Deployment) -> Serving:
+    """Serving figures of models with prefill and decode apart, each worker at its cheapest GPU count; workers in the ratio that keeps all busy.
+
+    `gpus`, `batch` and `attention_dp` are those of a decode worker, `prefill_gpus` those of a prefill worker; a limit of
+    TTFT is on a prompt alone in its pass, and the way of its cache. What cannot be served costs infinity.
+    """
+    d, model = deployment, with_usual_shares(model, deployment.weights)
+    first, later = _prefill_workers(model, latency, d), _decode_workers(model, latency, d)
+    shape = shape_of(model, 1.0, d)
+
+    def best_of(kind: _Workers) -> dict[str, FloatArray]:
+        arrays = {"gpu_s": kind.request_gpu_s, "gpus": kind.servers.count, "batch": kind.batch, "pass_s": kind.pass_s}
+        arrays["groups"] = np.asarray(kind.servers.deployment.attention_dp, dtype=np.float64)
+        at = np.argmin(kind.request_gpu_s, axis=0)[np.newaxis]
+        whole = {name: np.broadcast_to(values, kind.request_gpu_s.shape) for name, values in arrays.items()}
+        return {name: np.take_along_axis(values, at, axis=0)[0] for name, values in whole.items()}
+
+    p, q = best_of(first), best_of(later)
+    usd_per_gpu_s = np.asarray(d.usd_per_gpu_hour) / 3600.0 / np.asarray(d.utilization)
+    usd_p, usd_q = (part["gpu_s"] * usd_per_gpu_s * 1e6 for part in (p, q))  # of a million requests
+    served = np.isfinite(usd_p + usd_q)
+    tokens = 1.0 + np.asarray(d.accepted_tokens)
+    moved_s = _transfer_s(model, d, np.minimum(p["gpus"], q["gpus"]), p["gpus"] + q["gpus"])
+
+    def known(values: FloatArray, otherwise: float = math.nan) -> FloatArray:
+        return np.broadcast_to(np.where(served, values, otherwise), shape)
+
+    usd = {"usd_per_mtok": (usd_p + usd_q) / d.output_tokens, "usd_per_input_mtok": usd_p / d.prompt_tokens}
+    usd["usd_per_output_mtok"] = usd_q / d.output_tokens
+    seconds = {"prefill_s": p["pass_s"], "decode_s": q["pass_s"], "iteration_s": q["pass_s"] / tokens}
+    seconds |= {"tpot_s": q["pass_s"] / tokens, "ttft_s": p["pass_s"] + moved_s}
+    return Serving(
+        **{name: known(values, math.inf) for name, values in usd.items()},
+        **{name: known(values) for name, values in seconds.items()},
+        gpus=known(q["gpus"], degrees(d)[-1]),
+        prefill_gpus=known(p["gpus"], 0.0),
+        batch=known(q["batch"], 0.0),
+        throughput_tok_s=known(q["gpus"] / q["gpu_s"] * d.output_tokens, 0.0),
+        weight_bytes=np.broadcast_to(weight_bytes(model, d.weight_bytes_per_param), shape),
+        weight_bytes_per_gpu=known(np.full((), math.nan)),
+        kv_bytes_per_token=np.broadcast_to(kv_bytes_per_token(model, d.kv_bytes_per_element), shape),
+        limited_by=np.full(shape, float(Limit.LATENCY if d.max_tpot_s is not None else Limit.MEMORY)),
+        infeasible=np.where(served, Reason.FEASIBLE, _reasons(first, later)),
+        attention_dp=known(q["groups"], 1.0),
+    )
+
+
+def _reasons(first: _Workers, later: _Workers) -> FloatArray:
+    """Why each model is not served: what keeps its largest worker from it, else the limits."""
+    found = [largest_batches(kind.servers).reason[-1] for kind in (first, later)]
+    worst = np.where(found[1] == Reason.FEASIBLE, found[0], found[1])
+    return np.where(worst == Reason.FEASIBLE, Reason.TOO_SLOW, worst)
 
 
 def disaggregated(
@@ -94,7 +180,7 @@ def disaggregated(
     d = deployment
     if shape_of(model, 1.0, d):
         raise InputError("prefill and decode apart are priced for one model and one deployment", where="disaggregated")
-    first, later = _prefill_workers(model, latency, d), _decode_workers(model, latency, d)
+    first, later = (kind(model, latency, d).listed() for kind in (_prefill_workers, _decode_workers))
     for kind, found, limit in (("a prompt", first, "first token"), ("an output token", later, "output token")):
         if not found:
             what = f"no GPU count serves {kind}: memory, heads, the latency source or the limit of {limit}s prevent it"
@@ -144,42 +230,52 @@ def _alone(d: Deployment, **changes: float | None) -> Deployment:
     )
 
 
-def _servers(model: Architecture, latency: LatencySource, d: Deployment) -> tuple[Servers, FloatArray]:
-    """The GPU counts of a worker that serve the deployment, and their largest batches."""
-    count = np.asarray(degrees(d), dtype=np.float64)
-    served = serve(model, count, latency, d)
-    fits = served.infeasible == Reason.FEASIBLE
-    return Servers(model, count[fits], latency, d), served.batch[fits]
+def _servers(model: Architecture, latency: LatencySource, d: Deployment) -> tuple[Servers, Batches]:
+    """The layouts of a worker (k, ..) and their largest batches."""
+    count, groups, ways = (
+        part.reshape(-1, *(1 for _ in shape_of(model, 1.0, d))) for part in layouts(model, d, degrees(d))
+    )
+    if np.any(groups > 1.0):
+        d = replace(d, attention_dp=groups, expert_parallel=ways)
+    servers = Servers(model, count, latency, d)
+    return servers, largest_batches(servers)
 
 
-def _prefill_workers(model: Architecture, latency: LatencySource, d: Deployment) -> list[_Worker]:
-    """The workers that take full passes of prompts, of those whose single prompt is within the limit of a first token."""
-    room = policy_of(d).max_num_batched_tokens * float(np.asarray(d.attention_dp))
+def _prefill_workers(model: Architecture, latency: LatencySource, d: Deployment) -> _Workers:
+    """Workers that take full passes of prompts, where a single prompt is within the limit of a first token."""
+    most_s = math.inf if d.max_ttft_s is None else d.max_ttft_s
     lengths = {"output_tokens": 1.0, "context_tokens": None, "longest_request_tokens": None}
-    stages = float(np.asarray(d.pipeline_parallel))  # so many passes are under way at once
-    most = stages * max(room / float(np.asarray(d.prompt_tokens)), 1.0)
-    servers, prompts = _servers(model, latency, replace(_alone(d, max_num_seqs=most), **lengths))
-    alone_s, pass_s = servers.prompt_pass_s(np.ones_like(prompts)), servers.prompt_pass_s(prompts / stages)
-    most_s = math.inf if d.max_ttft_s is None else float(np.asarray(d.max_ttft_s))
-    within = alone_s + _transfer_s(model, d, servers.count, servers.count) <= most_s
-    found = zip(servers.count[within], prompts[within], pass_s[within], strict=True)
-    return [_Worker(int(gpus), float(q), float(s), float(q / s)) for gpus, q, s in found]
+    room = max_num_batched_tokens(d) / np.asarray(d.prompt_tokens)  # prompts of a pass of one group
+    servers, batches = _servers(model, latency, replace(_alone(d, max_num_seqs=math.inf), **lengths))
+    d, stages = servers.deployment, np.asarray(d.pipeline_parallel)  # so many passes are under way at once
+    prompts = np.minimum(batches.batch, stages * np.maximum(room * np.asarray(d.attention_dp), 1.0))
+    pass_s = servers.prompt_pass_s(prompts / stages)
+    alone_s = servers.prompt_pass_s(np.ones_like(prompts)) + _transfer_s(model, d, servers.count, servers.count)
+    ok = (batches.reason == Reason.FEASIBLE) & (pass_s > 0.0) & (alone_s <= most_s)
+    return _Workers(servers, prompts, pass_s, np.where(ok, pass_s / prompts, math.inf))
 
 
-def _decode_workers(model: Architecture, latency: LatencySource, d: Deployment) -> list[_Worker]:
-    """The workers at the batches, of a ladder, that answer most requests within the limit of an output token."""
-    servers, largest = _servers(model, latency, _alone(d))
-    batch = largest ** np.linspace(0.0, 1.0, LADDER)[:, np.newaxis]
-    pass_s = servers.decode_pass_s(batch / d.pipeline_parallel)
-    most_s = math.inf if d.max_tpot_s is None else float(np.asarray(d.max_tpot_s))
-    tokens = 1.0 + float(np.asarray(d.accepted_tokens))  # of a request, a pass
-    passes = max(float(np.asarray(d.output_tokens)) - 1.0, 1.0) / tokens
-    rate = np.where(pass_s / tokens <= most_s, batch / (passes * pass_s), 0.0)
-    best = np.argmax(rate, axis=0)
-    found = ((at, i) for i, at in enumerate(best.tolist()) if rate[at, i] > 0)
-    return [
-        _Worker(int(servers.count[i]), float(batch[at, i]), float(pass_s[at, i]), float(rate[at, i])) for at, i in found
-    ]
+def _decode_workers(model: Architecture, latency: LatencySource, d: Deployment) -> _Workers:
+    """Workers at the largest batch within the limit of an output token."""
+    servers, batches = _servers(model, latency, _alone(d))
+    stages, tokens = np.asarray(d.pipeline_parallel), 1.0 + np.asarray(d.accepted_tokens)  # tokens of a request, a pass
+    batch = np.broadcast_to(batches.batch, servers.shape).copy()
+    pass_s = np.broadcast_to(servers.decode_pass_s(batch / stages), servers.shape).copy()
+    feasible = np.broadcast_to((batches.reason == Reason.FEASIBLE) & (batch >= 1.0), servers.shape)
+    most_s = math.inf if d.max_tpot_s is None else d.max_tpot_s * tokens
+    if np.any(late := feasible & (pass_s > most_s)):
+        some = servers.only(late)
+        found, _ = bracket(
+            lambda at: np.log(some.decode_pass_s(np.exp(at) / stages) / most_s),
+            np.zeros(int(late.sum())),
+            np.log(batch[late]),
+            close=CLOSE,
+        )
+        batch[late] = np.exp(found)
+        pass_s[late] = some.decode_pass_s(batch[late] / stages)
+    passes = np.maximum(np.asarray(d.output_tokens) - 1.0, 1.0) / tokens
+    ok = feasible & (pass_s > 0.0) & (pass_s <= most_s * (1.0 + CLOSE))
+    return _Workers(servers, batch, pass_s, np.where(ok, passes * pass_s / batch, math.inf))
 
 
 def _transfer_s(model: Architecture, d: Deployment, fewest: FloatArray | float, gpus: FloatArray | float) -> FloatArray:
@@ -204,9 +300,12 @@ def _answer(
     output, n = float(np.asarray(d.output_tokens)), int(np.clip(BATCHES * q.batch, LEAST_REQUESTS, MOST_REQUESTS))
 
     def run_of(worker: _Worker, workers: int, output_tokens: float, *, computed: bool) -> Run:
-        alone = _alone(
-            d, max_num_seqs=max(math.floor(worker.batch), 1), context_tokens=None, output_tokens=output_tokens
-        )
+        changed = {
+            "max_num_seqs": max(math.floor(worker.batch), 1),
+            "context_tokens": None,
+            "output_tokens": output_tokens,
+        }
+        alone = _alone(worker.deployment, **changed)
         arrivals = Load(
             n_requests=n, requests_per_s=LOAD * rate / workers, burstiness=float(workers), computed=computed
         )

@@ -112,7 +112,7 @@ REASONS = (
 class Serving:
     """Serving figures over the common shape of models, GPU counts and deployments; infeasible entries cost infinity."""
 
-    gpus: FloatArray  # of one replica
+    gpus: FloatArray  # of one replica; of a decode worker where prefill and decode are apart
     batch: FloatArray  # concurrent requests of one replica, a time average (0 where infeasible)
     prefill_s: FloatArray  # NaN where infeasible, as the other times; chunked: what prompts add to the pass
     decode_s: FloatArray
@@ -129,6 +129,7 @@ class Serving:
     limited_by: FloatArray  # a Limit
     infeasible: FloatArray  # a Reason
     attention_dp: FloatArray  # groups of GPUs that hold attention
+    prefill_gpus: FloatArray  # of a prefill worker, 0 where the same GPUs do both
 
 
 def serve(
@@ -587,6 +588,7 @@ def figures(servers: Servers, batches: Batches) -> Serving:
         kv_bytes_per_token=full(kv_bytes_per_token(model, d.kv_bytes_per_element)),
         limited_by=full(batches.limited_by),
         attention_dp=full(d.attention_dp),
+        prefill_gpus=full(0.0),
         infeasible=full(np.where((batches.reason == Reason.FEASIBLE) & ~served, Reason.NO_LATENCY, batches.reason)),
     )
 

@@ -54,9 +54,12 @@ def table_of(title: str, items: Iterable[Item], cells: Sequence[Cell[Item]], **m
     return Table(title, tuple(column for column, _ in cells), rows, **more)
 
 
-def gpus_text(gpus: int | None, attention_dp: int | None) -> str:
-    """GPUs of a server, and in how many groups of them attention is data parallel where it is: 8 DP8; a dash for none."""
-    return "-" if gpus is None else f"{gpus}" if attention_dp is None else f"{gpus} DP{attention_dp}"
+def gpus_text(gpus: int | None, attention_dp: int | None, prefill_gpus: int | None = None) -> str:
+    """GPUs of a server, and in how many groups of them attention is data parallel where it is: 8 DP8; 2 + 8: of a prefill and a decode worker."""
+    if gpus is None:
+        return "-"
+    text = f"{gpus}" if attention_dp is None else f"{gpus} DP{attention_dp}"
+    return text if prefill_gpus is None else f"{prefill_gpus} + {text}"
 
 
 def latency_name(source: str) -> str:

@@ -93,7 +93,7 @@ LOSS: Cell[Trained] = (Column("loss"), lambda c: f"{c.loss:.4f}")
 
 SERVING: tuple[Cell[Trained], ...] = (
     (Column("$/Mtok"), lambda c: "-" if c.usd_per_mtok is None else format_usd(c.usd_per_mtok)),
-    (Column("GPUs"), lambda c: gpus_text(c.gpus, c.attention_dp)),
+    (Column("GPUs"), lambda c: gpus_text(c.gpus, c.attention_dp, c.prefill_gpus)),
 )
 
 OWN_SHARE: Cell[Trained] = (Column("N vs optimum", rank=1), lambda c: percentage(c.size_ratio))

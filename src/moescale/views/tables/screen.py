@@ -54,6 +54,8 @@ def question_line(plan: Plan) -> str:
         parts.append("no limit of TPOT")
     if isinstance(ttft_s, float):
         parts.append(f"TTFT <= {format_seconds(ttft_s)}")
+    if asked.get("disaggregated"):
+        parts.append("disaggregated")
     parts.append(f"{plan.prompt_tokens:g} in / {plan.output_tokens:g} out")
     return f"For {', '.join(parts)}{'' if plan.law == DEFAULT_LAW else f'; law {plan.law}'}"
 
@@ -117,7 +119,7 @@ def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
         (Column("tokens"), lambda r: format_count(r[1].tokens)),
         (Column("loss"), lambda r: f"{r[1].loss:.4f}{MARK if getattr(r[1], 'beyond_law', None) else ''}"),
         (Column("$/Mtok"), lambda r: "-" if r[1].usd_per_mtok is None else format_usd(r[1].usd_per_mtok)),
-        (Column("GPUs"), lambda r: gpus_text(r[1].gpus, r[1].attention_dp)),
+        (Column("GPUs"), lambda r: gpus_text(r[1].gpus, r[1].attention_dp, r[1].prefill_gpus)),
         (Column("TPOT", rank=1), lambda r: "-" if r[1].tpot_s is None else format_seconds(r[1].tpot_s)),
     ]
     if plan.of_life:
@@ -231,6 +233,8 @@ def _shape(choice: ShapeChoice) -> str:
 
 def _price_error(plan: Plan) -> str:
     a = plan.accuracy
+    if plan.asked.get("disaggregated"):
+        return "unknown: no servings with prefill and decode apart were compared"
     if a is None:
         return "unknown: no held-out servings of this kind were compared"
     times = f", TTFT {a.ttft.geometric_mean:.2f}x" if a.ttft else ""
