@@ -130,3 +130,40 @@ def test_isoflop_states_the_optimum_of_a_budget() -> None:
     assert first["n_params"] == pytest.approx(law["coefficient"] * 1e22 ** law["exponent"])
     assert first["extrapolation"] == pytest.approx(1e22 / found["trends"][0]["flops_range"][1])
     assert "dense at 1e22 FLOPs" in run(*runs).out
+
+
+def test_prefill_and_decode_apart_have_gpus_of_their_own() -> None:
+    asked = ("plan", "--budget", "1e23", *split(DEEPSEEK), *FAST, "--bootstrap", "20")
+    together, apart = answer_of(*asked), answer_of(*asked, "--disaggregated")
+    model = apart["recommendation"]
+    assert model["prefill_gpus"] >= 1
+    assert apart["asked"]["disaggregated"] is True
+    assert "prefill_gpus" not in together["recommendation"]
+    assert "accuracy" not in apart
+    out = run(*asked, "--disaggregated").out
+    assert re.search(rf" {model['prefill_gpus']} \+ {model['gpus']} ", out)
+    assert "unknown: no servings with prefill and decode apart were compared" in out
+
+
+def test_every_shape_is_planned_against_one_baseline() -> None:
+    found = answer_of("plan", "--budget", "1e22", "--gpu", "h100-sxm", *FAST, "--bootstrap", "20", "--shape", "all")
+    names = [choice["shape"] for choice in found["shapes"]]
+    prices = [choice["model"]["usd_per_mtok"] for choice in found["shapes"]]
+    assert sorted(names) == ["deepseek", "fine-grained", "mixtral", "paper"]
+    assert prices == sorted(prices)
+    assert found["recommendation"]["usd_per_mtok"] == prices[0]
+    alone = answer_of("plan", "--budget", "1e22", "--gpu", "h100-sxm", *FAST, "--bootstrap", "20")
+    (mixtral,) = (choice["model"] for choice in found["shapes"] if choice["shape"] == "mixtral")
+    assert mixtral.items() <= alone["recommendation"].items()
+    (base,) = (row for row in found["known"] if row["name"].startswith("the loss-optimal 4-expert model"))
+    assert base["usd_per_mtok"] == pytest.approx(alone["base_as_built"]["usd_per_mtok"], rel=1e-6)
+
+
+def test_a_loss_that_costs_nothing_is_taken() -> None:
+    """Small models cost what the host lets them: the plan had recommended 4 experts at the price of 256."""
+    found = answer_of("plan", "--budget", "3e20", "--gpu", "h200-sxm")
+    model, base = found["recommendation"], found["base_as_built"]
+    assert model["usd_per_mtok"] <= 1.02 * base["usd_per_mtok"]
+    assert model["loss"] < base["loss"] - 0.05
+    assert model["probability_at_least_base"] >= 0.8
+    assert any("costs no less than one of a lower loss" in note for note in found["warnings"])
