@@ -220,7 +220,11 @@ class BoundOptions(TrainingOptions):
         experts = self.expert_counts(law)
 
         def budget(training: TrainingPrice | None) -> Budget:
-            return Budget(self.flops(training, base), tokens, stated.inputs())
+            flops, bought = self.flops(training, base), ()
+            if training is not None and self.lifetime_tokens is None:
+                most = self._most_flops(training, base)
+                bought = training.flops_by_experts(self._most_days, self.train_gpus, self.budget_usd, most)
+            return Budget(flops, tokens, stated.inputs(), bought)
 
         training = self.training_price(deployment, unpriced=unpriced, launch=launch)
         bought = (self.days, self.budget_usd, self.max_days, self.max_total_usd, self.lifetime_tokens)

@@ -54,14 +54,23 @@ class Budget:
     """Training compute, and the largest number of tokens that may be used (None: as many as the compute pays for).
 
     Raises InputError for what no model is trained with. `extra` holds further inputs of the law by name, the same for every model of a plan.
+    `by_experts` is of budgets in days or dollars, which buy more FLOPs at a higher MFU.
     """
 
     flops: Annotated[float, FLOPS]
     max_tokens: Annotated[float | None, TOKENS] = None
     extra: Mapping[str, float] = field(default_factory=dict[str, float])
+    by_experts: tuple[tuple[float, float], ...] = ()  # (experts, FLOPs), experts rising; (): `flops` for all
 
     def __post_init__(self) -> None:
         check_bounds(self, where="--budget")
+
+    def flops_at(self, experts: Real) -> FloatArray | float:
+        """Training FLOPs of models of so many experts: between those of `by_experts` by ln E, beyond them as the nearest."""
+        if not self.by_experts:
+            return self.flops
+        counts, flops = np.array(self.by_experts).T
+        return np.interp(np.log(np.asarray(experts, float)), np.log(counts), flops)
 
 
 def inputs_at(
@@ -100,7 +109,7 @@ def slopes_at(
 
 
 def _tokens(law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray) -> FloatArray:
-    tokens = tokens_within(law.family, budget.flops, n_params, experts)
+    tokens = tokens_within(law.family, budget.flops_at(experts), n_params, experts)
     return tokens if budget.max_tokens is None else np.minimum(tokens, budget.max_tokens)
 
 
@@ -123,7 +132,7 @@ def _ln_loss(law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray
 def _slope_on_budget(law: Law, budget: Budget, ln_n: FloatArray, experts: FloatArray, theta: FloatArray) -> FloatArray:
     """d ln L / d ln N along the budget."""
     n = np.exp(ln_n)
-    tokens = tokens_within(law.family, budget.flops, n, experts)
+    tokens = tokens_within(law.family, budget.flops_at(experts), n, experts)
     fall = elasticity(law.family, n, n_active(law.family, n, experts))  # of ln D
     if budget.max_tokens is not None:
         fall = np.where(tokens > budget.max_tokens, 0.0, fall)

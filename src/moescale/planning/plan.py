@@ -172,7 +172,11 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
     answer = _plan_of_budget(law, question, deployment, latency)
     limits = {"days": question.max_days, "usd": question.max_training_usd}
     found: list[tuple[float, Plan]] = []
-    bought_at: float | None = None
+    scale, low, high = (
+        1.0,
+        0.0,
+        math.inf,
+    )  # of the MFUs that the budget is bought at: tried, within the limits, beyond them
     for _ in range(MOST_PLANS):
         use = answer.training
         taken = [(getattr(use, name), limit) for name, limit in limits.items() if limit is not None]
@@ -182,8 +186,9 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
         found.append((ratio, answer))
         if -NEAR < ratio - 1.0 < OVER or (ratio < 1.0 and answer.budget_flops == question.max_flops):
             return answer
-        bought_at = use.mfu if bought_at is None else math.sqrt(bought_at * use.mfu)
-        answer = _plan_of_budget(law, question.bought_at(bought_at), deployment, latency)
+        low, high = (max(low, scale), high) if ratio <= 1.0 + OVER else (low, min(high, scale))
+        scale = scale / ratio if low < scale / ratio < high else math.sqrt(low * high)
+        answer = _plan_of_budget(law, question.bought_at(scale), deployment, latency)
     within = [each for each in found if each[0] <= 1.0 + OVER]
     return max(within, key=lambda each: each[0])[1] if within else min(found, key=lambda each: each[0])[1]
 
@@ -245,7 +250,7 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
     frontier = search.frontier([*frontier, *rows, advice.model])
     advice, chosen = _scored(search, advice, choices(search, at_loss, at_cost, frontier))
     return Plan(
-        budget_flops=question.budget.flops,
+        budget_flops=float(question.budget.flops_at(advice.model.experts)),
         law=law.name,
         convention=search.law.family.convention,
         gpu=deployment.gpu.name,

@@ -112,13 +112,14 @@ class Question:
                 next_step="give --lifetime-tokens as well",
             )
 
-    def bought_at(self, mfu: float) -> Question:
-        """With the FLOPs that the days and dollars buy at an MFU as the budget."""
+    def bought_at(self, scale: float) -> Question:
+        """With the FLOPs that the days and dollars buy, at so many times the MFU of each expert count, as the budget."""
         if self.training is None:
             return self
-        price = replace(self.training, mfu=mfu)
-        flops = price.flops_bought(self.max_days, self.train_gpus, self.max_training_usd, self.max_flops)
-        return replace(self, budget=replace(self.budget, flops=flops), training=price)
+        price, limits = self.training, (self.max_days, self.train_gpus, self.max_training_usd, self.max_flops)
+        price = replace(price, mfu=min(price.mfu * scale, 1.0), rate=price.rate and price.rate.scaled(scale))
+        budget = replace(self.budget, flops=price.flops_bought(*limits), by_experts=price.flops_by_experts(*limits))
+        return replace(self, budget=budget, training=price)
 
     @property
     def base_name(self) -> str:

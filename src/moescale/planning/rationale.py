@@ -118,7 +118,8 @@ def why(search: Search, model: Candidate, rule: str, base: Trained) -> str:
 def training_use(question: Question, model: Candidate, shape: Buildable | None = None) -> TrainingUse:
     """What training a model of the plan takes, as the shape that is built, and why some of the budget is left over."""
     flops, budget, because = model.training_flops, question.budget, None
-    if flops / budget.flops < SPENT and budget.max_tokens is not None and model.tokens > SPENT * budget.max_tokens:
+    share = flops / float(budget.flops_at(model.experts))
+    if share < SPENT and budget.max_tokens is not None and model.tokens > SPENT * budget.max_tokens:
         because = f"--max-tokens limits training to {format_count(budget.max_tokens)} tokens, and "
         if question.budget_goal == "loss":
             because += f"{size_bounds(question) or 'the law'} allows no larger model"
@@ -131,7 +132,7 @@ def training_use(question: Question, model: Candidate, shape: Buildable | None =
     use = TrainingUse(
         flops_used=flops,
         tokens_per_active_param=model.tokens / model.n_params_active,
-        budget_share=flops / budget.flops,
+        budget_share=share,
         budget_of="the total dollars"
         if question.flops_of_total
         else (question.base.name if question.base is not None and question.flops_of_base else None),
@@ -192,10 +193,11 @@ def compute_ratio(search: Search, model: Candidate) -> float | None:
 
     None beyond MOST_COMPUTE times the budget, or where more of it lowers the loss no further.
     """
-    law, budget = search.law, search.question.budget
+    law, budget, experts = search.law, search.question.budget, search.base_model.experts
+    own = float(np.max(budget.flops_at(experts)))
 
     def above(ln_times: float, loss: float) -> float:
-        found = loss_optimal(law, replace(budget, flops=budget.flops * math.exp(ln_times)), search.base_model.experts)
+        found = loss_optimal(law, replace(budget, flops=own * math.exp(ln_times), by_experts=()), experts)
         return math.log(float(found.loss[0]) / loss)
 
     def needed(loss: float) -> float:  # the secant method: the logarithm of a loss is smooth in that of FLOPs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
@@ -39,6 +39,10 @@ class TrainingRate:
     def at(self, experts: Real) -> FloatArray:
         """The MFU with so many experts: between those that were timed by ln E, beyond them as the nearest."""
         return np.asarray(np.interp(np.log(np.asarray(experts, float)), np.log(self.experts), self.mfu))
+
+    def scaled(self, scale: float) -> TrainingRate:
+        """All MFUs times one factor."""
+        return replace(self, mfu=tuple(min(mfu * scale, 1.0) for mfu in self.mfu))
 
     def error_at(self, experts: float) -> StepError:
         """The error of published runs of the kind of a model with so many experts: that of the nearest that was timed."""
@@ -98,6 +102,16 @@ class TrainingPrice:
         if usd is not None:
             bought.append(usd / self.usd_per_flop)
         return min(bought)
+
+    def flops_by_experts(
+        self, days: float | None, gpus: float | None, usd: float | None, most: float | None = None
+    ) -> tuple[tuple[float, float], ...]:
+        """The same at the MFU of each expert count that was timed, as `Budget` takes them; () where one MFU is for all."""
+        rate = self.rate
+        if rate is None or (days, usd) == (None, None):
+            return ()
+        each = [replace(self, mfu=mfu).flops_bought(days, gpus, usd, most) for mfu in rate.mfu]
+        return tuple(zip(rate.experts, each, strict=True))
 
     def bill(self, model: Architecture, flops: float, tokens: float, gpus: int | None = None) -> TrainingBill:
         """What a built model's run of so many FLOPs and tokens costs, on `gpus` GPUs or as many as it takes.
