@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from moescale.errors import InputError, UnknownNameError, nearest_names
 from moescale.io.filters import column_names, evaluate_decided, evaluate_numbers
-from moescale.runs.importers.guesses import LOSS_COLUMN, guess, in_other_units, nats_advice, stated_wrongly, unit_of
+from moescale.runs.importers.guesses import LOSS_COLUMN, guess, other_unit, stated_wrongly
 from moescale.runs.importers.model_shape import shape_columns, tokens_of_flos
 from moescale.runs.importers.tracked_run import DERIVED, FINISHED, STEP, Rule, Scalar, TrackedRun
 from moescale.runs.table import DIVERGED_COLUMNS, EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
@@ -86,14 +86,15 @@ def rows_of(
     n_experts, tokens or a loss, are left out with the reason; a loss that ended as NaN or infinity is kept, marked
     as diverged. `where` filters the rows. Raises InputError where no run is left, and for names that no run has.
     """
-    given = _resolved(mapping or {}, runs, source)
-    if LOSS_COLUMN not in given and (found := in_other_units(runs)) is not None:
-        raise _no_nats(found, source)
+    known = dict.fromkeys(name for run in runs for name in (*run.params, *run.metrics))
+    given = _resolved(mapping or {}, known, source)
     rules, unclear = {column: [rule] for column, rule in given.items()}, dict[str, str]()
     for column in (LOSS_COLUMN, *SIZE_COLUMNS, EXPERTS_COLUMN, "top_k", TOKENS_COLUMN):
         if column not in rules and not (column in SIZE_COLUMNS and any(size in given for size in SIZE_COLUMNS)):
             guessed = guess(runs, column)
             rules[column] = guessed.rules
+            if column == LOSS_COLUMN and not (guessed.rules or guessed.unclear) and (refused := other_unit(known)):
+                raise refused.at(source)
             if guessed.unclear:
                 names = " and ".join(map(repr, guessed.unclear[:_MOST_STATED]))
                 unclear[column] = f"{names} may be meant, and their values differ"
@@ -118,8 +119,7 @@ def rows_of(
     if not rows:
         what = f"none of {len(runs)} runs gives a row: {_reasons(left_out)}" if runs else "there is no run in it"
         stated = " ".join(f"--set {column}=EXPR" for column in sorted(lacking, key=_place) or ["COLUMN"])
-        names = _listed(dict.fromkeys(name for run in runs for name in (*run.params, *run.metrics)))
-        raise InputError(what, where=source, next_step=f"state what is missing, {stated}; names: {names}")
+        raise InputError(what, where=source, next_step=f"state what is missing, {stated}; names: {_listed(known)}")
     if where is not None:
         rows = _filtered(rows, where, source, left_out, notes)
     stated = _statements(used, given)
@@ -131,11 +131,6 @@ def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
     first = dict(reversed([(reason, run) for run, reason in left_out]))
     told = [f"{first[reason]}{f' and {n - 1} more' if n > 1 else ''}: {reason}" for reason, n in counted[:3]]
     return "; ".join([*told, *([f"and {len(counted) - 3} reasons more"] if len(counted) > 3 else [])])
-
-
-def _no_nats(name: str, where: str) -> InputError:
-    what, advice = nats_advice(name)
-    return InputError(f"{name!r} is {what}, and a loss of a run table in nats per token", where=where, next_step=advice)
 
 
 def _filtered(rows: list[Row], where: str, source: str, left_out: list[tuple[str, str]], notes: list[str]) -> list[Row]:
@@ -161,9 +156,8 @@ def _statements(used: Mapping[tuple[str, str], int], given: Mapping[str, Rule]) 
     return tuple(f"{', '.join(columns)} {origin}" for origin, columns in lines.items())
 
 
-def _resolved(mapping: Mapping[str, Rule], runs: Sequence[TrackedRun], source: str) -> dict[str, Rule]:
+def _resolved(mapping: Mapping[str, Rule], known: Mapping[str, None], source: str) -> dict[str, Rule]:
     """The mapping with texts that are names told from expressions; InputError for names that no run has."""
-    known = dict.fromkeys(name for run in runs for name in (*run.params, *run.metrics))
     found: dict[str, Rule] = {}
     for column, rule in mapping.items():
         where, names, made = f"--set {column}", [rule.name or STEP], rule
@@ -176,15 +170,13 @@ def _resolved(mapping: Mapping[str, Rule], runs: Sequence[TrackedRun], source: s
                 names = list(column_names(expression))
                 evaluate_numbers(expression, dict.fromkeys(names or [STEP], np.ones(1)))
             except InputError as error:
-                raise InputError(
-                    error.what, where=f"{where}, {error.where}", nearest=error.nearest, next_step=error.next_step
-                ) from error
+                raise error.within(where) from error
         if (unknown := next((name for name in names if name not in (*known, STEP)), None)) is not None:
             advice = f"{source} has: {_listed(known)}; quote names with other signs as `a/b`"
             what, nearest = f"no run has a param or metric {unknown!r}", nearest_names(unknown, known)
             raise UnknownNameError(what, where=where, nearest=nearest, next_step=advice)
-        if column == LOSS_COLUMN and made.name is not None and unit_of(made.name):
-            raise _no_nats(made.name, where)
+        if column == LOSS_COLUMN and (refused := other_unit([made.name] if made.name else [])) is not None:
+            raise refused.at(where)
         found[column] = made
     return found
 
@@ -277,9 +269,6 @@ def _why_lacking(run: TrackedRun, column: str, rules: Sequence[Rule], unclear: M
     """Why a run has no cell for a column that it needs: what stands in its place, or what is not there."""
     columns = SIZE_COLUMNS if column in SIZE_COLUMNS else (column,)
     wrong = next(filter(None, (stated_wrongly(run, each) for each in columns)), None)
-    texts = [str(rule) for rule in rules if rule.derived is None]
-    if wrong is not None and texts and not any(wrong[0] in text for text in texts):
-        wrong = None
     noun, reason = "size" if column in SIZE_COLUMNS else column, unclear.get(column, _MISSING.get(column, ""))
     if column not in unclear and len(rules) == 1 and rules[0].derived is None:
         reason = f"{rules[0]} is not there" if column == LOSS_COLUMN else f"{rules[0]} gives no positive number"
