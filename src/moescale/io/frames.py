@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import ColumnError, DamagedFileError, InputError
-from moescale.io.files import decode_utf8, read_bytes
+from moescale.io.files import as_text, decode_utf8, read_bytes
 from moescale.io.parquet import COLUMN_LIMIT, ROW_LIMIT, first_line, read_parquet, refuse_beyond
 from moescale.typing import FloatArray
 
@@ -43,6 +43,7 @@ MISSING_TEXTS = (
 
 FORMATS = "CSV (.csv), TSV (.tsv), Parquet (.parquet), JSON lines (.jsonl)"
 FRAME = "frame"
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 _SUFFIXES = {"csv": "csv", "tsv": "tsv tab", "parquet": "parquet pq", "json": "jsonl ndjson json"}
 _FORMATS = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
@@ -51,6 +52,7 @@ _COMMENTS = re.compile(r'\ufeff?(?:"?sep=[^\r\n]"?[\r\n]+)?(?:[ \t]*"?#[^\r\n]*(
 """Lines at the top of a text table that begin with #, some of which a spreadsheet quotes, empty ones between them, and before them
 the line by which Excel states the delimiter."""
 
+_WORD = re.compile(r"[\w.+-]+")
 _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:inf|infinity))\Z", re.ASCII)
 
 
@@ -151,12 +153,26 @@ def as_flags(column: NDArray[Any]) -> tuple[BoolArray, BoolArray]:
 
 def as_texts(column: NDArray[Any]) -> NDArray[np.object_]:
     """A column's cells as str, "" where missing: for text columns, and to quote a cell in a message."""
-    return _objects([_written(cell) for cell in column.tolist()])
+    return _objects([written(cell) for cell in column.tolist()])
 
 
 def cell_text(column: NDArray[Any], row: int) -> str:
     """The text of one cell, of a row from 0 on."""
-    return _written(column[row : row + 1].tolist()[0]).strip()
+    return written(column[row : row + 1].tolist()[0]).strip()
+
+
+def delimited(columns: Mapping[str, NDArray[Any]], delimiter: str) -> str:
+    """Columns as lines of text, their names first: numbers in their shortest form, texts of more than a word in quotes."""
+
+    def quoted(text: str) -> str:
+        return text if _WORD.fullmatch(text) else '"' + text.replace('"', '""') + '"'
+
+    def cells(column: NDArray[Any]) -> list[str]:
+        texts = as_texts(column).tolist()
+        return [quoted(as_text(text)) for text in texts] if column.dtype.kind in "OU" else texts
+
+    rows = [map(quoted, columns), *zip(*map(cells, columns.values()), strict=True)]
+    return "".join(f"{delimiter.join(row)}\n" for row in rows)
 
 
 def number_text(value: float) -> str:
@@ -164,7 +180,8 @@ def number_text(value: float) -> str:
     return repr(float(value)).removesuffix(".0")
 
 
-def _written(cell: object) -> str:
+def written(cell: object) -> str:
+    """A cell as text; floats to the last bit, "" for a missing value."""
     if cell is None or (isinstance(cell, float) and isnan(cell)):
         return ""
     return str(cell).lower() if isinstance(cell, bool) else number_text(cell) if isinstance(cell, float) else str(cell)

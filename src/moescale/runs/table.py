@@ -27,7 +27,7 @@ from moescale.typing import FloatArray
 
 SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")  # in the order of preference
 EXPERTS_COLUMN, TOKENS_COLUMN = "n_experts", "tokens"
-_SUFFIXES = (".csv", ".tsv", ".parquet")  # that are written
+_SUFFIXES = (*frames.DELIMITERS, ".parquet")  # that are written
 DIVERGED_COLUMNS = ("diverged", "flagged")
 """Columns that mark runs which are not to be used."""
 
@@ -223,41 +223,22 @@ def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike
     suffix = Path(name).suffix.lower()
     if suffix not in _SUFFIXES:
         raise unknown_name("suffix to write", suffix, _SUFFIXES, where=name)
+    if suffix == ".parquet":
+        require_arrow(name)
     try:
-        if suffix == ".parquet":
-            data = _parquet(columns, name)
-        else:
-            data = _delimited(columns, "\t" if suffix == ".tsv" else ",")
-    except (UnicodeError, TypeError) as error:
+        data = _parquet(columns) if suffix == ".parquet" else frames.delimited(columns, frames.DELIMITERS[suffix])
+    except (ValueError, TypeError, NotImplementedError) as error:  # Arrow's are all of these
         raise ColumnError(f"a column cannot be written: {error}", where=name) from error
     return write_atomically(name, data)
 
 
-def _parquet(columns: Mapping[str, NDArray[Any]], path: str) -> bytes:
-    require_arrow(path)
+def _parquet(columns: Mapping[str, NDArray[Any]]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
-    try:
-        pq.write_table(pa.table({key: pa.array(_writable(v), from_pandas=True) for key, v in columns.items()}), sink)
-    except pa.ArrowException as error:
-        raise ColumnError(f"a column cannot be written: {error}", where=path) from error
+    pq.write_table(pa.table({key: pa.array(_writable(v), from_pandas=True) for key, v in columns.items()}), sink)
     return sink.getvalue().to_pybytes()
-
-
-def _delimited(columns: Mapping[str, NDArray[Any]], delimiter: str) -> bytes:
-    """Rows of text: numbers in their shortest form, names and texts in quotes."""
-
-    def quoted(text: str) -> str:
-        return '"' + text.replace('"', '""') + '"'
-
-    def written(column: NDArray[Any]) -> list[str]:
-        texts = frames.as_texts(column).tolist()
-        return [quoted(as_text(text)) for text in texts] if column.dtype.kind in "OU" else texts
-
-    rows = [map(quoted, columns), *zip(*map(written, columns.values()), strict=True)]
-    return "".join(f"{delimiter.join(row)}\n" for row in rows).encode("utf-8")
 
 
 def _writable(column: NDArray[Any]) -> Any:
