@@ -139,6 +139,13 @@ class FitOptions(Group):
         from moescale.models.family import find_family
         from moescale.scaling_laws import find_form, find_law
 
+        starts: Any = self.starts
+        if starts not in ("auto", "paper"):
+            try:
+                starts = STARTS.parse(starts, "--starts")
+            except InputError as error:
+                what = f"{starts!r} is not a number of starting points"
+                raise InputError(what, where="--starts", next_step=f"auto, paper, or 1 to {DRAWS.most:g}") from error
         with located("--prior"):
             prior = None if self.prior is None else find_law(self.prior)
         with located("--law"):
@@ -146,23 +153,8 @@ class FitOptions(Group):
                 find_form(self.law)
         with located("--family"):
             family = None if self.family is None else find_family(self.family)
-        return FitSettings(
-            starts=self._starts(),
-            extra=inputs,
-            family=family,
-            prior=prior,
-            bootstrap=self.bootstrap,
-            seed=self.seed,
-        )
-
-    def _starts(self) -> str | int:
-        if self.starts in ("auto", "paper"):
-            return self.starts
-        try:
-            return int(STARTS.parse(self.starts, "--starts"))
-        except InputError as error:
-            what = f"{self.starts!r} is not a number of starting points"
-            raise InputError(what, where="--starts", next_step=f"auto, paper, or 1 to {DRAWS.most:g}") from error
+        more = {"prior": prior, "family": family, "bootstrap": self.bootstrap, "seed": self.seed}
+        return FitSettings(starts=starts, extra=inputs, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
