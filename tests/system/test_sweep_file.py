@@ -83,8 +83,8 @@ def test_every_combination_is_one_run_and_its_file_says_all(
     ("tables", "what"),
     [
         ({"grid": {**GRID, "tokens": ["1M", 1e6]}}, "are the same run"),
-        ({"grid": {**GRID, "experts": [4, 4]}}, "are the same run: e4-64x2-1m and e4-64x2-1m"),
-        ({"grid": {"n_params": ["10M", "10.001M"], "tokens": "1M"}}, "are the same run: e1-10m-1m and e1-10.001m-1m"),
+        ({"grid": {**GRID, "experts": [4, 4]}}, "entries 1 and 2 of [grid] are the same run, e4-64x2-1m"),
+        ({"grid": {"n_params": ["10M", "10.001M"], "tokens": "1M"}}, "entries 1 and 2 of [grid] are the same run, e1-10m-1m"),
         ({"grid": {**GRID, "n_params": "1M"}}, "needs n_params or shapes, and not both"),
         ({"grid": {"n_params": "1M"}}, "needs tokens or tokens_per_param"),
         ({"grid": {**GRID, "expert": 1}}, "unknown key 'expert'; nearest: experts"),
@@ -177,9 +177,9 @@ RUN: dict[str, Any] = {"n_params": "1M", "tokens": "1M"}
     [
         ({"runs": [RUN], "grid": GRID}, "holds [grid] and [[runs]]"),
         ({"runs": []}, "holds no [grid] and no [[runs]]"),
-        ({"runs": [RUN, RUN]}, "two entries of [[runs]] are the same run: e1-1m-1m and e1-1m-1m"),
+        ({"runs": [RUN, RUN]}, "entries 1 and 2 of [[runs]] are the same run, e1-1m-1m"),
         ({"runs": [RUN, RUN | {"batch_tokens": 1025}]}, "are the same run"),  # whole sequences of both are 16
-        ({"runs": [RUN, RUN | {"n_params": "1.001M"}]}, "are the same run: e1-1m-1m and e1-1.001m-1m"),
+        ({"runs": [RUN, RUN | {"n_params": "1.001M"}]}, "are the same run, e1-1m-1m"),
         ({"runs": [RUN, {"tokens": "1M"}]}, "[[runs]] 2, [model]: d_model is missing; give n_params, or d_model and n_layers"),
         ({"runs": [RUN | {"d_model": 64, "n_layers": 2}]}, "d_model does not go with n_params"),
         ({"runs": [{"d_model": 64, "tokens": "1M"}]}, "n_layers is missing; give n_params, or d_model and n_layers"),

@@ -15,7 +15,7 @@ from moescale.errors import InputError, located, unknown_name
 from moescale.experiments.settings import SHAPE, RunSettings, estimate, settings_of
 from moescale.io.records import record
 from moescale.io.toml import Experts, Listed, Quantity, Seed, Size, Table, Text, Tokens, as_mapping, checked, read_toml
-from moescale.units import parse_count
+from moescale.units import format_count, parse_count
 
 MOST_RUNS = 10_000
 RECIPE = ("batch_tokens", "peak_lr", "warmup")  # of [[runs]]; those of [training] are for the runs that state none
@@ -162,7 +162,7 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
     if isinstance(corpus := shared["data"].get("corpus"), str) and corpus.strip():  # a job of a cluster starts anywhere
         shared["data"] = {**shared["data"], "corpus": str(Path(corpus).absolute())}
     runs: dict[str, PlannedRun] = {}
-    computed: dict[str, str] = {}
+    computed: dict[str, int] = {}
     for number, entry in enumerate(entries, 1):
         place = f"{where}, [grid]" if stated.grid else f"{where}, [[runs]] {number}"
         known = [key for each in KEYS.values() for key in each if stated.grid or key != "tokens_per_param"]
@@ -174,7 +174,7 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
         computes = made.model_copy(update={"name": ""}).sha256
         if computes in computed:
             table = "[grid]" if stated.grid else "[[runs]]"
-            what = f"two entries of {table} are the same run: {computed[computes]} and {name}"
+            what = f"entries {computed[computes]} and {number} of {table} are the same run, {name}"
             step = "leave one out; for repeats give other seeds: seeds = [0, 1]"
             raise InputError(what, where=place, next_step=step)
         if name in runs:
@@ -182,7 +182,7 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
         output, found = Path(stated.folder, name), estimate(made)
         sizes = {key: found[key] for key in ("n_params_dense", "n_params_active", "n_params_total", "training_flops")}
         made = made.model_copy(update={"name": name, "output": str(output.absolute())})
-        computed[computes], runs[name] = name, PlannedRun(name=name, output=output, settings=made, **sizes)
+        computed[computes], runs[name] = number, PlannedRun(name=name, output=output, settings=made, **sizes)
     # The cheapest first: what is wrong shows in minutes, and measured rates come early.
     ordered = tuple(sorted(runs.values(), key=lambda run: run.training_flops))
     return Sweep(
@@ -223,19 +223,9 @@ def _settings(entry: Entry, shared: Mapping[str, Any], where: str) -> RunSetting
 def _name(entry: Entry, made: RunSettings, sweep: SweepFile) -> str:
     size = f"{made.model.d_model}x{made.model.n_layers}"
     if "n_params" in entry:
-        size = label(round(parse_count(entry["n_params"])))
-    length = label(made.training.tokens)
+        size = format_count(parse_count(entry["n_params"])).lower()
+    length = format_count(made.training.tokens).lower()
     if "tokens_per_param" in entry:
         length = f"{parse_count(entry['tokens_per_param']):g}per"
     seed = "" if made.seed == sweep.seed else f"s{made.seed}"
     return "-".join(part for part in (sweep.name, f"e{made.model.experts}", size, length, seed) if part)
-
-
-def label(value: int) -> str:
-    """A whole number for a name, to the last digit: 85m, 2.5b."""
-    for unit, letter in ((10**12, "t"), (10**9, "b"), (10**6, "m"), (10**3, "k")):
-        if value >= unit:
-            whole, rest = divmod(value, unit)
-            digits = f"{rest:0{round(math.log10(unit))}d}".rstrip("0")
-            return f"{whole}.{digits}{letter}" if digits else f"{whole}{letter}"
-    return str(value)

@@ -125,7 +125,7 @@ class RunTable:
 
     def notes(self) -> tuple[str, ...]:
         """What is said of rows that are points of one run, and of runs of one size, tokens and experts."""
-        return notes.group_notes((self.n_params, self.tokens, self.experts, self.columns), self.loss, self.row_numbers)
+        return notes.group_notes((self.n_params, self.tokens, self.experts, self.columns), self.row_numbers)
 
     def last_points(self) -> RunTable:
         """The row of most tokens of each run, by a column that names runs; InputError where there is none."""
