@@ -174,15 +174,13 @@ def read_runs(
     if table.n_rows == 0:
         raise InputError("has column names but no rows", where=table.source, next_step="add one row a run")
     numbers = {name: frames.as_numbers(table.columns[name]) for name in roles}
-    others: dict[str, NDArray[Any]] = {}
+    others = {name: frames.as_values(column) for name, column in table.columns.items() if name not in roles}
     rows = _kept_rows(table, where, numbers, others, warnings)
     _validate(table, numbers, rows, roles, needs_loss=needs_loss)
     values = {role: numbers[name][0][rows - 1] for name, role in roles.items()}
     loss = values.get("loss", np.full(len(rows), np.nan))
     warnings += notes.unit_warnings({size: values["size"], tokens_column: values["tokens"]}, loss, loss_column)
-    for name in (name for name in table.columns if name not in roles and name not in others):
-        others[name] = frames.as_values(table.columns[name])
-    columns = {name: others[name][rows - 1] for name in table.columns if name not in roles}
+    columns = {name: column[rows - 1] for name, column in others.items()}
     warnings += notes.model_warnings(columns, values["experts"], rows)
     runs = RunTable(
         n_params=values["size"],
@@ -307,24 +305,21 @@ def _kept_rows(
     table: frames.Table,
     where: str | None,
     numbers: Mapping[str, tuple[FloatArray, BoolArray]],
-    others: dict[str, NDArray[Any]],
+    others: Mapping[str, NDArray[Any]],
     warnings: list[str],
 ) -> Rows:
-    """The data rows that did not diverge and for which `where` holds; `others` gains the columns that it reads."""
+    """The data rows that did not diverge and for which `where` holds."""
     rows = np.arange(1, table.n_rows + 1, dtype=np.int64)
     kept = ~_diverged(table, rows, warnings)
     if not kept.any():
         raise InputError("every run is marked as diverged", where=table.source, next_step="give runs that finished")
     if where is None:
         return rows[kept]
-    asked = [name for name in column_names(where) if name in table.columns]
-    others.update((name, frames.as_values(table.columns[name])) for name in asked if name not in numbers)
-    unread = np.broadcast_to(np.nan, table.n_rows)  # stands for the columns that the filter does not read
-    visible = {name: numbers[name][0] if name in numbers else others.get(name, unread) for name in table.columns}
+    visible = {name: numbers[name][0] if name in numbers else others[name] for name in table.columns}
     holds, decided = evaluate_decided(where, visible)
     undecided = kept & ~decided
     # A missing value may drop a row; a text where a number belongs is a mistake in the table, not a reason to skip it.
-    for name in asked:
+    for name in column_names(where):
         if name in numbers and (broken := undecided & numbers[name][1]).any():
             raise _bad_cell(table, name, rows[broken], "is not a number, and the filter needs it")
     warnings += _undecided_warning(undecided, rows)
@@ -356,37 +351,26 @@ def _validate(
     """Raise for the first row that a fit cannot use, for the first fault in it; `roles` says what each column is."""
     faults: list[tuple[int, str, str, Rows]] = []
     for name, (every, text) in numbers.items():
-        array, is_text = every[rows - 1], text[rows - 1]
-        experts, loss = roles[name] == "experts", "; a cross-entropy loss is positive" * (roles[name] == "loss")
-        checks = [
-            (is_text, "is not a number"),
-            (np.isnan(array) & ~is_text & (needs_loss or roles[name] != "loss"), "is missing"),
-            (np.isinf(array), "is not finite"),
-            (array < 0, f"is negative{loss}"),
-            (array == 0, "is zero; dense models have 1" if experts else f"is zero{loss}"),
-            (experts & (array > 0) & (array < 1), "is less than 1 expert"),
-        ]
-        faults += [(int(np.argmax(mask)), name, what, rows[mask]) for mask, what in checks if mask.any()]
+        array, is_text, experts = every[rows - 1], text[rows - 1], roles[name] == "experts"
+        checks = {
+            "is not a number": is_text,
+            "is missing": np.isnan(array) & ~is_text & (needs_loss or roles[name] != "loss"),
+            "is not finite": np.isinf(array),
+            "is less than 1; dense models have 1" if experts else "is not positive": array < 1 if experts else array <= 0,
+        }
+        faults += [(int(np.argmax(mask)), name, what, rows[mask]) for what, mask in checks.items() if mask.any()]
     if faults:
         _, name, what, bad = min(faults, key=lambda fault: fault[0])
-        raise _bad_cell(table, name, bad, what)
+        raise _bad_cell(table, name, bad, what, "1 <=" if roles[name] == "experts" else "0 <")
 
 
-def _bad_cell(table: frames.Table, name: str, rows: Rows, what: str) -> ColumnError:
+def _bad_cell(table: frames.Table, name: str, rows: Rows, what: str, least: str = "0 <") -> ColumnError:
     """The error for the first of the data rows `rows`, which have one fault; what it advises leaves all of them out."""
     more = f" (and {len(rows) - 1:,} more such rows: {notes.rows_text(rows[1:])})" if len(rows) > 1 else ""
     column, row = quoted_name(name), int(rows[0])
+    advice = f"correct it, or leave such rows out by --where '{least} {column} < 1e300' (where=)"
     if what.startswith("is not a number"):  # and no filter on this column can be decided
-        hint = "write plain numbers such as 7e9 or 2.31, without a comma or a suffix, and NA where there is none"
-        leave_out = "by a filter on another column"
-    else:
-        hint = "fill it in" if what == "is missing" else "correct it"
-        sound = f"0 < {column} < 1e300"
-        if "less than 1" in what:
-            sound = f"{column} >= 1"
-        quote = "'" if "`" in sound else '"'
-        leave_out = f"by --where {quote}{sound}{quote} (where=)"
-    advice = f"{hint}, or leave such rows out {leave_out}"
+        advice = "write plain numbers such as 7e9 or 2.31, or leave such rows out by a filter on another column"
     return ColumnError(f"{_cell(table, name, row)} {what}{more}", where=_at(table, row, name), next_step=advice)
 
 
