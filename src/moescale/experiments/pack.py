@@ -10,7 +10,6 @@ import glob
 import hashlib
 import json
 import os
-import shutil
 import sys
 import time
 from array import array
@@ -45,10 +44,8 @@ from moescale.io.files import (
     nearest_file_names,
     read_bytes,
     read_error,
-    sync_folder,
-    write_error,
 )
-from moescale.io.locks import lock_beside, locked
+from moescale.io.locks import lock_beside, locked, staged_folder
 
 Report = Callable[[str], None]
 
@@ -102,23 +99,14 @@ def pack(
     if os.path.isfile(target / CORPUS):
         return _same(Path(folder), request)
     make_folder(target.parent)
-    lock = lock_beside(target)
-    staged = lock.with_suffix(".moescale-new")
-    with locked(lock), explained(write_error, os.fspath(folder)):
+    with locked(lock_beside(target)):
         if os.path.isfile(target / CORPUS):  # another process has made it
             return _same(Path(folder), request)
         if target.exists() and any(target.iterdir()):
             what, step = "is there already, and is no packed corpus", "choose another folder, or remove it"
             raise InputError(what, where=os.fspath(folder), next_step=step)
-        shutil.rmtree(staged, ignore_errors=True)  # of a pack that was killed
-        staged.mkdir()
-        try:
+        with staged_folder(target) as staged:
             _write(staged, names, made, request, report)
-            staged.rename(target)
-        except BaseException:
-            shutil.rmtree(staged, ignore_errors=True)
-            raise
-        sync_folder(target.parent)
     return open_corpus(folder)
 
 
