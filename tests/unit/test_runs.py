@@ -475,8 +475,8 @@ def test_a_fault_is_named_where_it_stands(tmp_path: Path, text: str, words: tupl
     [
         ("r.csv", CSV.replace("train", "tr\u00e4in").encode("latin-1"), ("not UTF-8", "line 2")),
         ("r.csv", CSV.encode("utf-16"), ("not UTF-8", "UTF-16")),
-        ("r.csv.gz", b"\x1f\x8b\x08\x00", ("is gzip", "unpack")),
-        ("r.xlsx", b"PK\x03\x04rest", ("spreadsheet", "CSV (.csv)")),
+        ("r.csv.gz", b"\x1f\x8b\x08\x00", ("suffix '.gz'", "supported: CSV")),
+        ("r.xlsx", b"PK\x03\x04rest", ("suffix '.xlsx'", "CSV (.csv)")),
         ("r.weights", b"\x00\x01\x02", ("suffix '.weights'", "supported: CSV")),
         ("r.parquet", b"PAR1 but no more", ("not a readable Parquet",)),
         ("r.parquet", CSV, ("not a readable Parquet",)),

@@ -47,7 +47,6 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 _SUFFIXES = {"csv": "csv", "tsv": "tsv tab", "parquet": "parquet pq", "json": "jsonl ndjson json"}
 _FORMATS = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
-_MAGIC = {b"PK\x03\x04": "a ZIP archive or a spreadsheet", b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard"}
 _COMMENTS = re.compile(r'\ufeff?(?:"?sep=[^\r\n]"?[\r\n]+)?(?:[ \t]*"?#[^\r\n]*(?:[\r\n]+|\Z)|[ \t]*[\r\n]+)*')
 """Lines at the top of a text table that begin with #, some of which a spreadsheet quotes, empty ones between them, and before them
 the line by which Excel states the delimiter."""
@@ -156,11 +155,6 @@ def as_texts(column: NDArray[Any]) -> NDArray[np.object_]:
     return _objects([written(cell) for cell in column.tolist()])
 
 
-def cell_text(column: NDArray[Any], row: int) -> str:
-    """The text of one cell, of a row from 0 on."""
-    return written(column[row : row + 1].tolist()[0]).strip()
-
-
 def delimited(columns: Mapping[str, NDArray[Any]], delimiter: str) -> str:
     """Columns as lines of text, their names first: numbers in their shortest form, texts of more than a word in quotes."""
 
@@ -233,9 +227,6 @@ def _sniff(data: bytes, path: str) -> str:
     """The format: the content's own signature first, then the suffix, then the look of the first line."""
     if data[:4] == b"PAR1":
         return "parquet"
-    for magic, name in _MAGIC.items():
-        if data.startswith(magic):
-            raise DamagedFileError(f"is {name}", where=path, next_step=f"unpack it or export it as one of: {FORMATS}")
     suffix = Path(path).suffix
     if suffix.lower() in _FORMATS:
         return _FORMATS[suffix.lower()]

@@ -375,7 +375,7 @@ def _bad_cell(table: frames.Table, name: str, rows: Rows, what: str, least: str 
 
 
 def _cell(table: frames.Table, name: str, row: int) -> str:
-    text = frames.cell_text(table.columns[name], row - 1)
+    text = frames.written(table.columns[name][row - 1 : row].tolist()[0]).strip()
     return repr(text if len(text) <= 60 else f"{text[:57]}...") if text else "an empty cell"
 
 
