@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -107,7 +106,7 @@ def _named(names: Sequence[str], cells: Sequence[NDArray[Any]], source: str, sha
             f"columns differ in length: {sorted(lengths)}", where=source, next_step="give one value a row"
         )
     refuse_beyond("rows", n_rows := lengths.pop(), ROW_LIMIT, source, "give one row a run")
-    return Table(source, MappingProxyType(dict(zip(names, cells, strict=True))), n_rows, sha256)
+    return Table(source, dict(zip(names, cells, strict=True)), n_rows, sha256)
 
 
 # Columns as arrays.

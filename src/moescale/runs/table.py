@@ -51,7 +51,7 @@ class RunTable:
     experts_column: str = EXPERTS_COLUMN
     source: str = frames.FRAME
     row_numbers: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=lambda: MappingProxyType({}))
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
     warnings: tuple[str, ...] = ()
     sha256: str | None = None
 
@@ -74,9 +74,7 @@ class RunTable:
         return len(self.loss)
 
     def __reduce__(self) -> tuple[Callable[[], RunTable], tuple[()]]:
-        # A read-only mapping cannot be pickled; worker processes get a table through its constructor.
-        state = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return partial(RunTable, **{**state, "columns": dict(self.columns)}), ()
+        return partial(RunTable, **{**vars(self), "columns": dict(self.columns)}), ()  # a proxy cannot be pickled
 
     @property
     def active_body(self) -> FloatArray | None:

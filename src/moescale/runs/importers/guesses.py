@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from moescale import catalogue
@@ -33,7 +32,7 @@ class Guess:
 
 @cache
 def _catalogue() -> Mapping[str, Any]:
-    return MappingProxyType(catalogue.read("tracked_names.toml"))
+    return catalogue.read("tracked_names.toml")
 
 
 @cache

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -123,7 +122,7 @@ def rows_of(
     if where is not None:
         rows = _filtered(rows, where, source, left_out, notes)
     stated = _statements(used, given)
-    return Imported(MappingProxyType(_columns(rows)), len(runs), stated, tuple(left_out), tuple(notes))
+    return Imported(_columns(rows), len(runs), stated, tuple(left_out), tuple(notes))
 
 
 def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
