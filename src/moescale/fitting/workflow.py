@@ -310,8 +310,7 @@ def compare_laws(
     rows = canonical.order(runs)
     runs, held_out = canonical.reordered(runs, rows), held_out[rows]
     arrays = [run_arrays(form, runs, known_to(form, given)) for form in forms]
-    found = [hold_out(form, own, held_out, progress=progress) for form, own in zip(forms, arrays, strict=True)]
-    return [each.reordered(np.argsort(rows[held_out])) for each in found]
+    return [hold_out(form, own, held_out, progress=progress) for form, own in zip(forms, arrays, strict=True)]
 
 
 def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None = None) -> list[Prediction]:

@@ -354,7 +354,9 @@ def _validate(
             "is not a number": is_text,
             "is missing": np.isnan(array) & ~is_text & (needs_loss or roles[name] != "loss"),
             "is not finite": np.isinf(array),
-            "is less than 1; dense models have 1" if experts else "is not positive": array < 1 if experts else array <= 0,
+            "is less than 1; dense models have 1" if experts else "is not positive": array < 1
+            if experts
+            else array <= 0,
         }
         faults += [(int(np.argmax(mask)), name, what, rows[mask]) for what, mask in checks.items() if mask.any()]
     if faults:
