@@ -264,9 +264,7 @@ def _candidate_letters(
 
 def _in_unit(found: Fit, unit: float) -> Fit:
     """The fit with the loss multiplied by e^unit; its errors are of ln L and stay."""
-    theta = canonical.in_unit(found.form, found.theta, unit)
-    values = found.form.decode(theta)
-    return replace(found, theta=theta, parameters={n: float(v) for n, v in zip(found.form.names, values, strict=True)})
+    return replace(found, theta=canonical.in_unit(found.form, found.theta, unit))
 
 
 def _unheard(step: str, share: float) -> None:
