@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import math
@@ -298,6 +299,8 @@ def stated_columns(run: RunSettings, vocab_size: int) -> dict[str, Any]:
         "vocab_size": vocab_size,
         "peak_lr": t.peak_lr,
         "training_flops": found["training_flops"],
+        "settings_sha256": run.sha256,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
 
 
