@@ -195,7 +195,7 @@ def _objects(cells: Sequence[Any]) -> NDArray[np.object_]:
     return array
 
 
-def _mixed_array(values: list[Any]) -> NDArray[Any]:
+def mixed_array(values: list[Any]) -> NDArray[Any]:
     """Cells of any Python type: float64 if all are numbers, bool if truths, else text, in which numbers stay readable."""
     kinds = set(map(type, values)) - {type(None)}
     if kinds == {bool} and None not in values:
@@ -210,7 +210,7 @@ def _mixed_array(values: list[Any]) -> NDArray[Any]:
 
 def _cell_text(value: Any) -> str:
     try:
-        text = json.dumps(value, default=str) if isinstance(value, bool | dict | list) else str(value)
+        text = json.dumps(value, default=str) if isinstance(value, dict | list) else written(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, a list that holds itself
         text = f"<{type(value).__name__}>"
     return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate is no text
@@ -315,7 +315,7 @@ def _of_json(text: str, path: str) -> _Read:
             raise InputError(what, where=where, next_step='write rows as {"n_experts": 8, "tokens": 1e9, ..}')
     names = list(dict.fromkeys(name for record in rows for name in record))
     _check_names(names, path)
-    return names, [_mixed_array([record.get(name) for record in rows]) for name in names]
+    return names, [mixed_array([record.get(name) for record in rows]) for name in names]
 
 
 def _distinct(pairs: list[tuple[str, Any]], path: str) -> list[tuple[str, Any]]:
@@ -337,7 +337,7 @@ def _of_mapping(frame: Mapping[Any, Any]) -> _Read:
             array, fault = np.empty(0), "is not a plain list of values"
         if fault is not None:
             raise ColumnError(f"column {name!r} {fault}", where=FRAME, next_step="give 1-D columns")
-        cells.append(array if array.dtype.kind in "biuf" else _mixed_array([*map(_scalar, array.tolist())]))
+        cells.append(array if array.dtype.kind in "biuf" else mixed_array([*map(_scalar, array.tolist())]))
     return [str(name) for name in frame], cells
 
 
@@ -367,7 +367,7 @@ def _arrays(columns: Iterator[Any]) -> Iterator[NDArray[Any]]:
         array = (
             np.asarray(column.to_numpy()) if column.dtype.is_float() or column.dtype.is_integer() else np.empty(0, "O")
         )
-        yield array if array.dtype.kind in "iuf" else _mixed_array([*map(_scalar, column.to_list())])
+        yield array if array.dtype.kind in "iuf" else mixed_array([*map(_scalar, column.to_list())])
 
 
 def _scalar(cell: Any) -> Any:

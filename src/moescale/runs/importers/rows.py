@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import InputError, UnknownNameError, nearest_names
+from moescale.io import frames
 from moescale.io.filters import column_names, evaluate_decided, evaluate_numbers
 from moescale.runs.importers.guesses import LOSS_COLUMN, guess, other_unit, stated_wrongly
 from moescale.runs.importers.model_shape import shape_columns, tokens_of_flos
@@ -272,7 +273,7 @@ def _why_lacking(run: TrackedRun, column: str, rules: Sequence[Rule], unclear: M
     if column not in unclear and len(rules) == 1 and rules[0].derived is None:
         reason = f"{rules[0]} is not there" if column == LOSS_COLUMN else f"{rules[0]} gives no positive number"
     if wrong is not None and column not in unclear:
-        shown = repr(wrong[1][:_LONGEST_NAME]) if isinstance(wrong[1], str) else _cell(wrong[1])
+        shown = repr(wrong[1][:_LONGEST_NAME]) if isinstance(wrong[1], str) else frames.written(wrong[1])
         reason = f"{wrong[0]!r} is {shown}, not a positive number" + "; dense models have 1" * (noun == EXPERTS_COLUMN)
     return f"no {noun}: {reason}"
 
@@ -308,22 +309,8 @@ def _one_size(rows: list[Row], left_out: list[tuple[str, str]], notes: list[str]
 def _columns(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
     names = dict.fromkeys(name for name in _FIRST if any(name in row for row in rows))
     names |= dict.fromkeys(sorted({name for row in rows for name in row} - {*names, SOURCE_COLUMN}))
-    found: dict[str, NDArray[Any]] = {}
-    for name in (*names, SOURCE_COLUMN):
-        cells = [row.get(name) for row in rows]
-        present = [cell for cell in cells if cell is not None]
-        if name in DIVERGED_COLUMNS or (len(present) == len(cells) and all(isinstance(c, bool) for c in cells)):
-            found[name] = np.array([bool(cell) for cell in cells])
-        elif all(isinstance(cell, float) for cell in present):
-            numbers = np.array([math.nan if cell is None else float(cell) for cell in cells])
-            whole = np.all(np.isfinite(numbers)) and np.all(np.abs(numbers) < 2**53) and np.all(numbers % 1 == 0)
-            found[name] = numbers.astype(np.int64) if whole else numbers
-        else:
-            found[name] = np.array(["" if cell is None else _cell(cell) for cell in cells], dtype=object)
-    return found
-
-
-def _cell(value: Scalar) -> str:
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return str(int(value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    cells = {name: [row.get(name) for row in rows] for name in (*names, SOURCE_COLUMN)}
+    return {
+        name: np.array([bool(v) for v in values]) if name in DIVERGED_COLUMNS else frames.mixed_array(values)
+        for name, values in cells.items()
+    }
