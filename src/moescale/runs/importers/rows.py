@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from moescale.errors import InputError, UnknownNameError, nearest_names
 from moescale.io import frames
-from moescale.io.filters import column_names, evaluate_decided, evaluate_numbers
+from moescale.io.filters import column_names, evaluate_numbers
 from moescale.runs.importers.guesses import LOSS_COLUMN, guess, other_unit, stated_wrongly
 from moescale.runs.importers.model_shape import shape_columns, tokens_of_flos
 from moescale.runs.importers.tracked_run import DERIVED, FINISHED, STEP, Rule, Scalar, TrackedRun
@@ -76,7 +76,6 @@ def rows_of(
     mapping: Mapping[str, Rule] | None = None,
     *,
     unfinished: bool = False,
-    where: str | None = None,
     source: str = "tracker",
     warnings: Iterable[str] = (),
 ) -> Imported:
@@ -84,7 +83,7 @@ def rows_of(
 
     What the mapping leaves open is guessed. Runs that did not end (unless `unfinished`), and runs that lack a size,
     n_experts, tokens or a loss, are left out with the reason; a loss that ended as NaN or infinity is kept, marked
-    as diverged. `where` filters the rows. Raises InputError where no run is left, and for names that no run has.
+    as diverged. Raises InputError where no run is left, and for names that no run has.
     """
     known = dict.fromkeys(name for run in runs for name in (*run.params, *run.metrics))
     given = _resolved(mapping or {}, known, source)
@@ -120,8 +119,6 @@ def rows_of(
         what = f"none of {len(runs)} runs gives a row: {_reasons(left_out)}" if runs else "there is no run in it"
         stated = " ".join(f"--set {column}=EXPR" for column in sorted(lacking, key=_place) or ["COLUMN"])
         raise InputError(what, where=source, next_step=f"state what is missing, {stated}; names: {_listed(known)}")
-    if where is not None:
-        rows = _filtered(rows, where, source, left_out, notes)
     stated = _statements(used, given)
     return Imported(_columns(rows), len(runs), stated, tuple(left_out), tuple(notes))
 
@@ -131,17 +128,6 @@ def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
     first = dict(reversed([(reason, run) for run, reason in left_out]))
     told = [f"{first[reason]}{f' and {n - 1} more' if n > 1 else ''}: {reason}" for reason, n in counted[:3]]
     return "; ".join([*told, *([f"and {len(counted) - 3} reasons more"] if len(counted) > 3 else [])])
-
-
-def _filtered(rows: list[Row], where: str, source: str, left_out: list[tuple[str, str]], notes: list[str]) -> list[Row]:
-    holds, decided = evaluate_decided(where, _columns(rows))
-    if not holds.any():
-        what = f"the filter {where!r} keeps none of {len(rows)} runs"
-        raise InputError(what, where=source, next_step="loosen the filter")
-    left_out += [(_label(row), "excluded by --where") for row, keep in zip(rows, holds, strict=True) if not keep]
-    if not decided.all():
-        notes.append(f"{int((~decided).sum())} of the runs lack a value that the filter needs")
-    return [row for row, keep in zip(rows, holds, strict=True) if keep]
 
 
 def _label(row: Row) -> str:
