@@ -93,23 +93,18 @@ class Parabola:
     coefficients: FloatArray = field(init=False)  # (3,)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "coefficients", np.linalg.pinv(self.design) @ self.losses)
+        fitted = np.polyfit(np.log(self.sizes / self.centre), self.losses, 2)
+        object.__setattr__(self, "coefficients", fitted[::-1])
 
     @property
     def centre(self) -> float:
         """The geometric mean of the sizes."""
         return float(np.exp(np.log(self.sizes).mean()))
 
-    @property
-    def design(self) -> FloatArray:
-        """1, u and u^2 of each run, (n, 3)."""
-        return np.vander(np.log(self.sizes / self.centre), 3, increasing=True)
-
     def loss(self, n_params: FloatArray) -> FloatArray:
         """The parabola at sizes of any shape."""
         u = np.log(np.asarray(n_params, dtype=float) / self.centre)
-        c0, c1, c2 = self.coefficients
-        return c0 + c1 * u + c2 * u**2
+        return np.asarray(np.polyval(self.coefficients[::-1], u), dtype=float)
 
     def tokens_at(self, n_params: FloatArray) -> FloatArray:
         """Tokens of this budget at sizes of any shape: a power law, exact where C is proportional to N D."""
