@@ -79,10 +79,6 @@ class ColumnError(InputError):
     """A column of a table is missing, stated twice, or holds what it cannot hold."""
 
 
-class MissingColumnError(ColumnError):
-    """A table lacks a column that is needed; one of another name may hold it."""
-
-
 class DamagedFileError(InputError):
     """A file is not what it should be: torn, of another kind, or with a part out of place."""
 

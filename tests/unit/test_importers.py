@@ -398,8 +398,6 @@ def test_fit_names_the_command_that_makes_its_table(tmp_path: Path, monkeypatch:
     imported = answer_of("import", "csv", "table.csv", "--set", "loss=my score", "--set", "n_experts=8")
     assert "n_experts from 8.0: 9 runs" in imported["rules"]
     assert "--set: 'loss' is not COLUMN=EXPR" in run("import", "csv", "table.csv", "--set", "loss").err
-    # Who names columns is told about those.
-    assert "import csv" not in run("fit", "table.csv", "--size-column", "params_M").err
 
 
 # What is set.

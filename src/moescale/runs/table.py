@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from moescale.errors import ColumnError, InputError, MissingColumnError, nearest_names, unknown_name
+from moescale.errors import ColumnError, InputError, nearest_names, unknown_name
 from moescale.io import frames
 from moescale.io.files import as_text, write_atomically
 from moescale.io.filters import column_names, evaluate_decided, quoted_name
@@ -276,11 +277,14 @@ def _roles(table: frames.Table, named: Mapping[str, str]) -> dict[str, str]:
     return roles
 
 
-def _no_column(table: frames.Table, name: str, what: str, advice: str) -> MissingColumnError:
-    names = list(table.columns)
+def _no_column(table: frames.Table, name: str, what: str, advice: str) -> ColumnError:
+    names, path = list(table.columns), Path(table.source)
+    if table.source != frames.FRAME:
+        command = f"moescale import csv {shlex.quote(str(path))} -o {shlex.quote(f'{path.stem}-runs.csv')}"
+        advice = f"`{command}` makes a table of them, or {advice}"
     listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     nearest = nearest_names(name, names)
-    return MissingColumnError(what, where=table.source, nearest=nearest, next_step=f"{advice}; columns: {listed}")
+    return ColumnError(what, where=table.source, nearest=nearest, next_step=f"{advice}; columns: {listed}")
 
 
 def _diverged(table: frames.Table, rows: Rows, warnings: list[str]) -> BoolArray:
