@@ -142,8 +142,9 @@ class FitOptions(Group):
                 find_form(self.law)
         with located("--family"):
             family = None if self.family is None else find_family(self.family)
-        rest: dict[str, Any] = {"bootstrap": self.bootstrap, "seed": self.seed}
-        return FitSettings(starts=starts, extra=inputs, family=family, prior=prior, **rest)
+        return FitSettings(
+            starts=starts, extra=inputs, family=family, prior=prior, bootstrap=self.bootstrap, seed=self.seed
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
