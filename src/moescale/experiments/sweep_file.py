@@ -128,7 +128,7 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
     runs: dict[str, PlannedRun] = {}
     computed: dict[str, int] = {}
     for number, entry in enumerate(entries, 1):
-        place = f"{where}, [grid]" if stated.grid else f"{where}, [[runs]] {number}"
+        place = f"{where}, [grid]" if stated.grid is not None else f"{where}, [[runs]] {number}"
         known = [key for each in KEYS.values() for key in each]
         if key := next((key for key in entry if key not in known), None):
             raise unknown_name("key", key, [*known, *("shapes", "seeds") * (stated.grid is not None)], where=place)
@@ -137,7 +137,7 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
         # Two sizes may round to one shape, and two ways of writing a number to one run.
         computes = made.model_copy(update={"name": ""}).sha256
         if computes in computed:
-            table = "[grid]" if stated.grid else "[[runs]]"
+            table = "[grid]" if stated.grid is not None else "[[runs]]"
             what = f"entries {computed[computes]} and {number} of {table} are the same run, {name}"
             step = "leave one out; for repeats give other seeds: seeds = [0, 1]"
             raise InputError(what, where=place, next_step=step)
