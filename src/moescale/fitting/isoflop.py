@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
 
 from moescale.errors import InputError
 from moescale.io.records import record
@@ -236,6 +235,8 @@ def _trend(usable: list[Parabola]) -> tuple[Trend, list[str]]:
 
 
 def _power_law(flops: FloatArray, y: FloatArray) -> PowerLaw:
+    from scipy.special import stdtrit  # here: it takes as long to load as NumPy
+
     ln_c, ln_y = np.log(flops), np.log(y)
     exponent, level = np.polyfit(ln_c, ln_y, 1)
     squares, spare = float(((ln_y - level - exponent * ln_c) ** 2).sum()), ln_y.size - 2

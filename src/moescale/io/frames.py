@@ -213,7 +213,7 @@ def _cell_text(value: Any) -> str:
         text = json.dumps(value, default=str) if isinstance(value, dict | list) else written(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, a list that holds itself
         text = f"<{type(value).__name__}>"
-    return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate is no text
+    return as_text(text).encode("utf-8", "replace").decode("utf-8")  # a lone surrogate is no text
 
 
 # Text.
