@@ -43,9 +43,12 @@ class MoescaleError(Exception):
 
     def at(self, where: str) -> Self:
         """The same error with a place, where it names none yet."""
-        if self.where is not None:
-            return self
-        return type(self)(self.what, where=where, nearest=self.nearest, next_step=self.next_step)
+        return self if self.where is not None else self.within(where)
+
+    def within(self, where: str) -> Self:
+        """The same error with its place as a part of another."""
+        place = where if self.where is None else f"{where}, {self.where}"
+        return type(self)(self.what, where=place, nearest=self.nearest, next_step=self.next_step)
 
 
 @contextmanager
@@ -74,10 +77,6 @@ class UnknownNameError(InputError):
 
 class ColumnError(InputError):
     """A column of a table is missing, stated twice, or holds what it cannot hold."""
-
-
-class MissingColumnError(ColumnError):
-    """A table lacks a column that is needed; one of another name may hold it."""
 
 
 class DamagedFileError(InputError):

@@ -145,7 +145,7 @@ TAKEN: dict[str, dict[str, list[str]]] = {
         "--eos": ["<|endoftext|>"],
         "--seed": ["0", "9007199254740991"],
     },
-    "import": {"--where": ["loss < 3", "tokens > 1e9"], "--unfinished": []},
+    "import": {"--unfinished": []},
     "train": {"--no-resume": [], "--resume": []},
     "sweep": {
         "--jobs": ["1", "64"],

@@ -248,7 +248,7 @@ def test_an_export_is_old_or_new_and_never_mixed(case: Case, mode: str, tmp_path
             assert record["code"] == 2, at
             assert err.count("moescale: ") == 1, (at, err)
             assert "the disk is full or the quota is spent;" in err, (at, err)
-            if f"{aside}', and the next export there puts it back" in err:
+            if f"{aside}', and the next write there puts it back" in err:
                 assert (found, kept) == ({}, old), at
             else:
                 assert "what was there before is unchanged" in err, (at, err)

@@ -52,6 +52,14 @@ def test_tokens_may_be_a_multiple_of_the_built_size(tmp_path: Path) -> None:
     assert len({run.n_params_dense for run in sweep.runs}) == 1
 
 
+def test_a_grid_varies_what_a_list_may(tmp_path: Path) -> None:
+    runs = made(tmp_path, grid={**GRID, "peak_lr": [1e-3, 2e-3]}).runs
+    assert len(runs) == 8
+    assert {(run.settings.model.experts, run.settings.training.peak_lr) for run in runs} >= {(4, 1e-3), (4, 2e-3)}
+    (run,) = expand(listed({"d_model": 64, "n_layers": 2, "tokens_per_param": 20})).runs
+    assert run.settings.training.tokens == round(20 * run.n_params_dense)
+
+
 def test_a_run_has_one_length_whatever_its_schedule(tmp_path: Path) -> None:
     training = {"schedule": "wsd", "sequence_tokens": 64, "batch_tokens": 1024}
     sweep = made(tmp_path, grid={**GRID, "tokens": ["4M", "1M"], "seeds": [0, 1]}, training=training)
@@ -83,10 +91,11 @@ def test_every_combination_is_one_run_and_its_file_says_all(
     ("tables", "what"),
     [
         ({"grid": {**GRID, "tokens": ["1M", 1e6]}}, "are the same run"),
-        ({"grid": {**GRID, "experts": [4, 4]}}, "are the same run: e4-64x2-1m and e4-64x2-1m"),
-        ({"grid": {"n_params": ["10M", "10.001M"], "tokens": "1M"}}, "are the same run: e1-10m-1m and e1-10.001m-1m"),
-        ({"grid": {**GRID, "n_params": "1M"}}, "needs n_params or shapes, and not both"),
-        ({"grid": {"n_params": "1M"}}, "needs tokens or tokens_per_param"),
+        ({"grid": {**GRID, "experts": [4, 4]}}, "entries 1 and 2 of [grid] are the same run, e4-64x2-1m"),
+        ({"grid": {"n_params": ["10M", "10.001M"], "tokens": "1M"}}, "entries 1 and 2 of [grid] are the same run, e1-10m-1m"),
+        ({"grid": {**GRID, "n_params": "1M"}}, "d_model does not go with n_params; state one of the two"),
+        ({"grid": {"n_params": "1M"}}, "[grid], [training]: tokens is missing"),
+        ({"grid": {**GRID, "tokens_per_param": 20}}, "tokens does not go with tokens_per_param; state one of the two"),
         ({"grid": {**GRID, "expert": 1}}, "unknown key 'expert'; nearest: experts"),
         ({"grid": {**GRID, "shapes": [[768]]}}, "n_layers is missing"),
         ({"grid": {**GRID, "shapes": [{"d_model": 64, "layers": 2}]}}, "unknown key 'layers'"),
@@ -177,9 +186,9 @@ RUN: dict[str, Any] = {"n_params": "1M", "tokens": "1M"}
     [
         ({"runs": [RUN], "grid": GRID}, "holds [grid] and [[runs]]"),
         ({"runs": []}, "holds no [grid] and no [[runs]]"),
-        ({"runs": [RUN, RUN]}, "two entries of [[runs]] are the same run: e1-1m-1m and e1-1m-1m"),
+        ({"runs": [RUN, RUN]}, "entries 1 and 2 of [[runs]] are the same run, e1-1m-1m"),
         ({"runs": [RUN, RUN | {"batch_tokens": 1025}]}, "are the same run"),  # whole sequences of both are 16
-        ({"runs": [RUN, RUN | {"n_params": "1.001M"}]}, "are the same run: e1-1m-1m and e1-1.001m-1m"),
+        ({"runs": [RUN, RUN | {"n_params": "1.001M"}]}, "are the same run, e1-1m-1m"),
         ({"runs": [RUN, {"tokens": "1M"}]}, "[[runs]] 2, [model]: d_model is missing; give n_params, or d_model and n_layers"),
         ({"runs": [RUN | {"d_model": 64, "n_layers": 2}]}, "d_model does not go with n_params"),
         ({"runs": [{"d_model": 64, "tokens": "1M"}]}, "n_layers is missing; give n_params, or d_model and n_layers"),

@@ -60,13 +60,10 @@ def test_the_command_writes_a_table_that_fit_reads(tmp_path: Path) -> None:
     answer = answer_of("import", "trainer", trainer, "-o", str(table))
     assert (answer["n_runs"], answer["table"], answer["left_out"]) == (2, str(table), [])
     assert len(read_runs(table)) == 2
-    found = run("import", "trainer", trainer, "--where", "n_experts > 1")
-    assert (found.code, "1 of 2 runs" in found.out, "excluded by --where" in found.out) == (0, True, True)
     for arguments, words in (
         (("trianer", "."), ("'trianer'", "nearest: trainer")),
         (("trainer", "nowhere"), ("no such file or folder",)),
         (("trainer", trainer, "-o", "runs.xls"), (".xls", "known: .csv")),
-        (("trainer", trainer, "--where", "tokns > 1"), ("--where", "'tokns'", "nearest: tokens")),
     ):
         found = run("import", *arguments)
         assert (found.code, found.out, found.err.count("\n")) == (2, "", 1)
@@ -401,8 +398,6 @@ def test_fit_names_the_command_that_makes_its_table(tmp_path: Path, monkeypatch:
     imported = answer_of("import", "csv", "table.csv", "--set", "loss=my score", "--set", "n_experts=8")
     assert "n_experts from 8.0: 9 runs" in imported["rules"]
     assert "--set: 'loss' is not COLUMN=EXPR" in run("import", "csv", "table.csv", "--set", "loss").err
-    # Who names columns is told about those.
-    assert "import csv" not in run("fit", "table.csv", "--size-column", "params_M").err
 
 
 # What is set.
@@ -502,15 +497,6 @@ def test_the_size_that_most_runs_have_decides() -> None:
     assert "no n_params_total" in found.left_out[0][1]
 
 
-def test_where_filters_and_says_whom_it_left_out() -> None:
-    runs = [a_run({**SIZED, "tokens": 10.0 * k}, {"eval_loss": CURVE}, str(k)) for k in (1, 2, 3)]
-    found = rows_of(runs, where="tokens >= 20")
-    assert found.columns["tokens"].tolist() == [20, 30]
-    assert len(found.left_out) == 1
-    with pytest.raises(InputError, match="keeps none"):
-        rows_of(runs, where="tokens > 1000")
-
-
 NAMES = st.sampled_from(
     ["tokens", "loss", "eval_loss", "n_experts", "n_params_dense", "n_params_total", "diverged", "flagged", "name", "step",
      "imported_from", "logged_tokens", "top_k", "moe.num_experts", "global_step", "seq_len", "batch_tokens", "é b"]
@@ -571,13 +557,6 @@ def test_a_tracker_without_its_library_is_told_what_to_install(
     (tmp_path / name).write_bytes(b"SQLite format 3\0")
     with pytest.raises(InputError, match=r"which is not installed.*\[track\]"):
         import_runs(tracker, tmp_path / name)
-
-
-def test_a_filter_that_keeps_nothing_is_told_with_the_source() -> None:
-    source = str(ROOT / "examples" / "trainer")
-    with pytest.raises(InputError, match="keeps none") as caught:
-        import_runs("trainer", source, where="loss < 0", unfinished=True)
-    assert caught.value.where == source
 
 
 def test_flops_beyond_all_floats_are_no_tokens(tmp_path: Path) -> None:

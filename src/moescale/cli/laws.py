@@ -179,7 +179,7 @@ def compare(context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, 
         name = Path(table.source).name
         made: dict[str, object] = {**made_with(context), "runs": name, "sha256": {name: table.sha256 or ""}}
         made |= {"holdout": runs.holdout} | ({"where": runs.where} if runs.where else {})
-        print_json([r.to_dict() | {"held_out": r.runs_to_dict(), "made_with": made} for r in records])
+        print_json([r.to_dict() | {"made_with": made} for r in records])
     else:
         show_comparison(terminal(), records)
     warn(dict.fromkeys((*table.warnings, *(remark for form in forms for remark in unused_columns(form, table)))))

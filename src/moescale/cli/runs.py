@@ -12,8 +12,7 @@ from moescale.cli.flat import flat
 from moescale.cli.options import TABLE_SUFFIXES, Json, app, examples
 from moescale.cli.output import HeldBack, print_json, say, warn
 from moescale.errors import InputError, unknown_name
-from moescale.options.experiments import GridOptions, PackOptions, ProfileOptions, TrainOptions, limit_s
-from moescale.options.fields import at_option
+from moescale.options.experiments import GridOptions, PackOptions, ProfileOptions, TrainOptions
 from moescale.options.runs import ImportOptions
 from moescale.units import format_count, format_flops, format_seconds, plural
 
@@ -41,9 +40,7 @@ def import_(wanted: ImportOptions, json_: Json = False) -> None:
         if output.suffix.lower() not in TABLE_SUFFIXES:
             raise unknown_name("suffix to write", output.suffix, TABLE_SUFFIXES, where=str(output))
         check_target(output, [source])
-    rules = wanted.rules()
-    with at_option("--where"):
-        found = import_runs(tracker, source, mapping=rules, where=wanted.where, unfinished=wanted.unfinished)
+    found = import_runs(tracker, source, mapping=wanted.rules(), unfinished=wanted.unfinished)
     held_back = HeldBack()
     if output is not None:
         with held_back:
@@ -203,8 +200,7 @@ def sweep(wanted: GridOptions, json_: Json = False) -> int:
         else:
             show_planned_runs(terminal(), plan)
         return 0
-    limit = limit_s(wanted.max_time)
-    done = drive(grid, jobs=wanted.jobs, retries=wanted.retries, resume=wanted.resume, say=say, seconds=limit)
+    done = drive(grid, jobs=wanted.jobs, retries=wanted.retries, resume=wanted.resume, say=say, seconds=wanted.max_time)
     if json_:
         print_json(done.to_dict())
     else:

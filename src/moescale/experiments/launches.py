@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 import os
 import re
@@ -93,8 +92,6 @@ def read_log(run: PlannedRun, engine: str) -> list[dict[str, Any]] | None:
             "diverged": diverged,
             "diverged_why": "the loss is not finite" if diverged else "",
             "engine": engine,
-            "settings_sha256": run.settings.sha256,
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         }
     ]
 

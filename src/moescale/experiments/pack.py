@@ -10,14 +10,13 @@ import glob
 import hashlib
 import json
 import os
-import shutil
 import sys
 import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -45,10 +44,8 @@ from moescale.io.files import (
     nearest_file_names,
     read_bytes,
     read_error,
-    sync_folder,
-    write_error,
 )
-from moescale.io.locks import lock_beside, locked
+from moescale.io.locks import lock_beside, locked, staged_folder
 
 Report = Callable[[str], None]
 
@@ -102,23 +99,14 @@ def pack(
     if os.path.isfile(target / CORPUS):
         return _same(Path(folder), request)
     make_folder(target.parent)
-    lock = lock_beside(target)
-    staged = lock.with_suffix(".moescale-new")
-    with locked(lock), explained(write_error, os.fspath(folder)):
+    with locked(lock_beside(target)):
         if os.path.isfile(target / CORPUS):  # another process has made it
             return _same(Path(folder), request)
         if target.exists() and any(target.iterdir()):
             what, step = "is there already, and is no packed corpus", "choose another folder, or remove it"
             raise InputError(what, where=os.fspath(folder), next_step=step)
-        shutil.rmtree(staged, ignore_errors=True)  # of a pack that was killed
-        staged.mkdir()
-        try:
+        with staged_folder(target) as staged:
             _write(staged, names, made, request, report)
-            staged.rename(target)
-        except BaseException:
-            shutil.rmtree(staged, ignore_errors=True)
-            raise
-        sync_folder(target.parent)
     return open_corpus(folder)
 
 
@@ -414,23 +402,10 @@ def read_tokenizer(path: str | Path, *, eos: str | None = None) -> Tokenizer:
 
 def byte_tokenizer() -> Tokenizer:
     """Token b is byte b of the UTF-8 text, 256 is the end of text; its JSON says so to the tokenizers library."""
-    # The letter that byte-level tokenizers write for each byte (Radford et al. 2019, GPT-2): printable ones stay.
-    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
-    others = iter(range(256, 512))
-    symbols = [chr(byte if byte in printable else next(others)) for byte in range(256)]
-    split = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    end = {"id": 256, "content": END_OF_TEXT, "single_word": False, "lstrip": False, "rstrip": False}
-    end |= {"normalized": False, "special": True}
-    model: dict[str, Any] = {"type": "BPE"}
-    model |= dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
-    model |= dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False)
-    model |= {"vocab": {symbol: byte for byte, symbol in enumerate(symbols)}, "merges": []}
-    # In this order: the hash of a corpus is of these bytes.
-    content = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [end], "normalizer": None}
-    content |= {"pre_tokenizer": split, "post_processor": None, "decoder": split, "model": model}
+    # Each byte as the letter that byte-level tokenizers write for it (Radford et al. 2019, GPT-2).
     return Tokenizer(
         vocab_size=257,
         eos_id=256,
-        json=json.dumps(content, ensure_ascii=False).encode(),
+        json=(resources.files("moescale.catalogue") / "byte_tokenizer.json").read_bytes(),
         encode=lambda texts: [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) for text in texts],
     )

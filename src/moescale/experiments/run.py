@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import datetime
 import importlib.util
 import json
 import os
@@ -104,8 +103,6 @@ def _row(settings: RunSettings, corpus: Corpus, measured: Mapping[str, Any]) -> 
         "dtype": settings.training.dtype,
         "corpus_sha256": corpus.sha256,
         "tokenizer_sha256": corpus.tokenizer_sha256,
-        "settings_sha256": settings.sha256,
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
 
 

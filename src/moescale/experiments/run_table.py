@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from moescale.errors import InputError, unknown_name
+from moescale.io import frames
 from moescale.io.files import check_target, read_text, write_atomically
 from moescale.io.locks import lock_beside, locked
 
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
 IDENTITY = ("name", "settings_sha256", "tokens")
 """Columns that tell whether two rows are one run."""
 
@@ -41,15 +40,11 @@ def add_rows(path: str | Path, rows: Sequence[Row]) -> int:
         before = _read(target)
         table = {_identity(row): row for row in before}
         known = len(table)
-        table.update({_identity(row): {k: cell_text(v) for k, v in row.items()} for row in rows})
+        table.update({_identity(row): {name: frames.written(cell) for name, cell in row.items()} for row in rows})
         if before != list(table.values()):
-            columns = dict.fromkeys(name for row in table.values() for name in row)
-            stream = io.StringIO()
-            delimiter = DELIMITERS[target.suffix.lower()]
-            writer = csv.DictWriter(stream, list(columns), restval="", delimiter=delimiter, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(table.values())
-            write_atomically(target, stream.getvalue())
+            names = dict.fromkeys(name for row in table.values() for name in row)
+            columns = {name: np.array([row.get(name, "") for row in table.values()], dtype=object) for name in names}
+            write_atomically(target, frames.delimited(columns, frames.DELIMITERS[target.suffix.lower()]))
         return len(table) - known
 
 
@@ -70,36 +65,18 @@ def read_result(output: str | Path) -> list[dict[str, Any]] | None:
     raise InputError("is not the result of a run", where=str(file), next_step=step)
 
 
-def cell_text(value: object) -> str:
-    """A value as the text of a cell; floats to the last bit."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return repr(value) if isinstance(value, float) else str(value)
-
-
 def _identity(row: Row) -> tuple[str, ...]:
-    return tuple(cell_text(row.get(name)) for name in IDENTITY)
+    return tuple(frames.written(row.get(name)) for name in IDENTITY)
 
 
 def _read(path: Path) -> list[dict[str, str]]:
-    """The rows of a table, none where there is no file; as csv has them, as rows that are there keep their digits."""
-    if path.suffix.lower() not in DELIMITERS:
-        raise unknown_name("suffix of a run table", path.suffix, DELIMITERS, where=str(path))
-    text = read_text(path) if path.exists() else ""
-    if not text.strip():
+    """The rows of a table, none where there is no file or an empty one; cells keep their digits."""
+    if path.suffix.lower() not in frames.DELIMITERS:
+        raise unknown_name("suffix of a run table", path.suffix, frames.DELIMITERS, where=str(path))
+    if not path.exists() or not path.stat().st_size:
         return []
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=DELIMITERS[path.suffix.lower()], strict=True)
-    step = "mend it, or name another file"
-    try:
-        rows = list(reader)
-    except csv.Error as error:
-        raise InputError(f"is not a table: {error}", where=f"{path}, line {reader.line_num}", next_step=step) from error
-    if missing := [name for name in IDENTITY if name not in (reader.fieldnames or ())]:
+    columns = frames.read_table(path).columns
+    if missing := [name for name in IDENTITY if name not in columns]:
         what = f"has no column {', '.join(missing)}, and so is no table of runs made here"
-        raise InputError(what, where=str(path), next_step=step)
-    if (torn := next((i for i, row in enumerate(rows, 1) if None in row or None in row.values()), None)) is not None:
-        what = "has more or fewer cells than there are columns"
-        raise InputError(what, where=f"{path}, data row {torn}", next_step=step)
-    return rows
+        raise InputError(what, where=str(path), next_step="name another file")
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]

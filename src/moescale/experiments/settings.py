@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import math
@@ -219,10 +220,8 @@ class RunSettings(Table):
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON and TOML hold them, which `settings_of` reads back: no key for None or an empty list."""
-        document = self.model_dump(mode="json", exclude_none=True)
-        if not self.tracking.to:
-            del document["tracking"]["to"]
-        return document
+        left_out = None if self.tracking.to else {"tracking": {"to"}}
+        return self.model_dump(mode="json", exclude_none=True, exclude=left_out)
 
     @property
     def sha256(self) -> str:
@@ -298,6 +297,8 @@ def stated_columns(run: RunSettings, vocab_size: int) -> dict[str, Any]:
         "vocab_size": vocab_size,
         "peak_lr": t.peak_lr,
         "training_flops": found["training_flops"],
+        "settings_sha256": run.sha256,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
 
 

@@ -7,15 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import Field, model_validator
 
 from moescale.errors import InputError, located, unknown_name
 from moescale.experiments.settings import SHAPE, RunSettings, estimate, settings_of
 from moescale.io.records import record
-from moescale.io.toml import Experts, Listed, Quantity, Seed, Size, Table, Text, Tokens, as_mapping, checked, read_toml
-from moescale.units import parse_count
+from moescale.io.toml import Quantity, Seed, Table, Text, as_mapping, checked, read_toml
+from moescale.units import format_count, parse_count
 
 MOST_RUNS = 10_000
 RECIPE = ("batch_tokens", "peak_lr", "warmup")  # of [[runs]]; those of [training] are for the runs that state none
@@ -23,42 +23,6 @@ RECIPE = ("batch_tokens", "peak_lr", "warmup")  # of [[runs]]; those of [trainin
 KEYS = {"model": ("n_params", "experts", *SHAPE), "training": ("tokens", "tokens_per_param", *RECIPE), "": ("seed",)}
 
 Entry = Mapping[str, Any]  # what one run states beyond what all share, by these keys
-Ratio = Annotated[float, Quantity, Field(ge=1e-3, le=1e9)]
-
-
-class Grid(Table):
-    """The table [grid]: every combination of these is a run."""
-
-    n_params: Annotated[tuple[Size, ...], Listed] = ()
-    shapes: Annotated[tuple[Any, ...], Listed] = ()  # [d_model, n_layers], or a table of [model]'s keys
-    experts: Annotated[tuple[Experts, ...], Listed] = (1,)
-    tokens: Annotated[tuple[Tokens, ...], Listed] = ()
-    tokens_per_param: Annotated[tuple[Ratio, ...], Listed] = ()
-    seeds: Annotated[tuple[Seed, ...], Listed] = ()  # none: the sweep's
-
-    @model_validator(mode="after")
-    def complete(self) -> Self:
-        """One way of stating sizes, one of stating tokens, and not too many runs."""
-        for left, right in (("n_params", "shapes"), ("tokens", "tokens_per_param")):
-            if (not getattr(self, left)) == (not getattr(self, right)):
-                raise InputError(f"needs {left} or {right}, and not both")
-        if (count := math.prod(map(len, self.axes()))) > MOST_RUNS:
-            raise InputError(f"the grid has {count:,} runs; at most {MOST_RUNS:,} are taken")
-        return self
-
-    def axes(self) -> list[list[Entry]]:
-        """What a run states of each axis, an entry a value."""
-        shapes: list[Entry] = [
-            dict(zip(SHAPE, s, strict=False)) if isinstance(s, list) else as_mapping(s, "shapes") for s in self.shapes
-        ]
-        named = {"n_params": self.n_params, "experts": self.experts, "seed": self.seeds, "tokens": self.tokens,
-                 "tokens_per_param": self.tokens_per_param}  # fmt: skip
-        axes: list[list[Entry]] = [[{name: value} for value in values] for name, values in named.items()]
-        return [axis for axis in (shapes, *axes) if axis]
-
-    def runs(self) -> list[Entry]:
-        """Every combination."""
-        return [{k: v for part in parts for k, v in part.items()} for parts in itertools.product(*self.axes())]
 
 
 class Execution(Table):
@@ -80,7 +44,7 @@ class SweepFile(Table):
     table: Text = "runs.csv"
     folder: Text = "sweep"
     engine: Literal["moescale", "torchtitan", "megatron"] = "moescale"
-    grid: Grid | None = None
+    grid: dict[str, Any] | None = None
     runs: tuple[dict[str, Any], ...] = ()
     execute: Execution = Execution()
 
@@ -155,26 +119,26 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
     """The sweep that a mapping states. Errors as read_sweep."""
     keys = SweepFile.model_fields
     stated = checked(SweepFile, {key: document[key] for key in keys if key in document}, where=where)
-    entries = stated.grid.runs() if stated.grid else list(stated.runs)
+    entries = list(stated.runs) or grid_entries(stated.grid or {}, f"{where}, [grid]")
     shared = {key: value for key, value in document.items() if key not in keys}
     _check_shared(shared, entries, where)
     shared["seed"] = stated.seed
     if isinstance(corpus := shared["data"].get("corpus"), str) and corpus.strip():  # a job of a cluster starts anywhere
         shared["data"] = {**shared["data"], "corpus": str(Path(corpus).absolute())}
     runs: dict[str, PlannedRun] = {}
-    computed: dict[str, str] = {}
+    computed: dict[str, int] = {}
     for number, entry in enumerate(entries, 1):
-        place = f"{where}, [grid]" if stated.grid else f"{where}, [[runs]] {number}"
-        known = [key for each in KEYS.values() for key in each if stated.grid or key != "tokens_per_param"]
+        place = f"{where}, [grid]" if stated.grid is not None else f"{where}, [[runs]] {number}"
+        known = [key for each in KEYS.values() for key in each]
         if key := next((key for key in entry if key not in known), None):
-            raise unknown_name("key", key, known, where=place)
+            raise unknown_name("key", key, [*known, *("shapes", "seeds") * (stated.grid is not None)], where=place)
         made = _settings(entry, shared, place)
         name = _name(entry, made, stated)
         # Two sizes may round to one shape, and two ways of writing a number to one run.
         computes = made.model_copy(update={"name": ""}).sha256
         if computes in computed:
-            table = "[grid]" if stated.grid else "[[runs]]"
-            what = f"two entries of {table} are the same run: {computed[computes]} and {name}"
+            table = "[grid]" if stated.grid is not None else "[[runs]]"
+            what = f"entries {computed[computes]} and {number} of {table} are the same run, {name}"
             step = "leave one out; for repeats give other seeds: seeds = [0, 1]"
             raise InputError(what, where=place, next_step=step)
         if name in runs:
@@ -182,13 +146,35 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
         output, found = Path(stated.folder, name), estimate(made)
         sizes = {key: found[key] for key in ("n_params_dense", "n_params_active", "n_params_total", "training_flops")}
         made = made.model_copy(update={"name": name, "output": str(output.absolute())})
-        computed[computes], runs[name] = name, PlannedRun(name=name, output=output, settings=made, **sizes)
+        computed[computes], runs[name] = number, PlannedRun(name=name, output=output, settings=made, **sizes)
     # The cheapest first: what is wrong shows in minutes, and measured rates come early.
     ordered = tuple(sorted(runs.values(), key=lambda run: run.training_flops))
     return Sweep(
         source=where, table=Path(stated.table), folder=Path(stated.folder), runs=ordered, engine=stated.engine,
         execution=stated.execute,
     )  # fmt: skip
+
+
+def grid_entries(grid: Mapping[str, Any], where: str) -> list[Entry]:
+    """What each run of a grid states: every combination of the values of its keys, one value standing for a list.
+
+    `shapes` are [d_model, n_layers] or tables of [model]'s keys, `seeds` the seeds. Raises InputError for an empty list and
+    for more than MOST_RUNS runs.
+    """
+    axes: list[list[Entry]] = []
+    for key, stated in grid.items():
+        values = cast("list[Any]", stated if isinstance(stated, list) else [stated])
+        if not values:
+            raise InputError("is empty", where=f"{where}, {key}", next_step="give it at least one entry")
+        if key == "shapes":
+            axes.append(
+                [dict(zip(SHAPE, v, strict=False)) if isinstance(v, list) else as_mapping(v, key) for v in values]
+            )
+        else:
+            axes.append([{"seed" if key == "seeds" else key: value} for value in values])
+    if (count := math.prod(map(len, axes))) > MOST_RUNS:
+        raise InputError(f"has {count:,} runs; at most {MOST_RUNS:,} are taken", where=where)
+    return [{k: v for part in parts for k, v in part.items()} for parts in itertools.product(*axes)]
 
 
 def _check_shared(shared: dict[str, Any], entries: Sequence[Entry], where: str) -> None:
@@ -213,6 +199,8 @@ def _settings(entry: Entry, shared: Mapping[str, Any], where: str) -> RunSetting
     table = {**shared, "name": "run", "seed": entry.get("seed", shared["seed"]), **tables}
     ratio = tables["training"].pop("tokens_per_param", None)
     if ratio is not None:
+        if "tokens" in entry:
+            raise InputError("tokens does not go with tokens_per_param", where=where, next_step="state one of the two")
         tables["training"]["tokens"] = 10**9
         dense = estimate(settings_of(table, where=where))["n_params_dense"]
         with located(f"{where}, tokens_per_param"):
@@ -223,19 +211,9 @@ def _settings(entry: Entry, shared: Mapping[str, Any], where: str) -> RunSetting
 def _name(entry: Entry, made: RunSettings, sweep: SweepFile) -> str:
     size = f"{made.model.d_model}x{made.model.n_layers}"
     if "n_params" in entry:
-        size = label(round(parse_count(entry["n_params"])))
-    length = label(made.training.tokens)
+        size = format_count(parse_count(entry["n_params"])).lower()
+    length = format_count(made.training.tokens).lower()
     if "tokens_per_param" in entry:
         length = f"{parse_count(entry['tokens_per_param']):g}per"
     seed = "" if made.seed == sweep.seed else f"s{made.seed}"
     return "-".join(part for part in (sweep.name, f"e{made.model.experts}", size, length, seed) if part)
-
-
-def label(value: int) -> str:
-    """A whole number for a name, to the last digit: 85m, 2.5b."""
-    for unit, letter in ((10**12, "t"), (10**9, "b"), (10**6, "m"), (10**3, "k")):
-        if value >= unit:
-            whole, rest = divmod(value, unit)
-            digits = f"{rest:0{round(math.log10(unit))}d}".rstrip("0")
-            return f"{whole}.{digits}{letter}" if digits else f"{whole}{letter}"
-    return str(value)

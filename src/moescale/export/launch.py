@@ -91,9 +91,10 @@ def export_model(
         notes=notes,
         server=server,
         serve=SERVE,
-        priced=[] if server is None or started is None else _priced(server, started.notes),
+        serving_notes=() if started is None else started.notes,
         format_bytes=format_bytes,
         format_flops=format_flops,
+        format_seconds=format_seconds,
         split_in_words=split_in_words,
     )
     if started is not None:
@@ -133,14 +134,3 @@ def split_in_words(choice: Choice) -> str:
         f"{s.gpus} x {choice.gpu}: tensor {s.tensor}, pipeline {s.pipeline}, expert {s.expert}, data {s.data}; micro-batches "
         f"of {plural(s.micro_batch, 'sequence')}, {s.accumulation} a step{', layers recomputed' if s.recompute else ''}"
     )
-
-
-def _priced(server: Server, notes: tuple[str, ...]) -> list[str]:
-    cost = server.cost
-    figures = (
-        f"{cost.batch:,.0f} concurrent requests per replica" if cost.batch else "",
-        f"{cost.throughput_tok_s:,.0f} output tokens/s" if cost.throughput_tok_s else "",
-        f"TTFT {format_seconds(cost.ttft_s)}" if cost.ttft_s else "",
-        f"TPOT {format_seconds(cost.tpot_s)}" if cost.tpot_s else "",
-    )
-    return [line for line in (*figures, *notes) if line]

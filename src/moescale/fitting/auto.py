@@ -39,7 +39,7 @@ LOWEST_SCORE = 1e-9  # of runs without noise
 REPLICATES, FEWEST_REPLICATES = 128, 32  # of all forms together and of each, where no --bootstrap says how many
 
 # Of each form to all runs, and to those that an inner hold-out leaves in, of which rows are thinned beyond so many.
-SEARCH = Search(1024, 32, 15, 6, 600, 1e-10)
+SEARCH = Search(1024, 32, 20, 4, 600, 1e-7)
 INNER, INNER_ROWS = Search(1024, 16, 15, 3, 200, 1e-9, 5), 600
 
 

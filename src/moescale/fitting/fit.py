@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -43,11 +44,10 @@ THOROUGH = Search()
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """An optimum and how it was found. `theta` is in search coordinates, `parameters` in public units."""
+    """An optimum and how it was found; `theta` is in search coordinates."""
 
     form: LawForm
     theta: FloatArray
-    parameters: dict[str, float]
     n_runs: int
     rmsle: float  # sqrt(mean((ln L - ln Lhat)^2))
     mad: float  # 1.4826 median(|ln L - ln Lhat|): what broken runs hardly move; of normal errors the same as rmsle
@@ -62,10 +62,23 @@ class Fit:
     fit_range: dict[str, tuple[float, float]]
     warnings: tuple[str, ...]
 
+    @classmethod
+    def of(cls, form: LawForm, theta: FloatArray, residual: FloatArray, **rest: Any) -> Fit:
+        """The record of coefficients (p,), with what their residuals of ln L (n,) say."""
+        terms, rmsle = huber(residual), float(np.sqrt(np.mean(residual**2)))
+        of_residuals = {"rmsle": rmsle, "mad": robust_spread(residual), "huber": float(terms.mean())}
+        return cls(form=form, theta=theta, n_runs=residual.size, **of_residuals, **rest)
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """The coefficients in public units."""
+        return {name: float(v) for name, v in zip(self.form.names, self.form.decode(self.theta), strict=True)}
+
     def to_dict(self, intervals: dict[str, tuple[float, float]] | None = None) -> dict[str, object]:
         """The record of the command line's contract; `intervals` are those of a bootstrap."""
         shown = record(self, without=("form", "theta", "standard_error"))
-        return {"law": self.form.name, **shown, "intervals": plain(intervals) if intervals else None}
+        known = {"law": self.form.name, "parameters": self.parameters}
+        return {**known, **shown, "intervals": plain(intervals) if intervals else None}
 
 
 def check_runs(
@@ -180,7 +193,6 @@ def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, note
     form, best = problem.form, int(np.argmin(reached))
     theta = candidates[best]
     residual = problem.residual(theta)
-    terms = huber(residual)
     touching = (theta <= problem.box[:, 0] + 1e-9) | (theta >= problem.box[:, 1] - 1e-9)
     error = _standard_errors(form, theta, problem.x, residual, touching)
     # A parameter counts as identified when a 90% interval fixes it within a factor of 10 each way (logarithms), or
@@ -195,15 +207,11 @@ def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, note
         notes.append(
             f"not identified by these runs: {', '.join(not_identified)} (predictions near the runs remain valid)"
         )
-    return Fit(
-        form=form,
-        theta=theta,
-        parameters={name: float(v) for name, v in zip(form.names, form.decode(theta), strict=True)},
-        n_runs=int(problem.ln_loss.size),
-        rmsle=float(np.sqrt(np.mean(residual**2))),
-        mad=robust_spread(residual),
-        huber=float(terms.mean()),
-        objective=float(terms.sum()),
+    return Fit.of(
+        form,
+        theta,
+        residual,
+        objective=float(reached[best]),
         starts=len(candidates),
         starts_at_optimum=int((reached <= reached[best] * (1.0 + SAME_OPTIMUM)).sum()),
         at_bound=at_bound,

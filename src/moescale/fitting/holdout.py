@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from moescale.errors import InputError
 from moescale.fitting.fit import Fit, fit
 from moescale.fitting.objective import Progress
 from moescale.fitting.prior import fit_under, prior_of
+from moescale.io.records import record
 from moescale.scaling_laws import pooled2026
 from moescale.scaling_laws.covariates import further_inputs, known_to
 from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
@@ -39,8 +40,7 @@ class RunArrays:
 class HoldOut:
     """How a form that was fitted on some runs predicts the others; errors are of ln L.
 
-    `bias_holdout` is the mean of ln(predicted / measured): positive when the law promises too high a loss. `held_out` and
-    `residuals_holdout`, the held-out runs and their ln(predicted / measured), are for figures and not in `to_dict`.
+    `bias_holdout` is the mean of ln(predicted / measured): positive when the law promises too high a loss.
     """
 
     law: str
@@ -50,22 +50,10 @@ class HoldOut:
     rmsle_holdout: float
     bias_holdout: float
     parameters: int
-    held_out: RunArrays = field(repr=False, compare=False)
-    residuals_holdout: FloatArray = field(repr=False, compare=False)
 
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
-
-    def reordered(self, rows: np.typing.NDArray[np.intp]) -> HoldOut:
-        """The same with the held-out runs in another order."""
-        return replace(self, held_out=self.held_out.where(rows), residuals_holdout=self.residuals_holdout[rows])
-
-    def runs_to_dict(self) -> dict[str, list[float]]:
-        """The held-out runs and their residuals as lists, rounded to what a plot needs."""
-        columns = {name: getattr(self.held_out, name) for name in ("n_params", "tokens", "experts", "loss")}
-        columns["residual"] = self.residuals_holdout
-        return {name: [float(f"{x:.6g}") for x in values] for name, values in columns.items()}
+        return record(self)
 
 
 def inputs_of(form: LawForm, runs: RunArrays) -> Inputs:
@@ -99,8 +87,7 @@ def hold_out(
         found = fit(form, train.n_params, train.tokens, train.experts, train.loss, extra=extra, progress=progress)
     error = residuals(found, test)
     rmsle, bias, parameters = float(np.sqrt(np.mean(error**2))), float(np.mean(error)), len(form.parameters)
-    sizes = (train.loss.size, test.loss.size)
-    return HoldOut(form.name, *sizes, found.rmsle, rmsle, bias, parameters, test, error)
+    return HoldOut(form.name, train.loss.size, test.loss.size, found.rmsle, rmsle, bias, parameters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,11 @@ import numpy.typing as npt
 from moescale.errors import InputError
 from moescale.io.records import record
 from moescale.runs.table import RunTable
-from moescale.scaling_laws.law import interval
 from moescale.typing import FloatArray
 from moescale.units import format_count, format_flops, plural
 
 MIN_SIZES = 4  # of a budget: three points fix a parabola and leave nothing to judge it by
 TOLERANCE = 0.05  # relative spread in FLOPs of the runs that count as one budget
-REPLICATES = 1000  # of the bootstrap
-FEWEST_SLOPES = 10  # of them, for an interval
 # tests/unit/test_isoflop.py measures both: sizes 4 times either side of the optimum displace it by 0.4 to 7%, and one list of
 # sizes for budgets over four decades bends the exponent by -0.07 of 0.51.
 WIDE = 16.0  # factor between the smallest and the largest size of a budget
@@ -36,8 +33,8 @@ IntArray = npt.NDArray[np.intp]
 class PowerLaw:
     """y = coefficient * FLOPs^exponent, by least squares on logarithms.
 
-    `standard_error` and the 90% `interval` are the exponent's, from a bootstrap; None where the data leave nothing to judge
-    them by. `scatter` is the root mean square of ln y about the line.
+    `standard_error` and the 90% `interval` are the exponent's, by the scatter about the line and Student's t; None for two
+    points, which leave no scatter. `scatter` is the root mean square of ln y about the line.
     """
 
     coefficient: float
@@ -95,23 +92,18 @@ class Parabola:
     coefficients: FloatArray = field(init=False)  # (3,)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "coefficients", np.linalg.pinv(self.design) @ self.losses)
+        fitted = np.polyfit(np.log(self.sizes / self.centre), self.losses, 2)
+        object.__setattr__(self, "coefficients", fitted[::-1])
 
     @property
     def centre(self) -> float:
         """The geometric mean of the sizes."""
         return float(np.exp(np.log(self.sizes).mean()))
 
-    @property
-    def design(self) -> FloatArray:
-        """1, u and u^2 of each run, (n, 3)."""
-        return np.vander(np.log(self.sizes / self.centre), 3, increasing=True)
-
     def loss(self, n_params: FloatArray) -> FloatArray:
         """The parabola at sizes of any shape."""
         u = np.log(np.asarray(n_params, dtype=float) / self.centre)
-        c0, c1, c2 = self.coefficients
-        return c0 + c1 * u + c2 * u**2
+        return np.asarray(np.polyval(self.coefficients[::-1], u), dtype=float)
 
     def tokens_at(self, n_params: FloatArray) -> FloatArray:
         """Tokens of this budget at sizes of any shape: a power law, exact where C is proportional to N D."""
@@ -138,11 +130,11 @@ class IsoFlop:
         return record(self)
 
 
-def isoflop(runs: RunTable, *, flops: FloatArray | None = None, tolerance: float = TOLERANCE, seed: int = 0) -> IsoFlop:
+def isoflop(runs: RunTable, *, flops: FloatArray | None = None, tolerance: float = TOLERANCE) -> IsoFlop:
     """Loss-optimal exponents by a parabola of loss in ln N at each budget (approach 2 of Hoffmann et al. 2022).
 
     `flops` (n,) defaults to 6 N D. Runs that span at most `tolerance` in FLOPs are one budget; each expert count has its own
-    budgets and its own trend. Intervals are of a bootstrap of the parabolas' residuals. Nothing is interpolated between
+    budgets and its own trend. Intervals are by the scatter of the minima about it. Nothing is interpolated between
     budgets: a table without at least two budgets of MIN_SIZES sizes whose minimum lies between the sizes raises InputError.
 
     Known bias (Czech et al. 2026, arXiv 2603.22339): at fixed FLOPs the loss is a sum of two exponentials in ln N, not a
@@ -162,7 +154,6 @@ def isoflop(runs: RunTable, *, flops: FloatArray | None = None, tolerance: float
     budgets: list[Parabola] = []
     trends: list[Trend] = []
     warnings: list[str] = []
-    rng = np.random.default_rng(seed)
     for count in np.unique(runs.experts):
         mine = np.flatnonzero(runs.experts == count)
         groups = [mine[group] for group in _groups(c[mine], tolerance)]
@@ -172,7 +163,7 @@ def isoflop(runs: RunTable, *, flops: FloatArray | None = None, tolerance: float
         warnings += [f"{format_flops(p.flops)} FLOPs, {name}: left out, {p.unusable}" for p in found if p.unusable]
         usable = [p for p in found if p.minimum is not None]
         if len(usable) >= 2:
-            trend, notes = _trend(usable, rng)
+            trend, notes = _trend(usable)
             trends.append(trend)
             warnings += [f"{name}: {note}" for note in notes]
         elif found:
@@ -224,25 +215,17 @@ def _parabola(runs: RunTable, flops: FloatArray, rows: IntArray) -> Parabola:
     return replace(p, minimum=at, unusable=why)
 
 
-def _trend(usable: list[Parabola], rng: np.random.Generator) -> tuple[Trend, list[str]]:
+def _trend(usable: list[Parabola]) -> tuple[Trend, list[str]]:
     minima = [p.minimum for p in usable if p.minimum is not None]
-    ln_c = np.log([p.flops for p in usable])
-    drawn = _drawn_minima(usable, rng)
-    drawn_tokens = np.stack([p.tokens_at(sizes) for p, sizes in zip(usable, drawn.T, strict=True)], axis=1)
-    trend = Trend(
-        usable[0].experts,
-        _power_law(ln_c, np.log([m.n_params for m in minima]), np.log(drawn)),
-        _power_law(ln_c, np.log([m.tokens for m in minima]), np.log(drawn_tokens)),
-        (float(np.exp(ln_c.min())), float(np.exp(ln_c.max()))),
-    )
-    lost = float(np.isnan(drawn).mean())
+    flops = np.array([p.flops for p in usable])
+    n_params, tokens = (np.array([getattr(m, name) for m in minima]) for name in ("n_params", "tokens"))
+    ends = (float(flops.min()), float(flops.max()))
+    trend = Trend(usable[0].experts, _power_law(flops, n_params), _power_law(flops, tokens), ends)
     width = max(float(p.sizes.max() / p.sizes.min()) for p in usable)
-    places = [p.centre / m.n_params for p, m in zip(usable, minima, strict=True)]
-    drift = max(places) / min(places)
+    places = np.array([p.centre for p in usable]) / n_params
+    drift = float(places.max() / places.min())
     notes = {
         "only two usable budgets: the power law cannot be checked": len(usable) == 2,
-        f"{lost:.0%} of the bootstrap's minima fall outside the sizes and are left out: the intervals are too narrow": lost
-        > 0.1,
         f"the sizes of a budget span a factor of {width:.3g}: the parabola then shifts the minimum by some percent, which the "
         "intervals do not include": width > WIDE,
         f"the sizes are at different multiples of the minimum at each budget (by a factor of {drift:.3g}): this biases "
@@ -251,36 +234,16 @@ def _trend(usable: list[Parabola], rng: np.random.Generator) -> tuple[Trend, lis
     return trend, [note for note, applies in notes.items() if applies]
 
 
-def _drawn_minima(usable: list[Parabola], rng: np.random.Generator) -> FloatArray:
-    """Sizes of the minima (REPLICATES, budgets) with resampled residuals, NaN where the sizes do not enclose one."""
-    pool: list[FloatArray] = []
-    for p in usable:
-        free = 1.0 - np.einsum("ij,ji->i", p.design, np.linalg.pinv(p.design))  # 1 - leverage
-        pool.append((p.losses - p.loss(p.sizes)) / np.sqrt(np.maximum(free, 1e-6)))
-    noise = np.concatenate(pool)
-    noise = noise - noise.mean()
-    drawn = np.full((REPLICATES, len(usable)), np.nan)
-    for j, p in enumerate(usable):
-        losses = p.loss(p.sizes) + noise[rng.integers(noise.size, size=(REPLICATES, p.sizes.size))]
-        _, c1, c2 = np.linalg.pinv(p.design) @ losses.T
-        with np.errstate(all="ignore"):
-            best = p.centre * np.exp(-0.5 * c1 / c2)
-        inside = (c2 > 0) & (best > p.sizes.min()) & (best < p.sizes.max())
-        drawn[inside, j] = best[inside]
-    return drawn
+def _power_law(flops: FloatArray, y: FloatArray) -> PowerLaw:
+    from scipy.special import stdtrit  # here: it takes as long to load as NumPy
 
-
-def _power_law(ln_c: FloatArray, ln_y: FloatArray, drawn: FloatArray) -> PowerLaw:
-    """The line through (ln_c, ln_y), and its slope's error from draws (b, budgets) that hold NaN where there is none."""
+    ln_c, ln_y = np.log(flops), np.log(y)
     exponent, level = np.polyfit(ln_c, ln_y, 1)
-    known = np.isfinite(drawn)
-    with np.errstate(all="ignore"):
-        x = np.where(known, ln_c, 0.0) - ((known @ ln_c) / known.sum(axis=1))[:, None]
-        slopes = np.where(known, x * drawn, 0.0).sum(axis=1) / np.where(known, x**2, 0.0).sum(axis=1)
-    slopes = slopes[known.sum(axis=1) >= 2]
+    squares, spare = float(((ln_y - level - exponent * ln_c) ** 2).sum()), ln_y.size - 2
     error, bounds = None, None
-    if slopes.size >= FEWEST_SLOPES:
-        low, high = interval(slopes)
-        error, bounds = float(slopes.std(ddof=1)), (float(low), float(high))
-    scatter = float(np.sqrt(np.mean((ln_y - level - exponent * ln_c) ** 2)))
+    if spare:
+        error = float(np.sqrt(squares / spare / ((ln_c - ln_c.mean()) ** 2).sum()))
+        reach = error * float(stdtrit(spare, 0.95))
+        bounds = (float(exponent - reach), float(exponent + reach))
+    scatter = float(np.sqrt(squares / ln_y.size))
     return PowerLaw(float(np.exp(level)), float(exponent), error, bounds, scatter, ln_y.size)

@@ -36,14 +36,15 @@ def polish(
     count = len(theta)
     w = np.broadcast_to(1.0 if weights is None else weights, (count, problem.ln_loss.size))
 
-    residual = problem.residual(theta)  # kept beside theta: half of the evaluations of the law
+    # Kept beside theta: most evaluations of the law, and after a step that gains nothing its derivatives.
+    residual, slope = problem.residual(theta), problem.form.jacobian(theta, problem.x)
     best, damping = (w * huber(residual)).sum(axis=-1), np.full(count, 1e-3)
     active, stalled = np.arange(count), np.zeros(count, dtype=int)
     for _ in range(max_iterations):
         if active.size == 0:
             break
         at, weight = theta[active], w[active]
-        step = _step(problem, at, residual[active], weight, damping[active])
+        step = _step(problem, at, slope[active], residual[active], weight, damping[active])
         trials = problem.clipped(at + LENGTHS[:, None, None] * step)
         missed = problem.residual(trials)
         values = (weight * huber(missed)).sum(axis=-1)
@@ -51,9 +52,10 @@ def polish(
         trial, misses, reached = trials[chosen, every], missed[chosen, every], values[chosen, every]
         gain = best[active] - reached
         better = gain > 0
-        theta[active[better]], residual[active[better]] = trial[better], misses[better]
-        small = gain < tolerance * np.abs(best[active])
-        best[active[better]] = reached[better]
+        small, moved = gain < tolerance * np.abs(best[active]), active[better]
+        theta[moved], residual[moved], best[moved] = trial[better], misses[better], reached[better]
+        if moved.size:
+            slope[moved] = problem.form.jacobian(theta[moved], problem.x)
         # By 10: in `patience` failures from the least damping to a step down the gradient, which must succeed.
         damping[active] = np.where(better, damping[active] / 8.0, damping[active] * 10.0)
         np.clip(damping, 1e-12, 1e8, out=damping)
@@ -63,11 +65,10 @@ def polish(
 
 
 def _step(
-    problem: Problem, at: FloatArray, residual: FloatArray, weight: FloatArray, damping: FloatArray
+    problem: Problem, at: FloatArray, slope: FloatArray, residual: FloatArray, weight: FloatArray, damping: FloatArray
 ) -> FloatArray:
-    """The step of k searches, (k, p); coordinates on a bound that would leave the box stay there."""
+    """The step of k searches, (k, p), by their derivatives (k, n, p); coordinates on a bound that would leave the box stay there."""
     low, high = problem.box.T
-    slope = problem.form.jacobian(at, problem.x)
     # Coordinates differ in scale by orders of magnitude; scaled alike, damping means the same in all.
     norm = np.sqrt(np.einsum("kn,knp->kp", weight, slope**2)) + 1e-12
     slope = slope / norm[:, None, :]

@@ -13,8 +13,8 @@ from typing import cast
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.fitting.fit import Fit, check_runs, fit_range, robust_spread
-from moescale.fitting.objective import Problem, huber
+from moescale.fitting.fit import Fit, check_runs, fit_range
+from moescale.fitting.objective import Problem
 from moescale.fitting.pooled import (
     BEYOND,
     EFFECTS,
@@ -94,14 +94,10 @@ def fit_under(
     error = log_loss(theta[0], x) - values
     theta[:, 0] += unit
     return Fitted(
-        fit=Fit(
-            form=FORM,
-            theta=theta[0],
-            parameters={name: float(v) for name, v in zip(FORM.names, theta[0], strict=True)},
-            n_runs=int(values.size),
-            rmsle=float(np.sqrt(np.mean(error**2))),
-            mad=robust_spread(error),
-            huber=float(huber(error).mean()),
+        fit=Fit.of(
+            FORM,
+            theta[0],
+            error,
             objective=float(reached.min()),
             starts=starts,
             starts_at_optimum=at_optimum,

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from moescale.fitting.fit import robust_spread
 from moescale.io.filters import quoted_name
-from moescale.runs.groups import RUN_COLUMNS
+from moescale.runs.notes import rows_text
 from moescale.runs.table import RunTable
-from moescale.scaling_laws import pooled2026
 from moescale.scaling_laws.form import LawForm
 from moescale.scaling_laws.store import FORMS
 from moescale.typing import FloatArray
 
 FAR = 8.0  # robust standard deviations: of 10,000 runs with normal errors none lies so far out
 FAR_AT_LEAST = 0.02  # of ln L: what a run without a fault may be off by where the others fit very well
-NAMED = 5  # runs that are named in a filter
 
 MOST_SOURCES, FEWEST_OF_SOURCE = 12, 3
 UNLIKE = 0.1  # of ln L between sources: more than misfit of a form leaves, less than bits a byte are off from nats
@@ -39,27 +36,11 @@ def far_off_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
         return []
     rows = np.sort(runs.row_numbers[far])
     ends = [f"{x:.0f}" if x < 1e6 else f"{x:.1g}" for x in (times[far].min(), times[far].max())]
-    shown = ", ".join(map(str, rows[:NAMED].tolist())) + (" .." if count > NAMED else "")
-    them = "it" if count == 1 else "them"
-    advice = f"mark {them} true in a column diverged"
-    if (names := _names(runs, far)) is not None:
-        advice = f'leave {them} out with --where "{names}", or {advice}'
     return [
         f"{count:,} run{'s' * (count > 1)} lie{'s' * (count == 1)} {' to '.join(dict.fromkeys(ends))} times the usual error "
-        f"from the fit (data row{'s' * (count > 1)} {shown}): did they diverge, or does the form not cover them? {advice}"
+        f"from the fit ({rows_text(rows)}): did they diverge, or does the form not cover them? "
+        f"mark {'it' if count == 1 else 'them'} true in a column diverged"
     ]
-
-
-def _names(runs: RunTable, far: NDArray[np.bool_]) -> str | None:
-    """A filter that leaves out these runs and no other, by a column that names runs; None where none does."""
-    for name in (column for column in RUN_COLUMNS if column in runs.columns):
-        column = runs.columns[name]
-        values: list[Any] = list(dict.fromkeys(column[far][np.argsort(runs.row_numbers[far])].tolist()))
-        texts = [f"{v:.15g}" if isinstance(v, float) else f"'{v}'" for v in values]
-        clean = not any(set("'\"`\n\\") & set(str(v)) for v in values)
-        if len(values) <= NAMED and clean and (np.isin(column, values) == far).all():
-            return f"{quoted_name(name)} not in {{{', '.join(texts)}}}"
-    return None
 
 
 def source_remarks(residuals: FloatArray, runs: RunTable) -> list[str]:
@@ -105,17 +86,6 @@ def unused_columns(form: LawForm, runs: RunTable) -> list[str]:
     return found
 
 
-def constant_experts(runs: RunTable) -> list[str]:
-    """A remark on a table whose runs all have the same experts: what others are worth is not in it."""
-    counts = np.unique(runs.experts)
-    if counts.size > 1 or counts[0] == 1.0:
-        return []
-    what = f"all runs have {counts[0]:g} experts: the dependence on experts is not fitted"
-    return [
-        f"{what}; the effect of other expert counts, dense models included, is unknown: predict and plan at this count only"
-    ]
-
-
 def _unused(form: LawForm, runs: RunTable, name: str) -> FloatArray | None:
     column = runs.columns.get(name)
     if name in form.extra_inputs or column is None or column.dtype.kind != "f" or np.isnan(column).any():
@@ -126,7 +96,6 @@ def _unused(form: LawForm, runs: RunTable, name: str) -> FloatArray | None:
 def table_remarks(form: LawForm, residuals: FloatArray, runs: RunTable) -> Sequence[str]:
     """All remarks of a fit of the form on its table, with the residuals ln(predicted / measured) of the runs."""
     return (
-        *([] if form == pooled2026.FORM else constant_experts(runs)),  # its prior knows others
         *unused_columns(form, runs),
         *source_remarks(residuals, runs),
         *far_off_remarks(residuals, runs),

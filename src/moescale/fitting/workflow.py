@@ -264,9 +264,7 @@ def _candidate_letters(
 
 def _in_unit(found: Fit, unit: float) -> Fit:
     """The fit with the loss multiplied by e^unit; its errors are of ln L and stay."""
-    theta = canonical.in_unit(found.form, found.theta, unit)
-    values = found.form.decode(theta)
-    return replace(found, theta=theta, parameters={n: float(v) for n, v in zip(found.form.names, values, strict=True)})
+    return replace(found, theta=canonical.in_unit(found.form, found.theta, unit))
 
 
 def _unheard(step: str, share: float) -> None:
@@ -310,8 +308,7 @@ def compare_laws(
     rows = canonical.order(runs)
     runs, held_out = canonical.reordered(runs, rows), held_out[rows]
     arrays = [run_arrays(form, runs, known_to(form, given)) for form in forms]
-    found = [hold_out(form, own, held_out, progress=progress) for form, own in zip(forms, arrays, strict=True)]
-    return [each.reordered(np.argsort(rows[held_out])) for each in found]
+    return [hold_out(form, own, held_out, progress=progress) for form, own in zip(forms, arrays, strict=True)]
 
 
 def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None = None) -> list[Prediction]:

@@ -17,9 +17,6 @@ from moescale.errors import DamagedFileError, InputError, UnwrittenError, neares
 TEXT_LIMIT_BYTES = 64 * 2**20
 """Configuration, laws and plans are kilobytes; more than this is a wrong path, not an input."""
 
-"""What `-` in place of a path is called in answers and errors."""
-
-
 NO_UTF8 = re.compile("[\udc80-\udcff]")  # how Python holds bytes of a file's name that are not UTF-8 (PEP 383)
 TEMPORARY = re.compile(r"\.moescale-[0-9a-f]{16}\.tmp")
 UNPACKED_BASE_BYTES = 2**26

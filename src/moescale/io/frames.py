@@ -15,14 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import ColumnError, DamagedFileError, InputError
-from moescale.io.files import decode_utf8, read_bytes
+from moescale.io.files import as_text, decode_utf8, read_bytes
 from moescale.io.parquet import COLUMN_LIMIT, ROW_LIMIT, first_line, read_parquet, refuse_beyond
 from moescale.typing import FloatArray
 
@@ -43,14 +42,15 @@ MISSING_TEXTS = (
 
 FORMATS = "CSV (.csv), TSV (.tsv), Parquet (.parquet), JSON lines (.jsonl)"
 FRAME = "frame"
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 _SUFFIXES = {"csv": "csv", "tsv": "tsv tab", "parquet": "parquet pq", "json": "jsonl ndjson json"}
 _FORMATS = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
-_MAGIC = {b"PK\x03\x04": "a ZIP archive or a spreadsheet", b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "Zstandard"}
 _COMMENTS = re.compile(r'\ufeff?(?:"?sep=[^\r\n]"?[\r\n]+)?(?:[ \t]*"?#[^\r\n]*(?:[\r\n]+|\Z)|[ \t]*[\r\n]+)*')
 """Lines at the top of a text table that begin with #, some of which a spreadsheet quotes, empty ones between them, and before them
 the line by which Excel states the delimiter."""
 
+_WORD = re.compile(r"[\w.+-]+")
 _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:inf|infinity))\Z", re.ASCII)
 
 
@@ -106,7 +106,7 @@ def _named(names: Sequence[str], cells: Sequence[NDArray[Any]], source: str, sha
             f"columns differ in length: {sorted(lengths)}", where=source, next_step="give one value a row"
         )
     refuse_beyond("rows", n_rows := lengths.pop(), ROW_LIMIT, source, "give one row a run")
-    return Table(source, MappingProxyType(dict(zip(names, cells, strict=True))), n_rows, sha256)
+    return Table(source, dict(zip(names, cells, strict=True)), n_rows, sha256)
 
 
 # Columns as arrays.
@@ -151,12 +151,21 @@ def as_flags(column: NDArray[Any]) -> tuple[BoolArray, BoolArray]:
 
 def as_texts(column: NDArray[Any]) -> NDArray[np.object_]:
     """A column's cells as str, "" where missing: for text columns, and to quote a cell in a message."""
-    return _objects([_written(cell) for cell in column.tolist()])
+    return _objects([written(cell) for cell in column.tolist()])
 
 
-def cell_text(column: NDArray[Any], row: int) -> str:
-    """The text of one cell, of a row from 0 on."""
-    return _written(column[row : row + 1].tolist()[0]).strip()
+def delimited(columns: Mapping[str, NDArray[Any]], delimiter: str) -> str:
+    """Columns as lines of text, their names first: numbers in their shortest form, texts of more than a word in quotes."""
+
+    def quoted(text: str) -> str:
+        return text if _WORD.fullmatch(text) else '"' + text.replace('"', '""') + '"'
+
+    def cells(column: NDArray[Any]) -> list[str]:
+        texts = as_texts(column).tolist()
+        return [quoted(as_text(text)) for text in texts] if column.dtype.kind in "OU" else texts
+
+    rows = [map(quoted, columns), *zip(*map(cells, columns.values()), strict=True)]
+    return "".join(f"{delimiter.join(row)}\n" for row in rows)
 
 
 def number_text(value: float) -> str:
@@ -164,7 +173,8 @@ def number_text(value: float) -> str:
     return repr(float(value)).removesuffix(".0")
 
 
-def _written(cell: object) -> str:
+def written(cell: object) -> str:
+    """A cell as text; floats to the last bit, "" for a missing value."""
     if cell is None or (isinstance(cell, float) and isnan(cell)):
         return ""
     return str(cell).lower() if isinstance(cell, bool) else number_text(cell) if isinstance(cell, float) else str(cell)
@@ -185,7 +195,7 @@ def _objects(cells: Sequence[Any]) -> NDArray[np.object_]:
     return array
 
 
-def _mixed_array(values: list[Any]) -> NDArray[Any]:
+def mixed_array(values: list[Any]) -> NDArray[Any]:
     """Cells of any Python type: float64 if all are numbers, bool if truths, else text, in which numbers stay readable."""
     kinds = set(map(type, values)) - {type(None)}
     if kinds == {bool} and None not in values:
@@ -200,10 +210,10 @@ def _mixed_array(values: list[Any]) -> NDArray[Any]:
 
 def _cell_text(value: Any) -> str:
     try:
-        text = json.dumps(value, default=str) if isinstance(value, bool | dict | list) else str(value)
+        text = json.dumps(value, default=str) if isinstance(value, dict | list) else written(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits, a list that holds itself
         text = f"<{type(value).__name__}>"
-    return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate is no text
+    return as_text(text).encode("utf-8", "replace").decode("utf-8")  # a lone surrogate is no text
 
 
 # Text.
@@ -216,9 +226,6 @@ def _sniff(data: bytes, path: str) -> str:
     """The format: the content's own signature first, then the suffix, then the look of the first line."""
     if data[:4] == b"PAR1":
         return "parquet"
-    for magic, name in _MAGIC.items():
-        if data.startswith(magic):
-            raise DamagedFileError(f"is {name}", where=path, next_step=f"unpack it or export it as one of: {FORMATS}")
     suffix = Path(path).suffix
     if suffix.lower() in _FORMATS:
         return _FORMATS[suffix.lower()]
@@ -308,7 +315,7 @@ def _of_json(text: str, path: str) -> _Read:
             raise InputError(what, where=where, next_step='write rows as {"n_experts": 8, "tokens": 1e9, ..}')
     names = list(dict.fromkeys(name for record in rows for name in record))
     _check_names(names, path)
-    return names, [_mixed_array([record.get(name) for record in rows]) for name in names]
+    return names, [mixed_array([record.get(name) for record in rows]) for name in names]
 
 
 def _distinct(pairs: list[tuple[str, Any]], path: str) -> list[tuple[str, Any]]:
@@ -330,7 +337,7 @@ def _of_mapping(frame: Mapping[Any, Any]) -> _Read:
             array, fault = np.empty(0), "is not a plain list of values"
         if fault is not None:
             raise ColumnError(f"column {name!r} {fault}", where=FRAME, next_step="give 1-D columns")
-        cells.append(array if array.dtype.kind in "biuf" else _mixed_array([*map(_scalar, array.tolist())]))
+        cells.append(array if array.dtype.kind in "biuf" else mixed_array([*map(_scalar, array.tolist())]))
     return [str(name) for name in frame], cells
 
 
@@ -360,7 +367,7 @@ def _arrays(columns: Iterator[Any]) -> Iterator[NDArray[Any]]:
         array = (
             np.asarray(column.to_numpy()) if column.dtype.is_float() or column.dtype.is_integer() else np.empty(0, "O")
         )
-        yield array if array.dtype.kind in "iuf" else _mixed_array([*map(_scalar, column.to_list())])
+        yield array if array.dtype.kind in "iuf" else mixed_array([*map(_scalar, column.to_list())])
 
 
 def _scalar(cell: Any) -> Any:

@@ -1,14 +1,17 @@
-"""Locks between processes: the operating system's, on a file, so that they end with the process however it ends."""
+"""What processes must not do at once: locks, the operating system's, which end with the process however it ends; whole folders."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from moescale.errors import InputError, UnwrittenError
-from moescale.io.files import write_error
+from moescale.io.files import explained, sync_folder, write_error
 
 LONGEST_NAME_BYTES = 200  # of a lock's name: a name may have 255 bytes, on some systems fewer
 
@@ -49,3 +52,38 @@ def locked(lock: Path, *, busy: InputError | None = None) -> Generator[None]:
             if lock.lstat().st_size == 0:
                 lock.unlink()
         held.release()
+
+
+@contextmanager
+def staged_folder(target: Path) -> Generator[Path]:
+    """A folder to fill, which takes the place of `target` whole when this context ends, or is removed where it fails.
+
+    To be used under the lock beside `target`, whose links are resolved. An older folder stays until then; a process that is
+    killed between the two renames leaves it aside, and the next call puts it back first. Raises UnwrittenError for a full disk.
+    """
+    lock = lock_beside(target)
+    staged, aside = lock.with_suffix(".moescale-new"), lock.with_suffix(".moescale-old")
+    before = f"lies whole in {str(aside)!r}, and the next write there puts it back"
+
+    def put_back() -> None:
+        with explained(partial(write_error, before=before), str(target)):
+            if aside.exists() and not target.exists():
+                aside.rename(target)
+
+    put_back()
+    for left in (staged, aside):
+        shutil.rmtree(left, ignore_errors=True)
+    with explained(write_error, str(target)):
+        staged.mkdir()
+        try:
+            yield staged
+            if target.exists():
+                staged.chmod(stat.S_IMODE(target.stat().st_mode))
+                target.rename(aside)
+            staged.rename(target)
+        except BaseException:
+            shutil.rmtree(staged, ignore_errors=True)
+            put_back()
+            raise
+    sync_folder(target.parent)
+    shutil.rmtree(aside, ignore_errors=True)

@@ -14,8 +14,8 @@ ROW_LIMIT = 20_000_000
 COLUMN_LIMIT = 10_000
 """A run has some tens of columns, a tracker's export some hundreds; each costs time and memory of its own."""
 
-
 CELL_BYTES = 32  # of a text in memory beyond its characters
+BATCH_ROWS = 1000  # that are unpacked before their size is looked at
 
 
 def require_arrow(where: str, what: str = "Parquet") -> None:
@@ -26,7 +26,7 @@ def require_arrow(where: str, what: str = "Parquet") -> None:
 
 
 def read_parquet(data: bytes, path: str, *, most_rows: int = ROW_LIMIT) -> Any:
-    """The Arrow table in the bytes of a Parquet file, texts as dictionaries of their distinct values.
+    """The Arrow table in the bytes of a Parquet file.
 
     Raises InputError for a damaged file, more than `most_rows` rows, and for a file that unpacks to more than
     `unpacked_limit_bytes`: a column of one value takes nothing on disk.
@@ -39,51 +39,27 @@ def read_parquet(data: bytes, path: str, *, most_rows: int = ROW_LIMIT) -> Any:
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
         n_rows, n_columns = int(file.metadata.num_rows), int(file.metadata.num_columns)
-        n_bytes = _claimed_bytes(file) if n_columns <= COLUMN_LIMIT else 0
+        # What its pages are said to unpack to: one page alone may be larger than all memory.
+        n_bytes = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
         if n_rows <= most_rows and n_bytes <= most_bytes and n_columns <= COLUMN_LIMIT:
-            texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
-            table = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts).read()
-            table.validate(full=True)
-            n_bytes = max(n_bytes, sum(map(_decoded_bytes, table.columns)))
-            if n_bytes <= most_bytes:
-                return table
+            texts = sum(not pa.types.is_primitive(field.type) for field in file.schema_arrow)
+            batches, n_bytes, names = list[Any](), 0, file.schema_arrow.names
+            for batch in file.iter_batches(BATCH_ROWS):
+                batch.validate(full=True)
+                plain = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in batch.columns]
+                n_bytes += sum(column.nbytes for column in plain) + CELL_BYTES * texts * batch.num_rows
+                if n_bytes > most_bytes:
+                    break
+                batches.append(pa.RecordBatch.from_arrays(plain, names=names))
+            else:
+                return pa.Table.from_batches(batches) if batches else file.read()
     except Exception as error:  # a damaged file surfaces as many kinds of error
         what, advice = f"is not a readable Parquet file: {first_line(error)}", "write it again, or export it as CSV"
         raise DamagedFileError(what, where=path, next_step=advice) from error
     refuse_beyond("columns", n_columns, COLUMN_LIMIT, path, "keep those of the runs alone")
     refuse_beyond("rows", n_rows, most_rows, path, "give one row a run")
-    what = f"unpacks to {n_bytes:,} bytes, more than {most_bytes:,} of a file of this size"
+    what = f"unpacks to more than {most_bytes:,} bytes, the most of a file of this size"
     raise InputError(what, where=path, next_step="leave out the columns that repeat one value, or give fewer rows")
-
-
-def _claimed_bytes(file: Any) -> int:
-    """Bytes in memory of what a Parquet file says it holds: its pages unpacked, or each cell in its width.
-
-    By row groups: what pyarrow 26 knows of a damaged group's single columns ends the process.
-    """
-    import pyarrow as pa
-
-    kinds = [field.type for field in file.schema_arrow]
-    width = sum(kind.bit_width / 8 if pa.types.is_primitive(kind) else CELL_BYTES for kind in kinds)
-    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-    return int(sum(max(group.total_byte_size, group.num_rows * width) for group in groups))
-
-
-def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)
-
-
-def _decoded_bytes(column: Any) -> int:
-    import pyarrow as pa
-    import pyarrow.compute
-
-    if not pa.types.is_dictionary(column.type) or not _is_text(column.type.value_type):
-        return column.nbytes
-    pc: Any = pyarrow.compute  # these functions it makes at import, so that no type checker sees them
-    lengths = (pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)).as_py() for chunk in column.chunks)
-    return sum(length or 0 for length in lengths) + CELL_BYTES * len(column)
 
 
 def refuse_beyond(noun: str, count: int, most: int, where: str, advice: str) -> None:

@@ -9,11 +9,6 @@ from moescale.bounds import TOKENS
 from moescale.options.fields import MOST_SECONDS, MOST_SEED, Group, flag, path, quantity, seconds, text
 
 
-def limit_s(max_time: float | None) -> float | None:
-    """The seconds after which work stops; None for ever, which MOST_SECONDS means, too."""
-    return max_time if max_time is None or max_time < MOST_SECONDS else None
-
-
 @dataclass(frozen=True, kw_only=True)
 class PackOptions(Group):
     """What a corpus is made of and where it goes, or a corpus to show."""

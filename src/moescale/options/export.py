@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moescale.bounds import SHARE
 from moescale.errors import InputError
-from moescale.options.fields import MOST_REQUEST_TOKENS, Group, path, quantity, text
+from moescale.options.fields import MOST_REQUEST_TOKENS, Group, path, quantity, refuse, text
 
 if TYPE_CHECKING:
     from moescale.export.launch import Export
@@ -62,19 +62,10 @@ class ExportOptions(Group):
             find_rule(self.recipe, where="--recipe")
             check_schedule(self.schedule or SCHEDULES[0], where="--schedule")
             return
-        others = {
-            "-o": self.export_folder,
-            "--recipe": self.recipe,
-            "--schedule": self.schedule,
-            "--batch-tokens": self.batch_tokens,
-            "--sequence-tokens": self.sequence_tokens,
-            "--peak-lr": self.peak_lr,
-        }
-        for place, value in others.items():
-            if value is not None:
-                from moescale.export.launch import FORMATS
+        from moescale.export.trainers import FORMATS
 
-                raise InputError("goes with --export only", where=place, next_step=f"add --export {'|'.join(FORMATS)}")
+        stated = [field.name for field in fields(self) if field.name != "export"]
+        refuse(self, stated, "goes with --export only", f"add --export {'|'.join(FORMATS)}")
 
     def launch(self) -> Launch | None:
         """How the run that is written is launched; None where no format is stated."""

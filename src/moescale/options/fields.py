@@ -227,8 +227,6 @@ def at_option(option: str) -> Generator[None]:
     try:
         yield
     except InputError as error:
-        within = (error.where or "").startswith("expression ")
-        if error.where is not None and not within:
+        if error.where is not None and not error.where.startswith("expression "):
             raise
-        where = f"{option}, {error.where}" if within else option
-        raise type(error)(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error
+        raise error.within(option) from error

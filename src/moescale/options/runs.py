@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moescale.bounds import DRAWS
-from moescale.errors import InputError, MissingColumnError, located
+from moescale.errors import InputError, located
 from moescale.options.fields import MOST_SEED, Group, Quantity, at_option, flag, path, quantity, text
 
 if TYPE_CHECKING:
@@ -41,21 +40,11 @@ class TableOptions(Group):
 
     def read_from(self, path: Path, *, needs_loss: bool = True) -> RunTable:
         """The runs; InputError that names the file or the option."""
-        from moescale.io.frames import read_table
         from moescale.runs.table import read_runs
 
-        table = read_table(path)
         columns = {name: getattr(self, name) for name in COLUMNS}
-        try:
-            with at_option("--where"):
-                return read_runs(table, where=self.where, needs_loss=needs_loss, **columns, **self.choices())
-        except MissingColumnError as error:
-            named = any(columns[each.name] != each.default for each in fields(TableOptions) if each.name in columns)
-            if named or not needs_loss:
-                raise
-            command = f"moescale import csv {shlex.quote(str(path))} -o {shlex.quote(f'{path.stem}-runs.csv')}"
-            advice = f"`{command}` makes a table of them, or {error.next_step}"
-            raise MissingColumnError(error.what, where=error.where, nearest=error.nearest, next_step=advice) from error
+        with at_option("--where"):
+            return read_runs(path, where=self.where, needs_loss=needs_loss, **columns, **self.choices())
 
     def choices(self) -> dict[str, Any]:
         """What is stated beyond the filter and the names of columns, as `read_runs` takes it."""
@@ -139,6 +128,13 @@ class FitOptions(Group):
         from moescale.models.family import find_family
         from moescale.scaling_laws import find_form, find_law
 
+        starts: Any = self.starts
+        if starts not in ("auto", "paper"):
+            try:
+                starts = STARTS.parse(starts, "--starts")
+            except InputError as error:
+                what = f"{starts!r} is not a number of starting points"
+                raise InputError(what, where="--starts", next_step=f"auto, paper, or 1 to {DRAWS.most:g}") from error
         with located("--prior"):
             prior = None if self.prior is None else find_law(self.prior)
         with located("--law"):
@@ -147,22 +143,8 @@ class FitOptions(Group):
         with located("--family"):
             family = None if self.family is None else find_family(self.family)
         return FitSettings(
-            starts=self._starts(),
-            extra=inputs,
-            family=family,
-            prior=prior,
-            bootstrap=self.bootstrap,
-            seed=self.seed,
+            starts=starts, extra=inputs, family=family, prior=prior, bootstrap=self.bootstrap, seed=self.seed
         )
-
-    def _starts(self) -> str | int:
-        if self.starts in ("auto", "paper"):
-            return self.starts
-        try:
-            return int(STARTS.parse(self.starts, "--starts"))
-        except InputError as error:
-            what = f"{self.starts!r} is not a number of starting points"
-            raise InputError(what, where="--starts", next_step=f"auto, paper, or 1 to {DRAWS.most:g}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +161,6 @@ class ImportOptions(Group):
     stated: list[str] | None = text(
         "Source of a column: a name or an expression; repeatable.", name="--set", metavar="COLUMN=EXPR"
     )
-    where: str | None = text("Filter over the rows.", metavar="EXPR")
     unfinished: bool = flag("Keep runs that failed or did not finish.")
 
     def rules(self) -> dict[str, Rule]:

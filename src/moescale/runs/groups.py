@@ -22,8 +22,6 @@ MODEL_COLUMNS = ("unique_tokens", "granularity", "sparsity", "expansion", "top_k
 DATA_COLUMNS = ("dataset", "data", "train", "corpus", "source", "tokenizer")
 """The same of columns of text: losses on two kinds of data do not compare."""
 
-SWEEP_SPREAD = 0.01  # of the loss: seeds of one run differ by a few parts in a thousand
-
 
 @dataclass(frozen=True, slots=True)
 class Groups:
@@ -78,12 +76,6 @@ def of_one_run(
         if all((values[by_run.order] == values[of_run]).all() for values in (n_params, experts)):
             return name, by_run
     return None
-
-
-def log_spreads(groups: Groups, loss: FloatArray) -> FloatArray:
-    """ln of largest over smallest loss of each group; as a plain ratio it could overflow."""
-    ordered = np.log(loss[groups.order])
-    return np.maximum.reduceat(ordered, groups.starts) - np.minimum.reduceat(ordered, groups.starts)
 
 
 def _numbered(column: NDArray[Any]) -> Rows:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from moescale.io.frames import BoolArray
 from moescale.runs import expansion as model_columns
-from moescale.runs.groups import SWEEP_SPREAD, log_spreads, of_one_model, of_one_run
+from moescale.runs.groups import of_one_model, of_one_run
 from moescale.typing import FloatArray
 
 Rows = NDArray[np.int64]
@@ -20,10 +20,6 @@ Model = tuple[FloatArray, FloatArray, FloatArray, Mapping[str, NDArray[Any]]]
 SMALLEST_PLAUSIBLE = 1e5  # parameters, or tokens: whole sweeps of less are numbers in millions or billions
 LOWEST_PLAUSIBLE_LOSS = 1.3  # nats a token, of the worst run of a table; bits a byte lie below
 HIGHEST_PLAUSIBLE_LOSS = 12.5  # ln of a vocabulary of 2^18: a guess is no worse; perplexities lie above
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}%" if share >= 0.1 else f"{100 * share:.2g}%"
 
 
 def count(mask: BoolArray, noun: str) -> str:
@@ -73,7 +69,7 @@ def model_warnings(columns: Mapping[str, NDArray[Any]], experts: FloatArray, row
     return found
 
 
-def group_notes(model: Model, loss: FloatArray, row_numbers: Rows) -> tuple[str, ...]:
+def group_notes(model: Model, row_numbers: Rows) -> tuple[str, ...]:
     """Notes on rows that are points of one run, and on runs of one size, tokens and experts, which are all kept."""
     notes: list[str] = []
     if (found := of_one_run(*model)) is not None:
@@ -86,18 +82,11 @@ def group_notes(model: Model, loss: FloatArray, row_numbers: Rows) -> tuple[str,
                 "before the decay of the learning rate are too high; --last-point keeps the last point of each run"
             )
     groups = of_one_model(*model, row_numbers.astype(float))
-    repeats = np.ones(len(loss), dtype=np.bool_)
+    repeats = np.ones(len(row_numbers), dtype=np.bool_)
     repeats[groups.starts] = False
     if repeats.any():
-        said = f"{count(repeats, 'repeat')} of another run's size, tokens and experts"
-        spread = log_spreads(groups, loss)
-        wide = spread > np.log1p(SWEEP_SPREAD)
-        if wide.any():
-            largest = float(spread.max())
-            most = "more than tenfold" if largest > np.log(10.0) else f"by up to {_percent(np.expm1(largest))}"
-            where = f"{count(wide, 'group')}, {most}"
-            said += f"; losses differ in {where}: several settings? --best-of keeps the lowest of each"
-        else:
-            said += "; all are kept"
-        notes.append(f"{said} ({rows_text(np.sort(row_numbers[groups.order[repeats]]))})")
+        notes.append(
+            f"{count(repeats, 'repeat')} of another run's size, tokens and experts; all are kept, and --best-of keeps the lowest "
+            f"loss of each ({rows_text(np.sort(row_numbers[groups.order[repeats]]))})"
+        )
     return tuple(notes)

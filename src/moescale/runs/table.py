@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from moescale.errors import ColumnError, InputError, MissingColumnError, nearest_names, unknown_name
+from moescale.errors import ColumnError, InputError, nearest_names, unknown_name
 from moescale.io import frames
 from moescale.io.files import as_text, write_atomically
 from moescale.io.filters import column_names, evaluate_decided, quoted_name
@@ -27,7 +28,7 @@ from moescale.typing import FloatArray
 
 SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")  # in the order of preference
 EXPERTS_COLUMN, TOKENS_COLUMN = "n_experts", "tokens"
-_SUFFIXES = (".csv", ".tsv", ".parquet")  # that are written
+_SUFFIXES = (*frames.DELIMITERS, ".parquet")  # that are written
 DIVERGED_COLUMNS = ("diverged", "flagged")
 """Columns that mark runs which are not to be used."""
 
@@ -51,7 +52,7 @@ class RunTable:
     experts_column: str = EXPERTS_COLUMN
     source: str = frames.FRAME
     row_numbers: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=lambda: MappingProxyType({}))
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
     warnings: tuple[str, ...] = ()
     sha256: str | None = None
 
@@ -74,9 +75,7 @@ class RunTable:
         return len(self.loss)
 
     def __reduce__(self) -> tuple[Callable[[], RunTable], tuple[()]]:
-        # A read-only mapping cannot be pickled; worker processes get a table through its constructor.
-        state = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return partial(RunTable, **{**state, "columns": dict(self.columns)}), ()
+        return partial(RunTable, **{**vars(self), "columns": dict(self.columns)}), ()  # a proxy cannot be pickled
 
     @property
     def active_body(self) -> FloatArray | None:
@@ -125,7 +124,7 @@ class RunTable:
 
     def notes(self) -> tuple[str, ...]:
         """What is said of rows that are points of one run, and of runs of one size, tokens and experts."""
-        return notes.group_notes((self.n_params, self.tokens, self.experts, self.columns), self.loss, self.row_numbers)
+        return notes.group_notes((self.n_params, self.tokens, self.experts, self.columns), self.row_numbers)
 
     def last_points(self) -> RunTable:
         """The row of most tokens of each run, by a column that names runs; InputError where there is none."""
@@ -174,15 +173,13 @@ def read_runs(
     if table.n_rows == 0:
         raise InputError("has column names but no rows", where=table.source, next_step="add one row a run")
     numbers = {name: frames.as_numbers(table.columns[name]) for name in roles}
-    others: dict[str, NDArray[Any]] = {}
+    others = {name: frames.as_values(column) for name, column in table.columns.items() if name not in roles}
     rows = _kept_rows(table, where, numbers, others, warnings)
     _validate(table, numbers, rows, roles, needs_loss=needs_loss)
     values = {role: numbers[name][0][rows - 1] for name, role in roles.items()}
     loss = values.get("loss", np.full(len(rows), np.nan))
     warnings += notes.unit_warnings({size: values["size"], tokens_column: values["tokens"]}, loss, loss_column)
-    for name in (name for name in table.columns if name not in roles and name not in others):
-        others[name] = frames.as_values(table.columns[name])
-    columns = {name: others[name][rows - 1] for name in table.columns if name not in roles}
+    columns = {name: column[rows - 1] for name, column in others.items()}
     warnings += notes.model_warnings(columns, values["experts"], rows)
     runs = RunTable(
         n_params=values["size"],
@@ -223,41 +220,22 @@ def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike
     suffix = Path(name).suffix.lower()
     if suffix not in _SUFFIXES:
         raise unknown_name("suffix to write", suffix, _SUFFIXES, where=name)
+    if suffix == ".parquet":
+        require_arrow(name)
     try:
-        if suffix == ".parquet":
-            data = _parquet(columns, name)
-        else:
-            data = _delimited(columns, "\t" if suffix == ".tsv" else ",")
-    except (UnicodeError, TypeError) as error:
+        data = _parquet(columns) if suffix == ".parquet" else frames.delimited(columns, frames.DELIMITERS[suffix])
+    except (ValueError, TypeError, NotImplementedError) as error:  # Arrow's are all of these
         raise ColumnError(f"a column cannot be written: {error}", where=name) from error
     return write_atomically(name, data)
 
 
-def _parquet(columns: Mapping[str, NDArray[Any]], path: str) -> bytes:
-    require_arrow(path)
+def _parquet(columns: Mapping[str, NDArray[Any]]) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
-    try:
-        pq.write_table(pa.table({key: pa.array(_writable(v), from_pandas=True) for key, v in columns.items()}), sink)
-    except pa.ArrowException as error:
-        raise ColumnError(f"a column cannot be written: {error}", where=path) from error
+    pq.write_table(pa.table({key: pa.array(_writable(v), from_pandas=True) for key, v in columns.items()}), sink)
     return sink.getvalue().to_pybytes()
-
-
-def _delimited(columns: Mapping[str, NDArray[Any]], delimiter: str) -> bytes:
-    """Rows of text: numbers in their shortest form, names and texts in quotes."""
-
-    def quoted(text: str) -> str:
-        return '"' + text.replace('"', '""') + '"'
-
-    def written(column: NDArray[Any]) -> list[str]:
-        texts = frames.as_texts(column).tolist()
-        return [quoted(as_text(text)) for text in texts] if column.dtype.kind in "OU" else texts
-
-    rows = [map(quoted, columns), *zip(*map(written, columns.values()), strict=True)]
-    return "".join(f"{delimiter.join(row)}\n" for row in rows).encode("utf-8")
 
 
 def _writable(column: NDArray[Any]) -> Any:
@@ -299,11 +277,14 @@ def _roles(table: frames.Table, named: Mapping[str, str]) -> dict[str, str]:
     return roles
 
 
-def _no_column(table: frames.Table, name: str, what: str, advice: str) -> MissingColumnError:
-    names = list(table.columns)
+def _no_column(table: frames.Table, name: str, what: str, advice: str) -> ColumnError:
+    names, path = list(table.columns), Path(table.source)
+    if table.source != frames.FRAME:
+        command = f"moescale import csv {shlex.quote(str(path))} -o {shlex.quote(f'{path.stem}-runs.csv')}"
+        advice = f"`{command}` makes a table of them, or {advice}"
     listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     nearest = nearest_names(name, names)
-    return MissingColumnError(what, where=table.source, nearest=nearest, next_step=f"{advice}; columns: {listed}")
+    return ColumnError(what, where=table.source, nearest=nearest, next_step=f"{advice}; columns: {listed}")
 
 
 def _diverged(table: frames.Table, rows: Rows, warnings: list[str]) -> BoolArray:
@@ -326,24 +307,21 @@ def _kept_rows(
     table: frames.Table,
     where: str | None,
     numbers: Mapping[str, tuple[FloatArray, BoolArray]],
-    others: dict[str, NDArray[Any]],
+    others: Mapping[str, NDArray[Any]],
     warnings: list[str],
 ) -> Rows:
-    """The data rows that did not diverge and for which `where` holds; `others` gains the columns that it reads."""
+    """The data rows that did not diverge and for which `where` holds."""
     rows = np.arange(1, table.n_rows + 1, dtype=np.int64)
     kept = ~_diverged(table, rows, warnings)
     if not kept.any():
         raise InputError("every run is marked as diverged", where=table.source, next_step="give runs that finished")
     if where is None:
         return rows[kept]
-    asked = [name for name in column_names(where) if name in table.columns]
-    others.update((name, frames.as_values(table.columns[name])) for name in asked if name not in numbers)
-    unread = np.broadcast_to(np.nan, table.n_rows)  # stands for the columns that the filter does not read
-    visible = {name: numbers[name][0] if name in numbers else others.get(name, unread) for name in table.columns}
+    visible = {name: numbers[name][0] if name in numbers else others[name] for name in table.columns}
     holds, decided = evaluate_decided(where, visible)
     undecided = kept & ~decided
     # A missing value may drop a row; a text where a number belongs is a mistake in the table, not a reason to skip it.
-    for name in asked:
+    for name in column_names(where):
         if name in numbers and (broken := undecided & numbers[name][1]).any():
             raise _bad_cell(table, name, rows[broken], "is not a number, and the filter needs it")
     warnings += _undecided_warning(undecided, rows)
@@ -375,42 +353,33 @@ def _validate(
     """Raise for the first row that a fit cannot use, for the first fault in it; `roles` says what each column is."""
     faults: list[tuple[int, str, str, Rows]] = []
     for name, (every, text) in numbers.items():
-        array, is_text = every[rows - 1], text[rows - 1]
-        experts, loss = roles[name] == "experts", "; a cross-entropy loss is positive" * (roles[name] == "loss")
-        checks = [
-            (is_text, "is not a number"),
-            (np.isnan(array) & ~is_text & (needs_loss or roles[name] != "loss"), "is missing"),
-            (np.isinf(array), "is not finite"),
-            (array < 0, f"is negative{loss}"),
-            (array == 0, "is zero; dense models have 1" if experts else f"is zero{loss}"),
-            (experts & (array > 0) & (array < 1), "is less than 1 expert"),
-        ]
-        faults += [(int(np.argmax(mask)), name, what, rows[mask]) for mask, what in checks if mask.any()]
+        array, is_text, experts = every[rows - 1], text[rows - 1], roles[name] == "experts"
+        checks = {
+            "is not a number": is_text,
+            "is missing": np.isnan(array) & ~is_text & (needs_loss or roles[name] != "loss"),
+            "is not finite": np.isinf(array),
+            "is less than 1; dense models have 1" if experts else "is not positive": array < 1
+            if experts
+            else array <= 0,
+        }
+        faults += [(int(np.argmax(mask)), name, what, rows[mask]) for what, mask in checks.items() if mask.any()]
     if faults:
         _, name, what, bad = min(faults, key=lambda fault: fault[0])
-        raise _bad_cell(table, name, bad, what)
+        raise _bad_cell(table, name, bad, what, "1 <=" if roles[name] == "experts" else "0 <")
 
 
-def _bad_cell(table: frames.Table, name: str, rows: Rows, what: str) -> ColumnError:
+def _bad_cell(table: frames.Table, name: str, rows: Rows, what: str, least: str = "0 <") -> ColumnError:
     """The error for the first of the data rows `rows`, which have one fault; what it advises leaves all of them out."""
     more = f" (and {len(rows) - 1:,} more such rows: {notes.rows_text(rows[1:])})" if len(rows) > 1 else ""
     column, row = quoted_name(name), int(rows[0])
+    advice = f"correct it, or leave such rows out by --where '{least} {column} < 1e300' (where=)"
     if what.startswith("is not a number"):  # and no filter on this column can be decided
-        hint = "write plain numbers such as 7e9 or 2.31, without a comma or a suffix, and NA where there is none"
-        leave_out = "by a filter on another column"
-    else:
-        hint = "fill it in" if what == "is missing" else "correct it"
-        sound = f"0 < {column} < 1e300"
-        if "less than 1" in what:
-            sound = f"{column} >= 1"
-        quote = "'" if "`" in sound else '"'
-        leave_out = f"by --where {quote}{sound}{quote} (where=)"
-    advice = f"{hint}, or leave such rows out {leave_out}"
+        advice = "write plain numbers such as 7e9 or 2.31, or leave such rows out by a filter on another column"
     return ColumnError(f"{_cell(table, name, row)} {what}{more}", where=_at(table, row, name), next_step=advice)
 
 
 def _cell(table: frames.Table, name: str, row: int) -> str:
-    text = frames.cell_text(table.columns[name], row - 1)
+    text = frames.written(table.columns[name][row - 1 : row].tolist()[0]).strip()
     return repr(text if len(text) <= 60 else f"{text[:57]}...") if text else "an empty cell"
 
 

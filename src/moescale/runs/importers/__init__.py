@@ -23,7 +23,6 @@ def import_runs(
     source: str | Path,
     *,
     mapping: Mapping[str, Rule] | None = None,
-    where: str | None = None,
     unfinished: bool = False,
 ) -> Imported:
     """The rows of a run table from the runs that a tracker holds in a folder, in a file, or under a URI.
@@ -42,4 +41,4 @@ def import_runs(
 
     reader: Any = import_module(f"{__name__}.{tracker}")
     runs, warnings = getattr(reader, f"read_{tracker}")(str(source), wanted)
-    return rows_of(runs, rules, unfinished=unfinished, where=where, source=str(source), warnings=warnings)
+    return rows_of(runs, rules, unfinished=unfinished, source=str(source), warnings=warnings)

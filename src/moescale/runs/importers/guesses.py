@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from moescale import catalogue
+from moescale.errors import InputError
 from moescale.io.filters import quoted_name
 from moescale.io.frames import COLUMN_LIMIT
 from moescale.runs.expansion import BODY_COLUMNS
@@ -18,12 +18,6 @@ from moescale.runs.importers.tracked_run import STEP, Rule, Scalar, TrackedRun, 
 from moescale.runs.table import EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
 LOSS_COLUMN = "loss"
-
-OTHER_UNITS = {"bits_per_byte": "in bits per byte", "bits_per_token": "in bits per token", "perplexity": "a perplexity"}
-"""Tiers of the catalogue that name losses in other units than nats per token, and what their values are."""
-
-CONVERTED = {"bits_per_byte": "0.6931 * BYTES", "bits_per_token": "0.6931"}
-"""What makes nats per token of a loss in such a unit: ln 2, and the bytes of a token."""
 
 SAME = 1e-6  # relative difference of two columns that state one value, each rounded
 
@@ -38,7 +32,7 @@ class Guess:
 
 @cache
 def _catalogue() -> Mapping[str, Any]:
-    return MappingProxyType(catalogue.read("tracked_names.toml"))
+    return catalogue.read("tracked_names.toml")
 
 
 @cache
@@ -168,29 +162,14 @@ def _differ(runs: Sequence[TrackedRun], one: tuple[str, str], other: tuple[str, 
     return False
 
 
-def in_other_units(runs: Sequence[TrackedRun]) -> str | None:
-    """The name of a loss in another unit than nats per token, where no other loss may be meant."""
-    found = guess(runs, LOSS_COLUMN)
-    if found.rules or found.unclear:
-        return None
-    names = dict.fromkeys(name for run in runs for name in (*run.params, *run.metrics) if _value(run, name) is not None)
-    return next((name for name in names if unit_of(name) is not None), None)
-
-
-def nats_advice(name: str) -> tuple[str, str]:
-    """What a loss of this name is, in another unit, and how nats per token are made of it."""
-    unit = unit_of(name) or ""
-    advice = "add a column of its natural logarithm, and name that"
-    if unit in CONVERTED:
-        advice = f"--set 'loss={quoted_name(name)} * {CONVERTED[unit]}'"
-    if unit == "bits_per_byte":
-        advice += ", BYTES a token of your tokenizer (about 4 of English)"
-    return OTHER_UNITS[unit], advice
-
-
-def unit_of(name: str) -> str | None:
-    """What a loss of this name is, where that is not nats per token: a key of OTHER_UNITS."""
-    return next((unit for unit in OTHER_UNITS if _place(name, plain(name), _patterns(unit)[0]) is not None), None)
+def other_unit(names: Iterable[str]) -> InputError | None:
+    """The refusal of the first name that states a loss in another unit than nats per token; None where none does."""
+    for name in names:
+        for tier, stated in zip(_patterns("other_unit"), _catalogue()["other_unit"], strict=True):
+            if _place(name, plain(name), tier) is not None:
+                what = f"{name!r} is {stated['is']}, and a loss of a run table in nats per token"
+                return InputError(what, next_step=stated["advice"].replace("NAME", quoted_name(name)))
+    return None
 
 
 def guess(runs: Sequence[TrackedRun], column: str) -> Guess:

@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,21 +43,10 @@ def _runs(uri: str, where: str, wanted: Wanted) -> list[TrackedRun]:
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # to be read; new ones it makes no more
     mlflow = tracked_run.library("mlflow", "mlflow-skinny", where)
     with tracked_run.read_by("MLflow", where):
-        client: Any = mlflow.MlflowClient(tracking_uri=uri)
-        experiments = [str(found.experiment_id) for found in _pages(client.search_experiments)]
-        runs = [run for each in experiments for run in _pages(client.search_runs, experiment_ids=[each])]
+        mlflow.set_tracking_uri(uri)
+        runs = mlflow.search_runs(search_all_experiments=True, output_format="list")
+        client: Any = mlflow.MlflowClient()
         return [_run(client, run, where, wanted) for run in reversed(runs)]  # the oldest first
-
-
-def _pages(search: Callable[..., Any], **options: Any) -> list[Any]:
-    found: list[Any] = []
-    token: str | None = None
-    while True:
-        page = search(page_token=token, **options)
-        found += list(page)
-        token = page.token
-        if not token:
-            return found
 
 
 def _run(client: Any, run: Any, where: str, wanted: Wanted) -> TrackedRun:

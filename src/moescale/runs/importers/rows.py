@@ -7,15 +7,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import InputError, UnknownNameError, nearest_names
-from moescale.io.filters import column_names, evaluate_decided, evaluate_numbers
-from moescale.runs.importers.guesses import LOSS_COLUMN, guess, in_other_units, nats_advice, stated_wrongly, unit_of
+from moescale.io import frames
+from moescale.io.filters import column_names, evaluate_numbers
+from moescale.runs.importers.guesses import LOSS_COLUMN, guess, other_unit, stated_wrongly
 from moescale.runs.importers.model_shape import shape_columns, tokens_of_flos
 from moescale.runs.importers.tracked_run import DERIVED, FINISHED, STEP, Rule, Scalar, TrackedRun
 from moescale.runs.table import DIVERGED_COLUMNS, EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
@@ -76,7 +76,6 @@ def rows_of(
     mapping: Mapping[str, Rule] | None = None,
     *,
     unfinished: bool = False,
-    where: str | None = None,
     source: str = "tracker",
     warnings: Iterable[str] = (),
 ) -> Imported:
@@ -84,16 +83,17 @@ def rows_of(
 
     What the mapping leaves open is guessed. Runs that did not end (unless `unfinished`), and runs that lack a size,
     n_experts, tokens or a loss, are left out with the reason; a loss that ended as NaN or infinity is kept, marked
-    as diverged. `where` filters the rows. Raises InputError where no run is left, and for names that no run has.
+    as diverged. Raises InputError where no run is left, and for names that no run has.
     """
-    given = _resolved(mapping or {}, runs, source)
-    if LOSS_COLUMN not in given and (found := in_other_units(runs)) is not None:
-        raise _no_nats(found, source)
+    known = dict.fromkeys(name for run in runs for name in (*run.params, *run.metrics))
+    given = _resolved(mapping or {}, known, source)
     rules, unclear = {column: [rule] for column, rule in given.items()}, dict[str, str]()
     for column in (LOSS_COLUMN, *SIZE_COLUMNS, EXPERTS_COLUMN, "top_k", TOKENS_COLUMN):
         if column not in rules and not (column in SIZE_COLUMNS and any(size in given for size in SIZE_COLUMNS)):
             guessed = guess(runs, column)
             rules[column] = guessed.rules
+            if column == LOSS_COLUMN and not (guessed.rules or guessed.unclear) and (refused := other_unit(known)):
+                raise refused.at(source)
             if guessed.unclear:
                 names = " and ".join(map(repr, guessed.unclear[:_MOST_STATED]))
                 unclear[column] = f"{names} may be meant, and their values differ"
@@ -118,12 +118,9 @@ def rows_of(
     if not rows:
         what = f"none of {len(runs)} runs gives a row: {_reasons(left_out)}" if runs else "there is no run in it"
         stated = " ".join(f"--set {column}=EXPR" for column in sorted(lacking, key=_place) or ["COLUMN"])
-        names = _listed(dict.fromkeys(name for run in runs for name in (*run.params, *run.metrics)))
-        raise InputError(what, where=source, next_step=f"state what is missing, {stated}; names: {names}")
-    if where is not None:
-        rows = _filtered(rows, where, source, left_out, notes)
+        raise InputError(what, where=source, next_step=f"state what is missing, {stated}; names: {_listed(known)}")
     stated = _statements(used, given)
-    return Imported(MappingProxyType(_columns(rows)), len(runs), stated, tuple(left_out), tuple(notes))
+    return Imported(_columns(rows), len(runs), stated, tuple(left_out), tuple(notes))
 
 
 def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
@@ -131,22 +128,6 @@ def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
     first = dict(reversed([(reason, run) for run, reason in left_out]))
     told = [f"{first[reason]}{f' and {n - 1} more' if n > 1 else ''}: {reason}" for reason, n in counted[:3]]
     return "; ".join([*told, *([f"and {len(counted) - 3} reasons more"] if len(counted) > 3 else [])])
-
-
-def _no_nats(name: str, where: str) -> InputError:
-    what, advice = nats_advice(name)
-    return InputError(f"{name!r} is {what}, and a loss of a run table in nats per token", where=where, next_step=advice)
-
-
-def _filtered(rows: list[Row], where: str, source: str, left_out: list[tuple[str, str]], notes: list[str]) -> list[Row]:
-    holds, decided = evaluate_decided(where, _columns(rows))
-    if not holds.any():
-        what = f"the filter {where!r} keeps none of {len(rows)} runs"
-        raise InputError(what, where=source, next_step="loosen the filter")
-    left_out += [(_label(row), "excluded by --where") for row, keep in zip(rows, holds, strict=True) if not keep]
-    if not decided.all():
-        notes.append(f"{int((~decided).sum())} of the runs lack a value that the filter needs")
-    return [row for row, keep in zip(rows, holds, strict=True) if keep]
 
 
 def _label(row: Row) -> str:
@@ -161,9 +142,8 @@ def _statements(used: Mapping[tuple[str, str], int], given: Mapping[str, Rule]) 
     return tuple(f"{', '.join(columns)} {origin}" for origin, columns in lines.items())
 
 
-def _resolved(mapping: Mapping[str, Rule], runs: Sequence[TrackedRun], source: str) -> dict[str, Rule]:
+def _resolved(mapping: Mapping[str, Rule], known: Mapping[str, None], source: str) -> dict[str, Rule]:
     """The mapping with texts that are names told from expressions; InputError for names that no run has."""
-    known = dict.fromkeys(name for run in runs for name in (*run.params, *run.metrics))
     found: dict[str, Rule] = {}
     for column, rule in mapping.items():
         where, names, made = f"--set {column}", [rule.name or STEP], rule
@@ -176,15 +156,13 @@ def _resolved(mapping: Mapping[str, Rule], runs: Sequence[TrackedRun], source: s
                 names = list(column_names(expression))
                 evaluate_numbers(expression, dict.fromkeys(names or [STEP], np.ones(1)))
             except InputError as error:
-                raise InputError(
-                    error.what, where=f"{where}, {error.where}", nearest=error.nearest, next_step=error.next_step
-                ) from error
+                raise error.within(where) from error
         if (unknown := next((name for name in names if name not in (*known, STEP)), None)) is not None:
             advice = f"{source} has: {_listed(known)}; quote names with other signs as `a/b`"
             what, nearest = f"no run has a param or metric {unknown!r}", nearest_names(unknown, known)
             raise UnknownNameError(what, where=where, nearest=nearest, next_step=advice)
-        if column == LOSS_COLUMN and made.name is not None and unit_of(made.name):
-            raise _no_nats(made.name, where)
+        if column == LOSS_COLUMN and (refused := other_unit([made.name] if made.name else [])) is not None:
+            raise refused.at(where)
         found[column] = made
     return found
 
@@ -277,14 +255,11 @@ def _why_lacking(run: TrackedRun, column: str, rules: Sequence[Rule], unclear: M
     """Why a run has no cell for a column that it needs: what stands in its place, or what is not there."""
     columns = SIZE_COLUMNS if column in SIZE_COLUMNS else (column,)
     wrong = next(filter(None, (stated_wrongly(run, each) for each in columns)), None)
-    texts = [str(rule) for rule in rules if rule.derived is None]
-    if wrong is not None and texts and not any(wrong[0] in text for text in texts):
-        wrong = None
     noun, reason = "size" if column in SIZE_COLUMNS else column, unclear.get(column, _MISSING.get(column, ""))
     if column not in unclear and len(rules) == 1 and rules[0].derived is None:
         reason = f"{rules[0]} is not there" if column == LOSS_COLUMN else f"{rules[0]} gives no positive number"
     if wrong is not None and column not in unclear:
-        shown = repr(wrong[1][:_LONGEST_NAME]) if isinstance(wrong[1], str) else _cell(wrong[1])
+        shown = repr(wrong[1][:_LONGEST_NAME]) if isinstance(wrong[1], str) else frames.written(wrong[1])
         reason = f"{wrong[0]!r} is {shown}, not a positive number" + "; dense models have 1" * (noun == EXPERTS_COLUMN)
     return f"no {noun}: {reason}"
 
@@ -320,22 +295,8 @@ def _one_size(rows: list[Row], left_out: list[tuple[str, str]], notes: list[str]
 def _columns(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
     names = dict.fromkeys(name for name in _FIRST if any(name in row for row in rows))
     names |= dict.fromkeys(sorted({name for row in rows for name in row} - {*names, SOURCE_COLUMN}))
-    found: dict[str, NDArray[Any]] = {}
-    for name in (*names, SOURCE_COLUMN):
-        cells = [row.get(name) for row in rows]
-        present = [cell for cell in cells if cell is not None]
-        if name in DIVERGED_COLUMNS or (len(present) == len(cells) and all(isinstance(c, bool) for c in cells)):
-            found[name] = np.array([bool(cell) for cell in cells])
-        elif all(isinstance(cell, float) for cell in present):
-            numbers = np.array([math.nan if cell is None else float(cell) for cell in cells])
-            whole = np.all(np.isfinite(numbers)) and np.all(np.abs(numbers) < 2**53) and np.all(numbers % 1 == 0)
-            found[name] = numbers.astype(np.int64) if whole else numbers
-        else:
-            found[name] = np.array(["" if cell is None else _cell(cell) for cell in cells], dtype=object)
-    return found
-
-
-def _cell(value: Scalar) -> str:
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return str(int(value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    cells = {name: [row.get(name) for row in rows] for name in (*names, SOURCE_COLUMN)}
+    return {
+        name: np.array([bool(v) for v in values]) if name in DIVERGED_COLUMNS else frames.mixed_array(values)
+        for name, values in cells.items()
+    }

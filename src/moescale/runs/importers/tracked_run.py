@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -69,8 +68,8 @@ class TrackedRun:
 
     name: str
     where: str
-    params: Mapping[str, Scalar] = field(default_factory=lambda: MappingProxyType({}))
-    metrics: Mapping[str, Series] = field(default_factory=lambda: MappingProxyType({}))
+    params: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
+    metrics: Mapping[str, Series] = field(default_factory=dict[str, Series])
     state: str = ""
     config: Mapping[str, Any] | None = None
 
