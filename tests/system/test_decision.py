@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from command_line import run
+from examples import daily
 from moescale.errors import InfeasibleError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
@@ -261,7 +262,7 @@ def test_the_baseline_keeps_its_own_loss_as_built(flops: float) -> None:
 
 @given(st.floats(20.5, 24.0).map(lambda x: 10.0**x), st.sampled_from([(1.0, 4.0), (8.0,), (4.0, 16.0, 32.0)]))
 @example(5.334838230116769e22, (4.0,))  # was promised with 46%
-@settings(max_examples=6, deadline=None)
+@daily(3)
 def test_a_model_keeps_the_promise_as_built(flops: float, experts: tuple[float, ...]) -> None:
     try:
         plan = asked(experts=experts, flops=flops, draws=80)

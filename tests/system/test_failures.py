@@ -153,8 +153,8 @@ SLOW = (
     Case("a sweep", "sweep", with_facts, 28, table="runs.csv", between=("sweep/",), answers=False),
     Case("a reproduction", "published", nothing, 24, answers=False, every=5),
 )  # fmt: skip
-# Every fifth fault every day where a case has many, and all of them nightly.
-DAILY = [case if case.least < 10 else replace(case, every=5) for case in QUICK]
+# Some faults every day where a case has many, and all of them nightly.
+DAILY = [case if case.least < 10 else replace(case, every=5 if case.table != "latency.csv" else 9) for case in QUICK]
 NIGHTLY = [pytest.param(case, marks=pytest.mark.fuzz, id=f"{case.name}, every fault") for case in (*QUICK[1:], *SLOW)]
 
 
@@ -222,7 +222,7 @@ EXPORTS = (
     Case("over an older export", "export", with_older_export, 24),
     Case("after a killed export", "export", with_the_rest_of_a_killed_export, 24),
 )
-DAILY_EXPORTS = [pytest.param(replace(case, every=3), id=case.name) for case in EXPORTS]
+DAILY_EXPORTS = [pytest.param(replace(case, every=7), id=case.name) for case in EXPORTS]
 NIGHTLY_EXPORTS = [pytest.param(case, marks=pytest.mark.fuzz, id=f"{case.name}, every fault") for case in EXPORTS]
 
 
@@ -594,7 +594,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.fuzz), signal.SIGHUP])
 def test_a_signal_ends_a_fit_in_one_line(number: signal.Signals, tmp_path: Path) -> None:
     with_runs(tmp_path)
     code = """
@@ -618,8 +618,18 @@ def test_a_signal_ends_a_fit_in_one_line(number: signal.Signals, tmp_path: Path)
     assert (tmp_path / "law.toml").read_text() == "old"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("command", ["profile", "sweep", "pack"])
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("profile", signal.SIGINT),
+        ("sweep", signal.SIGTERM),
+        ("pack", signal.SIGINT),
+        *(
+            pytest.param(*other, marks=pytest.mark.fuzz)
+            for other in (("profile", signal.SIGTERM), ("sweep", signal.SIGINT), ("pack", signal.SIGTERM))
+        ),
+    ],
+)
 def test_a_signal_ends_what_a_command_started_and_the_command_goes_on(
     command: str, number: signal.Signals, tmp_path: Path
 ) -> None:

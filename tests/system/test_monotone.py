@@ -17,9 +17,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from examples import daily
 from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import Gpu, gpus
 from moescale.latency import LatencySource
@@ -93,7 +94,7 @@ places = st.builds(
 )
 counts = st.sampled_from([1, 2, 4, 8])
 limits_s = st.floats(2e-3, 0.5)
-few = settings(max_examples=25)  # a limit is searched for, forty times the work of an answer without one
+few = daily(8)  # a limit is searched for, forty times the work of an answer without one
 
 
 @given(models, kinds, places, counts, st.floats(1, 4))

@@ -16,6 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from examples import daily
 from families import DENSE, HOFFMANN, JOINT, PAPER, YUN, chinchilla_optimum, law_of
 from moescale.errors import InfeasibleError, InputError
 from moescale.export.huggingface import config_of
@@ -547,7 +548,7 @@ def plan_words(plan: Plan) -> str:
 
 
 @given(st.floats(20.0, 24.5), st.floats(10.5, 13.5), st.sampled_from([{}, {"max_usd_per_mtok": 0.05}]))
-@settings(max_examples=8, deadline=None)
+@daily(4)
 def test_what_training_takes_is_said(power: float, cap: float, bound: dict[str, float]) -> None:
     question = replace(MAIN, budget=Budget(10.0**power, max_tokens=10.0**cap), training=TRAINING, draws=0, **bound)
     try:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '.[figures]'")
 
 from command_line import run
+from examples import daily
 from moescale.planning.plan_file import parse_plan
 from moescale.units import format_count, format_usd
 from moescale.views.html import Origin, plan_report
@@ -185,7 +186,7 @@ LEAVES = [None, -1.0, 0.0, 1e-9, 1e300, 3, "x", "", [], {}, True]
 
 
 @pytest.mark.fuzz
-@settings(max_examples=300, deadline=None)
+@daily(100)
 @given(data=st.data())
 def test_any_damage_is_a_page_or_a_message(folder: Path, data: st.DataObject) -> None:
     record = json.loads((folder / "plan.json").read_text())

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import daily
 from moescale.cli import main
 from moescale.errors import InputError
 from moescale.models.family import find_family
@@ -253,7 +254,7 @@ def test_unknown_claims_are_refused_with_the_nearest() -> None:
         find_claim("cost.e8.e5")
 
 
-@settings(max_examples=15, deadline=None)
+@daily(6)
 @given(st.floats(0.01, 1.0), st.sampled_from([1.0, 4.0, 8.0, 32.0]))
 def test_the_size_within_a_cost_costs_no_more_and_the_next_one_does(usd: float, experts: float) -> None:
     pricing = ExactPricing(ROOFLINE.costs())

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import tomli_w
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import daily
 from moescale.errors import InputError
 from moescale.experiments.run import check_same
 from moescale.experiments.run_table import add_rows, read_result
@@ -65,7 +66,7 @@ COUNTS = st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=3, unique=
 LENGTHS = st.lists(st.integers(1_000, 10**12), min_size=1, max_size=3, unique=True)
 
 
-@settings(max_examples=25)
+@daily(12)
 @given(sizes=SIZES, experts=COUNTS, tokens=LENGTHS)
 def test_every_combination_is_one_run_and_its_file_says_all(
     sizes: list[tuple[int, int]], experts: list[int], tokens: list[int]
@@ -221,7 +222,7 @@ INNER = {
 }
 
 
-@settings(max_examples=150)
+@daily(60)
 @given(st.data())
 def test_no_document_yields_a_traceback(data: st.DataObject) -> None:
     run = {"n_params": "1M", "tokens": "1M"}

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from examples import daily
 from families import DENSE, HOFFMANN, JOINT, PAPER, YUN, chinchilla_optimum, law_of
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.family import n_active, n_total, tokens_within, training_flops
@@ -47,7 +48,7 @@ def moe_laws(draw: st.DrawFn) -> Law:
     return law_of("yun2024", near, family)
 
 
-few = settings(max_examples=15)
+few = daily(8)
 budgets = st.floats(19.0, 24.0).map(lambda exponent: Budget(10.0**exponent))
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from command_line import answer_of, run
+from examples import daily
 from moescale.errors import InfeasibleError
 from moescale.export.huggingface import huggingface_config
 from moescale.hardware.gpus import find_gpu
@@ -93,7 +94,7 @@ def assert_like_for_like(plan: Plan, question: Question, law_name: str, deployme
     st.sampled_from([None, 64.0, 256.0]),
     st.sampled_from([None, 3e12]),
 )
-@settings(max_examples=12)
+@daily(5)
 def test_the_recommendation_is_the_model_as_built(
     law: str, flops: float, gpu: str, prompt: float, output: float, kv_heads: Any, most: Any, max_tokens: Any
 ) -> None:

@@ -7,11 +7,12 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from command_line import RUNS
+from examples import daily
 from moescale.errors import InputError
 from moescale.fitting import physics
 from moescale.fitting.canonical import in_unit, order, reordered
@@ -49,7 +50,7 @@ def alone() -> FittedLaw:
 
 
 @pytest.mark.system
-@settings(max_examples=4)
+@daily(2)
 @given(st.permutations(range(16)))
 def test_a_form_is_fitted_alike_in_any_order(rows: list[int]) -> None:
     found = fit_runs(shuffled(dense(), np.array(rows)), CHINCHILLA, FitSettings(starts=4, bootstrap=2))
@@ -157,7 +158,7 @@ def under_prior(name: str) -> tuple[RunTable, FittedLaw]:
 
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["dense", "routed"])
-@settings(max_examples=2, deadline=None)
+@daily(1)
 @given(data=st.data())
 def test_a_fit_under_the_prior_is_alike_in_any_order_and_unit(name: str, data: st.DataObject) -> None:
     runs, one = under_prior(name)

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import daily
 from families import PAPER
 from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import find_gpu, gpus, measured_reserve_bytes
@@ -366,7 +367,7 @@ ARRAYS = {name: given_deployments[name] for name in ARRAY_FIELDS if name in give
 
 
 @pytest.mark.system
-@settings(max_examples=25)  # of sixteen calls each
+@daily(10)  # of sixteen calls each
 @given(st.data(), st.sampled_from(["separate", "chunked"]), st.booleans())
 def test_a_call_with_arrays_of_everything_equals_the_scalar_calls(
     data: st.DataObject, scheduling: str, limited: bool

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line import run as command
+from examples import daily
 from moescale import catalogue
 from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import find_gpu
@@ -111,7 +112,7 @@ def a_run(case: dict[str, Any], **changes: Any) -> tuple[Run, FloatArray]:
 
 
 @pytest.mark.system
-@settings(max_examples=200, deadline=None)
+@daily(50)
 @given(case=runs)
 def test_every_token_is_produced_once_within_every_limit(case: dict[str, Any]) -> None:
     run, output = a_run(case)
@@ -136,7 +137,7 @@ def test_every_token_is_produced_once_within_every_limit(case: dict[str, Any]) -
 
 
 @pytest.mark.system
-@settings(max_examples=60, deadline=None)
+@daily(15)
 @given(case=runs)
 def test_the_host_never_makes_a_burst_shorter(case: dict[str, Any]) -> None:
     case = case | {"rate": math.inf, "clients": None}
@@ -243,7 +244,7 @@ SATURATED = [
 
 @pytest.mark.system
 @pytest.mark.parametrize("scheduling", ["separate", "chunked"])
-@pytest.mark.parametrize("case", range(len(SATURATED)))
+@pytest.mark.parametrize("case", [0, 2, 6, *(pytest.param(i, marks=pytest.mark.fuzz) for i in (1, 3, 4, 5, 7))])
 def test_a_saturated_server_comes_to_the_plateau_of_serve(case: int, scheduling: str) -> None:
     """Within 10%, written before the first comparison: 0.98 to 1.06 times where prompts ride along, 1.00 to 1.07 apart.
 
@@ -262,8 +263,15 @@ def test_a_saturated_server_comes_to_the_plateau_of_serve(case: int, scheduling:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("source", [Lines(), Roofline(H100), Roofline(find_gpu("a100-pcie-80gb"))])
-@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        (Lines(), "llama-3.1-8b"),
+        (Roofline(H100), "llama-3.1-8b"),
+        (Roofline(H100), "mixtral-8x7b"),
+        (Roofline(find_gpu("a100-pcie-80gb")), "qwen3-30b-a3b"),
+    ],
+)
 def test_interpolated_prices_are_within_one_percent(source: Lines | Roofline, name: str) -> None:
     """One pass of a run against the source itself, at random batches, contexts and chunks."""
     model, rng = SHAPES[name], np.random.default_rng(0)
@@ -281,7 +289,7 @@ def test_interpolated_prices_are_within_one_percent(source: Lines | Roofline, na
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("rate", [10.0, 40.0, math.inf])
+@pytest.mark.parametrize("rate", [10.0, math.inf])
 def test_a_finer_grid_of_prices_gives_the_same_run(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
     place = deployment(gpu=H100, prompt_tokens=512, output_tokens=64, max_num_seqs=1024)
 
@@ -403,7 +411,7 @@ def test_more_clients_than_are_held_wait_for_a_place() -> None:
     assert requests_per_s * (twice.plateau_ttft_s + 199 * twice.tpot_s) == pytest.approx(64, rel=0.05)
 
 
-@settings(max_examples=10, deadline=None)
+@daily(4)
 @given(prompt=st.integers(1, 10_000), output=st.integers(16, 1000), scheduling=st.sampled_from(["separate", "chunked"]))
 def test_more_clients_are_never_served_less_nor_each_faster(prompt: int, output: int, scheduling: str) -> None:
     """Within 5%, by which few clients' lengths scatter."""
@@ -436,7 +444,7 @@ def test_an_open_loop_finds_the_fewest_replicas_within_the_limits() -> None:
     assert high.replicas >= mean.replicas > 1
     assert high.tpot_s == high.p99.tpot_s <= 0.012
     with pytest.raises(InfeasibleError, match="an idle server already needs"):
-        open_loop(model, source, replace(place, max_ttft_s=1e-4, output_tokens=4), 1, 20.0)
+        open_loop(MODEL, Lines(), deployment(max_ttft_s=1e-6, output_tokens=4), 1, 20.0)
     for rate, percentile in ((0.0, None), (1.0, 100.0)):
         with pytest.raises(InputError):
             open_loop(model, source, place, 1, rate, percentile=percentile)
@@ -472,7 +480,7 @@ def test_disaggregated_figures_follow_from_the_workers_passes() -> None:
 
 @pytest.mark.parametrize(
     ("prefill", "decode"),
-    [((1, 2, 4), (1, 2, 4, 8)), pytest.param(range(1, 9), range(1, 17), marks=pytest.mark.fuzz)],
+    [((2, 4), (2, 8)), pytest.param(range(1, 9), range(1, 17), marks=pytest.mark.fuzz)],
     ids=["some", "all"],
 )
 def test_the_search_finds_what_enumeration_finds(prefill: Sequence[int], decode: Sequence[int]) -> None:
@@ -485,7 +493,7 @@ def test_the_search_finds_what_enumeration_finds(prefill: Sequence[int], decode:
     assert disaggregated(LLAMA, FP8, SERVED).usd_per_mtok <= min(enumerated) * 1.011
 
 
-@settings(max_examples=5, deadline=None)
+@daily(1)
 @given(prompt=st.floats(100, 20_000), output=st.floats(20, 4000), tpot_s=st.floats(0.02, 0.2), ttft_s=st.floats(1, 20))
 def test_limits_hold_apart_and_cost_dollars(prompt: float, output: float, tpot_s: float, ttft_s: float) -> None:
     d = replace(SERVED, prompt_tokens=prompt, output_tokens=output)

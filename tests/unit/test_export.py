@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line import run
+from examples import daily
 from moescale import catalogue
 from moescale.errors import InfeasibleError, UnwrittenError
 from moescale.experiments.settings import read_settings
@@ -181,7 +182,7 @@ def test_more_splitting_never_takes_more_memory(shape: Buildable, name: str, gpu
 
 
 @pytest.mark.system
-@settings(max_examples=25)
+@daily(10)
 @given(shape=shapes(), name=st.sampled_from(list(TRAINERS)), memory_gib=st.floats(2, 200))
 def test_the_smallest_count_fits_and_no_smaller_one_does(shape: Buildable, name: str, memory_gib: float) -> None:
     model, run, trainer = model_of(shape), recipe(), TRAINERS[name]

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from command_line import run
+from examples import daily
 from families import chinchilla_optimum
 from moescale.errors import InputError
 from moescale.fitting.isoflop import IsoFlop, isoflop
@@ -110,7 +111,7 @@ def test_drifting_centres_bias_the_exponent_a_little() -> None:
 
 
 @pytest.mark.system
-@settings(max_examples=30, deadline=None)
+@daily(15)
 @given(st.floats(0.5, 2.0), st.floats(1.1, 8.0), st.integers(4, 12), st.floats(1e-3, 1e3))
 def test_units_and_order_of_the_runs_do_not_matter(scale: float, width: float, count: int, unit: float) -> None:
     runs = around(width, count=count)

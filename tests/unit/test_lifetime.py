@@ -8,9 +8,10 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from examples import daily
 from families import JOINT, PAPER
 from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import find_gpu
@@ -59,7 +60,7 @@ def life(served: float, **bounds: float) -> Lifetime:
 
 
 served = st.floats(9.0, 15.0).map(lambda power: 10.0**power)
-few = settings(max_examples=12, deadline=None)
+few = daily(8)
 
 
 def quality_of(law: Law, flops: float) -> float:

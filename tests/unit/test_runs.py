@@ -20,9 +20,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
+from examples import daily
 from moescale.errors import InputError
 from moescale.io import frames
 from moescale.io.frames import COLUMN_LIMIT, as_numbers, as_values, number_text, parse_table
@@ -622,7 +623,7 @@ def test_losses_of_one_model_that_differ_by_any_factor_are_named(tmp_path: Path)
 
 
 @pytest.mark.system
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@daily(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(_row, min_size=1, max_size=8), st.sampled_from(list(_WRITERS)))
 def test_tables_survive_every_format_to_the_last_bit(tmp_path: Path, rows: list[Any], suffix: str) -> None:
     sizes, tokens, experts, losses, words, extras = (list(values) for values in zip(*rows, strict=True))

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import daily
 from moescale.errors import InputError
 from moescale.experiments import pack as packing
 from moescale.experiments.corpus import Corpus, open_corpus, permuted, verify
@@ -105,7 +106,7 @@ def test_a_corpus_holds_every_document_once(
 
 
 @pytest.mark.system
-@settings(max_examples=25)
+@daily(15)
 @given(count=st.integers(1, 40), length=st.integers(1, 60), seed=st.integers(0, 9), data=st.data())
 def test_an_epoch_has_no_token_twice_and_goes_on_anywhere(
     tmp_path_factory: pytest.TempPathFactory, count: int, length: int, seed: int, data: st.DataObject
