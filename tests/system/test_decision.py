@@ -38,7 +38,7 @@ from moescale.views.tables.screen import choices_table
 
 GPU = find_gpu("h100-sxm")
 SERVED = Deployment(gpu=GPU, usd_per_gpu_hour=3.9, prompt_tokens=230.0, output_tokens=203.0, max_num_seqs=256.0)
-MAIN = Question(budget=Budget(2.2e22))
+MAIN = Question(budget=Budget(2.2e22), draws=0)  # without intervals, which decide nothing
 EVERY = find_law("public-2026")
 LIFE = {"lifetime_tokens": 5e12, "training": TrainingPrice(gpu=GPU, usd_per_gpu_hour=3.9, mfu=0.4)}
 
@@ -196,7 +196,8 @@ def test_a_bound_that_binds_says_which_and_by_how_much() -> None:
     ("experts", "bounds"),
     [
         *(((1.0,), {"objective": name}) for name in ("serve", "quality", "loss")),
-        *(((1.0, 2.0), bounds) for bounds in ({"objective": "serve"}, LIFE)),
+        ((1.0, 2.0), {"objective": "serve"}),
+        pytest.param((1.0, 2.0), LIFE, marks=pytest.mark.fuzz),
         *(((4.0,), {"objective": name}) for name in ("serve", "loss")),
         *(((8.0, 64.0), bounds) for bounds in ({"objective": "serve"}, {"objective": "quality"}, LIFE)),
     ],
@@ -265,7 +266,7 @@ def test_the_baseline_keeps_its_own_loss_as_built(flops: float) -> None:
 @daily(3)
 def test_a_model_keeps_the_promise_as_built(flops: float, experts: tuple[float, ...]) -> None:
     try:
-        plan = asked(experts=experts, flops=flops, draws=80)
+        plan = asked(experts=experts, flops=flops)
     except InfeasibleError:
         return
     model = plan.recommendation.model
@@ -309,7 +310,9 @@ def test_the_surest_size_is_found_where_draws_differ_by_decades() -> None:
         assert sure == pytest.approx(probable.max(), abs=0.05)
 
 
-@pytest.mark.parametrize(("shape", "experts", "most"), [("mixtral", "32", 22), ("deepseek", "256", 98)])
+@pytest.mark.parametrize(
+    ("shape", "experts", "most"), [("mixtral", "32", 22), pytest.param("deepseek", "256", 98, marks=pytest.mark.fuzz)]
+)
 def test_experts_beyond_the_law_are_refused_with_the_laws_that_reach_them(shape: str, experts: str, most: int) -> None:
     options = ("--budget", "1e23", "--gpu", "h100-sxm", "--shape", shape, "--latency", "roofline", "--bootstrap", "0")
     public = (*options, "--law", "public-2026")
@@ -358,7 +361,7 @@ def test_a_life_keeps_the_promise_too() -> None:
 
 
 def test_the_decision_is_the_same_without_intervals() -> None:
-    plan, full = asked(draws=0), asked()
+    plan, full = asked(), asked(draws=None)
     assert plan.recommendation.model.intervals is None
     assert full.recommendation.model.intervals
     assert replace(plan.recommendation.model, intervals=None) == replace(full.recommendation.model, intervals=None)

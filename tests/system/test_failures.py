@@ -222,16 +222,22 @@ EXPORTS = (
     Case("over an older export", "export", with_older_export, 24),
     Case("after a killed export", "export", with_the_rest_of_a_killed_export, 24),
 )
-DAILY_EXPORTS = [pytest.param(replace(case, every=7), id=case.name) for case in EXPORTS]
-NIGHTLY_EXPORTS = [pytest.param(case, marks=pytest.mark.fuzz, id=f"{case.name}, every fault") for case in EXPORTS]
+DAILY_EXPORTS = [
+    pytest.param(replace(EXPORTS[number], every=7), mode, id=f"{EXPORTS[number].name}, {mode}")
+    for number, mode in ((0, "full"), (1, "killed"), (1, "full"), (2, "killed"))
+]
+NIGHTLY_EXPORTS = [
+    pytest.param(case, mode, marks=pytest.mark.fuzz, id=f"{case.name}, {mode}, every fault")
+    for case in EXPORTS
+    for mode in ("killed", "full")
+]
 
 
 def below(files: dict[str, str], folder: str) -> dict[str, str]:
     return {name.partition("/")[2]: content for name, content in files.items() if name.startswith(f"{folder}/")}
 
 
-@pytest.mark.parametrize("mode", ["killed", "full"])
-@pytest.mark.parametrize("case", [*DAILY_EXPORTS, *NIGHTLY_EXPORTS])
+@pytest.mark.parametrize(("case", "mode"), [*DAILY_EXPORTS, *NIGHTLY_EXPORTS])
 def test_an_export_is_old_or_new_and_never_mixed(case: Case, mode: str, tmp_path: Path) -> None:
     first, records, before = case.faults(mode, tmp_path)
     aside = ".x.moescale-old"

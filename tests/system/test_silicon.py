@@ -67,22 +67,27 @@ def engine(folder: Path, config: dict[str, Any], system: str, gpus: int, backend
 @pytest.mark.parametrize(
     ("config", "gpu", "gpus", "backend", "weights"),
     [
-        (MIXTRAL, "a100-sxm-80gb", 2, "vllm", "bfloat16"),
         (MIXTRAL, "a100-sxm-80gb", 8, "vllm", "bfloat16"),
-        (MIXTRAL, "h100-sxm", 2, "vllm", "bfloat16"),
         (MIXTRAL, "h100-sxm", 2, "vllm", "fp8"),
         (LLAMA, "h100-sxm", 1, "vllm", "fp8"),
-        (MIXTRAL, "h100-sxm", 2, "trtllm", "bfloat16"),
-        (MIXTRAL, "l40s", 2, "vllm", "bfloat16"),
-        (LLAMA, "l40s", 8, "vllm", "bfloat16"),
-        (QWEN3_MOE, "a100-sxm-80gb", 1, "vllm", "bfloat16"),
         (QWEN3_MOE, "a100-sxm-80gb", 4, "vllm", "bfloat16"),
-        (QWEN3_MOE, "h100-sxm", 4, "vllm", "bfloat16"),
-        (QWEN3_MOE, "h200-sxm", 1, "vllm", "bfloat16"),
         (QWEN3_MOE, "a100-sxm-80gb", 2, "sglang", "bfloat16"),
         (LLAMA, "a100-sxm-80gb", 4, "vllm", "bfloat16"),
-        (LLAMA, "h100-sxm", 1, "vllm", "bfloat16"),
-        (LLAMA, "b200-sxm", 4, "vllm", "bfloat16"),
+        *(
+            pytest.param(config, gpu, gpus, backend, "bfloat16", marks=pytest.mark.fuzz)
+            for config, gpu, gpus, backend in (
+                (MIXTRAL, "a100-sxm-80gb", 2, "vllm"),
+                (MIXTRAL, "h100-sxm", 2, "vllm"),
+                (MIXTRAL, "h100-sxm", 2, "trtllm"),
+                (MIXTRAL, "l40s", 2, "vllm"),
+                (LLAMA, "l40s", 8, "vllm"),
+                (QWEN3_MOE, "a100-sxm-80gb", 1, "vllm"),
+                (QWEN3_MOE, "h100-sxm", 4, "vllm"),
+                (QWEN3_MOE, "h200-sxm", 1, "vllm"),
+                (LLAMA, "h100-sxm", 1, "vllm"),
+                (LLAMA, "b200-sxm", 4, "vllm"),
+            )
+        ),
     ],
 )
 def test_tabulated_models_take_what_the_packages_engine_says(
