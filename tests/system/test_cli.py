@@ -654,11 +654,13 @@ def test_refusals_give_one_message_and_the_exit_code(
     missing = [word for word in words if word not in messages[0]]
     assert not missing, messages[0]
     assert "Traceback" not in found.err
+    assert sorted(bad_files.rglob("*")) == before
+    if code == 2 and not line.startswith("predict"):  # what all commands do alike is asked of one
+        return
     as_json = run(*split(line), "--json")
     assert (as_json.code, as_json.err.splitlines()[-1]) == (code, messages[0])
     assert as_json.out == "" or json.loads(as_json.out) == {"infeasible": messages[0].removeprefix("moescale: ")}
     assert bool(as_json.out) == (code == 1)
-    assert sorted(bad_files.rglob("*")) == before
 
 
 def test_a_refused_fit_leaves_the_law_that_was_there(tmp_path: Path) -> None:
@@ -752,7 +754,12 @@ OF_THE_READER = (
 
 
 # One law and the roofline in place of 400 draws and the measured kernels, one form in place of all.
-QUICK = {"plan": ONE_LAW[3:], "fit": ("--law", "chinchilla")}
+QUICK = {
+    "plan": ONE_LAW[3:],
+    "fit": ("--law", "chinchilla"),
+    "cost": ("--latency", "roofline"),
+    "design": ("--law", "public-2026", "--latency", "roofline"),
+}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -873,7 +880,7 @@ def test_tables_fit_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_ascii_terminal_gets_ascii() -> None:
-    for arguments in (ONE_LAW, ("laws",), ("plan", "--help")):
+    for arguments in (ONE_LAW, ("plan", "--help")):
         found = process(*arguments, PYTHONIOENCODING="ascii")
         assert (found.returncode, found.stderr) == (0, "")
         assert found.stdout.isascii()
@@ -895,7 +902,7 @@ def test_interrupting_a_fit_ends_it_quietly(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals and pipes as POSIX has them")
-@pytest.mark.parametrize("arguments", [(*ONE_LAW, "--json"), ONE_LAW, ("laws",), ("plan", "--help")])
+@pytest.mark.parametrize("arguments", [ONE_LAW, ("laws",)])
 def test_a_closed_pipe_is_no_error(arguments: tuple[str, ...]) -> None:
     reader, writer = os.pipe()
     os.close(reader)  # whatever is written fails

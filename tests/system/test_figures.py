@@ -322,8 +322,8 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["fit", "examples/runs.csv", "--law", "yun2024", "--starts", "4"],
-        ["plan", "--budget", "1e21", "--bootstrap", "0"],
+        ["fit", "examples/runs.csv", "--law", "chinchilla", "--starts", "2"],
+        ["plan", "--budget", "1e21", "--bootstrap", "0", "--latency", "roofline"],
     ],
 )
 def test_the_command_line_draws(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,7 +95,7 @@ def test_answers_about_laws_have_the_keys_that_are_fixed() -> None:
 
 
 def test_a_design_has_the_keys_that_are_fixed() -> None:
-    found = answer_of("design", "--budget", "1e18", "--latency", "roofline", "--max-runs", "4")
+    found = answer_of("design", "--budget", "1e18", "--latency", "roofline", "--law", "public-2026", "--max-runs", "4")
     assert (FIXED["design"] - found["runs"][0].keys() - found.keys()) == set()
     assert {"n_params", "tokens", "experts", "flops"} <= found["runs"][0].keys()
 

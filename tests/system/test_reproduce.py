@@ -280,7 +280,7 @@ def test_bounded_models_meet_their_bound(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [("1", "2", "4", "6", "8", VERDICT), pytest.param(("3", "5"), marks=pytest.mark.fuzz)], ids=" ".join
+    "names", [("1", "4", "8", VERDICT), pytest.param(("2", "3", "5", "6"), marks=pytest.mark.fuzz)], ids=" ".join
 )
 def test_figures_draw_any_law_and_gpu(names: tuple[str, ...], tmp_path: Path, outcomes: tuple[Outcome, ...]) -> None:
     assert {"1", "2", "3", "4", "5", "6", "8"} == {*FIGURES}

@@ -176,7 +176,7 @@ def test_an_interrupted_driver_stops_its_workers(tmp_path: Path, undisturbed: li
 def test_the_limit_of_time_stops_runs_that_go_on_later(tmp_path: Path, undisturbed: list[str]) -> None:
     sweep = made(tmp_path)
     faults(sweep, every={"sleep_s": 5.0})
-    done = drive_stub(sweep, seconds=3.0)
+    done = drive_stub(sweep, seconds=1.0)
     assert (done.finished, done.left, done.failed) == (0, 4, ())
     assert not any(run.lock.exists() for run in sweep.runs)
     faults(sweep)

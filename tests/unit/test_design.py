@@ -198,7 +198,7 @@ def test_limits_without_a_run_are_refused() -> None:
 
 PLAN = [
     "--plan-budget", "1e23", "--gpu", "h100-sxm", "--max-num-seqs", "256", "--latency", "roofline", "--experts",
-    "1,4,8,16",
+    "1,4,16", "--law", "public-2026",
 ]  # fmt: skip
 
 

@@ -197,12 +197,15 @@ def test_the_fit_is_the_optimum_of_an_independent_search(runs: RunTable) -> None
 
 
 @pytest.mark.system
-def test_errors_out_of_sample_are_those_that_were_measured(runs: RunTable) -> None:
+@pytest.mark.parametrize(
+    ("held_out", "measured"),
+    [
+        ("n_experts > 8", 4.85e-3),
+        pytest.param("tokens >= 12e9", 4.17e-3, marks=pytest.mark.fuzz),
+        pytest.param("n_params_active >= 6e8", 4.03e-3, marks=pytest.mark.fuzz),
+    ],
+)
+def test_errors_out_of_sample_are_those_that_were_measured(runs: RunTable, held_out: str, measured: float) -> None:
     table = RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
-    with_embeddings = runs.columns["n_params_active"].astype(float)
-    for held_out, measured in (
-        (table.tokens >= 12e9, 4.17e-3),
-        (table.experts > 8, 4.85e-3),
-        (with_embeddings >= 6e8, 4.03e-3),
-    ):
-        assert hold_out(FORM, table, held_out).rmsle_holdout <= measured * 1.02
+    rows = np.isin(runs.row_numbers, runs.where(held_out).row_numbers)
+    assert hold_out(FORM, table, rows).rmsle_holdout <= measured * 1.02

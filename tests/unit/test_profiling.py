@@ -148,7 +148,7 @@ def test_versions_are_not_mixed_in_one_table(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.fuzz)])
 def test_a_profile_that_is_ended_loses_no_row_and_repeats_none(number: signal.Signals, tmp_path: Path) -> None:
     table, log = tmp_path / "t.csv", tmp_path / "log"
     code = f"{BY_ITSELF}t.measure(Path(sys.argv[1]), t.grid({{'pause': 0.05, 'log': sys.argv[2]}}))"
