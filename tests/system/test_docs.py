@@ -253,14 +253,6 @@ def test_outputs_are_compared_line_by_line() -> None:
     assert not same("batch 1.2 s  x", "batch 1.3 s  x")
 
 
-def test_what_a_shell_has_to_run_is_told_from_what_it_would_only_split() -> None:
-    assert words_of("moescale fit a.csv --where 'x >= 2 and y < 3' \\\n  -o b.toml") == [
-        "moescale", "fit", "a.csv", "--where", "x >= 2 and y < 3", "-o", "b.toml",
-    ]  # fmt: skip
-    for command in ("a | head", "a 'b", "a > b", "a && b", "a; b", "a $HOME", "a *.csv", "a\nb", "a `b`", "(a)"):
-        assert words_of(command) is None, command
-
-
 def test_the_readme_shows_commands() -> None:
     readme = ROOT / "README.md"
     if not readme.read_text(encoding="utf-8").strip():
@@ -281,28 +273,6 @@ def test_every_block_runs_or_says_why_not(page: Path) -> None:
     assert fences == 2 * len(blocks), "a fence that does not close"
     unfenced = refresh.FENCE.sub("", text)
     assert not re.search(r"^ {4,}(\$|moescale|python|make|pip) ", unfenced, re.MULTILINE), "commands outside of a fence"
-
-
-def test_a_block_without_a_reason_is_a_fault() -> None:
-    def faults(page: str) -> list[str]:
-        return [fault(block) for block in refresh.blocks(page)]
-
-    assert faults("```console\n$ moescale laws\n```\n") == [""]
-    assert faults("<!-- not run: needs a GPU -->\n```sh\nmoescale profile g.toml\n```\n") == [""]
-    assert faults("<!-- skipped: needs a GPU -->\n```sh\nmoescale profile g.toml\n```\n") != [""]
-    assert faults("```bash\nmoescale laws\n```\n") != [""]
-    assert faults("```\n$ moescale laws\n```\n") != [""]
-    assert faults("<!-- not run: it is text -->\n```text\nloss 2.07\n```\n") != [""]
-
-
-def test_blocks_are_read_with_their_reasons() -> None:
-    page = "a\n<!-- engine: torch, ray -->\n```python\nx\n```\n\n<!-- not run: needs a GPU -->\n```sh\ny\n```\n```\nz\n```\n"
-    found = refresh.blocks(page)
-    assert [(b.language, b.text, b.engine, b.not_run) for b in found] == [
-        ("python", "x\n", ("torch", "ray"), ""),
-        ("sh", "y\n", (), "needs a GPU"),
-        ("", "z\n", (), ""),
-    ]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the pages show a POSIX shell")
@@ -569,15 +539,3 @@ def test_the_page_states_the_stored_errors_and_coverage(benchmark: Any, scores: 
     parts = benchmark.page_parts(scores, coverage)
     pages = load_script("scripts/pages.py")
     assert pages.filled("evidence/own-law.md", parts, "laws") == (EVIDENCE / "own-law.md").read_text(encoding="utf-8")
-
-
-def test_mean_coverage_is_that_of_the_sources() -> None:
-    rows = rows_of(EVIDENCE / "own-law-coverage.csv")
-    distances = "times_beyond_largest_fitted_nd"
-    for mean in (row for row in rows if row["source"] == "mean over sources"):
-        held = [
-            float(row["held_percent"])
-            for row in rows
-            if row["law"] == mean["law"] and row[distances] == mean[distances] and row is not mean
-        ]
-        assert abs(sum(held) / len(held) - float(mean["held_percent"])) < 1.0  # both are rounded

@@ -186,25 +186,6 @@ def test_the_recovered_law_keeps_its_stated_errors(outcomes: tuple[Outcome, ...]
         assert all(part.tolerance == 0.05 for part in found[name].parts)
 
 
-def test_a_claim_holds_only_with_direction_and_size(outcomes: tuple[Outcome, ...]) -> None:
-    for o in outcomes:
-        if o.holds:
-            assert o.direction_holds is not False
-            assert all(part.within is not False for part in o.parts if part.judged)
-        if o.holds is False:
-            assert o.direction_holds is False or any(part.within is False for part in o.parts if part.judged)
-
-
-def test_relations_between_claims(outcomes: tuple[Outcome, ...]) -> None:
-    found = _by_id(outcomes)
-    forwards, backwards = found["flops.16v4"].parts[0].ours, found["flops.few"].parts[0].ours
-    assert forwards is not None
-    assert backwards is not None
-    assert forwards * backwards == pytest.approx(1.0, rel=1e-9)
-    small, large, ratio = (found[n].parts[0].ours for n in ("e8.over.dense", "dense.opt", "e8.active.dense"))
-    assert ratio == pytest.approx(5.0 / 3.0 * (small or 0.0) / (large or 1.0), rel=1e-9)
-
-
 def test_intervals_hold_most_draws_around_the_best(outcomes: tuple[Outcome, ...]) -> None:
     for o in outcomes:
         for part in o.parts:
@@ -265,20 +246,6 @@ def test_the_size_within_a_cost_costs_no_more_and_the_next_one_does(usd: float, 
     assert not pricing.usd_per_mtok(size * 1.0001, e)[0, 0] <= usd
 
 
-def _column(rows: list[series.Row], name: str) -> np.ndarray:
-    return np.array([row[name] for row in rows])
-
-
-def test_bounded_models_meet_their_bound(world: World) -> None:
-    budgets = np.array([1e21, 5e21])
-    at_loss = series.bounded(world, "loss", 4.0, budgets_flops=budgets)
-    np.testing.assert_allclose(_column(at_loss, "loss"), _column(at_loss, "base_loss"), rtol=1e-9)
-    at_cost = series.bounded(world, "cost", 4.0, budgets_flops=budgets)
-    assert (_column(at_cost, "cost_ratio") <= 1.0 + 1e-12).all()
-    assert (_column(at_cost, "cost_ratio") > 0.999).all()
-    assert (_column(at_cost, "loss") < _column(at_cost, "base_loss")).all()
-
-
 @pytest.mark.parametrize(
     "names", [("1", "4", "8", VERDICT), pytest.param(("2", "3", "5", "6"), marks=pytest.mark.fuzz)], ids=" ".join
 )
@@ -290,11 +257,6 @@ def test_figures_draw_any_law_and_gpu(names: tuple[str, ...], tmp_path: Path, ou
         if name != "figure-1":  # which has the law's losses and printed ones
             assert all(row.keys() == rows[0].keys() for row in rows)
         assert save_figure(figure, tmp_path / f"{name}.svg").stat().st_size > 5000
-
-
-def test_width_times_depth_follows_the_catalogues_constant() -> None:
-    rows = series.hidden_layers()
-    np.testing.assert_allclose(_column(rows, "fitted") / _column(rows, "n_params") ** (2 / 3), 0.03967, atol=5e-6)
 
 
 def test_the_verdicts_figure_has_every_number_that_is_counted(outcomes: tuple[Outcome, ...]) -> None:

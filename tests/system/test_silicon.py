@@ -181,26 +181,7 @@ def test_expert_counts_that_no_table_holds_lie_between_those_that_are() -> None:
     assert many_tokens.max() / many_tokens.min() < 3  # arithmetic alone, the same for every count
 
 
-def test_one_answer_at_a_time_is_the_answer_of_many() -> None:
-    kernels = moe_kernels("a100_sxm", "vllm", "0.14.0", "bfloat16", LOAD)
-    tokens = np.geomspace(1, 4096, 9000)
-    together = kernels.seconds(Shape(tokens, 2048.0, 5000.0, 16.0, 2.0, 1.0))
-    for i in (0, 4095, 4096, 8999):
-        alone = kernels.seconds(Shape(tokens[i], 2048.0, 5000.0, 16.0, 2.0, 1.0))
-        assert float(alone) == pytest.approx(float(together[i]), rel=1e-4)
-
-
 # Whole models.
-
-
-def test_every_size_and_expert_count_of_the_papers_family_has_an_answer() -> None:
-    source = Silicon(find_gpu("a100-sxm-40gb"))
-    sizes, experts = np.geomspace(5e7, 5e10, 30)[:, None], np.array([1.0, 2, 4, 8, 16, 32, 64])
-    gpus = np.arange(1.0, 9.0)[:, None, None]
-    seconds = source.decode_s(paper_model(sizes, experts), gpus, 64.0, 300.0)
-    assert seconds.shape == (8, 30, 7)
-    assert np.all(np.isfinite(seconds) & (seconds >= host_s()))
-    assert np.all(source.prefill_s(paper_model(sizes, experts), gpus, 2.0, 230.0) >= host_s())
 
 
 def test_layers_with_and_without_experts_are_counted_as_the_model_has_them() -> None:
@@ -389,16 +370,6 @@ def test_norms_over_all_heads_are_summed_between_tensor_parallel_gpus() -> None:
     messages = all_reduce_grid("h100_sxm", "vllm", "0.24.0").seconds(gpus[1:], 32.0)  # two numbers a token
     assert added[0] == 0.0
     np.testing.assert_allclose(added[1:], 16 * messages, rtol=1e-9)
-
-
-def test_every_model_of_an_array_has_its_own_window() -> None:
-    source = Silicon(H100, host_s=0.0)
-    windows = np.array([128.0, 1024.0, 0.0])
-    layers = np.array([16.0, 16.0, 0.0])
-    together = source.decode_s(replace(MODEL, n_window_layers=layers, window_tokens=windows), 2, 64, 8192)
-    for i in range(3):
-        alone = replace(MODEL, n_window_layers=float(layers[i]), window_tokens=float(windows[i]))
-        assert float(source.decode_s(alone, 2, 64, 8192)) == pytest.approx(float(together[i]), rel=1e-12)
 
 
 def test_latent_attention_is_answered_where_it_was_measured() -> None:
@@ -615,15 +586,6 @@ def test_gates_take_kernels_of_their_own() -> None:
     source, least_s = Silicon(H100, host_s=0.0), find_system("h100_sxm").elementwise_latency_s
     gated, plain = (source.decode_s(m, 4, 4, 1024) for m in (QWEN3_NEXT, replace(QWEN3_NEXT, attention_gate=0.0)))
     assert float(gated - plain) >= 12 * least_s
-
-
-def test_arrays_of_hybrid_models_are_priced() -> None:
-    many = replace(QWEN3_NEXT, n_linear_layers=np.array([36.0, 0.0]))
-    seconds = Roofline(H100).decode_s(many, 8.0, 16.0, 1000.0)
-    assert seconds.shape == (2,)
-    assert np.all(np.isfinite(seconds))
-    flash = from_config(CONFIGS["DEEPSEEK_V4_FLASH"])
-    assert np.all(np.isfinite(Roofline(H200).decode_s(flash, 8.0, np.array([1.0, 64.0]), 1e5)))
 
 
 def test_linear_layers_do_not_slow_down_as_the_context_grows() -> None:

@@ -36,7 +36,7 @@ from moescale.serving.operating_points import (
     find_platforms,
     operating_points,
 )
-from moescale.serving.steady_state import LIMITS, batch_by_memory
+from moescale.serving.steady_state import LIMITS
 from moescale.typing import FloatArray, Real
 from reference_data import ROOT
 
@@ -211,17 +211,6 @@ def test_the_default_grid_is_what_servers_are_set_to() -> None:
     assert batch_grid(0.2).tolist() == [1]
 
 
-@given(deployments, st.sampled_from(PLATFORMS), st.integers(1, 8))
-def test_batch_by_memory_is_the_batch_without_other_limits(deployment: Deployment, kind: Platform, count: int) -> None:
-    d = replace(deployment, max_num_seqs=math.inf, max_tpot_s=None, max_ttft_s=None, gpu=kind.gpu)
-    room = float(batch_by_memory(MODEL, count, d))
-    latency = Roofline(kind.gpu, float(d.weight_bytes_per_param), float(d.kv_bytes_per_element))
-    try:
-        assert cost(MODEL, latency, d, count).batch == pytest.approx(room, rel=1e-12)
-    except InfeasibleError:
-        assert room < (d.prompt_tokens + d.output_tokens) / (d.prompt_tokens + d.output_tokens / 2)
-
-
 # What has no answer.
 
 
@@ -326,16 +315,6 @@ def test_platforms_without_price_or_kernels_are_left_out_with_their_reason() -> 
 def test_impossible_sweeps_are_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         operating_points(MODEL, [platform()], PLAIN, **arguments)
-
-
-@pytest.mark.parametrize(
-    "change", [{"prompt_tokens": np.array([1.0, 2.0])}, {"memory_fraction": 0.0}, {"output_tokens": 0.0}]
-)
-def test_impossible_deployments_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(InputError):
-        operating_points(MODEL, [platform()], replace(PLAIN, **change))
-    with pytest.raises(InputError):
-        operating_points(architecture(PAPER, np.array([1e9, 2e9]), 4.0), [platform()], PLAIN)
 
 
 def test_no_platform_is_no_answer() -> None:

@@ -66,15 +66,6 @@ def test_predictions_are_as_far_from_measurements_as_the_stored_scores_say(kinds
     assert drifted({key: one for key, one in stored.items() if not kinds or one.name in kinds}, results) == []
 
 
-def test_the_gate_sees_a_drift() -> None:
-    score = servings.Score("package", servings.SAMPLE, "dense fp8", "tpot", 1, 4, 1.0, 1.1, 1.0, 0.1)
-    stored = {("k",): score}
-    assert drifted(stored, [replace(score, geometric_mean=1.04)]) == []
-    assert drifted(stored, [replace(score, geometric_mean=1.06)]) == ["dense fp8, tpot: 1.000 -> 1.060"]
-    assert len(drifted(stored, [])) == 1
-    assert len(drifted({}, [score])) == 1
-
-
 @needs_package
 def test_the_sample_holds_every_kind_and_stays_the_same() -> None:
     rows = servings.read_package(servings.DEVELOPMENT)

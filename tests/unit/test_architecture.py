@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from families import PAPER
@@ -430,16 +430,6 @@ def _check_damaged(config: dict[str, Any], data: st.DataObject) -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of fields that belong to another model type
 @given(st.sampled_from(EVERY_FAMILY), st.data())
 def test_any_damage_gives_a_usable_architecture_or_an_input_error(config: dict[str, Any], data: st.DataObject) -> None:
-    _check_damaged(config, data)
-
-
-@pytest.mark.fuzz
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@settings(max_examples=20000, deadline=None)
-@given(st.sampled_from(EVERY_FAMILY), st.data())
-def test_any_damage_gives_a_usable_architecture_or_an_input_error_long(
-    config: dict[str, Any], data: st.DataObject
-) -> None:
     _check_damaged(config, data)
 
 

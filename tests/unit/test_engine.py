@@ -289,22 +289,6 @@ def test_interpolated_prices_are_within_one_percent(source: Lines | Roofline, na
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("rate", [10.0, math.inf])
-def test_a_finer_grid_of_prices_gives_the_same_run(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = deployment(gpu=H100, prompt_tokens=512, output_tokens=64, max_num_seqs=1024)
-
-    def run() -> Run:
-        return simulate(SHAPES["llama-3.1-8b"], Roofline(H100), place, 1, burst(200, rate))
-
-    coarse = run()
-    monkeypatch.setattr(engine, "RATIO", 1.002)
-    fine = run()
-    assert coarse.output_tok_s == pytest.approx(fine.output_tok_s, rel=0.003)
-    assert np.median(coarse.tpot_s) == pytest.approx(np.median(fine.tpot_s), rel=0.005)
-    assert np.median(coarse.ttft_s) == pytest.approx(np.median(fine.ttft_s), rel=0.01)
-
-
-@pytest.mark.system
 def test_a_burst_of_a_thousand_requests_takes_less_than_a_third_of_a_second() -> None:
     place = deployment(gpu=H100, prompt_tokens=512, output_tokens=256, max_num_seqs=None)
     simulate(SHAPES["llama-3.1-8b"], Roofline(H100), place, 1, burst(1000))

@@ -486,24 +486,6 @@ def test_plan_exports_its_recommendation(tmp_path: Path) -> None:
     assert math.log(found["parallel"]["training_flops"] / 5.15e21) == pytest.approx(0, abs=0.4)
 
 
-@pytest.mark.system
-@pytest.mark.usefixtures("plans_made_once")
-def test_a_launch_on_512_gpus_fills_them(tmp_path: Path) -> None:
-    options = ("--export", "megatron", "-o", tmp_path / "x", "--train-gpu", "h100-sxm", "--train-gpus", 512)
-    large = (*PLAN, *options, "--budget", "1e24", "--gpu", "h100-sxm", "--latency", "roofline")
-    code, out, err = run(*large, "--json")
-    assert code == 0, err
-    found = json.loads(out)["export"]
-    sequences, length = found["recipe"]["batch_sequences"], found["recipe"]["sequence_tokens"]
-    assert sequences % 512 == 0
-    assert 4e6 < sequences * length < 64e6
-    assert 1e4 < found["recipe"]["steps"] < 1e6
-    code, out, _ = run(*large, "--recipe", "step-law", "--schedule", "wsd")
-    assert code == 0
-    assert "step-law" in out
-    assert out.index("Train ") < out.index("Exported to") < out.index("activation memory")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -524,12 +506,3 @@ def test_bad_options_are_named(options: tuple[str, ...], message: str, tmp_path:
     assert (code, out) == (2, "")
     assert message in err
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.system
-def test_too_few_gpus_are_no_answer(tmp_path: Path) -> None:
-    code, out, err = run(*PLAN, "--export", "megatron", "-o", tmp_path / "x", "--train-gpus", 1, "--json")
-    assert code == 1
-    assert "1 x a100-sxm-40gb cannot train this model" in json.loads(out)["infeasible"]
-    assert "nearest: " in err
-    assert not (tmp_path / "x").exists()

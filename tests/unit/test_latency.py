@@ -22,7 +22,7 @@ from moescale.latency import MOE_EXECUTION, LatencySource, with_moe_execution
 from moescale.latency.roofline import Roofline
 from moescale.latency.roofline_constants import ARITHMETIC, MEMORY, RooflineConstants, constants_of, measured_constants
 from moescale.latency.silicon import Silicon, host_s
-from moescale.latency.table import COLUMNS, LatencyTable, read_latency_table
+from moescale.latency.table import COLUMNS, read_latency_table
 from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.family import architecture
 from moescale.models.hf_config import from_config
@@ -432,21 +432,6 @@ def test_every_expert_on_every_token_is_never_faster_than_a_tokens_own_experts(
     ) * (1 - 1e-12)
 
 
-@pytest.mark.system
-@given(st.floats(1e7, 1e12), st.sampled_from([2, 4, 8, 16]), st.integers(0, 3), st.floats(1, 4096), st.floats(1, 1e5))
-def test_it_is_the_same_where_a_token_meets_every_expert_anyway(
-    size: float, n_experts: int, doublings: int, batch: float, tokens: float
-) -> None:
-    model = architecture(PAPER, size, float(n_experts), top_k=n_experts)
-    gpus = min(2**doublings, n_experts)
-    fused, measured = Roofline(A100, constants=perfect()), Roofline(A100)
-    looped = with_moe_execution(fused, "all-experts")
-    assert looped.decode_s(model, gpus, batch, tokens) == pytest.approx(fused.decode_s(model, gpus, batch, tokens))
-    assert looped.prefill_s(model, gpus, batch, tokens) == pytest.approx(fused.prefill_s(model, gpus, batch, tokens))
-    grouped = with_moe_execution(measured, "all-experts-grouped")
-    assert grouped.decode_s(model, gpus, batch, tokens) == measured.decode_s(model, gpus, batch, tokens)
-
-
 @pytest.mark.parametrize("name", ["roofline", "silicon"])
 def test_dense_models_do_not_care_how_experts_run(name: str) -> None:
     source = Roofline(A100) if name == "roofline" else silicon()
@@ -568,22 +553,6 @@ def test_every_gpu_has_the_constants_of_its_part_and_of_its_links() -> None:
     )
 
 
-@pytest.mark.system
-def test_gpus_rank_by_what_they_serve_of_deepseek_at_30_tokens_a_second() -> None:
-    pytest.importorskip("aiconfigurator_core", reason="silicon needs aiconfigurator-core")
-    # Measured closed loops of DeepSeek-R1 in fp8 on 8 GPUs (SemiAnalysis InferenceX, 1,024 tokens in and out) have about 130
-    # requests at 33 ms on B200, 64 on H200 and 30 on MI300X.
-    batch, model = np.arange(1.0, 400.0), shapes()["deepseek-v3"]
-
-    def most(source: Silicon | Roofline) -> float:
-        return float(batch[source.decode_s(model, 8.0, batch, 1500.0) <= 0.033].max())
-
-    b200, h200 = (most(Silicon(find_gpu(name), weight_bytes_per_param=1.0)) for name in ("b200-sxm", "h200-sxm"))
-    mi300x = most(Roofline(find_gpu("mi300x"), 1.0))
-    assert b200 > 1.5 * h200 > 1.5 * mi300x
-    assert 20 < mi300x < 60
-
-
 def test_the_table_of_constants_shows_those_of_the_catalogue() -> None:
     path = ROOT / "docs" / "evidence" / "kernels-roofline-constants.csv"
     with path.open(encoding="utf-8", newline="") as file:
@@ -703,16 +672,6 @@ def test_repeats_become_their_median(tmp_path: Path) -> None:
     assert read_latency_table(write(tmp_path / "t.csv", rows)).decode_s(sized(4.5e10), 2, 8, 512) == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
-def test_every_format_reads_the_same(suffix: str, tmp_path: Path) -> None:
-    table = read_latency_table(write(tmp_path / f"t{suffix}", measured(trilinear)))
-    assert table.gpu == "a100-sxm-80gb"
-    assert table.name == f"table t{suffix}"
-    assert table.decode_s(MODEL, 2, 8, 256) == pytest.approx(
-        trilinear(float(count_parameters(MODEL).total), 8, 256), rel=1e-12
-    )
-
-
 def test_one_gpu_is_chosen_where_a_table_holds_several(tmp_path: Path) -> None:
     other = [{**row, "gpu": "h100-sxm"} for row in measured(lambda *_: 0.25)]
     path = write(tmp_path / "t.csv", measured(lambda *_: 0.5) + other)
@@ -762,26 +721,3 @@ def test_a_column_that_appears_twice_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", measured(trilinear), [*COLUMNS, "batch"])
     with pytest.raises(InputError, match="two columns are named 'batch'"):
         read_latency_table(path)
-
-
-def test_unreadable_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "noise.parquet").write_bytes(b"not a table")
-    (tmp_path / "noise.csv").write_bytes(b"\xff\xfe\x00\x81")
-    (tmp_path / "empty.csv").write_text("")
-    (tmp_path / "header.csv").write_text(",".join(COLUMNS) + "\n")
-    for name in ("noise.parquet", "noise.csv", "empty.csv", "header.csv", "absent.csv", "absent.parquet", "t.xlsx"):
-        with pytest.raises(InputError, match=name):
-            read_latency_table(tmp_path / name)
-
-
-def test_a_table_answers_arrays_of_models_like_single_ones(tmp_path: Path) -> None:
-    table = read_latency_table(write(tmp_path / "t.csv", measured(trilinear)))
-    assert isinstance(table, LatencyTable)
-    depth = np.linspace(20, 40, 7)[:, None]
-    batch = np.linspace(0.5, 70, 11)
-    together = table.decode_s(replace(MODEL, n_layers=depth, n_moe_layers=depth), 2, batch, 300)
-    assert together.shape == (7, 11)
-    assert 0 < np.isnan(together).mean() < 1
-    for i, j in np.ndindex(7, 11):
-        one = replace(MODEL, n_layers=float(depth[i, 0]), n_moe_layers=float(depth[i, 0]))
-        np.testing.assert_allclose(together[i, j], table.decode_s(one, 2, float(batch[j]), 300), rtol=1e-12)

@@ -278,29 +278,6 @@ def test_bytes_lie_between_nothing_quantised_and_all_of_it(name: str, taken: Qua
         validate(replace(shapes()[name], quantised=replace(taken, experts=1.5)))
 
 
-MODULES = [
-    "self_attn", "mlp.experts", "block_sparse_moe", "mlp", "q_proj", "layers.1", "*down_proj", "re:.*layers.[23].*",
-]  # fmt: skip
-
-
-@pytest.mark.system
-@given(
-    st.sampled_from(EVERY_FAMILY),
-    st.lists(st.sampled_from(MODULES), max_size=3),
-    st.sampled_from(MODULES),
-    st.sampled_from([FP8, compressed(INT4_GROUP)]),
-)
-def test_a_longer_list_never_saves_memory(
-    config: dict[str, Any], listed: list[str], further: str, how: dict[str, Any]
-) -> None:
-    shorter, longer = (quantised(config, how | {"ignore": names}) for names in (listed, [*listed, further]))
-    assert bytes_of(longer) >= bytes_of(shorter) * (1 - 1e-12)
-    one, other = read_config(shorter), read_config(longer)
-    if other.weights.format != "bf16":  # with nothing left the shares mean nothing
-        for part in fields(Quantised):
-            assert getattr(other.architecture.quantised, part.name) <= getattr(one.architecture.quantised, part.name)
-
-
 KEYS = [
     "quant_method", "quant_algo", "config_groups", "weight_block_size", "ignore", "bits", "group_size", "targets",
     "weights", "num_bits", "quantized_layers", "quantization", "quant_type", "modules_to_not_convert", "dynamic",
@@ -427,12 +404,6 @@ def test_cost_says_what_it_assumes(
         assert found.code == 2
         assert "--weights fp8" in found.err
         assert "priced with --weights fp8" in run(*ask, "--weights", "fp8").err
-
-
-def test_one_format_is_priced_at_a_time() -> None:
-    refused = run("cost", "--n-params", "1B", "--latency", "roofline", "--weights", "bf16,fp8")
-    assert refused.code == 2
-    assert "--weights" in refused.err
 
 
 # What belongs to another architecture.

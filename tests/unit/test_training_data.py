@@ -297,20 +297,6 @@ def test_what_is_missing_or_malformed_is_named_with_its_place(tmp_path: Path, mo
         assert words in refused([path], tmp_path)
 
 
-@pytest.mark.system
-@pytest.mark.parametrize("name", ["", "\0", "x" * 5000, "[" * 3000, "."])
-def test_names_that_are_none_are_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    refused([name], tmp_path)
-    (tmp_path / "a.txt").write_text("a")
-    if name not in ("", "."):
-        refused(["a.txt"], tmp_path, tokenizer=name)
-        with pytest.raises(InputError):
-            pack(["a.txt"], name, tokenizer="bytes", validation=0)
-        with pytest.raises(InputError, match="is no packed corpus"):
-            open_corpus(name)
-
-
 def test_a_finished_corpus_is_of_one_request(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "a.jsonl", some_texts(20))
 
