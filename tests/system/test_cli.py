@@ -417,6 +417,50 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     (f"train {ROOT}/examples/sweep.toml --dry-run", 2, ("holds a [grid]", "moescale sweep")),
     (f"sweep {ROOT}/examples/run.toml --dry-run", 2, ("no [grid] and no [[runs]]", "moescale train")),
     ("cost --n-params 1B --memory-fraction 90", 2, ("--memory-fraction", "nearest: 0.9", "90% is 0.9")),
+    # Files that are exported, and other commands.
+    *(
+        (f"plan --budget 5.15e21 --bootstrap 0 {arguments}", 2, (words,))
+        for arguments, words in [
+            ("--export hf", "--export: needs a folder; add -o FOLDER"),
+            ("--export megatrno -o x", "--export: unknown format 'megatrno'; nearest: megatron"),
+            ("-o x", "-o: goes with --export only"),
+            ("--peak-lr 1e-3", "--peak-lr: goes with --export only"),
+            ("--schedule wsd", "--schedule: goes with --export only"),
+            ("--export hf -o x --recipe deepsek", "--recipe: unknown recipe 'deepsek'; nearest: deepseek"),
+            ("--export hf -o x --schedule wds", "--schedule: unknown schedule 'wds'; nearest: wsd"),
+            ("--export hf -o x --train-gpu h10-sxm", "--train-gpu: unknown GPU"),
+            ("--export hf -o TEXT.csv", "is a file, not a folder"),
+        ]
+    ),
+    *(
+        (f"compare-models llama-3.1-8b {models} --latency roofline", 2, (words,))
+        for models, words in [
+            ("", "one model cannot be compared"),
+            ("llama-3.1-8b", "named twice"),
+            ("lama-3.1-8b", "nearest: llama-3.1-8b"),
+            ("mixtral-8x7b", "as mixtral-8x7b:15T"),
+            ("LLAMA.json", "needs its training tokens"),
+            ("nothing.json:quality", "no such file"),
+            ("olmoe-1b-7b:x", "'x' is not a quantity"),
+        ]
+    ),
+    *(
+        (f"reproduce {arguments}", 2, (words,))
+        for arguments, words in [
+            ("--latency silicn", "silicon"),
+            ("--law hoffmann2022", "dense models"),
+            ("--gpu a100", "a100"),
+            ("--moe-execution all-expert", "all-experts"),
+            ("--server yun", "yun2024"),
+            ("--figure 7", "shows a layer"),
+            ("--host-times 1ms", "not two times"),
+            ("--convention papers", "paper"),
+            ("-o TEXT.csv", "not a folder"),
+        ]
+    ),
+    ("profile", 2, ("GRID",)),
+    ("profile no.toml", 2, ("-o",)),
+    ("profile no.toml -o t.csv", 2, ("no.toml", "no such file")),
     # Good questions without an answer.
     ("cost --n-params 671B --experts 256", 1, ("N = 671B with 256 experts (57.7T total parameters)",)),
     ("plan --budget 5.15e21 --max-tokens 300", 1, ("300 tokens", "allow more than 300 training tokens")),

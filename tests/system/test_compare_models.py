@@ -142,25 +142,6 @@ def test_a_row_of_a_plan_is_the_model_that_the_plan_means(tmp_path: Path) -> Non
     assert quality.loss == pytest.approx(answer.choices.quality.loss, rel=0.003)
 
 
-@pytest.mark.parametrize(
-    ("models", "told"),
-    [
-        (["llama-3.1-8b"], "one model cannot be compared"),
-        (["llama-3.1-8b", "llama-3.1-8b"], "named twice"),
-        (["llama-3.1-8b", "lama-3.1-8b"], "nearest: llama-3.1-8b"),
-        (["llama-3.1-8b", "mixtral-8x7b"], "as mixtral-8x7b:15T"),
-        (["llama-3.1-8b", CONFIG], "needs its training tokens"),
-        (["llama-3.1-8b", "nothing.json:quality"], "no such file"),
-        (["llama-3.1-8b:x", "olmoe-1b-7b"], "'x' is not a quantity"),
-    ],
-)
-def test_bad_models_are_told(models: list[str], told: str) -> None:
-    found = command_line.run("compare-models", *models, "--latency", "roofline")
-    assert found.code == 2
-    assert told in found.err
-    assert found.out == ""
-
-
 def test_a_plan_that_says_nothing_of_its_family_or_choice_is_told(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     record = plan().to_dict()

@@ -93,14 +93,6 @@ def test_one_law_alone_promises_by_its_own_curve() -> None:
     )
 
 
-def test_one_law_in_another_shape_still_promises_by_its_own_curve() -> None:
-    law = restate(find_law("yun2024-joint"), find_family("mixtral"))
-    plan = make_plan(law, replace(MAIN, draws=0), SERVED, Roofline(GPU))
-    assert plan.confidence is None
-    for c in served(plan.bounded_loss):
-        assert c.loss == pytest.approx(plan.base_loss, rel=1e-9)
-
-
 def test_the_decision_has_the_least_expected_regret() -> None:
     plan = asked()
     regrets = {c.experts: c.regret.expected for c in served(plan.bounded_loss) if c.regret and c.experts <= 32}

@@ -21,7 +21,6 @@ pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '
 
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -201,34 +200,6 @@ def test_fit_figure_lines_are_the_law(figures: dict[str, Figure], found: Fit, ru
         x, y = (np.asarray(v, dtype=float) for v in lines[colour_of(float(e))].get_data())
         np.testing.assert_allclose(y, np.exp(found.form.log_loss(found.theta, make_inputs(n, x, float(e)))))
         assert (x.min(), x.max()) == pytest.approx((runs.tokens.min(), runs.tokens.max()))
-
-
-def test_many_sizes_share_panels(found: Fit, runs: RunArrays) -> None:
-    spread = replace(runs, n_params=runs.n_params * np.linspace(0.9, 1.1, runs.n_params.size))
-    figure = fit_figure(found, spread)
-    points = scatter_points(figure)
-    assert len(points) == 8 + 3
-    assert sum(points[:8]) == 100
-    assert overlapping(figure) == []
-
-
-def test_runs_of_one_token_count_are_drawn_against_size(found: Fit, runs: RunArrays) -> None:
-    figure = fit_figure(found, runs.where(runs.tokens == runs.tokens.min()))
-    assert scatter_points(figure) == [20, 20, 20, 20]
-    words = texts(figure)
-    assert "D = 2.5B" in words
-    assert words.count("size N (parameters)") == 2
-    assert overlapping(figure) == []
-
-
-def test_overlaps_would_be_noticed() -> None:
-    figure = Figure()
-    FigureCanvasAgg(figure)
-    figure.text(0.5, 0.5, "one")
-    figure.text(0.51, 0.5, "two")
-    figure.text(0.99, 0.1, "three")
-    assert overlapping(figure) == [("one", "two")]
-    assert off_the_page(figure) == ["three"]
 
 
 def test_one_run_size_and_no_experts_draw(runs: RunArrays) -> None:

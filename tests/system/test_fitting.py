@@ -233,11 +233,6 @@ def test_the_report_of_a_fit(noisy: Columns, noisy_fit: Fit) -> None:
     np.testing.assert_allclose(list(noisy_fit.parameters.values()), YUN.decode(noisy_fit.theta))
 
 
-def test_more_starts_are_never_worse(noisy: Columns, noisy_fit: Fit) -> None:
-    values = [fit(YUN, *noisy, starts=count).objective for count in (1, 8)]
-    assert noisy_fit.objective <= values[1] * (1 + 1e-9) <= values[0] * (1 + 2e-9)
-
-
 # A table of runs.
 
 
@@ -343,16 +338,6 @@ def test_outliers_pull_little() -> None:
 def test_unknown_grids_are_refused() -> None:
     with pytest.raises(InputError, match="chinchilla has no published grid of starts; use --starts auto"):
         fit(CHINCHILLA, *runs_of("chinchilla"), starts="paper")
-
-
-def test_large_tables_are_fitted_on_all_their_rows() -> None:
-    n, d, e, loss = (np.tile(values, 105) for values in runs_of("chinchilla"))
-    loss = loss * np.exp(NOISE * np.random.default_rng(3).normal(size=loss.size))
-    assert n.size == 2100
-    found = fit(CHINCHILLA, n, d, e, loss, starts=2)
-    assert found.n_runs == 2100
-    _, polished = polish(problem_of("chinchilla", n, d, e, loss), found.theta)
-    assert found.objective == pytest.approx(polished[0], rel=1e-9)
 
 
 # Real runs.

@@ -20,7 +20,6 @@ from moescale.experiments.settings import settings_of
 from moescale.experiments.sweep_file import expand, read_sweep
 from moescale.runs.table import read_runs
 from reference_data import ROOT
-from script_modules import load_script
 from stub_training import GRID, document, made
 
 # The grid.
@@ -247,26 +246,6 @@ def test_the_example_is_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({run.n_params_dense for run in sweep.runs}) >= 3
     assert {run.settings.model.experts for run in sweep.runs} == {1, 2, 4, 8}
     assert len({run.settings.training.tokens for run in sweep.runs}) >= 3
-
-
-def test_the_sweep_for_a_gpu_is_one_too() -> None:
-    script = load_script("benchmarks/gpu/sweep.py")
-    sweep = expand(script.document(Path("x"), corpus=Path("x/corpus"), device="cuda", tiny=False))
-    assert {run.settings.model.experts for run in sweep.runs} == {1, 2, 4, 8, 16, 32}
-    sizes = sorted({run.n_params_dense for run in sweep.runs})
-    assert (len(sizes), 9e6 < sizes[0] < 11e6, 290e6 < sizes[-1] < 310e6) == (6, True, True)
-    for run in sweep.runs:
-        stated = run.settings.training
-        assert 0.99e17 <= run.training_flops <= 1.01e19  # tokens are stated to three digits
-        assert 7.9 <= run.settings.training.tokens / run.n_params_dense <= 801
-        assert (run.settings.parallel.device, stated.dtype) == ("cuda", "bfloat16")
-    # DeepSeek LLM, arXiv 2401.02954, equation 1, at both ends of its range: batches of 0.11M and 0.48M to a power of two.
-    assert script.recipe(1e17) == {"batch_tokens": 131_072, "peak_lr": 0.00234}
-    assert script.recipe(1e19) == {"batch_tokens": 524_288, "peak_lr": 0.00131}
-    assert script.hours(3600 * 989e12, 1.0) == pytest.approx(1.0, rel=0.01)
-    assert script.outlook(sweep, 0.25)[-1].startswith(f"{len(sweep.runs)} runs, ")
-    tiny = expand(script.document(Path("x"), corpus=Path("x/corpus"), device="cpu", tiny=True))
-    assert [run.settings.model.experts for run in tiny.runs] == [1, 2]
 
 
 # The table.

@@ -205,12 +205,6 @@ def test_a_sweep_without_the_libraries_that_train_is_refused_before_it_starts(
     assert run("sweep", "sweep.toml")[0] == 0  # nothing is left to train
 
 
-def test_slurm_needs_submitit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(InputError, match=r"needs submitit.*\.\[train\]"):
-        drive_stub(made(tmp_path, execute={"on": "slurm"}))
-
-
 @pytest.mark.filterwarnings("default")
 def test_a_sweep_on_a_cluster_leaves_the_same_table(tmp_path: Path, undisturbed: list[str]) -> None:
     # submitit's own stand-in of a cluster, in place of Slurm

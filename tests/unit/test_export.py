@@ -25,7 +25,6 @@ from moescale.export.huggingface import huggingface_config
 from moescale.export.launch import FORMATS, NAMES, Export, export_model
 from moescale.export.trainers import training_files
 from moescale.hardware.gpus import find_gpu
-from moescale.io.locks import lock_beside, locked
 from moescale.models.architecture import Architecture
 from moescale.models.hf_config import from_config
 from moescale.models.parameters import count_parameters
@@ -345,12 +344,6 @@ def test_a_folder_that_cannot_be_moved_is_refused(tmp_path: Path, monkeypatch: p
     exported(Path("launch"))
 
 
-def test_one_process_at_a_time_writes_an_export(tmp_path: Path) -> None:
-    with locked(lock_beside(tmp_path / "run")), pytest.raises(UnwrittenError, match="another process writes it; wait"):
-        exported(tmp_path / "run")
-    assert exported(tmp_path / "run")
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_format_follows_the_recipe(schedule: str, tmp_path: Path) -> None:
     def exported(name: str) -> Export:
@@ -411,13 +404,6 @@ def test_megatron_is_told_the_widths_and_the_router_of_the_shape(shape: Buildabl
         # Scores of a softmax are taken before the choice; those of a sigmoid sum to a constant after it.
         by_bias = {"moe-router-score-function", "moe-router-topk-scaling-factor", "moe-router-enable-expert-bias"}
         assert bool(by_bias & set(told)) == ("moe-router-pre-softmax" not in told) == shape.sigmoid_router
-
-
-@pytest.mark.parametrize("shape", [FINE, LATENT, replace(SHAPE, d_expert=512)], ids=["shared", "latent", "narrow"])
-def test_what_moescale_does_not_train_has_no_settings(shape: Buildable, tmp_path: Path) -> None:
-    done = export_model(shape, 7.8e11, "hf", tmp_path, gpu=A100, mfu=0.4)
-    assert set(done.files) == {"config.json", "README.md"}
-    assert "`moescale train` does not build this model" in (tmp_path / "README.md").read_text()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs bash")
@@ -484,25 +470,3 @@ def test_plan_exports_its_recommendation(tmp_path: Path) -> None:
     assert f"vLLM on {best['gpus']} x a100-sxm-40gb, weights in bf16: {price} per million output tokens" in readme
     # The plan's FLOPs count 5/3 N a token, the built model's matrices and attention what they are.
     assert math.log(found["parallel"]["training_flops"] / 5.15e21) == pytest.approx(0, abs=0.4)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--export", "hf"), "--export: needs a folder; add -o FOLDER"),
-        (("--export", "megatrno", "-o", "x"), "--export: unknown format 'megatrno'; nearest: megatron"),
-        (("-o", "x"), "-o: goes with --export only"),
-        (("--peak-lr", "1e-3"), "--peak-lr: goes with --export only"),
-        (("--schedule", "wsd"), "--schedule: goes with --export only"),
-        (("--export", "hf", "-o", "x", "--recipe", "deepsek"), "--recipe: unknown recipe 'deepsek'; nearest: deepseek"),
-        (("--export", "hf", "-o", "x", "--schedule", "wds"), "--schedule: unknown schedule 'wds'; nearest: wsd"),
-        (("--export", "hf", "-o", "x", "--train-gpu", "h10-sxm"), "--train-gpu: unknown GPU"),
-        (("--export", "hf", "-o", __file__), "is a file, not a folder"),
-    ],
-)
-def test_bad_options_are_named(options: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = run(*PLAN, *options)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,6 @@ from moescale.errors import DamagedFileError
 from moescale.fitting.fit import fit
 from moescale.fitting.holdout import RunArrays, hold_out
 from moescale.fitting.objective import HUBER_DELTA
-from moescale.planning.allocation import SIZES, Budget, loss_on_budget, loss_optimal
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import find_law, law_text, make_inputs, moescale2026, parse_law, predict
 from moescale.scaling_laws.form import Observed
@@ -105,13 +104,6 @@ def test_experts_are_worth_half_their_size_at_r_tokens_a_parameter() -> None:
     assert dense_size(1e8, 1e8 * P["R"], 16.0) == pytest.approx(0.5 * P["g"] * math.log(reach), rel=1e-6)
 
 
-@given(sizes, ratios, expansions)
-def test_late_experts_are_those_of_the_plain_form_where_they_start_at_one(n: float, ratio: float, x: float) -> None:
-    theta = LATE.encode(np.array([*FORM.decode(THETA), 1.0]))
-    at = make_inputs(n, n * ratio, x)
-    assert LATE.log_loss(theta, at) == pytest.approx(FORM.log_loss(THETA, at), rel=1e-12)
-
-
 @given(sizes, ratios, st.floats(1.0, 500.0))
 def test_late_experts_leave_dense_models_alone_and_help_less_at_first(n: float, ratio: float, start: float) -> None:
     late = LATE.encode(np.array([*FORM.decode(THETA), start]))
@@ -121,18 +113,6 @@ def test_late_experts_leave_dense_models_alone_and_help_less_at_first(n: float, 
     assert losses[0] == pytest.approx(plain[0], rel=1e-12)
     assert np.all(losses >= plain - 1e-12)
     assert np.all(np.diff(losses) <= 1e-12)
-
-
-@pytest.mark.parametrize("flops", [1e19, 1e21, 5.15e21, 1e24])
-@pytest.mark.parametrize("experts", [1.0, 8.0, 32.0])
-def test_one_optimum_on_a_budget(flops: float, experts: float) -> None:
-    budget = Budget(flops)
-    best = loss_optimal(LAW, budget, experts)
-    size = float(np.ravel(best.n_params)[0])
-    losses = np.ravel(loss_on_budget(LAW, budget, SIZES, np.full(SIZES.size, experts)))
-    assert np.all(np.diff(losses[size > SIZES]) < 0)
-    assert np.all(np.diff(losses[size < SIZES]) > 0)
-    assert float(np.ravel(best.loss)[0]) <= losses.min()
 
 
 def test_the_shipped_law_speaks_of_bodies_and_carries_its_draws() -> None:

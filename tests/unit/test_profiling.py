@@ -15,10 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from command_line import run
 from moescale.errors import InputError
 from moescale.experiments.profile import Grid, Model, Profiled, profile, read_grid
 from moescale.io.locks import lock_beside, locked
@@ -195,15 +192,6 @@ def test_rounds_visit_the_grid_again_and_a_late_failure_leaves_the_latency(tmp_p
     ]
 
 
-def test_one_profile_at_a_time_writes_a_table(tmp_path: Path) -> None:
-    table = tmp_path / "t.csv"
-    with locked(lock_beside(table)):
-        other = [sys.executable, "-c", BY_ITSELF + "t.measure(Path(sys.argv[1]), t.grid())", str(table)]
-        done = subprocess.run(other, capture_output=True, text=True, check=False)
-    assert "being written by another process" in done.stderr
-    assert not table.exists()
-
-
 def measured(
     latency: Any, batches: tuple[int, ...] = (1, 2, 4, 8), sizes: tuple[float, ...] = (1e9, 2e9, 4e9)
 ) -> list[Measurement]:
@@ -235,18 +223,6 @@ def test_leave_one_out_is_zero_where_latency_is_linear_and_known_where_it_is_not
     # (1, 4, 16, 64) at 1, 2, 4, 8: neighbours give 1 + 15/3 = 6 for 4 and 4 + 60/3 = 24 for 16.
     assert (found.rows, found.median_abs_error, found.bias) == (2, pytest.approx(0.5), pytest.approx(0.5))
     assert leave_one_out(squares, "n_params_total") is None
-
-
-def test_leave_one_out_is_what_the_table_answers_without_the_row(tmp_path: Path) -> None:
-    rows = measured(lambda b, n: 1e-3 * b**1.3 + 1e-12 * n**1.1)
-    left_out = next(row for row in rows if row.batch == 4 and row.n_params_total == 2e9)
-    write_measurements(tmp_path / "t.csv", [row for row in rows if row is not left_out])
-    axis = read_latency_table(tmp_path / "t.csv").axes[("decode", 1, 1)].below[0].below[1]
-    predicted = float(np.interp(4, axis.at, axis.latency_s))
-    found = leave_one_out([row for row in rows if row.n_params_total == 2e9 and row.batch > 1], "batch")
-    assert found is not None
-    assert left_out.latency_s is not None
-    assert found.bias == pytest.approx(predicted / left_out.latency_s - 1)
 
 
 def test_overview_says_what_is_covered() -> None:
@@ -358,43 +334,4 @@ def test_bad_grids_are_refused(change: tuple[str, str], what: str, files: Path) 
     assert str(files) in str(caught.value)
 
 
-@pytest.mark.system
-@given(st.floats(2e6, 1e10), st.sampled_from([1, 2, 4, 8, 64]), st.sampled_from([1, 2, 8]))
-def test_a_model_of_a_size_is_the_papers_family(n_params: float, experts: int, gpus: int) -> None:
-    _, (model,) = grid(models=[{"n_params": n_params, "experts": experts}], gpus=[gpus])
-    columns = model.columns()
-    assert columns["n_heads"] % gpus == 0
-    assert columns["n_moe_layers"] == (columns["n_layers"] / 2 if experts > 1 else 0)
-    assert columns["top_k"] == min(2, experts)
-    # Norms and routers aside, which the paper leaves out.
-    expert = 3 * columns["d_model"] * columns["d_ffn"] * columns["n_layers"] / 2
-    if n_params > 1e8:
-        total = columns["n_params"] + (experts - 1) * expert
-        assert columns["n_params_non_embedding"] == pytest.approx(total, rel=0.005)
-        assert columns["n_params"] == pytest.approx(n_params, rel=0.05)
-
-
 # The command line.
-
-
-@pytest.mark.system
-@pytest.mark.parametrize(
-    ("arguments", "what"),
-    [
-        ((), "GRID"),
-        (("-o", "t.csv"), "GRID"),
-        (("none.toml",), "-o"),
-        (("none.toml", "-o", "t.csv"), "none.toml: no such file"),
-    ],
-)
-def test_bad_input_is_one_message(
-    arguments: tuple[str, ...],
-    what: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = run("profile", *arguments)
-    assert (code, out) == (2, "")
-    assert what in err
-    assert len(err.splitlines()) == 1

@@ -121,24 +121,6 @@ def test_more_than_one_prompt_an_iteration_is_prefilled_as_a_batch() -> None:
     assert served.prefill_s == pytest.approx(0.2 * 10.3375 / 2, rel=1e-15)
 
 
-def test_prompts_are_prefilled_whole_and_decoded_at_their_mean_length() -> None:
-    @dataclass(frozen=True)
-    class ByLength(Straight):
-        def prefill_s(
-            self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
-        ) -> FloatArray:
-            return np.broadcast_to(prompt_tokens, common_shape(model, gpus, batch))
-
-        def decode_s(
-            self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
-        ) -> FloatArray:
-            return np.broadcast_to(context_tokens, common_shape(model, gpus, batch))
-
-    served = serve(TINY, 1, ByLength(), TINY_SERVED)
-    assert served.prefill_s == pytest.approx(10 * 0.516875, rel=1e-15)
-    assert served.decode_s == 10 + 20 / 2
-
-
 def test_max_num_seqs_caps_the_batch_and_says_so() -> None:
     served = serve(TINY, [1, 2], Straight(), replace(TINY_SERVED, max_num_seqs=11))
     assert served.batch.tolist() == [pytest.approx(10.3375), 11]
@@ -244,17 +226,6 @@ def test_gpus_share_heads_as_vllm_demands(heads: int, kv_heads: int, gpus: int, 
 
 
 @pytest.mark.system
-@given(sizes, experts, gpu_counts, st.floats(0.3, 1), st.floats(0.3, 1))
-def test_less_memory_never_costs_less(size: float, n_experts: float, gpus: int, one: float, other: float) -> None:
-    model = architecture(PAPER, size, n_experts)
-    less, more = (
-        serve(model, gpus, LATENCY, replace(SHARE_GPT, memory_fraction=share)) for share in sorted((one, other))
-    )
-    assert less.usd_per_mtok >= more.usd_per_mtok * (1 - 1e-12)
-    assert less.batch <= more.batch
-
-
-@pytest.mark.system
 @given(sizes, gpu_counts)
 def test_more_experts_leave_room_for_fewer_requests(size: float, gpus: int) -> None:
     batch = serve(architecture(PAPER, size, np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])), gpus, LATENCY, SHARE_GPT).batch
@@ -341,19 +312,6 @@ def test_records_describe_one_model() -> None:
         cost(architecture(PAPER, np.array([1e9, 2e9]), 1.0), LATENCY, SHARE_GPT)
     with pytest.raises(InputError, match="holds arrays"):
         cost(TINY, Straight(), replace(TINY_SERVED, utilization=np.array([0.5, 1.0])))
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("usd_per_gpu_hour", 0.0), ("usd_per_gpu_hour", float("nan")), ("prompt_tokens", 0.0),
-        ("output_tokens", float("inf")), ("max_gpus", 0), ("max_gpus", 2.5), ("max_gpus", 10**9),
-        ("max_num_seqs", 0.5), ("memory_fraction", 1.5), ("utilization", 0.0), ("weight_bytes_per_param", -1.0),
-    ],
-)  # fmt: skip
-def test_impossible_deployments_are_refused_by_name(field: str, value: float) -> None:
-    with pytest.raises(InputError, match=field):
-        cheapest(TINY, Straight(), replace(TINY_SERVED, **{field: value}))
 
 
 @pytest.mark.parametrize("gpus", [0, 1.5, -2, float("nan"), float("inf"), 10**9])

@@ -172,13 +172,6 @@ def test_a_stated_mfu_rules_over_the_parts() -> None:
     assert "published MoE runs" in parts.time_in_words
 
 
-def test_the_fewest_gpus_end_within_thirty_days() -> None:
-    found = choose(MOE, recipe(), H100, SPLIT)
-    assert found.days <= 30
-    fewer = choose(MOE, recipe(), H100, SPLIT, gpus=found.split.gpus // 2)
-    assert fewer.days > 30
-
-
 # Published runs.
 
 

@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line import RUNS, answer_of, run
-from moescale.errors import InputError
 from moescale.fitting.holdout import score
 from moescale.fitting.remarks import far_off
 from moescale.fitting.workflow import family_of, fit_runs, predict_runs
 from moescale.io.filters import evaluate
 from moescale.runs.table import RunTable, read_runs, write_runs
-from moescale.scaling_laws import Law, find_law, law_text, loss, parse_law, predict, predict_many
+from moescale.scaling_laws import Law, find_law, loss, predict, predict_many
 from moescale.typing import FloatArray
 from reference_data import PUBLIC
 
@@ -209,17 +208,6 @@ def test_intervals_of_draws_and_noise_are_those_of_a_simulation() -> None:
     low, high = np.quantile(drawn * np.exp(0.004 * rng.normal(size=drawn.size)), [0.05, 0.95])
     assert found.interval is not None
     np.testing.assert_allclose(found.interval, (low, high), rtol=3e-4)
-
-
-def test_run_noise_and_drift_are_kept_in_a_law_file() -> None:
-    law = _noisy(run_noise=0.004, drift=0.01)
-    again = parse_law(law_text(law), where="a test")
-    assert (again.run_noise, again.drift) == (0.004, 0.01)
-    absent = re.sub(r"^(run_noise|drift) = .*\n", "", law_text(law), flags=re.MULTILINE)
-    assert "run_noise" not in absent
-    assert (parse_law(absent, where="a test").run_noise, parse_law(absent, where="a test").drift) == (0.0, 0.0)
-    with pytest.raises(InputError, match="run_noise"):
-        parse_law(law_text(law).replace("run_noise = 0.004", "run_noise = -1.0"), where="a test")
 
 
 @pytest.fixture

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,32 +75,6 @@ def test_a_size_has_one_dense_shape_for_every_number_of_experts(size: str, exper
     assert (found.d_model, found.n_layers, found.d_ffn) == (dense.d_model, dense.n_layers, dense.d_ffn)
     wanted = float(size[:-1]) * 1e6
     assert abs(math.log(estimate(settings_of({**tables(), "model": model}))["n_params"] / wanted)) < 0.15
-
-
-@pytest.mark.system
-@given(
-    experts=st.sampled_from([1, 4, 8]),
-    heads=st.integers(1, 8),
-    layers=st.integers(2, 6),
-    tokens=st.integers(10**6, 10**9),
-    epochs=st.floats(0.1, 10),
-    threads=st.integers(1, 8),
-    seed=st.integers(0, 2**31 - 1),
-)
-def test_settings_survive_json_and_toml(
-    experts: int, heads: int, layers: int, tokens: int, epochs: float, threads: int, seed: int
-) -> None:
-    made = settings_of(
-        tables(
-            seed=seed,
-            model={"d_model": 32 * heads, "head_dim": 32, "n_layers": layers, "experts": experts},
-            data={"max_epochs": epochs},
-            training={"tokens": tokens, "schedule": "wsd"},
-            parallel={"threads": threads},
-        )
-    )
-    assert settings_of(json.loads(json.dumps(made.to_dict()))) == made
-    assert settings_of(tomllib.loads(tomli_w.dumps(made.to_dict()))) == made
 
 
 def test_the_hash_is_of_what_a_run_computes() -> None:
