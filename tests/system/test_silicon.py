@@ -25,12 +25,12 @@ from moescale.latency.kernels.log_grid import MOST_BEYOND, grid_of
 from moescale.latency.kernels.moe import Shape, fit_formula, formula_s, moe_kernels, moe_rows, shipped_formula
 from moescale.latency.kernels.tables import default_version, engines, find_system, of_the_fastest, systems, versions
 from moescale.latency.roofline import Roofline
-from moescale.latency.roofline_constants import RooflineConstants
 from moescale.latency.silicon import LOAD, Silicon, host_s
 from moescale.models.architecture import Architecture, Quantised
 from moescale.models.family import architecture, find_family
 from moescale.models.hf_config import from_config
 from moescale.models.published import shapes
+from random_models import perfect
 from script_modules import load_script
 
 aiconfigurator_core = pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
@@ -536,15 +536,12 @@ def test_the_loop_over_experts_is_as_far_from_a_measured_server_at_every_batch()
 @pytest.mark.parametrize("gpu", ["a100-sxm-40gb", "h100-sxm", "b200-sxm", "l40s", "l4", "h100-pcie"])
 @pytest.mark.parametrize("weight_bytes", [2.0, 1.0])
 def test_no_pass_is_faster_than_the_data_sheet_allows(gpu: str, weight_bytes: float, moe_execution: str) -> None:
-    perfect = RooflineConstants(
-        **{f.name: 1.0 if f.name.endswith("efficiency") else 0.0 for f in fields(RooflineConstants)}
-    )
     card, rng, n = find_gpu(gpu), np.random.default_rng(0), 4000
     model = paper_model(np.exp(rng.uniform(np.log(5e7), np.log(5e10), n)), 2.0 ** rng.integers(0, 7, n))
     gpus, batch = 2.0 ** rng.integers(0, 4, n), np.exp(rng.uniform(0, np.log(4096), n))
     tokens = np.exp(rng.uniform(np.log(32), np.log(8192), n))
     source = Silicon(card, weight_bytes_per_param=weight_bytes, host_s=0.0, moe_execution=moe_execution)
-    limit = Roofline(card, weight_bytes, 2.0, perfect, moe_execution)
+    limit = Roofline(card, weight_bytes, 2.0, perfect(), moe_execution)
     if moe_execution != "fused":  # a GPU an expert at most
         gpus = np.minimum(gpus, model.n_experts)
     assert np.all(source.decode_s(model, gpus, batch, tokens) >= limit.decode_s(model, gpus, batch, tokens))

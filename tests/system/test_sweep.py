@@ -21,6 +21,7 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import find_gpu, gpus
 from moescale.hardware.precisions import find_precision
 from moescale.io.frames import as_numbers, as_texts, read_table
+from moescale.latency import Pass, PassSource
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
@@ -37,7 +38,7 @@ from moescale.serving.operating_points import (
     operating_points,
 )
 from moescale.serving.steady_state import LIMITS
-from moescale.typing import FloatArray, Real
+from moescale.typing import FloatArray
 from reference_data import ROOT
 
 CONFIG = str(ROOT / "examples" / "configs" / "mixtral-8x7b.json")
@@ -58,29 +59,17 @@ PLATFORMS = [platform(g, w, c) for g, w, c in product(("h100-sxm", "l40s"), ("bf
 
 
 @dataclass(frozen=True)
-class UpTo:
+class UpTo(PassSource):
     """A roofline that knows no batch above `most`, as a table of measurements ends somewhere."""
 
     below: Roofline
     most: float
     name: str = "up to"
 
-    def prefill_s(
-        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        return self.below.prefill_s(model, gpus, batch, prompt_tokens, expert_parallel=expert_parallel)
-
-    def decode_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        seconds = self.below.decode_s(model, gpus, batch, context_tokens, expert_parallel=expert_parallel)
-        return np.where(np.asarray(batch) <= self.most, seconds, np.nan)
-
-    def mixed_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, prompts: Real, prompt_tokens: Real,
-        *, expert_parallel: Real = 1.0,
-    ) -> FloatArray:  # fmt: skip
-        raise NotImplementedError
+    def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
+        return np.where(
+            np.asarray(0.0 if a.batch is None else a.batch) <= self.most, self.below.pass_s(model, a), np.nan
+        )
 
 
 deployments = st.builds(

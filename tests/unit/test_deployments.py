@@ -16,9 +16,8 @@ from examples import daily
 from families import PAPER
 from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import find_gpu, gpus, measured_reserve_bytes
-from moescale.latency import common_shape
+from moescale.latency import Pass, PassSource
 from moescale.latency.roofline import Roofline
-from moescale.latency.roofline_constants import RooflineConstants
 from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
@@ -30,8 +29,8 @@ from moescale.serving.gpu_counts import cheapest, cost
 from moescale.serving.reasons import infeasible_reason
 from moescale.serving.steady_state import LIMITS, Serving, serve
 from moescale.serving.traffic import summarise
-from moescale.typing import FloatArray, Real
-from random_models import models
+from moescale.typing import FloatArray
+from random_models import models, perfect
 
 A100, H100 = find_gpu("a100-sxm-40gb"), find_gpu("h100-sxm")
 LATENCY = Roofline(A100)
@@ -39,9 +38,7 @@ PLAIN = Deployment(
     gpu=A100, usd_per_gpu_hour=2.0, prompt_tokens=230.0, output_tokens=203.0, max_num_seqs=math.inf, reserve_bytes=0.0
 )
 MOE = architecture(PAPER, 1.5e9, 16.0)
-PERFECT = RooflineConstants(
-    **{f.name: 1.0 if f.name.endswith("efficiency") else 0.0 for f in fields(RooflineConstants)}
-)
+PERFECT = perfect()
 
 given_deployments: Mapping[str, st.SearchStrategy[Any]] = {
     "gpu": st.sampled_from([gpus()[name] for name in ("a100-sxm-40gb", "h100-sxm", "l40s", "mi300x")]),
@@ -63,30 +60,19 @@ gpu_counts = st.sampled_from([1.0, 2.0, 3.0, 4.0, 8.0, 8.0, 8.0])
 
 
 @dataclass(frozen=True)
-class Straight:
-    """Latencies to compute with by hand; separate passes, and a mixed one that saves a fixed 0.05 s."""
+class Straight(PassSource):
+    """Latencies to compute with by hand: a pass takes 0.1 s, and what its requests and prompts add."""
 
     name: str = "straight"
 
-    def prefill_s(
-        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        each_s = 0.1 + 1e-4 * np.asarray(batch) * prompt_tokens + 1e-6 * np.asarray(batch) * np.square(prompt_tokens)
-        return np.broadcast_to(each_s, common_shape(model, gpus, batch, prompt_tokens, expert_parallel))
-
-    def decode_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        each_s = 0.1 + 1e-5 * np.asarray(batch) * context_tokens
-        return np.broadcast_to(each_s, common_shape(model, gpus, batch, context_tokens, expert_parallel))
-
-    def mixed_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, prompts: Real, prompt_tokens: Real,
-        *, expert_parallel: Real = 1.0,
-    ) -> FloatArray:  # fmt: skip
-        prompts = np.asarray(prompts)
-        both_s = 1e-4 * prompts * prompt_tokens + 1e-6 * prompts * np.square(prompt_tokens)
-        return self.decode_s(model, gpus, batch, context_tokens) + both_s
+    def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
+        seconds = np.asarray(0.1)
+        if a.batch is not None:
+            seconds = seconds + 1e-5 * np.asarray(a.batch) * a.context_tokens
+        if a.prompts is not None:
+            each = 1e-4 * np.asarray(a.prompt_tokens) + 1e-6 * np.square(a.prompt_tokens)
+            seconds = seconds + np.asarray(a.prompts) * each
+        return seconds
 
 
 def figures(serving: Serving, index: tuple[int, ...] = ()) -> dict[str, float]:

@@ -28,6 +28,7 @@ from moescale.models.family import architecture
 from moescale.models.hf_config import from_config
 from moescale.models.parameters import count_parameters
 from moescale.models.published import shapes
+from random_models import perfect
 from reference_data import ROOT
 
 MODEL = from_config(CONFIGS["MIXTRAL"])
@@ -132,12 +133,6 @@ def test_a_prompt_takes_longer_than_a_token(source: LatencySource) -> None:
 
 
 # Roofline
-
-
-def perfect(**overheads: float) -> RooflineConstants:
-    """Constants of a GPU that reaches its data sheet and starts kernels in no time."""
-    ideal = {f.name: 1.0 if f.name.endswith("efficiency") else 0.0 for f in fields(RooflineConstants)}
-    return RooflineConstants(**{**ideal, **overheads})
 
 
 DENSE = Architecture(n_layers=3, d_model=1024, n_heads=8, n_kv_heads=2, head_dim=128, d_ffn=4096)

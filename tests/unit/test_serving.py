@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from families import PAPER
 from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import Gpu, find_gpu
-from moescale.latency import LatencySource, common_shape
+from moescale.latency import LatencySource, Pass, PassSource, common_shape
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture
@@ -66,23 +66,17 @@ gpu_counts = st.integers(1, 8)
 
 
 @dataclass(frozen=True)
-class Straight:
+class Straight(PassSource):
     """A latency source on a straight line, to compute with by hand; NaN above `largest_batch`."""
 
     largest_batch: float = np.inf
     name: str = "straight"
 
-    def prefill_s(
-        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        return np.broadcast_to(0.2 * np.asarray(batch), common_shape(model, gpus, batch, prompt_tokens))
-
-    def decode_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        batch = np.asarray(batch)
-        latency_s = np.where(batch <= self.largest_batch, 0.1 + 0.01 * batch, np.nan)
-        return np.broadcast_to(latency_s, common_shape(model, gpus, batch, context_tokens))
+    def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
+        decode_s = np.asarray(0.0)
+        if a.batch is not None:
+            decode_s = np.where(np.asarray(a.batch) <= self.largest_batch, 0.1 + 0.01 * np.asarray(a.batch), np.nan)
+        return decode_s + (0.0 if a.prompts is None else 0.2 * np.asarray(a.prompts))
 
 
 def entry(serving: Serving, index: tuple[int, ...]) -> list[float]:
@@ -127,16 +121,11 @@ def test_max_num_seqs_caps_the_batch_and_says_so() -> None:
     assert [LIMITS[int(i)] for i in served.limited_by] == ["memory", "max_num_seqs"]
 
 
-@dataclass(frozen=True)
 class Stepped(Straight):
     """Decoding beyond a batch of 6 takes 0.5 s more, so that 6 is the cheapest batch of up to 36."""
 
-    def decode_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        batch = np.asarray(batch)
-        latency_s = 0.1 + 0.01 * batch + np.where(batch > 6.0, 0.5, 0.0)
-        return np.broadcast_to(latency_s, common_shape(model, gpus, batch, context_tokens))
+    def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
+        return super().pass_s(model, a) + np.where(np.asarray(0.0 if a.batch is None else a.batch) > 6.0, 0.5, 0.0)
 
 
 def test_a_server_need_not_fill_its_memory() -> None:
@@ -250,19 +239,11 @@ def test_cheapest_is_the_minimum_over_gpu_counts(some_sizes: list[float], max_gp
 
 
 def test_ties_go_to_fewer_gpus_and_models_that_fit_nowhere_cost_infinity() -> None:
-    @dataclass(frozen=True)
     class FasterByGpus(Straight):
         """Iterations that fall as 1/g at a fixed batch: every count costs the same."""
 
-        def prefill_s(
-            self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
-        ) -> FloatArray:
-            return np.zeros(common_shape(model, gpus, batch, prompt_tokens))
-
-        def decode_s(
-            self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
-        ) -> FloatArray:
-            return np.broadcast_to(1 / np.asarray(gpus), common_shape(model, gpus, batch, context_tokens))
+        def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
+            return np.asarray(0.0 if a.batch is None else 1 / np.asarray(a.gpus))
 
     tied = cheapest(replace(TINY, n_heads=4), FasterByGpus(), replace(TINY_SERVED, max_num_seqs=4))
     assert tied.gpus == 1
@@ -461,19 +442,22 @@ def test_dollars_of_prompts_and_outputs_are_all_dollars(count: float, size: floa
 
 
 def test_a_source_that_knows_no_prefixes_is_refused_by_name() -> None:
-    @dataclass(frozen=True)
-    class Both(Straight):
-        def mixed_s(
-            self, model: Architecture, gpus: Real, batch: Real, *more: Real, expert_parallel: Real = 1.0
-        ) -> FloatArray:
-            return self.decode_s(model, gpus, batch, 1.0) + 0.2
+    class Plain:
+        """The protocol, and no further field of a pass."""
+
+        name = "plain"
+
+        def prefill_s(self, model: Architecture, gpus: Real, *more: Real, expert_parallel: Real = 1.0) -> FloatArray:
+            return np.full(common_shape(model, gpus, *more), 0.2)
+
+        decode_s = mixed_s = prefill_s
 
     for faster, missing in (
         (replace(TINY_SERVED, prefix_hit=0.5), "prefix_tokens"),
         (replace(TINY_SERVED, accepted_tokens=1.0), "query_tokens"),
     ):
         with pytest.raises(InputError, match=missing):
-            serve(TINY, 1, Both(), faster)
+            serve(TINY, 1, Plain(), faster)
 
 
 def test_more_kept_than_drafted_is_refused() -> None:
