@@ -222,7 +222,14 @@ def _read_measurements(folder: Path, rng: Random) -> None:
 
 
 def _configs() -> Sequence[Files]:
-    return [{"config.json": path.read_bytes()} for path in sorted((EXAMPLES / "configs").iterdir())]
+    found = [path.read_bytes() for path in sorted((EXAMPLES / "configs").iterdir())]
+    group = {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}}
+    formats: list[dict[str, Any]] = [
+        {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head", "re:.*gate"]},
+        {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, "ignore": ["lm_head"]},
+    ]
+    found += [json.dumps(json.loads(found[0]) | {"quantization_config": one}).encode() for one in formats]
+    return [{"config.json": content} for content in found]
 
 
 def _read_config(folder: Path, rng: Random) -> None:

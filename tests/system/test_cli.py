@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -750,45 +747,6 @@ def test_an_ascii_terminal_gets_ascii() -> None:
         found = process(*arguments, PYTHONIOENCODING="ascii")
         assert (found.returncode, found.stderr) == (0, "")
         assert found.stdout.isascii()
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals and pipes as POSIX has them")
-def test_interrupting_a_fit_ends_it_quietly(tmp_path: Path) -> None:
-    asked = ("fit", RUNS, "--law", "yun2024", "--bootstrap", "10000", "-o", str(tmp_path / "law.toml"))
-    command = [sys.executable, "-m", "moescale", *asked]
-    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
-        time.sleep(1.5)  # long enough to be past the imports; the fit takes minutes
-        assert started.poll() is None
-        started.send_signal(signal.SIGINT)
-        out, err = started.communicate(timeout=30)
-    assert started.returncode == 130
-    assert out == b""
-    assert b"Traceback" not in err
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals and pipes as POSIX has them")
-@pytest.mark.parametrize("arguments", [ONE_LAW, ("laws",)])
-def test_a_closed_pipe_is_no_error(arguments: tuple[str, ...]) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)  # whatever is written fails
-    command = [sys.executable, "-m", "moescale", *arguments]
-    try:
-        done = subprocess.run(
-            command, env=environment(), stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60
-        )
-    finally:
-        os.close(writer)
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_under_standard_output_is_one_message() -> None:
-    with Path("/dev/full").open("wb") as full:
-        command = [sys.executable, "-m", "moescale", *ONE_LAW]
-        done = subprocess.run(command, env=environment(), stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
-    assert done.returncode == 2
-    assert done.stderr.decode() == "moescale: standard output cannot be written: No space left on device\n"
 
 
 def test_planning_on_the_roofline_loads_no_library_that_it_does_not_use() -> None:

@@ -369,15 +369,6 @@ def test_a_life_is_recommended_that_costs_least_at_the_bases_loss() -> None:
     assert known(model.total_usd) < TRAINING.usd_per_flop * BUDGET + known(served.usd_per_mtok) * 1e6
 
 
-def test_a_life_with_little_to_serve_is_the_loss_optimal_model() -> None:
-    plan, life = lived(replace(LIVED, lifetime_tokens=1.0))
-    best = next(c for c in plan.loss_optimal if c.experts == plan.base_experts)
-    assert life.least_training is not None
-    for c in (life.least_training, next(c for c in life.plans if c.experts == plan.base_experts)):
-        assert c.n_params == pytest.approx(best.n_params, rel=1e-4)
-        assert c.training_flops == pytest.approx(BUDGET, rel=1e-9)
-
-
 def test_a_life_within_dollars_is_the_other_side_of_a_life_at_a_loss() -> None:
     plan, at_loss = lived()
     built = known(at_loss.recommendation.model.total_usd)

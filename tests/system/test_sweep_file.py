@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -202,42 +201,6 @@ def test_bad_lists_are_refused_with_the_reason(tables: dict[str, Any], what: str
         read_sweep(file)
     assert what in str(error.value)
     assert "sweep.toml" in str(error.value)
-
-
-VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(-(10**20), 10**20), st.floats(), st.text(max_size=5),
-    st.sampled_from(["paper", "wsd", "1M", "local", [[64, 2]], [], {}, {"n_params": 1}, [{}], [[1, 2], 3], [None], "a/b", "\0"]),
-)  # fmt: skip
-PLACED = (
-    "table", "folder", "name", "seed", "grid", "runs", "data", "model", "training", "execute", "parallel",
-    "tracking",
-)  # fmt: skip
-INNER = {
-    "grid": ("n_params", "shapes", "experts", "tokens", "tokens_per_param", "seeds"),
-    "execute": ("on", "jobs", "flops_per_s", "slurm", "gpus", "gpu"),
-    "data": ("corpus", "sources", "tokenizer"),
-    "training": ("schedule", "batch_tokens", "tokens"),
-    "model": ("head_dim", "top_k", "experts"),
-}
-
-
-@daily(60)
-@given(st.data())
-def test_no_document_yields_a_traceback(data: st.DataObject) -> None:
-    run = {"n_params": "1M", "tokens": "1M"}
-    keys = ("n_params", "d_model", "n_layers", "head_dim", "experts", "tokens", "batch_tokens", "peak_lr", "seed", "x")
-    stated = document()
-    if data.draw(st.booleans()):
-        stated = listed(run, {**run, data.draw(st.sampled_from(keys)): data.draw(VALUES)})
-    for table in data.draw(st.lists(st.sampled_from(PLACED), min_size=1, max_size=2)):
-        if table in INNER and data.draw(st.booleans()):
-            inner = stated.get(table, {})
-            if isinstance(inner, dict):
-                stated[table] = {**inner, data.draw(st.sampled_from(INNER[table])): data.draw(VALUES)}
-        else:
-            stated[table] = data.draw(VALUES)
-    with suppress(InputError):
-        assert expand(stated).runs
 
 
 def test_the_example_is_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,37 +181,6 @@ def test_a_draft_has_the_plans_numbers(client: Client) -> None:
     assert [curve["beyond_law"] for curve in draft["curves"]] == [False] * 6
 
 
-def test_a_band_lies_around_each_curve(client: Client) -> None:
-    draft, bands = ask(client, "draft", **FAST), ask(client, "bands", **FAST)["bands"]
-    for curve, band in zip(draft["curves"], bands, strict=True):
-        assert len(band["low"]) == len(band["high"]) == len(curve["loss"])
-        assert all(low <= high for low, high in zip(band["low"], band["high"], strict=True))
-        if curve["experts"] == draft["base_experts"]:  # each law judges by its own loss of the base
-            assert band["low"][draft["optimum"]] == pytest.approx(draft["base_loss"], rel=1e-9)
-            assert band["high"][draft["optimum"]] == pytest.approx(draft["base_loss"], rel=1e-9)
-
-
-def test_published_models_of_similar_budgets_lie_beside_the_curves(client: Client) -> None:
-    query = {"budget": "2.2e22", "gpu": "h100-sxm", "match": "olmoe-1b-7b", **FAST}
-    draft, models = ask(client, "draft", **query), ask(client, "bands", **query)["models"]
-    known = {model["name"]: model["flops"] for model in ask(client, "catalogue")["models"]}
-    assert 5 < len(models) < len(known)
-    assert all(1 / 30 <= known[model["name"]] / 2.2e22 <= 30 for model in models)
-    base = next(model for model in models if model["name"] == "olmoe-1b-7b")
-    assert (base["loss"], base["usd_per_mtok"]) == (draft["base_loss"], draft["base_usd_per_mtok"])
-    assert (
-        ask(client, "bands", law="krajewski2024", granularity="8", **FAST)["models"] == []
-    )  # no publication states that
-
-
-def test_scales_rise_with_the_budget(client: Client) -> None:
-    scales = ask(client, "scales", **FAST)
-    assert len(scales["curves"]) == 8
-    for curve in scales["curves"]:
-        assert curve["n_params"] == sorted(curve["n_params"])
-        assert curve["tokens"] == sorted(curve["tokens"])
-
-
 def test_every_law_of_the_catalogue_is_shown(client: Client) -> None:
     laws = ask(client, "catalogue")["laws"]
     assert "yun2024-recovered" in [law["name"] for law in laws]

@@ -18,7 +18,6 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import find_gpu, gpus, measured_reserve_bytes
 from moescale.latency import Pass, PassSource
 from moescale.latency.roofline import Roofline
-from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
 from moescale.models.kv_cache import kv_bytes_per_request
@@ -108,19 +107,6 @@ def test_chunked_prefill_mixes_whole_prompts_into_a_share_of_the_passes() -> Non
 
 @pytest.mark.system
 @given(models, gpu_counts, st.floats(1, 1e5), st.floats(1, 1e4), st.sampled_from(["separate", "chunked"]))
-def test_a_request_alone_has_decodes_between_its_tokens(
-    model: Architecture, count: float, prompt: float, output: float, scheduling: str
-) -> None:
-    place = replace(PLAIN, gpu=H100, prompt_tokens=prompt, output_tokens=output, max_num_seqs=1, scheduling=scheduling)
-    served = serve(model, count, Roofline(H100), place)
-    if served.infeasible == 0:
-        assert served.tpot_s == served.decode_s
-        own_s = float(Roofline(H100).prefill_s(model, count, 1.0, prompt))
-        assert served.ttft_s <= (own_s + (served.decode_s if scheduling == "chunked" else 0.0)) * (1 + 1e-12)
-
-
-@pytest.mark.system
-@given(models, gpu_counts, st.floats(1, 1e5), st.floats(1, 1e4), st.sampled_from(["separate", "chunked"]))
 def test_times_and_throughput_are_those_of_a_closed_loop(
     model: Architecture, count: float, prompt: float, output: float, scheduling: str
 ) -> None:
@@ -136,32 +122,6 @@ def test_times_and_throughput_are_those_of_a_closed_loop(
     longest_s += float(served.decode_s)
     assert served.batch * (1 - 1e-9) <= loop <= (served.batch + requests_per_s * longest_s) * (1 + 1e-9)
     assert served.decode_s <= served.tpot_s <= served.iteration_s * (1 + 1e-12)
-
-
-@pytest.mark.system
-def test_a_limit_on_time_per_token_admits_a_server_whose_decode_meets_it() -> None:
-    """Llama-3.1-8B, 32,000 prompt and 100 output tokens: its own prompt is no part of the time between tokens."""
-    model = shapes()["llama-3.1-8b"]
-    place = Deployment(gpu=H100, usd_per_gpu_hour=3.9, prompt_tokens=32000, output_tokens=100, max_tpot_s=8e-3)
-    for source in (Roofline(H100), Silicon(H100)):
-        record = cost(model, source, place, gpus=1)
-        assert record.tpot_s is not None
-        assert record.tpot_s <= 8e-3
-        assert record.limited_by == "latency"
-
-
-def test_one_prompt_now_and_then_reads_few_more_experts() -> None:
-    """Qwen3-235B on eight GPUs, batch 4, 8,000/1,000: spread over every pass, a prompt would read nearly all experts."""
-    model = shapes()["qwen3-235b-a22b"]
-    place = Deployment(
-        gpu=H100, usd_per_gpu_hour=3.9, prompt_tokens=8000, output_tokens=1000, max_num_seqs=4, scheduling="chunked"
-    )
-    source = Silicon(H100)
-    served = serve(model, 8, source, place)
-    whole_s = float(source.mixed_s(model, 8, 4.0, 8500.0, 1.0, 8000.0))
-    expected_s = float(served.decode_s) + 4 / 1000 * (whole_s - float(served.decode_s))
-    assert served.iteration_s == pytest.approx(expected_s, rel=0.01)
-    assert served.iteration_s < 0.7 * source.mixed_s(model, 8, 4.0, 8500.0, 0.004, 8000.0)
 
 
 # Memory, replicas and experts.

@@ -32,7 +32,7 @@ from moescale.serving.engine import policy_of, simulate
 from moescale.serving.host import NO_OVERHEAD, default_overhead
 from moescale.serving.loads import closed_loops, open_loop
 from moescale.serving.steady_state import Servers, serve
-from moescale.serving.workload import REQUEST_S, Load, Run, arrival_times_s, burst, closed, saturated
+from moescale.serving.workload import Load, Run, arrival_times_s, burst, closed, saturated
 from moescale.typing import FloatArray
 
 MODEL = Architecture(
@@ -374,15 +374,6 @@ def test_what_cannot_be_served_is_infeasible(place: Deployment, source: Lines, s
 
 
 # Closed and open loops.
-
-
-def test_one_client_meets_nobody() -> None:
-    place = deployment(scheduling="separate", prompt_tokens=1000, output_tokens=100)
-    loop = simulate(MODEL, Lines(), place, 1, replace(closed(1), least_length=1.0)).answer()
-    alone = serve(MODEL, 1, Lines(), replace(place, max_num_seqs=1.0))
-    assert loop.ttft_s == pytest.approx(REQUEST_S + float(alone.ttft_s))
-    assert loop.plateau_ttft_s == pytest.approx(loop.ttft_s)
-    assert loop.tpot_s == pytest.approx(float(alone.tpot_s), rel=1e-3)
 
 
 def test_more_clients_than_are_held_wait_for_a_place() -> None:

@@ -214,13 +214,6 @@ def test_a_count_that_nothing_divides_names_the_nearest() -> None:
         choose(model_of(SHAPE), recipe(), H100, TORCHTITAN, mfu=0.4, gpus=7)
 
 
-def test_a_large_model_is_split_inside_a_server_first() -> None:
-    large = replace(SHAPE, n_layers=32, d_model=8192, n_heads=64, n_kv_heads=64, d_ffn=21888, n_experts=8)
-    found = choose(model_of(large), recipe(), H100, MEGATRON, mfu=0.4, gpus=256)
-    assert 1 < found.split.tensor <= 8
-    assert found.split.expert > 1
-
-
 # The files.
 
 

@@ -278,29 +278,15 @@ def test_the_lowest_loss_is_the_edge_of_what_is_reached() -> None:
 
 @pytest.mark.system
 def test_each_draw_has_the_answer_that_it_would_have_alone() -> None:
-    draws = LAW.draws[:3]
-    targets = np.array([[2.06], [2.07], [2.08]])
-    for together, alone in (
-        (
-            cheapest_at_loss(LAW, EXPERTS, targets, life(1e12), stepped, theta=draws),
-            [
-                cheapest_at_loss(replace(LAW, theta=t), EXPERTS, float(x[0]), life(1e12), stepped)
-                for t, x in zip(draws, targets, strict=True)
-            ],
-        ),
-        (
-            best_within_total(LAW, EXPERTS, 5e4, life(1e12), stepped, theta=draws),
-            [best_within_total(replace(LAW, theta=t), EXPERTS, 5e4, life(1e12), stepped) for t in draws],
-        ),
-        (
-            flops_optimal(LAW, EXPERTS, targets, 1e12, theta=draws),
-            [
-                flops_optimal(replace(LAW, theta=t), EXPERTS, float(x[0]), 1e12)
-                for t, x in zip(draws, targets, strict=True)
-            ],
-        ),
+    draws, targets = LAW.draws[:3], np.array([[2.06], [2.07], [2.08]])
+    for ask in (
+        lambda law, target, **draws: cheapest_at_loss(law, EXPERTS, target, life(1e12), stepped, **draws),
+        lambda law, _, **draws: best_within_total(law, EXPERTS, 5e4, life(1e12), stepped, **draws),
+        lambda law, target, **draws: flops_optimal(law, EXPERTS, target, 1e12, **draws),
     ):
-        for k, one in enumerate(alone):
+        together = ask(LAW, targets, theta=draws)
+        for k, theta in enumerate(draws):
+            one = ask(replace(LAW, theta=theta), float(targets[k, 0]))
             np.testing.assert_allclose(together.loss[k], one.loss, rtol=1e-9)
             np.testing.assert_allclose(spent(together)[k], spent(one), rtol=1e-9)
             np.testing.assert_allclose(together.n_params[k], one.n_params, rtol=1e-5)

@@ -20,7 +20,6 @@ from test_architecture import (
     MIXTRAL,
     QWEN3_MOE,
     SCOUT,
-    json_values,
 )
 
 from command_line import answer_of, run
@@ -276,30 +275,6 @@ def test_bytes_lie_between_nothing_quantised_and_all_of_it(name: str, taken: Qua
     assert bytes_with(zero) == pytest.approx(float(weight_bytes_per_gpu(shapes()[name], 2.0, gpus)), rel=1e-12)
     with pytest.raises(InputError, match=r"quantised\.experts"):
         validate(replace(shapes()[name], quantised=replace(taken, experts=1.5)))
-
-
-KEYS = [
-    "quant_method", "quant_algo", "config_groups", "weight_block_size", "ignore", "bits", "group_size", "targets",
-    "weights", "num_bits", "quantized_layers", "quantization", "quant_type", "modules_to_not_convert", "dynamic",
-    "kv_cache_scheme", "group_0",
-]  # fmt: skip
-
-
-@pytest.mark.system
-@given(
-    st.sampled_from(EVERY_FAMILY),
-    st.recursive(
-        json_values | st.sampled_from(["fp8", "gptq", "NVFP4", "modelopt", "compressed-tensors", "float", "re:a*"]),
-        lambda inner: st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
-        max_leaves=8,
-    ),
-)
-def test_any_quantization_config_is_understood_or_named(config: dict[str, Any], how: Any) -> None:
-    found = read_config(quantised(config, how))
-    validate(found.architecture)
-    assert 0 < found.weights.bytes_per_param <= 2
-    assert found.weights.stated
-    assert (how is None) or (found.weights.format is not None) or found.weights.bytes_per_param == 2
 
 
 def test_the_dtype_of_what_is_not_quantised() -> None:

@@ -177,11 +177,6 @@ def test_cells_may_hold_quotes_line_breaks_and_delimiters(tmp_path: Path) -> Non
     assert np.isnan(runs.columns["column_6"]).all()
 
 
-def test_json_text_that_looks_like_a_date_stays_text(tmp_path: Path) -> None:
-    columns = {**_columns(), "run_id": ["2024-01-01", "2024-01-02", "2024-01-03"]}
-    assert read_runs(_write(tmp_path, _json_lines(columns), "r.jsonl")).columns["run_id"][0] == "2024-01-01"
-
-
 def test_a_filter_keeps_row_numbers(tmp_path: Path) -> None:
     path = _write(tmp_path, CSV)
     early, late = read_runs(path, where="n_experts > 1 and split == 'train'"), read_runs(path).where("n_experts > 1")
@@ -224,20 +219,6 @@ def test_select_refuses_what_is_no_mask(tmp_path: Path) -> None:
     for mask in ([True], [0, 1, 2], True):
         with pytest.raises(InputError, match="one boolean a run"):
             runs.select(mask)
-
-
-def test_a_filter_drops_broken_rows(tmp_path: Path) -> None:
-    path = _write(tmp_path, CSV + "d,,0,x,-1,broken\ne,1e8,2,1e9,nan,train\n")
-    runs = read_runs(path, where="split != 'broken' and run_id != 'e'")
-    assert runs.row_numbers.tolist() == [1, 2, 3]
-    assert runs.warnings == ()
-
-
-def test_a_filter_that_missing_values_leave_undecided_says_so(tmp_path: Path) -> None:
-    runs = read_runs(_write(tmp_path, CSV + "d,1e8,2,,3,train\n"), where="tokens > 1e9")
-    assert len(runs) == 3
-    assert "1 run left out" in runs.warnings[0]
-    assert "data row 4" in runs.warnings[0]
 
 
 MISSING = ("#N/A", "#n/a", "NA", "N/A", "nan", "NaN", "-nan", "null", "None", "-", "--", "\u2013", "<NA>", "")
@@ -560,11 +541,6 @@ def test_a_wrong_question_is_named(tmp_path: Path, options: dict[str, str], word
     with pytest.raises(InputError) as caught:
         read_runs(_write(tmp_path, CSV), **options)
     assert all(word in str(caught.value) for word in words), str(caught.value)
-
-
-def test_a_table_that_is_filtered_to_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="keeps none of 3 runs"):
-        read_runs(_write(tmp_path, CSV)).where("loss > 10")
 
 
 def test_the_public_runs() -> None:

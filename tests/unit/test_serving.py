@@ -215,14 +215,6 @@ def test_gpus_share_heads_as_vllm_demands(heads: int, kv_heads: int, gpus: int, 
 
 
 @pytest.mark.system
-@given(sizes, gpu_counts)
-def test_more_experts_leave_room_for_fewer_requests(size: float, gpus: int) -> None:
-    batch = serve(architecture(PAPER, size, np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])), gpus, LATENCY, SHARE_GPT).batch
-    assert np.all(np.diff(batch[batch > 0]) < 0)
-    assert np.all(np.diff(batch) <= 0)
-
-
-@pytest.mark.system
 @given(st.lists(sizes, min_size=1, max_size=4), st.integers(1, 8))
 def test_cheapest_is_the_minimum_over_gpu_counts(some_sizes: list[float], max_gpus: int) -> None:
     model = architecture(PAPER, np.array(some_sizes)[:, None], np.array([1.0, 8.0, 64.0]))
