@@ -308,22 +308,6 @@ def test_both_bounds() -> None:
         ask(replace(MAIN, max_loss=target, max_usd_per_mtok=limit * 0.85))  # rounding moves a price by up to 15%
 
 
-@pytest.mark.parametrize(
-    ("bound", "message"),
-    [
-        (
-            {"max_loss": 1.0},
-            r"reaches a loss of at most 1; nearest: the lowest loss of this budget is 1\.9\d+, with 32 experts; raise",
-        ),
-        ({"max_usd_per_mtok": 1e-6}, "no model of this budget serves at .* per million output tokens or less"),
-    ],
-)
-def test_bounds_out_of_reach(bound: dict[str, float], message: str) -> None:
-    with pytest.raises(InfeasibleError, match=message) as caught:
-        ask(replace(MAIN, **bound))  # type: ignore[arg-type]
-    assert caught.value.next_step
-
-
 TRAINING = TrainingPrice(gpu=find_gpu("a100-sxm-40gb"), usd_per_gpu_hour=1.45, mfu=0.4)
 LIVED = replace(MAIN, lifetime_tokens=1e12, training=TRAINING)
 
@@ -615,14 +599,6 @@ def test_the_interval_of_a_life_is_of_what_varies() -> None:
     assert low < high
     assert f"90% interval over the law's draws: loss {low:.4f} to {high:.4f}." in within.recommendation.why
     assert "$100K to $100K" not in within.recommendation.why
-
-
-def test_a_law_without_draws_is_warned_of() -> None:
-    assert any("recovered carries no draws" in note for note in main_plan().warnings)
-    for silent in (ask(law=DRAWN), ask(replace(MAIN, draws=0))):
-        assert not any("carries no draws" in note for note in silent.warnings)
-    few = replace(LAW, evidence={"n_runs": 9})
-    assert any("its 10 parameters were fitted to 9 runs only" in note for note in ask(law=few).warnings)
 
 
 # Shapes.

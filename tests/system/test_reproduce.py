@@ -160,14 +160,6 @@ def test_options_beyond_a_plans_reach_the_costs() -> None:
     assert world_of(LAW, changed).usd(np.array([[1e9]]), 8.0) != usual.usd(np.array([[1e9]]), 8.0)
 
 
-def test_another_law_has_no_inputs_but_its_form() -> None:
-    law = find_law("yun2024-joint")
-    found = _by_id(reproduce(replace(law, draws=law.draws[:0]), ROOFLINE.costs()))
-    assert [name for name, o in found.items() if o.role == "input"] == ["no.DE"]
-    assert found["deq.e8"].holds is None  # another corpus
-    assert found["saturate"].holds is not None
-
-
 def test_the_recovered_law_keeps_its_stated_errors(outcomes: tuple[Outcome, ...]) -> None:
     found = _by_id(outcomes)
     both = [found[name].parts[0].ours or 1.0 for name in ("deq.e8", "deq.e16")]
@@ -319,15 +311,6 @@ def test_a_folder_holds_the_claims_and_every_figure_with_its_data(
         rows = list(csv.reader(io.StringIO((folder / f"{name}.csv").read_text())))
         assert len(rows) > 5
         assert len({len(row) for row in rows}) == 1
-
-
-def test_one_figure_is_drawn_where_the_command_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    main(["reproduce", "--figure", "8"])
-    assert capsys.readouterr().out.split() == [f"figure-8{suffix}" for suffix in (".svg", ".pdf", ".png", ".csv")]
-    assert {path.stem for path in tmp_path.iterdir()} == {"figure-8"}
 
 
 def test_another_law_is_asked_about_the_papers_models() -> None:

@@ -20,7 +20,6 @@ from moescale.latency.kernels.formats import rates
 from moescale.latency.kernels.gemm import QUANTISE, SCALE, gemm_grid
 from moescale.latency.kernels.installed import version_key
 from moescale.latency.kernels.latent import latent_grid
-from moescale.latency.kernels.links import all_reduce_grid
 from moescale.latency.kernels.log_grid import MOST_BEYOND, grid_of
 from moescale.latency.kernels.moe import fit_formula, formula_s, moe_kernels, moe_rows, shipped_formula
 from moescale.latency.kernels.tables import default_version, engines, find_system, of_the_fastest, systems, versions
@@ -350,16 +349,6 @@ def test_a_measured_window_is_answered_from_its_own_rows() -> None:
     assert np.all(source.prefill_s(model, 1, 1, prompts) < source.prefill_s(full, 1, 1, prompts))
 
 
-def test_norms_over_all_heads_are_summed_between_tensor_parallel_gpus() -> None:
-    source, olmoe = Silicon(H100, host_s=0.0), shapes()["olmoe-1b-7b"]
-    per_head = replace(olmoe, qk_norm_full_width=False)
-    gpus = np.array([1.0, 2.0, 8.0])
-    added = source.decode_s(olmoe, gpus, 16, 1024) - source.decode_s(per_head, gpus, 16, 1024)
-    messages = all_reduce_grid("h100_sxm", "vllm", "0.24.0").seconds(gpus[1:], 32.0)  # two numbers a token
-    assert added[0] == 0.0
-    np.testing.assert_allclose(added[1:], 16 * messages, rtol=1e-9)
-
-
 def test_latent_attention_is_answered_where_it_was_measured() -> None:
     model = replace(
         MODEL, d_model=7168, n_heads=128, n_kv_heads=128, head_dim=192, kv_lora_rank=512, q_lora_rank=1536,
@@ -549,15 +538,6 @@ def test_norms_of_queries_and_keys_take_launches_unless_the_engine_fuses_them() 
             (source.mixed_s(qwen, 2, 8, 512, 1, 512), source.mixed_s(plain, 2, 8, 512, 1, 512)),
         ):
             assert found - without == pytest.approx(64 * launches * each_s, rel=1e-9)
-
-
-def test_fp8_with_a_scale_a_tensor_has_kernels_of_its_own() -> None:
-    source = Silicon(find_gpu("h200-sxm"), host_s=0.0, weight_bytes_per_param=1.0)
-    blocks = shapes()["qwen3-235b-a22b"]
-    per_tensor = replace(blocks, quantised=replace(blocks.quantised, scale_per_tensor=True))
-    assert source.decode_s(per_tensor, 8, 64, 2048) != source.decode_s(blocks, 8, 64, 2048)
-    bf16 = Silicon(find_gpu("h200-sxm"), host_s=0.0)
-    assert bf16.decode_s(per_tensor, 8, 64, 2048) == bf16.decode_s(blocks, 8, 64, 2048)
 
 
 # Models of several kinds of layers: linear attention, state spaces, sparse attention, windows with own heads.

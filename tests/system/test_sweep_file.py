@@ -117,13 +117,6 @@ def test_bad_sweeps_are_refused_with_the_reason(tables: dict[str, Any], what: st
     assert "sweep.toml" in str(error.value)
 
 
-def test_a_file_that_is_no_toml_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "sweep.toml"
-    file.write_text("[grid")
-    with pytest.raises(InputError, match="is not valid TOML"):
-        read_sweep(file)
-
-
 # The list.
 
 

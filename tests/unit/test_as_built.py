@@ -154,14 +154,8 @@ def test_what_was_found_wrong() -> None:
 def drawn(rng: np.random.Generator) -> tuple[str, list[str], list[str]]:
     """A law, options of serving, and the rest of a random question."""
     gpu = str(rng.choice(GPUS))
-    serving = [
-        "--gpu",
-        gpu,
-        "--prompt",
-        f"{10 ** rng.uniform(1.7, 4):.0f}",
-        "--output",
-        f"{10 ** rng.uniform(1.3, 3.3):.0f}",
-    ]
+    lengths = [f"{10 ** rng.uniform(*powers):.0f}" for powers in ((1.7, 4), (1.3, 3.3))]
+    serving = ["--gpu", gpu, "--prompt", lengths[0], "--output", lengths[1]]
     if rng.random() < 0.5 and not gpu.startswith("a100"):
         serving += ["--weights", "fp8"]
     if rng.random() < 0.7:
@@ -217,22 +211,8 @@ def test_the_command_line_prices_what_it_exported(tmp_path: Path) -> None:
     while answered < 200:
         law, serving, rest = drawn(rng)
         folder = tmp_path / str(answered)
-        planned = run(
-            "plan",
-            "--law",
-            law,
-            *serving,
-            *rest,
-            "--max-tpot",
-            "none",
-            "--export",
-            "hf",
-            "-o",
-            str(folder),
-            "--peak-lr",
-            "3e-4",
-            "--json",
-        )
+        exported = ("--max-tpot", "none", "--export", "hf", "-o", str(folder), "--peak-lr", "3e-4")
+        planned = run("plan", "--law", law, *serving, *rest, *exported, "--json")
         assert planned.code in (0, 1), planned.err
         if planned.code == 1:
             continue

@@ -19,7 +19,6 @@ from moescale.errors import InputError
 from moescale.export.huggingface import config_of
 from moescale.export.launch import export_model
 from moescale.hardware.gpus import find_gpu
-from moescale.latency.roofline import Roofline
 from moescale.models.architecture import validate
 from moescale.models.coordinates import expansion, experts_at, in_family, model_of, of_architecture, same_letters
 from moescale.models.family import (
@@ -59,8 +58,6 @@ from moescale.runs.table import RunTable
 from moescale.scaling_laws import find_law, loss
 from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.store import law_text, parse_law
-from moescale.serving.deployment import Deployment
-from moescale.serving.gpu_counts import cheapest
 from moescale.training.choice import Launch
 from moescale.training.parallelism import Split, Trainer, layer_elements_per_token, memory_of
 
@@ -294,21 +291,6 @@ def test_impossible_models_are_refused(arguments: dict[str, Any]) -> None:
 # Published models.
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_the_coordinates_of_a_published_model(name: str) -> None:
-    shape = PUBLISHED[name]
-    a, counted = shape.architecture, count_parameters(shape.architecture)
-    body, x = of_architecture(a)
-    looked_up = 0.0 if shape.active_input_embedding else float(a.vocab_size * a.d_model)
-    looked_up = looked_up if shape.embeddings_published else float(counted.embedding)
-    active = float(body + counted.embedding) - looked_up
-    if a.n_moe_layers:
-        assert active == pytest.approx(shape.published_active, abs=shape.published_active_digit)
-    met = float(counted.active_experts + counted.shared_experts + counted.dense_ffn)
-    total = active + (float(x) - 1.0) * met + shape.not_modelled + (looked_up if shape.embeddings_published else 0.0)
-    assert total == pytest.approx(shape.published_total, abs=shape.published_digit)
-
-
 @pytest.mark.parametrize(
     ("family", "name", "off"),
     [
@@ -467,30 +449,6 @@ def test_the_memory_of_a_run_holds_every_parameter(family: ModelFamily) -> None:
 
 
 # Served.
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_arrays_of_these_shapes_are_priced(name: str) -> None:
-    family = find_family(name)
-    n, e = np.geomspace(1e8, 1e11, 61)[:, None], np.array(family.ladder)
-    deployment = Deployment(gpu=H100, usd_per_gpu_hour=2.0, prompt_tokens=1000, output_tokens=300)
-    with np.errstate(all="raise", under="ignore"):
-        served = cheapest(architecture(family, n, e, vocab_size=int(family.vocab_size)), Roofline(H100), deployment)
-    usd, priced = served.usd_per_mtok, np.isfinite(served.usd_per_mtok)
-    assert not np.isnan(usd).any()
-    assert priced[:31].all()  # to 3e9
-    assert (priced[1:] <= priced[:-1]).all()  # nothing larger serves where a smaller does not
-    assert (usd[1:] > usd[:-1])[priced[1:]].all()
-    assert (usd[:31, 2:] > usd[:31, 1:-1]).all()  # more experts of the same active size cost more
-
-
-def test_latent_attention_caches_little() -> None:
-    deployment = Deployment(gpu=H100, usd_per_gpu_hour=2.0, prompt_tokens=30_000, output_tokens=300)
-    usd = [
-        float(cheapest(architecture(family, 1e9, 128.0), Roofline(H100), deployment).usd_per_mtok)
-        for family in (DEEPSEEK, FINE_GRAINED)
-    ]
-    assert usd[0] < usd[1]
 
 
 def test_a_shape_that_was_given_by_hand_keeps_its_widths() -> None:

@@ -55,23 +55,6 @@ def test_a_point_becomes_a_case() -> None:
     assert script.point(POINT | {"flag": "suspect"}) is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"mapping": "DEP8"}, "attention data-parallel"),  # on 2 GPUs
-        ({"mapping": "DP2"}, "attention data-parallel"),
-        ({"mapping": "TP4 PP2"}, "mapping TP4 PP2"),
-        ({"concurrency": "fleet"}, "prefill and decode on servers of their own"),
-    ],
-)
-def test_a_point_that_cost_has_no_word_for_is_counted_with_its_reason(changes: dict[str, str], reason: str) -> None:
-    row = script.point(POINT | changes)
-    found = script.compare([row], script.predict([row.case], script.Setting()))
-    assert script.scores(found, ("all",)) == []
-    apart = "dense fp8, prefill and decode apart"
-    assert script.refusals(found) == {("points", apart if reason == script.APART else reason, reason): 1}
-
-
 def test_what_the_program_refuses_is_counted_with_its_reason() -> None:
     rows = [measured(weights="fp3"), measured(gpus=3), measured()]
     found = script.compare(rows, script.predict([row.case for row in rows], script.Setting("roofline")))
@@ -136,13 +119,3 @@ def test_scores_are_read_as_they_were_written(tmp_path: Path) -> None:
     told = [one for one in results if math.isfinite(one.geometric_mean)]
     assert len(script.table(results, again)) == len(told) + 1
     assert {one.level for one in results if one not in told} == set(script.NARROWED)
-
-
-def test_a_narrowed_kind_is_scored_from_three_sets_on() -> None:
-    rows = [measured(1.0), measured(2.0, engine="sglang"), measured(4.0, model="meta-llama/Meta-Llama-3.1-8B")]
-    answers = {row.case: {"tpot": 1.0} for row in rows}
-    levels = ("kind gpu", "kind engine")
-    told = {one.name: one.geometric_mean for one in script.scores(script.compare(rows, answers), levels)}
-    assert told["dense fp8 on h100-sxm"] == pytest.approx(0.5)
-    assert math.isnan(told["dense fp8 with vllm"])
-    assert math.isnan(told["dense fp8 with sglang"])

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import pickle
 import re
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from moescale.errors import InputError
 from moescale.io import frames
 from moescale.io.frames import COLUMN_LIMIT, as_numbers, as_values, number_text, parse_table
 from moescale.runs.table import RunTable, read_runs, write_runs
-from reference_data import JOINT_MOE_RUNS, ROOT
+from reference_data import ROOT
 
 HEADER = "run_id,n_params_dense,n_experts,tokens,loss,split\n"
 ROWS = "a,1e8,1,2e9,3.1,train\nb,2e8,8,4000000000,2.9,train\nc,400000000,4,5e21,2.5,test\n"
@@ -204,14 +203,6 @@ def test_a_table_from_arrays_does_not_alias_them() -> None:
     assert runs.row_numbers.tolist() == [1, 2]
     with pytest.raises(InputError, match="shape"):
         RunTable(n_params=sizes, tokens=np.ones(3), experts=np.ones(2), loss=np.ones(2))
-
-
-def test_a_table_can_be_sent_to_another_process(tmp_path: Path) -> None:
-    runs = read_runs(_write(tmp_path, CSV)).where("n_experts > 1")
-    copy = pickle.loads(pickle.dumps(runs))
-    assert (copy.source, copy.sha256, copy.row_numbers.tolist()) == (runs.source, runs.sha256, [2, 3])
-    assert copy.columns["split"].tolist() == runs.columns["split"].tolist()
-    assert not copy.loss.flags.writeable
 
 
 def test_select_refuses_what_is_no_mask(tmp_path: Path) -> None:
@@ -541,16 +532,6 @@ def test_a_wrong_question_is_named(tmp_path: Path, options: dict[str, str], word
     with pytest.raises(InputError) as caught:
         read_runs(_write(tmp_path, CSV), **options)
     assert all(word in str(caught.value) for word in words), str(caught.value)
-
-
-def test_the_public_runs() -> None:
-    path = JOINT_MOE_RUNS
-    assert len(read_runs(path)) == 270
-    runs = read_runs(path, size_column="n_params_active", where="tokens / n_params_active >= 2")
-    assert len(runs) == 234
-    assert len(read_runs(path, size_column="n_params_active").where("tokens / n_params_active >= 2")) == 234
-    assert runs.columns["split"].dtype == object
-    assert runs.columns["n_params_total"].dtype == np.float64
 
 
 _positive = st.floats(min_value=1e-300, max_value=1e300)

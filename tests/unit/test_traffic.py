@@ -51,14 +51,6 @@ def test_the_nodes_keep_the_first_four_moments_within_the_range(pairs: list[tupl
     assert traffic.context_tokens < traffic.longest_request_tokens
 
 
-@given(st.integers(1, 5000), st.integers(1, 2000), st.integers(1, 20))
-def test_equal_requests_are_a_mean_pair(p: int, n: int, count: int) -> None:
-    traffic = summarise(np.full(count, float(p)), np.full(count, float(n)))
-    assert traffic.context_tokens == pytest.approx(p + n / 2, rel=1e-12)
-    assert traffic.longest_request_tokens == p + n
-    assert traffic.prompt_nodes == ((p, 1.0),)
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -125,13 +125,6 @@ def test_refusals_name_place_and_nearest(changes: dict[str, Any], words: tuple[s
     assert [word for word in words if word not in text] == [], text
 
 
-def test_files_that_are_no_toml_are_refused(tmp_path: Path) -> None:
-    bad = tmp_path / "run.toml"
-    bad.write_text("name = ")
-    with pytest.raises(InputError, match="not valid TOML"):
-        read_settings(bad)
-
-
 # The learning rate.
 
 
