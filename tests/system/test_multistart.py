@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from moescale.errors import InputError
 from moescale.fitting import multistart
 from moescale.fitting.fit import SAME_OPTIMUM, fit
 from moescale.fitting.objective import HUBER_DELTA, Problem
@@ -92,11 +91,6 @@ def test_starts_that_the_box_makes_equal_are_searched_once_and_counted_all() -> 
     axes = [axis[:2] if i == yun2024.ALPHA else axis[-3:] if i == yun2024.D else axis[:1] for i, axis in published]
     _, value, sharing = multistart.search_grid(problem, axes, progress=_silent)
     assert (value.size, sharing.tolist()) == (2, [3, 3])
-
-
-def test_a_law_without_a_grid_is_refused() -> None:
-    with pytest.raises(InputError, match="chinchilla has no published grid"):
-        fit(find_form("chinchilla"), *_runs(), starts="paper")
 
 
 def test_only_the_centred_law_fits_alike_in_every_unit_of_size() -> None:

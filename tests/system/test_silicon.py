@@ -20,6 +20,7 @@ from moescale.latency.kernels.formats import rates
 from moescale.latency.kernels.gemm import QUANTISE, SCALE, gemm_grid
 from moescale.latency.kernels.installed import version_key
 from moescale.latency.kernels.latent import latent_grid
+from moescale.latency.kernels.links import all_reduce_grid
 from moescale.latency.kernels.log_grid import MOST_BEYOND, grid_of
 from moescale.latency.kernels.moe import fit_formula, formula_s, moe_kernels, moe_rows, shipped_formula
 from moescale.latency.kernels.tables import default_version, engines, find_system, of_the_fastest, systems, versions
@@ -347,6 +348,16 @@ def test_a_measured_window_is_answered_from_its_own_rows() -> None:
     # Priced as prompts of 128 tokens, launch by launch, the windows were dearer than the whole.
     prompts = np.array([500.0, 1000.0, 2000.0, 16384.0])
     assert np.all(source.prefill_s(model, 1, 1, prompts) < source.prefill_s(full, 1, 1, prompts))
+
+
+def test_norms_over_all_heads_are_summed_between_tensor_parallel_gpus() -> None:
+    source, olmoe = Silicon(H100, host_s=0.0), shapes()["olmoe-1b-7b"]
+    per_head = replace(olmoe, qk_norm_full_width=False)
+    gpus = np.array([1.0, 2.0, 8.0])
+    added = source.decode_s(olmoe, gpus, 16, 1024) - source.decode_s(per_head, gpus, 16, 1024)
+    messages = all_reduce_grid("h100_sxm", "vllm", "0.24.0").seconds(gpus[1:], 32.0)  # two numbers a token
+    assert added[0] == 0.0
+    np.testing.assert_allclose(added[1:], 16 * messages, rtol=1e-9)
 
 
 def test_latent_attention_is_answered_where_it_was_measured() -> None:

@@ -385,11 +385,3 @@ def test_distinct_experts_bounds_and_growth(n_experts: float, top_k: float, toke
     assert touched <= min(top_k, n_experts) * max(tokens, 1.0) * (1 + 1e-9)
     assert float(expected_distinct_experts(n_experts, top_k, tokens * factor)) >= touched * (1 - 1e-12)
     np.testing.assert_array_equal(expected_distinct_experts(n_experts, top_k, np.array([tokens, tokens])), touched)
-
-
-@pytest.mark.system
-def test_distinct_experts_against_a_draw() -> None:
-    rng = np.random.default_rng(0)
-    drawn = [len({e for _ in range(12) for e in rng.choice(16, 2, replace=False)}) for _ in range(4000)]
-    spread = np.std(drawn) / np.sqrt(len(drawn))
-    assert np.mean(drawn) == pytest.approx(float(expected_distinct_experts(16, 2, 12)), abs=4 * spread)

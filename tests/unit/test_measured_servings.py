@@ -82,12 +82,6 @@ def test_predictions_are_what_the_command_answers(tmp_path: Path) -> None:
         assert predictions[case]["ttft"] == pytest.approx(told["ttft_s"])
 
 
-def test_a_burst_is_simulated() -> None:
-    case = measured(n_requests=20, max_num_seqs=None).case
-    found = script.predict([case], script.Setting("roofline"))[case]
-    assert found["e2e"] == pytest.approx(found["ttft"] + 199 * found["tpot"], rel=1e-6)
-
-
 def test_a_set_that_computes_faster_than_the_gpu_is_left_out() -> None:
     # 13.2 billion parameters at two FLOPs a token on two GPUs of 1979 TFLOP/s in fp8: at most 150,000 tokens a second, six for
     # each output token; 0.8 of that is plausible.

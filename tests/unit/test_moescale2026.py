@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import least_squares
 
+from families import trust_region
 from moescale.errors import DamagedFileError
 from moescale.fitting.fit import fit
 from moescale.fitting.holdout import RunArrays, hold_out
-from moescale.fitting.objective import HUBER_DELTA
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import find_law, law_text, make_inputs, moescale2026, parse_law, predict
 from moescale.scaling_laws.form import Observed
-from moescale.typing import FloatArray
 from reference_data import JOINT_MOE_RUNS
 
 FORM, LATE = moescale2026.FORM, moescale2026.FORM_LATE
@@ -144,26 +142,8 @@ def search(runs: RunTable, starts: int) -> float:
     box[list(FORM.linear.shape)] = FORM.linear.region(observed)
     draws = np.random.default_rng(3).uniform(*box.T, size=(starts, len(box)))
 
-    def residual(theta: FloatArray) -> FloatArray:
-        return FORM.log_loss(theta, inputs) - y
-
-    def slope(theta: FloatArray) -> FloatArray:
-        return FORM.jacobian(theta, inputs)
-
-    found = [
-        least_squares(
-            residual,
-            np.clip(start, low + 1e-9, high - 1e-9),
-            jac=slope,
-            bounds=(low, high),
-            loss="huber",
-            f_scale=HUBER_DELTA,
-            x_scale="jac",
-            max_nfev=500,
-        )
-        for start in draws
-    ]
-    return min(float(one.cost) for one in found)
+    bounds = np.array([low, high]).T
+    return min(trust_region(FORM, inputs, y, np.clip(start, low, high), bounds, 500) for start in draws)
 
 
 @pytest.mark.system

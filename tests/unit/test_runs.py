@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -203,6 +204,14 @@ def test_a_table_from_arrays_does_not_alias_them() -> None:
     assert runs.row_numbers.tolist() == [1, 2]
     with pytest.raises(InputError, match="shape"):
         RunTable(n_params=sizes, tokens=np.ones(3), experts=np.ones(2), loss=np.ones(2))
+
+
+def test_a_table_can_be_sent_to_another_process(tmp_path: Path) -> None:
+    runs = read_runs(_write(tmp_path, CSV)).where("n_experts > 1")
+    copy = pickle.loads(pickle.dumps(runs))
+    assert (copy.source, copy.sha256, copy.row_numbers.tolist()) == (runs.source, runs.sha256, [2, 3])
+    assert copy.columns["split"].tolist() == runs.columns["split"].tolist()
+    assert not copy.loss.flags.writeable
 
 
 def test_select_refuses_what_is_no_mask(tmp_path: Path) -> None:
