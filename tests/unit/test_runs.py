@@ -154,12 +154,6 @@ def test_size_column_is_the_first_there_and_said(tmp_path: Path) -> None:
     assert chosen.columns["n_params_dense"].tolist() == [1e8]
 
 
-def test_another_loss_column(tmp_path: Path) -> None:
-    runs = read_runs(_write(tmp_path, CSV.replace("loss", "val/loss")), loss_column="val/loss")
-    assert runs.loss.tolist() == [3.1, 2.9, 2.5]
-    assert len(runs.where("`val/loss` < 3")) == 2
-
-
 def test_other_columns_keep_their_kind(tmp_path: Path) -> None:
     text = "n_params_dense,n_experts,tokens,loss,lr,ok,note\n1e8,1,2e9,3,1e-3,true,\n1e8,2,2e9,3,NA,FALSE,x\n"
     runs = read_runs(_write(tmp_path, text))
@@ -322,12 +316,6 @@ def test_repeats_are_kept_with_a_warning_that_follows_the_filter(tmp_path: Path)
     assert "data row 4" in runs.warnings[0]
     assert runs.where("run_id != 'd'").warnings == ()
     assert len(runs.where("n_experts == 1").warnings) == 1
-
-
-def test_fractional_experts_are_an_expansion(tmp_path: Path) -> None:
-    runs = read_runs(_write(tmp_path, CSV.replace("2e8,8,", "2e8,4.375,")))
-    assert runs.experts.tolist() == [1, 4.375, 4]
-    assert runs.expansion.tolist() == [1, 4.375, 4]
 
 
 SWEEP = (
