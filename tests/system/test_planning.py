@@ -187,9 +187,7 @@ def test_what_a_plan_promises(budget: float, gpu: str) -> None:
     assert [c.experts for c in plan.loss_optimal] == [1, 4, 8, 16, 32, 64]
 
 
-@pytest.mark.parametrize(
-    ("convention", "match"), [("paper", 1.0), ("exact", 4.0), ("exact", 16.0), ("dense", 1.0), ("dense", 16.0)]
-)
+@pytest.mark.parametrize(("convention", "match"), [("paper", 1.0), ("exact", 16.0), ("dense", 4.0)])
 def test_promises_hold_under_every_convention_and_base(convention: str, match: float) -> None:
     question = replace(MAIN, convention=convention, match_experts=match)
     plan = ask(question)

@@ -177,17 +177,6 @@ def test_a_looser_target_needs_a_smaller_model(law: Law, budget: Budget, slacks:
     assert np.all(np.diff(sizes, axis=0) <= 0)
 
 
-def test_the_smallest_model_under_a_cap_on_tokens() -> None:
-    capped = Budget(BUDGET.flops, max_tokens=1e11)
-    best = loss_optimal(PAPER_LAW, capped, EXPERTS)
-    target = float(best.loss.max()) * 1.01
-    small = smallest_at_loss(PAPER_LAW, capped, EXPERTS, target)
-    np.testing.assert_allclose(small.loss, target, rtol=1e-9)
-    assert np.all(small.tokens <= 1e11)
-    # The cap leaves compute unspent, so more parameters are needed than without it.
-    assert np.all(small.n_params > smallest_at_loss(PAPER_LAW, BUDGET, EXPERTS, target).n_params)
-
-
 # Algorithm 2.
 
 

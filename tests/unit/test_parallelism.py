@@ -212,15 +212,6 @@ def test_within_a_server_the_network_adds_nothing_and_beyond_it_the_bytes_that_l
     assert A100.network_bytes_per_s == 25e9
 
 
-@given(batch=batches, ranks=groups, factor=st.floats(1.0, 8.0))
-def test_the_roofline_never_falls_with_the_batch_of_groups(batch: float, ranks: float, factor: float) -> None:
-    less, more = (
-        float(ROOFLINE.decode_s(DEEPSEEK, 8.0, b, 1000.0, expert_parallel=8.0, attention_dp=ranks))
-        for b in (batch, batch * factor)
-    )
-    assert more >= less * (1 - 1e-12)
-
-
 # Measured exchanges.
 
 

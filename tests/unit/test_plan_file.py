@@ -34,7 +34,7 @@ def plan() -> Plan:
         lifetime_tokens=1e12,
         training=TrainingPrice(gpu=trainer, usd_per_gpu_hour=3.0, mfu=0.35),
     )
-    return make_plan(find_law("public-2026"), replace(question, draws=40), deployment, Roofline(gpu))
+    return make_plan(find_law("public-2026"), replace(question, draws=4), deployment, Roofline(gpu))
 
 
 @pytest.fixture(scope="module")

@@ -174,16 +174,6 @@ def test_a_table_is_predicted_as_each_of_its_runs(
         np.testing.assert_allclose((one.loss, *one.interval), (values[i], low[i], high[i]), rtol=1e-12)
 
 
-@given(points, noises, noises)
-def test_noise_and_drift_only_widen_an_interval(point: tuple[float, float, float], noise: float, drift: float) -> None:
-    bare, noisy = predict(_noisy(), *point), predict(_noisy(run_noise=noise, drift=drift), *point)
-    assert bare.loss == noisy.loss
-    assert bare.interval is not None
-    assert noisy.interval is not None
-    narrow, wide = (np.log(p.interval[1] / p.interval[0]) for p in (bare, noisy) if p.interval)  # type: ignore[operator]
-    assert wide >= narrow * (1 - 1e-9)
-
-
 def test_the_noise_of_a_run_and_drift_beyond_the_runs_have_the_stated_size() -> None:
     law = replace(CHINCHILLA, fit_range={"n_params": (1e8, 1e9), "tokens": (1e9, 1e10), "experts": (1.0, 1.0)})
     assert predict(law, 5e8, 5e9).interval is None
