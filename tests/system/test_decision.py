@@ -157,8 +157,8 @@ def test_choices_run_from_quality_to_economy() -> None:
     ("bounds", "what"),
     [
         ({"max_total_params": 20e9}, "n_params_total"),
-        ({"max_active_params": 3e9}, "n_params_active"),
-        ({"max_total_params": 15e9, "objective": "quality"}, "n_params_total"),
+        pytest.param({"max_active_params": 3e9}, "n_params_active", marks=pytest.mark.fuzz),
+        pytest.param({"max_total_params": 15e9, "objective": "quality"}, "n_params_total", marks=pytest.mark.fuzz),
         ({"max_active_params": 2e9, "objective": "loss"}, "n_params_active"),
     ],
 )

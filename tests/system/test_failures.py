@@ -154,7 +154,7 @@ SLOW = (
     Case("a reproduction", "published", nothing, 24, answers=False, every=5),
 )  # fmt: skip
 # Some faults every day where a case has many, and all of them nightly.
-DAILY = [case if case.least < 10 else replace(case, every=5 if case.table != "latency.csv" else 9) for case in QUICK]
+DAILY = [case if case.least < 10 else replace(case, every=5 if case.table != "latency.csv" else 14) for case in QUICK]
 NIGHTLY = [pytest.param(case, marks=pytest.mark.fuzz, id=f"{case.name}, every fault") for case in (*QUICK[1:], *SLOW)]
 
 
@@ -598,7 +598,10 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.fuzz), signal.SIGINT, signal.SIGHUP])
+OTHERS = [pytest.param(number, marks=pytest.mark.fuzz) for number in (signal.SIGTERM, signal.SIGINT)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, *OTHERS])
 def test_a_signal_ends_a_fit_in_one_line(number: signal.Signals, tmp_path: Path) -> None:
     with_runs(tmp_path)
     code = """

@@ -98,6 +98,7 @@ def test_numbers_are_counted_by_the_written_rules(outcomes: tuple[Outcome, ...])
     assert own["ratio.constant"].claim.below == 1.193
 
 
+@pytest.mark.fuzz
 def test_draws_are_judged_as_the_law_itself_is(outcomes: tuple[Outcome, ...]) -> None:
     alone = replace(LAW, draws=LAW.theta[None])
     drawn_alike = score(reproduce(alone, ROOFLINE.costs()))

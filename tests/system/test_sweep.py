@@ -194,12 +194,6 @@ def test_the_grid_of_batches_reaches_what_fits(most: float, cap: float) -> None:
     assert np.all((np.diff(grid) > 0) & (grid[1:] <= 2 * grid[:-1]))
 
 
-def test_the_default_grid_is_what_servers_are_set_to() -> None:
-    assert batch_grid(13).tolist() == [1, 2, 3, 4, 6, 8, 12, 16]
-    assert batch_grid(13, 10).tolist() == [1, 2, 3, 4, 6, 8, 10]
-    assert batch_grid(0.2).tolist() == [1]
-
-
 # What has no answer.
 
 

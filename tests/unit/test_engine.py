@@ -213,18 +213,6 @@ def test_replicas_and_stages_share_the_load() -> None:
     assert half.makespan_s == simulate(MODEL, Lines(), deployment(), 1, burst(40)).makespan_s
 
 
-@pytest.mark.system
-def test_throughput_grows_with_the_rate_and_then_stays() -> None:
-    answers = [
-        simulate(MODEL, Lines(), deployment(), 1, burst(300, rate, seed=1)).answer()
-        for rate in (1.0, 5.0, 20.0, 80.0, 320.0, 2000.0)
-    ]
-    throughput = [answer.output_tok_s for answer in answers]
-    assert all(a < b * 1.01 for a, b in itertools.pairwise(throughput))
-    assert throughput[0] == pytest.approx(20.0, rel=0.02)  # 20 tokens a second are asked for
-    assert answers[0].usd_per_mtok > 20 * answers[-1].usd_per_mtok
-
-
 SATURATED = [
     (MODEL, Lines(token_s=3e-5), deployment(max_num_seqs=48, prompt_tokens=400, output_tokens=50), 1),
     (MODEL, Lines(token_s=3e-5), deployment(max_num_seqs=200, prompt_tokens=50, output_tokens=300), 1),

@@ -233,12 +233,6 @@ def test_the_two_questions_agree(tokens: float, kind: str) -> None:
     assert np.all(best.total_usd <= cheapest.total_usd * (1 + 1e-12))
 
 
-def test_more_dollars_buy_a_lower_loss() -> None:
-    totals = np.geomspace(2e4, 1e8, 8)
-    losses = np.array([best_within_total(LAW, EXPERTS, usd, life(1e12), stepped).loss for usd in totals])
-    assert np.all(np.diff(losses, axis=0) < 0)
-
-
 def test_bounds_hold() -> None:
     free = cheapest_at_loss(LAW, EXPERTS, BUDGET_LOSS, life(1e13), stepped)
     cap = 0.5 * float(np.min(free.tokens))

@@ -16,7 +16,7 @@ ASKED = [
     "--budget 5.15e21",
     "--budget 1e22 --gpu h100-sxm --match olmoe-1b-7b",
     f"--budget 3e24 --max-tokens 15T --against deepseek-v3,qwen3-30b-a3b,olmoe-1b-7b,deepseek-v2 {DEEPSEEK}",
-    "--budget 1e23 --gpu h100-sxm --max-active-params 3B",
+    pytest.param("--budget 1e23 --gpu h100-sxm --max-active-params 3B", marks=pytest.mark.fuzz),
     "--budget 1e24 --gpu h100-sxm --lifetime-tokens 10T --law yun2024-recovered",
     "--budget 5.15e21 --law yun2024-recovered --max-tpot none",
 ]
