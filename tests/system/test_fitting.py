@@ -328,6 +328,16 @@ def test_unknown_grids_are_refused() -> None:
         fit(CHINCHILLA, *runs_of("chinchilla"), starts="paper")
 
 
+def test_large_tables_are_fitted_on_all_their_rows() -> None:
+    n, d, e, loss = (np.tile(values, 105) for values in runs_of("chinchilla"))
+    loss = loss * np.exp(NOISE * np.random.default_rng(3).normal(size=loss.size))
+    assert n.size == 2100
+    found = fit(CHINCHILLA, n, d, e, loss, starts=2)
+    assert found.n_runs == 2100
+    _, polished = polish(problem_of("chinchilla", n, d, e, loss), found.theta)
+    assert found.objective == pytest.approx(polished[0], rel=1e-9)
+
+
 # Real runs.
 
 

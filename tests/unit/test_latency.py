@@ -502,19 +502,12 @@ def test_every_gpu_has_the_constants_of_its_part_and_of_its_links() -> None:
 
 # Of docs/evidence/kernels.md: no GPU's median is above this on models that no fit saw, and nine of ten passes are within that.
 MEDIAN, NINE_OF_TEN = 0.15, 0.35
+DAILY = ("a100-sxm-80gb", "h100-sxm", "b200-sxm", "l40s")
+MEASURED = [g.name for g in gpus().values() if g.silicon_system]
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(
-    "name",
-    [
-        gpu.name
-        if gpu.name in ("a100-sxm-80gb", "h100-sxm", "b200-sxm", "l40s")
-        else pytest.param(gpu.name, marks=pytest.mark.fuzz)
-        for gpu in gpus().values()
-        if gpu.silicon_system is not None
-    ],
-)
+@pytest.mark.parametrize("name", [n if n in DAILY else pytest.param(n, marks=pytest.mark.fuzz) for n in MEASURED])
 def test_the_roofline_is_as_near_to_measured_kernels_as_the_page_says(name: str) -> None:
     gpu = find_gpu(name)
     kernels, roofline = silicon(gpu=gpu), Roofline(gpu)
