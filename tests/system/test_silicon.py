@@ -231,6 +231,9 @@ def test_a_named_format_is_read_from_its_own_kernels() -> None:
     assert Silicon(H100, weights="bf16").decode_s(MODEL, 2, 16, 640) == Silicon(H100).decode_s(MODEL, 2, 16, 640)
     one, other = (Silicon(H100, "vllm", None, 1.0, weights=name) for name in ("fp8", None))
     assert one.decode_s(MODEL, 2, 16, 640) == other.decode_s(MODEL, 2, 16, 640)
+    source, blocks = Silicon(find_gpu("h200-sxm"), weight_bytes_per_param=1.0), shapes()["qwen3-235b-a22b"]
+    per_tensor = replace(blocks, quantised=replace(blocks.quantised, scale_per_tensor=True))
+    assert source.decode_s(per_tensor, 8, 64, 2048) != source.decode_s(blocks, 8, 64, 2048)
 
 
 @pytest.mark.parametrize(

@@ -267,6 +267,8 @@ def test_columns_that_could_be_either_are_refused_with_both(
 
 
 def test_columns_of_one_value_are_one_and_a_size_too_many_is_left_out(tmp_path: Path) -> None:
+    found = import_runs("csv", table_file(tmp_path, 'params,tokens,eval_loss\n1e6,"1,500",3.0\n'))
+    assert found.warnings[0] == "commas in column 'tokens' are taken as thousands separators: 1,500 is 1500"
     rows = "params,tokens seen,total tokens (B),experts,loss\n1e8,2e9,2,8,3.1\n"
     assert only(import_runs("csv", table_file(tmp_path, rows)).columns)["tokens"] == 2e9
     rows = "active params,params,non-embedding params,tokens,experts,loss\n1e8,6e8,5e8,2e9,8,3.1\n"
