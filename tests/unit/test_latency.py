@@ -248,10 +248,12 @@ def test_fp8_weights_halve_the_reading_and_use_fp8_arithmetic_where_the_gpu_has_
 
 def test_a_quantised_checkpoint_keeps_its_lm_head_in_16_bits() -> None:
     int4 = Roofline(H100, 0.52, constants=perfect())
-    head_s = int4.decode_s(replace(DENSE, vocab_size=32000), 1, 1, 500) - int4.decode_s(DENSE, 1, 1, 500)
+    vocabulary = replace(DENSE, vocab_size=32000)
+    head_s = int4.decode_s(vocabulary, 1, 1, 500) - int4.decode_s(DENSE, 1, 1, 500)
     assert head_s == pytest.approx(2 * 32000 * 1024 / H100.memory_bandwidth_bytes_per_s, rel=1e-9)
-    # Weights of four bits are read in four bits and multiplied in 16.
-    wide = (replace(DENSE, head_dim=1e-6), 1, 64, 1024)
+    prompts_s = int4.prefill_s(vocabulary, 1, 1000, 64) - int4.prefill_s(DENSE, 1, 1000, 64)  # once a request
+    assert prompts_s == pytest.approx(2 * 1000 * 32000 * 1024 / H100.bf16_flops_per_s, rel=1e-9)
+    wide = (replace(DENSE, head_dim=1e-6), 1, 64, 1024)  # weights of four bits are read so and multiplied in 16
     assert int4.prefill_s(*wide) == pytest.approx(Roofline(H100, constants=perfect()).prefill_s(*wide), rel=1e-9)
 
 
@@ -267,12 +269,12 @@ def test_a_mixed_pass_is_a_decode_or_a_prefill_at_its_ends_and_reads_weights_onc
 
 
 def test_a_mixed_pass_at_the_compute_bound_costs_the_arithmetic_of_both() -> None:
-    roofline = Roofline(A100, constants=perfect())
     batch, context, prompts, length = 512, 100, 4, 2048
     matmul = 2 * LAYER_WEIGHTS * (batch + prompts * length)
     decode_s = batch * context * 2 * 2 * 128 * 2 / A100.memory_bandwidth_bytes_per_s
     expected_s = 3 * ((matmul + prompts * 2 * length**2 * 1024) / A100.bf16_flops_per_s + decode_s)
-    assert roofline.mixed_s(DENSE, 1, batch, context, prompts, length) == pytest.approx(expected_s, rel=1e-12)
+    mixed_s = Roofline(A100, constants=perfect()).mixed_s(DENSE, 1, batch, context, prompts, length)
+    assert mixed_s == pytest.approx(expected_s, rel=1e-12)
 
 
 def test_layers_with_a_window_see_no_more_than_the_window() -> None:
@@ -360,19 +362,18 @@ def test_the_busiest_gpu_is_that_of_simulated_routing(n_experts: int, top_k: int
     endless = {"interconnect_bytes_per_s": 1e30}
     reading = Roofline(replace(A100, bf16_flops_per_s=1e30, **endless), constants=perfect())
     multiplying = Roofline(replace(A100, memory_bandwidth_bytes_per_s=1e30, **endless), constants=perfect())
-    matrices = 3 * EXPERT_WEIGHTS
-    read_s = 2 * matrices / A100.memory_bandwidth_bytes_per_s
-    multiply_s = 2 * matrices / A100.bf16_flops_per_s
+    read_s, multiply_s = (6 * EXPERT_WEIGHTS / x for x in (A100.memory_bandwidth_bytes_per_s, A100.bf16_flops_per_s))
     asked = (model, ways, tokens, 1e-9)
     assert reading.decode_s(*asked, expert_parallel=ways) / read_s == pytest.approx(experts, rel=0.07)
     assert multiplying.decode_s(*asked, expert_parallel=ways) / multiply_s == pytest.approx(loads, rel=0.07)
+    five, roofline = replace(SPARSE, n_experts=5), Roofline(A100, constants=perfect())  # one of two has more
+    assert 1.1 < roofline.decode_s(five, 2, 1e9, 1, expert_parallel=2) / roofline.decode_s(five, 2, 1e9, 1) < 6 / 5
 
 
 def test_a_table_knows_separate_passes_of_split_experts_only(tmp_path: Path) -> None:
     table = read_latency_table(write(tmp_path / "measured.csv", measured(trilinear)))
     assert np.isnan(table.mixed_s(MODEL, 2, np.array([8.0, 16.0]), 512, 0.5, 512)).tolist() == [True, True]
-    asked = table.decode_s(MODEL, 2, 8, 512, expert_parallel=np.array([1.0, 2.0]))
-    assert np.isnan(asked).tolist() == [False, True]
+    assert np.isnan(table.decode_s(MODEL, 2, 8, 512, expert_parallel=np.array([1.0, 2.0]))).tolist() == [False, True]
 
 
 # Every expert on every token
