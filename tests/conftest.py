@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 
 from command_line import LLAMA, RUNS, run
+from examples import LONG, USUAL
 from moescale.errors import InfeasibleError
 from moescale.planning import plan
 from moescale.planning.plan import Plan
@@ -24,10 +25,10 @@ from reference_data import JOINT_MOE_RUNS, TESTS
 FOLDERS = ("system", "engine", "fuzz")
 
 # Examples share two cores with other processes; how long one takes is no property of the code.
-settings.register_profile("explore", deadline=None, max_examples=40)
-settings.register_profile("long", deadline=None, max_examples=300)  # of `make test-fuzz`
+settings.register_profile("explore", deadline=None, max_examples=USUAL)
+settings.register_profile("long", deadline=None, max_examples=LONG)  # of `make test-fuzz`
 # The same examples on every run: continuous integration judges the change, and exploring is left to `make test`.
-settings.register_profile("same", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("same", deadline=None, max_examples=USUAL, derandomize=True, print_blob=True)
 settings.load_profile("same" if os.environ.get("CI") else "explore")
 
 # Signals that are ignored where the tests were started (`nohup`, a job in the background) would be by every command that a

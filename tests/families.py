@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy.optimize import least_squares
 
+from moescale.fitting.objective import HUBER_DELTA
 from moescale.models.family import ModelFamily, aspect_ratio
 from moescale.models.published import hl_coefficient, shapes_of_hl
-from moescale.scaling_laws import FORMS, Law
+from moescale.scaling_laws import FORMS, Inputs, Law, LawForm
 from moescale.typing import FloatArray
 
 DENSE_MU, _ = hl_coefficient(shapes_of_hl().values())
@@ -63,3 +65,21 @@ def chinchilla_optimum(theta: FloatArray, budget_flops: float, flops_multiple: f
     work = np.log(budget_flops / (6.0 * flops_multiple))
     ln_n = (np.log(alpha * p["A"] / (beta * p["B"])) + work * beta) / (alpha + beta)
     return float(np.exp(ln_n)), float(np.exp(work - ln_n))
+
+
+def trust_region(
+    form: LawForm, x: Inputs, ln_loss: FloatArray, start: FloatArray, box: FloatArray, evaluations: int
+) -> float:
+    """The lowest summed Huber objective of SciPy's bounded trust-region search from one start, with box (n, 2)."""
+    found = least_squares(
+        lambda theta: form.log_loss(theta, x) - ln_loss,
+        np.clip(start, box[:, 0] + 1e-9, box[:, 1] - 1e-9),  # it has to start inside
+        jac=lambda theta: form.jacobian(theta, x),
+        bounds=box.T,
+        loss="huber",
+        f_scale=HUBER_DELTA,
+        x_scale="jac",
+        max_nfev=evaluations,
+        **dict.fromkeys(("ftol", "xtol", "gtol"), 1e-15),
+    )
+    return float(found.cost)

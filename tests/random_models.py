@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from hypothesis import strategies as st
 
 from families import DENSE, PAPER, law_of
+from moescale.latency.roofline_constants import RooflineConstants
 from moescale.models.architecture import LINEAR_KINDS, Architecture
 from moescale.models.family import architecture
+
+FLAGS = (
+    "tied_embeddings", "qk_norm", "qk_norm_full_width", "qkv_bias", "attention_output_bias", "ffn_bias", "expert_bias",
+    "router_bias", "attention_sinks", "shared_expert_gate",
+)  # fmt: skip
 
 
 @st.composite
@@ -66,7 +73,7 @@ def real_models(draw: st.DrawFn) -> Architecture:
         shape |= {"n_window_layers": layers, "window_tokens": 128, "compressed_tokens": 4, "heavy_tokens": 128}
         shape |= {"output_groups": 8, "output_rank": 1024, "q_lora_rank": 1024, "index_head_dim": 128, "n_kv_heads": 1}
         shape |= {"residual_streams": draw(st.sampled_from([0, 4]))}
-    return Architecture(**shape)
+    return Architecture(**shape, **{name: draw(st.booleans()) for name in FLAGS})
 
 
 models = st.one_of(family_models(), real_models())
@@ -76,3 +83,9 @@ dense_laws = st.fixed_dictionaries(
         "alpha": st.floats(0.25, 0.5), "beta": st.floats(0.25, 0.5),
     }
 ).map(lambda values: law_of("chinchilla", values, DENSE))  # fmt: skip
+
+
+def perfect(**overheads: float) -> RooflineConstants:
+    """Constants of a GPU that reaches its data sheet and starts kernels in no time."""
+    ideal = {f.name: 1.0 if f.name.endswith("efficiency") else 0.0 for f in fields(RooflineConstants)}
+    return RooflineConstants(**{**ideal, **overheads})

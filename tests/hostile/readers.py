@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -50,6 +51,15 @@ def _the_file(folder: Path) -> Path:
     """The one file of a case."""
     (file,) = folder.iterdir()
     return file
+
+
+def _reads(module: str, function: str) -> Callable[[Path, Random], None]:
+    """Reads the file of a case with a function that is loaded when it is asked."""
+
+    def read(folder: Path, rng: Random) -> None:
+        getattr(import_module(f"moescale.{module}"), function)(_the_file(folder))
+
+    return read
 
 
 # Run tables.
@@ -180,17 +190,22 @@ def _answers() -> Sequence[Files]:
     from command_line import run
 
     plan = run(
-        "plan", "--budget", "1e20", "--experts", "1,4", "--lifetime-tokens", "1e12", "--latency", "roofline", "--json"
+        "plan",
+        "--budget",
+        "1e20",
+        "--experts",
+        "1,4",
+        "--lifetime-tokens",
+        "1e12",
+        "--latency",
+        "roofline",
+        "--json",
+        "--law",
+        "yun2024-recovered",
     )
     short = run("plan", "--budget", "1e20", "--experts", "4", "--bootstrap", "0", "--latency", "roofline", "--json")
     assert (plan.code, short.code) == (0, 0), (plan.err, short.err)
     return [{"plan.json": answer.out.encode()} for answer in (plan, short)]
-
-
-def _read_answer(folder: Path, rng: Random) -> None:
-    from moescale.views.html import read_plan
-
-    read_plan(_the_file(folder))
 
 
 # Latencies, models, GPUs, traffic, grids.
@@ -206,12 +221,6 @@ def _latency_tables() -> Sequence[Files]:
     ]
 
 
-def _read_latency_table(folder: Path, rng: Random) -> None:
-    from moescale.latency.table import read_latency_table
-
-    read_latency_table(_the_file(folder))
-
-
 def _read_measurements(folder: Path, rng: Random) -> None:
     from moescale.latency.coverage import overview
     from moescale.latency.measurements import key_of, read_measurements
@@ -222,7 +231,14 @@ def _read_measurements(folder: Path, rng: Random) -> None:
 
 
 def _configs() -> Sequence[Files]:
-    return [{"config.json": path.read_bytes()} for path in sorted((EXAMPLES / "configs").iterdir())]
+    found = [path.read_bytes() for path in sorted((EXAMPLES / "configs").iterdir())]
+    group = {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}}
+    formats: list[dict[str, Any]] = [
+        {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head", "re:.*gate"]},
+        {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, "ignore": ["lm_head"]},
+    ]
+    found += [json.dumps(json.loads(found[0]) | {"quantization_config": one}).encode() for one in formats]
+    return [{"config.json": content} for content in found]
 
 
 def _read_config(folder: Path, rng: Random) -> None:
@@ -448,12 +464,6 @@ def _resumed_tables() -> Sequence[Files]:
     return [{name: content for name, content in files.items() if name.startswith("runs.")} for files in found]
 
 
-def _read_resumed_table(folder: Path, rng: Random) -> None:
-    from moescale.experiments.run_table import check_run_table
-
-    check_run_table(_the_file(folder))
-
-
 def _run_folders() -> Sequence[Files]:
     """What a run leaves: its settings with their identity, its progress, its result."""
     from moescale.experiments.settings import read_settings
@@ -592,8 +602,8 @@ READERS: Mapping[str, Reader] = {
     "runs-parquet": Reader(partial(_run_tables, ".parquet"), _read_runs, 4000),
     "frames": Reader(lambda: [{"seed.txt": b""}], _read_frame, 4000, names_file=False),
     "laws": Reader(_laws, _read_law, 5000),
-    "answers": Reader(_answers, _read_answer, 4000),
-    "latency-tables": Reader(_latency_tables, _read_latency_table, 4000),
+    "answers": Reader(_answers, _reads("views.html", "read_plan"), 4000),
+    "latency-tables": Reader(_latency_tables, _reads("latency.table", "read_latency_table"), 4000),
     "measurements": Reader(_latency_tables, _read_measurements, 4000),
     "configs": Reader(_configs, _read_config, 6000),
     "gpus": Reader(lambda: [{"gpu.toml": (EXAMPLES / "gpus" / "tpu-v5e.toml").read_bytes()}], _read_gpu, 4000),
@@ -607,7 +617,7 @@ READERS: Mapping[str, Reader] = {
     "profile-grids": Reader(_grids, _read_grid, 3000),
     "sources": Reader(_sources, _read_sources, 8000),
     "corpora": Reader(_corpora, _open_corpus, 6000),
-    "resumed-tables": Reader(_resumed_tables, _read_resumed_table, 3000),
+    "resumed-tables": Reader(_resumed_tables, _reads("experiments.run_table", "check_run_table"), 3000),
     "run-folders": Reader(_run_folders, _read_run_folder, 3000),
     "links": Reader(_links, _read_link, 5000, names_file=False),
     "requests": Reader(_requests, _ask, 3000, names_file=False),

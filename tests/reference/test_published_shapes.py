@@ -8,7 +8,7 @@ import pytest
 from moescale.models.flops import training_flops_per_token
 from moescale.models.kv_cache import kv_bytes_per_token
 from moescale.models.parameters import count_parameters, weight_bytes
-from moescale.models.published import Shape, hl_coefficient, published_shapes, shapes, shapes_of_hl
+from moescale.models.published import Shape, find_shape, hl_coefficient, published_shapes, shapes, shapes_of_hl
 
 
 @pytest.mark.parametrize("shape", published_shapes().values(), ids=published_shapes())
@@ -64,6 +64,10 @@ def test_published_weights_on_disk() -> None:
         assert on_disk == pytest.approx(stated_gib, abs=0.1)
         # Attention stays in bf16 in the catalogue's shape, too.
         assert float(weight_bytes(model, 4.25 / 8)) / 2**30 == pytest.approx(stated_gib, abs=0.1)
+    # The size of the repository of Kimi K2 Thinking.
+    kimi = find_shape("kimi-k2-thinking")
+    assert kimi.weights is not None
+    assert float(weight_bytes(kimi.architecture, kimi.weights.bytes_per_param)) / 1e9 == pytest.approx(594.0, abs=1.0)
 
 
 def test_training_flops_of_gpt3() -> None:

@@ -80,7 +80,7 @@ def test_a_table_of_active_sizes_is_not_expanded_again() -> None:
 
 def test_experts_have_forms_of_their_own() -> None:
     runs = read_runs(PUBLIC / "joint_moe_runs.csv", where="tokens / n_params_active >= 2")
-    fitted = fit_runs(runs)
+    fitted = fit_runs(runs.select(np.arange(len(runs)) % 3 == 0))
     assert fitted.fit.rmsle < 0.005
     assert {c.law for c in fitted.chosen} == set(auto.WITH_EXPERTS)
     assert fitted.law.family.name == "ludziejewski2025"

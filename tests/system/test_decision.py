@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from command_line import run
+from examples import daily
 from moescale.errors import InfeasibleError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
@@ -37,7 +38,7 @@ from moescale.views.tables.screen import choices_table
 
 GPU = find_gpu("h100-sxm")
 SERVED = Deployment(gpu=GPU, usd_per_gpu_hour=3.9, prompt_tokens=230.0, output_tokens=203.0, max_num_seqs=256.0)
-MAIN = Question(budget=Budget(2.2e22))
+MAIN = Question(budget=Budget(2.2e22), draws=0)  # without intervals, which decide nothing
 EVERY = find_law("public-2026")
 LIFE = {"lifetime_tokens": 5e12, "training": TrainingPrice(gpu=GPU, usd_per_gpu_hour=3.9, mfu=0.4)}
 
@@ -78,11 +79,6 @@ def test_a_size_is_the_smallest_that_keeps_the_promise(confidence: float) -> Non
     assert plan.confidence == confidence
 
 
-def test_more_confidence_takes_larger_models() -> None:
-    sizes = [[c.n_params for c in served(asked(confidence=p).bounded_loss)] for p in (0.5, 0.8, 0.95)]
-    assert np.all(np.diff(np.array(sizes), axis=0) >= 0)
-
-
 def test_one_law_alone_promises_by_its_own_curve() -> None:
     plan = asked("yun2024-recovered")
     assert plan.confidence is None
@@ -95,14 +91,6 @@ def test_one_law_alone_promises_by_its_own_curve() -> None:
             min(c.usd_per_mtok for c in served(plan.bounded_loss) if c.experts <= 32), rel=0.15
         )
     )
-
-
-def test_one_law_in_another_shape_still_promises_by_its_own_curve() -> None:
-    law = restate(find_law("yun2024-joint"), find_family("mixtral"))
-    plan = make_plan(law, replace(MAIN, draws=0), SERVED, Roofline(GPU))
-    assert plan.confidence is None
-    for c in served(plan.bounded_loss):
-        assert c.loss == pytest.approx(plan.base_loss, rel=1e-9)
 
 
 def test_the_decision_has_the_least_expected_regret() -> None:
@@ -169,8 +157,8 @@ def test_choices_run_from_quality_to_economy() -> None:
     ("bounds", "what"),
     [
         ({"max_total_params": 20e9}, "n_params_total"),
-        ({"max_active_params": 3e9}, "n_params_active"),
-        ({"max_total_params": 15e9, "objective": "quality"}, "n_params_total"),
+        pytest.param({"max_active_params": 3e9}, "n_params_active", marks=pytest.mark.fuzz),
+        pytest.param({"max_total_params": 15e9, "objective": "quality"}, "n_params_total", marks=pytest.mark.fuzz),
         ({"max_active_params": 2e9, "objective": "loss"}, "n_params_active"),
     ],
 )
@@ -195,9 +183,11 @@ def test_a_bound_that_binds_says_which_and_by_how_much() -> None:
     ("experts", "bounds"),
     [
         *(((1.0,), {"objective": name}) for name in ("serve", "quality", "loss")),
-        *(((1.0, 2.0), bounds) for bounds in ({"objective": "serve"}, LIFE)),
+        ((1.0, 2.0), {"objective": "serve"}),
+        pytest.param((1.0, 2.0), LIFE, marks=pytest.mark.fuzz),
         *(((4.0,), {"objective": name}) for name in ("serve", "loss")),
-        *(((8.0, 64.0), bounds) for bounds in ({"objective": "serve"}, {"objective": "quality"}, LIFE)),
+        *(((8.0, 64.0), {"objective": name}) for name in ("serve", "quality")),
+        pytest.param((8.0, 64.0), LIFE, marks=pytest.mark.fuzz),
     ],
     ids=lambda value: (
         str(value.get("objective", "life")) if isinstance(value, dict) else ",".join(f"{x:g}" for x in value)
@@ -261,10 +251,10 @@ def test_the_baseline_keeps_its_own_loss_as_built(flops: float) -> None:
 
 @given(st.floats(20.5, 24.0).map(lambda x: 10.0**x), st.sampled_from([(1.0, 4.0), (8.0,), (4.0, 16.0, 32.0)]))
 @example(5.334838230116769e22, (4.0,))  # was promised with 46%
-@settings(max_examples=6, deadline=None)
+@daily(3)
 def test_a_model_keeps_the_promise_as_built(flops: float, experts: tuple[float, ...]) -> None:
     try:
-        plan = asked(experts=experts, flops=flops, draws=80)
+        plan = asked(experts=experts, flops=flops)
     except InfeasibleError:
         return
     model = plan.recommendation.model
@@ -308,7 +298,9 @@ def test_the_surest_size_is_found_where_draws_differ_by_decades() -> None:
         assert sure == pytest.approx(probable.max(), abs=0.05)
 
 
-@pytest.mark.parametrize(("shape", "experts", "most"), [("mixtral", "32", 22), ("deepseek", "256", 98)])
+@pytest.mark.parametrize(
+    ("shape", "experts", "most"), [("mixtral", "32", 22), pytest.param("deepseek", "256", 98, marks=pytest.mark.fuzz)]
+)
 def test_experts_beyond_the_law_are_refused_with_the_laws_that_reach_them(shape: str, experts: str, most: int) -> None:
     options = ("--budget", "1e23", "--gpu", "h100-sxm", "--shape", shape, "--latency", "roofline", "--bootstrap", "0")
     public = (*options, "--law", "public-2026")
@@ -357,7 +349,7 @@ def test_a_life_keeps_the_promise_too() -> None:
 
 
 def test_the_decision_is_the_same_without_intervals() -> None:
-    plan, full = asked(draws=0), asked()
+    plan, full = asked(), asked(draws=None)
     assert plan.recommendation.model.intervals is None
     assert full.recommendation.model.intervals
     assert replace(plan.recommendation.model, intervals=None) == replace(full.recommendation.model, intervals=None)
@@ -371,8 +363,3 @@ def test_an_ensemble_without_draws_asks_its_laws_by_their_coefficients() -> None
     plan = make_plan(law, MAIN, SERVED, Roofline(GPU))
     assert plan.recommendation.model.probability_at_least_base in (1.0, pytest.approx(0.75))
     assert len(plan.laws) == 4
-
-
-def test_an_expert_count_of_which_named_laws_do_not_speak_is_answered() -> None:
-    found = run("plan", "--budget", "1e23", "--gpu", "h100-sxm", "--shape", "mixtral", "--experts", "32")
-    assert (found.code, found.out.startswith("Train 32 experts")) == (0, True)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import least_squares
 
 from command_line import RUNS
+from families import trust_region
 from moescale.errors import InputError
 from moescale.fitting.fit import Fit, describe, fit
 from moescale.fitting.newton import polish
@@ -47,6 +47,11 @@ STARTS = 16  # as many of the 128 as are carried to the end
 Columns = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 
 every_form = pytest.mark.parametrize("name", TRUTHS)  # pooled2026 is fitted under its prior
+# Every form at night; each day one of each way to search, with and without a linear part, further inputs and a late start.
+FEW = ("chinchilla", "kaplan2020", "krajewski2024", "moescale2026-late", "yun2024")
+some_forms = pytest.mark.parametrize(
+    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.fuzz) for name in TRUTHS]
+)
 
 
 def truth(name: str) -> FloatArray:
@@ -111,15 +116,15 @@ def test_huber_is_a_square_within_delta_and_straight_beyond(residual: float) -> 
 # The search.
 
 
-@every_form
+@some_forms
 def test_polish_stays_in_the_box_and_never_ends_above_its_start(name: str) -> None:
     n, d, e, loss = runs_of(name, NOISE)
     problem = problem_of(name, n, d, e, loss)
     x, ln_loss, box = problem.x, problem.ln_loss, problem.box
     rng = np.random.default_rng(5)
-    anywhere = box[:, 0] + (box[:, 1] - box[:, 0]) * rng.uniform(size=(40, len(box)))
-    near = np.clip(truth(name) * (1 + 0.2 * rng.normal(size=(20, len(box)))), *box.T)
-    corners = np.where(rng.uniform(size=(10, len(box))) < 0.5, *box.T)
+    anywhere = box[:, 0] + (box[:, 1] - box[:, 0]) * rng.uniform(size=(20, len(box)))
+    near = np.clip(truth(name) * (1 + 0.2 * rng.normal(size=(10, len(box)))), *box.T)
+    corners = np.where(rng.uniform(size=(5, len(box))) < 0.5, *box.T)
     outside = box[:, 1] + rng.uniform(size=(3, len(box)))
     starts = np.concatenate((anywhere, near, corners, outside))
     before = starts.copy()
@@ -135,7 +140,7 @@ def test_polish_stays_in_the_box_and_never_ends_above_its_start(name: str) -> No
     np.testing.assert_allclose(objective(FORMS[name], again, x, ln_loss), last, rtol=1e-12)
 
 
-@every_form
+@some_forms
 def test_polish_is_at_least_as_good_as_a_bounded_trust_region_search(name: str) -> None:
     n, d, e, loss = runs_of(name, NOISE, seed=6)
     form, problem = FORMS[name], problem_of(name, n, d, e, loss)
@@ -143,19 +148,7 @@ def test_polish_is_at_least_as_good_as_a_bounded_trust_region_search(name: str) 
     rng = np.random.default_rng(7)
     start = np.clip(truth(name) * (1 + 0.05 * rng.normal(size=len(box))), *box.T)
     _, (ours,) = polish(problem, start[None], max_iterations=4000)
-    margin = 1e-9 * (box[:, 1] - box[:, 0])  # it has to start inside
-    theirs = least_squares(
-        lambda t: form.log_loss(t, x) - ln_loss,
-        np.clip(start, box[:, 0] + margin, box[:, 1] - margin),
-        jac=lambda t: form.jacobian(t, x),
-        bounds=box.T,
-        loss="huber",
-        f_scale=HUBER_DELTA,
-        x_scale="jac",
-        **dict.fromkeys(("ftol", "xtol", "gtol"), 1e-15),
-        max_nfev=2000,
-    )
-    assert ours <= theirs.cost * (1 + 1e-6)
+    assert ours <= trust_region(form, x, ln_loss, start, box, 2000) * (1 + 1e-6)
 
 
 def test_integer_weights_are_repeated_rows(noisy: Columns) -> None:
@@ -175,14 +168,14 @@ def test_integer_weights_are_repeated_rows(noisy: Columns) -> None:
 @every_form
 def test_runs_without_noise_give_the_law_back(name: str) -> None:
     columns = runs_of(name)
-    found = fit(FORMS[name], *columns, extra=extra_of(name, columns[1]))
+    found = fit(FORMS[name], *columns, extra=extra_of(name, columns[1]), starts=STARTS)
     assert found.rmsle < 1e-6
     np.testing.assert_allclose(predicted(found, *columns[:3]), np.log(columns[3]), atol=1e-6)
     assert found.n_runs == columns[0].size
     assert found.objective == pytest.approx(found.huber * found.n_runs)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.fuzz) for seed in (1, 2))])
 def test_noisy_runs_predict_ten_times_their_compute_within_two_percent(seed: int) -> None:
     found = fit(YUN, *runs_of("yun2024", NOISE, seed=seed), starts=STARTS)
     assert found.rmsle < 1.2 * NOISE
@@ -226,11 +219,6 @@ def test_the_report_of_a_fit(noisy: Columns, noisy_fit: Fit) -> None:
     assert 1 <= noisy_fit.starts_at_optimum <= noisy_fit.starts
     assert set(noisy_fit.standard_error) == set(YUN.names)
     np.testing.assert_allclose(list(noisy_fit.parameters.values()), YUN.decode(noisy_fit.theta))
-
-
-def test_more_starts_are_never_worse(noisy: Columns, noisy_fit: Fit) -> None:
-    values = [fit(YUN, *noisy, starts=count).objective for count in (1, 8)]
-    assert noisy_fit.objective <= values[1] * (1 + 1e-9) <= values[0] * (1 + 2e-9)
 
 
 # A table of runs.

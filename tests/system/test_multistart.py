@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
-from moescale.errors import InputError
 from moescale.fitting import multistart
 from moescale.fitting.fit import SAME_OPTIMUM, fit
 from moescale.fitting.objective import HUBER_DELTA, Problem
@@ -95,22 +91,6 @@ def test_starts_that_the_box_makes_equal_are_searched_once_and_counted_all() -> 
     axes = [axis[:2] if i == yun2024.ALPHA else axis[-3:] if i == yun2024.D else axis[:1] for i, axis in published]
     _, value, sharing = multistart.search_grid(problem, axes, progress=_silent)
     assert (value.size, sharing.tolist()) == (2, [3, 3])
-
-
-def test_a_law_without_a_grid_is_refused() -> None:
-    with pytest.raises(InputError, match="chinchilla has no published grid"):
-        fit(find_form("chinchilla"), *_runs(), starts="paper")
-
-
-def test_the_default_fit_loads_no_compiler() -> None:
-    code = (
-        "import sys, numpy as np; from moescale.fitting.fit import fit; from moescale.scaling_laws import find_form;"
-        "n, d = (v.ravel() for v in np.meshgrid([1e8, 3e8, 1e9], [1e9, 1e10, 1e11]));"
-        "fit(find_form('chinchilla'), n, d, np.ones(9), 1.7 + 400 / n**0.34 + 400 / d**0.28);"
-        "print('numba' in sys.modules, 'scipy' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
 
 
 def test_only_the_centred_law_fits_alike_in_every_unit_of_size() -> None:

@@ -171,15 +171,6 @@ def test_the_first_view_is_the_command_lines_plan(browser: Any, address: str) ->
         assert unnamed == []
 
 
-def test_the_page_shows_the_one_probability_of_the_first_screen(browser: Any, address: str) -> None:
-    with opened(browser, f"{address}&confidence=0.95&latency=roofline&law=public-2026") as page:
-        told = " ".join(run("plan", *page.inner_text("#command").split()[2:]).out.split())
-        figure = page.locator("#strip div").filter(has_text="chance").locator("dd").inner_text().splitlines()
-        assert int(figure[0].removesuffix("%")) >= 95
-        assert f"Chance {' '.join(figure)}" in told
-        assert " ".join(page.inner_text("#answer").split()).count(figure[0]) == 1
-
-
 def test_a_page_without_the_token_says_which_address_to_open(browser: Any, address: str) -> None:
     page = browser.new_page()
     page.goto(address.partition("?")[0])
@@ -402,9 +393,7 @@ def test_a_law_is_uploaded(browser: Any, address: str, tmp_path: Path) -> None:
         assert "another session" in page.inner_text("#bad-law")
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme"), [(375, "dark"), (768, "light"), (900, "dark"), (1000, "light"), (1400, "light")]
-)
+@pytest.mark.parametrize(("width", "scheme"), [(375, "dark"), (1000, "light")])
 def test_the_page_fits_screens_and_themes(browser: Any, address: str, width: int, scheme: str) -> None:
     size = {"width": width, "height": 800}
     with opened(
@@ -426,22 +415,8 @@ def test_the_page_fits_screens_and_themes(browser: Any, address: str, width: int
         page.wait_for_url("**theme=**")
 
 
-def test_the_theme_is_kept_for_the_next_visit(browser: Any, address: str) -> None:
-    with opened(browser, f"{address}&latency=roofline", color_scheme="light") as page:
-        page.get_by_role("button", name="Dark theme").click()
-        page.wait_for_url("**theme=dark")
-        page.goto(f"{address}&latency=roofline")
-        settled(page)
-        assert page.get_attribute("html", "data-theme") == "dark"
-        assert page.get_by_role("button", name="Light theme").is_visible()
-        page.goto(f"{address}&latency=roofline&theme=light")  # a link's own theme holds
-        settled(page)
-        assert page.get_attribute("html", "data-theme") == "light"
-
-
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: `make page`, or `npm ci` in web/")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1400, "light")])
 def test_no_rule_of_axe_fails(browser: Any, address: str, width: int, scheme: str) -> None:
     for query in ("", "&pins=%7Cbudget%3D1e22", "&budget=abc", "&max-loss=1.2"):
         size = {"width": width, "height": 900}

@@ -12,20 +12,20 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from examples import daily
 from families import DENSE, HOFFMANN, JOINT, PAPER, YUN, chinchilla_optimum, law_of
 from moescale.errors import InfeasibleError, InputError
 from moescale.export.huggingface import config_of
 from moescale.hardware.gpus import find_gpu
 from moescale.hardware.prices import price
 from moescale.latency.roofline import Roofline
-from moescale.models.family import architecture, n_total, width
+from moescale.models.family import architecture
 from moescale.models.hf_config import from_config
-from moescale.models.parameters import count_parameters
-from moescale.models.rounding import buildable, family_of
+from moescale.models.rounding import buildable
 from moescale.planning.allocation import Budget
 from moescale.planning.lifetime_plan import LifetimePlan
 from moescale.planning.plan import Plan, Question, make_plan
@@ -187,9 +187,7 @@ def test_what_a_plan_promises(budget: float, gpu: str) -> None:
     assert [c.experts for c in plan.loss_optimal] == [1, 4, 8, 16, 32, 64]
 
 
-@pytest.mark.parametrize(
-    ("convention", "match"), [("paper", 1.0), ("exact", 4.0), ("exact", 16.0), ("dense", 1.0), ("dense", 16.0)]
-)
+@pytest.mark.parametrize(("convention", "match"), [("paper", 1.0), ("exact", 16.0), ("dense", 4.0)])
 def test_promises_hold_under_every_convention_and_base(convention: str, match: float) -> None:
     question = replace(MAIN, convention=convention, match_experts=match)
     plan = ask(question)
@@ -308,40 +306,6 @@ def test_both_bounds() -> None:
         ask(replace(MAIN, max_loss=target, max_usd_per_mtok=limit * 0.85))  # rounding moves a price by up to 15%
 
 
-@pytest.mark.parametrize(
-    ("bound", "message"),
-    [
-        (
-            {"max_loss": 1.0},
-            r"reaches a loss of at most 1; nearest: the lowest loss of this budget is 1\.9\d+, with 32 experts; raise",
-        ),
-        ({"max_usd_per_mtok": 1e-6}, "no model of this budget serves at .* per million output tokens or less"),
-    ],
-)
-def test_bounds_out_of_reach(bound: dict[str, float], message: str) -> None:
-    with pytest.raises(InfeasibleError, match=message) as caught:
-        ask(replace(MAIN, **bound))  # type: ignore[arg-type]
-    assert caught.value.next_step
-
-
-def test_a_cap_on_tokens() -> None:
-    free = main_plan()
-    cap = 0.3 * min(known(c.tokens) for c in free.loss_optimal)
-    plan = ask(replace(MAIN, budget=Budget(BUDGET, max_tokens=cap)))
-    every = [*plan.loss_optimal, *plan.bounded_loss, *plan.bounded_cost, *plan.frontier, plan.recommendation.model]
-    assert all(known(c.tokens) <= cap for c in every if c.tokens is not None)
-    assert plan.base_loss > free.base_loss
-    json.dumps(plan.to_dict(), allow_nan=False)
-
-
-def test_lifetime_cost_is_proportional_to_the_tokens_served() -> None:
-    plan = ask(replace(MAIN, lifetime_tokens=1e13))
-    for c in (*plan.loss_optimal, *plan.bounded_loss, *plan.frontier):
-        if c.usd_per_mtok is not None:
-            assert c.lifetime_usd == pytest.approx(c.usd_per_mtok * 1e7)
-    assert all(c.lifetime_usd is None for c in main_plan().loss_optimal)
-
-
 TRAINING = TrainingPrice(gpu=find_gpu("a100-sxm-40gb"), usd_per_gpu_hour=1.45, mfu=0.4)
 LIVED = replace(MAIN, lifetime_tokens=1e12, training=TRAINING)
 
@@ -385,15 +349,6 @@ def test_a_life_is_recommended_that_costs_least_at_the_bases_loss() -> None:
     # Spending the budget on what is cheapest to serve at the same loss is one of the lives that were compared.
     served = plan.recommendation.model
     assert known(model.total_usd) < TRAINING.usd_per_flop * BUDGET + known(served.usd_per_mtok) * 1e6
-
-
-def test_a_life_with_little_to_serve_is_the_loss_optimal_model() -> None:
-    plan, life = lived(replace(LIVED, lifetime_tokens=1.0))
-    best = next(c for c in plan.loss_optimal if c.experts == plan.base_experts)
-    assert life.least_training is not None
-    for c in (life.least_training, next(c for c in life.plans if c.experts == plan.base_experts)):
-        assert c.n_params == pytest.approx(best.n_params, rel=1e-4)
-        assert c.training_flops == pytest.approx(BUDGET, rel=1e-9)
 
 
 def test_a_life_within_dollars_is_the_other_side_of_a_life_at_a_loss() -> None:
@@ -547,7 +502,7 @@ def plan_words(plan: Plan) -> str:
 
 
 @given(st.floats(20.0, 24.5), st.floats(10.5, 13.5), st.sampled_from([{}, {"max_usd_per_mtok": 0.05}]))
-@settings(max_examples=8, deadline=None)
+@daily(4)
 def test_what_training_takes_is_said(power: float, cap: float, bound: dict[str, float]) -> None:
     question = replace(MAIN, budget=Budget(10.0**power, max_tokens=10.0**cap), training=TRAINING, draws=0, **bound)
     try:
@@ -644,78 +599,7 @@ def test_the_interval_of_a_life_is_of_what_varies() -> None:
     assert "$100K to $100K" not in within.recommendation.why
 
 
-def test_a_law_without_draws_is_warned_of() -> None:
-    assert any("recovered carries no draws" in note for note in main_plan().warnings)
-    for silent in (ask(law=DRAWN), ask(replace(MAIN, draws=0))):
-        assert not any("carries no draws" in note for note in silent.warnings)
-    few = replace(LAW, evidence={"n_runs": 9})
-    assert any("its 10 parameters were fitted to 9 runs only" in note for note in ask(law=few).warnings)
-
-
-def test_draws_that_all_agree_give_intervals_of_no_width() -> None:
-    plan = ask(law=replace(LAW, draws=np.tile(THETA, (5, 1))))
-    for c in plan.loss_optimal:
-        assert c.intervals is not None
-        for name in ("n_params", "tokens", "loss"):
-            assert c.intervals[name] == pytest.approx((getattr(c, name),) * 2, rel=1e-6)
-        # Read off a curve of the cost, interpolated.
-        assert c.intervals["usd_per_mtok"] == pytest.approx((c.usd_per_mtok,) * 2, rel=0.02)
-
-
-def test_intervals_where_an_expert_count_can_never_be_served() -> None:
-    plan = ask(replace(MAIN, experts=(1.0, 4.0, 8.0, 1e6)), law=DRAWN)
-    assert plan.loss_optimal[-1].infeasible is not None
-    assert_kept(plan, DRAWN, served_on())
-
-
 # Shapes.
-
-
-@given(
-    st.sampled_from([PAPER, JOINT, DENSE]),
-    st.floats(math.log(5e8), math.log(2e11)).map(math.exp),
-    st.sampled_from([1.0, 4.0, 32.0]),
-    st.integers(1, 8),
-    st.sampled_from([None, 1.0, 4.0, 8.0]),
-    st.booleans(),
-)
-@example(PAPER, math.exp(20.0703125), 1.0, 3, None, False)  # was 6 layers of 2688 where the family has 15 of 1690
-@example(PAPER, 2.55e9, 32.0, 1, 8.0, False)  # was 22 layers, and 52 for 2.57e9
-@example(PAPER, 2.57e9, 32.0, 1, 8.0, False)
-@settings(max_examples=100)
-def test_a_buildable_shape(
-    family: Any, n_params: float, experts: float, gpus: int, kv_heads: float | None, at_most: bool
-) -> None:
-    family = replace(family, kv_heads=kv_heads)
-    shape = buildable(family, n_params, experts, gpus=gpus, at_most=at_most)
-    aspect, ratio = shape.d_model / shape.n_layers, shape.d_ffn / shape.d_model
-    assert 1 / 1.5 <= aspect / family.d_model_per_layer <= 1.5
-    assert 1 / 1.35 <= ratio / (family.ffn_ratio * family.ffn_matrices / 3) <= 1.35
-    assert shape.n_params == pytest.approx(n_params, rel=0.026)
-    assert (shape.n_params <= n_params) if at_most else (shape.n_params >= n_params * (1 - 1e-9))
-    assert all(isinstance(getattr(shape, name), int) for name in ("n_layers", "n_heads", "d_ffn", "n_experts", "top_k"))
-    assert shape.d_model == shape.n_heads * shape.head_dim
-    assert shape.n_heads % shape.n_kv_heads == 0
-    assert shape.n_kv_heads == shape.n_heads if kv_heads is None else shape.n_kv_heads <= kv_heads
-    assert shape.n_layers % family.moe_every == 0
-    assert shape.d_ffn % 64 == 0
-    assert shape.top_k == min(family.top_k, experts)
-    # Its counts are those of the configuration that is exported, and of the family with its proportions.
-    config = from_config(config_of(shape, shape.vocab_size))
-    assert shape.architecture() == config
-    counted = count_parameters(config)
-    tables = family.embedding_matrices * family.vocab_size * shape.d_model
-    body = float(counted.non_embedding_total - counted.router - counted.norms)
-    assert shape.n_params_total - tables == pytest.approx(body, rel=1e-12)
-    own = family_of(shape, family)
-    assert float(width(own, shape.n_params)) == pytest.approx(shape.d_model, rel=1e-9)
-    assert float(n_total(own, shape.n_params, experts)) == pytest.approx(shape.n_params_total, rel=1e-9)
-
-
-def test_heads_split_over_the_gpus_where_the_proportions_allow_it() -> None:
-    for n_params in (4e8, 1e9, 4e9, 2e10):
-        shape = buildable(PAPER, n_params, 8.0, gpus=4)
-        assert shape.n_heads % 4 == 0
 
 
 @pytest.mark.parametrize(("n_params", "experts"), [(math.nan, 4.0), (-1.0, 4.0), (1e9, 0.0)])

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from command_line import answer_of, run
 from moescale.errors import InputError
 from moescale.fitting.pooled import BEYOND, EFFECTS, GAIN, Prior
 from moescale.fitting.prior import DRAWS, DRIFT, STARTS, fit_under, prior_of
 from moescale.fitting.workflow import FitSettings, FittedLaw, compare_laws, fit_runs, predict_runs
 from moescale.models.family import find_family
-from moescale.runs.table import RunTable, read_runs, write_runs
+from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import find_form, find_law, law_text, make_inputs, parse_law
 from moescale.scaling_laws.pooled2026 import FORM, log_loss
 from moescale.typing import FloatArray
@@ -144,15 +142,6 @@ def test_a_fitted_law_is_the_prior_of_the_next_table_of_its_lab() -> None:
     assert own.evidence["prior"] == "fitted"
 
 
-def test_repeated_data_are_worth_less() -> None:
-    runs = read_runs(PUBLIC / "datablations.csv", where="tokens / n_params_dense >= 2")
-    law = fit_runs(runs).law
-    n = np.full(2, 3e9)
-    asked = RunTable(n, np.full(2, 6e10), np.ones(2), np.ones(2), columns={"unique_tokens": np.array([6e10, 6e9])})
-    fresh, repeated = predict_runs(law, asked)
-    assert repeated.loss > fresh.loss
-
-
 def test_tables_of_several_expansions_are_left_to_the_ensemble_unless_the_prior_is_named() -> None:
     runs = study(6, 64, 0.003, (1.0, 8.0))
     assert [c.law for c in fit_runs(runs.select(np.arange(64) < 21)).chosen] == ["pooled2026"]
@@ -204,17 +193,3 @@ def test_what_cannot_be_fitted_is_refused() -> None:
     with pytest.raises(InputError, match="too few"):
         fit_runs(runs.select(np.arange(12) < 2))
     assert isinstance(PRIOR, Prior)
-
-
-def test_the_record_of_the_command_line(tmp_path: Path) -> None:
-    runs, law = tmp_path / "runs.csv", tmp_path / "law.toml"
-    write_runs(study(1, 20, 0.004), runs)
-    record = answer_of("fit", runs, "-o", law)
-    assert record["chosen"] == [{"law": "pooled2026", "weight": 1.0}]
-    assert set(record["intervals"]) == set(record["parameters"]) == set(FORM.names)
-    assert {"rmsle", "huber", "starts", "starts_at_optimum", "seconds", "fit_range", "warnings"} <= set(record)
-    predicted = answer_of("predict", "--law", law, "--n-params", "4e9", "--tokens", "1e11")
-    assert predicted["interval"][0] < predicted["loss"] < predicted["interval"][1]
-    again = run("fit", runs, "--prior", law)
-    assert again.code == 0
-    assert "law with random effects over sources" in again.out

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import daily
 from moescale.cli import main
 from moescale.errors import InputError
 from moescale.models.family import find_family
@@ -82,15 +83,6 @@ def test_inputs_are_never_confirmed(outcomes: tuple[Outcome, ...]) -> None:
     assert all(o.holds is None for o in outcomes if o.role == "input")
 
 
-def test_every_claim_is_an_input_a_prediction_a_repeated_fact_or_unknown(outcomes: tuple[Outcome, ...]) -> None:
-    found = score(outcomes)
-    judged = [o for o in outcomes if o.counts]
-    assert found.judged == len(judged) == len(outcomes) - found.inputs - found.unknown - 1
-    assert found.held == sum(o.holds is True for o in judged)
-    assert all(o.claim.same_as is None and o.role == "prediction" for o in judged)
-    assert [o.claim.id for o in outcomes if o.claim.same_as] == ["flops.few"]
-
-
 def test_numbers_are_counted_by_the_written_rules(outcomes: tuple[Outcome, ...]) -> None:
     found, own = score(outcomes), _by_id(outcomes)
     errors = [
@@ -106,6 +98,7 @@ def test_numbers_are_counted_by_the_written_rules(outcomes: tuple[Outcome, ...])
     assert own["ratio.constant"].claim.below == 1.193
 
 
+@pytest.mark.fuzz
 def test_draws_are_judged_as_the_law_itself_is(outcomes: tuple[Outcome, ...]) -> None:
     alone = replace(LAW, draws=LAW.theta[None])
     drawn_alike = score(reproduce(alone, ROOFLINE.costs()))
@@ -168,14 +161,6 @@ def test_options_beyond_a_plans_reach_the_costs() -> None:
     assert world_of(LAW, changed).usd(np.array([[1e9]]), 8.0) != usual.usd(np.array([[1e9]]), 8.0)
 
 
-def test_another_law_has_no_inputs_but_its_form() -> None:
-    law = find_law("yun2024-joint")
-    found = _by_id(reproduce(replace(law, draws=law.draws[:0]), ROOFLINE.costs()))
-    assert [name for name, o in found.items() if o.role == "input"] == ["no.DE"]
-    assert found["deq.e8"].holds is None  # another corpus
-    assert found["saturate"].holds is not None
-
-
 def test_the_recovered_law_keeps_its_stated_errors(outcomes: tuple[Outcome, ...]) -> None:
     found = _by_id(outcomes)
     both = [found[name].parts[0].ours or 1.0 for name in ("deq.e8", "deq.e16")]
@@ -183,25 +168,6 @@ def test_the_recovered_law_keeps_its_stated_errors(outcomes: tuple[Outcome, ...]
     for name in ("dense.opt", "e8.opt", "e8.over.dense"):
         assert all(part.within for part in found[name].parts), name
         assert all(part.tolerance == 0.05 for part in found[name].parts)
-
-
-def test_a_claim_holds_only_with_direction_and_size(outcomes: tuple[Outcome, ...]) -> None:
-    for o in outcomes:
-        if o.holds:
-            assert o.direction_holds is not False
-            assert all(part.within is not False for part in o.parts if part.judged)
-        if o.holds is False:
-            assert o.direction_holds is False or any(part.within is False for part in o.parts if part.judged)
-
-
-def test_relations_between_claims(outcomes: tuple[Outcome, ...]) -> None:
-    found = _by_id(outcomes)
-    forwards, backwards = found["flops.16v4"].parts[0].ours, found["flops.few"].parts[0].ours
-    assert forwards is not None
-    assert backwards is not None
-    assert forwards * backwards == pytest.approx(1.0, rel=1e-9)
-    small, large, ratio = (found[n].parts[0].ours for n in ("e8.over.dense", "dense.opt", "e8.active.dense"))
-    assert ratio == pytest.approx(5.0 / 3.0 * (small or 0.0) / (large or 1.0), rel=1e-9)
 
 
 def test_intervals_hold_most_draws_around_the_best(outcomes: tuple[Outcome, ...]) -> None:
@@ -253,7 +219,7 @@ def test_unknown_claims_are_refused_with_the_nearest() -> None:
         find_claim("cost.e8.e5")
 
 
-@settings(max_examples=15, deadline=None)
+@daily(6)
 @given(st.floats(0.01, 1.0), st.sampled_from([1.0, 4.0, 8.0, 32.0]))
 def test_the_size_within_a_cost_costs_no_more_and_the_next_one_does(usd: float, experts: float) -> None:
     pricing = ExactPricing(ROOFLINE.costs())
@@ -264,22 +230,8 @@ def test_the_size_within_a_cost_costs_no_more_and_the_next_one_does(usd: float, 
     assert not pricing.usd_per_mtok(size * 1.0001, e)[0, 0] <= usd
 
 
-def _column(rows: list[series.Row], name: str) -> np.ndarray:
-    return np.array([row[name] for row in rows])
-
-
-def test_bounded_models_meet_their_bound(world: World) -> None:
-    budgets = np.array([1e21, 5e21])
-    at_loss = series.bounded(world, "loss", 4.0, budgets_flops=budgets)
-    np.testing.assert_allclose(_column(at_loss, "loss"), _column(at_loss, "base_loss"), rtol=1e-9)
-    at_cost = series.bounded(world, "cost", 4.0, budgets_flops=budgets)
-    assert (_column(at_cost, "cost_ratio") <= 1.0 + 1e-12).all()
-    assert (_column(at_cost, "cost_ratio") > 0.999).all()
-    assert (_column(at_cost, "loss") < _column(at_cost, "base_loss")).all()
-
-
 @pytest.mark.parametrize(
-    "names", [("1", "2", "4", "6", "8", VERDICT), pytest.param(("3", "5"), marks=pytest.mark.fuzz)], ids=" ".join
+    "names", [("1", "4", "8", VERDICT), pytest.param(("2", "3", "5", "6"), marks=pytest.mark.fuzz)], ids=" ".join
 )
 def test_figures_draw_any_law_and_gpu(names: tuple[str, ...], tmp_path: Path, outcomes: tuple[Outcome, ...]) -> None:
     assert {"1", "2", "3", "4", "5", "6", "8"} == {*FIGURES}
@@ -289,11 +241,6 @@ def test_figures_draw_any_law_and_gpu(names: tuple[str, ...], tmp_path: Path, ou
         if name != "figure-1":  # which has the law's losses and printed ones
             assert all(row.keys() == rows[0].keys() for row in rows)
         assert save_figure(figure, tmp_path / f"{name}.svg").stat().st_size > 5000
-
-
-def test_width_times_depth_follows_the_catalogues_constant() -> None:
-    rows = series.hidden_layers()
-    np.testing.assert_allclose(_column(rows, "fitted") / _column(rows, "n_params") ** (2 / 3), 0.03967, atol=5e-6)
 
 
 def test_the_verdicts_figure_has_every_number_that_is_counted(outcomes: tuple[Outcome, ...]) -> None:
@@ -365,46 +312,6 @@ def test_a_folder_holds_the_claims_and_every_figure_with_its_data(
         rows = list(csv.reader(io.StringIO((folder / f"{name}.csv").read_text())))
         assert len(rows) > 5
         assert len({len(row) for row in rows}) == 1
-
-
-def test_one_figure_is_drawn_where_the_command_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    main(["reproduce", "--figure", "8"])
-    assert capsys.readouterr().out.split() == [f"figure-8{suffix}" for suffix in (".svg", ".pdf", ".png", ".csv")]
-    assert {path.stem for path in tmp_path.iterdir()} == {"figure-8"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--latency", "silicn"], "silicon"),
-        (["--law", "hoffmann2022"], "dense models"),
-        (["--gpu", "a100"], "a100"),
-        (["--moe-execution", "all-expert"], "all-experts"),
-        (["--server", "yun"], "yun2024"),
-        (["--figure", "7"], "shows a layer"),
-        (["--host-times", "1ms"], "not two times"),
-        (["--convention", "papers"], "paper"),
-    ],
-)
-def test_bad_input_has_one_message(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["reproduce", *arguments])
-    assert stop.value.code == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert said in captured.err
-
-
-def test_a_file_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "out").write_text("mine")
-    with pytest.raises(SystemExit) as stop:
-        main(["reproduce", "-o", str(tmp_path / "out")])
-    assert stop.value.code == 2
-    assert (tmp_path / "out").read_text() == "mine"
-    assert "not a folder" in capsys.readouterr().err
 
 
 def test_another_law_is_asked_about_the_papers_models() -> None:

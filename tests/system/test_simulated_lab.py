@@ -6,7 +6,6 @@ import csv
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 
 from moescale.planning.plan import make_plan
@@ -39,12 +38,6 @@ def test_the_true_law_does_not_plan() -> None:
     assert set(lab.TRUTHS) == {*MEMBERS, *lab.OUTSIDE}
 
 
-@pytest.mark.fuzz  # as all that fits the pooled law anew: ten seconds
-def test_the_true_law_is_among_no_planner() -> None:
-    names = {score.planner for score in lab.simulated([ASKED], ["ludziejewski2025"], (0.8,))}
-    assert not any("ludziejewski2025" in name for name in names)
-
-
 @pytest.mark.fuzz
 @pytest.mark.parametrize(
     ("truth", "gone"), [("ludziejewski2025", {"joint", "krajewski2024"}), ("zhao2025", {"zhao2025"})]
@@ -56,13 +49,6 @@ def test_the_pooled_law_does_not_know_the_lab_of_the_true_law(truth: str, gone: 
     assert law.max_experts == shipped.max_experts
 
 
-@pytest.mark.fuzz
-def test_left_out_laws_are_made_as_the_shipped_one_is() -> None:
-    again, shipped = lab.made.fitted_without(frozenset()), find_law(lab.POOLED)
-    assert again.theta == pytest.approx(shipped.theta, abs=1e-3)
-    assert again.draws == pytest.approx(shipped.draws, abs=0.01)
-
-
 def test_the_pooled_law_plans_as_the_program_does() -> None:
     found, model = search(), plans()[lab.POOLED, 0.8]
     plan = make_plan(find_law(lab.POOLED), found.question, found.costs.deployment, found.costs.latency)
@@ -72,34 +58,6 @@ def test_the_pooled_law_plans_as_the_program_does() -> None:
     recommended = next(c for c in plan.bounded_loss if c.experts == plan.recommendation.model.experts)
     assert model.usd <= recommended.usd_per_mtok * (1.0 + 1e-9) or recommended.experts == model.experts
     assert recommended.usd_per_mtok <= 1.12 * model.usd
-
-
-def test_a_law_that_is_true_keeps_its_word_and_regrets_nothing() -> None:
-    for name in MEMBERS:
-        draws = lab.true_draws(search(), name)
-        score = lab.judged(search(), draws, name, ASKED, "", None, plans()[name + lab.WORD, None])
-        assert score.missed[0] == pytest.approx(0.0, abs=1e-9)  # its own coefficients come first
-        assert score.kept[0] == 1.0
-        assert score.regret[0] == pytest.approx(0.0, abs=0.02)  # the oracle reads costs between the steps of a grid
-
-
-def test_the_base_keeps_the_promise_and_pays_for_it() -> None:
-    for name in (*MEMBERS, *lab.OUTSIDE):
-        score = lab.judged(search(), lab.true_draws(search(), name), name, ASKED, "", None, plans()[lab.BASE, None])
-        assert score.cost == pytest.approx(1.0)
-        assert np.all(score.kept == 1.0)
-        assert score.missed == pytest.approx(np.zeros(len(score.missed)), abs=1e-9)
-        assert np.all(score.regret > 0.1)  # of the baseline's cost
-        assert score.regret == pytest.approx(score.overpaid, abs=0.02)  # no loss is missing, and none is too many
-
-
-def test_questions_without_an_answer_are_counted_apart() -> None:
-    draws = lab.true_draws(search(), "abnar2025")
-    scores = [
-        lab.judged(search(), draws, "abnar2025", ASKED, lab.POOLED, 0.8, m) for m in (None, plans()[lab.POOLED, 0.8])
-    ]
-    assert lab.by_truth(scores, "kept") == pytest.approx([scores[1].kept.mean()])
-    assert np.isnan(lab.by_truth(scores[:1], "kept")).all()
 
 
 def test_the_page_shows_the_stored_tables() -> None:

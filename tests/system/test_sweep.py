@@ -21,6 +21,7 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import find_gpu, gpus
 from moescale.hardware.precisions import find_precision
 from moescale.io.frames import as_numbers, as_texts, read_table
+from moescale.latency import Pass, PassSource
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
@@ -36,8 +37,8 @@ from moescale.serving.operating_points import (
     find_platforms,
     operating_points,
 )
-from moescale.serving.steady_state import LIMITS, batch_by_memory
-from moescale.typing import FloatArray, Real
+from moescale.serving.steady_state import LIMITS
+from moescale.typing import FloatArray
 from reference_data import ROOT
 
 CONFIG = str(ROOT / "examples" / "configs" / "mixtral-8x7b.json")
@@ -58,29 +59,17 @@ PLATFORMS = [platform(g, w, c) for g, w, c in product(("h100-sxm", "l40s"), ("bf
 
 
 @dataclass(frozen=True)
-class UpTo:
+class UpTo(PassSource):
     """A roofline that knows no batch above `most`, as a table of measurements ends somewhere."""
 
     below: Roofline
     most: float
     name: str = "up to"
 
-    def prefill_s(
-        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        return self.below.prefill_s(model, gpus, batch, prompt_tokens, expert_parallel=expert_parallel)
-
-    def decode_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        seconds = self.below.decode_s(model, gpus, batch, context_tokens, expert_parallel=expert_parallel)
-        return np.where(np.asarray(batch) <= self.most, seconds, np.nan)
-
-    def mixed_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, prompts: Real, prompt_tokens: Real,
-        *, expert_parallel: Real = 1.0,
-    ) -> FloatArray:  # fmt: skip
-        raise NotImplementedError
+    def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
+        return np.where(
+            np.asarray(0.0 if a.batch is None else a.batch) <= self.most, self.below.pass_s(model, a), np.nan
+        )
 
 
 deployments = st.builds(
@@ -205,23 +194,6 @@ def test_the_grid_of_batches_reaches_what_fits(most: float, cap: float) -> None:
     assert np.all((np.diff(grid) > 0) & (grid[1:] <= 2 * grid[:-1]))
 
 
-def test_the_default_grid_is_what_servers_are_set_to() -> None:
-    assert batch_grid(13).tolist() == [1, 2, 3, 4, 6, 8, 12, 16]
-    assert batch_grid(13, 10).tolist() == [1, 2, 3, 4, 6, 8, 10]
-    assert batch_grid(0.2).tolist() == [1]
-
-
-@given(deployments, st.sampled_from(PLATFORMS), st.integers(1, 8))
-def test_batch_by_memory_is_the_batch_without_other_limits(deployment: Deployment, kind: Platform, count: int) -> None:
-    d = replace(deployment, max_num_seqs=math.inf, max_tpot_s=None, max_ttft_s=None, gpu=kind.gpu)
-    room = float(batch_by_memory(MODEL, count, d))
-    latency = Roofline(kind.gpu, float(d.weight_bytes_per_param), float(d.kv_bytes_per_element))
-    try:
-        assert cost(MODEL, latency, d, count).batch == pytest.approx(room, rel=1e-12)
-    except InfeasibleError:
-        assert room < (d.prompt_tokens + d.output_tokens) / (d.prompt_tokens + d.output_tokens / 2)
-
-
 # What has no answer.
 
 
@@ -326,16 +298,6 @@ def test_platforms_without_price_or_kernels_are_left_out_with_their_reason() -> 
 def test_impossible_sweeps_are_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         operating_points(MODEL, [platform()], PLAIN, **arguments)
-
-
-@pytest.mark.parametrize(
-    "change", [{"prompt_tokens": np.array([1.0, 2.0])}, {"memory_fraction": 0.0}, {"output_tokens": 0.0}]
-)
-def test_impossible_deployments_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(InputError):
-        operating_points(MODEL, [platform()], replace(PLAIN, **change))
-    with pytest.raises(InputError):
-        operating_points(architecture(PAPER, np.array([1e9, 2e9]), 4.0), [platform()], PLAIN)
 
 
 def test_no_platform_is_no_answer() -> None:

@@ -109,71 +109,10 @@ def test_table_1_of_the_paper(width: int, depth: int, ffn_ratio: float, stated: 
     assert float(embedded.total) == pytest.approx(with_embedding, abs=0.6e6)
 
 
-def test_the_joint_runs_family() -> None:
-    # n_params_total of the public runs is d^2 (9 E + 4) n_blocks + 2 d 50257.
-    d_model, n_blocks, experts = 768.0, 12.0, np.array([1.0, 2.0, 8.0, 32.0])
-    model = Architecture(
-        n_layers=n_blocks,
-        d_model=d_model,
-        n_heads=12,
-        n_kv_heads=12,
-        head_dim=64,
-        d_ffn=3 * d_model,
-        n_moe_layers=n_blocks,
-        n_experts=experts,
-        d_expert=3 * d_model,
-        vocab_size=50257,
-    )
-    counted = count_parameters(model)
-    stated = d_model**2 * (9 * experts + 4) * n_blocks + 2 * d_model * 50257
-    np.testing.assert_allclose(counted.total - counted.router - counted.norms, stated, rtol=1e-14)
-
-
 EXPERTS = st.floats(1.0, 4096.0)
 
 
-@st.composite
-def architectures(draw: st.DrawFn) -> Architecture:
-    layers = draw(st.integers(1, 128))
-    experts = draw(st.integers(1, 256))
-    heads = draw(st.integers(1, 64))
-    head_dim = draw(st.sampled_from([32, 64, 128]))
-    latent = draw(st.booleans())
-    local = draw(st.integers(0, layers))
-    return Architecture(
-        n_layers=layers,
-        d_model=draw(st.integers(1, 8192)),
-        n_heads=heads,
-        n_kv_heads=heads if latent else draw(st.integers(1, heads)),
-        head_dim=head_dim,
-        d_ffn=draw(st.integers(1, 30000)),
-        n_moe_layers=draw(st.integers(0, layers)),
-        n_experts=experts,
-        top_k=draw(st.integers(1, experts)),
-        d_expert=draw(st.integers(1, 30000)),
-        d_shared_expert=draw(st.sampled_from([0, 1024])),
-        ffn_matrices=draw(st.sampled_from([2, 3])),
-        vocab_size=draw(st.sampled_from([0, 32000])),
-        tied_embeddings=draw(st.booleans()),
-        qk_norm=draw(st.booleans()),
-        qk_norm_full_width=draw(st.booleans()),
-        qkv_bias=draw(st.booleans()),
-        attention_output_bias=draw(st.booleans()),
-        ffn_bias=draw(st.booleans()),
-        shared_expert_gate=draw(st.booleans()),
-        kv_lora_rank=draw(st.integers(1, 600)) if latent else 0,
-        q_lora_rank=draw(st.sampled_from([0, 24, 1536])) if latent else 0,
-        qk_rope_head_dim=draw(st.sampled_from([8, 16])) if latent else 0,
-        v_head_dim=draw(st.sampled_from([0, 48])),
-        n_window_layers=local,
-        window_tokens=draw(st.integers(1, 9000)) if local else 0,
-        attention_sinks=draw(st.booleans()),
-        router_bias=draw(st.booleans()),
-        expert_bias=draw(st.booleans()),
-    )
-
-
-@given(architectures())
+@given(real_models())
 def test_parts_add_up_and_active_never_exceeds_total(model: Architecture) -> None:
     counted = count_parameters(model)
     names = ("embedding", "attention", "dense_ffn", "experts", "shared_experts", "router", "norms")
@@ -184,7 +123,7 @@ def test_parts_add_up_and_active_never_exceeds_total(model: Architecture) -> Non
     assert counted.to_dict()["total"] == float(counted.total)
 
 
-@given(architectures())
+@given(real_models())
 def test_more_experts_are_never_fewer_parameters(model: Architecture) -> None:
     more = replace(model, n_experts=model.n_experts + 1)
     assert count_parameters(more).total >= count_parameters(model).total
@@ -194,7 +133,7 @@ def test_more_experts_are_never_fewer_parameters(model: Architecture) -> None:
 
 
 @pytest.mark.system
-@given(architectures(), st.lists(st.integers(1, 512), min_size=2, max_size=4))
+@given(real_models(), st.lists(st.integers(1, 512), min_size=2, max_size=4))
 def test_broadcasting_equals_scalar_calls(model: Architecture, experts: list[int]) -> None:
     many = replace(model, n_experts=np.array(experts, dtype=float), top_k=1, d_model=np.array([[64.0], [512.0]]))
     together = count_parameters(many)
@@ -220,7 +159,7 @@ GROWTH = [("n_heads", "n_kv_heads"), *((name,) for name in ALONE)]
 
 @pytest.mark.system
 @given(
-    architectures(),
+    real_models(),
     st.sampled_from(GROWTH),
     st.integers(2, 5),
     st.floats(0, 1e5),
@@ -256,9 +195,7 @@ def test_a_larger_model_needs_no_less(
 
 
 @pytest.mark.system
-@given(
-    architectures(), st.integers(1, 64), st.integers(1, 16), st.sampled_from([0.5, 1.0, 2.0, 4.0]), st.floats(0, 1e5)
-)
+@given(real_models(), st.integers(1, 64), st.integers(1, 16), st.sampled_from([0.5, 1.0, 2.0, 4.0]), st.floats(0, 1e5))
 def test_gpus_together_hold_the_whole_model_and_no_gpu_more_than_it(
     model: Architecture, gpus_of_a_group: int, groups: int, size: float, context: float
 ) -> None:
@@ -270,46 +207,18 @@ def test_gpus_together_hold_the_whole_model_and_no_gpu_more_than_it(
     held = float(kv_bytes_per_request(model, context, size))
     share = float(kv_bytes_per_request(model, context, size, gpus))
     assert held / gpus * (1 - 1e-12) <= share <= held * (1 + 1e-12)
-    assert held <= float(kv_bytes_per_token(model, size)) * context * (1 + 1e-12)
+    states = float(kv_bytes_per_request(model, 0.0, size))  # of linear layers, whatever the context
+    assert held <= (states + float(kv_bytes_per_token(model, size)) * context) * (1 + 1e-12)
     # Twice the GPUs of each group never hold more on one.
     assert float(weight_bytes_per_gpu(model, size, 2 * gpus, groups)) <= one * (1 + 1e-12)
     assert float(kv_bytes_per_request(model, context, size, 2 * gpus)) <= share * (1 + 1e-12)
 
 
 @pytest.mark.system
-@given(st.one_of(architectures(), real_models()), st.floats(1.0, 1e5), st.floats(1.0, 64.0))
+@given(real_models(), st.floats(1.0, 1e5), st.floats(1.0, 64.0))
 def test_a_longer_context_costs_no_less(model: Architecture, context: float, factor: float) -> None:
     for cost in (kv_bytes_per_request, decode_flops_per_token):
         assert cost(model, context) <= cost(model, context * factor) * (1 + 1e-12)
-
-
-@given(st.one_of(architectures(), real_models()), st.sampled_from([1, 2, 4, 8]))
-def test_weights_are_two_bytes_a_parameter_in_bf16(model: Architecture, gpus: int) -> None:
-    total = count_parameters(model).total
-    assert weight_bytes(model) == pytest.approx(2 * total, rel=1e-12)
-    assert 1 / gpus - 1e-12 <= weight_bytes_per_gpu(model, tensor_parallel=gpus) / weight_bytes(model) <= 1 + 1e-12
-    assert weight_bytes(model, 4.0) == pytest.approx(4 * total, rel=1e-12)
-    assert 0.25 * weight_bytes(model) <= weight_bytes(model, 0.5) < weight_bytes(model, 1.0) < weight_bytes(model)
-
-
-def test_everything_broadcasts() -> None:
-    model = replace(shapes()["deepseek-v3"], n_layers=np.array([61.0, 70.0]))
-    gpus, groups = np.array([1.0, 8.0, 16.0])[:, np.newaxis], np.array([1.0, 1.0, 16.0])[:, np.newaxis]
-    together = weight_bytes_per_gpu(model, 1.0, gpus, groups)
-    cache = kv_bytes_per_request(model, np.array([[100.0], [200.0], [300.0]]), 1.0, gpus)
-    assert together.shape == cache.shape == (3, 2)
-    assert together.dtype == cache.dtype == np.float64
-    for row, column in np.ndindex(3, 2):
-        one = replace(model, n_layers=model.n_layers[column])
-        assert together[row, column] == weight_bytes_per_gpu(one, 1.0, gpus[row, 0], groups[row, 0])
-        assert cache[row, column] == kv_bytes_per_request(one, 100.0 * (row + 1), 1.0, gpus[row, 0])
-    hybrids = replace(QWEN3_NEXT, n_linear_layers=np.array([36.0, 0.0]))
-    for i, linear in enumerate((36.0, 0.0)):
-        assert count_parameters(hybrids).total[i] == count_parameters(replace(QWEN3_NEXT, n_linear_layers=linear)).total
-    assert weight_bytes_per_gpu(architecture(PAPER, np.array([1e9, 2e9]), 8.0), 2.0, 4.0, np.ones((3, 1))).shape == (
-        3,
-        2,
-    )
 
 
 QWEN3_NEXT, DEEPSEEK_V32, NEMOTRON = (
@@ -476,11 +385,3 @@ def test_distinct_experts_bounds_and_growth(n_experts: float, top_k: float, toke
     assert touched <= min(top_k, n_experts) * max(tokens, 1.0) * (1 + 1e-9)
     assert float(expected_distinct_experts(n_experts, top_k, tokens * factor)) >= touched * (1 - 1e-12)
     np.testing.assert_array_equal(expected_distinct_experts(n_experts, top_k, np.array([tokens, tokens])), touched)
-
-
-@pytest.mark.system
-def test_distinct_experts_against_a_draw() -> None:
-    rng = np.random.default_rng(0)
-    drawn = [len({e for _ in range(12) for e in rng.choice(16, 2, replace=False)}) for _ in range(4000)]
-    spread = np.std(drawn) / np.sqrt(len(drawn))
-    assert np.mean(drawn) == pytest.approx(float(expected_distinct_experts(16, 2, 12)), abs=4 * spread)

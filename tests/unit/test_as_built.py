@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from command_line import answer_of, run
+from examples import daily
 from moescale.errors import InfeasibleError
 from moescale.export.huggingface import huggingface_config
 from moescale.hardware.gpus import find_gpu
@@ -93,7 +94,7 @@ def assert_like_for_like(plan: Plan, question: Question, law_name: str, deployme
     st.sampled_from([None, 64.0, 256.0]),
     st.sampled_from([None, 3e12]),
 )
-@settings(max_examples=12)
+@daily(5)
 def test_the_recommendation_is_the_model_as_built(
     law: str, flops: float, gpu: str, prompt: float, output: float, kv_heads: Any, most: Any, max_tokens: Any
 ) -> None:
@@ -153,14 +154,8 @@ def test_what_was_found_wrong() -> None:
 def drawn(rng: np.random.Generator) -> tuple[str, list[str], list[str]]:
     """A law, options of serving, and the rest of a random question."""
     gpu = str(rng.choice(GPUS))
-    serving = [
-        "--gpu",
-        gpu,
-        "--prompt",
-        f"{10 ** rng.uniform(1.7, 4):.0f}",
-        "--output",
-        f"{10 ** rng.uniform(1.3, 3.3):.0f}",
-    ]
+    lengths = [f"{10 ** rng.uniform(*powers):.0f}" for powers in ((1.7, 4), (1.3, 3.3))]
+    serving = ["--gpu", gpu, "--prompt", lengths[0], "--output", lengths[1]]
     if rng.random() < 0.5 and not gpu.startswith("a100"):
         serving += ["--weights", "fp8"]
     if rng.random() < 0.7:
@@ -185,9 +180,14 @@ def drawn(rng: np.random.Generator) -> tuple[str, list[str], list[str]]:
     "asked",
     [
         "--budget 1e22 --gpu h100-sxm --shape mixtral",  # memory holds more than vLLM's 1024 requests
-        "--budget 5.15e21 --gpu a100-sxm-80gb --shape fine-grained --kv-cache fp8",
-        "--budget 1e22 --gpu b200-sxm --weights nvfp4 --kv-heads 4 --max-num-seqs none",
         "--budget 1e23 --gpu b200-sxm --weights nvfp4 --shape deepseek",  # latent attention stays in bf16
+        *(
+            pytest.param(other, marks=pytest.mark.fuzz)
+            for other in (
+                "--budget 5.15e21 --gpu a100-sxm-80gb --shape fine-grained --kv-cache fp8",
+                "--budget 1e22 --gpu b200-sxm --weights nvfp4 --kv-heads 4 --max-num-seqs none",
+            )
+        ),
     ],
 )
 def test_an_export_is_priced_as_in_its_plan(tmp_path: Path, asked: str) -> None:
@@ -211,22 +211,8 @@ def test_the_command_line_prices_what_it_exported(tmp_path: Path) -> None:
     while answered < 200:
         law, serving, rest = drawn(rng)
         folder = tmp_path / str(answered)
-        planned = run(
-            "plan",
-            "--law",
-            law,
-            *serving,
-            *rest,
-            "--max-tpot",
-            "none",
-            "--export",
-            "hf",
-            "-o",
-            str(folder),
-            "--peak-lr",
-            "3e-4",
-            "--json",
-        )
+        exported = ("--max-tpot", "none", "--export", "hf", "-o", str(folder), "--peak-lr", "3e-4")
+        planned = run("plan", "--law", law, *serving, *rest, *exported, "--json")
         assert planned.code in (0, 1), planned.err
         if planned.code == 1:
             continue

@@ -7,16 +7,17 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from command_line import RUNS
+from examples import daily
 from moescale.errors import InputError
 from moescale.fitting import physics
 from moescale.fitting.canonical import in_unit, order, reordered
 from moescale.fitting.fit import fit
-from moescale.fitting.workflow import FitSettings, FittedLaw, compare_laws, fit_runs, predict_runs
+from moescale.fitting.workflow import FitSettings, FittedLaw, fit_runs, predict_runs
 from moescale.models.family import find_family
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import find_form, find_law, make_inputs
@@ -48,7 +49,7 @@ def alone() -> FittedLaw:
 
 
 @pytest.mark.system
-@settings(max_examples=4)
+@daily(2)
 @given(st.permutations(range(16)))
 def test_a_form_is_fitted_alike_in_any_order(rows: list[int]) -> None:
     found = fit_runs(shuffled(dense(), np.array(rows)), CHINCHILLA, FitSettings(starts=4, bootstrap=2))
@@ -72,17 +73,10 @@ def test_rows_are_ordered_by_what_a_fit_reads(rows: list[int]) -> None:
     np.testing.assert_array_equal(one.columns["unique_tokens"], two.columns["unique_tokens"])
 
 
-@pytest.mark.system
-def test_a_comparison_is_alike_in_any_order() -> None:
-    runs, rows = dense(), np.random.default_rng(0).permutation(16)
-    one, two = (compare_laws(table, [CHINCHILLA], table.tokens > 2e10)[0] for table in (runs, shuffled(runs, rows)))
-    assert two == one
-
-
 @pytest.fixture(scope="module")
 def routed() -> RunTable:
     runs = read_runs(RUNS)
-    return runs.select(np.arange(len(runs)) % 2 == 0)
+    return runs.select(np.arange(len(runs)) % 3 == 0)
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +141,7 @@ def under_prior(name: str) -> tuple[RunTable, FittedLaw]:
 
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["dense", "routed"])
-@settings(max_examples=2, deadline=None)
+@daily(1)
 @given(data=st.data())
 def test_a_fit_under_the_prior_is_alike_in_any_order_and_unit(name: str, data: st.DataObject) -> None:
     runs, one = under_prior(name)

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line import run as command
+from examples import daily
 from moescale import catalogue
 from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import find_gpu
@@ -31,7 +32,7 @@ from moescale.serving.engine import policy_of, simulate
 from moescale.serving.host import NO_OVERHEAD, default_overhead
 from moescale.serving.loads import closed_loops, open_loop
 from moescale.serving.steady_state import Reason, Servers, serve
-from moescale.serving.workload import REQUEST_S, Load, Run, arrival_times_s, burst, closed, saturated
+from moescale.serving.workload import Load, Run, arrival_times_s, burst, closed, saturated
 from moescale.typing import FloatArray
 
 MODEL = Architecture(
@@ -111,7 +112,7 @@ def a_run(case: dict[str, Any], **changes: Any) -> tuple[Run, FloatArray]:
 
 
 @pytest.mark.system
-@settings(max_examples=200, deadline=None)
+@daily(50)
 @given(case=runs)
 def test_every_token_is_produced_once_within_every_limit(case: dict[str, Any]) -> None:
     run, output = a_run(case)
@@ -136,7 +137,7 @@ def test_every_token_is_produced_once_within_every_limit(case: dict[str, Any]) -
 
 
 @pytest.mark.system
-@settings(max_examples=60, deadline=None)
+@daily(15)
 @given(case=runs)
 def test_the_host_never_makes_a_burst_shorter(case: dict[str, Any]) -> None:
     case = case | {"rate": math.inf, "clients": None}
@@ -212,18 +213,6 @@ def test_replicas_and_stages_share_the_load() -> None:
     assert half.makespan_s == simulate(MODEL, Lines(), deployment(), 1, burst(40)).makespan_s
 
 
-@pytest.mark.system
-def test_throughput_grows_with_the_rate_and_then_stays() -> None:
-    answers = [
-        simulate(MODEL, Lines(), deployment(), 1, burst(300, rate, seed=1)).answer()
-        for rate in (1.0, 5.0, 20.0, 80.0, 320.0, 2000.0)
-    ]
-    throughput = [answer.output_tok_s for answer in answers]
-    assert all(a < b * 1.01 for a, b in itertools.pairwise(throughput))
-    assert throughput[0] == pytest.approx(20.0, rel=0.02)  # 20 tokens a second are asked for
-    assert answers[0].usd_per_mtok > 20 * answers[-1].usd_per_mtok
-
-
 SATURATED = [
     (MODEL, Lines(token_s=3e-5), deployment(max_num_seqs=48, prompt_tokens=400, output_tokens=50), 1),
     (MODEL, Lines(token_s=3e-5), deployment(max_num_seqs=200, prompt_tokens=50, output_tokens=300), 1),
@@ -243,7 +232,7 @@ SATURATED = [
 
 @pytest.mark.system
 @pytest.mark.parametrize("scheduling", ["separate", "chunked"])
-@pytest.mark.parametrize("case", range(len(SATURATED)))
+@pytest.mark.parametrize("case", [0, 2, 6, *(pytest.param(i, marks=pytest.mark.fuzz) for i in (1, 3, 4, 5, 7))])
 def test_a_saturated_server_comes_to_the_plateau_of_serve(case: int, scheduling: str) -> None:
     """Within 10%, written before the first comparison: 0.98 to 1.06 times where prompts ride along, 1.00 to 1.07 apart.
 
@@ -262,8 +251,15 @@ def test_a_saturated_server_comes_to_the_plateau_of_serve(case: int, scheduling:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("source", [Lines(), Roofline(H100), Roofline(find_gpu("a100-pcie-80gb"))])
-@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        (Lines(), "llama-3.1-8b"),
+        (Roofline(H100), "llama-3.1-8b"),
+        (Roofline(H100), "mixtral-8x7b"),
+        (Roofline(find_gpu("a100-pcie-80gb")), "qwen3-30b-a3b"),
+    ],
+)
 def test_interpolated_prices_are_within_one_percent(source: Lines | Roofline, name: str) -> None:
     """One pass of a run against the source itself, at random batches, contexts and chunks."""
     model, rng = SHAPES[name], np.random.default_rng(0)
@@ -278,22 +274,6 @@ def test_interpolated_prices_are_within_one_percent(source: Lines | Roofline, na
         for chunk in np.exp(rng.uniform(0, math.log(8192), 4)).astype(int):
             one = float(source.mixed_s(model, 1, float(batch), float(contexts[0]), chunk / 512, 512.0))
             assert prices.mixed_s(int(batch), float(contexts[0]), int(chunk)) == pytest.approx(one, rel=0.01)
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("rate", [10.0, 40.0, math.inf])
-def test_a_finer_grid_of_prices_gives_the_same_run(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = deployment(gpu=H100, prompt_tokens=512, output_tokens=64, max_num_seqs=1024)
-
-    def run() -> Run:
-        return simulate(SHAPES["llama-3.1-8b"], Roofline(H100), place, 1, burst(200, rate))
-
-    coarse = run()
-    monkeypatch.setattr(engine, "RATIO", 1.002)
-    fine = run()
-    assert coarse.output_tok_s == pytest.approx(fine.output_tok_s, rel=0.003)
-    assert np.median(coarse.tpot_s) == pytest.approx(np.median(fine.tpot_s), rel=0.005)
-    assert np.median(coarse.ttft_s) == pytest.approx(np.median(fine.ttft_s), rel=0.01)
 
 
 @pytest.mark.system
@@ -384,15 +364,6 @@ def test_what_cannot_be_served_is_infeasible(place: Deployment, source: Lines, s
 # Closed and open loops.
 
 
-def test_one_client_meets_nobody() -> None:
-    place = deployment(scheduling="separate", prompt_tokens=1000, output_tokens=100)
-    loop = simulate(MODEL, Lines(), place, 1, replace(closed(1), least_length=1.0)).answer()
-    alone = serve(MODEL, 1, Lines(), replace(place, max_num_seqs=1.0))
-    assert loop.ttft_s == pytest.approx(REQUEST_S + float(alone.ttft_s))
-    assert loop.plateau_ttft_s == pytest.approx(loop.ttft_s)
-    assert loop.tpot_s == pytest.approx(float(alone.tpot_s), rel=1e-3)
-
-
 def test_more_clients_than_are_held_wait_for_a_place() -> None:
     place = deployment(prompt_tokens=500, output_tokens=200, max_num_seqs=16.0)
     held, twice = (simulate(MODEL, Lines(), place, 1, closed(c)).answer() for c in (16, 64))
@@ -403,7 +374,7 @@ def test_more_clients_than_are_held_wait_for_a_place() -> None:
     assert requests_per_s * (twice.plateau_ttft_s + 199 * twice.tpot_s) == pytest.approx(64, rel=0.05)
 
 
-@settings(max_examples=10, deadline=None)
+@daily(4)
 @given(prompt=st.integers(1, 10_000), output=st.integers(16, 1000), scheduling=st.sampled_from(["separate", "chunked"]))
 def test_more_clients_are_never_served_less_nor_each_faster(prompt: int, output: int, scheduling: str) -> None:
     """Within 5%, by which few clients' lengths scatter."""
@@ -436,7 +407,7 @@ def test_an_open_loop_finds_the_fewest_replicas_within_the_limits() -> None:
     assert high.replicas >= mean.replicas > 1
     assert high.tpot_s == high.p99.tpot_s <= 0.012
     with pytest.raises(InfeasibleError, match="an idle server already needs"):
-        open_loop(model, source, replace(place, max_ttft_s=1e-4, output_tokens=4), 1, 20.0)
+        open_loop(MODEL, Lines(), deployment(max_ttft_s=1e-6, output_tokens=4), 1, 20.0)
     for rate, percentile in ((0.0, None), (1.0, 100.0)):
         with pytest.raises(InputError):
             open_loop(model, source, place, 1, rate, percentile=percentile)
@@ -473,7 +444,7 @@ def test_disaggregated_figures_follow_from_the_workers_passes() -> None:
 
 @pytest.mark.parametrize(
     ("prefill", "decode"),
-    [((1, 2, 4), (1, 2, 4, 8)), pytest.param(range(1, 9), range(1, 17), marks=pytest.mark.fuzz)],
+    [((2, 4), (2, 8)), pytest.param(range(1, 9), range(1, 17), marks=pytest.mark.fuzz)],
     ids=["some", "all"],
 )
 def test_the_search_finds_what_enumeration_finds(prefill: Sequence[int], decode: Sequence[int]) -> None:
@@ -486,8 +457,10 @@ def test_the_search_finds_what_enumeration_finds(prefill: Sequence[int], decode:
     assert disaggregated(LLAMA, FP8, SERVED).usd_per_mtok <= min(enumerated) * 1.011
 
 
-@settings(max_examples=10, deadline=None)
-@given(prompt=st.floats(100, 8000), output=st.floats(20, 2000), tpot_s=st.floats(0.02, 0.2), name=st.sampled_from(SPLIT))
+@daily(4)
+@given(
+    prompt=st.floats(100, 8000), output=st.floats(20, 2000), tpot_s=st.floats(0.02, 0.2), name=st.sampled_from(SPLIT)
+)
 def test_workers_in_any_ratio_cost_little_less_than_whole_numbers_of_them(
     prompt: float, output: float, tpot_s: float, name: str
 ) -> None:
@@ -513,7 +486,7 @@ def test_a_model_that_does_not_fit_apart_says_why() -> None:
     assert found.infeasible == Reason.WEIGHTS
 
 
-@settings(max_examples=5, deadline=None)
+@daily(1)
 @given(prompt=st.floats(100, 20_000), output=st.floats(20, 4000), tpot_s=st.floats(0.02, 0.2), ttft_s=st.floats(1, 20))
 def test_limits_hold_apart_and_cost_dollars(prompt: float, output: float, tpot_s: float, ttft_s: float) -> None:
     d = replace(SERVED, prompt_tokens=prompt, output_tokens=output)

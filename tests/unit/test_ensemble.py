@@ -9,13 +9,8 @@ from rich.console import Console
 
 from moescale.errors import InputError, MoescaleError
 from moescale.fitting.prior import prior_of
-from moescale.hardware.gpus import find_gpu
-from moescale.latency.roofline import Roofline
 from moescale.models.coordinates import in_family, model_of
 from moescale.models.family import find_family
-from moescale.planning.allocation import Budget
-from moescale.planning.plan import make_plan
-from moescale.planning.question import Question
 from moescale.scaling_laws import (
     Law,
     Member,
@@ -28,7 +23,6 @@ from moescale.scaling_laws import (
     predict,
     restate,
 )
-from moescale.serving.deployment import Deployment
 from moescale.views.terminal.fits import show_laws
 from script_modules import load_script
 
@@ -162,14 +156,3 @@ def test_views_show_members_and_no_coefficients() -> None:
 def test_an_ensemble_of_others_is_no_prior() -> None:
     with pytest.raises(MoescaleError, match="says nothing of how coefficients differ between labs; give pooled2026"):
         prior_of(find_law("public-2026"))
-
-
-@pytest.mark.system
-def test_intervals_of_a_plan_hold_its_answer() -> None:
-    gpu = find_gpu("a100-sxm-40gb")
-    deployment = Deployment(gpu=gpu, usd_per_gpu_hour=1.45, prompt_tokens=230.0, output_tokens=203.0)
-    plan = make_plan(find_law("public-2026"), Question(budget=Budget(5.15e21)), deployment, Roofline(gpu))
-    held = [(c.cost_ratio, c.intervals["cost_ratio"]) for c in plan.bounded_loss if "cost_ratio" in (c.intervals or {})]
-    assert len(held) >= 4
-    # Costs of the draws' models are interpolated.
-    assert all(0.998 * low <= ratio <= 1.002 * high for ratio, (low, high) in held)

@@ -48,6 +48,8 @@ def test_the_roofline_is_that_of_the_tables() -> None:
     script = load_script("scripts/document_roofline.py")
     tables = {name: pages.read_csv(name) for name in (script.ERRORS, script.KINDS, script.LEFT_OUT)}
     assert script.page(tables) == stored(script.PAGE)
+    own, _ = load_script("scripts/calibrate_roofline.py").measured_gpus()
+    assert script.constants_csv(own) == stored("evidence/kernels-roofline-constants.csv")
 
 
 def test_each_system_is_measured_on_one_gpu() -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line import run
+from examples import daily
 from moescale import catalogue
 from moescale.errors import InfeasibleError, UnwrittenError
 from moescale.experiments.settings import read_settings
@@ -24,7 +25,6 @@ from moescale.export.huggingface import huggingface_config
 from moescale.export.launch import FORMATS, NAMES, Export, export_model
 from moescale.export.trainers import training_files
 from moescale.hardware.gpus import find_gpu
-from moescale.io.locks import lock_beside, locked
 from moescale.models.architecture import Architecture
 from moescale.models.hf_config import from_config
 from moescale.models.parameters import count_parameters
@@ -181,7 +181,7 @@ def test_more_splitting_never_takes_more_memory(shape: Buildable, name: str, gpu
 
 
 @pytest.mark.system
-@settings(max_examples=25)
+@daily(10)
 @given(shape=shapes(), name=st.sampled_from(list(TRAINERS)), memory_gib=st.floats(2, 200))
 def test_the_smallest_count_fits_and_no_smaller_one_does(shape: Buildable, name: str, memory_gib: float) -> None:
     model, run, trainer = model_of(shape), recipe(), TRAINERS[name]
@@ -212,13 +212,6 @@ def test_a_run_that_ends_in_time_takes_the_fewest_gpus() -> None:
 def test_a_count_that_nothing_divides_names_the_nearest() -> None:
     with pytest.raises(InfeasibleError, match=r"7 x h100-sxm cannot .* no split .*; nearest: 8 GPUs"):
         choose(model_of(SHAPE), recipe(), H100, TORCHTITAN, mfu=0.4, gpus=7)
-
-
-def test_a_large_model_is_split_inside_a_server_first() -> None:
-    large = replace(SHAPE, n_layers=32, d_model=8192, n_heads=64, n_kv_heads=64, d_ffn=21888, n_experts=8)
-    found = choose(model_of(large), recipe(), H100, MEGATRON, mfu=0.4, gpus=256)
-    assert 1 < found.split.tensor <= 8
-    assert found.split.expert > 1
 
 
 # The files.
@@ -344,12 +337,6 @@ def test_a_folder_that_cannot_be_moved_is_refused(tmp_path: Path, monkeypatch: p
     exported(Path("launch"))
 
 
-def test_one_process_at_a_time_writes_an_export(tmp_path: Path) -> None:
-    with locked(lock_beside(tmp_path / "run")), pytest.raises(UnwrittenError, match="another process writes it; wait"):
-        exported(tmp_path / "run")
-    assert exported(tmp_path / "run")
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_format_follows_the_recipe(schedule: str, tmp_path: Path) -> None:
     def exported(name: str) -> Export:
@@ -410,13 +397,6 @@ def test_megatron_is_told_the_widths_and_the_router_of_the_shape(shape: Buildabl
         # Scores of a softmax are taken before the choice; those of a sigmoid sum to a constant after it.
         by_bias = {"moe-router-score-function", "moe-router-topk-scaling-factor", "moe-router-enable-expert-bias"}
         assert bool(by_bias & set(told)) == ("moe-router-pre-softmax" not in told) == shape.sigmoid_router
-
-
-@pytest.mark.parametrize("shape", [FINE, LATENT, replace(SHAPE, d_expert=512)], ids=["shared", "latent", "narrow"])
-def test_what_moescale_does_not_train_has_no_settings(shape: Buildable, tmp_path: Path) -> None:
-    done = export_model(shape, 7.8e11, "hf", tmp_path, gpu=A100, mfu=0.4)
-    assert set(done.files) == {"config.json", "README.md"}
-    assert "`moescale train` does not build this model" in (tmp_path / "README.md").read_text()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs bash")
@@ -483,52 +463,3 @@ def test_plan_exports_its_recommendation(tmp_path: Path) -> None:
     assert f"vLLM on {best['gpus']} x a100-sxm-40gb, weights in bf16: {price} per million output tokens" in readme
     # The plan's FLOPs count 5/3 N a token, the built model's matrices and attention what they are.
     assert math.log(found["parallel"]["training_flops"] / 5.15e21) == pytest.approx(0, abs=0.4)
-
-
-@pytest.mark.system
-@pytest.mark.usefixtures("plans_made_once")
-def test_a_launch_on_512_gpus_fills_them(tmp_path: Path) -> None:
-    options = ("--export", "megatron", "-o", tmp_path / "x", "--train-gpu", "h100-sxm", "--train-gpus", 512)
-    large = (*PLAN, *options, "--budget", "1e24", "--gpu", "h100-sxm", "--latency", "roofline")
-    code, out, err = run(*large, "--json")
-    assert code == 0, err
-    found = json.loads(out)["export"]
-    sequences, length = found["recipe"]["batch_sequences"], found["recipe"]["sequence_tokens"]
-    assert sequences % 512 == 0
-    assert 4e6 < sequences * length < 64e6
-    assert 1e4 < found["recipe"]["steps"] < 1e6
-    code, out, _ = run(*large, "--recipe", "step-law", "--schedule", "wsd")
-    assert code == 0
-    assert "step-law" in out
-    assert out.index("Train ") < out.index("Exported to") < out.index("activation memory")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--export", "hf"), "--export: needs a folder; add -o FOLDER"),
-        (("--export", "megatrno", "-o", "x"), "--export: unknown format 'megatrno'; nearest: megatron"),
-        (("-o", "x"), "-o: goes with --export only"),
-        (("--peak-lr", "1e-3"), "--peak-lr: goes with --export only"),
-        (("--schedule", "wsd"), "--schedule: goes with --export only"),
-        (("--export", "hf", "-o", "x", "--recipe", "deepsek"), "--recipe: unknown recipe 'deepsek'; nearest: deepseek"),
-        (("--export", "hf", "-o", "x", "--schedule", "wds"), "--schedule: unknown schedule 'wds'; nearest: wsd"),
-        (("--export", "hf", "-o", "x", "--train-gpu", "h10-sxm"), "--train-gpu: unknown GPU"),
-        (("--export", "hf", "-o", __file__), "is a file, not a folder"),
-    ],
-)
-def test_bad_options_are_named(options: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = run(*PLAN, *options)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.system
-def test_too_few_gpus_are_no_answer(tmp_path: Path) -> None:
-    code, out, err = run(*PLAN, "--export", "megatron", "-o", tmp_path / "x", "--train-gpus", 1, "--json")
-    assert code == 1
-    assert "1 x a100-sxm-40gb cannot train this model" in json.loads(out)["infeasible"]
-    assert "nearest: " in err
-    assert not (tmp_path / "x").exists()

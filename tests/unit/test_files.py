@@ -27,11 +27,6 @@ def test_text_and_bytes_round_trip(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_byte_order_mark_is_dropped(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfa")
-    assert read_text(tmp_path / "a.txt") == "a"
-
-
 def test_new_files_follow_the_umask_and_old_ones_keep_their_permissions(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
@@ -42,14 +37,6 @@ def test_new_files_follow_the_umask_and_old_ones_keep_their_permissions(tmp_path
     (tmp_path / "new").chmod(0o600)
     write_atomically(tmp_path / "new", "y")
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
-
-
-def test_a_link_is_followed_and_stays_a_link(tmp_path: Path) -> None:
-    (tmp_path / "real").write_text("old")
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    write_atomically(tmp_path / "link", "new")
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "real").read_text() == "new"
 
 
 def test_a_device_is_written_to_and_not_replaced() -> None:

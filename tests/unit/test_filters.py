@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import daily
 from moescale.errors import InputError
 from moescale.io.filters import column_names, evaluate, evaluate_decided, evaluate_numbers
 
@@ -180,7 +181,7 @@ def _check_against_python(expression: str) -> None:
 
 
 @pytest.mark.system
-@settings(max_examples=150, deadline=None)
+@daily(60)
 @given(_boolean.filter(lambda text: len(text) <= 1000))
 def test_agrees_with_python(expression: str) -> None:
     _check_against_python(expression)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -54,13 +53,6 @@ def test_a_file_of_numbers_is_a_gpu(tmp_path: Path) -> None:
     assert (full.silicon_system, full.source) == ("h100_sxm", "sheet")
 
 
-def test_the_catalogues_own_numbers_make_the_same_gpu(tmp_path: Path) -> None:
-    from moescale import catalogue
-
-    entry: dict[str, Any] = catalogue.read("gpus.toml")["gpu"]["h100-pcie"]
-    assert read_gpu(write(tmp_path, name="h100-pcie", **entry)) == find_gpu("h100-pcie")
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -83,14 +75,6 @@ def test_a_bad_field_is_named_with_its_file(changes: dict[str, object], words: s
     with pytest.raises(InputError, match=words) as caught:
         read_gpu(write(tmp_path, **changes))
     assert str(caught.value.where).startswith(str(tmp_path / "gpu.toml"))
-
-
-@pytest.mark.parametrize("text", ["name = ", "memory_gib = nan\nname = 'x'", "\x00", "gpu = {}"])
-def test_what_is_no_gpu_file_is_refused(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "gpu.toml"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=r"gpu\.toml"):
-        read_gpu(path)
 
 
 def test_a_path_is_read_and_a_name_is_looked_up() -> None:

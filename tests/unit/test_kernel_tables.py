@@ -110,7 +110,10 @@ MIXTRAL = ("cost", "mixtral-8x7b", "--gpu", "h100-sxm", "--max-gpus", "2", "--js
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("arguments", [MIXTRAL, ("plan", "--budget", "1e21", "--bootstrap", "0", "--json")])
+@pytest.mark.parametrize(
+    "arguments",
+    [MIXTRAL, pytest.param(("plan", "--budget", "1e21", "--bootstrap", "0", "--json"), marks=pytest.mark.fuzz)],
+)
 def test_measured_kernels_answer_alike_with_and_without_the_package(arguments: tuple[str, ...]) -> None:
     answers = [run_without(hidden, *arguments, "--latency", "silicon") for hidden in (ABSENT, "")]
     assert [done.returncode for done in answers] == [0, 0], answers[0].stderr

@@ -18,16 +18,17 @@ from model_configs import CONFIGS
 from moescale import catalogue
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu, gpus
-from moescale.latency import MOE_EXECUTION, LatencySource, with_moe_execution
+from moescale.latency import LatencySource, with_moe_execution
 from moescale.latency.roofline import Roofline
 from moescale.latency.roofline_constants import ARITHMETIC, MEMORY, RooflineConstants, constants_of, measured_constants
 from moescale.latency.silicon import Silicon, host_s
-from moescale.latency.table import COLUMNS, LatencyTable, read_latency_table
+from moescale.latency.table import COLUMNS, read_latency_table
 from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.family import architecture
 from moescale.models.hf_config import from_config
 from moescale.models.parameters import count_parameters
 from moescale.models.published import shapes
+from random_models import perfect
 from reference_data import ROOT
 
 MODEL = from_config(CONFIGS["MIXTRAL"])
@@ -127,17 +128,7 @@ def test_a_source_grows_with_batch_and_length(source: LatencySource) -> None:
         assert np.all(np.diff(ask(MODEL, 2, 64.0, np.array([256.0, 512.0, 1024.0]))) > 0)
 
 
-def test_a_prompt_takes_longer_than_a_token(source: LatencySource) -> None:
-    assert source.prefill_s(MODEL, 2, 8, 512) > source.decode_s(MODEL, 2, 8, 512)
-
-
 # Roofline
-
-
-def perfect(**overheads: float) -> RooflineConstants:
-    """Constants of a GPU that reaches its data sheet and starts kernels in no time."""
-    ideal = {f.name: 1.0 if f.name.endswith("efficiency") else 0.0 for f in fields(RooflineConstants)}
-    return RooflineConstants(**{**ideal, **overheads})
 
 
 DENSE = Architecture(n_layers=3, d_model=1024, n_heads=8, n_kv_heads=2, head_dim=128, d_ffn=4096)
@@ -184,13 +175,6 @@ def test_gpus_share_the_work_and_all_reduce_twice_a_layer() -> None:
     # 2 (g - 1) / g = 1 message of one bf16 hidden state, twice a layer, and one latency each.
     reduce_s = 2 * 3 * (1024 * 2 / A100.interconnect_bytes_per_s + 1e-5)
     assert on_two == pytest.approx(on_one / 2 + reduce_s, rel=1e-12)
-
-
-def test_kv_heads_are_replicated_beyond_their_number() -> None:
-    roofline = Roofline(A100, constants=perfect())
-    long = 1e10  # a cache so long that nothing else counts
-    on_two, on_four = roofline.decode_s(DENSE, np.array([2, 4]), 1, long)
-    assert on_four == pytest.approx(on_two, rel=1e-5)
 
 
 def test_launches_are_added_once_a_layer_of_their_kind() -> None:
@@ -250,15 +234,6 @@ def test_every_gpu_beyond_two_waits_for_a_shared_bus() -> None:
     np.testing.assert_allclose(waits_s, one_s * np.array([0, 0, 2, 6]), rtol=1e-9, atol=1e-15)
 
 
-def test_the_lm_head_is_read_once_and_multiplied_once_a_request() -> None:
-    roofline = Roofline(A100, constants=perfect())
-    vocabulary = replace(DENSE, vocab_size=32000)
-    head_s = roofline.decode_s(vocabulary, 1, 1, 500) - roofline.decode_s(DENSE, 1, 1, 500)
-    assert head_s == pytest.approx(2 * 32000 * 1024 / A100.memory_bandwidth_bytes_per_s, rel=1e-9)
-    prompts_s = roofline.prefill_s(vocabulary, 1, 1000, 64) - roofline.prefill_s(DENSE, 1, 1000, 64)
-    assert prompts_s == pytest.approx(2 * 1000 * 32000 * 1024 / A100.bf16_flops_per_s, rel=1e-9)
-
-
 def test_fp8_weights_halve_the_reading_and_use_fp8_arithmetic_where_the_gpu_has_it() -> None:
     bf16, fp8 = Roofline(H100, constants=perfect()), Roofline(H100, 1.0, constants=perfect())
     short = (SPARSE, 1, 1, 1e-9)
@@ -273,10 +248,12 @@ def test_fp8_weights_halve_the_reading_and_use_fp8_arithmetic_where_the_gpu_has_
 
 def test_a_quantised_checkpoint_keeps_its_lm_head_in_16_bits() -> None:
     int4 = Roofline(H100, 0.52, constants=perfect())
-    head_s = int4.decode_s(replace(DENSE, vocab_size=32000), 1, 1, 500) - int4.decode_s(DENSE, 1, 1, 500)
+    vocabulary = replace(DENSE, vocab_size=32000)
+    head_s = int4.decode_s(vocabulary, 1, 1, 500) - int4.decode_s(DENSE, 1, 1, 500)
     assert head_s == pytest.approx(2 * 32000 * 1024 / H100.memory_bandwidth_bytes_per_s, rel=1e-9)
-    # Weights of four bits are read in four bits and multiplied in 16.
-    wide = (replace(DENSE, head_dim=1e-6), 1, 64, 1024)
+    prompts_s = int4.prefill_s(vocabulary, 1, 1000, 64) - int4.prefill_s(DENSE, 1, 1000, 64)  # once a request
+    assert prompts_s == pytest.approx(2 * 1000 * 32000 * 1024 / H100.bf16_flops_per_s, rel=1e-9)
+    wide = (replace(DENSE, head_dim=1e-6), 1, 64, 1024)  # weights of four bits are read so and multiplied in 16
     assert int4.prefill_s(*wide) == pytest.approx(Roofline(H100, constants=perfect()).prefill_s(*wide), rel=1e-9)
 
 
@@ -292,12 +269,12 @@ def test_a_mixed_pass_is_a_decode_or_a_prefill_at_its_ends_and_reads_weights_onc
 
 
 def test_a_mixed_pass_at_the_compute_bound_costs_the_arithmetic_of_both() -> None:
-    roofline = Roofline(A100, constants=perfect())
     batch, context, prompts, length = 512, 100, 4, 2048
     matmul = 2 * LAYER_WEIGHTS * (batch + prompts * length)
     decode_s = batch * context * 2 * 2 * 128 * 2 / A100.memory_bandwidth_bytes_per_s
     expected_s = 3 * ((matmul + prompts * 2 * length**2 * 1024) / A100.bf16_flops_per_s + decode_s)
-    assert roofline.mixed_s(DENSE, 1, batch, context, prompts, length) == pytest.approx(expected_s, rel=1e-12)
+    mixed_s = Roofline(A100, constants=perfect()).mixed_s(DENSE, 1, batch, context, prompts, length)
+    assert mixed_s == pytest.approx(expected_s, rel=1e-12)
 
 
 def test_layers_with_a_window_see_no_more_than_the_window() -> None:
@@ -385,28 +362,18 @@ def test_the_busiest_gpu_is_that_of_simulated_routing(n_experts: int, top_k: int
     endless = {"interconnect_bytes_per_s": 1e30}
     reading = Roofline(replace(A100, bf16_flops_per_s=1e30, **endless), constants=perfect())
     multiplying = Roofline(replace(A100, memory_bandwidth_bytes_per_s=1e30, **endless), constants=perfect())
-    matrices = 3 * EXPERT_WEIGHTS
-    read_s = 2 * matrices / A100.memory_bandwidth_bytes_per_s
-    multiply_s = 2 * matrices / A100.bf16_flops_per_s
+    read_s, multiply_s = (6 * EXPERT_WEIGHTS / x for x in (A100.memory_bandwidth_bytes_per_s, A100.bf16_flops_per_s))
     asked = (model, ways, tokens, 1e-9)
     assert reading.decode_s(*asked, expert_parallel=ways) / read_s == pytest.approx(experts, rel=0.07)
     assert multiplying.decode_s(*asked, expert_parallel=ways) / multiply_s == pytest.approx(loads, rel=0.07)
-
-
-def test_experts_that_do_not_divide_leave_one_gpu_with_more() -> None:
-    roofline = Roofline(A100, constants=perfect())
-    five = replace(SPARSE, n_experts=5)
-    uneven = roofline.decode_s(five, 2, 1e9, 1, expert_parallel=2) / roofline.decode_s(five, 2, 1e9, 1)
-    even = roofline.decode_s(SPARSE, 2, 1e9, 1, expert_parallel=2) / roofline.decode_s(SPARSE, 2, 1e9, 1)
-    assert even == pytest.approx(1, rel=1e-3)
-    assert 1.1 < uneven < 3 / 5 * 2
+    five, roofline = replace(SPARSE, n_experts=5), Roofline(A100, constants=perfect())  # one of two has more
+    assert 1.1 < roofline.decode_s(five, 2, 1e9, 1, expert_parallel=2) / roofline.decode_s(five, 2, 1e9, 1) < 6 / 5
 
 
 def test_a_table_knows_separate_passes_of_split_experts_only(tmp_path: Path) -> None:
     table = read_latency_table(write(tmp_path / "measured.csv", measured(trilinear)))
     assert np.isnan(table.mixed_s(MODEL, 2, np.array([8.0, 16.0]), 512, 0.5, 512)).tolist() == [True, True]
-    asked = table.decode_s(MODEL, 2, 8, 512, expert_parallel=np.array([1.0, 2.0]))
-    assert np.isnan(asked).tolist() == [False, True]
+    assert np.isnan(table.decode_s(MODEL, 2, 8, 512, expert_parallel=np.array([1.0, 2.0]))).tolist() == [False, True]
 
 
 # Every expert on every token
@@ -430,33 +397,6 @@ def test_every_expert_on_every_token_is_never_faster_than_a_tokens_own_experts(
     assert every.mixed_s(model, gpus, batch, tokens, 0.1, tokens) >= fused.mixed_s(
         model, gpus, batch, tokens, 0.1, tokens
     ) * (1 - 1e-12)
-
-
-@pytest.mark.system
-@given(st.floats(1e7, 1e12), st.sampled_from([2, 4, 8, 16]), st.integers(0, 3), st.floats(1, 4096), st.floats(1, 1e5))
-def test_it_is_the_same_where_a_token_meets_every_expert_anyway(
-    size: float, n_experts: int, doublings: int, batch: float, tokens: float
-) -> None:
-    model = architecture(PAPER, size, float(n_experts), top_k=n_experts)
-    gpus = min(2**doublings, n_experts)
-    fused, measured = Roofline(A100, constants=perfect()), Roofline(A100)
-    looped = with_moe_execution(fused, "all-experts")
-    assert looped.decode_s(model, gpus, batch, tokens) == pytest.approx(fused.decode_s(model, gpus, batch, tokens))
-    assert looped.prefill_s(model, gpus, batch, tokens) == pytest.approx(fused.prefill_s(model, gpus, batch, tokens))
-    grouped = with_moe_execution(measured, "all-experts-grouped")
-    assert grouped.decode_s(model, gpus, batch, tokens) == measured.decode_s(model, gpus, batch, tokens)
-
-
-@pytest.mark.parametrize("name", ["roofline", "silicon"])
-def test_dense_models_do_not_care_how_experts_run(name: str) -> None:
-    source = Roofline(A100) if name == "roofline" else silicon()
-    both = architecture(PAPER, 1e9, np.array([1.0, 8.0]))
-    for count in (1, 2, 8):
-        fused = source.decode_s(both, count, 64, 500)
-        looped = with_moe_execution(source, "all-experts").decode_s(both, count, 64, 500)
-        assert looped[0] == fused[0]
-        # Measured grouped kernels may lose to one dense expert a GPU; on one GPU the loop has four times the arithmetic.
-        assert looped[1] > fused[1] or count > 1
 
 
 @pytest.mark.parametrize("name", ["roofline", "silicon"])
@@ -486,13 +426,6 @@ def test_a_measured_table_runs_its_experts_as_they_were_measured(tmp_path: Path)
     assert with_moe_execution(table, "fused") is table
     with pytest.raises(InputError, match="measured in another execution"):
         with_moe_execution(table, "all-experts")
-
-
-def test_unknown_ways_to_run_experts_are_refused_with_the_nearest() -> None:
-    for ask in (lambda: with_moe_execution(Roofline(A100), "all-expert"), lambda: silicon(moe_execution="all-expert")):
-        with pytest.raises(InputError, match="all-experts"):
-            ask()
-    assert list(MOE_EXECUTION) == ["fused", "all-experts", "all-experts-grouped"]
 
 
 @pytest.mark.system
@@ -568,49 +501,14 @@ def test_every_gpu_has_the_constants_of_its_part_and_of_its_links() -> None:
     )
 
 
-@pytest.mark.system
-def test_gpus_rank_by_what_they_serve_of_deepseek_at_30_tokens_a_second() -> None:
-    pytest.importorskip("aiconfigurator_core", reason="silicon needs aiconfigurator-core")
-    # Measured closed loops of DeepSeek-R1 in fp8 on 8 GPUs (SemiAnalysis InferenceX, 1,024 tokens in and out) have about 130
-    # requests at 33 ms on B200, 64 on H200 and 30 on MI300X.
-    batch, model = np.arange(1.0, 400.0), shapes()["deepseek-v3"]
-
-    def most(source: Silicon | Roofline) -> float:
-        return float(batch[source.decode_s(model, 8.0, batch, 1500.0) <= 0.033].max())
-
-    b200, h200 = (most(Silicon(find_gpu(name), weight_bytes_per_param=1.0)) for name in ("b200-sxm", "h200-sxm"))
-    mi300x = most(Roofline(find_gpu("mi300x"), 1.0))
-    assert b200 > 1.5 * h200 > 1.5 * mi300x
-    assert 20 < mi300x < 60
-
-
-def test_the_table_of_constants_shows_those_of_the_catalogue() -> None:
-    path = ROOT / "docs" / "evidence" / "kernels-roofline-constants.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    columns = {name: name if name == "default" else str(find_gpu(name).silicon_system) for name in list(rows[0])[2:]}
-    assert {*columns.values()} == {name for name in measured_constants() if not name.endswith(".fp8")}
-    assert len(columns) == len({*columns.values()})
-    assert (
-        len([row for row in rows if row["format"] == "bf16"]) == len(fields(RooflineConstants)) - 1
-    )  # without the host's
-    for row in rows:
-        for name, system in columns.items():
-            section = system if row["format"] == "bf16" else f"{system}.fp8"
-            if row[name]:
-                assert float(row[name]) == pytest.approx(
-                    getattr(measured_constants()[section], row["constant"]), rel=0.05
-                )
-            else:
-                assert find_gpu(name).fp8_flops_per_s is None
-
-
 # Of docs/evidence/kernels.md: no GPU's median is above this on models that no fit saw, and nine of ten passes are within that.
 MEDIAN, NINE_OF_TEN = 0.15, 0.35
+DAILY = ("a100-sxm-80gb", "h100-sxm", "b200-sxm", "l40s")
+MEASURED = [g.name for g in gpus().values() if g.silicon_system]
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("name", [gpu.name for gpu in gpus().values() if gpu.silicon_system is not None])
+@pytest.mark.parametrize("name", [n if n in DAILY else pytest.param(n, marks=pytest.mark.fuzz) for n in MEASURED])
 def test_the_roofline_is_as_near_to_measured_kernels_as_the_page_says(name: str) -> None:
     gpu = find_gpu(name)
     kernels, roofline = silicon(gpu=gpu), Roofline(gpu)
@@ -703,16 +601,6 @@ def test_repeats_become_their_median(tmp_path: Path) -> None:
     assert read_latency_table(write(tmp_path / "t.csv", rows)).decode_s(sized(4.5e10), 2, 8, 512) == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
-def test_every_format_reads_the_same(suffix: str, tmp_path: Path) -> None:
-    table = read_latency_table(write(tmp_path / f"t{suffix}", measured(trilinear)))
-    assert table.gpu == "a100-sxm-80gb"
-    assert table.name == f"table t{suffix}"
-    assert table.decode_s(MODEL, 2, 8, 256) == pytest.approx(
-        trilinear(float(count_parameters(MODEL).total), 8, 256), rel=1e-12
-    )
-
-
 def test_one_gpu_is_chosen_where_a_table_holds_several(tmp_path: Path) -> None:
     other = [{**row, "gpu": "h100-sxm"} for row in measured(lambda *_: 0.25)]
     path = write(tmp_path / "t.csv", measured(lambda *_: 0.5) + other)
@@ -744,44 +632,8 @@ def test_a_malformed_cell_is_named(column: str, value: str, message: str, tmp_pa
         read_latency_table(write(tmp_path / "bad.csv", rows))
 
 
-def test_a_row_of_fewer_cells_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "short.csv", measured(trilinear)[:1])
-    path.write_text(path.read_text() + "a100-sxm-80gb,2,4e10\n")
-    with pytest.raises(InputError, match="data row 2"):
-        read_latency_table(path)
-
-
 def test_a_missing_column_is_named_with_the_nearest(tmp_path: Path) -> None:
     rows = [{**row, "latency": row["latency_s"]} for row in measured(trilinear)]
     columns = [column for column in COLUMNS if column != "latency_s"] + ["latency"]
     with pytest.raises(InputError, match=r"'latency_s' is missing; nearest: latency"):
         read_latency_table(write(tmp_path / "t.csv", rows, columns))
-
-
-def test_a_column_that_appears_twice_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "t.csv", measured(trilinear), [*COLUMNS, "batch"])
-    with pytest.raises(InputError, match="two columns are named 'batch'"):
-        read_latency_table(path)
-
-
-def test_unreadable_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "noise.parquet").write_bytes(b"not a table")
-    (tmp_path / "noise.csv").write_bytes(b"\xff\xfe\x00\x81")
-    (tmp_path / "empty.csv").write_text("")
-    (tmp_path / "header.csv").write_text(",".join(COLUMNS) + "\n")
-    for name in ("noise.parquet", "noise.csv", "empty.csv", "header.csv", "absent.csv", "absent.parquet", "t.xlsx"):
-        with pytest.raises(InputError, match=name):
-            read_latency_table(tmp_path / name)
-
-
-def test_a_table_answers_arrays_of_models_like_single_ones(tmp_path: Path) -> None:
-    table = read_latency_table(write(tmp_path / "t.csv", measured(trilinear)))
-    assert isinstance(table, LatencyTable)
-    depth = np.linspace(20, 40, 7)[:, None]
-    batch = np.linspace(0.5, 70, 11)
-    together = table.decode_s(replace(MODEL, n_layers=depth, n_moe_layers=depth), 2, batch, 300)
-    assert together.shape == (7, 11)
-    assert 0 < np.isnan(together).mean() < 1
-    for i, j in np.ndindex(7, 11):
-        one = replace(MODEL, n_layers=float(depth[i, 0]), n_moe_layers=float(depth[i, 0]))
-        np.testing.assert_allclose(together[i, j], table.decode_s(one, 2, float(batch[j]), 300), rtol=1e-12)

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from command_line import run
 from script_modules import load_script
@@ -25,12 +23,6 @@ POINT = {
     "id": "X-1", "model": "qwen3-14b", "gpu": "h100-sxm", "n_gpus": "2", "mapping": "TP2", "engine": "trt", "weights": "fp8",
     "kv": "fp8", "prompt": "1000", "output": "200", "concurrency": "32", "n_requests": "", "rate": "", "metric": "tpot_ms",
     "measured": "10", "source": "made up", "notes": "", "set": "made up", "flag": "",
-}  # fmt: skip
-PACKAGE = {
-    "silicon_data_source": "made up; silicon_concurrency=8; made up", "backend": "vllm", "model_path": "made/up",
-    "system": "h100_sxm", "precision": "fp8", "mode": "agg", "isl": "100", "osl": "11", "gemm_quant_mode": "fp8",
-    "moe_quant_mode": "fp8", "batch_size": "8", "tp_size": "2", "pp_size": "1", "attention_dp_size": "1",
-    "moe_tp_size": "2", "moe_ep_size": "1", "silicon_ttft_ms": "100", "silicon_tpot_ms": "10",
 }  # fmt: skip
 
 
@@ -63,75 +55,6 @@ def test_a_point_becomes_a_case() -> None:
     assert script.point(POINT | {"flag": "suspect"}) is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"mapping": "DEP8"}, "attention data-parallel"),  # on 2 GPUs
-        ({"mapping": "DP2"}, "attention data-parallel"),
-        ({"mapping": "TP4 PP2"}, "mapping TP4 PP2"),
-        ({"concurrency": "fleet"}, "prefill and decode on servers of their own"),
-    ],
-)
-def test_a_point_that_cost_has_no_word_for_is_counted_with_its_reason(changes: dict[str, str], reason: str) -> None:
-    row = script.point(POINT | changes)
-    found = script.compare([row], script.predict([row.case], script.Setting()))
-    assert script.scores(found, ("all",)) == []
-    apart = "dense fp8, prefill and decode apart"
-    assert script.refusals(found) == {("points", apart if reason == script.APART else reason, reason): 1}
-
-
-def test_a_row_of_the_package_becomes_three_figures_of_one_case() -> None:
-    rows = script.package_row(PACKAGE)
-    assert {row.metric: row.value for row in rows} == pytest.approx(
-        {"ttft": 0.1, "tpot": 0.01, "output_tok_s": 8 * 11 / (0.1 + 10 * 0.01)}
-    )
-    (case,) = {row.case for row in rows}
-    assert (case.max_num_seqs, case.gpus, case.kv_cache) == (8.0, 2, "bf16")
-    assert script.package_row(PACKAGE | {"backend": "trtllm"})[0].case.kv_cache == "fp8"
-    assert script.package_row(PACKAGE | {"precision": "", "moe_quant_mode": ""})[0].case.weights == "bf16"
-
-
-@pytest.mark.parametrize(
-    ("backend", "tensor", "groups", "split", "whole", "degrees"),
-    [
-        ("vllm", 4, 4, 1, 16, (4, 4, 1)),  # tensor-parallel, as its script started it
-        ("vllm", 4, 1, 1, 4, (4, 4, 1)),
-        ("vllm", 4, 1, 4, 1, (4, 1, 1)),
-        ("trtllm", 1, 64, 8, 8, (8, 8, 8)),
-        ("trtllm", 1, 8, 1, 8, (8, 8, 8)),
-        ("trtllm", 1, 4, 4, 1, (4, 1, 4)),  # each expert split over all GPUs
-        ("trtllm", 2, 4, 2, 2, (8, 0, 4)),  # fits no server
-    ],
-)
-def test_degrees_are_those_of_the_server_that_ran(
-    backend: str, tensor: int, groups: int, split: int, whole: int, degrees: tuple[int, int, int]
-) -> None:
-    names = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
-    numbers = dict(zip(names, map(str, (tensor, groups, split, whole)), strict=True))
-    assert script.degrees(PACKAGE | numbers | {"backend": backend}) == degrees
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"mode": "disagg", "tp_size": ""}, "prefill and decode on servers of their own"),
-        ({"attention_dp_size": "4"}, "experts over more GPUs than attention"),
-        ({"pp_size": "2"}, "pipeline-parallel"),
-        ({"silicon_data_source": "made up"}, "no concurrency stated"),
-        ({"batch_size": "4"}, "concurrency of several servers"),
-        ({"moe_ep_size": "4"}, "experts over more GPUs than attention"),
-        ({"tp_size": "16", "moe_tp_size": "4", "moe_ep_size": "4"}, "more GPUs than a server has"),
-        ({}, "no config.json of made/up at hand"),
-    ],
-)
-def test_a_row_of_the_package_without_a_prediction_is_counted_with_its_reason(
-    changes: dict[str, str], reason: str
-) -> None:
-    rows = script.package_row(PACKAGE | changes)
-    found = script.compare(rows, script.predict([row.case for row in rows], script.Setting()))
-    assert [(why, n) for (_, _, why), n in script.refusals(found).items()] == [(reason, 3)]
-
-
 def test_what_the_program_refuses_is_counted_with_its_reason() -> None:
     rows = [measured(weights="fp3"), measured(gpus=3), measured()]
     found = script.compare(rows, script.predict([row.case for row in rows], script.Setting("roofline")))
@@ -159,20 +82,6 @@ def test_predictions_are_what_the_command_answers(tmp_path: Path) -> None:
         assert predictions[case]["ttft"] == pytest.approx(told["ttft_s"])
 
 
-def test_a_burst_is_simulated() -> None:
-    case = measured(n_requests=20, max_num_seqs=None).case
-    found = script.predict([case], script.Setting("roofline"))[case]
-    assert found["e2e"] == pytest.approx(found["ttft"] + 199 * found["tpot"], rel=1e-6)
-
-
-def test_a_ratio_is_predicted_over_measured() -> None:
-    row = measured(4.0)
-    (found,) = script.compare([row], {row.case: {"tpot": 2.0}})
-    assert (found.ratio, found.reason) == (0.5, None)
-    (missing,) = script.compare([row], {row.case: {"tpot": math.nan}})
-    assert missing.reason == "no figure to compare"
-
-
 def test_a_set_that_computes_faster_than_the_gpu_is_left_out() -> None:
     # 13.2 billion parameters at two FLOPs a token on two GPUs of 1979 TFLOP/s in fp8: at most 150,000 tokens a second, six for
     # each output token; 0.8 of that is plausible.
@@ -184,22 +93,6 @@ def test_a_set_that_computes_faster_than_the_gpu_is_left_out() -> None:
     answers = {row.case: {"tpot": 0.01, "output_tok_s": 1.0} for row in (fast, slow)}
     found = script.compare([fast, slow, same_set], answers, left_out)
     assert [one.reason is None for one in found] == [False, True, False]
-
-
-def test_every_set_weighs_the_same() -> None:
-    mean, spread, within, error, within_2x = script.score({"many": [2.0] * 9, "one": [0.5]})
-    assert (mean, spread) == pytest.approx((1.0, 2.0))
-    assert (within, error, within_2x) == (0.0, 0.5, 1.0)
-    assert script.score({"a": [2.1, 1.9], "b": [0.4]})[4] == pytest.approx(0.25)
-    assert script.score({"a": [1.25, 1.26], "b": [0.8, 0.79]})[2] == pytest.approx(0.5)
-
-
-@given(st.lists(st.lists(st.floats(0.01, 100), min_size=1, max_size=5), min_size=1, max_size=5), st.floats(0.1, 10))
-def test_a_common_factor_moves_the_mean_alone(sets: list[list[float]], factor: float) -> None:
-    before = script.score({str(i): ratios for i, ratios in enumerate(sets)})
-    after = script.score({str(i): [factor * ratio for ratio in ratios] for i, ratios in enumerate(sets)})
-    assert after[0] == pytest.approx(factor * before[0])
-    assert after[1] == pytest.approx(before[1], abs=1e-6)
 
 
 def test_scores_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -220,13 +113,3 @@ def test_scores_are_read_as_they_were_written(tmp_path: Path) -> None:
     told = [one for one in results if math.isfinite(one.geometric_mean)]
     assert len(script.table(results, again)) == len(told) + 1
     assert {one.level for one in results if one not in told} == set(script.NARROWED)
-
-
-def test_a_narrowed_kind_is_scored_from_three_sets_on() -> None:
-    rows = [measured(1.0), measured(2.0, engine="sglang"), measured(4.0, model="meta-llama/Meta-Llama-3.1-8B")]
-    answers = {row.case: {"tpot": 1.0} for row in rows}
-    levels = ("kind gpu", "kind engine")
-    told = {one.name: one.geometric_mean for one in script.scores(script.compare(rows, answers), levels)}
-    assert told["dense fp8 on h100-sxm"] == pytest.approx(0.5)
-    assert math.isnan(told["dense fp8 with vllm"])
-    assert math.isnan(told["dense fp8 with sglang"])

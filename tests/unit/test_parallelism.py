@@ -23,7 +23,7 @@ from moescale.models.kv_cache import kv_bytes_per_request
 from moescale.models.parameters import weight_bytes, weight_bytes_per_gpu
 from moescale.models.published import shapes
 from moescale.models.stages import fullest_stage
-from moescale.options.cost import CostServingOptions, LoadOptions
+from moescale.options.cost import CostServingOptions
 from moescale.serving.deployment import Deployment, expert_ways
 from moescale.serving.gpu_counts import cost
 from moescale.serving.steady_state import Reason, batch_by_memory, serve
@@ -198,17 +198,6 @@ def test_what_no_server_can_do_has_its_reason(
         cost(model, ROOFLINE, deployment, gpus)
 
 
-def test_a_burst_and_a_rate_are_answered_with_groups_and_stages() -> None:
-    for changes in ({"attention_dp": 8.0, "expert_parallel": 8.0}, {"pipeline_parallel": 2.0}):
-        deployment, asked = replace(SERVED, **changes), CostServingOptions()
-        found = LoadOptions(burst=40).run(MIXTRAL, ROOFLINE, deployment, asked, 8)
-        assert found is not None
-        assert found.output_tok_s > 0
-        opened = LoadOptions(request_rate=4.0).open_loop(MIXTRAL, ROOFLINE, deployment, asked, 8)
-        assert opened is not None
-        assert opened.replicas == 1
-
-
 # Messages.
 
 
@@ -221,22 +210,6 @@ def test_within_a_server_the_network_adds_nothing_and_beyond_it_the_bytes_that_l
     assert find_gpu("gb200").gpus_per_server == 72
     assert float(network.servers(find_gpu("gb300"), 72.0)) == 1.0
     assert A100.network_bytes_per_s == 25e9
-
-
-@given(batch=batches, ranks=groups, factor=st.floats(1.0, 8.0))
-def test_the_roofline_never_falls_with_the_batch_of_groups(batch: float, ranks: float, factor: float) -> None:
-    less, more = (
-        float(ROOFLINE.decode_s(DEEPSEEK, 8.0, b, 1000.0, expert_parallel=8.0, attention_dp=ranks))
-        for b in (batch, batch * factor)
-    )
-    assert more >= less * (1 - 1e-12)
-
-
-def test_a_table_has_no_answer_for_groups() -> None:
-    from moescale.latency.table import LatencyTable
-
-    table = LatencyTable("none.csv", "h100-sxm", {}, {})
-    assert np.isnan(table.decode_s(MIXTRAL, 8.0, 8.0, 100.0, attention_dp=8.0))
 
 
 # Measured exchanges.
@@ -303,14 +276,6 @@ def test_experts_behind_an_exchange_take_their_measured_time() -> None:
     assert float(experts.seconds(64.0, 4096.0, 8.0, 256.0, each / 2)) == pytest.approx(measured / 2, rel=1e-9)
     assert float(experts.seconds(32.0, 2048.0, 8.0, 128.0, each)) == pytest.approx(measured, rel=1e-9)
     assert spread_experts("a100_sxm", prompts=False) is None
-
-
-@pytest.mark.system
-def test_tensor_parallelism_over_two_servers_takes_the_networks_time(silicon: Silicon) -> None:
-    batch = 1024.0
-    message = batch * 4096 * 2.0
-    least = (2 * 32 + 1) * float(network.all_reduce_s(H100, 16.0, message))
-    assert float(silicon.decode_s(MIXTRAL, 16.0, batch, 1000.0)) > least
 
 
 # The command.

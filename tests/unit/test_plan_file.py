@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from moescale.errors import InputError
@@ -36,7 +34,7 @@ def plan() -> Plan:
         lifetime_tokens=1e12,
         training=TrainingPrice(gpu=trainer, usd_per_gpu_hour=3.0, mfu=0.35),
     )
-    return make_plan(find_law("public-2026"), replace(question, draws=40), deployment, Roofline(gpu))
+    return make_plan(find_law("public-2026"), replace(question, draws=4), deployment, Roofline(gpu))
 
 
 @pytest.fixture(scope="module")
@@ -158,14 +156,3 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-
-
-@pytest.mark.system
-@given(data=st.data())
-def test_any_part_may_be_anything_and_the_answer_is_a_plan_or_a_message(
-    record: dict[str, Any], data: st.DataObject
-) -> None:
-    key = data.draw(st.sampled_from(sorted(record)))
-    value = data.draw(JSON)
-    with contextlib.suppress(InputError):
-        assert isinstance(parse_plan({**record, key: value}, where="x"), Plan)

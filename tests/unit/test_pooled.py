@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line import answer_of, run
-from moescale.fitting.pooled import EFFECTS, Source, fit_source, mode, posterior
+from moescale.fitting.pooled import Source, fit_source, posterior
 from moescale.scaling_laws import find_law, make_inputs
 from moescale.scaling_laws.form import Inputs, complex_slopes
 from moescale.scaling_laws.pooled2026 import COUNT, FORM, RUNS_X, ln_multiplier, log_loss, slopes
@@ -69,13 +69,6 @@ def test_a_table_recovers_its_source_and_its_noise() -> None:
     larger = make_inputs(3e10, 2e12, 8.0, SHAPE | {"unique_tokens": np.inf})
     drawn = log_loss(posterior(own, found, 200, 0), larger)[:, 0]
     assert abs(drawn[0] - (log_loss(truth, larger)[0] + 0.7)) < 3.0 * drawn.std()
-
-
-def test_the_unit_of_the_losses_changes_no_coefficient() -> None:
-    table = made(1, "a", DRAWS[5])
-    other = Source(name="b", lab="b", x=table.x, values=table.values + np.log(1.4427), group=table.group)
-    one, two = (mode(each, flat_prior()).theta for each in (table, other))
-    np.testing.assert_allclose(one[EFFECTS], two[EFFECTS], atol=1e-6)
 
 
 @pytest.mark.system

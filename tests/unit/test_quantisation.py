@@ -20,7 +20,6 @@ from test_architecture import (
     MIXTRAL,
     QWEN3_MOE,
     SCOUT,
-    json_values,
 )
 
 from command_line import answer_of, run
@@ -72,15 +71,14 @@ def whole(model: Architecture) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("config", "published", "off"),
     [
-        # gpt-oss model card (arXiv 2508.10925, August 2025), table 1: 60.8 and 12.8 GiB; half of the last digit.
-        (quantised(GPT_OSS_120B, MXFP4), 60.8 * 2**30, 0.05 / 60.8),
+        # gpt-oss model card (arXiv 2508.10925, August 2025), table 1: half of the last digit; the larger in tests/reference.
         (quantised(GPT_OSS, MXFP4), 12.8 * 2**30, 0.05 / 12.8),
         # vLLM's log of Qwen3-30B-A3B-Instruct-2507-FP8 on one GPU (18 March 2026): "Model loading took 29.0435 GiB".
         (quantised(QWEN3_MOE, FP8), 29.0435 * 2**30, 1e-3),
         # vLLM's documentation of fp8 (10 June 2024), Meta-Llama-3-8B-Instruct-FP8: 8.4596 "GB", which are GiB.
         (quantised(LLAMA, {"quant_method": "fp8", "ignored_layers": ["lm_head"]}), 8.4596 * 2**30, 1e-3),
     ],
-    ids=["gpt-oss-120b", "gpt-oss-20b", "Qwen3-30B-A3B-FP8", "Llama-3-8B-FP8"],
+    ids=["gpt-oss-20b", "Qwen3-30B-A3B-FP8", "Llama-3-8B-FP8"],
 )
 def test_published_sizes(config: dict[str, Any], published: float, off: float) -> None:
     assert bytes_of(config) == pytest.approx(published, rel=off)
@@ -278,53 +276,6 @@ def test_bytes_lie_between_nothing_quantised_and_all_of_it(name: str, taken: Qua
         validate(replace(shapes()[name], quantised=replace(taken, experts=1.5)))
 
 
-MODULES = [
-    "self_attn", "mlp.experts", "block_sparse_moe", "mlp", "q_proj", "layers.1", "*down_proj", "re:.*layers.[23].*",
-]  # fmt: skip
-
-
-@pytest.mark.system
-@given(
-    st.sampled_from(EVERY_FAMILY),
-    st.lists(st.sampled_from(MODULES), max_size=3),
-    st.sampled_from(MODULES),
-    st.sampled_from([FP8, compressed(INT4_GROUP)]),
-)
-def test_a_longer_list_never_saves_memory(
-    config: dict[str, Any], listed: list[str], further: str, how: dict[str, Any]
-) -> None:
-    shorter, longer = (quantised(config, how | {"ignore": names}) for names in (listed, [*listed, further]))
-    assert bytes_of(longer) >= bytes_of(shorter) * (1 - 1e-12)
-    one, other = read_config(shorter), read_config(longer)
-    if other.weights.format != "bf16":  # with nothing left the shares mean nothing
-        for part in fields(Quantised):
-            assert getattr(other.architecture.quantised, part.name) <= getattr(one.architecture.quantised, part.name)
-
-
-KEYS = [
-    "quant_method", "quant_algo", "config_groups", "weight_block_size", "ignore", "bits", "group_size", "targets",
-    "weights", "num_bits", "quantized_layers", "quantization", "quant_type", "modules_to_not_convert", "dynamic",
-    "kv_cache_scheme", "group_0",
-]  # fmt: skip
-
-
-@pytest.mark.system
-@given(
-    st.sampled_from(EVERY_FAMILY),
-    st.recursive(
-        json_values | st.sampled_from(["fp8", "gptq", "NVFP4", "modelopt", "compressed-tensors", "float", "re:a*"]),
-        lambda inner: st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
-        max_leaves=8,
-    ),
-)
-def test_any_quantization_config_is_understood_or_named(config: dict[str, Any], how: Any) -> None:
-    found = read_config(quantised(config, how))
-    validate(found.architecture)
-    assert 0 < found.weights.bytes_per_param <= 2
-    assert found.weights.stated
-    assert (how is None) or (found.weights.format is not None) or found.weights.bytes_per_param == 2
-
-
 def test_the_dtype_of_what_is_not_quantised() -> None:
     for config, text in (
         (LLAMA, "no dtype"),
@@ -427,12 +378,6 @@ def test_cost_says_what_it_assumes(
         assert found.code == 2
         assert "--weights fp8" in found.err
         assert "priced with --weights fp8" in run(*ask, "--weights", "fp8").err
-
-
-def test_one_format_is_priced_at_a_time() -> None:
-    refused = run("cost", "--n-params", "1B", "--latency", "roofline", "--weights", "bf16,fp8")
-    assert refused.code == 2
-    assert "--weights" in refused.err
 
 
 # What belongs to another architecture.

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from families import PAPER
-from moescale.errors import InfeasibleError, InputError
+from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu, find_gpu
-from moescale.latency import LatencySource, common_shape
+from moescale.latency import LatencySource, Pass, PassSource, common_shape
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture
@@ -66,23 +66,17 @@ gpu_counts = st.integers(1, 8)
 
 
 @dataclass(frozen=True)
-class Straight:
+class Straight(PassSource):
     """A latency source on a straight line, to compute with by hand; NaN above `largest_batch`."""
 
     largest_batch: float = np.inf
     name: str = "straight"
 
-    def prefill_s(
-        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        return np.broadcast_to(0.2 * np.asarray(batch), common_shape(model, gpus, batch, prompt_tokens))
-
-    def decode_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        batch = np.asarray(batch)
-        latency_s = np.where(batch <= self.largest_batch, 0.1 + 0.01 * batch, np.nan)
-        return np.broadcast_to(latency_s, common_shape(model, gpus, batch, context_tokens))
+    def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
+        decode_s = np.asarray(0.0)
+        if a.batch is not None:
+            decode_s = np.where(np.asarray(a.batch) <= self.largest_batch, 0.1 + 0.01 * np.asarray(a.batch), np.nan)
+        return decode_s + (0.0 if a.prompts is None else 0.2 * np.asarray(a.prompts))
 
 
 def entry(serving: Serving, index: tuple[int, ...]) -> list[float]:
@@ -121,40 +115,17 @@ def test_more_than_one_prompt_an_iteration_is_prefilled_as_a_batch() -> None:
     assert served.prefill_s == pytest.approx(0.2 * 10.3375 / 2, rel=1e-15)
 
 
-def test_prompts_are_prefilled_whole_and_decoded_at_their_mean_length() -> None:
-    @dataclass(frozen=True)
-    class ByLength(Straight):
-        def prefill_s(
-            self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
-        ) -> FloatArray:
-            return np.broadcast_to(prompt_tokens, common_shape(model, gpus, batch))
-
-        def decode_s(
-            self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
-        ) -> FloatArray:
-            return np.broadcast_to(context_tokens, common_shape(model, gpus, batch))
-
-    served = serve(TINY, 1, ByLength(), TINY_SERVED)
-    assert served.prefill_s == pytest.approx(10 * 0.516875, rel=1e-15)
-    assert served.decode_s == 10 + 20 / 2
-
-
 def test_max_num_seqs_caps_the_batch_and_says_so() -> None:
     served = serve(TINY, [1, 2], Straight(), replace(TINY_SERVED, max_num_seqs=11))
     assert served.batch.tolist() == [pytest.approx(10.3375), 11]
     assert [LIMITS[int(i)] for i in served.limited_by] == ["memory", "max_num_seqs"]
 
 
-@dataclass(frozen=True)
 class Stepped(Straight):
     """Decoding beyond a batch of 6 takes 0.5 s more, so that 6 is the cheapest batch of up to 36."""
 
-    def decode_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        batch = np.asarray(batch)
-        latency_s = 0.1 + 0.01 * batch + np.where(batch > 6.0, 0.5, 0.0)
-        return np.broadcast_to(latency_s, common_shape(model, gpus, batch, context_tokens))
+    def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
+        return super().pass_s(model, a) + np.where(np.asarray(0.0 if a.batch is None else a.batch) > 6.0, 0.5, 0.0)
 
 
 def test_a_server_need_not_fill_its_memory() -> None:
@@ -244,25 +215,6 @@ def test_gpus_share_heads_as_vllm_demands(heads: int, kv_heads: int, gpus: int, 
 
 
 @pytest.mark.system
-@given(sizes, experts, gpu_counts, st.floats(0.3, 1), st.floats(0.3, 1))
-def test_less_memory_never_costs_less(size: float, n_experts: float, gpus: int, one: float, other: float) -> None:
-    model = architecture(PAPER, size, n_experts)
-    less, more = (
-        serve(model, gpus, LATENCY, replace(SHARE_GPT, memory_fraction=share)) for share in sorted((one, other))
-    )
-    assert less.usd_per_mtok >= more.usd_per_mtok * (1 - 1e-12)
-    assert less.batch <= more.batch
-
-
-@pytest.mark.system
-@given(sizes, gpu_counts)
-def test_more_experts_leave_room_for_fewer_requests(size: float, gpus: int) -> None:
-    batch = serve(architecture(PAPER, size, np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])), gpus, LATENCY, SHARE_GPT).batch
-    assert np.all(np.diff(batch[batch > 0]) < 0)
-    assert np.all(np.diff(batch) <= 0)
-
-
-@pytest.mark.system
 @given(st.lists(sizes, min_size=1, max_size=4), st.integers(1, 8))
 def test_cheapest_is_the_minimum_over_gpu_counts(some_sizes: list[float], max_gpus: int) -> None:
     model = architecture(PAPER, np.array(some_sizes)[:, None], np.array([1.0, 8.0, 64.0]))
@@ -279,19 +231,11 @@ def test_cheapest_is_the_minimum_over_gpu_counts(some_sizes: list[float], max_gp
 
 
 def test_ties_go_to_fewer_gpus_and_models_that_fit_nowhere_cost_infinity() -> None:
-    @dataclass(frozen=True)
     class FasterByGpus(Straight):
         """Iterations that fall as 1/g at a fixed batch: every count costs the same."""
 
-        def prefill_s(
-            self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
-        ) -> FloatArray:
-            return np.zeros(common_shape(model, gpus, batch, prompt_tokens))
-
-        def decode_s(
-            self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
-        ) -> FloatArray:
-            return np.broadcast_to(1 / np.asarray(gpus), common_shape(model, gpus, batch, context_tokens))
+        def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
+            return np.asarray(0.0 if a.batch is None else 1 / np.asarray(a.gpus))
 
     tied = cheapest(replace(TINY, n_heads=4), FasterByGpus(), replace(TINY_SERVED, max_num_seqs=4))
     assert tied.gpus == 1
@@ -328,38 +272,11 @@ def test_cost_is_the_cheapest_candidate_as_json() -> None:
     assert len(chosen["candidates"]) == 1
 
 
-def test_cost_of_a_model_that_no_count_holds_says_why() -> None:
-    # The largest count that could share the heads came closest: its arithmetic is shown.
-    with pytest.raises(InfeasibleError, match=r"1 to 4 x toy: .*tiny.*weights take 0\.0 GB a GPU on 2 GPUs"):
-        cost(TINY, Straight(), replace(TINY_SERVED, memory_fraction=0.05))
-    with pytest.raises(InfeasibleError, match=r"3 x toy: .*3 GPUs cannot share 2 attention heads"):
-        cost(TINY, Straight(), TINY_SERVED, gpus=3)
-
-
 def test_records_describe_one_model() -> None:
     with pytest.raises(InputError, match="holds arrays"):
         cost(architecture(PAPER, np.array([1e9, 2e9]), 1.0), LATENCY, SHARE_GPT)
     with pytest.raises(InputError, match="holds arrays"):
         cost(TINY, Straight(), replace(TINY_SERVED, utilization=np.array([0.5, 1.0])))
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("usd_per_gpu_hour", 0.0), ("usd_per_gpu_hour", float("nan")), ("prompt_tokens", 0.0),
-        ("output_tokens", float("inf")), ("max_gpus", 0), ("max_gpus", 2.5), ("max_gpus", 10**9),
-        ("max_num_seqs", 0.5), ("memory_fraction", 1.5), ("utilization", 0.0), ("weight_bytes_per_param", -1.0),
-    ],
-)  # fmt: skip
-def test_impossible_deployments_are_refused_by_name(field: str, value: float) -> None:
-    with pytest.raises(InputError, match=field):
-        cheapest(TINY, Straight(), replace(TINY_SERVED, **{field: value}))
-
-
-@pytest.mark.parametrize("gpus", [0, 1.5, -2, float("nan"), float("inf"), 10**9])
-def test_impossible_gpu_counts_are_refused(gpus: float) -> None:
-    with pytest.raises(InputError, match="whole numbers from 1 to"):
-        serve(TINY, gpus, Straight(), TINY_SERVED)
 
 
 def test_the_host_adds_to_every_pass_and_asynchronous_hosts_hide() -> None:
@@ -503,19 +420,22 @@ def test_dollars_of_prompts_and_outputs_are_all_dollars(count: float, size: floa
 
 
 def test_a_source_that_knows_no_prefixes_is_refused_by_name() -> None:
-    @dataclass(frozen=True)
-    class Both(Straight):
-        def mixed_s(
-            self, model: Architecture, gpus: Real, batch: Real, *more: Real, expert_parallel: Real = 1.0
-        ) -> FloatArray:
-            return self.decode_s(model, gpus, batch, 1.0) + 0.2
+    class Plain:
+        """The protocol, and no further field of a pass."""
+
+        name = "plain"
+
+        def prefill_s(self, model: Architecture, gpus: Real, *more: Real, expert_parallel: Real = 1.0) -> FloatArray:
+            return np.full(common_shape(model, gpus, *more), 0.2)
+
+        decode_s = mixed_s = prefill_s
 
     for faster, missing in (
         (replace(TINY_SERVED, prefix_hit=0.5), "prefix_tokens"),
         (replace(TINY_SERVED, accepted_tokens=1.0), "query_tokens"),
     ):
         with pytest.raises(InputError, match=missing):
-            serve(TINY, 1, Both(), faster)
+            serve(TINY, 1, Plain(), faster)
 
 
 def test_more_kept_than_drafted_is_refused() -> None:

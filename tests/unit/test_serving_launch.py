@@ -188,7 +188,10 @@ def test_the_script_serves_the_trained_folder_as_priced(given_model: str | None,
     line = launch("vllm", "MODEL", COST, served(weights="fp8")).command
     changed = {"--dtype": "bfloat16", "--max-model-len": "1024", "--port": "1"}
     assert options(shlex.join(["vllm", *words])) == options(line) | changed
-    assert "requests of more than 1024 tokens are refused: raise the length if yours are longer (priced: 1500)" in found.notes
+    assert (
+        "requests of more than 1024 tokens are refused: raise the length if yours are longer (priced: 1500)"
+        in found.notes
+    )
     assert "$1.00 per million output tokens" in found.command
 
 

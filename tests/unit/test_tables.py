@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line import RUNS, answer_of, run
-from moescale.errors import InputError
 from moescale.fitting.holdout import score
 from moescale.fitting.remarks import far_off
 from moescale.fitting.workflow import family_of, fit_runs, predict_runs
 from moescale.runs.table import RunTable, read_runs, write_runs
-from moescale.scaling_laws import Law, find_law, law_text, loss, parse_law, predict, predict_many
+from moescale.scaling_laws import Law, find_law, loss, predict, predict_many
 from moescale.typing import FloatArray
 from reference_data import PUBLIC
 
@@ -161,16 +160,6 @@ def test_a_table_is_predicted_as_each_of_its_runs(
         np.testing.assert_allclose((one.loss, *one.interval), (values[i], low[i], high[i]), rtol=1e-12)
 
 
-@given(points, noises, noises)
-def test_noise_and_drift_only_widen_an_interval(point: tuple[float, float, float], noise: float, drift: float) -> None:
-    bare, noisy = predict(_noisy(), *point), predict(_noisy(run_noise=noise, drift=drift), *point)
-    assert bare.loss == noisy.loss
-    assert bare.interval is not None
-    assert noisy.interval is not None
-    narrow, wide = (np.log(p.interval[1] / p.interval[0]) for p in (bare, noisy) if p.interval)  # type: ignore[operator]
-    assert wide >= narrow * (1 - 1e-9)
-
-
 def test_the_noise_of_a_run_and_drift_beyond_the_runs_have_the_stated_size() -> None:
     law = replace(CHINCHILLA, fit_range={"n_params": (1e8, 1e9), "tokens": (1e9, 1e10), "experts": (1.0, 1.0)})
     assert predict(law, 5e8, 5e9).interval is None
@@ -195,17 +184,6 @@ def test_intervals_of_draws_and_noise_are_those_of_a_simulation() -> None:
     low, high = np.quantile(drawn * np.exp(0.004 * rng.normal(size=drawn.size)), [0.05, 0.95])
     assert found.interval is not None
     np.testing.assert_allclose(found.interval, (low, high), rtol=3e-4)
-
-
-def test_run_noise_and_drift_are_kept_in_a_law_file() -> None:
-    law = _noisy(run_noise=0.004, drift=0.01)
-    again = parse_law(law_text(law), where="a test")
-    assert (again.run_noise, again.drift) == (0.004, 0.01)
-    absent = re.sub(r"^(run_noise|drift) = .*\n", "", law_text(law), flags=re.MULTILINE)
-    assert "run_noise" not in absent
-    assert (parse_law(absent, where="a test").run_noise, parse_law(absent, where="a test").drift) == (0.0, 0.0)
-    with pytest.raises(InputError, match="run_noise"):
-        parse_law(law_text(law).replace("run_noise = 0.004", "run_noise = -1.0"), where="a test")
 
 
 @pytest.fixture

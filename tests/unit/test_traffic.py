@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moescale.errors import InputError
-from moescale.serving.traffic import Traffic, read_trace, summarise
+from moescale.serving.traffic import read_trace, summarise
 from moescale.typing import FloatArray
 
 lengths = st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 2000)), min_size=1, max_size=40)
@@ -49,14 +49,6 @@ def test_the_nodes_keep_the_first_four_moments_within_the_range(pairs: list[tupl
     assert traffic.longest_request_tokens is not None
     assert p.min() + n.min() / 2 <= traffic.context_tokens * (1 + 1e-12)
     assert traffic.context_tokens < traffic.longest_request_tokens
-
-
-@given(st.integers(1, 5000), st.integers(1, 2000), st.integers(1, 20))
-def test_equal_requests_are_a_mean_pair(p: int, n: int, count: int) -> None:
-    traffic = summarise(np.full(count, float(p)), np.full(count, float(n)))
-    assert traffic.context_tokens == pytest.approx(p + n / 2, rel=1e-12)
-    assert traffic.longest_request_tokens == p + n
-    assert traffic.prompt_nodes == ((p, 1.0),)
 
 
 @pytest.mark.parametrize(
@@ -141,22 +133,6 @@ def test_bad_traces_say_where_and_what(text: str, words: tuple[str, ...], tmp_pa
         read_trace(path)
     assert str(path) in str(caught.value)
     assert [word for word in words if word not in str(caught.value)] == []
-
-
-@pytest.mark.system
-@given(st.one_of(st.text(max_size=60), st.recursive(
-    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["conversations", "from", "value", "prompt_tokens", "output_tokens"]), inner),
-).map(json.dumps)))  # fmt: skip
-def test_any_text_is_a_trace_or_an_input_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    path = tmp_path_factory.getbasetemp() / "any.txt"
-    path.write_text(text, encoding="utf-8", errors="surrogatepass")
-    try:
-        found = read_trace(path)
-    except InputError:
-        return
-    assert isinstance(found, Traffic)
 
 
 def test_lengths_that_are_no_requests_are_refused() -> None:
