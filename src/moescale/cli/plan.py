@@ -17,8 +17,9 @@ from moescale.options.export import ExportOptions
 from moescale.options.fields import at_option
 from moescale.options.known import ComparedModels
 from moescale.options.law import EVERY_SHAPE, PLANNED_SHAPE, LawOptions
-from moescale.options.question import BoundOptions, TrainingOptions
+from moescale.options.question import BoundOptions
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
+from moescale.options.training import TrainingOptions
 
 PRESENTED = {
     "--details": 0,
