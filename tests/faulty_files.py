@@ -2,15 +2,12 @@
 
     python faulty_files.py CASE.json
 
-CASE.json: {"arguments": [..] of the command line, or "call": "module:function" beside this file; "folder": what each run
-starts from, copied; "work": where it runs; "mode": "killed" (the process ends at the operation; a write is torn in the
-middle) or "full" (from that operation on, nothing more can be written); "every": of the operations, one in so many;
-"table": a file whose text is told}. Each line out is the record of one run: code, out, err, the files that it left, and
-with "again" the same of a run without faults in what it left; "operation" is null in the first record, that of an
-undisturbed run. Every run is a fork of this process, which has loaded what the undisturbed run loaded: so a fault costs
-milliseconds, not an interpreter. With mode "refused" and "each": [[arguments, allowed], ..] the folder is made read-only and
-each command is run once, as the user nobody where this is the superuser, and before that, if allowed, where it may write;
-"load" names modules that are loaded before.
+CASE.json: {"arguments": [..] of the command line, or "call": "module:function" beside this file; "folder": what each run starts
+from, copied; "work": where it runs; "mode": "killed" (the process ends at the operation; a write is torn) or "full" (nothing more can
+be written from there on); "every": one operation in so many; "table": a file whose text is told}. A line out is the record of a run: code,
+out, err, files left, "again" (the same of a run without faults in what it left), "operation" (null: the undisturbed run). Runs are forks.
+With mode "refused" and "each": [[arguments, allowed], ..] the folder is read-only and each command is run once, as the user nobody
+where this is the superuser, and before that, if allowed, where it may write; "load" names modules that are loaded before.
 """
 
 from __future__ import annotations

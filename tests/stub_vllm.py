@@ -2,9 +2,7 @@
 
     python stub_vllm.py bench latency --model FOLDER --batch-size 1 .. --output-json FILE
 
-It obeys `stub` in the config.json of the model: {"log": FILE, "pause": seconds, "fails": batch, "exits": batch, "kills": batch,
-"does_not_fit": batch, "slower": FILE, "noise": share}.
-"""
+It obeys `stub` in the config.json of the model, whose keys are read below."""
 
 from __future__ import annotations
 

@@ -2,12 +2,11 @@
 
 MOESCALE_TORCHTITAN_PYTHON and MOESCALE_MEGATRON_PYTHON: interpreters of environments with torchtitan 0.3 (and triton) and
 with megatron-core (and transformers, triton). MOESCALE_MEGATRON: folder of a Megatron-LM checkout, for its own parser.
-torchtitan and megatron-core are in none of the extras. An environment for all engine tests, where both import triton and
-torchtitan would hold datasets below the version that our readers of tables are tested with:
+torchtitan and megatron-core are in none of the extras. An environment for all engine tests:
 
     python -m venv engines
     engines/bin/pip install -c constraints.txt torch==2.13.0
-    engines/bin/pip install -c constraints.txt '.[test,train,cluster,track]' torchtitan==0.3.0 megatron-core==0.16.1
+    engines/bin/pip install -c constraints.txt '.[test,train,track]' torchtitan==0.3.0 megatron-core==0.16.1
     engines/bin/pip install --no-deps triton datasets==5.2.0
     PYTHONPATH=src MOESCALE_MEGATRON=CHECKOUT MOESCALE_VLLM_PYTHON=PYTHON engines/bin/python -m pytest -m engine
 """

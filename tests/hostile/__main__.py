@@ -1,9 +1,7 @@
 """Runs readers over damaged input under the guard, in this process; prints a line of JSON for each reader.
 
     PYTHONPATH=src:tests python -W error -m hostile READER.. [--seed S] [--count N | --only N]
-
-Every input is made from the seed, the reader's name and its number alone, so that one can be had again.
-"""
+Inputs are made from the seed, the reader's name and their number alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every block of the README and the docs runs and prints what the page shows, or says why it does not run.
 
-Commands of moescale and Python code run in this process: interpreters of their own, each of which reads the kernel tables
-anew, would take most of the time. The README's first command, and commands that start processes, go to a shell as they stand.
+Commands of moescale and Python code run in this process, which takes less time; the README's first command, and commands that start
+processes, go to a shell as they stand.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """What goes wrong around the program: a killed process, a full disk, a folder that is only read, two writers, signals.
 
-Nothing that was there is lost, nothing half-written is left, and there is one message. The faults themselves are made by
-faulty_files.py, at every single file operation of a command.
-"""
+Nothing is lost or half-written, and there is one message. faulty_files.py makes faults at every file operation of a command."""
 
 from __future__ import annotations
 

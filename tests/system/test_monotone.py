@@ -1,12 +1,8 @@
 """Where physics is monotone, dollars are: more memory, a looser limit, more choice and mixed passes never cost more.
 
-Random models (the paper's family, and shapes as published models have them), GPUs of the catalogue and lengths, priced by
-the roofline and by measured kernels. Measured kernels have steps, so that the cheapest batch is searched; what the search
-may miss is stated with each bound.
-
-Measured kernels by themselves: what the tables say stays, and nothing in between may add to it. Tables do hold quantised
-kernels that lose, larger products that win, and all-reduces that take longer on more GPUs. So each law is either strict, where
-no table has a word in it, or bounded by the rows around the question.
+Random models, GPUs of the catalogue and lengths, priced by the roofline and by measured kernels. These have steps (quantised kernels
+that lose, larger products that win), so each law is either strict, where no table has a word in it, or bounded by the rows around
+the question; what the search of batches may miss is stated with each bound.
 """
 
 from __future__ import annotations

@@ -32,11 +32,8 @@ from random_models import real_models
 def decode_flops_per_token(architecture: Architecture, context_tokens: Real) -> FloatArray:
     """FLOPs to produce one token after `context_tokens` others: 2 a matmul parameter it meets, and attention.
 
-    Attention multiplies queries with all keys and weights with all values: 4 l (n_heads head_dim) context, in layers with a
-    window no more than the window. Latent attention does so without expanding its cache, as servers run it: queries and
-    outputs move to the compressed width instead (arXiv 2405.04434, section 2.1.2), where a head's key has kv_lora_rank +
-    qk_rope_head_dim channels and its value kv_lora_rank. Sparse attention meets index_topk tokens at most, its indexers
-    all of them; a linear layer its state.
+    Attention: 4 l (n_heads head_dim) context, within the window or index_topk tokens; latent attention as servers run it, in its
+    compressed width (arXiv 2405.04434, section 2.1.2); a linear layer its state.
     """
     flops, context = 2.0 * active_matmul_params(architecture), np.asarray(context_tokens)
     for op in operations(architecture):

@@ -458,46 +458,25 @@ def test_the_search_finds_what_enumeration_finds(prefill: Sequence[int], decode:
 
 
 @daily(4)
-@given(
-    prompt=st.floats(100, 8000), output=st.floats(20, 2000), tpot_s=st.floats(0.02, 0.2), name=st.sampled_from(SPLIT)
-)
-def test_workers_in_any_ratio_cost_little_less_than_whole_numbers_of_them(
-    prompt: float, output: float, tpot_s: float, name: str
+@given(st.floats(100, 20_000), st.floats(20, 4000), st.floats(0.02, 0.2), st.floats(1, 20), st.sampled_from(SPLIT))
+def test_workers_apart_keep_limits_and_cost_less_in_any_ratio(
+    prompt: float, output: float, tpot_s: float, ttft_s: float, name: str
 ) -> None:
-    d = replace(SERVED, prompt_tokens=prompt, output_tokens=output, max_tpot_s=tpot_s, searches_groups=True)
-    found, free = (apart(SHAPES[name], FP8, each) for each in (d, replace(d, max_tpot_s=None)))
+    free = replace(SERVED, prompt_tokens=prompt, output_tokens=output, searches_groups=True)
+    d = replace(free, max_tpot_s=tpot_s, max_ttft_s=ttft_s)
+    found = apart(SHAPES[name], FP8, d)
     try:
         whole = disaggregated(SHAPES[name], FP8, d)
     except InfeasibleError:
         return
-    assert float(found.usd_per_mtok) <= whole.usd_per_mtok * (1.0 + 1e-9)
-    assert whole.usd_per_mtok <= float(found.usd_per_mtok) * 1.25  # sixteen workers of a kind at most
+    assert max(whole.tpot_s / tpot_s, whole.ttft_s / ttft_s) <= 1.0
+    assert whole.usd_per_mtok >= disaggregated(SHAPES[name], FP8, free).usd_per_mtok * 0.989
     assert float(found.tpot_s) <= tpot_s * (1.0 + 1e-6)
-    assert float(found.usd_per_mtok) >= float(free.usd_per_mtok) * (1.0 - 1e-9)
-    rows = apart(SHAPES[name], FP8, replace(d, prompt_tokens=np.array([prompt, 2.0 * prompt])))
+    assert 0.8 * whole.usd_per_mtok <= float(found.usd_per_mtok) <= whole.usd_per_mtok * (1.0 + 1e-9)
+    rows = apart(SHAPES[name], FP8, replace(d, prompt_tokens=np.array([prompt, 1.01 * prompt])))
     assert rows.usd_per_mtok[0] == pytest.approx(float(found.usd_per_mtok), rel=1e-6)
-    assert rows.usd_per_mtok[1] > rows.usd_per_mtok[0]
-
-
-def test_a_model_that_does_not_fit_apart_says_why() -> None:
-    small = replace(SERVED, max_gpus=1, weight_bytes_per_param=2.0)
-    found = apart(LLAMA, Roofline(H100), small)
-    assert np.isinf(found.usd_per_mtok)
-    assert found.infeasible == Reason.WEIGHTS
-
-
-@daily(1)
-@given(prompt=st.floats(100, 20_000), output=st.floats(20, 4000), tpot_s=st.floats(0.02, 0.2), ttft_s=st.floats(1, 20))
-def test_limits_hold_apart_and_cost_dollars(prompt: float, output: float, tpot_s: float, ttft_s: float) -> None:
-    d = replace(SERVED, prompt_tokens=prompt, output_tokens=output)
-    free = disaggregated(LLAMA, FP8, d)
-    try:
-        within = disaggregated(LLAMA, FP8, replace(d, max_tpot_s=tpot_s, max_ttft_s=ttft_s))
-    except InfeasibleError:
-        return
-    assert within.tpot_s <= tpot_s
-    assert within.ttft_s <= ttft_s
-    assert within.usd_per_mtok >= free.usd_per_mtok * 0.989
+    small = apart(LLAMA, Roofline(H100), replace(SERVED, max_gpus=1, weight_bytes_per_param=2.0))
+    assert small.infeasible == Reason.WEIGHTS
 
 
 def test_refusals_name_what_forbids_a_split() -> None:
