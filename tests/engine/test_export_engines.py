@@ -353,8 +353,8 @@ def test_transformers_builds_the_model(shape: Buildable, tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["experts", "dense", "fine-grained", "deepseek"])
 def test_vllm_serves_the_configuration_with_dummy_weights(name: str, tmp_path: Path) -> None:
     python = os.environ.get("MOESCALE_VLLM_PYTHON", "")
-    if not Path(python).exists():
-        pytest.skip("no vLLM: make it with `moescale profile --setup vllm`, or set MOESCALE_VLLM_PYTHON")
+    if not Path(python).is_file():
+        pytest.skip("no vLLM: set MOESCALE_VLLM_PYTHON")
     export("hf", SHAPES[name], tmp_path)
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     assert run(python, VLLM, str(tmp_path)) == 4

@@ -406,6 +406,6 @@ def byte_tokenizer() -> Tokenizer:
     return Tokenizer(
         vocab_size=257,
         eos_id=256,
-        json=(resources.files("moescale.catalogue") / "byte_tokenizer.json").read_bytes(),
+        json=(resources.files("moescale.catalogue") / "bytes.tokenizer").read_bytes(),
         encode=lambda texts: [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64) for text in texts],
     )
