@@ -32,6 +32,8 @@ class Bounds:
     max_loss: float | None = None
     max_usd_per_mtok: float | None = None
     max_total_usd: float | None = None
+    max_active_params: float | None = None
+    max_total_params: float | None = None
     min_probability: float | None = None  # of the loss that is promised, where the model states one
 
     def excesses(self, model: Candidate) -> list[tuple[float, str]]:
@@ -45,6 +47,8 @@ class Bounds:
             ("loss", model.loss, self.max_loss),
             ("dollars per million output tokens", model.usd_per_mtok, self.max_usd_per_mtok),
             ("total dollars", model.total_usd, self.max_total_usd),
+            ("active parameters", model.n_params_active, self.max_active_params),
+            ("total parameters", model.n_params_total, self.max_total_params),
         )
         return missed + [
             (math.log(value / most), f"{name} {value:.5g} against {most:.5g}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.io.records import record
+from moescale.models.architecture import Architecture
 from moescale.planning.allocation import inputs_at
 from moescale.planning.as_built import Bounds, Built, as_built
 from moescale.planning.candidate import Costs, Life, Regret, Unreachable, lives, with_intervals
@@ -17,6 +19,7 @@ from moescale.planning.choice import loss_goal
 from moescale.planning.decision import each_law
 from moescale.planning.draws import UNLIKELY
 from moescale.planning.intervals import lifetime_limits
+from moescale.planning.question import inputs_of
 from moescale.planning.rationale import Recommendation, lifetime_caveats, lifetime_why, slow
 from moescale.planning.search import Search
 from moescale.planning.total_cost import (
@@ -28,6 +31,7 @@ from moescale.planning.total_cost import (
     life_costs,
     lowest_loss,
 )
+from moescale.planning.training_price import TrainingBill
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
 from moescale.units import format_count, format_usd, plural
@@ -119,23 +123,32 @@ class LifeSearch:
                 break
         return goals * (1.0 - CORRECTED)
 
+    def _extra(self, shape: Architecture | None) -> dict[str, float]:
+        """The further inputs of the law: those of a life, and of a built model its own."""
+        return dict(self.life.extra) if shape is None else inputs_of(self.search.law.form, shape, self.life.extra)
+
     def _ln_losses(
-        self, theta: FloatArray, n_params: FloatArray, tokens: FloatArray, experts: FloatArray
+        self,
+        theta: FloatArray,
+        n_params: FloatArray,
+        tokens: FloatArray,
+        experts: FloatArray,
+        shape: Architecture | None = None,
     ) -> FloatArray:
-        """ln L of models (j,) under each draw, (k, j); NaN where there is none."""
+        """ln L of models (j,), or of one of a built shape, under each draw, (k, j); NaN where there is none."""
         known = np.isfinite(n_params)
         n, d = np.where(known, n_params, 1e9), np.where(known, tokens, 1e9)
-        x = inputs_at(self.search.law, self.life.extra, n, np.log(d), experts)
+        x = inputs_at(self.search.law, self._extra(shape), n, np.log(d), experts)
         return np.where(known, self.search.law.form.log_loss(theta, x), np.nan)
 
-    def judged(self, rows: Sequence[Life | Unreachable]) -> list[Life | Unreachable]:
-        """The rows with how probable it is that they meet the loss that is the goal."""
+    def judged(self, rows: Sequence[Life | Unreachable], shape: Architecture | None = None) -> list[Life | Unreachable]:
+        """The rows, or one of a built shape, with how probable it is that they meet the loss that is the goal."""
         draws = self.search.draws_at(self.search.question.max_loss)
         known = [c for c in rows if isinstance(c, Life)]
         if len(draws.theta) == 1 or self.search.question.total_limit is not None or not known:
             return list(rows)
         figures = np.array([(c.n_params, c.tokens, c.experts) for c in known])
-        sure = iter(draws.probability(np.exp(self._ln_losses(draws.theta, *figures.T))).tolist())
+        sure = iter(draws.probability(np.exp(self._ln_losses(draws.theta, *figures.T, shape=shape))).tolist())
         return [replace(c, probability_at_least_base=next(sure)) if isinstance(c, Life) else c for c in rows]
 
     def _sampled(self, n_params: FloatArray, _: FloatArray) -> FloatArray:
@@ -149,7 +162,7 @@ class LifeSearch:
         some = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
         return draws.theta[some], draws.goal[some]
 
-    def regret(self, model: Life, base: Life | None) -> Regret | None:
+    def regret(self, model: Life, base: Life | None, shape: Architecture) -> Regret | None:
         """What a life loses under each law's coefficients, as a share of the base's dollars, as in `draws`; of one law, under its draws."""
         search, law = self.search, self.search.law
         if not law.members or base is None:
@@ -160,7 +173,8 @@ class LifeSearch:
         else:
             theta, goal = self._some_draws(REGRET_DRAWS)
             weights = np.full(len(theta), 1.0 / len(theta))
-        losses = np.exp(self._ln_losses(theta, *np.array([[model.n_params], [model.tokens], [model.experts]])))
+        own = np.array([[model.n_params], [model.tokens], [model.experts]])
+        losses = np.exp(self._ln_losses(theta, *own, shape=shape))
         goals, allowed = np.concatenate((losses, goal[:, None])), law.allows(search.best.experts)
         found = self.best(goals, sampled=True, theta=np.concatenate((theta, theta)))
         least = np.where(allowed, found.total_usd, np.inf).min(axis=1)
@@ -211,18 +225,33 @@ class LifeSearch:
         target = (
             None if question.total_limit is not None else self.target if self.search.confidence is None else row.loss
         )
-        return as_built(
+        built = as_built(
             self.search.law,
             self.search.costs,
             row,
             lambda law, costs, m: self.priced(law, costs, m.n_params, m.tokens, m.experts),
             Bounds(target, question.max_usd_per_mtok, question.max_total_usd),
         )
+        usd = self.bill(built).usd
+        return replace(built, model=replace(built.model, training_usd=usd, total_usd=usd + built.model.serving_usd))
+
+    def bill(self, built: Built[Life]) -> TrainingBill:
+        """What training a built model costs, as where no life is asked about."""
+        price, model = self.search.question.training, built.model
+        assert price is not None
+        return price.bill(built.shape.architecture(), model.training_flops, model.tokens, self.train_gpus)
+
+    @property
+    def train_gpus(self) -> int | None:
+        """The number of training GPUs, where it is stated."""
+        stated = self.search.question.train_gpus
+        return None if stated is None else int(stated)
 
     def priced(self, law: Law, costs: Costs, n_params: float, tokens: float, experts: float) -> Life | None:
         """The life of one model of known size and tokens under a law and family; None where it cannot be served."""
         n, d, e = (np.array([value]) for value in (n_params, tokens, experts))
-        (row,) = lives(life_costs(law, self.life, costs.usd_per_mtok, n, d, e), costs, [""])
+        life = replace(self.life, extra=self._extra(costs.shape))
+        (row,) = lives(life_costs(law, life, costs.usd_per_mtok, n, d, e), costs, [""])
         return row if isinstance(row, Life) else None
 
     def least_training(self) -> Life | None:
@@ -230,7 +259,16 @@ class LifeSearch:
         law, base, experts = self.search.law, self.search.base, self.search.question.match_experts
         if self.search.question.base is not None:  # it is trained as it was
             found = self.priced(law, self.search.costs, base.n_params, base.tokens, base.experts)
-            return found and replace(found, loss=base.loss)
+            if found is None or (price := self.search.question.training) is None:
+                return None
+            known = self.search.question.base
+            with suppress(InfeasibleError):  # the training GPUs that are stated do not hold it
+                usd = price.bill(known.architecture, known.training_flops, known.tokens, self.train_gpus).usd
+                found = replace(found, training_usd=usd)
+            serving = (
+                found.serving_usd if base.usd_per_mtok is None else base.usd_per_mtok * self.life.served_tokens / 1e6
+            )
+            return replace(found, loss=base.loss, serving_usd=serving, total_usd=found.training_usd + serving)
         least = flops_optimal(law, experts, self.target, 0.0, max_tokens=self.life.max_tokens, extra=self.life.extra)
         n, tokens = float(least.n_params[0]), float(least.tokens[0])
         return self.priced(law, self.search.costs, n, tokens, experts) if math.isfinite(n) else None
@@ -282,13 +320,15 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     if built.notes and not within:
         wanted.check_total(built.model, f"a loss of at most {built.model.loss:g}")
     base = None if within else wanted.least_training()
-    (model,) = (c for c in wanted.judged([built.model]) if isinstance(c, Life))
-    model = replace(model, regret=wanted.regret(model, base))
-    hours = training.gpu_hours(model.training_flops, model.experts)
+    shape = built.shape.architecture()
+    (model,) = (c for c in wanted.judged([built.model], shape) if isinstance(c, Life))
+    model = replace(model, regret=wanted.regret(model, base, shape))
+    bill = wanted.bill(built)
+    hours = 24.0 * bill.gpu_days
     return LifetimePlan(
         lifetime_tokens=life.served_tokens,
         train_gpu=training.gpu.name,
-        mfu=float(training.mfu_at(model.experts)),
+        mfu=bill.mfu,
         train_usd_per_gpu_hour=training.usd_per_gpu_hour,
         target_loss=None if within else wanted.target,
         max_total_usd=question.max_total_usd,

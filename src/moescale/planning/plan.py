@@ -248,6 +248,7 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
         search, rows = floor
     advice, views, built_base, use = _recommendation(search, rows, promised=promised)
     frontier = search.frontier([*frontier, *rows, advice.model])
+    life = lifetime and lifetime.recommendation
     advice, chosen = _scored(search, advice, choices(search, at_loss, at_cost, frontier))
     return Plan(
         budget_flops=float(question.budget.flops_at(advice.model.experts)),
@@ -272,8 +273,7 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
         warnings=tuple(notes),
         asked=_bounds(search.question, search.law.family.name, deployment),
         curves=search.curves(),
-        # The dollars of a life were searched at the MFU of its expert count.
-        training=use if lifetime is None else training_use(search.question, lifetime.recommendation.model),
+        training=use if life is None else training_use(search.question, life.model, life.architecture),
         lifetime=lifetime,
         lifetime_infeasible=no_life,
         objective=goal,
@@ -385,7 +385,8 @@ def _recommendation(
             loss = row.loss if search.confidence is not None else question.max_loss or real_base.loss
             if row.experts == base.experts and math.isclose(row.n_params, real_base.n_params):
                 loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
-        bounds = Bounds(loss, limit, min_probability=search.confidence if promised else None)
+        sizes = question.max_active_params, question.max_total_params
+        bounds = Bounds(loss, limit, None, *sizes, min_probability=search.confidence if promised else None)
         built = as_built(search.law, search.costs, row, partial(search.built, base=base), bounds)
         if built.notes and loss is not None and limit is not None:
             raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -40,6 +40,14 @@ Objective = Literal["serve", "quality", "lifetime", "loss"]
 """Cheapest to serve at the base's loss; lowest loss at a serving cost; fewest dollars over a life; lowest loss outright."""
 
 
+def inputs_of(form: LawForm, model: Architecture, stated: Mapping[str, float] | None = None) -> dict[str, float]:
+    """What a law's form takes of a model beyond N, D and E: its own body, expansion and experts, unless other ones are `stated`."""
+    (body, ratio), (grain, shared) = of_architecture(model), expert_shape_of(model)
+    own = {"active_body": body, "expansion": ratio, "granularity": grain, "shared_ffn": shared}
+    open_ = {name for name, usual in form.extra_inputs.items() if usual == math.inf}  # else those of a family
+    return {name: float(value) for name, value in own.items() if name in open_} | dict(stated or {})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownModel:
     """A model that exists or is thought of: its shape and its training tokens."""
@@ -56,11 +64,7 @@ class KnownModel:
 
     def inputs(self, form: LawForm) -> dict[str, float]:
         """What a law's form takes of the model beyond N, D and E: its own body, expansion and experts, not those of a family."""
-        body, ratio = of_architecture(self.architecture)
-        grain, shared = expert_shape_of(self.architecture)
-        own = {"active_body": body, "expansion": ratio, "granularity": grain, "shared_ffn": shared}
-        open_ = {name for name, usual in form.extra_inputs.items() if usual == math.inf}  # else those of a family
-        return {name: float(value) for name, value in own.items() if name in open_}
+        return inputs_of(form, self.architecture)
 
     @property
     def training_flops(self) -> float:

@@ -19,7 +19,6 @@ from moescale.planning.candidate import Candidate, Life, Row, Trained
 from moescale.planning.decision import LawView
 from moescale.planning.question import Question
 from moescale.planning.search import Search, fitted_up_to, size_bounds
-from moescale.planning.training_price import TrainingBill
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
 from moescale.serving.deployment import batch_cap
@@ -115,7 +114,7 @@ def why(search: Search, model: Candidate, rule: str, base: Trained) -> str:
     )
 
 
-def training_use(question: Question, model: Candidate, shape: Buildable | None = None) -> TrainingUse:
+def training_use(question: Question, model: Candidate, shape: Buildable) -> TrainingUse:
     """What training a model of the plan takes, as the shape that is built, and why some of the budget is left over."""
     flops, budget, because = model.training_flops, question.budget, None
     share = flops / float(budget.flops_at(model.experts))
@@ -140,13 +139,7 @@ def training_use(question: Question, model: Candidate, shape: Buildable | None =
     )
     if price is None:
         return use
-    if shape is not None:
-        bill = price.bill(shape.architecture(), flops, model.tokens, gpus)
-    else:  # at the MFU that a life was searched at
-        mfu, source = float(price.mfu_at(model.experts)), "assumed" if price.timed else "stated"
-        days, usd = price.gpu_hours(flops, model.experts) / 24.0, float(price.usd_per_flop_at(model.experts)) * flops
-        bill = TrainingBill(gpu_days=days, usd=usd, mfu=mfu, mfu_from=source if price.rate is None else "parts")
-        bill = bill if price.rate is None else replace(bill, error=price.rate.error_at(model.experts))
+    bill = price.bill(shape.architecture(), flops, model.tokens, gpus)
     return replace(
         use,
         train_gpu=price.gpu.name,

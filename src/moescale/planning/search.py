@@ -11,12 +11,14 @@ import numpy as np
 
 from moescale.errors import InfeasibleError, MoescaleError
 from moescale.latency import LatencySource
+from moescale.models.architecture import Architecture
 from moescale.models.coordinates import expansion
 from moescale.models.family import n_active, n_total, with_convention
 from moescale.models.parameters import count_parameters
 from moescale.models.rounding import family_of, vocabulary
 from moescale.planning.allocation import (
     Allocation,
+    Budget,
     at_size,
     best_within_cost,
     inputs_at,
@@ -37,7 +39,7 @@ from moescale.planning.candidate import (
     with_ratios,
 )
 from moescale.planning.draws import Draws, Oracle, draws_of, oracle_of
-from moescale.planning.question import CONFIDENCE, KnownModel, Question, as_released, only_experts, prepare
+from moescale.planning.question import CONFIDENCE, KnownModel, Question, as_released, inputs_of, only_experts, prepare
 from moescale.planning.sampled_costs import SampledCosts, grid_models, sampled_costs
 from moescale.roots import bracket
 from moescale.scaling_laws import catalogue_names, find_law
@@ -250,21 +252,29 @@ class Search:
         if base is None:
             return self
         law = replace(self.law, family=family_of(base.shape, self.law.family))
-        losses = self.draws.losses(np.array([base.model.n_params]), np.array([base.model.experts]), law)[:, 0]
+        draws = replace(self.draws, budget=self._budget_of(base.shape.architecture()))
+        losses = draws.losses(np.array([base.model.n_params]), np.array([base.model.experts]), law)[:, 0]
         return replace(self, draws=replace(self.draws, goal=np.maximum(self.draws.goal, losses)))
 
     def built(self, law: Law, costs: Costs, model: Candidate, *, base: Trained) -> Candidate | None:
         """The model of the same size under another law and family, set against `base`; None where it cannot be served."""
         if (sized := self._sized(law, costs, model)) is None:
             return None
-        rows = self.judged(with_ratios([sized], self.optima, base), self.draws_at(self.question.max_loss), law)
+        draws = replace(self.draws_at(self.question.max_loss), budget=self._budget_of(costs.shape))
+        rows = self.judged(with_ratios([sized], self.optima, base), draws, law)
         return rows[0] if isinstance(rows[0], Candidate) else None
 
     def _sized(self, law: Law, costs: Costs, model: Candidate) -> Candidate | None:
         """What the budget trains at a model's size under another law and family, None where it cannot be served."""
-        sized = at_size(law, self.question.budget, np.array([model.n_params]), np.array([model.experts]))
+        budget = self._budget_of(costs.shape)
+        sized = at_size(law, budget, np.array([model.n_params]), np.array([model.experts]))
         (row,) = self._models(sized, costs)
         return row if isinstance(row, Candidate) else None
+
+    def _budget_of(self, shape: Architecture | None) -> Budget:
+        """The budget with what the law takes of a built model, which is then judged as a published one of its shape is."""
+        budget = self.question.budget
+        return budget if shape is None else replace(budget, extra=inputs_of(self.law.form, shape, budget.extra))
 
     def frontier(self, known: Iterable[Row]) -> list[Candidate]:
         """The Pareto frontier over all expert counts that the law may speak of, all over-trained sizes, and known models."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,7 +87,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     details: list[Block] = [decision_facts(plan), *plan_tables.choice_tables(plan)]
     sections: list[Section] = [
         ("Question", [question]),
-        ("Answer", [lead, screen.choices_table(plan), screen.facts(plan), drawn]),
+        ("Answer", [lead, screen.choices_table(plan), screen.facts(plan, _options(origin)), drawn]),
         ("Details", [*details, *([plan_tables.known_table(plan)] if plan.known else [])]),
         ("Caveats", [notes] if notes else []),
         ("Evidence", plan_tables.evidence_tables(plan)),
@@ -98,6 +99,12 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     about = (f"law {plan.law}", plan.gpu, expert_label(plan.decision.model.experts))
     meta = [*([f"moescale {made.version}"] if made.version else []), *about]
     return page(f"Which model to train with {format_flops(plan.budget_flops)} FLOPs", meta, sections)
+
+
+def _options(origin: Origin | None) -> str | None:
+    """The options of the command that made a plan, for the commands that go on from it."""
+    words = str((origin or Origin()).made_with.get("command", "")).split("moescale plan ", 1)
+    return " ".join(re.sub(r"\s--(?:json|details)\b", "", f" {words[1]}").split()) if len(words) == 2 else None
 
 
 def _law_facts(plan: Plan) -> Facts:

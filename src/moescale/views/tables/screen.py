@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from moescale.options.law import DEFAULT_LAW
@@ -13,7 +14,7 @@ from moescale.units import format_count, format_flops, format_seconds, format_us
 from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_text, percentage, table_of
 
 if TYPE_CHECKING:
-    from moescale.planning.candidate import Trained, Unreachable
+    from moescale.planning.candidate import Candidate, Trained, Unreachable
     from moescale.planning.plan import Plan, ShapeChoice
     from moescale.planning.scores import Score
 
@@ -26,6 +27,7 @@ MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides 
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
 OF_SOURCES = "labs that the law has not seen"  # what draws of the default law are
+UNLIKE = 1.25  # largest over smallest size that several laws choose alone: more is said
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
 
 
@@ -61,8 +63,12 @@ def question_line(plan: Plan) -> str:
 
 
 def best_dense(plan: Plan) -> Trained | None:
-    """The dense model of the lowest loss for the budget; None where it was not asked about, or is the baseline."""
-    return next((c for c in plan.loss_optimal if c.experts == 1.0 != plan.base_experts), None)
+    """The dense model of the lowest loss for the budget; None where it was not asked about, is too large, or the baseline."""
+    limits = [
+        value for name in ("max_active_params", "max_total_params") if isinstance(value := plan.asked.get(name), float)
+    ]
+    dense = (c for c in plan.loss_optimal if c.experts == 1.0 != plan.base_experts)
+    return next((c for c in dense if c.n_params <= min(limits, default=c.n_params)), None)
 
 
 def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
@@ -73,8 +79,16 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     named: list[tuple[int, str, Trained | None]] = [(3, "> recommended, knee" if at_knee else "> recommended", chosen)]
     if not plan.is_baseline:
         match = next((c for c in plan.known if c.name == plan.base_name), None)
-        label = "  baseline" if plan.base_name.startswith("the ") else f"  {plan.base_name} (baseline)"
-        named.append((1, label, match or plan.built_base))
+        if (
+            match is not None
+            and plan.of_life
+            and plan.lifetime is not None
+            and plan.lifetime.least_training is not None
+        ):
+            match = replace(match, total_usd=plan.lifetime.least_training.total_usd)
+        of = f" ({plan.base_name.rpartition(' of ')[2]})" if plan.shapes and " of " in plan.base_name else ""
+        label = f"  baseline{of}" if plan.base_name.startswith("the ") else f"  {plan.base_name} (baseline)"
+        named.append((1, label, _with_life(plan, match or plan.built_base)))
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
     known = [(8, f"  {c.name}", c) for c in plan.known if c.name != plan.base_name]
@@ -96,6 +110,12 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         if row is not None and not again:
             kept.append((place, name, row))
     return [(name, row) for _, name, row in sorted(kept[:most], key=lambda each: each[0])]
+
+
+def _with_life(plan: Plan, base: Trained) -> Trained:
+    """A published baseline with the dollars of its life, where lives decide."""
+    own = plan.lifetime.least_training if plan.of_life and plan.lifetime and "match" in plan.asked else None
+    return base if own is None else replace(base, total_usd=own.total_usd)
 
 
 def _rows(plan: Plan) -> list[Trained]:
@@ -147,6 +167,14 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         if voting and model.probability_at_least_base > voting / (voting + 1):
             source += f"; trust at most {voting / (voting + 1):.0%}, as so few laws agree by chance"
         said.append(("Chance", f"{percentage(model.probability_at_least_base)} that it {goal}, over {source}"))
+    if (better := plan.choices.quality) is not None and _dominates(better, model) and not plan.of_life:
+        chance = percentage(better.probability_at_least_base)
+        said.append(
+            (
+                "But",
+                f"{better.experts:g} experts cost no more at a lower loss, and reach the baseline's with {chance} only (--confidence)",
+            )
+        )
     if model.scores and (scores := _scores(model.scores)):
         said.append(("Scores", scores))
     extrapolated = [note for note in best.caveats if note.startswith("Extrapolated: ")]
@@ -154,6 +182,10 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
     if plan.shapes:
         said.append(("Shapes", "; ".join(map(_shape, plan.shapes))))
     said.append(("Training", _training(plan)))
+    if plan.of_life and model.serving_usd is not None:
+        said.append(
+            ("Life", f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd)} to serve")
+        )
     said.append(("Price error", _price_error(plan)))
     rest = [note for note in best.caveats if note not in extrapolated]
     said += [("Too slow", note.removeprefix(TOO_SLOW).rstrip(".")) for note in rest if note.startswith(TOO_SLOW)]
@@ -176,6 +208,9 @@ def _decided(plan: Plan) -> str:
     text += f"{_span(sizes)} active, {_span(tokens)} tokens"
     if isinstance(unique := plan.asked.get("unique_tokens"), float) and model.tokens > unique:
         text += f" ({model.tokens / unique:.1f} epochs)"
+    alone = [view.n_params_active for view in plan.voting_laws if view.n_params_active is not None]
+    if len(alone) > 1 and max(alone) > UNLIKE * min(alone):
+        text += f" (its laws alone: {_span(alone)} active)"
     compared = {} if plan.is_baseline else {"baseline": plan.built_base.usd_per_mtok}
     compared["best dense"] = getattr(best_dense(plan), "usd_per_mtok", None)
     shares = [f"{model.usd_per_mtok / usd:.0%} of {whose}" for whose, usd in compared.items() if usd]
@@ -221,6 +256,16 @@ def _training(plan: Plan) -> str:
         text += f", {use.trainer}"
     uneven = f"; real routing adds up to {use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
     return f"{text}, {f'{use.precision} ' if use.precision else ''}MFU {use.mfu:.2f}, spread {use.error.spread:.2f}x{uneven}"
+
+
+def _dominates(one: Candidate, other: Trained) -> bool:
+    usd = other.usd_per_mtok
+    return (
+        usd is not None
+        and one.usd_per_mtok <= usd
+        and one.loss < other.loss
+        and one.probability_at_least_base is not None
+    )
 
 
 def _shape(choice: ShapeChoice) -> str:
