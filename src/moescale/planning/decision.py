@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from moescale.io.records import record
-from moescale.models.family import ModelFamily, n_active
+from moescale.models.family import n_active
+from moescale.models.rounding import Buildable, family_of
 from moescale.planning.allocation import Allocation, at_size
 from moescale.planning.candidate import Candidate, Row, whole_numbers, with_ratios
 from moescale.planning.draws import Draws, draws_of, oracle_of
@@ -110,23 +111,24 @@ def each_law(search: Search) -> Draws:
     return alone if question.max_loss is None else alone.asking_for(question.max_loss)
 
 
-def law_views(search: Search, model: Candidate, family: ModelFamily) -> tuple[LawView, ...]:
+def law_views(search: Search, model: Candidate, shape: Buildable) -> tuple[LawView, ...]:
     """What each law of an ensemble says, or each named law beside a law of sources, without a vote.
 
-    `family` counts the recommended model's shape.
+    The recommended model is judged as the `shape` that is built.
     """
     votes = len(search.law.members) > 1
     if not votes and (named := beside(search)) is not None:
         search = named
-    members, built = search.law.members, replace(search.law, family=family)
+    members, built = search.law.members, replace(search.law, family=family_of(shape, search.law.family))
     if len(members) < 2:
         return ()
     draws = search.draws_at(search.question.max_loss) if votes else search.draws
     own = _own_choices(search, each_law(search) if votes else draws)
     served = [i for i, usd in enumerate(own.usd) if np.isfinite(usd)]
     sizes, experts = own.models.n_params[served], own.models.experts[served]
+    of_shape = replace(draws, budget=search.budget_of(shape.architecture()))
     losses = np.concatenate(
-        (draws.losses(np.array([model.n_params]), np.array([model.experts]), built), draws.losses(sizes, experts)),
+        (of_shape.losses(np.array([model.n_params]), np.array([model.experts]), built), draws.losses(sizes, experts)),
         axis=1,
     )
     usd = np.array([model.usd_per_mtok, *own.usd[served]])

@@ -16,7 +16,6 @@ from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.coordinates import expansion
 from moescale.models.family import architecture
-from moescale.models.rounding import family_of
 from moescale.planning.as_built import Bounds, Built, as_built
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
 from moescale.planning.choice import choose, loss_goal, rank, too_dear
@@ -398,7 +397,7 @@ def _recommendation(
             every += [rival] if not (rival := build(row)).notes else []
     built = min(every, key=lambda each: (bool(each.notes), rank(search, each.model)))
     model = built.model
-    views = law_views(search, model, family_of(built.shape, search.law.family))
+    views = law_views(search, model, built.shape)
     use = training_use(question, model, built.shape)
     others = [each.model for each in every if each is not built]
     advice = Recommendation(

@@ -252,7 +252,7 @@ class Search:
         if base is None:
             return self
         law = replace(self.law, family=family_of(base.shape, self.law.family))
-        draws = replace(self.draws, budget=self._budget_of(base.shape.architecture()))
+        draws = replace(self.draws, budget=self.budget_of(base.shape.architecture()))
         losses = draws.losses(np.array([base.model.n_params]), np.array([base.model.experts]), law)[:, 0]
         return replace(self, draws=replace(self.draws, goal=np.maximum(self.draws.goal, losses)))
 
@@ -260,18 +260,18 @@ class Search:
         """The model of the same size under another law and family, set against `base`; None where it cannot be served."""
         if (sized := self._sized(law, costs, model)) is None:
             return None
-        draws = replace(self.draws_at(self.question.max_loss), budget=self._budget_of(costs.shape))
+        draws = replace(self.draws_at(self.question.max_loss), budget=self.budget_of(costs.shape))
         rows = self.judged(with_ratios([sized], self.optima, base), draws, law)
         return rows[0] if isinstance(rows[0], Candidate) else None
 
     def _sized(self, law: Law, costs: Costs, model: Candidate) -> Candidate | None:
         """What the budget trains at a model's size under another law and family, None where it cannot be served."""
-        budget = self._budget_of(costs.shape)
+        budget = self.budget_of(costs.shape)
         sized = at_size(law, budget, np.array([model.n_params]), np.array([model.experts]))
         (row,) = self._models(sized, costs)
         return row if isinstance(row, Candidate) else None
 
-    def _budget_of(self, shape: Architecture | None) -> Budget:
+    def budget_of(self, shape: Architecture | None) -> Budget:
         """The budget with what the law takes of a built model, which is then judged as a published one of its shape is."""
         budget = self.question.budget
         return budget if shape is None else replace(budget, extra=inputs_of(self.law.form, shape, budget.extra))
