@@ -3,7 +3,7 @@
     python benchmarks/gpu/training.py -o mfu.csv              # again and again, until it says `complete`
     python benchmarks/gpu/training.py -o t.csv --device cpu --tiny
 
-Trains a few steps of the paper's shapes (width, depth) with E experts in every other layer, top-2, bf16, on random tokens,
+Trains a few steps of three shapes (width, depth) with E experts in every other layer, top-2, bf16, on random tokens,
 and writes a row for each: tokens per second of the median step, and MFU, that is the FLOPs of 6 a matmul parameter that a
 token meets and of causal attention over the GPU's dense bf16 peak (catalogue/gpus.toml). A call stops after nine minutes,
 between two models; the next goes on. What does not fit becomes a row that says so.
@@ -26,9 +26,10 @@ from moescale.errors import MoescaleError
 from moescale.experiments.run_table import add_rows
 from moescale.experiments.settings import RunSettings, estimate, mfu, settings_of
 
-SHAPES = ((768, 12), (1024, 24))  # the paper's first and third: reading of table 1 in docs/evidence/reproduction.md
+# The paper's first and third (reading of table 1 in docs/evidence/reproduction.md), and a few layers of a wide model.
+SHAPES = ((768, 12), (1024, 24), (2048, 8))
 EXPERTS = (1, 2, 4, 8, 16, 32, 64)
-SEQUENCE, BATCH, MICRO = 2048, 131_072, 32_768  # tokens; a quarter of the paper's batch, for the time's sake
+SEQUENCE, BATCH, MICRO = 2048, 131_072, 16_384  # tokens; a quarter of the paper's batch, for the time's sake
 VOCABULARY = 32_000
 STEPS, WARM_UPS = 8, 3
 SECONDS = 540.0
