@@ -107,8 +107,8 @@ def test_training_in_fp8_is_cheaper_and_said() -> None:
     assert 1.1 < plain["usd"] / fp8["usd"] < 2.0
     assert (plain.get("precision"), fp8["precision"]) == (None, "fp8")
     out = run(*asked, "--train-precision", "fp8").out
-    assert "fp8 MFU" in out
-    assert "real routing adds up to 24%" in out
+    assert "(fp8 over the bf16 peak)" in out
+    assert "routing up to +24%" in out
     for more, said in ((("--train-gpu", "a100-sxm-80gb"), "has no fp8 arithmetic"), (("--mfu", 0.3), "stated --mfu")):
         refused = run(*asked, "--train-precision", "fp8", *more)
         assert refused.code == 2

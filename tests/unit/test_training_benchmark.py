@@ -23,8 +23,8 @@ def test_it_measures_the_papers_shapes_with_1_to_64_experts() -> None:
     assert {settings.model.experts for settings in runs} == {1, 2, 4, 8, 16, 32, 64}
     first = estimate(runs[0])["n_params_dense"]
     assert round(first / 1e6) == 85  # 768 wide, 12 layers
-    # Float32 weights, gradients and two moments of the largest fit a GPU of 139 GiB with room for activations.
-    assert 16 * sizes[-1] < 115 * 2**30
+    # Float32 weights, gradients and two moments of most fit a GPU of 79 GiB with room for activations; the others are written as too large.
+    assert sum(16 * size < 70 * 2**30 for size in sizes) >= 18
 
 
 @pytest.mark.engine

@@ -71,6 +71,7 @@ def plan(
             "unpriced": export.export is not None,
             "launch": export.launch(),
             "slower": serving.max_tpot is None,
+            "beside_default": True,
         }
         if every:
             answer = bounds.plan_of_shapes(chosen, deployment, source, progress=progress, **how)

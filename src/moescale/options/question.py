@@ -23,7 +23,7 @@ from moescale.bounds import (
 from moescale.errors import InfeasibleError, InputError, MoescaleError, unknown_name
 from moescale.options.fields import flag, listed, quantity, text, within
 from moescale.options.known import nearest_published, published_model
-from moescale.options.law import DETAILS, PLANNED_SHAPE, SHAPES, LawOptions, in_shape
+from moescale.options.law import DEFAULT_LAW, DETAILS, PLANNED_SHAPE, SHAPES, LawOptions, in_shape
 from moescale.options.training import LIFE, TrainingOptions
 from moescale.units import format_seconds
 
@@ -157,6 +157,7 @@ class BoundOptions(TrainingOptions):
             match_experts=self._base_experts(law),
             base=base,
             flops_of_base=self._flops_of_base(base),
+            target=self.target,
             flops_of_total=(self.budget, self.days, self.budget_usd) == (None,) * 3 and self.max_total_usd is not None,
             against=against,
             max_loss=loss if self.max_loss is None else self.max_loss,
@@ -218,14 +219,22 @@ class BoundOptions(TrainingOptions):
         launch: Launch | None = None,
         slower: bool = False,
         base: KnownModel | None = None,
+        beside_default: bool = False,
     ) -> Plan:
         """The plan of the `question`, whose baseline is `base` where that is stated.
 
         Where no model keeps the deployment's TPOT, the plan is made at the nearest that one keeps, with a warning, if it
-        may be `slower`; else it is refused with that TPOT.
+        may be `slower`; else it is refused with that TPOT. `beside_default` adds what the default law would choose.
         """
         from moescale.planning.plan import make_plan
 
+        if beside_default and law.name != DEFAULT_LAW and (self.max_loss, self._matched()[1]) == (None, None):
+            how: dict[str, Any] = {"kv_heads": kv_heads, "unpriced": unpriced, "launch": launch, "slower": slower}
+            found, other = self.plan(law, deployment, latency, details, base=base, **how), None
+            with suppress(MoescaleError):
+                default = in_shape(LawOptions().find_law(), PLANNED_SHAPE)
+                other = self.plan(default, deployment, latency, **how).decision.model
+            return replace(found, default_law=other)
         question = self.question(law, deployment, details, kv_heads=kv_heads, unpriced=unpriced, launch=launch)
         question = question if base is None else replace(question, base=base, against=(base, *question.against))
         try:
@@ -307,7 +316,7 @@ class BoundOptions(TrainingOptions):
     def _of_target(self, law: Law, target: str) -> KnownModel:
         """The dense model of least training FLOPs that is expected to have a benchmark score."""
         from moescale.models.coordinates import in_family
-        from moescale.models.family import architecture
+        from moescale.models.rounding import buildable
         from moescale.planning.question import KnownModel
         from moescale.planning.scores import dense_model_for
 
@@ -320,8 +329,9 @@ class BoundOptions(TrainingOptions):
         wanted = SCORE.parse(stated, "--target")
         body, tokens = dense_model_for(task.strip(), wanted)
         n, _ = in_family(law.family, body, 1.0)
+        shape = buildable(law.family, float(n), 1.0, vocab_size=self.vocab_size)
         name = f"the dense model of {task.strip().lower()} {wanted:g}"
-        return KnownModel(name=name, architecture=architecture(law.family, float(n), 1.0), tokens=tokens)
+        return KnownModel(name=name, architecture=shape.architecture(), tokens=tokens)
 
     def _kv_heads_of(self, base: KnownModel | None, law: Law) -> float | None:
         """Those of the published model that --match names, else one cache would be set against another; None: the law's."""

@@ -29,6 +29,7 @@ UNIT = 1.0  # standard deviation of the ln of a lab's unknown factor: wide
 RUN_NOISE = 0.003  # of ln L between seeds; the public runs of arXiv 2502.05172 show 2e-3 to 4e-3
 SIZES = 24  # of each expert count, between which a plan chooses
 TRUTHS = 2048  # surfaces that a sweep is tried on
+DRAWN = 200  # of the surfaces, and of what is believed under each, that the certainty of a count is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +109,37 @@ class GaussianProcess:
         lost = self._lost(decision, seen, seed)
         return float(lost.std() / math.sqrt(lost.size))
 
+    def count_certainty(self, decision: Decision, seen: NDArray[np.intp], seed: int = 0) -> float:
+        """The mean probability, after runs, that the likeliest of the expert counts is the cheapest at the base's loss."""
+        estimate, covariance = self._estimates(seen, seed)
+        values, vectors = np.linalg.eigh(covariance[self.runs :, self.runs :])
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        drawn = np.random.default_rng(seed).standard_normal((DRAWN, values.size)) @ root.T
+        truth = estimate[:DRAWN, None, self.runs :] + drawn  # (t, s, a)
+        least = [np.where(truth[..., c] <= 0.0, decision.cost[c], np.inf).min(axis=-1) for c in decision.curves]
+        first = np.array([np.ones(truth.shape[:2]), *least]).argmin(axis=0)  # the base meets itself
+        shares = [(first == i).mean(axis=1) for i in range(len(least) + 1)]
+        return float(np.max(shares, axis=0).mean())
+
     def _lost(self, decision: Decision, seen: NDArray[np.intp], seed: int) -> FloatArray:
-        if not seen.size:
-            estimate, covariance = np.broadcast_to(self.mean, self.samples.shape), self.covariance
-        else:
-            # The same noise of a run in every sweep, so that sweeps differ by their runs alone.
-            noise = self.noise * np.random.default_rng(seed).standard_normal((len(self.samples), self.runs))[:, seen]
-            gain = self.gain(seen)
-            estimate = self.mean + (self.samples[:, seen] + noise - self.mean[seen]) @ gain.T
-            covariance = self.covariance - gain @ self.covariance[seen]
-        doubt = np.sqrt(np.maximum(np.diag(covariance)[self.runs :], 0.0))
-        picked = chosen(decision, estimate[:, self.runs :], doubt)
         lost = regrets(decision, self.samples[:, self.runs :])
-        return lost[np.arange(len(lost)), picked]
+        return lost[np.arange(len(lost)), self._picked(decision, seen, seed)]
+
+    def _picked(self, decision: Decision, seen: NDArray[np.intp], seed: int) -> NDArray[np.intp]:
+        """The model that the plan takes after runs, where each of the samples is true, (t,)."""
+        estimate, covariance = self._estimates(seen, seed)
+        doubt = np.sqrt(np.maximum(np.diag(covariance)[self.runs :], 0.0))
+        return chosen(decision, estimate[:, self.runs :], doubt)
+
+    def _estimates(self, seen: NDArray[np.intp], seed: int) -> tuple[FloatArray, FloatArray]:
+        """What is believed after runs where each of the samples is true: means (t, p) and their covariance (p, p)."""
+        if not seen.size:
+            return np.broadcast_to(self.mean, self.samples.shape), self.covariance
+        # The same noise of a run in every sweep, so that sweeps differ by their runs alone.
+        noise = self.noise * np.random.default_rng(seed).standard_normal((len(self.samples), self.runs))[:, seen]
+        gain = self.gain(seen)
+        estimate = self.mean + (self.samples[:, seen] + noise - self.mean[seen]) @ gain.T
+        return estimate, self.covariance - gain @ self.covariance[seen]
 
 
 def decision_of(search: Search) -> Decision:

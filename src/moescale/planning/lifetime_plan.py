@@ -94,15 +94,19 @@ class LifeSearch:
 
     def rows(self) -> list[Life | Unreachable]:
         """The best life of each expert count with its probability and intervals, or why there is none."""
-        search, question = self.search, self.search.question
-        goals = np.full(search.best.experts.size, self.target)
-        if search.confidence is not None and question.total_limit is None:
-            goals = self._promising(search.confidence, goals)
+        search, question, goals = self.search, self.search.question, self.goals()
         rows = self.judged(lives(self.best(goals), search.costs, self._reasons(goals)))
         if len(search.law.draws) and question.draws != 0:
             theta, goal = self._some_draws(MOST_DRAWS)
             rows = with_intervals(rows, lifetime_limits(self.best(goal[:, None], sampled=True, theta=theta)))
         return rows
+
+    def goals(self) -> FloatArray:
+        """The loss that each expert count has to have by the law (m,), so that it keeps the promise."""
+        search = self.search
+        goals = np.full(search.best.experts.size, self.target)
+        promised = search.confidence is not None and search.question.total_limit is None
+        return self._promising(search.confidence, goals) if promised and search.confidence is not None else goals
 
     def _promising(self, confidence: float, goals: FloatArray) -> FloatArray:
         """The losses (m,) of the law with which the goal is met with a probability of `confidence` over its draws.

@@ -22,8 +22,8 @@ from moescale.planning.choice import choose, loss_goal, rank, too_dear
 from moescale.planning.decision import Choices, LawView, choices, law_views
 from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits
 from moescale.planning.known import KnownRow, known_rows
-from moescale.planning.lifetime_plan import LifetimePlan, plan_lifetime
-from moescale.planning.question import Objective, Question, release_notes
+from moescale.planning.lifetime_plan import LifeSearch, LifetimePlan, plan_lifetime
+from moescale.planning.question import Objective, Question, ladder, only_experts, release_notes
 from moescale.planning.rationale import (
     Recommendation,
     TrainingUse,
@@ -39,7 +39,7 @@ from moescale.planning.rationale import (
 )
 from moescale.planning.scores import scores_of
 from moescale.planning.search import Search
-from moescale.scaling_laws.law import Law
+from moescale.scaling_laws.law import Law, loss
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
 from moescale.serving.gpu_counts import laid_out
@@ -51,6 +51,7 @@ EQUAL = 0.01  # relative difference of two prices that decides nothing
 FOR_NOTHING = 0.005  # of loss: what a lower one at an equal price is taken for
 OVER = 0.001  # share that they may be exceeded by: 30 days still print as 30
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
+LISTS = ("laws", "known", "shapes", "excluded_experts", "least_budgets")  # that a record lacks where they are empty
 LIMITS = (
     "memory_fraction",
     "utilization",
@@ -69,6 +70,14 @@ class ShapeChoice:
     shape: str
     model: Candidate | Life
     training_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeastBudget:
+    """The least training FLOPs with which models of an expert count reach the loss of the baseline with the plan's probability."""
+
+    experts: float
+    flops: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +118,12 @@ class Plan:
     known: tuple[KnownRow, ...] = ()  # that the question names
     excluded_experts: tuple[float, ...] = ()  # beyond what the law was fitted to: shown, never recommended
     shapes: tuple[ShapeChoice, ...] = ()  # where several were compared, the best first
+    least_budgets: tuple[
+        LeastBudget, ...
+    ] = ()  # with which each expert count keeps the promise, where no budget is stated
+    repeats_loss: float | None = None  # what repeated tokens add to the loss of the model to train
+    default_law: Candidate | None = None  # what the default law would choose instead of the law that was named
+    unbounded: Candidate | None = None  # the choice among all expert counts of the law, where it is another one
     accuracy: Accuracy | None = None  # of the prices, where held-out measurements of the recommended kind were compared
 
     @property
@@ -146,7 +161,7 @@ class Plan:
             self,
             without=(
                 *BASE,
-                *(name for name in ("laws", "known", "shapes", "excluded_experts") if not getattr(self, name)),
+                *(name for name in LISTS if not getattr(self, name)),
             ),
         )
         told["bounded_loss"] = {"base_experts": base, "loss": self.base_loss, "plans": told["bounded_loss"]}
@@ -248,6 +263,7 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
     advice, views, built_base, use = _recommendation(search, rows, promised=promised)
     frontier = search.frontier([*frontier, *rows, advice.model])
     life = lifetime and lifetime.recommendation
+    of_life = life is not None and goal == "lifetime"
     advice, chosen = _scored(search, advice, choices(search, at_loss, at_cost, frontier))
     return Plan(
         budget_flops=float(question.budget.flops_at(advice.model.experts)),
@@ -281,6 +297,9 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
         choices=chosen,
         known=known_rows(search, frontier),
         excluded_experts=tuple(float(e) for e in question.experts if not search.law.allows(e)),
+        least_budgets=_least_budgets(search),
+        repeats_loss=_repeats_loss(search, advice.model if life is None else life.model),
+        unbounded=None if of_life else _unbounded(search, advice.model),
         accuracy=None
         if question.disaggregated
         else accuracy_of(
@@ -329,6 +348,46 @@ def _at_floor(search: Search, rows: Sequence[Row], frontier: Sequence[Candidate]
         if isinstance(c, Candidate) and (c.probability_at_least_base is None or c.probability_at_least_base >= sure)
     ]
     return (search, [*kept]) if any(c.loss < most for c in kept) else None
+
+
+def _least_budgets(search: Search) -> tuple[LeastBudget, ...]:
+    """The least FLOPs of each expert count at the base's loss, where these were not stated: the least life that serves nothing."""
+    question = search.question
+    if not question.flops_of_base or question.training is None:
+        return ()
+    life = replace(question, lifetime_tokens=1.0).life
+    assert life is not None
+    wanted = LifeSearch(search, life, question.max_loss or search.base.loss)
+    found = wanted.best(wanted.goals())
+    known = zip(found.experts.tolist(), found.training_flops.tolist(), strict=True)
+    return tuple(LeastBudget(e, flops) for e, flops in known if math.isfinite(flops) and search.law.allows(e))
+
+
+def _repeats_loss(search: Search, model: Candidate) -> float | None:
+    """What the repetition of unique tokens adds to the loss of a model; None where none are repeated."""
+    budget = search.question.budget
+    if model.tokens <= budget.extra.get("unique_tokens", math.inf):
+        return None
+    fresh = {name: value for name, value in budget.extra.items() if name != "unique_tokens"}
+    n, d, e = (np.array([value]) for value in (model.n_params, model.tokens, model.experts))
+    with_, without = (loss(search.law, n, d, e, extra=extra) for extra in (budget.extra, fresh))
+    return float(with_[0] - without[0])
+
+
+def _unbounded(search: Search, model: Candidate) -> Candidate | None:
+    """What would be chosen, before rounding, among the expert counts that the question leaves out; None where it is no better."""
+    question, law = search.question, search.law
+    rest = tuple(e for e in ladder(law) if e not in question.experts and law.allows(e))
+    if not rest or only_experts(law) is not None or question.budget_goal == "loss":
+        return None
+    with suppress(InfeasibleError):
+        other = Search.of(
+            law, replace(question, experts=rest, against=()), search.costs.deployment, search.costs.latency
+        )
+        found, _ = choose(other, other.answering())
+        by = "loss" if question.budget_goal == "quality" else "usd_per_mtok"
+        return found if getattr(found, by) < getattr(model, by) else None
+    return None
 
 
 def _lifetime(search: Search) -> tuple[LifetimePlan | None, str | None]:
@@ -396,6 +455,10 @@ def _recommendation(
         with suppress(InfeasibleError):
             every += [rival] if not (rival := build(row)).notes else []
     built = min(every, key=lambda each: (bool(each.notes), rank(search, each.model)))
+    if to_loss:  # of a price as good as equal the lower loss
+        dearest, most = built.model.usd_per_mtok * (1.0 + EQUAL), built.model.loss - FOR_NOTHING
+        alike = [each for each in every if not each.notes and each.model.usd_per_mtok <= dearest]
+        built = min((each for each in alike if each.model.loss < most), key=lambda each: each.model.loss, default=built)
     model = built.model
     views = law_views(search, model, built.shape)
     use = training_use(question, model, built.shape)
@@ -422,6 +485,7 @@ def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str
         "match_experts": whole(question.match_experts) if question.base is None else None,
         "family": family,
         "match": None if question.base is None else question.base.name,
+        "target": question.target,
         "max_loss": question.max_loss,
         "max_usd_per_mtok": question.max_usd_per_mtok,
         "max_tokens": question.budget.max_tokens,
@@ -430,6 +494,9 @@ def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str
         "unique_tokens": question.budget.extra.get("unique_tokens"),
         "lifetime_tokens": question.lifetime_tokens,
         "max_total_usd": question.max_total_usd,
+        "max_days": question.max_days,
+        "train_gpus": question.train_gpus,
+        "max_training_usd": question.max_training_usd,
         "kv_heads": question.kv_heads,
         "disaggregated": question.disaggregated or None,
         "max_gpus": d.max_gpus,

@@ -87,6 +87,7 @@ class Question:
     base: KnownModel | None = None  # the base instead of that
     flops_of_base: bool = False  # no budget is stated: it is the training FLOPs of `base`
     flops_of_total: bool = False  # likewise: those that the total dollars would buy
+    target: str | None = None  # task and score that the base stands for, such as hellaswag=0.75
     against: tuple[KnownModel, ...] = ()  # shown beside the plan
     max_loss: Annotated[float | None, LOSS] = None
     max_usd_per_mtok: Annotated[float | None, USD_PER_MTOK] = None

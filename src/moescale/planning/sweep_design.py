@@ -48,6 +48,7 @@ TOKENS_PER_PARAM = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 SIZE_STEP = math.sqrt(2.0)
 SMALLEST_SHARE, LARGEST_SHARE = 1e-5, 0.25  # of the sweep's FLOPs, of one run
 LEAST_PARAMS = 1e6  # N: smaller models are far from what any law was fitted on
+NEARLY_ALL = 0.9  # of a sweep's FLOPs: one that uses less says why
 LEAST_GAIN = 1e-4  # of the doubt that is left: a run that lowers it by less identifies nothing
 ANY_COUNT = 0.2  # of the weight of a model is that of each expert count alike, the rest by how often it is the cheapest
 STEEPEST = 30.0  # d ln cost / d ln loss at most, where a cost jumps
@@ -116,6 +117,10 @@ class SweepDesign:
     regret_before: float
     regret_after: float
     regret_error: float  # standard error of the simulated regrets
+    certainty_before: float  # mean probability of the expert count that is the likeliest to be the cheapest
+    certainty_after: float
+    training_usd: float | None  # of the runs, at the MFU of a dense model of the plan; None without a price
+    base_usd_per_mtok: float
     rivals: tuple[Rival, ...]
     known_runs: int  # that were given
     decision: Posterior  # with the known runs, before any of the sweep
@@ -129,9 +134,15 @@ class SweepDesign:
         """Of a plain grid of the same FLOPs."""
         return self.rivals[0].regret
 
+    @property
+    def saved_usd_per_mtok(self) -> float:
+        """Dollars that the runs are expected to save per million served tokens; 0 within the error of the simulation."""
+        lowered = self.regret_before - self.regret_after
+        return lowered * self.base_usd_per_mtok if lowered > 2.0 * self.regret_error else 0.0
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
-        return record(self) | {"grid_regret": self.grid_regret}
+        return record(self) | {"grid_regret": self.grid_regret, "saved_usd_per_mtok": self.saved_usd_per_mtok}
 
 
 def in_letters(table: RunTable, family: ModelFamily) -> tuple[Runs, FloatArray]:
@@ -175,7 +186,7 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
         raise InfeasibleError(
             "no run within these limits informs the plan", next_step="raise --budget, or relax the limits"
         )
-    picked = np.array(list(found), dtype=np.intp)
+    picked, price = np.array(list(found), dtype=np.intp), search.question.training
     regret = process.regret(decision, picked)
     return SweepDesign(
         runs=_as_runs(offered, flops, found, limits),
@@ -183,6 +194,10 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
         regret_before=process.regret(decision, picked[:0]),
         regret_after=regret,
         regret_error=process.regret_error(decision, picked),
+        certainty_before=process.count_certainty(decision, picked[:0]),
+        certainty_after=process.count_certainty(decision, picked),
+        training_usd=price and float(flops[picked].sum()) * price.usd_per_flop,
+        base_usd_per_mtok=search.base.usd_per_mtok,
         rivals=tuple(
             Rival(
                 name=name,
@@ -197,7 +212,7 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
         base=search.question.base_name,
         budget_flops=search.question.budget.flops,
         confidence=decision.confidence,
-        notes=_notes(search, known is not None),
+        notes=_notes(search, known is not None, _unspent(limits, len(found), float(flops[picked].sum()))),
     )
 
 
@@ -216,9 +231,17 @@ def decide(process: GaussianProcess, decision: Decision) -> Posterior:
     )
 
 
-def _notes(search: Search, known: bool) -> tuple[str, ...]:
+def _unspent(limits: SweepLimits, runs: int, flops: float) -> list[str]:
+    """Why a sweep does not use its FLOPs, where it leaves more than NEARLY_ALL."""
+    if limits.few or flops > NEARLY_ALL * limits.flops:
+        return []
+    why = f"it has {runs} runs (--max-runs)" if runs == limits.runs else "no further run lowers the regret notably"
+    return [f"the sweep uses {flops / limits.flops:.0%} of its FLOPs: {why}"]
+
+
+def _notes(search: Search, known: bool, unspent: list[str]) -> tuple[str, ...]:
     """What the design leaves aside."""
-    question, notes = search.question, list(search.notes)
+    question, notes = search.question, [*search.notes, *unspent]
     if question.goal != "serve" or question.max_loss is not None:
         notes.append("the runs are chosen for the cheapest model at the baseline's loss, not for the stated bound")
     if len(search.draws.theta) == 1:

@@ -28,10 +28,14 @@ Section = tuple[str, Sequence[Block]]  # under its heading
 LINK = re.compile(r"\bhttps?://[^\s<>\"']*[^\s<>\"'.,;:)\]]|\barXiv[: ](\d{4}\.\d{4,5})(v\d+)?\b", re.IGNORECASE)
 
 
-def page(title: str, meta: Sequence[str], sections: Sequence[Section]) -> str:
-    """A page that needs nothing else; `meta` stands under its title, and sections without blocks are left out."""
+def page(title: str, meta: Sequence[str], sections: Sequence[Section], more: Sequence[Section] = ()) -> str:
+    """A page that needs nothing else; `meta` stands under its title, sections without blocks are left out, and `more` is closed."""
     style = Markup(_file("page.css"))
-    return _environment().get_template("page.html").render(title=title, meta=meta, sections=sections, style=style)
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(title=title, meta=meta, sections=sections, more=more, style=style)
+    )
 
 
 def picture(figure: Figure, caption: str, description: str) -> Markup:

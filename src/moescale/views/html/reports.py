@@ -19,7 +19,7 @@ from moescale.planning.plan import Plan
 from moescale.planning.plan_file import parse_json, parse_plan
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import measured_on
-from moescale.units import expert_label, format_bytes, format_flops, format_usd
+from moescale.units import expert_label, format_bytes, format_usd
 from moescale.views.figures import plan_figure
 from moescale.views.html.render import Block, Facts, Section, page, picture
 from moescale.views.tables import plan as plan_tables
@@ -72,7 +72,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     most = plan.asked.get("max_gpus")
     servers = f"at most {most:g} {plan.gpu}" if isinstance(most, int | float) else plan.gpu
     question = (
-        f"Which model should {format_flops(plan.budget_flops)} training FLOPs buy, if it is then served on {servers}? "
+        f"Which model should {screen.budget_words(plan, flops_too=True)} train, if it is then served on {servers}? "
         f"Looked for: {plan.recommendation.rule}."
     )
     life: list[Block] = []
@@ -84,12 +84,15 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         "Loss against serving cost: every model of the budget, a curve for each expert count. Lower left is better."
     )
     drawn = picture(plan_figure(plan), caption, f"{caption} {plan_headline(plan)}.")
+    facts = screen.facts(plan, _options(origin))
     details: list[Block] = [decision_facts(plan), *plan_tables.choice_tables(plan)]
     sections: list[Section] = [
         ("Question", [question]),
-        ("Answer", [lead, screen.choices_table(plan), screen.facts(plan, _options(origin)), drawn]),
-        ("Details", [*details, *([plan_tables.known_table(plan)] if plan.known else [])]),
+        ("Answer", [lead, screen.choices_table(plan), [f for f in facts if f[0] != "More"], drawn]),
         ("Caveats", [notes] if notes else []),
+    ]
+    more: list[Section] = [
+        ("Details", [*details, *([plan_tables.known_table(plan)] if plan.known else [])]),
         ("Evidence", plan_tables.evidence_tables(plan)),
         ("Lifetime cost", life),
         ("Assumptions", [[*_law_facts(plan), *_serving_facts(plan)]]),
@@ -98,7 +101,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     ]
     about = (f"law {plan.law}", plan.gpu, expert_label(plan.decision.model.experts))
     meta = [*([f"moescale {made.version}"] if made.version else []), *about]
-    return page(f"Which model to train with {format_flops(plan.budget_flops)} FLOPs", meta, sections)
+    return page(f"Which model to train: {screen.budget_words(plan, flops_too=True)}", meta, sections, more)
 
 
 def _options(origin: Origin | None) -> str | None:
@@ -149,4 +152,6 @@ def _serving_facts(plan: Plan) -> Facts:
 def _setting(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_setting, value))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {_setting(each)}" for name, each in value.items())
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from moescale.units import format_count, format_flops
+from moescale.units import format_count, format_flops, format_seconds
 
 if TYPE_CHECKING:
     from moescale.planning.compare_models import ComparedModel
@@ -117,6 +117,13 @@ def accuracy_text(accuracy: Accuracy | None, gpu: str, kind: str) -> str:
         f"predicted / measured throughput {a.geometric_mean:.2f} (spread {a.spread:.2f}x){times}; "
         f"{a.n} published points: {a.kind}{elsewhere}"
     )
+
+
+def ttft_doubt(accuracy: Accuracy | None, limit_s: object) -> str:
+    """What a limit of TTFT may be by the mean error of such servings, in words; empty without either."""
+    if accuracy is None or accuracy.ttft is None or not isinstance(limit_s, float):
+        return ""
+    return f" (a TTFT of {format_seconds(limit_s)} may be {format_seconds(limit_s / accuracy.ttft.geometric_mean)})"
 
 
 def percentage(ratio: float | None) -> str:

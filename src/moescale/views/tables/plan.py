@@ -42,7 +42,7 @@ Model = TypeVar("Model", bound="Trained")
 def base_name(plan: Plan) -> str:
     """The baseline of a plan: the loss-optimal dense model or E = 4, or the model that --match names."""
     if plan.asked.get("match") is not None:
-        return plan.base_name
+        return plan.base_name.removeprefix("the ")
     return f"loss-optimal {'dense model' if plan.base_experts == 1 else expert_label(plan.base_experts)}"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import PLANNED_TPOT_S
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
-from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_text, percentage, table_of
+from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_text, percentage, table_of, ttft_doubt
 
 if TYPE_CHECKING:
     from moescale.planning.candidate import Candidate, Trained, Unreachable
@@ -31,11 +31,20 @@ UNLIKE = 1.25  # largest over smallest size that several laws choose alone: more
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
 
 
+def budget_words(plan: Plan, *, flops_too: bool = False) -> str:
+    """The budget as it was stated, with the FLOPs that days or dollars buy where these are asked for."""
+    days, gpus, usd = (plan.asked.get(name) for name in ("max_days", "train_gpus", "max_training_usd"))
+    flops = f"{format_flops(plan.budget_flops)} FLOPs"
+    stated = [f"{days:g} days on {gpus:g} GPUs"] if isinstance(days, float) and isinstance(gpus, float) else []
+    stated += [format_usd(usd)] if isinstance(usd, float) else []
+    return f"{' and '.join(stated)}{f' ({flops})' if flops_too else ''}" if stated else flops
+
+
 def question_line(plan: Plan) -> str:
     """What was asked: budget, GPU and format, latency limits, request."""
     asked = plan.asked
     served, dollars = asked.get("lifetime_tokens"), asked.get("max_total_usd")
-    parts = [f"{format_flops(plan.budget_flops)} FLOPs"]
+    parts = [budget_words(plan)]
     if plan.of_life and isinstance(served, float):
         parts = [f"{format_count(served)} served tokens"]
         parts += [f"{format_usd(dollars)} in all"] if isinstance(dollars, float) else []
@@ -175,7 +184,15 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
                 f"{better.experts:g} experts cost no more at a lower loss, and reach the baseline's with {chance} only (--confidence)",
             )
         )
-    if model.scores and (scores := _scores(model.scores)):
+    if (other := plan.unbounded) is not None:
+        price, loss = other.usd_per_mtok / model.usd_per_mtok - 1.0, other.loss - model.loss
+        said.append(("All counts", f"{other.experts:g} experts: cost {price:+.0%}, loss {loss:+.4f}"))
+    if (other := plan.default_law) is not None:
+        said.append(("Default law", f"would train {other.experts:g} experts, {_sizes(other)}"))
+    if plan.least_budgets:
+        said.append(("Least FLOPs", _least_flops(plan)))
+    target = plan.asked.get("target")
+    if model.scores and (scores := _scores(model.scores, str(target).partition("=")[0].strip().lower())):
         said.append(("Scores", scores))
     extrapolated = [note for note in best.caveats if note.startswith("Extrapolated: ")]
     said += [("Beyond runs", note.removeprefix("Extrapolated: ").rstrip(".")) for note in extrapolated]
@@ -207,7 +224,8 @@ def _decided(plan: Plan) -> str:
     text = "" if best.undecided else f"{model.experts:g} experts, " if model.experts > 1 else "dense, "
     text += f"{_span(sizes)} active, {_span(tokens)} tokens"
     if isinstance(unique := plan.asked.get("unique_tokens"), float) and model.tokens > unique:
-        text += f" ({model.tokens / unique:.1f} epochs)"
+        cost = "" if plan.repeats_loss is None else f", +{plan.repeats_loss:.4f} loss"
+        text += f" ({model.tokens / unique:.1f} epochs{cost})"
     alone = [view.n_params_active for view in plan.voting_laws if view.n_params_active is not None]
     if len(alone) > 1 and max(alone) > UNLIKE * min(alone):
         text += f" (its laws alone: {_span(alone)} active)"
@@ -229,6 +247,10 @@ def _open(plan: Plan) -> str:
     return "; ".join(words)
 
 
+def _sizes(model: Candidate) -> str:
+    return f"{format_count(model.n_params_active)} active, {format_count(model.tokens)} tokens"
+
+
 def _count(experts: float) -> str:
     return f"{experts:g}" if experts == round(experts) else "-"  # a published baseline, as the family counts it
 
@@ -247,6 +269,8 @@ def _training(plan: Plan) -> str:
         days += f" of {use.train_gpu}"
     if use.days is not None:
         days = f"{use.days:.3g} days on {use.gpu_days / use.days:.0f} x {use.train_gpu}"
+    elif use.train_gpus is not None and use.train_gpus > 1:
+        days += f" ({use.gpu_days / use.train_gpus:.2g} days on {use.train_gpus})"
     text = f"{format_usd(use.usd)}, {days}"
     if not use.spent and use.budget_of is None:
         text += f", {use.budget_share:.0%} of budget"
@@ -254,8 +278,8 @@ def _training(plan: Plan) -> str:
         return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
     if use.trainer is not None:
         text += f", {use.trainer}"
-    uneven = f"; real routing adds up to {use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
-    return f"{text}, {f'{use.precision} ' if use.precision else ''}MFU {use.mfu:.2f}, spread {use.error.spread:.2f}x{uneven}"
+    uneven = f", routing up to +{use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
+    return f"{text}, MFU {use.mfu:.2f}{f' ({use.precision} over the bf16 peak)' if use.precision else ''}; spread {use.error.spread:.2f}x{uneven}"
 
 
 def _dominates(one: Candidate, other: Trained) -> bool:
@@ -283,10 +307,23 @@ def _price_error(plan: Plan) -> str:
     if a is None:
         return "unknown: no held-out servings of this kind were compared"
     times = f", TTFT {a.ttft.geometric_mean:.2f}x" if a.ttft else ""
+    times += ttft_doubt(a, plan.asked.get("max_ttft_s"))
     return f"throughput {a.geometric_mean:.2f}x of measured, spread {a.spread:.2f}x{times} ({a.n} servings of {a.kind})"
 
 
-def _scores(scores: Mapping[str, Score]) -> str:
+def _least_flops(plan: Plan) -> str:
+    """FLOPs with which the recommended expert count reaches the score or loss, and the least of all."""
+    each = {least.experts: least.flops for least in plan.least_budgets}
+    lowest = min(each, key=lambda experts: each[experts])
+    counts = [e for e in dict.fromkeys((plan.decision.model.experts, lowest)) if e in each]
+    listed = " or ".join(f"{format_flops(each[e])} with {plural(e, 'expert')}" for e in counts)
+    return f"{listed}; dearer to serve"
+
+
+def _scores(scores: Mapping[str, Score], target: str) -> str:
+    if target in scores:
+        found, (low, high) = scores[target], scores[target].interval
+        return f"{target} {found.estimate:.2f}, 90% between {low:.2f} and {high:.2f}"
     within = {task: (scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED}
     kept = [task for task in SCORED if within[task] <= MOST_WITHIN]
     shown = ", ".join(f"{task} {scores[task].estimate:.2f}" for task in kept)

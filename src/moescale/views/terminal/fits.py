@@ -13,6 +13,8 @@ from moescale.units import expert_label, format_count, format_flops, format_seco
 from moescale.views.tables import Column, Table, range_text, span_text, table_of
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
+MOST_BIAS = 1.0  # of the spread around it: a larger bias is explained
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -136,7 +138,10 @@ def show_predictions(console: Console, law: Law, predicted: Sequence[Prediction]
     write_line(console)
     if (found := score(predicted, runs.loss)) is not None:
         held = "" if found.coverage is None else f", {100 * found.coverage:.0f}% within the 90% interval"
-        errors = f"RMSLE {found.rmsle:.4g}, bias {100 * found.bias:+.2f}%{held}"
+        around = math.sqrt(max(found.rmsle**2 - found.bias**2, 0.0))
+        errors = f"RMSLE {found.rmsle:.4g}, bias {100 * found.bias:+.2f}%, {100 * around:.2f}% around the bias{held}"
+        if abs(found.bias) > MOST_BIAS * around:
+            errors += ". The bias shifts all losses alike, as another tokenizer or text does; it changes no choice between models"
         write_paragraph(console, f"{plural(found.n_runs, 'measured run')}: {errors}.")
     beyond = sum(bool(one.extrapolation) for one in predicted)
     if beyond:

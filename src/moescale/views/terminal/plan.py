@@ -25,7 +25,7 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False, options: s
     table = screen.choices_table(plan)
     title = paragraph_lines(console, table.title)
     room = screen.MOST_LINES - 2 - len(title) - len(table.notes) - sum(1 + (len(x) - 1) // console.width for x in facts)
-    rows = screen.MOST_ROWS if details else max(3, room)  # the rest of a screen, or as many as the page has
+    rows = screen.MOST_ROWS if details else max(2, room)  # the rest of a screen, or as many as the page has
     write_table(console, screen.choices_table(plan, rows), ruled=False)
     for line in facts:
         write_line(console, line)

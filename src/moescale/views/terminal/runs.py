@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from moescale.units import format_count, format_flops, format_seconds, plural
+from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import Column, Table, table_of
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
@@ -65,10 +65,10 @@ def show_design(console: Console, found: SweepDesign, *, details: bool, written:
         lead=f"Train {plural(len(found.runs), 'run')}",
     )
     regrets = [
-        ("before", 0, 0.0, found.regret_before),
-        ("these runs", len(found.runs), found.flops, found.regret_after),
+        ("before", 0, 0.0, found.regret_before, f"{found.certainty_before:.0%}"),
+        ("these runs", len(found.runs), found.flops, found.regret_after, f"{found.certainty_after:.0%}"),
     ]
-    regrets += [(rival.name, rival.runs, rival.flops, rival.regret) for rival in found.rivals]
+    regrets += [(rival.name, rival.runs, rival.flops, rival.regret, "") for rival in found.rivals]
     write_table(
         console,
         table_of(
@@ -79,6 +79,7 @@ def show_design(console: Console, found: SweepDesign, *, details: bool, written:
                 (Column("runs"), lambda r: f"{r[1]}" if r[1] else "-"),
                 (Column("FLOPs"), lambda r: format_flops(r[2]) if r[2] else "-"),
                 (Column("expected regret"), lambda r: f"{r[3]:.1%}"),
+                (Column("P(likeliest E)"), lambda r: r[4]),
             ),
         ),
     )
@@ -92,25 +93,36 @@ def show_design(console: Console, found: SweepDesign, *, details: bool, written:
                 f"baseline's cost, P(loss <= baseline) {now.probability_at_least_base:.0%}."
             )
         write_paragraph(console, text, lead="Decision from the known runs")
+    write_line(console)
+    write_paragraph(console, _worth(found), lead="Worth it")
     write_table(console, _designed_runs_table(found.runs) if details else _designed_counts_table(found.runs))
     write_line(console)
     write_paragraph(
         console,
         "regret: the plan's expected extra cost, as a share of the baseline's, against a plan that knows the true law; "
         f"simulated without a fit, standard error about {found.regret_error:.1%}. It counts errors of the law's form and of the "
-        "runs too, hence more than the regret that plan --details states.",
+        "runs too, hence more than the regret that plan --details states. P(likeliest E): how probable it is on average that the "
+        "expert count that is the likeliest to be the cheapest is so.",
     )
-    if found.regret_after > found.regret_before - 2.0 * found.regret_error:
-        write_paragraph(
-            console,
-            "These runs do not lower the regret by more than the error of the simulation: they are not worth training.",
-        )
     if written is not None:
         write_paragraph(
             console, f"Wrote {written}. Next: set its corpus, then run `moescale sweep {written} --dry-run`."
         )
     elif not details:
         write_paragraph(console, "All runs: --details. Write the sweep: -o SWEEP.toml.")
+
+
+def _worth(found: SweepDesign) -> str:
+    """Dollars of the runs against those that they save, and after how many served tokens these are equal."""
+    usd, saved = found.training_usd, found.saved_usd_per_mtok
+    price = (
+        "" if usd is None else f" they cost {format_usd(usd)} at the planned MFU, more where small models reach less;"
+    )
+    if not saved:
+        return f"no:{price} they do not lower the regret by more than the error of the simulation."
+    text = f"{price} they save {format_usd(saved)} per million served tokens on average"
+    text = text.strip()
+    return f"{text}." if usd is None else f"{text}: paid for after {format_count(usd / saved * 1e6)} tokens."
 
 
 def _designed_runs_table(runs: Iterable[DesignedRun]) -> Table:

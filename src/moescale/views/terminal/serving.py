@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from moescale.serving.question import cache_format, weight_format
 from moescale.units import format_bytes, format_count, format_seconds, format_usd, plural
-from moescale.views.tables import Cell, Column, Table, accuracy_text, gpus_text, reason_lines, table_of
+from moescale.views.tables import Cell, Column, Table, accuracy_text, gpus_text, reason_lines, table_of, ttft_doubt
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
@@ -171,7 +171,9 @@ def show_cost(
     if priced and loop is None and cost.usd_per_input_mtok is not None and cost.usd_per_output_mtok is not None:
         apart = f"{format_usd(cost.usd_per_input_mtok)} per million prompt tokens and {format_usd(cost.usd_per_output_mtok)}"
         write_paragraph(console, f"separate prices: {apart} per million output tokens")
-    write_paragraph(console, f"Accuracy: {accuracy_text(accuracy, gpu, kind)}")
+    write_paragraph(
+        console, f"Accuracy: {accuracy_text(accuracy, gpu, kind)}{ttft_doubt(accuracy, deployment.max_ttft_s)}"
+    )
     if corrected is not None:
         low, high = (format_usd(bound) for bound in corrected.interval)
         text = f"{format_usd(corrected.usd_per_mtok)} per million output tokens; nine of ten servings within {low} to {high}"
