@@ -121,7 +121,7 @@ def prices(seed: int, folder: Path) -> dict[str, float] | None:
     draw = random.Random(seed)
     shape, gpu = draw.choice(SHAPES), draw.choice(GPUS)
     query = {"budget": f"{10 ** draw.uniform(20, 24.5):.4g}", "shape": shape, "gpu": gpu, "max-gpus": "32"}
-    query |= {"latency": "roofline", "law": "yun2024-recovered"}
+    query |= {"latency": "roofline", "law": draw.choice(("pooled2026", "yun2024-recovered"))}
     query["weights"] = draw.choice(("bf16", "fp8")) if gpu != "a100-sxm-80gb" else "bf16"
     if draw.random() < 0.5:
         query["train-gpus"] = str(8 * 2 ** draw.randrange(9))

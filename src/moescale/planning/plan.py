@@ -474,7 +474,20 @@ def _recommendation(
         compute_ratio=compute_ratio(search, model),
         rivals=tuple(others),
     )
-    return advice, views, base_built and base_built.model, use
+    return advice, views, base_built and _with_life(question, base_built), use
+
+
+def _with_life(question: Question, built: Built[Candidate]) -> Candidate:
+    """A built model with the dollars of its life, where lives are asked about and its training can be priced."""
+    price, served, model = question.training, question.lifetime_tokens, built.model
+    if price is None or served is None:
+        return model
+    gpus = None if question.train_gpus is None else int(question.train_gpus)
+    with suppress(InfeasibleError):  # the stated GPUs do not hold it
+        training = price.bill(built.shape.architecture(), model.training_flops, model.tokens, gpus).usd
+        serving = model.usd_per_mtok * served / 1e6
+        return replace(model, training_usd=training, serving_usd=serving, total_usd=training + serving)
+    return model
 
 
 def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str, object]:

@@ -15,6 +15,7 @@ from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_
 
 if TYPE_CHECKING:
     from moescale.planning.candidate import Candidate, Trained, Unreachable
+    from moescale.planning.known import KnownRow
     from moescale.planning.plan import Plan, ShapeChoice
     from moescale.planning.scores import Score
 
@@ -27,7 +28,7 @@ MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides 
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
 OF_SOURCES = "labs that the law has not seen"  # what draws of the default law are
-UNLIKE = 1.25  # largest over smallest size that several laws choose alone: more is said
+UNLIKE = 1.25  # largest over smallest size that several laws choose alone, or FLOPs over a budget: more is said
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
 
 
@@ -100,7 +101,7 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         named.append((1, label, _with_life(plan, match or plan.built_base)))
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
-    known = [(8, f"  {c.name}", c) for c in plan.known if c.name != plan.base_name]
+    known = [(8, f"  {_known(plan, c)}", c) for c in plan.known if c.name != plan.base_name]
     named += [*also[:1], *known[:MOST_KNOWN]]
     built = {c.experts for _, _, c in (*named, *also) if c is not None and c not in plan.known}
     if plan.of_life:
@@ -119,6 +120,12 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         if row is not None and not again:
             kept.append((place, name, row))
     return [(name, row) for _, name, row in sorted(kept[:most], key=lambda each: each[0])]
+
+
+def _known(plan: Plan, model: KnownRow) -> str:
+    """The name of a published model, with its training FLOPs over the budget where they are others."""
+    times = 6.0 * model.n_params_active * model.tokens / plan.budget_flops
+    return f"{model.name}, {times:.2g}x FLOPs" if max(times, 1.0 / times) > UNLIKE else model.name
 
 
 def _with_life(plan: Plan, base: Trained) -> Trained:
@@ -189,7 +196,7 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         said.append(("All counts", f"{other.experts:g} experts: cost {price:+.0%}, loss {loss:+.4f}"))
     if (other := plan.default_law) is not None:
         said.append(("Default law", f"would train {other.experts:g} experts, {_sizes(other)}"))
-    if plan.least_budgets:
+    if plan.least_budgets and not plan.of_life:
         said.append(("Least FLOPs", _least_flops(plan)))
     target = plan.asked.get("target")
     if model.scores and (scores := _scores(model.scores, str(target).partition("=")[0].strip().lower())):
@@ -229,6 +236,9 @@ def _decided(plan: Plan) -> str:
     alone = [view.n_params_active for view in plan.voting_laws if view.n_params_active is not None]
     if len(alone) > 1 and max(alone) > UNLIKE * min(alone):
         text += f" (its laws alone: {_span(alone)} active)"
+    base = _with_life(plan, plan.built_base)
+    if plan.of_life and model.total_usd is not None and base.total_usd is not None and not plan.is_baseline:
+        return f"{text}; its life costs {model.total_usd / base.total_usd:.0%} of the baseline's"
     compared = {} if plan.is_baseline else {"baseline": plan.built_base.usd_per_mtok}
     compared["best dense"] = getattr(best_dense(plan), "usd_per_mtok", None)
     shares = [f"{model.usd_per_mtok / usd:.0%} of {whose}" for whose, usd in compared.items() if usd]
@@ -332,9 +342,9 @@ def _scores(scores: Mapping[str, Score], target: str) -> str:
 
 def _next(plan: Plan, options: str | None) -> str:
     """The command that goes on from here, as it runs: a sweep where the choice is open, else the export."""
-    if plan.shapes and options:
-        options = re.sub(r"--shape[ =]all", f"--shape {plan.shapes[0].shape}", options)
     if plan.decision.undecided:
+        if plan.shapes and options:  # a sweep is of one shape; a plan of that shape alone has another baseline
+            options = re.sub(r"--shape[ =]all", f"--shape {plan.shapes[0].shape}", options)
         budget = f"moescale design --budget {format_flops(plan.budget_flops * SWEEP_SHARE)}"
         return " ".join((budget, *of_design(options or ""), *_relaxed(plan, options or "")))
     return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"
