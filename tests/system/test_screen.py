@@ -8,6 +8,7 @@ from shlex import split
 import pytest
 
 from command_line import answer_of, run
+from moescale.views.tables.screen import of_design
 
 pytestmark = pytest.mark.usefixtures("plans_made_once")
 FAST = ("--latency", "roofline")
@@ -51,13 +52,10 @@ def test_the_next_command_runs_as_it_is_printed() -> None:
     assert "--plan-budget=5.15e21" in command
     found = run(*command[1:], "--json")
     assert found.code == 0, found.err
-
-
-def test_a_trainers_options_are_not_those_of_a_design() -> None:
-    from moescale.views.tables.screen import of_design
-
-    asked = "--budget 1e21 --recipe step-law --peak-lr=1e-3 --gpu h100-sxm"
-    assert list(of_design(asked)) == ["--plan-budget", "1e21", "--gpu", "h100-sxm"]
+    trained = (
+        "--budget 1e21 --recipe step-law --peak-lr=1e-3 --gpu h100-sxm"  # a trainer's options are none of a design
+    )
+    assert list(of_design(trained)) == ["--plan-budget", "1e21", "--gpu", "h100-sxm"]
 
 
 def test_a_plan_serves_twenty_tokens_a_second_unless_it_is_said_otherwise() -> None:
@@ -145,3 +143,23 @@ def test_a_loss_that_costs_nothing_is_taken() -> None:
     assert model["loss"] < base["loss"] - 0.05
     assert model["probability_at_least_base"] >= 0.8
     assert any("costs no less than one of a lower loss" in note for note in found["warnings"])
+
+
+def test_a_plan_says_what_its_restrictions_cost() -> None:
+    asked = ("plan", "--gpu", "h100-sxm", *FAST, "--bootstrap", "40")
+    free, bound = (answer_of(*asked, "--budget", "1e22", *more) for more in ((), ("--experts", "4")))
+    assert bound["unbounded"]["usd_per_mtok"] < bound["recommendation"]["usd_per_mtok"]
+    assert {"unbounded", "repeats_loss", "default_law", "least_budgets"}.isdisjoint(free)
+    assert answer_of(*asked, "--budget", "1e23", "--unique-tokens", "100B")["repeats_loss"] > 0.0
+    assert answer_of(*asked, "--budget", "1e22", "--law", "moescale2026-joint")["default_law"]["experts"] >= 1
+
+
+def test_the_least_flops_of_a_score_reach_its_loss() -> None:
+    asked = ("plan", "--target", "hellaswag=0.70", "--gpu", "h100-sxm", *FAST, "--bootstrap", "100")
+    plan = answer_of(*asked)
+    own = next(b["flops"] for b in plan["least_budgets"] if b["experts"] == plan["recommendation"]["experts"])
+    assert own < plan["budget_flops"]
+    counts = ("--experts", f"{plan['recommendation']['experts']:g}")
+    assert answer_of(*asked, *counts, "--budget", own * 1.02)["recommendation"]["probability_at_least_base"] >= 0.8
+    assert run(*asked, *counts, "--budget", own * 0.9).code == 1
+    assert answer_of(*asked, "--lifetime-tokens", "1T")["decided_by"] == "lifetime.recommendation"

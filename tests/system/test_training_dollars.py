@@ -110,7 +110,6 @@ def test_a_stated_mfu_prices_every_model_of_a_comparison() -> None:
     asked = ("compare-models", "llama-3.1-8b", "olmoe-1b-7b", "--gpu", "h100-sxm", *ROOFLINE)
     parts, stated = answer_of(*asked), answer_of(*asked, "--mfu", "0.25")
     assert [(row["mfu"], row["mfu_from"]) for row in stated] == [(0.25, "stated")] * 2
-    assert all(row["mfu_from"] == "parts" for row in parts)
     assert parts[0]["mfu"] != parts[1]["mfu"]
     for ours, other in zip(parts, stated, strict=True):
         assert ours["training_usd"] * ours["mfu"] == pytest.approx(other["training_usd"] * 0.25)
@@ -158,9 +157,8 @@ def agree(dollars: dict[str, float]) -> bool:
 
 
 def test_plan_comparison_page_and_export_state_the_same_dollars(tmp_path: Path) -> None:
-    answered = [dollars for seed in range(2) if (dollars := prices(seed, tmp_path)) is not None]
-    assert answered
-    assert all(agree(dollars) for dollars in answered), answered
+    answered = [dollars for seed in range(3) if (dollars := prices(seed, tmp_path)) is not None]
+    assert [agree(dollars) for dollars in answered] == [True] * 3, answered
 
 
 @pytest.mark.fuzz

@@ -149,12 +149,13 @@ def designed():
 @pytest.mark.system
 def test_a_design_stays_within_its_limits_and_beats_a_grid() -> None:
     found = designed()
-    assert found.flops == pytest.approx(sum(r.flops for r in found.runs))
-    assert found.flops <= FLOPS
+    assert found.flops == pytest.approx(sum(r.flops for r in found.runs)) <= FLOPS
     assert max(r.flops for r in found.runs) <= 0.25 * FLOPS
     assert {r.experts for r in found.runs} <= {1, 4, 8, 16, 32}
     assert len({(r.n_params, r.tokens, r.experts) for r in found.runs}) == len(found.runs) <= 60
     assert found.regret_after < found.grid_regret < found.regret_before
+    assert found.certainty_before < found.certainty_after
+    assert found.saved_usd_per_mtok > 0.0
     doubts = [r.doubt_left for r in found.runs]
     assert all(later < earlier for earlier, later in itertools.pairwise(doubts))
 
@@ -210,16 +211,9 @@ def test_design_answers_with_the_keys_of_the_contract_and_writes_a_sweep(tmp_pat
     answer = json.loads(found.out)
     assert {"runs", "regret_before", "regret_after", "grid_regret", "flops"} <= set(answer)
     assert {"n_params", "tokens", "experts", "flops"} <= set(answer["runs"][0])
-    assert 0 < len(answer["runs"]) <= 12
     listed = run("sweep", path, "--dry-run", "--json")
     assert listed.code == 0, listed.err
-    assert len(json.loads(listed.out)["runs"]) == len(answer["runs"])
-
-
-def test_a_sweep_needs_flops() -> None:
-    found = run("design", *PLAN)
-    assert found.code == 2
-    assert "no FLOPs for the sweep" in found.err
+    assert 0 < len(json.loads(listed.out)["runs"]) == len(answer["runs"]) <= 12
 
 
 def test_a_sweep_of_experts_that_it_cannot_build_is_refused(tmp_path) -> None:
@@ -228,6 +222,7 @@ def test_a_sweep_of_experts_that_it_cannot_build_is_refused(tmp_path) -> None:
     assert found.code == 2
     assert "builds no narrow experts and no shared experts" in found.err
     assert not path.exists()
+    assert "no FLOPs for the sweep" in run("design", *PLAN).err
 
 
 @pytest.mark.system
