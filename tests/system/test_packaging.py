@@ -179,7 +179,7 @@ def test_tests_run_from_the_sdist(built: tuple[Path, Path], tmp_path: Path) -> N
         "tests/unit/test_importers.py::test_a_table_that_fit_reads_stays_as_it_is",
         "tests/system/test_snapshot.py::test_answers_are_stored_for_these_questions_alone",
         "tests/fuzz/test_hostile_readers.py::test_an_input_is_made_of_seed_reader_and_number_alone",
-        "tests/unit/test_training_benchmark.py::test_it_measures_the_papers_shapes_with_1_to_64_experts",
+        "tests/unit/test_evidence.py::test_designed_sweeps_are_those_of_the_stored_studies",
         "tests/system/test_packaging.py::test_relative_links_of_the_readme_become_absolute_or_text",
     )
     done = subprocess.run(
