@@ -30,6 +30,7 @@ CONVENTIONS = {
 
 LADDER = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # the expert counts of the paper's plans, and their base (section 4)
 BASE_EXPERTS = 4.0
+SQUARED = 1e-8  # relative, of a step of Newton's after which the next one is below rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,11 +173,12 @@ def width(family: ModelFamily, n_params: Real) -> FloatArray:
     at_edge = family.layer_multiple / family.d_model_per_layer * edge**3
     grouped = n > at_edge + family.embedding_matrices * family.vocab_size * edge
     cubic, square, linear = _powers_of_width(family, np.where(grouped, np.inf, 0.0))
-    d = np.cbrt(n / cubic)
-    for _ in range(60):  # Newton from above falls onto the root of a convex rising function
+    alone = np.cbrt(n / cubic)
+    d = np.maximum(alone - square / (3.0 * cubic), 0.5 * alone)
+    for _ in range(60):  # Newton falls onto the root of a convex rising function from above, where its first step leads
         step = (((cubic * d + square) * d + linear) * d - n) / ((3.0 * cubic * d + 2.0 * square) * d + linear)
         d = d - step
-        if np.all(np.abs(step) <= 4e-16 * d):
+        if np.all(np.abs(step) <= SQUARED * d):
             break
     return d
 
