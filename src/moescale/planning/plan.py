@@ -375,7 +375,7 @@ def _repeats_loss(search: Search, model: Candidate) -> float | None:
 
 
 def _unbounded(search: Search, model: Candidate) -> Candidate | None:
-    """What would be chosen, before rounding, among the expert counts that the question leaves out; None where it is no better."""
+    """What would be chosen among the expert counts that the question leaves out, as built; None where it is no better."""
     question, law = search.question, search.law
     rest = tuple(e for e in ladder(law) if e not in question.experts and law.allows(e))
     if not rest or only_experts(law) is not None or question.budget_goal == "loss":
@@ -385,7 +385,10 @@ def _unbounded(search: Search, model: Candidate) -> Candidate | None:
             law, replace(question, experts=rest, against=()), search.costs.deployment, search.costs.latency
         )
         found, _ = choose(other, other.answering())
-        by = "loss" if question.budget_goal == "quality" else "usd_per_mtok"
+        quality = question.budget_goal == "quality"
+        bounds = Bounds(None, found.usd_per_mtok) if quality else Bounds(found.loss)
+        found = as_built(other.law, other.costs, found, partial(other.built, base=other.base), bounds).model
+        by = "loss" if quality else "usd_per_mtok"
         return found if getattr(found, by) < getattr(model, by) else None
     return None
 
