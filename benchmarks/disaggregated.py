@@ -1,6 +1,6 @@
 """Predicted over measured servings with prefill and decode on GPUs of their own.
 
-`python benchmarks/disaggregated.py [--held-out] [--output benchmarks/results/disaggregated_v0.3.csv]`
+`python benchmarks/disaggregated.py [--held-out]`; scripts/document_accuracy.py --apart HALF stores the scores
 
 Rows, halves, sets, formats, lengths and scores are those of measured_servings.py: the kernel package's silicon_sample.csv,
 of which this looks at the rows whose mode is `disagg`. The rule was written, and committed, before any of them was predicted:
@@ -24,7 +24,7 @@ import csv
 import importlib.resources
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,8 +119,13 @@ def _equilibrium(case: Case, p: Any, q: Any, workers: list[int], room: float, mo
 
 def scored(which: str) -> list[Scored]:
     """Every figure of one half beside its prediction."""
+    return scored_rows(rows_of(which))
+
+
+def scored_rows(rows: Iterable[Mapping[str, str]]) -> list[Scored]:
+    """Every figure of some rows beside its prediction."""
     found: list[Scored] = []
-    for row in rows_of(which):
+    for row in rows:
         figures = servings.package_row({**row, "batch_size": ""})
         case = replace(figures[0].case, not_in_words=APART, attention_dp=worker(row, "decode")[2])
         answer = predicted(row, case)
@@ -133,7 +138,6 @@ def main() -> int:
     """Print the scores; the exit code."""
     parser = argparse.ArgumentParser(description="Predicted over measured servings with prefill and decode apart.")
     parser.add_argument("--held-out", action="store_true", help="score the half set aside, by kind only")
-    parser.add_argument("--output", type=Path, metavar="CSV", help="write the scores")
     parser.add_argument("--rows", type=Path, metavar="CSV", help="write every row with its ratio")
     asked = parser.parse_args()
     if asked.held_out and asked.rows is not None:
@@ -142,8 +146,6 @@ def main() -> int:
     found = scored(which)
     results = servings.scores(found, servings.BY_KIND if asked.held_out else tuple(servings.LEVELS))
     refused, facts = servings.refusals(found), servings.about(which, Setting())
-    if asked.output is not None:
-        servings.write_scores(asked.output, results, refused, facts)
     if asked.rows is not None:
         servings.write_rows(asked.rows, found)
     print(", ".join(f"{name} {value}" for name, value in facts.items()), "\n")

@@ -28,6 +28,7 @@ from pages import csv_text, filled, table, write
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
 
+import disaggregated  # noqa: E402
 import measured_servings as servings  # noqa: E402
 import package_engine as engine  # noqa: E402
 from measured_servings import Score  # noqa: E402
@@ -39,6 +40,9 @@ NOW = "measured_servings_v0.3.csv"
 STORED = {
     servings.DEVELOPMENT: (NOW, "package_engine_v0.3.csv"),
     servings.HELD_OUT: ("measured_servings_v0.3_held_out.csv", "package_engine_v0.3_held_out.csv"),
+}
+APART = {
+    half: f"disaggregated_v0.3{end}.csv" for half, end in ((servings.DEVELOPMENT, ""), (servings.HELD_OUT, "_held_out"))
 }
 METRICS = {"output_tok_s": "output tokens/s", "tpot": "TPOT", "ttft": "TTFT"}
 VERSIONS = {  # 0.1.9: before formats, parallelism and load were priced as servers run them; 0.2: before presets of engines
@@ -70,6 +74,17 @@ def score(which: str) -> None:
     pairs = engine.beside(ours, theirs)
     named = [_from(OURS, a) for a, _ in pairs] + [_from(THEIRS, b) for _, b in pairs]
     servings.write_scores(beside, named, engine.alone(ours, theirs), facts)
+    score_apart(which)
+
+
+def score_apart(which: str) -> None:
+    """Score one half's rows with prefill and decode apart, and store it."""
+    found, levels = (
+        disaggregated.scored(which),
+        servings.BY_KIND if which == servings.HELD_OUT else tuple(servings.LEVELS),
+    )
+    facts = servings.about(which, servings.Setting())
+    servings.write_scores(RESULTS / APART[which], servings.scores(found, levels), servings.refusals(found), facts)
 
 
 def _from(who: str, one: Score) -> Score:
@@ -94,7 +109,10 @@ def facts(name: str) -> dict[str, str]:
 def catalogue() -> str:
     """The text of catalogue/accuracy.toml, from the stored scores of the half set aside."""
     name = STORED[servings.HELD_OUT][0]
-    found, head = stored(name), facts(name)
+    found, head = (
+        stored(name) | {key: one for key, one in stored(APART[servings.HELD_OUT]).items() if one.level != "all"},
+        facts(name),
+    )
     entries: list[dict[str, Any]] = []
     for one in (one for one in found.values() if one.source == "package" and one.metric in METRICS):
         if one.level not in ("kind", *servings.NARROWED) or not math.isfinite(one.geometric_mean):
@@ -147,9 +165,9 @@ def figures(one: Score | None) -> list[str]:
     return [f"**{cell}**" if missed else cell for cell, missed in zip(cells, bold, strict=True)]
 
 
-def held_out_table() -> list[str]:
-    """The stored scores of the half set aside by kind, all metrics beside each other."""
-    found = {metric: by_kind(stored(STORED[servings.HELD_OUT][0]), metric, "package") for metric in METRICS}
+def kinds_table(name: str) -> list[str]:
+    """The stored scores of a file by kind, all metrics beside each other."""
+    found = {metric: by_kind(stored(name), metric, "package") for metric in METRICS}
     first = found["output_tok_s"]
     if not first:
         return ["Not scored yet."]
@@ -316,8 +334,10 @@ def page() -> str:
     """docs/evidence/serving.md with its parts of held-out measurements."""
     held_out, development = (STORED[half] for half in (servings.HELD_OUT, servings.DEVELOPMENT))
     parts: dict[str, str | Sequence[str]] = {
-        "stored": scored_by((*VERSIONS.values(), held_out[0])),
-        "held-out": held_out_table(),
+        "stored": scored_by((*VERSIONS.values(), held_out[0], *APART.values())),
+        "held-out": kinds_table(held_out[0]),
+        "apart": kinds_table(APART[servings.DEVELOPMENT]),
+        "apart-held-out": kinds_table(APART[servings.HELD_OUT]),
         "points": points(),
         "overall": overall(servings.HELD_OUT),
         "closer-engine": closer_engine(servings.HELD_OUT),
@@ -337,7 +357,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Accuracy of predicted servings.")
     parser.add_argument("--score", action="store_true", help="score the development half")
     parser.add_argument("--held-out", action="store_true", help="score both halves; the one set aside by kind only")
+    parser.add_argument("--apart", choices=tuple(APART), help="score rows with prefill and decode apart, of one half")
     asked = parser.parse_args()
+    if asked.apart:
+        score_apart(asked.apart)
     if asked.score or asked.held_out:
         score(servings.DEVELOPMENT)
     if asked.held_out:

@@ -122,10 +122,7 @@ def off_the_page(figure: Figure) -> list[str]:
 
 @pytest.fixture(scope="module")
 def figures(found: Fit, runs: RunArrays, plan: Plan) -> dict[str, Figure]:
-    return {
-        "fit": fit_figure(found, runs),
-        "plan": plan_figure(plan),
-    }
+    return {"fit": fit_figure(found, runs), "plan": plan_figure(plan)}
 
 
 NAMES = ("fit", "plan")

@@ -14,12 +14,7 @@ from model_configs import CONFIGS
 from moescale.errors import InputError
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
-from moescale.models.flops import (
-    STATE_FLOPS,
-    TRAINING_COUNTS,
-    expected_distinct_experts,
-    training_flops_per_token,
-)
+from moescale.models.flops import STATE_FLOPS, TRAINING_COUNTS, expected_distinct_experts, training_flops_per_token
 from moescale.models.hf_config import from_config
 from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
 from moescale.models.operations import Attention, Indexer, State, operations

@@ -52,8 +52,7 @@ def drifted(stored: dict[tuple[str, ...], Any], found: list[Any]) -> list[str]:
 @needs_package
 @pytest.mark.system
 @pytest.mark.parametrize(
-    "kinds",
-    [("dense fp8", "MoE fp8", "latent MoE fp8"), pytest.param((), marks=pytest.mark.fuzz, id="all")],
+    "kinds", [("dense fp8", "MoE fp8", "latent MoE fp8"), pytest.param((), marks=pytest.mark.fuzz, id="all")]
 )
 def test_predictions_are_as_far_from_measurements_as_the_stored_scores_say(kinds: tuple[str, ...]) -> None:
     """Whoever changes them on purpose runs scripts/document_accuracy.py --score, and looks at what moved."""
@@ -158,7 +157,7 @@ def test_every_answer_says_how_far_its_kind_lay_or_that_nothing_was_compared(mon
         kind="dense bf16", n=40, geometric_mean=0.9, spread=1.2, sets=4, gpus=("b200-sxm",),
         ttft=accuracy.Band(n=40, geometric_mean=1.5, spread=2.0),
     )  # fmt: skip
-    monkeypatch.setattr(accuracy, "accuracy_of", lambda *_: found)
+    monkeypatch.setattr(accuracy, "accuracy_of", lambda *_, **__: found)
     told = " ".join(run(*asked).out.split())
     assert (
         "Accuracy: predicted / measured throughput 0.90 (spread 1.20x), TTFT 1.50; 40 published points: dense bf16"
@@ -252,14 +251,14 @@ def test_of_the_half_set_aside_kinds_alone_are_stored(tmp_path: Path, monkeypatc
 def test_a_plan_states_the_error_of_its_prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On its screen and in its record, which is read as it was written."""
     asked = ("plan", "--budget", "1e20", "--gpu", "h100-sxm", "--law", "yun2024-recovered", "--details")
-    monkeypatch.setattr(plan, "accuracy_of", lambda *_: None)
+    monkeypatch.setattr(plan, "accuracy_of", lambda *_, **__: None)
     none = "Accuracy of serving cost: unknown (no held-out measurements of MoE models in this format)."
     assert none in " ".join(run(*asked).out.split())
     band = accuracy.Accuracy(
         kind="MoE bf16", n=12, geometric_mean=0.9, spread=1.2, sets=3, gpus=("h100-sxm",),
         tpot=accuracy.Band(n=12, geometric_mean=1.1, spread=1.1),
     )  # fmt: skip
-    monkeypatch.setattr(plan, "accuracy_of", lambda *_: band)
+    monkeypatch.setattr(plan, "accuracy_of", lambda *_, **__: band)
     told = " ".join(run(*asked).out.split())
     assert (
         "Accuracy of serving cost: predicted / measured throughput 0.90 (spread 1.20x), TPOT 1.10; 12 published points: MoE"

@@ -315,8 +315,7 @@ def test_impossible_deployments_are_refused_by_name(changes: dict[str, Any], wor
 
 
 @pytest.mark.parametrize(
-    ("name", "ways"),
-    [("deepseek-v2-lite", 1), ("qwen3-30b-a3b", 4), ("olmoe-1b-7b", 16), ("llama-3.1-8b", math.inf)],
+    ("name", "ways"), [("deepseek-v2-lite", 1), ("qwen3-30b-a3b", 4), ("olmoe-1b-7b", 16), ("llama-3.1-8b", math.inf)]
 )
 @pytest.mark.parametrize("max_tpot_s", [None, 0.03])
 def test_groups_are_searched_where_the_cache_would_be_held_twice(

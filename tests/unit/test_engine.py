@@ -203,6 +203,17 @@ def test_attention_groups_hold_more_and_prompts_wait_for_each_other() -> None:
     assert waiting.tpot_s < groups.tpot_s
 
 
+def test_each_attention_group_has_a_scheduler_of_its_own() -> None:
+    host, spread = default_overhead(), replace(deployment(gpu=H100), attention_dp=4.0, expert_parallel=4.0)
+    alone, hosted = (
+        Servers(SHAPES["mixtral-8x7b"], np.asarray(4.0), Roofline(H100), replace(spread, host=h)).decode_pass_s(
+            np.asarray(64.0)
+        )
+        for h in (NO_OVERHEAD, host)
+    )
+    assert hosted - alone == pytest.approx(host.per_pass_s + 16.0 * host.per_sequence_s)
+
+
 def test_replicas_and_stages_share_the_load() -> None:
     one, four = (simulate(MODEL, Lines(), deployment(replicas=r), 1, closed(c)).answer() for r, c in ((1, 8), (4, 32)))
     assert four.ttft_s == one.ttft_s

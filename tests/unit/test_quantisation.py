@@ -11,16 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_architecture import (
-    DEEPSEEK_V3,
-    EVERY_FAMILY,
-    GPT_OSS,
-    LLAMA,
-    MAVERICK,
-    MIXTRAL,
-    QWEN3_MOE,
-    SCOUT,
-)
+from test_architecture import DEEPSEEK_V3, EVERY_FAMILY, GPT_OSS, LLAMA, MAVERICK, MIXTRAL, QWEN3_MOE, SCOUT
 
 from command_line import answer_of, run
 from model_configs import CONFIGS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from moescale.cli.flat import flat
@@ -71,6 +72,10 @@ def cost(
     apart = serving.apart(model, source, deployment)
     deployment = laid_out(deployment, answer.attention_dp)
     accuracy = accuracy_of(model, deployment, source)
+    of_apart = None
+    if apart is not None:
+        decoding = replace(deployment, attention_dp=float(apart.decode.attention_dp))
+        of_apart = accuracy_of(model, decoding, source, apart=True)
     loop = answer.closed_loop
     corrected = calibrated(answer.usd_per_mtok if loop is None else loop.usd_per_mtok, accuracy)
     line = launch.line(described, answer, deployment, checkpoint, source, warn)
@@ -82,7 +87,7 @@ def cost(
         asked = {"question": question_record(model, deployment, source)}
         record = asked | answer.to_dict() | {"weights": serving.weights_record(checkpoint, formats)}
         parts: dict[str, object] = {"open_loop": opened and opened.to_dict()}
-        parts |= {"disaggregated": apart and apart.to_dict()}
+        parts |= {"disaggregated": apart and apart.to_dict() | ({"accuracy": of_apart.to_dict()} if of_apart else {})}
         parts |= {"warnings": warnings}
         record |= {name: part for name, part in parts.items() if part}
         record |= {} if run is None else {"burst": run.to_dict()}
@@ -108,7 +113,8 @@ def cost(
     )
     show_loads(
         terminal(), deployment.gpu.name,
-        closed=answer.closed_loop, opened=opened, apart=apart, burst=run, host=serving.host, priced=priced,
+        closed=answer.closed_loop, opened=opened, apart=apart, apart_accuracy=of_apart, burst=run, host=serving.host,
+        priced=priced,
     )  # fmt: skip
     if line is not None:
         print(f"\n{line}")

@@ -7,7 +7,14 @@ import numpy.typing as npt
 
 from moescale.latency import Pass, network
 from moescale.latency.card import Card
-from moescale.latency.kernels.exchange import MEASURED_TOP_K, MEASURED_WIDTH, collective_grid, deepep_grid
+from moescale.latency.kernels.exchange import (
+    GPUS_PER_NODE,
+    MEASURED_TOP_K,
+    MEASURED_WIDTH,
+    collective_grid,
+    deepep_grid,
+    nvlink_grid,
+)
 from moescale.latency.kernels.links import within_server_s
 from moescale.latency.roofline import ACTIVATION_BYTES
 from moescale.models.architecture import Architecture
@@ -53,14 +60,18 @@ def _exchange_s(card: Card, model: Architecture, whole: Pass, rank: Pass) -> Flo
         inside_s = within_server_s(card.links[0], each, slower * elements)
     else:
         inside_s = within_server_s(gather, each, slower * elements) + within_server_s(scatter, each, slower * elements)
-    far = gpus > card.gpu.gpus_per_server
-    if not np.any(far):
+    far, alone = gpus > card.gpu.gpus_per_server, sends_alone(card, whole)
+    if not np.any(far | alone):
         return inside_s
     # To its experts each token is sent alone, from the GPU that holds it: fp8 there and bf16 back.
     own = np.maximum(np.asarray(rank.tokens, dtype=np.float64) / rank.gpus, 1.0)
+    like = own * (d_model * model.top_k / (MEASURED_WIDTH * MEASURED_TOP_K))
     deepep = deepep_grid(card.system.name, low_latency=whole.prompts is None)
+    if card.gpu.gpus_per_server > GPUS_PER_NODE and (nvlink := nvlink_grid(_dispatched(card))) is not None:
+        inside_s = np.where(alone, nvlink.seconds(gpus, like), inside_s)
+    if not np.any(far):
+        return inside_s
     if deepep is not None:
-        like = own * (d_model * model.top_k / (MEASURED_WIDTH * MEASURED_TOP_K))
         sent_s = deepep.seconds(network.servers(card.gpu, gpus), like)
     else:
         sent_bytes = own * model.top_k * d_model * (1.0 + ACTIVATION_BYTES)
@@ -68,7 +79,7 @@ def _exchange_s(card: Card, model: Architecture, whole: Pass, rank: Pass) -> Flo
         sent_s = in_one_s + network.exchange_s(card.gpu, gpus, sent_bytes) + network.HOP_S
     # An expert that is split itself needs every token of all its GPUs.
     all_s = inside_s + network.all_reduce_s(card.gpu, gpus, ACTIVATION_BYTES * elements)
-    return np.where(far, np.where(sends_alone(card, whole), sent_s, all_s), inside_s)
+    return np.where(far, np.where(alone, sent_s, all_s), inside_s)
 
 
 def norm_messages_s(card: Card, model: Architecture, gpus: FloatArray, tokens: Real) -> FloatArray:
@@ -81,7 +92,15 @@ def norm_messages_s(card: Card, model: Architecture, gpus: FloatArray, tokens: R
 
 
 def sends_alone(card: Card, a: Pass) -> npt.NDArray[np.bool_]:
-    """Where groups of attention send each token to its experts alone: over several servers, to whole experts."""
+    """Where groups of attention send each token to its experts alone: over several servers, or more than eight GPUs of one,
+    to whole experts.
+    """
     gpus = np.asarray(a.gpus, dtype=np.float64)
-    several = (gpus > card.gpu.gpus_per_server) & (np.asarray(a.attention_dp) > 1)
+    several = (gpus > min(card.gpu.gpus_per_server, GPUS_PER_NODE)) & (np.asarray(a.attention_dp) > 1)
     return several & (np.asarray(a.expert_parallel, dtype=np.float64) >= gpus)
+
+
+def _dispatched(card: Card) -> str:
+    """The format, by its name in the table of NVLink, in which tokens go to experts: that of the experts' products."""
+    kinds = {"nvfp4": "nvfp4", "fp8": "fp8", "fp8_block": "fp8"}
+    return kinds.get(card.expert_kind, "bfloat16")

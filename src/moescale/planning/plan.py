@@ -300,12 +300,11 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
         least_budgets=_least_budgets(search),
         repeats_loss=_repeats_loss(search, advice.model if life is None else life.model),
         unbounded=None if of_life else _unbounded(search, advice.model),
-        accuracy=None
-        if question.disaggregated
-        else accuracy_of(
+        accuracy=accuracy_of(
             architecture(search.law.family, advice.model.n_params, advice.model.experts),
             laid_out(deployment, advice.model.attention_dp),
             latency,
+            apart=question.disaggregated,
         ),
     )
 

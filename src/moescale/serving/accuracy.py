@@ -92,13 +92,17 @@ def kind_of(model: Architecture, weights: str, *, attention_dp: float = 1.0, apa
     return f"{'attention-DP ' if attention_dp > 1 else ''}{family} {weights}{', ' + APART if apart else ''}"
 
 
-def kind_of_served(model: Architecture, deployment: Deployment) -> str | None:
-    """The kind of a deployment; None where its weights have no name and no format has so many bytes, or it holds several."""
+def kind_of_served(model: Architecture, deployment: Deployment, *, apart: bool = False) -> str | None:
+    """The kind of a deployment, with `apart` of its decode workers; None where its weights have no name and no format has so
+    many bytes, or it holds several.
+    """
     if np.size(deployment.weight_bytes_per_param) != 1:
         return None
     held = float(np.asarray(deployment.weight_bytes_per_param))
     weights = deployment.weights or format_of_bytes("weights", held)
-    return weights and kind_of(model, weights, attention_dp=float(np.max(np.asarray(deployment.attention_dp))))
+    return weights and kind_of(
+        model, weights, attention_dp=float(np.max(np.asarray(deployment.attention_dp))), apart=apart
+    )
 
 
 def uncompared(model: Architecture, deployment: Deployment, source: LatencySource) -> str:
@@ -107,12 +111,14 @@ def uncompared(model: Architecture, deployment: Deployment, source: LatencySourc
     return kind if source.name == "silicon" else f"{kind} with latency from {source.name}"
 
 
-def accuracy_of(model: Architecture, deployment: Deployment, source: LatencySource) -> Accuracy | None:
+def accuracy_of(
+    model: Architecture, deployment: Deployment, source: LatencySource, *, apart: bool = False
+) -> Accuracy | None:
     """What held-out measurements of this kind gave; None where there were none, or where `source` is not silicon.
 
     The slice is the kind on this GPU, else with this engine, where three sets or more were measured; else the kind.
     """
-    kind = kind_of_served(model, deployment)
+    kind = kind_of_served(model, deployment, apart=apart)
     if kind is None or source.name != "silicon":
         return None
     found = _held_out()

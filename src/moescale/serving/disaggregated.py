@@ -53,6 +53,7 @@ class Pool:
     batch: float  # prompts of a full pass, or requests that a worker decodes at once at most
     pass_s: float  # of such a batch
     busy: float  # share of what the workers could do that is asked of them at the highest rate
+    attention_dp: int = 1  # groups of a worker that hold attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,7 +319,15 @@ def _answer(
     can_start, can_decode = w_p * p.requests_per_s, w_d * q.requests_per_s
     usd_per_s, tokens_per_s = gpus * float(np.asarray(d.usd_per_gpu_hour)) / 3600.0, rate * output
     pools = [
-        Pool(gpus=n * w.gpus, workers=n, gpus_per_worker=w.gpus, batch=w.batch, pass_s=w.pass_s, busy=rate / most)
+        Pool(
+            gpus=n * w.gpus,
+            workers=n,
+            gpus_per_worker=w.gpus,
+            batch=w.batch,
+            pass_s=w.pass_s,
+            busy=rate / most,
+            attention_dp=int(np.asarray(w.deployment.attention_dp)),
+        )
         for w, n, most in ((p, w_p, can_start), (q, w_d, can_decode))
     ]
     return Disaggregated(

@@ -420,7 +420,7 @@ def _run(
             kernels_s = prices.decode_s(now.batch, contexts)
         else:
             kernels_s = np.asarray([prices.mixed_s(now.batch, now.context, now.prefilled)])
-        ends = clock_s + np.cumsum(policy.host.pass_s(kernels_s, len(running)))
+        ends = clock_s + np.cumsum(policy.host.pass_s(kernels_s, len(running) / scheduler.groups))
         if not ends[-1] < math.inf:
             decoded = f"a pass that decodes {now.batch} requests of {now.context:.0f} tokens"
             what = f"the latency source has no answer for {decoded} and prefills {now.prefilled}"

@@ -259,20 +259,24 @@ class Servers:
 
     def _decoded_s(self, kernels_s: FloatArray, batch: FloatArray) -> FloatArray:
         staged_s = self._staged_s(kernels_s, batch * self._verified)
-        return self.deployment.host.pass_s(staged_s, batch) + self._drafting_s(batch)
+        return self._hosted_s(staged_s, batch) + self._drafting_s(batch)
 
     def _prompted_s(self, kernels_s: Sequence[FloatArray], prompts: FloatArray) -> FloatArray:
-        total_s, host = np.asarray(0.0), self.deployment.host
+        total_s = np.asarray(0.0)
         for (at, share, _), one_s in zip(self._prompts, kernels_s, strict=True):
-            total_s = total_s + share * host.pass_s(self._launched_s(one_s, prompts * at, at), np.maximum(prompts, 1.0))
+            total_s = total_s + share * self._hosted_s(self._launched_s(one_s, prompts * at, at), prompts, least=1.0)
         return total_s
 
     def _mixed_s(self, kernels_s: Sequence[FloatArray], batch: FloatArray, prompts: FloatArray) -> FloatArray:
-        total_s, host = np.asarray(0.0), self.deployment.host
+        total_s = np.asarray(0.0)
         for (at, share, _), one_s in zip(self._prompts, kernels_s, strict=True):
             tokens = batch * self._verified + prompts * at
-            total_s = total_s + share * host.pass_s(self._launched_s(one_s, tokens, at), batch)
+            total_s = total_s + share * self._hosted_s(self._launched_s(one_s, tokens, at), batch)
         return total_s + self._drafting_s(batch)
+
+    def _hosted_s(self, kernels_s: FloatArray, sequences: Real, *, least: float = 0.0) -> FloatArray:
+        """Seconds of passes with what the host adds for the sequences of one attention group: each has a scheduler of its own."""
+        return self.deployment.host.pass_s(kernels_s, np.maximum(sequences / self.deployment.attention_dp, least))
 
     @property
     def new_prompt_tokens(self) -> FloatArray:

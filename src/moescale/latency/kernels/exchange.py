@@ -2,8 +2,9 @@
 
 Within a server the engines gather every group's tokens and scatter the sums (the default of vLLM and SGLang with attention
 data parallelism, and of TensorRT-LLM without its own all-to-all). Across servers they send each token to its experts alone:
-DeepEP's low-latency kernels for passes that decode, its normal ones for passes with prompts. What comes in over them meets
-experts of kernels of their own, which see no token that is not theirs.
+DeepEP's low-latency kernels for passes that decode, its normal ones for passes with prompts. So do they over more GPUs of an
+NVLink domain than eight, by TensorRT-LLM's kernels. What comes in over them meets experts of kernels of their own, which see
+no token that is not theirs.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ SMS = 20.0  # streaming multiprocessors of the normal kernels: DeepEP's own defa
 GPUS_PER_NODE = 8.0  # of the measured servers
 # Kernels of one version and folder, of which only the oldest was measured on several servers.
 DEEPEP_VERSION, EXPERTS_VERSION = "0.5.6.post2", "0.5.10"
+# The one system whose all-to-all was measured over more GPUs of an NVLink domain than eight; GB300's switches are the same.
+NVLINK_SYSTEM, NVLINK_VERSION = "gb200", "1.3.0rc10"
 
 
 @cache
@@ -68,6 +71,28 @@ def deepep_grid(system: str, *, low_latency: bool) -> LogGrid | None:
     if not np.any(nodes > 1):
         return None
     return grid_of((nodes, rows["num_token"][kept]), seconds, (0.0, 1.0))
+
+
+@cache
+def nvlink_grid(dispatched: str) -> LogGrid | None:
+    """Seconds of TensorRT-LLM's dispatch and combine over (GPUs of one NVLink domain, tokens of each); None where not measured.
+
+    Of DeepSeek-V3's shape, dispatched in a format of the table, combined in bf16; its two-sided kernels, which alone were
+    measured in every format and with up to 64 GPUs.
+    """
+    table = find_table(NVLINK_SYSTEM, "comm", "trtllm", NVLINK_VERSION, "trtllm_alltoall_perf")
+    if table is None:
+        return None
+    seconds: dict[tuple[float, float], float] = {}
+    for part in ("prepare", "dispatch", "combine"):
+        chosen = {"kernel_source": "NVLinkTwoSided", "op_name": f"alltoall_{part}", "moe_dtype": dispatched}
+        rows = read_columns(table, ("moe_ep_size", "num_tokens", "latency"), **chosen)
+        for gpus, tokens, part_s in zip(*rows.values(), strict=True):
+            seconds[gpus, tokens] = seconds.get((gpus, tokens), 0.0) + part_s
+    if not seconds:
+        return None
+    gpus, tokens = np.array(list(seconds)).T
+    return grid_of((gpus, tokens), np.array(list(seconds.values())), (0.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,8 +312,6 @@ def _shape(choice: ShapeChoice) -> str:
 
 def _price_error(plan: Plan) -> str:
     a = plan.accuracy
-    if plan.asked.get("disaggregated"):
-        return "unknown: no servings with prefill and decode apart were compared"
     if a is None:
         return "unknown: no held-out servings of this kind were compared"
     times = f", TTFT {a.ttft.geometric_mean:.2f}x" if a.ttft else ""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from moescale.models.published import Shape
     from moescale.serving.accuracy import Accuracy, Calibrated
     from moescale.serving.deployment import Deployment
-    from moescale.serving.disaggregated import Disaggregated
+    from moescale.serving.disaggregated import Disaggregated, Pool
     from moescale.serving.gpu_counts import Cost
     from moescale.serving.loads import OpenLoop
     from moescale.serving.workload import Answer
@@ -47,6 +47,7 @@ def show_loads(
     closed: Answer | None = None,
     opened: OpenLoop | None = None,
     apart: Disaggregated | None = None,
+    apart_accuracy: Accuracy | None = None,
     burst: Answer | None = None,
     host: str | None = None,
     priced: bool = True,
@@ -77,7 +78,7 @@ def show_loads(
         )
     if apart is not None:
         prefill, decode = (
-            f"{plural(pool.workers, 'worker')} of {plural(pool.gpus_per_worker, 'GPU')}, {pool.busy:.0%} busy"
+            f"{plural(pool.workers, 'worker')} of {plural(pool.gpus_per_worker, 'GPU')}{_groups(pool)}, {pool.busy:.0%} busy"
             for pool in (apart.prefill, apart.decode)
         )
         write_line(console)
@@ -86,7 +87,8 @@ def show_loads(
             f"Separate prefill and decode: {apart.prefill.gpus} + {apart.decode.gpus} x {gpu}, {apart.throughput_tok_s:,.0f} output "
             f"tokens/s{usd(f'{format_usd(apart.usd_per_mtok)} per million output tokens')}. Prefill: {prefill}, TTFT "
             f"{format_seconds(apart.ttft_s)} ({format_seconds(apart.transfer_s)} for the transfer of the KV cache). Decode: {decode}, "
-            f"batch {apart.decode.batch:,.0f} each, TPOT {format_seconds(apart.tpot_s or 0.0)}.",
+            f"batch {apart.decode.batch:,.0f} each, TPOT {format_seconds(apart.tpot_s or 0.0)}. "
+            f"Accuracy: {accuracy_text(apart_accuracy, gpu, 'this kind with prefill and decode apart')}.",
         )
     if burst is not None:
         ttft, tpot = (_percentiles(burst, name) for name in ("ttft_s", "tpot_s"))
@@ -101,6 +103,10 @@ def show_loads(
         if burst.n_preemptions:
             text = f"The KV cache was full {burst.n_preemptions} times; preempted requests were recomputed."
             write_paragraph(console, text)
+
+
+def _groups(pool: Pool) -> str:
+    return f" in {plural(pool.attention_dp, 'attention group')}" if pool.attention_dp > 1 else ""
 
 
 def _percentiles(run: Answer, name: str) -> str:
