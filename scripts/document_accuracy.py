@@ -4,6 +4,7 @@ docs/evidence/serving.md, and its tables docs/evidence/serving-*.csv.
     python scripts/document_accuracy.py                write all again from the stored scores
     python scripts/document_accuracy.py --score        score the development half first
     python scripts/document_accuracy.py --held-out     and the half set aside: by kind only, once a version
+    python scripts/document_accuracy.py --apart HALF   score one half's servings with prefill and decode apart
 
 Scores are stored in benchmarks/results (STORED); rows that were measured are not copied. A band that users see comes from
 the half set aside alone (moescale.serving.accuracy).
@@ -74,7 +75,6 @@ def score(which: str) -> None:
     pairs = engine.beside(ours, theirs)
     named = [_from(OURS, a) for a, _ in pairs] + [_from(THEIRS, b) for _, b in pairs]
     servings.write_scores(beside, named, engine.alone(ours, theirs), facts)
-    score_apart(which)
 
 
 def score_apart(which: str) -> None:
