@@ -121,8 +121,10 @@ def accuracy_text(accuracy: Accuracy | None, gpu: str, kind: str) -> str:
 
 def ttft_doubt(accuracy: Accuracy | None, limit_s: object) -> str:
     """What a limit of TTFT may be by the mean error of such servings, in words; empty without either."""
-    if accuracy is None or accuracy.ttft is None or not isinstance(limit_s, float):
+    if accuracy is None or not isinstance(limit_s, float):
         return ""
+    if accuracy.ttft is None:
+        return " (no TTFT of this kind was verified)"
     return f" (a TTFT of {format_seconds(limit_s)} may be {format_seconds(limit_s / accuracy.ttft.geometric_mean)})"
 
 
