@@ -2,7 +2,7 @@
 those models.
 
 The budget is 6 FLOPs for each active parameter of the body and token of the published model, the shape that of its kind
-(`shape_of`), the law and the expert counts those of `plan`. Two questions: the budget alone (the base: the default, X = 2), and
+(`shape_of`), the law and the expert counts those of `plan`. Two questions: the budget alone (the base: the best dense model), and
 with the published model as the base. The distance from the frontier is by the law's mean coefficients.
 
 python scripts/document_hindcasts.py [--stored]   (--stored: the page anew from the table that is there)

@@ -97,7 +97,8 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         ):
             match = replace(match, total_usd=plan.lifetime.least_training.total_usd)
         of = f" ({plan.base_name.rpartition(' of ')[2]})" if plan.shapes and " of " in plan.base_name else ""
-        label = f"  baseline{of}" if plan.base_name.startswith("the ") else f"  {plan.base_name} (baseline)"
+        label = f"  {'dense ' if plan.base_experts == 1 else ''}baseline{of}"
+        label = label if plan.base_name.startswith("the ") else f"  {plan.base_name} (baseline)"
         named.append((1, label, _with_life(plan, match or plan.built_base)))
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
