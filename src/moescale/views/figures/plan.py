@@ -79,10 +79,11 @@ def _key(ax: Axes, plan: Plan) -> None:
     entries.append(entry("loss-optimal", marker="o", markersize=4.5, linestyle="none"))
     if plan.curves:
         entries += [entry("smaller, more tokens"), entry("larger, fewer tokens", linewidth=0.8, linestyle=LARGER)]
-    cost = "" if plan.base_usd_per_mtok is None else f", {format_usd(plan.base_usd_per_mtok)}"
+    base = plan.built_base
+    cost = "" if base.usd_per_mtok is None else f", {format_usd(base.usd_per_mtok)}"
     entries += [
         entry("frontier", color=FRONTIER, linewidth=4.5, alpha=0.5),
-        entry(f"baseline (loss {plan.base_loss:.4f}{cost})", linewidth=1.0, linestyle=DOTTED),
+        entry(f"baseline (loss {base.loss:.4f}{cost})", linewidth=1.0, linestyle=DOTTED),
     ]
     if plan.known:
         entries.append(entry("published (hollow: beyond the law)", marker="o", markersize=4.5, linestyle="none"))
@@ -128,9 +129,9 @@ def _name(plan: Plan, experts: float) -> str:
 
 def _base_bound(ax: Axes, plan: Plan) -> None:
     dotted: Look = {"color": FAINT, "linewidth": 1.0, "linestyle": DOTTED, "zorder": 1}
-    ax.axhline(plan.base_loss, **dotted)
-    if plan.base_usd_per_mtok is not None:
-        ax.axvline(plan.base_usd_per_mtok, **dotted)
+    ax.axhline(plan.built_base.loss, **dotted)
+    if plan.built_base.usd_per_mtok is not None:
+        ax.axvline(plan.built_base.usd_per_mtok, **dotted)
 
 
 def _known(ax: Axes, plan: Plan) -> None:
