@@ -121,7 +121,9 @@ def catalogue() -> str:
         words = {"kind gpu": " on ", "kind engine": " with "}.get(one.level)
         kind, _, narrowed = one.name.rpartition(words) if words else (one.name, "", "")
         by = one.level.partition(" ")[2]
-        if one.metric == "ttft" and kind.endswith(accuracy.APART):  # an equilibrium has no first burst: the page says so
+        if one.metric == "ttft" and kind.endswith(
+            accuracy.APART
+        ):  # an equilibrium has no first burst: the page says so
             continue
         entry: dict[str, Any] = {"kind": kind, "metric": one.metric} | ({by: narrowed} if by else {})
         entry |= {"rows": one.rows, "sets": one.sets, "geometric_mean": one.geometric_mean, "spread": one.spread}

@@ -193,7 +193,10 @@ def shared() -> list[tuple[str, str, str, str, Wanted]]:
     for stage in ("context", "generation"):
         wanted = Wanted(("moe_ep_size", "num_tokens"), ("distribution", "moe_dtype"), only)
         found.append(("moe", "sglang", exchange.EXPERTS_VERSION, f"wideep_{stage}_moe_perf", wanted))
-    return found
+    texts = ("kernel_source", "op_name", "moe_dtype")
+    only = (("kernel_source", (exchange.NVLINK,)), ("op_name", exchange.NVLINK_PARTS))
+    wanted = Wanted(("moe_ep_size", "num_tokens"), texts, only)
+    return [*found, ("comm", "trtllm", exchange.NVLINK_VERSION, "trtllm_alltoall_perf", wanted)]
 
 
 def of_others(system: str) -> list[tuple[str, str, str, str, Wanted]]:

@@ -32,7 +32,8 @@ GPUS_PER_NODE = 8.0  # of the measured servers
 # Kernels of one version and folder, of which only the oldest was measured on several servers.
 DEEPEP_VERSION, EXPERTS_VERSION = "0.5.6.post2", "0.5.10"
 # The one system whose all-to-all was measured over more GPUs of an NVLink domain than eight; GB300's switches are the same.
-NVLINK_SYSTEM, NVLINK_VERSION = "gb200", "1.3.0rc10"
+NVLINK_SYSTEM, NVLINK_VERSION, NVLINK = "gb200", "1.3.0rc10", "NVLinkTwoSided"
+NVLINK_PARTS = ("alltoall_prepare", "alltoall_dispatch", "alltoall_combine")
 
 
 @cache
@@ -84,8 +85,8 @@ def nvlink_grid(dispatched: str) -> LogGrid | None:
     if table is None:
         return None
     seconds: dict[tuple[float, float], float] = {}
-    for part in ("prepare", "dispatch", "combine"):
-        chosen = {"kernel_source": "NVLinkTwoSided", "op_name": f"alltoall_{part}", "moe_dtype": dispatched}
+    for part in NVLINK_PARTS:
+        chosen = {"kernel_source": NVLINK, "op_name": part, "moe_dtype": dispatched}
         rows = read_columns(table, ("moe_ep_size", "num_tokens", "latency"), **chosen)
         for gpus, tokens, part_s in zip(*rows.values(), strict=True):
             seconds[gpus, tokens] = seconds.get((gpus, tokens), 0.0) + part_s
