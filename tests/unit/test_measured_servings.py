@@ -86,7 +86,7 @@ def test_predictions_are_what_the_command_answers(tmp_path: Path) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("aiconfigurator_core") is None, reason="needs the kernel package")
 def test_wide_attention_groups_decode_as_measured() -> None:
     """InferenceX, in aiconfigurator-core: DeepSeek-V3, nvfp4, 32 GB200 apart from prompts; 17, 24, 34 ms a token within 15%."""
-    apart = load_script("benchmarks/disaggregated.py")
+    apart = load_script("scripts/document_accuracy.py").disaggregated
     wide = [row for row in apart.rows_of("development") if row["decode_attention_dp_size"] == "32"]
     found = apart.scored_rows(row for row in wide if row["osl"] == "8192" and row["decode_num_workers"])
     assert [round(one.ratio, 1) for one in found if one.measured.metric == "tpot"] == pytest.approx([1.0] * 3, abs=0.15)
