@@ -72,6 +72,7 @@ def plan(
             "launch": export.launch(),
             "slower": serving.max_tpot is None,
             "beside_default": True,
+            "explained": details or json_ or plot is not None,
         }
         if every:
             answer = bounds.plan_of_shapes(chosen, deployment, source, progress=progress, **how)

@@ -220,22 +220,26 @@ class BoundOptions(TrainingOptions):
         slower: bool = False,
         base: KnownModel | None = None,
         beside_default: bool = False,
+        explained: bool = True,
     ) -> Plan:
         """The plan of the `question`, whose baseline is `base` where that is stated.
 
         Where no model keeps the deployment's TPOT, the plan is made at the nearest that one keeps, with a warning, if it
-        may be `slower`; else it is refused with that TPOT. `beside_default` adds what the default law would choose.
+        may be `slower`; else it is refused with that TPOT. `beside_default` adds what the default law would choose; without
+        `explained` what a first screen does not show is left out: what published laws say, and the baseline's compute.
         """
         from moescale.planning.plan import make_plan
 
         if beside_default and law.name != DEFAULT_LAW and (self.max_loss, self._matched()[1]) == (None, None):
             how: dict[str, Any] = {"kv_heads": kv_heads, "unpriced": unpriced, "launch": launch, "slower": slower}
-            found, other = self.plan(law, deployment, latency, details, base=base, **how), None
+            found = self.plan(law, deployment, latency, details, base=base, explained=explained, **how)
+            other = None
             with suppress(MoescaleError):
                 default = in_shape(LawOptions().find_law(), PLANNED_SHAPE)
-                other = self.plan(default, deployment, latency, **how).decision.model
+                other = self.plan(default, deployment, latency, explained=False, **how).decision.model
             return replace(found, default_law=other)
         question = self.question(law, deployment, details, kv_heads=kv_heads, unpriced=unpriced, launch=launch)
+        question = replace(question, explained=explained)
         question = question if base is None else replace(question, base=base, against=(base, *question.against))
         try:
             return make_plan(law, question, deployment, latency)

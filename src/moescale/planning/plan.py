@@ -473,7 +473,7 @@ def _recommendation(
         architecture=built.shape,
         expansion=float(expansion(search.law.family, model.experts)),
         undecided=undecided(search, model, others),
-        compute_ratio=compute_ratio(search, model),
+        compute_ratio=compute_ratio(search, model) if question.explained else None,
         rivals=tuple(others),
     )
     return advice, views, base_built and _with_life(question, base_built), use

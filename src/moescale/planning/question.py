@@ -89,6 +89,9 @@ class Question:
     flops_of_total: bool = False  # likewise: those that the total dollars would buy
     target: str | None = None  # task and score that the base stands for, such as hellaswag=0.75
     against: tuple[KnownModel, ...] = ()  # shown beside the plan
+    explained: bool = (
+        True  # whether what published laws say beside the law, without a vote, and the baseline's compute are asked
+    )
     max_loss: Annotated[float | None, LOSS] = None
     max_usd_per_mtok: Annotated[float | None, USD_PER_MTOK] = None
     lifetime_tokens: Annotated[float | None, TOKENS] = None

@@ -156,7 +156,7 @@ def fastest(
     timed: list[tuple[Split, StepTime]] = []
     plain: set[Split] = set()
     for split in splits(model, recipe, gpus, trainer):
-        needless = replace(split, recompute=False) in plain
+        needless = split.recompute and replace(split, recompute=False) in plain
         if not needless and memory_of(model, recipe, gpu, split, trainer).fits:
             plain.add(split)
             batch, length = recipe.batch_sequences, recipe.sequence_tokens

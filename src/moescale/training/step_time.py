@@ -15,6 +15,7 @@ Constants: catalogue/training.toml. What is not modelled: routing that is uneven
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal
@@ -255,7 +256,15 @@ def _gather_s(gpu: Gpu, gpus: float, message_bytes: float) -> float:
         return 0.0
     k, near = _constants(), min(gpus, gpu.gpus_per_server)
     inside = message_bytes * (near - 1) / near / (gpu.interconnect_bytes_per_s * float(k["link_share"]))
-    return inside + float(network.gather_s(gpu, gpus, message_bytes / float(k["network_share"])))
+    return inside + _network_s(gpu, gpus)(message_bytes / float(k["network_share"]))
+
+
+@lru_cache(maxsize=256)  # a search asks thousands of times about a few numbers of GPUs
+def _network_s(gpu: Gpu, gpus: float) -> Callable[[float], float]:
+    """What the network adds to an all-gather over so many GPUs, of bytes: a straight line."""
+    fixed = float(network.gather_s(gpu, gpus, 0.0))
+    per_byte = float(network.gather_s(gpu, gpus, 1e12)) / 1e12 - fixed / 1e12
+    return lambda message_bytes: fixed + per_byte * message_bytes
 
 
 def _exchange_s(gpu: Gpu, gpus: float, tokens: float, model: Architecture) -> float:
