@@ -38,7 +38,7 @@ DATE = "2026-11-21"
 STARTS = 24
 FAMILY_SIZE = 64
 
-FAMILY = find_family("yun2024")
+FAMILY = replace(find_family("yun2024"), base_experts=4.0)  # as in the paper
 
 
 @dataclass(frozen=True)

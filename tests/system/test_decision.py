@@ -38,7 +38,7 @@ from moescale.views.tables.screen import choices_table
 
 GPU = find_gpu("h100-sxm")
 SERVED = Deployment(gpu=GPU, usd_per_gpu_hour=3.9, prompt_tokens=230.0, output_tokens=203.0, max_num_seqs=256.0)
-MAIN = Question(budget=Budget(2.2e22), draws=0)  # without intervals, which decide nothing
+MAIN = Question(budget=Budget(2.2e22), match_experts=4.0, draws=0)  # without intervals, which decide nothing
 EVERY = find_law("public-2026")
 LIFE = {"lifetime_tokens": 5e12, "training": TrainingPrice(gpu=GPU, usd_per_gpu_hour=3.9, mfu=0.4)}
 

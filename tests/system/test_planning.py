@@ -48,7 +48,7 @@ DENSE_LAW = law_of(
 )
 DRAWN = replace(LAW, draws=THETA * (1 + 0.002 * np.random.default_rng(0).normal(size=(40, THETA.size))))
 BUDGET = 5.15e21
-MAIN = Question(budget=Budget(BUDGET))
+MAIN = Question(budget=Budget(BUDGET), match_experts=4.0)
 
 
 def served_on(gpu: str = "a100-sxm-40gb", **changes: Any) -> Deployment:

@@ -44,7 +44,7 @@ def test_a_screen_has_eighteen_lines_and_one_probability(asked: str, monkeypatch
 
 
 def test_the_next_command_runs_as_it_is_printed() -> None:
-    asked = "--budget=5.15e21 --bootstrap 20 --max-tpot 60ms --shape paper"
+    asked = "--budget=5.15e21 --bootstrap 20 --max-tpot 60ms --shape paper --match 4"
     out = run("plan", *split(asked), *FAST).out
     (line,) = (line for line in out.splitlines() if line.startswith("Next "))
     command = split(line.removeprefix("Next"))

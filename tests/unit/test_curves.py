@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,9 +33,9 @@ DEPLOYMENT = Deployment(gpu=GPU, usd_per_gpu_hour=1.45, prompt_tokens=230.0, out
 
 @pytest.mark.parametrize("flops", [1e19, 5.15e21, 1e25])
 def test_curves_are_those_of_the_plan(flops: float) -> None:
-    question = Question(budget=Budget(flops), experts=(1.0, 8.0, 32.0), max_usd_per_mtok=None)
+    question = Question(budget=Budget(flops), experts=(1.0, 8.0, 32.0), match_experts=4.0)
     found = draft_plan(LAW, question, DEPLOYMENT, Roofline(GPU))
-    plan = make_plan(LAW, Question(budget=Budget(flops), experts=(1.0, 8.0, 32.0), draws=0), DEPLOYMENT, Roofline(GPU))
+    plan = make_plan(LAW, replace(question, draws=0), DEPLOYMENT, Roofline(GPU))
     usd = found.serving.usd_per_mtok.reshape(found.loss.shape)
     for i, curve in enumerate(plan.curves):
         assert found.experts[i] == curve.experts
@@ -49,7 +49,7 @@ def test_curves_are_those_of_the_plan(flops: float) -> None:
 
 
 def test_the_band_is_that_of_the_plans_intervals() -> None:
-    question = Question(budget=Budget(5.15e21))
+    question = Question(budget=Budget(5.15e21), match_experts=4.0)
     band = loss_band(LAW, question)
     assert band is not None
     low, high = band

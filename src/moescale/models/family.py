@@ -28,8 +28,7 @@ CONVENTIONS = {
     "dense": "1: experts are given free compute",
 }
 
-LADDER = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # the expert counts of the paper's plans, and their base (section 4)
-BASE_EXPERTS = 4.0
+LADDER = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # the expert counts of the paper's plans (section 4)
 SQUARED = 1e-8  # relative, of a step of Newton's after which the next one is below rounding
 
 
@@ -75,7 +74,7 @@ class ModelFamily:
     ladder: Annotated[tuple[Annotated[float, Interval(ge=1, le=1e6)], ...], MaxLen(64)] = (
         LADDER  # expert counts that a plan compares
     )
-    base_experts: Annotated[float, Interval(ge=1, le=1e6)] = BASE_EXPERTS  # the one of them whose loss the others match
+    base_experts: Annotated[float, Interval(ge=1, le=1e6)] = 1.0  # whose loss the others match: of the paper's law 4
 
     def __post_init__(self) -> None:
         if self.convention not in CONVENTIONS:

@@ -83,7 +83,7 @@ class Question:
 
     budget: Budget
     experts: Annotated[tuple[float, ...], COUNT] = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # that may be chosen
-    match_experts: Annotated[float, COUNT] = 4.0  # the base: the loss-optimal model of so many, which only compares
+    match_experts: Annotated[float, COUNT] = 1.0  # the base: the loss-optimal model of so many, which only compares
     base: KnownModel | None = None  # the base instead of that
     flops_of_base: bool = False  # no budget is stated: it is the training FLOPs of `base`
     flops_of_total: bool = False  # likewise: those that the total dollars would buy

@@ -367,12 +367,15 @@ def _extrapolated(search: Search, model: Candidate) -> list[str]:
     words = INPUT_NAMES | {name: name for name in law.form.extra_inputs}
     if law.family.n_counts == "dense" and not math.isclose(size, model.n_params_active, rel_tol=1e-3):
         words["n_params"] = f"dense-equivalent N ({format_count(size)})"  # the plan prints active parameters
-    listed = ", ".join(
+    listed = [
         f"{words[name]} {factor:{',.0f' if factor >= 999.5 else '.3g'}} times the "
         f"{'largest' if factor > 1 else 'smallest'} fitted"
         for name, factor in extrapolation(law, size, model.tokens, model.experts, further).items()
-    )
-    return ([f"Extrapolated: {listed}."] if listed else []) + unknown_range_notes(law)
+    ]
+    least, most = law.fit_range.get("experts", (1.0, 1.0))
+    if search.question.base is None and search.base.experts < least * (1.0 - 1e-6) and least < most:
+        listed.append(f"the baseline, of fewer experts than were fitted ({least:g} to {most:g})")
+    return ([f"Extrapolated: {', '.join(listed)}."] if listed else []) + unknown_range_notes(law)
 
 
 def _rivals(
