@@ -119,9 +119,9 @@ def driver_process(sweep: Sweep, *, jobs: int = 2) -> subprocess.Popen[str]:
 
 def reached(sweep: Sweep, step: int) -> bool:
     """Whether one run is finished and another has come so far."""
-    progress = [read_progress(run.output) for run in sweep.runs if read_result(run.output) is None]
-    finished = sum(read_result(run.output) is not None for run in sweep.runs)
-    return finished >= 1 and any(p.get("step", 0) >= step for p in progress)
+    finished = {run.name for run in sweep.runs if read_result(run.output) is not None}  # first: another must still run
+    others = (read_progress(run.output) for run in sweep.runs if run.name not in finished)
+    return bool(finished) and any(progress.get("step", 0) >= step for progress in others)
 
 
 def test_a_killed_driver_ends_its_runs_and_the_next_goes_on(tmp_path: Path, undisturbed: list[str]) -> None:
