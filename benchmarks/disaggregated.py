@@ -109,7 +109,10 @@ def _equilibrium(case: Case, p: Any, q: Any, workers: list[int], room: float, mo
         pass_s = float(p.prompt_pass_s(np.asarray(m)))
         return min(waiting / (pass_s + moved_s), w_p * m / pass_s)
 
-    b = brentq(lambda b: decoded(b) - started(clients - b), 0.0, clients, xtol=1e-6 * clients)
+    def surplus(decoding: float) -> float:
+        return decoded(decoding) - started(clients - decoding)
+
+    b = float(brentq(surplus, 0.0, clients, xtol=1e-6 * clients))
     rate = decoded(b)
     tpot_s, ttft_s = decode_s(b), (clients - b) / rate
     if not (tpot_s > 0.0 and ttft_s > 0.0):
