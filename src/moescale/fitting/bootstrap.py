@@ -10,6 +10,7 @@ from moescale.errors import InputError
 from moescale.fitting.fit import Fit
 from moescale.fitting.newton import polish
 from moescale.fitting.objective import Problem, Progress
+from moescale.io.signals import uninterrupted
 from moescale.scaling_laws.form import Inputs
 from moescale.scaling_laws.law import MOST_DRAWS, interval
 from moescale.typing import FloatArray
@@ -42,7 +43,10 @@ def bootstrap(
         what, advice = f"{replicates} bootstrap replicates", "for example --bootstrap 200"
         raise InputError(what, nearest=f"2 to {MOST_DRAWS}", next_step=advice)
     count = ln_loss.size
-    rng = np.random.default_rng(seed)
+    with (
+        uninterrupted()
+    ):  # numpy.random is imported here, and its compiled parts lose an exception that a signal raises
+        rng = np.random.default_rng(seed)
     problem = Problem.of(fit.form, x, ln_loss)
     found = np.empty((replicates, fit.theta.size))
     for first in range(0, replicates, CHUNK):
