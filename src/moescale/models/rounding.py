@@ -22,11 +22,15 @@ BoolArray = npt.NDArray[np.bool_]
 # A shape keeps the proportions of its family: these bounds come first, the size after them.
 MOST_ASPECT = 1.5  # of d_model / n_layers over the family's, either way
 MOST_FFN_RATIO = 1.35  # of d_ffn / d_model over the family's, either way: it is what meets the size
+MOST_HEADS_RATIO = 1.35  # of the width of all heads over d_model over the family's, either way
+HEADS_WEIGHT = 0.5  # of that proportion where the cache is of a stated count of key-value heads: depth moves the price more
 MOST_SIZE = 0.01  # of N, relative
 MOST_SIZE_USUAL = (
     0.025  # where no shape with usual counts of layers and heads is that near: experts in steps of 64 are coarse
 )
 WIDTH_STEP = 64  # of d_model, where the family's heads together are wider or narrower than it
+USUAL_WIDTH = 128  # of a d_model that keeps the family's proportion to the depth, and not to the heads
+ASPECTS = tuple(np.geomspace(0.8, 1.25, 9).tolist())  # of such widths, over the family's d_model / n_layers
 # Widths of FFNs and experts are multiples of the widest of these steps that they hold FEWEST_STEPS of, experts of the last too, the
 # least that tensor cores take: kernels run on whole tiles, and N meets its bound.
 FFN_STEPS, FEWEST_STEPS, SMALL_STEP = (128, 64), 8, 16
@@ -132,10 +136,10 @@ def buildable(
 ) -> Buildable:
     """The whole-number shape of the family's proportions whose N is the nearest from `n_params` up (`at_most`: down).
 
-    Depth is a multiple of the MoE spacing, width that of all heads together or, where the family's heads are wider or
-    narrower than the model, a multiple of WIDTH_STEP; layers and heads are multiples of USUAL_LAYERS and USUAL_HEADS where there
-    are FEWEST_USUAL and the other bounds allow it; d_model / n_layers stays within MOST_ASPECT and d_ffn / d_model within MOST_FFN_RATIO of the family's, and N within MOST_SIZE, or MOST_SIZE_USUAL, as far as
-    whole heads allow. Heads split over `gpus` GPUs (tensor parallel), or over half as many, and so on, unless they `must_split` over
+    Depth is a multiple of the MoE spacing, width a multiple of USUAL_WIDTH near the family's for that depth, or follows from the
+    heads; layers and heads are multiples of USUAL_LAYERS and USUAL_HEADS where there are FEWEST_USUAL and the other bounds allow
+    it; d_model / n_layers stays within MOST_ASPECT of the family's, d_ffn / d_model within MOST_FFN_RATIO, the width of all heads
+    within MOST_HEADS_RATIO, and N within MOST_SIZE, or MOST_SIZE_USUAL, as far as whole heads allow. Heads split over `gpus` GPUs (tensor parallel), or over half as many, and so on, unless they `must_split` over
     these, whatever the proportions; query heads share the family's
     `kv_heads` evenly, or the largest smaller count that they can. FFNs are gated, also where the family's are plain: two
     thirds as wide, they have as many parameters. Where experts are narrower than a dense FFN the width of an expert is a
@@ -144,22 +148,23 @@ def buildable(
     """
     if not (math.isfinite(n_params) and n_params > 0 and math.isfinite(experts) and experts >= 1):
         raise InputError(f"a model of {n_params:g} parameters and {experts:g} experts has no shape")
-    s = _whole_shapes(family, n_params, gpus, at_most=at_most)
     head = int(family.head_dim)
-    aspect = np.abs(np.log(s.d_model / s.layers / family.d_model_per_layer))
-    wide = np.abs(np.log(s.d_ffn / s.d_model / (family.ffn_ratio * family.ffn_matrices / 3.0)))
-    heads_off = np.abs(np.log(s.heads * head / s.d_model / family.attention_ratio))
-    off = np.abs(np.log(s.n_params / n_params))
-    alike = (aspect <= math.log(MOST_ASPECT)) & (wide <= math.log(MOST_FFN_RATIO))
-    unlike = aspect + wide + off + s.fewer + heads_off
-    splits = _splits(s.heads, s.cached, gpus)
-    if must_split and splits[0].any():
-        alike, unlike = alike & splits[0], np.where(splits[0], unlike, np.inf)
-    exact, near = alike & (s.fewer == 0.0), off <= MOST_SIZE
-    usual = ((s.layers < FEWEST_USUAL) | (s.layers % USUAL_LAYERS == 0)) & (
-        (s.heads < FEWEST_USUAL) | (s.heads % USUAL_HEADS == 0)
-    )
-    wanted = [exact & usual & near, exact & usual & (off <= MOST_SIZE_USUAL), exact & near, alike & near]
+    for usual in (True, False):
+        s = _whole_shapes(family, n_params, gpus, at_most=at_most, usual=usual)
+        aspect = np.abs(np.log(s.d_model / s.layers / family.d_model_per_layer))
+        wide = np.abs(np.log(s.d_ffn / s.d_model / (family.ffn_ratio * family.ffn_matrices / 3.0)))
+        heads_off = np.abs(np.log(s.heads * head / s.d_model / family.attention_ratio))
+        off = np.abs(np.log(s.n_params / n_params))
+        alike = (aspect <= math.log(MOST_ASPECT)) & (wide <= math.log(MOST_FFN_RATIO))
+        alike &= heads_off <= math.log(MOST_HEADS_RATIO)
+        unlike = aspect + wide + off + s.fewer + (1.0 if family.kv_heads is None else HEADS_WEIGHT) * heads_off
+        splits = _splits(s.heads, s.cached, gpus)
+        if must_split and splits[0].any():
+            alike, unlike = alike & splits[0], np.where(splits[0], unlike, np.inf)
+        exact, near = alike & (s.fewer == 0.0), off <= MOST_SIZE
+        wanted = [exact & near, exact & (off <= MOST_SIZE_USUAL) if usual else alike & near]
+        if not usual or (any(which.any() for which in wanted) and not (must_split and not splits[0].any())):
+            break
     at = _best(unlike, wanted, splits, off)
     built = Buildable(
         n_layers=int(s.layers[at]),
@@ -202,15 +207,20 @@ class _Shapes(NamedTuple):
     n_params: FloatArray
 
 
-def _whole_shapes(family: ModelFamily, n_params: float, gpus: int, *, at_most: bool) -> _Shapes:
+def _whole_shapes(family: ModelFamily, n_params: float, gpus: int, *, at_most: bool, usual: bool) -> _Shapes:
     head, every = int(family.head_dim), family.moe_every
     d, ratio = float(width(family, n_params)), family.attention_ratio
     ideal_heads, ideal_layers = ratio * d / head, d / family.d_model_per_layer
     near = np.arange(max(1.0, math.floor(0.6 * ideal_heads)), math.ceil(1.5 * ideal_heads) + gpus + 1)
     depths = every * np.arange(1.0, math.ceil(2.0 * ideal_layers / every) + 1)
-    heads, layers = np.meshgrid(near, depths, indexing="ij")
+    if usual:
+        near = near[(near < FEWEST_USUAL) | (near % USUAL_HEADS == 0.0)]
+        depths = depths[(depths < FEWEST_USUAL) | (depths % USUAL_LAYERS == 0.0)]
+    heads, layers, aspects = np.meshgrid(near, depths, [0.0, *ASPECTS], indexing="ij")
     cached, fewer = _kv_heads(heads, family.kv_heads)
-    d_model = heads * head if ratio == 1.0 else WIDTH_STEP * np.maximum(np.rint(heads * head / ratio / WIDTH_STEP), 1.0)
+    by_heads = heads * head if ratio == 1.0 else WIDTH_STEP * np.maximum(np.rint(heads * head / ratio / WIDTH_STEP), 1.0)
+    by_depth = USUAL_WIDTH * np.maximum(np.rint(aspects * family.d_model_per_layer * layers / USUAL_WIDTH), 1.0)
+    d_model = np.where(aspects == 0.0, by_heads, by_depth)
     sizes = Architecture(
         n_layers=layers,
         d_model=d_model,
