@@ -15,7 +15,7 @@ from moescale.cli.output import HeldBack, made_with, print_json, say, show_progr
 from moescale.errors import InputError
 from moescale.options.design import DesignOptions, PlanOptions
 from moescale.options.fields import FilePath, at_option, refuse
-from moescale.options.law import ChosenLaw, InputOptions, LawOptions, PointOptions
+from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, ChosenLaw, InputOptions, LawOptions, PointOptions, in_shape
 from moescale.options.runs import COLUMNS, FitOptions, HoldOutOptions, IsoflopOptions, PredictedOptions, RunOptions
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 
@@ -115,6 +115,8 @@ def predict(
         _predict_table(chosen, model, table, table.runs, inputs, json_=json_)
         return
     n_params, tokens, experts = model.point()
+    if law.law == DEFAULT_LAW:  # one model has one loss, here and in a plan
+        chosen = in_shape(chosen, PLANNED_SHAPE)
     if not chosen.form.uses_experts and experts != 1:
         warn(f"{chosen.name} does not depend on the number of experts: --experts {experts:g} has no effect")
     with np.errstate(over="ignore"):  # told below

@@ -136,16 +136,17 @@ class BoundOptions(TrainingOptions):
         experts = self.expert_counts(law)
 
         def budget(training: TrainingPrice | None) -> Budget:
-            flops, bought = self.flops(training, base), ()
+            flops, bought = self.flops(training, law, base), ()
             if training is not None and self.lifetime_tokens is None:
-                most = self._most_flops(training, base)
+                most = self._most_flops(training, base, law)
                 bought = training.flops_by_experts(self._most_days, self.train_gpus, self.budget_usd, most)
             return Budget(flops, tokens, stated.inputs(), bought)
 
         training = self.training_price(deployment, unpriced=unpriced, launch=launch)
         bought = (self.days, self.budget_usd, self.max_days, self.max_total_usd, self.lifetime_tokens)
+        first = budget(training)
         if training is not None and training.timed and bought != (None,) * len(bought):
-            training = self._by_parts(training, law, budget(training), (*experts, self._base_experts(law)))
+            training = self._by_parts(training, law, first, (*experts, self._base_experts(law)))
         asked = budget(training)
         if self.against is not None:
             against = tuple(published_model(name, "--against") for name in listed("--against", self.against))
@@ -156,18 +157,18 @@ class BoundOptions(TrainingOptions):
             experts=experts,
             match_experts=self._base_experts(law),
             base=base,
-            flops_of_base=self._flops_of_base(base),
+            base_flops=self._base_flops(training, law, first) if asked.by_experts else None,
+            budget_of=self._budget_of(base),
             target=self.target,
-            flops_of_total=(self.budget, self.days, self.budget_usd) == (None,) * 3 and self.max_total_usd is not None,
             against=against,
-            max_loss=loss if self.max_loss is None else self.max_loss,
+            max_loss=loss if self.max_loss is None else None if self._of_loss else self.max_loss,
             max_usd_per_mtok=self.max_usd_per_mtok,
             lifetime_tokens=self.lifetime_tokens,
             training=training,
             train_gpus=None if self.train_gpus is None else float(self.train_gpus),
             max_days=self._most_days,
             max_training_usd=self.budget_usd,
-            max_flops=self._most_flops(training, base),
+            max_flops=self._most_flops(training, base, law),
             max_total_usd=self.max_total_usd,
             kv_heads=self._kv_heads_of(base, law) if kv_heads is None else kv_heads,
             vocab_size=self.vocab_size,
@@ -235,7 +236,8 @@ class BoundOptions(TrainingOptions):
             found = self.plan(law, deployment, latency, details, base=base, explained=explained, **how)
             other = None
             with suppress(MoescaleError):
-                default = in_shape(LawOptions().find_law(), PLANNED_SHAPE)
+                named = next((name for name, family in SHAPES.items() if family == law.family.name), PLANNED_SHAPE)
+                default = in_shape(LawOptions().find_law(), named)
                 other = self.plan(default, deployment, latency, explained=False, **how).decision.model
             return replace(found, default_law=other)
         question = self.question(law, deployment, details, kv_heads=kv_heads, unpriced=unpriced, launch=launch)
@@ -353,18 +355,18 @@ class BoundOptions(TrainingOptions):
             return COUNTS.parse(stated[0], "--match")
         return law.family.base_experts if self.match_experts is None else float(self.match_experts)
 
-    def flops(self, training: TrainingPrice | None, base: KnownModel | None = None) -> float:
+    def flops(self, training: TrainingPrice | None, law: Law, base: KnownModel | None = None) -> float:
         """The training FLOPs that are stated, that time or dollars buy, or of the base; InputError for none or two budgets."""
         stated = {"--budget": self.budget, "--days": self.days, "--budget-usd": self.budget_usd}
         given = [name for name, value in stated.items() if value is not None]
-        most = self._most_flops(training, base)
+        most = self._most_flops(training, base, law)
         if len(given) > 1 or (not given and most is None):
             what = f"{' and '.join(given)} state a budget each" if given else "no budget"
             raise InputError(
                 what,
                 where="--budget",
                 next_step="give one of --budget FLOPS, --train-gpus N --days X, --budget-usd X, --match MODEL for its FLOPs"
-                + (", or --max-total-usd X" if self.lifetime_tokens is not None else ""),
+                + (", --max-total-usd X or --max-loss X" if self.lifetime_tokens is not None else ""),
             )
         if training is None:
             if most is None:
@@ -380,17 +382,54 @@ class BoundOptions(TrainingOptions):
     def _most_days(self) -> float | None:
         return min((days for days in (self.days, self.max_days) if days is not None), default=None)
 
-    def _most_flops(self, training: TrainingPrice | None, base: KnownModel | None) -> float | None:
-        """FLOPs that are stated, of the base, or that the dollars of a life buy; None where days or dollars alone are the budget."""
-        if self.budget is None and base is not None and self._flops_of_base(base):
-            return base.training_flops
-        if (self.budget, self.days, self.budget_usd) == (None,) * 3 and training is not None and self.max_total_usd:
+    def _most_flops(self, training: TrainingPrice | None, base: KnownModel | None, law: Law) -> float | None:
+        """FLOPs that are stated, of the base, that the dollars of a life buy, or that a loss takes; None where days or dollars alone are the budget."""
+        if self.budget is not None or self._bought:
+            return self.budget
+        if training is not None and self.max_total_usd:
             return self.max_total_usd / training.usd_per_flop
-        return self.budget
+        if base is not None:
+            return base.training_flops
+        return self._flops_of_loss(law) if self._of_loss else None
 
-    def _flops_of_base(self, base: KnownModel | None) -> bool:
-        """Whether the budget is the training FLOPs of the published base, as none is stated."""
-        return base is not None and (self.budget, self.days, self.budget_usd, self.max_total_usd) == (None,) * 4
+    @property
+    def _of_loss(self) -> bool:
+        """Whether a life is asked for at a loss alone: the baseline is then the model that has it."""
+        others = (self.budget, self.days, self.budget_usd, self.max_total_usd, self.match, self.target)
+        return self.lifetime_tokens is not None and self.max_loss is not None and others == (None,) * len(others)
+
+    @property
+    def _bought(self) -> bool:
+        return (self.days, self.budget_usd) != (None, None)
+
+    def _budget_of(self, base: KnownModel | None) -> str | None:
+        """Whose training FLOPs the budget is, as none is stated."""
+        if self.budget is not None or self._bought:
+            return None
+        if self.max_total_usd:
+            return "the total dollars"
+        return base.name if base is not None else f"the dense model of loss {self.max_loss:g}" if self._of_loss else None
+
+    def _flops_of_loss(self, law: Law) -> float:
+        """The least FLOPs with which the base's expert count has the loss that is stated."""
+        from moescale.planning.total_cost import flops_optimal
+
+        assert self.max_loss is not None
+        found = float(flops_optimal(law, self._base_experts(law), self.max_loss, 0.0).training_flops[0])
+        if not math.isfinite(found):
+            what = f"no dense model has a loss of {self.max_loss:g} by {law.name}"
+            raise InfeasibleError(what, where="--max-loss", next_step="give a higher loss, or --budget FLOPS")
+        return found
+
+    def _base_flops(self, training: TrainingPrice | None, law: Law, budget: Budget) -> float | None:
+        """What days or dollars buy the baseline, in bf16 whatever the others are trained in; None where FLOPs are stated."""
+        if training is None or training.rate is None:
+            return None
+        if training.launch.precision != "bf16":
+            plain = replace(training, rate=None, launch=replace(training.launch, precision="bf16"))
+            training = self._by_parts(plain, law, budget, (self._base_experts(law),))
+        own = replace(training, mfu=float(training.mfu_at(self._base_experts(law))))
+        return own.flops_bought(self._most_days, self.train_gpus, self.budget_usd, self.budget)
 
     def expert_counts(self, law: Law) -> tuple[float, ...]:
         """The expert counts to consider: those that are stated, else those of the law's family."""

@@ -92,11 +92,11 @@ class LifeSearch:
             return best_within_total(self.search.law, experts, question.total_limit, self.life, cost_of, theta=theta)
         return cheapest_at_loss(self.search.law, experts, goals, self.life, cost_of, theta=theta)
 
-    def rows(self) -> list[Life | Unreachable]:
-        """The best life of each expert count with its probability and intervals, or why there is none."""
+    def rows(self, *, intervals: bool) -> list[Life | Unreachable]:
+        """The best life of each expert count with its probability, and intervals where they are wanted, or why there is none."""
         search, question, goals = self.search, self.search.question, self.goals()
         rows = self.judged(lives(self.best(goals), search.costs, self._reasons(goals)))
-        if len(search.law.draws) and question.draws != 0:
+        if intervals and len(search.law.draws) and question.draws != 0:
             theta, goal = self._some_draws(MOST_DRAWS)
             rows = with_intervals(rows, lifetime_limits(self.best(goal[:, None], sampled=True, theta=theta)))
         return rows
@@ -233,11 +233,20 @@ class LifeSearch:
             self.search.law,
             self.search.costs,
             row,
-            lambda law, costs, m: self.priced(law, costs, m.n_params, m.tokens, m.experts),
-            Bounds(target, question.max_usd_per_mtok, question.max_total_usd),
+            self._priced_as_built,
+            Bounds(target, question.max_usd_per_mtok, question.max_total_usd, min_probability=self._promise),
         )
         usd = self.bill(built).usd
         return replace(built, model=replace(built.model, training_usd=usd, total_usd=usd + built.model.serving_usd))
+
+    def _priced_as_built(self, law: Law, costs: Costs, model: Life) -> Life | None:
+        found = self.priced(law, costs, model.n_params, model.tokens, model.experts)
+        return None if found is None else next(c for c in self.judged([found], costs.shape) if isinstance(c, Life))
+
+    @property
+    def _promise(self) -> float | None:
+        """The probability of the loss that a life keeps; None where dollars are given instead."""
+        return None if self.search.question.total_limit is not None else self.search.confidence
 
     def bill(self, built: Built[Life]) -> TrainingBill:
         """What training a built model costs, as where no life is asked about."""
@@ -316,7 +325,7 @@ def plan_lifetime(search: Search) -> LifetimePlan:
         raise InputError("a lifetime plan needs tokens to serve and a price of training", where="question")
     within = question.total_limit is not None
     wanted = LifeSearch(search, life, question.max_loss or search.base.loss)
-    rows = wanted.rows()
+    rows = wanted.rows(intervals=True)
     chosen, rule = wanted.choose(rows)
     # Rounding moves the dollars of a life by more than the best of several expert counts differ.
     every = [wanted.built(row) for row in wanted.near(rows, chosen)]
@@ -324,9 +333,7 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     if built.notes and not within:
         wanted.check_total(built.model, f"a loss of at most {built.model.loss:g}")
     base = None if within else wanted.least_training()
-    shape = built.shape.architecture()
-    (model,) = (c for c in wanted.judged([built.model], shape) if isinstance(c, Life))
-    model = replace(model, regret=wanted.regret(model, base, shape))
+    model = replace(built.model, regret=wanted.regret(built.model, base, built.shape.architecture()))
     bill = wanted.bill(built)
     hours = 24.0 * bill.gpu_days
     return LifetimePlan(

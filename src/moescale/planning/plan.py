@@ -16,7 +16,7 @@ from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.coordinates import expansion
 from moescale.models.family import architecture
-from moescale.planning.as_built import Bounds, Built, as_built
+from moescale.planning.as_built import Bounds, Built, as_built, nearest_shape, with_prices
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
 from moescale.planning.choice import choose, loss_goal, rank, too_dear
 from moescale.planning.decision import Choices, LawView, choices, law_views
@@ -51,7 +51,7 @@ EQUAL = 0.01  # relative difference of two prices that decides nothing
 FOR_NOTHING = 0.005  # of loss: what a lower one at an equal price is taken for
 OVER = 0.001  # share that they may be exceeded by: 30 days still print as 30
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
-LISTS = ("laws", "known", "shapes", "excluded_experts", "least_budgets")  # that a record lacks where they are empty
+LISTS = ("laws", "known", "shapes", "built", "excluded_experts", "least_training")  # that a record lacks where they are empty
 LIMITS = (
     "memory_fraction",
     "utilization",
@@ -70,14 +70,6 @@ class ShapeChoice:
     shape: str
     model: Candidate | Life
     training_usd: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LeastBudget:
-    """The least training FLOPs with which models of an expert count reach the loss of the baseline with the plan's probability."""
-
-    experts: float
-    flops: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +92,7 @@ class Plan:
     base_name: str = "the loss-optimal model"
     base: Candidate | Trained | None = None  # None in files of before it was there
     base_as_built: Candidate | None = None  # in whole layers and heads; None where `base` is built or cannot be served
+    built: tuple[Candidate, ...] = ()  # the model of each expert count that answers, in whole layers and heads
     loss_optimal: tuple[Candidate | Trained, ...]
     bounded_loss: tuple[Row, ...]
     bounded_cost: tuple[Row, ...]
@@ -118,9 +111,7 @@ class Plan:
     known: tuple[KnownRow, ...] = ()  # that the question names
     excluded_experts: tuple[float, ...] = ()  # beyond what the law was fitted to: shown, never recommended
     shapes: tuple[ShapeChoice, ...] = ()  # where several were compared, the best first
-    least_budgets: tuple[
-        LeastBudget, ...
-    ] = ()  # with which each expert count keeps the promise, where no budget is stated
+    least_training: tuple[Life, ...] = ()  # that keep the promise as built, the cheapest to train first, where no budget is stated
     repeats_loss: float | None = None  # what repeated tokens add to the loss of the model to train
     default_law: Candidate | None = None  # what the default law would choose instead of the law that was named
     unbounded: Candidate | None = None  # the choice among all expert counts of the law, where it is another one
@@ -260,11 +251,13 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
             f"this plan is of the lowest loss within {EQUAL:.0%} of that cost"
         )
         search, rows = floor
-    advice, views, built_base, use = _recommendation(search, rows, promised=promised)
-    frontier = search.frontier([*frontier, *rows, advice.model])
-    life = lifetime and lifetime.recommendation
-    of_life = life is not None and goal == "lifetime"
-    advice, chosen = _scored(search, advice, choices(search, at_loss, at_cost, frontier))
+    found = _recommendation(search, rows, promised=promised)
+    frontier = search.frontier([*frontier, *rows, found.advice.model])
+    chosen = choices(search, at_loss, at_cost, frontier)
+    chosen = _built_choices(found.search, chosen, found.built, found.base or search.base)
+    advice, chosen = _scored(search, found.advice, chosen)
+    of_life = lifetime is not None and goal == "lifetime"
+    life = lifetime.recommendation if lifetime and of_life else None  # a life that is known and does not decide
     return Plan(
         budget_flops=float(question.budget.flops_at(advice.model.experts)),
         law=law.name,
@@ -279,7 +272,8 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
         base_usd_per_mtok=base.usd_per_mtok,
         base_name=search.question.base_name,
         base=base,
-        base_as_built=built_base,
+        base_as_built=found.base,
+        built=found.built,
         loss_optimal=tuple(best),
         bounded_loss=tuple(at_loss),
         bounded_cost=tuple(at_cost),
@@ -288,16 +282,16 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
         warnings=tuple(notes),
         asked=_bounds(search.question, search.law.family.name, deployment),
         curves=search.curves(),
-        training=use if life is None else training_use(search.question, life.model, life.architecture),
+        training=found.use if life is None else training_use(search.question, life.model, life.architecture),
         lifetime=lifetime,
         lifetime_infeasible=no_life,
         objective=goal,
         confidence=search.confidence,
-        laws=views,
+        laws=found.views,
         choices=chosen,
         known=known_rows(search, frontier),
         excluded_experts=tuple(float(e) for e in question.experts if not search.law.allows(e)),
-        least_budgets=_least_budgets(search),
+        least_training=() if of_life else _least_training(search),
         repeats_loss=_repeats_loss(search, advice.model if life is None else life.model),
         unbounded=None if of_life else _unbounded(search, advice.model),
         accuracy=accuracy_of(
@@ -349,17 +343,19 @@ def _at_floor(search: Search, rows: Sequence[Row], frontier: Sequence[Candidate]
     return (search, [*kept]) if any(c.loss < most for c in kept) else None
 
 
-def _least_budgets(search: Search) -> tuple[LeastBudget, ...]:
-    """The least FLOPs of each expert count at the base's loss, where these were not stated: the least life that serves nothing."""
+def _least_training(search: Search) -> tuple[Life, ...]:
+    """The models of least training dollars at the base's loss, where no budget is stated: of a life that serves nothing."""
     question = search.question
-    if not question.flops_of_base or question.training is None:
+    if question.budget_of is None or question.base is None or question.training is None:
         return ()
-    life = replace(question, lifetime_tokens=1.0).life
-    assert life is not None
-    wanted = LifeSearch(search, life, question.max_loss or search.base.loss)
-    found = wanted.best(wanted.goals())
-    known = zip(found.experts.tolist(), found.training_flops.tolist(), strict=True)
-    return tuple(LeastBudget(e, flops) for e, flops in known if math.isfinite(flops) and search.law.allows(e))
+    question = replace(question, lifetime_tokens=1.0)
+    assert question.life is not None
+    wanted = LifeSearch(replace(search, question=question), question.life, question.max_loss or search.base.loss)
+    with suppress(InfeasibleError):
+        rows = wanted.rows(intervals=False)
+        built = [wanted.built(row) for row in wanted.near(rows, wanted.choose(rows)[0])]
+        return tuple(sorted((each.model for each in built if not each.notes), key=lambda life: life.training_usd))
+    return ()
 
 
 def _repeats_loss(search: Search, model: Candidate) -> float | None:
@@ -419,19 +415,26 @@ def _notes(search: Search, no_life: str | None) -> list[str]:
     return notes
 
 
-def _recommendation(
-    search: Search, rows: Sequence[Row], *, promised: bool
-) -> tuple[Recommendation[Candidate], tuple[LawView, ...], Candidate | None, TrainingUse]:
-    """The model that is chosen among the rows, as built: it meets the bounds that it was chosen by; and what each law says.
+@dataclass(frozen=True, slots=True)
+class _Advice:
+    advice: Recommendation[Candidate]
+    views: tuple[LawView, ...]  # what each law says
+    base: Candidate | None  # the baseline as built, rounded in the same direction, where there is one
+    use: TrainingUse  # what training the model takes
+    built: tuple[Candidate, ...]  # the models that it was chosen from
+    search: Search  # which judges models as built
 
-    `promised`: with the search's confidence. The third is the baseline as built, rounded in the same direction, which the model is set against where there is one; the
-    fourth is what training the model takes.
+
+def _recommendation(search: Search, rows: Sequence[Row], *, promised: bool) -> _Advice:
+    """The model that is chosen among the rows, as built: it meets the bounds that it was chosen by.
+
+    `promised`: with the search's confidence.
     """
     question = search.question
     chosen, rule = choose(search, rows)
     to_loss = question.budget_goal == "serve"
-    rivals = open_counts(search, chosen, rows)
-    search = search.knowing_built([chosen, *rivals], at_most=not to_loss)
+    others = [c for c in rows if isinstance(c, Candidate) and c is not chosen and search.law.allows(c.experts)]
+    search = search.knowing_built([chosen, *others], at_most=not to_loss)
     limit = None if question.budget_goal == "loss" else question.max_usd_per_mtok
     base_built = search.base_as_built(at_most=not to_loss)
     base = base_built.model if base_built else search.base
@@ -453,7 +456,7 @@ def _recommendation(
         return built
 
     every = [build(chosen)]
-    for row in rivals:  # rounding moves prices by more than such rivals differ
+    for row in others:  # rounding moves prices by more than neighbours differ
         with suppress(InfeasibleError):
             every += [rival] if not (rival := build(row)).notes else []
     built = min(every, key=lambda each: (bool(each.notes), rank(search, each.model)))
@@ -464,7 +467,8 @@ def _recommendation(
     model = built.model
     views = law_views(search, model, built.shape)
     use = training_use(question, model, built.shape)
-    others = [each.model for each in every if each is not built]
+    models = sorted((each.model for each in every), key=lambda c: c.experts)
+    rivals = open_counts(search, model, models)
     advice = Recommendation(
         model=model,
         rule=rule,
@@ -472,11 +476,31 @@ def _recommendation(
         caveats=(*slow(search, model), *built.notes, *caveats(search, model, rows, views)),
         architecture=built.shape,
         expansion=float(expansion(search.law.family, model.experts)),
-        undecided=undecided(search, model, others),
+        undecided=undecided(search, model, rivals),
         compute_ratio=compute_ratio(search, model) if question.explained else None,
-        rivals=tuple(others),
+        rivals=tuple(rivals),
     )
-    return advice, views, base_built and _with_life(question, base_built), use
+    base_row = base_built and _with_life(question, base_built)
+    return _Advice(advice, views, base_row, use, tuple(models), search)
+
+
+def _built_choices(search: Search, rows: Choices, built: Sequence[Candidate], base: Trained) -> Choices:
+    """The choices as built, each within what chose it; the cheapest among the models `built` where these keep the loss."""
+    to_loss = search.question.budget_goal == "serve"
+    bounds: dict[str, Bounds] = {"quality": Bounds(None, search.question.max_usd_per_mtok or base.usd_per_mtok)}
+    for name in ("balanced",) if to_loss else ("balanced", "cheapest"):
+        row = getattr(rows, name)
+        bounds[name] = Bounds(row and row.loss)
+    found = {name: row for name in bounds if (row := getattr(rows, name)) is not None}
+    shapes = [
+        nearest_shape(search.law, search.costs, row, at_most=bounds[name].max_loss is None)
+        for name, row in found.items()
+    ]
+    costs, price = with_prices(search.costs, shapes), partial(search.built, base=base)
+    made = {name: as_built(search.law, costs, row, price, bounds[name]).model for name, row in found.items()}
+    if to_loss and rows.cheapest is not None:
+        made["cheapest"] = min(built, key=lambda c: (c.usd_per_mtok, c.experts))
+    return Choices(**made)
 
 
 def _with_life(question: Question, built: Built[Candidate]) -> Candidate:
@@ -501,6 +525,7 @@ def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str
         "family": family,
         "match": None if question.base is None else question.base.name,
         "target": question.target,
+        "budget_of": question.budget_of,
         "max_loss": question.max_loss,
         "max_usd_per_mtok": question.max_usd_per_mtok,
         "max_tokens": question.budget.max_tokens,

@@ -85,8 +85,8 @@ class Question:
     experts: Annotated[tuple[float, ...], COUNT] = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # that may be chosen
     match_experts: Annotated[float, COUNT] = 1.0  # the base: the loss-optimal model of so many, which only compares
     base: KnownModel | None = None  # the base instead of that
-    flops_of_base: bool = False  # no budget is stated: it is the training FLOPs of `base`
-    flops_of_total: bool = False  # likewise: those that the total dollars would buy
+    base_flops: Annotated[float | None, FLOPS] = None  # that the base is trained with; None: those of the budget
+    budget_of: str | None = None  # no budget is stated: whose training FLOPs it is, such as those of `base`
     target: str | None = None  # task and score that the base stands for, such as hellaswag=0.75
     against: tuple[KnownModel, ...] = ()  # shown beside the plan
     explained: bool = (
@@ -132,7 +132,16 @@ class Question:
     @property
     def base_name(self) -> str:
         """What models are compared with, in words."""
-        return f"the loss-optimal {expert_model(self.match_experts)}" if self.base is None else self.base.name
+        if self.base is not None:
+            return self.base.name
+        bounded = (self.max_active_params, self.max_total_params) != (None, None)
+        return f"the loss-optimal {expert_model(self.match_experts)}{' within the bounds' if bounded else ''}"
+
+    @property
+    def base_budget(self) -> Budget:
+        """What the base is trained with: days and dollars buy it other FLOPs than the models that it is compared with."""
+        own = self.base_flops
+        return self.budget if own is None else replace(self.budget, flops=own, by_experts=())
 
     @property
     def goal(self) -> Objective:

@@ -48,7 +48,7 @@ class TrainingUse:
     flops_used: float
     tokens_per_active_param: float
     budget_share: float  # of the budget's FLOPs; above 1 where a life is worth more training
-    budget_of: str | None = None  # the baseline whose FLOPs are the budget, where none is stated
+    budget_of: str | None = None  # whose FLOPs are the budget, where none is stated
     unused_because: str | None = None  # what bounds the training, where the budget is not spent
     train_gpu: str | None = None
     mfu: float | None = None
@@ -132,9 +132,7 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
         flops_used=flops,
         tokens_per_active_param=model.tokens / model.n_params_active,
         budget_share=share,
-        budget_of="the total dollars"
-        if question.flops_of_total
-        else (question.base.name if question.base is not None and question.flops_of_base else None),
+        budget_of=question.budget_of,
         unused_because=because,
     )
     if price is None:
@@ -186,7 +184,7 @@ def compute_ratio(search: Search, model: Candidate) -> float | None:
 
     None beyond MOST_COMPUTE times the budget, or where more of it lowers the loss no further.
     """
-    law, budget, experts = search.law, search.question.budget, search.base_model.experts
+    law, budget, experts = search.law, search.question.base_budget, search.base_model.experts
     own = float(np.max(budget.flops_at(experts)))
 
     def above(ln_times: float, loss: float) -> float:

@@ -98,7 +98,7 @@ class Search:
         )
         if question.base is None:
             base_model = base_optimum(law, question, best)
-            same = (c for c in optima if c.experts == question.match_experts)
+            same = (c for c in optima if (c.experts, c.n_params) == (question.match_experts, base_model.n_params[0]))
             base = next(same, None) or trained_models(base_model, costs, lifetime_tokens=tokens)[0]
         else:
             base, base_model = known_model(law, question.base, costs)
@@ -239,7 +239,9 @@ class Search:
         """
         if self.question.base is not None or not isinstance(self.base, Candidate):
             return None
-        return rounded(self.law, self.costs, self.base, self._sized, at_most=at_most)
+        search = replace(self, question=replace(self.question, budget=self.question.base_budget))
+        at_most |= self.base.n_params >= _largest(self.law, self.question, self.base.experts) * (1.0 - 1e-9)
+        return rounded(self.law, self.costs, self.base, search._sized, at_most=at_most)
 
     def knowing_built(self, models: Iterable[Candidate], *, at_most: bool) -> Search:
         """The search whose costs know what these models, and the baseline, cost as built."""
@@ -314,11 +316,16 @@ class Search:
 
 
 def base_optimum(law: Law, question: Question, best: Allocation) -> Allocation:
-    """The loss-optimal model that others are compared with, (1,): one of `best` where its expert count is among them."""
-    if question.match_experts not in question.experts:
-        return loss_optimal(law, question.budget, question.match_experts)
-    at = question.experts.index(question.match_experts)
-    return Allocation(*(getattr(best, field.name)[[at]] for field in fields(best)))
+    """The loss-optimal model within the bounds that others are compared with, (1,): one of `best` where that is it."""
+    if question.match_experts in question.experts and question.base_flops is None:
+        at = question.experts.index(question.match_experts)
+        found = Allocation(*(getattr(best, field.name)[[at]] for field in fields(best)))
+    else:
+        found = loss_optimal(law, question.base_budget, question.match_experts)
+    largest = np.array([_largest(law, question, question.match_experts)])
+    if np.all(found.n_params <= largest):
+        return found
+    return at_size(law, question.base_budget, largest, found.experts)
 
 
 def known_model(law: Law, model: KnownModel, costs: Costs) -> tuple[Trained, Allocation]:

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from moescale.options.law import DEFAULT_LAW
+from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES
 from moescale.options.serving import PLANNED_TPOT_S
+from moescale.serving.accuracy import calibrated
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_text, percentage, table_of, ttft_doubt
 
@@ -29,6 +30,7 @@ TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server b
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
 OF_SOURCES = "labs that the law has not seen"  # what draws of the default law are
 UNLIKE = 1.25  # largest over smallest size that several laws choose alone, or FLOPs over a budget: more is said
+LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
 
 
@@ -47,8 +49,9 @@ def question_line(plan: Plan) -> str:
     served, dollars = asked.get("lifetime_tokens"), asked.get("max_total_usd")
     parts = [budget_words(plan)]
     if plan.of_life and isinstance(served, float):
-        parts = [f"{format_count(served)} served tokens"]
-        parts += [f"{format_usd(dollars)} in all"] if isinstance(dollars, float) else []
+        as_good = [f"as good as {asked['budget_of']}"] if "budget_of" in asked else parts
+        stated = [f"{format_usd(dollars)} in all"] if isinstance(dollars, float) else as_good
+        parts = [f"{format_count(served)} served tokens", *stated]
     caps = {"max_active_params": "active", "max_total_params": "total", "unique_tokens": "unique tokens"}
     for name, words in caps.items():
         if isinstance(value := asked.get(name), float):
@@ -69,7 +72,10 @@ def question_line(plan: Plan) -> str:
     if asked.get("disaggregated"):
         parts.append("disaggregated")
     parts.append(f"{plan.prompt_tokens:g} in / {plan.output_tokens:g} out")
-    return f"For {', '.join(parts)}{'' if plan.law == DEFAULT_LAW else f'; law {plan.law}'}"
+    family = asked.get("family")
+    own = [] if plan.law == DEFAULT_LAW else [f"law {plan.law}"]
+    own += [] if family == SHAPES[PLANNED_SHAPE] else [f"shape {next((k for k, v in SHAPES.items() if v == family), family)}"]
+    return "; ".join((f"For {', '.join(parts)}", *own))
 
 
 def best_dense(plan: Plan) -> Trained | None:
@@ -99,11 +105,12 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         of = f" ({plan.base_name.rpartition(' of ')[2]})" if plan.shapes and " of " in plan.base_name else ""
         label = f"  {'dense ' if plan.base_experts == 1 else ''}baseline{of}"
         label = label if plan.base_name.startswith("the ") else f"  {plan.base_name} (baseline)"
+        label += "" if plan.of_life else _more_flops(plan, match or plan.built_base)
         named.append((1, label, _with_life(plan, match or plan.built_base)))
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
     known = [(8, f"  {_known(plan, c)}", c) for c in plan.known if c.name != plan.base_name]
-    named += [*also[:1], *known[:MOST_KNOWN]]
+    named += [*also[:1], *(also[1:][-1:] if plan.decision.undecided else []), *known[:MOST_KNOWN]]
     built = {c.experts for _, _, c in (*named, *also) if c is not None and c not in plan.known}
     if plan.of_life:
         more = (c for c in _rows(plan) if c.experts > chosen.experts and c.experts not in built)
@@ -117,16 +124,21 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     named.append((2, "  fewer experts", max(fewer, key=lambda c: c.experts, default=None)))
     kept: list[tuple[int, str, Trained]] = []
     for place, name, row in named:
-        again = row is None or (place in (2, 5, 6, 7) and any(_same(row, c) for at, _, c in kept if at != 8))
+        again = row is None or (place in (2, 4, 5, 6, 7) and any(_same(row, c) for at, _, c in kept if at != 8))
         if row is not None and not again:
             kept.append((place, name, row))
     return [(name, row) for _, name, row in sorted(kept[:most], key=lambda each: each[0])]
 
 
 def _known(plan: Plan, model: KnownRow) -> str:
-    """The name of a published model, with its training FLOPs over the budget where they are others."""
-    times = 6.0 * model.n_params_active * model.tokens / plan.budget_flops
-    return f"{model.name}, {times:.2g}x FLOPs" if max(times, 1.0 / times) > UNLIKE else model.name
+    """The name of a published model, with its training FLOPs over the recommended model's where they are others."""
+    return f"{model.name}{_more_flops(plan, model)}"
+
+
+def _more_flops(plan: Plan, model: Trained) -> str:
+    """The training FLOPs of a row over those of the recommended model, where they are others."""
+    times = model.training_flops / plan.decision.model.training_flops
+    return f", {times:.2g}x FLOPs" if max(times, 1.0 / times) > UNLIKE else ""
 
 
 def _with_life(plan: Plan, base: Trained) -> Trained:
@@ -137,7 +149,7 @@ def _with_life(plan: Plan, base: Trained) -> Trained:
 
 def _rows(plan: Plan) -> list[Trained]:
     """The served model of each expert count that answers: of the whole life, or at the baseline's loss."""
-    rows: Sequence[Trained | Unreachable] = plan.lifetime.plans if plan.of_life and plan.lifetime else plan.bounded_loss
+    rows: Sequence[Trained | Unreachable] = plan.lifetime.plans if plan.of_life and plan.lifetime else plan.built
     return [c for c in rows if c.n_params is not None and c.usd_per_mtok is not None]
 
 
@@ -146,7 +158,7 @@ def _same(one: Trained, other: Trained) -> bool:
 
 
 def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
-    """The choices and published models as rows, `most` at most; baseline, recommended and open ones are as built, others before rounding."""
+    """The choices and published models as rows, `most` at most, all as built."""
     rows = _choices(plan, most)
     cells: list[Cell[tuple[str, Trained]]] = [
         (Column("", text=True), lambda r: r[0]),
@@ -184,7 +196,8 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         if voting and model.probability_at_least_base > voting / (voting + 1):
             source += f"; trust at most {voting / (voting + 1):.0%}, as so few laws agree by chance"
         said.append(("Chance", f"{percentage(model.probability_at_least_base)} that it {goal}, over {source}"))
-    if (better := plan.choices.quality) is not None and _dominates(better, model) and not plan.of_life:
+    better = None if plan.of_life or plan.objective in ("loss", "quality") else plan.choices.quality
+    if better is not None and _dominates(better, model):
         chance = percentage(better.probability_at_least_base)
         said.append(
             (
@@ -197,8 +210,8 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         said.append(("All counts", f"{other.experts:g} experts: cost {price:+.0%}, loss {loss:+.4f}"))
     if (other := plan.default_law) is not None:
         said.append(("Default law", f"would train {other.experts:g} experts, {_sizes(other)}"))
-    if plan.least_budgets and not plan.of_life:
-        said.append(("Least FLOPs", _least_flops(plan)))
+    if plan.least_training:
+        said.append(("Least spend", _least_training(plan)))
     target = plan.asked.get("target")
     if model.scores and (scores := _scores(model.scores, str(target).partition("=")[0].strip().lower())):
         said.append(("Scores", scores))
@@ -283,8 +296,8 @@ def _training(plan: Plan) -> str:
     elif use.train_gpus is not None and use.train_gpus > 1:
         days += f" ({use.gpu_days / use.train_gpus:.2g} days on {use.train_gpus})"
     text = f"{format_usd(use.usd)}, {days}"
-    if not use.spent and use.budget_of is None:
-        text += f", {use.budget_share:.0%} of budget"
+    if use.budget_of is None and abs(use.budget_share - 1.0) > LEFT:
+        text += f", {use.budget_share:.0%} of the budget"
     if use.error is None or use.mfu is None:
         return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
     if use.trainer is not None:
@@ -312,21 +325,23 @@ def _shape(choice: ShapeChoice) -> str:
 
 
 def _price_error(plan: Plan) -> str:
-    a = plan.accuracy
-    if a is None:
+    a, model = plan.accuracy, plan.decision.model
+    right = calibrated(model.usd_per_mtok, a)
+    if a is None or right is None:
         return "unknown: no held-out servings of this kind were compared"
-    times = f", TTFT {a.ttft.geometric_mean:.2f}x" if a.ttft else ""
-    times += ttft_doubt(a, plan.asked.get("max_ttft_s"))
-    return f"throughput {a.geometric_mean:.2f}x of measured, spread {a.spread:.2f}x{times} ({a.n} servings of {a.kind})"
+    low, high = (format_usd(end) for end in right.interval)
+    ttft = f", TTFT {1.0 / a.ttft.geometric_mean:.2g}x" if a.ttft else ""
+    ttft += ttft_doubt(a, plan.asked.get("max_ttft_s"))
+    return f"corrected {format_usd(right.usd_per_mtok)} ({low} to {high}){ttft}: {a.n} servings of {a.kind}"
 
 
-def _least_flops(plan: Plan) -> str:
-    """FLOPs with which the recommended expert count reaches the score or loss, and the least of all."""
-    each = {least.experts: least.flops for least in plan.least_budgets}
-    lowest = min(each, key=lambda experts: each[experts])
-    counts = [e for e in dict.fromkeys((plan.decision.model.experts, lowest)) if e in each]
-    listed = " or ".join(f"{format_flops(each[e])} with {plural(e, 'expert')}" for e in counts)
-    return f"{listed}; dearer to serve"
+def _least_training(plan: Plan) -> str:
+    """The model that reaches the score or loss for the fewest dollars of training, and what it costs to serve."""
+    least = plan.least_training[0]
+    return (
+        f"{format_usd(least.training_usd)} ({format_flops(least.training_flops)} FLOPs): {plural(least.experts, 'expert')}, "
+        f"{_sizes(least)}, {format_usd(least.usd_per_mtok)}/Mtok to serve"
+    )
 
 
 def _scores(scores: Mapping[str, Score], target: str) -> str:

@@ -160,7 +160,7 @@ def show_prediction(console: Console, law: Law, predicted: Prediction) -> None:
         end = "largest" if factor > 1 else "smallest"
         label = INPUT_NAMES.get(name, name)
         write_line(console, f"extrapolated: {label} {factor:.3g} times the {end} fitted")
-    write_paragraph(console, f"law {law.name}: {law.source}")
+    write_paragraph(console, f"law {law.name}, models in the shape of {law.family.name}: {law.source}")
 
 
 def _parameter_table(
