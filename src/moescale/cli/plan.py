@@ -78,6 +78,7 @@ def plan(
             answer = bounds.plan_of_shapes(chosen, deployment, source, progress=progress, **how)
         else:
             answer = bounds.plan(chosen, deployment, source, **how)
+            answer = bounds.beside_shape(answer, chosen, deployment, source, law)
     held_back = HeldBack(UnwrittenError)
     if plot is not None:
         from moescale.views.figures import plan_figure

@@ -41,6 +41,7 @@ MOST_COUNTS = 256  # expert counts of one plan
 SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # TPOTs that are tried where no model keeps a limit
 COUNTS = within(COUNT)
 SCORE = within(SHARE)  # a share of right answers
+OTHER_SHAPE = "deepseek"  # that a plan names where it is better than the default
 MODELS, BOUNDS = "Models to consider", "Bounds"
 
 
@@ -264,6 +265,32 @@ class BoundOptions(TrainingOptions):
             slow = f"no model serves within {format_seconds(limit)} per output token: planned with --max-tpot {nearest}"
             return replace(found, warnings=(slow, *found.warnings))
 
+    def beside_shape(self, plan: Plan, law: Law, deployment: Deployment, latency: LatencySource, details: LawOptions) -> Plan:
+        """The plan with the best model of OTHER_SHAPE beside it, where that is better and nothing stated speaks against it."""
+        from moescale.planning.plan import beside_shape
+
+        stated = (details.shape, self.experts, self.disaggregated or None)
+        if not law.form.of_sources or plan.of_life or stated != (None,) * len(stated):
+            return plan
+        other = in_shape(law, OTHER_SHAPE)
+        base = self._base_as_built(plan, law, "")
+        question = replace(self.question(other, deployment, details), explained=False)
+        question = question if base is None else replace(question, base=base)
+        return beside_shape(plan, OTHER_SHAPE, other, question, deployment, latency)
+
+    def _base_as_built(self, plan: Plan, law: Law, of: str) -> KnownModel | None:
+        """The baseline of a plan as a known model, which other shapes are set against; None where it has a name or is not served."""
+        from moescale.models.rounding import buildable
+        from moescale.planning.as_built import TRAINED
+        from moescale.planning.candidate import Candidate
+        from moescale.planning.question import KnownModel
+
+        if self._matched(law)[0] is not None or not isinstance(plan.base, Candidate):
+            return None
+        n, e, gpus = plan.base.n_params, plan.base.experts, math.lcm(plan.base.gpus, TRAINED)
+        model = buildable(law.family, n, e, gpus=gpus, vocab_size=self.vocab_size).architecture()
+        return KnownModel(name=f"{plan.base_name}{of}", architecture=model, tokens=plan.built_base.tokens)
+
     def plan_of_shapes(
         self,
         law: Law,
@@ -274,11 +301,7 @@ class BoundOptions(TrainingOptions):
         **how: Any,
     ) -> Plan:
         """The plan of the best shape, all against one baseline: that of `law`, where none is named. `how` as in `plan`."""
-        from moescale.models.rounding import buildable
-        from moescale.planning.as_built import TRAINED
-        from moescale.planning.candidate import Candidate
         from moescale.planning.plan import best_of_shapes
-        from moescale.planning.question import KnownModel
 
         found: dict[str, Plan] = {}
         base, refused = None, list[InfeasibleError]()
@@ -293,14 +316,7 @@ class BoundOptions(TrainingOptions):
                 continue
             if not found:
                 raise refused[0]  # there is no baseline for the others
-            first = found[name]
-            if isinstance(first.base, Candidate):
-                gpus = math.lcm(first.base.gpus, TRAINED)
-                shape = buildable(
-                    law.family, first.base.n_params, first.base.experts, gpus=gpus, vocab_size=self.vocab_size
-                )
-                model, tokens = shape.architecture(), first.built_base.tokens
-                base = KnownModel(name=f"{first.base_name} of {name}", architecture=model, tokens=tokens)
+            base = self._base_as_built(found[name], law, f" of {name}")
         if not found:
             raise refused[0]
         return best_of_shapes(found)

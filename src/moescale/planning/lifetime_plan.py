@@ -48,7 +48,7 @@ class LifetimePlan:
     """The answer: the best life of each expert count, and a recommendation.
 
     `least_training` is the base's model that reaches the same loss with the least training, which a plan without serving
-    would choose; None where dollars are given instead of a loss.
+    would choose; where dollars are given instead of a loss, the base's best life within them.
     """
 
     lifetime_tokens: float
@@ -332,7 +332,8 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     built = min(every, key=lambda each: (bool(each.notes), wanted.rank(each.model)))
     if built.notes and not within:
         wanted.check_total(built.model, f"a loss of at most {built.model.loss:g}")
-    base = None if within else wanted.least_training()
+    own = (row for row in rows if isinstance(row, Life) and row.experts == question.match_experts)
+    base = next((wanted.built(row).model for row in own), None) if within else wanted.least_training()
     model = replace(built.model, regret=wanted.regret(built.model, base, built.shape.architecture()))
     bill = wanted.bill(built)
     hours = 24.0 * bill.gpu_days

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from moescale.errors import InfeasibleError
+from moescale.errors import InfeasibleError, MoescaleError
 from moescale.hardware.precisions import format_of_bytes
 from moescale.io.records import record
 from moescale.latency import LatencySource
@@ -48,6 +48,7 @@ from moescale.serving.host import NO_OVERHEAD
 MOST_PLANS = 5  # that are made to meet days or dollars of training
 NEAR = 0.02  # of these
 EQUAL = 0.01  # relative difference of two prices that decides nothing
+MOST_RIVALS, CHEAPER = 3, 0.05  # expert counts of another shape that are built; what makes it worth naming
 FOR_NOTHING = 0.005  # of loss: what a lower one at an equal price is taken for
 OVER = 0.001  # share that they may be exceeded by: 30 days still print as 30
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
@@ -111,6 +112,7 @@ class Plan:
     known: tuple[KnownRow, ...] = ()  # that the question names
     excluded_experts: tuple[float, ...] = ()  # beyond what the law was fitted to: shown, never recommended
     shapes: tuple[ShapeChoice, ...] = ()  # where several were compared, the best first
+    other_shape: ShapeChoice | None = None  # the best model of another shape, where that is better
     least_training: tuple[Life, ...] = ()  # that keep the promise as built, the cheapest to train first, where no budget is stated
     repeats_loss: float | None = None  # what repeated tokens add to the loss of the model to train
     default_law: Candidate | None = None  # what the default law would choose instead of the law that was named
@@ -198,6 +200,26 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
     return max(within, key=lambda each: each[0])[1] if within else min(found, key=lambda each: each[0])[1]
 
 
+def beside_shape(
+    plan: Plan, shape: str, law: Law, question: Question, deployment: Deployment, latency: LatencySource
+) -> Plan:
+    """The plan with the best model of another shape, that of `law`, where it is better; `question` has the plan's baseline.
+
+    Its expert count is the cheapest at the goal, as built, and not of least regret.
+    """
+    with suppress(MoescaleError):
+        search = Search.of(law, question, deployment, latency, coarse=True)
+        served = [c for c in search.answering() if isinstance(c, Candidate) and search.law.allows(c.experts)]
+        by_loss = question.budget_goal != "serve"
+        near = sorted(served, key=lambda c: c.loss if by_loss else c.usd_per_mtok)[:MOST_RIVALS]
+        found = _recommendation(search, near, promised=not by_loss)
+        other, own = found.advice.model, plan.decision.model
+        better = other.loss < own.loss - FOR_NOTHING if by_loss else other.usd_per_mtok < (1.0 - CHEAPER) * own.usd_per_mtok
+        if better:
+            return replace(plan, other_shape=ShapeChoice(shape, other, found.use.usd))
+    return plan
+
+
 def best_of_shapes(plans: Mapping[str, Plan]) -> Plan:
     """Of the plans of one question for several shapes that of the best model, with all models beside it.
 
@@ -224,7 +246,7 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
     at_loss = search.at_loss()
     at_loss = with_intervals(at_loss, draws and at_loss_limits(draws, sampled, base.usd_per_mtok, sizes_of(at_loss)))
     at_cost: list[Row] = []
-    if base.usd_per_mtok is not None:
+    if base.usd_per_mtok is not None and question.explained:
         at_cost = search.within_cost(base.usd_per_mtok)
         at_cost = with_intervals(at_cost, draws and loss_limits(draws, sizes_of(at_cost)))
     lifetime, no_life = _lifetime(search)
@@ -253,7 +275,8 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
         search, rows = floor
     found = _recommendation(search, rows, promised=promised)
     frontier = search.frontier([*frontier, *rows, found.advice.model])
-    chosen = choices(search, at_loss, at_cost, frontier)
+    near_cost = [] if base.usd_per_mtok is None else search.near_cost(base.usd_per_mtok)
+    chosen = choices(search, at_loss, near_cost, frontier)
     chosen = _built_choices(found.search, chosen, found.built, found.base or search.base)
     advice, chosen = _scored(search, found.advice, chosen)
     of_life = lifetime is not None and goal == "lifetime"

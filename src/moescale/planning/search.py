@@ -40,7 +40,7 @@ from moescale.planning.candidate import (
 )
 from moescale.planning.draws import Draws, Oracle, draws_of, oracle_of
 from moescale.planning.question import CONFIDENCE, KnownModel, Question, as_released, inputs_of, only_experts, prepare
-from moescale.planning.sampled_costs import SampledCosts, grid_models, sampled_costs
+from moescale.planning.sampled_costs import CURVE_SIZES, USUAL, SampledCosts, grid_models, sampled_costs
 from moescale.roots import bracket
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import restate
@@ -51,10 +51,11 @@ from moescale.serving.steady_state import Serving
 from moescale.typing import FloatArray
 from moescale.units import format_count, format_usd
 
-FRONTIER_SIZES = 48  # over-trained sizes of each expert count that the frontier is drawn from
+FRONTIER_SIZES = 32  # over-trained sizes of each expert count that the frontier is drawn from
 TINY = 1e-300
 ANY_USD = 1e300  # per million tokens: what is served at all
 SMALLEST_SHARE = 0.03  # of the loss-optimal size: smaller ones cost almost no less and lose much
+SMALLEST_SAMPLED = 0.01  # of the least of these sizes: what draws of the law choose among
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +79,22 @@ class Search:
     largest: FloatArray  # (m,): sizes that the bounds on parameters allow, infinite without any
 
     @classmethod
-    def of(cls, law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Search:
-        """The search for a question; raises InputError for what the law cannot be asked, InfeasibleError without optima."""
+    def of(
+        cls, law: Law, question: Question, deployment: Deployment, latency: LatencySource, *, coarse: bool = False
+    ) -> Search:
+        """The search for a question; `coarse`: its curves and regrets are of few sizes.
+
+        Raises InputError for what the law cannot be asked, InfeasibleError without optima.
+        """
         law, question, notes = prepare(law, question)
         costs = costs_of(law, question, deployment, latency)
         _check_reach(law, question)
         experts, tokens = np.array(question.experts), question.lifetime_tokens
         best = loss_optimal(law, question.budget, experts)
-        curve, shape = curve_models(law, question, best)
-        grid, first = grid_models(experts), curve.experts.size
+        curve, shape = curve_models(law, question, best, FRONTIER_SIZES // 4 if coarse else FRONTIER_SIZES)
+        least = max(USUAL[0], SMALLEST_SAMPLED * float(np.nanmin(best.n_params)))
+        ends, sizes = (min(least, 0.1 * USUAL[1]), USUAL[1]), CURVE_SIZES // 4 if coarse else CURVE_SIZES
+        grid, first = grid_models(experts, ends, sizes), curve.experts.size
         # In one question, as what a latency source takes for it hardly depends on the number of models.
         served = costs.serving(
             np.concatenate((curve.n_params, best.n_params, grid.n_params)),
@@ -175,6 +183,11 @@ class Search:
         )
         reasons = [f"every size costs more than {format_usd(usd_per_mtok)}"] * self.best.experts.size
         return self.judged(self._rows(np.fmin(found.n_params, self.largest), reasons), self.draws)
+
+    def near_cost(self, usd_per_mtok: float) -> list[Row]:
+        """About the same, by the sampled costs alone: what is built within a cost may start from it."""
+        sizes = np.fmin(self.sampled.size_within(np.array([usd_per_mtok]))[0], self.best.n_params)
+        return self.judged(self._rows(np.fmin(sizes, self.largest), [""] * len(self.optima)), self.draws)
 
     def outright(self) -> list[Row]:
         """The lowest loss of every expert count that can be served, whatever it costs; unserved where no size can be."""
@@ -373,13 +386,15 @@ def costs_of(law: Law, question: Question, deployment: Deployment, latency: Late
     return Costs(law.family, latency, deployment, vocab_size=vocab_size, disaggregated=question.disaggregated)
 
 
-def curve_models(law: Law, question: Question, best: Allocation) -> tuple[Allocation, tuple[int, int]]:
+def curve_models(
+    law: Law, question: Question, best: Allocation, count: int = FRONTIER_SIZES
+) -> tuple[Allocation, tuple[int, int]]:
     """The models (m * s,) of the curves of m expert counts over s rising sizes, and (m, s).
 
-    The sizes end at twice the loss-optimal one, which is number FRONTIER_SIZES - 1.
+    The sizes end at twice the loss-optimal one, which is number `count` - 1.
     """
-    beyond = np.geomspace(1.0, 2.0, FRONTIER_SIZES // 4)[1:]
-    shares = np.concatenate((np.geomspace(SMALLEST_SHARE, 1.0, FRONTIER_SIZES), beyond))
+    beyond = np.geomspace(1.0, 2.0, count // 4)[1:]
+    shares = np.concatenate((np.geomspace(SMALLEST_SHARE, 1.0, count), beyond))
     sizes = (best.n_params[:, None] * shares).ravel()
     every = at_size(law, question.budget, sizes, np.repeat(best.experts, shares.size))
     return every, (best.experts.size, shares.size)

@@ -112,7 +112,7 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     known = [(8, f"  {_known(plan, c)}", c) for c in plan.known if c.name != plan.base_name]
     named += [*also[:1], *(also[1:][-1:] if plan.decision.undecided else []), *known[:MOST_KNOWN]]
     built = {c.experts for _, _, c in (*named, *also) if c is not None and c not in plan.known}
-    if plan.of_life:
+    if plan.of_life or plan.objective in ("loss", "quality"):
         more = (c for c in _rows(plan) if c.experts > chosen.experts and c.experts not in built)
         named.append((7, "  more experts", min(more, key=lambda c: c.experts, default=None)))
     else:
@@ -143,8 +143,10 @@ def _more_flops(plan: Plan, model: Trained) -> str:
 
 def _with_life(plan: Plan, base: Trained) -> Trained:
     """A published baseline with the dollars of its life, where lives decide."""
-    own = plan.lifetime.least_training if plan.of_life and plan.lifetime and "match" in plan.asked else None
-    return base if own is None else replace(base, total_usd=own.total_usd)
+    own = plan.lifetime.least_training if plan.of_life and plan.lifetime else None
+    if own is not None and "max_total_usd" in plan.asked:
+        return own
+    return base if own is None or "match" not in plan.asked else replace(base, total_usd=own.total_usd)
 
 
 def _rows(plan: Plan) -> list[Trained]:
@@ -219,6 +221,8 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
     said += [("Beyond runs", note.removeprefix("Extrapolated: ").rstrip(".")) for note in extrapolated]
     if plan.shapes:
         said.append(("Shapes", "; ".join(map(_shape, plan.shapes))))
+    if plan.other_shape is not None:
+        said.append(("Shape", _other_shape(plan, plan.other_shape)))
     said.append(("Training", _training(plan)))
     if plan.of_life and model.serving_usd is not None:
         said.append(
@@ -251,12 +255,18 @@ def _decided(plan: Plan) -> str:
     if len(alone) > 1 and max(alone) > UNLIKE * min(alone):
         text += f" (its laws alone: {_span(alone)} active)"
     base = _with_life(plan, plan.built_base)
+    if plan.of_life and "max_total_usd" in plan.asked and base.total_usd is not None:
+        return f"{text}; loss {model.loss - base.loss:+.4f} against the baseline, serving {_share(model, base)} of its price"
     if plan.of_life and model.total_usd is not None and base.total_usd is not None and not plan.is_baseline:
         return f"{text}; its life costs {model.total_usd / base.total_usd:.0%} of the baseline's"
     compared = {} if plan.is_baseline else {"baseline": plan.built_base.usd_per_mtok}
     compared["best dense"] = getattr(best_dense(plan), "usd_per_mtok", None)
     shares = [f"{model.usd_per_mtok / usd:.0%} of {whose}" for whose, usd in compared.items() if usd]
     return f"{text}; costs {', '.join(shares)}" if shares else text
+
+
+def _share(model: Candidate, base: Trained) -> str:
+    return "-" if base.usd_per_mtok is None else f"{model.usd_per_mtok / base.usd_per_mtok:.0%}"
 
 
 def _open(plan: Plan) -> str:
@@ -322,6 +332,17 @@ def _shape(choice: ShapeChoice) -> str:
     if model.total_usd is not None:
         return f"{text}, life {format_usd(model.total_usd)}"
     return text if choice.training_usd is None else f"{text}, training {format_usd(choice.training_usd)}"
+
+
+def _other_shape(plan: Plan, choice: ShapeChoice) -> str:
+    """A better shape, and after how many output tokens it has repaid what its training costs more."""
+    model, own, use = choice.model, plan.decision.model, plan.training
+    saved, spent = own.usd_per_mtok - model.usd_per_mtok, choice.training_usd
+    if spent is None or use is None or use.usd is None or saved <= 0.0:
+        return _shape(choice)
+    more = spent - use.usd
+    repaid = f": repaid by {more / saved / 1e6:.2g}T output tokens" if more > 0.0 else ""
+    return f"{_shape(choice)}{repaid}"
 
 
 def _price_error(plan: Plan) -> str:
