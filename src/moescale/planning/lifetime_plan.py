@@ -39,7 +39,7 @@ from moescale.units import format_count, format_usd, plural
 MOST_CORRECTIONS = 5  # of the loss that promises the goal
 CORRECTED = 1e-4  # of ln L
 MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes a search
-MOST_BUILT, NEAR_USD, NEAR_LOSS = 4, 0.12, 0.004  # lives that are built, and how far from the best before rounding
+MOST_BUILT, NEAR_USD, NEAR_LOSS = 4, 0.25, 0.008  # lives that are built, and how far from the best before rounding
 REGRET_DRAWS = 40  # that the regret of a life is over: two searches a draw
 
 

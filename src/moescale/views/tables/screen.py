@@ -15,7 +15,7 @@ from moescale.units import format_count, format_flops, format_seconds, format_us
 from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_text, percentage, table_of, ttft_doubt
 
 if TYPE_CHECKING:
-    from moescale.planning.candidate import Candidate, Trained, Unreachable
+    from moescale.planning.candidate import Candidate, Trained
     from moescale.planning.known import KnownRow
     from moescale.planning.plan import Plan, ShapeChoice
     from moescale.planning.scores import Score
@@ -150,9 +150,8 @@ def _with_life(plan: Plan, base: Trained) -> Trained:
 
 
 def _rows(plan: Plan) -> list[Trained]:
-    """The served model of each expert count that answers: of the whole life, or at the baseline's loss."""
-    rows: Sequence[Trained | Unreachable] = plan.lifetime.plans if plan.of_life and plan.lifetime else plan.built
-    return [c for c in rows if c.n_params is not None and c.usd_per_mtok is not None]
+    """The model of each expert count that answers, as built: of the whole life those near the best, which are its rivals."""
+    return [*plan.decision.rivals] if plan.of_life else [*plan.built]
 
 
 def _same(one: Trained, other: Trained) -> bool:
