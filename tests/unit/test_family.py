@@ -357,7 +357,9 @@ def test_a_buildable_shape(
     )
     assert shape.n_params == pytest.approx(n_params, rel=MOST_SIZE_USUAL * 1.05)
     assert (shape.n_params <= n_params * (1 + 1e-12)) if at_most else (shape.n_params >= n_params * (1 - 1e-9))
-    assert abs(math.log(shape.n_heads * shape.head_dim / shape.d_model / family.attention_ratio)) <= math.log(1.35) + 1e-12
+    assert (
+        abs(math.log(shape.n_heads * shape.head_dim / shape.d_model / family.attention_ratio)) <= math.log(1.35) + 1e-12
+    )
     assert all(isinstance(getattr(shape, name), int) for name in ("n_layers", "n_heads", "d_ffn", "n_experts", "top_k"))
     assert shape.d_model % 64 == 0
     assert shape.expert_width % 16 == 0

@@ -23,7 +23,9 @@ BoolArray = npt.NDArray[np.bool_]
 MOST_ASPECT = 1.5  # of d_model / n_layers over the family's, either way
 MOST_FFN_RATIO = 1.35  # of d_ffn / d_model over the family's, either way: it is what meets the size
 MOST_HEADS_RATIO = 1.35  # of the width of all heads over d_model over the family's, either way
-HEADS_WEIGHT = 0.5  # of that proportion where the cache is of a stated count of key-value heads: depth moves the price more
+HEADS_WEIGHT = (
+    0.5  # of that proportion where the cache is of a stated count of key-value heads: depth moves the price more
+)
 MOST_SIZE = 0.01  # of N, relative
 MOST_SIZE_USUAL = (
     0.025  # where no shape with usual counts of layers and heads is that near: experts in steps of 64 are coarse
@@ -218,7 +220,9 @@ def _whole_shapes(family: ModelFamily, n_params: float, gpus: int, *, at_most: b
         depths = depths[(depths < FEWEST_USUAL) | (depths % USUAL_LAYERS == 0.0)]
     heads, layers, aspects = np.meshgrid(near, depths, [0.0, *ASPECTS], indexing="ij")
     cached, fewer = _kv_heads(heads, family.kv_heads)
-    by_heads = heads * head if ratio == 1.0 else WIDTH_STEP * np.maximum(np.rint(heads * head / ratio / WIDTH_STEP), 1.0)
+    by_heads = (
+        heads * head if ratio == 1.0 else WIDTH_STEP * np.maximum(np.rint(heads * head / ratio / WIDTH_STEP), 1.0)
+    )
     by_depth = USUAL_WIDTH * np.maximum(np.rint(aspects * family.d_model_per_layer * layers / USUAL_WIDTH), 1.0)
     d_model = np.where(aspects == 0.0, by_heads, by_depth)
     sizes = Architecture(

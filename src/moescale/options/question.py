@@ -30,6 +30,7 @@ from moescale.units import format_seconds
 if TYPE_CHECKING:
     from moescale.latency import LatencySource
     from moescale.planning.allocation import Budget
+    from moescale.planning.candidate import Candidate
     from moescale.planning.plan import Plan
     from moescale.planning.question import KnownModel, Objective, Question
     from moescale.planning.training_price import TrainingPrice
@@ -43,6 +44,13 @@ COUNTS = within(COUNT)
 SCORE = within(SHARE)  # a share of right answers
 OTHER_SHAPE = "deepseek"  # that a plan names where it is better than the default
 MODELS, BOUNDS = "Models to consider", "Bounds"
+
+
+def _loss_by(law: Law, model: Candidate, details: LawOptions | None) -> float:
+    """The loss of a model of another law's plan by a law."""
+    from moescale.scaling_laws import predict
+
+    return predict(law, model.n_params, model.tokens, model.experts, extra=(details or LawOptions()).inputs()).loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,6 +248,7 @@ class BoundOptions(TrainingOptions):
                 named = next((name for name, family in SHAPES.items() if family == law.family.name), PLANNED_SHAPE)
                 default = in_shape(LawOptions().find_law(), named)
                 other = self.plan(default, deployment, latency, explained=False, **how).decision.model
+                other = replace(other, loss=_loss_by(law, other, details))
             return replace(found, default_law=other)
         question = self.question(law, deployment, details, kv_heads=kv_heads, unpriced=unpriced, launch=launch)
         question = replace(question, explained=explained)
@@ -265,7 +274,9 @@ class BoundOptions(TrainingOptions):
             slow = f"no model serves within {format_seconds(limit)} per output token: planned with --max-tpot {nearest}"
             return replace(found, warnings=(slow, *found.warnings))
 
-    def beside_shape(self, plan: Plan, law: Law, deployment: Deployment, latency: LatencySource, details: LawOptions) -> Plan:
+    def beside_shape(
+        self, plan: Plan, law: Law, deployment: Deployment, latency: LatencySource, details: LawOptions
+    ) -> Plan:
         """The plan with the best model of OTHER_SHAPE beside it, where that is better and nothing stated speaks against it."""
         from moescale.planning.plan import beside_shape
 
@@ -424,7 +435,9 @@ class BoundOptions(TrainingOptions):
             return None
         if self.max_total_usd:
             return "the total dollars"
-        return base.name if base is not None else f"the dense model of loss {self.max_loss:g}" if self._of_loss else None
+        return (
+            base.name if base is not None else f"the dense model of loss {self.max_loss:g}" if self._of_loss else None
+        )
 
     def _flops_of_loss(self, law: Law) -> float:
         """The least FLOPs with which the base's expert count has the loss that is stated."""

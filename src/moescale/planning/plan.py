@@ -16,6 +16,7 @@ from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.coordinates import expansion
 from moescale.models.family import architecture
+from moescale.planning.allocation import Budget
 from moescale.planning.as_built import Bounds, Built, as_built, nearest_shape, with_prices
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
 from moescale.planning.choice import choose, loss_goal, rank, too_dear
@@ -52,7 +53,14 @@ MOST_RIVALS, CHEAPER = 3, 0.05  # expert counts of another shape that are built;
 FOR_NOTHING = 0.005  # of loss: what a lower one at an equal price is taken for
 OVER = 0.001  # share that they may be exceeded by: 30 days still print as 30
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
-LISTS = ("laws", "known", "shapes", "built", "excluded_experts", "least_training")  # that a record lacks where they are empty
+LISTS = (
+    "laws",
+    "known",
+    "shapes",
+    "built",
+    "excluded_experts",
+    "least_training",
+)  # that a record lacks where they are empty
 LIMITS = (
     "memory_fraction",
     "utilization",
@@ -113,9 +121,13 @@ class Plan:
     excluded_experts: tuple[float, ...] = ()  # beyond what the law was fitted to: shown, never recommended
     shapes: tuple[ShapeChoice, ...] = ()  # where several were compared, the best first
     other_shape: ShapeChoice | None = None  # the best model of another shape, where that is better
-    least_training: tuple[Life, ...] = ()  # that keep the promise as built, the cheapest to train first, where no budget is stated
+    least_training: tuple[
+        Life, ...
+    ] = ()  # that keep the promise as built, the cheapest to train first, where no budget is stated
     repeats_loss: float | None = None  # what repeated tokens add to the loss of the model to train
-    default_law: Candidate | None = None  # what the default law would choose instead of the law that was named
+    repeats_loss_interval: tuple[float, float] | None = None  # that holds 90% of the law's draws
+    fresh_usd_per_mtok: float | None = None  # of the model that would be trained if no token were repeated
+    default_law: Candidate | None = None  # what the default law would choose, with its loss by the law that was named
     unbounded: Candidate | None = None  # the choice among all expert counts of the law, where it is another one
     accuracy: Accuracy | None = None  # of the prices, where held-out measurements of the recommended kind were compared
 
@@ -214,7 +226,9 @@ def beside_shape(
         near = sorted(served, key=lambda c: c.loss if by_loss else c.usd_per_mtok)[:MOST_RIVALS]
         found = _recommendation(search, near, promised=not by_loss)
         other, own = found.advice.model, plan.decision.model
-        better = other.loss < own.loss - FOR_NOTHING if by_loss else other.usd_per_mtok < (1.0 - CHEAPER) * own.usd_per_mtok
+        better = (
+            other.loss < own.loss - FOR_NOTHING if by_loss else other.usd_per_mtok < (1.0 - CHEAPER) * own.usd_per_mtok
+        )
         if better:
             return replace(plan, other_shape=ShapeChoice(shape, other, found.use.usd))
     return plan
@@ -269,8 +283,8 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
     promised = search.question.budget_goal == "serve"  # that the model reaches a loss with some probability
     if floor := _at_floor(search, rows, frontier):
         notes.append(
-            f"the cheapest model that reaches {loss_goal(search.question)} costs no less than one of a lower loss: "
-            f"this plan is of the lowest loss within {EQUAL:.0%} of that cost"
+            f"a model of a lower loss serves for the price (within {EQUAL:.0%}) of the cheapest that reaches "
+            f"{loss_goal(search.question)}: this plan takes the lower loss"
         )
         search, rows = floor
     found = _recommendation(search, rows, promised=promised)
@@ -280,7 +294,8 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
     chosen = _built_choices(found.search, chosen, found.built, found.base or search.base)
     advice, chosen = _scored(search, found.advice, chosen)
     of_life = lifetime is not None and goal == "lifetime"
-    life = lifetime.recommendation if lifetime and of_life else None  # a life that is known and does not decide
+    life = lifetime.recommendation if lifetime and of_life else None
+    repeats = _repeats_loss(search, advice.model if life is None else life.model)
     return Plan(
         budget_flops=float(question.budget.flops_at(advice.model.experts)),
         law=law.name,
@@ -315,7 +330,9 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
         known=known_rows(search, frontier),
         excluded_experts=tuple(float(e) for e in question.experts if not search.law.allows(e)),
         least_training=() if of_life else _least_training(search),
-        repeats_loss=_repeats_loss(search, advice.model if life is None else life.model),
+        repeats_loss=repeats and repeats[0],
+        repeats_loss_interval=repeats and repeats[1],
+        fresh_usd_per_mtok=None if repeats is None or of_life else _fresh_usd(search),
         unbounded=None if of_life else _unbounded(search, advice.model),
         accuracy=accuracy_of(
             architecture(search.law.family, advice.model.n_params, advice.model.experts),
@@ -381,15 +398,33 @@ def _least_training(search: Search) -> tuple[Life, ...]:
     return ()
 
 
-def _repeats_loss(search: Search, model: Candidate) -> float | None:
-    """What the repetition of unique tokens adds to the loss of a model; None where none are repeated."""
-    budget = search.question.budget
+def _repeats_loss(search: Search, model: Candidate) -> tuple[float, tuple[float, float] | None] | None:
+    """What repeated tokens add to the loss of a model, and 90% of the draws; None where none are repeated."""
+    budget, law = search.question.budget, search.law
     if model.tokens <= budget.extra.get("unique_tokens", math.inf):
         return None
-    fresh = {name: value for name, value in budget.extra.items() if name != "unique_tokens"}
-    n, d, e = (np.array([value]) for value in (model.n_params, model.tokens, model.experts))
-    with_, without = (loss(search.law, n, d, e, extra=extra) for extra in (budget.extra, fresh))
-    return float(with_[0] - without[0])
+    theta = np.concatenate((law.theta[None], law.draws))
+    n, d, e = model.n_params, model.tokens, model.experts
+    with_, without = (loss(law, n, d, e, extra=extra, theta=theta) for extra in (budget.extra, _fresh(budget)))
+    more = (with_ - without).tolist()
+    low, high = np.quantile(more[1:], (0.05, 0.95)).tolist() if len(more) > 1 else (math.nan, math.nan)
+    return more[0], (low, high) if low < high else None
+
+
+def _fresh(budget: Budget) -> dict[str, float]:
+    """The further inputs of a law, without a bound on unique tokens."""
+    return {name: value for name, value in budget.extra.items() if name != "unique_tokens"}
+
+
+def _fresh_usd(search: Search) -> float | None:
+    """Dollars a million tokens of the model that the question would choose if no token were repeated, as built."""
+    question = replace(search.question, budget=replace(search.question.budget, extra=_fresh(search.question.budget)))
+    with suppress(InfeasibleError):
+        fresh = Search.of(search.law, question, search.costs.deployment, search.costs.latency, coarse=True)
+        return _recommendation(
+            fresh, fresh.answering(), promised=question.budget_goal == "serve"
+        ).advice.model.usd_per_mtok
+    return None
 
 
 def _unbounded(search: Search, model: Candidate) -> Candidate | None:

@@ -37,6 +37,7 @@ from moescale.planning.gaussian_process import (
     process_of,
 )
 from moescale.planning.search import Search
+from moescale.planning.training_price import TrainingPrice, training_rate
 from moescale.runs.table import SIZE_COLUMNS, RunTable
 from moescale.typing import FloatArray
 
@@ -119,7 +120,7 @@ class SweepDesign:
     regret_error: float  # standard error of the simulated regrets
     certainty_before: float  # mean probability of the expert count that is the likeliest to be the cheapest
     certainty_after: float
-    training_usd: float | None  # of the runs, at the MFU of a dense model of the plan; None without a price
+    training_usd: float | None  # of the runs, at the MFUs of the plan's models; None without a price
     base_usd_per_mtok: float
     rivals: tuple[Rival, ...]
     known_runs: int  # that were given
@@ -155,6 +156,16 @@ def in_letters(table: RunTable, family: ModelFamily) -> tuple[Runs, FloatArray]:
     return Runs(n, table.tokens, e), table.loss
 
 
+def _price(search: Search, experts: tuple[float, ...]) -> TrainingPrice | None:
+    """The price of training with the MFU of each expert count of the plan, where it comes from the parts of a step."""
+    question, price = search.question, search.question.training
+    if price is None or not price.timed or price.rate is not None:
+        return price
+    vocab_size = question.vocab_size
+    rate = training_rate(search.law, question.budget, experts, price.gpu, vocab_size=vocab_size, launch=price.launch)
+    return price if rate is None else replace(price, rate=rate)
+
+
 def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, FloatArray] | None = None) -> SweepDesign:
     """The runs that make the plan of a search certain, within limits, beside known runs with their losses (n,).
 
@@ -186,7 +197,7 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
         raise InfeasibleError(
             "no run within these limits informs the plan", next_step="raise --budget, or relax the limits"
         )
-    picked, price = np.array(list(found), dtype=np.intp), search.question.training
+    picked, price = np.array(list(found), dtype=np.intp), _price(search, experts)
     regret = process.regret(decision, picked)
     return SweepDesign(
         runs=_as_runs(offered, flops, found, limits),
@@ -196,7 +207,7 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
         regret_error=process.regret_error(decision, picked),
         certainty_before=process.count_certainty(decision, picked[:0]),
         certainty_after=process.count_certainty(decision, picked),
-        training_usd=price and float(flops[picked].sum()) * price.usd_per_flop,
+        training_usd=price and float(flops[picked] @ price.usd_per_flop_at(offered.experts[picked])),
         base_usd_per_mtok=search.base.usd_per_mtok,
         rivals=tuple(
             Rival(

@@ -74,7 +74,11 @@ def question_line(plan: Plan) -> str:
     parts.append(f"{plan.prompt_tokens:g} in / {plan.output_tokens:g} out")
     family = asked.get("family")
     own = [] if plan.law == DEFAULT_LAW else [f"law {plan.law}"]
-    own += [] if family == SHAPES[PLANNED_SHAPE] else [f"shape {next((k for k, v in SHAPES.items() if v == family), family)}"]
+    own += (
+        []
+        if family == SHAPES[PLANNED_SHAPE]
+        else [f"shape {next((k for k, v in SHAPES.items() if v == family), family)}"]
+    )
     return "; ".join((f"For {', '.join(parts)}", *own))
 
 
@@ -210,7 +214,8 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         price, loss = other.usd_per_mtok / model.usd_per_mtok - 1.0, other.loss - model.loss
         said.append(("All counts", f"{other.experts:g} experts: cost {price:+.0%}, loss {loss:+.4f}"))
     if (other := plan.default_law) is not None:
-        said.append(("Default law", f"would train {other.experts:g} experts, {_sizes(other)}"))
+        price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} by {plan.law}"
+        said.append(("Default law", f"would train {other.experts:g} experts, {_sizes(other)}: {price}"))
     if plan.least_training:
         said.append(("Least spend", _least_training(plan)))
     target = plan.asked.get("target")
@@ -218,6 +223,8 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         said.append(("Scores", scores))
     extrapolated = [note for note in best.caveats if note.startswith("Extrapolated: ")]
     said += [("Beyond runs", note.removeprefix("Extrapolated: ").rstrip(".")) for note in extrapolated]
+    if plan.repeats_loss is not None:
+        said.append(("Repeats", _repeats(plan, plan.repeats_loss)))
     if plan.shapes:
         said.append(("Shapes", "; ".join(map(_shape, plan.shapes))))
     if plan.other_shape is not None:
@@ -248,8 +255,7 @@ def _decided(plan: Plan) -> str:
     text = "" if best.undecided else f"{model.experts:g} experts, " if model.experts > 1 else "dense, "
     text += f"{_span(sizes)} active, {_span(tokens)} tokens"
     if isinstance(unique := plan.asked.get("unique_tokens"), float) and model.tokens > unique:
-        cost = "" if plan.repeats_loss is None else f", +{plan.repeats_loss:.4f} loss"
-        text += f" ({model.tokens / unique:.1f} epochs{cost})"
+        text += f" ({model.tokens / unique:.1f} epochs)"
     alone = [view.n_params_active for view in plan.voting_laws if view.n_params_active is not None]
     if len(alone) > 1 and max(alone) > UNLIKE * min(alone):
         text += f" (its laws alone: {_span(alone)} active)"
@@ -331,6 +337,13 @@ def _shape(choice: ShapeChoice) -> str:
     if model.total_usd is not None:
         return f"{text}, life {format_usd(model.total_usd)}"
     return text if choice.training_usd is None else f"{text}, training {format_usd(choice.training_usd)}"
+
+
+def _repeats(plan: Plan, more: float) -> str:
+    """What repeated tokens cost: loss of this model, and the price beside that of fresh tokens."""
+    ends, fresh = plan.repeats_loss_interval, plan.fresh_usd_per_mtok
+    text = f"{more:+.4f} loss{f' (90% of draws: {ends[0]:.4f} to {ends[1]:.4f})' if ends else ''}"
+    return text if fresh is None else f"{text}; a model of fresh tokens would serve for {format_usd(fresh)}"
 
 
 def _other_shape(plan: Plan, choice: ShapeChoice) -> str:

@@ -116,7 +116,7 @@ def _worth(found: SweepDesign) -> str:
     """Dollars of the runs against those that they save, and after how many served tokens these are equal."""
     usd, saved = found.training_usd, found.saved_usd_per_mtok
     price = (
-        "" if usd is None else f" they cost {format_usd(usd)} at the planned MFU, more where small models reach less;"
+        "" if usd is None else f" they cost {format_usd(usd)} at the plan's MFUs, more where small models reach less;"
     )
     if not saved:
         return f"no:{price} they do not lower the regret by more than the error of the simulation."
