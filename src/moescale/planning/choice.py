@@ -86,12 +86,13 @@ def too_dear(question: Question, model: Candidate, goal: str, remark: str = "") 
 
 def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> InfeasibleError:
     budget = f"no model of {search.question.budget.flops:.3g} FLOPs"
-    if any(c.n_params is not None for c in allowed):
+    if unserved := [c for c in allowed if c.n_params is not None]:
         return InfeasibleError(
-            f"{budget} that reaches {goal} can be served{_reasons(allowed)}",
+            f"{budget} that reaches {goal} can be served{_reasons(unserved)}",
             next_step="relax --max-tpot or --max-ttft, or take a faster GPU"
-            if "latency limit" in _reasons(allowed)
-            else "allow more GPUs, take a GPU with more memory, or lower the budget",
+            if "latency limit" in _reasons(unserved)
+            else "allow more GPUs, take a GPU with more memory, or "
+            + ("raise the budget" if search.question.base is not None else "lower the budget"),
         )
     question, nearest, bounds, possible = search.question, list[str](), size_bounds(search.question), False
     goal += f" ({search.base.loss:.4f})" if question.max_loss is None else ""
@@ -151,5 +152,11 @@ def _further_counts(search: Search) -> list[float]:
 
 
 def _reasons(rows: Sequence[Row]) -> str:
-    listed = sorted({c.infeasible for c in rows if c.infeasible})
+    """Why rows have no served model, each reason with its expert counts."""
+    counts: dict[str, list[str]] = {}
+    for c in rows:
+        if c.infeasible:
+            counts.setdefault(c.infeasible, []).append(f"{c.experts:g}")
+    alone = len(rows) == 1
+    listed = [reason if alone else f"E = {', '.join(each)}: {reason}" for reason, each in counts.items()]
     return f" ({'; '.join(listed)})" if listed else ""

@@ -224,6 +224,8 @@ def beside_shape(
         served = [c for c in search.answering() if isinstance(c, Candidate) and search.law.allows(c.experts)]
         by_loss = question.budget_goal != "serve"
         near = sorted(served, key=lambda c: c.loss if by_loss else c.usd_per_mtok)[:MOST_RIVALS]
+        if not near:
+            return plan
         found = _recommendation(search, near, promised=not by_loss)
         other, own = found.advice.model, plan.decision.model
         better = (

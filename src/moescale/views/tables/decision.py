@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from moescale.units import format_count, format_flops, format_usd
 from moescale.views.tables import accuracy_text, latency_name, span_text
+from moescale.views.tables.screen import scores_text
 
 if TYPE_CHECKING:
     from moescale.models.rounding import Buildable
@@ -40,6 +41,8 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
         facts.append(("compute", f"loss-optimal {like} need {times:.2g} times the baseline's FLOPs for this loss"))
     if model.regret is not None:
         facts.append(("regret", _regret_text(plan, model.regret)))
+    if model.scores and not scores_text(plan):
+        facts.append(("scores", "none: this model lies too far beyond the ladder of small models (--json has them)"))
     facts.append(("build", build_sentence(plan.decision.architecture)))
     base = plan.built_base
     usd = f"{format_usd(base.usd_per_mtok)}/Mtok" if base.usd_per_mtok else f"cannot be served on {plan.gpu}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from moescale.planning.candidate import Candidate, Trained
     from moescale.planning.known import KnownRow
     from moescale.planning.plan import Plan, ShapeChoice
-    from moescale.planning.scores import Score
 
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
@@ -52,7 +51,11 @@ def question_line(plan: Plan) -> str:
         as_good = [f"as good as {asked['budget_of']}"] if "budget_of" in asked else parts
         stated = [f"{format_usd(dollars)} in all"] if isinstance(dollars, float) else as_good
         parts = [f"{format_count(served)} served tokens", *stated]
-    caps = {"max_active_params": "active", "max_total_params": "total", "unique_tokens": "unique tokens"}
+    caps = {
+        "max_active_params": "active",
+        "max_total_params": "total without embeddings",
+        "unique_tokens": "unique tokens",
+    }
     for name, words in caps.items():
         if isinstance(value := asked.get(name), float):
             parts.append(f"{'' if name == 'unique_tokens' else '<= '}{format_count(value)} {words}")
@@ -218,8 +221,7 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         said.append(("Default law", f"would train {other.experts:g} experts, {_sizes(other)}: {price}"))
     if plan.least_training:
         said.append(("Least spend", _least_training(plan)))
-    target = plan.asked.get("target")
-    if model.scores and (scores := _scores(model.scores, str(target).partition("=")[0].strip().lower())):
+    if scores := scores_text(plan):
         said.append(("Scores", scores))
     extrapolated = [note for note in best.caveats if note.startswith("Extrapolated: ")]
     said += [("Beyond runs", note.removeprefix("Extrapolated: ").rstrip(".")) for note in extrapolated]
@@ -373,11 +375,15 @@ def _least_training(plan: Plan) -> str:
     least = plan.least_training[0]
     return (
         f"{format_usd(least.training_usd)} ({format_flops(least.training_flops)} FLOPs): {plural(least.experts, 'expert')}, "
-        f"{_sizes(least)}, {format_usd(least.usd_per_mtok)}/Mtok to serve"
+        f"{_sizes(least)}, {format_usd(least.usd_per_mtok)}/Mtok to serve (--lifetime-tokens 1M)"
     )
 
 
-def _scores(scores: Mapping[str, Score], target: str) -> str:
+def scores_text(plan: Plan) -> str:
+    """Expected benchmark scores, the target's or those whose interval decides something; empty without any."""
+    scores, target = plan.decision.model.scores, str(plan.asked.get("target")).partition("=")[0].strip().lower()
+    if not scores:
+        return ""
     if target in scores:
         found, (low, high) = scores[target], scores[target].interval
         return f"{target} {found.estimate:.2f}, 90% between {low:.2f} and {high:.2f}"
