@@ -79,6 +79,11 @@ def test_compared_models_are_priced_as_cost_prices_them() -> None:
         assert row["usd_per_mtok"] == pytest.approx(answer_of("cost", row["name"], *serving)["usd_per_mtok"], rel=1e-12)
     _, wide = answer_of("compare-models", "llama-3.1-8b", "deepseek-v3", *serving, "--weights", "bf16")
     assert "infeasible" in wide
+    _, bf16 = answer_of("compare-models", "llama-3.1-8b", "deepseek-v3", *serving, "--train-precision", "bf16")
+    _, as_trained = answer_of("compare-models", "llama-3.1-8b", "deepseek-v3", *serving)
+    assert (bf16["train_precision"], as_trained["train_precision"]) == ("bf16", "fp8")
+    assert as_trained["gpu_days"] < 0.85 * bf16["gpu_days"]
+    assert 2.664e6 / 24 / 1.5 < as_trained["gpu_days"] < 1.5 * 2.664e6 / 24  # of H800, arXiv 2412.19437, table 1
 
 
 def test_a_slow_server_is_called_so_unless_a_limit_is_stated() -> None:

@@ -131,6 +131,7 @@ def compare_models(
             train_gpus=training.train_gpus,
             lifetime_tokens=training.lifetime_tokens,
             extra=law.inputs(),
+            as_trained=training.train_precision is None,
         )
     warn(release_notes(known, deployment))
     if json_:
