@@ -76,12 +76,11 @@ def compare_models(
     train_gpus: int | None = None,
     lifetime_tokens: float | None = None,
     extra: Mapping[str, float] | None = None,
-    as_trained: bool = True,
 ) -> tuple[ComparedModel, ...]:
     """Two or more models in the order in which they are given, each under the same law and deployment.
 
-    `training` prices their training on `train_gpus` GPUs, or on as many as it takes, `as_trained`: in the precision that is
-    published of a model; `lifetime_tokens` (output tokens) their lives; `extra` holds further inputs of the law. Raises InputError for fewer than two models, two of one name, and a law that
+    `training` prices their training on `train_gpus` GPUs, or on as many as it takes, in the precision that is known of a model;
+    `lifetime_tokens` (output tokens) their lives; `extra` holds further inputs of the law. Raises InputError for fewer than two models, two of one name, and a law that
     gives no finite loss, InfeasibleError where `train_gpus` do not hold a model.
     """
     names = [model.name for model in models]
@@ -93,10 +92,9 @@ def compare_models(
         raise InputError(
             f"{law.name} gives no finite loss for these models", where="--law", next_step="take another law"
         )
-    known = models if as_trained else [replace(model, trained_in=None) for model in models]
     rows = [
         _alone(model, law, float(loss), deployment, latency, training, train_gpus, lifetime_tokens)
-        for model, loss in zip(known, losses, strict=True)
+        for model, loss in zip(models, losses, strict=True)
     ]
     told = [
         replace(row, **_judged(i, losses, drawn), break_even_tokens=_break_even(row, rows) or None)
@@ -131,7 +129,7 @@ def _alone(
     n, e = model.in_convention_of(law.family)
     size = float(law_size(law.family, n, e))
     if training is not None and model.trained_in is not None:
-        training = training.in_precision(model.trained_in)
+        training = replace(training, launch=replace(training.launch, precision=model.trained_in))
     bill = training and training.bill(model.architecture, flops, model.tokens, train_gpus)
     found = ComparedModel(
         name=model.name,

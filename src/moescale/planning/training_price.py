@@ -81,10 +81,6 @@ class TrainingPrice:
         """Dollars for one model FLOP."""
         return self.usd_per_gpu_hour / 3600.0 / (self.gpu.bf16_flops_per_s * self.mfu)
 
-    def in_precision(self, precision: Precision) -> TrainingPrice:
-        """The same price with the products of runs that are timed in this precision."""
-        return replace(self, launch=replace(self.launch, precision=precision))
-
     def mfu_at(self, experts: Real) -> FloatArray:
         """The MFU of training models of so many experts."""
         return np.full(np.shape(experts), self.mfu) if self.rate is None else self.rate.at(experts)

@@ -86,14 +86,18 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         life = [plan_tables.lifetime_table(plan.lifetime), plan_tables.training_sentence(plan.lifetime), others]
     told = Markup("").join(Markup("<p>{}</p>").format(sentence) for sentence in summary.sentences(plan))
     sections: list[Section] = [
-        ("Answer", [Markup('<div class="answer">{}</div>').format(told), summary.models_table(plan)]),
+        ("Answer", [Markup('<div class="answer">{}</div>').format(told)]),
         ("What could make it wrong", [summary.doubts(plan)]),
         ("Question", [question]),
     ]
+    caption = "Loss against serving cost: all models of the budget, a curve an expert count. Lower left is better."
+    drawn: Block = NO_FIGURE
+    if find_spec("matplotlib") is not None:
+        drawn = picture(plan_figure(plan), caption, f"{caption} {plan_headline(plan)}.")
     facts = [f for f in screen.facts(plan, _options(origin)) if f[0] != "More"]
     details: list[Block] = [decision_facts(plan), *plan_tables.choice_tables(plan)]
     more: list[Section] = [
-        ("Decision", [f"Looked for: {plan.recommendation.rule}.", screen.choices_table(plan), facts, _figure(plan)]),
+        ("Decision", [f"Looked for: {plan.recommendation.rule}.", screen.choices_table(plan), facts, drawn]),
         ("Caveats", [notes] if notes else []),
         ("Details", [*details, *([plan_tables.known_table(plan)] if plan.known else [])]),
         ("Evidence", plan_tables.evidence_tables(plan)),
@@ -104,15 +108,6 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     ]
     meta = [f"moescale {made.version}"] if made.version else []
     return page(f"Which model to train: {screen.budget_words(plan)}", meta, sections, more)
-
-
-def _figure(plan: Plan) -> Block:
-    if find_spec("matplotlib") is None:
-        return NO_FIGURE
-    caption = (
-        "Loss against serving cost: every model of the budget, a curve for each expert count. Lower left is better."
-    )
-    return picture(plan_figure(plan), caption, f"{caption} {plan_headline(plan)}.")
 
 
 def _options(origin: Origin | None) -> str | None:
