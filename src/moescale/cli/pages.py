@@ -16,7 +16,7 @@ from moescale.options.pages import PageOptions, ReportOptions
 @app.command(epilog=examples("moescale report plan.json -o plan.html"))
 @flat()
 def report(wanted: ReportOptions) -> None:
-    """Write a plan as one self-contained HTML file with its figure."""
+    """Write a plan as one HTML file: a plain page, then its tables and figure."""
     from moescale import __version__
     from moescale.io.files import as_text, check_target, write_atomically
     from moescale.views.html import NO_FIGURE, plan_report, read_plan

@@ -80,8 +80,8 @@ def compare_models(
     """Two or more models in the order in which they are given, each under the same law and deployment.
 
     `training` prices their training on `train_gpus` GPUs, or on as many as it takes, in the precision that is known of a model;
-    `lifetime_tokens` (output tokens) their lives; `extra` holds further inputs of the law. Raises InputError for fewer than two models, two of one name, and a law that
-    gives no finite loss, InfeasibleError where `train_gpus` do not hold a model.
+    `lifetime_tokens` (output tokens) their lives; `extra` holds further inputs of the law. Raises InputError for fewer than two
+    models, two of one name, and a law that gives no finite loss, InfeasibleError where `train_gpus` do not hold a model.
     """
     names = [model.name for model in models]
     if len(names) < 2 or len(set(names)) < len(names):
