@@ -75,10 +75,14 @@ def test_compared_models_are_priced_as_cost_prices_them() -> None:
     serving = ("--gpu", "h200-sxm", "--latency", "roofline", "--max-tpot", "50ms")  # that plan and compare-models keep
     named = run("compare-models", "llama-3.1-8b", "deepseek-v3", *serving, "--json")
     assert "deepseek-v3 in fp8" in named.err
-    for row in answer_of("compare-models", "llama-3.1-8b", "deepseek-v3", *serving):
+    rows = answer_of("compare-models", "llama-3.1-8b", "deepseek-v3", *serving)
+    for row in rows:
         assert row["usd_per_mtok"] == pytest.approx(answer_of("cost", row["name"], *serving)["usd_per_mtok"], rel=1e-12)
-    _, wide = answer_of("compare-models", "llama-3.1-8b", "deepseek-v3", *serving, "--weights", "bf16")
-    assert "infeasible" in wide
+    published = 2.664e6 / 24  # days of H800: arXiv 2412.19437, table 1; in bf16 it would be 1.7 times as many
+    assert (rows[1]["train_precision"], rows[1]["gpu_days"]) == ("fp8", pytest.approx(published, rel=0.4))
+    stated = (*serving, "--weights", "bf16", "--train-precision", "bf16")
+    _, wide = answer_of("compare-models", "llama-3.1-8b", "deepseek-v3", *stated)
+    assert ("infeasible" in wide, wide["train_precision"]) == (True, "bf16")
 
 
 def test_a_slow_server_is_called_so_unless_a_limit_is_stated() -> None:

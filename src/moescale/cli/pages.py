@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from moescale.cli.flat import flat
 from moescale.cli.options import app, examples
-from moescale.cli.output import say
+from moescale.cli.output import say, warn
 from moescale.errors import InputError, install, located
 from moescale.options.pages import PageOptions, ReportOptions
 
@@ -16,15 +16,17 @@ from moescale.options.pages import PageOptions, ReportOptions
 @app.command(epilog=examples("moescale report plan.json -o plan.html"))
 @flat()
 def report(wanted: ReportOptions) -> None:
-    """Write a plan as one self-contained HTML file with its figure."""
+    """Write a plan as one HTML file: a plain page, then its tables and figure."""
     from moescale import __version__
     from moescale.io.files import as_text, check_target, write_atomically
-    from moescale.views.html import plan_report, read_plan
+    from moescale.views.html import NO_FIGURE, plan_report, read_plan
 
     with located("-o"):
         check_target(wanted.output, [wanted.answer])
     found, origin = read_plan(wanted.answer)
     text = plan_report(found, replace(origin, version=__version__))
+    if importlib.util.find_spec("matplotlib") is None:
+        warn(NO_FIGURE)
     with located("-o"):
         write_atomically(wanted.output, as_text(text))
     say(f"wrote {wanted.output}")

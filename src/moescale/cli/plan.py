@@ -120,6 +120,8 @@ def compare_models(
     chosen = law.find_law()
     deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
     known = models.known(warn)
+    if training.train_precision is not None:
+        known = tuple(replace(model, trained_in=None) for model in known)
     price = training.training_price(deployment)
     source = serving.open_latency(deployment, remark=warn)
     with at_option("MODEL.."):

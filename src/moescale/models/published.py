@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import cache
 from string import ascii_letters
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -40,6 +40,8 @@ class Shape:
     tokens: float | None = None  # of pre-training, where the authors state them
     tokens_source: str = ""
     weights: CheckpointWeights | None = None  # as they were released; None: they were not
+    trained_in: Literal["bf16", "fp8"] | None = None  # of pre-training's products, where the authors state it
+    trained_in_source: str = ""
     hf: tuple[str, ...] = ()  # names at Hugging Face beside ORGANISATION/NAME
 
     def to_dict(self) -> dict[str, object]:
@@ -86,6 +88,8 @@ def _shape(name: str, entry: dict[str, Any]) -> Shape:
         tokens=parse_quantity(tokens) if tokens else None,
         tokens_source=entry.get("tokens_source", entry["source"]) if tokens else "",
         weights=_released(entry),
+        trained_in=entry.get("trained_in"),
+        trained_in_source=entry.get("trained_in_source", ""),
         hf=tuple(entry.get("hf", ())),
     )
 

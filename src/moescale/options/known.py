@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moescale.bounds import TOKENS
 from moescale.errors import InputError, located
@@ -85,6 +85,8 @@ def published_model(stated: str, option: str) -> KnownModel:
         architecture=found.architecture,
         tokens=tokens,
         weights=found.weights,
+        trained_in=found.trained_in,
+        trained_in_source=found.trained_in_source,
     )
 
 
@@ -110,15 +112,18 @@ def _of_plan(path: str, row: str) -> KnownModel:
     from moescale.planning.question import KnownModel
 
     plan, name = read_plan(path), f"{_short(path)}:{row}"
+    trained_in = plan.training and plan.training.precision  # fp8, or None
+    own: dict[str, Any] = {"name": name, "planned": True, "trained_in": trained_in, "trained_in_source": "its plan"}
     if row == "recommendation":
         built, tokens = plan.decision.architecture, plan.decision.model.tokens
-        return KnownModel(name=name, architecture=built.architecture(), tokens=tokens)
+        return KnownModel(architecture=built.architecture(), tokens=tokens, **own)
     there = [known for known in PLAN_ROWS[1:] if getattr(plan.choices, known) is not None]
     if row not in there:
         listed = ", ".join(["recommendation", *there])
         raise InputError(f"the plan has no {row} choice", where=path, nearest=listed, next_step="take one of these")
     chosen = getattr(plan.choices, row)
-    return KnownModel(name=name, architecture=_built(plan, path, chosen.n_params, chosen.experts), tokens=chosen.tokens)
+    shape = _built(plan, path, chosen.n_params, chosen.experts)
+    return KnownModel(architecture=shape, tokens=chosen.tokens, **own)
 
 
 def _built(plan: Plan, path: str, n_params: float, experts: float) -> Architecture:

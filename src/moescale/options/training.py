@@ -35,7 +35,8 @@ class TrainingOptions(Group):
         "MFU of training; default: predicted from the parts of a training step.", SHARE, panel=LIFE
     )
     train_precision: str | None = text(
-        "Precision of training products: bf16 or fp8; default: bf16; exports train in bf16.", panel=LIFE
+        "Precision of training products: bf16 or fp8; default: bf16, compare-models: as published; exports train in bf16.",
+        panel=LIFE,
     )
     train_usd_per_gpu_hour: float | None = quantity(
         "Price of a GPU hour of training; default: the serving price, or the catalogue's for --train-gpu.",

@@ -13,7 +13,6 @@ from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.coordinates import of_architecture
 from moescale.models.family import law_size
-from moescale.models.parameters import count_parameters
 from moescale.planning.allocation import inputs_at
 from moescale.planning.known import beyond_law
 from moescale.planning.question import KnownModel, as_released
@@ -42,7 +41,9 @@ class ComparedModel:
     gpu_days: float | None = None
     training_usd: float | None = None
     mfu: float | None = None
-    mfu_from: str | None = None  # as TrainingBill
+    mfu_from: str | None = None  # as TrainingBill, as is the next
+    train_precision: str | None = None
+    train_precision_source: str | None = None  # who says that it was trained in this one
     loss: float
     loss_interval: tuple[float, float] | None = None
     loss_change: float | None = None  # None for the first, as are the next
@@ -78,9 +79,9 @@ def compare_models(
 ) -> tuple[ComparedModel, ...]:
     """Two or more models in the order in which they are given, each under the same law and deployment.
 
-    `training` prices their training on `train_gpus` GPUs, or on as many as it takes; `lifetime_tokens` (output tokens) their
-    lives; `extra` holds further inputs of the law. Raises InputError for fewer than two models, two of one name, and a law that
-    gives no finite loss, InfeasibleError where `train_gpus` do not hold a model.
+    `training` prices their training on `train_gpus` GPUs, or on as many as it takes, in the precision that is known of a model;
+    `lifetime_tokens` (output tokens) their lives; `extra` holds further inputs of the law. Raises InputError for fewer than two
+    models, two of one name, and a law that gives no finite loss, InfeasibleError where `train_gpus` do not hold a model.
     """
     names = [model.name for model in models]
     if len(names) < 2 or len(set(names)) < len(names):
@@ -124,14 +125,16 @@ def _alone(
     lifetime_tokens: float | None,
 ) -> ComparedModel:
     """What needs no other model."""
-    counted, flops = count_parameters(model.architecture), model.training_flops
+    sizes, flops = model.sizes, model.training_flops
     n, e = model.in_convention_of(law.family)
     size = float(law_size(law.family, n, e))
+    if training is not None and model.trained_in is not None:
+        training = replace(training, launch=replace(training.launch, precision=model.trained_in))
     bill = training and training.bill(model.architecture, flops, model.tokens, train_gpus)
     found = ComparedModel(
         name=model.name,
-        n_params_active=float(counted.non_embedding_active),
-        n_params_total=float(counted.non_embedding_total),
+        n_params_active=sizes[0],
+        n_params_total=sizes[1],
         expansion=float(of_architecture(model.architecture)[1]),
         tokens=model.tokens,
         training_flops=flops,
@@ -139,6 +142,8 @@ def _alone(
         training_usd=bill and bill.usd,
         mfu=bill and bill.mfu,
         mfu_from=bill and bill.mfu_from,
+        train_precision=bill and bill.precision,
+        train_precision_source=(bill and bill.precision == model.trained_in and model.trained_in_source) or None,
         loss=loss,
         beyond_law=beyond_law(law, e),
         extrapolation=extrapolation(law, size, model.tokens, e),

@@ -25,6 +25,7 @@ from moescale.latency import LatencySource, in_format
 from moescale.models.architecture import Architecture
 from moescale.models.coordinates import expert_shape_of, in_family, of_architecture
 from moescale.models.family import ModelFamily, with_convention
+from moescale.models.parameters import count_parameters
 from moescale.models.quantisation import CheckpointWeights
 from moescale.planning.allocation import Budget
 from moescale.planning.total_cost import Lifetime
@@ -32,6 +33,7 @@ from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws.form import LawForm
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
+from moescale.training.step_time import Precision
 from moescale.units import expert_model
 
 CONFIDENCE = 0.8  # of an ensemble's promise, where none is stated
@@ -56,6 +58,9 @@ class KnownModel:
     architecture: Architecture
     tokens: float
     weights: CheckpointWeights | None = None  # as they were released or its config says; None: it is not known
+    trained_in: Precision | None = None  # of its products, where that is published
+    trained_in_source: str = ""
+    planned: bool = False  # whether it is a plan's own, whose sizes leave out norms and routers
 
     def in_convention_of(self, family: ModelFamily) -> tuple[float, float]:
         """N and E of the family's model with the same active body and expansion."""
@@ -67,9 +72,16 @@ class KnownModel:
         return inputs_of(form, self.architecture)
 
     @property
+    def sizes(self) -> tuple[float, float]:
+        """Active and total parameters without embeddings, as built or, of a planned model, as its plan counts them."""
+        counted = count_parameters(self.architecture)
+        left_out = counted.norms + counted.router if self.planned else 0.0
+        return float(counted.non_embedding_active - left_out), float(counted.non_embedding_total - left_out)
+
+    @property
     def training_flops(self) -> float:
-        """6 FLOPs for each active parameter without embeddings, and each token."""
-        return 6.0 * float(of_architecture(self.architecture)[0]) * self.tokens
+        """6 FLOPs for each active parameter of `sizes`, and each token."""
+        return 6.0 * self.sizes[0] * self.tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

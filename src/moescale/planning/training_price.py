@@ -23,7 +23,7 @@ from moescale.models.rounding import buildable
 from moescale.planning.allocation import Budget, loss_optimal
 from moescale.scaling_laws.law import Law
 from moescale.training.choice import Launch, choose_launch
-from moescale.training.step_time import StepError
+from moescale.training.step_time import Precision, StepError
 from moescale.typing import FloatArray, Real
 
 
@@ -58,7 +58,8 @@ class TrainingBill:
     mfu: float
     mfu_from: str  # parts, of its step; stated, for every model; assumed, where no split holds the model
     gpus: int | None = None  # that it was timed on
-    error: StepError | None = None  # of published runs, where it comes from parts
+    error: StepError | None = None  # of published runs, where it comes from parts, as is the next
+    precision: Precision | None = None  # of its products
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +136,7 @@ class TrainingPrice:
             mfu_from=source,
             gpus=gpus if run is None else run.split.gpus,
             error=run and run.error,
+            precision=None if run is None else self.launch.precision if self.gpu.fp8_flops_per_s else "bf16",
         )
 
 

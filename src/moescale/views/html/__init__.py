@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from moescale.views.html.reports import Origin, plan_report, read_plan
+from moescale.views.html.reports import NO_FIGURE, Origin, plan_report, read_plan
 
-__all__ = ["Origin", "plan_report", "read_plan"]
+__all__ = ["NO_FIGURE", "Origin", "plan_report", "read_plan"]

@@ -6,11 +6,12 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from markupsafe import Markup
 
-from moescale.errors import InputError
+from moescale.errors import InputError, install
 from moescale.hardware.gpus import find_gpu
 from moescale.hardware.prices import price
 from moescale.io.files import decode_utf8, read_bytes
@@ -19,12 +20,15 @@ from moescale.planning.plan import Plan
 from moescale.planning.plan_file import parse_json, parse_plan
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import measured_on
-from moescale.units import expert_label, format_bytes, format_usd
+from moescale.units import format_bytes, format_usd
 from moescale.views.figures import plan_figure
+from moescale.views.html import summary
 from moescale.views.html.render import Block, Facts, Section, page, picture
 from moescale.views.tables import plan as plan_tables
 from moescale.views.tables import range_text, screen
 from moescale.views.tables.decision import decision_facts, plan_headline, serving_basis
+
+NO_FIGURE = f"The figure is left out, as matplotlib is not installed: {install('figures')}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,33 +69,36 @@ def read_plan(path: str | Path) -> tuple[Plan, Origin]:
 
 
 def plan_report(plan: Plan, origin: Origin | None = None) -> str:
-    """A self-contained HTML page of a plan; needs matplotlib, else InputError."""
+    """A self-contained HTML page of a plan: what it says in plain sentences, and a technical part; the figure needs matplotlib."""
     notes, no_life = [*plan.decision.caveats, *plan.warnings], plan.lifetime_infeasible
     if no_life is not None and not any(no_life in warning for warning in plan.warnings):
         notes.append(f"No plan for the whole life: {no_life}.")
-    most = plan.asked.get("max_gpus")
+    most, tpot_s = plan.asked.get("max_gpus"), plan.asked.get("max_tpot_s")
     servers = f"at most {most:g} {plan.gpu}" if isinstance(most, int | float) else plan.gpu
+    speed = f", at {1.0 / tpot_s:.3g} tokens a second for each user" if isinstance(tpot_s, float) else ""
     question = (
-        f"Which model should {screen.budget_words(plan, flops_too=True)} train, if it is then served on {servers}? "
-        f"Looked for: {plan.recommendation.rule}."
+        f"Which model should {screen.budget_words(plan, flops_too=True)} train, if it is then served on {servers}{speed}, "
+        f"with {plan.prompt_tokens:g} tokens in and {plan.output_tokens:g} out a request?"
     )
     life: list[Block] = []
     if plan.lifetime is not None:
         others = [c for c in plan.lifetime.recommendation.caveats if c not in plan.decision.caveats]
         life = [plan_tables.lifetime_table(plan.lifetime), plan_tables.training_sentence(plan.lifetime), others]
-    lead = Markup('<div class="answer"><p class="lead">{}.</p></div>').format(plan_headline(plan))
-    caption = (
-        "Loss against serving cost: every model of the budget, a curve for each expert count. Lower left is better."
-    )
-    drawn = picture(plan_figure(plan), caption, f"{caption} {plan_headline(plan)}.")
-    facts = screen.facts(plan, _options(origin))
-    details: list[Block] = [decision_facts(plan), *plan_tables.choice_tables(plan)]
+    told = Markup("").join(Markup("<p>{}</p>").format(sentence) for sentence in summary.sentences(plan))
     sections: list[Section] = [
+        ("Answer", [Markup('<div class="answer">{}</div>').format(told)]),
+        ("What could make it wrong", [summary.doubts(plan)]),
         ("Question", [question]),
-        ("Answer", [lead, screen.choices_table(plan), [f for f in facts if f[0] != "More"], drawn]),
-        ("Caveats", [notes] if notes else []),
     ]
+    caption = "Loss against serving cost: all models of the budget, a curve an expert count. Lower left is better."
+    drawn: Block = NO_FIGURE
+    if find_spec("matplotlib") is not None:
+        drawn = picture(plan_figure(plan), caption, f"{caption} {plan_headline(plan)}.")
+    facts = [f for f in screen.facts(plan, _options(origin)) if f[0] != "More"]
+    details: list[Block] = [decision_facts(plan), *plan_tables.choice_tables(plan)]
     more: list[Section] = [
+        ("Decision", [f"Looked for: {plan.recommendation.rule}.", screen.choices_table(plan), facts, drawn]),
+        ("Caveats", [notes] if notes else []),
         ("Details", [*details, *([plan_tables.known_table(plan)] if plan.known else [])]),
         ("Evidence", plan_tables.evidence_tables(plan)),
         ("Lifetime cost", life),
@@ -99,9 +106,8 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         ("Glossary", [plan_tables.GLOSSARY.format(base=plan_tables.base_name(plan))]),
         ("How to reproduce it", (made := origin or Origin()).blocks()),
     ]
-    about = (f"law {plan.law}", plan.gpu, expert_label(plan.decision.model.experts))
-    meta = [*([f"moescale {made.version}"] if made.version else []), *about]
-    return page(f"Which model to train: {screen.budget_words(plan, flops_too=True)}", meta, sections, more)
+    meta = [f"moescale {made.version}"] if made.version else []
+    return page(f"Which model to train: {screen.budget_words(plan)}", meta, sections, more)
 
 
 def _options(origin: Origin | None) -> str | None:

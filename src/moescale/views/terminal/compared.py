@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from moescale.scaling_laws.law import Law
     from moescale.serving.deployment import Deployment
 
-BREAK_EVENS = 3
-
 
 def show_compared_models(
     console: Console,
@@ -78,6 +76,7 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
             Column("  MFU"),
             lambda c: _or_dash(c.mfu, "{:.2f}".format) + (f" {c.mfu_from}" if c.mfu_from == "assumed" else ""),
         ),
+        (Column("  precision"), lambda c: c.train_precision or "-"),
         (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
         (Column("  90% interval"), lambda c: span_text(c.loss_interval, ".3f")),
         (Column("  vs the first model"), lambda c: _or_dash(c.loss_change, "{:+.1%}".format)),
@@ -93,6 +92,12 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
     columns = [Column(c.name, rank=i if i > 1 else 0) for i, c in enumerate(models)]
     unserved = reason_lines((c.name, c.infeasible) for c in models if c.infeasible)
     assumed = [f"{c.name}: MFU {c.mfu:g} assumed, as no split holds it" for c in models if c.mfu_from == "assumed"]
+    if published := [
+        f"{c.name} in {c.train_precision} ({source})" for c in models if (source := c.train_precision_source)
+    ]:
+        assumed.append(
+            f"Training priced as trained: {', '.join(published)}; others in bf16; --train-precision states one for all"
+        )
     return Table(
         "",
         (Column("", text=True), *columns),
@@ -101,18 +106,21 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
     )
 
 
-def _break_even_lines(models: Sequence[ComparedModel]) -> tuple[str, ...]:
-    """Served tokens after which models that cost more to train break even, the soonest first."""
-    told = sorted((tokens, c.name, other) for c in models for other, tokens in (c.break_even_tokens or {}).items())
-    more = len(told) - BREAK_EVENS
-    return (
-        *(
-            f"{name} costs more to train and less to serve than {other}: it breaks even after {format_count(tokens)} "
-            "output tokens."
-            for tokens, name, other in told[:BREAK_EVENS]
-        ),
-        *([f"{more} more pairs with --json."] if more > 0 else []),
-    )
+def _break_even_lines(models: Sequence[ComparedModel]) -> list[str]:
+    """The first model against each other one: after which served tokens the one that costs more to train has paid off."""
+    first, lines, dearer = models[0], list[str](), dict[bool, list[str]]()
+    for other in models[1:]:
+        for one, two in ((first, other), (other, first)):
+            if tokens := (one.break_even_tokens or {}).get(two.name):
+                text = f"{one.name} costs more to train and less to serve than {two.name}: it breaks even after"
+                lines.append(f"{text} {format_count(tokens)} output tokens.")
+        pairs = (first.training_usd, other.training_usd), (first.usd_per_mtok, other.usd_per_mtok)
+        more = [own > its for own, its in pairs if own is not None and its is not None and own != its]
+        if more in ([True, True], [False, False]):
+            dearer.setdefault(more[0], []).append(other.name)
+    for more, names in dearer.items():
+        lines.append(f"{first.name} costs {'more' if more else 'less'} to train and to serve than {', '.join(names)}.")
+    return lines
 
 
 def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
