@@ -138,6 +138,8 @@ class BoundOptions(TrainingOptions):
 
         stated = details or LawOptions()
         base, loss = self._matched(law)
+        if base is not None and self.train_precision is not None:
+            base = replace(base, trained_in=None)
         tokens = most_trained_tokens() if self.max_tokens is None else self.max_tokens
         objectives = {name: name for name in get_args(Objective)}
         if self.objective is not None and self.objective not in objectives:
@@ -300,7 +302,7 @@ class BoundOptions(TrainingOptions):
             return None
         n, e, gpus = plan.base.n_params, plan.base.experts, math.lcm(plan.base.gpus, TRAINED)
         model = buildable(law.family, n, e, gpus=gpus, vocab_size=self.vocab_size).architecture()
-        return KnownModel(name=f"{plan.base_name}{of}", architecture=model, tokens=plan.built_base.tokens)
+        return KnownModel(name=f"{plan.base_name}{of}", architecture=model, tokens=plan.built_base.tokens, planned=True)
 
     def plan_of_shapes(
         self,

@@ -128,9 +128,7 @@ def _alone(
     sizes, flops = model.sizes, model.training_flops
     n, e = model.in_convention_of(law.family)
     size = float(law_size(law.family, n, e))
-    if training is not None and model.trained_in is not None:
-        training = replace(training, launch=replace(training.launch, precision=model.trained_in))
-    bill = training and training.bill(model.architecture, flops, model.tokens, train_gpus)
+    bill = training and model.priced_as_trained(training).bill(model.architecture, flops, model.tokens, train_gpus)
     found = ComparedModel(
         name=model.name,
         n_params_active=sizes[0],

@@ -276,7 +276,11 @@ class LifeSearch:
                 return None
             known = self.search.question.base
             with suppress(InfeasibleError):  # the training GPUs that are stated do not hold it
-                usd = price.bill(known.architecture, known.training_flops, known.tokens, self.train_gpus).usd
+                usd = (
+                    known.priced_as_trained(price)
+                    .bill(known.architecture, known.training_flops, known.tokens, self.train_gpus)
+                    .usd
+                )
                 found = replace(found, training_usd=usd)
             serving = (
                 found.serving_usd if base.usd_per_mtok is None else base.usd_per_mtok * self.life.served_tokens / 1e6

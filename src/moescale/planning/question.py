@@ -71,6 +71,12 @@ class KnownModel:
         """What a law's form takes of the model beyond N, D and E: its own body, expansion and experts, not those of a family."""
         return inputs_of(form, self.architecture)
 
+    def priced_as_trained(self, price: TrainingPrice) -> TrainingPrice:
+        """The price of training in the precision that is published of the model."""
+        if self.trained_in is None:
+            return price
+        return replace(price, launch=replace(price.launch, precision=self.trained_in))
+
     @property
     def sizes(self) -> tuple[float, float]:
         """Active and total parameters without embeddings, as built or, of a planned model, as its plan counts them."""

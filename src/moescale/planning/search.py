@@ -14,7 +14,6 @@ from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.coordinates import expansion
 from moescale.models.family import n_active, n_total, with_convention
-from moescale.models.parameters import count_parameters
 from moescale.models.rounding import family_of, vocabulary
 from moescale.planning.allocation import (
     Allocation,
@@ -348,12 +347,8 @@ def known_model(law: Law, model: KnownModel, costs: Costs) -> tuple[Trained, All
     at = Allocation(e, n, np.array([model.tokens]), np.exp(law.form.log_loss(law.theta, x)))
     deployment, latency = as_released(model, costs.deployment, costs.latency)
     (row,) = trained_models(at, replace(costs, shape=model.architecture, deployment=deployment, latency=latency))
-    counted = count_parameters(model.architecture)
-    sizes = {
-        "n_params_active": float(counted.non_embedding_active),
-        "n_params_total": float(counted.non_embedding_total),
-    }
-    return replace(row, **sizes, training_flops=model.training_flops), at
+    active, total = model.sizes
+    return replace(row, n_params_active=active, n_params_total=total, training_flops=model.training_flops), at
 
 
 def _largest(law: Law, question: Question, experts: float) -> float:
