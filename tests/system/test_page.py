@@ -346,7 +346,7 @@ def test_keys_price_the_models_of_the_chart(browser: Any, address: str) -> None:
         page.locator("#loss-cost summary").click()
         count = "() => document.querySelectorAll('#loss-cost .rows tr').length"
         page.wait_for_function(f"n => ({count})() > 0")
-        assert page.evaluate(count) == 1 + 8 * 59 + len(answer(address, page, "bands")["models"])
+        assert page.evaluate(count) == 1 + 8 * 39 + len(answer(address, page, "bands")["models"])
 
 
 def test_charts_and_numbers_are_saved(browser: Any, address: str, tmp_path: Path) -> None:

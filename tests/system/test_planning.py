@@ -361,7 +361,7 @@ def test_a_life_within_dollars_is_the_other_side_of_a_life_at_a_loss() -> None:
     assert known(within.recommendation.model.total_usd) <= total * (1 + 1e-6)
     assert min(known(c.loss) for c in within.plans if c.loss and c.experts <= 32) <= plan.base_loss * (1 + 1e-7)
     assert within.target_loss is None
-    assert within.least_training is None
+    assert within.least_training is None or known(within.least_training.total_usd) <= total * (1 + 1e-6)  # the base's
     assert all(known(c.total_usd) <= total * (1 + 1e-12) for c in within.plans if c.total_usd is not None)
     both, _ = lived(replace(LIVED, max_loss=plan.base_loss, max_total_usd=1.01 * total))
     assert both.lifetime is not None
@@ -523,8 +523,8 @@ def test_what_training_takes_is_said(power: float, cap: float, bound: dict[str, 
     assert use.gpu_days == pytest.approx(TRAINING.gpu_hours(use.flops_used) / 24)
     assert use.usd == pytest.approx(TRAINING.usd_per_flop * use.flops_used)
     text = plan.recommendation.why
-    if use.budget_share < 0.99:
-        assert f"{use.budget_share:.0%} of budget" in plan_words(plan)
+    if use.budget_share < 0.985:
+        assert f"{use.budget_share:.0%} of the budget" in plan_words(plan)
         assert "--max-tokens limits training to" in text
         assert ("a larger model costs more than $0.0500" in text) == bool(bound)
     else:

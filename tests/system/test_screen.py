@@ -142,14 +142,14 @@ def test_a_loss_that_costs_nothing_is_taken() -> None:
     assert model["usd_per_mtok"] <= 1.02 * base["usd_per_mtok"]
     assert model["loss"] < base["loss"] - 0.05
     assert model["probability_at_least_base"] >= 0.8
-    assert any("costs no less than one of a lower loss" in note for note in found["warnings"])
+    assert any("this plan takes the lower loss" in note for note in found["warnings"])
 
 
 def test_a_plan_says_what_its_restrictions_cost() -> None:
     asked = ("plan", "--gpu", "h100-sxm", *FAST, "--bootstrap", "40")
     free, bound = (answer_of(*asked, "--budget", "1e22", *more) for more in ((), ("--experts", "4")))
     assert bound["unbounded"]["usd_per_mtok"] < bound["recommendation"]["usd_per_mtok"]
-    assert {"unbounded", "repeats_loss", "default_law", "least_budgets"}.isdisjoint(free)
+    assert {"unbounded", "repeats_loss", "default_law", "least_training"}.isdisjoint(free)
     assert answer_of(*asked, "--budget", "1e23", "--unique-tokens", "100B")["repeats_loss"] > 0.0
     assert answer_of(*asked, "--budget", "1e22", "--law", "moescale2026-joint")["default_law"]["experts"] >= 1
 
@@ -157,9 +157,13 @@ def test_a_plan_says_what_its_restrictions_cost() -> None:
 def test_the_least_flops_of_a_score_reach_its_loss() -> None:
     asked = ("plan", "--target", "hellaswag=0.70", "--gpu", "h100-sxm", *FAST, "--bootstrap", "100")
     plan = answer_of(*asked)
-    own = next(b["flops"] for b in plan["least_budgets"] if b["experts"] == plan["recommendation"]["experts"])
-    assert own < plan["budget_flops"]
-    counts = ("--experts", f"{plan['recommendation']['experts']:g}")
-    assert answer_of(*asked, *counts, "--budget", own * 1.02)["recommendation"]["probability_at_least_base"] >= 0.8
-    assert run(*asked, *counts, "--budget", own * 0.9).code == 1
+    least = plan["least_training"][0]
+    assert least["training_flops"] < plan["budget_flops"]
+    assert least["probability_at_least_base"] >= 0.8 - 1e-6
+    assert [life["training_usd"] for life in plan["least_training"]] == sorted(
+        c["training_usd"] for c in plan["least_training"]
+    )
+    assert run(*asked, "--experts", f"{least['experts']:g}", "--budget", least["training_flops"] * 0.9).code == 1
+    same = answer_of(*asked, "--lifetime-tokens", "1M")["lifetime"]["training_usd"]
+    assert same == pytest.approx(least["training_usd"], rel=1e-6)
     assert answer_of(*asked, "--lifetime-tokens", "1T")["decided_by"] == "lifetime.recommendation"

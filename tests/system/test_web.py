@@ -153,7 +153,9 @@ def test_the_decision_is_the_command_lines_first_screen(client: Client, query: d
         for row in table["rows"]:
             assert " ".join(" ".join(row).split()) in words
     titles = [table["title"] for table in decision["tables"]]
-    assert titles[0].startswith("For 1T served tokens, a100-sxm-40gb" if query else "For 5.15e21 FLOPs, a100-sxm-40gb")
+    assert titles[0].startswith(
+        "For 1T served tokens, 5.15e21 FLOPs, a100-sxm-40gb" if query else "For 5.15e21 FLOPs, a100-sxm-40gb"
+    )
     assert any(title.startswith("Training and serving 1T tokens") for title in titles) == bool(query)
     assert decision["caveats"][0] in words
     model = (page["lifetime"] if query else page)["recommendation"]

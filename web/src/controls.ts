@@ -285,7 +285,7 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
         const [card, flops] = [trains(), c.draft?.budget_flops ?? format.parse(state.get("budget"))];
         const hours = card ? flops / (3600 * card.bf16_flops_per_s * format.parse(state.get("mfu") || String(c.mfu ?? USUAL_MFU))) : NaN;
         const price = card === served() && state.has("usd-per-gpu-hour") ? format.parse(state.get("usd-per-gpu-hour")) : (card?.usd_per_gpu_hour ?? 1);
-        const cards = Math.max(1, Math.round(hours / 24 / DAYS));
+        const cards = Math.max(1, 2 ** Math.round(Math.log2(hours / 24 / DAYS))); // which splits divide
         state.set({
           budget: value === "flops" ? short(flops) : undefined,
           "train-gpus": value === "days" ? String(cards) : undefined,

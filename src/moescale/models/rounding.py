@@ -23,9 +23,7 @@ BoolArray = npt.NDArray[np.bool_]
 MOST_ASPECT = 1.5  # of d_model / n_layers over the family's, either way
 MOST_FFN_RATIO = 1.35  # of d_ffn / d_model over the family's, either way: it is what meets the size
 MOST_HEADS_RATIO = 1.35  # of the width of all heads over d_model over the family's, either way
-HEADS_WEIGHT = (
-    0.5  # of that proportion where the cache is of a stated count of key-value heads: depth moves the price more
-)
+HEADS_WEIGHT = 0.5  # of that proportion beside the others: depth moves the price more
 MOST_SIZE = 0.01  # of N, relative
 MOST_SIZE_USUAL = (
     0.025  # where no shape with usual counts of layers and heads is that near: experts in steps of 64 are coarse
@@ -159,7 +157,7 @@ def buildable(
         off = np.abs(np.log(s.n_params / n_params))
         alike = (aspect <= math.log(MOST_ASPECT)) & (wide <= math.log(MOST_FFN_RATIO))
         alike &= heads_off <= math.log(MOST_HEADS_RATIO)
-        unlike = aspect + wide + off + s.fewer + (1.0 if family.kv_heads is None else HEADS_WEIGHT) * heads_off
+        unlike = aspect + wide + off + s.fewer + HEADS_WEIGHT * heads_off
         splits = _splits(s.heads, s.cached, gpus)
         if must_split and splits[0].any():
             alike, unlike = alike & splits[0], np.where(splits[0], unlike, np.inf)
@@ -218,7 +216,9 @@ def _whole_shapes(family: ModelFamily, n_params: float, gpus: int, *, at_most: b
     if usual:
         near = near[(near < FEWEST_USUAL) | (near % USUAL_HEADS == 0.0)]
         depths = depths[(depths < FEWEST_USUAL) | (depths % USUAL_LAYERS == 0.0)]
-    heads, layers, aspects = np.meshgrid(near, depths, [0.0, *ASPECTS], indexing="ij")
+    # A cache of all heads grows with their number, which then follows the width alone.
+    free = ASPECTS if family.kv_heads is not None or family.kv_lora_rank else ()
+    heads, layers, aspects = np.meshgrid(near, depths, [0.0, *free], indexing="ij")
     cached, fewer = _kv_heads(heads, family.kv_heads)
     by_heads = (
         heads * head if ratio == 1.0 else WIDTH_STEP * np.maximum(np.rint(heads * head / ratio / WIDTH_STEP), 1.0)

@@ -49,6 +49,7 @@ from moescale.serving.host import NO_OVERHEAD
 MOST_PLANS = 5  # that are made to meet days or dollars of training
 NEAR = 0.02  # of these
 EQUAL = 0.01  # relative difference of two prices that decides nothing
+LEAST_SERVED = 1e6  # tokens of a life that is worth its training alone
 MOST_RIVALS, CHEAPER = 3, 0.05  # expert counts of another shape that are built; what makes it worth naming
 FOR_NOTHING = 0.005  # of loss: what a lower one at an equal price is taken for
 OVER = 0.001  # share that they may be exceeded by: 30 days still print as 30
@@ -282,6 +283,7 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
         search = replace(search, question=relaxed if instead else replace(relaxed, objective="loss"))
         rows = at_loss if instead else search.outright()
     frontier = search.frontier([*best, *at_loss, *at_cost, *rows])
+    least_training = () if lifetime is not None and goal == "lifetime" else _least_training(search)
     promised = search.question.budget_goal == "serve"  # that the model reaches a loss with some probability
     if floor := _at_floor(search, rows, frontier):
         notes.append(
@@ -331,7 +333,7 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
         choices=chosen,
         known=known_rows(search, frontier),
         excluded_experts=tuple(float(e) for e in question.experts if not search.law.allows(e)),
-        least_training=() if of_life else _least_training(search),
+        least_training=least_training,
         repeats_loss=repeats and repeats[0],
         repeats_loss_interval=repeats and repeats[1],
         fresh_usd_per_mtok=None if repeats is None or of_life else _fresh_usd(search),
@@ -390,7 +392,7 @@ def _least_training(search: Search) -> tuple[Life, ...]:
     question = search.question
     if question.budget_of is None or question.base is None or question.training is None:
         return ()
-    question = replace(question, lifetime_tokens=1.0)
+    question = replace(question, lifetime_tokens=LEAST_SERVED)
     assert question.life is not None
     wanted = LifeSearch(replace(search, question=question), question.life, question.max_loss or search.base.loss)
     with suppress(InfeasibleError):
