@@ -190,7 +190,6 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
     model meets the bounds or none can be served, InputError for impossible questions.
     """
     answer = _plan_of_budget(law, question, deployment, latency)
-    limits = {"days": question.max_days, "usd": question.max_training_usd}
     found: list[tuple[float, Plan]] = []
     scale, low, high = (
         1.0,
@@ -199,8 +198,7 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
     )  # of the MFUs that the budget is bought at: tried, within the limits, beyond them
     for _ in range(MOST_PLANS):
         use = answer.training
-        taken = [(getattr(use, name), limit) for name, limit in limits.items() if limit is not None]
-        ratio = max((value / limit for value, limit in taken if value is not None), default=None)
+        ratio = None if use is None else _of_limits(question, use)
         if ratio is None or use is None or use.mfu is None or use.mfu_from == "stated" or answer.lifetime is not None:
             return answer
         found.append((ratio, answer))
@@ -213,28 +211,44 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
     return max(within, key=lambda each: each[0])[1] if within else min(found, key=lambda each: each[0])[1]
 
 
+def _of_limits(question: Question, use: TrainingUse) -> float | None:
+    """The days and dollars that a training takes over those that are stated, the larger share; None without either."""
+    pairs = (use.days, question.max_days), (use.usd, question.max_training_usd)
+    shares = [taken / limit for taken, limit in pairs if taken is not None and limit is not None]
+    return max(shares, default=None)
+
+
 def beside_shape(
     plan: Plan, shape: str, law: Law, question: Question, deployment: Deployment, latency: LatencySource
 ) -> Plan:
     """The plan with the best model of another shape, that of `law`, where it is better; `question` has the plan's baseline.
 
-    Its expert count is the cheapest at the goal, as built, and not of least regret.
+    Its expert count is the cheapest at the goal, as built, and not of least regret. What days and dollars buy is corrected once.
     """
     with suppress(MoescaleError):
-        search = Search.of(law, question, deployment, latency, coarse=True)
-        served = [c for c in search.answering() if isinstance(c, Candidate) and search.law.allows(c.experts)]
-        by_loss = question.budget_goal != "serve"
-        near = sorted(served, key=lambda c: c.loss if by_loss else c.usd_per_mtok)[:MOST_RIVALS]
-        if not near:
+        found = _other_shape(law, question, deployment, latency)
+        over = _of_limits(question, found.use) if found is not None else None
+        if over is not None and over > 1.0 + OVER:
+            found = _other_shape(law, question.bought_at(1.0 / over), deployment, latency)
+        if found is None:
             return plan
-        found = _recommendation(search, near, promised=not by_loss)
         other, own = found.advice.model, plan.decision.model
         better = (
-            other.loss < own.loss - FOR_NOTHING if by_loss else other.usd_per_mtok < (1.0 - CHEAPER) * own.usd_per_mtok
+            other.loss < own.loss - FOR_NOTHING
+            if question.budget_goal != "serve"
+            else other.usd_per_mtok < (1.0 - CHEAPER) * own.usd_per_mtok
         )
         if better:
             return replace(plan, other_shape=ShapeChoice(shape, other, found.use.usd))
     return plan
+
+
+def _other_shape(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> _Advice | None:
+    search = Search.of(law, question, deployment, latency, coarse=True)
+    served = [c for c in search.answering() if isinstance(c, Candidate) and search.law.allows(c.experts)]
+    to_loss = question.budget_goal == "serve"
+    near = sorted(served, key=lambda c: c.usd_per_mtok if to_loss else c.loss)[:MOST_RIVALS]
+    return _recommendation(search, near, promised=to_loss) if near else None
 
 
 def best_of_shapes(plans: Mapping[str, Plan]) -> Plan:

@@ -335,7 +335,7 @@ def _dominates(one: Candidate, other: Trained) -> bool:
 
 def _shape(choice: ShapeChoice) -> str:
     model = choice.model
-    text = f"{choice.shape} {model.experts:g} experts {format_usd(model.usd_per_mtok)}, loss {model.loss:.4f}"
+    text = f"{choice.shape} E={model.experts:g} {format_usd(model.usd_per_mtok)}, loss {model.loss:.4f}"
     if model.total_usd is not None:
         return f"{text}, life {format_usd(model.total_usd)}"
     return text if choice.training_usd is None else f"{text}, training {format_usd(choice.training_usd)}"
@@ -355,7 +355,7 @@ def _other_shape(plan: Plan, choice: ShapeChoice) -> str:
     if spent is None or use is None or use.usd is None or saved <= 0.0:
         return _shape(choice)
     more = spent - use.usd
-    repaid = f": repaid by {more / saved / 1e6:.2g}T output tokens" if more > 0.0 else ""
+    repaid = f": repaid by {format_count(more / saved * 1e6)} output tokens" if more > 0.0 else ""
     return f"{_shape(choice)}{repaid}"
 
 
