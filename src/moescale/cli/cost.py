@@ -41,7 +41,7 @@ def cost(
     """Serving cost of a model in dollars per million output tokens, and the cheapest GPU count."""
     from moescale.latency.silicon import Silicon
     from moescale.models.quantisation import with_usual_shares
-    from moescale.serving.accuracy import accuracy_of, calibrated, uncompared
+    from moescale.serving.accuracy import accuracy_of, calibrated, limits_missed, uncompared
     from moescale.serving.gpu_counts import cost as serving_cost
     from moescale.serving.gpu_counts import laid_out
     from moescale.serving.question import latency_text, question_record, weight_format
@@ -93,6 +93,9 @@ def cost(
         record |= {} if run is None else {"burst": run.to_dict()}
         record |= {} if accuracy is None else {"accuracy": accuracy.to_dict()}
         record |= {} if corrected is None else {"calibrated": corrected.to_dict()}
+        times = loop or answer
+        late = limits_missed(accuracy, deployment, times.ttft_s, times.tpot_s)
+        record |= {"limits_missed_by_error": late} if late else {}
         record |= {} if line is None else {"launch": line}
         print_json(record if priced else _without_dollars(record))
         return
@@ -110,6 +113,7 @@ def cost(
         accuracy=accuracy,
         corrected=corrected if serving.calibrated and priced else None,
         kind=uncompared(model, deployment, source),
+        opened=opened,
     )
     show_loads(
         terminal(), deployment.gpu.name,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 QUANTILE = NormalDist().inv_cdf(0.95)  # of the normal distribution: 90% lie within so many standard deviations
 APART = "prefill and decode apart"
+KEPT = 0.05  # over a limit that counts as kept: a batch is chosen to meet it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,24 @@ def calibrated(usd_per_mtok: float | None, accuracy: Accuracy | None) -> Calibra
         return None
     middle, factor = usd_per_mtok * accuracy.geometric_mean, accuracy.spread**QUANTILE
     return Calibrated(usd_per_mtok=middle, interval=(middle / factor, middle * factor))
+
+
+def limits_missed(
+    accuracy: Accuracy | None, deployment: Deployment, ttft_s: float | None, tpot_s: float | None
+) -> dict[str, float]:
+    """Which of TTFT and TPOT miss a deployment's limit by the mean error of their kind, and the seconds as corrected."""
+    if accuracy is None:
+        return {}
+    rows = (
+        ("TTFT", ttft_s, deployment.max_ttft_s, accuracy.ttft),
+        ("TPOT", tpot_s, deployment.max_tpot_s, accuracy.tpot),
+    )
+    return {
+        name: time_s / band.geometric_mean
+        for name, time_s, limit_s, band in rows
+        if time_s is not None and limit_s is not None and band is not None
+        if time_s / band.geometric_mean > float(np.asarray(limit_s)) * (1.0 + KEPT)
+    }
 
 
 def kind_of(model: Architecture, weights: str, *, attention_dp: float = 1.0, apart: bool = False) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from moescale.serving.accuracy import limits_missed
 from moescale.serving.question import cache_format, weight_format
 from moescale.units import format_bytes, format_count, format_seconds, format_usd, plural
 from moescale.views.tables import Cell, Column, Table, accuracy_text, gpus_text, reason_lines, table_of, ttft_doubt
@@ -61,7 +62,8 @@ def show_loads(
         write_line(console)
         write_paragraph(
             console,
-            f"Closed loop of {plural(closed.concurrency or 0, 'client')}: means over ten requests per client; TTFT "
+            f"Closed loop of {plural(closed.concurrency or 0, 'client')}: means over ten requests per client, at most "
+            f"{closed.peak_running} at once; TTFT "
             f"{format_seconds(closed.plateau_ttft_s or 0.0)} after the first burst, {format_seconds(closed.p99.ttft_s)} at the 99th percentile.",
         )
     if opened is not None:
@@ -73,7 +75,7 @@ def show_loads(
             console,
             f"{plural(opened.requests_per_s, 'request')} per second: {opened.gpus} x {gpu} "
             f"({plural(opened.replicas, 'replica')} of {opened.tensor_parallel}){usd(f'{format_usd(opened.usd_per_hour)} per hour')}, "
-            f"{opened.utilization:.0%} of their maximum rate; TTFT {most}{format_seconds(opened.ttft_s)}, "
+            f"{opened.utilization:.0%} of their maximum rate (the table is of full load); TTFT {most}{format_seconds(opened.ttft_s)}, "
             f"TPOT {most}{format_seconds(opened.tpot_s or 0.0)} ({times}); host: {host or 'in-line (default of --request-rate)'}.",
         )
     if apart is not None:
@@ -136,6 +138,7 @@ def show_cost(
     accuracy: Accuracy | None = None,
     corrected: Calibrated | None = None,
     kind: str = "this kind",
+    opened: OpenLoop | None = None,
 ) -> None:
     """The cost of one model: the cheapest GPU count first, then each that was looked at.
 
@@ -154,6 +157,10 @@ def show_cost(
         if not priced:
             text = f"{rate:,.0f} output tokens/s on {cost.gpus} x {gpu}"
         text += "" if loop is None else f" for {plural(loop.concurrency or 0, 'client')}"
+        if opened is not None:
+            usd, rate = opened.usd_per_mtok, opened.requests_per_s
+            text = f"{format_usd(usd)} per million output tokens on {opened.gpus} x {gpu} at {plural(rate, 'request')} a second"
+            text = text if priced else f"{opened.gpus} x {gpu} at {plural(rate, 'request')} a second"
         copies = cost.replicas or 1
         parts = [f"{plural(copies, 'replica')} of {cost.gpus_per_replica}"] if copies > 1 else []
         parts += [plural(cost.pipeline_parallel, "pipeline stage")] if cost.pipeline_parallel else []
@@ -185,8 +192,29 @@ def show_cost(
         text = f"{format_usd(corrected.usd_per_mtok)} per million output tokens; nine of ten servings within {low} to {high}"
         write_paragraph(console, f"Calibrated: {text}")
     write_table(console, cost_table(cost, priced=priced))
+    if missed := _missed(cost, deployment, accuracy):
+        write_paragraph(console, missed)
     if cost.attention_dp is not None:
         _attention_groups(console, deployment)
+
+
+def _missed(cost: Cost, deployment: Deployment, accuracy: Accuracy | None) -> str:
+    """Which limits the cheapest server misses by the known error of its kind, and the cheapest that keeps them; empty if none."""
+
+    def missed(c: Cost) -> dict[str, float]:
+        times = c.closed_loop or c
+        return limits_missed(accuracy, deployment, times.ttft_s, times.tpot_s)
+
+    if not (late := missed(cost)):
+        return ""
+    kept = [c for c in cost.candidates or () if c.usd_per_mtok is not None and c.batch is not None and not missed(c)]
+    kept = [c for c in kept if c.closed_loop is None or c.closed_loop.meets_limits]
+    best = min(kept, key=lambda c: (c.closed_loop or c).usd_per_mtok or 0.0, default=None)
+    times = " and ".join(f"{name} ({format_seconds(s)})" for name, s in late.items())
+    text = f"By the error of its kind, {_server(cost)} would miss the limit of {times}"
+    if best is None:
+        return f"{text}, as would all others."
+    return f"{text}; the cheapest that would keep it: {_server(best)}, {format_usd((best.closed_loop or best).usd_per_mtok or 0.0)}."
 
 
 def _server(c: Cost) -> str:
