@@ -174,7 +174,7 @@ def test_a_closed_loop_is_answered_beside_the_plateau() -> None:
 def test_an_open_loop_finds_the_replicas() -> None:
     one = " ".join(run(*LLAMA, "--gpus", 1, "--request-rate", 1, "--prompt", 100, "--output", 20).out.split())
     assert "1 request per second: 1 x h100-sxm (1 replica of 1)" in one
-    assert "% of their maximum rate; TTFT" in one
+    assert "% of their maximum rate (the table is of full load); TTFT" in one
     assert one.endswith("host: in-line (default of --request-rate).")
 
 
