@@ -1,0 +1,96 @@
+"""What a plan shows beside its recommendation: another shape, all expert counts, the least training, fresh tokens."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from moescale.errors import InfeasibleError
+from moescale.latency import LatencySource
+from moescale.planning.allocation import Budget
+from moescale.planning.as_built import Bounds, as_built
+from moescale.planning.candidate import Candidate, Life
+from moescale.planning.choice import choose
+from moescale.planning.lifetime_plan import LifeSearch
+from moescale.planning.question import Question, ladder, only_experts
+from moescale.planning.recommend import Advice, recommend
+from moescale.planning.search import Search
+from moescale.scaling_laws.law import Law, loss
+from moescale.serving.deployment import Deployment
+
+LEAST_SERVED = 1e6  # tokens of a life that is worth its training alone
+MOST_RIVALS = 3  # expert counts of another shape that are built
+
+
+def other_shape_of(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Advice | None:
+    """The best model of the shape of a law, as built: the cheapest at the goal, or of the lowest loss; None where there is none."""
+    search = Search.of(law, question, deployment, latency, coarse=True)
+    served = [c for c in search.answering() if isinstance(c, Candidate) and search.law.allows(c.experts)]
+    to_loss = question.budget_goal == "serve"
+    near = sorted(served, key=lambda c: c.usd_per_mtok if to_loss else c.loss)[:MOST_RIVALS]
+    return recommend(search, near, promised=to_loss) if near else None
+
+
+def least_training(search: Search) -> tuple[Life, ...]:
+    """The models of least training dollars at the base's loss, where no budget is stated: of a life that serves nothing."""
+    question = search.question
+    if question.budget_of is None or question.base is None or question.training is None:
+        return ()
+    question = replace(question, lifetime_tokens=LEAST_SERVED)
+    assert question.life is not None
+    wanted = LifeSearch(replace(search, question=question), question.life, question.max_loss or search.base.loss)
+    with suppress(InfeasibleError):
+        rows = wanted.rows(intervals=False)
+        built = [wanted.built(row) for row in wanted.near(rows, wanted.choose(rows)[0])]
+        return tuple(sorted((each.model for each in built if not each.notes), key=lambda life: life.training_usd))
+    return ()
+
+
+def repeats_loss(search: Search, model: Candidate) -> tuple[float, tuple[float, float] | None] | None:
+    """What repeated tokens add to the loss of a model, and 90% of the draws; None where none are repeated."""
+    budget, law = search.question.budget, search.law
+    if model.tokens <= budget.extra.get("unique_tokens", math.inf):
+        return None
+    theta = np.concatenate((law.theta[None], law.draws))
+    n, d, e = model.n_params, model.tokens, model.experts
+    with_, without = (loss(law, n, d, e, extra=extra, theta=theta) for extra in (budget.extra, _fresh(budget)))
+    more = (with_ - without).tolist()
+    low, high = np.quantile(more[1:], (0.05, 0.95)).tolist() if len(more) > 1 else (math.nan, math.nan)
+    return more[0], (low, high) if low < high else None
+
+
+def _fresh(budget: Budget) -> dict[str, float]:
+    """The further inputs of a law, without a bound on unique tokens."""
+    return {name: value for name, value in budget.extra.items() if name != "unique_tokens"}
+
+
+def fresh_usd(search: Search) -> float | None:
+    """Dollars a million tokens of the model that the question would choose if no token were repeated, as built."""
+    question = replace(search.question, budget=replace(search.question.budget, extra=_fresh(search.question.budget)))
+    with suppress(InfeasibleError):
+        fresh = Search.of(search.law, question, search.costs.deployment, search.costs.latency, coarse=True)
+        return recommend(fresh, fresh.answering(), promised=question.budget_goal == "serve").advice.model.usd_per_mtok
+    return None
+
+
+def unbounded(search: Search, model: Candidate) -> Candidate | None:
+    """What would be chosen among the expert counts that the question leaves out, as built; None where it is no better."""
+    question, law = search.question, search.law
+    rest = tuple(e for e in ladder(law) if e not in question.experts and law.allows(e))
+    if not rest or only_experts(law) is not None or question.budget_goal == "loss":
+        return None
+    with suppress(InfeasibleError):
+        other = Search.of(
+            law, replace(question, experts=rest, against=()), search.costs.deployment, search.costs.latency
+        )
+        found, _ = choose(other, other.answering())
+        quality = question.budget_goal == "quality"
+        bounds = Bounds(None, found.usd_per_mtok) if quality else Bounds(found.loss)
+        found = as_built(other.law, other.costs, found, partial(other.built, base=other.base), bounds).model
+        by = "loss" if quality else "usd_per_mtok"
+        return found if getattr(found, by) < getattr(model, by) else None
+    return None

@@ -1,0 +1,177 @@
+"""The model that is recommended among those that answer, in whole layers and heads, and the choices beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from functools import partial
+
+from moescale.errors import InfeasibleError
+from moescale.models.coordinates import expansion
+from moescale.planning.as_built import Bounds, Built, as_built, nearest_shape, with_prices
+from moescale.planning.candidate import Candidate, Row, Trained
+from moescale.planning.choice import choose, rank, too_dear
+from moescale.planning.decision import Choices, LawView, law_views
+from moescale.planning.question import Question
+from moescale.planning.rationale import (
+    Recommendation,
+    TrainingUse,
+    caveats,
+    compute_ratio,
+    open_counts,
+    slow,
+    training_use,
+    training_words,
+    undecided,
+    why,
+)
+from moescale.planning.scores import scores_of
+from moescale.planning.search import Search
+
+EQUAL = 0.01  # relative difference of two prices that decides nothing
+FOR_NOTHING = 0.005  # of loss: what a lower one at an equal price is taken for
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A recommendation, what it was chosen from, and the search that judges models as built."""
+
+    advice: Recommendation[Candidate]
+    views: tuple[LawView, ...]  # what each law says
+    base: Candidate | None  # the baseline as built, rounded in the same direction, where there is one
+    use: TrainingUse  # what training the model takes
+    built: tuple[Candidate, ...]  # the models that it was chosen from
+    search: Search  # which judges models as built
+
+
+def recommend(search: Search, rows: Sequence[Row], *, promised: bool) -> Advice:
+    """The model that is chosen among the rows, as built: it meets the bounds that it was chosen by.
+
+    `promised`: with the search's confidence.
+    """
+    question = search.question
+    chosen, rule = choose(search, rows)
+    to_loss = question.budget_goal == "serve"
+    others = [c for c in rows if isinstance(c, Candidate) and c is not chosen and search.law.allows(c.experts)]
+    search = search.knowing_built([chosen, *others], at_most=not to_loss)
+    limit = None if question.budget_goal == "loss" else question.max_usd_per_mtok
+    base_built = search.base_as_built(at_most=not to_loss)
+    base = base_built.model if base_built else search.base
+    real_base, search = search.base, search.judging_built(base_built)
+    if question.budget_goal == "quality" and limit is None:
+        limit = base.usd_per_mtok  # as built, as the model is
+
+    def build(row: Candidate) -> Built[Candidate]:
+        loss = None
+        if to_loss:  # as built at least as good as the one that was chosen, which is on the bound
+            loss = row.loss if search.confidence is not None else question.max_loss or real_base.loss
+            if row.experts == base.experts and math.isclose(row.n_params, real_base.n_params):
+                loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
+        sizes = question.max_active_params, question.max_total_params
+        bounds = Bounds(loss, limit, None, *sizes, min_probability=search.confidence if promised else None)
+        built = as_built(search.law, search.costs, row, partial(search.built, base=base), bounds)
+        if built.notes and loss is not None and limit is not None:
+            raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
+        return built
+
+    every = [build(chosen)]
+    for row in others:  # rounding moves prices by more than neighbours differ
+        with suppress(InfeasibleError):
+            every += [rival] if not (rival := build(row)).notes else []
+    built = min(every, key=lambda each: (bool(each.notes), rank(search, each.model)))
+    if to_loss:  # of a price as good as equal the lower loss
+        dearest, most = built.model.usd_per_mtok * (1.0 + EQUAL), built.model.loss - FOR_NOTHING
+        alike = [each for each in every if not each.notes and each.model.usd_per_mtok <= dearest]
+        built = min((each for each in alike if each.model.loss < most), key=lambda each: each.model.loss, default=built)
+    model = built.model
+    views = law_views(search, model, built.shape)
+    use = training_use(question, model, built.shape)
+    models = sorted((each.model for each in every), key=lambda c: c.experts)
+    rivals = open_counts(search, model, models)
+    advice = Recommendation(
+        model=model,
+        rule=rule,
+        why=f"{why(search, model, rule, base)} {training_words(use, question.budget.flops)}",
+        caveats=(*slow(search, model), *built.notes, *caveats(search, model, rows, views)),
+        architecture=built.shape,
+        expansion=float(expansion(search.law.family, model.experts)),
+        undecided=undecided(search, model, rivals),
+        compute_ratio=compute_ratio(search, model) if question.explained else None,
+        rivals=tuple(rivals),
+    )
+    base_row = base_built and _with_life(question, base_built)
+    return Advice(advice, views, base_row, use, tuple(models), search)
+
+
+def _with_life(question: Question, built: Built[Candidate]) -> Candidate:
+    """A built model with the dollars of its life, where lives are asked about and its training can be priced."""
+    price, served, model = question.training, question.lifetime_tokens, built.model
+    if price is None or served is None:
+        return model
+    gpus = None if question.train_gpus is None else int(question.train_gpus)
+    with suppress(InfeasibleError):  # the stated GPUs do not hold it
+        training = price.bill(built.shape.architecture(), model.training_flops, model.tokens, gpus).usd
+        serving = model.usd_per_mtok * served / 1e6
+        return replace(model, training_usd=training, serving_usd=serving, total_usd=training + serving)
+    return model
+
+
+def built_choices(search: Search, rows: Choices, built: Sequence[Candidate], base: Trained) -> Choices:
+    """The choices as built, each within what chose it; the cheapest among the models `built` where these keep the loss."""
+    to_loss = search.question.budget_goal == "serve"
+    bounds: dict[str, Bounds] = {"quality": Bounds(None, search.question.max_usd_per_mtok or base.usd_per_mtok)}
+    for name in ("balanced",) if to_loss else ("balanced", "cheapest"):
+        row = getattr(rows, name)
+        bounds[name] = Bounds(row and row.loss)
+    found = {name: row for name in bounds if (row := getattr(rows, name)) is not None}
+    shapes = [
+        nearest_shape(search.law, search.costs, row, at_most=bounds[name].max_loss is None)
+        for name, row in found.items()
+    ]
+    costs, price = with_prices(search.costs, shapes), partial(search.built, base=base)
+    made = {name: as_built(search.law, costs, row, price, bounds[name]).model for name, row in found.items()}
+    if to_loss and rows.cheapest is not None:
+        made["cheapest"] = min(built, key=lambda c: (c.usd_per_mtok, c.experts))
+    return Choices(**made)
+
+
+def scored(
+    search: Search, advice: Recommendation[Candidate], rivals: Choices
+) -> tuple[Recommendation[Candidate], Choices]:
+    """The recommendation and its rivals with their benchmark scores, where the law tells them."""
+    named = {f.name: model for f in fields(rivals) if (model := getattr(rivals, f.name)) is not None}
+    models: list[Candidate] = [advice.model, *named.values()]
+    n, d, e = ([getattr(model, name) for model in models] for name in ("n_params", "tokens", "experts"))
+    found = scores_of(search.law, n, d, e, search.question.budget.extra)
+    own, *others = (replace(model, scores=scores) for model, scores in zip(models, found, strict=True))
+    return replace(advice, model=own), replace(rivals, **dict(zip(named, others, strict=True)))
+
+
+def reached(search: Search, rows: Sequence[Row]) -> bool:
+    """Whether a row that the law may recommend is a model."""
+    return any(c.n_params is not None and search.law.allows(c.experts) for c in rows)
+
+
+def at_floor(search: Search, rows: Sequence[Row], frontier: Sequence[Candidate]) -> tuple[Search, list[Row]] | None:
+    """The search for the lowest loss, and its models, at the least dollars that reach a goal, where hardly more buy a lower loss.
+
+    Small models cost what the host and the limit of requests let them, whatever their loss. The models keep the promise.
+    """
+    served = [c for c in rows if isinstance(c, Candidate) and search.law.allows(c.experts)]
+    if search.question.budget_goal != "serve" or not served:
+        return None
+    limit = min(min(c.usd_per_mtok for c in served) * (1.0 + EQUAL), search.question.max_usd_per_mtok or math.inf)
+    most = min((c.loss for c in served if c.usd_per_mtok <= limit), default=-math.inf) - FOR_NOTHING
+    if not any(c.usd_per_mtok <= limit and c.loss < most for c in frontier):
+        return None
+    search = replace(search, question=replace(search.question, objective="quality", max_usd_per_mtok=limit))
+    better = search.judged(search.answering(), search.draws_at(search.question.max_loss))
+    sure = search.confidence or 0.0
+    kept = [
+        c
+        for c in better
+        if isinstance(c, Candidate) and (c.probability_at_least_base is None or c.probability_at_least_base >= sure)
+    ]
+    return (search, [*kept]) if any(c.loss < most for c in kept) else None
