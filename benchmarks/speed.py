@@ -53,6 +53,7 @@ def cold(*arguments: str) -> Callable[[], object]:
 def warm_plan(gpu: str | None = None, latency: str | None = None) -> Callable[[], object]:
     """The default plan of 5.15e21 FLOPs in this process, after one call that warms it."""
     from moescale import BoundOptions, LawOptions, ServingOptions
+    from moescale.options.planned import plan_of
     from moescale.options.serving import PLANNED_TPOT_S
 
     default, bounds = ServingOptions(), BoundOptions(budget=5.15e21)
@@ -61,7 +62,7 @@ def warm_plan(gpu: str | None = None, latency: str | None = None) -> Callable[[]
     source = serving.open_latency(deployment)
 
     def call() -> object:
-        return bounds.plan(law, deployment, source)
+        return plan_of(bounds, law, deployment, source)
 
     call()
     return call

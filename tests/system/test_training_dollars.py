@@ -17,6 +17,7 @@ from command_line import answer_of, run
 from moescale.export.launch import export_model
 from moescale.hardware.gpus import find_gpu
 from moescale.models.published import find_shape
+from moescale.options import planned
 from moescale.options.law import LawOptions
 from moescale.options.question import BoundOptions
 from moescale.options.serving import ServingOptions
@@ -38,7 +39,8 @@ ROOFLINE = ("--latency", "roofline")
 def plan_of(shape: str, gpu: str, **bounds: float) -> Plan:
     details, serving = LawOptions(shape=shape), ServingOptions(gpu=gpu, max_gpus=64, latency="roofline")
     law, deployment = details.find_law(), serving.deployment()
-    return BoundOptions(**bounds).plan(law, deployment, serving.open_latency(deployment), details)  # pyright: ignore[reportArgumentType]
+    asked = BoundOptions(**bounds)  # pyright: ignore[reportArgumentType]
+    return planned.plan_of(asked, law, deployment, serving.open_latency(deployment), details)
 
 
 def use_of(plan: Plan) -> TrainingUse:

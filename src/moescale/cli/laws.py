@@ -16,6 +16,7 @@ from moescale.errors import InputError
 from moescale.options.design import DesignOptions, PlanOptions
 from moescale.options.fields import FilePath, at_option, refuse
 from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, ChosenLaw, InputOptions, LawOptions, PointOptions, in_shape
+from moescale.options.planned import plan_of
 from moescale.options.runs import COLUMNS, FitOptions, HoldOutOptions, IsoflopOptions, PredictedOptions, RunOptions
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 
@@ -243,7 +244,9 @@ def design(
             report("price the models of the plan", 0.1)
         source = serving.open_latency(deployment, remark=warn)
         if (question.max_days, question.max_training_usd) != (None, None):  # what they buy, the plan says
-            flops = bounds.plan(chosen, deployment, source, law, kv_heads=serving.kv_heads, unpriced=True).budget_flops
+            flops = plan_of(
+                bounds, chosen, deployment, source, law, kv_heads=serving.kv_heads, unpriced=True
+            ).budget_flops
             question = replace(question, budget=replace(question.budget, flops=flops))
         search = Search.of(chosen, question, deployment, source)
         if report is not None:

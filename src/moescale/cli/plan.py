@@ -17,6 +17,7 @@ from moescale.options.export import ExportOptions
 from moescale.options.fields import at_option
 from moescale.options.known import ComparedModels
 from moescale.options.law import EVERY_SHAPE, PLANNED_SHAPE, LawOptions
+from moescale.options.planned import beside_shape, plan_of, plan_of_shapes
 from moescale.options.question import BoundOptions
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 from moescale.options.training import TrainingOptions
@@ -75,10 +76,10 @@ def plan(
             "explained": details or json_ or plot is not None,
         }
         if every:
-            answer = bounds.plan_of_shapes(chosen, deployment, source, progress=progress, **how)
+            answer = plan_of_shapes(bounds, chosen, deployment, source, progress=progress, **how)
         else:
-            answer = bounds.plan(chosen, deployment, source, **how)
-            answer = bounds.beside_shape(answer, chosen, deployment, source, law)
+            answer = plan_of(bounds, chosen, deployment, source, **how)
+            answer = beside_shape(bounds, answer, chosen, deployment, source, law)
     held_back = HeldBack(UnwrittenError)
     if plot is not None:
         from moescale.views.figures import plan_figure

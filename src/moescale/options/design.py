@@ -85,7 +85,7 @@ class PlanOptions(BoundOptions):
 
     def after(self, sweep_flops: float, remark: Remark = unsaid) -> PlanOptions:
         """With a budget where none is stated."""
-        if (self.budget, self.days, self.budget_usd, self._matched()[0]) != (None, None, None, None):
+        if (self.budget, self.days, self.budget_usd, self.matched()[0]) != (None, None, None, None):
             return self
         remark(f"no plan budget given: using {BUDGETS:g} times the sweep's, {BUDGETS * sweep_flops:.3g} FLOPs")
         return replace(self, budget=BUDGETS * sweep_flops)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from moescale.bounds import (
     COUNT,
@@ -23,15 +21,11 @@ from moescale.bounds import (
 from moescale.errors import InfeasibleError, InputError, MoescaleError, unknown_name
 from moescale.options.fields import flag, listed, quantity, text, within
 from moescale.options.known import nearest_published, published_model
-from moescale.options.law import DEFAULT_LAW, DETAILS, PLANNED_SHAPE, SHAPES, LawOptions, in_shape
+from moescale.options.law import DETAILS, LawOptions
 from moescale.options.training import LIFE, TrainingOptions
-from moescale.units import format_seconds
 
 if TYPE_CHECKING:
-    from moescale.latency import LatencySource
     from moescale.planning.allocation import Budget
-    from moescale.planning.candidate import Candidate
-    from moescale.planning.plan import Plan
     from moescale.planning.question import KnownModel, Objective, Question
     from moescale.planning.training_price import TrainingPrice
     from moescale.scaling_laws import Law
@@ -39,18 +33,9 @@ if TYPE_CHECKING:
     from moescale.training.choice import Launch
 
 MOST_COUNTS = 256  # expert counts of one plan
-SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # TPOTs that are tried where no model keeps a limit
 COUNTS = within(COUNT)
 SCORE = within(SHARE)  # a share of right answers
-OTHER_SHAPE = "deepseek"  # that a plan names where it is better than the default
 MODELS, BOUNDS = "Models to consider", "Bounds"
-
-
-def _loss_by(law: Law, model: Candidate, details: LawOptions | None) -> float:
-    """The loss of a model of another law's plan by a law."""
-    from moescale.scaling_laws import predict
-
-    return predict(law, model.n_params, model.tokens, model.experts, extra=(details or LawOptions()).inputs()).loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +122,7 @@ class BoundOptions(TrainingOptions):
         from moescale.planning.question import Objective, Question
 
         stated = details or LawOptions()
-        base, loss = self._matched(law)
+        base, loss = self.matched(law)
         if base is not None and self.train_precision is not None:
             base = replace(base, trained_in=None)
         tokens = most_trained_tokens() if self.max_tokens is None else self.max_tokens
@@ -219,122 +204,7 @@ class BoundOptions(TrainingOptions):
             return training
         return training if rate is None else replace(training, rate=rate, mfu=float(rate.at(self._base_experts(law))))
 
-    def plan(
-        self,
-        law: Law,
-        deployment: Deployment,
-        latency: LatencySource,
-        details: LawOptions | None = None,
-        *,
-        kv_heads: int | None = None,
-        unpriced: bool = False,
-        launch: Launch | None = None,
-        slower: bool = False,
-        base: KnownModel | None = None,
-        beside_default: bool = False,
-        explained: bool = True,
-    ) -> Plan:
-        """The plan of the `question`, whose baseline is `base` where that is stated.
-
-        Where no model keeps the deployment's TPOT, the plan is made at the nearest that one keeps, with a warning, if it
-        may be `slower`; else it is refused with that TPOT. `beside_default` adds what the default law would choose; without
-        `explained` what a first screen does not show is left out: what published laws say, and the baseline's compute.
-        """
-        from moescale.planning.plan import make_plan
-
-        if beside_default and law.name != DEFAULT_LAW and (self.max_loss, self._matched()[1]) == (None, None):
-            how: dict[str, Any] = {"kv_heads": kv_heads, "unpriced": unpriced, "launch": launch, "slower": slower}
-            found = self.plan(law, deployment, latency, details, base=base, explained=explained, **how)
-            other = None
-            with suppress(MoescaleError):
-                named = next((name for name, family in SHAPES.items() if family == law.family.name), PLANNED_SHAPE)
-                default = in_shape(LawOptions().find_law(), named)
-                other = self.plan(default, deployment, latency, explained=False, **how).decision.model
-                other = replace(other, loss=_loss_by(law, other, details))
-            return replace(found, default_law=other)
-        question = self.question(law, deployment, details, kv_heads=kv_heads, unpriced=unpriced, launch=launch)
-        question = replace(question, explained=explained)
-        question = question if base is None else replace(question, base=base, against=(base, *question.against))
-        try:
-            return make_plan(law, question, deployment, latency)
-        except InfeasibleError as error:
-            if deployment.max_tpot_s is None:
-                raise
-            limit, slowest = float(deployment.max_tpot_s), replace(deployment, max_tpot_s=None)
-            try:
-                found, nearest = make_plan(law, question, slowest, latency), "none"
-            except InfeasibleError:
-                raise error from None  # which no other limit of TPOT answers
-            for tpot_s in (s for s in SLOWER_S if s > limit):
-                with suppress(InfeasibleError):
-                    found = make_plan(law, question, replace(deployment, max_tpot_s=tpot_s), latency)
-                    nearest = format_seconds(tpot_s).replace(" ", "")
-                    break
-            if not slower:
-                next_step = f"give --max-tpot {nearest}, or take a faster GPU"
-                raise InfeasibleError(error.what, nearest=f"--max-tpot {nearest}", next_step=next_step) from error
-            slow = f"no model serves within {format_seconds(limit)} per output token: planned with --max-tpot {nearest}"
-            return replace(found, warnings=(slow, *found.warnings))
-
-    def beside_shape(
-        self, plan: Plan, law: Law, deployment: Deployment, latency: LatencySource, details: LawOptions
-    ) -> Plan:
-        """The plan with the best model of OTHER_SHAPE beside it, where that is better and nothing stated speaks against it."""
-        from moescale.planning.plan import beside_shape
-
-        stated = (details.shape, self.experts, self.disaggregated or None)
-        if not law.form.of_sources or plan.of_life or stated != (None,) * len(stated):
-            return plan
-        other = in_shape(law, OTHER_SHAPE)
-        base = self._base_as_built(plan, law, "")
-        question = replace(self.question(other, deployment, details), explained=False)
-        question = question if base is None else replace(question, base=base)
-        return beside_shape(plan, OTHER_SHAPE, other, question, deployment, latency)
-
-    def _base_as_built(self, plan: Plan, law: Law, of: str) -> KnownModel | None:
-        """The baseline of a plan as a known model, which other shapes are set against; None where it has a name or is not served."""
-        from moescale.models.rounding import buildable
-        from moescale.planning.as_built import TRAINED
-        from moescale.planning.candidate import Candidate
-        from moescale.planning.question import KnownModel
-
-        if self._matched(law)[0] is not None or not isinstance(plan.base, Candidate):
-            return None
-        n, e, gpus = plan.base.n_params, plan.base.experts, math.lcm(plan.base.gpus, TRAINED)
-        model = buildable(law.family, n, e, gpus=gpus, vocab_size=self.vocab_size).architecture()
-        return KnownModel(name=f"{plan.base_name}{of}", architecture=model, tokens=plan.built_base.tokens, planned=True)
-
-    def plan_of_shapes(
-        self,
-        law: Law,
-        deployment: Deployment,
-        latency: LatencySource,
-        *,
-        progress: Callable[[str, float], None] | None = None,
-        **how: Any,
-    ) -> Plan:
-        """The plan of the best shape, all against one baseline: that of `law`, where none is named. `how` as in `plan`."""
-        from moescale.planning.plan import best_of_shapes
-
-        found: dict[str, Plan] = {}
-        base, refused = None, list[InfeasibleError]()
-        for i, name in enumerate(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE)):
-            if progress is not None:
-                progress(f"plan with the shape {name}", i / len(SHAPES))
-            try:
-                found[name] = self.plan(in_shape(law, name), deployment, latency, base=base, **how)
-            except InfeasibleError as error:
-                refused.append(error)
-            if i > 0 or self._matched(law)[0] is not None:
-                continue
-            if not found:
-                raise refused[0]  # there is no baseline for the others
-            base = self._base_as_built(found[name], law, f" of {name}")
-        if not found:
-            raise refused[0]
-        return best_of_shapes(found)
-
-    def _matched(self, law: Law | None = None) -> tuple[KnownModel | None, float | None]:
+    def matched(self, law: Law | None = None) -> tuple[KnownModel | None, float | None]:
         """The published model, or the loss, that --match names, or the dense model of the score that --target states."""
         if self.target is not None:
             if self.match is not None:

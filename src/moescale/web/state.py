@@ -14,6 +14,7 @@ from moescale.hardware.gpus import find_gpu
 from moescale.latency import LatencySource
 from moescale.options.fields import Described, FilePath, Group, described, option_name
 from moescale.options.law import LawOptions
+from moescale.options.planned import plan_of
 from moescale.options.question import BoundOptions
 from moescale.options.serving import DEFAULT_TRAFFIC, PLANNED_TPOT_S, ServingOptions
 from moescale.planning.plan import Plan, Question
@@ -107,7 +108,8 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
         command=_command({type(group): group for group in (bounds, about, serving)}, given, law),
         notes=tuple(notes),
         plan=partial(
-            bounds.plan,
+            plan_of,
+            bounds,
             law,
             deployment,
             source,

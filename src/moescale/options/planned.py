@@ -1,0 +1,152 @@
+"""The plan of a question as users state it: at another limit of TPOT where none keeps it, in other shapes, by the default law."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from moescale.errors import InfeasibleError, MoescaleError
+from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES, LawOptions, in_shape
+from moescale.options.question import BoundOptions
+from moescale.units import format_seconds
+
+if TYPE_CHECKING:
+    from moescale.latency import LatencySource
+    from moescale.planning.candidate import Candidate
+    from moescale.planning.plan import Plan
+    from moescale.planning.question import KnownModel
+    from moescale.scaling_laws import Law
+    from moescale.serving.deployment import Deployment
+    from moescale.training.choice import Launch
+
+SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # TPOTs that are tried where no model keeps a limit
+OTHER_SHAPE = "deepseek"  # that a plan names where it is better than the default
+
+
+def plan_of(
+    bounds: BoundOptions,
+    law: Law,
+    deployment: Deployment,
+    latency: LatencySource,
+    details: LawOptions | None = None,
+    *,
+    kv_heads: int | None = None,
+    unpriced: bool = False,
+    launch: Launch | None = None,
+    slower: bool = False,
+    base: KnownModel | None = None,
+    beside_default: bool = False,
+    explained: bool = True,
+) -> Plan:
+    """The plan of the `question`, whose baseline is `base` where that is stated.
+
+    Where no model keeps the deployment's TPOT, the plan is made at the nearest that one keeps, with a warning, if it
+    may be `slower`; else it is refused with that TPOT. `beside_default` adds what the default law would choose; without
+    `explained` what a first screen does not show is left out: what published laws say, and the baseline's compute.
+    """
+    from moescale.planning.plan import make_plan
+
+    if beside_default and law.name != DEFAULT_LAW and (bounds.max_loss, bounds.matched()[1]) == (None, None):
+        how: dict[str, Any] = {"kv_heads": kv_heads, "unpriced": unpriced, "launch": launch, "slower": slower}
+        found = plan_of(bounds, law, deployment, latency, details, base=base, explained=explained, **how)
+        other = None
+        with suppress(MoescaleError):
+            named = next((name for name, family in SHAPES.items() if family == law.family.name), PLANNED_SHAPE)
+            default = in_shape(LawOptions().find_law(), named)
+            other = plan_of(bounds, default, deployment, latency, explained=False, **how).decision.model
+            other = replace(other, loss=_loss_by(law, other, details))
+        return replace(found, default_law=other)
+    question = bounds.question(law, deployment, details, kv_heads=kv_heads, unpriced=unpriced, launch=launch)
+    question = replace(question, explained=explained)
+    question = question if base is None else replace(question, base=base, against=(base, *question.against))
+    try:
+        return make_plan(law, question, deployment, latency)
+    except InfeasibleError as error:
+        if deployment.max_tpot_s is None:
+            raise
+        limit, slowest = float(deployment.max_tpot_s), replace(deployment, max_tpot_s=None)
+        try:
+            found, nearest = make_plan(law, question, slowest, latency), "none"
+        except InfeasibleError:
+            raise error from None  # which no other limit of TPOT answers
+        for tpot_s in (s for s in SLOWER_S if s > limit):
+            with suppress(InfeasibleError):
+                found = make_plan(law, question, replace(deployment, max_tpot_s=tpot_s), latency)
+                nearest = format_seconds(tpot_s).replace(" ", "")
+                break
+        if not slower:
+            next_step = f"give --max-tpot {nearest}, or take a faster GPU"
+            raise InfeasibleError(error.what, nearest=f"--max-tpot {nearest}", next_step=next_step) from error
+        slow = f"no model serves within {format_seconds(limit)} per output token: planned with --max-tpot {nearest}"
+        return replace(found, warnings=(slow, *found.warnings))
+
+
+def _loss_by(law: Law, model: Candidate, details: LawOptions | None) -> float:
+    """The loss of a model of another law's plan by a law."""
+    from moescale.scaling_laws import predict
+
+    return predict(law, model.n_params, model.tokens, model.experts, extra=(details or LawOptions()).inputs()).loss
+
+
+def beside_shape(
+    bounds: BoundOptions, plan: Plan, law: Law, deployment: Deployment, latency: LatencySource, details: LawOptions
+) -> Plan:
+    """The plan with the best model of OTHER_SHAPE beside it, where that is better and nothing stated speaks against it."""
+    from moescale.planning.plan import beside_shape
+
+    stated = (details.shape, bounds.experts, bounds.disaggregated or None)
+    if not law.form.of_sources or plan.of_life or stated != (None,) * len(stated):
+        return plan
+    other = in_shape(law, OTHER_SHAPE)
+    base = _base_as_built(bounds, plan, law, "")
+    question = replace(bounds.question(other, deployment, details), explained=False)
+    question = question if base is None else replace(question, base=base)
+    return beside_shape(plan, OTHER_SHAPE, other, question, deployment, latency)
+
+
+def plan_of_shapes(
+    bounds: BoundOptions,
+    law: Law,
+    deployment: Deployment,
+    latency: LatencySource,
+    *,
+    progress: Callable[[str, float], None] | None = None,
+    **how: Any,
+) -> Plan:
+    """The plan of the best shape, all against one baseline: that of `law`, where none is named. `how` as in `plan`."""
+    from moescale.planning.plan import best_of_shapes
+
+    found: dict[str, Plan] = {}
+    base, refused = None, list[InfeasibleError]()
+    for i, name in enumerate(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE)):
+        if progress is not None:
+            progress(f"plan with the shape {name}", i / len(SHAPES))
+        try:
+            found[name] = plan_of(bounds, in_shape(law, name), deployment, latency, base=base, **how)
+        except InfeasibleError as error:
+            refused.append(error)
+        if i > 0 or bounds.matched(law)[0] is not None:
+            continue
+        if not found:
+            raise refused[0]  # there is no baseline for the others
+        base = _base_as_built(bounds, found[name], law, f" of {name}")
+    if not found:
+        raise refused[0]
+    return best_of_shapes(found)
+
+
+def _base_as_built(bounds: BoundOptions, plan: Plan, law: Law, of: str) -> KnownModel | None:
+    """The baseline of a plan as a known model, which other shapes are set against; None where it has a name or is not served."""
+    from moescale.models.rounding import buildable
+    from moescale.planning.as_built import TRAINED
+    from moescale.planning.candidate import Candidate
+    from moescale.planning.question import KnownModel
+
+    if bounds.matched(law)[0] is not None or not isinstance(plan.base, Candidate):
+        return None
+    n, e, gpus = plan.base.n_params, plan.base.experts, math.lcm(plan.base.gpus, TRAINED)
+    model = buildable(law.family, n, e, gpus=gpus, vocab_size=bounds.vocab_size).architecture()
+    return KnownModel(name=f"{plan.base_name}{of}", architecture=model, tokens=plan.built_base.tokens, planned=True)
