@@ -141,46 +141,25 @@ def many_deployments(*, limited: bool) -> Callable[[], object]:
     return call
 
 
-def many_operating_points(*, silicon: bool) -> Callable[[], object]:
-    """100,000 ways to serve one model in one call: 2 GPUs x 6 number formats x 8 GPU counts x 1042 batches.
+def many_servers(*, silicon: bool) -> Callable[[], object]:
+    """100,000 ways to serve one model in one call: 8 GPU counts x 12,500 batches.
 
     The first call reads the kernel tables; it is not measured.
     """
-    from itertools import product
-
     import numpy as np
 
-    from moescale import Deployment, Platform, Roofline, Silicon, find_gpu, operating_points, price
-    from moescale.hardware.precisions import find_precision
+    from moescale import Deployment, Roofline, Silicon, find_gpu, serve
     from moescale.models.family import architecture, find_family
 
-    platforms: list[Platform] = []
-    for name, weights, cache in product(("a100-sxm-80gb", "h100-sxm"), ("bf16", "fp8", "int4"), ("bf16", "fp8")):
-        gpu, source = find_gpu(name), (Silicon if silicon else Roofline)
-        weight_format, cache_format = find_precision("weights", weights), find_precision("kv_cache", cache)
-        latency = source(
-            gpu,
-            weight_bytes_per_param=weight_format.bytes_per_element,
-            kv_bytes_per_element=cache_format.bytes_per_element,
-        )
-        platforms.append(
-            Platform(
-                gpu=gpu,
-                usd_per_gpu_hour=price(name).usd_per_gpu_hour,
-                weights=weight_format,
-                kv_cache=cache_format,
-                latency=latency,
-            )
-        )
-    model, caps = architecture(find_family("yun2024"), 1.5e9, 16.0), np.arange(1.0, 1043.0)
+    gpu = find_gpu("h100-sxm")
+    model, source = architecture(find_family("yun2024"), 1.5e9, 16.0), Silicon(gpu) if silicon else Roofline(gpu)
+    caps = np.linspace(1.0, 1042.0, 12_500)
     deployment = Deployment(
-        gpu=platforms[0].gpu, usd_per_gpu_hour=1.0, prompt_tokens=230.0, output_tokens=203.0, max_gpus=8
+        gpu=gpu, usd_per_gpu_hour=1.0, prompt_tokens=230.0, output_tokens=203.0, max_num_seqs=caps, batching="largest"
     )
 
     def call() -> object:
-        points = operating_points(model, platforms, deployment, gpus=range(1, 9), batch_caps=caps)
-        assert points.n_configurations > 100_000
-        return points
+        return serve(model, np.arange(1.0, 9.0)[:, None], source, deployment)
 
     call()
     return call
@@ -202,8 +181,8 @@ def main() -> int:
         ("roofline, 1,000,000 decode passes in process", 1.0, many_latencies()),
         ("serve, 100,000 deployments in one call", 0.1, many_deployments(limited=False)),
         ("the same with latency limits", 0.5, many_deployments(limited=True)),
-        ("operating_points, 100,000 in one call, roofline", 0.2, many_operating_points(silicon=False)),
-        ("the same with measured kernels", 1.0, many_operating_points(silicon=True)),
+        ("serve, 100,000 in one call, roofline", 0.2, many_servers(silicon=False)),
+        ("the same with measured kernels", 1.0, many_servers(silicon=True)),
     ]  # fmt: skip
     arguments = ("fit", str(RUNS), "--size-column", "n_params_active", "--json")
     where = ("--where", "tokens / n_params_active >= 2")

@@ -68,10 +68,6 @@ from moescale.serving.gpu_counts import cheapest as cheapest
 from moescale.serving.gpu_counts import cost as cost
 from moescale.serving.loads import OpenLoop as OpenLoop
 from moescale.serving.loads import open_loop as open_loop
-from moescale.serving.operating_points import OperatingPoints as OperatingPoints
-from moescale.serving.operating_points import Platform as Platform
-from moescale.serving.operating_points import find_platforms as find_platforms
-from moescale.serving.operating_points import operating_points as operating_points
 from moescale.serving.steady_state import serve as serve
 from moescale.serving.traffic import Traffic as Traffic
 from moescale.serving.traffic import read_trace as read_trace

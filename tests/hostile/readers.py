@@ -222,12 +222,10 @@ def _latency_tables() -> Sequence[Files]:
 
 
 def _read_measurements(folder: Path, rng: Random) -> None:
-    from moescale.latency.coverage import overview
     from moescale.latency.measurements import key_of, read_measurements
 
     rows = read_measurements(_the_file(folder))
     assert len({key_of(row) for row in rows}) <= len(rows)
-    overview(rows, where=str(_the_file(folder)))
 
 
 def _configs() -> Sequence[Files]:

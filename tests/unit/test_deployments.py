@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from command_line import run
 from examples import daily
 from families import PAPER
 from moescale.errors import InputError
@@ -342,3 +343,27 @@ def test_groups_are_searched_where_the_cache_would_be_held_twice(
     searched = cheapest(model, source, d, every=True)
     assert float(searched.usd_per_mtok) == pytest.approx(found.usd_per_mtok, rel=1e-12)
     assert (int(searched.gpus), int(searched.attention_dp)) == (found.gpus, found.attention_dp or 1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "which", "words"),
+    [
+        ({"max_tpot_s": 0.01}, "max_tpot", "TPOT limit"),
+        ({"max_ttft_s": 0.02}, "max_ttft", "TTFT limit"),
+        ({"max_tpot_s": 0.01, "max_ttft_s": 10.0}, "max_tpot", "TPOT limit"),
+        ({"max_tpot_s": 10.0, "max_ttft_s": 0.02}, "max_ttft", "TTFT limit"),
+        ({"max_tpot_s": 10.0, "max_ttft_s": 20.0}, None, "memory"),
+    ],
+)
+def test_cost_says_which_latency_limit_binds(limits: dict[str, float], which: str | None, words: str) -> None:
+    found = cost(MOE, Roofline(H100), replace(PLAIN, gpu=H100, **limits), 1)
+    assert (found.latency_limit, found.limited_by) == (which, "latency" if which else "memory")
+    if which is not None:
+        assert {"max_tpot": found.tpot_s, "max_ttft": found.ttft_s}[which] == pytest.approx(
+            limits[f"{which}_s"], rel=1e-6
+        )
+    options = [f"--{name[:-2].replace('_', '-')}={value}" for name, value in limits.items()]
+    model = ("--n-params", "1.5B", "--experts", 16, "--latency", "roofline", "--gpu", "h100-sxm", "--gpus", 1)
+    code, out, _ = run("cost", *model, *options, "--reserve", 0, "--max-num-seqs", "none")
+    assert code == 0
+    assert out.splitlines()[-1].removesuffix("<- cheapest").strip().endswith(words)

@@ -19,7 +19,6 @@ import pytest
 from moescale.errors import InputError
 from moescale.experiments.profile import Grid, Model, Profiled, profile, read_grid
 from moescale.io.locks import lock_beside, locked
-from moescale.latency.coverage import leave_one_out, overview
 from moescale.latency.measurements import Measurement, key_of, read_measurements, write_measurements
 from moescale.latency.table import read_latency_table
 from reference_data import TESTS
@@ -210,31 +209,6 @@ def measured(
         for n in sizes
         for b in batches
     ]  # fmt: skip
-
-
-def test_leave_one_out_is_zero_where_latency_is_linear_and_known_where_it_is_not() -> None:
-    linear = measured(lambda b, n: 1e-3 * b + 1e-12 * n)
-    found = leave_one_out(linear, "batch")
-    assert found is not None
-    assert (found.rows, found.max_abs_error) == (6, pytest.approx(0, abs=1e-12))
-    squares = measured(lambda b, n: float(b * b), sizes=(1e9,))
-    found = leave_one_out(squares, "batch")
-    assert found is not None
-    # (1, 4, 16, 64) at 1, 2, 4, 8: neighbours give 1 + 15/3 = 6 for 4 and 4 + 60/3 = 24 for 16.
-    assert (found.rows, found.median_abs_error, found.bias) == (2, pytest.approx(0.5), pytest.approx(0.5))
-    assert leave_one_out(squares, "n_params_total") is None
-
-
-def test_overview_says_what_is_covered() -> None:
-    rows = measured(lambda b, n: 1.0)
-    ragged = [row for row in rows if not (row.batch == 8 and row.n_params_total == 4e9)]
-    failed = replace(rows[-1], latency_s=None, spread=None, status="out of memory", reason="no room")
-    found = overview([*ragged, failed])
-    (only,) = found.coverage
-    assert (only.batch, only.smallest_largest_batch, only.n_params_total) == ((1, 8), 4, (1e9, 4e9))
-    assert found.not_ok == (("out of memory", "no room", 1),)
-    with pytest.raises(InputError, match="no rows"):
-        overview([])
 
 
 @pytest.mark.parametrize(
