@@ -18,16 +18,22 @@ from moescale.planning.choice import choose
 from moescale.planning.lifetime_plan import LifeSearch
 from moescale.planning.question import Question, ladder, only_experts
 from moescale.planning.recommend import Advice, recommend
-from moescale.planning.search import Search
+from moescale.planning.search import Search, costs_of
 from moescale.scaling_laws.law import Law, loss
 from moescale.serving.deployment import Deployment
 
 LEAST_SERVED = 1e6  # tokens of a life that is worth its training alone
+TRIED = (1e8, 1e9, 1e10)  # sizes of which a GPU serves one, if it serves a shape at all
 MOST_RIVALS = 3  # expert counts of another shape that are built
 
 
 def other_shape_of(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Advice | None:
     """The best model of the shape of a law, as built: the cheapest at the goal, or of the lowest loss; None where there is none."""
+    sizes = np.array(TRIED)
+    if not np.isfinite(
+        costs_of(law, question, deployment, latency).usd_per_mtok(sizes, np.full(3, question.experts[0]))
+    ).any():
+        return None  # a GPU whose kernels for this shape were not measured
     search = Search.of(law, question, deployment, latency, coarse=True)
     served = [c for c in search.answering() if isinstance(c, Candidate) and search.law.allows(c.experts)]
     to_loss = question.budget_goal == "serve"
