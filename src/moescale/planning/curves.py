@@ -10,6 +10,7 @@ import numpy as np
 from moescale.latency import LatencySource
 from moescale.models.family import n_active, n_total
 from moescale.planning.allocation import at_size, inputs_at, loss_optimal
+from moescale.planning.candidate import part_of
 from moescale.planning.draws import some_draws
 from moescale.planning.question import Question, prepare
 from moescale.planning.search import FRONTIER_SIZES, base_optimum, costs_of, curve_models, known_model
@@ -58,12 +59,16 @@ def draft_plan(law: Law, question: Question, deployment: Deployment, latency: La
     experts, costs = np.array(question.experts), costs_of(law, question, deployment, latency)
     best = loss_optimal(law, question.budget, experts)
     every, shape = curve_models(law, question, best)
-    served = costs.serving(every.n_params, every.experts)
     if question.base is None:
         base = base_optimum(law, question, best)
         base_experts, base_loss = question.match_experts, float(base.loss[0])
-        usd = float(costs.usd_per_mtok(base.n_params, base.experts)[0])
+        sizes = [
+            np.append(values, own) for values, own in ((every.n_params, base.n_params), (every.experts, base.experts))
+        ]
+        together = costs.serving(*sizes)  # one question takes hardly longer with one more model
+        served, usd = part_of(together, slice(0, -1)), float(together.usd_per_mtok[-1])
     else:
+        served = costs.serving(every.n_params, every.experts)
         base = known_model(law, question.base, costs)[0]
         base_experts, base_loss, usd = base.experts, base.loss, base.usd_per_mtok or math.inf
     return Draft(
