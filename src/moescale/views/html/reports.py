@@ -85,19 +85,20 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         others = [c for c in plan.lifetime.recommendation.caveats if c not in plan.decision.caveats]
         life = [plan_tables.lifetime_table(plan.lifetime), plan_tables.training_sentence(plan.lifetime), others]
     told = Markup("").join(Markup("<p>{}</p>").format(sentence) for sentence in summary.sentences(plan))
-    sections: list[Section] = [
-        ("Answer", [Markup('<div class="answer">{}</div>').format(told)]),
-        ("What could make it wrong", [summary.doubts(plan)]),
-        ("Question", [question]),
-    ]
     caption = "Loss against serving cost: all models of the budget, a curve an expert count. Lower left is better."
     drawn: Block = NO_FIGURE
     if find_spec("matplotlib") is not None:
         drawn = picture(plan_figure(plan), caption, f"{caption} {plan_headline(plan)}.")
+    sections: list[Section] = [
+        ("Answer", [Markup('<div class="answer">{}</div>').format(told)]),
+        ("What could make it wrong", [summary.doubts(plan)]),
+        ("Question", [question]),
+        ("Quality and price of the models of the budget", [drawn]),
+    ]
     facts = [f for f in screen.facts(plan, _options(origin)) if f[0] != "More"]
     details: list[Block] = [decision_facts(plan), *plan_tables.choice_tables(plan)]
     more: list[Section] = [
-        ("Decision", [f"Looked for: {plan.recommendation.rule}.", screen.choices_table(plan), facts, drawn]),
+        ("Decision", [f"Looked for: {plan.recommendation.rule}.", screen.choices_table(plan), facts]),
         ("Caveats", [notes] if notes else []),
         ("Details", [*details, *([plan_tables.known_table(plan)] if plan.known else [])]),
         ("Evidence", plan_tables.evidence_tables(plan)),

@@ -51,6 +51,12 @@ def doubts(plan: Plan) -> list[str]:
             f"Open: any number from {counts[0]:g} to {counts[-1]:g} experts may be best; they differ by less than can be "
             f"predicted. Small training runs, for {SWEEP_SHARE:.0%} of the budget, narrow it down."
         )
+    if (other := plan.other_shape) is not None:
+        spent = "" if other.training_usd is None else f" and takes {format_usd(other.training_usd)} to train"
+        told.append(
+            f"Another kind of model ({other.shape}, {other.model.experts:g} experts) would serve for "
+            f"{format_usd(other.model.usd_per_mtok)} per million output tokens{spent}."
+        )
     if error is not None:
         uneven = f"; uneven use of experts may add {error.real_routing - 1.0:.0%}" if error.real_routing else ""
         runs = f"of {error.runs} published runs {error.within_25:.0%} were within 25% of their prediction"
