@@ -14,7 +14,7 @@ from moescale.io.records import record
 from moescale.models.architecture import Architecture
 from moescale.planning.allocation import inputs_at
 from moescale.planning.as_built import Bounds, Built, as_built
-from moescale.planning.candidate import Costs, Life, Regret, Unreachable, lives, with_intervals
+from moescale.planning.candidate import KNOWN_SIZE, Costs, Life, Regret, Unreachable, lives, with_intervals
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import each_law
 from moescale.planning.draws import UNLIKELY
@@ -95,11 +95,19 @@ class LifeSearch:
     def rows(self, *, intervals: bool) -> list[Life | Unreachable]:
         """The best life of each expert count with its probability, and intervals where they are wanted, or why there is none."""
         search, question, goals = self.search, self.search.question, self.goals()
-        rows = self.judged(lives(self.best(goals), search.costs, self._reasons(goals)))
+        rows = self.judged(lives(self._best_priced(goals), search.costs, self._reasons(goals)))
         if intervals and len(search.law.draws) and question.draws != 0:
             theta, goal = self._some_draws(MOST_DRAWS)
             rows = with_intervals(rows, lifetime_limits(self.best(goal[:, None], sampled=True, theta=theta)))
         return rows
+
+    def _best_priced(self, goals: FloatArray) -> LifetimeCost:
+        """The best lives (m,): at a loss found by the sampled costs, as dollars are flat around their least, and priced exactly."""
+        if self.search.question.total_limit is not None:
+            return self.best(goals)
+        found, cost_of = self.best(goals, sampled=True), self.search.costs.usd_per_mtok
+        n = np.where(np.isfinite(found.n_params), found.n_params, KNOWN_SIZE)
+        return life_costs(self.search.law, self.life, cost_of, n, found.tokens, found.experts)
 
     def goals(self) -> FloatArray:
         """The loss that each expert count has to have by the law (m,), so that it keeps the promise."""
