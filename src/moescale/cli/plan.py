@@ -64,8 +64,9 @@ def plan(
     chosen = law.find_law()
     deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
     source = serving.open_latency(deployment, remark=warn)
+    slow = every or bounds.lifetime_tokens is not None
     # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
-    with at_option("--budget"), np.errstate(over="ignore"), show_progress(every and not json_) as progress:
+    with at_option("--budget"), np.errstate(over="ignore"), show_progress(slow and not json_) as progress:
         how: dict[str, Any] = {
             "details": law,
             "kv_heads": serving.kv_heads,
@@ -78,6 +79,8 @@ def plan(
         if every:
             answer = plan_of_shapes(bounds, chosen, deployment, source, progress=progress, **how)
         else:
+            if progress is not None:
+                progress("train and serve models of every size", 0.1)
             answer = plan_of(bounds, chosen, deployment, source, **how)
             answer = beside_shape(bounds, answer, chosen, deployment, source, law)
     held_back = HeldBack(UnwrittenError)
