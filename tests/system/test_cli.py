@@ -176,6 +176,33 @@ def test_an_open_loop_finds_the_replicas() -> None:
     assert "1 request per second: 1 x h100-sxm (1 replica of 1)" in one
     assert "% of their maximum rate (the table is of full load); TTFT" in one
     assert one.endswith("host: in-line (default of --request-rate).")
+    rate = answer_of(*LLAMA, "--gpus", 1, "--request-rate", 1, "--prompt", 100, "--output", 20)["open_loop"]
+    assert rate["usd_per_mtok"] == pytest.approx(rate["usd_per_hour"] / (3600 * 20) * 1e6)  # of 20 tokens a second
+    assert one.startswith(
+        f"${rate['usd_per_mtok']:.2f} per million output tokens on 1 x h100-sxm at 1 request a second"
+    )
+
+
+def test_a_limit_that_the_known_error_breaks_is_named() -> None:
+    asked = (
+        "cost",
+        "llama-3.3-70b",
+        "--gpu",
+        "h200-sxm",
+        "--max-ttft",
+        "1s",
+        "--max-tpot",
+        "33.3ms",
+        "--concurrency",
+        100,
+    )
+    found = answer_of(*asked)
+    late = found["limits_missed_by_error"]
+    assert set(late) == {"TTFT"}
+    assert late["TTFT"] == pytest.approx(found["closed_loop"]["ttft_s"] / found["accuracy"]["ttft"]["geometric_mean"])
+    assert late["TTFT"] > 1.0 > found["closed_loop"]["ttft_s"]
+    assert "would miss the limit of TTFT" in " ".join(run(*asked).out.split())
+    assert "limits_missed_by_error" not in answer_of(*asked, "--gpus", 8)
 
 
 def test_fit_is_the_same_from_the_same_seed() -> None:

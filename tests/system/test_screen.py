@@ -167,3 +167,50 @@ def test_the_least_flops_of_a_score_reach_its_loss() -> None:
     same = answer_of(*asked, "--lifetime-tokens", "1M")["lifetime"]["training_usd"]
     assert same == pytest.approx(least["training_usd"], rel=0.01)  # the search has another MFU, the bill the same
     assert answer_of(*asked, "--lifetime-tokens", "1T")["decided_by"] == "lifetime.recommendation"
+
+
+def test_the_baseline_is_one_whatever_the_precision_and_within_the_bounds() -> None:
+    """Dollars buy the dense baseline what they buy in bf16, whatever the others are trained in; sizes bound it, too."""
+    asked = ("plan", "--budget-usd", "100K", "--gpu", "h100-sxm", *FAST, "--bootstrap", "40")
+    plain, fp8 = (answer_of(*asked, *more) for more in ((), ("--train-precision", "fp8")))
+    assert fp8["base"]["loss"] == pytest.approx(plain["base"]["loss"], rel=1e-9)
+    assert fp8["budget_flops"] > 1.1 * plain["budget_flops"]
+    out = run(*asked, "--train-precision", "fp8").out
+    assert "dense baseline in bf16" in out
+    small = answer_of("plan", "--budget", "1e23", "--max-active-params", "1B", *FAST, "--bootstrap", "0")
+    assert small["base_as_built"]["n_params_active"] <= 1e9
+    assert small["base"]["n_params_active"] == pytest.approx(1e9, rel=1e-6)
+
+
+def test_every_model_of_the_screen_is_built_and_none_answers_for_less() -> None:
+    plan = answer_of("plan", "--budget", "1e23", "--gpu", "h100-sxm", *FAST)
+    chosen, built = plan["recommendation"], plan["built"]
+    assert [c["experts"] for c in built] == sorted({c["experts"] for c in built})
+    assert chosen["n_params"] in {c["n_params"] for c in built}
+    assert all(c["probability_at_least_base"] >= 0.8 - 1e-6 for c in built)
+    assert (
+        chosen["regret"]["expected"] <= min(c["regret"]["expected"] for c in built) + 0.05
+    )  # or a lower loss at its price
+    assert {c["n_params"] for c in chosen.get("rivals", [])} <= {c["n_params"] for c in built}
+
+
+def test_another_shape_is_named_where_it_is_better_and_none_is_stated() -> None:
+    asked = ("plan", "--budget", "1e23", "--gpu", "h100-sxm", *FAST)
+    plan = answer_of(*asked)
+    other = plan["other_shape"]
+    assert other["model"]["usd_per_mtok"] < plan["recommendation"]["usd_per_mtok"]
+    best = next(c for c in answer_of(*asked, "--shape", "all")["shapes"] if c["shape"] == other["shape"])
+    assert other["model"]["usd_per_mtok"] == pytest.approx(best["model"]["usd_per_mtok"], rel=0.1)
+    assert "other_shape" not in answer_of(*asked, "--shape", "mixtral")
+
+
+def test_a_life_at_a_loss_needs_no_budget() -> None:
+    asked = ("plan", "--gpu", "h100-sxm", *FAST, "--bootstrap", "40", "--lifetime-tokens", "1T")
+    life = answer_of(*asked, "--max-loss", "2.1")
+    assert life["bounded_loss"]["loss"] == pytest.approx(2.1, rel=1e-4)
+    assert life["lifetime"]["total_usd"] < life["lifetime"]["least_training"]["total_usd"]
+    same = answer_of(*asked, "--budget", life["budget_flops"])
+    assert same["lifetime"]["total_usd"] == pytest.approx(life["lifetime"]["total_usd"], rel=1e-3)
+    budgets = answer_of(*asked, "--budget", "1e22", "--objective", "serve")
+    assert budgets["training"]["flops_used"] == budgets["recommendation"]["training_flops"]
+    assert "--max-loss X" in run(*asked).err
