@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -61,6 +60,8 @@ def plan_of(
         return replace(found, default_law=other)
     question = bounds.question(law, deployment, details, kv_heads=kv_heads, unpriced=unpriced, launch=launch)
     question = replace(question, explained=explained)
+    if base is None and law.form.of_sources and law.family.name != SHAPES[PLANNED_SHAPE]:
+        base = _usual_base(bounds, law, deployment, latency, details)
     question = question if base is None else replace(question, base=base, against=(base, *question.against))
     try:
         return make_plan(law, question, deployment, latency)
@@ -101,7 +102,7 @@ def beside_shape(
     if not law.form.of_sources or plan.of_life or stated != (None,) * len(stated):
         return plan
     other = in_shape(law, OTHER_SHAPE)
-    base = _base_as_built(bounds, plan, law, "")
+    base = _usual_base(bounds, law, deployment, latency, details)
     question = replace(bounds.question(other, deployment, details), explained=False)
     question = question if base is None else replace(question, base=base)
     return beside_shape(plan, OTHER_SHAPE, other, question, deployment, latency)
@@ -116,37 +117,39 @@ def plan_of_shapes(
     progress: Callable[[str, float], None] | None = None,
     **how: Any,
 ) -> Plan:
-    """The plan of the best shape, all against one baseline: that of `law`, where none is named. `how` as in `plan`."""
+    """The plan of the best shape, all against one baseline: that of the default shape, where none is named. `how` as in `plan`."""
     from moescale.planning.plan import best_of_shapes
 
     found: dict[str, Plan] = {}
-    base, refused = None, list[InfeasibleError]()
+    base, refused = _usual_base(bounds, law, deployment, latency, how.get("details")), list[InfeasibleError]()
     for i, name in enumerate(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE)):
         if progress is not None:
             progress(f"plan with the shape {name}", i / len(SHAPES))
+        own = None if name == PLANNED_SHAPE else base
         try:
-            found[name] = plan_of(bounds, in_shape(law, name), deployment, latency, base=base, **how)
+            found[name] = plan_of(bounds, in_shape(law, name), deployment, latency, base=own, **how)
         except InfeasibleError as error:
             refused.append(error)
-        if i > 0 or bounds.matched(law)[0] is not None:
-            continue
-        if not found:
-            raise refused[0]  # there is no baseline for the others
-        base = _base_as_built(bounds, found[name], law, f" of {name}")
     if not found:
         raise refused[0]
     return best_of_shapes(found)
 
 
-def _base_as_built(bounds: BoundOptions, plan: Plan, law: Law, of: str) -> KnownModel | None:
-    """The baseline of a plan as a known model, which other shapes are set against; None where it has a name or is not served."""
-    from moescale.models.rounding import buildable
-    from moescale.planning.as_built import TRAINED
-    from moescale.planning.candidate import Candidate
+def _usual_base(
+    bounds: BoundOptions, law: Law, deployment: Deployment, latency: LatencySource, details: LawOptions | None
+) -> KnownModel | None:
+    """The baseline in the default shape as built, which models of all shapes are set against; None where one is named, or it is not served."""
     from moescale.planning.question import KnownModel
+    from moescale.planning.search import Search
 
-    if bounds.matched(law)[0] is not None or not isinstance(plan.base, Candidate):
+    if bounds.matched(law)[0] is not None:
         return None
-    n, e, gpus = plan.base.n_params, plan.base.experts, math.lcm(plan.base.gpus, TRAINED)
-    model = buildable(law.family, n, e, gpus=gpus, vocab_size=bounds.vocab_size).architecture()
-    return KnownModel(name=f"{plan.base_name}{of}", architecture=model, tokens=plan.built_base.tokens, planned=True)
+    usual = in_shape(law, PLANNED_SHAPE)
+    question = bounds.question(usual, deployment, details)
+    question = replace(question, experts=(question.match_experts,), against=(), explained=False)
+    with suppress(InfeasibleError):
+        built = Search.of(usual, question, deployment, latency, coarse=True).base_as_built(at_most=False)
+        if built is not None:
+            model, name = built.shape.architecture(), f"{question.base_name} of {PLANNED_SHAPE}"
+            return KnownModel(name=name, architecture=model, tokens=built.model.tokens, planned=True)
+    return None

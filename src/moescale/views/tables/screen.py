@@ -109,7 +109,7 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
             and plan.lifetime.least_training is not None
         ):
             match = replace(match, total_usd=plan.lifetime.least_training.total_usd)
-        of = f" ({plan.base_name.rpartition(' of ')[2]})" if plan.shapes and " of " in plan.base_name else ""
+        of = f" ({plan.base_name.rpartition(' of ')[2]})" if " of " in plan.base_name else ""
         label = f"  {'dense ' if plan.base_experts == 1 else ''}baseline{of}"
         label = label if plan.base_name.startswith("the ") else f"  {plan.base_name} (baseline)"
         bought = "match" not in plan.asked and {"max_training_usd", "max_days"} & plan.asked.keys()
@@ -119,7 +119,13 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
     known = [(8, f"  {_known(plan, c)}", c) for c in plan.known if c.name != plan.base_name]
-    named += [*also[:1], *(also[1:][-1:] if plan.decision.undecided else []), *known[:MOST_KNOWN]]
+    asked_for = known[:MOST_KNOWN] if len(known) > 1 else []  # as --against names them
+    named += [
+        *also[:1],
+        *asked_for,
+        *(also[1:][-1:] if plan.decision.undecided else []),
+        *known[len(asked_for) : MOST_KNOWN],
+    ]
     built = {c.experts for _, _, c in (*named, *also) if c is not None and c not in plan.known}
     if plan.of_life or plan.objective in ("loss", "quality"):
         more = (c for c in _rows(plan) if c.experts > chosen.experts and c.experts not in built)
@@ -396,7 +402,9 @@ def scores_text(plan: Plan) -> str:
 
 
 def _next(plan: Plan, options: str | None) -> str:
-    """The command that goes on from here, as it runs: a sweep where the choice is open, else the export."""
+    """The command that goes on from here, as it runs: all shapes where another one is better, a sweep where the choice is open, else the export."""
+    if plan.other_shape is not None:
+        return f"moescale plan {options} --shape all" if options else "--shape all"
     if plan.decision.undecided:
         if plan.shapes and options:  # a sweep is of one shape; a plan of that shape alone has another baseline
             options = re.sub(r"--shape[ =]all", f"--shape {plan.shapes[0].shape}", options)
