@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -489,8 +488,9 @@ def test_a_process_that_breaks_is_told_and_replaced(tmp_path: Path) -> None:
     with stuck(tmp_path) as client:
         assert client.get("/api/draft").json() == {}
         (pid,) = asked(tmp_path)
+        (tmp_path / str(pid)).unlink()
         with raw(client.base_url.port or 0, "/api/bands") as waiting:
-            time.sleep(0.2)
+            until(lambda: asked(tmp_path) == [pid], "the process is asked")
             os.kill(pid, signal.SIGKILL)
             assert b" 500 " in waiting.recv(100)
         assert client.get("/api/draft").json() == {}

@@ -99,7 +99,7 @@ def beside_shape(
     from moescale.planning.plan import beside_shape
 
     stated = (details.shape, bounds.experts, bounds.disaggregated or None)
-    if not law.form.of_sources or plan.of_life or stated != (None,) * len(stated):
+    if not law.form.of_sources or stated != (None,) * len(stated):
         return plan
     other = in_shape(law, OTHER_SHAPE)
     base = _usual_base(bounds, law, deployment, latency, details)

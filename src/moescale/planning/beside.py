@@ -27,14 +27,17 @@ TRIED = (1e8, 1e9, 1e10)  # sizes of which a GPU serves one, if it serves a shap
 MOST_RIVALS = 3  # expert counts of another shape that are built
 
 
-def other_shape_of(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Advice | None:
-    """The best model of the shape of a law, as built: the cheapest at the goal, or of the lowest loss; None where there is none."""
-    sizes = np.array(TRIED)
-    if not np.isfinite(
-        costs_of(law, question, deployment, latency).usd_per_mtok(sizes, np.full(3, question.experts[0]))
-    ).any():
-        return None  # a GPU whose kernels for this shape were not measured
-    search = Search.of(law, question, deployment, latency, coarse=True)
+def coarse_search(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Search | None:
+    """The search among models of another shape; None where the GPU's kernels for this shape were not measured."""
+    sizes, costs = np.array(TRIED), costs_of(law, question, deployment, latency)
+    if not np.isfinite(costs.usd_per_mtok(sizes, np.full(sizes.shape, question.experts[0]))).any():
+        return None
+    return Search.of(law, question, deployment, latency, coarse=True)
+
+
+def best_of(search: Search) -> Advice | None:
+    """The best model of a search, as built: the cheapest at the goal, or of the lowest loss; None where there is none."""
+    question = search.question
     served = [c for c in search.answering() if isinstance(c, Candidate) and search.law.allows(c.experts)]
     to_loss = question.budget_goal == "serve"
     near = sorted(served, key=lambda c: c.usd_per_mtok if to_loss else c.loss)[:MOST_RIVALS]
@@ -46,14 +49,20 @@ def least_training(search: Search) -> tuple[Life, ...]:
     question = search.question
     if question.budget_of is None or question.base is None or question.training is None:
         return ()
-    question = replace(question, lifetime_tokens=LEAST_SERVED)
+    lives = best_lives(replace(search, question=replace(question, lifetime_tokens=LEAST_SERVED)))
+    return tuple(sorted(lives, key=lambda life: life.training_usd))
+
+
+def best_lives(search: Search) -> list[Life]:
+    """The best life of the question and those near it, as built; none where there is none."""
+    question = search.question
     assert question.life is not None
-    wanted = LifeSearch(replace(search, question=question), question.life, question.max_loss or search.base.loss)
+    wanted = LifeSearch(search, question.life, question.max_loss or search.base.loss)
     with suppress(InfeasibleError):
         rows = wanted.rows(intervals=False)
         built = [wanted.built(row) for row in wanted.near(rows, wanted.choose(rows)[0])]
-        return tuple(sorted((each.model for each in built if not each.notes), key=lambda life: life.training_usd))
-    return ()
+        return [each.model for each in built if not each.notes]
+    return []
 
 
 def repeats_loss(search: Search, model: Candidate) -> tuple[float, tuple[float, float] | None] | None:

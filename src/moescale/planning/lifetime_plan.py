@@ -102,10 +102,15 @@ class LifeSearch:
         return rows
 
     def _best_priced(self, goals: FloatArray) -> LifetimeCost:
-        """The best lives (m,): at a loss found by the sampled costs, as dollars are flat around their least, and priced exactly."""
+        """The best lives (m,): at a loss found by the sampled costs, as dollars are flat around their least, and priced exactly.
+
+        Next to the largest sizes that are served, which samples miss by a step, and within total dollars they are searched exactly.
+        """
         if self.search.question.total_limit is not None:
             return self.best(goals)
         found, cost_of = self.best(goals, sampled=True), self.search.costs.usd_per_mtok
+        if np.any(self.search.sampled.next_to_largest(found.n_params)):
+            return self.best(goals)
         n = np.where(np.isfinite(found.n_params), found.n_params, KNOWN_SIZE)
         return life_costs(self.search.law, self.life, cost_of, n, found.tokens, found.experts)
 

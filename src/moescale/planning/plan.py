@@ -14,7 +14,15 @@ from moescale.hardware.precisions import format_of_bytes
 from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.family import architecture
-from moescale.planning.beside import fresh_usd, least_training, other_shape_of, repeats_loss, unbounded
+from moescale.planning.beside import (
+    best_lives,
+    best_of,
+    coarse_search,
+    fresh_usd,
+    least_training,
+    repeats_loss,
+    unbounded,
+)
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import Choices, LawView, choices
@@ -212,37 +220,58 @@ def beside_shape(
 
     Its expert count is the cheapest at the goal, as built, and not of least regret. What days and dollars buy is corrected once.
     """
+    own, by_loss = plan.decision.model, _by_loss(plan)
+
+    def better(other: Candidate | Life) -> bool:
+        return other.loss < own.loss - FOR_NOTHING if by_loss else _dollars(other) < (1.0 - CHEAPER) * _dollars(own)
+
     with suppress(MoescaleError):
-        found = other_shape_of(law, question, deployment, latency)
-        over = _of_limits(question, found.use) if found is not None else None
-        if over is not None and over > 1.0 + OVER:
-            found = other_shape_of(law, question.bought_at(1.0 / over), deployment, latency)
-        if found is None:
+        search = coarse_search(law, question, deployment, latency)
+        if search is None:
             return plan
-        other, own = found.advice.model, plan.decision.model
-        better = (
-            other.loss < own.loss - FOR_NOTHING
-            if question.budget_goal != "serve"
-            else other.usd_per_mtok < (1.0 - CHEAPER) * own.usd_per_mtok
-        )
-        if better:
-            return replace(plan, other_shape=ShapeChoice(shape, other, found.use.usd))
+        if plan.of_life:
+            life = min(best_lives(search), key=lambda c: c.loss if by_loss else c.total_usd, default=None)
+            found = life and ShapeChoice(shape, life, life.training_usd)
+        else:
+            advice = best_of(search)
+            over = _of_limits(question, advice.use) if advice is not None else None
+            if over is not None and over > 1.0 + OVER:
+                search = coarse_search(law, question.bought_at(1.0 / over), deployment, latency)
+                advice = search and best_of(search)
+            found = advice and ShapeChoice(shape, advice.advice.model, advice.use.usd)
+        if found is not None and better(found.model):
+            return replace(plan, other_shape=found)
     return plan
+
+
+def _by_loss(plan: Plan) -> bool:
+    """Whether a plan looks for the lowest loss, and not for the fewest dollars."""
+    return plan.objective in ("quality", "loss") or (plan.of_life and "max_total_usd" in plan.asked)
+
+
+def _dollars(model: Candidate | Life) -> float:
+    return model.total_usd if isinstance(model, Life) else model.usd_per_mtok
 
 
 def best_of_shapes(plans: Mapping[str, Plan]) -> Plan:
     """Of the plans of one question for several shapes that of the best model, with all models beside it.
 
-    Best is what the question looks for: dollars of a life, the loss, or dollars per token.
+    Best is what the question looks for: dollars of a life, the loss, or dollars per token; of dollars as good as equal, the
+    lower price of serving, or the lower loss.
     """
 
-    def key(plan: Plan) -> float:
-        model = plan.decision.model
-        if plan.objective in ("quality", "loss") or (plan.of_life and "max_total_usd" in plan.asked):
-            return model.loss
-        return model.total_usd if isinstance(model, Life) else model.usd_per_mtok
+    def key(item: tuple[str, Plan]) -> float:
+        model = item[1].decision.model
+        return model.loss if _by_loss(item[1]) else _dollars(model)
 
-    ordered = sorted(plans.items(), key=lambda item: key(item[1]))
+    ordered = sorted(plans.items(), key=key)
+    if not _by_loss(ordered[0][1]):
+        alike = [item for item in ordered if key(item) <= (1.0 + EQUAL) * key(ordered[0])]
+        first = min(
+            alike,
+            key=lambda item: item[1].decision.model.usd_per_mtok if item[1].of_life else item[1].decision.model.loss,
+        )
+        ordered = [first, *(item for item in ordered if item is not first)]
     usd = [None if plan.training is None else plan.training.usd for _, plan in ordered]
     shapes = [ShapeChoice(name, plan.decision.model, spent) for (name, plan), spent in zip(ordered, usd, strict=True)]
     return replace(ordered[0][1], shapes=tuple(shapes))

@@ -47,6 +47,12 @@ class SampledCosts:
         ln_usd = np.interp(np.log(n_params), self.ln_n[ok], self.ln_usd[ok, column], left=np.nan, right=np.nan)
         return np.exp(ln_usd)
 
+    def next_to_largest(self, n_params: FloatArray) -> npt.NDArray[np.bool_]:
+        """Which sizes (m,) lie less than two steps below the largest sample that is served."""
+        largest = np.where(self.served, self.ln_n[:, None], -np.inf).max(axis=0)
+        with np.errstate(invalid="ignore"):
+            return np.log(n_params) > largest - 2.0 * (self.ln_n[1] - self.ln_n[0])
+
     def size_within(self, usd_limit: FloatArray) -> FloatArray:
         """The largest size of each expert count within limits (k,), shape (k, m)."""
         out = np.full((usd_limit.size, self.served.shape[1]), np.nan)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,12 @@ class Score:
 
     estimate: float
     interval: tuple[float, float]
+
+    def at_least(self, wanted: float) -> float:
+        """The probability of a score of `wanted` or more: normal around the estimate, as wide as the interval says."""
+        low, high = self.interval
+        width = max(self.estimate - low, high - self.estimate)  # one end may be cut at 0 or 1
+        return 1.0 - NormalDist(self.estimate, width / Z90).cdf(wanted)
 
 
 @cache

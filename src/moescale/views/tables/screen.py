@@ -359,6 +359,8 @@ def _repeats(plan: Plan, more: float) -> str:
 def _other_shape(plan: Plan, choice: ShapeChoice) -> str:
     """A better shape, and after how many output tokens it has repaid what its training costs more."""
     model, own, use = choice.model, plan.decision.model, plan.training
+    if plan.of_life:
+        return _shape(choice)
     saved, spent = own.usd_per_mtok - model.usd_per_mtok, choice.training_usd
     if spent is None or use is None or use.usd is None or saved <= 0.0:
         return _shape(choice)
@@ -394,7 +396,9 @@ def scores_text(plan: Plan) -> str:
         return ""
     if target in scores:
         found, (low, high) = scores[target], scores[target].interval
-        return f"{target} {found.estimate:.2f}, 90% between {low:.2f} and {high:.2f}"
+        wanted = str(plan.asked.get("target")).partition("=")[2].strip()
+        chance = f"; {found.at_least(float(wanted)):.0%} that it is {wanted} or more" if wanted[:1].isdigit() else ""
+        return f"{target} {found.estimate:.2f}, 90% between {low:.2f} and {high:.2f}{chance}"
     within = {task: (scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED}
     kept = [task for task in SCORED if within[task] <= MOST_WITHIN]
     shown = ", ".join(f"{task} {scores[task].estimate:.2f}" for task in kept)
