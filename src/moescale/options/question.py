@@ -52,10 +52,12 @@ class BoundOptions(TrainingOptions):
     days: float | None = quantity("Days of training; they buy FLOPs at the predicted MFU.", DAYS)
     budget_usd: float | None = quantity("Dollars for training.", TOTAL_USD)
     experts: str | None = text(
-        "Expert counts to consider; default: 1,4,8,16,32,64, or those of --shape.", metavar="LIST", panel=MODELS
+        "Expert counts to consider, such as 8,16,32; default: those of --shape, doubled as far as the law speaks.",
+        metavar="LIST",
+        panel=MODELS,
     )
     match: str | None = text(
-        "Baseline: expert count, loss or model name; default: 4; an expert count means its loss-optimal model.",
+        "Baseline: expert count, loss or model name; default: the best dense model; an expert count means its loss-optimal model.",
         metavar="E|LOSS|MODEL",
     )
     target: str | None = text(

@@ -46,6 +46,7 @@ from moescale.serving.host import NO_OVERHEAD
 
 MOST_PLANS = 5  # that are made to meet days or dollars of training
 NEAR = 0.02  # of these
+MOST_CORRECTIONS = 2  # of what days and dollars buy another shape
 CHEAPER = 0.05  # than the recommended model: what makes another shape worth naming
 OVER = 0.001  # share that they may be exceeded by: 30 days still print as 30
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
@@ -218,7 +219,7 @@ def beside_shape(
 ) -> Plan:
     """The plan with the best model of another shape, that of `law`, where it is better; `question` has the plan's baseline.
 
-    Its expert count is the cheapest at the goal, as built, and not of least regret. What days and dollars buy is corrected once.
+    Its expert count is the cheapest at the goal, as built, and not of least regret.
     """
     own, by_loss = plan.decision.model, _by_loss(plan)
 
@@ -233,10 +234,13 @@ def beside_shape(
             life = min(best_lives(search), key=lambda c: c.loss if by_loss else c.total_usd, default=None)
             found = life and ShapeChoice(shape, life, life.training_usd)
         else:
-            advice = best_of(search)
-            over = _of_limits(question, advice.use) if advice is not None else None
-            if over is not None and over > 1.0 + OVER:
-                search = coarse_search(law, question.bought_at(1.0 / over), deployment, latency)
+            advice, scale = best_of(search), 1.0
+            for _ in range(MOST_CORRECTIONS):
+                over = _of_limits(question, advice.use) if advice is not None else None
+                if over is None or over <= 1.0 + OVER:
+                    break
+                scale /= over
+                search = coarse_search(law, question.bought_at(scale), deployment, latency)
                 advice = search and best_of(search)
             found = advice and ShapeChoice(shape, advice.advice.model, advice.use.usd)
         if found is not None and better(found.model):

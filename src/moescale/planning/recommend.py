@@ -10,7 +10,7 @@ from functools import partial
 
 from moescale.errors import InfeasibleError
 from moescale.models.coordinates import expansion
-from moescale.planning.as_built import Bounds, Built, as_built, nearest_shape, with_prices
+from moescale.planning.as_built import SLACK, Bounds, Built, as_built, nearest_shape, rounded, with_prices
 from moescale.planning.candidate import Candidate, Row, Trained
 from moescale.planning.choice import choose, rank, too_dear
 from moescale.planning.decision import Choices, LawView, law_views
@@ -80,15 +80,29 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool) -> Advice:
     for row in others:  # rounding moves prices by more than neighbours differ
         with suppress(InfeasibleError):
             every += [rival] if not (rival := build(row)).notes else []
+    if to_loss and promised and search.confidence is not None:  # a smaller shape may keep the promise, too
+        sized = [chosen, *others]
+        shapes = [nearest_shape(search.law, search.costs, row, at_most=True) for row in sized]
+        costs, price = with_prices(search.costs, shapes), partial(search.built, base=base)
+        smaller = [rounded(search.law, costs, row, price, at_most=True) for row in sized]
+        sure = Bounds(None, limit, min_probability=search.confidence)
+        kept = [each for each in smaller if each is not None and sure.excess(each.model) <= SLACK]
+        every += [each for each in kept if all(each.shape != other.shape for other in every)]
     built = min(every, key=lambda each: (bool(each.notes), rank(search, each.model)))
-    if to_loss:  # of a price as good as equal the lower loss
+    if to_loss:  # whatever it regrets, none that another one beats in price and in loss
+        beats = [each for each in every if not each.notes and _beats(each.model, built.model)]
+        built = min(beats, key=lambda each: rank(search, each.model), default=built)
+        # Of a price as good as equal the lower loss.
         dearest, most = built.model.usd_per_mtok * (1.0 + EQUAL), built.model.loss - FOR_NOTHING
         alike = [each for each in every if not each.notes and each.model.usd_per_mtok <= dearest]
         built = min((each for each in alike if each.model.loss < most), key=lambda each: each.model.loss, default=built)
     model = built.model
     views = law_views(search, model, built.shape)
     use = training_use(question, model, built.shape)
-    models = sorted((each.model for each in every), key=lambda c: c.experts)
+    best: dict[float, Candidate] = {}  # of each expert count
+    for each in sorted(every, key=lambda each: (each is not built, bool(each.notes), rank(search, each.model))):
+        best.setdefault(each.model.experts, each.model)
+    models = sorted(best.values(), key=lambda c: c.experts)
     rivals = open_counts(search, model, models)
     advice = Recommendation(
         model=model,
@@ -103,6 +117,11 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool) -> Advice:
     )
     base_row = base_built and _with_life(question, base_built)
     return Advice(advice, views, base_row, use, tuple(models), search)
+
+
+def _beats(one: Candidate, other: Candidate) -> bool:
+    """Whether a model serves for less and has a lower loss."""
+    return one.usd_per_mtok < other.usd_per_mtok and one.loss < other.loss
 
 
 def _with_life(question: Question, built: Built[Candidate]) -> Candidate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from moescale.planning.plan import Plan
 from moescale.serving.accuracy import calibrated
 from moescale.units import format_count, format_flops, format_usd
-from moescale.views.tables.screen import SWEEP_SHARE, TOO_SLOW
+from moescale.views.tables.screen import SWEEP_SHARE, TOO_SLOW, late_tpot_s
 
 BUDGET_BASE = "the loss-optimal "  # how the name of a baseline that is no known model begins
 
@@ -66,6 +66,8 @@ def doubts(plan: Plan) -> list[str]:
     else:
         low, high = (format_usd(end) for end in corrected.interval)
         told.append(f"Serving price: nine of ten servers of this kind cost {low} to {high} per million output tokens.")
+    if (tpot_s := late_tpot_s(plan)) is not None:
+        told.append(f"Speed: by the known error of such servers a user gets {1.0 / tpot_s:.3g} tokens a second.")
     if any(note.startswith("Extrapolated: ") for note in best.caveats):
         told.append(
             "Quality: the model is beyond the training runs from which it is predicted (technical part, caveats)."

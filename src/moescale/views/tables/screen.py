@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES
 from moescale.options.serving import PLANNED_TPOT_S
-from moescale.serving.accuracy import calibrated
+from moescale.serving.accuracy import KEPT, calibrated
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_text, percentage, table_of, ttft_doubt
 
@@ -369,15 +369,30 @@ def _other_shape(plan: Plan, choice: ShapeChoice) -> str:
     return f"{_shape(choice)}{repaid}"
 
 
+def late_tpot_s(plan: Plan) -> float | None:
+    """The TPOT of the model by the known error of its kind, where it misses the limit by more than KEPT; None where not known."""
+    tpot_s, limit_s, band = (
+        plan.decision.model.tpot_s,
+        plan.asked.get("max_tpot_s"),
+        plan.accuracy and plan.accuracy.tpot,
+    )
+    if tpot_s is None or not band or not isinstance(limit_s, float):
+        return None
+    right = tpot_s / band.geometric_mean
+    return right if right > limit_s * (1.0 + KEPT) else None
+
+
 def _price_error(plan: Plan) -> str:
     a, model = plan.accuracy, plan.decision.model
     right = calibrated(model.usd_per_mtok, a)
     if a is None or right is None:
         return "unknown: no held-out servings of this kind were compared"
     low, high = (format_usd(end) for end in right.interval)
-    ttft = f", TTFT {1.0 / a.ttft.geometric_mean:.2g}x" if a.ttft else ""
+    missed = a.tpot and late_tpot_s(plan)
+    slow = f", TPOT {format_seconds(missed)}" if missed else ""
+    ttft = f"{slow}, TTFT {1.0 / a.ttft.geometric_mean:.2g}x" if a.ttft else slow
     ttft += ttft_doubt(a, plan.asked.get("max_ttft_s"))
-    return f"corrected {format_usd(right.usd_per_mtok)} ({low} to {high}){ttft}: {a.n} servings of {a.kind}"
+    return f"corrected {format_usd(right.usd_per_mtok)} ({low} to {high}){ttft}: {a.n} of {a.kind}"
 
 
 def _least_training(plan: Plan) -> str:
