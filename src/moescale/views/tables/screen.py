@@ -16,7 +16,6 @@ from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_
 
 if TYPE_CHECKING:
     from moescale.planning.candidate import Candidate, Trained
-    from moescale.planning.known import KnownRow
     from moescale.planning.plan import Plan, ShapeChoice
 
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
@@ -118,7 +117,7 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         named.append((1, label, _with_life(plan, match or plan.built_base)))
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
-    known = [(8, f"  {_known(plan, c)}", c) for c in plan.known if c.name != plan.base_name]
+    known = [(8, f"  {c.name}{_more_flops(plan, c)}", c) for c in plan.known if c.name != plan.base_name]
     asked_for = known[:MOST_KNOWN] if len(known) > 1 else []  # as --against names them
     named += [
         *also[:1],
@@ -143,11 +142,6 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         if row is not None and not again:
             kept.append((place, name, row))
     return [(name, row) for _, name, row in sorted(kept[:most], key=lambda each: each[0])]
-
-
-def _known(plan: Plan, model: KnownRow) -> str:
-    """The name of a published model, with its training FLOPs over the recommended model's where they are others."""
-    return f"{model.name}{_more_flops(plan, model)}"
 
 
 def _more_flops(plan: Plan, model: Trained) -> str:
@@ -226,6 +220,7 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         said.append(("All counts", f"{other.experts:g} experts: cost {price:+.0%}, loss {loss:+.4f}"))
     if (other := plan.default_law) is not None:
         price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} by this law"
+        price += ", beyond the experts that it was fitted to" if other.experts in plan.excluded_experts else ""
         said.append(("Default law", f"would train {other.experts:g} experts, {_sizes(other)}: {price}"))
     if plan.least_training:
         said.append(("Least spend", _least_training(plan)))
