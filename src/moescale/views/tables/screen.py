@@ -219,9 +219,9 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         price, loss = other.usd_per_mtok / model.usd_per_mtok - 1.0, other.loss - model.loss
         said.append(("All counts", f"{other.experts:g} experts: cost {price:+.0%}, loss {loss:+.4f}"))
     if (other := plan.default_law) is not None:
-        price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} by this law"
-        price += ", beyond the experts that it was fitted to" if other.experts in plan.excluded_experts else ""
-        said.append(("Default law", f"would train {other.experts:g} experts, {_sizes(other)}: {price}"))
+        beyond = " (beyond its runs)" if other.experts in plan.excluded_experts else ""
+        price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here"
+        said.append(("Default law", f"{other.experts:g} experts{beyond}, {_sizes(other)}: {price}"))
     if plan.least_training:
         said.append(("Least spend", _least_training(plan)))
     if scores := scores_text(plan):
