@@ -203,6 +203,11 @@ def test_a_limit_that_the_known_error_breaks_is_named() -> None:
     assert late["TTFT"] > 1.0 > found["closed_loop"]["ttft_s"]
     assert "would miss the limit of TTFT" in " ".join(run(*asked).out.split())
     assert "limits_missed_by_error" not in answer_of(*asked, "--gpus", 8)
+    unpriced = run("cost", "llama-3.3-70b", "--gpu", "gb200", "--max-ttft", "500ms", "--concurrency", 100).out
+    assert "the cheapest that would keep it: 4 GPUs." in " ".join(unpriced.split())
+    assert "$" not in unpriced
+    at_rate = answer_of(*asked[:-2], "--request-rate", 13)  # whose TTFT is far below that of full load
+    assert "limits_missed_by_error" not in at_rate
 
 
 def test_fit_is_the_same_from_the_same_seed() -> None:

@@ -93,8 +93,8 @@ def cost(
         record |= {} if run is None else {"burst": run.to_dict()}
         record |= {} if accuracy is None else {"accuracy": accuracy.to_dict()}
         record |= {} if corrected is None else {"calibrated": corrected.to_dict()}
-        times = loop or answer
-        late = limits_missed(accuracy, deployment, times.ttft_s, times.tpot_s)
+        times = opened or loop or answer
+        late = limits_missed(accuracy, (times.ttft_s, deployment.max_ttft_s), (times.tpot_s, deployment.max_tpot_s))
         record |= {"limits_missed_by_error": late} if late else {}
         record |= {} if line is None else {"launch": line}
         print_json(record if priced else _without_dollars(record))

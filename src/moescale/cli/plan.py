@@ -82,7 +82,7 @@ def plan(
             if progress is not None:
                 progress("train and serve models of every size", 0.1)
             answer = plan_of(bounds, chosen, deployment, source, **how)
-            answer = beside_shape(bounds, answer, chosen, deployment, source, law)
+            answer = beside_shape(bounds, answer, chosen, deployment, source, **how)
     held_back = HeldBack(UnwrittenError)
     if plot is not None:
         from moescale.views.figures import plan_figure

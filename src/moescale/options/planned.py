@@ -61,7 +61,9 @@ def plan_of(
     question = bounds.question(law, deployment, details, kv_heads=kv_heads, unpriced=unpriced, launch=launch)
     question = replace(question, explained=explained)
     if base is None and law.form.of_sources and law.family.name != SHAPES[PLANNED_SHAPE]:
-        base = _usual_base(bounds, law, deployment, latency, details)
+        base = _usual_base(
+            bounds, law, deployment, latency, details, kv_heads=kv_heads, unpriced=unpriced, launch=launch
+        )
     question = question if base is None else replace(question, base=base, against=(base, *question.against))
     try:
         return make_plan(law, question, deployment, latency)
@@ -93,19 +95,20 @@ def _loss_by(law: Law, model: Candidate, details: LawOptions | None) -> float:
 
 
 def beside_shape(
-    bounds: BoundOptions, plan: Plan, law: Law, deployment: Deployment, latency: LatencySource, details: LawOptions
+    bounds: BoundOptions, plan: Plan, law: Law, deployment: Deployment, latency: LatencySource, **how: Any
 ) -> Plan:
-    """The plan with the best model of OTHER_SHAPE beside it, where that is better and nothing stated speaks against it."""
-    from moescale.planning.plan import beside_shape
+    """The plan with the best model of OTHER_SHAPE beside it, where that is better and nothing stated speaks against it; `how` as in `plan_of`."""
+    from moescale.planning.plan import with_other_shape
 
-    stated = (details.shape, bounds.experts, bounds.disaggregated or None)
+    details: LawOptions = how["details"]
+    stated = (details.shape, bounds.experts, bounds.disaggregated or None, how.get("kv_heads"))
     if not law.form.of_sources or stated != (None,) * len(stated):
         return plan
-    other = in_shape(law, OTHER_SHAPE)
-    base = _usual_base(bounds, law, deployment, latency, details)
-    question = replace(bounds.question(other, deployment, details), explained=False)
+    other, asked = in_shape(law, OTHER_SHAPE), _asked(how)
+    base = _usual_base(bounds, law, deployment, latency, details, **asked)
+    question = replace(bounds.question(other, deployment, details, **asked), explained=False)
     question = question if base is None else replace(question, base=base)
-    return beside_shape(plan, OTHER_SHAPE, other, question, deployment, latency)
+    return with_other_shape(plan, OTHER_SHAPE, other, question, deployment, latency)
 
 
 def plan_of_shapes(
@@ -121,7 +124,8 @@ def plan_of_shapes(
     from moescale.planning.plan import best_of_shapes
 
     found: dict[str, Plan] = {}
-    base, refused = _usual_base(bounds, law, deployment, latency, how.get("details")), list[InfeasibleError]()
+    base = _usual_base(bounds, law, deployment, latency, how.get("details"), **_asked(how))
+    refused = list[InfeasibleError]()
     for i, name in enumerate(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE)):
         if progress is not None:
             progress(f"plan with the shape {name}", i / len(SHAPES))
@@ -135,17 +139,30 @@ def plan_of_shapes(
     return best_of_shapes(found)
 
 
+def _asked(how: dict[str, Any]) -> dict[str, Any]:
+    """What of the keywords of `plan_of` its question takes, too."""
+    return {name: how[name] for name in ("kv_heads", "unpriced", "launch") if name in how}
+
+
 def _usual_base(
-    bounds: BoundOptions, law: Law, deployment: Deployment, latency: LatencySource, details: LawOptions | None
+    bounds: BoundOptions,
+    law: Law,
+    deployment: Deployment,
+    latency: LatencySource,
+    details: LawOptions | None,
+    **asked: Any,
 ) -> KnownModel | None:
-    """The baseline in the default shape as built, which models of all shapes are set against; None where one is named, or it is not served."""
+    """The baseline in the default shape as built, which models of all shapes are set against; None where one is named, or it is not served.
+
+    `asked` goes to the `question`.
+    """
     from moescale.planning.question import KnownModel
     from moescale.planning.search import Search
 
     if bounds.matched(law)[0] is not None:
         return None
     usual = in_shape(law, PLANNED_SHAPE)
-    question = bounds.question(usual, deployment, details)
+    question = bounds.question(usual, deployment, details, **asked)
     question = replace(question, experts=(question.match_experts,), against=(), explained=False)
     with suppress(InfeasibleError):
         built = Search.of(usual, question, deployment, latency, coarse=True).base_as_built(at_most=False)

@@ -23,6 +23,7 @@ from moescale.options.fields import flag, listed, quantity, text, within
 from moescale.options.known import nearest_published, published_model
 from moescale.options.law import DETAILS, LawOptions
 from moescale.options.training import LIFE, TrainingOptions
+from moescale.units import expert_model
 
 if TYPE_CHECKING:
     from moescale.planning.allocation import Budget
@@ -156,7 +157,7 @@ class BoundOptions(TrainingOptions):
             match_experts=self._base_experts(law),
             base=base,
             base_flops=self._base_flops(training, law, first) if asked.by_experts else None,
-            budget_of=self._budget_of(base),
+            budget_of=self._budget_of(base, law),
             target=self.target,
             against=against,
             max_loss=loss if self.max_loss is None else None if self._of_loss else self.max_loss,
@@ -190,21 +191,13 @@ class BoundOptions(TrainingOptions):
 
         As stated where no split holds a model, and for a law that a plan refuses anyway.
         """
-        from moescale.planning.training_price import training_rate
+        from moescale.planning.training_price import by_parts
 
         try:
-            rate = training_rate(
-                law,
-                budget,
-                experts,
-                training.gpu,
-                gpus=self.train_gpus,
-                vocab_size=self.vocab_size,
-                launch=training.launch,
-            )
+            found = by_parts(training, law, budget, experts, gpus=self.train_gpus, vocab_size=self.vocab_size)
         except MoescaleError:
             return training
-        return training if rate is None else replace(training, rate=rate, mfu=float(rate.at(self._base_experts(law))))
+        return found if found.rate is None else replace(found, mfu=float(found.rate.at(self._base_experts(law))))
 
     def matched(self, law: Law | None = None) -> tuple[KnownModel | None, float | None]:
         """The published model, or the loss, that --match names, or the dense model of the score that --target states."""
@@ -303,15 +296,15 @@ class BoundOptions(TrainingOptions):
     def _bought(self) -> bool:
         return (self.days, self.budget_usd) != (None, None)
 
-    def _budget_of(self, base: KnownModel | None) -> str | None:
+    def _budget_of(self, base: KnownModel | None, law: Law) -> str | None:
         """Whose training FLOPs the budget is, as none is stated."""
         if self.budget is not None or self._bought:
             return None
         if self.max_total_usd:
             return "the total dollars"
-        return (
-            base.name if base is not None else f"the dense model of loss {self.max_loss:g}" if self._of_loss else None
-        )
+        if base is not None:
+            return base.name
+        return f"the {expert_model(self._base_experts(law))} of loss {self.max_loss:g}" if self._of_loss else None
 
     def _flops_of_loss(self, law: Law) -> float:
         """The least FLOPs with which the base's expert count has the loss that is stated."""
@@ -320,7 +313,7 @@ class BoundOptions(TrainingOptions):
         assert self.max_loss is not None
         found = float(flops_optimal(law, self._base_experts(law), self.max_loss, 0.0).training_flops[0])
         if not math.isfinite(found):
-            what = f"no dense model has a loss of {self.max_loss:g} by {law.name}"
+            what = f"no {expert_model(self._base_experts(law))} has a loss of {self.max_loss:g} by {law.name}"
             raise InfeasibleError(what, where="--max-loss", next_step="give a higher loss, or --budget FLOPS")
         return found
 

@@ -16,13 +16,12 @@ from moescale.planning.as_built import Bounds, as_built
 from moescale.planning.candidate import Candidate, Life
 from moescale.planning.choice import choose
 from moescale.planning.lifetime_plan import LifeSearch
-from moescale.planning.question import Question, ladder, only_experts
+from moescale.planning.question import LEAST_SERVED, Question, ladder, only_experts
 from moescale.planning.recommend import Advice, recommend
 from moescale.planning.search import Search, costs_of
 from moescale.scaling_laws.law import Law, loss
 from moescale.serving.deployment import Deployment
 
-LEAST_SERVED = 1e6  # tokens of a life that is worth its training alone
 TRIED = (1e8, 1e9, 1e10)  # sizes of which a GPU serves one, if it serves a shape at all
 MOST_RIVALS = 3  # expert counts of another shape that are built
 

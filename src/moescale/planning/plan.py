@@ -214,7 +214,7 @@ def _of_limits(question: Question, use: TrainingUse) -> float | None:
     return max(shares, default=None)
 
 
-def beside_shape(
+def with_other_shape(
     plan: Plan, shape: str, law: Law, question: Question, deployment: Deployment, latency: LatencySource
 ) -> Plan:
     """The plan with the best model of another shape, that of `law`, where it is better; `question` has the plan's baseline.

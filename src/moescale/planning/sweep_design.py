@@ -37,7 +37,7 @@ from moescale.planning.gaussian_process import (
     process_of,
 )
 from moescale.planning.search import Search
-from moescale.planning.training_price import TrainingPrice, training_rate
+from moescale.planning.training_price import by_parts
 from moescale.runs.table import SIZE_COLUMNS, RunTable
 from moescale.typing import FloatArray
 
@@ -156,16 +156,6 @@ def in_letters(table: RunTable, family: ModelFamily) -> tuple[Runs, FloatArray]:
     return Runs(n, table.tokens, e), table.loss
 
 
-def _price(search: Search, experts: tuple[float, ...]) -> TrainingPrice | None:
-    """The price of training with the MFU of each expert count of the plan, where it comes from the parts of a step."""
-    question, price = search.question, search.question.training
-    if price is None or not price.timed or price.rate is not None:
-        return price
-    vocab_size = question.vocab_size
-    rate = training_rate(search.law, question.budget, experts, price.gpu, vocab_size=vocab_size, launch=price.launch)
-    return price if rate is None else replace(price, rate=rate)
-
-
 def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, FloatArray] | None = None) -> SweepDesign:
     """The runs that make the plan of a search certain, within limits, beside known runs with their losses (n,).
 
@@ -197,7 +187,10 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
         raise InfeasibleError(
             "no run within these limits informs the plan", next_step="raise --budget, or relax the limits"
         )
-    picked, price = np.array(list(found), dtype=np.intp), _price(search, experts)
+    picked, question = np.array(list(found), dtype=np.intp), search.question
+    price = question.training and by_parts(
+        question.training, law, question.budget, experts, vocab_size=question.vocab_size
+    )
     regret = process.regret(decision, picked)
     return SweepDesign(
         runs=_as_runs(offered, flops, found, limits),

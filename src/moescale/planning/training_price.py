@@ -44,10 +44,6 @@ class TrainingRate:
         """All MFUs times one factor."""
         return replace(self, mfu=tuple(min(mfu * scale, 1.0) for mfu in self.mfu))
 
-    def error_at(self, experts: float) -> StepError:
-        """The error of published runs of the kind of a model with so many experts: that of the nearest that was timed."""
-        return min(zip(self.experts, self.errors, strict=True), key=lambda pair: abs(math.log(pair[0] / experts)))[1]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingBill:
@@ -178,3 +174,19 @@ def training_rate(
         return None
     rows, mfus, gpu_counts, errors = zip(*found, strict=True)
     return TrainingRate(experts=rows, mfu=mfus, gpus=gpu_counts, errors=errors)
+
+
+def by_parts(
+    price: TrainingPrice,
+    law: Law,
+    budget: Budget,
+    experts: Sequence[float],
+    *,
+    gpus: int | None = None,
+    vocab_size: int | None = None,
+) -> TrainingPrice:
+    """A price with the MFU of each expert count by parts, as `training_rate`; as it is where that has none, or has one already."""
+    if not price.timed or price.rate is not None:
+        return price
+    rate = training_rate(law, budget, experts, price.gpu, gpus=gpus, vocab_size=vocab_size, launch=price.launch)
+    return price if rate is None else replace(price, rate=rate)

@@ -16,6 +16,7 @@ import numpy as np
 from moescale import catalogue
 from moescale.hardware.precisions import format_of_bytes
 from moescale.io.records import record
+from moescale.typing import Real
 
 if TYPE_CHECKING:
     from moescale.latency import LatencySource
@@ -75,15 +76,14 @@ def calibrated(usd_per_mtok: float | None, accuracy: Accuracy | None) -> Calibra
 
 
 def limits_missed(
-    accuracy: Accuracy | None, deployment: Deployment, ttft_s: float | None, tpot_s: float | None
+    accuracy: Accuracy | None,
+    ttft_s: tuple[float | None, Real | None],
+    tpot_s: tuple[float | None, Real | None],
 ) -> dict[str, float]:
-    """Which of TTFT and TPOT miss a deployment's limit by the mean error of their kind, and the seconds as corrected."""
+    """Which of TTFT and TPOT, each with its limit, miss it by the mean error of their kind, and the seconds as corrected."""
     if accuracy is None:
         return {}
-    rows = (
-        ("TTFT", ttft_s, deployment.max_ttft_s, accuracy.ttft),
-        ("TPOT", tpot_s, deployment.max_tpot_s, accuracy.tpot),
-    )
+    rows = ("TTFT", *ttft_s, accuracy.ttft), ("TPOT", *tpot_s, accuracy.tpot)
     return {
         name: time_s / band.geometric_mean
         for name, time_s, limit_s, band in rows

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES
 from moescale.options.serving import PLANNED_TPOT_S
-from moescale.serving.accuracy import KEPT, calibrated
+from moescale.planning.question import LEAST_SERVED
+from moescale.serving.accuracy import calibrated, limits_missed
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_text, percentage, table_of, ttft_doubt
 
@@ -365,16 +366,10 @@ def _other_shape(plan: Plan, choice: ShapeChoice) -> str:
 
 
 def late_tpot_s(plan: Plan) -> float | None:
-    """The TPOT of the model by the known error of its kind, where it misses the limit by more than KEPT; None where not known."""
-    tpot_s, limit_s, band = (
-        plan.decision.model.tpot_s,
-        plan.asked.get("max_tpot_s"),
-        plan.accuracy and plan.accuracy.tpot,
-    )
-    if tpot_s is None or not band or not isinstance(limit_s, float):
-        return None
-    right = tpot_s / band.geometric_mean
-    return right if right > limit_s * (1.0 + KEPT) else None
+    """The TPOT of the model by the known error of its kind, where it misses the limit; None where it does not, or is not known."""
+    limit_s = plan.asked.get("max_tpot_s")
+    tpot_s = plan.decision.model.tpot_s, limit_s if isinstance(limit_s, float) else None
+    return limits_missed(plan.accuracy, (None, None), tpot_s).get("TPOT")
 
 
 def _price_error(plan: Plan) -> str:
@@ -383,11 +378,10 @@ def _price_error(plan: Plan) -> str:
     if a is None or right is None:
         return "unknown: no held-out servings of this kind were compared"
     low, high = (format_usd(end) for end in right.interval)
-    missed = a.tpot and late_tpot_s(plan)
-    slow = f", TPOT {format_seconds(missed)}" if missed else ""
+    slow = "" if (late := late_tpot_s(plan)) is None else f", TPOT {format_seconds(late)}"
     ttft = f"{slow}, TTFT {1.0 / a.ttft.geometric_mean:.2g}x" if a.ttft else slow
     ttft += ttft_doubt(a, plan.asked.get("max_ttft_s"))
-    return f"corrected {format_usd(right.usd_per_mtok)} ({low} to {high}){ttft}: {a.n} of {a.kind}"
+    return f"corrected {format_usd(right.usd_per_mtok)} ({low} to {high}){ttft}: {a.n} servings of {a.kind}"
 
 
 def _least_training(plan: Plan) -> str:
@@ -395,7 +389,7 @@ def _least_training(plan: Plan) -> str:
     least = plan.least_training[0]
     return (
         f"{format_usd(least.training_usd)} ({format_flops(least.training_flops)} FLOPs): {plural(least.experts, 'expert')}, "
-        f"{_sizes(least)}, {format_usd(least.usd_per_mtok)}/Mtok to serve (--lifetime-tokens 1M)"
+        f"{_sizes(least)}, {format_usd(least.usd_per_mtok)}/Mtok to serve (--lifetime-tokens {format_count(LEAST_SERVED)})"
     )
 
 
@@ -420,7 +414,7 @@ def _next(plan: Plan, options: str | None) -> str:
     if plan.other_shape is not None:
         return f"moescale plan {options} --shape all" if options else "--shape all"
     if plan.decision.undecided:
-        if plan.shapes and options:  # a sweep is of one shape; a plan of that shape alone has another baseline
+        if plan.shapes and options:  # a sweep is of one shape
             options = re.sub(r"--shape[ =]all", f"--shape {plan.shapes[0].shape}", options)
         budget = f"moescale design --budget {format_flops(plan.budget_flops * SWEEP_SHARE)}"
         return " ".join((budget, *of_design(options or ""), *_relaxed(plan, options or "")))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from moescale.serving.disaggregated import Disaggregated, Pool
     from moescale.serving.gpu_counts import Cost
     from moescale.serving.loads import OpenLoop
-    from moescale.serving.workload import Answer
+    from moescale.serving.workload import Answer, Measured
 
 LIMITED_BY = {"optimum": "lowest cost", "max_num_batched_tokens": "tokens per pass"}
 BROKEN = {"max_ttft": "TTFT limit", "max_tpot": "TPOT limit"}
@@ -192,29 +192,33 @@ def show_cost(
         text = f"{format_usd(corrected.usd_per_mtok)} per million output tokens; nine of ten servings within {low} to {high}"
         write_paragraph(console, f"Calibrated: {text}")
     write_table(console, cost_table(cost, priced=priced))
-    if missed := _missed(cost, deployment, accuracy):
+    if missed := _missed(cost, deployment, accuracy, opened, priced=priced):
         write_paragraph(console, missed)
     if cost.attention_dp is not None:
         _attention_groups(console, deployment)
 
 
-def _missed(cost: Cost, deployment: Deployment, accuracy: Accuracy | None) -> str:
-    """Which limits the cheapest server misses by the known error of its kind, and the cheapest that keeps them; empty if none."""
+def _missed(
+    cost: Cost, deployment: Deployment, accuracy: Accuracy | None, opened: OpenLoop | None, *, priced: bool
+) -> str:
+    """Which limits the answer misses by the known error of its kind, and but at a rate the cheapest server that keeps them."""
 
-    def missed(c: Cost) -> dict[str, float]:
-        times = c.closed_loop or c
-        return limits_missed(accuracy, deployment, times.ttft_s, times.tpot_s)
+    def missed(times: Measured | Cost) -> dict[str, float]:
+        return limits_missed(accuracy, (times.ttft_s, deployment.max_ttft_s), (times.tpot_s, deployment.max_tpot_s))
 
-    if not (late := missed(cost)):
+    if not (late := missed(opened or cost.closed_loop or cost)):
         return ""
-    kept = [c for c in cost.candidates or () if c.usd_per_mtok is not None and c.batch is not None and not missed(c)]
-    kept = [c for c in kept if c.closed_loop is None or c.closed_loop.meets_limits]
-    best = min(kept, key=lambda c: (c.closed_loop or c).usd_per_mtok or 0.0, default=None)
     times = " and ".join(f"{name} ({format_seconds(s)})" for name, s in late.items())
-    text = f"By the error of its kind, {_server(cost)} would miss the limit of {times}"
+    text = f"By the error of its kind, {plural(opened.gpus, 'GPU') if opened else _server(cost)} would miss the limit of {times}"
+    if opened is not None:
+        return f"{text}."
+    kept = [c for c in cost.candidates or () if c.usd_per_mtok is not None and c.batch is not None]
+    kept = [c for c in kept if not missed(c.closed_loop or c) and (c.closed_loop is None or c.closed_loop.meets_limits)]
+    best = min(kept, key=lambda c: (c.closed_loop or c).usd_per_mtok or 0.0, default=None)
     if best is None:
         return f"{text}, as would all others."
-    return f"{text}; the cheapest that would keep it: {_server(best)}, {format_usd((best.closed_loop or best).usd_per_mtok or 0.0)}."
+    usd = f", {format_usd((best.closed_loop or best).usd_per_mtok or 0.0)}" if priced else ""
+    return f"{text}; the cheapest that would keep it: {_server(best)}{usd}."
 
 
 def _server(c: Cost) -> str:
