@@ -86,7 +86,8 @@ def test_where_no_model_is_fast_enough_the_nearest_limit_is_taken_or_named() -> 
 
 
 def test_open_choices_are_as_built_and_the_recommended_has_the_least_regret() -> None:
-    best = answer_of("plan", "--budget", "1e22", "--gpu", "h100-sxm", *FAST)["recommendation"]
+    asked = ("plan", "--budget", "1e22", "--gpu", "h100-sxm", "--shape", "mixtral")
+    best = answer_of(*asked, *FAST)["recommendation"]
     assert best["rivals"]
     assert all(best["regret"]["expected"] <= rival["regret"]["expected"] for rival in best["rivals"])
     assert best["compute_ratio"] > 1.0
@@ -127,12 +128,12 @@ def test_prefill_and_decode_apart_have_gpus_of_their_own() -> None:
 
 def test_every_shape_is_planned_against_one_baseline() -> None:
     asked = ("plan", "--budget", "1e22", "--gpu", "h100-sxm", *FAST, "--bootstrap", "20")
-    found, alone = answer_of(*asked, "--shape", "all"), answer_of(*asked)
+    found, alone = (answer_of(*asked, "--shape", name) for name in ("all", "mixtral"))
     models = {choice["shape"]: choice["model"] for choice in found["shapes"]}
     prices = [model["usd_per_mtok"] for model in models.values()]
     assert models.keys() == {"deepseek", "fine-grained", "mixtral", "paper"}
     assert [found["recommendation"]["usd_per_mtok"], *sorted(prices)] == [prices[0], *prices]
-    assert models["mixtral"].items() <= alone["recommendation"].items()
+    assert models["mixtral"]["usd_per_mtok"] == pytest.approx(alone["recommendation"]["usd_per_mtok"], rel=0.05)
     (base,) = (row for row in found["known"] if row["name"].startswith("the loss-optimal dense model"))
     assert base["usd_per_mtok"] == pytest.approx(alone["base_as_built"]["usd_per_mtok"], rel=1e-6)
 
@@ -156,7 +157,7 @@ def test_a_plan_says_what_its_restrictions_cost() -> None:
 
 
 def test_the_least_flops_of_a_score_reach_its_loss() -> None:
-    asked = ("plan", "--target", "hellaswag=0.70", "--gpu", "h100-sxm", *FAST, "--bootstrap", "100")
+    asked = ("plan", "--target", "hellaswag=0.70", "--gpu", "h100-sxm", "--shape", "mixtral", *FAST, "--bootstrap", 100)
     plan = answer_of(*asked)
     least = plan["least_training"][0]
     assert least["training_flops"] < plan["budget_flops"]
@@ -172,13 +173,14 @@ def test_the_least_flops_of_a_score_reach_its_loss() -> None:
 
 def test_the_baseline_is_one_whatever_the_precision_and_within_the_bounds() -> None:
     """Dollars buy the dense baseline what they buy in bf16, whatever the others are trained in; sizes bound it, too."""
-    asked = ("plan", "--budget-usd", "100K", "--gpu", "h100-sxm", *FAST, "--bootstrap", "40")
+    asked = ("plan", "--budget-usd", "100K", "--gpu", "h100-sxm", "--shape", "mixtral", *FAST, "--bootstrap", "40")
     plain, fp8 = (answer_of(*asked, *more) for more in ((), ("--train-precision", "fp8")))
     assert fp8["base"]["loss"] == pytest.approx(plain["base"]["loss"], rel=1e-9)
     assert fp8["budget_flops"] > 1.1 * plain["budget_flops"]
     out = run(*asked, "--train-precision", "fp8").out
     assert "dense baseline in bf16" in out
-    small = answer_of("plan", "--budget", "1e23", "--max-active-params", "1B", *FAST, "--bootstrap", "0")
+    few = ("--budget", "1e23", "--max-active-params", "1B", "--shape", "mixtral")
+    small = answer_of("plan", *few, *FAST, "--bootstrap", "0")
     assert small["base_as_built"]["n_params_active"] <= 1e9
     assert small["base"]["n_params_active"] == pytest.approx(1e9, rel=1e-6)
 
@@ -193,19 +195,23 @@ def test_every_model_of_the_screen_is_built_and_none_answers_for_less() -> None:
     assert {c["n_params"] for c in chosen.get("rivals", [])} <= {c["n_params"] for c in built}
 
 
-def test_another_shape_is_named_where_it_is_better_and_none_is_stated(tmp_path: Path) -> None:
+def test_the_better_shape_is_planned_where_none_is_stated(tmp_path: Path) -> None:
     asked = ("plan", "--budget", "1e23", "--gpu", "h100-sxm", *FAST)
-    plan = answer_of(*asked)
-    other = plan["other_shape"]
-    assert other["model"]["usd_per_mtok"] < plan["recommendation"]["usd_per_mtok"]
-    best = next(c for c in answer_of(*asked, "--shape", "all")["shapes"] if c["shape"] == other["shape"])
-    assert other["model"]["usd_per_mtok"] == pytest.approx(best["model"]["usd_per_mtok"], rel=0.1)
-    assert "other_shape" not in answer_of(*asked, "--shape", "mixtral")
+    plan, named = answer_of(*asked), {name: answer_of(*asked, "--shape", name) for name in ("deepseek", "mixtral")}
+    best, other = plan["shapes"]
+    assert plan["asked"]["family"] == best["shape"] == "deepseek"
+    assert plan["recommendation"] == named["deepseek"]["recommendation"]
+    assert best["model"]["usd_per_mtok"] < 0.95 * other["model"]["usd_per_mtok"]
+    assert other["model"]["usd_per_mtok"] == pytest.approx(named["mixtral"]["recommendation"]["usd_per_mtok"], rel=0.1)
+    assert all("shapes" not in each for each in named.values())
+    assert "shapes" not in answer_of(*asked, "--experts", "16,32")
+    unmeasured = answer_of("plan", "--budget", "1e22")  # of an A100 no kernels of latent attention are known
+    assert (unmeasured["asked"]["family"], "shapes" in unmeasured) == ("mixtral", False)
     own = tmp_path / "own.toml"  # without a price, which an export does not need
     own.write_text('name = "own"\nmemory_gib = 96\nbandwidth_gb_per_s = 3000\nbf16_tflops = 500\nlink_gb_per_s = 100\n')
     found = run(*asked, "--train-gpu", own, "--export", "megatron", "-o", tmp_path / "launch")
     assert found.code == 0, found.err
-    assert "\nShape        deepseek" in found.out
+    assert "\nShapes       deepseek" in found.out
 
 
 def test_a_life_at_a_loss_needs_no_budget() -> None:

@@ -58,6 +58,7 @@ class Page {
   private around?: Around;
   private pins: Pin[] = [];
   private scales?: Scales;
+  private shape?: string; // that the last plan chose
   private asked = { draft: "", scales: "" };
   private pick?: { experts: number; i: number };
   private resting = 0;
@@ -122,7 +123,7 @@ class Page {
     const query = this.state.query();
     if (query !== this.asked.draft || !this.draft) {
             try {
-        this.draft = await (early?.query === query ? early.draft : get<Draft>("draft", query));
+        this.draft = await (early?.query === query ? early.draft : this.curves(query));
         delete document.body.dataset.refused;
       } catch (error) {
         early = undefined;
@@ -152,24 +153,38 @@ class Page {
     this.resting = window.setTimeout(() => void this.rest(query), this.state.has("lifetime-tokens") ? LIFE_REST_MS : REST_MS);
   }
 
+  /** A query with the shape that the last plan chose, where none is stated: the curves are drawn in it. */
+  private inShape(query: string): string {
+    return !this.shape || new URLSearchParams(query).has("shape") ? query : `${query}${query ? "&" : ""}shape=${this.shape}`;
+  }
+
+  private async curves(query: string, signal?: AbortSignal): Promise<Draft> {
+    const own = this.inShape(query);
+    const draft = await get<Draft>("draft", own, signal);
+    return own === query ? draft : { ...draft, command: draft.command.replace(` --shape ${this.shape}`, "") };
+  }
+
   /** The slower answers: what lies around the curves, the plan, then the other charts. */
   private async rest(query: string): Promise<void> {
     if (this.state.query() !== query) return;
     this.running?.abort();
     const { signal } = (this.running = new AbortController());
-    let around = get<Around>("bands", query, signal);
+    let around = get<Around>("bands", this.inShape(query), signal);
     around.catch(() => undefined); // said where it is drawn
     try {
       const plan = await get<Plan>("plan", query, signal);
       this.controls.mfu = plan.training?.mfu;
-      if (this.draft && plan.budget_flops !== this.draft.budget_flops) {
-        // What days and dollars buy is known with the model: the curves are of its budget.
+      this.shape = plan.shape;
+      if (this.draft && (plan.budget_flops !== this.draft.budget_flops || plan.shape !== this.draft.shape)) {
+        // What days and dollars buy, and which shape is the better one, is known with the model: the curves are its own.
         const bought = new URLSearchParams(query);
-        for (const key of ["days", "max-days", "budget-usd"]) bought.delete(key);
-        bought.set("budget", String(plan.budget_flops));
-        this.draft = { ...(await get<Draft>("draft", bought.toString(), signal)), command: this.draft.command };
+        if (plan.budget_flops !== this.draft.budget_flops) {
+          for (const key of ["days", "max-days", "budget-usd"]) bought.delete(key);
+          bought.set("budget", String(plan.budget_flops));
+        }
+        this.draft = { ...(await this.curves(bought.toString(), signal)), command: this.draft.command };
         this.controls.reach(this.draft);
-        around = get<Around>("bands", bought.toString(), signal);
+        around = get<Around>("bands", this.inShape(bought.toString()), signal);
         around.catch(() => undefined);
       }
       await this.show(plan);
@@ -379,9 +394,9 @@ class Page {
   private async drawScales(query: string, signal?: AbortSignal): Promise<void> {
     if (!$<HTMLDetailsElement>("scales-card").open) return;
     // The chart depends on neither the budget nor on how the model is served.
-    const key = ["law", "shape", "experts", "match", "match-experts", "max-tokens", "unique-tokens", "granularity", "sparsity"].map((k) => this.state.get(k)).join("|");
+    const key = ["law", "shape", "experts", "match", "match-experts", "max-tokens", "unique-tokens", "granularity", "sparsity"].map((k) => this.state.get(k)).join("|") + this.shape;
     if (key !== this.asked.scales) {
-      this.scales = await get<Scales>("scales", query, signal);
+      this.scales = await get<Scales>("scales", this.inShape(query), signal);
       this.asked.scales = key;
     }
     await this.drawScalesNow();

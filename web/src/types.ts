@@ -91,6 +91,7 @@ export interface Draft {
   limits: string[];
   reasons: string[];
   notes: string[];
+  shape: string;
   command: string;
 }
 
@@ -170,6 +171,7 @@ export interface Plan {
   base?: Candidate;
   base_as_built?: Candidate;
   decision: Decision;
+  shape: string;
   command: string;
   warnings: string[];
   training?: { mfu?: number };

@@ -17,7 +17,7 @@ from moescale.options.export import ExportOptions
 from moescale.options.fields import at_option
 from moescale.options.known import ComparedModels
 from moescale.options.law import EVERY_SHAPE, PLANNED_SHAPE, LawOptions
-from moescale.options.planned import beside_shape, plan_of, plan_of_shapes
+from moescale.options.planned import plan_of, plan_of_shapes, shapes_to_compare
 from moescale.options.question import BoundOptions
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 from moescale.options.training import TrainingOptions
@@ -60,8 +60,7 @@ def plan(
     check_plot(plot)
     export.check()
     every = law.shape == EVERY_SHAPE
-    law = replace(law, shape=PLANNED_SHAPE) if every else law
-    chosen = law.find_law()
+    chosen = (replace(law, shape=PLANNED_SHAPE) if every else law).find_law()
     deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
     source = serving.open_latency(deployment, remark=warn)
     slow = every or bounds.lifetime_tokens is not None
@@ -76,13 +75,12 @@ def plan(
             "beside_default": True,
             "explained": details or json_ or plot is not None,
         }
-        if every:
-            answer = plan_of_shapes(bounds, chosen, deployment, source, progress=progress, **how)
+        if shapes := shapes_to_compare(bounds, chosen, law, serving.kv_heads):
+            answer = plan_of_shapes(shapes, bounds, chosen, deployment, source, progress=progress, **how)
         else:
             if progress is not None:
                 progress("train and serve models of every size", 0.1)
             answer = plan_of(bounds, chosen, deployment, source, **how)
-            answer = beside_shape(bounds, answer, chosen, deployment, source, **how)
     held_back = HeldBack(UnwrittenError)
     if plot is not None:
         from moescale.views.figures import plan_figure

@@ -21,9 +21,8 @@ LAW = "Law name or law file; `moescale laws` lists the names, `fit -o` writes a 
 SHAPES = {"paper": "yun2024", "mixtral": "mixtral", "fine-grained": "fine-grained", "deepseek": "deepseek"}
 """What `--shape` calls families of models."""
 EVERY_SHAPE = "all"  # `plan` compares them
-PLANNED_SHAPE = (
-    "mixtral"  # with the default law, which speaks of every shape: grouped queries, as every model that is served has
-)
+PLANNED_SHAPE = "mixtral"  # of the default law, which speaks of every shape, where one is needed and none is named
+USUAL_SHAPES = (PLANNED_SHAPE, "deepseek")  # that a plan by that law compares where none is named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +77,7 @@ class LawOptions(InputOptions, ChosenLaw):
     top_k: int | None = quantity("Active experts per token; must be the law's, which is the default.", whole=True)
     shape: str | None = text(
         "Shape, or all to compare them; mixtral, fine-grained, deepseek, or paper (top-2 in every other layer, no grouped "
-        "queries); default: mixtral; --law: its own."
+        "queries); default: the better of mixtral and deepseek; --law: its own."
     )
 
     def find_law(self, find: Callable[[str], Law] | None = None) -> Law:
@@ -109,6 +108,11 @@ def family_of_shape(shape: str) -> ModelFamily:
     if shape not in SHAPES:
         raise unknown_name("shape", shape, SHAPES, where="--shape")
     return find_family(SHAPES[shape])
+
+
+def shape_name(family: str) -> str:
+    """What `--shape` calls a family; a family of another name by that."""
+    return next((shape for shape, name in SHAPES.items() if name == family), family)
 
 
 def in_shape(law: Law, shape: str) -> Law:

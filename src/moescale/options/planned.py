@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from moescale.errors import InfeasibleError, MoescaleError
-from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES, LawOptions, in_shape
+from moescale.options.law import DEFAULT_LAW, EVERY_SHAPE, PLANNED_SHAPE, SHAPES, USUAL_SHAPES, LawOptions, in_shape
 from moescale.options.question import BoundOptions
 from moescale.units import format_seconds
 
@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from moescale.latency import LatencySource
     from moescale.planning.candidate import Candidate
     from moescale.planning.plan import Plan
-    from moescale.planning.question import KnownModel
+    from moescale.planning.question import KnownModel, Question
     from moescale.scaling_laws import Law
     from moescale.serving.deployment import Deployment
     from moescale.training.choice import Launch
 
 SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # TPOTs that are tried where no model keeps a limit
-OTHER_SHAPE = "deepseek"  # that a plan names where it is better than the default
 
 
 def plan_of(
@@ -39,8 +38,9 @@ def plan_of(
     base: KnownModel | None = None,
     beside_default: bool = False,
     explained: bool = True,
+    question: Question | None = None,
 ) -> Plan:
-    """The plan of the `question`, whose baseline is `base` where that is stated.
+    """The plan of the `question`, by default that of the bounds, whose baseline is `base` where that is stated.
 
     Where no model keeps the deployment's TPOT, the plan is made at the nearest that one keeps, with a warning, if it
     may be `slower`; else it is refused with that TPOT. `beside_default` adds what the default law would choose; without
@@ -50,7 +50,8 @@ def plan_of(
 
     if beside_default and law.name != DEFAULT_LAW and (bounds.max_loss, bounds.matched()[1]) == (None, None):
         how: dict[str, Any] = {"kv_heads": kv_heads, "unpriced": unpriced, "launch": launch, "slower": slower}
-        found = plan_of(bounds, law, deployment, latency, details, base=base, explained=explained, **how)
+        own: dict[str, Any] = {"base": base, "explained": explained, "question": question}
+        found = plan_of(bounds, law, deployment, latency, details, **own, **how)
         other = None
         with suppress(MoescaleError):
             named = next((name for name, family in SHAPES.items() if family == law.family.name), PLANNED_SHAPE)
@@ -58,12 +59,13 @@ def plan_of(
             other = plan_of(bounds, default, deployment, latency, explained=False, **how).decision.model
             other = replace(other, loss=_loss_by(law, other, details))
         return replace(found, default_law=other)
-    question = bounds.question(law, deployment, details, kv_heads=kv_heads, unpriced=unpriced, launch=launch)
+    asked: dict[str, Any] = {"kv_heads": kv_heads, "unpriced": unpriced, "launch": launch}
+    if question is None:
+        question = bounds.question(law, deployment, details, **asked)
     question = replace(question, explained=explained)
-    if base is None and law.form.of_sources and law.family.name != SHAPES[PLANNED_SHAPE]:
-        base = _usual_base(
-            bounds, law, deployment, latency, details, kv_heads=kv_heads, unpriced=unpriced, launch=launch
-        )
+    if base is None and question.base is None and law.form.of_sources and law.family.name != SHAPES[PLANNED_SHAPE]:
+        usual = in_shape(law, PLANNED_SHAPE)
+        base = _usual_base(usual, bounds.question(usual, deployment, details, **asked), deployment, latency)
     question = question if base is None else replace(question, base=base, against=(base, *question.against))
     try:
         return make_plan(law, question, deployment, latency)
@@ -94,78 +96,96 @@ def _loss_by(law: Law, model: Candidate, details: LawOptions | None) -> float:
     return predict(law, model.n_params, model.tokens, model.experts, extra=(details or LawOptions()).inputs()).loss
 
 
-def beside_shape(
-    bounds: BoundOptions, plan: Plan, law: Law, deployment: Deployment, latency: LatencySource, **how: Any
-) -> Plan:
-    """The plan with the best model of OTHER_SHAPE beside it, where that is better and nothing stated speaks against it; `how` as in `plan_of`."""
-    from moescale.planning.plan import with_other_shape
-
-    details: LawOptions = how["details"]
-    stated = (details.shape, bounds.experts, bounds.disaggregated or None, how.get("kv_heads"))
-    if not law.form.of_sources or stated != (None,) * len(stated):
-        return plan
-    other, asked = in_shape(law, OTHER_SHAPE), _asked(how)
-    base = _usual_base(bounds, law, deployment, latency, details, **asked)
-    question = replace(bounds.question(other, deployment, details, **asked), explained=False)
-    question = question if base is None else replace(question, base=base)
-    return with_other_shape(plan, OTHER_SHAPE, other, question, deployment, latency)
+def shapes_to_compare(bounds: BoundOptions, law: Law, details: LawOptions, kv_heads: int | None) -> tuple[str, ...]:
+    """The shapes that a plan compares: all where asked, the usual ones where nothing stated speaks against it, else none."""
+    if details.shape == EVERY_SHAPE:
+        return tuple(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE))
+    stated = (details.shape, bounds.experts, bounds.disaggregated or None, kv_heads)
+    return USUAL_SHAPES if law.form.of_sources and stated == (None,) * len(stated) else ()
 
 
 def plan_of_shapes(
+    shapes: tuple[str, ...],
     bounds: BoundOptions,
     law: Law,
     deployment: Deployment,
     latency: LatencySource,
+    details: LawOptions,
     *,
     progress: Callable[[str, float], None] | None = None,
     **how: Any,
 ) -> Plan:
-    """The plan of the best shape, all against one baseline: that of the default shape, where none is named. `how` as in `plan`."""
-    from moescale.planning.plan import best_of_shapes
+    """The plan in the best of `shapes`, all against one baseline: that of the default shape, where none is named. `how` as in `plan_of`.
 
-    found: dict[str, Plan] = {}
-    base = _usual_base(bounds, law, deployment, latency, how.get("details"), **_asked(how))
-    refused = list[InfeasibleError]()
-    for i, name in enumerate(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE)):
-        if progress is not None:
-            progress(f"plan with the shape {name}", i / len(SHAPES))
-        own = None if name == PLANNED_SHAPE else base
-        try:
-            found[name] = plan_of(bounds, in_shape(law, name), deployment, latency, base=own, **how)
-        except InfeasibleError as error:
-            refused.append(error)
-    if not found:
-        raise refused[0]
-    return best_of_shapes(found)
-
-
-def _asked(how: dict[str, Any]) -> dict[str, Any]:
-    """What of the keywords of `plan_of` its question takes, too."""
-    return {name: how[name] for name in ("kv_heads", "unpriced", "launch") if name in how}
-
-
-def _usual_base(
-    bounds: BoundOptions,
-    law: Law,
-    deployment: Deployment,
-    latency: LatencySource,
-    details: LawOptions | None,
-    **asked: Any,
-) -> KnownModel | None:
-    """The baseline in the default shape as built, which models of all shapes are set against; None where one is named, or it is not served.
-
-    `asked` goes to the `question`.
+    The best model of each shape is looked for first; the plan is made in the shape whose model stays the best when planned.
     """
+    from moescale.planning.beside import coarse_search
+    from moescale.planning.plan import ShapeChoice, choice_in_shape, in_order, looks_for_loss
+    from moescale.planning.search import Search
+
+    asked = {name: how[name] for name in ("kv_heads", "unpriced", "launch") if name in how}
+    laws = {name: in_shape(law, name) for name in (PLANNED_SHAPE, *shapes)}
+    questions = {PLANNED_SHAPE: bounds.question(laws[PLANNED_SHAPE], deployment, details, **asked)}
+    base = None
+    if bounds.matched(law)[0] is None:
+        base = _usual_base(laws[PLANNED_SHAPE], questions[PLANNED_SHAPE], deployment, latency)
+    searches, found = dict[str, Search](), dict[str, ShapeChoice]()
+    for i, name in enumerate(sorted(shapes, key=lambda name: name == PLANNED_SHAPE)):
+        if name == PLANNED_SHAPE and not found:
+            break  # nothing to compare
+        if progress is not None:
+            progress(f"models of the shape {name}", i / (len(shapes) + 1))
+        if name not in questions:
+            own = bounds.question(laws[name], deployment, details, **asked)
+            questions[name] = own if base is None else replace(own, base=base)
+        with suppress(MoescaleError):
+            search = coarse_search(laws[name], replace(questions[name], explained=False), deployment, latency)
+            if search is not None and (choice := choice_in_shape(name, search)):
+                searches[name], found[name] = search, choice
+    plans: dict[str, Plan] = {}
+    refused: InfeasibleError | None = None
+    while found:
+        by_loss = looks_for_loss(next(iter(searches.values())).question)
+        ordered = in_order(found.values(), PLANNED_SHAPE, by_loss=by_loss)
+        best = ordered[0].shape
+        if best in plans:
+            return replace(plans[best], shapes=tuple(ordered) if len(ordered) > 1 else ())
+        if progress is not None:
+            progress(f"plan with the shape {best}", len(shapes) / (len(shapes) + 1))
+        try:
+            plan = plan_of(
+                bounds,
+                laws[best],
+                deployment,
+                latency,
+                details,
+                base=None if best == PLANNED_SHAPE else base,
+                question=questions[best],
+                **how,
+            )
+        except InfeasibleError as error:
+            refused = error
+            del found[best]
+            continue
+        if not plans:
+            built = {name: choice_in_shape(name, searches[name], found[name]) for name in found if name != best}
+            found = {name: choice for name, choice in built.items() if choice is not None}
+        plans[best] = plan
+        found[best] = ShapeChoice(best, plan.decision.model, plan.training and plan.training.usd)
+    if refused is not None:
+        raise refused
+    usual = questions[PLANNED_SHAPE]
+    return plan_of(bounds, laws[PLANNED_SHAPE], deployment, latency, details, question=usual, **how)
+
+
+def _usual_base(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> KnownModel | None:
+    """The baseline in the default shape, that of `law`, as built, which models of all shapes are set against; None where it is not served."""
     from moescale.planning.question import KnownModel
     from moescale.planning.search import Search
 
-    if bounds.matched(law)[0] is not None:
-        return None
-    usual = in_shape(law, PLANNED_SHAPE)
-    question = bounds.question(usual, deployment, details, **asked)
     question = replace(question, experts=(question.match_experts,), against=(), explained=False)
     with suppress(InfeasibleError):
-        built = Search.of(usual, question, deployment, latency, coarse=True).base_as_built(at_most=False)
+        built = Search.of(law, question, deployment, latency, coarse=True).base_as_built(at_most=False)
         if built is not None:
             model, name = built.shape.architecture(), f"{question.base_name} of {PLANNED_SHAPE}"
             return KnownModel(name=name, architecture=model, tokens=built.model.tokens, planned=True)

@@ -13,7 +13,7 @@ from moescale.errors import InfeasibleError
 from moescale.latency import LatencySource
 from moescale.planning.allocation import Budget
 from moescale.planning.as_built import Bounds, as_built
-from moescale.planning.candidate import Candidate, Life
+from moescale.planning.candidate import Candidate, Life, Unreachable
 from moescale.planning.choice import choose
 from moescale.planning.lifetime_plan import LifeSearch
 from moescale.planning.question import LEAST_SERVED, Question, ladder, only_experts
@@ -31,16 +31,21 @@ def coarse_search(law: Law, question: Question, deployment: Deployment, latency:
     sizes, costs = np.array(TRIED), costs_of(law, question, deployment, latency)
     if not np.isfinite(costs.usd_per_mtok(sizes, np.full(sizes.shape, question.experts[0]))).any():
         return None
-    return Search.of(law, question, deployment, latency, coarse=True)
+    of_life = question.goal == "lifetime" and question.life is not None  # whose sizes the samples alone decide
+    return Search.of(law, question, deployment, latency, coarse=not of_life)
+
+
+def best_first(search: Search) -> list[Candidate]:
+    """The models of each expert count that may be chosen, the cheapest at the goal or that of the lowest loss first."""
+    served = [c for c in search.answering() if isinstance(c, Candidate) and search.law.allows(c.experts)]
+    to_loss = search.question.budget_goal == "serve"
+    return sorted(served, key=lambda c: c.usd_per_mtok if to_loss else c.loss)
 
 
 def best_of(search: Search) -> Advice | None:
     """The best model of a search, as built: the cheapest at the goal, or of the lowest loss; None where there is none."""
-    question = search.question
-    served = [c for c in search.answering() if isinstance(c, Candidate) and search.law.allows(c.experts)]
-    to_loss = question.budget_goal == "serve"
-    near = sorted(served, key=lambda c: c.usd_per_mtok if to_loss else c.loss)[:MOST_RIVALS]
-    return recommend(search, near, promised=to_loss) if near else None
+    near = best_first(search)[:MOST_RIVALS]
+    return recommend(search, near, promised=search.question.budget_goal == "serve") if near else None
 
 
 def least_training(search: Search) -> tuple[Life, ...]:
@@ -54,14 +59,34 @@ def least_training(search: Search) -> tuple[Life, ...]:
 
 def best_lives(search: Search) -> list[Life]:
     """The best life of the question and those near it, as built; none where there is none."""
-    question = search.question
-    assert question.life is not None
-    wanted = LifeSearch(search, question.life, question.max_loss or search.base.loss)
+    wanted, rows = _lives(search)
     with suppress(InfeasibleError):
-        rows = wanted.rows(intervals=False)
-        built = [wanted.built(row) for row in wanted.near(rows, wanted.choose(rows)[0])]
-        return [each.model for each in built if not each.notes]
+        near = wanted.near(rows, wanted.choose(rows)[0])
+        return [each.model for row in near if not (each := wanted.built(row)).notes]
     return []
+
+
+def best_life(search: Search) -> Life | None:
+    """The best life of the question, as it is looked for; None where there is none."""
+    wanted, rows = _lives(search)
+    with suppress(InfeasibleError):
+        return wanted.choose(rows)[0]
+    return None
+
+
+def life_as_built(search: Search, life: Life) -> Life:
+    """A life that was looked for, as built."""
+    return _life_search(search).built(life).model
+
+
+def _lives(search: Search) -> tuple[LifeSearch, list[Life | Unreachable]]:
+    wanted = _life_search(search)
+    return wanted, wanted.rows(intervals=False)
+
+
+def _life_search(search: Search) -> LifeSearch:
+    assert search.question.life is not None
+    return LifeSearch(search, search.question.life, search.question.max_loss or search.base.loss)
 
 
 def repeats_loss(search: Search, model: Candidate) -> tuple[float, tuple[float, float] | None] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
@@ -15,11 +15,13 @@ from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.family import architecture
 from moescale.planning.beside import (
-    best_lives,
+    best_first,
+    best_life,
     best_of,
     coarse_search,
     fresh_usd,
     least_training,
+    life_as_built,
     repeats_loss,
     unbounded,
 )
@@ -47,7 +49,7 @@ from moescale.serving.host import NO_OVERHEAD
 MOST_PLANS = 5  # that are made to meet days or dollars of training
 NEAR = 0.02  # of these
 MOST_CORRECTIONS = 2  # of what days and dollars buy another shape
-CHEAPER = 0.05  # than the recommended model: what makes another shape worth naming
+CHEAPER = 0.05  # than the usual shape: what makes another one worth training
 OVER = 0.001  # share that they may be exceeded by: 30 days still print as 30
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
 LISTS = (
@@ -117,7 +119,6 @@ class Plan:
     known: tuple[KnownRow, ...] = ()  # that the question names
     excluded_experts: tuple[float, ...] = ()  # beyond what the law was fitted to: shown, never recommended
     shapes: tuple[ShapeChoice, ...] = ()  # where several were compared, the best first
-    other_shape: ShapeChoice | None = None  # the best model of another shape, where that is better
     least_training: tuple[
         Life, ...
     ] = ()  # that keep the promise as built, the cheapest to train first, where no budget is stated
@@ -214,71 +215,58 @@ def _of_limits(question: Question, use: TrainingUse) -> float | None:
     return max(shares, default=None)
 
 
-def with_other_shape(
-    plan: Plan, shape: str, law: Law, question: Question, deployment: Deployment, latency: LatencySource
-) -> Plan:
-    """The plan with the best model of another shape, that of `law`, where it is better; `question` has the plan's baseline.
+def choice_in_shape(shape: str, search: Search, found: ShapeChoice | None = None) -> ShapeChoice | None:
+    """The best model of a search in one shape, the cheapest at the goal and not of least regret; None where none is served.
 
-    Its expert count is the cheapest at the goal, as built, and not of least regret.
+    As it is looked for, or the one `found` so as built, with its training, which takes several times as long.
     """
-    own, by_loss = plan.decision.model, _by_loss(plan)
-
-    def better(other: Candidate | Life) -> bool:
-        return other.loss < own.loss - FOR_NOTHING if by_loss else _dollars(other) < (1.0 - CHEAPER) * _dollars(own)
-
+    question = search.question
     with suppress(MoescaleError):
-        search = coarse_search(law, question, deployment, latency)
-        if search is None:
-            return plan
-        if plan.of_life:
-            life = min(best_lives(search), key=lambda c: c.loss if by_loss else c.total_usd, default=None)
-            found = life and ShapeChoice(shape, life, life.training_usd)
-        else:
-            advice, scale = best_of(search), 1.0
-            for _ in range(MOST_CORRECTIONS):
-                over = _of_limits(question, advice.use) if advice is not None else None
-                if over is None or over <= 1.0 + OVER:
-                    break
-                scale /= over
-                search = coarse_search(law, question.bought_at(scale), deployment, latency)
-                advice = search and best_of(search)
-            found = advice and ShapeChoice(shape, advice.advice.model, advice.use.usd)
-        if found is not None and better(found.model):
-            return replace(plan, other_shape=found)
-    return plan
+        if question.goal == "lifetime" and question.life is not None:
+            if found is None:
+                return (life := best_life(search)) and ShapeChoice(shape, life)
+            assert isinstance(found.model, Life)
+            life = life_as_built(search, found.model)
+            return ShapeChoice(shape, life, life.training_usd)
+        if found is None:
+            return next((ShapeChoice(shape, model) for model in best_first(search)), None)
+        best, scale = best_of(search), 1.0
+        for _ in range(MOST_CORRECTIONS):
+            over = _of_limits(question, best.use) if best is not None else None
+            if over is None or over <= 1.0 + OVER:
+                break
+            scale /= over
+            law, costs = search.law, search.costs
+            again = coarse_search(law, question.bought_at(scale), costs.deployment, costs.latency)
+            best = again and best_of(again)
+        return best and ShapeChoice(shape, best.advice.model, best.use.usd)
+    return None
 
 
-def _by_loss(plan: Plan) -> bool:
-    """Whether a plan looks for the lowest loss, and not for the fewest dollars."""
-    return plan.objective in ("quality", "loss") or (plan.of_life and "max_total_usd" in plan.asked)
+def looks_for_loss(question: Question) -> bool:
+    """Whether the lowest loss is looked for, and not the fewest dollars."""
+    of_life = question.goal == "lifetime" and question.life is not None
+    return question.goal in ("quality", "loss") or (of_life and question.max_total_usd is not None)
 
 
-def _dollars(model: Candidate | Life) -> float:
-    return model.total_usd if isinstance(model, Life) else model.usd_per_mtok
+def in_order(choices: Iterable[ShapeChoice], usual: str, *, by_loss: bool) -> list[ShapeChoice]:
+    """The choices of several shapes, the best first: what the question looks for, dollars of a life or a token, or the loss.
 
-
-def best_of_shapes(plans: Mapping[str, Plan]) -> Plan:
-    """Of the plans of one question for several shapes that of the best model, with all models beside it.
-
-    Best is what the question looks for: dollars of a life, the loss, or dollars per token; of dollars as good as equal, the
-    lower price of serving, or the lower loss.
+    The `usual` shape is first unless another one is better by more than CHEAPER, or FOR_NOTHING of loss. Of dollars as good
+    as equal, the lower price of serving is first, or the lower loss.
     """
 
-    def key(item: tuple[str, Plan]) -> float:
-        model = item[1].decision.model
-        return model.loss if _by_loss(item[1]) else _dollars(model)
+    def value(choice: ShapeChoice) -> float:
+        model = choice.model
+        return model.loss if by_loss else model.total_usd if isinstance(model, Life) else model.usd_per_mtok
 
-    ordered = sorted(plans.items(), key=key)
-    if not _by_loss(ordered[0][1]):
-        alike = [item for item in ordered if key(item) <= (1.0 + EQUAL) * key(ordered[0])]
-        first = min(
-            alike,
-            key=lambda item: item[1].decision.model.usd_per_mtok if item[1].of_life else item[1].decision.model.loss,
-        )
-        ordered = [first, *(item for item in ordered if item is not first)]
-    usd = [None if plan.training is None else plan.training.usd for _, plan in ordered]
-    shapes = [ShapeChoice(name, plan.decision.model, spent) for (name, plan), spent in zip(ordered, usd, strict=True)]
-    return replace(ordered[0][1], shapes=tuple(shapes))
+    ordered = sorted(choices, key=value)
+    most = value(ordered[0]) + FOR_NOTHING if by_loss else value(ordered[0]) / (1.0 - CHEAPER)
+    first = next((c for c in ordered if c.shape == usual and value(c) <= most), None)
+    if first is None and not by_loss:
+        alike = [c for c in ordered if value(c) <= (1.0 + EQUAL) * value(ordered[0])]
+        first = min(alike, key=lambda c: c.model.usd_per_mtok if isinstance(c.model, Life) else c.model.loss)
+    return sorted(ordered, key=lambda c: c is not first and first is not None)
 
 
 def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Plan:

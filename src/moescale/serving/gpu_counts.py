@@ -126,7 +126,7 @@ def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment
             d = replace(d, attention_dp=groups, expert_parallel=ways)
     count = count.reshape(-1, *(1 for _ in shape))
     servers = Servers(model, count, latency, d)
-    batches = largest_batches(servers)
+    batches = largest_batches(servers, rivals=not every)
     if d.batching == "cheapest":
         usd = batches.usd_per_mtok(servers)
         among = batches.served & (every | (usd <= np.min(usd, axis=0)))

@@ -73,6 +73,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 TINY = np.finfo(np.float64).tiny
 CLOSE = 1e-8  # of the logarithm of a batch: of any batch below a thousandth of a request
+MARGIN = 0.9  # of the price at a larger batch: a smaller one saves at most so much, where kernels have steps
 PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
 LADDER = 49  # batches from 1 to the largest, evenly spaced in logarithms
 ZOOM = 9  # batches between the neighbours of the best
@@ -411,8 +412,12 @@ class Batches:
         return np.where(self.served, servers.count * usd_per_mega_s * self.times.iteration_s / self.batch, math.inf)
 
 
-def largest_batches(servers: Servers) -> Batches:
-    """The largest batches that memory, max_num_seqs and the latency limits allow."""
+def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
+    """The largest batches that memory, max_num_seqs and the latency limits allow.
+
+    `rivals`: the entries along the first axis compete, and those that a smaller batch cannot make the cheapest are left out
+    as too slow.
+    """
     model, d = servers.model, servers.deployment
     per_gpu, free = bytes_per_gpu(model, servers.count, d)
     reason = _reason(servers, free)
@@ -428,14 +433,34 @@ def largest_batches(servers: Servers) -> Batches:
     times = servers.times(batch)
     if d.max_ttft_s is not None or d.max_tpot_s is not None:
         late = fits & times.exceed_limits(d)
+        late = np.broadcast_to(late, servers.shape)
+        found = Batches(batch, times, per_gpu, limited_by, np.where(late, Reason.TOO_SLOW, reason))
+        if rivals and np.any(late):  # fewer requests share what the weights take: a price only rises
+            least = Batches(batch, times, per_gpu, limited_by, reason).usd_per_mtok(servers)
+            first = late & (least == np.min(np.where(late, least, math.inf), axis=0))
+            found = _within_limits(servers, found, batch, first)
+            best = np.min(found.usd_per_mtok(servers), axis=0)
+            late = late & ~first & (least * MARGIN < best)
         if np.any(late):
-            late = np.broadcast_to(late, servers.shape)
-            some = servers.only(late)
-            within = _batch_within_limits(some, np.broadcast_to(batch, late.shape)[late])
-            batch, times = _with(batch, within, late), times.replacing(some.times(within), late)
-            reason = np.where(late & times.exceed_limits(d), Reason.TOO_SLOW, reason)
-            limited_by = np.where(late, Limit.LATENCY, limited_by)
+            found = _within_limits(servers, found, batch, late)
+        return found
     return Batches(batch, times, per_gpu, limited_by, reason)
+
+
+def _within_limits(servers: Servers, batches: Batches, most: FloatArray, late: BoolArray) -> Batches:
+    """With the batches within the latency limits at the entries that are late with the `most` requests."""
+    some = servers.only(late)
+    within = _batch_within_limits(some, np.broadcast_to(most, late.shape)[late])
+    batch, times = _with(batches.batch, within, late), batches.times.replacing(some.times(within), late)
+    reason = np.where(late, Reason.FEASIBLE, batches.reason)
+    reason = np.where(late & times.exceed_limits(servers.deployment), Reason.TOO_SLOW, reason)
+    return replace(
+        batches,
+        batch=batch,
+        times=times,
+        reason=reason,
+        limited_by=np.where(late, Limit.LATENCY, batches.limited_by),
+    )
 
 
 def _reason(servers: Servers, free: FloatArray) -> FloatArray:

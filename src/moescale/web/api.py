@@ -15,7 +15,7 @@ from moescale.hardware.gpus import Gpu, gpus
 from moescale.hardware.precisions import precisions
 from moescale.hardware.prices import usd_per_gpu_hour
 from moescale.models.published import published_shapes
-from moescale.options.law import SHAPES
+from moescale.options.law import SHAPES, shape_name
 from moescale.planning.curves import OPTIMUM, Draft, draft_plan, loss_band, scaling
 from moescale.planning.plan import Plan
 from moescale.planning.question import CONFIDENCE, KnownModel, prepare
@@ -108,6 +108,7 @@ def draft(asked: Asked) -> Record:
         "limits": LIMITS,
         "reasons": REASONS,
         "notes": [*asked.notes, *found.notes],
+        "shape": shape_name(asked.law.family.name),
         "command": asked.command,
     }
 
@@ -117,6 +118,7 @@ def plan(asked: Asked) -> Record:
     found = asked.plan()
     return found.to_dict() | {
         "decision": _decision(found, _built(asked, found)),
+        "shape": shape_name(str(found.asked["family"])),
         "command": asked.command,
         "warnings": [*asked.notes, *found.warnings],
     }

@@ -14,7 +14,7 @@ from moescale.hardware.gpus import find_gpu
 from moescale.latency import LatencySource
 from moescale.options.fields import Described, FilePath, Group, described, option_name
 from moescale.options.law import LawOptions
-from moescale.options.planned import plan_of
+from moescale.options.planned import plan_of, plan_of_shapes, shapes_to_compare
 from moescale.options.question import BoundOptions
 from moescale.options.serving import DEFAULT_TRAFFIC, PLANNED_TPOT_S, ServingOptions
 from moescale.planning.plan import Plan, Question
@@ -100,6 +100,7 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
         source = serving.open_latency(deployment, remark=notes.append)
     except MoescaleError as error:
         raise InputError(error.what, where="latency", nearest=error.nearest, next_step=error.next_step) from error
+    shapes = shapes_to_compare(bounds, law, about, serving.kv_heads)
     return Asked(
         law=law,
         question=question,
@@ -108,7 +109,7 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
         command=_command({type(group): group for group in (bounds, about, serving)}, given, law),
         notes=tuple(notes),
         plan=partial(
-            plan_of,
+            partial(plan_of_shapes, shapes) if shapes else plan_of,
             bounds,
             law,
             deployment,

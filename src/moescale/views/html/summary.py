@@ -51,7 +51,7 @@ def doubts(plan: Plan) -> list[str]:
             f"Open: any number from {counts[0]:g} to {counts[-1]:g} experts may be best; they differ by less than can be "
             f"predicted. Small training runs, for {SWEEP_SHARE:.0%} of the budget, narrow it down."
         )
-    if (other := plan.other_shape) is not None:
+    for other in plan.shapes[1:2]:
         spent = "" if other.training_usd is None else f" and takes {format_usd(other.training_usd)} to train"
         told.append(
             f"Another kind of model ({other.shape}, {other.model.experts:g} experts) would serve for "

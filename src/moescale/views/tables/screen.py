@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES
+from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES, shape_name
 from moescale.options.serving import PLANNED_TPOT_S
 from moescale.planning.question import LEAST_SERVED
 from moescale.serving.accuracy import calibrated, limits_missed
@@ -77,11 +77,7 @@ def question_line(plan: Plan) -> str:
     parts.append(f"{plan.prompt_tokens:g} in / {plan.output_tokens:g} out")
     family = asked.get("family")
     own = [] if plan.law == DEFAULT_LAW else [f"law {plan.law}"]
-    own += (
-        []
-        if family == SHAPES[PLANNED_SHAPE]
-        else [f"shape {next((k for k, v in SHAPES.items() if v == family), family)}"]
-    )
+    own += [] if family == SHAPES[PLANNED_SHAPE] else [f"shape {shape_name(str(family))}"]
     return "; ".join((f"For {', '.join(parts)}", *own))
 
 
@@ -232,9 +228,7 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
     if plan.repeats_loss is not None:
         said.append(("Repeats", _repeats(plan, plan.repeats_loss)))
     if plan.shapes:
-        said.append(("Shapes", "; ".join(map(_shape, plan.shapes))))
-    if plan.other_shape is not None:
-        said.append(("Shape", _other_shape(plan, plan.other_shape)))
+        said.append(("Shapes", "; ".join(map(_shape, plan.shapes)) + _repaid(plan)))
     said.append(("Training", _training(plan)))
     if plan.of_life and model.serving_usd is not None:
         said.append(
@@ -352,17 +346,15 @@ def _repeats(plan: Plan, more: float) -> str:
     return text if fresh is None else f"{text}; a model of fresh tokens would serve for {format_usd(fresh)}"
 
 
-def _other_shape(plan: Plan, choice: ShapeChoice) -> str:
-    """A better shape, and after how many output tokens it has repaid what its training costs more."""
-    model, own, use = choice.model, plan.decision.model, plan.training
-    if plan.of_life:
-        return _shape(choice)
-    saved, spent = own.usd_per_mtok - model.usd_per_mtok, choice.training_usd
-    if spent is None or use is None or use.usd is None or saved <= 0.0:
-        return _shape(choice)
-    more = spent - use.usd
-    repaid = f": repaid by {format_count(more / saved * 1e6)} output tokens" if more > 0.0 else ""
-    return f"{_shape(choice)}{repaid}"
+def _repaid(plan: Plan) -> str:
+    """After how many output tokens the best shape has repaid what its training costs more than the next."""
+    best, other = plan.shapes[:2]
+    if plan.of_life or best.training_usd is None or other.training_usd is None:
+        return ""
+    saved, more = other.model.usd_per_mtok - best.model.usd_per_mtok, best.training_usd - other.training_usd
+    return (
+        f" ({best.shape} repaid by {format_count(more / saved * 1e6)} output tokens)" if min(saved, more) > 0.0 else ""
+    )
 
 
 def late_tpot_s(plan: Plan) -> float | None:
@@ -410,12 +402,10 @@ def scores_text(plan: Plan) -> str:
 
 
 def _next(plan: Plan, options: str | None) -> str:
-    """The command that goes on from here, as it runs: all shapes where another one is better, a sweep where the choice is open, else the export."""
-    if plan.other_shape is not None:
-        return f"moescale plan {options} --shape all" if options else "--shape all"
+    """The command that goes on from here, as it runs: a sweep where the choice is open, else the export."""
     if plan.decision.undecided:
         if plan.shapes and options:  # a sweep is of one shape
-            options = re.sub(r"--shape[ =]all", f"--shape {plan.shapes[0].shape}", options)
+            options = re.sub(r" *--shape[ =]all", "", options) + f" --shape {plan.shapes[0].shape}"
         budget = f"moescale design --budget {format_flops(plan.budget_flops * SWEEP_SHARE)}"
         return " ".join((budget, *of_design(options or ""), *_relaxed(plan, options or "")))
     return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"
