@@ -67,8 +67,10 @@ def cost(
     clients = load.concurrency
     with asked_by("--concurrency"):
         answer = serving_cost(
-            model, source, deployment, serving.gpus_of_replica(), clients=clients, lengths=trace_lengths(serving)
-        )
+            model, source, deployment, serving.gpus_of_replica(),
+            clients=clients, lengths=trace_lengths(serving), more_replicas=serving.replicas is None,
+        )  # fmt: skip
+    deployment = replace(deployment, replicas=float(answer.replicas or 1))
     apart = serving.apart(model, source, deployment)
     deployment = laid_out(deployment, answer.attention_dp)
     accuracy = accuracy_of(model, deployment, source)

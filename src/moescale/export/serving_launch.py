@@ -69,7 +69,7 @@ def launch(
     """How to start one replica of the server that `cost` recommends, with `engine`, a name of ENGINES.
 
     `model` is what the engine loads: a folder, or a name at Hugging Face. `checkpoint_format` is the format of its weights
-    where its config says one, `most_tokens` of a request what the model was trained on: by default those of the longest priced.
+    where its config says one, `most_tokens` of a request what the model was made for: by default those of the longest priced.
     Raises InputError for another engine, and where nothing was recommended.
     """
     if engine not in ENGINES:

@@ -38,6 +38,7 @@ class Checkpoint:
     architecture: Architecture
     weights: CheckpointWeights
     remarks: tuple[str, ...] = ()
+    max_position_embeddings: int | None = None  # tokens of a request that the model was made for; None: not stated
 
 
 def from_config(config: Mapping[str, Any] | str | PathLike[str]) -> Architecture:
@@ -130,7 +131,13 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
     built = validate(Architecture(**parts, name=name if isinstance(name, str) and name else model_type), where)
     weights, quantised = read_weights(config, quantisation, built, layers, where)
     built = replace(built, quantised=quantised)
-    return Checkpoint(architecture=built, weights=weights, remarks=_remarks(settings, model_type))
+    positions = config.get("max_position_embeddings")
+    return Checkpoint(
+        architecture=built,
+        weights=weights,
+        remarks=_remarks(settings, model_type),
+        max_position_embeddings=positions if isinstance(positions, int) and positions > 0 else None,
+    )
 
 
 def _remarks(settings: Settings, model_type: str) -> tuple[str, ...]:

@@ -121,7 +121,10 @@ class CostServingOptions(ServingOptions):
     max_gpus: int = quantity("Most GPUs of all replicas together.", 1, 1024, default=8, whole=True)
     calibrated: bool = flag("Show the price corrected by the error of held-out servings of its kind, too.")
     gpus: int | None = quantity("Exact number of GPUs of all replicas together.", 1, 1024, whole=True)
-    replicas: int = quantity("Replicas of the model; they share the GPUs evenly.", default=1, whole=True)
+    replicas: int | None = quantity(
+        "Replicas of the model; they share the GPUs evenly; default: 1, with --concurrency the fewest that keep the limits.",
+        whole=True,
+    )
     pipeline_parallel: int = quantity("Pipeline stages of a replica.", 1, 1024, default=1, whole=True)
     prefill_gpus: str | None = text(
         "GPUs for prefill only (disaggregated serving), or auto; priced in addition.", metavar="INT|auto"
@@ -168,7 +171,7 @@ class CostServingOptions(ServingOptions):
         return replace(
             found,
             max_gpus=self._max_gpus_of_replica(),
-            replicas=float(self.replicas),
+            replicas=float(self.replicas or 1),
             searches_groups=found.searches_groups and self.pipeline_parallel == 1,
             pipeline_parallel=float(self.pipeline_parallel),
             max_num_batched_tokens=self.max_num_batched_tokens,
@@ -193,22 +196,24 @@ class CostServingOptions(ServingOptions):
         return source
 
     def _max_gpus_of_replica(self) -> int:
-        if self.max_gpus < self.replicas:
-            what = f"{plural(self.max_gpus, 'GPU')} cannot hold {self.replicas} replicas"
-            raise InputError(what, where="--max-gpus", nearest=f"{self.replicas}")
-        return self.gpus_of_replica() or self.max_gpus // self.replicas
+        replicas = self.replicas or 1
+        if self.max_gpus < replicas:
+            what = f"{plural(self.max_gpus, 'GPU')} cannot hold {replicas} replicas"
+            raise InputError(what, where="--max-gpus", nearest=f"{replicas}")
+        return self.gpus_of_replica() or self.max_gpus // replicas
 
     def gpus_of_replica(self) -> int | None:
         """Exactly so many GPUs of each replica; None where they are not stated."""
         if self.gpus is None:
             return None
-        if self.gpus % self.replicas:
+        replicas = self.replicas or 1
+        if self.gpus % replicas:
             raise InputError(
-                f"{plural(self.gpus, 'GPU')} cannot be shared evenly by {self.replicas} replicas",
+                f"{plural(self.gpus, 'GPU')} cannot be shared evenly by {replicas} replicas",
                 where="--gpus",
-                nearest=f"{max(round(self.gpus / self.replicas), 1) * self.replicas}",
+                nearest=f"{max(round(self.gpus / replicas), 1) * replicas}",
             )
-        return self.gpus // self.replicas
+        return self.gpus // replicas
 
     def apart(self, model: Architecture, source: LatencySource, deployment: Deployment) -> Disaggregated | None:
         """Prefill and decode on GPUs of their own, if either count is stated; the other one is searched."""
@@ -345,7 +350,7 @@ class LoadOptions(Group):
         if self.percentile is not None and (self.request_rate is None or self.burst is not None):
             next_step = "add it, without --burst, or leave this out"
             raise InputError("goes with --request-rate", where="--percentile", next_step=next_step)
-        if self.request_rate is not None and self.burst is None and serving.replicas > 1:
+        if self.request_rate is not None and self.burst is None and (serving.replicas or 1) > 1:
             what = "finds the number of replicas by itself"
             raise InputError(what, where="--request-rate", next_step="leave out --replicas, or add --burst 500")
         mixes = (serving.scheduling or engine_of_latency(serving.latency).scheduling) == "chunked"
@@ -435,19 +440,21 @@ class LaunchOptions(Group):
     ) -> str | None:
         """The launch line, if it is asked for; what it does not say is remarked on."""
         from moescale.export.serving_launch import launch, published_name
+        from moescale.models.hf_config import read_config
 
         if self.launch is None:
             return None
         stated = None if checkpoint is None else checkpoint.format
+        most_tokens = None
         if described.published is not None:
             model = published_name(described.published)
         elif described.config is not None:
             folder = described.config if described.config.is_dir() else described.config.parent
-            model = str(folder)
+            model, most_tokens = str(folder), read_config(described.config).max_position_embeddings
         else:
             model = "MODEL"
             remark("--launch: put the folder of the trained model in place of MODEL")
-        found = launch(self.launch, model, answer, deployment, stated)
+        found = launch(self.launch, model, answer, deployment, stated, most_tokens=most_tokens)
         priced = getattr(source, "backend", self.launch)
         if priced != self.launch:
             remark(

@@ -145,11 +145,13 @@ def cost(
     *,
     clients: int | None = None,
     lengths: tuple[FloatArray, FloatArray] | None = None,
+    more_replicas: bool = False,
 ) -> Cost:
     """Cost of serving one `model` at its cheapest GPU count, or at `gpus` a replica, with every candidate looked at.
 
     With `clients` the cheapest for a closed loop of so many (of the `lengths` of a trace), among those within the latency
-    limits where any are. Raises InfeasibleError when no count serves the model, InputError for arrays.
+    limits where any are; with `more_replicas` also the fewest copies of each count that keep the limits and fit into the
+    most GPUs, where one copy does not. Raises InfeasibleError when no count serves the model, InputError for arrays.
     """
     if shape_of(model, 1.0, deployment):
         what = "a record describes one model and one deployment, but one of them holds arrays"
@@ -162,11 +164,15 @@ def cost(
     reasons = [Reason(int(reason)) for reason in serving.infeasible]
     found = [_record(model, latency, of_each[i], serving, i, reason) for i, reason in enumerate(reasons)]
     if clients is not None:
-        loops = [
-            closed_loops(model, (int(n),), latency, d, clients, lengths)[0]
-            for n, d in zip(counts, of_each, strict=True)
-        ]
-        found = [replace(one, closed_loop=loop) for one, loop in zip(found, loops, strict=True)]
+        one_copy, found = found, list[Cost]()
+        for one, n, d in zip(one_copy, counts, of_each, strict=True):
+            for copies in range(1, (deployment.max_gpus // int(n) if more_replicas else 1) + 1):
+                scaled = d if copies == 1 else replace(d, replicas=float(copies))
+                loop = closed_loops(model, (int(n),), latency, scaled, clients, lengths)[0]
+                if copies == 1 or (loop is not None and loop.meets_limits):
+                    found.append(replace(_copies(one, copies), closed_loop=loop))
+                if one.infeasible is not None or loop is None or loop.meets_limits:
+                    break
     served = [one for one in found if one.infeasible is None]
     if not served:
         # The largest count comes closest to fitting; heads are named where nothing else failed. Latency does not fall
@@ -178,6 +184,15 @@ def cost(
         what, remedy = f"no GPU count serves {model.name or 'the model'}: {why}", REMEDIES[reasons[told[0]]]
         raise InfeasibleError(what, where=where, next_step=remedy)
     return replace(min(served, key=_order), candidates=tuple(found))
+
+
+def _copies(one: Cost, copies: int) -> Cost:
+    """So many copies of one replica."""
+    if copies == 1:
+        return one
+    return replace(
+        one, gpus=one.gpus * copies, replicas=copies, throughput_tok_s=(one.throughput_tok_s or 0.0) * copies
+    )
 
 
 def _order(one: Cost) -> tuple[bool, float, int]:

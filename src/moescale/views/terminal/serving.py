@@ -161,6 +161,8 @@ def show_cost(
             usd, rate = opened.usd_per_mtok, opened.requests_per_s
             text = f"{format_usd(usd)} per million output tokens on {opened.gpus} x {gpu} at {plural(rate, 'request')} a second"
             text = text if priced else f"{opened.gpus} x {gpu} at {plural(rate, 'request')} a second"
+        if priced:
+            text += f", {format_usd((opened or cost).gpus * float(deployment.usd_per_gpu_hour))} an hour"
         copies = cost.replicas or 1
         parts = [f"{plural(copies, 'replica')} of {cost.gpus_per_replica}"] if copies > 1 else []
         parts += [plural(cost.pipeline_parallel, "pipeline stage")] if cost.pipeline_parallel else []
@@ -216,14 +218,26 @@ def _missed(
     kept = [c for c in kept if not missed(c.closed_loop or c) and (c.closed_loop is None or c.closed_loop.meets_limits)]
     best = min(kept, key=lambda c: (c.closed_loop or c).usd_per_mtok or 0.0, default=None)
     if best is None:
-        return f"{text}, as would all others."
+        other = (
+            "; --weights fp8 may keep it"
+            if weight_format(deployment) == "bf16" and deployment.gpu.fp8_flops_per_s
+            else ""
+        )
+        return f"{text}, as would all others{other}."
     usd = f", {format_usd((best.closed_loop or best).usd_per_mtok or 0.0)}" if priced else ""
     return f"{text}; the cheapest that would keep it: {_server(best)}{usd}."
 
 
 def _server(c: Cost) -> str:
     groups = "" if c.attention_dp is None else f" in {plural(c.attention_dp, 'attention group')}"
-    return plural(c.gpus, "GPU") + groups
+    copies = "" if (c.replicas or 1) == 1 else f" in {plural(c.replicas or 1, 'replica')}"
+    return plural(c.gpus, "GPU") + copies + groups
+
+
+def _gpus(c: Cost, many: bool) -> str:
+    """The GPUs of a server, with its replicas where these differ: 6 = 3 x 2."""
+    one = gpus_text(c.gpus_per_replica if many else c.gpus, c.attention_dp)
+    return f"{c.gpus} = {c.replicas} x {one}" if many and (c.replicas or 1) > 1 else one
 
 
 def cost_table(cost: Cost, *, priced: bool = True) -> Table:
@@ -235,9 +249,12 @@ def cost_table(cost: Cost, *, priced: bool = True) -> Table:
         if (c.closed_loop if cost.closed_loop else c.batch) is not None and c.usd_per_mtok is not None
     ]
 
+    def layout(c: Cost) -> tuple[int, int | None, int | None]:
+        return c.gpus, c.replicas, c.attention_dp
+
     def last(c: Cost) -> str:
         breaks = c.closed_loop is not None and not c.closed_loop.meets_limits
-        cheapest = "<- cheapest" if (c.gpus, c.attention_dp) == (cost.gpus, cost.attention_dp) else ""
+        cheapest = "<- cheapest" if layout(c) == layout(cost) else ""
         return ", ".join(filter(None, (cheapest, "breaks a limit" if breaks else "")))
 
     limited: Cell[tuple[Cost, Cost | Answer, float]] = (
@@ -246,12 +263,13 @@ def cost_table(cost: Cost, *, priced: bool = True) -> Table:
     )
     if cost.closed_loop is not None:
         limited = (Column("request time", rank=2), lambda r: format_seconds(getattr(r[1], "e2e_s", 0.0)))
+    many = len({c.replicas for c in looked_at}) > 1
     usd: Cell[tuple[Cost, Cost | Answer, float]] = (Column("$/Mtok"), lambda r: format_usd(r[1].usd_per_mtok or 0.0))
     return table_of(
         "",
         rows,
         (
-            (Column("GPUs"), lambda r: gpus_text(r[0].gpus, r[0].attention_dp)),
+            (Column("GPUs"), lambda r: _gpus(r[0], many)),
             *((usd,) if priced else ()),
             (Column("batch"), lambda r: f"{r[1].batch:.0f}"),
             (Column("output tok/s"), lambda r: f"{r[2]:,.0f}"),
