@@ -18,8 +18,9 @@ from moescale.planning.known import beyond_law
 from moescale.planning.question import KnownModel, as_released
 from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws.law import Law, extrapolation, interval
+from moescale.serving.accuracy import Calibrated, accuracy_of, calibrated
 from moescale.serving.deployment import Deployment
-from moescale.serving.gpu_counts import cost
+from moescale.serving.gpu_counts import cost, laid_out
 from moescale.typing import FloatArray
 
 
@@ -58,6 +59,7 @@ class ComparedModel:
     tpot_s: float | None = None
     attention_dp: int | None = None  # groups of the GPUs that hold attention, where more than one
     infeasible: str | None = None  # why it cannot be served
+    calibrated: Calibrated | None = None  # the price by the known error of its kind, where that is known
     total_usd: float | None = None  # of training, and of serving the lifetime tokens
     break_even_tokens: Mapping[str, float] | None = None
 
@@ -163,6 +165,7 @@ def _alone(
         tpot_s=served.tpot_s,
         attention_dp=served.attention_dp,
         total_usd=total,
+        calibrated=calibrated(usd, accuracy_of(model.architecture, laid_out(own, served.attention_dp), source)),
     )
 
 

@@ -83,6 +83,8 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
         (Column("    90% interval"), lambda c: span_text(c.loss_change_interval, "+.1%")),
         (Column("  P(loss <= the first)"), lambda c: _or_dash(c.probability_better, "{:.0%}".format)),
         (Column("$/Mtok"), lambda c: _or_dash(c.usd_per_mtok, format_usd)),
+        (Column("  by known error"), lambda c: _or_dash(c.calibrated and c.calibrated.usd_per_mtok, format_usd)),
+        (Column("    nine of ten"), lambda c: "-" if c.calibrated is None else _span_usd(c.calibrated.interval)),
         (Column("GPUs"), lambda c: gpus_text(c.gpus, c.attention_dp)),
         (Column("batch"), lambda c: _or_dash(c.batch, "{:.0f}".format)),
         (Column("TPOT"), lambda c: _or_dash(c.tpot_s, format_seconds)),
@@ -121,6 +123,10 @@ def _break_even_lines(models: Sequence[ComparedModel]) -> list[str]:
     for more, names in dearer.items():
         lines.append(f"{first.name} costs {'more' if more else 'less'} to train and to serve than {', '.join(names)}.")
     return lines
+
+
+def _span_usd(ends: tuple[float, float]) -> str:
+    return " to ".join(format_usd(end) for end in ends)
 
 
 def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
