@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from moescale.models.family import n_active
 from moescale.models.parameters import dense_equivalent_params
 from moescale.models.published import hl_coefficient, shapes_of_hl
-from moescale.planning.allocation import Budget, at_size
+from moescale.planning.allocation import Allocation, Budget, at_size
 from moescale.reproduction.claims import sweep_experts
 from moescale.reproduction.evaluate import Outcome
 from moescale.reproduction.quantities import loss_at_base_cost, printed_losses, published_sweep
@@ -71,7 +72,10 @@ def trade_off(world: World, *, budgets_flops: FloatArray = TRAINED) -> list[Row]
 
 
 def _optima(world: World, budgets_flops: FloatArray, experts: float) -> tuple[FloatArray, FloatArray]:
-    found = [world.optimum(budget, experts) for budget in budgets_flops.tolist()]
+    return _first([world.optimum(budget, experts) for budget in budgets_flops.tolist()])
+
+
+def _first(found: list[Allocation]) -> tuple[FloatArray, FloatArray]:
     return np.array([a.n_params[0, 0] for a in found]), np.array([a.loss[0, 0] for a in found])
 
 
@@ -79,46 +83,38 @@ def budget_curves(world: World) -> list[Row]:
     """Figure 4: loss against cost over sizes around each expert count's loss-optimal one (share 1)."""
     shares = np.unique(np.append(np.geomspace(0.03, 4.0, 96), 1.0))
     found: list[Row] = []
-    for budget in CURVE_BUDGETS:
-        for e in sweep_experts():
-            n = world.optimum(budget, e).n_params * shares[:, None]
-            models = at_size(world.law, Budget(budget), n, np.array([e]))
-            figures = {"tokens": models.tokens, "loss": models.loss, "usd_per_mtok": world.usd(n, e)}
-            found += records(budget_flops=budget, experts=e, share=shares[:, None], n_params=n, **figures)
+    for budget, e in product(CURVE_BUDGETS, sweep_experts()):
+        n = world.optimum(budget, e).n_params * shares[:, None]
+        models = at_size(world.law, Budget(budget), n, np.array([e]))
+        figures = {"tokens": models.tokens, "loss": models.loss, "usd_per_mtok": world.usd(n, e)}
+        found += records(budget_flops=budget, experts=e, share=shares[:, None], n_params=n, **figures)
     return found
 
 
-def bounded(
-    world: World, bound: Literal["loss", "cost"], base_experts: float, *, budgets_flops: FloatArray = BUDGETS
-) -> list[Row]:
+def bounded(world: World, bound: Literal["loss", "cost"]) -> list[Row]:
     """Figures 5 (bound "loss", algorithm 1) and 6 ("cost", algorithm 2): models of more experts than the base's over budgets.
 
     At the base's cost sizes may lie beyond their own optimum, as in the paper; the loss is the lowest within the cost.
     """
-    budgets, family = budgets_flops.tolist(), world.law.family
-    base_n, base_loss = _optima(world, budgets_flops, base_experts)
-    base_usd = world.usd(base_n[:, None], base_experts)[:, 0]
-    found: list[Row] = []
-    for e in (e for e in sweep_experts() if e > base_experts):
+    family, found = world.law.family, list[Row]()
+    for base, e in ((base, e) for base in BASES for e in sweep_experts() if e > base):
+        base_n, base_loss = _optima(world, BUDGETS, base)
+        base_usd = world.usd(base_n[:, None], base)[:, 0]
         if bound == "loss":
-            models = [world.at_base_loss(b, e, base_experts) for b in budgets]
-            n, losses = (np.array([getattr(a, name)[0, 0] for a in models]) for name in ("n_params", "loss"))
+            n, losses = _first([world.at_base_loss(b, e, base) for b in BUDGETS.tolist()])
         else:
-            n = world.pricing.size_within(base_usd, np.array([e]))[:, 0]
-            losses = np.array([loss_at_base_cost(world, b, e, base_experts)[0] for b in budgets])
-        found += records(
-            bound=bound,
-            base_experts=base_experts,
-            experts=e,
-            budget_flops=budgets_flops,
-            base_loss=base_loss,
-            base_usd_per_mtok=base_usd,
-            n_params=n,
-            loss=losses,
-            cost_ratio=world.usd(n[:, None], e)[:, 0] / base_usd,
-            active_ratio=n_active(family, n, e) / n_active(family, base_n, base_experts),
-            own_ratio=n / _optima(world, budgets_flops, e)[0],
-        )
+            n = world.size_within(base_usd, e)[:, 0]
+            losses = np.array([loss_at_base_cost(world, b, e, base)[0] for b in BUDGETS.tolist()])
+        figures = {
+            "base_loss": base_loss,
+            "base_usd_per_mtok": base_usd,
+            "n_params": n,
+            "loss": losses,
+            "cost_ratio": world.usd(n[:, None], e)[:, 0] / base_usd,
+            "active_ratio": n_active(family, n, e) / n_active(family, base_n, base),
+            "own_ratio": n / _optima(world, BUDGETS, e)[0],
+        }
+        found += records(bound=bound, base_experts=base, experts=e, budget_flops=BUDGETS, **figures)
     return found
 
 
