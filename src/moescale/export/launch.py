@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from moescale import catalogue
-from moescale.errors import InputError, unknown_name
-from moescale.export.folder import check_export_folder, write_export
+from moescale.errors import InputError, UnwrittenError, unknown_name
 from moescale.export.serving_launch import SERVE, Server, serve_script
 from moescale.export.trainers import ARGUMENTS, FORMATS, MODULE, TORCHTITAN, filled, is_own, training_files
 from moescale.hardware.gpus import Gpu
+from moescale.io.files import check_folder, explained, make_folder, write_atomically, write_error
+from moescale.io.locks import lock_beside, locked, staged_folder
 from moescale.io.records import record
 from moescale.models.parameters import count_parameters
 from moescale.models.recipe import Recipe, find_rule
@@ -21,6 +24,7 @@ from moescale.units import format_bytes, format_count, format_flops, format_seco
 
 NAMES = frozenset({"config.json", "run.toml", f"{MODULE}.py", ARGUMENTS, "run.sh", "README.md", SERVE})
 """Every file that an export of any format may hold."""
+MOST_NAMED = 5  # of the files that are not of an export
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +46,30 @@ class Export:
 
 
 def check_export(format: str, folder: Path) -> None:
-    """Raise the InputError that `export_model` would meet for a format or a folder, before the work of a plan."""
+    """Raise the InputError that `export_model` would meet for a format or a folder, before the work of a plan.
+
+    A folder that is there must hold files of an export alone, and is replaced as a whole.
+    """
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS, where="--export")
-    check_export_folder(folder, NAMES)
+    check_folder(folder)
+    where, place = os.fspath(folder), Path(os.path.realpath(folder))
+    with explained(write_error, where):
+        if not place.exists():
+            return
+        found = sorted(os.scandir(place), key=lambda entry: entry.name)
+        foreign = [each.name for each in found if each.name not in NAMES or not each.is_file(follow_symlinks=False)]
+        if foreign:
+            more = f" and {len(foreign) - MOST_NAMED} more" if len(foreign) > MOST_NAMED else ""
+            what = f"holds what is not of an export: {', '.join(foreign[:MOST_NAMED])}{more}"
+            raise UnwrittenError(what, where=where, next_step="give a new folder, or move that away")
+        if found and os.path.islink(folder):
+            what = f"is a link to {str(place)!r}, and nothing is overwritten through a link"
+            raise UnwrittenError(what, where=where, next_step="give that folder itself, or a new one")
+        if Path.cwd().is_relative_to(place):
+            advice = f"give a folder in it, such as {Path(where, 'launch')}"
+            what = "cannot be replaced as a whole: it is the current folder"
+            raise UnwrittenError(what, where=where, next_step=advice)
 
 
 def export_model(
@@ -99,7 +123,7 @@ def export_model(
     )
     if started is not None:
         files[SERVE] = started.command
-    write_export(folder, files, NAMES)
+    _write(format, folder, files)
     return Export(
         format=format,
         folder=str(folder),
@@ -110,6 +134,20 @@ def export_model(
         n_params_active=int(counts.active),
         notes=notes,
     )
+
+
+def _write(format: str, folder: Path, files: Mapping[str, str]) -> None:
+    """An older export stays whole until the files (text by name) take its place."""
+    target = Path(os.path.realpath(folder))
+    make_folder(target.parent)
+    busy = UnwrittenError(
+        "another process writes it", where=os.fspath(folder), next_step="wait, or give another folder"
+    )
+    with locked(lock_beside(target), busy=busy):
+        check_export(format, folder)
+        with staged_folder(target) as staged:
+            for name, text in files.items():
+                write_atomically(staged / name, text)
 
 
 def _check_servers(gpus: int | None) -> None:

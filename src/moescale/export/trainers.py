@@ -45,13 +45,8 @@ def _environment() -> Any:
     def text(name: str) -> str:
         return (resources.files("moescale.export") / "templates" / name).read_text(encoding="utf-8")
 
-    return Environment(
-        loader=FunctionLoader(text),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    kept: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    return Environment(loader=FunctionLoader(text), undefined=StrictUndefined, **kept)
 
 
 def is_own(shape: Buildable) -> bool:
@@ -60,11 +55,9 @@ def is_own(shape: Buildable) -> bool:
 
 
 def _own(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
-    return {"run.toml": f"# {title}\n" + tomli_w.dumps(run_settings(shape, recipe, split))} if is_own(shape) else {}
-
-
-def run_settings(shape: Buildable, recipe: Recipe, split: Split) -> dict[str, object]:
-    """The tables of a RUN.toml for `moescale train`."""
+    """A RUN.toml for `moescale train`."""
+    if not is_own(shape):
+        return {}
     model = _fields(shape, "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ffn")
     model |= {"experts": shape.n_experts, **_fields(shape, "top_k", "moe_every"), "balance_loss": recipe.balance_loss}
     training = {"tokens": round(recipe.tokens), **_fields(recipe, "batch_tokens", "sequence_tokens")}
@@ -73,14 +66,9 @@ def run_settings(shape: Buildable, recipe: Recipe, split: Split) -> dict[str, ob
     if recipe.schedule == "wsd":
         training["decay"] = recipe.decay_steps / recipe.steps
     training |= _fields(recipe, "min_lr_ratio", "weight_decay", "beta1", "beta2", "grad_clip") | {"dtype": "bfloat16"}
-    return {
-        "name": "plan",
-        "output": "runs/plan",
-        "model": model,
-        "data": {"corpus": "corpus"},
-        "training": training,
-        "parallel": {"processes": split.gpus, "fsdp": split.data > 1},
-    }
+    parts = {"name": "plan", "output": "runs/plan", "model": model, "data": {"corpus": "corpus"}, "training": training}
+    parts["parallel"] = {"processes": split.gpus, "fsdp": split.data > 1}
+    return {"run.toml": f"# {title}\n{tomli_w.dumps(parts)}"}
 
 
 def _fields(of: object, *names: str) -> dict[str, object]:
