@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.models.family import aspect_ratio, find_family
-from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
-from moescale.models.parameters import count_parameters, dense_equivalent_params
+from moescale.models.family import find_family
+from moescale.models.parameters import (
+    count_parameters,
+    dense_equivalent_params,
+    kv_bytes_per_request,
+    kv_bytes_per_token,
+)
 from moescale.models.published import Shape, hl_coefficient, published_shapes
 from pages import csv_text, filled, write
 
@@ -55,7 +59,7 @@ def page() -> str:
         "mu": f"{mu:.5f}",
         "mean-error": f"{np.abs(errors).mean():.1%}",
         "largest-error": f"{np.abs(errors).max():.1%}",
-        "aspect": f"{aspect_ratio(mu, 12.0):.1f}",
+        "aspect": f"{1.0 / (mu**3 * 12.0**2):.1f}",
         "aspect-held": f"{find_family('yun2024').d_model_per_layer:.1f}",
     }
     return filled(PAGE, parts, OWNER)

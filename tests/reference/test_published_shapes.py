@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from moescale.models.flops import training_flops_per_token
-from moescale.models.kv_cache import kv_bytes_per_token
-from moescale.models.parameters import count_parameters, weight_bytes
+from moescale.models.parameters import (
+    count_parameters,
+    kv_bytes_per_token,
+    training_flops_per_token,
+    weight_bytes_per_gpu,
+)
 from moescale.models.published import Shape, find_shape, hl_coefficient, published_shapes, shapes, shapes_of_hl
 
 
@@ -63,16 +66,19 @@ def test_published_weights_on_disk() -> None:
         on_disk = float(2 * count_parameters(model).total - (2 - 4.25 / 8) * matrices) / 2**30
         assert on_disk == pytest.approx(stated_gib, abs=0.1)
         # Attention stays in bf16 in the catalogue's shape, too.
-        assert float(weight_bytes(model, 4.25 / 8)) / 2**30 == pytest.approx(stated_gib, abs=0.1)
+        assert float(weight_bytes_per_gpu(model, 4.25 / 8)) / 2**30 == pytest.approx(stated_gib, abs=0.1)
     # The size of the repository of Kimi K2 Thinking.
     kimi = find_shape("kimi-k2-thinking")
     assert kimi.weights is not None
-    assert float(weight_bytes(kimi.architecture, kimi.weights.bytes_per_param)) / 1e9 == pytest.approx(594.0, abs=1.0)
+    assert float(weight_bytes_per_gpu(kimi.architecture, kimi.weights.bytes_per_param)) / 1e9 == pytest.approx(
+        594.0, abs=1.0
+    )
 
 
 def test_training_flops_of_gpt3() -> None:
     # Brown et al. 2020, table D.1: 3.14e23 FLOPs for 300B tokens, 1.05e12 a token.
-    assert float(training_flops_per_token(shapes()["gpt3-175b"])) == pytest.approx(1.05e12, rel=0.005)
+    gpt3 = shapes()["gpt3-175b"]
+    assert float(training_flops_per_token(gpt3, count_parameters(gpt3).active)) == pytest.approx(1.05e12, rel=0.005)
 
 
 def test_width_times_depth_of_dense_models() -> None:

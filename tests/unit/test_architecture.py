@@ -13,15 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from families import PAPER
+from families import PAPER, aspect_ratio
 from model_configs import CONFIGS, ROWS
 from moescale import catalogue
 from moescale.errors import InputError, UnknownNameError
 from moescale.models.architecture import Architecture, validate
-from moescale.models.family import architecture, aspect_ratio
+from moescale.models.family import architecture
 from moescale.models.hf_config import from_config
-from moescale.models.kv_cache import kv_bytes_per_request
-from moescale.models.parameters import count_parameters
+from moescale.models.parameters import count_parameters, kv_bytes_per_request
 from moescale.models.published import find_shape, hl_coefficient, published_shapes, shapes
 from moescale.models.recipe import most_trained_tokens
 

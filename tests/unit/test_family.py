@@ -14,7 +14,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from examples import daily
-from families import DENSE, JOINT, PAPER
+from families import DENSE, JOINT, PAPER, aspect_ratio
 from moescale.errors import InputError
 from moescale.export.huggingface import config_of
 from moescale.export.launch import export_model
@@ -25,7 +25,6 @@ from moescale.models.family import (
     CONVENTIONS,
     ModelFamily,
     architecture,
-    aspect_ratio,
     dense_params,
     elasticity,
     families,
@@ -40,8 +39,7 @@ from moescale.models.family import (
     with_convention,
 )
 from moescale.models.hf_config import from_config
-from moescale.models.kv_cache import kv_bytes_per_token
-from moescale.models.parameters import count_parameters, dense_equivalent_params
+from moescale.models.parameters import count_parameters, dense_equivalent_params, kv_bytes_per_token
 from moescale.models.published import published_shapes
 from moescale.models.recipe import recipe_for
 from moescale.models.rounding import (

@@ -135,11 +135,6 @@ def with_convention(family: ModelFamily, name: str) -> ModelFamily:
     return replace(family, convention=name)  # type: ignore[arg-type]
 
 
-def aspect_ratio(mu: float, layer_multiple: float) -> float:
-    """d_model / n_layers for which h l = mu N^(2/3), where a layer holds `layer_multiple` h^2 parameters."""
-    return 1.0 / (mu**3 * layer_multiple**2)
-
-
 def _powers_of_width(family: ModelFamily, d_model: FloatArray) -> tuple[FloatArray | float, FloatArray | float, float]:
     """a, b, c of N = a d^3 + b d^2 + c d around the width `d_model`: layers, grouped keys and values, embeddings."""
     per_layer = family.d_model_per_layer
