@@ -20,7 +20,7 @@ from moescale.errors import InputError
 from moescale.models.family import find_family
 from moescale.options.reproduction import ReproductionOptions, servers
 from moescale.planning.allocation import Budget, loss_optimal
-from moescale.reproduction import Outcome, claims, figures, find_claim, reproduce, score, series
+from moescale.reproduction import Outcome, claims, figures, find_claim, reproduce, score
 from moescale.reproduction.figures import FIGURES, VERDICT, drawn
 from moescale.reproduction.quantities import OF_COSTS, QUANTITIES
 from moescale.reproduction.tables import show_outcomes
@@ -202,7 +202,7 @@ def test_every_expert_on_every_token_leaves_dense_models_and_the_law_as_they_are
 
 
 def test_figures_of_the_paper_and_claims_about_them_agree(outcomes: tuple[Outcome, ...], world: World) -> None:
-    rows = series.trade_off(world, budgets_flops=np.array([1e21]))
+    _, rows = figures.trade_off_figure(world, np.array([1e21]))
     found = _by_id(outcomes)
     for name, column, extreme in (("fig3.loss", "loss", max), ("fig3.cost", "usd_per_mtok", min)):
         values = [row[column] for row in rows]
@@ -244,7 +244,7 @@ def test_figures_draw_any_law_and_gpu(names: tuple[str, ...], tmp_path: Path, ou
 
 
 def test_the_verdicts_figure_has_every_number_that_is_counted(outcomes: tuple[Outcome, ...]) -> None:
-    rows = series.verdict(outcomes, outcomes)
+    _, rows = figures.verdict_figure(outcomes, outcomes)
     assert len(rows) == score(outcomes).numbers.printed
     assert all(row["beside"] == row["ours"] for row in rows)
 
