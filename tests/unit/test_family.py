@@ -29,7 +29,6 @@ from moescale.models.family import (
     elasticity,
     families,
     find_family,
-    flops_multiple,
     match_family,
     n_active,
     n_total,
@@ -156,7 +155,7 @@ def test_more_is_never_less(family: ModelFamily, n_params: float, experts: float
         family.shared_experts == 0.0 and family.expert_width == 1.0
     ):  # a dense layer's FFN is the least that a token meets
         paper, exact, dense = (
-            float(flops_multiple(with_convention(family, name), n_params, experts)) for name in CONVENTIONS
+            float(n_active(with_convention(family, name), n_params, experts)) / n_params for name in CONVENTIONS
         )
         assert paper >= exact * (1 - 1e-12)
         assert exact >= dense == 1.0
@@ -213,10 +212,10 @@ def test_a_law_speaks_of_the_same_model_in_these_letters(name: str) -> None:
 
 def test_the_papers_family() -> None:
     np.testing.assert_allclose(n_total(PAPER, 3e9, EXPERTS), (1 + (EXPERTS - 1) / 3) * 3e9, rtol=1e-14)
-    np.testing.assert_allclose(flops_multiple(PAPER, 3e9, EXPERTS), [1] + [5 / 3] * 6, rtol=1e-14)
+    np.testing.assert_allclose(n_active(PAPER, 3e9, EXPERTS) / 3e9, [1] + [5 / 3] * 6, rtol=1e-14)
     exact = with_convention(PAPER, "exact")
-    np.testing.assert_allclose(flops_multiple(exact, 3e9, EXPERTS), [1] + [4 / 3] * 6, rtol=1e-14)
-    np.testing.assert_array_equal(flops_multiple(with_convention(PAPER, "dense"), 3e9, EXPERTS), 1.0)
+    np.testing.assert_allclose(n_active(exact, 3e9, EXPERTS) / 3e9, [1] + [4 / 3] * 6, rtol=1e-14)
+    np.testing.assert_array_equal(n_active(with_convention(PAPER, "dense"), 3e9, EXPERTS), 3e9)
     np.testing.assert_allclose(training_flops(PAPER, 1e9, 2e10, [1.0, 8.0]), [1.2e20, 2e20], rtol=1e-14)
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from moescale.errors import InputError
 from moescale.io.records import record
 from moescale.models.architecture import Architecture
-from moescale.models.family import ModelFamily, width
+from moescale.models.family import LATENT, ModelFamily, width
 from moescale.models.operations import attention_products
 from moescale.models.recipe import defaults
 from moescale.typing import FloatArray
@@ -27,14 +27,10 @@ MOST_FFN_RATIO = 1.35  # of d_ffn / d_model over the family's, either way: it is
 MOST_HEADS_RATIO = 1.35
 HEADS_WEIGHT = 0.5  # of that proportion beside the others: depth moves the price more, by passes and by cache
 MOST_SIZE = 0.01  # of N, relative
-MOST_SIZE_USUAL = (
-    0.025  # where no shape with usual counts of layers and heads is that near: experts in steps of 64 are coarse
-)
+MOST_SIZE_USUAL = 0.025  # where no usual count of layers and heads is that near: experts in steps of 64 are coarse
 WIDTH_STEP = 64  # of d_model, where the family's heads together are wider or narrower than it
 USUAL_WIDTH = 128  # of a d_model that keeps the family's proportion to the depth, and not to the heads
-ASPECTS = tuple(
-    np.geomspace(0.8, 1.25, 9).tolist()
-)  # of such widths, over the family's: a step is USUAL_WIDTH of 2,300
+ASPECTS = np.geomspace(0.8, 1.25, 9)  # of such widths, over the family's: a step is USUAL_WIDTH of 2,300
 # Widths of FFNs and experts are multiples of the widest of these steps that they hold FEWEST_STEPS of, experts of the last too, the
 # least that tensor cores take: kernels run on whole tiles, and N meets its bound.
 FFN_STEPS, FEWEST_STEPS, SMALL_STEP = (128, 64), 8, 16
@@ -103,7 +99,6 @@ class Buildable:
         return Architecture(**numbers, n_moe_layers=moe_layers, name=kind)
 
 
-LATENT = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim")
 FURTHER = ("d_expert", "d_shared_expert", *LATENT)
 
 
@@ -185,19 +180,14 @@ def buildable(
         n_params_total=float(s.n_params[at]),
         **{name: int(getattr(family, name)) for name in LATENT},
     )
-    return _with_experts(built, family, int(s.d_expert[at])) if built.n_experts > 1 else built
-
-
-def _with_experts(shape: Buildable, family: ModelFamily, d_expert: int) -> Buildable:
+    if built.n_experts == 1:
+        return built
+    d_expert = int(s.d_expert[at])
     shared = round(family.shared_experts * d_expert)
-    further = shape.n_experts * d_expert + shared - shape.d_ffn  # width that a MoE layer holds beyond a dense one
-    total = shape.n_params + shape.n_layers // family.moe_every * 3.0 * shape.d_model * further
-    return replace(
-        shape,
-        n_params_total=total,
-        d_expert=0 if d_expert == shape.d_ffn else d_expert,
-        d_shared_expert=shared,
-    )
+    further = built.n_experts * d_expert + shared - built.d_ffn  # width that a MoE layer holds beyond a dense one
+    total = built.n_params + built.n_layers // family.moe_every * 3.0 * built.d_model * further
+    own = 0 if d_expert == built.d_ffn else d_expert
+    return replace(built, n_params_total=total, d_expert=own, d_shared_expert=shared)
 
 
 class _Shapes(NamedTuple):
