@@ -499,4 +499,4 @@ def test_what_llama4_holds_beside_its_text_model() -> None:
     with torch.device("meta"):
         model = transformers.Llama4ForConditionalGeneration(built)
     beside = sum(weight.numel() for name, weight in model.named_parameters() if not name.startswith("language_model."))
-    assert {published_shapes()[f"llama-4-{name}"].not_modelled for name in ("scout", "maverick")} == {beside}
+    assert {published_shapes()[f"llama-4-{name}"].row["not_modelled"] for name in ("scout", "maverick")} == {beside}
