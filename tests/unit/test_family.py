@@ -19,6 +19,7 @@ from moescale.errors import InputError
 from moescale.export.huggingface import config_of
 from moescale.export.launch import export_model
 from moescale.hardware.gpus import find_gpu
+from moescale.io.records import record
 from moescale.models.architecture import validate
 from moescale.models.coordinates import expansion, experts_at, in_family, model_of, of_architecture, same_letters
 from moescale.models.family import (
@@ -247,7 +248,7 @@ def test_key_value_heads_change_the_cache_and_nothing_else(
 ) -> None:
     full, grouped = architecture(family, n_params, experts), architecture(family, n_params, experts, kv_heads=2)
     assert replace(grouped, n_kv_heads=full.n_kv_heads) == full
-    assert count_parameters(grouped).to_dict() == count_parameters(full).to_dict()
+    assert record(count_parameters(grouped)) == record(count_parameters(full))
     shrunk = float(kv_bytes_per_token(grouped) / kv_bytes_per_token(full))
     assert shrunk == pytest.approx(min(1.0, 2.0 / float(full.n_heads)), rel=1e-12)
 

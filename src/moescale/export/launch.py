@@ -94,7 +94,11 @@ def export_model(
     class of transformers builds, InfeasibleError where `gpus` GPUs do not hold the run.
     """
     check_export(format, folder)
-    _check_servers(gpus)
+    each = int(catalogue.read("export.toml")["choice"]["gpus_per_server"])
+    if gpus is not None and gpus > each and gpus % each:
+        below = gpus // each * each
+        what, nearest = f"{gpus} GPUs do not fill whole servers of {each}", f"{below} or {below + each}"
+        raise InputError(what, where="--train-gpus", nearest=nearest, next_step="give a multiple")
     launch, model = replace(launch, trainer=FORMATS[format].trainer), shape.architecture()
     recipe, choice = launch.recipe(model, tokens, gpus), choose_launch(model, tokens, gpu, launch, mfu=mfu, gpus=gpus)
     counts = count_parameters(model)
@@ -102,7 +106,10 @@ def export_model(
         f"{'A dense model' if shape.n_experts == 1 else f'{shape.n_experts} experts'}, {format_count(float(counts.total))} "
         f"parameters ({format_count(float(counts.active))} active), {format_count(tokens)} tokens."
     )
-    notes = (*recipe.notes, *_notes_of_rule(shape, launch), *FORMATS[format].notes(shape))
+    notes, rule = [*recipe.notes], find_rule(launch.rule)
+    if rule.dense_only and shape.n_experts > 1 and (launch.batch_tokens is None or launch.peak_lr is None):
+        notes.append(f"the rule {rule.name} was fitted to dense models; C counts the experts that a token meets")
+    notes += FORMATS[format].notes(shape)
     files = training_files(format, shape, recipe, choice.split, title)
     started = None if server is None else serve_script(server, recipe.sequence_tokens)
     files["README.md"] = filled(
@@ -132,7 +139,7 @@ def export_model(
         choice=choice,
         n_params_total=int(counts.total),
         n_params_active=int(counts.active),
-        notes=notes,
+        notes=tuple(notes),
     )
 
 
@@ -148,21 +155,6 @@ def _write(format: str, folder: Path, files: Mapping[str, str]) -> None:
         with staged_folder(target) as staged:
             for name, text in files.items():
                 write_atomically(staged / name, text)
-
-
-def _check_servers(gpus: int | None) -> None:
-    each = int(catalogue.read("export.toml")["choice"]["gpus_per_server"])
-    if gpus is not None and gpus > each and gpus % each:
-        below = gpus // each * each
-        what, nearest = f"{gpus} GPUs do not fill whole servers of {each}", f"{below} or {below + each}"
-        raise InputError(what, where="--train-gpus", nearest=nearest, next_step="give a multiple")
-
-
-def _notes_of_rule(shape: Buildable, launch: Launch) -> tuple[str, ...]:
-    rule, stated = find_rule(launch.rule), launch.batch_tokens is not None and launch.peak_lr is not None
-    if not rule.dense_only or stated or shape.n_experts == 1:
-        return ()
-    return (f"the rule {rule.name} was fitted to dense models; C counts the experts that a token meets",)
 
 
 def split_in_words(choice: Choice) -> str:

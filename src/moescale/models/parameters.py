@@ -7,7 +7,7 @@ tables out, as the paper's N does; matmul parameters are those that a token is m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,11 +40,6 @@ class ParameterCount:
     def non_embedding_active(self) -> FloatArray:
         """What one token meets but the embedding tables."""
         return self.active - self.embedding
-
-    def to_dict(self) -> dict[str, float | list[float]]:
-        """Plain numbers (lists where the architecture holds arrays) by name."""
-        names = [field.name for field in fields(self)] + ["non_embedding_total", "non_embedding_active"]
-        return {name: np.asarray(getattr(self, name)).tolist() for name in names}
 
 
 STATE_FLOPS = 6.0  # of a linear layer a token and element of its state: read by the key, updated, read by the query

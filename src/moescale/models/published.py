@@ -29,7 +29,9 @@ class Shape:
     published_active: float  # the total for a dense model
     source: str
     date: str
-    row: Mapping[str, Any] = field(compare=False)  # of catalogue/shapes.toml, which says what the published figures count
+    row: Mapping[str, Any] = field(
+        compare=False
+    )  # of catalogue/shapes.toml, which says what the published figures count
     fits_hl: bool = True  # belongs to the dense models that the catalogue's mu of h l = mu N^(2/3) was fitted to
     tokens: float | None = None  # of pre-training, where the authors state them
     tokens_source: str = ""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -37,8 +37,7 @@ class CheckpointWeights:
     remarks: tuple[str, ...] = ()  # what was assumed of the weights
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(NamedTuple):
     name: str
     bytes_per_weight: float
     text: str
@@ -145,7 +144,7 @@ def floats(bits: int, group: int | None, block: tuple[int, int] | None = None) -
 
 
 def _block(value: Any) -> tuple[int, int] | None:
-    """A block of a rows and b columns, written [a, b] or "axb"."""
+    """Rows and columns of a block, written [a, b] or "axb"."""
     if value is None:
         return None
     try:
@@ -237,18 +236,6 @@ METHODS: dict[str, Callable[[Mapping[str, Any]], Scheme]] = {
     "mxfp4": lambda _: _one(floats(4, 32), only=Patterns(["experts"])),
     **dict.fromkeys(("gptq", "gptq_marlin", "awq", "awq_marlin"), _grouped),
 }
-
-
-def method_of(config: Mapping[str, Any]) -> str:
-    """The name of the method; Model Optimizer's and compressed-tensors' older files leave it out."""
-    stated = config.get("quant_method")
-    if isinstance(stated, str):
-        return stated.lower()
-    named_by = {"quant_algo": "modelopt", "config_groups": "compressed-tensors"}
-    found = next((name for key, name in named_by.items() if stated is None and key in config), None)
-    if found is None:
-        raise NotUnderstoodError(f"has quant_method = {shown(stated)}")
-    return found
 
 
 def _linear_matrices(a: Architecture) -> dict[str, float]:
@@ -351,8 +338,18 @@ def read_weights(
         settings = mapping_of(quantisation, "quantization_config")
         if "quantization" in settings:  # the layout of hf_quant_config.json
             settings = mapping_of(settings["quantization"], "quantization")
-        method = method_of(settings)
-        if method not in METHODS:
+        method = settings.get("quant_method")
+        if method is None:  # older files of Model Optimizer and compressed-tensors
+            method = (
+                "modelopt"
+                if "quant_algo" in settings
+                else "compressed-tensors"
+                if "config_groups" in settings
+                else None
+            )
+        if not isinstance(method, str):
+            raise NotUnderstoodError(f"has quant_method = {shown(method)}")
+        if (method := method.lower()) not in METHODS:
             raise NotUnderstoodError(f"has quant_method {shown(method)}; known: {', '.join(METHODS)}")
         scheme = METHODS[method](settings)
         if config.get("expert_dtype") == "fp4":  # DeepSeek-V4's routed experts beside fp8
@@ -369,12 +366,16 @@ def read_weights(
     except NotUnderstoodError as error:
         return CheckpointWeights(format=None, bytes_per_param=UNQUANTISED_BYTES, stated=str(error)), Quantised()
     found = next((f for f, _ in scheme.groups if f.bytes_per_weight == held), None)
+    caches = [settings.get(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo")]
+    in_fp8 = any(
+        cache.get("num_bits") == 8 if isinstance(cache, Mapping) else str(cache).upper() == "FP8" for cache in caches
+    )
     text = f"quantization_config {method}: {scheme.text}"
     return CheckpointWeights(
         format="bf16" if found is None else found.name,
         bytes_per_param=held,
         stated=text if found is not None else f"{text}, but for no matrix of the model",
-        kv_cache=_cache_format(settings),
+        kv_cache="fp8" if in_fp8 else None,
         remarks=_unquantised(config, where).remarks,
     ), quantised
 
@@ -387,14 +388,6 @@ def with_usual_shares(a: Architecture, weights: str | None) -> Architecture:
     """
     unstated, latent = a.quantised == Quantised(), bool(np.all(np.asarray(a.kv_lora_rank) > 0))
     return replace(a, quantised=Quantised(attention=0.0)) if weights == "nvfp4" and latent and unstated else a
-
-
-def _cache_format(config: Mapping[str, Any]) -> str | None:
-    for stated in (config.get("kv_cache_scheme"), config.get("kv_cache_quant_algo")):
-        of_8_bits = isinstance(stated, Mapping) and cast("Mapping[str, Any]", stated).get("num_bits") == 8
-        if of_8_bits or (isinstance(stated, str) and stated.upper() == "FP8"):
-            return "fp8"
-    return None
 
 
 def _unquantised(config: Mapping[str, Any], where: str) -> CheckpointWeights:
