@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
 
 SMALL = 1e8  # parameters: what costs nothing below has no kernels
+once = lru_cache(maxsize=4096)  # answers of the worlds in use; more than one evaluation asks for
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,38 +33,24 @@ class World:
     theta: FloatArray
     costs: Costs
     sampled: SampledCosts | None = None
-    _known: dict[tuple[object, ...], Any] = field(default_factory=dict[tuple[object, ...], Any], init=False)
 
-    def _once(self, compute: Callable[[], Any], *key: object) -> Any:
-        if key not in self._known:
-            self._known[key] = compute()
-        return self._known[key]
-
+    @once
     def optimum(self, budget_flops: float, experts: float) -> Allocation:
         """The loss-optimal model of one expert count, (k, 1)."""
-        budget = Budget(budget_flops)
-        return self._once(
-            lambda: loss_optimal(self.law, budget, experts, theta=self.theta), "optimum", budget_flops, experts
-        )
+        return loss_optimal(self.law, Budget(budget_flops), experts, theta=self.theta)
 
+    @once
     def at_base_loss(self, budget_flops: float, experts: float, base_experts: float) -> Allocation:
         """Algorithm 1: the smallest model of `experts` at the loss of the base's optimum, (k, 1)."""
+        base, own = self.optimum(budget_flops, base_experts), self.optimum(budget_flops, experts)
+        return smallest_at_loss(self.law, Budget(budget_flops), experts, base.loss, theta=self.theta, optimal=own)
 
-        def smallest() -> Allocation:
-            base, own = self.optimum(budget_flops, base_experts), self.optimum(budget_flops, experts)
-            return smallest_at_loss(self.law, Budget(budget_flops), experts, base.loss, theta=self.theta, optimal=own)
-
-        return self._once(smallest, "smallest", budget_flops, experts, base_experts)
-
+    @once
     def optimal_at_base_loss(self, budget_flops: float, experts: float, base_experts: float) -> Allocation:
         """The model of `experts` that reaches the loss of the base's optimum with the fewest FLOPs, (k, 1)."""
-
-        def fewest() -> Allocation:
-            target = self.optimum(budget_flops, base_experts).loss
-            found = flops_optimal(self.law, experts, target, 0.0, theta=self.theta)
-            return Allocation(found.experts, found.n_params, found.tokens, found.loss)
-
-        return self._once(fewest, "fewest FLOPs", budget_flops, experts, base_experts)
+        target = self.optimum(budget_flops, base_experts).loss
+        found = flops_optimal(self.law, experts, target, 0.0, theta=self.theta)
+        return Allocation(found.experts, found.n_params, found.tokens, found.loss)
 
     def _curves(self, sampled: SampledCosts, experts: FloatArray) -> SampledCosts:
         at = np.searchsorted(sweep_experts(), experts)
@@ -97,12 +83,12 @@ class World:
         """The size of `experts` that costs what the base's optimum costs, (k, 1); also beyond its own optimum."""
         # Claims ask for several counts one after the other: all at once take little longer than one.
         counts = sweep_experts() if experts in sweep_experts() else (experts,)
+        return self._sizes_at_base_cost(budget_flops, counts, base_experts)[:, [counts.index(experts)]]
 
-        def sizes() -> FloatArray:
-            limit = self.usd(self.optimum(budget_flops, base_experts).n_params, base_experts)[:, 0]
-            return self.size_within(limit, np.array(counts))
-
-        return self._once(sizes, "at base's cost", budget_flops, counts, base_experts)[:, [counts.index(experts)]]
+    @once
+    def _sizes_at_base_cost(self, budget_flops: float, counts: tuple[float, ...], base_experts: float) -> FloatArray:
+        limit = self.usd(self.optimum(budget_flops, base_experts).n_params, base_experts)[:, 0]
+        return self.size_within(limit, np.array(counts))
 
 
 def of_the_papers_models(law: Law) -> Law:
