@@ -101,16 +101,12 @@ def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _rel_error(part: Part, ours: float) -> float | None:
+def _off(part: Part, ours: float) -> tuple[float | None, bool | None]:
+    """The error relative to the printed number, and whether the magnitude holds; None where the paper prints no number."""
     if part.paper is None or not math.isfinite(ours):
-        return None
-    return ours if part.paper == 0.0 else ours / part.paper - 1.0  # a surface is compared by its RMS log difference
-
-
-def _within(part: Part, ours: float) -> bool | None:
-    """Whether a part's magnitude holds; None where the paper prints no number."""
-    error = _rel_error(part, ours)
-    return None if error is None or part.tolerance is None else abs(error) <= part.tolerance.value
+        return None, None
+    error = ours if part.paper == 0.0 else ours / part.paper - 1.0  # a surface is compared by its RMS log difference
+    return error, None if part.tolerance is None else abs(error) <= part.tolerance.value
 
 
 def _direction(claim: Claim, ours: FloatArray) -> bool | None:
@@ -125,12 +121,12 @@ def _direction(claim: Claim, ours: FloatArray) -> bool | None:
 
 def judge(claim: Claim, ours: FloatArray) -> Verdict:
     """The verdict of a claim, from a number each part."""
-    judged = [(claim.parts[i], float(ours[i])) for i in claim.judged]
-    known = [error for part, value in judged if (error := _rel_error(part, value)) is not None]
+    judged = [_off(claim.parts[i], float(ours[i])) for i in claim.judged]
+    known = [error for error, _ in judged if error is not None]
     worst = max(known, key=lambda error: abs(math.log1p(error)) if error > -1.0 else math.inf) if known else None
-    if not all(math.isfinite(value) for _, value in judged):
+    if not np.all(np.isfinite(ours[claim.judged])):
         return Verdict(rel_error=worst, direction_holds=None, magnitude_holds=None, holds=None)
-    direction, within = _direction(claim, ours[claim.judged]), [_within(part, value) for part, value in judged]
+    direction, within = _direction(claim, ours[claim.judged]), [holds for _, holds in judged]
     magnitude = None if None in within else all(within)
     stated = [holds for holds in (direction, magnitude) if holds is not None]
     both = all(stated) if stated else None
@@ -182,15 +178,14 @@ def _part_outcome(part: Part, ours: float, draws: FloatArray | None) -> PartOutc
     if draws is not None and np.isfinite(draws).mean() >= 0.5 and math.isfinite(ours):
         low, high = interval(np.where(np.isfinite(draws), draws, np.nan))
         limits = (float(low), float(high))
+    error, within = _off(part, ours)
     return PartOutcome(
-        label=part.label,
-        paper=part.paper,
+        **{name: getattr(part, name) for name in ("label", "paper", "judged")},
         ours=_number(ours),
         interval=limits,
-        rel_error=_rel_error(part, ours),
-        within=_within(part, ours),
+        rel_error=error,
+        within=within,
         tolerance=None if part.tolerance is None else part.tolerance.value,
-        judged=part.judged,
     )
 
 
@@ -200,9 +195,11 @@ def _why(claim: Claim, ours: FloatArray, verdict: Verdict) -> str:
         parts.append("the direction holds" if verdict.direction_holds else "the direction fails")
     if verdict.magnitude_holds is not None:
         off = [
-            f"{part.label}: {_rel_error(part, value):+.0%} against {part.tolerance.value:.3g}"
-            for part, value in zip(claim.parts, ours, strict=True)
-            if part.judged and part.tolerance is not None and not _within(part, value)
+            f"{part.label}: {error:+.0%} against {part.tolerance.value:.3g}"
+            for part, (error, within) in (
+                (part, _off(part, value)) for part, value in zip(claim.parts, ours, strict=True)
+            )
+            if part.judged and part.tolerance is not None and not within
         ]
         parts.append(f"beyond tolerance ({'; '.join(off)})" if off else "every number is within its tolerance")
     return ", ".join(parts)
@@ -210,12 +207,12 @@ def _why(claim: Claim, ours: FloatArray, verdict: Verdict) -> str:
 
 def _inputs(claim: Claim, world: World) -> dict[str, object]:
     used: dict[str, object] = {"law": world.law.name, "convention": world.law.family.convention}
-    if any(part.quantity in OF_COSTS for part in claim.parts):
-        d, latency = world.costs.deployment, world.costs.latency
-        used |= {"latency": latency.name, "moe_execution": moe_execution_of(latency), "gpu": d.gpu.name}
-        used |= {"max_gpus": d.max_gpus, "max_num_seqs": _number(float(batch_cap(d)))}
-        used |= {name: float(getattr(d, name)) for name in ("prompt_tokens", "output_tokens", "memory_fraction")}
-    return used
+    if all(part.quantity not in OF_COSTS for part in claim.parts):
+        return used
+    d, latency = world.costs.deployment, world.costs.latency
+    used |= {"latency": latency.name, "moe_execution": moe_execution_of(latency), "gpu": d.gpu.name}
+    used |= {"max_gpus": d.max_gpus, "max_num_seqs": _number(float(batch_cap(d)))}
+    return used | {name: float(getattr(d, name)) for name in ("prompt_tokens", "output_tokens", "memory_fraction")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +228,8 @@ class Numbers:
     def of(pairs: Iterable[tuple[float | None, float | None]]) -> Numbers:
         """The count over pairs of our number and the printed one; pairs without the latter are left out."""
         errors = np.array([math.inf if ours is None else abs(ours / paper - 1.0) for ours, paper in pairs if paper])
-        median = float(np.median(errors)) if errors.size else math.inf
         within_15, within_25 = (int(np.sum(errors <= share)) for share in (0.15, 0.25))
-        return Numbers(errors.size, within_15, within_25, median if math.isfinite(median) else None)
+        return Numbers(errors.size, within_15, within_25, _number(float(np.median(errors))) if errors.size else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,7 +172,7 @@ def trade_off_figure(world: World, budgets_flops: FloatArray = TRAINED) -> Drawn
     rows: list[Row] = []
     for e in sweep_experts():
         n, losses = _optima(world, budgets_flops, e)
-        usd = world.usd(n[:, None], e)[:, 0]
+        usd = world.usd(n, e)
         rows += records(experts=e, budget_flops=budgets_flops, n_params=n, loss=losses, usd_per_mtok=usd)
 
     figure = new_figure(PAGE_WIDTH, 2.9)
@@ -228,7 +228,7 @@ def bounded_figure(world: World, bound: Literal["loss", "cost"]) -> Drawn:
     family, rows = world.law.family, list[Row]()
     for base, e in ((base, e) for base in BASES for e in sweep_experts() if e > base):
         base_n, base_loss = _optima(world, BUDGETS, base)
-        base_usd = world.usd(base_n[:, None], base)[:, 0]
+        base_usd = world.usd(base_n, base)
         if bound == "loss":
             n, losses = _first([world.at_base_loss(b, e, base) for b in BUDGETS.tolist()])
         else:
@@ -239,7 +239,7 @@ def bounded_figure(world: World, bound: Literal["loss", "cost"]) -> Drawn:
             "base_usd_per_mtok": base_usd,
             "n_params": n,
             "loss": losses,
-            "cost_ratio": world.usd(n[:, None], e)[:, 0] / base_usd,
+            "cost_ratio": world.usd(n, e) / base_usd,
             "active_ratio": n_active(family, n, e) / n_active(family, base_n, base),
             "own_ratio": n / _optima(world, BUDGETS, e)[0],
         }

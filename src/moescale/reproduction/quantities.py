@@ -65,12 +65,8 @@ def _flops(w: World, found: Allocation) -> FloatArray:
     return training_flops(w.law.family, found.n_params, found.tokens, found.experts)[:, 0]
 
 
-def _usd(w: World, n_params: FloatArray, experts: float) -> FloatArray:
-    return w.usd(n_params[:, None], experts)[:, 0]
-
-
 def _usd_at_loss(w: World, p: Part, experts: float) -> FloatArray:
-    return _usd(w, _at_loss(w, replace(p, experts=experts)), experts)
+    return w.usd(_at_loss(w, replace(p, experts=experts)), experts)
 
 
 def loss_at_base_cost(world: World, budget_flops: float, experts: float, base_experts: float) -> FloatArray:
@@ -202,7 +198,7 @@ OF_COSTS: dict[str, Quantity] = {
     # The lowest cost of 4 and 8 experts over the lowest of the others, loss-optimal models of equal loss.
     "few_over_others_cost": _few_over_others,
     # Serving cost at the base's loss over the base's, over the dearer of 8 and 16 experts, over the lowest of other counts.
-    "cost_ratio_at_base_loss": lambda w, p: _usd_at_loss(w, p, p.experts) / _usd(w, _base(w, p), p.base_experts),
+    "cost_ratio_at_base_loss": lambda w, p: _usd_at_loss(w, p, p.experts) / w.usd(_base(w, p), p.base_experts),
     "many_over_few_cost": lambda w, p: (
         _usd_at_loss(w, p, p.experts) / np.maximum(_usd_at_loss(w, p, 8.0), _usd_at_loss(w, p, 16.0))
     ),
@@ -211,7 +207,7 @@ OF_COSTS: dict[str, Quantity] = {
     ),
     # Serving cost of the loss-optimal model over that of the next lower expert count: the least over the sweep.
     "cost_over_next_fewer": lambda w, p: _over_next(
-        [_usd(w, _optimum(w, replace(p, experts=e)), e) for e in sweep_experts()]
+        [w.usd(_optimum(w, replace(p, experts=e)), e) for e in sweep_experts()]
     ).min(axis=0),
     # The lowest loss within the base's cost over that of the next lower expert count, from the base up: the largest.
     "loss_over_next_fewer_at_base_cost": lambda w, p: _over_next(

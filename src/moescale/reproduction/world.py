@@ -57,12 +57,13 @@ class World:
         return replace(sampled, ln_usd=sampled.ln_usd[:, at], served=sampled.served[:, at])
 
     def usd(self, n_params: FloatArray, experts: Real) -> FloatArray:
-        """Dollars per million output tokens at sizes (k, m) of expert counts (m,), NaN where nothing serves."""
-        e = np.atleast_1d(experts)
+        """Dollars per million output tokens at sizes (k, m) of expert counts (m,), or of any shape of one; NaN where nothing serves."""
         if self.sampled is not None:
-            return self._curves(self.sampled, e).usd_per_mtok(n_params)
+            if isinstance(experts, np.ndarray):
+                return self._curves(self.sampled, experts).usd_per_mtok(n_params)
+            return self.sampled.usd_of(sweep_experts().index(experts), n_params)
         known = np.isfinite(n_params)
-        usd = self.costs.usd_per_mtok(np.where(known, n_params, 1e9), np.broadcast_to(e, n_params.shape))
+        usd = self.costs.usd_per_mtok(np.where(known, n_params, 1e9), np.broadcast_to(experts, n_params.shape))
         return np.where(known & np.isfinite(usd), usd, np.nan)
 
     def size_within(self, usd_limit: FloatArray, experts: Real) -> FloatArray:
