@@ -106,11 +106,11 @@ def export_model(
         f"{'A dense model' if shape.n_experts == 1 else f'{shape.n_experts} experts'}, {format_count(float(counts.total))} "
         f"parameters ({format_count(float(counts.active))} active), {format_count(tokens)} tokens."
     )
+    files, of_files = training_files(format, shape, recipe, choice.split, title)
     notes, rule = [*recipe.notes], find_rule(launch.rule)
     if rule.dense_only and shape.n_experts > 1 and (launch.batch_tokens is None or launch.peak_lr is None):
         notes.append(f"the rule {rule.name} was fitted to dense models; C counts the experts that a token meets")
-    notes += FORMATS[format].notes(shape)
-    files = training_files(format, shape, recipe, choice.split, title)
+    notes += of_files
     started = None if server is None else serve_script(server, recipe.sequence_tokens)
     files["README.md"] = filled(
         "README.md.j2",
