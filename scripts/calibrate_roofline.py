@@ -32,8 +32,7 @@ from moescale.latency.roofline_constants import RooflineConstants
 from moescale.latency.silicon import ENGINE, Silicon
 from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.family import architecture, find_family
-from moescale.models.kv_cache import kv_bytes_per_request
-from moescale.models.parameters import weight_bytes_per_gpu
+from moescale.models.parameters import kv_bytes_per_request, weight_bytes_per_gpu
 from moescale.models.published import shapes
 from moescale.typing import FloatArray
 

@@ -28,7 +28,7 @@ from moescale.models.published import published_shapes
 from moescale.options.reproduction import ReproductionOptions, servers
 from moescale.reproduction import Outcome, Score, reproduce, score
 from moescale.reproduction.evaluate import judge
-from moescale.reproduction.publish import FIGURES, VERDICT, drawn
+from moescale.reproduction.figures import FIGURES, VERDICT, drawn
 from moescale.reproduction.tables import printed, quantity, verdict
 from moescale.reproduction.world import World, world_of
 from moescale.scaling_laws import Law, find_law

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.models.family import aspect_ratio, find_family
-from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
-from moescale.models.parameters import count_parameters, dense_equivalent_params
+from moescale.models.family import find_family
+from moescale.models.parameters import (
+    count_parameters,
+    dense_equivalent_params,
+    kv_bytes_per_request,
+    kv_bytes_per_token,
+)
 from moescale.models.published import Shape, hl_coefficient, published_shapes
+from moescale.units import parse_quantity
 from pages import csv_text, filled, write
 
 PAGE, OWNER = "evidence/serving.md", "shapes"
@@ -45,7 +50,8 @@ def page() -> str:
     beyond = [
         name
         for name, shape in models.items()
-        if abs(float(count_parameters(shape.architecture).total) - shape.published_total) > shape.published_digit
+        if abs(float(count_parameters(shape.architecture).total) - shape.published_total)
+        > shape.digit("published_total")
     ]
     parts = {
         "models": f"{len(models)}",
@@ -55,7 +61,7 @@ def page() -> str:
         "mu": f"{mu:.5f}",
         "mean-error": f"{np.abs(errors).mean():.1%}",
         "largest-error": f"{np.abs(errors).max():.1%}",
-        "aspect": f"{aspect_ratio(mu, 12.0):.1f}",
+        "aspect": f"{1.0 / (mu**3 * 12.0**2):.1f}",
         "aspect-held": f"{find_family('yun2024').d_model_per_layer:.1f}",
     }
     return filled(PAGE, parts, OWNER)
@@ -78,20 +84,20 @@ def _depth_and_width(name: str, shape: Shape, error: float) -> list[str]:
 def _row(name: str, shape: Shape) -> list[str]:
     a, counted = shape.architecture, count_parameters(shape.architecture)
     active = stated_active = ""
-    leave_out = "" if shape.active_input_embedding else "input embedding, of active"
-    leave_out = leave_out if shape.embeddings_published else "both embeddings"
+    whole, looked_up = (shape.row.get(key, True) for key in ("embeddings_published", "active_input_embedding"))
+    leave_out = "both embeddings" if not whole else "" if looked_up else "input embedding, of active"
     if counted.experts > 0:
-        left_out = 0.0 if shape.active_input_embedding else a.vocab_size * a.d_model
-        left_out = left_out if shape.embeddings_published else counted.embedding
+        left_out = counted.embedding if not whole else 0.0 if looked_up else a.vocab_size * a.d_model
         active = f"{float(counted.active - left_out) / 1e9:.2f}B"
-        stated_active = _published(shape.published_active, shape.published_active_digit)
-    kv = "" if shape.published_kv_bytes is None else f"{shape.published_kv_bytes:.0f}"
+        stated_active = _published(shape.published_active, shape.digit("published_active"))
+    stated = shape.row.get("published_kv_bytes")
+    kv = "" if stated is None else f"{parse_quantity(stated):.0f}"
     window = [f"{a.window_tokens:.0f}", f"{a.n_window_layers:g}"] if a.n_window_layers else ["", ""]
     held = float(kv_bytes_per_request(a, LONG_CONTEXT_TOKENS)) / 2**30
     return [
         name,
         f"{float(counted.total) / 1e9:.2f}B",
-        _published(shape.published_total, shape.published_digit),
+        _published(shape.published_total, shape.digit("published_total")),
         active,
         stated_active,
         leave_out,

@@ -132,7 +132,7 @@ def published() -> None:
     """What `reproduce -o` writes, with two of its figures."""
     from moescale.options.law import PaperLaw
     from moescale.options.reproduction import ReproductionOptions
-    from moescale.reproduction import publish as publishing
+    from moescale.reproduction import figures as publishing
     from moescale.reproduction.world import world_of
     from moescale.views.figures import SUFFIXES
 

@@ -9,10 +9,16 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from moescale.fitting.objective import HUBER_DELTA
-from moescale.models.family import ModelFamily, aspect_ratio
+from moescale.models.family import ModelFamily
 from moescale.models.published import hl_coefficient, shapes_of_hl
 from moescale.scaling_laws import FORMS, Inputs, Law, LawForm
 from moescale.typing import FloatArray
+
+
+def aspect_ratio(mu: float, layer_multiple: float) -> float:
+    """d_model / n_layers for which h l = mu N^(2/3), where a layer holds `layer_multiple` h^2 parameters."""
+    return 1.0 / (mu**3 * layer_multiple**2)
+
 
 DENSE_MU, _ = hl_coefficient(shapes_of_hl().values())
 

@@ -241,8 +241,7 @@ def _configs() -> Sequence[Files]:
 
 def _read_config(folder: Path, rng: Random) -> None:
     from moescale.models.hf_config import read_config
-    from moescale.models.kv_cache import kv_bytes_per_token
-    from moescale.models.parameters import count_parameters
+    from moescale.models.parameters import count_parameters, kv_bytes_per_token
 
     model = read_config(rng.choice((folder, folder / "config.json"))).architecture
     counted = count_parameters(model)

@@ -399,7 +399,7 @@ def test_a_folder_that_is_only_read_is_found_out_before_the_work(public: Path) -
         ("sweep", "sweep.toml"),
     ]
     loaded = (
-        "moescale.reproduction.publish",
+        "moescale.reproduction.figures",
         "moescale.experiments.profile",
         "moescale.experiments.sweep",
         "moescale.latency.roofline",

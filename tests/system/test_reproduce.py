@@ -20,11 +20,11 @@ from moescale.errors import InputError
 from moescale.models.family import find_family
 from moescale.options.reproduction import ReproductionOptions, servers
 from moescale.planning.allocation import Budget, loss_optimal
-from moescale.reproduction import Outcome, claims, find_claim, publish, reproduce, score, series
-from moescale.reproduction.publish import FIGURES, VERDICT, drawn
+from moescale.reproduction import Outcome, claims, figures, find_claim, reproduce, score
+from moescale.reproduction.figures import FIGURES, VERDICT, drawn
 from moescale.reproduction.quantities import OF_COSTS, QUANTITIES
 from moescale.reproduction.tables import show_outcomes
-from moescale.reproduction.world import ExactPricing, World, costs_of, of_the_papers_models, world_of
+from moescale.reproduction.world import World, of_the_papers_models, world_of
 from moescale.scaling_laws import find_law, restate
 from moescale.views.figures import save_figure
 from moescale.views.terminal.text import terminal
@@ -156,7 +156,7 @@ def test_options_beyond_a_plans_reach_the_costs() -> None:
     assert (d.gpu.memory_bytes, d.context_tokens, d.longest_request_tokens) == (80e9, 600.0, 600.0)
     assert (d.host.per_pass_s, d.host.per_sequence_s) == (1e-3, 1e-4)
     assert (changed.vocab_size, changed.family.d_model_per_layer) == (32000, 64.0)
-    assert costs_of(LAW, changed).family.d_model_per_layer == 64.0
+    assert world_of(LAW, changed).costs.family.d_model_per_layer == 64.0
     usual = world_of(LAW, ROOFLINE.costs())
     assert world_of(LAW, changed).usd(np.array([[1e9]]), 8.0) != usual.usd(np.array([[1e9]]), 8.0)
 
@@ -202,7 +202,7 @@ def test_every_expert_on_every_token_leaves_dense_models_and_the_law_as_they_are
 
 
 def test_figures_of_the_paper_and_claims_about_them_agree(outcomes: tuple[Outcome, ...], world: World) -> None:
-    rows = series.trade_off(world, budgets_flops=np.array([1e21]))
+    _, rows = figures.trade_off_figure(world, np.array([1e21]))
     found = _by_id(outcomes)
     for name, column, extreme in (("fig3.loss", "loss", max), ("fig3.cost", "usd_per_mtok", min)):
         values = [row[column] for row in rows]
@@ -222,12 +222,12 @@ def test_unknown_claims_are_refused_with_the_nearest() -> None:
 @daily(6)
 @given(st.floats(0.01, 1.0), st.sampled_from([1.0, 4.0, 8.0, 32.0]))
 def test_the_size_within_a_cost_costs_no_more_and_the_next_one_does(usd: float, experts: float) -> None:
-    pricing = ExactPricing(ROOFLINE.costs())
+    world = world_of(LAW, ROOFLINE.costs())
     e = np.array([experts])
-    size = pricing.size_within(np.array([usd]), e)
+    size = world.size_within(np.array([usd]), e)
     assert np.isfinite(size).all()
-    assert pricing.usd_per_mtok(size, e)[0, 0] <= usd
-    assert not pricing.usd_per_mtok(size * 1.0001, e)[0, 0] <= usd
+    assert world.usd(size, e)[0, 0] <= usd
+    assert not world.usd(size * 1.0001, e)[0, 0] <= usd
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_figures_draw_any_law_and_gpu(names: tuple[str, ...], tmp_path: Path, ou
 
 
 def test_the_verdicts_figure_has_every_number_that_is_counted(outcomes: tuple[Outcome, ...]) -> None:
-    rows = series.verdict(outcomes, outcomes)
+    _, rows = figures.verdict_figure(outcomes, outcomes)
     assert len(rows) == score(outcomes).numbers.printed
     assert all(row["beside"] == row["ours"] for row in rows)
 
@@ -301,9 +301,9 @@ def test_the_table_fits_a_page(outcomes: tuple[Outcome, ...], capsys: pytest.Cap
 def test_a_folder_holds_the_claims_and_every_figure_with_its_data(
     outcomes: tuple[Outcome, ...], world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publish, "SUFFIXES", (".svg",))  # one kind is enough to see that each figure is there
+    monkeypatch.setattr(figures, "SUFFIXES", (".svg",))  # one kind is enough to see that each figure is there
     folder = tmp_path / "out"
-    written = publish.publish(folder, drawn(["8", VERDICT], world, outcomes, ()), outcomes)
+    written = figures.publish(folder, drawn(["8", VERDICT], world, outcomes, ()), outcomes)
     names = {path.name for path in folder.iterdir()}
     assert names == {path.name for path in written}
     assert names == {f"{n}{s}" for n in ("figure-8", "verdict") for s in (".svg", ".csv")} | {"claims.json"}

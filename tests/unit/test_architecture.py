@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from families import PAPER
+from families import PAPER, aspect_ratio
 from model_configs import CONFIGS, ROWS
 from moescale import catalogue
 from moescale.errors import InputError, UnknownNameError
+from moescale.io.records import record
 from moescale.models.architecture import Architecture, validate
-from moescale.models.family import architecture, aspect_ratio
+from moescale.models.family import architecture
 from moescale.models.hf_config import from_config
-from moescale.models.kv_cache import kv_bytes_per_request
-from moescale.models.parameters import count_parameters
+from moescale.models.parameters import count_parameters, kv_bytes_per_request
 from moescale.models.published import find_shape, hl_coefficient, published_shapes, shapes
 from moescale.models.recipe import most_trained_tokens
 
@@ -446,7 +446,7 @@ def test_counts_equal_those_of_transformers_exactly(name: str) -> None:
     assert int(counted.attention) == attention
     # The config that transformers itself writes reads back to the same shape.
     written = from_config(json.loads(built.to_json_string(use_diff=False)))
-    assert count_parameters(written).to_dict() == counted.to_dict()
+    assert record(count_parameters(written)) == record(counted)
 
 
 @pytest.mark.engine
@@ -500,4 +500,4 @@ def test_what_llama4_holds_beside_its_text_model() -> None:
     with torch.device("meta"):
         model = transformers.Llama4ForConditionalGeneration(built)
     beside = sum(weight.numel() for name, weight in model.named_parameters() if not name.startswith("language_model."))
-    assert {published_shapes()[f"llama-4-{name}"].not_modelled for name in ("scout", "maverick")} == {beside}
+    assert {published_shapes()[f"llama-4-{name}"].row["not_modelled"] for name in ("scout", "maverick")} == {beside}

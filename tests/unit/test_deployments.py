@@ -21,8 +21,7 @@ from moescale.latency import Pass, PassSource
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
-from moescale.models.kv_cache import kv_bytes_per_request
-from moescale.models.parameters import weight_bytes_per_gpu
+from moescale.models.parameters import kv_bytes_per_request, weight_bytes_per_gpu
 from moescale.models.published import shapes
 from moescale.serving.deployment import ARRAY_FIELDS, Deployment, with_traffic
 from moescale.serving.gpu_counts import cheapest, cost

@@ -88,7 +88,7 @@ def model_of(shape: Buildable) -> Architecture:
 
 def megatron_arguments(shape: Buildable, run: Recipe, split: Split) -> dict[str, str]:
     """The arguments of megatron.args by name, an empty text for those without a value."""
-    lines = training_files("megatron", shape, run, split, "A model.")["megatron.args"].splitlines()
+    lines = training_files("megatron", shape, run, split, "A model.")[0]["megatron.args"].splitlines()
     pairs = (line.removeprefix("--").partition(" ") for line in lines if line.startswith("--"))
     return {name: value for name, _, value in pairs}
 
@@ -239,7 +239,7 @@ def test_megatron_arguments_are_known_ones(shape: Buildable, gpus: int) -> None:
 def test_the_torchtitan_module_is_python_with_the_numbers_of_the_run(shape: Buildable) -> None:
     split = Split(gpus=8, tensor=1, pipeline=1, expert=1, data=8, micro_batch=4, accumulation=8, recompute=True)
     run = recipe()
-    tree = ast.parse(training_files("torchtitan", shape, run, split, "A model.")["moescale_run.py"])
+    tree = ast.parse(training_files("torchtitan", shape, run, split, "A model.")[0]["moescale_run.py"])
     stated: dict[str, Any] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):

@@ -14,23 +14,22 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from examples import daily
-from families import DENSE, JOINT, PAPER
+from families import DENSE, JOINT, PAPER, aspect_ratio
 from moescale.errors import InputError
 from moescale.export.huggingface import config_of
 from moescale.export.launch import export_model
 from moescale.hardware.gpus import find_gpu
+from moescale.io.records import record
 from moescale.models.architecture import validate
 from moescale.models.coordinates import expansion, experts_at, in_family, model_of, of_architecture, same_letters
 from moescale.models.family import (
     CONVENTIONS,
     ModelFamily,
     architecture,
-    aspect_ratio,
     dense_params,
     elasticity,
     families,
     find_family,
-    flops_multiple,
     match_family,
     n_active,
     n_total,
@@ -40,8 +39,7 @@ from moescale.models.family import (
     with_convention,
 )
 from moescale.models.hf_config import from_config
-from moescale.models.kv_cache import kv_bytes_per_token
-from moescale.models.parameters import count_parameters, dense_equivalent_params
+from moescale.models.parameters import count_parameters, dense_equivalent_params, kv_bytes_per_token
 from moescale.models.published import published_shapes
 from moescale.models.recipe import recipe_for
 from moescale.models.rounding import (
@@ -158,7 +156,7 @@ def test_more_is_never_less(family: ModelFamily, n_params: float, experts: float
         family.shared_experts == 0.0 and family.expert_width == 1.0
     ):  # a dense layer's FFN is the least that a token meets
         paper, exact, dense = (
-            float(flops_multiple(with_convention(family, name), n_params, experts)) for name in CONVENTIONS
+            float(n_active(with_convention(family, name), n_params, experts)) / n_params for name in CONVENTIONS
         )
         assert paper >= exact * (1 - 1e-12)
         assert exact >= dense == 1.0
@@ -215,10 +213,10 @@ def test_a_law_speaks_of_the_same_model_in_these_letters(name: str) -> None:
 
 def test_the_papers_family() -> None:
     np.testing.assert_allclose(n_total(PAPER, 3e9, EXPERTS), (1 + (EXPERTS - 1) / 3) * 3e9, rtol=1e-14)
-    np.testing.assert_allclose(flops_multiple(PAPER, 3e9, EXPERTS), [1] + [5 / 3] * 6, rtol=1e-14)
+    np.testing.assert_allclose(n_active(PAPER, 3e9, EXPERTS) / 3e9, [1] + [5 / 3] * 6, rtol=1e-14)
     exact = with_convention(PAPER, "exact")
-    np.testing.assert_allclose(flops_multiple(exact, 3e9, EXPERTS), [1] + [4 / 3] * 6, rtol=1e-14)
-    np.testing.assert_array_equal(flops_multiple(with_convention(PAPER, "dense"), 3e9, EXPERTS), 1.0)
+    np.testing.assert_allclose(n_active(exact, 3e9, EXPERTS) / 3e9, [1] + [4 / 3] * 6, rtol=1e-14)
+    np.testing.assert_array_equal(n_active(with_convention(PAPER, "dense"), 3e9, EXPERTS), 3e9)
     np.testing.assert_allclose(training_flops(PAPER, 1e9, 2e10, [1.0, 8.0]), [1.2e20, 2e20], rtol=1e-14)
 
 
@@ -250,7 +248,7 @@ def test_key_value_heads_change_the_cache_and_nothing_else(
 ) -> None:
     full, grouped = architecture(family, n_params, experts), architecture(family, n_params, experts, kv_heads=2)
     assert replace(grouped, n_kv_heads=full.n_kv_heads) == full
-    assert count_parameters(grouped).to_dict() == count_parameters(full).to_dict()
+    assert record(count_parameters(grouped)) == record(count_parameters(full))
     shrunk = float(kv_bytes_per_token(grouped) / kv_bytes_per_token(full))
     assert shrunk == pytest.approx(min(1.0, 2.0 / float(full.n_heads)), rel=1e-12)
 

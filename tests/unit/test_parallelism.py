@@ -19,10 +19,8 @@ from moescale.latency.engines import Engine
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture
-from moescale.models.kv_cache import kv_bytes_per_request
-from moescale.models.parameters import weight_bytes, weight_bytes_per_gpu
+from moescale.models.parameters import fullest_stage, kv_bytes_per_request, weight_bytes_per_gpu
 from moescale.models.published import shapes
-from moescale.models.stages import fullest_stage
 from moescale.options.cost import CostServingOptions
 from moescale.serving.deployment import Deployment, expert_ways
 from moescale.serving.gpu_counts import cost
@@ -143,8 +141,8 @@ def test_a_stage_holds_whole_layers_and_one_table() -> None:
     table, half = 32000 * 4096, replace(MIXTRAL, n_layers=16, n_moe_layers=16)
     final_norm = 2 * 4096
     found = float(weight_bytes_per_gpu(MIXTRAL, 2.0, 1, 1, pipeline_parallel=2))
-    assert found == float(weight_bytes(half)) - 2 * table
-    assert 2 * (found + 2 * table) == float(weight_bytes(MIXTRAL)) + 2 * 2 * table + final_norm
+    assert found == float(weight_bytes_per_gpu(half)) - 2 * table
+    assert 2 * (found + 2 * table) == float(weight_bytes_per_gpu(MIXTRAL)) + 2 * 2 * table + final_norm
     assert float(kv_bytes_per_request(half, 100)) * 2 == float(kv_bytes_per_request(MIXTRAL, 100))
 
 

@@ -18,7 +18,7 @@ from model_configs import CONFIGS
 from moescale.errors import InputError
 from moescale.models.architecture import Architecture, Quantised, validate
 from moescale.models.hf_config import from_config, read_config
-from moescale.models.parameters import count_parameters, weight_bytes, weight_bytes_per_gpu
+from moescale.models.parameters import count_parameters, weight_bytes_per_gpu
 from moescale.models.published import shapes
 from moescale.models.quantisation import with_usual_shares
 
@@ -49,7 +49,7 @@ def quantised(config: dict[str, Any], how: Any) -> dict[str, Any]:
 
 def bytes_of(config: dict[str, Any]) -> float:
     found = read_config(config)
-    return float(weight_bytes(found.architecture, found.weights.bytes_per_param))
+    return float(weight_bytes_per_gpu(found.architecture, found.weights.bytes_per_param))
 
 
 def whole(model: Architecture) -> dict[str, float]:
@@ -80,7 +80,7 @@ def test_the_files_of_deepseek_v3() -> None:
     # layer, both tables once more, and a bf16 matrix from twice the width to the width (README_WEIGHTS.md).
     found = read_config(quantised(DEEPSEEK_V3, FP8))
     with_mtp = replace(found.architecture, n_layers=62, n_moe_layers=59, vocab_size=2 * 129280)
-    size = float(weight_bytes(with_mtp, found.weights.bytes_per_param)) + 2 * 2 * 7168 * 7168
+    size = float(weight_bytes_per_gpu(with_mtp, found.weights.bytes_per_param)) + 2 * 2 * 7168 * 7168
     assert size == pytest.approx(688_586_727_753, rel=1e-4)
 
 
@@ -116,7 +116,7 @@ def test_routed_experts_in_fp4_beside_fp8_are_read() -> None:
     model, counted = checkpoint.architecture, count_parameters(checkpoint.architecture)
     assert checkpoint.weights.format == "mxfp4"
     assert model.quantised.experts == 1.0
-    held = float(weight_bytes(model, checkpoint.weights.bytes_per_param))
+    held = float(weight_bytes_per_gpu(model, checkpoint.weights.bytes_per_param))
     others = counted.total - counted.experts - counted.embedding
     assert held == pytest.approx(0.53125 * counted.experts + 1.0002 * others + 2 * counted.embedding, rel=1e-3)
 
@@ -144,7 +144,7 @@ def test_what_is_left_out_stays_in_16_bits_however_it_is_written(listed: list[st
         assert found.architecture.quantised == Quantised(attention=0.0, scale_per_tensor=whole_scale)
         params, held = whole(found.architecture), found.weights.bytes_per_param
         expected = held * params["experts"] + 2 * (params["all"] - params["experts"])
-        assert weight_bytes(found.architecture, held) == pytest.approx(expected, rel=1e-12)
+        assert weight_bytes_per_gpu(found.architecture, held) == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_list_may_name_some_layers_and_some_matrices() -> None:

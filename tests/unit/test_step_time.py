@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from moescale.hardware.gpus import Gpu, find_gpu
 from moescale.latency.roofline import Roofline
-from moescale.models.flops import training_flops_per_token
+from moescale.models.parameters import training_flops_per_token
 from moescale.models.published import find_shape
 from moescale.models.recipe import Recipe, recipe_for
 from moescale.planning.allocation import Budget
@@ -108,7 +108,7 @@ def test_layers_that_run_again_cost_about_a_forward_pass(split: Split, moe: bool
 
 def test_mfu_counts_matrices_and_causal_attention() -> None:
     step = time_of(split_of(d=8), moe=False, sequence=8192)
-    flops = float(training_flops_per_token(DENSE, counted="matmul", sequence_tokens=8192.0))
+    flops = float(training_flops_per_token(DENSE, sequence_tokens=8192.0))
     assert step.mfu == pytest.approx(flops * step.tokens_per_s_per_gpu / 989e12)
 
 

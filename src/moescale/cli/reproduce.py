@@ -28,7 +28,7 @@ def reproduce(law: PaperLaw, wanted: ReproductionOptions, json_: Json = False) -
     from moescale.models.family import with_convention
     from moescale.reproduction import reproduce as evaluate
     from moescale.reproduction import score
-    from moescale.reproduction.publish import FIGURES, VERDICT, check_figure, check_folder, drawn, publish
+    from moescale.reproduction.figures import FIGURES, VERDICT, check_figure, check_folder, drawn, publish
     from moescale.reproduction.tables import show_outcomes, show_score
     from moescale.reproduction.world import of_the_papers_models, world_of
     from moescale.views.terminal.text import terminal

@@ -34,9 +34,8 @@ from moescale.io.toml import (
     read_toml,
 )
 from moescale.models.family import find_family
-from moescale.models.flops import training_flops_per_token
 from moescale.models.hf_config import from_config
-from moescale.models.parameters import ParameterCount, count_parameters
+from moescale.models.parameters import ParameterCount, count_parameters, training_flops_per_token
 from moescale.models.recipe import defaults, paper_peak_lr, training_steps
 from moescale.models.rounding import Buildable, buildable
 
@@ -311,7 +310,7 @@ def mfu(run: RunSettings, vocab_size: int, device: str, tokens_per_s: float) -> 
     if peak is None:
         return None
     shape = from_config(run.model.config(vocab_size))
-    a_token = training_flops_per_token(shape, counted="matmul", sequence_tokens=run.training.sequence_tokens)
+    a_token = training_flops_per_token(shape, sequence_tokens=run.training.sequence_tokens)
     return float(a_token) * tokens_per_s / (peak * run.parallel.processes)
 
 

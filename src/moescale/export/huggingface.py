@@ -21,7 +21,8 @@ def config_of(shape: Buildable, vocab_size: int) -> dict[str, Any]:
     kind, moe = shape.model_type, shape.n_experts > 1
     common: dict[str, Any] = {
         "model_type": kind,
-        "architectures": [_CLASSES[kind]],
+        # As transformers calls them: Qwen3ForCausalLM, Qwen3MoeForCausalLM, Glm4MoeForCausalLM, DeepseekV3ForCausalLM.
+        "architectures": [f"{kind.title().replace('_', '')}ForCausalLM"],
         "vocab_size": vocab_size,
         "hidden_size": shape.d_model,
         "intermediate_size": shape.d_ffn,
@@ -45,19 +46,9 @@ def config_of(shape: Buildable, vocab_size: int) -> dict[str, Any]:
         return common | _scored_experts(shape)
     if kind == "glm4_moe":
         return common | _scored_experts(shape) | {"use_qk_norm": True, "partial_rotary_factor": 1.0}
-    return common | (_softmax_experts(shape) if moe else {})
-
-
-_CLASSES = {
-    "qwen3": "Qwen3ForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-    "glm4_moe": "Glm4MoeForCausalLM",
-    "deepseek_v3": "DeepseekV3ForCausalLM",
-}
-
-
-def _softmax_experts(shape: Buildable) -> dict[str, Any]:
-    return {
+    if not moe:
+        return common
+    return common | {
         "num_experts": shape.n_experts,
         "num_experts_per_tok": shape.top_k,
         "moe_intermediate_size": shape.expert_width,

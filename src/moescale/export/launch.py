@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from moescale import catalogue
-from moescale.errors import InputError, unknown_name
-from moescale.export.folder import check_export_folder, write_export
+from moescale.errors import InputError, UnwrittenError, unknown_name
 from moescale.export.serving_launch import SERVE, Server, serve_script
 from moescale.export.trainers import ARGUMENTS, FORMATS, MODULE, TORCHTITAN, filled, is_own, training_files
 from moescale.hardware.gpus import Gpu
+from moescale.io.files import check_folder, explained, make_folder, write_atomically, write_error
+from moescale.io.locks import lock_beside, locked, staged_folder
 from moescale.io.records import record
 from moescale.models.parameters import count_parameters
 from moescale.models.recipe import Recipe, find_rule
@@ -21,6 +24,7 @@ from moescale.units import format_bytes, format_count, format_flops, format_seco
 
 NAMES = frozenset({"config.json", "run.toml", f"{MODULE}.py", ARGUMENTS, "run.sh", "README.md", SERVE})
 """Every file that an export of any format may hold."""
+MOST_NAMED = 5  # of the files that are not of an export
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +46,30 @@ class Export:
 
 
 def check_export(format: str, folder: Path) -> None:
-    """Raise the InputError that `export_model` would meet for a format or a folder, before the work of a plan."""
+    """Raise the InputError that `export_model` would meet for a format or a folder, before the work of a plan.
+
+    A folder that is there must hold files of an export alone, and is replaced as a whole.
+    """
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS, where="--export")
-    check_export_folder(folder, NAMES)
+    check_folder(folder)
+    where, place = os.fspath(folder), Path(os.path.realpath(folder))
+    with explained(write_error, where):
+        if not place.exists():
+            return
+        found = sorted(os.scandir(place), key=lambda entry: entry.name)
+        foreign = [each.name for each in found if each.name not in NAMES or not each.is_file(follow_symlinks=False)]
+        if foreign:
+            more = f" and {len(foreign) - MOST_NAMED} more" if len(foreign) > MOST_NAMED else ""
+            what = f"holds what is not of an export: {', '.join(foreign[:MOST_NAMED])}{more}"
+            raise UnwrittenError(what, where=where, next_step="give a new folder, or move that away")
+        if found and os.path.islink(folder):
+            what = f"is a link to {str(place)!r}, and nothing is overwritten through a link"
+            raise UnwrittenError(what, where=where, next_step="give that folder itself, or a new one")
+        if Path.cwd().is_relative_to(place):
+            advice = f"give a folder in it, such as {Path(where, 'launch')}"
+            what = "cannot be replaced as a whole: it is the current folder"
+            raise UnwrittenError(what, where=where, next_step=advice)
 
 
 def export_model(
@@ -70,7 +94,11 @@ def export_model(
     class of transformers builds, InfeasibleError where `gpus` GPUs do not hold the run.
     """
     check_export(format, folder)
-    _check_servers(gpus)
+    each = int(catalogue.read("export.toml")["choice"]["gpus_per_server"])
+    if gpus is not None and gpus > each and gpus % each:
+        below = gpus // each * each
+        what, nearest = f"{gpus} GPUs do not fill whole servers of {each}", f"{below} or {below + each}"
+        raise InputError(what, where="--train-gpus", nearest=nearest, next_step="give a multiple")
     launch, model = replace(launch, trainer=FORMATS[format].trainer), shape.architecture()
     recipe, choice = launch.recipe(model, tokens, gpus), choose_launch(model, tokens, gpu, launch, mfu=mfu, gpus=gpus)
     counts = count_parameters(model)
@@ -78,8 +106,11 @@ def export_model(
         f"{'A dense model' if shape.n_experts == 1 else f'{shape.n_experts} experts'}, {format_count(float(counts.total))} "
         f"parameters ({format_count(float(counts.active))} active), {format_count(tokens)} tokens."
     )
-    notes = (*recipe.notes, *_notes_of_rule(shape, launch), *FORMATS[format].notes(shape))
-    files = training_files(format, shape, recipe, choice.split, title)
+    files, of_files = training_files(format, shape, recipe, choice.split, title)
+    notes, rule = [*recipe.notes], find_rule(launch.rule)
+    if rule.dense_only and shape.n_experts > 1 and (launch.batch_tokens is None or launch.peak_lr is None):
+        notes.append(f"the rule {rule.name} was fitted to dense models; C counts the experts that a token meets")
+    notes += of_files
     started = None if server is None else serve_script(server, recipe.sequence_tokens)
     files["README.md"] = filled(
         "README.md.j2",
@@ -99,7 +130,7 @@ def export_model(
     )
     if started is not None:
         files[SERVE] = started.command
-    write_export(folder, files, NAMES)
+    _write(format, folder, files)
     return Export(
         format=format,
         folder=str(folder),
@@ -108,23 +139,22 @@ def export_model(
         choice=choice,
         n_params_total=int(counts.total),
         n_params_active=int(counts.active),
-        notes=notes,
+        notes=tuple(notes),
     )
 
 
-def _check_servers(gpus: int | None) -> None:
-    each = int(catalogue.read("export.toml")["choice"]["gpus_per_server"])
-    if gpus is not None and gpus > each and gpus % each:
-        below = gpus // each * each
-        what, nearest = f"{gpus} GPUs do not fill whole servers of {each}", f"{below} or {below + each}"
-        raise InputError(what, where="--train-gpus", nearest=nearest, next_step="give a multiple")
-
-
-def _notes_of_rule(shape: Buildable, launch: Launch) -> tuple[str, ...]:
-    rule, stated = find_rule(launch.rule), launch.batch_tokens is not None and launch.peak_lr is not None
-    if not rule.dense_only or stated or shape.n_experts == 1:
-        return ()
-    return (f"the rule {rule.name} was fitted to dense models; C counts the experts that a token meets",)
+def _write(format: str, folder: Path, files: Mapping[str, str]) -> None:
+    """An older export stays whole until the files (text by name) take its place."""
+    target = Path(os.path.realpath(folder))
+    make_folder(target.parent)
+    busy = UnwrittenError(
+        "another process writes it", where=os.fspath(folder), next_step="wait, or give another folder"
+    )
+    with locked(lock_beside(target), busy=busy):
+        check_export(format, folder)
+        with staged_folder(target) as staged:
+            for name, text in files.items():
+                write_atomically(staged / name, text)
 
 
 def split_in_words(choice: Choice) -> str:

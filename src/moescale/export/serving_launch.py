@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -34,29 +36,6 @@ class Launch:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Replica:
-    gpus: int  # of one pipeline stage
-    stages: int
-    groups: int  # of attention data parallelism
-    expert_ways: int
-    experts: bool
-    requests: int  # of the replica at once
-    longest: int  # tokens of a request
-    memory_fraction: float
-    static_share: float  # of a GPU's memory: weights and cache, without activations
-    cache_share: float  # of the memory that weights and activations leave
-    quantise: bool  # 16-bit weights of the checkpoint to fp8
-    fp8_cache: bool
-    chunked: bool
-    pass_tokens: int | None
-    drafted: int
-
-    def of_a_group(self, total: int) -> int:
-        """The share of one group."""
-        return max(total // self.groups, 1)
-
-
 def launch(
     engine: str,
     model: str,
@@ -76,73 +55,66 @@ def launch(
         raise unknown_name("engine", engine, ENGINES, where="--launch")
     if cost.batch is None or cost.tensor_parallel is None:
         raise InputError("no server is recommended", where="--launch")
-    longest, priced = _longest(deployment), math.ceil(float(np.asarray(longest_request_tokens(deployment))))
-    replica = _replica(cost, cost.batch, cost.tensor_parallel, deployment, checkpoint_format, most_tokens or longest)
-    notes = _notes(engine, deployment.weights or "bf16", checkpoint_format, replica)
-    if replica.longest != priced:
-        notes = (*notes[:-1], f"{notes[-1]} (priced: {priced})")
-    file = filled("trtllm.yaml.j2", s=replica) if engine == "trtllm" else ""
-    line = filled(f"{engine}.j2", s=replica, model=shlex.quote(model), file=file).rstrip("\n")
+    tokens, stated = (
+        float(np.asarray(longest_request_tokens(deployment))),
+        deployment.longest_request_tokens is not None,
+    )
+    admitted, priced = tokens if stated else max(BEYOND_MEAN * tokens, USUAL_TOKENS), math.ceil(tokens)
+    s = _replica(cost, cost.batch, deployment, checkpoint_format) | {"longest": most_tokens or math.ceil(admitted)}
+    notes = list(_notes(engine, deployment.weights or "bf16", checkpoint_format, s))
+    if s["longest"] != priced:
+        notes[-1] += f" (priced: {priced})"
+    file = filled("trtllm.yaml.j2", s=s) if engine == "trtllm" else ""
+    line = filled(f"{engine}.j2", s=s, model=shlex.quote(model), file=file).rstrip("\n")
     before = f"cat > trtllm.yaml <<'EOF'\n{file}EOF\n" if file else ""
     if (copies := cost.replicas or 1) > 1:
         before = f"# one of {copies} replicas, on {cost.gpus_per_replica} x {deployment.gpu.name} each\n{before}"
-    return Launch(command=before + line.replace("\n--", " \\\n  --"), notes=notes)
+    return Launch(command=before + line.replace("\n--", " \\\n  --"), notes=tuple(notes))
 
 
-def _longest(deployment: Deployment) -> int:
-    """Tokens of a request that a server admits: of the longest, where that is stated, else well beyond the mean."""
-    tokens = float(np.asarray(longest_request_tokens(deployment)))
-    return math.ceil(
-        tokens if deployment.longest_request_tokens is not None else max(BEYOND_MEAN * tokens, USUAL_TOKENS)
-    )
-
-
-def _replica(
-    cost: Cost, batch: float, tensor_parallel: int, deployment: Deployment, stated: str | None, longest: int
-) -> _Replica:
+def _replica(cost: Cost, batch: float, deployment: Deployment, stated: str | None) -> dict[str, Any]:
+    """What the templates of the engines say of a replica."""
     groups, loop, memory = cost.attention_dp or 1, cost.closed_loop, deployment.gpu.memory_bytes
     batched, drafted = deployment.max_num_batched_tokens, deployment.draft_tokens
     clients = math.inf if loop is None else math.ceil((loop.concurrency or 1) / (cost.replicas or 1))
     fraction, reserve = float(np.asarray(deployment.memory_fraction)), cost.reserve_bytes or 0.0
     held = (cost.weight_bytes_per_gpu or 0.0) + reserve
-    return _Replica(
-        gpus=tensor_parallel * groups,
-        stages=cost.pipeline_parallel or 1,
-        groups=groups,
-        expert_ways=cost.expert_parallel or 1,
-        experts=cost.n_params_active < cost.n_params_total,
-        requests=max(math.floor(min(batch, clients)), 1),
-        longest=longest,
-        memory_fraction=fraction,
-        static_share=max(fraction - reserve / memory, 0.01),
-        cache_share=min(max((fraction * memory - held) / (memory - held), 0.01), 1.0),
-        quantise=deployment.weights == "fp8" and stated in (None, "bf16"),
-        fp8_cache=float(np.asarray(deployment.kv_bytes_per_element)) == 1.0,
-        chunked=deployment.scheduling == "chunked" or batched is not None,
-        pass_tokens=None if batched is None else int(np.asarray(batched)),
-        drafted=math.ceil(float(np.asarray(deployment.accepted_tokens if drafted is None else drafted))),
-    )
+    return {
+        "gpus": (cost.tensor_parallel or 1) * groups,  # of one pipeline stage
+        "stages": cost.pipeline_parallel or 1,
+        "groups": groups,  # of attention data parallelism
+        "expert_ways": cost.expert_parallel or 1,
+        "experts": cost.n_params_active < cost.n_params_total,
+        "requests": max(math.floor(min(batch, clients)), 1),  # of the replica at once
+        "memory_fraction": fraction,
+        "static_share": max(fraction - reserve / memory, 0.01),  # of a GPU's memory: weights and cache
+        "cache_share": min(max((fraction * memory - held) / (memory - held), 0.01), 1.0),  # of what both leave
+        "quantise": deployment.weights == "fp8" and stated in (None, "bf16"),  # while 16-bit weights are loaded
+        "fp8_cache": float(np.asarray(deployment.kv_bytes_per_element)) == 1.0,
+        "chunked": deployment.scheduling == "chunked" or batched is not None,
+        "pass_tokens": None if batched is None else int(np.asarray(batched)),
+        "drafted": math.ceil(float(np.asarray(deployment.accepted_tokens if drafted is None else drafted))),
+    }
 
 
-def _notes(engine: str, weights: str, stated: str | None, s: _Replica) -> tuple[str, ...]:
-    notes: list[str] = []
+def _notes(engine: str, weights: str, stated: str | None, s: Mapping[str, Any]) -> Iterator[str]:
+    gpus, stages, ways = s["gpus"], s["stages"], s["expert_ways"]
     if weights not in ("bf16", "fp8") and stated != weights:
-        notes.append(f"name a checkpoint in {weights}: engines read the format from its config")
+        yield f"name a checkpoint in {weights}: engines read the format from its config"
     if weights == "bf16" and stated not in (None, "bf16"):
-        notes.append(f"the checkpoint is in {stated}, priced: weights in bf16: add --weights {stated}")
-    if s.quantise and engine == "trtllm":
-        notes.append("name a checkpoint in fp8: trtllm-serve does not quantise one in 16 bits while it loads")
-    if engine == "vllm" and s.experts and 1 < s.expert_ways < s.gpus:
-        notes.append(f"vLLM splits whole experts over all {s.gpus} GPUs; priced: {s.expert_ways}")
-    if s.gpus * s.stages > IN_ONE_SERVER:
-        notes.append(f"{s.gpus * s.stages} GPUs exceed most servers: add the engine's multi-node options")
-    if s.drafted:
-        notes.append(
+        yield f"the checkpoint is in {stated}, priced: weights in bf16: add --weights {stated}"
+    if s["quantise"] and engine == "trtllm":
+        yield "name a checkpoint in fp8: trtllm-serve does not quantise one in 16 bits while it loads"
+    if engine == "vllm" and s["experts"] and 1 < ways < gpus:
+        yield f"vLLM splits whole experts over all {gpus} GPUs; priced: {ways}"
+    if gpus * stages > IN_ONE_SERVER:
+        yield f"{gpus * stages} GPUs exceed most servers: add the engine's multi-node options"
+    if s["drafted"]:
+        yield (
             "draft tokens: the command uses the model's heads (multi-token prediction), not a draft model; it "
             "fails for models released without such heads (DeepSeek-V3, GLM-4.5 and later, Qwen3-Next .. have them)"
         )
-    notes.append(f"requests of more than {s.longest} tokens are refused: raise the length if yours are longer")
-    return tuple(notes)
+    yield f"requests of more than {s['longest']} tokens are refused: raise the length if yours are longer"
 
 
 SERVE = "serve.sh"

@@ -30,35 +30,29 @@ def check_family(family: ModelFamily) -> None:
 def write_sweep(design: SweepDesign, family: ModelFamily, path: Path, sequence_tokens: int | None = None) -> None:
     """Write the runs of a design, the cheapest first, with what all of them share; raises as `check_family` does."""
     check_family(family)
+    name = path.stem
     title = (
         f"# {plural(len(design.runs), 'run')} of {format_flops(design.flops)} FLOPs in all, chosen for a plan of "
         f"{format_flops(design.budget_flops)} FLOPs: `moescale design`.\n"
         "# corpus is what `moescale pack` made; a run sees up to "
         f"{format_count(max(run.tokens for run in design.runs))} tokens.\n"
     )
-    write_atomically(path, title + tomli_w.dumps(sweep_document(design, family, path.stem, sequence_tokens)))
-
-
-def sweep_document(
-    design: SweepDesign, family: ModelFamily, name: str, sequence_tokens: int | None = None
-) -> dict[str, Any]:
-    """The tables of a SWEEP.toml."""
-    runs = [
-        {
-            "n_params": round(run.n_params),
-            "experts": run.experts,
-            "tokens": round(run.tokens),
-            "batch_tokens": run.batch_tokens,
-            "peak_lr": float(f"{run.peak_lr:.3g}"),
-        }
-        for run in sorted(design.runs, key=lambda run: run.flops)
-    ]
-    return {
+    document: dict[str, Any] = {
         "name": name,
         "table": f"{name}.csv",
         "folder": name,
         "data": {"corpus": "corpus"},
         "model": {"top_k": family.top_k, "moe_every": family.moe_every},
         "training": {"sequence_tokens": sequence_tokens or defaults().sequence_tokens, "schedule": "cosine"},
-        "runs": runs,
+        "runs": [
+            {
+                "n_params": round(run.n_params),
+                "experts": run.experts,
+                "tokens": round(run.tokens),
+                "batch_tokens": run.batch_tokens,
+                "peak_lr": float(f"{run.peak_lr:.3g}"),
+            }
+            for run in sorted(design.runs, key=lambda run: run.flops)
+        ],
     }
+    write_atomically(path, title + tomli_w.dumps(document))

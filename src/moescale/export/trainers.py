@@ -17,7 +17,7 @@ from moescale.models.recipe import Recipe
 from moescale.models.rounding import Buildable
 from moescale.training.parallelism import Split, Trainer, stages_of
 
-Files = dict[str, str]  # text by name
+Made = tuple[dict[str, str], tuple[str, ...]]  # text by name, and notes
 
 TORCHTITAN = "0.3.0"
 MODULE = "moescale_run"
@@ -26,11 +26,10 @@ ARGUMENTS = "megatron.args"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of an export: how its trainer splits a run, the files beside config.json, and what they do not say at first sight."""
+    """A format of an export: how its trainer splits a run, and the files beside config.json with what they do not say."""
 
     trainer: Trainer
-    files: Callable[[Buildable, Recipe, Split, str], Files]
-    notes: Callable[[Buildable], tuple[str, ...]]
+    made: Callable[[Buildable, Recipe, Split, str], Made]
 
 
 def filled(name: str, **values: Any) -> str:
@@ -45,13 +44,8 @@ def _environment() -> Any:
     def text(name: str) -> str:
         return (resources.files("moescale.export") / "templates" / name).read_text(encoding="utf-8")
 
-    return Environment(
-        loader=FunctionLoader(text),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    kept: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    return Environment(loader=FunctionLoader(text), undefined=StrictUndefined, **kept)
 
 
 def is_own(shape: Buildable) -> bool:
@@ -59,12 +53,10 @@ def is_own(shape: Buildable) -> bool:
     return not shape.kv_lora_rank and not shape.d_shared_expert and shape.expert_width == shape.d_ffn
 
 
-def _own(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
-    return {"run.toml": f"# {title}\n" + tomli_w.dumps(run_settings(shape, recipe, split))} if is_own(shape) else {}
-
-
-def run_settings(shape: Buildable, recipe: Recipe, split: Split) -> dict[str, object]:
-    """The tables of a RUN.toml for `moescale train`."""
+def _own(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Made:
+    """A RUN.toml for `moescale train`."""
+    if not is_own(shape):
+        return {}, ()
     model = _fields(shape, "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ffn")
     model |= {"experts": shape.n_experts, **_fields(shape, "top_k", "moe_every"), "balance_loss": recipe.balance_loss}
     training = {"tokens": round(recipe.tokens), **_fields(recipe, "batch_tokens", "sequence_tokens")}
@@ -73,21 +65,16 @@ def run_settings(shape: Buildable, recipe: Recipe, split: Split) -> dict[str, ob
     if recipe.schedule == "wsd":
         training["decay"] = recipe.decay_steps / recipe.steps
     training |= _fields(recipe, "min_lr_ratio", "weight_decay", "beta1", "beta2", "grad_clip") | {"dtype": "bfloat16"}
-    return {
-        "name": "plan",
-        "output": "runs/plan",
-        "model": model,
-        "data": {"corpus": "corpus"},
-        "training": training,
-        "parallel": {"processes": split.gpus, "fsdp": split.data > 1},
-    }
+    parts = {"name": "plan", "output": "runs/plan", "model": model, "data": {"corpus": "corpus"}, "training": training}
+    parts["parallel"] = {"processes": split.gpus, "fsdp": split.data > 1}
+    return {"run.toml": f"# {title}\n{tomli_w.dumps(parts)}"}, ()
 
 
 def _fields(of: object, *names: str) -> dict[str, object]:
     return {name: getattr(of, name) for name in names}
 
 
-def _torchtitan(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
+def _torchtitan(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Made:
     """Qwen3, Qwen3-MoE, GLM-4-MoE (Qwen3-MoE with shared experts and the router of DeepSeek-V3) or DeepSeek-V3."""
     # Of torchtitan the fall `sqrt` is 1 - sqrt; the steps of a decay are the nearest to its ratio of all.
     falls = f'decay_type="sqrt", decay_ratio={recipe.decay_steps / recipe.steps!r}'
@@ -106,19 +93,16 @@ def _torchtitan(shape: Buildable, recipe: Recipe, split: Split, title: str) -> F
         logit_chunks=FORMATS["torchtitan"].trainer.logit_chunks,
     )
     about = f"Starts the run of {MODULE}.py with torchtitan {TORCHTITAN}"
-    return {f"{MODULE}.py": module, "run.sh": _script(split, "torchtitan", about, MODULE)}
-
-
-def _torchtitan_notes(shape: Buildable) -> tuple[str, ...]:
+    files = {f"{MODULE}.py": module, "run.sh": _script(split, "torchtitan", about, MODULE)}
     if shape.n_experts == 1:
-        return ()
+        return files, ()
     bias = "torchtitan balances experts by a bias on the choice of experts (arXiv 2408.15664), not by a loss"
     if not shape.sigmoid_router:
         bias += ": the paper names neither; Qwen3-MoE has no place for a bias, so config.json's model routes without it"
-    return bias, "torchtitan starts a document at position 0 and lets it attend to itself alone"
+    return files, (bias, "torchtitan starts a document at position 0 and lets it attend to itself alone")
 
 
-def _megatron(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
+def _megatron(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Made:
     arguments = filled(
         "megatron.args.j2",
         title=title,
@@ -130,15 +114,12 @@ def _megatron(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Fil
         router=catalogue.read("routers.toml")["sigmoid"],
     )
     about = "Starts pretrain_gpt.py of a Megatron-LM checkout, $MEGATRON"
-    return {ARGUMENTS: arguments, "run.sh": _script(split, "megatron", about, ARGUMENTS)}
-
-
-def _megatron_notes(shape: Buildable) -> tuple[str, ...]:
+    files = {ARGUMENTS: arguments, "run.sh": _script(split, "megatron", about, ARGUMENTS)}
     if shape.n_experts == 1:
-        return ()
+        return files, ()
+    whole = "experts are not split by tensor parallelism, and no token is dropped"
     by_bias = "experts are balanced by a bias on their choice and a small loss within a sequence, as DeepSeek-V3 does"
-    split = "experts are not split by tensor parallelism, and no token is dropped"
-    return (split, by_bias) if shape.sigmoid_router else (split,)
+    return files, (whole, by_bias) if shape.sigmoid_router else (whole,)
 
 
 def _script(split: Split, trainer: str, about: str, file: str) -> str:
@@ -149,16 +130,14 @@ def _script(split: Split, trainer: str, about: str, file: str) -> str:
 
 
 FORMATS: Mapping[str, Format] = {
-    "hf": Format(Trainer(states="full", pipeline=False, tensor=False, expert=False), _own, lambda _: ()),
+    "hf": Format(Trainer(states="full", pipeline=False, tensor=False, expert=False), _own),
     # The logits' chunks are the default of torchtitan's ChunkedLossWrapper.
-    "torchtitan": Format(
-        Trainer(states="full", pipeline=False, tensor=True, logit_chunks=8), _torchtitan, _torchtitan_notes
-    ),
-    "megatron": Format(Trainer(states="optimizer", pipeline=True, tensor=True), _megatron, _megatron_notes),
+    "torchtitan": Format(Trainer(states="full", pipeline=False, tensor=True, logit_chunks=8), _torchtitan),
+    "megatron": Format(Trainer(states="optimizer", pipeline=True, tensor=True), _megatron),
 }
 
 
-def training_files(format: str, shape: Buildable, recipe: Recipe, split: Split, title: str) -> Files:
-    """What a format's trainer needs, config.json of the model included."""
-    config = json.dumps(huggingface_config(shape, recipe), indent=2) + "\n"
-    return {"config.json": config} | FORMATS[format].files(shape, recipe, split, title)
+def training_files(format: str, shape: Buildable, recipe: Recipe, split: Split, title: str) -> Made:
+    """What a format's trainer needs, config.json of the model included, and what the files do not say at first sight."""
+    files, notes = FORMATS[format].made(shape, recipe, split, title)
+    return {"config.json": json.dumps(huggingface_config(shape, recipe), indent=2) + "\n"} | files, notes

@@ -12,8 +12,8 @@ from moescale.latency.kernels.moe import Shape, moe_kernels
 from moescale.latency.messages import sends_alone
 from moescale.latency.roofline import ACTIVATION_BYTES
 from moescale.models.architecture import Architecture
-from moescale.models.flops import expected_distinct_experts
 from moescale.models.operations import Product
+from moescale.models.parameters import expected_distinct_experts
 from moescale.typing import FloatArray, Real
 
 

@@ -23,9 +23,8 @@ from moescale.latency import (
 )
 from moescale.latency.roofline_constants import RooflineConstants, constants_of, multiplies_fp4, multiplies_fp8
 from moescale.models.architecture import UNQUANTISED_BYTES, Architecture, some
-from moescale.models.flops import STATE_FLOPS, expected_distinct_experts
 from moescale.models.operations import Attention, Indexer, Operation, Product, State, operations
-from moescale.models.parameters import share_taken
+from moescale.models.parameters import STATE_FLOPS, expected_distinct_experts, share_taken
 from moescale.typing import FloatArray, Real
 
 ACTIVATION_BYTES = 2.0  # bf16 activations, also where weights are fp8

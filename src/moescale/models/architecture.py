@@ -82,9 +82,8 @@ class Architecture:
     router_bias: bool = False  # a bias an expert in the router (gpt-oss; DeepSeek-V3's correction of the scores)
     expert_bias: bool = False  # biases of the routed experts' matrices only (gpt-oss)
     norms_per_layer: Real = 2.0  # of d_model weights each: before attention and FFN; Gemma has them behind as well
-    n_layers_without_ffn: Real = (
-        0.0  # attention or state only (Nemotron-H); FFNs without attention join the layer before
-    )
+    # Attention or state only (Nemotron-H); FFNs without attention join the layer before.
+    n_layers_without_ffn: Real = 0.0
     d_expert_model: Real = 0.0  # width that two projections give routed experts to read and write; 0: d_model
     attention_gate: Real = 0.0  # gates a head's output has, from the layer's input: head_dim (Qwen3-Next), 1 (Step-3.7)
     # Layers with windows may have heads of their own, 0: as the others; then only they have attention_sinks (MiMo-V2),

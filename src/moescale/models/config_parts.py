@@ -8,8 +8,9 @@ from functools import cache
 from typing import Any, cast
 
 from moescale import catalogue
-from moescale.models.settings import Settings
+from moescale.errors import InputError, nearest_names
 
+LARGEST = 10**9  # no width, depth, vocabulary or number of experts comes near; beyond it products lose digits
 MOST_LAYERS = 2048  # each is looked at; no model has as many
 FP32 = ("float32", "torch.float32")
 # Of lists with an entry a layer: which entries are meant by a rule that names the list.
@@ -26,6 +27,93 @@ Row = Mapping[str, Any]
 Parts = dict[str, Any]
 
 
+def shown(value: Any) -> str:
+    """The start of what `value` looks like."""
+    try:
+        return repr(value)[:60]
+    except ValueError:  # Python refuses to print whole numbers of more than a few thousand digits
+        return "a number of thousands of digits"
+    except RecursionError:
+        return f"a {type(value).__name__} nested too deeply to show"
+
+
+class Settings:
+    """Checked access to one config: every answer is in range, every complaint names file and key.
+
+    A key `a.b` is that of an object within; `called` are the config's names of keys. `seen` holds the keys that were asked
+    for, or that the reader knows and has no use for.
+    """
+
+    def __init__(self, config: Mapping[str, Any], where: str, called: Mapping[str, str] | None = None) -> None:
+        self.config = config
+        self.where = where
+        self.called = called or {}
+        self.seen: set[str] = set()
+
+    def get(self, key: str) -> Any:
+        """The value as it stands; None where it is absent."""
+        outer, _, inner = self.called.get(key, key).partition(".")
+        self.seen.add(outer)
+        value = self.config.get(outer)
+        if not inner or value is None:
+            return value
+        if not isinstance(value, Mapping):
+            raise self.bad(outer, "an object of settings")
+        return cast("Mapping[str, Any]", value).get(inner)
+
+    def bad(self, key: str, wanted: str) -> InputError:
+        return InputError(f"{self.called.get(key, key)} must be {wanted}, not {shown(self.get(key))}", where=self.where)
+
+    def integer(self, *keys: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
+        """The whole number under the first of `keys`; all of those present must agree. Null counts as absent."""
+        present = {key: value for key in keys if (value := self.get(key)) is not None}
+        if not present:
+            if default is not None:
+                return default
+            named = [self.called.get(key, key) for key in keys]
+            nearest = nearest_names(named[0], [str(key) for key in self.config])
+            what, add = f"{' or '.join(named)} is missing", "add it: without it the model's shape is unknown"
+            raise InputError(what, where=self.where, nearest=nearest, next_step=add)
+        for key, value in present.items():
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            # Comparisons first: they hold for NaN, infinities and integers of any length; int() does not.
+            if not (number and least <= value <= most and int(value) == value):
+                raise self.bad(key, f"a whole number from {least} to {most}")
+        if len(set(present.values())) > 1:
+            raise InputError(f"{' and '.join(present)} disagree ({str([*present.values()])[1:-1]})", where=self.where)
+        return int(next(iter(present.values())))
+
+    def boolean(self, key: str, default: bool) -> bool:
+        if (value := self.get(key)) is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.bad(key, "true or false")
+        return value
+
+    def flags(self, key: str, n_layers: int, names: Mapping[str, bool]) -> list[bool] | None:
+        """What `names` makes of the entries of the list under `key`, one a layer; None where it is absent or empty."""
+        value = self.get(key)
+        if value is None or value == []:
+            return None
+        entries: list[Any] = list(cast("list[Any]", value)) if isinstance(value, list | tuple) else []
+        if len(entries) != n_layers:
+            raise self.bad(key, f"a list with one entry for each of {n_layers} layers")
+        if not all(isinstance(entry, str | int) and str(entry) in names for entry in entries):
+            known = [name for name in names if not name.isdigit()] or list(names)
+            raise self.bad(key, f"a list of {', '.join(known[:-1])} and {known[-1]}")
+        return [names[str(entry)] for entry in entries]
+
+    def layer_numbers(self, key: str, first: int, last: int) -> set[int] | None:
+        """The layers that a list names; None where it is absent."""
+        if (value := self.get(key)) is None:
+            return None
+        entries: list[Any] = list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [None]
+        whole = (isinstance(entry, int) and not isinstance(entry, bool) for entry in entries)
+        if not all(whole) or not all(first <= entry <= last for entry in entries):
+            raise self.bad(key, f"a list of layer numbers from {first} to {last}")
+        return set(entries)
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """What one numbered layer of a checkpoint has."""
@@ -38,19 +126,9 @@ def read_type(settings: Settings, model_type: str) -> tuple[Parts, list[Layer]]:
     """Fields of an Architecture that a config of a known model type states, and the numbered layers of its checkpoint."""
     row = type_rows()[model_type]
     settings.called = row.get("called", {})
-    blocks: list[Layer] | None = None
-    further: Parts = {}
-    if model_type == "nemotron_h":
-        blocks, further = _blocks(settings)
-    elif prepare := PREPARED.get(model_type):
-        further = prepare(settings)
+    further = PREPARED[model_type](settings) if model_type in PREPARED else {}
     # What no config says under these names, and so no remark is about.
     settings.config = {**settings.config, **further.pop("config", {})}
-    parts, layers = _read_row(settings, row)
-    return parts | further, layers if blocks is None else blocks
-
-
-def _read_row(settings: Settings, row: Row) -> tuple[Parts, list[Layer]]:
     for key, (default, why) in row.get("refused", {}).items():
         if settings.get(key) or (settings.get(key) is None and default):
             raise settings.bad(key, why)
@@ -79,10 +157,15 @@ def _read_row(settings: Settings, row: Row) -> tuple[Parts, list[Layer]]:
     if "linear" in row:
         linear = _chosen(settings, row["linear"]["layers"], n_layers)
         stated = {"n_linear_layers": sum(linear), "linear_kind": row["linear"]["kind"]}
-        state_bytes, fields = _state_bytes(settings, row["linear"]["state_bytes"]), _fields(settings, row["linear"])
-        parts |= stated | state_bytes | fields if any(linear) else {}
+        # Bytes of an element of the state: as the config asks under a key, 4 unless it does, or the class's number.
+        source = row["linear"]["state_bytes"]
+        asked = settings.get(source) if isinstance(source, str) else None
+        stated["linear_state_bytes"] = source if isinstance(source, float) else 4.0 if asked in (None, *FP32) else 2.0
+        parts |= stated | _fields(settings, row["linear"]) if any(linear) else {}
     pairs = zip(linear, experts, strict=True)
-    return parts, [Layer("linear" if state else "full", "experts" if moe else "dense") for state, moe in pairs]
+    layers = [Layer("linear" if state else "full", "experts" if moe else "dense") for state, moe in pairs]
+    layers = further.pop("layers", layers)
+    return parts | further, layers
 
 
 def _grouped_attention(settings: Settings, row: Row) -> Parts:
@@ -173,13 +256,6 @@ def _indexer(settings: Settings, row: Row, n_layers: int) -> Parts:
     return {"n_sparse_layers": sparse, "n_index_layers": indexed} | fields if sparse else {}
 
 
-def _state_bytes(settings: Settings, source: str | float) -> Parts:
-    """Bytes of an element of the state: as the config asks under a key, 4 unless it does, or the class's number."""
-    stated = settings.get(source) if isinstance(source, str) else source
-    held = stated if isinstance(source, float) else 4.0 if stated is None or stated in FP32 else 2.0
-    return {"linear_state_bytes": held}
-
-
 def _fields(settings: Settings, row: Row) -> Parts:
     return {name: _number(settings, source) for name, source in row.get("fields", {}).items()}
 
@@ -202,7 +278,7 @@ def _number(settings: Settings, source: Any) -> Any:
     return found // over
 
 
-def _blocks(settings: Settings) -> tuple[list[Layer], Parts]:
+def _blocks(settings: Settings) -> Parts:
     """Nemotron-H has blocks of one kind each: those that mix tokens count as layers, and FFNs go with the layer before."""
     letters = {"M": "linear", "*": "full", "-": "dense", "E": "experts"}
     words = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
@@ -224,7 +300,7 @@ def _blocks(settings: Settings) -> tuple[list[Layer], Parts]:
     config["mlp_layer_types"] = ["sparse"] * n_moe + ["dense"] * (len(mixers) - n_moe)
     kinds = (letters[letter] for letter in pattern)
     blocks = [Layer(kind, "") if kind in ("linear", "full") else Layer("", kind) for kind in kinds]
-    return blocks, {"config": config, "n_layers_without_ffn": bare}
+    return {"config": config, "layers": blocks, "n_layers_without_ffn": bare}
 
 
 def _compress_ratios(settings: Settings) -> Parts:
@@ -256,6 +332,7 @@ def _automatic_rank(settings: Settings) -> Parts:
 
 # What is done to a config before its row reads it, where no row can say it.
 PREPARED: dict[str, Callable[[Settings], Parts]] = {
+    "nemotron_h": _blocks,
     "hunyuan_v1_moe": _one_for_all,
     "deepseek_v4": _compress_ratios,
     "deepseek_ref": _compress_ratios,

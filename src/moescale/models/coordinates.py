@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from moescale.models.architecture import Architecture
-from moescale.models.family import ModelFamily, dense_params, expert_ffns, width
+from moescale.models.family import ModelFamily, dense_params, expert_ffns, expert_share, width
 from moescale.models.parameters import count_parameters
 from moescale.typing import FloatArray, Real
 
@@ -73,11 +73,6 @@ def same_letters(a: ModelFamily, b: ModelFamily) -> bool:
     return replace(a, **about) == replace(b, **about)
 
 
-def _share(family: ModelFamily) -> float:
-    """What a further FFN of a dense layer's width adds as a share of N, where N is a multiple of d_model^3."""
-    return family.ffn_matrices * family.ffn_ratio / family.layer_multiple / family.moe_every
-
-
 def model_of(family: ModelFamily, n_params: Real, experts: Real) -> tuple[FloatArray, FloatArray]:
     """Active parameters without embeddings, and X, of models that the family calls N and E. Arguments broadcast.
 
@@ -85,13 +80,10 @@ def model_of(family: ModelFamily, n_params: Real, experts: Real) -> tuple[FloatA
     """
     n, e = _alike(n_params, experts)
     held, met = expert_ffns(family, e)
-    x = _expansion(family, held, met)
-    if family.has_one_shape_factor:
-        return n * (1.0 + (met - 1.0) * _share(family)), x
-    d = width(family, n)
-    one_ffn = family.ffn_matrices * family.ffn_ratio * d**3 / family.d_model_per_layer / family.moe_every
-    body = n - family.embedding_matrices * family.vocab_size * d
-    return body + (met - 1.0) * one_ffn, x
+    body = n * (1.0 + (met - 1.0) * expert_share(family, n))
+    if tables := family.embedding_matrices * family.vocab_size:
+        body = body - tables * width(family, n)
+    return body, _expansion(family, held, met)
 
 
 def _alike(a: Real, b: Real) -> tuple[FloatArray, FloatArray]:
@@ -110,7 +102,7 @@ def in_family(family: ModelFamily, active_body: Real, expansion: Real) -> tuple[
     body, x = _alike(active_body, expansion)
     e = experts_at(family, x)
     if family.has_one_shape_factor:
-        return body / (1.0 + np.where(e > 1.0, _met(family) - 1.0, 0.0) * _share(family)), e
+        return body / (1.0 + np.where(e > 1.0, _met(family) - 1.0, 0.0) * expert_share(family, body)), e
     sparse, (of_dense, of_sparse) = e > 1.0, _bodies(family)
     if sparse.all():
         d = width(of_sparse, body)

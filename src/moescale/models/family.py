@@ -29,6 +29,7 @@ CONVENTIONS = {
 }
 
 LADDER = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # the expert counts of the paper's plans (section 4)
+LATENT = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim")  # of a family, a shape and an Architecture
 SQUARED = 1e-8  # relative, of a step of Newton's after which the next one is below rounding
 
 
@@ -55,25 +56,19 @@ class ModelFamily:
     n_counts: Literal["dense", "total"] = "dense"  # whether a law's N counts the dense model or all of its experts
     tokenizer: str = ""
     dataset: str = ""
-    kv_heads: Annotated[float, Interval(ge=1, le=1e6)] | None = (
-        None  # key-value heads of a layer, where there are so many heads; None: one a query head
-    )
+    # Key-value heads of a layer, where there are so many heads; None: one a query head.
+    kv_heads: Annotated[float, Interval(ge=1, le=1e6)] | None = None
     source: str = ""
-    expert_width: Annotated[float, Interval(ge=1e-4, le=1e3)] = (
-        1.0  # FFN width of a routed expert over that of a dense layer
-    )
-    shared_experts: Annotated[float, Interval(ge=0, le=1e4)] = (
-        0.0  # experts of a MoE layer that every token meets, in widths of a routed one
-    )
+    expert_width: Annotated[float, Interval(ge=1e-4, le=1e3)] = 1.0  # FFN width of a routed expert over a dense layer's
+    shared_experts: Annotated[float, Interval(ge=0, le=1e4)] = 0.0  # that every token meets, in widths of a routed one
     attention_ratio: Annotated[float, Interval(ge=1e-3, le=1e3)] = 1.0  # n_heads head_dim / d_model
     # Multi-head latent attention, as in Architecture; head_dim is that of queries, kv_heads stays None.
     kv_lora_rank: Annotated[float, Interval(ge=0, le=1e6)] = 0.0
     q_lora_rank: Annotated[float, Interval(ge=0, le=1e6)] = 0.0
     qk_rope_head_dim: Annotated[float, Interval(ge=0, le=1e4)] = 0.0
     v_head_dim: Annotated[float, Interval(ge=0, le=1e4)] = 0.0
-    ladder: Annotated[tuple[Annotated[float, Interval(ge=1, le=1e6)], ...], MaxLen(64)] = (
-        LADDER  # expert counts that a plan compares
-    )
+    # Expert counts that a plan compares.
+    ladder: Annotated[tuple[Annotated[float, Interval(ge=1, le=1e6)], ...], MaxLen(64)] = LADDER
     base_experts: Annotated[float, Interval(ge=1, le=1e6)] = 1.0  # whose loss the others match: of the paper's law 4
 
     def __post_init__(self) -> None:
@@ -133,11 +128,6 @@ def find_family(name: str) -> ModelFamily:
 def with_convention(family: ModelFamily, name: str) -> ModelFamily:
     """The family with another named convention for training FLOPs; InputError if the name is unknown."""
     return replace(family, convention=name)  # type: ignore[arg-type]
-
-
-def aspect_ratio(mu: float, layer_multiple: float) -> float:
-    """d_model / n_layers for which h l = mu N^(2/3), where a layer holds `layer_multiple` h^2 parameters."""
-    return 1.0 / (mu**3 * layer_multiple**2)
 
 
 def _powers_of_width(family: ModelFamily, d_model: FloatArray) -> tuple[FloatArray | float, FloatArray | float, float]:
@@ -200,7 +190,7 @@ def expert_ffns(family: ModelFamily, experts: Real) -> tuple[FloatArray, FloatAr
     return (np.where(dense, 1.0, held), np.where(dense, 1.0, met)) if dense.any() else (held, met)
 
 
-def _expert_share(family: ModelFamily, n_params: Real) -> Real:
+def expert_share(family: ModelFamily, n_params: Real) -> Real:
     """c: what a further FFN of a dense layer's width adds, over all MoE layers, as a share of N; same shape, or one number."""
     if family.has_one_shape_factor:
         return family.ffn_matrices * family.ffn_ratio / family.layer_multiple / family.moe_every
@@ -211,7 +201,7 @@ def _expert_share(family: ModelFamily, n_params: Real) -> Real:
 def n_total(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
     """Parameters that must be held in memory; (1 + (E - 1)/3) N in the paper's family. Arguments broadcast."""
     held, _ = expert_ffns(family, experts)
-    return (1.0 + (held - 1.0) * _expert_share(family, n_params)) * np.asarray(n_params, float)
+    return (1.0 + (held - 1.0) * expert_share(family, n_params)) * np.asarray(n_params, float)
 
 
 def law_size(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
@@ -221,17 +211,12 @@ def law_size(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
     return np.broadcast_arrays(np.asarray(n_params, float), np.asarray(experts, float))[0]
 
 
-def flops_multiple(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
-    """Training FLOPs a token as a multiple of 6 N under the family's convention. Arguments broadcast."""
-    share = _expert_share(family, n_params)
-    held, met = expert_ffns(family, experts)
-    each = {"paper": family.moe_every * share, "exact": share, "dense": 0.0}[family.convention]
-    return 1.0 + (np.minimum(met, held) - 1.0) * np.asarray(each, float)
-
-
 def n_active(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
     """Parameters that one token activates under the family's convention. Arguments broadcast; K = min(top_k, E)."""
-    return flops_multiple(family, n_params, experts) * np.asarray(n_params, float)
+    share = expert_share(family, n_params)
+    held, met = expert_ffns(family, experts)
+    each = {"paper": family.moe_every * share, "exact": share, "dense": 0.0}[family.convention]
+    return (1.0 + (np.minimum(met, held) - 1.0) * np.asarray(each, float)) * np.asarray(n_params, float)
 
 
 def elasticity(family: ModelFamily, n_params: Real, size: Real) -> FloatArray:
@@ -306,10 +291,7 @@ def architecture(
         tied_embeddings=vocab_size is None and family.embedding_matrices < 2,
         matrices_only=family.kv_heads is None and not family.kv_lora_rank,
         name=family.name,
-        kv_lora_rank=family.kv_lora_rank,
-        q_lora_rank=family.q_lora_rank,
-        qk_rope_head_dim=family.qk_rope_head_dim,
-        v_head_dim=family.v_head_dim,
+        **{name: getattr(family, name) for name in LATENT},
     )
 
 

@@ -14,9 +14,8 @@ from typing import Any, cast
 from moescale.errors import InputError, unknown_name
 from moescale.io.files import read_bytes
 from moescale.models.architecture import Architecture, validate
-from moescale.models.config_parts import read_type, type_rows, type_table
+from moescale.models.config_parts import Settings, read_type, shown, type_rows, type_table
 from moescale.models.quantisation import CheckpointWeights, read_weights
-from moescale.models.settings import Settings, shown
 
 _LARGEST_FILE = 16 * 2**20  # bytes; a config.json has a few thousand, weights by mistake have billions
 

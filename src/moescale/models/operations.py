@@ -17,19 +17,9 @@ import numpy as np
 from moescale.models.architecture import Architecture, some
 from moescale.typing import FloatArray, Real
 
-Part = Literal[
-    "attention",
-    "states",
-    "indexer",
-    "dense_ffn",
-    "shared_experts",
-    "experts",
-    "router",
-    "expert_projection",
-    "residual",
-    "lm_head",
-    "norms",
-]
+Mixing = Literal["attention", "states", "indexer"]
+OfFfns = Literal["dense_ffn", "shared_experts", "experts", "router", "expert_projection"]
+Part = Mixing | OfFfns | Literal["residual", "lm_head", "norms"]
 CONV_BYTES = 2.0  # of the convolution's last tokens, held in bf16 as activations are
 # An indexer's key in the cache of vLLM and SGLang: fp8 whatever the rest is held in, with a scale of 32 bits.
 INDEX_SCALE_BYTES = 4.0
@@ -308,9 +298,8 @@ def _compressed_attention(a: Architecture, t: Real) -> Iterator[Operation]:
     yield Indexer(chosen, a.index_n_heads, a.index_head_dim)
     yield Product("attention", layers, a.q_lora_rank + dim, d)
     yield Product("attention", layers, heads * dim, a.q_lora_rank)
-    yield Product(
-        "attention", layers, a.output_rank, heads * dim
-    )  # in groups, which divide inputs and have outputs of their own
+    # In groups, which divide inputs and have outputs of their own.
+    yield Product("attention", layers, a.output_rank, heads * dim)
     yield Product("attention", layers, d, a.output_groups * a.output_rank / t, closes=True)
     # Entries and the weights of their tokens; those that overlap have both for the entry before as well.
     yield Product("attention", a.n_compressed_layers, 4.0 * dim, d)

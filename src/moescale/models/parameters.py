@@ -1,4 +1,4 @@
-"""Parameters and weight bytes of an architecture, whole or on the fullest of the GPUs that it is split over.
+"""Parameters, FLOPs, and bytes of weights and cache: sums over the operations of a model, or of its part on the fullest GPU.
 
 Everything broadcasts over the fields of the architecture and the other arguments. What a count includes is always
 named: `active` counts both embedding tables once, as Mixtral's published 12.9B does; `non_embedding_*` leave the
@@ -7,13 +7,12 @@ tables out, as the paper's N does; matmul parameters are those that a token is m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from moescale.models.architecture import UNQUANTISED_BYTES, Architecture, Quantised, shape_of
-from moescale.models.operations import Product, Vectors, operations
-from moescale.models.stages import fullest_stage
+from moescale.models.architecture import NUMERIC_FIELDS, UNQUANTISED_BYTES, Architecture, Quantised, shape_of
+from moescale.models.operations import Attention, Indexer, Product, State, Vectors, operations
 from moescale.typing import FloatArray, Real
 
 
@@ -42,12 +41,8 @@ class ParameterCount:
         """What one token meets but the embedding tables."""
         return self.active - self.embedding
 
-    def to_dict(self) -> dict[str, float | list[float]]:
-        """Plain numbers (lists where the architecture holds arrays) by name."""
-        names = [field.name for field in fields(self)] + ["non_embedding_total", "non_embedding_active"]
-        return {name: np.asarray(getattr(self, name)).tolist() for name in names}
 
-
+STATE_FLOPS = 6.0  # of a linear layer a token and element of its state: read by the key, updated, read by the query
 # Which number of a ParameterCount, and which field of Quantised, a part of the operations belongs to; the others by their name.
 _COUNTED = {"states": "attention", "indexer": "attention", "expert_projection": "router", "residual": "router"}
 _TAKEN = {"states": "attention", "indexer": "attention"}
@@ -105,14 +100,63 @@ def dense_equivalent_params(architecture: Architecture) -> FloatArray:
     return counted.attention + counted.dense_ffn
 
 
-def weight_bytes(architecture: Architecture, bytes_per_param: Real = 2.0) -> FloatArray:
-    """Bytes of all weights, `bytes_per_param` a parameter.
+def training_flops_per_token(
+    architecture: Architecture, params: Real | None = None, *, sequence_tokens: Real = 0.0
+) -> FloatArray:
+    """FLOPs to train on one token: 6 times `params` (None: those that a token is multiplied with, active_matmul_params).
 
-    Below two bytes that holds for the matrices of attention, FFNs and experts, or those that `architecture.quantised`
-    names; the rest stays at UNQUANTISED_BYTES, as in published checkpoints. Where the architecture is nothing but matrices
-    (`matrices_only`), it holds for everything.
+    Two operations a parameter forward and four backward. A positive `sequence_tokens` adds causal attention over
+    sequences of that length, 6 l (n_heads head_dim) T: half of all pairs (Kaplan et al. 2020, section 2.1); of layers with
+    a window of W < T tokens the share of pairs within it, W/T (2 - W/T) of those. Linear layers do not grow with T.
+    Sparse attention counts all pairs.
     """
-    return weight_bytes_per_gpu(architecture, bytes_per_param)
+    sequence = np.asarray(sequence_tokens, dtype=np.float64)
+    flops = 6.0 * np.asarray(active_matmul_params(architecture) if params is None else params)
+    for op in operations(architecture):
+        if isinstance(op, Attention):
+            window = np.minimum(op.window, sequence)
+            seen = window * (2.0 - window / np.where(sequence > 0, sequence, 1.0))
+            tokens = (op.layers - op.window_layers) * sequence + op.window_layers * seen
+            # Three times a forward pass, which multiplies queries with keys and weights with values.
+            flops = flops + 3.0 * tokens * op.heads * (op.head_dim + op.value_dim)
+        elif isinstance(op, State):
+            flops = flops + 3.0 * STATE_FLOPS * np.where(sequence > 0, op.layers * op.elements, 0.0)
+    return flops
+
+
+def expected_distinct_experts(n_experts: Real, top_k: Real, tokens: Real) -> FloatArray:
+    """Experts of a layer that a batch of `tokens` touches on average: E (1 - (1 - K/E)^tokens), uniform routing.
+
+    Accurate for tiny K/E times tokens and for huge batches; K above E counts as E; the arguments broadcast.
+    """
+    experts, k, batch = (np.asarray(value, dtype=np.float64) for value in (n_experts, top_k, tokens))
+    share = np.minimum(k / experts, 1.0)
+    everywhere = share >= 1.0  # where the logarithm below would be infinite
+    log_missed = np.log1p(-np.where(everywhere, 0.0, share))
+    touched = np.where(everywhere, np.where(batch > 0, 1.0, 0.0), -np.expm1(batch * log_missed))
+    return experts * touched
+
+
+def layers_share(architecture: Architecture, pipeline_parallel: Real) -> FloatArray:
+    """Share of the layers in the fullest stage: whole layers, as even as they go; 1 for one stage."""
+    layers, stages = (np.asarray(n, dtype=np.float64) for n in (architecture.n_layers, pipeline_parallel))
+    return np.where(stages > 1, np.ceil(layers / stages * (1.0 - 1e-12)) / layers, 1.0)
+
+
+def fullest_stage(architecture: Architecture, pipeline_parallel: Real) -> Architecture:
+    """The model as the fullest of so many stages holds it.
+
+    It has as many layers with experts as it can, its even share of the layers of other kinds, and one embedding table: the
+    first stage has the input's and the last one the output's. One stage is the model itself.
+    """
+    stages = np.asarray(pipeline_parallel, dtype=np.float64)
+    if not np.any(stages > 1):
+        return architecture
+    share = layers_share(architecture, stages)
+    layers = share * architecture.n_layers
+    of_kinds = [name for name in NUMERIC_FIELDS if name.endswith("_layers")]
+    counts: dict[str, Real] = {name: share * getattr(architecture, name) for name in of_kinds}
+    return replace(architecture, **counts | {"n_moe_layers": np.minimum(architecture.n_moe_layers, layers)})
 
 
 def weight_bytes_per_gpu(
@@ -124,13 +168,16 @@ def weight_bytes_per_gpu(
     attention_dp: Real = 1.0,
     pipeline_parallel: Real = 1.0,
 ) -> FloatArray:
-    """Bytes of weights on the fullest of `tensor_parallel` GPUs, whose experts are split over `expert_parallel` of them.
+    """Bytes of all weights, or on the fullest of `tensor_parallel` GPUs, whose experts are split over `expert_parallel` of them.
 
     Split as models/operations.py says; the fullest GPU holds n_experts / expert_parallel experts, rounded up.
     `matrices_only` shapes are split evenly. With `attention_dp` groups, each splits all but the routed experts over its own
     tensor_parallel / attention_dp GPUs. Of `pipeline_parallel` stages, each on so many GPUs, it is the fullest one
-    (stages.fullest_stage), with one embedding table: the first stage holds the input's, the last one the output's.
-    All arguments broadcast; `bytes_per_param` is as in weight_bytes.
+    (`fullest_stage`), with one embedding table: the first stage holds the input's, the last one the output's.
+
+    Below two bytes, `bytes_per_param` holds for the matrices of attention, FFNs and experts, or those that
+    `architecture.quantised` names; the rest stays at UNQUANTISED_BYTES, as in published checkpoints. Where the architecture is
+    nothing but matrices (`matrices_only`), it holds for everything. All arguments broadcast.
     """
     t, groups, stages = (np.asarray(n, np.float64) for n in (tensor_parallel, attention_dp, pipeline_parallel))
     a = fullest_stage(architecture, stages)
@@ -156,3 +203,38 @@ def weight_bytes_per_gpu(
 def share_taken(quantised: Quantised, part: str) -> float:
     """The share of a part's matrices that a quantised checkpoint holds in its format; routers are left in 16 bits."""
     return getattr(quantised, _TAKEN.get(part, part), 0.0)
+
+
+def kv_bytes_per_token(architecture: Architecture, bytes_per_element: Real = 2.0) -> FloatArray:
+    """Bytes of keys and values that one further token of context holds in all layers together (2.0: bf16).
+
+    Layers with a window count, as they do until the window is full; linear layers do not. Latent attention holds its
+    compressed keys and values and one positional key, kv_lora_rank + qk_rope_head_dim elements a layer; sparse attention
+    its indexers' keys as well.
+    """
+    total = np.zeros(())
+    for op in operations(architecture):
+        if isinstance(op, Attention):
+            total = total + op.layers * op.cached_elements * bytes_per_element
+        elif isinstance(op, Indexer):
+            total = total + op.cached_bytes
+    return total
+
+
+def kv_bytes_per_request(
+    architecture: Architecture, context_tokens: Real, bytes_per_element: Real = 2.0, tensor_parallel: Real = 1.0
+) -> FloatArray:
+    """Bytes of cache that one request of `context_tokens` tokens holds on each of `tensor_parallel` GPUs.
+
+    Heads are split until one is left on each GPU (more GPUs replicate it); latent attention and indexers' keys are
+    replicated on every GPU; layers with a window hold no more than the window, linear layers their state of constant size.
+    """
+    total, context = np.zeros(()), np.asarray(context_tokens, dtype=np.float64)
+    for op in operations(architecture, tensor_parallel):
+        if isinstance(op, Attention):
+            total = total + op.held(context) * op.cached_elements * bytes_per_element
+        elif isinstance(op, Indexer):
+            total = total + context * op.cached_bytes
+        elif isinstance(op, State):
+            total = total + op.cached_bytes
+    return total

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cache
 from string import ascii_letters
 from typing import Any, Literal
@@ -27,15 +27,11 @@ class Shape:
     architecture: Architecture
     published_total: float
     published_active: float  # the total for a dense model
-    published_digit: float  # value of one unit in the last digit of published_total
-    published_active_digit: float
     source: str
     date: str
-    not_modelled: float = 0.0  # parameters of published_total outside of the architecture (vision, learned positions)
-    active_input_embedding: bool = True  # whether published_active holds the input embedding, which is only looked up
-    embeddings_published: bool = True  # whether the published figures hold the embedding tables
-    published_kv_bytes: float | None = None  # of bf16 cache a token, where a publication states it
-    published_kv_digit: float = 0.0
+    row: Mapping[str, Any] = field(
+        compare=False
+    )  # of catalogue/shapes.toml, which says what the published figures count
     fits_hl: bool = True  # belongs to the dense models that the catalogue's mu of h l = mu N^(2/3) was fitted to
     tokens: float | None = None  # of pre-training, where the authors state them
     tokens_source: str = ""
@@ -43,6 +39,12 @@ class Shape:
     trained_in: Literal["bf16", "fp8"] | None = None  # of pre-training's products, where the authors state it
     trained_in_source: str = ""
     hf: tuple[str, ...] = ()  # names at Hugging Face beside ORGANISATION/NAME
+
+    def digit(self, figure: str) -> float:
+        """Value of one unit in the last digit of a figure of the row, such as published_total: 0.1e9 of 46.7B."""
+        text = str(self.row[figure])
+        number = text.rstrip(ascii_letters)
+        return parse_quantity(f"1{text[len(number) :]}") * 10.0 ** -len(number.partition(".")[2])
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready: what the authors state, and where."""
@@ -58,32 +60,18 @@ class Shape:
         return stated | {"source": self.source, "date": self.date}
 
 
-def _last_digit(text: str) -> float:
-    """Value of one unit in the last digit of a published figure such as 46.7B or 70.272KB."""
-    number = text.rstrip(ascii_letters)
-    decimals = len(number.partition(".")[2])
-    return parse_quantity(f"1{text[len(number) :]}") * 10.0**-decimals
-
-
-_AS_STATED = ("source", "date", "not_modelled", "active_input_embedding", "embeddings_published")
-
-
 def _shape(name: str, entry: dict[str, Any]) -> Shape:
-    total, kv = str(entry["published_total"]), str(entry.get("published_kv_bytes", ""))
-    tokens = str(entry.get("tokens", ""))
-    active = str(entry.get("published_active", total))
-    numbers = {field.name: entry[field.name] for field in fields(Architecture) if field.name in entry}
+    total, tokens = str(entry["published_total"]), str(entry.get("tokens", ""))
+    numbers = {f.name: entry[f.name] for f in fields(Architecture) if f.name in entry}
     if "quantised" in entry:
         numbers["quantised"] = Quantised(**entry["quantised"])
     return Shape(
         architecture=Architecture(**numbers, name=name),
         published_total=parse_quantity(total),
-        published_active=parse_quantity(active),
-        published_digit=_last_digit(total),
-        published_active_digit=_last_digit(active),
-        **{key: entry[key] for key in _AS_STATED if key in entry},
-        published_kv_bytes=parse_quantity(kv) if kv else None,
-        published_kv_digit=_last_digit(kv) if kv else 0.0,
+        published_active=parse_quantity(str(entry.get("published_active", total))),
+        source=entry["source"],
+        date=entry["date"],
+        row=entry,
         fits_hl=entry.get("fits_hl", not entry.get("n_moe_layers", 0)),
         tokens=parse_quantity(tokens) if tokens else None,
         tokens_source=entry.get("tokens_source", entry["source"]) if tokens else "",

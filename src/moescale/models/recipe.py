@@ -17,7 +17,6 @@ from typing import Any
 
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
-from moescale.io.records import record
 from moescale.units import format_count, format_flops, parse_quantity
 
 SCHEDULES = ("cosine", "wsd")
@@ -47,9 +46,9 @@ class Usual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults(Usual):
-    """The same, with the lengths of the warm-up and of the decay of a schedule `wsd`."""
+    """The same, with the lengths of the warm-up and of the decay of a schedule `wsd`, shares of all steps."""
 
-    warmup: float  # share of all steps
+    warmup: float
     decay: float
 
 
@@ -83,10 +82,6 @@ class Recipe(Usual):
         """What the learning rate does after the warm-up."""
         fall = "cosine" if self.schedule == "cosine" else f"constant, over the last {self.decay_steps:,} steps 1 - sqrt"
         return f"{fall} to {self.min_lr:.4g}"
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values."""
-        return record(self)
 
 
 @cache

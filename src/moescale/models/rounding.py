@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from moescale.errors import InputError
 from moescale.io.records import record
 from moescale.models.architecture import Architecture
-from moescale.models.family import ModelFamily, width
+from moescale.models.family import LATENT, ModelFamily, width
 from moescale.models.operations import attention_products
 from moescale.models.recipe import defaults
 from moescale.typing import FloatArray
@@ -27,14 +27,10 @@ MOST_FFN_RATIO = 1.35  # of d_ffn / d_model over the family's, either way: it is
 MOST_HEADS_RATIO = 1.35
 HEADS_WEIGHT = 0.5  # of that proportion beside the others: depth moves the price more, by passes and by cache
 MOST_SIZE = 0.01  # of N, relative
-MOST_SIZE_USUAL = (
-    0.025  # where no shape with usual counts of layers and heads is that near: experts in steps of 64 are coarse
-)
+MOST_SIZE_USUAL = 0.025  # where no usual count of layers and heads is that near: experts in steps of 64 are coarse
 WIDTH_STEP = 64  # of d_model, where the family's heads together are wider or narrower than it
 USUAL_WIDTH = 128  # of a d_model that keeps the family's proportion to the depth, and not to the heads
-ASPECTS = tuple(
-    np.geomspace(0.8, 1.25, 9).tolist()
-)  # of such widths, over the family's: a step is USUAL_WIDTH of 2,300
+ASPECTS = np.geomspace(0.8, 1.25, 9)  # of such widths, over the family's: a step is USUAL_WIDTH of 2,300
 # Widths of FFNs and experts are multiples of the widest of these steps that they hold FEWEST_STEPS of, experts of the last too, the
 # least that tensor cores take: kernels run on whole tiles, and N meets its bound.
 FFN_STEPS, FEWEST_STEPS, SMALL_STEP = (128, 64), 8, 16
@@ -92,7 +88,7 @@ class Buildable:
     def architecture(self) -> Architecture:
         """The model that the exported configuration describes: tables, norms and routers included."""
         moe_layers = self.n_layers // self.moe_every if self.n_experts > 1 else 0
-        names = ["n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ffn", "vocab_size", *LATENT]
+        names = [*WIDTHS, "head_dim", "vocab_size", *LATENT]
         numbers: dict[str, Any] = {name: getattr(self, name) for name in names}
         if moe_layers:
             numbers |= {"n_experts": self.n_experts, "top_k": self.top_k}
@@ -103,7 +99,7 @@ class Buildable:
         return Architecture(**numbers, n_moe_layers=moe_layers, name=kind)
 
 
-LATENT = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim")
+WIDTHS = ("n_layers", "d_model", "n_heads", "n_kv_heads", "d_ffn")
 FURTHER = ("d_expert", "d_shared_expert", *LATENT)
 
 
@@ -154,64 +150,48 @@ def buildable(
         raise InputError(f"a model of {n_params:g} parameters and {experts:g} experts has no shape")
     head = int(family.head_dim)
     for usual in (True, False):
-        s = _whole_shapes(family, n_params, gpus, at_most=at_most, usual=usual)
-        aspect = np.abs(np.log(s.d_model / s.layers / family.d_model_per_layer))
+        s, counted, fewer = _whole_shapes(family, n_params, gpus, at_most=at_most, usual=usual)
+        heads = np.asarray(s.n_heads)
+        aspect = np.abs(np.log(s.d_model / s.n_layers / family.d_model_per_layer))
         wide = np.abs(np.log(s.d_ffn / s.d_model / (family.ffn_ratio * family.ffn_matrices / 3.0)))
-        heads_off = np.abs(np.log(s.heads * head / s.d_model / family.attention_ratio))
-        off = np.abs(np.log(s.n_params / n_params))
+        heads_off = np.abs(np.log(heads * head / s.d_model / family.attention_ratio))
+        off = np.abs(np.log(counted / n_params))
         alike = (aspect <= math.log(MOST_ASPECT)) & (wide <= math.log(MOST_FFN_RATIO))
         alike &= heads_off <= math.log(MOST_HEADS_RATIO)
-        unlike = aspect + wide + off + s.fewer + HEADS_WEIGHT * heads_off
-        splits = _splits(s.heads, s.cached, gpus)
+        unlike = aspect + wide + off + fewer + HEADS_WEIGHT * heads_off
+        splits = _splits(heads, np.asarray(s.n_kv_heads), gpus)
         if must_split and splits[0].any():
             alike, unlike = alike & splits[0], np.where(splits[0], unlike, np.inf)
-        exact, near = alike & (s.fewer == 0.0), off <= MOST_SIZE
+        exact, near = alike & (fewer == 0.0), off <= MOST_SIZE
         wanted = [exact & near, exact & (off <= MOST_SIZE_USUAL) if usual else alike & near]
         if not usual or (any(which.any() for which in wanted) and not (must_split and not splits[0].any())):
             break
     at = _best(unlike, wanted, splits, off)
     built = Buildable(
-        n_layers=int(s.layers[at]),
-        d_model=int(s.d_model[at]),
-        n_heads=int(s.heads[at]),
-        n_kv_heads=int(s.cached[at]),
+        **{name: int(np.asarray(getattr(s, name))[at]) for name in WIDTHS},
         head_dim=head,
-        d_ffn=int(s.d_ffn[at]),
         n_experts=int(experts),
         top_k=int(min(family.top_k, experts)),
         moe_every=family.moe_every,
         vocab_size=vocabulary(family, vocab_size),
-        n_params=float(s.n_params[at]),
-        n_params_total=float(s.n_params[at]),
+        n_params=float(counted[at]),
+        n_params_total=float(counted[at]),
         **{name: int(getattr(family, name)) for name in LATENT},
     )
-    return _with_experts(built, family, int(s.d_expert[at])) if built.n_experts > 1 else built
-
-
-def _with_experts(shape: Buildable, family: ModelFamily, d_expert: int) -> Buildable:
+    if built.n_experts == 1:
+        return built
+    d_expert = int(np.asarray(s.d_expert)[at])
     shared = round(family.shared_experts * d_expert)
-    further = shape.n_experts * d_expert + shared - shape.d_ffn  # width that a MoE layer holds beyond a dense one
-    total = shape.n_params + shape.n_layers // family.moe_every * 3.0 * shape.d_model * further
-    return replace(
-        shape,
-        n_params_total=total,
-        d_expert=0 if d_expert == shape.d_ffn else d_expert,
-        d_shared_expert=shared,
-    )
+    further = built.n_experts * d_expert + shared - built.d_ffn  # width that a MoE layer holds beyond a dense one
+    total = built.n_params + built.n_layers // family.moe_every * 3.0 * built.d_model * further
+    own = 0 if d_expert == built.d_ffn else d_expert
+    return replace(built, n_params_total=total, d_expert=own, d_shared_expert=shared)
 
 
-class _Shapes(NamedTuple):
-    heads: FloatArray
-    layers: FloatArray
-    cached: FloatArray  # key-value heads
-    fewer: FloatArray  # how many fewer they are than wanted, as a logarithm
-    d_model: FloatArray
-    d_ffn: FloatArray
-    d_expert: FloatArray
-    n_params: FloatArray
-
-
-def _whole_shapes(family: ModelFamily, n_params: float, gpus: int, *, at_most: bool, usual: bool) -> _Shapes:
+def _whole_shapes(
+    family: ModelFamily, n_params: float, gpus: int, *, at_most: bool, usual: bool
+) -> tuple[Architecture, FloatArray, FloatArray]:
+    """Shapes, N of each, and how many fewer key-value heads than wanted they have, as a logarithm."""
     head, every = int(family.head_dim), family.moe_every
     d, ratio = float(width(family, n_params)), family.attention_ratio
     ideal_heads, ideal_layers = ratio * d / head, d / family.d_model_per_layer
@@ -250,9 +230,8 @@ def _whole_shapes(family: ModelFamily, n_params: float, gpus: int, *, at_most: b
     per_expert = ((n_params - tables) / layers - attention) / (3.0 * d_model) * family.expert_width
     d_expert = step * np.maximum(whole(per_expert / step), 1.0)
     d_ffn = whole(d_expert / family.expert_width)
-    return _Shapes(
-        heads, layers, cached, fewer, d_model, d_ffn, d_expert, layers * (attention + 3.0 * d_model * d_ffn) + tables
-    )
+    counted = layers * (attention + 3.0 * d_model * d_ffn) + tables
+    return replace(sizes, d_ffn=d_ffn, d_expert=d_expert), counted, fewer
 
 
 def _kv_heads(heads: FloatArray, wanted: float | None) -> tuple[FloatArray, FloatArray]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from moescale.reproduction.claims import Claim, claims, find_claim
-from moescale.reproduction.evaluate import Outcome, PartOutcome, reproduce
-from moescale.reproduction.score import Score, score
+from moescale.reproduction.evaluate import Outcome, PartOutcome, Score, reproduce, score
 
 __all__ = ["Claim", "Outcome", "PartOutcome", "Score", "claims", "find_claim", "reproduce", "score"]

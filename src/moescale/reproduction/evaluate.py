@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from moescale.planning.allocation import Budget, loss_optimal
 from moescale.planning.candidate import Costs
 from moescale.reproduction.claims import Claim, Part, claims, sweep_experts
 from moescale.reproduction.quantities import OF_COSTS, value_of
-from moescale.reproduction.world import SampledPricing, World, of_the_papers_models, world_of
+from moescale.reproduction.world import World, of_the_papers_models, world_of, world_of_draws
 from moescale.scaling_laws.law import Law, interval
 from moescale.serving.deployment import batch_cap
 from moescale.typing import FloatArray
@@ -45,17 +46,13 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Verdict):
     """One claim: `holds` is None for inputs of the law, repeated facts and what cannot be computed; `reason` says which."""
 
     claim: Claim
     role: str  # input or prediction
     parts: tuple[PartOutcome, ...]
-    rel_error: float | None
-    direction_holds: bool | None
     direction_share: float | None  # of the law's draws in which the direction holds
-    magnitude_holds: bool | None
-    holds: bool | None
     counts: bool  # a prediction that is judged, also where its number cannot be computed with these costs
     reason: str
     inputs: Mapping[str, object]
@@ -64,16 +61,15 @@ class Outcome:
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract, JSON-ready: what is not known is null."""
         claim = self.claim
-        printed = any(part.paper is not None for part in claim.parts)
         judgement = ("rel_error", "direction_holds", "direction_share", "magnitude_holds", "holds", "reason", "role")
+        columns = {name: [getattr(part, name) for part in self.parts] for name in ("paper", "ours", "interval")}
+        numbers: dict[str, Any] = {name: of[0] if len(of) == 1 else of for name, of in columns.items()}
+        if all(part.paper is None for part in claim.parts):
+            numbers["paper"] = claim.bound.replace("< ", "below ").replace("> ", "above ")
         return {
             "claim": claim.id,
             **{name: getattr(claim, name) for name in ("statement", "kind", "unit")},
-            "paper": self._one_or_all("paper")
-            if printed
-            else claim.bound.replace("< ", "below ").replace("> ", "above "),
-            "ours": self._one_or_all("ours"),
-            "interval": self._one_or_all("interval"),
+            **numbers,
             **{name: getattr(self, name) for name in judgement},
             "tolerances": sorted({p.tolerance.why for p in claim.parts if p.tolerance is not None}),
             "inputs": dict(self.inputs),
@@ -81,10 +77,6 @@ class Outcome:
             "source_line": claim.line,
             "parts": [asdict(part) for part in self.parts],
         }
-
-    def _one_or_all(self, name: str) -> object:
-        values = [getattr(part, name) for part in self.parts]
-        return values[0] if len(values) == 1 else values
 
 
 def reproduce(law: Law, costs: Costs) -> tuple[Outcome, ...]:
@@ -99,11 +91,9 @@ def reproduce(law: Law, costs: Costs) -> tuple[Outcome, ...]:
             f"{law.name} is a law of dense models, and the claims are about experts",
             next_step="take a law with experts, such as yun2024-recovered (`moescale laws` lists them)",
         )
-    experts = np.array(sweep_experts())
-    loss_optimal(law, Budget(5e21), experts)  # raises where the form has no optimum
+    loss_optimal(law, Budget(5e21), np.array(sweep_experts()))  # raises where the form has no optimum
     central = world_of(law, costs)
-    sampled = SampledPricing.of(central.costs, experts) if len(law.draws) else None
-    drawn = None if sampled is None else World(law, law.draws, sampled, central.costs)
+    drawn = world_of_draws(central) if len(law.draws) else None
     return tuple(_outcome(claim, central, drawn) for claim in claims())
 
 
@@ -111,16 +101,12 @@ def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _rel_error(part: Part, ours: float) -> float | None:
+def _off(part: Part, ours: float) -> tuple[float | None, bool | None]:
+    """The error relative to the printed number, and whether the magnitude holds; None where the paper prints no number."""
     if part.paper is None or not math.isfinite(ours):
-        return None
-    return ours if part.paper == 0.0 else ours / part.paper - 1.0  # a surface is compared by its RMS log difference
-
-
-def _within(part: Part, ours: float) -> bool | None:
-    """Whether a part's magnitude holds; None where the paper prints no number."""
-    error = _rel_error(part, ours)
-    return None if error is None or part.tolerance is None else abs(error) <= part.tolerance.value
+        return None, None
+    error = ours if part.paper == 0.0 else ours / part.paper - 1.0  # a surface is compared by its RMS log difference
+    return error, None if part.tolerance is None else abs(error) <= part.tolerance.value
 
 
 def _direction(claim: Claim, ours: FloatArray) -> bool | None:
@@ -135,12 +121,12 @@ def _direction(claim: Claim, ours: FloatArray) -> bool | None:
 
 def judge(claim: Claim, ours: FloatArray) -> Verdict:
     """The verdict of a claim, from a number each part."""
-    judged = [(claim.parts[i], float(ours[i])) for i in claim.judged]
-    known = [error for part, value in judged if (error := _rel_error(part, value)) is not None]
+    judged = [_off(claim.parts[i], float(ours[i])) for i in claim.judged]
+    known = [error for error, _ in judged if error is not None]
     worst = max(known, key=lambda error: abs(math.log1p(error)) if error > -1.0 else math.inf) if known else None
-    if not all(math.isfinite(value) for _, value in judged):
+    if not np.all(np.isfinite(ours[claim.judged])):
         return Verdict(rel_error=worst, direction_holds=None, magnitude_holds=None, holds=None)
-    direction, within = _direction(claim, ours[claim.judged]), [_within(part, value) for part, value in judged]
+    direction, within = _direction(claim, ours[claim.judged]), [holds for _, holds in judged]
     magnitude = None if None in within else all(within)
     stated = [holds for holds in (direction, magnitude) if holds is not None]
     both = all(stated) if stated else None
@@ -173,18 +159,13 @@ def _outcome(claim: Claim, central: World, drawn: World | None) -> Outcome:
         reason = "some of these models do not exist or cannot be served, so the number cannot be computed"
         if verdict.holds is not None:
             reason = _why(claim, ours, verdict)
+    of_parts = draws.T if draws is not None else [None] * len(ours)
     return Outcome(
+        **asdict(verdict) | {"holds": verdict.holds if counts else None},
         claim=claim,
         role="input" if is_input else "prediction",
-        parts=tuple(
-            _part_outcome(part, float(ours[i]), None if draws is None else draws[:, i])
-            for i, part in enumerate(claim.parts)
-        ),
-        rel_error=verdict.rel_error,
-        direction_holds=verdict.direction_holds,
+        parts=tuple(map(_part_outcome, claim.parts, ours.tolist(), of_parts)),
         direction_share=share,
-        magnitude_holds=verdict.magnitude_holds,
-        holds=verdict.holds if counts else None,
         counts=counts,
         reason=reason,
         inputs=_inputs(claim, central),
@@ -197,15 +178,14 @@ def _part_outcome(part: Part, ours: float, draws: FloatArray | None) -> PartOutc
     if draws is not None and np.isfinite(draws).mean() >= 0.5 and math.isfinite(ours):
         low, high = interval(np.where(np.isfinite(draws), draws, np.nan))
         limits = (float(low), float(high))
+    error, within = _off(part, ours)
     return PartOutcome(
-        label=part.label,
-        paper=part.paper,
+        **{name: getattr(part, name) for name in ("label", "paper", "judged")},
         ours=_number(ours),
         interval=limits,
-        rel_error=_rel_error(part, ours),
-        within=_within(part, ours),
+        rel_error=error,
+        within=within,
         tolerance=None if part.tolerance is None else part.tolerance.value,
-        judged=part.judged,
     )
 
 
@@ -215,9 +195,11 @@ def _why(claim: Claim, ours: FloatArray, verdict: Verdict) -> str:
         parts.append("the direction holds" if verdict.direction_holds else "the direction fails")
     if verdict.magnitude_holds is not None:
         off = [
-            f"{part.label}: {_rel_error(part, value):+.0%} against {part.tolerance.value:.3g}"
-            for part, value in zip(claim.parts, ours, strict=True)
-            if part.judged and part.tolerance is not None and not _within(part, value)
+            f"{part.label}: {error:+.0%} against {part.tolerance.value:.3g}"
+            for part, (error, within) in (
+                (part, _off(part, value)) for part, value in zip(claim.parts, ours, strict=True)
+            )
+            if part.judged and part.tolerance is not None and not within
         ]
         parts.append(f"beyond tolerance ({'; '.join(off)})" if off else "every number is within its tolerance")
     return ", ".join(parts)
@@ -225,9 +207,87 @@ def _why(claim: Claim, ours: FloatArray, verdict: Verdict) -> str:
 
 def _inputs(claim: Claim, world: World) -> dict[str, object]:
     used: dict[str, object] = {"law": world.law.name, "convention": world.law.family.convention}
-    if any(part.quantity in OF_COSTS for part in claim.parts):
-        d, latency = world.costs.deployment, world.costs.latency
-        used |= {"latency": latency.name, "moe_execution": moe_execution_of(latency), "gpu": d.gpu.name}
-        used |= {"max_gpus": d.max_gpus, "max_num_seqs": _number(float(batch_cap(d)))}
-        used |= {name: float(getattr(d, name)) for name in ("prompt_tokens", "output_tokens", "memory_fraction")}
-    return used
+    if all(part.quantity not in OF_COSTS for part in claim.parts):
+        return used
+    d, latency = world.costs.deployment, world.costs.latency
+    used |= {"latency": latency.name, "moe_execution": moe_execution_of(latency), "gpu": d.gpu.name}
+    used |= {"max_gpus": d.max_gpus, "max_num_seqs": _number(float(batch_cap(d)))}
+    return used | {name: float(getattr(d, name)) for name in ("prompt_tokens", "output_tokens", "memory_fraction")}
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Printed numbers by their error; one that cannot be computed is off by more than any."""
+
+    printed: int
+    within_15: int
+    within_25: int
+    median_error: float | None  # None where half of them cannot be computed
+
+    @staticmethod
+    def of(pairs: Iterable[tuple[float | None, float | None]]) -> Numbers:
+        """The count over pairs of our number and the printed one; pairs without the latter are left out."""
+        errors = np.array([math.inf if ours is None else abs(ours / paper - 1.0) for ours, paper in pairs if paper])
+        within_15, within_25 = (int(np.sum(errors <= share)) for share in (0.15, 0.25))
+        return Numbers(errors.size, within_15, within_25, _number(float(np.median(errors))) if errors.size else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Counts under one server; `drawn_held` and `drawn_within` (15%) have an entry a draw of the law."""
+
+    numbers: Numbers
+    first_count: Numbers  # as counted before the rules
+    judged: int
+    trends: int
+    trends_held: int
+    which: tuple[str, ...]  # the claims that hold
+    drawn_held: tuple[int, ...]
+    drawn_within: tuple[int, ...]
+    values: Mapping[str, float | None]  # ours, by claim and number, of all that is judged
+    claims: int
+    inputs: int
+    unknown: int  # cannot be computed
+
+    @property
+    def held(self) -> int:
+        """Claims that hold."""
+        return len(self.which)
+
+    def to_dict(self) -> dict[str, object]:
+        """The record of the command line's contract."""
+        counted = ("judged", "held", "trends", "trends_held")
+        return {
+            "numbers": asdict(self.numbers),
+            "numbers_first_count": asdict(self.first_count),
+            "claims": {**{name: getattr(self, name) for name in counted}, "which": list(self.which)},
+            "draws": {"n": len(self.drawn_held), "held": list(self.drawn_held), "within_15": list(self.drawn_within)},
+            "values": dict(self.values),
+        }
+
+
+def score(outcomes: Sequence[Outcome]) -> Score:
+    """Count what holds."""
+    judged = [o for o in outcomes if o.counts]
+    parts = [(o, i, part) for o in judged for i, part in enumerate(o.claim.parts) if part.judged]
+    pairs = [(o.parts[i].ours, part.paper) for o, i, part in parts]
+    repeated = [o for o in outcomes if o.claim.same_as is not None]
+    first = [(o.parts[i].ours, part.paper) for o in repeated for i, part in enumerate(o.claim.parts) if part.judged]
+    first += [(o.parts[i].ours, part.unprinted) for o, i, part in parts]
+    drawn = [o for o in judged if o.drawn is not None]
+    verdicts = [[judge(o.claim, row).holds is True for row in o.drawn] for o in drawn if o.drawn is not None]
+    near = [abs(o.drawn[:, i] / part.paper - 1.0) <= 0.15 for o, i, part in parts if o.drawn is not None and part.paper]
+    return Score(
+        numbers=Numbers.of(pairs),
+        first_count=Numbers.of([*pairs, *first]),
+        judged=len(judged),
+        trends=sum(o.claim.ordered for o in judged),
+        trends_held=sum(o.direction_holds is True for o in judged),
+        which=tuple(o.claim.id for o in judged if o.holds),
+        drawn_held=tuple(np.sum(verdicts, axis=0).tolist()) if verdicts else (),
+        drawn_within=tuple(np.sum(near, axis=0).tolist()) if near else (),
+        values={f"{o.claim.id}, {part.label}": o.parts[i].ours for o, i, part in parts},
+        claims=len(outcomes),
+        inputs=sum(o.role == "input" for o in outcomes),
+        unknown=sum(o.role != "input" and not o.counts and o.claim.same_as is None for o in outcomes),
+    )

@@ -23,7 +23,6 @@ from moescale.scaling_laws.law import loss
 from moescale.typing import FloatArray
 
 Quantity = Callable[[World, Part], FloatArray]
-FEW = (4.0, 8.0)  # experts, as the paper uses the word
 
 
 def published_sweep() -> tuple[FloatArray, FloatArray]:
@@ -66,12 +65,8 @@ def _flops(w: World, found: Allocation) -> FloatArray:
     return training_flops(w.law.family, found.n_params, found.tokens, found.experts)[:, 0]
 
 
-def _usd(w: World, n_params: FloatArray, experts: float) -> FloatArray:
-    return w.usd(n_params[:, None], experts)[:, 0]
-
-
 def _usd_at_loss(w: World, p: Part, experts: float) -> FloatArray:
-    return _usd(w, _at_loss(w, replace(p, experts=experts)), experts)
+    return w.usd(_at_loss(w, replace(p, experts=experts)), experts)
 
 
 def loss_at_base_cost(world: World, budget_flops: float, experts: float, base_experts: float) -> FloatArray:
@@ -110,12 +105,7 @@ def _second_gain(values: list[FloatArray]) -> FloatArray:
 def _costs_of_sizes(w: World) -> FloatArray:
     """Serving cost of sizes from 0.25B to 8B, each twice the one before, at the sweep's expert counts, (sizes, counts)."""
     experts = np.array(sweep_experts())
-    return w.pricing.usd_per_mtok(np.tile(0.25e9 * np.exp2(np.arange(6.0))[:, None], experts.size), experts)
-
-
-def _cost_exponent(w: World, _: Part) -> FloatArray:
-    usd = _costs_of_sizes(w)
-    return np.full(len(w.theta), np.mean(np.log2(usd[-1] / usd[0])) / (len(usd) - 1))
+    return w.usd(np.tile(0.25e9 * np.exp2(np.arange(6.0))[:, None], experts.size), experts)
 
 
 def _sweep_losses(w: World, *counts: float) -> list[FloatArray]:
@@ -127,10 +117,12 @@ def _sweep_losses(w: World, *counts: float) -> list[FloatArray]:
 
 
 def _few_over_others(w: World, p: Part) -> FloatArray:
-    usd = {
-        e: _usd(w, w.optimal_at_base_loss(p.budget_flops, e, p.base_experts).n_params[:, 0], e) for e in sweep_experts()
-    }
-    return _least([usd[e] for e in FEW]) / _least([values for e, values in usd.items() if e not in FEW])
+    few: list[FloatArray] = []
+    others: list[FloatArray] = []
+    for e in sweep_experts():
+        n = w.optimal_at_base_loss(p.budget_flops, e, p.base_experts).n_params
+        (few if e in (4.0, 8.0) else others).append(w.usd(n, e)[:, 0])
+    return _least(few) / _least(others)
 
 
 def _gain_change_with_tokens(w: World, _: Part) -> FloatArray:
@@ -168,12 +160,6 @@ def _budget_share(w: World, p: Part) -> FloatArray:
     return np.where(np.isnan(limit), np.nan, spent)[:, 0] / p.budget_flops
 
 
-def _surface_rms(w: World, p: Part) -> FloatArray:
-    n, d = published_sweep()
-    (ours,) = _sweep_losses(w, p.experts)
-    return np.sqrt(np.mean(np.log(ours / printed_losses(p.experts, n, d)) ** 2, axis=-1))
-
-
 OF_LAW: dict[str, Quantity] = {
     "loss_optimal_size": _optimum,
     "size_at_base_loss": _at_loss,
@@ -201,7 +187,9 @@ OF_LAW: dict[str, Quantity] = {
     # Change over the sweep's tokens, at its largest size, of the gain from 4 to 32 experts over the loss at E = 4, in RMSLEs.
     "gain_change_with_tokens": _gain_change_with_tokens,
     # RMS of ln(law / printed dense-equivalent surface) over the sweep's grid.
-    "surface_rms": _surface_rms,
+    "surface_rms": lambda w, p: np.sqrt(
+        np.mean(np.log(_sweep_losses(w, p.experts)[0] / printed_losses(p.experts, *published_sweep())) ** 2, axis=-1)
+    ),
 }
 
 OF_COSTS: dict[str, Quantity] = {
@@ -210,7 +198,7 @@ OF_COSTS: dict[str, Quantity] = {
     # The lowest cost of 4 and 8 experts over the lowest of the others, loss-optimal models of equal loss.
     "few_over_others_cost": _few_over_others,
     # Serving cost at the base's loss over the base's, over the dearer of 8 and 16 experts, over the lowest of other counts.
-    "cost_ratio_at_base_loss": lambda w, p: _usd_at_loss(w, p, p.experts) / _usd(w, _base(w, p), p.base_experts),
+    "cost_ratio_at_base_loss": lambda w, p: _usd_at_loss(w, p, p.experts) / w.usd(_base(w, p), p.base_experts),
     "many_over_few_cost": lambda w, p: (
         _usd_at_loss(w, p, p.experts) / np.maximum(_usd_at_loss(w, p, 8.0), _usd_at_loss(w, p, 16.0))
     ),
@@ -219,7 +207,7 @@ OF_COSTS: dict[str, Quantity] = {
     ),
     # Serving cost of the loss-optimal model over that of the next lower expert count: the least over the sweep.
     "cost_over_next_fewer": lambda w, p: _over_next(
-        [_usd(w, _optimum(w, replace(p, experts=e)), e) for e in sweep_experts()]
+        [w.usd(_optimum(w, replace(p, experts=e)), e) for e in sweep_experts()]
     ).min(axis=0),
     # The lowest loss within the base's cost over that of the next lower expert count, from the base up: the largest.
     "loss_over_next_fewer_at_base_cost": lambda w, p: _over_next(
@@ -233,7 +221,7 @@ OF_COSTS: dict[str, Quantity] = {
     # Serving cost of a size over that of half the size: the least over sizes and expert counts.
     "least_growth_of_cost": lambda w, _: np.full(len(w.theta), _over_next(list(_costs_of_sizes(w))).min()),
     # The exponent of serving cost in size, the mean over the sweep's expert counts.
-    "cost_exponent": _cost_exponent,
+    "cost_exponent": lambda w, _: np.full(len(w.theta), np.diff(np.log2(_costs_of_sizes(w)), axis=0).mean()),
     # Model FLOPs utilisation of decoding with the largest batch over that with a batch of 1, cheapest GPU count.
     "mfu_range": _mfu_range,
     # FLOPs with which the base's expert count reaches the loss of E at the base's cost, over the budget.
@@ -242,12 +230,6 @@ OF_COSTS: dict[str, Quantity] = {
     "budget_share_at_base_cost": _budget_share,
 }
 QUANTITIES = OF_LAW | OF_COSTS
-
-TAKE: dict[str, Callable[[FloatArray], FloatArray]] = {
-    "least": lambda values: values.min(axis=0),
-    "most": lambda values: values.max(axis=0),
-    "change": lambda values: values.max(axis=0) / values.min(axis=0),
-}
 
 
 def value_of(part: Part, world: World) -> FloatArray:
@@ -260,4 +242,6 @@ def value_of(part: Part, world: World) -> FloatArray:
             return of(world, part)
         places = [replace(part, experts=e) for e in part.other_experts]
         places = places or [replace(part, budgets_flops=(budget,)) for budget in part.budgets_flops]
-        return TAKE[part.take](np.stack([of(world, place) for place in places]))
+        values = np.stack([of(world, place) for place in places])
+        least, most = values.min(axis=0), values.max(axis=0)
+        return {"least": least, "most": most, "change": most / least}[part.take]

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from moescale.reproduction.evaluate import Outcome, PartOutcome
-from moescale.reproduction.score import Score
+from moescale.reproduction.evaluate import Outcome, PartOutcome, Score
 from moescale.units import format_count
 from moescale.views.tables import Cell, Column, table_of
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
@@ -42,12 +41,9 @@ def printed(outcome: Outcome, part: PartOutcome) -> str:
 
 
 def _span(outcome: Outcome, part: PartOutcome) -> str:
-    def text(value: float) -> str:
-        if outcome.claim.unit == "parameters":
-            return format_count(value)
-        return f"{value:.3g}" if value >= 0.01 else f"{value:.2g}"
-
-    return "–".join(map(text, part.interval or ()))
+    sizes = outcome.claim.unit == "parameters"
+    ends = (format_count(v) if sizes else f"{v:.{3 if v >= 0.01 else 2}g}" for v in part.interval or ())
+    return "–".join(ends)
 
 
 def _label(part: PartOutcome) -> str:
@@ -55,24 +51,24 @@ def _label(part: PartOutcome) -> str:
     return label if len(label) <= LABEL else f"{label[: LABEL - 2]}.."
 
 
+def _first(outcome: Outcome, part: PartOutcome) -> bool:
+    return part is outcome.parts[0]
+
+
 def show_outcomes(console: Console, outcomes: Sequence[Outcome], found: Score, server: str) -> None:
     """Every claim, a line for each of its numbers, then the verdict and the reasons of what does not hold."""
     cells: tuple[Cell[tuple[Outcome, PartOutcome]], ...] = (
-        (Column("claim", text=True), lambda r: r[0].claim.id if r[1] is r[0].parts[0] else ""),
+        (Column("claim", text=True), lambda r: r[0].claim.id if _first(*r) else ""),
         (Column("", text=True), lambda r: _label(r[1])),
         (Column("paper"), lambda r: printed(*r)),
         (Column("ours"), lambda r: quantity(r[1].ours, r[0].claim.unit)),
         (Column("90% interval", rank=2), lambda r: _span(*r)),
         (Column("error"), lambda r: "" if r[1].rel_error is None else f"{r[1].rel_error:+.1%}"),
-        (
-            Column("trend", text=True, rank=1),
-            lambda r: MARKS[r[0].direction_holds] if r[1] is r[0].parts[0] else "",
-        ),
-        (Column("holds", text=True), lambda r: verdict(r[0]) if r[1] is r[0].parts[0] else ""),
+        (Column("trend", text=True, rank=1), lambda r: MARKS[r[0].direction_holds] if _first(*r) else ""),
+        (Column("holds", text=True), lambda r: verdict(r[0]) if _first(*r) else ""),
     )
-    write_table(
-        console, table_of("Claims of arXiv 2404.02852", [(o, part) for o in outcomes for part in o.parts], cells)
-    )
+    rows = [(o, part) for o in outcomes for part in o.parts]
+    write_table(console, table_of("Claims of arXiv 2404.02852", rows, cells))
     write_line(console)
     show_score(console, outcomes, found, server)
     write_line(console)

@@ -25,8 +25,7 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
-from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
-from moescale.models.parameters import weight_bytes
+from moescale.models.parameters import kv_bytes_per_request, kv_bytes_per_token, weight_bytes_per_gpu
 from moescale.models.quantisation import with_usual_shares
 from moescale.roots import bracket
 from moescale.serving.deployment import Deployment, degrees, max_num_batched_tokens
@@ -148,7 +147,7 @@ def apart(model: Architecture, latency: LatencySource, deployment: Deployment) -
         prefill_gpus=known(p["gpus"], 0.0),
         batch=known(q["batch"], 0.0),
         throughput_tok_s=known(q["gpus"] / q["gpu_s"] * d.output_tokens, 0.0),
-        weight_bytes=np.broadcast_to(weight_bytes(model, d.weight_bytes_per_param), shape),
+        weight_bytes=np.broadcast_to(weight_bytes_per_gpu(model, d.weight_bytes_per_param), shape),
         weight_bytes_per_gpu=known(np.full((), math.nan)),
         kv_bytes_per_token=np.broadcast_to(kv_bytes_per_token(model, d.kv_bytes_per_element), shape),
         limited_by=np.full(shape, float(Limit.LATENCY if d.max_tpot_s is not None else Limit.MEMORY)),

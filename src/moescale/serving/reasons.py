@@ -6,8 +6,7 @@ import numpy as np
 
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
-from moescale.models.kv_cache import kv_bytes_per_request
-from moescale.models.stages import fullest_stage
+from moescale.models.parameters import fullest_stage, kv_bytes_per_request
 from moescale.serving.deployment import (
     Deployment,
     batch_cap,

@@ -50,9 +50,13 @@ from moescale.latency import LatencySource, Pass, common_shape, kernels_alone, s
 from moescale.latency.engines import NO_ENGINE
 from moescale.latency.network import HOP_S
 from moescale.models.architecture import NUMERIC_FIELDS, Architecture
-from moescale.models.kv_cache import kv_bytes_per_request, kv_bytes_per_token
-from moescale.models.parameters import weight_bytes, weight_bytes_per_gpu
-from moescale.models.stages import fullest_stage, layers_share
+from moescale.models.parameters import (
+    fullest_stage,
+    kv_bytes_per_request,
+    kv_bytes_per_token,
+    layers_share,
+    weight_bytes_per_gpu,
+)
 from moescale.roots import bracket
 from moescale.serving.deployment import (
     ARRAY_FIELDS,
@@ -612,7 +616,7 @@ def figures(servers: Servers, batches: Batches) -> Serving:
         usd_per_mtok=full(usd),
         usd_per_input_mtok=full(per_input),
         usd_per_output_mtok=full(per_output),
-        weight_bytes=full(weight_bytes(model, d.weight_bytes_per_param)),
+        weight_bytes=full(weight_bytes_per_gpu(model, d.weight_bytes_per_param)),
         weight_bytes_per_gpu=full(batches.weight_bytes_per_gpu),
         kv_bytes_per_token=full(kv_bytes_per_token(model, d.kv_bytes_per_element)),
         limited_by=full(batches.limited_by),

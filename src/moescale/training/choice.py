@@ -11,8 +11,7 @@ from moescale import catalogue
 from moescale.errors import InfeasibleError
 from moescale.hardware.gpus import Gpu
 from moescale.models.architecture import Architecture
-from moescale.models.flops import training_flops_per_token
-from moescale.models.parameters import count_parameters
+from moescale.models.parameters import count_parameters, training_flops_per_token
 from moescale.models.recipe import Recipe, find_rule, recipe_for, sequence_for
 from moescale.training.parallelism import Memory, Split, Trainer, fits, gpu_counts, memory_of, splits
 from moescale.training.step_time import Precision, StepError, StepTime, arithmetic_share, step_error, step_time
@@ -42,9 +41,10 @@ class Launch:
         Raises as `recipe_for` does.
         """
         sequence = self.sequence_tokens or sequence_for(find_rule(self.rule))
+        params = count_parameters(model).non_embedding_active
 
         def flops(sequence_tokens: float) -> float:
-            return float(training_flops_per_token(model, counted="non-embedding", sequence_tokens=sequence_tokens))
+            return float(training_flops_per_token(model, params, sequence_tokens=sequence_tokens))
 
         return recipe_for(
             float(count_parameters(replace(model, n_moe_layers=0.0)).non_embedding_total),
@@ -104,7 +104,7 @@ def choose(
     that the batch keeps busy. The run takes as long as its steps do, or as an `mfu` that is stated says, the share of the GPU's peak that the run reaches. Raises InfeasibleError where nothing fits, with the smallest
     number of GPUs that would.
     """
-    per_token = training_flops_per_token(model, counted="matmul", sequence_tokens=float(recipe.sequence_tokens))
+    per_token = training_flops_per_token(model, sequence_tokens=float(recipe.sequence_tokens))
     flops, why = recipe.tokens * float(per_token), "the stated number"
     if gpus is None:
         gpus, why = _count(model, recipe, gpu, trainer, mfu, flops, precision)

@@ -25,8 +25,7 @@ from moescale.hardware.gpus import Gpu
 from moescale.io.records import record
 from moescale.latency import network
 from moescale.models.architecture import Architecture
-from moescale.models.flops import training_flops_per_token
-from moescale.models.parameters import active_matmul_params
+from moescale.models.parameters import active_matmul_params, training_flops_per_token
 from moescale.training.parallelism import Split, Trainer, layer_elements_per_token, parts_of, stages_of
 
 Precision = Literal["bf16", "fp8"]
@@ -134,7 +133,7 @@ def _facts(model: Architecture, sequence_tokens: int) -> tuple[float, float, flo
     parts, moe_layers = parts_of(model), float(model.n_moe_layers)
     elements = (float(model.n_layers) - moe_layers) * layer_elements_per_token(model, moe=False)
     elements += moe_layers * layer_elements_per_token(model, moe=True) if moe_layers else 0.0
-    flops = training_flops_per_token(model, counted="matmul", sequence_tokens=float(sequence_tokens))
+    flops = training_flops_per_token(model, sequence_tokens=float(sequence_tokens))
     active = float(active_matmul_params(model))
     return float(flops), active, float(parts.active_experts), elements, float(parts.experts)
 
