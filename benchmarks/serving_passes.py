@@ -78,10 +78,10 @@ def kernels_s(row: Row) -> tuple[float, float]:
     servers = Servers(model, np.asarray(tensor * data), Silicon(gpu, host_s=0.0), d)
     batch, whole = np.asarray(decodes * data), np.asarray(prompts)
     if not prompts:
-        return float(servers.decode_pass_s(batch)), decodes
+        return float(servers.pass_s(batch)), decodes
     if not decodes:
-        return float(servers.prompt_pass_s(whole)), new
-    return float(servers.mixed_pass_s(batch, whole)), new + decodes
+        return float(servers.pass_s(None, whole)), new
+    return float(servers.pass_s(batch, whole)), new + decodes
 
 
 def priced(

@@ -250,8 +250,8 @@ def _prefill_workers(model: Architecture, latency: LatencySource, d: Deployment)
     servers, batches = _servers(model, latency, replace(_alone(d, max_num_seqs=math.inf), **lengths))
     d, stages = servers.deployment, np.asarray(d.pipeline_parallel)  # so many passes are under way at once
     prompts = np.minimum(batches.batch, stages * np.maximum(room * np.asarray(d.attention_dp), 1.0))
-    pass_s = servers.prompt_pass_s(prompts / stages)
-    alone_s = servers.prompt_pass_s(np.ones_like(prompts)) + _transfer_s(model, d, servers.count, servers.count)
+    pass_s = servers.pass_s(None, prompts / stages)
+    alone_s = servers.pass_s(None, np.ones_like(prompts)) + _transfer_s(model, d, servers.count, servers.count)
     ok = (batches.reason == Reason.FEASIBLE) & (pass_s > 0.0) & (alone_s <= most_s)
     return _Workers(servers, prompts, pass_s, np.where(ok, pass_s / prompts, math.inf))
 
@@ -261,19 +261,19 @@ def _decode_workers(model: Architecture, latency: LatencySource, d: Deployment) 
     servers, batches = _servers(model, latency, _alone(d))
     stages, tokens = np.asarray(d.pipeline_parallel), 1.0 + np.asarray(d.accepted_tokens)  # tokens of a request, a pass
     batch = np.broadcast_to(batches.batch, servers.shape).copy()
-    pass_s = np.broadcast_to(servers.decode_pass_s(batch / stages), servers.shape).copy()
+    pass_s = np.broadcast_to(servers.pass_s(batch / stages), servers.shape).copy()
     feasible = np.broadcast_to((batches.reason == Reason.FEASIBLE) & (batch >= 1.0), servers.shape)
     most_s = math.inf if d.max_tpot_s is None else d.max_tpot_s * tokens
     if np.any(late := feasible & (pass_s > most_s)):
         some = servers.only(late)
         found, _ = bracket(
-            lambda at: np.log(some.decode_pass_s(np.exp(at) / stages) / most_s),
+            lambda at: np.log(some.pass_s(np.exp(at) / stages) / most_s),
             np.zeros(int(late.sum())),
             np.log(batch[late]),
             close=CLOSE,
         )
         batch[late] = np.exp(found)
-        pass_s[late] = some.decode_pass_s(batch[late] / stages)
+        pass_s[late] = some.pass_s(batch[late] / stages)
     passes = np.maximum(np.asarray(d.output_tokens) - 1.0, 1.0) / tokens
     ok = feasible & (pass_s > 0.0) & (pass_s <= most_s * (1.0 + CLOSE))
     return _Workers(servers, batch, pass_s, np.where(ok, passes * pass_s / batch, math.inf))

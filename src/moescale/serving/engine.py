@@ -29,7 +29,7 @@ from moescale.models.architecture import Architecture
 from moescale.serving.deployment import Deployment, batch_cap, drafted_tokens, max_num_batched_tokens, with_traffic
 from moescale.serving.host import NO_OVERHEAD, HostOverhead
 from moescale.serving.reasons import REMEDIES, infeasible_reason
-from moescale.serving.steady_state import Reason, Servers, bytes_per_gpu, serve, shape_of
+from moescale.serving.steady_state import Reason, Servers, serve, shape_of
 from moescale.serving.traffic import summarise
 from moescale.serving.workload import IntArray, Load, Run, arrival_times_s, lengths_of
 from moescale.typing import FloatArray
@@ -200,13 +200,13 @@ def _prices(servers: Servers, scheduler: _Scheduler, most_batch: int) -> _Prices
     contexts = np.linspace(float(np.min(scheduler.prompt)), float(np.max(longest)) + 1.0, CONTEXT_POINTS)
     middle, column = float(contexts[CONTEXT_POINTS // 2]), batches[:, np.newaxis]
     at_contexts = replace(d, context_tokens=contexts, longest_request_tokens=contexts[-1])
-    decode = replace(servers, deployment=at_contexts).decode_pass_s(column)
+    decode = replace(servers, deployment=at_contexts).pass_s(column)
     at_middle = replace(servers, deployment=replace(d, context_tokens=middle, longest_request_tokens=contexts[-1]))
     prompts = chunks / float(servers.new_prompt_tokens)
-    alone = at_middle.prompt_pass_s(prompts)
+    alone = at_middle.pass_s(None, prompts)
     mixed: list[list[float]] = []
     if policy.mixed:
-        both = at_middle.mixed_pass_s(column, prompts)
+        both = at_middle.pass_s(column, prompts)
         separate = decode[:, [CONTEXT_POINTS // 2]] + alone
         mixed = np.where(np.isnan(both), separate, both).tolist()  # a source may know separate passes only
     return _Prices(batches.tolist(), contexts, decode, chunks.tolist(), alone.tolist(), mixed, middle)
@@ -257,7 +257,7 @@ class _Scheduler:
         most_tokens = int(np.max(prompt + output)) + 2 * math.ceil(self.yielded)
         self.kv_bytes = servers.kv_bytes(np.arange(most_tokens + 1, dtype=np.float64))
         self.shared = np.where(self.hits > 0, self.kv_bytes[self.hits], 0.0)  # held once by each attention group
-        _, free = bytes_per_gpu(servers.model, servers.count, d)
+        _, free = servers.bytes_per_gpu()
         of_engine = (float(free) - float(np.max(self.shared))) * groups / stages
         self.available = max(of_engine, float(self.kv_bytes[most_tokens]))  # the longest request fits: `_check_fits`
         self.running = np.zeros(0, dtype=np.int64)  # in order of admission
