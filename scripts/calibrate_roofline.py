@@ -23,13 +23,14 @@ from moescale import catalogue
 from moescale.hardware.gpus import Gpu, gpus
 from moescale.io.files import write_atomically
 from moescale.latency import LatencySource
+from moescale.latency.card import ENGINE
 from moescale.latency.kernels.gemm import gemm_grid, gemm_types
 from moescale.latency.kernels.latent import latent_types
 from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.tables import System, default_version, find_system
 from moescale.latency.roofline import Roofline
 from moescale.latency.roofline_constants import RooflineConstants
-from moescale.latency.silicon import ENGINE, Silicon
+from moescale.latency.silicon import Silicon
 from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.family import architecture, find_family
 from moescale.models.kv_cache import kv_bytes_per_request

@@ -36,10 +36,11 @@ from calibrate_roofline import (
 )
 from moescale.hardware.gpus import Gpu
 from moescale.latency import LatencySource
+from moescale.latency.card import ENGINE
 from moescale.latency.kernels.tables import default_version
 from moescale.latency.roofline import Roofline
 from moescale.latency.roofline_constants import RooflineConstants, constants_of
-from moescale.latency.silicon import ENGINE, Silicon, host_s
+from moescale.latency.silicon import Silicon, host_s
 from moescale.models.family import architecture
 from moescale.serving.deployment import Deployment, with_traffic
 from moescale.serving.gpu_counts import cheapest

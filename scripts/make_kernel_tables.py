@@ -23,11 +23,11 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from moescale.latency.card import ENGINE, LOAD
 from moescale.latency.kernels import exchange, installed, latent, linear, moe, sparse
 from moescale.latency.kernels.attention import COLUMNS as ATTENTION
 from moescale.latency.kernels.formats import BF16, EXPERTS_OF, KINDS, SHARED_EXPERT_KERNELS
 from moescale.latency.kernels.packed import FOLDER, INDEX, System
-from moescale.latency.silicon import ENGINE, LOAD
 
 TARGET = Path(__file__).parents[1] / "src" / "moescale" / "catalogue" / FOLDER
 Rows = dict[str, npt.NDArray[Any]]

@@ -15,6 +15,7 @@ from model_configs import CONFIGS
 from moescale import catalogue
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
+from moescale.latency.card import LOAD
 from moescale.latency.kernels.attention import attention
 from moescale.latency.kernels.formats import rates
 from moescale.latency.kernels.gemm import QUANTISE, SCALE, gemm_grid
@@ -25,7 +26,7 @@ from moescale.latency.kernels.log_grid import MOST_BEYOND, grid_of
 from moescale.latency.kernels.moe import fit_formula, formula_s, moe_kernels, moe_rows, shipped_formula
 from moescale.latency.kernels.tables import default_version, engines, find_system, of_the_fastest, systems, versions
 from moescale.latency.roofline import Roofline
-from moescale.latency.silicon import LOAD, Silicon, host_s
+from moescale.latency.silicon import Silicon, host_s
 from moescale.models.architecture import Architecture, Quantised
 from moescale.models.family import architecture, find_family
 from moescale.models.hf_config import from_config

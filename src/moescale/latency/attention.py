@@ -10,7 +10,7 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.latency import Pass, common_shape
-from moescale.latency.card import SCALES, WIDE_BYTES, Card
+from moescale.latency.card import ROOFLINE, SCALES, WIDE_BYTES, Card
 from moescale.latency.kernels.attention import FP8_FP8, attention, attention_kinds
 from moescale.latency.kernels.formats import BF16, KINDS, LATENT, rates
 from moescale.latency.kernels.latent import (
@@ -28,7 +28,6 @@ from moescale.models.architecture import Architecture, some
 from moescale.models.operations import Attention, State, attention_products
 from moescale.typing import FloatArray, Real
 
-ROOFLINE = "take the roofline as the latency source; it covers every GPU"
 # A prompt's attention comes with kernels of its own around it (rotary positions, writing the cache): so many launches
 # reproduce what the package's own engine adds to its tables; and so many more for norms of queries and keys, which a
 # token that is decoded needs as well.
@@ -53,8 +52,8 @@ def sparse_module(card: Card, model: Architecture) -> tuple[str, str, str] | Non
     """Measured module and formats of sparse latent attention, where this engine has them for prompts and decoding."""
     if not (some(model.index_topk) and is_latent(model)):
         return None
-    of_8_bits = card.weight_bytes < WIDE_BYTES and model.quantised.attention > 0.5
-    narrow = card.kv_bytes < WIDE_BYTES
+    of_8_bits = card.weight_bytes_per_param < WIDE_BYTES and model.quantised.attention > 0.5
+    narrow = card.kv_bytes_per_element < WIDE_BYTES
     types = set(sparse_types(*card.tables, "context")) & set(sparse_types(*card.tables, "generation"))
     for weights in ("fp8_block", "bfloat16") if of_8_bits else ("bfloat16", "fp8_block"):
         for cached in ("fp8", "bfloat16") if narrow else ("bfloat16", "fp8"):
@@ -123,7 +122,7 @@ def _attention_layer_s(card: Card, a: _Attention, op: Attention, window: float =
         met = np.minimum(a.tokens, max(window, 1.0))
         if a.stage == "context":
             met = np.sqrt(met * (2.0 * np.asarray(a.tokens, dtype=np.float64) - met))
-    narrow = card.kv_bytes < WIDE_BYTES
+    narrow = card.kv_bytes_per_element < WIDE_BYTES
     in_fp8 = a.stage == "context" and card.gpu.fp8_flops_per_s is not None
     found = _nearest_attention(*card.tables, a.stage, narrow, float(np.max(op.head_dim)), in_fp8)
     if found is None:
@@ -134,7 +133,7 @@ def _attention_layer_s(card: Card, a: _Attention, op: Attention, window: float =
     seconds = kernel.seconds(a.batch, a.tokens if measured else met, a.heads, kv_heads, op.head_dim)
     elements = 2.0 * a.batch * kv_heads * op.head_dim * met
     meets = 4.0 * met if a.stage == "generation" else 2.0 * np.asarray(met, dtype=np.float64) ** 2
-    flops, wanted_bytes = meets * a.batch * np.asarray(a.heads) * op.head_dim, card.kv_bytes
+    flops, wanted_bytes = meets * a.batch * np.asarray(a.heads) * op.head_dim, card.kv_bytes_per_element
     if a.stage == "context":  # a prompt's own keys and values are not read from the cache
         measured_bytes = wanted_bytes = ACTIVATION_BYTES
     arithmetic = "fp8" if kind == FP8_FP8 else BF16
@@ -151,7 +150,7 @@ def _latent_s(card: Card, a: _Attention, model: Architecture) -> Real:
     """Seconds of one layer's latent attention and its projections; NaN where the engine's were not measured."""
     share, seconds = card.share(model, "attention"), 0.0
     if share > 0.0:
-        seconds = share * _latent_layer_s(card, a, model, LATENT.get(card.format, ()), card.weight_bytes)
+        seconds = share * _latent_layer_s(card, a, model, LATENT.get(card.format, ()), card.weight_bytes_per_param)
     if share < 1.0:
         seconds = seconds + (1.0 - share) * _latent_layer_s(card, a, model, (), 2.0)
     return seconds
@@ -202,7 +201,7 @@ def _latent_parts_s(card: Card, a: _Attention, model: Architecture, weight_bytes
     ranks = model.q_lora_rank + np.asarray(model.kv_lora_rank)
     norms_s = 2.0 * card.elementwise_s(ACTIVATION_BYTES * new * ranks)
     asked = [(replace(op, closes=False), share) for op in products]
-    return np.asarray(seconds + norms_s + card.products_s(asked, new, np.asarray(model.n_moe_layers) > 0))
+    return np.asarray(seconds + norms_s + card.products_s(asked, new, model))
 
 
 def _sparse_s(card: Card, a: _Attention, model: Architecture, module: tuple[str, str, str]) -> FloatArray:
@@ -228,7 +227,7 @@ def _sparse_s(card: Card, a: _Attention, model: Architecture, module: tuple[str,
 
 def _attention_bytes(card: Card, model: Architecture) -> float:
     share = model.quantised.attention
-    return share * card.weight_bytes + (1.0 - share) * max(card.weight_bytes, 2.0)
+    return share * card.weight_bytes_per_param + (1.0 - share) * max(card.weight_bytes_per_param, 2.0)
 
 
 def state_s(card: Card, op: State, a: Pass) -> Real:

@@ -66,7 +66,8 @@ def _silicon(
     model: Architecture | None,
 ) -> LatencySource:
     """Measured kernels of `engine`, or `engine@version`, or the usual ones; errors where they do not answer for `model`."""
-    from moescale.latency.silicon import ENGINE, Silicon
+    from moescale.latency.card import ENGINE
+    from moescale.latency.silicon import Silicon
 
     backend, _, version = engine.partition("@")
     bytes_each = (weight_bytes_per_param, kv_bytes_per_element)
