@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moescale.latency.card import ENGINE, LOAD
-from moescale.latency.kernels import exchange, installed, latent, linear, moe, sparse
+from moescale.latency.kernels import exchange, installed, latent, linear, moe
 from moescale.latency.kernels.attention import COLUMNS as ATTENTION
 from moescale.latency.kernels.formats import BF16, EXPERTS_OF, KINDS, SHARED_EXPERT_KERNELS
 from moescale.latency.kernels.packed import FOLDER, INDEX, System
@@ -172,7 +172,7 @@ def tables() -> dict[tuple[str, str], Wanted]:
             modules, ("mla_dtype", "kv_cache_dtype"), (("mla_dtype", (BF16,)),), whole_prompts=False
         )
         found["sparse_attention", f"dsa_{stage}_module_perf"] = Wanted(
-            modules, ("model", *formats), (("model", tuple(sparse.MODULES)),), whole_prompts=prompts
+            modules, ("model", *formats), (("model", tuple(latent.SPARSE)),), whole_prompts=prompts
         )
     return found
 

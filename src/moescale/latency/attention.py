@@ -15,14 +15,16 @@ from moescale.latency.kernels.attention import FP8_FP8, attention, attention_kin
 from moescale.latency.kernels.formats import BF16, KINDS, LATENT, rates
 from moescale.latency.kernels.latent import (
     MEASURED,
+    SPARSE,
+    Module,
     attention_grid,
     into_space_grids,
-    latent_grid,
     latent_roofline_s,
+    module_grid,
+    module_types,
     nearest_latent,
 )
 from moescale.latency.kernels.linear import linear_kernels
-from moescale.latency.kernels.sparse import MODULES, nearest_module, sparse_grid, sparse_roofline_s, sparse_types
 from moescale.latency.roofline import ACTIVATION_BYTES
 from moescale.models.architecture import Architecture, some
 from moescale.models.operations import Attention, State, attention_products
@@ -48,22 +50,23 @@ class _Attention:
     queries: Real = 1.0  # new tokens of each context
 
 
-def sparse_module(card: Card, model: Architecture) -> tuple[str, str, str] | None:
-    """Measured module and formats of sparse latent attention, where this engine has them for prompts and decoding."""
+def sparse_module(card: Card, model: Architecture) -> Module | None:
+    """The measured module of sparse latent attention next to a model, where this engine has it for prompts and decoding."""
     if not (some(model.index_topk) and is_latent(model)):
         return None
     of_8_bits = card.weight_bytes_per_param < WIDE_BYTES and model.quantised.attention > 0.5
-    narrow = card.kv_bytes_per_element < WIDE_BYTES
-    types = set(sparse_types(*card.tables, "context")) & set(sparse_types(*card.tables, "generation"))
-    for weights in ("fp8_block", "bfloat16") if of_8_bits else ("bfloat16", "fp8_block"):
-        for cached in ("fp8", "bfloat16") if narrow else ("bfloat16", "fp8"):
-            name = nearest_module(model, tuple(sorted(types)), weights, cached)
-            if name is not None:
-                return name, weights, cached
-    return None
+    wanted, wide = "fp8_block" if of_8_bits else BF16, float(np.max(np.asarray(model.d_model)))
+    prompts, decoding = (set(module_types(*card.tables, stage, sparse=True)) for stage in ("context", "generation"))
+
+    def away(module: Module) -> tuple[bool, bool, float, str]:
+        name, weights, cached = module
+        return weights != wanted, cached != card.cache_type, abs(float(np.asarray(SPARSE[name].d_model)) - wide), name
+
+    known = [module for module in prompts & decoding if module[1] in (BF16, "fp8_block") and module[2] in (BF16, "fp8")]
+    return min(known, key=away, default=None)
 
 
-def attention_s(card: Card, op: Attention, model: Architecture, module: tuple[str, str, str] | None, a: Pass) -> Real:
+def attention_s(card: Card, op: Attention, model: Architecture, module: Module | None, a: Pass) -> Real:
     """Seconds of the attention of layers whose heads are alike, and of the kernels around it."""
     heads, total_s, launches = np.maximum(op.heads, 1.0), 0.0, 0.0
     if some(op.gate):
@@ -160,11 +163,11 @@ def _latent_layer_s(
     card: Card, a: _Attention, model: Architecture, kinds: tuple[str, ...], weight_bytes: float
 ) -> FloatArray:
     """Seconds of one layer whose weights have so many bytes, of the nearest formats of modules that were measured."""
-    pair = nearest_latent(*card.tables, a.stage, (*kinds, BF16), card.cache_type)
-    if pair is None:
+    module = nearest_latent(*card.tables, a.stage, (*kinds, BF16), card.cache_type)
+    if module is None:
         return _latent_parts_s(card, a, model, weight_bytes)
-    weights, cached = pair
-    seconds = latent_grid(*card.tables, a.stage, weights, cached).seconds(a.heads, a.batch, a.tokens)
+    _, weights, cached = module
+    seconds = module_grid(*card.tables, a.stage, module).seconds(a.heads, a.batch, a.tokens)
     return seconds * _latent_ratio(card, a, model, cached, weight_bytes, KINDS[weights].bytes_per_weight)
 
 
@@ -178,10 +181,9 @@ def _latent_ratio(
     rate, flops = system.memory_bandwidth_bytes_per_s, system.bf16_flops_per_s
     measured_cache = KINDS[cached].bytes_per_weight
     wanted_cache = KINDS[card.cache_type].bytes_per_weight
-    these = (rate * bandwidth, flops * peak, weight_bytes, wanted_cache)
-    this = latent_roofline_s(model, *where, *these, prefix=a.prefix, queries=a.queries)
-    measured = latent_roofline_s(MEASURED, *where, rate, flops, measured_bytes, measured_cache)
-    return this / measured
+    rates_here, later = (rate * bandwidth, flops * peak), {"prefix": a.prefix, "queries": a.queries}
+    this = latent_roofline_s(model, *where, rates_here, weight_bytes, wanted_cache, **later)
+    return this / latent_roofline_s(MEASURED, *where, (rate, flops), measured_bytes, measured_cache)
 
 
 def _latent_parts_s(card: Card, a: _Attention, model: Architecture, weight_bytes: float) -> FloatArray:
@@ -204,7 +206,7 @@ def _latent_parts_s(card: Card, a: _Attention, model: Architecture, weight_bytes
     return np.asarray(seconds + norms_s + card.products_s(asked, new, model))
 
 
-def _sparse_s(card: Card, a: _Attention, model: Architecture, module: tuple[str, str, str]) -> FloatArray:
+def _sparse_s(card: Card, a: _Attention, model: Architecture, module: Module) -> FloatArray:
     """Seconds of one layer's sparse latent attention, its indexer and projections.
 
     Every query chooses for itself, as a request of its own does; after a cached prefix a prompt takes what it takes
@@ -215,19 +217,14 @@ def _sparse_s(card: Card, a: _Attention, model: Architecture, module: tuple[str,
         parts = (replace(a, tokens=tokens, prefix=0.0) for tokens in lengths)
         whole_s, before_s, alone_s = (_sparse_s(card, part, model, module) for part in parts)
         return np.where(np.asarray(a.prefix) > 0.0, np.maximum(whole_s - before_s, alone_s), alone_s)
-    name, weights, cached = module
-    measured_bytes, _ = rates(card.system, weights)
+    name, weights, _ = module
+    (measured_bytes, _), system, share = rates(card.system, weights), card.system, model.quantised.attention
+    wanted_bytes = share * card.weight_bytes_per_param + (1.0 - share) * max(card.weight_bytes_per_param, 2.0)
     sizes = (a.heads, a.batch * np.asarray(a.queries), a.tokens)
-    where = (*sizes, a.stage, card.system)
-    ratio = sparse_roofline_s(model, *where, _attention_bytes(card, model)) / sparse_roofline_s(
-        MODULES[name], *where, measured_bytes
-    )
-    return sparse_grid(*card.tables, a.stage, name, weights, cached).seconds(*sizes) * ratio
-
-
-def _attention_bytes(card: Card, model: Architecture) -> float:
-    share = model.quantised.attention
-    return share * card.weight_bytes_per_param + (1.0 - share) * max(card.weight_bytes_per_param, 2.0)
+    where = (*sizes, a.stage, (system.memory_bandwidth_bytes_per_s, system.bf16_flops_per_s))
+    this = latent_roofline_s(model, *where, wanted_bytes, 2.0, sparse=True)
+    measured = latent_roofline_s(SPARSE[name], *where, measured_bytes, 2.0, sparse=True)
+    return module_grid(*card.tables, a.stage, module).seconds(*sizes) * (this / measured)
 
 
 def state_s(card: Card, op: State, a: Pass) -> Real:

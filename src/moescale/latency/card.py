@@ -11,9 +11,9 @@ from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
 from moescale.latency import FUSED
 from moescale.latency.engines import NO_ENGINE, engines
+from moescale.latency.kernels.exchange import all_reduce_grid
 from moescale.latency.kernels.formats import BF16, KINDS, STATIC_SCALES, expert_kinds, format_of, product_kinds, rates
 from moescale.latency.kernels.gemm import QUANTISE, SCALE, gemm_grid, gemm_types
-from moescale.latency.kernels.links import all_reduce_grid
 from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.moe import moe_types
 from moescale.latency.kernels.tables import System, default_version, find_system

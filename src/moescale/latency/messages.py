@@ -14,8 +14,8 @@ from moescale.latency.kernels.exchange import (
     collective_grid,
     deepep_grid,
     nvlink_grid,
+    within_server_s,
 )
-from moescale.latency.kernels.links import within_server_s
 from moescale.latency.roofline import ACTIVATION_BYTES
 from moescale.models.architecture import Architecture
 from moescale.typing import FloatArray, Real

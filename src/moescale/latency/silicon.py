@@ -87,13 +87,13 @@ class Silicon(Card, PassSource):
             return []
         products = (op for op in operations(model) if isinstance(op, Product) and some(op.times))
         held = {op.part for op in products if share_taken(model.quantised, op.part) > 0.0}
-        latent, pair = is_latent(model) and "attention" in held, None
+        latent, module = is_latent(model) and "attention" in held, None
         if latent:
             wanted = (*LATENT.get(self.format, ()), BF16)
-            pair = nearest_latent(*self.tables, "generation", wanted, self.cache_type)
+            module = nearest_latent(*self.tables, "generation", wanted, self.cache_type)
         dense = held & {"dense_ffn", "shared_experts", "lm_head", *(() if is_latent(model) else ("attention",))}
         parts = {
-            "latent attention": pair is not None and pair[0] == BF16,
+            "latent attention": module is not None and module[1] == BF16,
             "matrix products": dense and self.product_kind(model, with_experts=some(model.n_moe_layers)) == BF16,
             "experts": "experts" in held and self.expert_kind(model) == BF16,
         }
