@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.latency import moe_execution_of
 from moescale.planning.allocation import Budget, loss_optimal
 from moescale.planning.candidate import Costs
 from moescale.reproduction.claims import Claim, Part, claims, sweep_experts
@@ -227,7 +226,8 @@ def _inputs(claim: Claim, world: World) -> dict[str, object]:
     used: dict[str, object] = {"law": world.law.name, "convention": world.law.family.convention}
     if any(part.quantity in OF_COSTS for part in claim.parts):
         d, latency = world.costs.deployment, world.costs.latency
-        used |= {"latency": latency.name, "moe_execution": moe_execution_of(latency), "gpu": d.gpu.name}
+        execution = getattr(latency, "moe_execution", "as measured")
+        used |= {"latency": latency.name, "moe_execution": execution, "gpu": d.gpu.name}
         used |= {"max_gpus": d.max_gpus, "max_num_seqs": _number(float(batch_cap(d)))}
         used |= {name: float(getattr(d, name)) for name in ("prompt_tokens", "output_tokens", "memory_fraction")}
     return used
