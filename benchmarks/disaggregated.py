@@ -62,7 +62,7 @@ def predicted(row: Mapping[str, str], case: Case) -> dict[str, float] | str:
     from moescale.models.quantisation import with_usual_shares
     from moescale.serving.deployment import max_num_batched_tokens
     from moescale.serving.disaggregated import _alone, _transfer_s
-    from moescale.serving.steady_state import Servers
+    from moescale.serving.servers import Servers
 
     workers = [row["prefill_num_workers"], row["decode_num_workers"]]
     if not all(workers) or case.max_num_seqs is None or not math.isfinite(case.max_num_seqs):

@@ -28,7 +28,7 @@ from moescale.latency.silicon import Silicon
 from moescale.models.hf_config import from_config
 from moescale.serving.deployment import Deployment
 from moescale.serving.host import find_host
-from moescale.serving.steady_state import Servers
+from moescale.serving.servers import Servers
 from moescale.typing import FloatArray
 
 MODELS = {"Qwen/Qwen3.6-35B-A3B": "Qwen/Qwen3.5-35B-A3B", "Qwen/Qwen3-32B": "Qwen/Qwen3-32B"}  # alike in shape

@@ -31,7 +31,8 @@ from moescale.serving.disaggregated import LOAD, apart, disaggregated
 from moescale.serving.engine import policy_of, simulate
 from moescale.serving.host import NO_OVERHEAD, default_overhead
 from moescale.serving.loads import closed_loops, open_loop
-from moescale.serving.steady_state import Reason, Servers, serve
+from moescale.serving.servers import Servers
+from moescale.serving.steady_state import Reason, serve
 from moescale.serving.workload import Load, Run, arrival_times_s, burst, closed, saturated
 from moescale.typing import FloatArray
 

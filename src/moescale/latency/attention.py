@@ -181,8 +181,8 @@ def _latent_ratio(
     rate, flops = system.memory_bandwidth_bytes_per_s, system.bf16_flops_per_s
     measured_cache = KINDS[cached].bytes_per_weight
     wanted_cache = KINDS[card.cache_type].bytes_per_weight
-    rates_here, later = (rate * bandwidth, flops * peak), {"prefix": a.prefix, "queries": a.queries}
-    this = latent_roofline_s(model, *where, rates_here, weight_bytes, wanted_cache, **later)
+    here = (rate * bandwidth, flops * peak)
+    this = latent_roofline_s(model, *where, here, weight_bytes, wanted_cache, prefix=a.prefix, queries=a.queries)
     return this / latent_roofline_s(MEASURED, *where, (rate, flops), measured_bytes, measured_cache)
 
 

@@ -32,7 +32,8 @@ from moescale.serving.deployment import Deployment, degrees, max_num_batched_tok
 from moescale.serving.engine import simulate
 from moescale.serving.gpu_counts import layouts
 from moescale.serving.loads import BATCHES, LEAST_REQUESTS, MOST_REQUESTS, WARM_UP
-from moescale.serving.steady_state import CLOSE, Batches, Limit, Reason, Servers, Serving, largest_batches, shape_of
+from moescale.serving.servers import Servers, shape_of
+from moescale.serving.steady_state import CLOSE, Batches, Limit, Reason, Serving, largest_batches
 from moescale.serving.workload import Load, Measured, Run, measured
 from moescale.typing import FloatArray
 
