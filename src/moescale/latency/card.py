@@ -101,26 +101,20 @@ class Card:
         plain = [(op, 1.0 - share) for op, share in asked if share < 1.0]
         return total_s + self.summed_s(plain, tokens, None, ())
 
-    def summed_s(self, asked: list[Asked], tokens: Real, kind: str | None, without: tuple[str, ...]) -> Real:
-        """Seconds of all products in kernels of one kind, in one question, which costs a third of as many."""
+    def summed_s(self, asked: list[Asked], tokens: Real, quantised: str | None, without: tuple[str, ...]) -> Real:
+        """Seconds of all products, in one question, which costs a third of as many: of bf16 weights, or in kernels of a kind."""
         if not asked:
             return 0.0
         sizes = ([op.times * share for op, share in asked], [op.n for op, _ in asked], [op.k for op, _ in asked])
         fields = np.broadcast_arrays(*(size for part in sizes for size in part), tokens)
         times, n, k = (np.stack(fields[start * len(asked) : (start + 1) * len(asked)]) for start in range(3))
-        return np.sum(times * self.product_s(tokens, np.maximum(n, 1.0), np.maximum(k, 1.0), kind, without), axis=0)
-
-    def product_s(
-        self, m: Real, n: Real, k: Real, quantised: str | None = None, without: tuple[str, ...] = ()
-    ) -> FloatArray:
-        """Seconds of an (m, k) times (k, n) product of bf16 weights, or of quantised ones in kernels of the stated kind."""
-        kind = quantised or BF16
-        seconds = gemm_grid(*self.tables, kind, without).seconds(m, n, k)
+        n, k, kind = np.maximum(n, 1.0), np.maximum(k, 1.0), quantised or BF16
         wanted = 2.0 if quantised is None else self.weight_bytes_per_param
-        weights = np.asarray(n, dtype=np.float64) * k
-        flops, moved = 2.0 * m * weights, ACTIVATION_BYTES * m * (np.asarray(n, dtype=np.float64) + k)
+        weights = n * k
+        flops, moved = 2.0 * tokens * weights, ACTIVATION_BYTES * tokens * (n + k)
+        seconds = gemm_grid(*self.tables, kind, without).seconds(tokens, n, k)
         seconds = self.rescaled(seconds, weights, moved, flops, kind, wanted)
-        return np.maximum(seconds, self.limit_s(weights, flops, kind, wanted))
+        return np.sum(times * np.maximum(seconds, self.limit_s(weights, flops, kind, wanted)), axis=0)
 
     def limit_s(self, weights: Real, flops: Real, kind: str, wanted_bytes: float) -> FloatArray:
         """Seconds that the data sheet allows at least: every weight read from memory once, every product multiplied.
