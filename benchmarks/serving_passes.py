@@ -23,11 +23,10 @@ import numpy as np
 
 import measured_servings as servings
 from moescale.hardware.gpus import find_gpu
-from moescale.latency.engines import engines
+from moescale.latency.engines import engines, find_host
 from moescale.latency.silicon import Silicon
 from moescale.models.hf_config import from_config
 from moescale.serving.deployment import Deployment
-from moescale.serving.host import find_host
 from moescale.serving.servers import Servers
 from moescale.typing import FloatArray
 

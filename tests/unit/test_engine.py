@@ -21,7 +21,7 @@ from moescale import catalogue
 from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency import Pass, PassSource, common_shape
-from moescale.latency.engines import Engine, engine_of_latency, engines
+from moescale.latency.engines import NO_OVERHEAD, Engine, default_overhead, engine_of_latency, engines
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import Architecture
 from moescale.models.published import shapes
@@ -29,7 +29,6 @@ from moescale.serving import engine
 from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import LOAD, apart, disaggregated
 from moescale.serving.engine import policy_of, simulate
-from moescale.serving.host import NO_OVERHEAD, default_overhead
 from moescale.serving.loads import closed_loops, open_loop
 from moescale.serving.servers import Servers
 from moescale.serving.steady_state import Reason, serve

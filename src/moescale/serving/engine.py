@@ -25,10 +25,9 @@ import numpy.typing as npt
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.latency import LatencySource
-from moescale.latency.engines import NO_ENGINE, Engine
+from moescale.latency.engines import NO_ENGINE, NO_OVERHEAD, Engine, HostOverhead
 from moescale.models.architecture import Architecture
 from moescale.serving.deployment import Deployment, batch_cap, drafted_tokens, max_num_batched_tokens, with_traffic
-from moescale.serving.host import NO_OVERHEAD, HostOverhead
 from moescale.serving.reasons import REMEDIES, infeasible_reason
 from moescale.serving.servers import Servers, shape_of
 from moescale.serving.steady_state import Reason, serve
@@ -53,9 +52,7 @@ class Policy:
 
     max_num_seqs: float
     max_num_batched_tokens: int  # of each attention group
-    mixed: (
-        bool  # prompts, or parts of them, ride in passes that decode; else whole prompts in passes of their own, first
-    )
+    mixed: bool  # prompts, or parts, ride in passes that decode; else whole prompts in passes of their own, first
     engine: Engine = NO_ENGINE  # how it admits requests, and holds prompts back
     host: HostOverhead = NO_OVERHEAD
 
