@@ -62,7 +62,7 @@ def predicted(row: Mapping[str, str], case: Case) -> dict[str, float] | str:
     from moescale.models.quantisation import with_usual_shares
     from moescale.serving.deployment import max_num_batched_tokens
     from moescale.serving.disaggregated import _alone, _transfer_s
-    from moescale.serving.steady_state import Servers
+    from moescale.serving.servers import Servers
 
     workers = [row["prefill_num_workers"], row["decode_num_workers"]]
     if not all(workers) or case.max_num_seqs is None or not math.isfinite(case.max_num_seqs):
@@ -99,14 +99,14 @@ def _equilibrium(case: Case, p: Any, q: Any, workers: list[int], room: float, mo
     clients, n, (w_p, w_d) = float(case.max_num_seqs or 0.0), case.output_tokens, workers
 
     def decode_s(b: float) -> float:
-        return float(q.decode_pass_s(np.asarray(max(b / w_d, 1.0))))
+        return float(q.pass_s(np.asarray(max(b / w_d, 1.0))))
 
     def decoded(b: float) -> float:
         return b / ((n - 1.0) * decode_s(b))
 
     def started(waiting: float) -> float:
         m = min(max(waiting / w_p, 1.0), room)
-        pass_s = float(p.prompt_pass_s(np.asarray(m)))
+        pass_s = float(p.pass_s(None, np.asarray(m)))
         return min(waiting / (pass_s + moved_s), w_p * m / pass_s)
 
     def surplus(decoding: float) -> float:

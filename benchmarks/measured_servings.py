@@ -497,10 +497,10 @@ def _source(gpu: Any, engine: str, weights: float, cache_bytes: float, setting: 
     from moescale.cli.cost import cost
     from moescale.hardware.gpus import measured_reserve_bytes
     from moescale.latency import kernels_alone
+    from moescale.latency.engines import NO_OVERHEAD, find_host
     from moescale.latency.roofline import Roofline
     from moescale.latency.silicon import Silicon
     from moescale.serving.deployment import Deployment
-    from moescale.serving.host import NO_OVERHEAD, find_host
 
     usual = inspect.signature(cost).parameters
     preset, extra = None, dict[str, Any]()
@@ -582,8 +582,8 @@ def _burst(case: Case, model: Any, source: Any, template: Any) -> Prediction:
     """All requests at once, as `moescale cost --burst`; latencies are means over the requests."""
     from moescale.errors import MoescaleError
     from moescale.latency import kernels_alone
+    from moescale.latency.engines import default_overhead
     from moescale.serving.engine import simulate
-    from moescale.serving.host import default_overhead
     from moescale.serving.workload import burst
 
     assert case.n_requests is not None

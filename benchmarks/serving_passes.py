@@ -23,12 +23,11 @@ import numpy as np
 
 import measured_servings as servings
 from moescale.hardware.gpus import find_gpu
-from moescale.latency.engines import engines
+from moescale.latency.engines import engines, find_host
 from moescale.latency.silicon import Silicon
 from moescale.models.hf_config import from_config
 from moescale.serving.deployment import Deployment
-from moescale.serving.host import find_host
-from moescale.serving.steady_state import Servers
+from moescale.serving.servers import Servers
 from moescale.typing import FloatArray
 
 MODELS = {"Qwen/Qwen3.6-35B-A3B": "Qwen/Qwen3.5-35B-A3B", "Qwen/Qwen3-32B": "Qwen/Qwen3-32B"}  # alike in shape
@@ -78,10 +77,10 @@ def kernels_s(row: Row) -> tuple[float, float]:
     servers = Servers(model, np.asarray(tensor * data), Silicon(gpu, host_s=0.0), d)
     batch, whole = np.asarray(decodes * data), np.asarray(prompts)
     if not prompts:
-        return float(servers.decode_pass_s(batch)), decodes
+        return float(servers.pass_s(batch)), decodes
     if not decodes:
-        return float(servers.prompt_pass_s(whole)), new
-    return float(servers.mixed_pass_s(batch, whole)), new + decodes
+        return float(servers.pass_s(None, whole)), new
+    return float(servers.pass_s(batch, whole)), new + decodes
 
 
 def priced(

@@ -23,13 +23,14 @@ from moescale import catalogue
 from moescale.hardware.gpus import Gpu, gpus
 from moescale.io.files import write_atomically
 from moescale.latency import LatencySource
+from moescale.latency.card import ENGINE
 from moescale.latency.kernels.gemm import gemm_grid, gemm_types
-from moescale.latency.kernels.latent import latent_types
+from moescale.latency.kernels.latent import module_types
 from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.tables import System, default_version, find_system
 from moescale.latency.roofline import Roofline
 from moescale.latency.roofline_constants import RooflineConstants
-from moescale.latency.silicon import ENGINE, Silicon
+from moescale.latency.silicon import Silicon
 from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.family import architecture, find_family
 from moescale.models.parameters import kv_bytes_per_request, weight_bytes_per_gpu
@@ -339,7 +340,7 @@ def main() -> None:
     default = default_of(fits.values())
     for gpu, fitted in fits.items():
         system = str(gpu.silicon_system)
-        if not latent_types(system, ENGINE, default_version(system, ENGINE), "generation"):
+        if not module_types(system, ENGINE, default_version(system, ENGINE), "generation"):
             usual = default[2.0].per_latent_layer_overhead_s
             fits[gpu] = {w: replace(constants, per_latent_layer_overhead_s=usual) for w, constants in fitted.items()}
     write_atomically(CATALOGUE, toml(fits, default))

@@ -36,14 +36,16 @@ from calibrate_roofline import (
 )
 from moescale.hardware.gpus import Gpu
 from moescale.latency import LatencySource
+from moescale.latency.card import ENGINE
 from moescale.latency.kernels.tables import default_version
 from moescale.latency.roofline import Roofline
 from moescale.latency.roofline_constants import RooflineConstants, constants_of
-from moescale.latency.silicon import ENGINE, Silicon, host_s
+from moescale.latency.silicon import Silicon, host_s
 from moescale.models.family import architecture
+from moescale.options.serving import DEFAULT_TRAFFIC
 from moescale.serving.deployment import Deployment, with_traffic
 from moescale.serving.gpu_counts import cheapest
-from moescale.serving.traffic import find_traffic
+from moescale.serving.traffic import Traffic
 from moescale.typing import FloatArray
 from pages import csv_text, filled, read_csv, table, write
 
@@ -126,7 +128,7 @@ def cost_error(gpu: Gpu, source: LatencySource) -> Error:
     """Dollars per million tokens of the paper's family at its cheapest GPU count, ShareGPT's lengths, against silicon."""
     sizes, experts = np.geomspace(*COST_SIZES, 10), 2.0 ** np.arange(7.0)
     model, kernels = architecture(FAMILY, sizes[:, np.newaxis], experts), Silicon(gpu)
-    traffic, logs = find_traffic("sharegpt"), list[FloatArray]()
+    traffic, logs = Traffic(*DEFAULT_TRAFFIC), list[FloatArray]()
     for cap in (math.inf, float(gpu.default_max_num_seqs)):
         deployment = with_traffic(
             Deployment(

@@ -22,6 +22,7 @@ import numpy as np
 
 from moescale.hardware.gpus import Gpu, find_gpu, measured_reserve_bytes
 from moescale.latency import LatencySource
+from moescale.latency.engines import NO_OVERHEAD, HostOverhead, default_overhead
 from moescale.latency.roofline import Roofline
 from moescale.latency.roofline_constants import constants_of
 from moescale.latency.silicon import Silicon
@@ -29,7 +30,6 @@ from moescale.models.architecture import Architecture
 from moescale.models.published import shapes
 from moescale.serving.deployment import Deployment
 from moescale.serving.engine import simulate
-from moescale.serving.host import NO_OVERHEAD, HostOverhead, default_overhead
 from moescale.serving.workload import Load, Run
 from moescale.typing import FloatArray
 from pages import csv_text, filled, table, write

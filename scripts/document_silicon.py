@@ -20,10 +20,11 @@ import numpy as np
 
 from left_out_kernels import leave_largest_out, leave_one_shape_out
 from moescale.hardware.gpus import Gpu, find_gpu, gpus
+from moescale.latency.card import LOAD
 from moescale.latency.kernels.attention import attention_kinds
 from moescale.latency.kernels.moe import moe_types
 from moescale.latency.kernels.tables import default_version, engines, find_system, systems
-from moescale.latency.silicon import LOAD, Silicon
+from moescale.latency.silicon import Silicon
 from moescale.models.hf_config import from_config
 from pages import csv_text, filled, read_csv, table, write
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from moescale.io.files import write_atomically
+from moescale.latency.card import LOAD
 from moescale.latency.kernels.formats import KINDS, rates
 from moescale.latency.kernels.moe import Formula, fit_formula, moe_rows, moe_types
 from moescale.latency.kernels.tables import default_version, engines, find_system, systems
-from moescale.latency.silicon import LOAD
 
 FILE = Path("src/moescale/catalogue/moe_formulas.toml")
 

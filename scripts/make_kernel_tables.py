@@ -5,7 +5,7 @@
 
 Reads the installed package aiconfigurator-core (Apache-2.0). Rows and columns that no prediction reads are left out; what stays
 keeps its digits (tests/unit/test_kernel_tables.py compares every table). One archive a system, SYSTEM.npz, whose members
-moescale.latency.kernels.packed reads; index.json says where each table came from, and its SHA-256.
+moescale.latency.kernels.tables reads; index.json says where each table came from, and its SHA-256.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from moescale.latency.kernels import exchange, installed, latent, linear, moe, sparse
+from moescale.latency.card import ENGINE, LOAD
+from moescale.latency.kernels import exchange, installed, latent, linear, moe
 from moescale.latency.kernels.attention import COLUMNS as ATTENTION
 from moescale.latency.kernels.formats import BF16, EXPERTS_OF, KINDS, SHARED_EXPERT_KERNELS
-from moescale.latency.kernels.packed import FOLDER, INDEX, System
-from moescale.latency.silicon import ENGINE, LOAD
+from moescale.latency.kernels.tables import FOLDER, INDEX, System
 
 TARGET = Path(__file__).parents[1] / "src" / "moescale" / "catalogue" / FOLDER
 Rows = dict[str, npt.NDArray[Any]]
@@ -172,7 +172,7 @@ def tables() -> dict[tuple[str, str], Wanted]:
             modules, ("mla_dtype", "kv_cache_dtype"), (("mla_dtype", (BF16,)),), whole_prompts=False
         )
         found["sparse_attention", f"dsa_{stage}_module_perf"] = Wanted(
-            modules, ("model", *formats), (("model", tuple(sparse.MODULES)),), whole_prompts=prompts
+            modules, ("model", *formats), (("model", tuple(latent.SPARSE)),), whole_prompts=prompts
         )
     return found
 

@@ -49,7 +49,7 @@ NOT_FROM_OUTSIDE = {
     "experiments/train.py": "its own checkpoints: tests of the engine",
     "export/trainers.py": "its own templates",
     "latency/kernels/installed.py": "the tables of an installed package",
-    "latency/kernels/packed.py": "the catalogue",
+    "latency/kernels/tables.py": "the catalogue",
     "runs/importers/tensorboard.py": "through its library: tests of the engine",
     "runs/importers/wandb.py": "through its library: tests of the engine",
     "views/html/render.py": "its own templates",

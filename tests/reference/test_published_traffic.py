@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from moescale.serving.traffic import find_traffic, traffics
+from moescale import catalogue
+from moescale.options.serving import DEFAULT_TRAFFIC
 
 PRINTED = {
     "sharegpt": (230, 203),  # the paper's traffic: ShareGPT as vLLM's serving benchmark samples it
@@ -13,11 +12,7 @@ PRINTED = {
 }
 
 
-@pytest.mark.parametrize("name", PRINTED)
-def test_mean_lengths(name: str) -> None:
-    found = find_traffic(name)
-    assert (found.prompt_tokens, found.output_tokens) == PRINTED[name]
-
-
-def test_every_traffic_of_the_catalogue_is_held() -> None:
-    assert set(traffics()) == set(PRINTED)
+def test_every_traffic_of_the_catalogue_is_as_printed() -> None:
+    held = catalogue.read("traffic.toml")["traffic"]
+    assert {name: (entry["prompt_tokens"], entry["output_tokens"]) for name, entry in held.items()} == PRINTED
+    assert PRINTED["sharegpt"] == DEFAULT_TRAFFIC

@@ -21,8 +21,8 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import Gpu, gpus
 from moescale.latency import LatencySource
 from moescale.latency.kernels.attention import attention
+from moescale.latency.kernels.exchange import all_reduce_grid
 from moescale.latency.kernels.gemm import gemm_grid, gemm_types
-from moescale.latency.kernels.links import all_reduce_grid
 from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.tables import default_version, find_system
 from moescale.latency.roofline import Roofline

@@ -15,17 +15,18 @@ from model_configs import CONFIGS
 from moescale import catalogue
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
+from moescale.latency.card import LOAD
 from moescale.latency.kernels.attention import attention
+from moescale.latency.kernels.exchange import all_reduce_grid
 from moescale.latency.kernels.formats import rates
 from moescale.latency.kernels.gemm import QUANTISE, SCALE, gemm_grid
 from moescale.latency.kernels.installed import version_key
-from moescale.latency.kernels.latent import latent_grid
-from moescale.latency.kernels.links import all_reduce_grid
+from moescale.latency.kernels.latent import module_grid
 from moescale.latency.kernels.log_grid import MOST_BEYOND, grid_of
 from moescale.latency.kernels.moe import fit_formula, formula_s, moe_kernels, moe_rows, shipped_formula
 from moescale.latency.kernels.tables import default_version, engines, find_system, of_the_fastest, systems, versions
 from moescale.latency.roofline import Roofline
-from moescale.latency.silicon import LOAD, Silicon, host_s
+from moescale.latency.silicon import Silicon, host_s
 from moescale.models.architecture import Architecture, Quantised
 from moescale.models.family import architecture, find_family
 from moescale.models.hf_config import from_config
@@ -300,7 +301,9 @@ def test_stored_scales_save_the_kernels_that_look_for_them() -> None:
 def test_decoding_latent_modules_hold_no_launches_of_the_host() -> None:
     def first_s(system: str, backend: str) -> float:
         version = default_version(system, backend)
-        return float(latent_grid(system, backend, version, "generation", "bfloat16", "bfloat16").seconds(16, 1, 128))
+        return float(
+            module_grid(system, backend, version, "generation", ("", "bfloat16", "bfloat16")).seconds(16, 1, 128)
+        )
 
     for system in ("h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm"):
         assert 0.8 < first_s(system, "vllm") / first_s(system, "trtllm") < 1.5

@@ -21,7 +21,7 @@ from moescale import catalogue
 from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency import Pass, PassSource, common_shape
-from moescale.latency.engines import Engine, engine_of_latency, engines
+from moescale.latency.engines import NO_OVERHEAD, Engine, default_overhead, engine_of_latency, engines
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import Architecture
 from moescale.models.published import shapes
@@ -29,9 +29,9 @@ from moescale.serving import engine
 from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import LOAD, apart, disaggregated
 from moescale.serving.engine import policy_of, simulate
-from moescale.serving.host import NO_OVERHEAD, default_overhead
 from moescale.serving.loads import closed_loops, open_loop
-from moescale.serving.steady_state import Reason, Servers, serve
+from moescale.serving.servers import Servers
+from moescale.serving.steady_state import Reason, serve
 from moescale.serving.workload import Load, Run, arrival_times_s, burst, closed, saturated
 from moescale.typing import FloatArray
 
@@ -206,7 +206,7 @@ def test_attention_groups_hold_more_and_prompts_wait_for_each_other() -> None:
 def test_each_attention_group_has_a_scheduler_of_its_own() -> None:
     host, spread = default_overhead(), replace(deployment(gpu=H100), attention_dp=4.0, expert_parallel=4.0)
     alone, hosted = (
-        Servers(SHAPES["mixtral-8x7b"], np.asarray(4.0), Roofline(H100), replace(spread, host=h)).decode_pass_s(
+        Servers(SHAPES["mixtral-8x7b"], np.asarray(4.0), Roofline(H100), replace(spread, host=h)).pass_s(
             np.asarray(64.0)
         )
         for h in (NO_OVERHEAD, host)
@@ -442,8 +442,8 @@ def test_disaggregated_figures_follow_from_the_workers_passes() -> None:
     assert max(found.prefill.busy, found.decode.busy) == pytest.approx(1.0)
     assert found.usd_per_mtok == pytest.approx(12 * 2.0 / 3600 / found.throughput_tok_s * 1e6)
     worker = Servers(LLAMA, np.asarray(float(found.prefill.gpus_per_worker)), FP8, SERVED)
-    assert found.prefill.pass_s == pytest.approx(float(worker.prompt_pass_s(np.asarray(found.prefill.batch))))
-    alone_s = float(worker.prompt_pass_s(np.asarray(1.0)))
+    assert found.prefill.pass_s == pytest.approx(float(worker.pass_s(None, np.asarray(found.prefill.batch))))
+    alone_s = float(worker.pass_s(None, np.asarray(1.0)))
     assert found.ttft_s > alone_s + found.transfer_s
     staged = disaggregated(LLAMA, FP8, replace(SERVED, pipeline_parallel=2.0), prefill_gpus=4, decode_gpus=8)
     assert staged.throughput_tok_s == pytest.approx(found.throughput_tok_s, rel=0.5)
@@ -527,9 +527,9 @@ def test_passes_with_prompts_take_their_launches_whatever_the_kernels_do() -> No
     engine = Engine(dense_layer_s=1e-3, graph_dense_layer_s=4e-4, graph_tokens=64)
     for tokens, floor_s in ((64.0, 8 * 4e-4), (65.0, 8 * 1e-3)):
         servers = Servers(MODEL, np.asarray(1.0), Lines(0.0, 0.0, 0.0), deployment(engine=engine, prompt_tokens=tokens))
-        assert servers.prompt_pass_s(np.asarray(1.0)) == pytest.approx(floor_s)
-        assert servers.mixed_pass_s(np.asarray(1.0), np.asarray(1.0)) == pytest.approx(8e-3)
-        assert servers.decode_pass_s(np.asarray(1.0)) == 0.0
+        assert servers.pass_s(None, np.asarray(1.0)) == pytest.approx(floor_s)
+        assert servers.pass_s(np.asarray(1.0), np.asarray(1.0)) == pytest.approx(8e-3)
+        assert servers.pass_s(np.asarray(1.0)) == 0.0
     of_experts = replace(engine, expert_layer_s=2e-3).floor_s(SHAPES["mixtral-8x7b"], 65.0)
     assert of_experts == pytest.approx(32 * 2e-3)
 

@@ -15,7 +15,7 @@ from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu, gpus, measured_reserve_bytes
 from moescale.hardware.precisions import precisions
 from moescale.hardware.prices import owned_defaults, owned_usd_per_gpu_hour, price, prices
-from moescale.serving.traffic import Traffic, find_traffic, traffics
+from moescale.serving.traffic import Traffic
 
 GIB = 2.0**30
 A100 = ("a100-sxm-40gb", "a100-pcie-40gb", "a100-sxm-80gb", "a100-pcie-80gb")
@@ -74,9 +74,7 @@ def test_a_gpu_is_found_in_either_case_and_an_unknown_one_names_its_neighbours()
 
 def test_changing_an_answer_changes_nothing_for_the_next_caller() -> None:
     gpus().clear()
-    traffics().clear()
     assert find_gpu("h100-sxm") in gpus().values()
-    assert traffics()
 
 
 def test_prices_are_positive_sourced_and_belong_to_known_gpus() -> None:
@@ -98,14 +96,6 @@ def test_a_missing_price_says_what_to_pass_and_which_terms_exist() -> None:
         price("h200-sxm", "spot")
     with pytest.raises(InputError, match="unknown GPU"):
         price("h900")
-
-
-def test_traffic_by_name() -> None:
-    assert find_traffic("ShareGPT") == traffics()["sharegpt"]
-    assert find_traffic("splitwise-code") == traffics()["splitwise-code"]
-    assert all(isinstance(entry, Traffic) and entry.source for entry in traffics().values())
-    with pytest.raises(InputError, match="splitwise-conversation"):
-        find_traffic("splitwise-chat")
 
 
 @pytest.mark.parametrize("lengths", [(-1, 10), (10, 0), (10, -5), (math.nan, 10), (10, math.inf)])

@@ -12,14 +12,14 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from moescale.latency.kernels import installed, packed, tables
-from moescale.latency.kernels.packed import PackedTable
+from moescale.latency.kernels import installed, tables
+from moescale.latency.kernels.tables import PackedTable
 from moescale.typing import FloatArray
 from script_modules import load_script
 
 KERNELS = {
     (system, key): PackedTable(system, key, entry)
-    for system, found in packed.index()["systems"].items()
+    for system, found in tables.index()["systems"].items()
     for key, entry in found["tables"].items()
 }
 needs_package = pytest.mark.skipif(not installed.present(), reason="compares with the extra `kernels`")
@@ -86,12 +86,12 @@ def test_a_table_is_found_where_the_package_finds_it(family: str) -> None:
 
 
 def test_the_tables_say_where_they_come_from() -> None:
-    folder = resources.files("moescale.catalogue") / packed.FOLDER
+    folder = resources.files("moescale.catalogue") / tables.FOLDER
     notice = (folder / "NOTICE").read_text(encoding="utf-8")
     assert "NVIDIA CORPORATION" in notice
     assert "Apache License, Version 2.0" in notice
     assert "aiconfigurator-core 0.12.0" in notice
-    assert packed.index()["source"].startswith("aiconfigurator-core 0.12.0")
+    assert tables.index()["source"].startswith("aiconfigurator-core 0.12.0")
     assert all(len(table.entry["sha256"]) == 64 for table in KERNELS.values())
 
 

@@ -24,7 +24,7 @@ from moescale.models.published import shapes
 from moescale.options.cost import CostServingOptions
 from moescale.serving.deployment import Deployment, expert_ways
 from moescale.serving.gpu_counts import cost
-from moescale.serving.steady_state import Reason, batch_by_memory, serve
+from moescale.serving.steady_state import Reason, serve
 from moescale.typing import FloatArray, Real
 
 H100, H200, A100 = find_gpu("h100-sxm"), find_gpu("h200-sxm"), find_gpu("a100-sxm-80gb")
@@ -109,13 +109,16 @@ def test_groups_of_deepseek_hold_more_requests_as_each_has_a_cache_of_its_own() 
     fp8 = 61 * attention + 3 * 3 * d * 18432 + 58 * expert + 58 * 256 // 8 * expert
     bf16 = 2 * 129280 * d + 58 * (256 * d + 256) + (2 * 61 + 1) * d + 61 * (1536 + 512)
     weights = fp8 + 2 * bf16
-    served = replace(SERVED, gpu=H200, weight_bytes_per_param=1.0, max_num_seqs=None, reserve_bytes=0.0)
+    served = replace(SERVED, gpu=H200, weight_bytes_per_param=1.0, reserve_bytes=0.0)
+    served = replace(served, max_num_seqs=math.inf, batching="largest")
     spread = replace(served, attention_dp=8.0, expert_parallel=math.inf)
     assert float(weight_bytes_per_gpu(DEEPSEEK, 1.0, 8, 8, attention_dp=8)) == weights
     request = (512 + 256 / 2) * 61 * (512 + 64) * 2
     free = 0.9 * H200.memory_bytes - weights
-    assert float(batch_by_memory(DEEPSEEK, 8, spread)) == pytest.approx(8 * free / request, rel=1e-12)
-    assert batch_by_memory(DEEPSEEK, 8, spread) > 3 * batch_by_memory(DEEPSEEK, 8, served)
+    source = Roofline(H200, 1.0)
+    batch = float(serve(DEEPSEEK, 8, source, spread).batch)
+    assert batch == pytest.approx(8 * free / request, rel=1e-12)
+    assert batch > 3 * float(serve(DEEPSEEK, 8, source, served).batch)
 
 
 def test_prompts_that_wait_for_each_other_share_a_pass() -> None:

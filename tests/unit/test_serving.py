@@ -15,6 +15,7 @@ from families import PAPER
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu, find_gpu
 from moescale.latency import LatencySource, Pass, PassSource, common_shape
+from moescale.latency.engines import NO_OVERHEAD, find_host
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture
@@ -23,7 +24,6 @@ from moescale.models.parameters import weight_bytes_per_gpu
 from moescale.models.published import shapes
 from moescale.serving.deployment import Deployment, degrees
 from moescale.serving.gpu_counts import cheapest, cost
-from moescale.serving.host import NO_OVERHEAD, find_host
 from moescale.serving.reasons import infeasible_reason
 from moescale.serving.steady_state import LIMITS, Serving, serve
 from moescale.typing import FloatArray, Real

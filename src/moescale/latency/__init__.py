@@ -80,7 +80,7 @@ class Pass:
     """What one pass computes: a token for each request of a batch, or prompts, or both; all numbers broadcast."""
 
     gpus: Real
-    expert_parallel: Real
+    expert_parallel: Real = 1.0
     batch: Real | None = None  # None: no request decodes
     context_tokens: Real = 1.0
     prompts: Real | None = None  # None: no prompt is processed
@@ -144,29 +144,11 @@ class PassSource:
         """Seconds of a pass; NaN where there is no answer."""
         raise NotImplementedError
 
-    def prefill_s(
-        self,
-        model: Architecture,
-        gpus: Real,
-        batch: Real,
-        prompt_tokens: Real,
-        *,
-        expert_parallel: Real = 1.0,
-        **split: Real,
-    ) -> FloatArray:
-        return self._answer(model, Pass(gpus, expert_parallel, prompts=batch, prompt_tokens=prompt_tokens, **split))
+    def prefill_s(self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, **split: Real) -> FloatArray:
+        return self._answer(model, Pass(gpus, prompts=batch, prompt_tokens=prompt_tokens, **split))
 
-    def decode_s(
-        self,
-        model: Architecture,
-        gpus: Real,
-        batch: Real,
-        context_tokens: Real,
-        *,
-        expert_parallel: Real = 1.0,
-        **split: Real,
-    ) -> FloatArray:
-        return self._answer(model, Pass(gpus, expert_parallel, batch, context_tokens, **split))
+    def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, **split: Real) -> FloatArray:
+        return self._answer(model, Pass(gpus, batch=batch, context_tokens=context_tokens, **split))
 
     def mixed_s(
         self,
@@ -176,11 +158,10 @@ class PassSource:
         context_tokens: Real,
         prompts: Real,
         prompt_tokens: Real,
-        *,
-        expert_parallel: Real = 1.0,
         **split: Real,
     ) -> FloatArray:
-        return self._answer(model, Pass(gpus, expert_parallel, batch, context_tokens, prompts, prompt_tokens, **split))
+        lengths = {"context_tokens": context_tokens, "prompt_tokens": prompt_tokens}
+        return self._answer(model, Pass(gpus, batch=batch, prompts=prompts, **lengths, **split))
 
     def _answer(self, model: Architecture, a: Pass) -> FloatArray:
         seconds = np.asarray(self.pass_s(model, a))
@@ -198,9 +179,12 @@ def seconds_of(source: LatencySource, model: Architecture, passes: Sequence[Pass
     """
     first = passes[0]
     split = (first.gpus, first.expert_parallel, first.attention_dp)
-    stacks = _takes_none(source, first)
     shape = common_shape(model, *split, *(getattr(a, n) for a in passes for n in COUNTED if getattr(a, n) is not None))
-    if len(passes) == 1 or not stacks or math.prod(shape) > MOST_STACKED:
+    own = all(getattr(type(source), n) is getattr(PassSource, n, None) for n in ("prefill_s", "decode_s", "mixed_s"))
+    stacks = own and cast("PassSource", source).takes_none and len(passes) > 1 and math.prod(shape) <= MOST_STACKED
+    # Groups on several servers have kernels for prompts that are not those of decoding.
+    in_one = getattr(getattr(source, "gpu", None), "gpus_per_server", 1)
+    if not stacks or np.any((np.asarray(first.attention_dp) > 1) & (np.asarray(first.gpus) > in_one)):
         return [_alone_s(source, model, a) for a in passes]
 
     def stacked(name: str, part: str) -> Any:
@@ -218,21 +202,11 @@ def seconds_of(source: LatencySource, model: Architecture, passes: Sequence[Pass
     return list(np.broadcast_to(cast("PassSource", source).pass_s(model, asked), (len(passes), *shape)))
 
 
-def _takes_none(source: LatencySource, a: Pass) -> bool:
-    asked = ("prefill_s", "decode_s", "mixed_s")
-    own = all(getattr(type(source), name) is getattr(PassSource, name, None) for name in asked)
-    if not own or not cast("PassSource", source).takes_none:
-        return False
-    # Groups on several servers have kernels for prompts that are not those of decoding.
-    in_one = getattr(getattr(source, "gpu", None), "gpus_per_server", 1)
-    return not np.any((np.asarray(a.attention_dp) > 1) & (np.asarray(a.gpus) > in_one))
-
-
 def _alone_s(source: LatencySource, model: Architecture, a: Pass) -> FloatArray:
-    further = {
-        name: getattr(a, name) for name, usual in FURTHER.items() if np.any(np.asarray(getattr(a, name)) != usual)
+    split: dict[str, Real] = {
+        n: getattr(a, n) for n, usual in FURTHER.items() if np.any(np.not_equal(getattr(a, n), usual))
     }
-    split: dict[str, Real] = {"expert_parallel": a.expert_parallel} | further
+    split["expert_parallel"] = a.expert_parallel
     if a.prompts is None:
         return source.decode_s(model, a.gpus, 0.0 if a.batch is None else a.batch, a.context_tokens, **split)
     if a.batch is None:
@@ -270,11 +244,6 @@ def with_moe_execution(source: LatencySource, name: str) -> LatencySource:
         return source
     what = f"{source.name} has no latency for {name}: its experts were measured in another execution"
     raise InputError(what, where="moe_execution", next_step="take the silicon or roofline latency")
-
-
-def moe_execution_of(source: LatencySource) -> str:
-    """The name of MOE_EXECUTION that a source answers for; `as measured` for a table."""
-    return getattr(source, "moe_execution", "as measured")
 
 
 def check_moe_execution(name: str) -> None:

@@ -10,25 +10,26 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.latency import Pass, common_shape
-from moescale.latency.card import SCALES, WIDE_BYTES, Card
+from moescale.latency.card import ROOFLINE, SCALES, WIDE_BYTES, Card
 from moescale.latency.kernels.attention import FP8_FP8, attention, attention_kinds
 from moescale.latency.kernels.formats import BF16, KINDS, LATENT, rates
 from moescale.latency.kernels.latent import (
     MEASURED,
+    SPARSE,
+    Module,
     attention_grid,
     into_space_grids,
-    latent_grid,
     latent_roofline_s,
+    module_grid,
+    module_types,
     nearest_latent,
 )
 from moescale.latency.kernels.linear import linear_kernels
-from moescale.latency.kernels.sparse import MODULES, nearest_module, sparse_grid, sparse_roofline_s, sparse_types
 from moescale.latency.roofline import ACTIVATION_BYTES
 from moescale.models.architecture import Architecture, some
 from moescale.models.operations import Attention, State, attention_products
 from moescale.typing import FloatArray, Real
 
-ROOFLINE = "take the roofline as the latency source; it covers every GPU"
 # A prompt's attention comes with kernels of its own around it (rotary positions, writing the cache): so many launches
 # reproduce what the package's own engine adds to its tables; and so many more for norms of queries and keys, which a
 # token that is decoded needs as well.
@@ -49,22 +50,23 @@ class _Attention:
     queries: Real = 1.0  # new tokens of each context
 
 
-def sparse_module(card: Card, model: Architecture) -> tuple[str, str, str] | None:
-    """Measured module and formats of sparse latent attention, where this engine has them for prompts and decoding."""
+def sparse_module(card: Card, model: Architecture) -> Module | None:
+    """The measured module of sparse latent attention next to a model, where this engine has it for prompts and decoding."""
     if not (some(model.index_topk) and is_latent(model)):
         return None
-    of_8_bits = card.weight_bytes < WIDE_BYTES and model.quantised.attention > 0.5
-    narrow = card.kv_bytes < WIDE_BYTES
-    types = set(sparse_types(*card.tables, "context")) & set(sparse_types(*card.tables, "generation"))
-    for weights in ("fp8_block", "bfloat16") if of_8_bits else ("bfloat16", "fp8_block"):
-        for cached in ("fp8", "bfloat16") if narrow else ("bfloat16", "fp8"):
-            name = nearest_module(model, tuple(sorted(types)), weights, cached)
-            if name is not None:
-                return name, weights, cached
-    return None
+    of_8_bits = card.weight_bytes_per_param < WIDE_BYTES and model.quantised.attention > 0.5
+    wanted, wide = "fp8_block" if of_8_bits else BF16, float(np.max(np.asarray(model.d_model)))
+    prompts, decoding = (set(module_types(*card.tables, stage, sparse=True)) for stage in ("context", "generation"))
+
+    def away(module: Module) -> tuple[bool, bool, float, str]:
+        name, weights, cached = module
+        return weights != wanted, cached != card.cache_type, abs(float(np.asarray(SPARSE[name].d_model)) - wide), name
+
+    known = [module for module in prompts & decoding if module[1] in (BF16, "fp8_block") and module[2] in (BF16, "fp8")]
+    return min(known, key=away, default=None)
 
 
-def attention_s(card: Card, op: Attention, model: Architecture, module: tuple[str, str, str] | None, a: Pass) -> Real:
+def attention_s(card: Card, op: Attention, model: Architecture, module: Module | None, a: Pass) -> Real:
     """Seconds of the attention of layers whose heads are alike, and of the kernels around it."""
     heads, total_s, launches = np.maximum(op.heads, 1.0), 0.0, 0.0
     if some(op.gate):
@@ -123,7 +125,7 @@ def _attention_layer_s(card: Card, a: _Attention, op: Attention, window: float =
         met = np.minimum(a.tokens, max(window, 1.0))
         if a.stage == "context":
             met = np.sqrt(met * (2.0 * np.asarray(a.tokens, dtype=np.float64) - met))
-    narrow = card.kv_bytes < WIDE_BYTES
+    narrow = card.kv_bytes_per_element < WIDE_BYTES
     in_fp8 = a.stage == "context" and card.gpu.fp8_flops_per_s is not None
     found = _nearest_attention(*card.tables, a.stage, narrow, float(np.max(op.head_dim)), in_fp8)
     if found is None:
@@ -134,7 +136,7 @@ def _attention_layer_s(card: Card, a: _Attention, op: Attention, window: float =
     seconds = kernel.seconds(a.batch, a.tokens if measured else met, a.heads, kv_heads, op.head_dim)
     elements = 2.0 * a.batch * kv_heads * op.head_dim * met
     meets = 4.0 * met if a.stage == "generation" else 2.0 * np.asarray(met, dtype=np.float64) ** 2
-    flops, wanted_bytes = meets * a.batch * np.asarray(a.heads) * op.head_dim, card.kv_bytes
+    flops, wanted_bytes = meets * a.batch * np.asarray(a.heads) * op.head_dim, card.kv_bytes_per_element
     if a.stage == "context":  # a prompt's own keys and values are not read from the cache
         measured_bytes = wanted_bytes = ACTIVATION_BYTES
     arithmetic = "fp8" if kind == FP8_FP8 else BF16
@@ -151,7 +153,7 @@ def _latent_s(card: Card, a: _Attention, model: Architecture) -> Real:
     """Seconds of one layer's latent attention and its projections; NaN where the engine's were not measured."""
     share, seconds = card.share(model, "attention"), 0.0
     if share > 0.0:
-        seconds = share * _latent_layer_s(card, a, model, LATENT.get(card.format, ()), card.weight_bytes)
+        seconds = share * _latent_layer_s(card, a, model, LATENT.get(card.format, ()), card.weight_bytes_per_param)
     if share < 1.0:
         seconds = seconds + (1.0 - share) * _latent_layer_s(card, a, model, (), 2.0)
     return seconds
@@ -161,11 +163,11 @@ def _latent_layer_s(
     card: Card, a: _Attention, model: Architecture, kinds: tuple[str, ...], weight_bytes: float
 ) -> FloatArray:
     """Seconds of one layer whose weights have so many bytes, of the nearest formats of modules that were measured."""
-    pair = nearest_latent(*card.tables, a.stage, (*kinds, BF16), card.cache_type)
-    if pair is None:
+    module = nearest_latent(*card.tables, a.stage, (*kinds, BF16), card.cache_type)
+    if module is None:
         return _latent_parts_s(card, a, model, weight_bytes)
-    weights, cached = pair
-    seconds = latent_grid(*card.tables, a.stage, weights, cached).seconds(a.heads, a.batch, a.tokens)
+    _, weights, cached = module
+    seconds = module_grid(*card.tables, a.stage, module).seconds(a.heads, a.batch, a.tokens)
     return seconds * _latent_ratio(card, a, model, cached, weight_bytes, KINDS[weights].bytes_per_weight)
 
 
@@ -179,10 +181,9 @@ def _latent_ratio(
     rate, flops = system.memory_bandwidth_bytes_per_s, system.bf16_flops_per_s
     measured_cache = KINDS[cached].bytes_per_weight
     wanted_cache = KINDS[card.cache_type].bytes_per_weight
-    these = (rate * bandwidth, flops * peak, weight_bytes, wanted_cache)
-    this = latent_roofline_s(model, *where, *these, prefix=a.prefix, queries=a.queries)
-    measured = latent_roofline_s(MEASURED, *where, rate, flops, measured_bytes, measured_cache)
-    return this / measured
+    here = (rate * bandwidth, flops * peak)
+    this = latent_roofline_s(model, *where, here, weight_bytes, wanted_cache, prefix=a.prefix, queries=a.queries)
+    return this / latent_roofline_s(MEASURED, *where, (rate, flops), measured_bytes, measured_cache)
 
 
 def _latent_parts_s(card: Card, a: _Attention, model: Architecture, weight_bytes: float) -> FloatArray:
@@ -202,10 +203,10 @@ def _latent_parts_s(card: Card, a: _Attention, model: Architecture, weight_bytes
     ranks = model.q_lora_rank + np.asarray(model.kv_lora_rank)
     norms_s = 2.0 * card.elementwise_s(ACTIVATION_BYTES * new * ranks)
     asked = [(replace(op, closes=False), share) for op in products]
-    return np.asarray(seconds + norms_s + card.products_s(asked, new, np.asarray(model.n_moe_layers) > 0))
+    return np.asarray(seconds + norms_s + card.products_s(asked, new, model))
 
 
-def _sparse_s(card: Card, a: _Attention, model: Architecture, module: tuple[str, str, str]) -> FloatArray:
+def _sparse_s(card: Card, a: _Attention, model: Architecture, module: Module) -> FloatArray:
     """Seconds of one layer's sparse latent attention, its indexer and projections.
 
     Every query chooses for itself, as a request of its own does; after a cached prefix a prompt takes what it takes
@@ -216,19 +217,14 @@ def _sparse_s(card: Card, a: _Attention, model: Architecture, module: tuple[str,
         parts = (replace(a, tokens=tokens, prefix=0.0) for tokens in lengths)
         whole_s, before_s, alone_s = (_sparse_s(card, part, model, module) for part in parts)
         return np.where(np.asarray(a.prefix) > 0.0, np.maximum(whole_s - before_s, alone_s), alone_s)
-    name, weights, cached = module
-    measured_bytes, _ = rates(card.system, weights)
+    name, weights, _ = module
+    (measured_bytes, _), system, share = rates(card.system, weights), card.system, model.quantised.attention
+    wanted_bytes = share * card.weight_bytes_per_param + (1.0 - share) * max(card.weight_bytes_per_param, 2.0)
     sizes = (a.heads, a.batch * np.asarray(a.queries), a.tokens)
-    where = (*sizes, a.stage, card.system)
-    ratio = sparse_roofline_s(model, *where, _attention_bytes(card, model)) / sparse_roofline_s(
-        MODULES[name], *where, measured_bytes
-    )
-    return sparse_grid(*card.tables, a.stage, name, weights, cached).seconds(*sizes) * ratio
-
-
-def _attention_bytes(card: Card, model: Architecture) -> float:
-    share = model.quantised.attention
-    return share * card.weight_bytes + (1.0 - share) * max(card.weight_bytes, 2.0)
+    where = (*sizes, a.stage, (system.memory_bandwidth_bytes_per_s, system.bf16_flops_per_s))
+    this = latent_roofline_s(model, *where, wanted_bytes, 2.0, sparse=True)
+    measured = latent_roofline_s(SPARSE[name], *where, measured_bytes, 2.0, sparse=True)
+    return module_grid(*card.tables, a.stage, module).seconds(*sizes) * (this / measured)
 
 
 def state_s(card: Card, op: State, a: Pass) -> Real:

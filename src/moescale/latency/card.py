@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
-from moescale.latency.engines import engines
-from moescale.latency.kernels.formats import BF16, KINDS, STATIC_SCALES, expert_kinds, product_kinds, rates
+from moescale.latency import FUSED
+from moescale.latency.engines import NO_ENGINE, engines
+from moescale.latency.kernels.exchange import all_reduce_grid
+from moescale.latency.kernels.formats import BF16, KINDS, STATIC_SCALES, expert_kinds, format_of, product_kinds, rates
 from moescale.latency.kernels.gemm import QUANTISE, SCALE, gemm_grid, gemm_types
-from moescale.latency.kernels.links import all_reduce_grid
 from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.moe import moe_types
 from moescale.latency.kernels.tables import System, default_version, find_system
@@ -25,51 +26,68 @@ from moescale.typing import FloatArray, Real
 WIDE_BYTES = 1.5  # and from here on 16-bit
 SCALES = 0.1  # of a weight's bytes: block scales, which belong to the measured kernels
 ROUNDING = 0.02  # of data sheets
+ROOFLINE = "take the roofline as the latency source; it covers every GPU"
 Asked = tuple[Product, float]  # with the share of it that is quantised
+
+
+# How unevenly tokens fall on experts: a power law with this exponent is what aiconfigurator-core takes for MoE models.
+ENGINE, LOAD = "vllm", "power_law_1.2"
 
 
 @dataclass(frozen=True)
 class Card:
-    """What every measured kernel is looked up with, and carried over to this GPU and these formats."""
+    """What every measured kernel is looked up with, and carried over to this GPU and these formats: the fields of Silicon."""
 
     gpu: Gpu
-    tables: tuple[str, str, str]  # system, engine and version
-    weight_bytes: float
-    kv_bytes: float
-    format: str  # of the weights
-    weights: str | None  # the same where it was named
-    load: str  # how unevenly tokens fall on experts
-    moe_execution: str  # a name of MOE_EXECUTION
-    per_tensor: bool = False  # a scale of fp8 weights is a tensor's, not a block's
+    backend: str = ENGINE
+    version: str | None = None
+    weight_bytes_per_param: float = 2.0
+    kv_bytes_per_element: float = 2.0
+    load: str = LOAD
+    host_s: float | None = None  # seconds a pass takes on the host at least; None: host_s(), 0: kernels alone
+    moe_execution: str = FUSED  # a name of MOE_EXECUTION
+    weights: str | None = None  # name of the number format of the weights; None: the one with such bytes
 
     @cached_property
     def system(self) -> System:
         """The measured kind of GPU."""
-        return find_system(self.tables[0])
+        if self.gpu.silicon_system is None:
+            raise InputError(f"there are no measured kernels for {self.gpu.name}", where="silicon", next_step=ROOFLINE)
+        return find_system(self.gpu.silicon_system)
+
+    @cached_property
+    def tables(self) -> tuple[str, str, str]:
+        """System, engine and version of the tables."""
+        name = self.system.name
+        return name, self.backend, self.version or default_version(name, self.backend)
+
+    @cached_property
+    def format(self) -> str:
+        """Number format of the weights."""
+        return format_of(self.weights, self.weight_bytes_per_param)
 
     def share(self, model: Architecture, part: str) -> float:
         """What a checkpoint holds of a part in the weights' format; all but router and LM head where that is bf16 anyway."""
-        if self.weight_bytes < WIDE_BYTES:
+        if self.weight_bytes_per_param < WIDE_BYTES:
             return share_taken(model.quantised, "attention" if part == "expert_projection" else part)
         return 0.0 if part in ("router", "lm_head") else 1.0
 
-    def product_kind(self, *, with_experts: bool) -> str:
+    def product_kind(self, model: Architecture, *, with_experts: bool) -> str:
         """The measured products of the weights' format in a model with or without experts."""
-        measured = gemm_types(*self.tables)
-        wanted = product_kinds(self.format, self.tables[1], with_experts=with_experts, per_tensor=self.per_tensor)
+        per_tensor, measured = model.quantised.scale_per_tensor, gemm_types(*self.tables)
+        wanted = product_kinds(self.format, self.backend, with_experts=with_experts, per_tensor=per_tensor)
         return next((kind for kind in wanted if kind in measured), BF16)
 
-    @cached_property
-    def expert_kind(self) -> str:
+    def expert_kind(self, model: Architecture) -> str:
         """The measured experts of the weights' format."""
         measured = moe_types(*self.tables)
-        wanted = expert_kinds(self.format, per_tensor=self.per_tensor)
+        wanted = expert_kinds(self.format, per_tensor=model.quantised.scale_per_tensor)
         return next((kind for kind in wanted if kind in measured), BF16)
 
-    def products_s(self, asked: list[Asked], tokens: Real, sparse: npt.NDArray[np.bool_]) -> Real:
+    def products_s(self, asked: list[Asked], tokens: Real, model: Architecture) -> Real:
         """Seconds of products with so many tokens each, what is quantised in the kernels of models with experts or without."""
-        kinds = [self.product_kind(with_experts=with_experts) for with_experts in (False, True)]
-        static = self.tables[1] in STATIC_SCALES and "fp8" in kinds
+        kinds = [self.product_kind(model, with_experts=with_experts) for with_experts in (False, True)]
+        static, sparse = self.backend in STATIC_SCALES and "fp8" in kinds, np.asarray(model.n_moe_layers) > 0
         total_s: Real = 0.0
         alike = kinds[0] == kinds[1] or not sparse.any()
         for fused in (False, True) if static else (None,):
@@ -83,26 +101,20 @@ class Card:
         plain = [(op, 1.0 - share) for op, share in asked if share < 1.0]
         return total_s + self.summed_s(plain, tokens, None, ())
 
-    def summed_s(self, asked: list[Asked], tokens: Real, kind: str | None, without: tuple[str, ...]) -> Real:
-        """Seconds of all products in kernels of one kind, in one question, which costs a third of as many."""
+    def summed_s(self, asked: list[Asked], tokens: Real, quantised: str | None, without: tuple[str, ...]) -> Real:
+        """Seconds of all products, in one question, which costs a third of as many: of bf16 weights, or in kernels of a kind."""
         if not asked:
             return 0.0
         sizes = ([op.times * share for op, share in asked], [op.n for op, _ in asked], [op.k for op, _ in asked])
         fields = np.broadcast_arrays(*(size for part in sizes for size in part), tokens)
         times, n, k = (np.stack(fields[start * len(asked) : (start + 1) * len(asked)]) for start in range(3))
-        return np.sum(times * self.product_s(tokens, np.maximum(n, 1.0), np.maximum(k, 1.0), kind, without), axis=0)
-
-    def product_s(
-        self, m: Real, n: Real, k: Real, quantised: str | None = None, without: tuple[str, ...] = ()
-    ) -> FloatArray:
-        """Seconds of an (m, k) times (k, n) product of bf16 weights, or of quantised ones in kernels of the stated kind."""
-        kind = quantised or BF16
-        seconds = gemm_grid(*self.tables, kind, without).seconds(m, n, k)
-        wanted = 2.0 if quantised is None else self.weight_bytes
-        weights = np.asarray(n, dtype=np.float64) * k
-        flops, moved = 2.0 * m * weights, ACTIVATION_BYTES * m * (np.asarray(n, dtype=np.float64) + k)
+        n, k, kind = np.maximum(n, 1.0), np.maximum(k, 1.0), quantised or BF16
+        wanted = 2.0 if quantised is None else self.weight_bytes_per_param
+        weights = n * k
+        flops, moved = 2.0 * tokens * weights, ACTIVATION_BYTES * tokens * (n + k)
+        seconds = gemm_grid(*self.tables, kind, without).seconds(tokens, n, k)
         seconds = self.rescaled(seconds, weights, moved, flops, kind, wanted)
-        return np.maximum(seconds, self.limit_s(weights, flops, kind, wanted))
+        return np.sum(times * np.maximum(seconds, self.limit_s(weights, flops, kind, wanted)), axis=0)
 
     def limit_s(self, weights: Real, flops: Real, kind: str, wanted_bytes: float) -> FloatArray:
         """Seconds that the data sheet allows at least: every weight read from memory once, every product multiplied.
@@ -156,15 +168,15 @@ class Card:
     @cached_property
     def fused_norms(self) -> bool:
         """Whether the engine norms queries and keys in the kernel of their rotary positions."""
-        return engines()[self.tables[1]].fused_norms if self.tables[1] in engines() else False
+        return engines().get(self.backend, NO_ENGINE).fused_norms
 
     @cached_property
     def cache_type(self) -> str:
-        return "fp8" if self.kv_bytes < WIDE_BYTES else BF16
+        return "fp8" if self.kv_bytes_per_element < WIDE_BYTES else BF16
 
     @cached_property
     def analytic(self) -> Roofline:
-        return Roofline(self.gpu, self.weight_bytes, self.kv_bytes, weights=self.weights)
+        return Roofline(self.gpu, self.weight_bytes_per_param, self.kv_bytes_per_element, weights=self.weights)
 
     @cached_property
     def links(self) -> tuple[LogGrid, float]:
@@ -173,4 +185,4 @@ class Card:
         if system is None:
             return all_reduce_grid(*self.tables), 1.0
         slower = find_system(system).link_bytes_per_s / self.gpu.interconnect_bytes_per_s
-        return all_reduce_grid(system, self.tables[1], default_version(system, self.tables[1])), slower
+        return all_reduce_grid(system, self.backend, default_version(system, self.backend)), slower

@@ -32,7 +32,7 @@ def experts_s(card: Card, model: Architecture, a: Pass) -> FloatArray:
     moved = ACTIVATION_BYTES * pairs * (2.0 * model.d_model + model.ffn_matrices * model.d_expert)
     local = np.ceil(np.asarray(model.n_experts, dtype=np.float64) / gpus)
     read = weights * np.minimum(local, pairs)
-    flops, wanted = 2.0 * pairs * weights, card.weight_bytes
+    flops, wanted = 2.0 * pairs * weights, card.weight_bytes_per_param
     layer_s = card.rescaled(layer_s, read, moved, flops, "fp8_block", wanted)
     return np.where(alone, model.n_moe_layers * layer_s, seconds)
 
@@ -56,7 +56,7 @@ def _grouped_experts_s(
     share, pairs = card.share(model, "experts"), batch * met / ep
     layer_s: Real = 0.0
     if share > 0.0:
-        layer_s = share * _expert_layer_s(card, shape, pairs, card.expert_kind, card.weight_bytes)
+        layer_s = share * _expert_layer_s(card, shape, pairs, card.expert_kind(model), card.weight_bytes_per_param)
     if share < 1.0:
         layer_s = layer_s + (1.0 - share) * _expert_layer_s(card, shape, pairs, BF16, 2.0)
     layers_s = layers * layer_s
@@ -92,7 +92,7 @@ def _looped_experts_s(card: Card, model: Architecture, gpus: FloatArray, tokens:
     width, gates = np.maximum(model.d_expert, 1.0), model.ffn_matrices - 2
     each_of = (Product("experts", 1.0 + gates, width, d), Product("experts", 1.0, d, width, closes=True))
     share = card.share(model, "experts")
-    products_s = card.products_s([(op, share) for op in each_of], tokens, layers > 0)
+    products_s = card.products_s([(op, share) for op in each_of], tokens, model)
     moved_bytes = ACTIVATION_BYTES * np.asarray(tokens) * ((2.0 + 3.0 * gates) * width + 5.0 * d)
     small_s = card.elementwise_s(moved_bytes) + (5.0 + gates) * card.system.elementwise_latency_s
     each = np.where(layers > 0, local_experts(model, gpus), 0.0)

@@ -5,17 +5,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from moescale.errors import InputError, nearest_names
-from moescale.io.files import check_target, write_atomically
+from moescale.io.files import check_target
 from moescale.io.frames import as_texts, read_table
-from moescale.io.parquet import refuse_beyond, require_arrow
+from moescale.io.parquet import refuse_beyond
+from moescale.runs.table import write_runs
 
 OK, OUT_OF_MEMORY, FAILED = "ok", "out of memory", "failed"
 LEAST_S, MOST_S = 1e-12, 1e9  # far beyond any pass
@@ -119,22 +120,21 @@ def number_in(text: str, where: str, *, whole: bool = False, positive: bool = Fa
 
 def write_measurements(path: str | Path, rows: Iterable[Measurement]) -> None:
     """Write a table whole or not at all; of rows with one key the last is kept, at the place of the first."""
-    file = Path(path)
-    _check_suffix(file)
-    write_atomically(file, _encoded(file, list({key_of(row): row for row in rows}.values())))
+    kept = {key_of(row): row for row in rows}.values()
+    cells: dict[str, list[Any]] = {name: [getattr(row, name) for row in kept] for name in COLUMNS}
+    cells["rounds_s"] = [" ".join(map(repr, rounds)) for rounds in cells["rounds_s"]]
+    kinds = dict.fromkeys(_WHOLE, np.int64) | dict.fromkeys(_REAL, np.float64)
+    write_runs({name: np.asarray(values, kinds.get(name, np.object_)) for name, values in cells.items()}, path)
 
 
 def check_table(path: str | Path) -> None:
     """Raise the InputError that writing this table would meet, before anything is measured."""
-    _check_suffix(Path(path))
-    check_target(path)
-
-
-def _check_suffix(file: Path) -> None:
+    file = Path(path)
     if file.suffix.lower() not in SUFFIXES:
         what = f"{file.suffix!r} is not a kind of table" if file.suffix else "the table's name has no suffix"
         nearest, next_step = f"{file.stem or 'table'}.csv", f"end the name in {', '.join(SUFFIXES)}"
         raise InputError(what, where=str(file), nearest=nearest, next_step=next_step)
+    check_target(path)
 
 
 def _parse(row: Sequence[str], where: str) -> Measurement:
@@ -158,29 +158,3 @@ def _parse(row: Sequence[str], where: str) -> Measurement:
         what = f"a row with status ok needs a positive latency, from {LEAST_S:g} to {MOST_S:g} s"
         raise InputError(what, where=f"{where}, column latency_s")
     return found
-
-
-def _encoded(file: Path, rows: Sequence[Measurement]) -> bytes:
-    if file.suffix.lower() == ".parquet":
-        require_arrow(str(file))
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        kinds = dict.fromkeys(_WHOLE, pa.int64()) | dict.fromkeys(_REAL, pa.float64())
-        schema = pa.schema([(name, kinds.get(name, pa.string())) for name in COLUMNS])
-        table = pa.Table.from_pylist([_cells(row) for row in rows], schema)
-        sink = io.BytesIO()
-        pq.write_table(table, sink)
-        return sink.getvalue()
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(
-        text, COLUMNS, delimiter="\t" if file.suffix.lower() == ".tsv" else ",", lineterminator="\n"
-    )
-    writer.writeheader()
-    writer.writerows({name: "" if v is None else v for name, v in _cells(row).items()} for row in rows)
-    return text.getvalue().encode()
-
-
-def _cells(row: Measurement) -> dict[str, Any]:
-    """The row as a table holds it: rounds as numbers with spaces between."""
-    return {**asdict(row), "rounds_s": " ".join(repr(value) for value in row.rounds_s)}

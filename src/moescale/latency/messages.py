@@ -14,11 +14,14 @@ from moescale.latency.kernels.exchange import (
     collective_grid,
     deepep_grid,
     nvlink_grid,
+    within_server_s,
 )
-from moescale.latency.kernels.links import within_server_s
 from moescale.latency.roofline import ACTIVATION_BYTES
 from moescale.models.architecture import Architecture
 from moescale.typing import FloatArray, Real
+
+# The format, by its name in the table of NVLink, in which tokens go to experts: that of the experts' products.
+DISPATCHED = {"nvfp4": "nvfp4", "fp8": "fp8", "fp8_block": "fp8"}
 
 
 def messages_s(card: Card, model: Architecture, whole: Pass, rank: Pass) -> FloatArray:
@@ -67,7 +70,8 @@ def _exchange_s(card: Card, model: Architecture, whole: Pass, rank: Pass) -> Flo
     own = np.maximum(np.asarray(rank.tokens, dtype=np.float64) / rank.gpus, 1.0)
     like = own * (d_model * model.top_k / (MEASURED_WIDTH * MEASURED_TOP_K))
     deepep = deepep_grid(card.system.name, low_latency=whole.prompts is None)
-    if card.gpu.gpus_per_server > GPUS_PER_NODE and (nvlink := nvlink_grid(_dispatched(card))) is not None:
+    dispatched = DISPATCHED.get(card.expert_kind(model), "bfloat16")
+    if card.gpu.gpus_per_server > GPUS_PER_NODE and (nvlink := nvlink_grid(dispatched)) is not None:
         inside_s = np.where(alone, nvlink.seconds(gpus, like), inside_s)
     if not np.any(far):
         return inside_s
@@ -98,9 +102,3 @@ def sends_alone(card: Card, a: Pass) -> npt.NDArray[np.bool_]:
     gpus = np.asarray(a.gpus, dtype=np.float64)
     several = (gpus > min(card.gpu.gpus_per_server, GPUS_PER_NODE)) & (np.asarray(a.attention_dp) > 1)
     return several & (np.asarray(a.expert_parallel, dtype=np.float64) >= gpus)
-
-
-def _dispatched(card: Card) -> str:
-    """The format, by its name in the table of NVLink, in which tokens go to experts: that of the experts' products."""
-    kinds = {"nvfp4": "nvfp4", "fp8": "fp8", "fp8_block": "fp8"}
-    return kinds.get(card.expert_kind, "bfloat16")

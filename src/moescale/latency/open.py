@@ -33,19 +33,27 @@ def open_latency(
     `auto` is silicon, or the roofline where it has no answer for the GPU, the number formats or `model`; `remark` is
     called with the reason. Raises InputError for an unknown name, and what the named source raises.
     """
-    card = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    if name == "roofline":
-        return Roofline(card, weight_bytes_per_param, kv_bytes_per_element, weights=weights)
-    kind, _, engine = name.partition(":")
+    card, (kind, _, engine) = find_gpu(gpu) if isinstance(gpu, str) else gpu, name.partition(":")
     if kind == "silicon" or name == "auto":
+        from moescale.latency.card import ENGINE
+        from moescale.latency.silicon import Silicon
+
+        backend, _, version = engine.partition("@")
+        formats = (weight_bytes_per_param, kv_bytes_per_element)
         try:
-            return _silicon(engine, card, weight_bytes_per_param, kv_bytes_per_element, weights, model)
+            source = Silicon(card, backend or ENGINE, version or None, *formats, weights=weights)
+            if model is not None and not np.isfinite(source.decode_s(model, 1.0, 1.0, 128.0)):
+                what = f"the kernels of {source.backend} on {card.name} that this model needs were not measured"
+                other = "take another engine, such as silicon:trtllm, or the roofline"
+                raise InfeasibleError(what, where="silicon", next_step=other)
+            return source
         except MoescaleError as error:
             if kind == "silicon":
                 raise
             if remark is not None:
                 remark(f"roofline latency, because {error.what}")
-            return Roofline(card, weight_bytes_per_param, kv_bytes_per_element, weights=weights)
+    if name in ("roofline", "auto"):
+        return Roofline(card, weight_bytes_per_param, kv_bytes_per_element, weights=weights)
     if name and (Path(name).suffix.lower() in SUFFIXES or Path(name).exists()):
         from moescale.latency.table import read_latency_table
 
@@ -55,24 +63,3 @@ def open_latency(
         nearest=nearest_names(name, NAMES, 1),
         next_step="silicon, roofline, silicon:ENGINE@VERSION, or the path of a CSV or Parquet latency table",
     )
-
-
-def _silicon(
-    engine: str,
-    gpu: Gpu,
-    weight_bytes_per_param: float,
-    kv_bytes_per_element: float,
-    weights: str | None,
-    model: Architecture | None,
-) -> LatencySource:
-    """Measured kernels of `engine`, or `engine@version`, or the usual ones; errors where they do not answer for `model`."""
-    from moescale.latency.silicon import ENGINE, Silicon
-
-    backend, _, version = engine.partition("@")
-    bytes_each = (weight_bytes_per_param, kv_bytes_per_element)
-    source = Silicon(gpu, backend or ENGINE, version or None, *bytes_each, weights=weights)
-    if model is not None and not np.isfinite(source.decode_s(model, 1.0, 1.0, 128.0)):
-        what = f"the kernels of {source.backend} on {gpu.name} that this model needs were not measured"
-        other = "take another engine, such as silicon:trtllm, or the roofline"
-        raise InfeasibleError(what, where="silicon", next_step=other)
-    return source

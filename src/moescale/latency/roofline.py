@@ -101,9 +101,7 @@ class Roofline(PassSource):
         met = model  # as activations are moved
         if some(model.n_moe_layers):
             launches_s = launches_s + model.n_moe_layers * constants.per_moe_layer_overhead_s
-            if (
-                looped
-            ):  # dense products of every whole expert that a GPU holds, each with as many launches as a dense layer
+            if looped:  # dense products of all whole experts of a GPU, each with as many launches as a dense layer
                 local = np.where(np.asarray(model.n_moe_layers) > 0, local_experts(model, all_gpus), 0.0)
                 total_s = total_s + self._product_s(expert * local, whole.tokens, self._share(model, "experts"))
                 launches_s = launches_s + model.n_moe_layers * local * constants.per_layer_overhead_s
@@ -124,17 +122,15 @@ class Roofline(PassSource):
             return self._product_s(op.params, a.tokens)
         if isinstance(op, Attention):
             op = op.with_chosen_window()
-            decoded_s = (
-                0.0 if a.batch is None else self._decode_attention_s(op, a.batch, a.context_tokens, a.query_tokens)
-            )
-            if a.prompts is None:
-                return decoded_s
-            return decoded_s + self._prompts_attention_s(op, a.prompts, a.prompt_tokens, a.prefix_tokens)
+            total_s: Real = 0.0
+            if a.batch is not None:
+                total_s = self._decode_attention_s(op, a.batch, a.context_tokens, a.query_tokens)
+            if a.prompts is not None:
+                total_s = total_s + self._prompts_attention_s(op, a.prompts, a.prompt_tokens, a.prefix_tokens)
+            return total_s
         byte_s, decoded = self._cache_element_s / self.kv_bytes_per_element, np.asarray(a.decoded)
         prompts, prompt_tokens = np.asarray(0.0 if a.prompts is None else a.prompts), np.asarray(a.prompt_tokens)
-        if isinstance(
-            op, State
-        ):  # a token that is decoded reads and writes the state of its request; a prompt writes it once
+        if isinstance(op, State):  # a decoded token reads and writes the state of its request; a prompt writes it once
             state = op.layers * op.elements
             flop_s = STATE_FLOPS / (self.gpu.bf16_flops_per_s * STATE_COMPUTE_EFFICIENCY)
             moved_s = state * op.element_bytes * byte_s * (2.0 * decoded + prompts)

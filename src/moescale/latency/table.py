@@ -20,7 +20,7 @@ COLUMNS = ("gpu", "gpus", "n_params_total", "n_experts", "stage", "batch", "toke
 WITHOUT_EMBEDDINGS = "n_params_non_embedding"
 ONE_KIND = ("engine", "dtype")  # latencies of several are not to be mixed
 OPTIONAL = (WITHOUT_EMBEDDINGS, *ONE_KIND, "status")
-Kind = tuple[str, int, int]  # stage, gpus, n_experts
+Kind = tuple[bool, str, int, int]  # whether sizes are without embeddings, stage, gpus, n_experts
 MATCH = 1e-9  # relative; a length or batch this close to the end of an axis counts as measured
 
 
@@ -45,8 +45,7 @@ class LatencyTable(PassSource):
 
     source: str
     gpu: str
-    axes: Mapping[Kind, _Axis]  # tokens, then n_params_total, then batch
-    axes_without_embeddings: Mapping[Kind, _Axis]  # the same over parameters without embeddings
+    axes: Mapping[Kind, _Axis]  # tokens, then parameters, then batch
 
     @property
     def name(self) -> str:
@@ -69,11 +68,10 @@ class LatencyTable(PassSource):
             for values in (np.asarray(model.vocab_size) == 0, a.gpus, experts, tokens, size, batch)
         )
         latency_s = np.full(counts.size, np.nan)
-        for axes, of_kind in ((self.axes, bare == 0), (self.axes_without_embeddings, bare == 1)):
-            for (of_stage, of_gpus, of_experts), axis in axes.items():
-                rows = of_kind & (counts == of_gpus) & (experts == of_experts)
-                if of_stage == stage and rows.any():
-                    latency_s[rows] = _interpolate(axis, tuple(values[rows] for values in where))
+        for (of_bare, of_stage, of_gpus, of_experts), axis in self.axes.items():
+            rows = (bare == of_bare) & (counts == of_gpus) & (experts == of_experts)
+            if of_stage == stage and rows.any():
+                latency_s[rows] = _interpolate(axis, tuple(values[rows] for values in where))
         # Experts were measured split over all GPUs, none held whole, attention over all of them, and prompts whole.
         plain = (np.asarray(a.prefix_tokens) == 0.0) & (np.asarray(a.query_tokens) == 1.0)
         plain = plain & (np.asarray(a.expert_parallel) == 1.0) & (np.asarray(a.attention_dp) == 1.0)
@@ -119,16 +117,16 @@ def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable
         if len(kinds) > 1:
             what = f"column {column!r} holds {', '.join(map(repr, kinds))}"
             raise InputError(what, where=where, next_step="keep one table for each")
-    measured: dict[Kind, list[tuple[float, ...]]] = {}  # tokens, size, size without embeddings, batch, seconds
+    measured: dict[Kind, list[tuple[float, ...]]] = {}  # tokens, size, batch, seconds
     for i in rows:
         kind = (cells["stage"][i], int(number(i, "gpus", whole=True)), int(number(i, "n_experts", whole=True)))
         size, batch, tokens, seconds = (number(i, n) for n in ("n_params_total", "batch", "tokens", "latency_s"))
         if cells["gpu"][i] == chosen:
             bare = number(i, WITHOUT_EMBEDDINGS) if cells[WITHOUT_EMBEDDINGS][i] else size
-            measured.setdefault(kind, []).append((tokens, size, bare, batch, seconds))
-    arrays = {kind: np.asarray(found) for kind, found in measured.items()}
-    whole, bare = ({k: _axis(found[:, [0, i, 3, 4]]) for k, found in arrays.items()} for i in (1, 2))
-    return LatencyTable(source=Path(path).name, gpu=chosen, axes=whole, axes_without_embeddings=bare)
+            for is_bare, params in ((False, size), (True, bare)):
+                measured.setdefault((is_bare, *kind), []).append((tokens, params, batch, seconds))
+    axes = {kind: _axis(np.asarray(found)) for kind, found in measured.items()}
+    return LatencyTable(source=Path(path).name, gpu=chosen, axes=axes)
 
 
 def _axis(rows: FloatArray) -> _Axis:

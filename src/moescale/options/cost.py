@@ -399,7 +399,7 @@ class LoadOptions(Group):
 
 def _under_load(serving: CostServingOptions, deployment: Deployment) -> Deployment:
     """The deployment under a burst or a rate: the host in line, unless stated."""
-    from moescale.serving.host import find_host
+    from moescale.latency.engines import find_host
 
     return replace(deployment, host=find_host(serving.host or "in-line"))
 

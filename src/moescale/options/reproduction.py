@@ -101,9 +101,8 @@ class ReproductionOptions(ServingOptions):
 
     def deployment(self, *, remark: Remark = unsaid, **given: Any) -> Deployment:
         """As for a plan, with every GPU count tried and batches that fill what memory and the cap allow, as in the paper."""
-        from moescale.latency.engines import NO_ENGINE
+        from moescale.latency.engines import NO_ENGINE, NO_OVERHEAD
         from moescale.serving.deployment import longest_request_tokens
-        from moescale.serving.host import NO_OVERHEAD
 
         found = super().deployment(remark=remark, **given)
         counts = [*range(1, self.max_gpus + 1)]

@@ -150,9 +150,8 @@ class ServingOptions(ChosenGpu):
         """
         from moescale.hardware.precisions import find_precision
         from moescale.hardware.prices import usd_per_gpu_hour as catalogue_price
-        from moescale.latency.engines import engine_of_latency
+        from moescale.latency.engines import engine_of_latency, find_host
         from moescale.serving.deployment import SCHEDULING, Deployment, with_traffic
-        from moescale.serving.host import find_host
 
         card = gpu or self.find_gpu()
         traffic = self.traffic(remark)
@@ -199,8 +198,8 @@ class ServingOptions(ChosenGpu):
         Where the deployment states a host, the source leaves its own one out.
         """
         from moescale.latency import kernels_alone
+        from moescale.latency.engines import NO_OVERHEAD
         from moescale.latency.open import open_latency
-        from moescale.serving.host import NO_OVERHEAD
 
         with located("--latency"):
             source = open_latency(

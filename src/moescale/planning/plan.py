@@ -13,6 +13,7 @@ from moescale.errors import InfeasibleError, MoescaleError
 from moescale.hardware.precisions import format_of_bytes
 from moescale.io.records import record
 from moescale.latency import LatencySource
+from moescale.latency.engines import NO_OVERHEAD
 from moescale.models.family import architecture
 from moescale.planning.beside import (
     best_first,
@@ -44,7 +45,6 @@ from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
 from moescale.serving.gpu_counts import laid_out
-from moescale.serving.host import NO_OVERHEAD
 
 MOST_PLANS = 5  # that are made to meet days or dollars of training
 NEAR = 0.02  # of these

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.latency import moe_execution_of
 from moescale.planning.allocation import Budget, loss_optimal
 from moescale.planning.candidate import Costs
 from moescale.reproduction.claims import Claim, Part, claims, sweep_experts
@@ -210,7 +209,11 @@ def _inputs(claim: Claim, world: World) -> dict[str, object]:
     if all(part.quantity not in OF_COSTS for part in claim.parts):
         return used
     d, latency = world.costs.deployment, world.costs.latency
-    used |= {"latency": latency.name, "moe_execution": moe_execution_of(latency), "gpu": d.gpu.name}
+    used |= {
+        "latency": latency.name,
+        "moe_execution": getattr(latency, "moe_execution", "as measured"),
+        "gpu": d.gpu.name,
+    }
     used |= {"max_gpus": d.max_gpus, "max_num_seqs": _number(float(batch_cap(d)))}
     return used | {name: float(getattr(d, name)) for name in ("prompt_tokens", "output_tokens", "memory_fraction")}
 

@@ -11,8 +11,7 @@ from moescale import catalogue
 from moescale.bounds import Bound, bounds_of, check_bounds
 from moescale.errors import InputError, unknown_name
 from moescale.hardware.gpus import Gpu, measured_reserve_bytes
-from moescale.latency.engines import NO_ENGINE, Engine
-from moescale.serving.host import NO_OVERHEAD, HostOverhead
+from moescale.latency.engines import NO_ENGINE, NO_OVERHEAD, Engine, HostOverhead
 from moescale.serving.traffic import Traffic
 from moescale.typing import FloatArray, Real
 
@@ -47,9 +46,7 @@ class Deployment:
     output_tokens: Annotated[Real, AT_LEAST_ONE]  # n, mean output length
     max_gpus: int = 8  # of one replica
     tensor_parallel_degrees: tuple[int, ...] | None = None  # GPU counts to look at; None: powers of two (`degrees`)
-    max_num_seqs: Annotated[Real | None, CAP] = (
-        None  # None: vLLM's default (`batch_cap`); inf: memory alone limits the batch
-    )
+    max_num_seqs: Annotated[Real | None, CAP] = None  # None: vLLM's (`batch_cap`); inf: memory alone limits the batch
     memory_fraction: Annotated[Real, SHARE] = 0.9  # for weights, reserve and cache: vLLM's gpu_memory_utilization
     utilization: Annotated[Real, SHARE] = 1.0  # share of the plateau throughput that traffic uses
     weight_bytes_per_param: Annotated[Real, POSITIVE] = 2.0  # bf16
@@ -57,9 +54,7 @@ class Deployment:
     weights: str | None = None  # name of the weights' number format, such as nvfp4; None: the one with such bytes
     # Of each GPU, for activations and the runtime; None: the median of vLLM's logs (`reserved_bytes`).
     reserve_bytes: Annotated[Real | None, NOT_NEGATIVE] = None
-    expert_parallel: Annotated[Real, WAYS] = (
-        1.0  # GPUs that split whole experts; 1: every expert is split; inf: all of a stage
-    )
+    expert_parallel: Annotated[Real, WAYS] = 1.0  # GPUs that split whole experts; 1: each is split; inf: all of a stage
     # So many groups of GPUs hold attention and dense layers whole and serve their own share of the requests; the experts
     # are spread over all of them.
     attention_dp: Annotated[Real, COUNT] = 1.0
@@ -74,7 +69,7 @@ class Deployment:
     max_num_batched_tokens: Annotated[Real | None, AT_LEAST_ONE] = None
     prefix_hit: Annotated[Real, PART] = 0.0  # share of prompt tokens that the cache holds, once for all requests
     accepted_tokens: Annotated[Real, NOT_NEGATIVE] = (
-        0.0  # drafted tokens that a pass keeps on average; 0: none are drafted
+        0.0  # drafted ones that a pass keeps on average; 0: none are drafted
     )
     draft_tokens: Annotated[Real | None, NOT_NEGATIVE_COUNT] = None  # None: accepted_tokens, rounded up
     batching: str = "cheapest"  # a name of BATCHES

@@ -16,7 +16,6 @@ seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,7 +31,8 @@ from moescale.serving.deployment import Deployment, degrees, max_num_batched_tok
 from moescale.serving.engine import simulate
 from moescale.serving.gpu_counts import layouts
 from moescale.serving.loads import BATCHES, LEAST_REQUESTS, MOST_REQUESTS, WARM_UP
-from moescale.serving.steady_state import CLOSE, Batches, Limit, Reason, Servers, Serving, largest_batches, shape_of
+from moescale.serving.servers import Servers, shape_of
+from moescale.serving.steady_state import CLOSE, Batches, Limit, Reason, Serving, largest_batches
 from moescale.serving.workload import Load, Measured, Run, measured
 from moescale.typing import FloatArray
 
@@ -83,6 +83,18 @@ class _Worker:
     requests_per_s: float
     deployment: Deployment  # with its groups of attention
 
+    def pool(self, workers: int, rate: float) -> Pool:
+        """So many of them, of which so many requests a second are asked."""
+        return Pool(
+            gpus=workers * self.gpus,
+            workers=workers,
+            gpus_per_worker=self.gpus,
+            batch=self.batch,
+            pass_s=self.pass_s,
+            busy=rate / (workers * self.requests_per_s),
+            attention_dp=int(np.asarray(self.deployment.attention_dp)),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Workers:
@@ -132,28 +144,31 @@ def apart(model: Architecture, latency: LatencySource, deployment: Deployment) -
     served = np.isfinite(usd_p + usd_q)
     tokens = 1.0 + np.asarray(d.accepted_tokens)
     moved_s = _transfer_s(model, d, np.minimum(p["gpus"], q["gpus"]), p["gpus"] + q["gpus"])
-
-    def known(values: FloatArray, otherwise: float = math.nan) -> FloatArray:
-        return np.broadcast_to(np.where(served, values, otherwise), shape)
-
-    usd = {"usd_per_mtok": (usd_p + usd_q) / d.output_tokens, "usd_per_input_mtok": usd_p / d.prompt_tokens}
-    usd["usd_per_output_mtok"] = usd_q / d.output_tokens
-    seconds = {"prefill_s": p["pass_s"], "decode_s": q["pass_s"], "iteration_s": q["pass_s"] / tokens}
-    seconds |= {"tpot_s": q["pass_s"] / tokens, "ttft_s": p["pass_s"] + moved_s}
-    return Serving(
-        **{name: known(values, math.inf) for name, values in usd.items()},
-        **{name: known(values) for name, values in seconds.items()},
-        gpus=known(q["gpus"], degrees(d)[-1]),
-        prefill_gpus=known(p["gpus"], 0.0),
-        batch=known(q["batch"], 0.0),
-        throughput_tok_s=known(q["gpus"] / q["gpu_s"] * d.output_tokens, 0.0),
-        weight_bytes=np.broadcast_to(weight_bytes_per_gpu(model, d.weight_bytes_per_param), shape),
-        weight_bytes_per_gpu=known(np.full((), math.nan)),
-        kv_bytes_per_token=np.broadcast_to(kv_bytes_per_token(model, d.kv_bytes_per_element), shape),
-        limited_by=np.full(shape, float(Limit.LATENCY if d.max_tpot_s is not None else Limit.MEMORY)),
-        infeasible=np.where(served, Reason.FEASIBLE, _reasons(first, later)),
-        attention_dp=known(q["groups"], 1.0),
-    )
+    dollars = ("usd_per_mtok", "usd_per_input_mtok", "usd_per_output_mtok")
+    unserved = dict.fromkeys(dollars, math.inf) | {"gpus": float(degrees(d)[-1]), "attention_dp": 1.0}
+    unserved |= dict.fromkeys(("prefill_gpus", "batch", "throughput_tok_s"), 0.0)
+    found = {
+        "usd_per_mtok": (usd_p + usd_q) / d.output_tokens,
+        "usd_per_input_mtok": usd_p / d.prompt_tokens,
+        "usd_per_output_mtok": usd_q / d.output_tokens,
+        "prefill_s": p["pass_s"],
+        "decode_s": q["pass_s"],
+        "iteration_s": q["pass_s"] / tokens,
+        "tpot_s": q["pass_s"] / tokens,
+        "ttft_s": p["pass_s"] + moved_s,
+        "gpus": q["gpus"],
+        "prefill_gpus": p["gpus"],
+        "batch": q["batch"],
+        "throughput_tok_s": q["gpus"] / q["gpu_s"] * d.output_tokens,
+        "weight_bytes_per_gpu": np.full((), math.nan),
+        "attention_dp": q["groups"],
+    }
+    found = {name: np.where(served, values, unserved.get(name, math.nan)) for name, values in found.items()}
+    found["weight_bytes"] = weight_bytes_per_gpu(model, d.weight_bytes_per_param)
+    found["kv_bytes_per_token"] = kv_bytes_per_token(model, d.kv_bytes_per_element)
+    found["limited_by"] = np.asarray(float(Limit.LATENCY if d.max_tpot_s is not None else Limit.MEMORY))
+    found["infeasible"] = np.where(served, Reason.FEASIBLE, _reasons(first, later))
+    return Serving(**{name: np.broadcast_to(values, shape) for name, values in found.items()})
 
 
 def _reasons(first: _Workers, later: _Workers) -> FloatArray:
@@ -187,7 +202,23 @@ def disaggregated(
             where = f"1 to {degrees(d)[-1]} x {d.gpu.name} a worker"
             step = "allow more GPUs a worker (--max-gpus), fewer bytes a weight, or relax the limit"
             raise InfeasibleError(what, where=where, next_step=step)
-    pairs = list(_pairs(first, later, prefill_gpus, decode_gpus))
+
+    def workers(kind: list[_Worker], stated: int | None) -> list[tuple[_Worker, int]]:
+        if stated is None:
+            return [(worker, n) for worker in kind for n in range(1, MOST_WORKERS + 1)]
+        return [(worker, stated // worker.gpus) for worker in kind if stated % worker.gpus == 0]
+
+    def run_of(worker: _Worker, copies: int, load: Load, output_tokens: float) -> Run:
+        changed = {"max_num_seqs": max(math.floor(worker.batch), 1), "output_tokens": output_tokens}
+        alone = _alone(worker.deployment, context_tokens=None, **changed)
+        load = replace(load, requests_per_s=load.requests_per_s / copies, burstiness=float(copies))
+        return simulate(model, latency, alone, worker.gpus, load)
+
+    pairs = [  # requests a second, GPUs, and the workers of each kind
+        (min(w_p * p.requests_per_s, w_d * q.requests_per_s), w_p * p.gpus + w_d * q.gpus, p, w_p, q, w_d)
+        for p, w_p in workers(first, prefill_gpus)
+        for q, w_d in workers(later, decode_gpus)
+    ]
     if not pairs:
         known = sorted({worker.gpus for worker in (*first, *later)})
         what = f"{prefill_gpus} and {decode_gpus} GPUs are no whole numbers of workers"
@@ -196,31 +227,31 @@ def disaggregated(
     least = min(gpus / rate for rate, gpus, *_ in pairs)
     pairs.sort(key=lambda pair: (math.floor(math.log(pair[1] / pair[0] / least) / WORTH), pair[1], pair[1] / pair[0]))
     most_ttft_s, most_tpot_s = (math.inf if s is None else float(np.asarray(s)) for s in (d.max_ttft_s, d.max_tpot_s))
+    output = float(np.asarray(d.output_tokens))
     for rate, gpus, p, w_p, q, w_d in pairs[:TRIED]:
-        answer = _answer(model, latency, d, rate, gpus, (p, w_p), (q, w_d))
-        if answer.ttft_s <= most_ttft_s and (answer.tpot_s or 0.0) <= most_tpot_s:
-            return answer
+        n = int(np.clip(BATCHES * q.batch, LEAST_REQUESTS, MOST_REQUESTS))
+        load = Load(n_requests=n, requests_per_s=LOAD * rate)
+        prefill = run_of(p, w_p, load, 1.0)
+        decode = run_of(q, w_d, replace(load, computed=True), max(output - 1.0, 1.0))
+        moved_s = float(_transfer_s(model, d, min(p.gpus, q.gpus), gpus / 2.0))
+        kept = slice(int(WARM_UP * n), None)
+        ttft_s, later_s = prefill.e2e_s[kept] + moved_s, decode.e2e_s[kept]
+        times = measured(ttft_s, later_s / max(output - 1.0, 1.0), ttft_s + later_s)
+        if times["ttft_s"] <= most_ttft_s and (times["tpot_s"] or 0.0) <= most_tpot_s:
+            usd_per_s, tokens_per_s = gpus * float(np.asarray(d.usd_per_gpu_hour)) / 3600.0, rate * output
+            return Disaggregated(
+                gpus=gpus,
+                prefill=p.pool(w_p, rate),
+                decode=q.pool(w_d, rate),
+                limited_by="prefill" if w_p * p.requests_per_s < w_d * q.requests_per_s else "decode",
+                transfer_s=moved_s,
+                **times,
+                requests_per_s=rate,
+                throughput_tok_s=tokens_per_s,
+                usd_per_mtok=usd_per_s / tokens_per_s * 1e6 / float(np.asarray(d.utilization)),
+            )
     what = f"of the {TRIED} cheapest numbers of workers none meets the limits at {LOAD:.0%} of its highest rate"
     raise InfeasibleError(what, where="disaggregated", next_step="relax the limits, or state more GPUs")
-
-
-Pair = tuple[float, int, _Worker, int, _Worker, int]  # requests a second, GPUs, and the workers of each kind
-
-
-def _pairs(
-    first: list[_Worker], later: list[_Worker], prefill_gpus: int | None, decode_gpus: int | None
-) -> Iterator[Pair]:
-    """Every number of workers of every kind."""
-
-    def workers(kind: list[_Worker], stated: int | None) -> list[tuple[_Worker, int]]:
-        if stated is None:
-            return [(worker, n) for worker in kind for n in range(1, MOST_WORKERS + 1)]
-        return [(worker, stated // worker.gpus) for worker in kind if stated % worker.gpus == 0]
-
-    for p, w_p in workers(first, prefill_gpus):
-        for q, w_d in workers(later, decode_gpus):
-            rate = min(w_p * p.requests_per_s, w_d * q.requests_per_s)
-            yield rate, w_p * p.gpus + w_d * q.gpus, p, w_p, q, w_d
 
 
 def _alone(d: Deployment, **changes: float | None) -> Deployment:
@@ -249,8 +280,8 @@ def _prefill_workers(model: Architecture, latency: LatencySource, d: Deployment)
     servers, batches = _servers(model, latency, replace(_alone(d, max_num_seqs=math.inf), **lengths))
     d, stages = servers.deployment, np.asarray(d.pipeline_parallel)  # so many passes are under way at once
     prompts = np.minimum(batches.batch, stages * np.maximum(room * np.asarray(d.attention_dp), 1.0))
-    pass_s = servers.prompt_pass_s(prompts / stages)
-    alone_s = servers.prompt_pass_s(np.ones_like(prompts)) + _transfer_s(model, d, servers.count, servers.count)
+    pass_s = servers.pass_s(None, prompts / stages)
+    alone_s = servers.pass_s(None, np.ones_like(prompts)) + _transfer_s(model, d, servers.count, servers.count)
     ok = (batches.reason == Reason.FEASIBLE) & (pass_s > 0.0) & (alone_s <= most_s)
     return _Workers(servers, prompts, pass_s, np.where(ok, pass_s / prompts, math.inf))
 
@@ -260,19 +291,19 @@ def _decode_workers(model: Architecture, latency: LatencySource, d: Deployment) 
     servers, batches = _servers(model, latency, _alone(d))
     stages, tokens = np.asarray(d.pipeline_parallel), 1.0 + np.asarray(d.accepted_tokens)  # tokens of a request, a pass
     batch = np.broadcast_to(batches.batch, servers.shape).copy()
-    pass_s = np.broadcast_to(servers.decode_pass_s(batch / stages), servers.shape).copy()
+    pass_s = np.broadcast_to(servers.pass_s(batch / stages), servers.shape).copy()
     feasible = np.broadcast_to((batches.reason == Reason.FEASIBLE) & (batch >= 1.0), servers.shape)
     most_s = math.inf if d.max_tpot_s is None else d.max_tpot_s * tokens
     if np.any(late := feasible & (pass_s > most_s)):
         some = servers.only(late)
         found, _ = bracket(
-            lambda at: np.log(some.decode_pass_s(np.exp(at) / stages) / most_s),
+            lambda at: np.log(some.pass_s(np.exp(at) / stages) / most_s),
             np.zeros(int(late.sum())),
             np.log(batch[late]),
             close=CLOSE,
         )
         batch[late] = np.exp(found)
-        pass_s[late] = some.decode_pass_s(batch[late] / stages)
+        pass_s[late] = some.pass_s(batch[late] / stages)
     passes = np.maximum(np.asarray(d.output_tokens) - 1.0, 1.0) / tokens
     ok = feasible & (pass_s > 0.0) & (pass_s <= most_s * (1.0 + CLOSE))
     return _Workers(servers, batch, pass_s, np.where(ok, passes * pass_s / batch, math.inf))
@@ -284,59 +315,3 @@ def _transfer_s(model: Architecture, d: Deployment, fewest: FloatArray | float, 
     in_one = np.asarray(gpus) * 2 <= d.gpu.gpus_per_server
     port = np.where(in_one, d.gpu.interconnect_bytes_per_s, d.gpu.network_bytes_per_s)
     return cache_bytes / (port * fewest)
-
-
-def _answer(
-    model: Architecture,
-    latency: LatencySource,
-    d: Deployment,
-    rate: float,
-    gpus: int,
-    first: tuple[_Worker, int],
-    later: tuple[_Worker, int],
-) -> Disaggregated:
-    """The figures of so many workers of each kind."""
-    (p, w_p), (q, w_d) = first, later
-    output, n = float(np.asarray(d.output_tokens)), int(np.clip(BATCHES * q.batch, LEAST_REQUESTS, MOST_REQUESTS))
-
-    def run_of(worker: _Worker, workers: int, output_tokens: float, *, computed: bool) -> Run:
-        changed = {
-            "max_num_seqs": max(math.floor(worker.batch), 1),
-            "context_tokens": None,
-            "output_tokens": output_tokens,
-        }
-        alone = _alone(worker.deployment, **changed)
-        arrivals = Load(
-            n_requests=n, requests_per_s=LOAD * rate / workers, burstiness=float(workers), computed=computed
-        )
-        return simulate(model, latency, alone, worker.gpus, arrivals)
-
-    prefill, decode = run_of(p, w_p, 1.0, computed=False), run_of(q, w_d, max(output - 1.0, 1.0), computed=True)
-    moved_s = float(_transfer_s(model, d, min(p.gpus, q.gpus), gpus / 2.0))
-    kept = slice(int(WARM_UP * n), None)
-    ttft_s, later_s = prefill.e2e_s[kept] + moved_s, decode.e2e_s[kept]
-    can_start, can_decode = w_p * p.requests_per_s, w_d * q.requests_per_s
-    usd_per_s, tokens_per_s = gpus * float(np.asarray(d.usd_per_gpu_hour)) / 3600.0, rate * output
-    pools = [
-        Pool(
-            gpus=n * w.gpus,
-            workers=n,
-            gpus_per_worker=w.gpus,
-            batch=w.batch,
-            pass_s=w.pass_s,
-            busy=rate / most,
-            attention_dp=int(np.asarray(w.deployment.attention_dp)),
-        )
-        for w, n, most in ((p, w_p, can_start), (q, w_d, can_decode))
-    ]
-    return Disaggregated(
-        gpus=gpus,
-        prefill=pools[0],
-        decode=pools[1],
-        limited_by="prefill" if can_start < can_decode else "decode",
-        transfer_s=moved_s,
-        **measured(ttft_s, later_s / max(output - 1.0, 1.0), ttft_s + later_s),
-        requests_per_s=rate,
-        throughput_tok_s=tokens_per_s,
-        usd_per_mtok=usd_per_s / tokens_per_s * 1e6 / float(np.asarray(d.utilization)),
-    )

@@ -18,18 +18,19 @@ import math
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.latency import LatencySource
-from moescale.latency.engines import NO_ENGINE, Engine
+from moescale.latency.engines import NO_ENGINE, NO_OVERHEAD, Engine, HostOverhead
 from moescale.models.architecture import Architecture
 from moescale.serving.deployment import Deployment, batch_cap, drafted_tokens, max_num_batched_tokens, with_traffic
-from moescale.serving.host import NO_OVERHEAD, HostOverhead
 from moescale.serving.reasons import REMEDIES, infeasible_reason
-from moescale.serving.steady_state import Reason, Servers, bytes_per_gpu, serve, shape_of
+from moescale.serving.servers import Servers, shape_of
+from moescale.serving.steady_state import Reason, serve
 from moescale.serving.traffic import summarise
 from moescale.serving.workload import IntArray, Load, Run, arrival_times_s, lengths_of
 from moescale.typing import FloatArray
@@ -51,9 +52,7 @@ class Policy:
 
     max_num_seqs: float
     max_num_batched_tokens: int  # of each attention group
-    mixed: (
-        bool  # prompts, or parts of them, ride in passes that decode; else whole prompts in passes of their own, first
-    )
+    mixed: bool  # prompts, or parts, ride in passes that decode; else whole prompts in passes of their own, first
     engine: Engine = NO_ENGINE  # how it admits requests, and holds prompts back
     host: HostOverhead = NO_OVERHEAD
 
@@ -99,12 +98,16 @@ def simulate(
         d = replace(d, prompt_tokens=lengths.prompt_tokens, prompt_nodes=()) if not d.prompt_nodes else d
     else:
         d = with_traffic(deployment, lengths)
-    policy = policy_of(d) if policy is None else policy
+    policy = policy or policy_of(d)
     per_stage = float(np.ceil(policy.max_num_seqs / stages))
     servers = Servers(model, np.asarray(float(gpus)), latency, replace(d, host=NO_OVERHEAD))
     scheduler = _Scheduler(prompt, output, replace(policy, max_num_seqs=per_stage), servers, computed=mine.computed)
     arrival_s = arrival_times_s(mine)
-    _check_fits(scheduler, latency)
+    one = replace(servers.deployment, max_num_seqs=1.0, batching="largest", max_ttft_s=None, max_tpot_s=None)
+    alone = serve(model, servers.count, latency, replace(one, max_num_batched_tokens=None))
+    if (reason := Reason(int(alone.infeasible))) not in (Reason.FEASIBLE, Reason.NO_LATENCY):
+        what, where = infeasible_reason(alone, model, one), f"{gpus} x {one.gpu.name}"
+        raise InfeasibleError(str(what), where=where, next_step=REMEDIES[reason])
     in_flight = min(len(prompt), mine.clients or len(prompt))
     prices = _prices(servers, scheduler, int(min(per_stage, in_flight, scheduler.most_requests())))
     first_s, last_s, busy, n_passes = _run(arrival_s, mine.request_s, scheduler, prices)
@@ -124,17 +127,6 @@ def simulate(
         mean_running=busy / float(np.max(last_s)),
         peak_kv_share=scheduler.peak_bytes / scheduler.available,
     )
-
-
-def _check_fits(scheduler: _Scheduler, latency: LatencySource) -> None:
-    """Raise InfeasibleError unless the model and its longest request fit on the GPUs of a replica."""
-    servers = scheduler.servers
-    one = replace(servers.deployment, max_num_seqs=1.0, batching="largest", max_ttft_s=None, max_tpot_s=None)
-    alone = serve(servers.model, servers.count, latency, replace(one, max_num_batched_tokens=None))
-    reason = Reason(int(alone.infeasible))
-    if reason not in (Reason.FEASIBLE, Reason.NO_LATENCY):
-        what, where = infeasible_reason(alone, servers.model, one), f"{float(servers.count):g} x {one.gpu.name}"
-        raise InfeasibleError(str(what), where=where, next_step=REMEDIES[reason])
 
 
 # Prices of passes.
@@ -200,13 +192,13 @@ def _prices(servers: Servers, scheduler: _Scheduler, most_batch: int) -> _Prices
     contexts = np.linspace(float(np.min(scheduler.prompt)), float(np.max(longest)) + 1.0, CONTEXT_POINTS)
     middle, column = float(contexts[CONTEXT_POINTS // 2]), batches[:, np.newaxis]
     at_contexts = replace(d, context_tokens=contexts, longest_request_tokens=contexts[-1])
-    decode = replace(servers, deployment=at_contexts).decode_pass_s(column)
+    decode = replace(servers, deployment=at_contexts).pass_s(column)
     at_middle = replace(servers, deployment=replace(d, context_tokens=middle, longest_request_tokens=contexts[-1]))
     prompts = chunks / float(servers.new_prompt_tokens)
-    alone = at_middle.prompt_pass_s(prompts)
+    alone = at_middle.pass_s(None, prompts)
     mixed: list[list[float]] = []
     if policy.mixed:
-        both = at_middle.mixed_pass_s(column, prompts)
+        both = at_middle.pass_s(column, prompts)
         separate = decode[:, [CONTEXT_POINTS // 2]] + alone
         mixed = np.where(np.isnan(both), separate, both).tolist()  # a source may know separate passes only
     return _Prices(batches.tolist(), contexts, decode, chunks.tolist(), alone.tolist(), mixed, middle)
@@ -215,21 +207,14 @@ def _prices(servers: Servers, scheduler: _Scheduler, most_batch: int) -> _Prices
 # The scheduler.
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
+class _Pass(NamedTuple):
     """What one pass computes."""
 
     chunk: IntArray  # tokens of prompts, of each running request
     decodes: BoolArray  # the running requests that decode
+    batch: int  # how many these are
     context: float  # their mean context
-
-    @property
-    def batch(self) -> int:
-        return int(np.count_nonzero(self.decodes))
-
-    @property
-    def prefilled(self) -> int:
-        return int(self.chunk.sum())
+    prefilled: int  # tokens of all prompts
 
 
 class _Scheduler:
@@ -257,13 +242,14 @@ class _Scheduler:
         most_tokens = int(np.max(prompt + output)) + 2 * math.ceil(self.yielded)
         self.kv_bytes = servers.kv_bytes(np.arange(most_tokens + 1, dtype=np.float64))
         self.shared = np.where(self.hits > 0, self.kv_bytes[self.hits], 0.0)  # held once by each attention group
-        _, free = bytes_per_gpu(servers.model, servers.count, d)
+        _, free = servers.bytes_per_gpu()
         of_engine = (float(free) - float(np.max(self.shared))) * groups / stages
-        self.available = max(of_engine, float(self.kv_bytes[most_tokens]))  # the longest request fits: `_check_fits`
+        self.available = max(of_engine, float(self.kv_bytes[most_tokens]))  # the longest request fits
         self.running = np.zeros(0, dtype=np.int64)  # in order of admission
         self.waiting: deque[int] = deque()
         self.waited = 0.0  # passes since prompts are held back
         self.looked = 0  # passes that decoded since the scheduler looked for new requests
+        self.balance_passes = policy.engine.balance_passes if groups > 1 else 0  # that prompts wait for other groups'
         self.n_preemptions = self.peak_running = 0
         self.peak_bytes = 0.0
 
@@ -290,7 +276,7 @@ class _Scheduler:
                 self.waited = 0.0
         batch = int(np.count_nonzero(decodes))
         context = float(self.cached[self.running[decodes]].sum()) / batch if batch else 0.0
-        return _Pass(chunk, decodes, context)
+        return _Pass(chunk, decodes, batch, context, int(chunk.sum()))
 
     def holds_back(self) -> bool:
         """Whether prompts wait: for those of the other attention groups, or for more of them."""
@@ -301,16 +287,6 @@ class _Scheduler:
         engine = self.policy.engine
         tokens = self.tokens * len(self.running) + int(self.needed[list(self.waiting)].sum())
         return self.waited < engine.batch_wait_passes and tokens < engine.batch_wait_share * self.budget
-
-    @property
-    def receives(self) -> bool:
-        """Whether the scheduler looks for new requests before the next pass."""
-        return not len(self.running) or self.looked >= self.policy.engine.receive_interval
-
-    @property
-    def balance_passes(self) -> int:
-        """Passes that prompts wait at most for those of the other attention groups."""
-        return self.policy.engine.balance_passes if self.groups > 1 else 0
 
     def _continue_running(self) -> tuple[IntArray, BoolArray, float]:
         """Prompt tokens of each running request, which of them decode, and the bytes that all hold after the pass."""
@@ -408,7 +384,7 @@ def _run(
     while finished < n:
         if not len(scheduler.running) and not scheduler.waiting:
             clock_s = max(clock_s, float(arrival_s[arrived]) + request_s)
-        if scheduler.receives:
+        if not len(scheduler.running) or scheduler.looked >= policy.engine.receive_interval:
             scheduler.looked = 0
             while arrived < n and arrival_s[arrived] + request_s <= clock_s:
                 scheduler.waiting.append(arrived)

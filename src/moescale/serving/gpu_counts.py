@@ -17,16 +17,15 @@ from moescale.models.quantisation import with_usual_shares
 from moescale.serving.deployment import Deployment, degrees, expert_ways, reserved_bytes
 from moescale.serving.loads import closed_loops
 from moescale.serving.reasons import REMEDIES, infeasible_reason, too_slow
+from moescale.serving.servers import Servers, shape_of
 from moescale.serving.steady_state import (
     LIMITS,
     Limit,
     Reason,
-    Servers,
     Serving,
     figures,
     largest_batches,
     serve,
-    shape_of,
     with_cheaper_batches,
 )
 from moescale.serving.workload import Answer

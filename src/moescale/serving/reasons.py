@@ -16,7 +16,8 @@ from moescale.serving.deployment import (
     reserved_bytes,
     stage_gpus,
 )
-from moescale.serving.steady_state import Reason, Servers, Serving, shares_heads
+from moescale.serving.servers import Servers
+from moescale.serving.steady_state import Reason, Serving, shares_heads
 from moescale.typing import Real
 from moescale.units import plural
 

@@ -1,88 +1,32 @@
-"""Batch, iteration latency, throughput and dollars per token of a served model (the paper's appendix B).
+"""The batch of a served model, and what it gives: throughput and dollars per token (the paper's appendix B).
 
-Legend: g GPUs of one replica, p prompt and n output tokens a request, b requests in service. Memory of one GPU times
-memory_fraction holds its share of the weights, the reserve and its share of the KV cache, so b = free bytes / KV bytes
-of a request of p + n/2 tokens, its time average. One iteration decodes b tokens in D = decode(b) and starts x = b/n
-prompts; a prompt is processed in one pass, so that below x = 1 a share x of the iterations has one. y = min(x, 1).
-
-    separate (the paper's): prompts have passes of A = prefill(max(x, 1)), so that the weights are read twice
-        I = D + y A                     seconds of an iteration; b/I output tokens a second, X = b/(n I) requests a second
-        TPOT = D + A min(b - 1, n - 1)/n                       TTFT = W + A        b = X (A + n TPOT)
-    chunked: prompts ride in passes that decode, which take D + A, A = min(mixed(b, max(x, 1)) - D, prefill(max(x, 1)))
-        I = D + y A
-        TPOT = D + A min(b - 1, n - 1)/(n - 1)                 TTFT = W + D + A    b = X (D + A + (n - 1) TPOT)
-
-TPOT, the mean time between a request's output tokens as its client measures it, holds the prompts of the b - 1 others
-and not its own: D for a batch of one. TTFT is the pass of its own prompt and W, the mean rest of the pass under way when
-it comes, which is E[S^2] / 2 E[S] of passes of S seconds: none for a batch of one. In a closed loop requests start evenly
-spaced, so that no further prompt waits before it; those in service are b = X times a request's time in service
-(Little's law), and with the waiting ones c = b + X W = X (TTFT + n TPOT), where the paper charges n decodes beside the
-prompt's pass and chunked prefill n - 1. A client that holds more requests in flight than b waits for a place: its TTFT is
-c/X - n TPOT, and nothing else changes.
-
-Latency limits shrink b until both hold. Seconds per token nearly always fall with b; where measured kernels have them
-rise, `batching` "cheapest" takes a smaller batch. `host` adds what a server's CPU does for each pass; the paper's
-formula, and the default, counts none. What speeds a server up changes the letters, not the formulas: with drafted tokens
-n is the passes of a request, n / (1 + accepted), and seconds per token are those of a pass over 1 + accepted; of a prompt p
-(1 - prefix_hit) tokens are computed, and the hits stored once; in passes of T tokens a prompt takes c, A is what all c add,
-and b is at most what fills such passes, n T / (p + n).
-
-With `attention_dp` N, N groups of g/N GPUs hold attention and serve b/N requests each, whose cache lies on their own GPUs;
-the layers of experts keep them in step, so that the busiest one sets the pace. With `pipeline_parallel` P, a pass of b/P
-requests through P stages of g/P GPUs takes its layers' time and P messages; P such passes are under way at once.
+Letters and times are those of moescale.serving.servers. Latency limits shrink b until both hold. Seconds per token nearly
+always fall with b; where measured kernels have them rise, `batching` "cheapest" takes a smaller batch.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
-from moescale.errors import InputError
-from moescale.hardware.gpus import Gpu
-from moescale.latency import LatencySource, Pass, common_shape, kernels_alone, seconds_of
-from moescale.latency.engines import NO_ENGINE
-from moescale.latency.network import HOP_S
+from moescale.latency import LatencySource
 from moescale.models.architecture import NUMERIC_FIELDS, Architecture
-from moescale.models.parameters import (
-    fullest_stage,
-    kv_bytes_per_request,
-    kv_bytes_per_token,
-    layers_share,
-    weight_bytes_per_gpu,
-)
+from moescale.models.parameters import kv_bytes_per_token, weight_bytes_per_gpu
 from moescale.roots import bracket
-from moescale.serving.deployment import (
-    ARRAY_FIELDS,
-    MOST_GPUS,
-    Deployment,
-    batch_cap,
-    context_tokens,
-    drafted_tokens,
-    expert_ways,
-    longest_request_tokens,
-    max_num_batched_tokens,
-    reserved_bytes,
-    stage_gpus,
-)
+from moescale.serving.deployment import Deployment, batch_cap, drafted_tokens, expert_ways, longest_request_tokens
+from moescale.serving.servers import BoolArray, Servers, Times
 from moescale.typing import FloatArray, Real
 
-BoolArray = npt.NDArray[np.bool_]
-
-TINY = np.finfo(np.float64).tiny
 CLOSE = 1e-8  # of the logarithm of a batch: of any batch below a thousandth of a request
 MARGIN = 0.9  # of the price at a larger batch: a smaller one saves at most so much, where kernels have steps
 PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
 LADDER = 49  # batches from 1 to the largest, evenly spaced in logarithms
 ZOOM = 9  # batches between the neighbours of the best
-ACTIVATION_BYTES = 2.0  # bf16, between pipeline stages
-GATHERED_BUFFERS = 2.0  # the tokens of all attention groups, and the sums that go back
 WORTH = 1e-3  # a smaller batch is taken for a saving of more than this; kernels are known to percents
 
 
@@ -154,247 +98,6 @@ def serve(
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """Seconds with so many requests in service; see the module's legend."""
-
-    prefill_s: FloatArray
-    decode_s: FloatArray
-    iteration_s: FloatArray
-    tpot_s: FloatArray
-    ttft_s: FloatArray
-
-    def replacing(self, new: Times, where: BoolArray) -> Times:
-        """With new times (n,) at n places of the common shape."""
-        pairs = {f.name: (getattr(self, f.name), getattr(new, f.name)) for f in fields(Times)}
-        return Times(**{name: _with(old, values, where) for name, (old, values) in pairs.items()})
-
-    def exceed_limits(self, d: Deployment) -> BoolArray:
-        """Where a latency limit is not met; false where a time is not known."""
-        limits = ((self.tpot_s, d.max_tpot_s), (self.ttft_s, d.max_ttft_s))
-        late = [seconds > most_s for seconds, most_s in limits if most_s is not None]
-        return functools.reduce(np.logical_or, late, np.zeros((), dtype=np.bool_))
-
-    def over_limits(self, d: Deployment) -> FloatArray:
-        """ln of the larger of both times over its limit: positive where a limit is not met, or nothing is known."""
-        limits = ((self.tpot_s, d.max_tpot_s), (self.ttft_s, d.max_ttft_s))
-        over = functools.reduce(
-            np.maximum, [np.log(seconds / most_s) for seconds, most_s in limits if most_s is not None]
-        )
-        return np.where(np.isnan(over), math.inf, over)
-
-
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """Models on `count` GPUs a replica under a deployment, whose numbers all broadcast.
-
-    Raises InputError for counts that are not whole, and for a latency source of something else than what is deployed.
-    """
-
-    model: Architecture
-    count: FloatArray
-    latency: LatencySource
-    deployment: Deployment
-
-    def __post_init__(self) -> None:
-        count = self.count
-        if not np.all((count >= 1) & (count <= MOST_GPUS) & (count == np.floor(count))):
-            raise InputError(f"GPU counts must be whole numbers from 1 to {MOST_GPUS}, not {count}", where="gpus")
-        _check_source(self.latency, self.deployment)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The common shape."""
-        return shape_of(self.model, self.count, self.deployment)
-
-    def only(self, chosen: BoolArray) -> Servers:
-        """The chosen entries alone, each array flat; `chosen` has the common shape."""
-
-        def taken(values: Real) -> Real:
-            return np.broadcast_to(values, chosen.shape)[chosen] if np.ndim(values) else values
-
-        model = replace(self.model, **{name: taken(getattr(self.model, name)) for name in NUMERIC_FIELDS})
-        d, names = self.deployment, [name for name in ARRAY_FIELDS if np.ndim(getattr(self.deployment, name))]
-        d = replace(d, **{name: taken(getattr(d, name)) for name in names}) if names else d
-        return Servers(model, np.broadcast_to(self.count, chosen.shape)[chosen], self.latency, d)
-
-    @property
-    def of_stage(self) -> FloatArray:
-        """GPUs of one pipeline stage."""
-        return stage_gpus(self.deployment, self.count)
-
-    @property
-    def group_gpus(self) -> FloatArray:
-        """GPUs that split a head's layer: those of one attention group of one pipeline stage."""
-        return self.of_stage / self.deployment.attention_dp
-
-    def kv_bytes(self, tokens: Real) -> FloatArray:
-        """Bytes of cache of a request of `tokens` tokens on each GPU."""
-        stage = fullest_stage(self.model, self.deployment.pipeline_parallel)
-        return kv_bytes_per_request(stage, tokens, self.deployment.kv_bytes_per_element, self.group_gpus)
-
-    def decode_pass_s(self, batch: FloatArray) -> FloatArray:
-        """Seconds of a pass that decodes `batch` requests (of one part of a pipeline's), the drafting for it included."""
-        return self._decoded_s(self._kernels_s([self._decoding(batch)])[0], batch)
-
-    def prompt_pass_s(self, prompts: FloatArray) -> FloatArray:
-        """Seconds of a pass of so many prompts, or a part of one, over their lengths."""
-        return self._prompted_s(self._kernels_s(self._prompting(prompts)), prompts)
-
-    def mixed_pass_s(self, batch: FloatArray, prompts: FloatArray) -> FloatArray:
-        """Seconds of a pass that decodes `batch` requests beside so many prompts, or a part of one, over their lengths."""
-        return self._mixed_s(self._kernels_s(self._mixing(batch, prompts)), batch, prompts)
-
-    def _kernels_s(self, passes: Sequence[Pass]) -> list[FloatArray]:
-        return seconds_of(self.latency, self.model, passes)
-
-    def _pass(self, **counted: Real) -> Pass:
-        d, ways = self.deployment, expert_ways(self.deployment, self.count)
-        return Pass(self.of_stage, ways, attention_dp=d.attention_dp, **counted)
-
-    def _decoding(self, batch: FloatArray) -> Pass:
-        return self._pass(batch=batch, context_tokens=context_tokens(self.deployment), query_tokens=self._verified)
-
-    def _prompting(self, prompts: FloatArray) -> list[Pass]:
-        whole, of_one = np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)
-        return [self._pass(prompts=whole, prompt_tokens=at * of_one, prefix_tokens=hit) for at, _, hit in self._prompts]
-
-    def _mixing(self, batch: FloatArray, prompts: FloatArray) -> list[Pass]:
-        decoding = self._decoding(batch)
-        return [replace(decoding, prompts=prompts, prompt_tokens=at, prefix_tokens=hit) for at, _, hit in self._prompts]
-
-    def _decoded_s(self, kernels_s: FloatArray, batch: FloatArray) -> FloatArray:
-        staged_s = self._staged_s(kernels_s, batch * self._verified)
-        return self._hosted_s(staged_s, batch) + self._drafting_s(batch)
-
-    def _prompted_s(self, kernels_s: Sequence[FloatArray], prompts: FloatArray) -> FloatArray:
-        total_s = np.asarray(0.0)
-        for (at, share, _), one_s in zip(self._prompts, kernels_s, strict=True):
-            total_s = total_s + share * self._hosted_s(self._launched_s(one_s, prompts * at, at), prompts, least=1.0)
-        return total_s
-
-    def _mixed_s(self, kernels_s: Sequence[FloatArray], batch: FloatArray, prompts: FloatArray) -> FloatArray:
-        total_s = np.asarray(0.0)
-        for (at, share, _), one_s in zip(self._prompts, kernels_s, strict=True):
-            tokens = batch * self._verified + prompts * at
-            total_s = total_s + share * self._hosted_s(self._launched_s(one_s, tokens, at), batch)
-        return total_s + self._drafting_s(batch)
-
-    def _hosted_s(self, kernels_s: FloatArray, sequences: Real, *, least: float = 0.0) -> FloatArray:
-        """Seconds of passes with what the host adds for the sequences of one attention group: each has a scheduler of its own."""
-        return self.deployment.host.pass_s(kernels_s, np.maximum(sequences / self.deployment.attention_dp, least))
-
-    @property
-    def new_prompt_tokens(self) -> FloatArray:
-        """Tokens of a prompt that are computed: what the cache does not hold, the last one at least."""
-        d = self.deployment
-        return np.maximum(np.asarray(d.prompt_tokens, dtype=np.float64) * (1.0 - np.asarray(d.prefix_hit)), 1.0)
-
-    @property
-    def _prompts(self) -> Iterator[tuple[Real, float, Real]]:
-        """Tokens to compute, share of the prompts, and tokens that the cache holds, by length of prompts."""
-        d = self.deployment
-        for at, part in d.prompt_nodes or ((d.prompt_tokens, 1.0),):
-            if not np.any(np.asarray(d.prefix_hit) > 0.0):
-                yield at, part, 0.0
-                continue
-            new = np.maximum(at * (1.0 - np.asarray(d.prefix_hit)), np.minimum(at, 1.0))
-            yield new, part, at - new
-
-    @property
-    def _verified(self) -> FloatArray:
-        """Tokens of a request that decodes, a pass: 1, and those that are drafted."""
-        return 1.0 + np.asarray(drafted_tokens(self.deployment))
-
-    def _drafting_s(self, batch: FloatArray) -> FloatArray | float:
-        """Seconds of one layer with the LM head for each drafted token, as multi-token prediction has it; 0 without any."""
-        if not np.any(self._verified > 1.0):
-            return 0.0
-        part = {name: np.minimum(getattr(self.model, name), 1.0) for name in ("n_moe_layers", "n_window_layers")}
-        layer = replace(self.model, n_layers=np.minimum(self.model.n_layers, 1.0), **part)
-        one = replace(self._decoding(batch), query_tokens=1.0)
-        return drafted_tokens(self.deployment) * seconds_of(kernels_alone(self.latency), layer, [one])[0]
-
-    def times(self, batch: FloatArray) -> Times:
-        """The times of an iteration and of a request with `batch` requests in service.
-
-        Of P pipeline stages each works on another part of the batch, b / P: a pass of such a part through all stages gives a
-        token to every request of the batch, and a part sees the prompts of its own requests.
-        """
-        d, yielded = self.deployment, 1.0 + np.asarray(self.deployment.accepted_tokens)  # tokens of a request, a pass
-        batch = batch / d.pipeline_parallel
-        n = np.asarray(d.output_tokens, dtype=np.float64) / yielded  # passes that decode a request
-        whole, share, held_s = np.maximum(batch / n, 1.0), np.minimum(batch / n, 1.0), 0.0  # a prompt has one pass
-        waits = max(d.engine.batch_wait_passes, d.engine.receive_interval - 1)  # passes that prompts are held back
-        balanced = np.where(np.asarray(d.attention_dp) > 1, d.engine.balance_passes, 0)
-        held = waits > 0 or bool(np.any(balanced > 0))
-        if held:  # as many as come meanwhile share a pass, up to one a group
-            together = np.minimum(d.attention_dp, balanced * (batch / n))
-            whole = np.maximum(whole, np.maximum(together, waits * (batch / n)))
-            share = batch / n / whole
-        passes = [[self._decoding(batch)], self._prompting(whole)]
-        chunks = self._chunks(batch, whole) if d.scheduling == "chunked" else 1.0
-        if d.scheduling == "chunked":
-            passes.append(self._mixing(batch, whole / chunks))
-        kernels_s = iter(self._kernels_s([one for each in passes for one in each]))
-        each_s = [[next(kernels_s) for _ in each] for each in passes]
-        decode_s, alone_s = self._decoded_s(each_s[0][0], batch), self._prompted_s(each_s[1], whole)
-        others = np.minimum(batch, n) - 1.0
-        if held:
-            others = np.maximum(batch / whole - 1.0, 0.0)
-            first_s = (max(d.engine.batch_wait_passes, waits / 2.0) * np.minimum(batch - 1.0, 1.0)) * decode_s
-            held_s = np.where(whole > np.maximum(batch / n, 1.0), 0.5 * decode_s / share, first_s)
-        if d.scheduling == "chunked":
-            both_s = self._mixed_s(each_s[2], batch, whole / chunks)
-            added_s = np.minimum(chunks * (both_s - decode_s), alone_s)  # a prompt may always have a pass of its own
-            own_s = chunks * decode_s + added_s
-            tpot_s = decode_s + added_s * (others / np.maximum(n - 1.0, TINY))
-            share_mixed = np.minimum(share * chunks, 1.0)
-            squares = (1.0 - share_mixed) * decode_s**2 + share_mixed * (own_s / chunks) ** 2
-        else:
-            added_s = own_s = alone_s
-            tpot_s = decode_s + added_s * (others / n)
-            squares = decode_s**2 + share * own_s**2
-        prefill_s = share * added_s
-        passes_s = prefill_s + decode_s
-        under_way_s = np.minimum(batch - 1.0, 1.0) * squares / (2.0 * passes_s)
-        return Times(prefill_s, decode_s, passes_s / yielded, tpot_s / yielded, under_way_s + own_s + held_s)
-
-    def _launched_s(self, kernels_s: FloatArray, tokens: Real, prompt_tokens: Real) -> FloatArray:
-        """Seconds of a pass with prompts, whose kernels are launched one by one: those of its busiest attention group."""
-        of_group = np.maximum(tokens / self.deployment.attention_dp, np.minimum(tokens, prompt_tokens))
-        return np.maximum(self._staged_s(kernels_s, tokens), self.deployment.engine.floor_s(self.model, of_group))
-
-    def _staged_s(self, kernels_s: FloatArray, tokens: Real) -> FloatArray:
-        """Seconds of a pass through pipeline stages, which wait for the fullest one and send activations on."""
-        d, model = self.deployment, self.model
-        stages = np.asarray(d.pipeline_parallel, dtype=np.float64)
-        if not np.any(stages > 1):
-            return kernels_s
-        # Stages follow each other in a server as long as there is room for them.
-        in_one = np.asarray(self.count) <= d.gpu.gpus_per_server
-        rate = np.where(in_one, d.gpu.interconnect_bytes_per_s, d.gpu.network_bytes_per_s)
-        sent_s = stages * (tokens * (ACTIVATION_BYTES * np.asarray(model.d_model, dtype=np.float64)) / rate + HOP_S)
-        uneven = layers_share(model, stages) * stages
-        return np.where(stages > 1, kernels_s * uneven + sent_s, kernels_s)
-
-    def _chunks(self, batch: FloatArray, prompts: FloatArray) -> FloatArray | float:
-        """Passes that so many prompts take together, beside `batch` requests that decode; each attention group its own."""
-        d = self.deployment
-        if d.max_num_batched_tokens is None:
-            return 1.0
-        decoded = batch / d.attention_dp * (1.0 + np.asarray(drafted_tokens(d)))
-        room = np.maximum(d.max_num_batched_tokens - decoded, 1.0)
-        prompts = np.maximum(prompts / d.attention_dp, np.minimum(prompts, 1.0))
-        return np.maximum(np.ceil(prompts * self.new_prompt_tokens / room), 1.0)
-
-    def times_per_token(self, batch: FloatArray) -> tuple[FloatArray, Times]:
-        """Seconds of an iteration over its batch, infinite where it is too slow or has no answer, and all times."""
-        times = self.times(batch)
-        known = (times.iteration_s > 0) & ~times.exceed_limits(self.deployment)
-        return np.where(known, times.iteration_s / batch, math.inf), times
-
-
-@dataclass(frozen=True, slots=True)
 class Batches:
     """Batches of Servers with their times; arrays broadcast to the common shape."""
 
@@ -422,110 +125,68 @@ def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
     `rivals`: the entries along the first axis compete, and those that a smaller batch cannot make the cheapest are left out
     as too slow.
     """
-    model, d = servers.model, servers.deployment
-    per_gpu, free = bytes_per_gpu(model, servers.count, d)
+    d = servers.deployment
+    per_gpu, free = servers.bytes_per_gpu()
     reason = _reason(servers, free)
-    fits = reason == Reason.FEASIBLE
-    cap = batch_cap(d)
-    by_memory = _held(model, servers.count, d, free)
+    fits, cap, by_memory = reason == Reason.FEASIBLE, batch_cap(d), servers.held(free)
     limited_by = np.where(by_memory > cap, Limit.MAX_NUM_SEQS, Limit.MEMORY)
-    if d.max_num_batched_tokens is not None:
-        by_tokens = _batch_by_tokens(servers)
+    if d.max_num_batched_tokens is not None:  # passes are full at b = passes of a request times T / its tokens
+        passes = np.asarray(d.output_tokens) / (1.0 + np.asarray(d.accepted_tokens))
+        own = passes * (1.0 + np.asarray(drafted_tokens(d)))
+        if d.scheduling == "chunked":  # else prompts have passes of their own
+            own = own + servers.new_prompt_tokens
+        budget = np.asarray(d.max_num_batched_tokens) * d.attention_dp * d.pipeline_parallel  # of all groups and parts
+        by_tokens = np.maximum(passes * (budget / own), 1.0)
         limited_by = np.where(by_tokens < np.minimum(by_memory, cap), Limit.MAX_NUM_BATCHED_TOKENS, limited_by)
         cap = np.minimum(cap, by_tokens)
     batch = np.where(fits, np.minimum(by_memory, cap), 1.0)  # 1: a valid question for the latency source
     times = servers.times(batch)
-    if d.max_ttft_s is not None or d.max_tpot_s is not None:
-        late = fits & times.exceed_limits(d)
+    if np.any(late := fits & (times.over_limits(d) > 1.0)):
         late = np.broadcast_to(late, servers.shape)
         found = Batches(batch, times, per_gpu, limited_by, np.where(late, Reason.TOO_SLOW, reason))
-        if rivals and np.any(late):  # fewer requests share what the weights take: a price only rises
+        if rivals:  # fewer requests share what the weights take: a price only rises
             least = Batches(batch, times, per_gpu, limited_by, reason).usd_per_mtok(servers)
             first = late & (least == np.min(np.where(late, least, math.inf), axis=0))
             found = _within_limits(servers, found, batch, first)
             best = np.min(found.usd_per_mtok(servers), axis=0)
             late = late & ~first & (least * MARGIN < best)
-        if np.any(late):
-            found = _within_limits(servers, found, batch, late)
-        return found
+        return _within_limits(servers, found, batch, late)
     return Batches(batch, times, per_gpu, limited_by, reason)
 
 
 def _within_limits(servers: Servers, batches: Batches, most: FloatArray, late: BoolArray) -> Batches:
     """With the batches within the latency limits at the entries that are late with the `most` requests."""
+    if not np.any(late):
+        return batches
     some = servers.only(late)
     within = _batch_within_limits(some, np.broadcast_to(most, late.shape)[late])
-    batch, times = _with(batches.batch, within, late), batches.times.replacing(some.times(within), late)
-    reason = np.where(late, Reason.FEASIBLE, batches.reason)
-    reason = np.where(late & times.exceed_limits(servers.deployment), Reason.TOO_SLOW, reason)
+    times = _replaced(batches.times, some.times(within), late)
+    slow = late & (times.over_limits(servers.deployment) > 1.0)
     return replace(
         batches,
-        batch=batch,
+        batch=_with(batches.batch, within, late),
         times=times,
-        reason=reason,
+        reason=np.where(slow, Reason.TOO_SLOW, np.where(late, Reason.FEASIBLE, batches.reason)),
         limited_by=np.where(late, Limit.LATENCY, batches.limited_by),
     )
 
 
 def _reason(servers: Servers, free: FloatArray) -> FloatArray:
     """Why each entry cannot be served with so many bytes free on a GPU, before any latency."""
-    model, d, of_stage = servers.model, servers.deployment, stage_gpus(servers.deployment, servers.count)
+    model, d, of_stage = servers.model, servers.deployment, servers.of_stage
     stages, groups = (np.asarray(n, dtype=np.float64) for n in (d.pipeline_parallel, d.attention_dp))
     ways, has_experts = expert_ways(d, servers.count), np.asarray(model.n_moe_layers) > 0
+    numbers = (np.asarray(getattr(model, name), dtype=np.float64) for name in NUMERIC_FIELDS)
+    could_be_built = functools.reduce(np.logical_and, (values == np.floor(values) for values in numbers))
     uneven = {
         Reason.PIPELINE: (stages > 1) & ((servers.count % stages != 0) | (stages > model.n_layers)),
         Reason.ATTENTION_DP: (groups > 1) & ((of_stage % groups != 0) | ~has_experts),
         Reason.EXPERT_PARALLEL: (of_stage % ways != 0) | (ways > np.where(has_experts, model.n_experts, 1.0)),
-        Reason.HEADS: _is_whole(model) & ~shares_heads(model, servers.group_gpus),
+        Reason.HEADS: could_be_built & ~shares_heads(model, servers.group_gpus),
         Reason.WEIGHTS: ~(free > 0),
         Reason.LONGEST_REQUEST: ~(free >= servers.kv_bytes(longest_request_tokens(d))),
     }
     return np.select(list(uneven.values()), list(uneven), Reason.FEASIBLE)
-
-
-def _held(model: Architecture, gpus: Real, d: Deployment, free: FloatArray) -> FloatArray:
-    """Requests that so many bytes of each GPU hold, a time average; what the prefix cache hits is held once for all.
-
-    Each attention group holds requests, and such a prefix, of its own.
-    """
-    model, gpus = fullest_stage(model, d.pipeline_parallel), stage_gpus(d, gpus) / d.attention_dp
-    held = np.add(d.prompt_tokens, d.output_tokens) if d.engine.reserves else context_tokens(d)
-    each = kv_bytes_per_request(model, held, d.kv_bytes_per_element, gpus)
-    if not np.any(np.asarray(d.prefix_hit) > 0.0):
-        return free / each * d.attention_dp
-    shared = kv_bytes_per_request(model, d.prompt_tokens * np.asarray(d.prefix_hit), d.kv_bytes_per_element, gpus)
-    return (free - shared) / np.maximum(each - shared, TINY) * d.attention_dp
-
-
-def _batch_by_tokens(servers: Servers) -> FloatArray:
-    """Requests for which passes of max_num_batched_tokens are full: b = passes of a request times T / its tokens."""
-    d = servers.deployment
-    passes = np.asarray(d.output_tokens) / (1.0 + np.asarray(d.accepted_tokens))
-    own = passes * (1.0 + np.asarray(drafted_tokens(d)))
-    if d.scheduling == "chunked":  # else prompts have passes of their own
-        own = own + servers.new_prompt_tokens
-    budget = np.asarray(d.max_num_batched_tokens) * d.attention_dp * d.pipeline_parallel  # of all groups and parts
-    return np.maximum(passes * (budget / own), 1.0)
-
-
-def bytes_per_gpu(model: Architecture, gpus: Real, d: Deployment) -> tuple[FloatArray, FloatArray]:
-    """Bytes of weights on the fullest GPU, and those that are left for the cache."""
-    stages = {"attention_dp": d.attention_dp, "pipeline_parallel": d.pipeline_parallel}
-    weights = weight_bytes_per_gpu(model, d.weight_bytes_per_param, stage_gpus(d, gpus), expert_ways(d, gpus), **stages)
-    free = d.gpu.memory_bytes * d.memory_fraction - weights - reserved_bytes(d)
-    if d.engine is not NO_ENGINE and np.any(np.asarray(d.attention_dp) > 1):  # what all groups gather for the experts
-        gathered = GATHERED_BUFFERS * ACTIVATION_BYTES * np.asarray(model.d_model) * max_num_batched_tokens(d)
-        free = free - np.where(np.asarray(d.attention_dp) > 1, gathered * d.attention_dp, 0.0)
-    return weights, free
-
-
-def batch_by_memory(model: Architecture, gpus: Real, deployment: Deployment) -> FloatArray:
-    """Concurrent requests, a time average, that the memory of `gpus` GPUs holds beside the weights; 0 where none fits.
-
-    Limits of latency and max_num_seqs, and whether the longest request fits, are left to `serve`. Everything broadcasts.
-    """
-    d = deployment
-    return np.maximum(_held(model, gpus, d, bytes_per_gpu(model, gpus, d)[1]), 0.0)
 
 
 def _batch_within_limits(servers: Servers, most: FloatArray) -> FloatArray:
@@ -539,7 +200,8 @@ def _batch_within_limits(servers: Servers, most: FloatArray) -> FloatArray:
         new = ln_batch != asked  # most batches are found in a few steps: the others are priced alone
         if np.any(new):
             some = servers.only(new)
-            over[new] = some.times(np.exp(ln_batch[new])).over_limits(some.deployment)
+            of_limit = some.times(np.exp(ln_batch[new])).over_limits(some.deployment)
+            over[new] = np.where(np.isnan(of_limit), math.inf, np.log(of_limit))
             asked[new] = ln_batch[new]
         return over.copy()
 
@@ -552,6 +214,10 @@ def _with(values: FloatArray, new: Real, where: BoolArray) -> FloatArray:
     changed = np.array(np.broadcast_to(values, where.shape), dtype=np.float64)
     changed[where] = new
     return changed
+
+
+def _replaced(times: Times, new: Times, where: BoolArray) -> Times:
+    return Times(*(_with(old, values, where) for old, values in zip(times, new, strict=True)))
 
 
 def with_cheaper_batches(servers: Servers, batches: Batches, among: BoolArray, *, every: bool) -> Batches:
@@ -580,12 +246,11 @@ def with_cheaper_batches(servers: Servers, batches: Batches, among: BoolArray, *
     zoomed_s, times = some.only(better).times_per_token(zoomed)
     at, changed = np.argmin(zoomed_s, axis=0), np.zeros(shape, np.bool_)
     changed.flat[np.flatnonzero(among)[better]] = True
-    best_times = Times(**{f.name: _row(getattr(times, f.name), at) for f in fields(Times)})
     return replace(
         batches,
         batch=_with(batch, _row(zoomed, at), changed),
         limited_by=_with(batches.limited_by, Limit.OPTIMUM, changed),
-        times=batches.times.replacing(best_times, changed),
+        times=_replaced(batches.times, Times(*(_row(part, at) for part in times)), changed),
     )
 
 
@@ -597,39 +262,29 @@ def _row(values: FloatArray, at: npt.NDArray[np.intp]) -> FloatArray:
 def figures(servers: Servers, batches: Batches) -> Serving:
     """Everything in the common shape."""
     model, d, times, served, shape = servers.model, servers.deployment, batches.times, batches.served, servers.shape
-
-    def full(values: Real) -> FloatArray:
-        return np.broadcast_to(np.asarray(values, dtype=np.float64), shape)
-
     with np.errstate(invalid="ignore", divide="ignore"):
         per_s = d.replicas * (batches.batch / times.iteration_s)
         prompts_share = times.prefill_s / (times.prefill_s + times.decode_s)  # of the time, and of the dollars
         usd = batches.usd_per_mtok(servers)
         per_input = np.where(served, usd * prompts_share * (d.output_tokens / d.prompt_tokens), math.inf)
         per_output = np.where(served, usd * (1.0 - prompts_share), math.inf)
-    seconds = ("prefill_s", "decode_s", "iteration_s", "tpot_s", "ttft_s")
-    return Serving(
-        gpus=full(servers.count),
-        batch=full(np.where(served, batches.batch, 0.0)),
-        **{name: full(np.where(served, getattr(times, name), math.nan)) for name in seconds},
-        throughput_tok_s=full(np.where(served, per_s, 0.0)),
-        usd_per_mtok=full(usd),
-        usd_per_input_mtok=full(per_input),
-        usd_per_output_mtok=full(per_output),
-        weight_bytes=full(weight_bytes_per_gpu(model, d.weight_bytes_per_param)),
-        weight_bytes_per_gpu=full(batches.weight_bytes_per_gpu),
-        kv_bytes_per_token=full(kv_bytes_per_token(model, d.kv_bytes_per_element)),
-        limited_by=full(batches.limited_by),
-        attention_dp=full(d.attention_dp),
-        prefill_gpus=full(0.0),
-        infeasible=full(np.where((batches.reason == Reason.FEASIBLE) & ~served, Reason.NO_LATENCY, batches.reason)),
-    )
-
-
-def shape_of(model: Architecture, count: Real, deployment: Deployment) -> tuple[int, ...]:
-    """The shape that models, GPU counts and a deployment broadcast to."""
-    numbers = (getattr(deployment, name) for name in ARRAY_FIELDS)
-    return common_shape(model, count, *(number for number in numbers if number is not None))
+    found: dict[str, Real] = {
+        "gpus": servers.count,
+        "batch": np.where(served, batches.batch, 0.0),
+        **{name: np.where(served, seconds, math.nan) for name, seconds in times._asdict().items()},
+        "throughput_tok_s": np.where(served, per_s, 0.0),
+        "usd_per_mtok": usd,
+        "usd_per_input_mtok": per_input,
+        "usd_per_output_mtok": per_output,
+        "weight_bytes": weight_bytes_per_gpu(model, d.weight_bytes_per_param),
+        "weight_bytes_per_gpu": batches.weight_bytes_per_gpu,
+        "kv_bytes_per_token": kv_bytes_per_token(model, d.kv_bytes_per_element),
+        "limited_by": batches.limited_by,
+        "infeasible": np.where((batches.reason == Reason.FEASIBLE) & ~served, Reason.NO_LATENCY, batches.reason),
+        "attention_dp": d.attention_dp,
+        "prefill_gpus": 0.0,
+    }
+    return Serving(**{name: np.broadcast_to(np.asarray(v, dtype=np.float64), shape) for name, v in found.items()})
 
 
 def shares_heads(model: Architecture, count: Real) -> BoolArray:
@@ -640,33 +295,3 @@ def shares_heads(model: Architecture, count: Real) -> BoolArray:
     """
     heads, kv_heads = (np.asarray(n, dtype=np.float64) for n in (model.n_heads, model.n_kv_heads))
     return (heads % count == 0) & ((kv_heads % count == 0) | (count % kv_heads == 0))
-
-
-def _is_whole(model: Architecture) -> BoolArray:
-    """Where every field is a whole number: a model that could be built, so that heads must split evenly."""
-    numbers = (np.asarray(getattr(model, name), dtype=np.float64) for name in NUMERIC_FIELDS)
-    return functools.reduce(np.logical_and, (values == np.floor(values) for values in numbers))
-
-
-def _takes(latency: LatencySource, name: str) -> bool:
-    """Whether the methods of a source take an argument of this name."""
-    taken = inspect.signature(latency.mixed_s).parameters
-    return name in taken or any(parameter.kind == parameter.VAR_KEYWORD for parameter in taken.values())
-
-
-def _check_source(latency: LatencySource, deployment: Deployment) -> None:
-    """Refuse a source that says what it stands for, where that is not what is deployed."""
-    theirs, where = getattr(latency, "gpu", None), latency.name
-    if isinstance(theirs, Gpu) and theirs.name != deployment.gpu.name:
-        what = f"the latencies are those of {theirs.name}, the deployment is on {deployment.gpu.name}"
-        raise InputError(what, where=where, next_step="make the latency source for the deployment's GPU")
-    asked = {"prefix_tokens": deployment.prefix_hit, "query_tokens": drafted_tokens(deployment)}
-    for name, value in asked.items():
-        if np.any(np.asarray(value) > 0) and not _takes(latency, name):
-            what = f"its methods do not take {name}, which prefix hits and drafted tokens need"
-            raise InputError(what, where=where, next_step="add it to them, or take the roofline")
-    for name in ("weight_bytes_per_param", "kv_bytes_per_element"):
-        stated, wanted = getattr(latency, name, None), np.asarray(getattr(deployment, name), dtype=np.float64)
-        if stated is not None and np.any(wanted != stated):
-            what = f"the latencies are for {name} = {stated:g}, the deployment has {wanted.flat[0]:g}"
-            raise InputError(what, where=where, next_step=f"make the latency source with {name}={wanted.flat[0]:g}")

@@ -1,4 +1,4 @@
-"""What users send: lengths of prompts and outputs, as mean numbers, a named measurement, or a trace of requests.
+"""What users send: lengths of prompts and outputs, as mean numbers or a trace of requests.
 
 In steady state a server holds a request for as many iterations as it has output tokens, so what is held at a time is
 weighted by n: requests of p prompt and n output tokens hold E[n (p + n/2)] / E[n] tokens on average. Prompts are
@@ -17,8 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from moescale import catalogue
-from moescale.errors import InputError, unknown_name
+from moescale.errors import InputError
 from moescale.io.files import read_bytes
 from moescale.io.frames import parse_table
 from moescale.typing import FloatArray
@@ -58,22 +57,6 @@ class Traffic:
             raise InputError(f"prompt_tokens must be finite and not negative, not {self.prompt_tokens!r}")
         if not (math.isfinite(self.output_tokens) and self.output_tokens > 0):
             raise InputError(f"output_tokens must be finite and positive, not {self.output_tokens!r}")
-
-
-def traffics() -> dict[str, Traffic]:
-    """Every named traffic of the catalogue."""
-    return {
-        name: Traffic(float(e["prompt_tokens"]), float(e["output_tokens"]), f"{e['source']} ({e['date']})")
-        for name, e in catalogue.read("traffic.toml")["traffic"].items()
-    }
-
-
-def find_traffic(name: str) -> Traffic:
-    """The traffic called `name`, in either case; raises InputError that names the nearest ones."""
-    known = traffics()
-    if (wanted := name.strip().lower()) not in known:
-        raise unknown_name("traffic", name, known)
-    return known[wanted]
 
 
 def summarise(

@@ -1,4 +1,4 @@
-"""Times of what surrounds routed experts that are spread over groups of attention: collectives, and DeepEP's all-to-alls.
+"""Times of what GPUs send each other: all-reduces, and what surrounds experts that are spread over groups of attention.
 
 Within a server the engines gather every group's tokens and scatter the sums (the default of vLLM and SGLang with attention
 data parallelism, and of TensorRT-LLM without its own all-to-all). Across servers they send each token to its experts alone:
@@ -14,6 +14,7 @@ from functools import cache
 
 import numpy as np
 
+from moescale.errors import InputError
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
 from moescale.latency.kernels.tables import find_table, read_columns
 from moescale.typing import FloatArray, Real
@@ -34,6 +35,34 @@ DEEPEP_VERSION, EXPERTS_VERSION = "0.5.6.post2", "0.5.10"
 # The one system whose all-to-all was measured over more GPUs of an NVLink domain than eight; GB300's switches are the same.
 NVLINK_SYSTEM, NVLINK_VERSION, NVLINK = "gb200", "1.3.0rc10", "NVLinkTwoSided"
 NVLINK_PARTS = ("alltoall_prepare", "alltoall_dispatch", "alltoall_combine")
+
+
+@cache
+def all_reduce_grid(system: str, engine: str, version: str) -> LogGrid:
+    """Seconds of an all-reduce over (GPUs from 2 on, elements of the message); within one server, in a CUDA graph.
+
+    The tables state sizes in bf16 elements: read as bytes, NVLink would reach half of what it is known for.
+    """
+    table = find_table(system, "comm", engine, version, "custom_allreduce_perf")
+    if table is None:
+        raise InputError(f"no all-reduce was measured for {engine} on {system}", where="silicon")
+    graph = [backend for backend in table.text_values("backend") if backend.endswith("graph")]
+    chosen = {"backend": graph[0]} if graph else {}
+    rows = read_columns(table, ("num_gpus", "message_size", "latency"), **chosen)
+    return grid_of((rows["num_gpus"], rows["message_size"]), rows["latency"], (0.0, 1.0))
+
+
+def within_server_s(grid: LogGrid, gpus: Real, elements: Real) -> FloatArray:
+    """Seconds of a collective over GPUs of one server: beyond the counts that were measured, by a ring's share.
+
+    Each of g GPUs passes on (g - 1) / g of the message.
+    """
+    most = np.exp(grid.axes[0][-1])
+    count = np.maximum(np.asarray(gpus, dtype=np.float64), 2.0)
+    seconds = grid.seconds(np.minimum(count, most), elements)
+    if not np.any(count > most + 0.5):
+        return seconds
+    return seconds * np.where(count > most + 0.5, (1.0 - 1.0 / count) / (1.0 - 1.0 / most), 1.0)
 
 
 @cache

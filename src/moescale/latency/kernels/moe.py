@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from moescale.errors import InputError
 from moescale.latency.kernels.formats import EXPERTS_OF, SERVED_WITH, SHARED_EXPERT_KERNELS, rates
 from moescale.latency.kernels.tables import (
     System,
+    Table,
     default_version,
     engines,
     find_system,
@@ -236,17 +238,14 @@ def _as_served(
 
 def _shared_rows(system: str, engine: str, kind: str, load: str, kernel: str) -> dict[str, FloatArray]:
     """The rows of another engine's current table whose kernel source has this name in it; often none."""
-    other = find_table(system, "moe", engine, default_version(system, engine), "moe_perf", load=load)
-    tables = () if other is None else (other,)
-    found = [
-        read_columns(table, (*SIZES, "latency"), moe_dtype=kind, distribution=load, kernel_source=source)
-        for table in tables
-        for source in table.text_values("kernel_source")
-        if kernel in source
-    ]
-    parts = {name: [columns[name] for columns in found] for name in (*SIZES, "latency")}
-    parts["kernel_source"] = [np.full(len(columns["latency"]), -1.0 - i) for i, columns in enumerate(found)]
-    return {name: np.concatenate([*values, np.zeros(0)]) for name, values in parts.items()}
+    table = find_table(system, "moe", engine, default_version(system, engine), "moe_perf", load=load)
+    names, chosen = (*SIZES, "latency"), {"moe_dtype": kind, "distribution": load}
+    sources = () if table is None else (s for s in table.text_values("kernel_source") if kernel in s)
+    found = {name: np.zeros(0) for name in (*names, "kernel_source")}
+    for i, source in enumerate(sources):
+        rows = read_columns(cast("Table", table), names, **chosen, kernel_source=source)
+        found = _joined(found, rows | {"kernel_source": np.full(len(rows["latency"]), -1.0 - i)})
+    return found
 
 
 def fit_formula(

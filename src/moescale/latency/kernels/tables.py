@@ -1,34 +1,162 @@
-"""NVIDIA's measured kernel tables: the default engine's from the catalogue, all others from the package aiconfigurator-core."""
+"""NVIDIA's measured kernel tables: the default engine's from the catalogue, all others from the package aiconfigurator-core.
+
+The catalogue has one archive a system, written by scripts/make_kernel_tables.py. A table's rows stand in blocks of equal texts,
+their sizes as whole numbers. A time is stored as the count of an event clock that gives it back to its last bit,
+float64(float32(count * tick)) / repeats, as a decimal (tick 0), or as it is.
+"""
 
 from __future__ import annotations
 
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from moescale.errors import InputError, unknown_name
-from moescale.latency.kernels import installed, packed
+from moescale.latency.kernels import installed
 from moescale.latency.kernels.installed import InstalledTable
-from moescale.latency.kernels.packed import PackedTable, System
 from moescale.typing import FloatArray
+
+FOLDER = "kernels"  # of the catalogue
+INDEX = "index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One measured kind of GPU: its rates as the package states them, and how it prices operations without a table."""
+
+    name: str
+    memory_bandwidth_bytes_per_s: float
+    bf16_flops_per_s: float
+    fp8_flops_per_s: float | None
+    fp4_flops_per_s: float | None
+    elementwise_efficiency: float  # share of the bandwidth that norms and activations reach
+    elementwise_latency_s: float  # of one such kernel without any bytes
+    link_bytes_per_s: float  # between the GPUs of the measured server, one direction
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedTable:
+    """One table of a system's archive: its key there, and its entry of the index."""
+
+    system: str
+    key: str
+    entry: dict[str, Any]
+
+    @property
+    def is_part(self) -> bool:
+        """Whether only those rows are here that the default engine's are compared with."""
+        return bool(self.entry.get("part"))
+
+    def text_values(self, name: str) -> tuple[str, ...]:
+        """The distinct texts of one column; empty where the table has no such column."""
+        return tuple(sorted({texts[name] for _, _, texts in self._blocks() if name in texts}))
+
+    def distinct_rows(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """The distinct combinations of some text columns, sorted."""
+        return sorted({tuple(texts[name] for name in names) for _, _, texts in self._blocks()})
+
+    def read_columns(self, names: tuple[str, ...], **equal: str) -> dict[str, FloatArray]:
+        """Columns of the rows whose text columns hold these values, as `tables.read_columns` gives them."""
+        parts: dict[str, list[FloatArray]] = {name: [] for name in names}
+        for number, block, texts in self._blocks():
+            if any(texts[name] != value for name, value in equal.items()):
+                continue
+            key = f"{self.key}/{number}"
+            sizes = dict(zip(self.entry["sizes"], _member(self.system, f"{key}/sizes"), strict=True))
+            for name in names:
+                if name in sizes:
+                    parts[name].append(sizes[name].astype(np.float64))
+                elif name in block["units"]:
+                    parts[name].append(_times(self.system, f"{key}/{name}", block, name))
+                else:  # a text as a number of its own, or a column that the table lacks
+                    value = 0.0 if name not in texts else float(self.text_values(name).index(texts[name]))
+                    parts[name].append(np.full(block["rows"], value))
+        return {name: np.concatenate([np.zeros(0), *values]) for name, values in parts.items()}
+
+    def _blocks(self) -> Iterator[tuple[int, dict[str, Any], dict[str, str]]]:
+        for number, block in enumerate(self.entry["blocks"]):
+            yield number, block, dict(zip(self.entry["texts"], block["texts"], strict=True))
+
+
+@cache
+def index() -> dict[str, Any]:
+    """What the archives hold, by system, and where it came from."""
+    return json.loads((_folder() / INDEX).read_text(encoding="utf-8"))
+
+
+def _current(system: str) -> dict[str, str]:
+    """The current version of each engine that was measured on a system; of the default one the tables are here."""
+    return index()["systems"].get(system, {}).get("engines", {})
+
+
+def is_whole(system: str, engine: str, version: str) -> bool:
+    """Whether everything that is read of this engine and version is here."""
+    return engine == index()["engine"] and _current(system).get(engine) == version
+
+
+def _folder() -> Any:
+    return resources.files("moescale.catalogue") / FOLDER
+
+
+@cache
+def _archive(system: str) -> zipfile.ZipFile:
+    """The archive, from memory: no file stays open."""
+    return zipfile.ZipFile(io.BytesIO((_folder() / f"{system}.npz").read_bytes()))
+
+
+def _member(system: str, name: str) -> npt.NDArray[Any]:
+    return np.lib.format.read_array(io.BytesIO(_archive(system).read(f"{name}.npy")), allow_pickle=False)
+
+
+def _numbers(system: str, name: str, kind: str) -> npt.NDArray[Any]:
+    """The numbers whose bytes stand in planes; none where there is no such member."""
+    try:
+        planes = _member(system, name)
+    except KeyError:
+        return np.zeros(0, dtype=kind)
+    return np.ascontiguousarray(planes.T).view(kind).ravel()
+
+
+def _times(system: str, key: str, block: dict[str, Any], name: str) -> FloatArray:
+    """The times of a block's rows, in the table's own unit."""
+    units, alike = block["units"][name], block.get("code", {}).get(name)
+    code = _member(system, f"{key}/code") if alike is None else np.full(block["rows"], alike, dtype=np.uint8)
+    times = np.empty(block["rows"])
+    times[code == 0] = _numbers(system, f"{key}/rest", "<f8")
+    tick, repeats = np.asarray([[1.0, 1.0], *units]).T
+    of, count = code[code > 0], _numbers(system, f"{key}/count", "<u4").astype(np.float64)
+    ticks = (count * tick[of]).astype(np.float32).astype(np.float64)
+    times[code > 0] = np.where(tick[of] > 0.0, ticks, count) / repeats[of]
+    return times
+
 
 Table = PackedTable | InstalledTable
 
 
 def systems() -> tuple[str, ...]:
     """Systems with kernel tables, such as h100_sxm."""
-    return tuple(sorted(packed.index()["systems"]))
+    return tuple(sorted(index()["systems"]))
 
 
+@cache
 def find_system(name: str) -> System:
     """The system called `name`; raises InputError where it has no tables."""
-    system = packed.find_system(name)
-    if system is None:
+    if name not in index()["systems"]:
         raise unknown_name("measured system", name, systems(), where="silicon")
-    return system
+    return System(**index()["systems"][name]["specification"])
 
 
 def engines(system: str) -> tuple[str, ...]:
     """Serving engines whose kernels were measured on a system, such as vllm."""
-    return tuple(sorted(packed.engines(system)))
+    return tuple(sorted(_current(system)))
 
 
 def versions(system: str, engine: str) -> tuple[str, ...]:
@@ -38,14 +166,14 @@ def versions(system: str, engine: str) -> tuple[str, ...]:
 
 def default_version(system: str, engine: str) -> str:
     """The engine's current version; raises InputError for an engine without tables on this system."""
-    if engine not in packed.engines(system):
+    if engine not in _current(system):
         raise unknown_name("engine", engine, engines(system), where=f"silicon tables of {system}")
-    return packed.engines(system)[engine]
+    return _current(system)[engine]
 
 
 def check_present(system: str, engine: str, version: str) -> None:
     """Raise InputError where the tables of an engine's version are neither in the catalogue nor installed."""
-    if not packed.is_whole(system, engine, version) and not installed.present():
+    if not is_whole(system, engine, version) and not installed.present():
         what = f"the kernels of {engine} {version} on {system} come with the extra `kernels`, which is not installed"
         instead = f"{installed.INSTALL} (Linux x86-64), or take vLLM's kernels (silicon) or the roofline"
         raise InputError(what, where="silicon", next_step=instead)
@@ -58,9 +186,11 @@ def find_table(
 
     Under another `load` on experts than the catalogue's, where it is stated, the package's table.
     """
-    table = packed.find_table(system, family, engine, version, stem)
-    if load in (None, packed.index()["load"]):
-        whole = packed.is_whole(system, engine, version) or (table is not None and not table.is_part)
+    key = f"{family}/{engine}/{version}/{stem}"
+    entry = index()["systems"].get(system, {}).get("tables", {}).get(key)
+    table = None if entry is None else PackedTable(system, key, entry)
+    if load in (None, index()["load"]):
+        whole = is_whole(system, engine, version) or (table is not None and not table.is_part)
         if whole or not installed.present():
             return table
     return installed.find_table(system, family, engine, version, stem)

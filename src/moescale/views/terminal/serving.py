@@ -161,13 +161,13 @@ def show_cost(
             usd, rate = opened.usd_per_mtok, opened.requests_per_s
             text = f"{format_usd(usd)} per million output tokens on {opened.gpus} x {gpu} at {plural(rate, 'request')} a second"
             text = text if priced else f"{opened.gpus} x {gpu} at {plural(rate, 'request')} a second"
-        if priced:
-            text += f", {format_usd((opened or cost).gpus * float(deployment.usd_per_gpu_hour))} an hour"
         copies = cost.replicas or 1
         parts = [f"{plural(copies, 'replica')} of {cost.gpus_per_replica}"] if copies > 1 else []
         parts += [plural(cost.pipeline_parallel, "pipeline stage")] if cost.pipeline_parallel else []
         parts += [plural(cost.attention_dp, "attention group")] if cost.attention_dp else []
-        write_line(console, text + (f" ({', '.join(parts)})" if parts else ""), bold=len(text))
+        hourly = (opened or cost).gpus * float(deployment.usd_per_gpu_hour)
+        hourly_text = f", {format_usd(hourly)} an hour" if priced else ""
+        write_line(console, text + (f" ({', '.join(parts)})" if parts else "") + hourly_text, bold=len(text))
     terms = f" ({price})" if price else ""
     reserve = f"; reserve {format_bytes(cost.reserve_bytes)} per GPU" if cost.reserve_bytes else ""
     write_paragraph(

@@ -1,0 +1,327 @@
+"""Memory, passes and times of a server with so many requests in service (the paper's appendix B).
+
+Legend: g GPUs of one replica, p prompt and n output tokens a request, b requests in service. Memory of one GPU times
+memory_fraction holds its share of the weights, the reserve and its share of the KV cache, so b = free bytes / KV bytes
+of a request of p + n/2 tokens, its time average. One iteration decodes b tokens in D = decode(b) and starts x = b/n
+prompts; a prompt is processed in one pass, so that below x = 1 a share x of the iterations has one. y = min(x, 1).
+
+    separate (the paper's): prompts have passes of A = prefill(max(x, 1)), so that the weights are read twice
+        I = D + y A                     seconds of an iteration; b/I output tokens a second, X = b/(n I) requests a second
+        TPOT = D + A min(b - 1, n - 1)/n                       TTFT = W + A        b = X (A + n TPOT)
+    chunked: prompts ride in passes that decode, which take D + A, A = min(mixed(b, max(x, 1)) - D, prefill(max(x, 1)))
+        I = D + y A
+        TPOT = D + A min(b - 1, n - 1)/(n - 1)                 TTFT = W + D + A    b = X (D + A + (n - 1) TPOT)
+
+TPOT, the mean time between a request's output tokens as its client measures it, holds the prompts of the b - 1 others
+and not its own: D for a batch of one. TTFT is the pass of its own prompt and W, the mean rest of the pass under way when
+it comes, which is E[S^2] / 2 E[S] of passes of S seconds: none for a batch of one. In a closed loop requests start evenly
+spaced, so that no further prompt waits before it; those in service are b = X times a request's time in service
+(Little's law), and with the waiting ones c = b + X W = X (TTFT + n TPOT), where the paper charges n decodes beside the
+prompt's pass and chunked prefill n - 1. A client that holds more requests in flight than b waits for a place: its TTFT is
+c/X - n TPOT, and nothing else changes.
+
+`host` adds what a server's CPU does for each pass; the paper's formula, and the default, counts none. What speeds a server
+up changes the letters, not the formulas: with drafted tokens n is the passes of a request, n / (1 + accepted), and seconds
+per token are those of a pass over 1 + accepted; of a prompt p (1 - prefix_hit) tokens are computed, and the hits stored
+once; in passes of T tokens a prompt takes c, A is what all c add, and b is at most what fills such passes, n T / (p + n).
+
+With `attention_dp` N, N groups of g/N GPUs hold attention and serve b/N requests each, whose cache lies on their own GPUs;
+the layers of experts keep them in step, so that the busiest one sets the pace. With `pipeline_parallel` P, a pass of b/P
+requests through P stages of g/P GPUs takes its layers' time and P messages; P such passes are under way at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from moescale.errors import InputError
+from moescale.hardware.gpus import Gpu
+from moescale.latency import LatencySource, Pass, common_shape, kernels_alone, seconds_of
+from moescale.latency.engines import NO_ENGINE
+from moescale.latency.network import HOP_S
+from moescale.models.architecture import NUMERIC_FIELDS, Architecture
+from moescale.models.parameters import fullest_stage, kv_bytes_per_request, layers_share, weight_bytes_per_gpu
+from moescale.serving.deployment import (
+    ARRAY_FIELDS,
+    MOST_GPUS,
+    Deployment,
+    context_tokens,
+    drafted_tokens,
+    expert_ways,
+    max_num_batched_tokens,
+    reserved_bytes,
+    stage_gpus,
+)
+from moescale.typing import FloatArray, Real
+
+BoolArray = npt.NDArray[np.bool_]
+
+TINY = np.finfo(np.float64).tiny
+ACTIVATION_BYTES = 2.0  # bf16, between pipeline stages
+GATHERED_BUFFERS = 2.0  # the tokens of all attention groups, and the sums that go back
+
+
+class Times(NamedTuple):
+    """Seconds with so many requests in service; see the module's legend."""
+
+    prefill_s: FloatArray
+    decode_s: FloatArray
+    iteration_s: FloatArray
+    tpot_s: FloatArray
+    ttft_s: FloatArray
+
+    def over_limits(self, d: Deployment) -> FloatArray:
+        """The larger of both times over its limit; 0 without one, NaN where a time is not known."""
+        limits = ((self.tpot_s, d.max_tpot_s), (self.ttft_s, d.max_ttft_s))
+        over = [seconds / most_s for seconds, most_s in limits if most_s is not None]
+        return functools.reduce(np.maximum, over, np.zeros(()))
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Models on `count` GPUs a replica under a deployment, whose numbers all broadcast.
+
+    Raises InputError for counts that are not whole, and for a latency source of something else than what is deployed.
+    """
+
+    model: Architecture
+    count: FloatArray
+    latency: LatencySource
+    deployment: Deployment
+
+    def __post_init__(self) -> None:
+        count = self.count
+        if not np.all((count >= 1) & (count <= MOST_GPUS) & (count == np.floor(count))):
+            raise InputError(f"GPU counts must be whole numbers from 1 to {MOST_GPUS}, not {count}", where="gpus")
+        _check_source(self.latency, self.deployment)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The common shape."""
+        return shape_of(self.model, self.count, self.deployment)
+
+    def only(self, chosen: BoolArray) -> Servers:
+        """The chosen entries alone, each array flat; `chosen` has the common shape."""
+
+        def taken(values: Real) -> Real:
+            return np.broadcast_to(values, chosen.shape)[chosen] if np.ndim(values) else values
+
+        model = replace(self.model, **{name: taken(getattr(self.model, name)) for name in NUMERIC_FIELDS})
+        d, names = self.deployment, [name for name in ARRAY_FIELDS if np.ndim(getattr(self.deployment, name))]
+        d = replace(d, **{name: taken(getattr(d, name)) for name in names}) if names else d
+        return Servers(model, np.broadcast_to(self.count, chosen.shape)[chosen], self.latency, d)
+
+    @property
+    def of_stage(self) -> FloatArray:
+        """GPUs of one pipeline stage."""
+        return stage_gpus(self.deployment, self.count)
+
+    @property
+    def group_gpus(self) -> FloatArray:
+        """GPUs that split a head's layer: those of one attention group of one pipeline stage."""
+        return self.of_stage / self.deployment.attention_dp
+
+    def bytes_per_gpu(self) -> tuple[FloatArray, FloatArray]:
+        """Bytes of weights on the fullest GPU, and those that are left for the cache."""
+        d, ways = self.deployment, expert_ways(self.deployment, self.count)
+        split = {"attention_dp": d.attention_dp, "pipeline_parallel": d.pipeline_parallel}
+        weights = weight_bytes_per_gpu(self.model, d.weight_bytes_per_param, self.of_stage, ways, **split)
+        free = d.gpu.memory_bytes * d.memory_fraction - weights - reserved_bytes(d)
+        if d.engine is not NO_ENGINE and np.any(
+            np.asarray(d.attention_dp) > 1
+        ):  # what all groups gather for the experts
+            gathered = GATHERED_BUFFERS * ACTIVATION_BYTES * np.asarray(self.model.d_model) * max_num_batched_tokens(d)
+            free = free - np.where(np.asarray(d.attention_dp) > 1, gathered * d.attention_dp, 0.0)
+        return weights, free
+
+    def kv_bytes(self, tokens: Real) -> FloatArray:
+        """Bytes of cache of a request of `tokens` tokens on each GPU."""
+        stage = fullest_stage(self.model, self.deployment.pipeline_parallel)
+        return kv_bytes_per_request(stage, tokens, self.deployment.kv_bytes_per_element, self.group_gpus)
+
+    def held(self, free: FloatArray) -> FloatArray:
+        """Requests, a time average, that so many bytes of each GPU hold; what the prefix cache hits is held once for all.
+
+        Each attention group holds requests, and such a prefix, of its own.
+        """
+        d = self.deployment
+        each = self.kv_bytes(np.add(d.prompt_tokens, d.output_tokens) if d.engine.reserves else context_tokens(d))
+        if not np.any(np.asarray(d.prefix_hit) > 0.0):
+            return free / each * d.attention_dp
+        shared = self.kv_bytes(d.prompt_tokens * np.asarray(d.prefix_hit))
+        return (free - shared) / np.maximum(each - shared, TINY) * d.attention_dp
+
+    @property
+    def new_prompt_tokens(self) -> FloatArray:
+        """Tokens of a prompt that are computed: what the cache does not hold, the last one at least."""
+        d = self.deployment
+        return np.maximum(np.asarray(d.prompt_tokens, dtype=np.float64) * (1.0 - np.asarray(d.prefix_hit)), 1.0)
+
+    def pass_s(self, batch: FloatArray | None = None, prompts: FloatArray | None = None) -> FloatArray:
+        """Seconds of a pass that decodes `batch` requests, processes so many prompts, or a part of one, or does both.
+
+        Requests are those of one part of a pipeline's, and the drafting for them is included; prompts are a mean over
+        their lengths.
+        """
+        return self._passes_s((batch, prompts))[0]
+
+    def _passes_s(self, *asked: tuple[FloatArray | None, FloatArray | None]) -> list[FloatArray]:
+        """Seconds of several such passes, which are one question to the latency source."""
+        d, verified = self.deployment, 1.0 + np.asarray(drafted_tokens(self.deployment))
+        none = Pass(self.of_stage, expert_ways(d, self.count), attention_dp=d.attention_dp)
+        decoding = replace(none, context_tokens=context_tokens(d), query_tokens=verified)
+        lengths, passes = list(self._lengths()), list[Pass]()
+        for batch, prompts in asked:
+            one = none if batch is None else replace(decoding, batch=batch)
+            if prompts is None:
+                passes.append(one)
+                continue
+            whole, part = (prompts, 1.0) if batch is not None else (np.maximum(prompts, 1.0), np.minimum(prompts, 1.0))
+            passes += [
+                replace(one, prompts=whole, prompt_tokens=at * part, prefix_tokens=hit) for at, _, hit in lengths
+            ]
+        kernels_s = iter(seconds_of(self.latency, self.model, passes))
+        found: list[FloatArray] = []
+        for batch, prompts in asked:
+            decodes: Real = 0.0 if batch is None else batch
+            decoded = decodes * verified
+            if prompts is None:
+                total_s = self._hosted_s(self._staged_s(next(kernels_s), decoded), decodes)
+            else:  # the kernels of prompts are launched one by one, which the busiest attention group waits for
+                total_s = np.asarray(0.0)
+                for at, share, _ in lengths:
+                    tokens = decoded + prompts * at
+                    of_group = np.maximum(tokens / d.attention_dp, np.minimum(tokens, at))
+                    launched_s = d.engine.floor_s(self.model, of_group)
+                    launched_s = np.maximum(self._staged_s(next(kernels_s), tokens), launched_s)
+                    sequences = prompts if batch is None else batch
+                    total_s = total_s + share * self._hosted_s(launched_s, sequences, float(batch is None))
+            found.append(total_s if batch is None else total_s + self._drafting_s(replace(decoding, batch=batch)))
+        return found
+
+    def _lengths(self) -> Iterator[tuple[Real, float, Real]]:
+        """Tokens to compute, share of the prompts, and tokens that the cache holds, by length of prompts."""
+        d, hit = self.deployment, np.asarray(self.deployment.prefix_hit)
+        for at, share in d.prompt_nodes or ((d.prompt_tokens, 1.0),):
+            new = np.maximum(at * (1.0 - hit), np.minimum(at, 1.0)) if np.any(hit > 0.0) else at
+            yield new, share, at - new
+
+    def _hosted_s(self, kernels_s: FloatArray, sequences: Real, least: float = 0.0) -> FloatArray:
+        """Seconds of passes with what the host adds for the sequences of one attention group: each has a scheduler of its own."""
+        return self.deployment.host.pass_s(kernels_s, np.maximum(sequences / self.deployment.attention_dp, least))
+
+    def _drafting_s(self, decoding: Pass) -> FloatArray | float:
+        """Seconds of one layer with the LM head for each drafted token, as multi-token prediction has it; 0 without any."""
+        drafted, model = drafted_tokens(self.deployment), self.model
+        if not np.any(np.asarray(drafted) > 0.0):
+            return 0.0
+        part = {name: np.minimum(getattr(model, name), 1.0) for name in ("n_layers", "n_moe_layers", "n_window_layers")}
+        one = replace(decoding, query_tokens=1.0)
+        return drafted * seconds_of(kernels_alone(self.latency), replace(model, **part), [one])[0]
+
+    def _staged_s(self, kernels_s: FloatArray, tokens: Real) -> FloatArray:
+        """Seconds of a pass through pipeline stages, which wait for the fullest one and send activations on."""
+        d, model = self.deployment, self.model
+        stages = np.asarray(d.pipeline_parallel, dtype=np.float64)
+        if not np.any(stages > 1):
+            return kernels_s
+        # Stages follow each other in a server as long as there is room for them.
+        in_one = np.asarray(self.count) <= d.gpu.gpus_per_server
+        rate = np.where(in_one, d.gpu.interconnect_bytes_per_s, d.gpu.network_bytes_per_s)
+        sent_s = stages * (tokens * (ACTIVATION_BYTES * np.asarray(model.d_model, dtype=np.float64)) / rate + HOP_S)
+        uneven = layers_share(model, stages) * stages
+        return np.where(stages > 1, kernels_s * uneven + sent_s, kernels_s)
+
+    def _chunks(self, batch: FloatArray, prompts: FloatArray) -> FloatArray | float:
+        """Passes that so many prompts take together, beside `batch` requests that decode; each attention group its own."""
+        d = self.deployment
+        if d.max_num_batched_tokens is None:
+            return 1.0
+        decoded = batch / d.attention_dp * (1.0 + np.asarray(drafted_tokens(d)))
+        room = np.maximum(d.max_num_batched_tokens - decoded, 1.0)
+        prompts = np.maximum(prompts / d.attention_dp, np.minimum(prompts, 1.0))
+        return np.maximum(np.ceil(prompts * self.new_prompt_tokens / room), 1.0)
+
+    def times(self, batch: FloatArray) -> Times:
+        """The times of an iteration and of a request with `batch` requests in service.
+
+        Of P pipeline stages each works on another part of the batch, b / P: a pass of such a part through all stages gives a
+        token to every request of the batch, and a part sees the prompts of its own requests.
+        """
+        d, yielded = self.deployment, 1.0 + np.asarray(self.deployment.accepted_tokens)  # tokens of a request, a pass
+        batch = batch / d.pipeline_parallel
+        n = np.asarray(d.output_tokens, dtype=np.float64) / yielded  # passes that decode a request
+        starting = batch / n  # prompts an iteration
+        whole, share, held_s = np.maximum(starting, 1.0), np.minimum(starting, 1.0), 0.0  # a prompt has one pass
+        waits = max(d.engine.batch_wait_passes, d.engine.receive_interval - 1)  # passes that prompts are held back
+        balanced = np.where(np.asarray(d.attention_dp) > 1, d.engine.balance_passes, 0)
+        held = waits > 0 or bool(np.any(balanced > 0))
+        if held:  # as many as come meanwhile share a pass, up to one a group
+            together = np.minimum(d.attention_dp, balanced * starting)
+            whole = np.maximum(whole, np.maximum(together, waits * starting))
+            share = starting / whole
+        chunked, chunks = d.scheduling == "chunked", 1.0
+        if chunked:
+            chunks = self._chunks(batch, whole)
+        both = ((batch, whole / chunks),) if chunked else ()
+        decode_s, alone_s, *mixed_s = self._passes_s((batch, None), (None, whole), *both)
+        others = np.minimum(batch, n) - 1.0
+        if held:
+            others = np.maximum(batch / whole - 1.0, 0.0)
+            first_s = (max(d.engine.batch_wait_passes, waits / 2.0) * np.minimum(batch - 1.0, 1.0)) * decode_s
+            held_s = np.where(whole > np.maximum(starting, 1.0), 0.5 * decode_s / share, first_s)
+        if chunked:
+            added_s = np.minimum(
+                chunks * (mixed_s[0] - decode_s), alone_s
+            )  # a prompt may always have a pass of its own
+            own_s = chunks * decode_s + added_s
+            tpot_s = decode_s + added_s * (others / np.maximum(n - 1.0, TINY))
+            share_mixed = np.minimum(share * chunks, 1.0)
+            squares = (1.0 - share_mixed) * decode_s**2 + share_mixed * (own_s / chunks) ** 2
+        else:
+            added_s = own_s = alone_s
+            tpot_s = decode_s + added_s * (others / n)
+            squares = decode_s**2 + share * own_s**2
+        prefill_s = share * added_s
+        passes_s = prefill_s + decode_s
+        under_way_s = np.minimum(batch - 1.0, 1.0) * squares / (2.0 * passes_s)
+        return Times(prefill_s, decode_s, passes_s / yielded, tpot_s / yielded, under_way_s + own_s + held_s)
+
+    def times_per_token(self, batch: FloatArray) -> tuple[FloatArray, Times]:
+        """Seconds of an iteration over its batch, infinite where it is too slow or has no answer, and all times."""
+        times = self.times(batch)
+        known = (times.iteration_s > 0) & ~(times.over_limits(self.deployment) > 1.0)
+        return np.where(known, times.iteration_s / batch, math.inf), times
+
+
+def shape_of(model: Architecture, count: Real, deployment: Deployment) -> tuple[int, ...]:
+    """The shape that models, GPU counts and a deployment broadcast to."""
+    numbers = (getattr(deployment, name) for name in ARRAY_FIELDS)
+    return common_shape(model, count, *(number for number in numbers if number is not None))
+
+
+def _check_source(latency: LatencySource, deployment: Deployment) -> None:
+    """Refuse a source that says what it stands for, where that is not what is deployed."""
+    theirs, where = getattr(latency, "gpu", None), latency.name
+    if isinstance(theirs, Gpu) and theirs.name != deployment.gpu.name:
+        what = f"the latencies are those of {theirs.name}, the deployment is on {deployment.gpu.name}"
+        raise InputError(what, where=where, next_step="make the latency source for the deployment's GPU")
+    taken, further = inspect.signature(latency.mixed_s).parameters, ("prefix_tokens", "query_tokens")
+    any_name = any(parameter.kind == parameter.VAR_KEYWORD for parameter in taken.values())
+    for name, value in zip(further, (deployment.prefix_hit, drafted_tokens(deployment)), strict=True):
+        if np.any(np.asarray(value) > 0) and not (any_name or name in taken):
+            what = f"its methods do not take {name}, which prefix hits and drafted tokens need"
+            raise InputError(what, where=where, next_step="add it to them, or take the roofline")
+    for name in ("weight_bytes_per_param", "kv_bytes_per_element"):
+        stated, wanted = getattr(latency, name, None), np.asarray(getattr(deployment, name), dtype=np.float64)
+        if stated is not None and np.any(wanted != stated):
+            what = f"the latencies are for {name} = {stated:g}, the deployment has {wanted.flat[0]:g}"
+            raise InputError(what, where=where, next_step=f"make the latency source with {name}={wanted.flat[0]:g}")
