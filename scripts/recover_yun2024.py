@@ -311,7 +311,7 @@ def main() -> None:
     options = parser.parse_args()
 
     published = read_published()
-    box = yun2024.bounds(Observed(experts_max=32.0, loss_min=2.2))
+    box = yun2024.FORM.bounds(Observed(experts_max=32.0, loss_min=2.2))
     best, value, agreeing = best_of(published, box, "paper", STARTS, 0)
     print(f"best of {STARTS} starts: summed squares {value:.2f}, {agreeing} within 5% of it", flush=True)
     print(csv_text(COEFFICIENTS, parameter_rows(best, best[None])), flush=True)

@@ -136,10 +136,9 @@ def search(runs: RunTable, starts: int) -> float:
     inputs, y = make_inputs(runs.n_params, runs.tokens, runs.experts), np.log(runs.loss)
     observed = Observed(experts_max=float(runs.experts.max()), loss_min=float(runs.loss.min()))
     low, high = FORM.bounds(observed).T
-    assert FORM.linear is not None
     box = np.array([low, high]).T.copy()
     box[:2] = np.log((1e-3, 2.0)), np.log((0.5, 4.0))
-    box[list(FORM.linear.shape)] = FORM.linear.region(observed)
+    box[FORM.shape] = FORM.region(observed)
     draws = np.random.default_rng(3).uniform(*box.T, size=(starts, len(box)))
 
     bounds = np.array([low, high]).T

@@ -107,7 +107,7 @@ def acting_parameters(form: LawForm, runs: RunArrays) -> int:
     """How many parameters of a form act on these runs at all: those of the experts do not count where all runs are dense."""
     problem = Problem.of(form, x := inputs_of(form, runs), np.log(runs.loss))
     theta = np.zeros(len(form.parameters))
-    theta[list(form.linear.shape) if form.linear else slice(None)] = problem.region @ (0.45, 0.55)
+    theta[form.shape] = form.region(problem.observed) @ (0.45, 0.55)
     return int((np.abs(form.jacobian(theta, x)) > 1e-12).any(axis=0).sum())
 
 

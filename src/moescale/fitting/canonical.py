@@ -56,7 +56,6 @@ def without_unit(runs: RunTable) -> tuple[RunTable, float]:
 
 def in_unit(form: LawForm, theta: FloatArray, unit: float) -> FloatArray:
     """Coefficients (..., p) of a form that is linear in its amplitudes, with the loss multiplied by e^unit."""
-    assert form.linear is not None
     moved = np.array(theta)
-    moved[..., list(form.linear.amplitudes)] += unit
+    moved[..., form.amplitudes] += unit
     return moved

@@ -55,12 +55,6 @@ class Problem:
         observed = Observed(float(x.experts.max()), low, float(np.exp(x.ln_n.mean())))
         return cls(form, x, ln_loss, observed, form.bounds(observed))
 
-    @property
-    def region(self) -> FloatArray:
-        """Where a search begins: of the shape where the form is linear in the rest, else of all parameters, (.., 2)."""
-        form = self.form
-        return (form.linear.region if form.linear else form.region or form.bounds)(self.observed)
-
     def thinned(self, most: int) -> Problem:
         """At most so many of the runs, spread evenly over their rows, in the same box."""
         if self.ln_loss.size <= most:

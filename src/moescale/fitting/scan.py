@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.fitting.objective import Problem, huber
-from moescale.scaling_laws.form import LinearPart
 from moescale.typing import FloatArray
 
 CHUNK_NUMBERS = 2_000_000  # points times runs that are looked at together: 16 MB an array
@@ -17,30 +16,31 @@ def scan(problem: Problem, count: int) -> tuple[FloatArray, FloatArray]:
     Where the form is linear in some parameters this is variable projection: only the others are scanned.
     """
     form = problem.form
-    low, high = problem.region.T
+    low, high = form.region(problem.observed).T
     points = low + _lattice(count, low.size) * (high - low)
-    if form.linear is not None:
-        return project(problem, form.linear, points)
+    if form.parts:
+        return project(problem, points)
     theta = problem.clipped(points)
     return theta, np.concatenate([problem.value(theta[part]) for part in _chunks(problem, count)])
 
 
-def project(problem: Problem, part: LinearPart, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+def project(problem: Problem, points: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The best amplitudes at given shape parameters (k, s): theta (k, p) in the box, and the objective (k,)."""
-    theta, values = np.empty((len(points), len(problem.form.parameters))), np.empty(len(points))
+    form = problem.form
+    theta, values = np.empty((len(points), len(form.parameters))), np.empty(len(points))
     for rows in _chunks(problem, len(points)):
         some = points[rows]
         # Relative residuals: (sum_k a_k phi_k) / L - 1 is close to the residual of the logarithm.
-        columns = part.basis(some, problem.x) * np.exp(-problem.ln_loss)[:, None]
+        columns = form.basis(some, problem.x) * np.exp(-problem.ln_loss)[:, None]
         norm = np.sqrt((columns**2).mean(axis=-2)) + 1e-300
         scaled = columns / norm[:, None, :]
         gram = np.swapaxes(scaled, 1, 2) @ scaled
         amplitudes = _nonnegative_least_squares(gram, scaled.sum(axis=1)) / norm
         block = np.empty((len(some), theta.shape[1]))
-        block[:, part.shape] = some
-        block[:, part.amplitudes] = np.log(np.maximum(amplitudes, 1e-30))
+        block[:, form.shape] = some
+        block[:, form.amplitudes] = np.log(np.maximum(amplitudes, 1e-30))
         theta[rows] = problem.clipped(block)
-        predicted = columns @ np.exp(theta[rows][:, part.amplitudes])[..., None]  # over the measured loss
+        predicted = columns @ np.exp(theta[rows][:, form.amplitudes])[..., None]  # over the measured loss
         values[rows] = huber(np.log(predicted[..., 0])).sum(axis=-1)
     return theta, values
 

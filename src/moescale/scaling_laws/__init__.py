@@ -2,7 +2,7 @@
 
 from moescale.scaling_laws.covariates import FURTHER_INPUTS, further_inputs
 from moescale.scaling_laws.ensemble import combine, restate
-from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, make_inputs
+from moescale.scaling_laws.form import Inputs, LawForm, Observed, Parameter, make_inputs
 from moescale.scaling_laws.law import Law, Member, Prediction, extrapolation, interval, loss, predict, predict_many
 from moescale.scaling_laws.store import FORMS, catalogue_names, find_form, find_law, law_text, parse_law, save_law
 
@@ -12,7 +12,6 @@ __all__ = [
     "Inputs",
     "Law",
     "LawForm",
-    "LinearPart",
     "Member",
     "Observed",
     "Parameter",

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -94,7 +93,7 @@ def measured_on(law: Law) -> list[ModelFamily]:
     return [member.law.family for member in law.members if member.unit == 0.0] if law.members else [law.family]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Part:
     """A member's place in theta, and how its N and E follow from the ensemble's."""
 
@@ -163,17 +162,13 @@ def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
     if all(form.of_models for form in forms):
         needed |= {name: np.inf for name in SHAPE_INPUTS if name in needed}
     alone = forms[0] if len(forms) == 1 else None
-    return LawForm(
+    return EnsembleForm(
         name=alone.name if alone else NAME,
         title=alone.title if alone else f"average of {len(forms)} laws",
         equation=alone.equation if alone else f"ln L = sum of w_k ln L_k over {', '.join(labels)}",
         source="; ".join(dict.fromkeys(form.source for form in forms)),
         parameters=tuple(parameters),
-        log_loss=partial(_log_loss, parts),
-        slopes=partial(_slopes, parts),
-        bounds=lambda _: np.tile((-np.inf, np.inf), (len(parameters), 1)),
-        encode=partial(_recode, parts, "encode"),
-        decode=partial(_recode, parts, "decode"),
+        members=tuple(parts),
         uses_experts=any(form.uses_experts or form.implied_inputs for form in forms),
         of_sources=alone is not None and alone.of_sources,
         uses_tokens=any(form.uses_tokens for form in forms),
@@ -182,59 +177,69 @@ def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
     )
 
 
-def _sums(
-    parts: Sequence[_Part],
-    values: Callable[[_Part, FloatArray, Inputs], tuple[FloatArray, ...]],
-    count: int,
-    theta: FloatArray,
-    x: Inputs,
-) -> tuple[FloatArray, ...]:
-    """sum_k w_k value_k of each of `count` values, (..., n), where a draw that gives a member no weight does not evaluate it."""
-    shape = np.broadcast_shapes((*theta.shape[:-1], 1), x.ln_n.shape, x.ln_d.shape)
-    outs = tuple(np.zeros(shape, theta.dtype) for _ in range(count))  # of complex steps too
-    for part in parts:
-        weight = theta[..., part.weight]
-        if theta.ndim != 2 or np.all(weight != 0.0):
-            if np.any(weight != 0.0):
-                for k, value in enumerate(values(part, theta[..., part.columns], x)):
-                    outs[k][...] += weight[..., None] * value
-            continue
-        rows = np.flatnonzero(weight)
-        if rows.size:
-            some = replace(x, **{name: _rows(getattr(x, name), rows, len(theta)) for name in ("ln_n", "ln_d")})
-            for k, value in enumerate(values(part, theta[rows, part.columns], some)):
-                outs[k][..., rows, :] += weight[rows, None] * value
-    return outs
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnsembleForm(LawForm):
+    """The form of an ensemble: the weights, and the parameters of each member; no search fits it."""
 
+    members: tuple[_Part, ...]
 
-def _rows(values: FloatArray, rows: np.typing.NDArray[np.intp], draws: int) -> FloatArray:
-    """The values (..., k, n) of some of k draws; values that all draws share stay."""
-    return values[..., rows, :] if values.ndim > 1 and values.shape[-2] == draws else values
+    def encode(self, public: FloatArray) -> FloatArray:
+        """All members' search coordinates; weights are the same in both."""
+        return self._recoded("encode", public)
 
+    def decode(self, theta: FloatArray) -> FloatArray:
+        """All members' public units."""
+        return self._recoded("decode", theta)
 
-def _log_loss(parts: Sequence[_Part], theta: FloatArray, x: Inputs) -> FloatArray:
-    def value(part: _Part, own: FloatArray, at: Inputs) -> tuple[FloatArray]:
-        return (part.unit + part.law.form.log_loss(own, part.inputs(at)),)
+    def log_loss(self, theta: FloatArray, x: Inputs) -> FloatArray:
+        """ln L at each point, shape (..., n)."""
 
-    (found,) = _sums(parts, value, 1, theta, x)
-    return found
+        def value(part: _Part, own: FloatArray, at: Inputs) -> tuple[FloatArray]:
+            return (part.unit + part.law.form.log_loss(own, part.inputs(at)),)
 
+        return self._sums(value, 1, theta, x)[0]
 
-def _slopes(parts: Sequence[_Part], theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-    def values(part: _Part, own: FloatArray, at: Inputs) -> tuple[FloatArray, FloatArray]:
-        in_n, in_d = part.law.form.slopes(own, part.inputs(at))
-        return in_n * part.elasticity(at), in_d
+    def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
+        """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
 
-    in_n, in_d = _sums(parts, values, 2, theta, x)
-    return in_n, in_d
+        def values(part: _Part, own: FloatArray, at: Inputs) -> tuple[FloatArray, FloatArray]:
+            in_n, in_d = part.law.form.slopes(own, part.inputs(at))
+            return in_n * part.elasticity(at), in_d
 
+        in_n, in_d = self._sums(values, 2, theta, x)
+        return in_n, in_d
 
-def _recode(parts: Sequence[_Part], direction: str, values: FloatArray) -> FloatArray:
-    """All members' parameters between public units and search coordinates; weights are the same in both."""
-    out = np.array(values, dtype=float)
-    for part in parts:
-        out[..., part.columns] = getattr(part.law.form, direction)(out[..., part.columns])
-    return out
+    def _recoded(self, direction: str, values: FloatArray) -> FloatArray:
+        out = np.array(values, dtype=float)
+        for part in self.members:
+            out[..., part.columns] = getattr(part.law.form, direction)(out[..., part.columns])
+        return out
+
+    def _sums(
+        self,
+        values: Callable[[_Part, FloatArray, Inputs], tuple[FloatArray, ...]],
+        count: int,
+        theta: FloatArray,
+        x: Inputs,
+    ) -> tuple[FloatArray, ...]:
+        """sum_k w_k value_k of each of `count` values, (..., n), where a draw that gives a member no weight does not evaluate it."""
+        shape = np.broadcast_shapes((*theta.shape[:-1], 1), x.ln_n.shape, x.ln_d.shape)
+        outs = tuple(np.zeros(shape, theta.dtype) for _ in range(count))  # of complex steps too
+        for part in self.members:
+            weight = theta[..., part.weight]
+            if theta.ndim != 2 or np.all(weight != 0.0):
+                if np.any(weight != 0.0):
+                    for k, value in enumerate(values(part, theta[..., part.columns], x)):
+                        outs[k][...] += weight[..., None] * value
+                continue
+            rows = np.flatnonzero(weight)
+            if rows.size:
+                # Values (..., k, n) of all draws are cut to those of these rows; values that all draws share stay.
+                wide = {n: v for n in ("ln_n", "ln_d") if (v := getattr(x, n)).ndim > 1 and v.shape[-2] == len(theta)}
+                some = replace(x, **{name: each[..., rows, :] for name, each in wide.items()})
+                for k, value in enumerate(values(part, theta[rows, part.columns], some)):
+                    outs[k][..., rows, :] += weight[rows, None] * value
+        return outs
 
 
 def _draws(members: Sequence[Member], count: int) -> FloatArray:

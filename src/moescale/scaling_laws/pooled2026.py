@@ -17,33 +17,34 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.scaling_laws.form import Inputs, LawForm, Parameter, limits
+from moescale.scaling_laws.form import Inputs, LawForm, Parameter
 from moescale.typing import FloatArray
 
+# The boxes: beyond what any source has, and within what keeps exponentials finite.
 PARAMETERS = tuple(
-    Parameter(name, False, meaning)
-    for name, meaning in {
-        "ln_u": "ln of the loss of a dense body of 1e9 on 2e10 tokens, nearly",
-        "logit_f": "share of it that no size and no data remove",
-        "logit_tau": "share of the rest that size removes",
-        "ln_alpha": "exponent of size",
-        "ln_beta": "exponent of data",
-        "ln_kappa": "softness of the bottleneck",
-        "ln_D_0": "tokens that the start of training costs, in 1e8",
-        "a": "gain of the expansion at N = 1e9",
-        "ln_R": "tokens a parameter at which the gain is half, in 10",
-        "nu": "change of the gain with ln N",
-        "ln_E_max": "expansion that nothing exceeds, over 300 above E_start",
-        "ln_E_start": "expansion where experts start to help, over 1.5",
-        "g": "change of the gain with ln G",
-        "s": "change of the gain with the share of shared experts",
-        "ln_R_D": "epochs of repetition after which more add little, in 15",
-        "w_x": "ln of the size multiplier for each e-fold of X beyond the runs",
-        "w_n": "ln of the loss for each e-fold of N beyond the runs",
-        "w_d": "ln of the loss for each e-fold of D beyond the runs",
-        "ln_N_0": "body that embeddings are worth, in 1e7",
-        "ln_X_runs": "ln of the expansion where the runs end",
-    }.items()
+    Parameter(name, False, meaning, box=box)
+    for name, box, meaning in (
+        ("ln_u", (-10.0, 10.0), "ln of the loss of a dense body of 1e9 on 2e10 tokens, nearly"),
+        ("logit_f", (-8.0, 8.0), "share of it that no size and no data remove"),
+        ("logit_tau", (-8.0, 8.0), "share of the rest that size removes"),
+        ("ln_alpha", (-5.0, 1.0), "exponent of size"),
+        ("ln_beta", (-5.0, 1.0), "exponent of data"),
+        ("ln_kappa", (-4.0, 1.0), "softness of the bottleneck"),
+        ("ln_D_0", (-8.0, 8.0), "tokens that the start of training costs, in 1e8"),
+        ("a", (-6.0, 6.0), "gain of the expansion at N = 1e9"),
+        ("ln_R", (-15.0, 10.0), "tokens a parameter at which the gain is half, in 10"),
+        ("nu", (-2.0, 2.0), "change of the gain with ln N"),
+        ("ln_E_max", (-6.0, 5.0), "expansion that nothing exceeds, over 300 above E_start"),
+        ("ln_E_start", (-6.0, 4.0), "expansion where experts start to help, over 1.5"),
+        ("g", (-3.0, 3.0), "change of the gain with ln G"),
+        ("s", (-4.0, 4.0), "change of the gain with the share of shared experts"),
+        ("ln_R_D", (-5.0, 5.0), "epochs of repetition after which more add little, in 15"),
+        ("w_x", (-1.0, 1.0), "ln of the size multiplier for each e-fold of X beyond the runs"),
+        ("w_n", (-0.1, 0.1), "ln of the loss for each e-fold of N beyond the runs"),
+        ("w_d", (-0.1, 0.1), "ln of the loss for each e-fold of D beyond the runs"),
+        ("ln_N_0", (-8.0, 8.0), "body that embeddings are worth, in 1e7"),
+        ("ln_X_runs", (0.0, 12.0), "ln of the expansion where the runs end"),
+    )
 )
 COUNT = len(PARAMETERS)
 # Largest of the runs that the shipped coefficients rest on: S-Base has X to 256.5 at 130B tokens, Marin's runs 43 at several N
@@ -136,15 +137,6 @@ def _above(z: FloatArray) -> FloatArray:
     return np.where(np.real(z) > 0.0, z, 0.0)
 
 
-# The box, in the order of PARAMETERS: beyond what any source has, and within what keeps exponentials finite.
-BOX = [
-    *((-10.0, 10.0), (-8.0, 8.0), (-8.0, 8.0), (-5.0, 1.0), (-5.0, 1.0), (-4.0, 1.0), (-8.0, 8.0)),
-    *((-6.0, 6.0), (-15.0, 10.0), (-2.0, 2.0), (-6.0, 5.0), (-6.0, 4.0), (-3.0, 3.0), (-4.0, 4.0), (-5.0, 5.0)),
-    *((-1.0, 1.0), (-0.1, 0.1), (-0.1, 0.1), (-8.0, 8.0), (0.0, 12.0)),
-]
-BOUNDS = limits(BOX)
-
-
 FORM = LawForm(
     name="pooled2026",
     title="law with random effects over sources",
@@ -152,10 +144,8 @@ FORM = LawForm(
     "N_eff = N (Xhat/E_start)^h + N_0, h = sigmoid(a + nu ln(N/1e9) + g ln G + s S)/(1 + R N/D) <= 1, D_eff = D/(1 + D_0/D)",
     source="moescale (docs/evidence/pooled-law.md)",
     parameters=PARAMETERS,
-    log_loss=log_loss,
-    slopes=slopes,
-    bounds=BOUNDS,
-    region=BOUNDS,
+    ln_loss=log_loss,
+    ln_slopes=slopes,
     uses_experts=True,
     of_models=True,
     of_sources=True,

@@ -26,16 +26,13 @@ from moescale.io.records import record
 from moescale.io.toml import parse_toml
 from moescale.models.family import ModelFamily, find_family
 from moescale.scaling_laws import (
-    abnar2025,
-    chinchilla,
     clark2022,
-    frantar2023,
     kaplan2020,
-    krajewski2024,
     ludziejewski2025,
     moescale2026,
     muennighoff2023,
     pooled2026,
+    power_laws,
     yun2024,
     zhao2025,
 )
@@ -48,8 +45,15 @@ ABOUT = ("name", "source", "date", "notes", "evidence", "run_noise", "drift")  #
 FORMS: dict[str, LawForm] = {
     form.name: form
     for form in (
-        *(yun2024.FORM, chinchilla.FORM, kaplan2020.FORM, clark2022.FORM, muennighoff2023.FORM, frantar2023.FORM),
-        *(krajewski2024.FORM, ludziejewski2025.FORM, abnar2025.FORM, yun2024.CENTRED),
+        *(
+            yun2024.FORM,
+            power_laws.CHINCHILLA,
+            kaplan2020.FORM,
+            clark2022.FORM,
+            muennighoff2023.FORM,
+            power_laws.FRANTAR,
+        ),
+        *(power_laws.KRAJEWSKI, ludziejewski2025.FORM, power_laws.ABNAR, yun2024.CENTRED),
         *(moescale2026.FORM, moescale2026.FORM_LATE, zhao2025.FORM, pooled2026.FORM),
     )
 }
