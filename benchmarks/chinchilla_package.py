@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from moescale import find_form, fit
-from moescale.fitting.objective import objective
+from moescale.fitting.search import objective
 from moescale.scaling_laws import make_inputs
 
 PEER = """

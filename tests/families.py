@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from moescale.fitting.objective import HUBER_DELTA
+from moescale.fitting.search import HUBER_DELTA
 from moescale.models.family import ModelFamily, aspect_ratio
 from moescale.models.published import hl_coefficient, shapes_of_hl
 from moescale.scaling_laws import FORMS, Inputs, Law, LawForm

@@ -13,8 +13,7 @@ from command_line import RUNS
 from families import trust_region
 from moescale.errors import InputError
 from moescale.fitting.fit import Fit, describe, fit
-from moescale.fitting.newton import polish
-from moescale.fitting.objective import HUBER_DELTA, Problem, huber, objective
+from moescale.fitting.search import HUBER_DELTA, Problem, huber, objective, polish
 from moescale.fitting.workflow import FitSettings, fit_runs
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import FORMS, Inputs, find_law, make_inputs

@@ -7,7 +7,7 @@ import pytest
 
 from moescale.fitting import multistart
 from moescale.fitting.fit import SAME_OPTIMUM, fit
-from moescale.fitting.objective import HUBER_DELTA, Problem
+from moescale.fitting.search import HUBER_DELTA, Problem
 from moescale.scaling_laws import LawForm, Observed, find_form, find_law, loss, make_inputs, yun2024
 from moescale.typing import FloatArray
 

@@ -1,4 +1,4 @@
-"""Fit a law to runs: scan by variable projection, polish by Newton on the summed Huber objective, report the optimum."""
+"""Fit a law to runs: scan, polish, report the optimum; and how sure it is: the pairs bootstrap, whose draws carry over to every later answer."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.fitting import multistart
 from moescale.fitting.canonical import by_numbers
-from moescale.fitting.newton import PATIENCE, polish
-from moescale.fitting.objective import Problem, Progress, huber
-from moescale.fitting.scan import scan
+from moescale.fitting.search import PATIENCE, Problem, Progress, huber, polish, scan
 from moescale.io.records import plain, record
+from moescale.io.signals import uninterrupted
 from moescale.scaling_laws.covariates import further_inputs
 from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
+from moescale.scaling_laws.law import MOST_DRAWS, interval
 from moescale.typing import FloatArray, Real
 
 SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polished on all
 LARGE_ITERATIONS, LARGE_TOLERANCE = 20, 1e-10
 NO_REPEATS = "no run repeats data: the value of repeated tokens is unknown; predict for unique tokens only"
+CHUNK = 64  # replicates that are refitted at a time: a balance of memory and vectorisation
+USUAL: dict[str, Any] = {"max_iterations": 60}
+QUICK: dict[str, Any] = {"max_iterations": 40, "tolerance": 1e-6, "patience": 4}
+JITTER = 0.05  # relative spread of a second start, so that a replicate may leave the basin of the first fit
 SAME_OPTIMUM = 1e-6  # relative difference of the objective within which two searches found the same optimum
 
 
@@ -250,3 +254,54 @@ def _standard_errors(
     # Runs without noise (variance 0) still say nothing along a direction without information.
     error[~fixed] = np.where(np.isinf(share), np.inf, np.sqrt(variance * np.where(np.isinf(share), 0.0, share)) / norm)
     return error
+
+
+def bootstrap(
+    fit: Fit,
+    x: Inputs,
+    ln_loss: FloatArray,
+    replicates: int,
+    seed: int,
+    *,
+    progress: Progress | None = None,
+    quick: bool = False,
+) -> FloatArray:
+    """Refit `replicates` resamples of the runs (with replacement), each from the optimum and from a point near it.
+
+    `quick` refits from the optimum only, and to fewer digits: intervals of predictions come out within some 5% of theirs in
+    a quarter of the time.
+
+    Returns their coefficients in search coordinates, (replicates, p). Same seed, same digits. Runs are taken as independent;
+    where they are not, as those that branch off one trunk, the intervals come out too narrow.
+    """
+    if not 2 <= replicates <= MOST_DRAWS:
+        what, advice = f"{replicates} bootstrap replicates", "for example --bootstrap 200"
+        raise InputError(what, nearest=f"2 to {MOST_DRAWS}", next_step=advice)
+    count = ln_loss.size
+    # numpy.random is imported here, and its compiled parts lose an exception that a signal raises.
+    with uninterrupted():
+        rng = np.random.default_rng(seed)
+    problem = Problem.of(fit.form, x, ln_loss)
+    found = np.empty((replicates, fit.theta.size))
+    for first in range(0, replicates, CHUNK):
+        size = min(CHUNK, replicates - first)
+        if progress:
+            progress("bootstrap", first / replicates)
+        drawn = rng.multinomial(count, np.full(count, 1.0 / count), size=size).astype(float)
+        starts = [np.repeat(fit.theta[None], size, axis=0)]
+        if not quick:
+            starts.append(fit.theta * (1.0 + JITTER * rng.normal(size=(size, fit.theta.size))))
+        weights = np.concatenate([drawn] * len(starts))
+        theta, value = polish(problem, np.concatenate(starts), weights=weights, **(QUICK if quick else USUAL))
+        better = value.reshape(-1, size).argmin(axis=0)
+        found[first : first + size] = theta.reshape(-1, size, fit.theta.size)[better, np.arange(size)]
+    # Resampled fits vary less than new studies would, by (n - p) / n in the variance: the usual small-sample correction.
+    spare = max(count - fit.theta.size, 1)
+    wider = fit.theta + (found - fit.theta) * np.sqrt(count / spare if spare > fit.theta.size else 1.0)
+    return problem.clipped(wider)
+
+
+def parameter_intervals(fit: Fit, draws: FloatArray) -> dict[str, tuple[float, float]]:
+    """The quantiles of the draws that hold 90% of them, by public parameter name."""
+    low, high = interval(fit.form.decode(draws))
+    return {name: (float(a), float(b)) for name, a, b in zip(fit.form.names, low, high, strict=True)}

@@ -9,8 +9,8 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.fitting.fit import Fit, fit
-from moescale.fitting.objective import Progress
 from moescale.fitting.prior import fit_under, prior_of
+from moescale.fitting.search import Progress
 from moescale.io.records import record
 from moescale.scaling_laws import pooled2026
 from moescale.scaling_laws.covariates import further_inputs, known_to

@@ -13,15 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import InputError, located
-from moescale.fitting import auto, canonical, physics
-from moescale.fitting import bootstrap as resampling
+from moescale.fitting import auto, canonical
 from moescale.fitting.auto import Chosen
-from moescale.fitting.fit import THOROUGH, Fit, Search, fit, fit_range
+from moescale.fitting.fit import THOROUGH, Fit, Search, bootstrap, fit, fit_range, parameter_intervals
 from moescale.fitting.holdout import HoldOut, RunArrays, hold_out, inputs_of, residuals
-from moescale.fitting.objective import HUBER_DELTA, Progress
 from moescale.fitting.prior import DRAWS as PRIOR_DRAWS
 from moescale.fitting.prior import DRIFT, STARTS, fit_under, prior_of
 from moescale.fitting.remarks import table_remarks
+from moescale.fitting.search import HUBER_DELTA, Progress
 from moescale.io.files import as_text
 from moescale.io.records import record
 from moescale.models.coordinates import expansion, in_family, model_of
@@ -125,7 +124,7 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
         )
     found = replace(found, warnings=(*runs.warnings, *remarks, *notes, *found.warnings))
     law = fitted_law(found, counted, draws=draws, **_about(runs, how, family))
-    return FittedLaw(law, found, None if draws is None else resampling.parameter_intervals(found, draws), arrays)
+    return FittedLaw(law, found, None if draws is None else parameter_intervals(found, draws), arrays)
 
 
 def _left_to_prior(runs: RunTable, family: ModelFamily) -> bool:
@@ -176,7 +175,7 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
         draws=len(result.draws),
         **about,
     )
-    intervals = resampling.parameter_intervals(found, result.draws)
+    intervals = parameter_intervals(found, result.draws)
     return FittedLaw(fitted, found, intervals, arrays, (Chosen(form.name, 1.0, None),))
 
 
@@ -192,7 +191,7 @@ def _fit_one(form: LawForm, arrays: RunArrays, how: FitSettings, report: Progres
 
 def _bootstrap(found: Fit, arrays: RunArrays, how: FitSettings, count: int, **more: Any) -> FloatArray:
     given = (found, inputs_of(found.form, arrays), np.log(arrays.loss), count, how.seed)
-    return resampling.bootstrap(*given, **more)
+    return bootstrap(*given, **more)
 
 
 def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str], report: Progress) -> FittedLaw:
@@ -207,7 +206,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
         fits.append(_fit_one(form, own, how, _unheard, auto.SEARCH))
     table = RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
     n, e = in_family(family, *models_of(runs, family)[:2]) if _active_sizes(runs) else (runs.n_params, runs.experts)
-    faults = [physics.fault(found, family, n, runs.tokens, e, runs.loss) for found in fits]
+    faults = [auto.fault(found, family, n, runs.tokens, e, runs.loss) for found in fits]
     sound = np.array([fault is None for fault in faults])
     choice = auto.choose(fits, arrays, table, sound if sound.any() else ~sound, report)
     about = _about(runs, how, family)
@@ -232,7 +231,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     warnings = tuple(dict.fromkeys((*notes, *best.warnings)))
     best = replace(best, warnings=warnings, seconds=sum(found.seconds for found in fits))
     leading = max(members, key=lambda member: member.weight).law
-    intervals = resampling.parameter_intervals(best, leading.draws) if how.bootstrap else None
+    intervals = parameter_intervals(best, leading.draws) if how.bootstrap else None
     scores = choice.scores or (None,) * len(fits)
     rows = [Chosen(f.form.name, w, s) for f, w, s in zip(fits, choice.weights, scores, strict=True)]
     chosen = tuple(sorted(rows, key=lambda each: (-each.weight, each.score or 0.0)))
