@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from families import trust_region
 from moescale.errors import DamagedFileError
+from moescale.fitting.canonical import RunArrays
 from moescale.fitting.fit import fit
-from moescale.fitting.holdout import RunArrays, hold_out
+from moescale.fitting.holdout import hold_out
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import find_law, law_text, make_inputs, moescale2026, parse_law, predict
 from moescale.scaling_laws.form import Observed

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from moescale.fitting.canonical import RunArrays, inputs_of
 from moescale.fitting.fit import Fit, Search, fit_range, robust_spread
-from moescale.fitting.holdout import RunArrays, inputs_of, residuals
+from moescale.fitting.holdout import residuals
 from moescale.fitting.search import Problem, Progress, polish, scan
 from moescale.models.coordinates import in_family, model_of
 from moescale.models.family import ModelFamily, n_total
@@ -95,7 +96,7 @@ def choose(
     beyond: list[FloatArray] = []  # e-folds, (held out,)
     for mask in masks:
         left, out = table.where(~mask), table.where(mask & sound)
-        ranges = fit_range({"n_params": left.n_params, "tokens": left.tokens, "experts": left.experts})
+        ranges = fit_range(left.n_params, left.tokens, left.experts)
         beyond.append(efolds_beyond(ranges, out.n_params, out.tokens, out.experts))
     rmsle = np.array([np.sqrt((error**2).mean(axis=1)) for error in missed])  # (splits, forms)
     scores = np.exp(np.log(np.maximum(rmsle, LOWEST_SCORE)).mean(axis=0))

@@ -16,7 +16,7 @@ from moescale.fitting.search import PATIENCE, Problem, Progress, huber, polish, 
 from moescale.io.records import plain, record
 from moescale.io.signals import uninterrupted
 from moescale.scaling_laws.covariates import further_inputs
-from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
+from moescale.scaling_laws.form import Ends, Inputs, LawForm, make_inputs
 from moescale.scaling_laws.law import MOST_DRAWS, interval
 from moescale.typing import FloatArray, Real
 
@@ -165,12 +165,13 @@ def fit(
         found,
         starts=tried,
         seconds=time.perf_counter() - began,
-        fit_range=fit_range({"n_params": n_params, "tokens": tokens, "experts": experts, **x.extra}),
+        fit_range=fit_range(n_params, tokens, experts, **x.extra),
     )
 
 
-def fit_range(columns: Mapping[str, FloatArray]) -> dict[str, tuple[float, float]]:
+def fit_range(n_params: FloatArray, tokens: FloatArray, experts: FloatArray, **extra: FloatArray) -> dict[str, Ends]:
     """The smallest and largest value of each column, but of those that hold an infinite one."""
+    columns = {"n_params": n_params, "tokens": tokens, "experts": experts, **extra}
     return {name: (float(v.min()), float(v.max())) for name, v in columns.items() if np.isfinite(v).all()}
 
 

@@ -257,7 +257,7 @@ def fit_under(
             not_identified=(),
             standard_error={name: float(v) for name, v in zip(FORM.names, theta[1:].std(axis=0), strict=True)},
             seconds=time.perf_counter() - began,
-            fit_range=fit_range({"n_params": np.exp(x.ln_n), "tokens": np.exp(x.ln_d), "experts": x.experts}),
+            fit_range=fit_range(np.exp(x.ln_n), np.exp(x.ln_d), x.experts),
             warnings=_remarks(source, found, prior),
         ),
         draws=theta[1:],

@@ -10,7 +10,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.io.records import plain
+from moescale.io.records import plain, record
 from moescale.models.family import ModelFamily
 from moescale.scaling_laws.covariates import further_inputs
 from moescale.scaling_laws.form import LawForm, make_inputs
@@ -88,11 +88,8 @@ class Prediction:
 
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
-        return {
-            "loss": self.loss,
-            "interval": list(self.interval) if self.interval else None,
-            "extrapolation": self.extrapolation,
-        }
+        shown: dict[str, object] = {"loss": self.loss, "interval": None}
+        return shown | record(self)
 
 
 def loss(
