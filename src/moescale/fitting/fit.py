@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ class Search:
 THOROUGH = Search()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """An optimum and how it was found; `theta` is in search coordinates."""
 
@@ -59,11 +59,11 @@ class Fit:
     objective: float  # their sum: what was minimised
     starts: int
     starts_at_optimum: int
-    at_bound: tuple[str, ...]
-    not_identified: tuple[str, ...]
+    at_bound: tuple[str, ...] = ()
+    not_identified: tuple[str, ...] = ()
     standard_error: dict[str, float]  # of the search coordinate (the logarithm where the search moves it)
-    seconds: float
-    fit_range: dict[str, tuple[float, float]]
+    seconds: float = 0.0
+    fit_range: dict[str, Ends] = field(default_factory=dict[str, Ends])
     warnings: tuple[str, ...]
 
     @classmethod
@@ -76,7 +76,7 @@ class Fit:
     @property
     def parameters(self) -> dict[str, float]:
         """The coefficients in public units."""
-        return {name: float(v) for name, v in zip(self.form.names, self.form.decode(self.theta), strict=True)}
+        return dict(zip(self.form.names, self.form.decode(self.theta).tolist(), strict=True))
 
     def to_dict(self, intervals: dict[str, tuple[float, float]] | None = None) -> dict[str, object]:
         """The record of the command line's contract; `intervals` are those of a bootstrap."""
@@ -153,20 +153,16 @@ def fit(
     else:
         if starts != "auto":
             search = replace(search, points=max(search.points, 4 * int(starts)), polished=int(starts))
-        candidates, reached = polish_scan(few, search, report)
+        candidates, reached = _polish_scan(few, search, report)
         tried = len(candidates)
     if few is not problem:
         report("polish on all runs", 0.0)
         # The subset's optimum is a step or two away from that of all runs; many rows pay for few iterations only.
         best = candidates[[np.argmin(reached)]]
         candidates, reached = polish(problem, best, max_iterations=LARGE_ITERATIONS, tolerance=LARGE_TOLERANCE)
-    found = describe(problem, candidates, reached, notes)
-    return replace(
-        found,
-        starts=tried,
-        seconds=time.perf_counter() - began,
-        fit_range=fit_range(n_params, tokens, experts, **x.extra),
-    )
+    ranges = fit_range(n_params, tokens, experts, **x.extra)
+    seconds = time.perf_counter() - began
+    return replace(describe(problem, candidates, reached, notes), starts=tried, seconds=seconds, fit_range=ranges)
 
 
 def fit_range(n_params: FloatArray, tokens: FloatArray, experts: FloatArray, **extra: FloatArray) -> dict[str, Ends]:
@@ -175,7 +171,7 @@ def fit_range(n_params: FloatArray, tokens: FloatArray, experts: FloatArray, **e
     return {name: (float(v.min()), float(v.max())) for name, v in columns.items() if np.isfinite(v).all()}
 
 
-def polish_scan(problem: Problem, search: Search, report: Progress) -> tuple[FloatArray, FloatArray]:
+def _polish_scan(problem: Problem, search: Search, report: Progress) -> tuple[FloatArray, FloatArray]:
     """The polished points of a scan, theta (k, p), and their objectives (k,)."""
     report("scan", 0.0)
     scanned, values = scan(problem, search.points)
@@ -191,10 +187,7 @@ def polish_scan(problem: Problem, search: Search, report: Progress) -> tuple[Flo
 
 
 def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, notes: list[str]) -> Fit:
-    """The Fit record of the best of the ends (k, p): errors, bounds that it touches, parameters that are not identified.
-
-    `seconds` and `fit_range` are for the caller to fill in.
-    """
+    """The Fit record of the best of the ends (k, p): errors, bounds that it touches, parameters that are not identified."""
     form, best = problem.form, int(np.argmin(reached))
     theta = candidates[best]
     residual = problem.residual(theta)
@@ -205,13 +198,10 @@ def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, note
     limit = np.where([p.log for p in form.parameters], np.log(10.0), np.abs(theta)) / 1.645
     flags = (touching, touching | (error > limit))
     at_bound, not_identified = (tuple(n for n, hit in zip(form.names, each, strict=True) if hit) for each in flags)
-    notes = list(notes)
-    if at_bound:
-        notes.append(f"on a bound of the physical box: {', '.join(at_bound)}")
-    if not_identified:
-        notes.append(
-            f"not identified by these runs: {', '.join(not_identified)} (predictions near the runs remain valid)"
-        )
+    said = {
+        f"on a bound of the physical box: {', '.join(at_bound)}": at_bound,
+        f"not identified by these runs: {', '.join(not_identified)} (predictions near the runs remain valid)": not_identified,
+    }
     return Fit.of(
         form,
         theta,
@@ -221,10 +211,8 @@ def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, note
         starts_at_optimum=int((reached <= reached[best] * (1.0 + SAME_OPTIMUM)).sum()),
         at_bound=at_bound,
         not_identified=not_identified,
-        standard_error={name: float(v) for name, v in zip(form.names, error, strict=True)},
-        seconds=0.0,
-        fit_range={},
-        warnings=tuple(notes),
+        standard_error=dict(zip(form.names, error.tolist(), strict=True)),
+        warnings=(*notes, *(note for note, names in said.items() if names)),
     )
 
 

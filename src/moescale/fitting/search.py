@@ -33,11 +33,6 @@ def huber(residual: FloatArray, delta: float = HUBER_DELTA) -> FloatArray:
     return small * (size - 0.5 * small)
 
 
-def objective(form: LawForm, theta: FloatArray, x: Inputs, ln_loss: FloatArray) -> FloatArray:
-    """Summed Huber objective at each theta, shape (...)."""
-    return huber(form.log_loss(theta, x) - ln_loss).sum(axis=-1)
-
-
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A form to fit to n runs, and the box (p, 2) that theta stays in."""

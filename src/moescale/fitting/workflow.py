@@ -218,9 +218,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
         report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
         wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
         draws = canonical.in_unit(found.form, _bootstrap(found, arrays[i], how, wanted, quick=True), unit)
-        found = replace(
-            found, theta=canonical.in_unit(found.form, found.theta, unit)
-        )  # its errors are of ln L and stay
+        found = replace(found, theta=canonical.in_unit(found.form, found.theta, unit))  # errors, of ln L, stay
         of_member: dict[str, Any] = about | {"name": found.form.name, "draws": draws}
         members.append(Member(fitted_law(found, canonical.law_family(found.form, family), **of_member), weight))
     winner = int(np.argmax(choice.weights))

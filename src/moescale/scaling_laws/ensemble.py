@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from moescale.errors import InputError
 from moescale.models.coordinates import expansion, experts_at, in_family, model_of, same_letters
 from moescale.models.family import ModelFamily, law_size
 from moescale.scaling_laws.covariates import known_to
-from moescale.scaling_laws.form import Inputs, LawForm, Parameter, with_experts
+from moescale.scaling_laws.form import Ends, Inputs, LawForm, Parameter, with_experts
 from moescale.scaling_laws.law import Law, Member
 from moescale.typing import FloatArray
 
@@ -36,18 +37,13 @@ def combine(
     *,
     name: str,
     family: ModelFamily,
-    source: str,
-    date: str,
     draws: int = DRAWS,
-    notes: Sequence[str] = (),
-    evidence: Mapping[str, object] | None = None,
-    run_noise: float = 0.0,
-    drift: float = 0.0,
-    fit_range: Mapping[str, tuple[float, float]] | None = None,
+    fit_range: Mapping[str, Ends] | None = None,
+    **about: Any,
 ) -> Law:
     """The weighted ensemble of laws as one law whose N and E are those of `family`; weights are scaled to sum to 1.
 
-    `fit_range` is by default that of the members.
+    `fit_range` is by default that of the members. `about` are further fields of Law.
     Raises InputError for no members, weights that are not positive, and a family whose law counts all experts.
     """
     total = sum(member.weight for member in members)
@@ -57,23 +53,22 @@ def combine(
     if family.n_counts != "dense":
         raise InputError(f"{family.name} counts all experts in N", where=name, next_step="take a family that does not")
     members = tuple(replace(member, weight=member.weight / total) for member in members)
-    form = _form(members, family)
-    weights = np.array([member.weight for member in members])
+    # The largest E that every member may speak of.
+    limits = [
+        float(experts_at(family, expansion(member.law.family, member.law.max_experts)))
+        for member in members
+        if member.law.max_experts is not None
+    ]
     return Law(
         name=name,
-        form=form,
-        theta=np.concatenate((weights, *(member.law.theta for member in members))),
+        form=_form(members, family),
+        theta=np.array([*(member.weight for member in members), *(v for member in members for v in member.law.theta)]),
         family=family,
-        source=source,
-        date=date,
         fit_range=dict(fit_range or _ranges(members, family)),
         draws=_draws(members, draws),
-        notes=tuple(notes),
-        max_experts=_most_experts(members, family),
-        evidence=dict(evidence or {}),
+        max_experts=min(limits, default=None),
         members=members,
-        run_noise=run_noise,
-        drift=drift,
+        **about,
     )
 
 
@@ -258,23 +253,13 @@ def _draws(members: Sequence[Member], count: int) -> FloatArray:
 
 
 def _ranges(members: Sequence[Member], family: ModelFamily) -> dict[str, tuple[float, float]]:
-    found: dict[str, list[tuple[float, float]]] = {}
+    found: dict[str, list[float]] = {}
     for law in (member.law for member in members):
-        for key, (low, high) in law.fit_range.items():
-            ends = np.array([low, high])
+        for key, ends in law.fit_range.items():
+            moved = np.array(ends)
             if key == "n_params" and not same_letters(law.family, family):
-                ends = in_family(family, *model_of(law.family, ends, 1.0))[0]
+                moved = in_family(family, *model_of(law.family, moved, 1.0))[0]
             if key == "experts":
-                ends = experts_at(family, expansion(law.family, ends))
-            found.setdefault(key, []).append((float(ends[0]), float(ends[1])))
-    return {key: (min(low for low, _ in ends), max(high for _, high in ends)) for key, ends in found.items()}
-
-
-def _most_experts(members: Sequence[Member], family: ModelFamily) -> float | None:
-    """The largest E that every member may speak of."""
-    limits = [
-        float(experts_at(family, expansion(member.law.family, member.law.max_experts)))
-        for member in members
-        if member.law.max_experts is not None
-    ]
-    return min(limits, default=None)
+                moved = experts_at(family, expansion(law.family, moved))
+            found.setdefault(key, []).extend(moved.tolist())
+    return {key: (min(ends), max(ends)) for key, ends in found.items()}

@@ -118,9 +118,9 @@ class About(BaseModel, extra="forbid", allow_inf_nan=False, defer_build=True):
     run_noise: float = Field(default=0.0, ge=0, le=10)
     drift: float = Field(default=0.0, ge=0, le=10)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, *more: str) -> dict[str, Any]:
         """The fields that a law has under the same names."""
-        return {name: getattr(self, name) for name in ABOUT}
+        return {name: getattr(self, name) for name in (*ABOUT, *more)} | {"notes": tuple(self.notes)}
 
 
 class LawTable(About):
@@ -186,8 +186,8 @@ def _law_of(table: LawTable) -> Law:
     if not all(np.isfinite(values).all() for values in numbers):
         what = f"a parameter or a draw lies outside the domain of {form.name}"
         raise DamagedFileError(what, next_step=f"where {form.domain}")
-    facts: dict[str, Any] = table.facts() | {"notes": tuple(table.notes), "max_experts": table.max_experts}
-    return Law(form=form, theta=theta, family=table.family, fit_range=table.fit_range, draws=draws, **facts)
+    facts = table.facts("family", "fit_range", "max_experts")
+    return Law(form=form, theta=theta, draws=draws, **facts)
 
 
 def _ensemble_of(table: EnsembleTable) -> Law:
