@@ -81,7 +81,9 @@ def choose(
     `fits` are those to all runs, `arrays` the runs in each candidate's letters, `table` in the table's own.
     """
     errors = np.array([residuals(found, runs) for found, runs in zip(fits, arrays, strict=True)])  # (forms, n)
-    sound = ~_broken(errors)
+    # Runs that every candidate misses by far even when fitted to them are not held out.
+    scale = np.array([[robust_spread(error)] for error in errors])
+    sound = ~((np.abs(errors) > BROKEN * scale).all(axis=0) & (scale > 0.0).all())
     parameters = np.array([acting_parameters(f.form, runs) for f, runs in zip(fits, arrays, strict=True)])
     splits = {name: mask for name, mask in inner_splits(table, int(parameters.max())).items() if (mask & sound).any()}
     if not splits:
@@ -104,7 +106,10 @@ def choose(
     weights[eligible] = weigh(scores[eligible])
     error, out = np.concatenate([weights @ each for each in missed]), np.concatenate(beyond)
     noise = _noise(weights @ errors, float(weights @ parameters))
-    drift = _drift(error, out, noise)
+    drift = LEAST_DRIFT
+    if (far := out > 0.0).any():  # the standard deviation of ln L that an e-fold beyond the runs adds
+        excess = float((error[far] ** 2 - noise**2).sum() / (out[far] ** 2).sum())
+        drift = max(float(np.sqrt(max(excess, 0.0))), LEAST_DRIFT)
     if (out == 0.0).sum() >= FEWEST_WITHIN:
         noise = max(noise, _noise(error[out == 0.0], 0.0))
     return Choice(tuple(scores.tolist()), tuple(weights.tolist()), tuple(splits), noise, drift)
@@ -174,24 +179,9 @@ def _predicted(form: LawForm, runs: RunArrays, masks: Sequence[BoolArray]) -> Fl
     return form.log_loss(starts[:, 0], x) - ln_loss
 
 
-def _broken(errors: FloatArray) -> BoolArray:
-    """Runs that every candidate misses by far even when fitted to them, (n,), of residuals (forms, n)."""
-    scale = np.array([[robust_spread(error)] for error in errors])
-    return np.asarray((np.abs(errors) > BROKEN * scale).all(axis=0) & (scale > 0.0).all())
-
-
 def _noise(error: FloatArray, parameters: float) -> float:
     n = error.size
     return robust_spread(error) * float(np.sqrt(n / max(n - parameters, 1.0)))
-
-
-def _drift(error: FloatArray, beyond: FloatArray, noise: float) -> float:
-    """Standard deviation of ln L that an e-fold beyond the runs adds, by held-out errors and e-folds, (n,) each."""
-    out = beyond > 0.0
-    if not out.any():
-        return LEAST_DRIFT
-    excess = float((error[out] ** 2 - noise**2).sum() / (beyond[out] ** 2).sum())
-    return max(float(np.sqrt(max(excess, 0.0))), LEAST_DRIFT)
 
 
 def fault(

@@ -51,7 +51,6 @@ class Source:
     of_multiplier: bool = False
     of_law: bool = False  # points of a published law, whose formula fixes what its runs did not test
     noise: float = 0.01  # of a value
-    most: int = MOST_RUNS  # values that it counts for
 
     @property
     def has_experts(self) -> bool:
@@ -71,8 +70,8 @@ class Source:
 
     @property
     def weight(self) -> float:
-        """The square root of the precision of a value: many runs of one table count as `most`."""
-        return float(np.sqrt(min(1.0, self.most / self.values.size))) / self.noise
+        """The square root of the precision of a value: many runs of one table count as MOST_RUNS."""
+        return float(np.sqrt(min(1.0, MOST_RUNS / self.values.size))) / self.noise
 
 
 def centred(values: FloatArray, group: np.typing.NDArray[np.intp]) -> FloatArray:
@@ -216,13 +215,7 @@ def prior_of(law: Law) -> Prior:
 
 
 def fit_under(
-    prior: Prior,
-    x: Inputs,
-    ln_loss: FloatArray,
-    *,
-    starts: int = STARTS,
-    draws: int = DRAWS,
-    seed: int = 0,
+    prior: Prior, x: Inputs, ln_loss: FloatArray, *, starts: int = STARTS, draws: int = DRAWS, seed: int = 0
 ) -> Fitted:
     """The most probable coefficients of runs (n,), and draws of what else they may be.
 
