@@ -98,11 +98,11 @@ class Parabola:
     @property
     def coefficients(self) -> FloatArray:
         """c2, c1, c0."""
-        return np.polyfit(np.log(self.sizes / self.centre), self.losses, 2)
+        return np.asarray(np.polyfit(np.log(self.sizes / self.centre), self.losses, 2), dtype=float)
 
     def loss(self, n_params: FloatArray) -> FloatArray:
         """The parabola at sizes of any shape."""
-        return np.asarray(np.polyval(self.coefficients, np.log(np.asarray(n_params, dtype=float) / self.centre)))
+        return np.asarray(np.polyval(self.coefficients, np.log(np.asarray(n_params, np.float64) / self.centre)))
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values; keys that do not apply are absent."""
