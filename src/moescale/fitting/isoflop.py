@@ -102,7 +102,8 @@ class Parabola:
 
     def loss(self, n_params: FloatArray) -> FloatArray:
         """The parabola at sizes of any shape."""
-        return np.asarray(np.polyval(self.coefficients, np.log(np.asarray(n_params, np.float64) / self.centre)))
+        u = np.log(np.asarray(n_params, dtype=float) / self.centre)
+        return np.asarray(np.polyval(self.coefficients, u), dtype=float)
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values; keys that do not apply are absent."""

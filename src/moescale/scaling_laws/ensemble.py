@@ -123,9 +123,15 @@ class _Part:
             body, ratio = _stated(x, "active_body", body), _stated(x, "expansion", ratio)
         return np.log(law_size(self.law.family, *in_family(self.law.family, body, ratio)))
 
-    def elasticity(self, x: Inputs) -> FloatArray | float:
-        """d ln N_k / d ln N."""
-        return 1.0 if self.same else (self.ln_size(x, STEP) - self.ln_size(x, -STEP)) / (2.0 * STEP)
+    def log_loss(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
+        """ln L in the ensemble's unit."""
+        return (self.unit + self.law.form.log_loss(theta, self.inputs(x)),)
+
+    def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
+        """Derivatives of ln L with respect to the ensemble's ln N and ln D."""
+        in_n, in_d = self.law.form.slopes(theta, self.inputs(x))
+        elasticity = 1.0 if self.same else (self.ln_size(x, STEP) - self.ln_size(x, -STEP)) / (2.0 * STEP)
+        return in_n * elasticity, in_d
 
 
 def _stated(x: Inputs, name: str, otherwise: FloatArray) -> FloatArray:
@@ -188,20 +194,11 @@ class EnsembleForm(LawForm):
 
     def log_loss(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """ln L at each point, shape (..., n)."""
-
-        def value(part: _Part, own: FloatArray, at: Inputs) -> tuple[FloatArray]:
-            return (part.unit + part.law.form.log_loss(own, part.inputs(at)),)
-
-        return self._sums(value, 1, theta, x)[0]
+        return self._sums(_Part.log_loss, 1, theta, x)[0]
 
     def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
         """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
-
-        def values(part: _Part, own: FloatArray, at: Inputs) -> tuple[FloatArray, FloatArray]:
-            in_n, in_d = part.law.form.slopes(own, part.inputs(at))
-            return in_n * part.elasticity(at), in_d
-
-        in_n, in_d = self._sums(values, 2, theta, x)
+        in_n, in_d = self._sums(_Part.slopes, 2, theta, x)
         return in_n, in_d
 
     def _recoded(self, direction: str, values: FloatArray) -> FloatArray:

@@ -15,9 +15,12 @@ which sources are normal (docs/evidence/pooled-law.md); a draw is a source that 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from moescale.scaling_laws.form import Inputs, LawForm, Parameter
+from moescale.scaling_laws.form import STEP, Inputs, LawForm, Parameter
+from moescale.scaling_laws.muennighoff2023 import saturated
 from moescale.typing import FloatArray
 
 # The boxes: beyond what any source has, and within what keeps exponentials finite.
@@ -80,23 +83,17 @@ def ln_multiplier(theta: FloatArray, x: Inputs) -> FloatArray:
     return _gain(theta, x)[0]
 
 
-def _effective_tokens(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray | float]:
-    """ln of the tokens that repeated data are worth, and its slope in ln D."""
-    unique, ln_d = x.extra["unique_tokens"], x.ln_d
+def _effective_tokens(theta: FloatArray, x: Inputs) -> FloatArray:
+    """ln of the tokens that repeated data are worth, (..., n)."""
+    unique = x.extra["unique_tokens"]
     if not np.isfinite(unique).any():
-        return ln_d, 1.0
-    ln_u = np.log(np.where(np.isfinite(unique), unique, 1.0))
-    epochs, more = 15.0 * np.exp(theta[..., None, 14]), np.exp(ln_d - ln_u) - 1.0
-    repeats = np.isfinite(unique) & (np.real(more) > 0.0)
-    more = np.where(repeats, more, 0.0)
-    worth = 1.0 + epochs * (1.0 - np.exp(-more / epochs))
-    slope = np.exp(-more / epochs) * (1.0 + more) / worth
-    return np.where(repeats, ln_u + np.log(worth), ln_d), np.where(repeats, slope, 1.0)
+        return x.ln_d
+    return saturated(x.ln_d, np.log(unique), np.log(15.0) + theta[..., None, 14])
 
 
 def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
     """ln L at each point, shape (..., n)."""
-    return _values(theta, x, _gain(theta, x)[0], _effective_tokens(theta, x)[0])[0]
+    return _values(theta, x, _gain(theta, x)[0], _effective_tokens(theta, x))[0]
 
 
 def _values(
@@ -124,11 +121,11 @@ def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
     """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n); unique tokens stay as they are."""
     t = theta[..., None, :]
     gain, pull, left, crowded = _gain(theta, x)
-    ln_d, per_d = _effective_tokens(theta, x)
+    ln_d, stepped = (_effective_tokens(theta, at) for at in (x, replace(x, ln_d=x.ln_d + 1j * STEP)))
     _, by_size, by_data, started = _values(theta, x, gain, ln_d)
     by_size = by_size / (1.0 + _embeddings(t, x, gain))  # in ln N m
     in_n = -by_size * (1.0 + pull * (left * t[..., 9] - crowded)) + t[..., 16] * (x.ln_n > np.log(RUNS_N))
-    in_d = -by_size * pull * crowded - by_data * started * per_d + t[..., 17] * (x.ln_d > np.log(RUNS_D))
+    in_d = -by_size * pull * crowded - by_data * started * stepped.imag / STEP + t[..., 17] * (x.ln_d > np.log(RUNS_D))
     return in_n, in_d
 
 
