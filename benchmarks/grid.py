@@ -28,7 +28,8 @@ from moescale.fitting.fit import Fit, fit
 from moescale.fitting.multistart import published_axes, starts_at
 from moescale.fitting.search import HUBER_DELTA, huber
 from moescale.runs.table import read_runs
-from moescale.scaling_laws import Observed, find_form, find_law, loss, make_inputs
+from moescale.scaling_laws import find_form, find_law, loss, make_inputs
+from moescale.scaling_laws.form import Observed
 from moescale.typing import FloatArray
 
 NOISE = 3e-3

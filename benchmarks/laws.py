@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from moescale.fitting.canonical import run_arrays
 from moescale.fitting.workflow import FitSettings, fit_runs
 from moescale.runs.table import RunTable, read_runs
-from moescale.scaling_laws import Law, predict_many
+from moescale.scaling_laws import Law
+from moescale.scaling_laws.law import predict_many
 from moescale.typing import FloatArray
 
 HERE = Path(__file__).resolve().parent

@@ -23,8 +23,9 @@ from moescale.errors import InfeasibleError
 from moescale.io.files import write_atomically
 from moescale.models.family import Convention, find_family
 from moescale.planning.allocation import Budget, loss_optimal, smallest_at_loss
-from moescale.scaling_laws import Law, Observed, law_text, yun2024
+from moescale.scaling_laws import Law, law_text, yun2024
 from moescale.scaling_laws import loss as law_loss
+from moescale.scaling_laws.form import Observed
 from moescale.typing import FloatArray
 from pages import csv_text, filled, table, write, write_csv
 

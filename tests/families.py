@@ -11,7 +11,8 @@ from scipy.optimize import least_squares
 from moescale.fitting.search import HUBER_DELTA
 from moescale.models.family import ModelFamily, aspect_ratio
 from moescale.models.published import hl_coefficient, shapes_of_hl
-from moescale.scaling_laws import FORMS, Inputs, Law, LawForm
+from moescale.scaling_laws import FORMS, Law, LawForm
+from moescale.scaling_laws.form import Inputs
 from moescale.typing import FloatArray
 
 DENSE_MU, _ = hl_coefficient(shapes_of_hl().values())

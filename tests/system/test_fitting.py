@@ -16,7 +16,8 @@ from moescale.fitting.fit import Fit, describe, fit
 from moescale.fitting.search import HUBER_DELTA, Problem, huber, polish
 from moescale.fitting.workflow import FitSettings, fit_runs
 from moescale.runs.table import RunTable, read_runs
-from moescale.scaling_laws import FORMS, Inputs, find_law, make_inputs
+from moescale.scaling_laws import FORMS, find_law, make_inputs
+from moescale.scaling_laws.form import Inputs
 from moescale.typing import FloatArray
 
 YUN, CHINCHILLA = FORMS["yun2024"], FORMS["chinchilla"]

@@ -13,8 +13,9 @@ from moescale.fitting.prior import BEYOND, DRAWS, DRIFT, EFFECTS, GAIN, STARTS, 
 from moescale.fitting.workflow import FitSettings, FittedLaw, compare_laws, fit_runs, predict_runs
 from moescale.models.family import find_family
 from moescale.runs.table import RunTable, read_runs
-from moescale.scaling_laws import find_form, find_law, law_text, make_inputs, parse_law
+from moescale.scaling_laws import find_form, find_law, law_text, make_inputs
 from moescale.scaling_laws.pooled2026 import FORM, log_loss
+from moescale.scaling_laws.store import parse_law
 from moescale.typing import FloatArray
 from reference_data import PUBLIC
 

@@ -15,26 +15,23 @@ from moescale.errors import InputError
 from moescale.models.family import ModelFamily
 from moescale.scaling_laws import (
     FORMS,
-    Inputs,
     Law,
     LawForm,
-    Observed,
     catalogue_names,
-    extrapolation,
     find_form,
     find_law,
-    interval,
     law_text,
     loss,
     make_inputs,
-    parse_law,
     predict,
     save_law,
     yun2024,
 )
 from moescale.scaling_laws.effective_experts import effective_experts
-from moescale.scaling_laws.form import Parameter, complex_jacobian, complex_slopes
+from moescale.scaling_laws.form import Inputs, Observed, Parameter, complex_jacobian, complex_slopes
+from moescale.scaling_laws.law import extrapolation, interval
 from moescale.scaling_laws.power_laws import power_law
+from moescale.scaling_laws.store import parse_law
 from moescale.typing import FloatArray
 
 OBSERVED = Observed(experts_max=32.0, loss_min=2.2)

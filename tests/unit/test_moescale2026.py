@@ -15,8 +15,9 @@ from moescale.fitting.canonical import RunArrays
 from moescale.fitting.fit import fit
 from moescale.fitting.holdout import hold_out
 from moescale.runs.table import RunTable, read_runs
-from moescale.scaling_laws import find_law, law_text, make_inputs, moescale2026, parse_law, predict
+from moescale.scaling_laws import find_law, law_text, make_inputs, moescale2026, predict
 from moescale.scaling_laws.form import Observed
+from moescale.scaling_laws.store import parse_law
 from reference_data import JOINT_MOE_RUNS
 
 FORM, LATE = moescale2026.FORM, moescale2026.FORM_LATE
