@@ -200,7 +200,7 @@ def _bootstrap(found: Fit, arrays: RunArrays, how: FitSettings, count: int, **mo
 def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str], report: Progress) -> FittedLaw:
     family, measured = canonical.with_tables(family, runs), runs.loss
     runs, unit = canonical.without_unit(runs)
-    letters = _candidate_letters(runs, how, family)
+    letters = _candidates(runs, how, family)
     arrays = [own for _, own, _ in letters]
     fits: list[Fit] = []
     for i, (form, own, _) in enumerate(letters):
@@ -253,25 +253,20 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     return FittedLaw(law, best, intervals, own, chosen)
 
 
-def _candidate_letters(
-    runs: RunTable, how: FitSettings, family: ModelFamily
-) -> list[tuple[LawForm, RunArrays, list[str]]]:
-    """The forms that the runs are many enough for, fewest parameters first, each with the runs in its letters and remarks."""
-    forms, given = candidates(runs), dict(how.extra)
+def _candidates(runs: RunTable, how: FitSettings, family: ModelFamily) -> list[tuple[LawForm, RunArrays, list[str]]]:
+    """The forms that auto compares and the runs are many enough for, fewest parameters first, each with the runs in its letters
+    and remarks.
+    """
+    forms, given = [find_form(name) for name in auto.WITH_EXPERTS], dict(how.extra)
+    if canonical.of_models(runs):
+        forms = [replace(form, of_models=True) for form in forms]
+    if runs.size_column == "n_params_total" and "sparsity" in runs.columns:
+        forms.append(find_form(auto.BY_SPARSITY))
     check_names(forms, given)
     letters = [(form, *run_arrays(form, runs, known_to(form, given), family)) for form in forms]
     counts = [auto.acting_parameters(form, own) for form, own, _ in letters]
     ranked = sorted(zip(counts, letters, strict=True), key=lambda each: each[0])
     return [each for count, each in ranked if 2 * count <= len(runs)] or [ranked[0][1]]
-
-
-def candidates(runs: RunTable) -> list[LawForm]:
-    """The forms that auto compares on a table of several expansions, in the letters that its models are told apart by."""
-    forms = [find_form(name) for name in auto.WITH_EXPERTS]
-    if canonical.of_models(runs):
-        forms = [replace(form, of_models=True) for form in forms]
-    by_sparsity = runs.size_column == "n_params_total" and "sparsity" in runs.columns
-    return [*forms, find_form(auto.BY_SPARSITY)] if by_sparsity else forms
 
 
 def compare_laws(
