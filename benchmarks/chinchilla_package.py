@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from moescale import find_form, fit
-from moescale.fitting.objective import objective
+from moescale.fitting.search import huber
 from moescale.scaling_laws import make_inputs
 
 PEER = """
@@ -62,7 +62,7 @@ def main() -> None:
         done = subprocess.run([options.python, "-c", PEER, folder], capture_output=True, text=True, check=True)
     peer = json.loads(done.stdout.strip().splitlines()[-1])
     theta = form.encode(np.array([peer[name] for name in form.names]))
-    peer_objective = float(objective(form, theta, x, np.log(loss)))
+    peer_objective = float(huber(form.log_loss(theta, x) - np.log(loss)).sum())
 
     print(f"{len(rows)} runs; summed Huber objective, delta 1e-3")
     print(f"{'':<12}{'objective':>16}{'seconds':>10}   " + "".join(f"{name:>11}" for name in form.names))

@@ -33,7 +33,8 @@ from moescale.planning.question import CONFIDENCE, prepare
 from moescale.planning.search import Search
 from moescale.planning.sweep_design import SweepLimits, decide, design_sweep, paper_sweep, plain_grid
 from moescale.runs.table import RunTable, read_runs
-from moescale.scaling_laws import Law, find_law, restate
+from moescale.scaling_laws import Law, find_law
+from moescale.scaling_laws.ensemble import restate
 from moescale.scaling_laws.law import loss
 from moescale.typing import FloatArray
 from simulated_lab import ENSEMBLE, OUTSIDE, Asked, Model, ensemble_without, pages, percent, searched, single, table

@@ -26,9 +26,10 @@ import numpy as np
 
 from moescale.fitting.fit import Fit, fit
 from moescale.fitting.multistart import published_axes, starts_at
-from moescale.fitting.objective import HUBER_DELTA, huber
+from moescale.fitting.search import HUBER_DELTA, huber
 from moescale.runs.table import read_runs
-from moescale.scaling_laws import Observed, find_form, find_law, loss, make_inputs
+from moescale.scaling_laws import find_form, find_law, loss, make_inputs
+from moescale.scaling_laws.form import Observed
 from moescale.typing import FloatArray
 
 NOISE = 3e-3

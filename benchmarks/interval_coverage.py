@@ -21,8 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from moescale import Budget, find_family, find_form, find_law, loss, loss_optimal
-from moescale.fitting.bootstrap import bootstrap
-from moescale.fitting.fit import fit
+from moescale.fitting.fit import bootstrap, fit
 from moescale.fitting.workflow import fitted_law
 from moescale.models.family import training_flops
 from moescale.scaling_laws import make_inputs

@@ -23,9 +23,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.fitting.workflow import FitSettings, fit_runs, run_arrays
+from moescale.fitting.canonical import run_arrays
+from moescale.fitting.workflow import FitSettings, fit_runs
 from moescale.runs.table import RunTable, read_runs
-from moescale.scaling_laws import Law, predict_many
+from moescale.scaling_laws import Law
+from moescale.scaling_laws.law import predict_many
 from moescale.typing import FloatArray
 
 HERE = Path(__file__).resolve().parent
@@ -130,7 +132,7 @@ def scored(split: Split, name: str) -> Score:
 
 def predicted(law: Law, runs: RunTable) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Losses of runs under a law, and the ends of their intervals."""
-    arrays = run_arrays(law.form, runs, {})
+    arrays, _ = run_arrays(law.form, runs, {})
     return predict_many(law, arrays.n_params, arrays.tokens, arrays.experts, extra=arrays.extra)
 
 

@@ -22,8 +22,7 @@ import numpy as np
 from laws import DENSE, SOURCES, TABLES, Split, geometric, splits_of
 from laws import predicted as predicted_by
 from moescale.fitting import canonical
-from moescale.fitting.pooled import Mode, Prior, Source, fit_source, posterior
-from moescale.fitting.prior import DRIFT
+from moescale.fitting.prior import DRIFT, Mode, Prior, Source, fit_source, posterior
 from moescale.fitting.workflow import FitSettings, fit_runs
 from moescale.runs.table import read_runs
 from moescale.scaling_laws import Law, find_law, make_inputs

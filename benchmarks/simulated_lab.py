@@ -28,7 +28,8 @@ from moescale.planning.draws import Draws, draws_of, oracle_of
 from moescale.planning.plan import Plan, make_plan
 from moescale.planning.question import CONFIDENCE, Question, prepare
 from moescale.planning.search import Search
-from moescale.scaling_laws import Law, combine, find_law, restate
+from moescale.scaling_laws import Law, find_law
+from moescale.scaling_laws.ensemble import combine, restate
 from moescale.typing import FloatArray
 
 HERE = Path(__file__).resolve().parent

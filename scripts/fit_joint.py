@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from moescale.fitting.bootstrap import bootstrap
-from moescale.fitting.fit import fit
+from moescale.fitting.fit import bootstrap, fit
 from moescale.fitting.workflow import fitted_law
 from moescale.io.files import write_atomically
 from moescale.models.family import find_family

@@ -18,7 +18,7 @@ import numpy as np
 import tomli_w
 
 from leverage import efficiency_leverage
-from moescale.fitting.pooled import EFFECTS, Prior, Source
+from moescale.fitting.prior import EFFECTS, Prior, Source
 from moescale.io.files import write_atomically
 from moescale.io.records import record
 from moescale.models.coordinates import in_family, model_of

@@ -1,6 +1,6 @@
 """One form fitted to many sources at once: each source has coefficients of its own, normal around a mean (Laplace EM).
 
-For each source (moescale.fitting.pooled), the mode of the posterior under N(mu, Sigma) and its inverse Hessian V follow from ln L. Then
+For each source (moescale.fitting.prior), the mode of the posterior under N(mu, Sigma) and its inverse Hessian V follow from ln L. Then
 
     Sigma = (nu S0 + sum_s w_s ((t_s - mu)(t_s - mu)' + V_s)) / (nu + sum_s w_s)
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moescale.fitting.pooled import DENSE, EFFECTS, GAIN, STEPS, Mode, Prior, Source, cleaned, mode, with_noise
+from moescale.fitting.prior import DENSE, EFFECTS, GAIN, STEPS, Mode, Prior, Source, cleaned, mode, with_noise
 from moescale.scaling_laws.pooled2026 import COUNT, RUNS_X
 from moescale.typing import FloatArray
 

@@ -23,8 +23,9 @@ from moescale.errors import InfeasibleError
 from moescale.io.files import write_atomically
 from moescale.models.family import Convention, find_family
 from moescale.planning.allocation import Budget, loss_optimal, smallest_at_loss
-from moescale.scaling_laws import Law, Observed, law_text, yun2024
+from moescale.scaling_laws import Law, law_text, yun2024
 from moescale.scaling_laws import loss as law_loss
+from moescale.scaling_laws.form import Observed
 from moescale.typing import FloatArray
 from pages import csv_text, filled, table, write, write_csv
 
@@ -311,7 +312,7 @@ def main() -> None:
     options = parser.parse_args()
 
     published = read_published()
-    box = yun2024.bounds(Observed(experts_max=32.0, loss_min=2.2))
+    box = yun2024.FORM.bounds(Observed(experts_max=32.0, loss_min=2.2))
     best, value, agreeing = best_of(published, box, "paper", STARTS, 0)
     print(f"best of {STARTS} starts: summed squares {value:.2f}, {agreeing} within 5% of it", flush=True)
     print(csv_text(COEFFICIENTS, parameter_rows(best, best[None])), flush=True)

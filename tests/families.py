@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from moescale.fitting.objective import HUBER_DELTA
+from moescale.fitting.search import HUBER_DELTA
 from moescale.models.family import ModelFamily
 from moescale.models.published import hl_coefficient, shapes_of_hl
-from moescale.scaling_laws import FORMS, Inputs, Law, LawForm
+from moescale.scaling_laws import FORMS, Law, LawForm
+from moescale.scaling_laws.form import Inputs
 from moescale.typing import FloatArray
 
 

@@ -3,10 +3,10 @@
 from moescale.errors import InfeasibleError as InfeasibleError
 from moescale.errors import InputError as InputError
 from moescale.errors import MoescaleError as MoescaleError
-from moescale.fitting.bootstrap import bootstrap as bootstrap
+from moescale.fitting.canonical import RunArrays as RunArrays
 from moescale.fitting.fit import Fit as Fit
+from moescale.fitting.fit import bootstrap as bootstrap
 from moescale.fitting.fit import fit as fit
-from moescale.fitting.holdout import RunArrays as RunArrays
 from moescale.fitting.holdout import hold_out as hold_out
 from moescale.fitting.isoflop import IsoFlop as IsoFlop
 from moescale.fitting.isoflop import isoflop as isoflop

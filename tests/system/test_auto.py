@@ -7,7 +7,7 @@ import pytest
 
 from moescale.errors import InputError
 from moescale.fitting import auto
-from moescale.fitting.holdout import RunArrays
+from moescale.fitting.canonical import RunArrays
 from moescale.fitting.workflow import FitSettings, fit_runs
 from moescale.models.coordinates import model_of
 from moescale.models.family import find_family

@@ -15,7 +15,9 @@ from moescale.fitting.fit import fit
 from moescale.fitting.workflow import fitted_law
 from moescale.models.family import find_family, law_size, n_total
 from moescale.planning.allocation import Budget, loss_optimal
-from moescale.scaling_laws import FORMS, extrapolation, find_law, further_inputs, loss, predict
+from moescale.scaling_laws import FORMS, find_law, loss, predict
+from moescale.scaling_laws.covariates import further_inputs
+from moescale.scaling_laws.law import extrapolation
 from moescale.typing import FloatArray
 
 PUBLISHED = {

@@ -603,15 +603,15 @@ OTHERS = [pytest.param(number, marks=pytest.mark.fuzz) for number in (signal.SIG
 def test_a_signal_ends_a_fit_in_one_line(number: signal.Signals, tmp_path: Path) -> None:
     with_runs(tmp_path)
     code = """
-        import pathlib, sys, moescale.fitting.bootstrap
+        import pathlib, sys, moescale.fitting.workflow
         from moescale.cli import main
-        real = moescale.fitting.bootstrap.bootstrap
+        real = moescale.fitting.workflow.bootstrap
         def bootstrap(*given, **named):
             pathlib.Path("busy").touch()
             for _ in range(50):  # long enough for the signal to arrive
                 found = real(*given, **named)
             return found
-        moescale.fitting.bootstrap.bootstrap = bootstrap
+        moescale.fitting.workflow.bootstrap = bootstrap
         main(sys.argv[1:])
     """
     ended = interrupted(

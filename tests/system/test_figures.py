@@ -26,8 +26,8 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from moescale.cli import main
+from moescale.fitting.canonical import RunArrays
 from moescale.fitting.fit import Fit, fit
-from moescale.fitting.holdout import RunArrays
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.planning.allocation import Budget

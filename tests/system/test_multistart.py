@@ -7,8 +7,9 @@ import pytest
 
 from moescale.fitting import multistart
 from moescale.fitting.fit import SAME_OPTIMUM, fit
-from moescale.fitting.objective import HUBER_DELTA, Problem
-from moescale.scaling_laws import LawForm, Observed, find_form, find_law, loss, make_inputs, yun2024
+from moescale.fitting.search import HUBER_DELTA, Problem
+from moescale.scaling_laws import LawForm, find_form, find_law, loss, make_inputs, yun2024
+from moescale.scaling_laws.form import Observed
 from moescale.typing import FloatArray
 
 Runs = tuple[FloatArray, FloatArray, FloatArray, FloatArray]

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from moescale.errors import InputError
-from moescale.fitting.pooled import BEYOND, EFFECTS, GAIN, Prior
-from moescale.fitting.prior import DRAWS, DRIFT, STARTS, fit_under, prior_of
+from moescale.fitting.prior import BEYOND, DRAWS, DRIFT, EFFECTS, GAIN, STARTS, Prior, fit_under, prior_of
 from moescale.fitting.workflow import FitSettings, FittedLaw, compare_laws, fit_runs, predict_runs
 from moescale.models.family import find_family
 from moescale.runs.table import RunTable, read_runs
-from moescale.scaling_laws import find_form, find_law, law_text, make_inputs, parse_law
+from moescale.scaling_laws import find_form, find_law, law_text, make_inputs
 from moescale.scaling_laws.pooled2026 import FORM, log_loss
+from moescale.scaling_laws.store import parse_law
 from moescale.typing import FloatArray
 from reference_data import PUBLIC
 

@@ -25,7 +25,8 @@ from moescale.reproduction.figures import FIGURES, VERDICT, drawn
 from moescale.reproduction.quantities import OF_COSTS, QUANTITIES
 from moescale.reproduction.tables import show_outcomes
 from moescale.reproduction.world import World, of_the_papers_models, world_of
-from moescale.scaling_laws import find_law, restate
+from moescale.scaling_laws import find_law
+from moescale.scaling_laws.ensemble import restate
 from moescale.views.figures import save_figure
 from moescale.views.terminal.text import terminal
 from reference_data import ROOT

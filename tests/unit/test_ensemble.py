@@ -11,18 +11,10 @@ from moescale.errors import InputError, MoescaleError
 from moescale.fitting.prior import prior_of
 from moescale.models.coordinates import in_family, model_of
 from moescale.models.family import find_family
-from moescale.scaling_laws import (
-    Law,
-    Member,
-    combine,
-    find_law,
-    law_text,
-    loss,
-    make_inputs,
-    parse_law,
-    predict,
-    restate,
-)
+from moescale.scaling_laws import Law, find_law, law_text, loss, make_inputs, predict
+from moescale.scaling_laws.ensemble import combine, restate
+from moescale.scaling_laws.law import Member
+from moescale.scaling_laws.store import parse_law
 from moescale.views.terminal.fits import show_laws
 from script_modules import load_script
 

@@ -189,29 +189,29 @@ def test_the_smallest_count_fits_and_no_smaller_one_does(shape: Buildable, name:
     counts = [count for count in gpu_counts() if fits(model, run, gpu, count, trainer)]
     if not counts:
         with pytest.raises(InfeasibleError):
-            choose(model, run, gpu, trainer, mfu=0.4)
+            choose(model, run, gpu, Launch(trainer=trainer), mfu=0.4)
         return
-    found = choose(model, run, gpu, trainer, mfu=0.4, gpus=counts[0])
+    found = choose(model, run, gpu, Launch(trainer=trainer), mfu=0.4, gpus=counts[0])
     assert found.memory.total_bytes <= found.memory.available_bytes == gpu.memory_bytes * 0.9
     for smaller in (n for n in gpu_counts() if n < counts[0]):
         with pytest.raises(InfeasibleError) as refused:
-            choose(model, run, gpu, trainer, mfu=0.4, gpus=smaller)
+            choose(model, run, gpu, Launch(trainer=trainer), mfu=0.4, gpus=smaller)
         if "are usable" in str(refused.value):
             assert refused.value.nearest == f"{counts[0]} GPU{'s' if counts[0] > 1 else ''}"
 
 
 def test_a_run_that_ends_in_time_takes_the_fewest_gpus() -> None:
-    found = choose(model_of(SHAPE), recipe(7.8e11), A100, MEGATRON, mfu=0.4)
+    found = choose(model_of(SHAPE), recipe(7.8e11), A100, Launch(trainer=MEGATRON), mfu=0.4)
     assert found.split.gpus == 16
     assert found.days == pytest.approx(found.training_flops / (16 * 312e12 * 0.4) / 86400)
     assert found.days < 30
-    halved = choose(model_of(SHAPE), recipe(7.8e11), A100, MEGATRON, mfu=0.4, gpus=32)
+    halved = choose(model_of(SHAPE), recipe(7.8e11), A100, Launch(trainer=MEGATRON), mfu=0.4, gpus=32)
     assert halved.days == pytest.approx(found.days / 2)
 
 
 def test_a_count_that_nothing_divides_names_the_nearest() -> None:
     with pytest.raises(InfeasibleError, match=r"7 x h100-sxm cannot .* no split .*; nearest: 8 GPUs"):
-        choose(model_of(SHAPE), recipe(), H100, TORCHTITAN, mfu=0.4, gpus=7)
+        choose(model_of(SHAPE), recipe(), H100, Launch(trainer=TORCHTITAN), mfu=0.4, gpus=7)
 
 
 # The files.

@@ -15,26 +15,23 @@ from moescale.errors import InputError
 from moescale.models.family import ModelFamily
 from moescale.scaling_laws import (
     FORMS,
-    Inputs,
     Law,
     LawForm,
-    Observed,
     catalogue_names,
-    extrapolation,
     find_form,
     find_law,
-    interval,
     law_text,
     loss,
     make_inputs,
-    parse_law,
     predict,
     save_law,
     yun2024,
 )
 from moescale.scaling_laws.effective_experts import effective_experts
-from moescale.scaling_laws.form import Parameter, complex_jacobian, complex_slopes
-from moescale.scaling_laws.power_terms import Term, power_law
+from moescale.scaling_laws.form import Inputs, Observed, Parameter, complex_jacobian, complex_slopes
+from moescale.scaling_laws.law import extrapolation, interval
+from moescale.scaling_laws.power_laws import power_law
+from moescale.scaling_laws.store import parse_law
 from moescale.typing import FloatArray
 
 OBSERVED = Observed(experts_max=32.0, loss_min=2.2)
@@ -77,16 +74,13 @@ def some_theta(form: LawForm, count: int, seed: int = 1) -> FloatArray:
     rng = np.random.default_rng(seed)
     low, high = form.bounds(OBSERVED).T
     anywhere = low + (high - low) * rng.uniform(0.01, 0.99, (count, low.size))
-    if form.linear is None:
-        region = form.bounds(OBSERVED) if form.region is None else form.region(OBSERVED)
-        looked_at = region[:, 0] + (region[:, 1] - region[:, 0]) * rng.uniform(0.02, 0.98, (count, len(region)))
-    else:
-        region = form.linear.region(OBSERVED)
-        shape = region[:, 0] + (region[:, 1] - region[:, 0]) * rng.uniform(0.02, 0.98, (count, len(region)))
-        typical = form.linear.basis(shape, some_inputs(form)).mean(axis=-2)
-        looked_at = np.empty_like(anywhere)
-        looked_at[:, form.linear.shape] = shape
-        looked_at[:, form.linear.amplitudes] = np.log(rng.uniform(0.3, 2.0, typical.shape) / typical)
+    region = form.region(OBSERVED)
+    looked_at = np.empty_like(anywhere)
+    shape = region[:, 0] + (region[:, 1] - region[:, 0]) * rng.uniform(0.02, 0.98, (count, len(region)))
+    looked_at[:, form.shape] = shape
+    if form.parts:
+        typical = form.basis(shape, some_inputs(form)).mean(axis=-2)
+        looked_at[:, form.amplitudes] = np.log(rng.uniform(0.3, 2.0, typical.shape) / typical)
     return np.concatenate((anywhere[: count // 2], np.clip(looked_at, low, high)[count // 2 :]))
 
 
@@ -145,16 +139,12 @@ def test_search_coordinates_and_public_units_are_inverse(form: LawForm) -> None:
 
 @every_form
 def test_the_linear_part_is_the_law(form: LawForm) -> None:
-    x, theta, part = some_inputs(form), some_theta(form, 50), form.linear
-    if part is None:
-        assert form.region is not None  # what a search scans instead
-        assert form.region(OBSERVED).shape == form.bounds(OBSERVED).shape
-        return
-    assert sorted((*part.amplitudes, *part.shape)) == list(range(len(form.parameters)))
-    shape = theta[:, part.shape]
-    terms = part.basis(shape, x) @ np.exp(theta[:, part.amplitudes])[..., None]
-    np.testing.assert_allclose(np.log(terms[..., 0]), form.log_loss(theta, x), rtol=1e-12)
-    region, box = part.region(OBSERVED), form.bounds(OBSERVED)[list(part.shape)]
+    x, theta = some_inputs(form), some_theta(form, 50)
+    assert sorted((*form.amplitudes, *form.shape)) == list(range(len(form.parameters)))
+    if form.parts:
+        terms = form.basis(theta[:, form.shape], x) @ np.exp(theta[:, form.amplitudes])[..., None]
+        np.testing.assert_allclose(np.log(terms[..., 0]), form.log_loss(theta, x), rtol=1e-12)
+    region, box = form.region(OBSERVED), form.bounds(OBSERVED)[form.shape]
     assert np.all(region[:, 0] >= box[:, 0])
     assert np.all(region[:, 1] <= box[:, 1])
 
@@ -415,10 +405,11 @@ def test_a_law_says_whether_its_loss_depends_on_experts(name: str) -> None:
 
 
 def test_a_sum_of_power_terms_may_be_one_of_experts() -> None:
-    parameters = tuple(Parameter(name, name.isupper(), name) for name in ("A", "a", "C", "c"))
-    terms = (Term("A", {"n": "a"}), Term("C", {"e": "c"}))
+    parameters = tuple(
+        Parameter(name, name.isupper(), name, None if name.isupper() else (0.1, 1.0)) for name in ("A", "a", "C", "c")
+    )
     about = {"name": "test", "title": "t", "equation": "e", "source": "s"}
-    form = power_law(parameters=parameters, terms=terms, scan={"a": (0.1, 1.0), "c": (0.1, 1.0)}, **about)
+    form = power_law(parameters=parameters, terms={"A": {"n": "a"}, "C": {"e": "c"}}, **about)
     assert form.uses_experts
     theta = form.encode(np.array([400.0, 0.3, 2.0, 0.5]))
     x = make_inputs(1e9, 1e10, np.array([1.0, 4.0]))

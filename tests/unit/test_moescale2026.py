@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from families import trust_region
 from moescale.errors import DamagedFileError
+from moescale.fitting.canonical import RunArrays
 from moescale.fitting.fit import fit
-from moescale.fitting.holdout import RunArrays, hold_out
+from moescale.fitting.holdout import hold_out
 from moescale.runs.table import RunTable, read_runs
-from moescale.scaling_laws import find_law, law_text, make_inputs, moescale2026, parse_law, predict
+from moescale.scaling_laws import find_law, law_text, make_inputs, moescale2026, predict
 from moescale.scaling_laws.form import Observed
+from moescale.scaling_laws.store import parse_law
 from reference_data import JOINT_MOE_RUNS
 
 FORM, LATE = moescale2026.FORM, moescale2026.FORM_LATE
@@ -136,10 +138,9 @@ def search(runs: RunTable, starts: int) -> float:
     inputs, y = make_inputs(runs.n_params, runs.tokens, runs.experts), np.log(runs.loss)
     observed = Observed(experts_max=float(runs.experts.max()), loss_min=float(runs.loss.min()))
     low, high = FORM.bounds(observed).T
-    assert FORM.linear is not None
     box = np.array([low, high]).T.copy()
     box[:2] = np.log((1e-3, 2.0)), np.log((0.5, 4.0))
-    box[list(FORM.linear.shape)] = FORM.linear.region(observed)
+    box[FORM.shape] = FORM.region(observed)
     draws = np.random.default_rng(3).uniform(*box.T, size=(starts, len(box)))
 
     bounds = np.array([low, high]).T

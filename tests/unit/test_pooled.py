@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_line import answer_of, run
-from moescale.fitting.pooled import Source, fit_source, posterior
+from moescale.fitting.prior import Source, fit_source, posterior
 from moescale.scaling_laws import find_law, make_inputs
 from moescale.scaling_laws.form import Inputs, complex_slopes
 from moescale.scaling_laws.pooled2026 import COUNT, FORM, RUNS_X, ln_multiplier, log_loss, slopes

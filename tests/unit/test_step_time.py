@@ -24,7 +24,7 @@ from moescale.planning.question import Question
 from moescale.planning.training_price import TrainingPrice, training_rate
 from moescale.scaling_laws import find_law
 from moescale.serving.deployment import Deployment
-from moescale.training.choice import NEAR, choose
+from moescale.training.choice import NEAR, Launch, choose
 from moescale.training.parallelism import Split, Trainer, memory_of, splits
 from moescale.training.step_time import StepTime, step_error, step_time
 from reference_data import ROOT
@@ -140,7 +140,7 @@ def recipe() -> Recipe:
 @pytest.mark.parametrize("model", [DENSE, MOE], ids=["dense", "experts"])
 def test_the_split_is_the_fastest_that_fits(model: object) -> None:
     shape = DENSE if model is DENSE else MOE
-    found = choose(shape, recipe(), H100, SPLIT, gpus=512)
+    found = choose(shape, recipe(), H100, Launch(trainer=SPLIT), gpus=512)
     for split in splits(shape, recipe(), 512, SPLIT):
         memory = memory_of(shape, recipe(), H100, split, SPLIT)
         if memory.total_bytes <= memory.available_bytes:
@@ -151,7 +151,10 @@ def test_the_split_is_the_fastest_that_fits(model: object) -> None:
 
 
 def test_a_stated_mfu_rules_over_the_parts() -> None:
-    parts, stated = choose(MOE, recipe(), H100, SPLIT, gpus=512), choose(MOE, recipe(), H100, SPLIT, gpus=512, mfu=0.5)
+    parts, stated = (
+        choose(MOE, recipe(), H100, Launch(trainer=SPLIT), gpus=512),
+        choose(MOE, recipe(), H100, Launch(trainer=SPLIT), gpus=512, mfu=0.5),
+    )
     assert (parts.mfu_from, stated.mfu_from) == ("parts", "stated")
     assert (stated.mfu, stated.split, stated.step) == (0.5, parts.split, parts.step)
     assert stated.days == pytest.approx(parts.days * parts.mfu / 0.5)

@@ -1,4 +1,4 @@
-"""Which forms to trust on a table of runs, and how far: inner hold-outs in the direction of the extrapolation.
+"""Which forms to trust on a table of runs, and how far: inner hold-outs in the direction of the extrapolation, and what no MoE can do.
 
 The rule with its reasons is in docs/evidence/own-law.md, "How auto chooses"; it was stated before it was scored.
 """
@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from moescale.fitting.canonical import RunArrays, inputs_of
 from moescale.fitting.fit import Fit, Search, fit_range, robust_spread
-from moescale.fitting.holdout import RunArrays, inputs_of, residuals
-from moescale.fitting.newton import polish
-from moescale.fitting.objective import Problem, Progress
-from moescale.fitting.scan import scan
-from moescale.scaling_laws.form import LawForm
+from moescale.fitting.holdout import residuals
+from moescale.fitting.search import Problem, Progress, polish, scan
+from moescale.models.coordinates import in_family, model_of
+from moescale.models.family import ModelFamily, n_total
+from moescale.scaling_laws.form import LawForm, make_inputs
 from moescale.scaling_laws.law import efolds_beyond
 from moescale.typing import FloatArray
 
@@ -37,6 +38,12 @@ LEAST_DRIFT = 0.02  # an e-fold; inner hold-outs look no further than two or thr
 FEWEST_WITHIN = 4  # held-out runs inside the range of those left in that tell the noise
 LOWEST_SCORE = 1e-9  # of runs without noise
 REPLICATES, FEWEST_REPLICATES = 128, 32  # of all forms together and of each, where no --bootstrap says how many
+
+# What no MoE can do.
+EXPERTS = 2.0 ** np.arange(1, 11)  # up to 1,024 in a layer; published models have up to 512
+BEYOND = 0.1  # of ln L: fits miss runs by 0.01, and 512 experts gain 0.12 in the runs of Clark et al. (2202.01169)
+# Of the lowest loss measured. The floor of text is most of it: 1.69 of 2.0 nats and more in Hoffmann et al. (2203.15556).
+LOWEST = 0.5
 
 # Of each form to all runs, and to those that an inner hold-out leaves in, of which rows are thinned beyond so many.
 SEARCH = Search(1024, 32, 20, 4, 600, 1e-7)
@@ -74,7 +81,9 @@ def choose(
     `fits` are those to all runs, `arrays` the runs in each candidate's letters, `table` in the table's own.
     """
     errors = np.array([residuals(found, runs) for found, runs in zip(fits, arrays, strict=True)])  # (forms, n)
-    sound = ~_broken(errors)
+    # Runs that every candidate misses by far even when fitted to them are not held out.
+    scale = np.array([[robust_spread(error)] for error in errors])
+    sound = ~((np.abs(errors) > BROKEN * scale).all(axis=0) & (scale > 0.0).all())
     parameters = np.array([acting_parameters(f.form, runs) for f, runs in zip(fits, arrays, strict=True)])
     splits = {name: mask for name, mask in inner_splits(table, int(parameters.max())).items() if (mask & sound).any()}
     if not splits:
@@ -89,7 +98,7 @@ def choose(
     beyond: list[FloatArray] = []  # e-folds, (held out,)
     for mask in masks:
         left, out = table.where(~mask), table.where(mask & sound)
-        ranges = fit_range({"n_params": left.n_params, "tokens": left.tokens, "experts": left.experts})
+        ranges = fit_range(left.n_params, left.tokens, left.experts)
         beyond.append(efolds_beyond(ranges, out.n_params, out.tokens, out.experts))
     rmsle = np.array([np.sqrt((error**2).mean(axis=1)) for error in missed])  # (splits, forms)
     scores = np.exp(np.log(np.maximum(rmsle, LOWEST_SCORE)).mean(axis=0))
@@ -97,7 +106,10 @@ def choose(
     weights[eligible] = weigh(scores[eligible])
     error, out = np.concatenate([weights @ each for each in missed]), np.concatenate(beyond)
     noise = _noise(weights @ errors, float(weights @ parameters))
-    drift = _drift(error, out, noise)
+    drift = LEAST_DRIFT
+    if (far := out > 0.0).any():  # the standard deviation of ln L that an e-fold beyond the runs adds
+        excess = float((error[far] ** 2 - noise**2).sum() / (out[far] ** 2).sum())
+        drift = max(float(np.sqrt(max(excess, 0.0))), LEAST_DRIFT)
     if (out == 0.0).sum() >= FEWEST_WITHIN:
         noise = max(noise, _noise(error[out == 0.0], 0.0))
     return Choice(tuple(scores.tolist()), tuple(weights.tolist()), tuple(splits), noise, drift)
@@ -107,7 +119,7 @@ def acting_parameters(form: LawForm, runs: RunArrays) -> int:
     """How many parameters of a form act on these runs at all: those of the experts do not count where all runs are dense."""
     problem = Problem.of(form, x := inputs_of(form, runs), np.log(runs.loss))
     theta = np.zeros(len(form.parameters))
-    theta[list(form.linear.shape) if form.linear else slice(None)] = problem.region @ (0.45, 0.55)
+    theta[form.shape] = form.region(problem.observed) @ (0.45, 0.55)
     return int((np.abs(form.jacobian(theta, x)) > 1e-12).any(axis=0).sum())
 
 
@@ -167,21 +179,42 @@ def _predicted(form: LawForm, runs: RunArrays, masks: Sequence[BoolArray]) -> Fl
     return form.log_loss(starts[:, 0], x) - ln_loss
 
 
-def _broken(errors: FloatArray) -> BoolArray:
-    """Runs that every candidate misses by far even when fitted to them, (n,), of residuals (forms, n)."""
-    scale = np.array([[robust_spread(error)] for error in errors])
-    return np.asarray((np.abs(errors) > BROKEN * scale).all(axis=0) & (scale > 0.0).all())
-
-
 def _noise(error: FloatArray, parameters: float) -> float:
     n = error.size
     return robust_spread(error) * float(np.sqrt(n / max(n - parameters, 1.0)))
 
 
-def _drift(error: FloatArray, beyond: FloatArray, noise: float) -> float:
-    """Standard deviation of ln L that an e-fold beyond the runs adds, by held-out errors and e-folds, (n,) each."""
-    out = beyond > 0.0
-    if not out.any():
-        return LEAST_DRIFT
-    excess = float((error[out] ** 2 - noise**2).sum() / (beyond[out] ** 2).sum())
-    return max(float(np.sqrt(max(excess, 0.0))), LEAST_DRIFT)
+def fault(
+    found: Fit, family: ModelFamily, n_params: FloatArray, tokens: FloatArray, experts: FloatArray, loss: FloatArray
+) -> str | None:
+    """What is impossible in the predictions of a fit for the family's models of 2 to 1,024 experts, or None.
+
+    A model with experts is no worse than the dense one of its active size and no better than that of its total size, at
+    equal tokens, by the fit's own prediction of both, and no loss is below half of the lowest measured. Looked at where
+    sizes and tokens (n,) end. Runs of one expert count, and forms of further inputs or of all parameters, are not judged.
+    """
+    form = found.form
+    if np.ptp(experts) == 0.0 or form.extra_inputs or family.n_counts == "total":
+        return None
+    ends = ([values.min(), values.max()] for values in (n_params, tokens))
+    n, d, e = (grid.ravel() for grid in np.meshgrid(*ends, EXPERTS))
+    body, x = model_of(family, n, e)
+
+    def ln_loss(body: FloatArray, x: FloatArray) -> FloatArray:
+        size, count = (body, x) if form.of_models else in_family(family, body, x)
+        with np.errstate(over="ignore"):
+            return form.log_loss(found.theta, make_inputs(size, d, count))
+
+    dense = np.ones_like(x)
+    sparse, active = ln_loss(body, x), ln_loss(body, dense)
+    total = ln_loss(model_of(family, n_total(family, n, e), dense)[0], dense)
+    faults = {
+        "worse than a dense model of its active size": sparse > active + BEYOND,
+        "better than a dense model of its total size": sparse < total - BEYOND,
+        "below half of the lowest loss measured": sparse < np.log(LOWEST * loss.min()),
+    }
+    first = {what: e[where].min() for what, where in faults.items() if where.any()}
+    if not first:
+        return None
+    what = min(first, key=lambda name: first[name])
+    return f"predicts a model of {first[what]:g} experts {what}"

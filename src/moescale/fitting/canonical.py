@@ -1,4 +1,4 @@
-"""Runs as a fit sees them: in an order that their numbers alone decide, and with losses in a unit of their own.
+"""Runs as a fit sees them: in an order that their numbers alone decide, losses in a unit of their own, and in a form's letters.
 
 A sum of the same terms in another order differs in its last digit, and searches along flat valleys enlarge that. So the rows
 of a file, the names of runs and the unit of the loss must be gone before a fit begins.
@@ -6,17 +6,21 @@ of a file, the names of runs and the unit of the loss must be gone before a fit 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.runs.expansion import LEAST
+from moescale.errors import InputError
+from moescale.models.coordinates import expansion, in_family, model_of
+from moescale.models.family import ModelFamily, match_family, width
+from moescale.runs.expansion import LEAST, OF_ROUTED, expert_shape
 from moescale.runs.table import SIZE_COLUMNS, RunTable
-from moescale.scaling_laws.covariates import FURTHER_INPUTS
-from moescale.scaling_laws.form import LawForm
+from moescale.scaling_laws.covariates import FURTHER_INPUTS, from_columns, further_inputs, known_to, option
+from moescale.scaling_laws.ensemble import MODEL_INPUTS, SHAPE_INPUTS, shape_inputs
+from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
 from moescale.typing import FloatArray
 
 Rows = NDArray[np.intp]
@@ -56,7 +60,116 @@ def without_unit(runs: RunTable) -> tuple[RunTable, float]:
 
 def in_unit(form: LawForm, theta: FloatArray, unit: float) -> FloatArray:
     """Coefficients (..., p) of a form that is linear in its amplitudes, with the loss multiplied by e^unit."""
-    assert form.linear is not None
     moved = np.array(theta)
-    moved[..., list(form.linear.amplitudes)] += unit
+    moved[..., form.amplitudes] += unit
     return moved
+
+
+@dataclass(frozen=True, slots=True)
+class RunArrays:
+    """The numbers of a table of runs that a fit needs: (n,) float64 arrays, and further inputs by name."""
+
+    n_params: FloatArray
+    tokens: FloatArray
+    experts: FloatArray
+    loss: FloatArray
+    extra: Mapping[str, FloatArray]
+
+    def where(self, keep: np.typing.NDArray[np.bool_ | np.intp]) -> RunArrays:
+        """The runs that a boolean mask keeps, or those of these positions."""
+        extra = {name: values[keep] for name, values in self.extra.items()}
+        return RunArrays(self.n_params[keep], self.tokens[keep], self.experts[keep], self.loss[keep], extra)
+
+
+def inputs_of(form: LawForm, runs: RunArrays) -> Inputs:
+    """What the form takes of the runs; further inputs that it does not have are left out."""
+    return make_inputs(runs.n_params, runs.tokens, runs.experts, further_inputs(form, known_to(form, runs.extra)))
+
+
+def run_arrays(
+    form: LawForm, runs: RunTable, given: Mapping[str, float], family: ModelFamily | None = None
+) -> tuple[RunArrays, list[str]]:
+    """What a form takes of a table of runs of a family (by default that of its columns), in the form's letters, and remarks.
+
+    Further inputs are columns, or else the given values for all runs.
+    """
+    found: dict[str, Any] = from_columns(form, runs.columns, runs.experts, source=runs.source)
+    for name, value in given.items():
+        if name in runs.columns:
+            what = f"the table has a column {name!r}, too"
+            raise InputError(what, where=option(name), next_step="leave the option out")
+        found[name] = value
+    n, e, notes = runs.n_params, runs.experts, list[str]()
+    if form.of_models or MODEL_INPUTS[0] in form.extra_inputs:
+        body, x, notes = models_of(runs, family or family_of(runs)[0])
+        if form.of_models:
+            n, e = body, x
+        else:
+            found |= dict(zip(MODEL_INPUTS, (body, x), strict=True))
+    if SHAPE_INPUTS[0] in form.extra_inputs and (form.of_models or MODEL_INPUTS[0] in form.extra_inputs):
+        # What the table leaves open, an ensemble takes from its own family.
+        shape = shape_inputs(family) if form.of_models and family else {}
+        found = {**shape, **expert_shape(runs.experts, runs.columns), **found}
+    further = further_inputs(form, found)
+    extra = {name: np.broadcast_to(np.asarray(v, dtype=float), len(runs)) for name, v in further.items()}
+    return RunArrays(n, runs.tokens, e, runs.loss, extra), [f"{form.name}: {note}" for note in notes]
+
+
+def models_of(runs: RunTable, family: ModelFamily) -> tuple[FloatArray, FloatArray, list[str]]:
+    """Active body and expansion of each run, (n,) each, as the table states them, else as the family has them; remarks."""
+    plain, notes = replace(family, embedding_matrices=0), list[str]()
+    stated = any(name in runs.columns for name in OF_ROUTED)
+    x = runs.expansion if stated else expansion(plain, runs.experts)
+    body = runs.active_body
+    if body is None:
+        # A column of active sizes is expanded already.
+        dense = family.n_counts == "dense" and not active_sizes(runs)
+        body = model_of(plain, runs.n_params, runs.experts)[0] if dense else runs.n_params
+        notes.append(f"the table has no sizes without embeddings (n_params_nonemb): using {runs.size_column}")
+    if not stated and (runs.experts > 1.0).any():
+        notes.append(f"the table has no column top_k: using the experts of family {family.name}")
+    return body, x, notes
+
+
+def law_family(form: LawForm, family: ModelFamily) -> ModelFamily:
+    """The family whose N and E are the letters of a form: of one that speaks of models, the active body and X."""
+    if not form.of_models:
+        return family
+    return replace(family, top_k=1, moe_every=1, embedding_matrices=0, n_counts="dense")
+
+
+def with_tables(family: ModelFamily, runs: RunTable) -> ModelFamily:
+    """The family with tables as large as the runs', where these state their bodies."""
+    body = runs.active_body
+    plain = replace(family, embedding_matrices=0)
+    if body is None or family.n_counts == "total":
+        return plain
+    without = body if active_sizes(runs) else in_family(plain, body, runs.expansion)[0]
+    rows = float(np.median((runs.n_params - without) / width(plain, without))) / 2.0
+    if abs(rows * 2.0 - family.vocab_size * family.embedding_matrices) < 0.05 * rows:
+        return family
+    return replace(family, embedding_matrices=2, vocab_size=rows) if rows > 1.0 else plain
+
+
+def family_of(runs: RunTable) -> tuple[ModelFamily, list[str]]:
+    """The family that the columns of a table speak for, with remarks."""
+    stated = {name: runs.columns.get(name) for name in ("top_k", "n_params_total")}
+    numeric = {name: c if c is not None and c.dtype.kind == "f" else None for name, c in stated.items()}
+    family, remarks = match_family(runs.n_params, runs.experts, **numeric)
+    if runs.size_column == "n_params_total" and (runs.experts > 1.0).any():
+        family = replace(family, n_counts="total")
+    return family, remarks
+
+
+def letters_of(runs: RunTable, family: ModelFamily) -> tuple[FloatArray, FloatArray]:
+    """N and E of each run, (n,) each, as the family counts them."""
+    return in_family(family, *models_of(runs, family)[:2]) if active_sizes(runs) else (runs.n_params, runs.experts)
+
+
+def of_models(runs: RunTable) -> bool:
+    """Whether sizes are those of the body that a token meets, not the N of a family: every form takes them as models."""
+    return runs.active_body is not None or active_sizes(runs)
+
+
+def active_sizes(runs: RunTable) -> bool:
+    return runs.size_column == "n_params_active"

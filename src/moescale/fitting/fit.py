@@ -1,10 +1,10 @@
-"""Fit a law to runs: scan by variable projection, polish by Newton on the summed Huber objective, report the optimum."""
+"""Fit a law to runs: scan, polish, report the optimum; and how sure it is: the pairs bootstrap, whose draws carry over to every later answer."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,21 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.fitting import multistart
 from moescale.fitting.canonical import by_numbers
-from moescale.fitting.newton import PATIENCE, polish
-from moescale.fitting.objective import Problem, Progress, huber
-from moescale.fitting.scan import scan
+from moescale.fitting.search import PATIENCE, Problem, Progress, huber, polish, scan
 from moescale.io.records import plain, record
+from moescale.io.signals import uninterrupted
 from moescale.scaling_laws.covariates import further_inputs
-from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
+from moescale.scaling_laws.form import Ends, Inputs, LawForm, make_inputs
+from moescale.scaling_laws.law import MOST_DRAWS, interval
 from moescale.typing import FloatArray, Real
 
 SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polished on all
 LARGE_ITERATIONS, LARGE_TOLERANCE = 20, 1e-10
 NO_REPEATS = "no run repeats data: the value of repeated tokens is unknown; predict for unique tokens only"
+CHUNK = 64  # replicates that are refitted at a time: a balance of memory and vectorisation
+USUAL: dict[str, Any] = {"max_iterations": 60}
+QUICK: dict[str, Any] = {"max_iterations": 40, "tolerance": 1e-6, "patience": 4}
+JITTER = 0.05  # relative spread of a second start, so that a replicate may leave the basin of the first fit
 SAME_OPTIMUM = 1e-6  # relative difference of the objective within which two searches found the same optimum
 
 
@@ -42,7 +46,7 @@ class Search:
 THOROUGH = Search()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """An optimum and how it was found; `theta` is in search coordinates."""
 
@@ -55,11 +59,11 @@ class Fit:
     objective: float  # their sum: what was minimised
     starts: int
     starts_at_optimum: int
-    at_bound: tuple[str, ...]
-    not_identified: tuple[str, ...]
+    at_bound: tuple[str, ...] = ()
+    not_identified: tuple[str, ...] = ()
     standard_error: dict[str, float]  # of the search coordinate (the logarithm where the search moves it)
-    seconds: float
-    fit_range: dict[str, tuple[float, float]]
+    seconds: float = 0.0
+    fit_range: dict[str, Ends] = field(default_factory=dict[str, Ends])
     warnings: tuple[str, ...]
 
     @classmethod
@@ -72,7 +76,7 @@ class Fit:
     @property
     def parameters(self) -> dict[str, float]:
         """The coefficients in public units."""
-        return {name: float(v) for name, v in zip(self.form.names, self.form.decode(self.theta), strict=True)}
+        return dict(zip(self.form.names, self.form.decode(self.theta).tolist(), strict=True))
 
     def to_dict(self, intervals: dict[str, tuple[float, float]] | None = None) -> dict[str, object]:
         """The record of the command line's contract; `intervals` are those of a bootstrap."""
@@ -149,28 +153,25 @@ def fit(
     else:
         if starts != "auto":
             search = replace(search, points=max(search.points, 4 * int(starts)), polished=int(starts))
-        candidates, reached = polish_scan(few, search, report)
+        candidates, reached = _polish_scan(few, search, report)
         tried = len(candidates)
     if few is not problem:
         report("polish on all runs", 0.0)
         # The subset's optimum is a step or two away from that of all runs; many rows pay for few iterations only.
         best = candidates[[np.argmin(reached)]]
         candidates, reached = polish(problem, best, max_iterations=LARGE_ITERATIONS, tolerance=LARGE_TOLERANCE)
-    found = describe(problem, candidates, reached, notes)
-    return replace(
-        found,
-        starts=tried,
-        seconds=time.perf_counter() - began,
-        fit_range=fit_range({"n_params": n_params, "tokens": tokens, "experts": experts, **x.extra}),
-    )
+    ranges = fit_range(n_params, tokens, experts, **x.extra)
+    seconds = time.perf_counter() - began
+    return replace(describe(problem, candidates, reached, notes), starts=tried, seconds=seconds, fit_range=ranges)
 
 
-def fit_range(columns: Mapping[str, FloatArray]) -> dict[str, tuple[float, float]]:
+def fit_range(n_params: FloatArray, tokens: FloatArray, experts: FloatArray, **extra: FloatArray) -> dict[str, Ends]:
     """The smallest and largest value of each column, but of those that hold an infinite one."""
+    columns = {"n_params": n_params, "tokens": tokens, "experts": experts, **extra}
     return {name: (float(v.min()), float(v.max())) for name, v in columns.items() if np.isfinite(v).all()}
 
 
-def polish_scan(problem: Problem, search: Search, report: Progress) -> tuple[FloatArray, FloatArray]:
+def _polish_scan(problem: Problem, search: Search, report: Progress) -> tuple[FloatArray, FloatArray]:
     """The polished points of a scan, theta (k, p), and their objectives (k,)."""
     report("scan", 0.0)
     scanned, values = scan(problem, search.points)
@@ -186,10 +187,7 @@ def polish_scan(problem: Problem, search: Search, report: Progress) -> tuple[Flo
 
 
 def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, notes: list[str]) -> Fit:
-    """The Fit record of the best of the ends (k, p): errors, bounds that it touches, parameters that are not identified.
-
-    `seconds` and `fit_range` are for the caller to fill in.
-    """
+    """The Fit record of the best of the ends (k, p): errors, bounds that it touches, parameters that are not identified."""
     form, best = problem.form, int(np.argmin(reached))
     theta = candidates[best]
     residual = problem.residual(theta)
@@ -200,13 +198,10 @@ def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, note
     limit = np.where([p.log for p in form.parameters], np.log(10.0), np.abs(theta)) / 1.645
     flags = (touching, touching | (error > limit))
     at_bound, not_identified = (tuple(n for n, hit in zip(form.names, each, strict=True) if hit) for each in flags)
-    notes = list(notes)
-    if at_bound:
-        notes.append(f"on a bound of the physical box: {', '.join(at_bound)}")
-    if not_identified:
-        notes.append(
-            f"not identified by these runs: {', '.join(not_identified)} (predictions near the runs remain valid)"
-        )
+    said = {
+        f"on a bound of the physical box: {', '.join(at_bound)}": at_bound,
+        f"not identified by these runs: {', '.join(not_identified)} (predictions near the runs remain valid)": not_identified,
+    }
     return Fit.of(
         form,
         theta,
@@ -216,10 +211,8 @@ def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, note
         starts_at_optimum=int((reached <= reached[best] * (1.0 + SAME_OPTIMUM)).sum()),
         at_bound=at_bound,
         not_identified=not_identified,
-        standard_error={name: float(v) for name, v in zip(form.names, error, strict=True)},
-        seconds=0.0,
-        fit_range={},
-        warnings=tuple(notes),
+        standard_error=dict(zip(form.names, error.tolist(), strict=True)),
+        warnings=(*notes, *(note for note, names in said.items() if names)),
     )
 
 
@@ -250,3 +243,54 @@ def _standard_errors(
     # Runs without noise (variance 0) still say nothing along a direction without information.
     error[~fixed] = np.where(np.isinf(share), np.inf, np.sqrt(variance * np.where(np.isinf(share), 0.0, share)) / norm)
     return error
+
+
+def bootstrap(
+    fit: Fit,
+    x: Inputs,
+    ln_loss: FloatArray,
+    replicates: int,
+    seed: int,
+    *,
+    progress: Progress | None = None,
+    quick: bool = False,
+) -> FloatArray:
+    """Refit `replicates` resamples of the runs (with replacement), each from the optimum and from a point near it.
+
+    `quick` refits from the optimum only, and to fewer digits: intervals of predictions come out within some 5% of theirs in
+    a quarter of the time.
+
+    Returns their coefficients in search coordinates, (replicates, p). Same seed, same digits. Runs are taken as independent;
+    where they are not, as those that branch off one trunk, the intervals come out too narrow.
+    """
+    if not 2 <= replicates <= MOST_DRAWS:
+        what, advice = f"{replicates} bootstrap replicates", "for example --bootstrap 200"
+        raise InputError(what, nearest=f"2 to {MOST_DRAWS}", next_step=advice)
+    count = ln_loss.size
+    # numpy.random is imported here, and its compiled parts lose an exception that a signal raises.
+    with uninterrupted():
+        rng = np.random.default_rng(seed)
+    problem = Problem.of(fit.form, x, ln_loss)
+    found = np.empty((replicates, fit.theta.size))
+    for first in range(0, replicates, CHUNK):
+        size = min(CHUNK, replicates - first)
+        if progress:
+            progress("bootstrap", first / replicates)
+        drawn = rng.multinomial(count, np.full(count, 1.0 / count), size=size).astype(float)
+        starts = [np.repeat(fit.theta[None], size, axis=0)]
+        if not quick:
+            starts.append(fit.theta * (1.0 + JITTER * rng.normal(size=(size, fit.theta.size))))
+        weights = np.concatenate([drawn] * len(starts))
+        theta, value = polish(problem, np.concatenate(starts), weights=weights, **(QUICK if quick else USUAL))
+        better = value.reshape(-1, size).argmin(axis=0)
+        found[first : first + size] = theta.reshape(-1, size, fit.theta.size)[better, np.arange(size)]
+    # Resampled fits vary less than new studies would, by (n - p) / n in the variance: the usual small-sample correction.
+    spare = max(count - fit.theta.size, 1)
+    wider = fit.theta + (found - fit.theta) * np.sqrt(count / spare if spare > fit.theta.size else 1.0)
+    return problem.clipped(wider)
+
+
+def parameter_intervals(fit: Fit, draws: FloatArray) -> dict[str, tuple[float, float]]:
+    """The quantiles of the draws that hold 90% of them, by public parameter name."""
+    low, high = interval(fit.form.decode(draws))
+    return {name: (float(a), float(b)) for name, a, b in zip(fit.form.names, low, high, strict=True)}

@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from moescale.errors import InputError
+from moescale.fitting.canonical import RunArrays, inputs_of
 from moescale.fitting.fit import Fit, fit
-from moescale.fitting.objective import Progress
 from moescale.fitting.prior import fit_under, prior_of
+from moescale.fitting.search import Progress
 from moescale.io.records import record
 from moescale.scaling_laws import pooled2026
-from moescale.scaling_laws.covariates import further_inputs, known_to
-from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
+from moescale.scaling_laws.covariates import known_to
+from moescale.scaling_laws.form import LawForm
 from moescale.scaling_laws.law import Prediction
 from moescale.scaling_laws.store import find_law
 from moescale.typing import FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class RunArrays:
-    """The numbers of a table of runs that a fit needs: (n,) float64 arrays, and further inputs by name."""
-
-    n_params: FloatArray
-    tokens: FloatArray
-    experts: FloatArray
-    loss: FloatArray
-    extra: Mapping[str, FloatArray]
-
-    def where(self, keep: np.typing.NDArray[np.bool_ | np.intp]) -> RunArrays:
-        """The runs that a boolean mask keeps, or those of these positions."""
-        extra = {name: values[keep] for name, values in self.extra.items()}
-        return RunArrays(self.n_params[keep], self.tokens[keep], self.experts[keep], self.loss[keep], extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +39,6 @@ class HoldOut:
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
         return record(self)
-
-
-def inputs_of(form: LawForm, runs: RunArrays) -> Inputs:
-    """What the form takes of the runs; further inputs that it does not have are left out."""
-    return make_inputs(runs.n_params, runs.tokens, runs.experts, further_inputs(form, known_to(form, runs.extra)))
 
 
 def residuals(found: Fit, runs: RunArrays) -> FloatArray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -89,30 +89,25 @@ class Parabola:
     losses: FloatArray  # (n,)
     minimum: Minimum | None = None
     unusable: str | None = None
-    coefficients: FloatArray = field(init=False)  # (3,)
-
-    def __post_init__(self) -> None:
-        fitted = np.polyfit(np.log(self.sizes / self.centre), self.losses, 2)
-        object.__setattr__(self, "coefficients", fitted[::-1])
 
     @property
     def centre(self) -> float:
         """The geometric mean of the sizes."""
         return float(np.exp(np.log(self.sizes).mean()))
 
+    @property
+    def coefficients(self) -> FloatArray:
+        """c2, c1, c0."""
+        return np.asarray(np.polyfit(np.log(self.sizes / self.centre), self.losses, 2), dtype=float)
+
     def loss(self, n_params: FloatArray) -> FloatArray:
         """The parabola at sizes of any shape."""
         u = np.log(np.asarray(n_params, dtype=float) / self.centre)
-        return np.asarray(np.polyval(self.coefficients[::-1], u), dtype=float)
-
-    def tokens_at(self, n_params: FloatArray) -> FloatArray:
-        """Tokens of this budget at sizes of any shape: a power law, exact where C is proportional to N D."""
-        slope, level = np.polyfit(np.log(self.sizes), np.log(self.tokens), 1)
-        return np.exp(level + slope * np.log(n_params))
+        return np.asarray(np.polyval(self.coefficients, u), dtype=float)
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values; keys that do not apply are absent."""
-        shown = record(self, without=("sizes", "tokens", "losses", "coefficients"))
+        shown = record(self, without=("sizes", "tokens", "losses"))
         return {**shown, "n_runs": int(self.sizes.size), "n_sizes": int(np.unique(self.sizes).size)}
 
 
@@ -199,20 +194,21 @@ def _groups(flops: FloatArray, tolerance: float) -> Iterator[IntArray]:
 def _parabola(runs: RunTable, flops: FloatArray, rows: IntArray) -> Parabola:
     n, y = runs.n_params[rows], runs.loss[rows]
     p = Parabola(float(np.exp(np.log(flops[rows]).mean())), float(runs.experts[rows[0]]), n, runs.tokens[rows], y)
-    _, c1, c2 = p.coefficients
+    c2, c1, _ = p.coefficients
     best = p.centre * float(np.exp(-0.5 * c1 / c2)) if c2 > 0 else math.nan
     sizes = np.unique(n)
     lowest = int(np.argmin([y[n == size].mean() for size in sizes]))
-    why: str | None = None
-    if not c2 > 0:
-        why = "the loss does not curve upwards"
-    elif lowest in (0, sizes.size - 1):
-        end = "smallest" if lowest == 0 else "largest"
-        why = f"the {end} size ({format_count(float(sizes[lowest]))}) has the lowest loss: the minimum lies beyond the sizes"
-    elif not sizes[0] < best < sizes[-1]:
-        why = "the parabola's minimum lies outside the sizes"
-    at = None if why else Minimum(best, float(p.tokens_at(np.array(best))), float(p.loss(np.array(best))))
-    return replace(p, minimum=at, unusable=why)
+    end = f"{'largest' if lowest else 'smallest'} size ({format_count(float(sizes[lowest]))})"
+    faults = {
+        "the loss does not curve upwards": not c2 > 0,
+        f"the {end} has the lowest loss: the minimum lies beyond the sizes": lowest in (0, sizes.size - 1),
+        "the parabola's minimum lies outside the sizes": not sizes[0] < best < sizes[-1],
+    }
+    why = next((why for why, applies in faults.items() if applies), None)
+    # Tokens of the budget are a power law of the size, exact where C is proportional to N D.
+    slope, level = np.polyfit(np.log(n), np.log(p.tokens), 1)
+    tokens = float(np.exp(level + slope * np.log(best)))
+    return replace(p, minimum=None if why else Minimum(best, tokens, float(p.loss(np.array(best)))), unusable=why)
 
 
 def _trend(usable: list[Parabola]) -> tuple[Trend, list[str]]:

@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.fitting.newton import polish
-from moescale.fitting.objective import HUBER_DELTA, Problem, Progress
+from moescale.fitting.search import HUBER_DELTA, Problem, Progress, polish
 from moescale.scaling_laws import yun2024
 from moescale.scaling_laws.effective_experts import ln_effective
 from moescale.scaling_laws.form import STEP, LawForm, Observed, make_inputs

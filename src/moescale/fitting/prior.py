@@ -1,43 +1,194 @@
-"""Fit a table of runs under what others' runs say of their coefficients: the mode of the posterior, and draws from it.
+"""Runs under the spread between sources: the mode of the posterior, its noise, draws of the coefficients, and the fit of a table.
 
-Dense runs, or a few runs with experts, do not determine how experts gain, how data saturate, or even two exponents. The spread
-between labs does: coefficients are normal around their mean (moescale.fitting.pooled), and the runs move what they speak of.
+A source is a table of runs or a published law at points of its range. Its coefficients are normal around a mean, with the unit
+of its losses profiled out of every group of runs; the runs move what they speak of. scripts/pooling.py finds mean and spread
+from many sources. Dense runs, or a few with experts, do not determine how experts gain, how data saturate, or even two
+exponents; the spread between labs does.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
 
 from moescale.errors import InputError
+from moescale.fitting.canonical import DECIMALS
 from moescale.fitting.fit import Fit, check_runs, fit_range
-from moescale.fitting.objective import Problem
-from moescale.fitting.pooled import (
-    BEYOND,
-    EFFECTS,
-    GAIN,
-    Mode,
-    Prior,
-    Source,
-    fit_source,
-    mode,
-    posterior,
-)
-from moescale.scaling_laws.form import Inputs
+from moescale.fitting.search import Problem
+from moescale.scaling_laws.form import Inputs, complex_jacobian
 from moescale.scaling_laws.law import Law
-from moescale.scaling_laws.pooled2026 import COUNT, FORM, log_loss
+from moescale.scaling_laws.pooled2026 import COUNT, FORM, ln_multiplier, log_loss
 from moescale.typing import FloatArray
 
+DENSE, GAIN = [1, 2, 3, 4, 5, 6, 14, 18], [7, 8, 9, 10, 11, 12, 13]  # columns of theta that differ between sources
+EFFECTS = sorted(DENSE + GAIN)
+BEYOND, BEYOND_SD = [15, 16, 17], np.array([0.09, 0.01, 0.01])  # docs/evidence/pooled-law.md
+EMBEDDINGS, RUNS_END = 18, 19
+MOST_RUNS = 60  # that a table counts for: runs of one table share what is wrong with it
+LEAST_NOISE = 0.003  # of ln L, between seeds of one run
+OUTLIER = 5.0  # robust standard deviations
+STEPS, LONGEST_STEP = 40, 1.5
 STARTS = 3  # the mean of the prior, and draws from it: 20 of 20 reach one optimum (docs/evidence/pooled-law.md)
-STEPS = 100  # of each: from afar, more than from the last mode
+MORE_STEPS = 100  # of each: from afar, more than from the last mode
 SAME_OPTIMUM = 1e-4  # relative difference of objectives at which steps end; far below what draws differ by
 DRAWS = 400
 DRIFT = 0.0075  # standard deviation of ln L for each e-fold beyond the runs (docs/evidence/pooled-law.md)
 TOLD = 0.5  # of a coefficient's variance between labs: runs that take away less leave it to the prior
-DECIMALS = 10  # of ln L, as in canonical.without_unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Runs of one table, or points of one published law: losses, or size multipliers where `of_multiplier`."""
+
+    name: str
+    lab: str
+    x: Inputs
+    values: FloatArray  # (n,): ln L, or ln m
+    group: np.typing.NDArray[np.intp]  # (n,): runs whose losses have one unit
+    of_multiplier: bool = False
+    of_law: bool = False  # points of a published law, whose formula fixes what its runs did not test
+    noise: float = 0.01  # of a value
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether any run has experts, without which the gain is not seen."""
+        return bool((self.x.experts > 1.0).any())
+
+    def rows(self, keep: np.typing.NDArray[np.bool_]) -> Source:
+        """The runs that a mask keeps."""
+        at = np.flatnonzero(keep)
+        return replace(self, x=self.x.rows(at), values=self.values[at], group=self.group[at])
+
+    def errors(self, theta: FloatArray) -> FloatArray:
+        """Prediction minus value, (n,), each group's mean taken out of losses."""
+        if self.of_multiplier:
+            return ln_multiplier(theta, self.x) - self.values
+        return centred(log_loss(theta, self.x) - self.values, self.group)
+
+    @property
+    def weight(self) -> float:
+        """The square root of the precision of a value: many runs of one table count as MOST_RUNS."""
+        return float(np.sqrt(min(1.0, MOST_RUNS / self.values.size))) / self.noise
+
+
+def centred(values: FloatArray, group: np.typing.NDArray[np.intp]) -> FloatArray:
+    """Values (n,) or (n, p) less the mean of their group."""
+    sums = np.zeros((int(group.max()) + 1, *values.shape[1:]), dtype=values.dtype)
+    np.add.at(sums, group, values)
+    counts = np.bincount(group).reshape(-1, *(1 for _ in values.shape[1:]))
+    return values - (sums / np.maximum(counts, 1))[group]
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Mean (p,) and covariance (e, e) of the coordinates EFFECTS between sources, and how many labs inform each, (p,)."""
+
+    mean: FloatArray
+    covariance: FloatArray
+    labs: FloatArray
+
+    def draws(self, count: int, seed: int) -> FloatArray:
+        """`count` sources that were not seen, (count, p): the spread between sources, the doubt of the mean, and beyond the runs."""
+        rng = np.random.default_rng(seed)
+        theta = np.tile(self.mean, (count, 1))
+        theta[:, EFFECTS] += rng.standard_normal((count, len(EFFECTS))) @ np.linalg.cholesky(self.covariance).T
+        root = np.linalg.cholesky(self.covariance) / np.sqrt(np.maximum(self.labs[EFFECTS], 1.0))[:, None]
+        theta[:, EFFECTS] += rng.standard_normal((count, len(EFFECTS))) @ root.T
+        # No plan asks for models so small that embeddings decide; its spread would ask for none at all.
+        theta[:, EMBEDDINGS] = self.mean[EMBEDDINGS]
+        theta[:, BEYOND] = BEYOND_SD * rng.standard_normal((count, len(BEYOND)))
+        return theta
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """The mode of a source's posterior (p,), its covariance (e, e) in EFFECTS, and the objective there."""
+
+    theta: FloatArray
+    covariance: FloatArray
+    objective: float
+
+
+def mode(source: Source, prior: Prior, start: FloatArray | None = None, steps: int = STEPS) -> Mode:
+    """The most probable coefficients of a source, by Levenberg-Marquardt steps from the mean or from `start`."""
+    precision = np.linalg.inv(prior.covariance)
+    theta, damping = (prior.mean if start is None else start).copy(), 1e-2
+
+    def value(at: FloatArray) -> float:
+        error, away = source.weight * source.errors(at), at[EFFECTS] - prior.mean[EFFECTS]
+        return float(error @ error + away @ precision @ away)
+
+    best = value(theta)
+    for _ in range(steps):
+        slope, error = _slope(source, theta), source.weight * source.errors(theta)
+        hessian = slope.T @ slope + precision
+        pull = slope.T @ error + precision @ (theta[EFFECTS] - prior.mean[EFFECTS])
+        for _ in range(8):
+            step = np.linalg.solve(hessian + damping * np.diag(np.diag(hessian)), -pull)
+            trial = theta.copy()
+            trial[EFFECTS] += np.clip(step, -LONGEST_STEP, LONGEST_STEP)
+            reached = value(trial)
+            if np.isfinite(reached) and reached < best:
+                break
+            damping *= 4.0
+        else:
+            break
+        done = best - reached < 1e-7 * (1.0 + best)
+        theta, best, damping = trial, reached, max(damping / 6.0, 1e-8)
+        if done:
+            break
+    slope = _slope(source, theta)
+    return Mode(theta, np.asarray(np.linalg.inv(slope.T @ slope + precision), np.float64), best)
+
+
+def _slope(source: Source, theta: FloatArray) -> FloatArray:
+    function = ln_multiplier if source.of_multiplier else log_loss
+    slope = complex_jacobian(function, theta, source.x)[:, EFFECTS]
+    return source.weight * (slope if source.of_multiplier else centred(slope, source.group))
+
+
+def cleaned(source: Source, theta: FloatArray) -> Source:
+    """The source without runs that its own fit misses by OUTLIER robust standard deviations."""
+    if source.of_multiplier:
+        return source
+    error = source.errors(theta)
+    spread = 1.4826 * float(np.median(np.abs(error - np.median(error))))
+    return source.rows(np.abs(error - np.median(error)) < OUTLIER * max(spread, 0.002))
+
+
+def with_noise(source: Source, found: Mode, prior: Prior) -> Source:
+    """The source with the noise that its own residuals show, for the parameters that they determine."""
+    if source.of_multiplier:
+        return source
+    n, error = source.values.size, source.errors(found.theta)
+    used = len(EFFECTS) - float(np.trace(np.linalg.solve(prior.covariance, found.covariance)))
+    spread = float(np.sqrt((error**2).mean() * n / max(n - used - source.group.max() - 1.0, 0.4 * n)))
+    return replace(source, noise=max(LEAST_NOISE, spread))
+
+
+def fit_source(source: Source, prior: Prior, rounds: int = 6) -> tuple[Source, Mode]:
+    """A table's own coefficients under a prior: the mode, and the table without outliers and with its noise."""
+    found = mode(source, prior)
+    for turn in range(1, rounds):
+        source = with_noise(cleaned(source, found.theta) if turn == 1 else source, found, prior)
+        found = mode(source, prior, found.theta)
+    return source, found
+
+
+def posterior(source: Source, found: Mode, count: int, seed: int) -> FloatArray:
+    """Draws of a table's coefficients, (count + 1, p), the mode first, each in the unit of the losses of its group 0."""
+    rng = np.random.default_rng(seed)
+    theta = np.tile(found.theta, (count + 1, 1))
+    theta[1:, EFFECTS] += rng.standard_normal((count, len(EFFECTS))) @ np.linalg.cholesky(found.covariance).T
+    theta[1:, BEYOND] = BEYOND_SD * rng.standard_normal((count, len(BEYOND)))
+    if source.has_experts:  # else the gain is the prior's, whose runs end where they end
+        theta[:, RUNS_END] = np.log(source.x.experts.max())
+    unit = source.group == 0
+    theta[:, 0] += (source.values - log_loss(theta, source.x))[:, unit].mean(axis=1)
+    return theta
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +215,7 @@ def prior_of(law: Law) -> Prior:
 
 
 def fit_under(
-    prior: Prior,
-    x: Inputs,
-    ln_loss: FloatArray,
-    *,
-    starts: int = STARTS,
-    draws: int = DRAWS,
-    seed: int = 0,
+    prior: Prior, x: Inputs, ln_loss: FloatArray, *, starts: int = STARTS, draws: int = DRAWS, seed: int = 0
 ) -> Fitted:
     """The most probable coefficients of runs (n,), and draws of what else they may be.
 
@@ -86,7 +231,7 @@ def fit_under(
     source, found = fit_source(runs, prior)
     begin = prior.draws(starts - 1, seed)
     begin[:, BEYOND] = prior.mean[BEYOND]
-    others = [mode(source, prior, start, STEPS) for start in begin]
+    others = [mode(source, prior, start, MORE_STEPS) for start in begin]
     reached = np.array([found.objective, *(other.objective for other in others)])
     found = [found, *others][int(reached.argmin())]
     theta = posterior(source, found, draws, seed)
@@ -101,11 +246,9 @@ def fit_under(
             objective=float(reached.min()),
             starts=starts,
             starts_at_optimum=at_optimum,
-            at_bound=(),
-            not_identified=(),
-            standard_error={name: float(v) for name, v in zip(FORM.names, theta[1:].std(axis=0), strict=True)},
+            standard_error=dict(zip(FORM.names, theta[1:].std(axis=0).tolist(), strict=True)),
             seconds=time.perf_counter() - began,
-            fit_range=fit_range({"n_params": np.exp(x.ln_n), "tokens": np.exp(x.ln_d), "experts": x.experts}),
+            fit_range=fit_range(np.exp(x.ln_n), np.exp(x.ln_d), x.experts),
             warnings=_remarks(source, found, prior),
         ),
         draws=theta[1:],

@@ -13,24 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import InputError, located
-from moescale.fitting import auto, canonical, physics
-from moescale.fitting import bootstrap as resampling
+from moescale.fitting import auto, canonical
 from moescale.fitting.auto import Chosen
-from moescale.fitting.fit import THOROUGH, Fit, Search, fit, fit_range
-from moescale.fitting.holdout import HoldOut, RunArrays, hold_out, inputs_of, residuals
-from moescale.fitting.objective import HUBER_DELTA, Progress
+from moescale.fitting.canonical import RunArrays, inputs_of, run_arrays
+from moescale.fitting.fit import Fit, bootstrap, fit, fit_range, parameter_intervals
+from moescale.fitting.holdout import HoldOut, hold_out, residuals
 from moescale.fitting.prior import DRAWS as PRIOR_DRAWS
 from moescale.fitting.prior import DRIFT, STARTS, fit_under, prior_of
 from moescale.fitting.remarks import table_remarks
+from moescale.fitting.search import HUBER_DELTA, Progress
 from moescale.io.files import as_text
 from moescale.io.records import record
-from moescale.models.coordinates import expansion, in_family, model_of
-from moescale.models.family import ModelFamily, match_family, width
-from moescale.runs.expansion import OF_ROUTED, expert_shape
+from moescale.models.family import ModelFamily
 from moescale.runs.table import RunTable
 from moescale.scaling_laws import pooled2026
-from moescale.scaling_laws.covariates import check_names, from_columns, further_inputs, known_to, option
-from moescale.scaling_laws.ensemble import DRAWS, MODEL_INPUTS, SHAPE_INPUTS, combine, shape_inputs
+from moescale.scaling_laws.covariates import check_names, known_to
+from moescale.scaling_laws.ensemble import DRAWS, combine
 from moescale.scaling_laws.form import LawForm
 from moescale.scaling_laws.law import Law, Member, Prediction, extrapolation, predict_many
 from moescale.scaling_laws.store import find_form, find_law
@@ -99,45 +97,54 @@ def fit_runs(
     """
     how = settings or FitSettings()
     rows = canonical.order(runs)
-    found = _fit_ordered(canonical.reordered(runs, rows), form, how, progress or _unheard)
+    found = _fit_ordered(canonical.reordered(runs, rows), form, how, progress or (lambda step, share: None))
     return replace(found, runs=found.runs.where(np.argsort(rows)))
 
 
 def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: Progress) -> FittedLaw:
-    family, remarks = (how.family, list[str]()) if how.family else family_of(runs)
+    family, remarks = (how.family, list[str]()) if how.family else canonical.family_of(runs)
     form = find_form(form) if isinstance(form, str) and form != auto.NAME else form
-    if form == pooled2026.FORM or (form == auto.NAME and (how.prior or _left_to_prior(runs, family))):
+    under_prior = form == pooled2026.FORM or (form == auto.NAME and (how.prior or _left_to_prior(runs, family)))
+    if how.starts == "paper" and (under_prior or isinstance(form, str)):
+        by_auto = f"{auto.NAME} compares forms in their physical boxes by the default search"
+        what = f"{pooled2026.FORM.name} is fitted under its prior" if under_prior else by_auto
+        raise InputError(what, where="--starts", next_step="name another form with --law")
+    if under_prior:
         return _fit_under_prior(runs, how, family, remarks)
     if how.prior is not None:
         what = f"only {pooled2026.FORM.name} is fitted under a prior"
         raise InputError(what, where="--prior", next_step="leave out --prior or --law")
     if isinstance(form, str):
         return _fit_auto(runs, how, family, remarks, report)
-    arrays, notes = _letters(form, runs, how.extra, family)
-    found = _fit_one(form, arrays, how, report)
+    arrays, notes = run_arrays(form, runs, how.extra, family)
+    found = _fit_one(form, arrays, how, progress=report)
     draws = _bootstrap(found, arrays, how, how.bootstrap, progress=report) if how.bootstrap else None
     remarks += table_remarks(form, residuals(found, arrays), runs)
-    counted = law_family(form, family)
-    if _active_sizes(runs) and not form.of_models and counted.n_counts == "dense" and np.any(runs.experts > 1.0):
+    counted = canonical.law_family(form, family)
+    if (
+        canonical.active_sizes(runs)
+        and not form.of_models
+        and counted.n_counts == "dense"
+        and np.any(runs.experts > 1.0)
+    ):
         notes.append(
             f"{form.name} is fitted to active parameters, and a plan would read its N as dense-equivalent: "
             "give --size-column n_params_dense, or fit without --law"
         )
     found = replace(found, warnings=(*runs.warnings, *remarks, *notes, *found.warnings))
     law = fitted_law(found, counted, draws=draws, **_about(runs, how, family))
-    return FittedLaw(law, found, None if draws is None else resampling.parameter_intervals(found, draws), arrays)
+    return FittedLaw(law, found, None if draws is None else parameter_intervals(found, draws), arrays)
 
 
 def _left_to_prior(runs: RunTable, family: ModelFamily) -> bool:
     """Whether auto fits a table under the prior: runs of one expansion, or too few for its forms."""
-    varied = (runs.experts, np.round(runs.expansion, 9) if _of_models(runs) else runs.experts)
+    varied = (runs.experts, np.round(runs.expansion, 9) if canonical.of_models(runs) else runs.experts)
     few = len(runs) < auto.FEWEST_RUNS or max(np.unique(values).size for values in varied) == 1
     return few and family.n_counts == "dense"
 
 
 def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str]) -> FittedLaw:
     form = pooled2026.FORM
-    _refuse_paper_grid(how, f"{form.name} is fitted under its prior")
     if family.n_counts == "total":
         what = "the sizes count all experts, and the prior speaks of what a token meets"
         advice = "give n_params_dense or n_params_active, or another --law"
@@ -145,8 +152,8 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     law = how.prior or find_law(form.name)
     with located("--prior"):
         prior = prior_of(law)
-    family = _with_tables(family, runs)
-    arrays, notes = _letters(form, runs, how.extra, family)
+    family = canonical.with_tables(family, runs)
+    arrays, notes = run_arrays(form, runs, how.extra, family)
     result = fit_under(
         prior,
         inputs_of(form, arrays),
@@ -156,58 +163,52 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
         seed=how.seed,
     )
     remarks += table_remarks(form, residuals(result.fit, arrays), runs)
-    ranges = fit_range({"n_params": arrays.n_params, "tokens": arrays.tokens, "experts": arrays.experts})
+    ranges = fit_range(arrays.n_params, arrays.tokens, arrays.experts)
     notes = (*runs.warnings, *remarks, *notes, *result.fit.warnings)
     found = replace(result.fit, warnings=notes, fit_range=ranges)
     about = _about(runs, replace(how, prior=law), family)
     held = {"prior_mean": found.theta.tolist(), "prior_covariance": result.covariance.tolist()}
     of_member: dict[str, Any] = about | {"name": form.name, "evidence": about["evidence"] | held}
-    member = fitted_law(found, law_family(form, family), draws=result.draws, **of_member)
+    member = fitted_law(found, canonical.law_family(form, family), draws=result.draws, **of_member)
     member = replace(member, max_experts=max(law.members[0].law.max_experts or 1.0, ranges["experts"][1]))
     about["evidence"] |= {"law": form.name, "n_runs": found.n_runs}
-    n, e = in_family(family, arrays.n_params, arrays.experts) if _active_sizes(runs) else (runs.n_params, runs.experts)
+    n, e = canonical.letters_of(runs, family)
     fitted = combine(
         [Member(member, 1.0)],
         family=family,
-        fit_range=fit_range({"n_params": n, "tokens": runs.tokens, "experts": e}),
+        fit_range=fit_range(n, runs.tokens, e),
         notes=notes,
         run_noise=result.run_noise,
         drift=DRIFT,
         draws=len(result.draws),
         **about,
     )
-    intervals = resampling.parameter_intervals(found, result.draws)
+    intervals = parameter_intervals(found, result.draws)
     return FittedLaw(fitted, found, intervals, arrays, (Chosen(form.name, 1.0, None),))
 
 
-def _refuse_paper_grid(how: FitSettings, what: str) -> None:
-    if how.starts == "paper":
-        raise InputError(what, where="--starts", next_step="name another form with --law")
-
-
-def _fit_one(form: LawForm, arrays: RunArrays, how: FitSettings, report: Progress, search: Search = THOROUGH) -> Fit:
+def _fit_one(form: LawForm, arrays: RunArrays, how: FitSettings, **more: Any) -> Fit:
     given = (arrays.n_params, arrays.tokens, arrays.experts, arrays.loss)
-    return fit(form, *given, extra=arrays.extra, starts=how.starts, search=search, progress=report)
+    return fit(form, *given, extra=arrays.extra, starts=how.starts, **more)
 
 
 def _bootstrap(found: Fit, arrays: RunArrays, how: FitSettings, count: int, **more: Any) -> FloatArray:
     given = (found, inputs_of(found.form, arrays), np.log(arrays.loss), count, how.seed)
-    return resampling.bootstrap(*given, **more)
+    return bootstrap(*given, **more)
 
 
 def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str], report: Progress) -> FittedLaw:
-    _refuse_paper_grid(how, f"{auto.NAME} compares forms in their physical boxes by the default search")
-    family, measured = _with_tables(family, runs), runs.loss
+    family, measured = canonical.with_tables(family, runs), runs.loss
     runs, unit = canonical.without_unit(runs)
-    letters = _candidate_letters(runs, how, family)
+    letters = _candidates(runs, how, family)
     arrays = [own for _, own, _ in letters]
     fits: list[Fit] = []
     for i, (form, own, _) in enumerate(letters):
         report(f"fit {form.name}", i / len(letters))
-        fits.append(_fit_one(form, own, how, _unheard, auto.SEARCH))
+        fits.append(_fit_one(form, own, how, search=auto.SEARCH))
     table = RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
-    n, e = in_family(family, *models_of(runs, family)[:2]) if _active_sizes(runs) else (runs.n_params, runs.experts)
-    faults = [physics.fault(found, family, n, runs.tokens, e, runs.loss) for found in fits]
+    n, e = canonical.letters_of(runs, family)
+    faults = [auto.fault(found, family, n, runs.tokens, e, runs.loss) for found in fits]
     sound = np.array([fault is None for fault in faults])
     choice = auto.choose(fits, arrays, table, sound if sound.any() else ~sound, report)
     about = _about(runs, how, family)
@@ -217,10 +218,12 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
         report(f"bootstrap of {found.form.name}", sum(choice.weights[:i]))
         wanted = max(auto.FEWEST_REPLICATES, round(weight * (how.bootstrap or auto.REPLICATES)))
         draws = canonical.in_unit(found.form, _bootstrap(found, arrays[i], how, wanted, quick=True), unit)
+        found = replace(found, theta=canonical.in_unit(found.form, found.theta, unit))  # errors, of ln L, stay
         of_member: dict[str, Any] = about | {"name": found.form.name, "draws": draws}
-        members.append(Member(fitted_law(_in_unit(found, unit), law_family(found.form, family), **of_member), weight))
+        members.append(Member(fitted_law(found, canonical.law_family(found.form, family), **of_member), weight))
     winner = int(np.argmax(choice.weights))
-    best, own = _in_unit(fits[winner], unit), replace(arrays[winner], loss=measured)
+    best, own = fits[winner], replace(arrays[winner], loss=measured)
+    best = replace(best, theta=canonical.in_unit(best.form, best.theta, unit))
     then = "is left out of the ensemble" if sound.any() else "stays in the ensemble, since no form extrapolates better"
     remarks += table_remarks(best.form, residuals(best, own), runs)
     remarks += [f"{found.form.name} {then}: it {fault}" for found, fault in zip(fits, faults, strict=True) if fault]
@@ -232,7 +235,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     warnings = tuple(dict.fromkeys((*notes, *best.warnings)))
     best = replace(best, warnings=warnings, seconds=sum(found.seconds for found in fits))
     leading = max(members, key=lambda member: member.weight).law
-    intervals = resampling.parameter_intervals(best, leading.draws) if how.bootstrap else None
+    intervals = parameter_intervals(best, leading.draws) if how.bootstrap else None
     scores = choice.scores or (None,) * len(fits)
     rows = [Chosen(f.form.name, w, s) for f, w, s in zip(fits, choice.weights, scores, strict=True)]
     chosen = tuple(sorted(rows, key=lambda each: (-each.weight, each.score or 0.0)))
@@ -244,49 +247,26 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     about |= {"notes": warnings, "run_noise": choice.run_noise, "drift": choice.drift}
     if family.n_counts == "total":  # no other law can be asked in these letters
         return FittedLaw(replace(leading, **about), best, intervals, own, chosen)
-    ranges = fit_range({"n_params": n, "tokens": runs.tokens, "experts": e})
-    ranges = {key: ends for member in members for key, ends in member.law.fit_range.items()} | ranges
+    ranges = {key: ends for member in members for key, ends in member.law.fit_range.items()}
+    ranges |= fit_range(n, runs.tokens, e)
     law = combine(members, family=family, fit_range=ranges, draws=max(how.bootstrap, DRAWS), **about)
     return FittedLaw(law, best, intervals, own, chosen)
 
 
-def _candidate_letters(
-    runs: RunTable, how: FitSettings, family: ModelFamily
-) -> list[tuple[LawForm, RunArrays, list[str]]]:
-    """The forms that the runs are many enough for, fewest parameters first, each with the runs in its letters and remarks."""
-    forms, given = candidates(runs), dict(how.extra)
+def _candidates(runs: RunTable, how: FitSettings, family: ModelFamily) -> list[tuple[LawForm, RunArrays, list[str]]]:
+    """The forms that auto compares and the runs are many enough for, fewest parameters first, each with the runs in its letters
+    and remarks.
+    """
+    forms, given = [find_form(name) for name in auto.WITH_EXPERTS], dict(how.extra)
+    if canonical.of_models(runs):
+        forms = [replace(form, of_models=True) for form in forms]
+    if runs.size_column == "n_params_total" and "sparsity" in runs.columns:
+        forms.append(find_form(auto.BY_SPARSITY))
     check_names(forms, given)
-    letters = [(form, *_letters(form, runs, known_to(form, given), family)) for form in forms]
+    letters = [(form, *run_arrays(form, runs, known_to(form, given), family)) for form in forms]
     counts = [auto.acting_parameters(form, own) for form, own, _ in letters]
     ranked = sorted(zip(counts, letters, strict=True), key=lambda each: each[0])
     return [each for count, each in ranked if 2 * count <= len(runs)] or [ranked[0][1]]
-
-
-def _in_unit(found: Fit, unit: float) -> Fit:
-    """The fit with the loss multiplied by e^unit; its errors are of ln L and stay."""
-    return replace(found, theta=canonical.in_unit(found.form, found.theta, unit))
-
-
-def _unheard(step: str, share: float) -> None:
-    """Progress of a part that its caller reports as one step."""
-
-
-def candidates(runs: RunTable) -> list[LawForm]:
-    """The forms that auto compares on a table of several expansions, in the letters that its models are told apart by."""
-    forms = [find_form(name) for name in auto.WITH_EXPERTS]
-    if _of_models(runs):
-        forms = [replace(form, of_models=True) for form in forms]
-    by_sparsity = runs.size_column == "n_params_total" and "sparsity" in runs.columns
-    return [*forms, find_form(auto.BY_SPARSITY)] if by_sparsity else forms
-
-
-def _of_models(runs: RunTable) -> bool:
-    """Whether sizes are those of the body that a token meets, not the N of a family: every form takes them as models."""
-    return runs.active_body is not None or _active_sizes(runs)
-
-
-def _active_sizes(runs: RunTable) -> bool:
-    return runs.size_column == "n_params_active"
 
 
 def compare_laws(
@@ -307,7 +287,7 @@ def compare_laws(
     # The same name may mean another thing to another form, so each takes its own from the table.
     rows = canonical.order(runs)
     runs, held_out = canonical.reordered(runs, rows), held_out[rows]
-    arrays = [run_arrays(form, runs, known_to(form, given)) for form in forms]
+    arrays = [run_arrays(form, runs, known_to(form, given))[0] for form in forms]
     return [hold_out(form, own, held_out, progress=progress) for form, own in zip(forms, arrays, strict=True)]
 
 
@@ -317,7 +297,7 @@ def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None 
     `extra` are further inputs that hold for all runs. Raises InputError where a further input is missing and where the law
     gives no finite loss.
     """
-    arrays = run_arrays(law.form, runs, dict(extra or {}))
+    arrays, _ = run_arrays(law.form, runs, dict(extra or {}))
     where = (arrays.n_params, arrays.tokens, arrays.experts)
     with np.errstate(over="ignore"):  # said below
         ends = predict_many(law, *where, extra=arrays.extra)
@@ -333,83 +313,6 @@ def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None 
         beyond = extrapolation(law, n_params, tokens, experts, further)
         found.append(Prediction(value, None if np.isnan(low) else (low, high), beyond))
     return found
-
-
-def run_arrays(form: LawForm, runs: RunTable, given: Mapping[str, float]) -> RunArrays:
-    """What a form takes of a table, in its letters: its further inputs are columns, or else the given values for all runs."""
-    return _letters(form, runs, given, None)[0]
-
-
-def _letters(
-    form: LawForm, runs: RunTable, given: Mapping[str, float], family: ModelFamily | None
-) -> tuple[RunArrays, list[str]]:
-    """What a form takes of a table of runs of a family (by default that of its columns), and remarks."""
-    found: dict[str, Any] = from_columns(form, runs.columns, runs.experts, source=runs.source)
-    for name, value in given.items():
-        if name in runs.columns:
-            what = f"the table has a column {name!r}, too"
-            raise InputError(what, where=option(name), next_step="leave the option out")
-        found[name] = value
-    n, e, notes = runs.n_params, runs.experts, list[str]()
-    if form.of_models or MODEL_INPUTS[0] in form.extra_inputs:
-        body, x, notes = models_of(runs, family or family_of(runs)[0])
-        if form.of_models:
-            n, e = body, x
-        else:
-            found |= dict(zip(MODEL_INPUTS, (body, x), strict=True))
-    if SHAPE_INPUTS[0] in form.extra_inputs and (form.of_models or MODEL_INPUTS[0] in form.extra_inputs):
-        # What the table leaves open, an ensemble takes from its own family.
-        shape = shape_inputs(family) if form.of_models and family else {}
-        found = {**shape, **expert_shape(runs.experts, runs.columns), **found}
-    further = further_inputs(form, found)
-    extra = {name: np.broadcast_to(np.asarray(v, dtype=float), len(runs)) for name, v in further.items()}
-    return RunArrays(n, runs.tokens, e, runs.loss, extra), [f"{form.name}: {note}" for note in notes]
-
-
-def models_of(runs: RunTable, family: ModelFamily) -> tuple[FloatArray, FloatArray, list[str]]:
-    """Active body and expansion of each run, (n,) each, as the table states them, else as the family has them; remarks."""
-    plain, notes = replace(family, embedding_matrices=0), list[str]()
-    stated = any(name in runs.columns for name in OF_ROUTED)
-    x = runs.expansion if stated else expansion(plain, runs.experts)
-    body = runs.active_body
-    if body is None:
-        # A column of active sizes is expanded already.
-        dense = family.n_counts == "dense" and not _active_sizes(runs)
-        body = model_of(plain, runs.n_params, runs.experts)[0] if dense else runs.n_params
-        notes.append(f"the table has no sizes without embeddings (n_params_nonemb): using {runs.size_column}")
-    if not stated and (runs.experts > 1.0).any():
-        notes.append(f"the table has no column top_k: using the experts of family {family.name}")
-    return body, x, notes
-
-
-def law_family(form: LawForm, family: ModelFamily) -> ModelFamily:
-    """The family whose N and E are the letters of a form: of one that speaks of models, the active body and X."""
-    if not form.of_models:
-        return family
-    return replace(family, top_k=1, moe_every=1, embedding_matrices=0, n_counts="dense")
-
-
-def _with_tables(family: ModelFamily, runs: RunTable) -> ModelFamily:
-    """The family with tables as large as the runs', where these state their bodies."""
-    body = runs.active_body
-    plain = replace(family, embedding_matrices=0)
-    if body is None or family.n_counts == "total":
-        return plain
-    without = body if _active_sizes(runs) else in_family(plain, body, runs.expansion)[0]
-    rows = float(np.median((runs.n_params - without) / width(plain, without))) / 2.0
-    if abs(rows * 2.0 - family.vocab_size * family.embedding_matrices) < 0.05 * rows:
-        return family
-    return replace(family, embedding_matrices=2, vocab_size=rows) if rows > 1.0 else plain
-
-
-def family_of(runs: RunTable) -> tuple[ModelFamily, list[str]]:
-    """The family that the columns of a table speak for, with remarks."""
-    stated = {name: runs.columns.get(name) for name in ("top_k", "n_params_total")}
-    numeric = {name: c if c is not None and c.dtype.kind == "f" else None for name, c in stated.items()}
-    family, remarks = match_family(runs.n_params, runs.experts, **numeric)
-    if runs.size_column == "n_params_total" and (runs.experts > 1.0).any():
-        family = replace(family, n_counts="total")
-    return family, remarks
 
 
 def fitted_law(

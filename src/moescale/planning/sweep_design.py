@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from moescale import catalogue
 from moescale.bounds import Bound, check_bounds
 from moescale.errors import InfeasibleError
-from moescale.fitting.workflow import family_of, models_of
+from moescale.fitting.canonical import family_of, models_of
 from moescale.io.records import record
 from moescale.models.coordinates import in_family, same_letters
 from moescale.models.family import ModelFamily, training_flops

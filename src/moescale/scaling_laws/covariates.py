@@ -2,53 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moescale.errors import InputError, nearest_names
 from moescale.scaling_laws.form import LawForm
 from moescale.typing import FloatArray, Real
 
-Column = np.typing.NDArray[Any]
+Column = NDArray[Any]
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class FurtherInput:
-    """A named variable: what it is, and the half-open or open range [low, high) that it lies in."""
+RANGES: dict[str, Callable[[FloatArray], NDArray[np.bool_]]] = {
+    "above 0": lambda values: values > 0.0,
+    "from 0": lambda values: values >= 0.0,
+    "from 0 and below 1": lambda values: (values >= 0.0) & (values < 1.0),
+    "from 1": lambda values: values >= 1.0,
+}
+
+
+class FurtherInput(NamedTuple):
+    """A named variable: what it is, and which of RANGES it lies in."""
 
     meaning: str
-    low: float
-    high: float
-    includes_low: bool
-
-    def allows(self, values: FloatArray) -> np.typing.NDArray[np.bool_]:
-        """Where values are in range, same shape."""
-        above = values >= self.low if self.includes_low else values > self.low
-        return above & ((values < self.high) | (np.isposinf(values) & np.isposinf(self.high)))
-
-    @property
-    def range_text(self) -> str:
-        """The range in words."""
-        below = "" if np.isinf(self.high) else f" and below {self.high:g}"
-        return f"{'from' if self.includes_low else 'above'} {self.low:g}{below}"
+    range_text: str
 
 
 FURTHER_INPUTS = {
-    name: FurtherInput(meaning, low, high, includes_low)
-    for name, low, high, includes_low, meaning in (
-        ("unique_tokens", 0.0, np.inf, False, "tokens of distinct data; runs with more tokens repeat it"),
-        ("granularity", 0.0, np.inf, False, "d_ff over the width of one expert"),
-        ("sparsity", 0.0, 1.0, True, "share of weights or of experts that is not used, as the law says"),
-        ("activated_experts", 1.0, np.inf, True, "experts that a token meets in a layer, shared ones included"),
-        ("shared_ratio", 0.0, 1.0, True, "shared experts over all that a token meets in a layer"),
-        ("shared_ffn", 0.0, np.inf, True, "share of the FFN weights that a token meets which shared experts hold"),
-        ("active_body", 0.0, np.inf, False, "parameters without embeddings that one token meets"),
-        ("expansion", 1.0, np.inf, True, "FFN weights of all experts over those that one token meets"),
-    )
+    "unique_tokens": FurtherInput("tokens of distinct data; runs with more tokens repeat it", "above 0"),
+    "granularity": FurtherInput("d_ff over the width of one expert", "above 0"),
+    "sparsity": FurtherInput("share of weights or of experts that is not used, as the law says", "from 0 and below 1"),
+    "activated_experts": FurtherInput("experts that a token meets in a layer, shared ones included", "from 1"),
+    "shared_ratio": FurtherInput("shared experts over all that a token meets in a layer", "from 0 and below 1"),
+    "shared_ffn": FurtherInput("share of the FFN weights that a token meets which shared experts hold", "from 0"),
+    "active_body": FurtherInput("parameters without embeddings that one token meets", "above 0"),
+    "expansion": FurtherInput("FFN weights of all experts over those that one token meets", "from 1"),
 }
 
 
@@ -76,11 +67,10 @@ def further_inputs(form: LawForm, given: Mapping[str, Real] | None, *, where: st
             what = f"{form.name} needs {name} ({FURTHER_INPUTS[name].meaning})"
             advice = f"give {option(name)}, or a column {name!r} in a table of runs"
             raise InputError(what, where=where, next_step=advice)
-        array = np.asarray(value, dtype=float)
-        wrong = ~FURTHER_INPUTS[name].allows(array)
-        if wrong.any():
-            advice = f"give a number {FURTHER_INPUTS[name].range_text}"
-            raise InputError(f"{name} is {array[wrong].flat[0]:g}", where=where, next_step=advice)
+        array, allowed = np.asarray(value, dtype=float), FURTHER_INPUTS[name].range_text
+        if (wrong := ~RANGES[allowed](array)).any():
+            what = f"{name} is {array[wrong].flat[0]:g}"
+            raise InputError(what, where=where, next_step=f"give a number {allowed}")
         filled[name] = value
     return filled
 

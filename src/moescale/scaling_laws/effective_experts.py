@@ -12,47 +12,31 @@ from typing import Any
 
 import numpy as np
 
-from moescale.scaling_laws.form import Coordinates, Inputs, Observed, Parameter, log_coordinates
+from moescale.scaling_laws.form import Columns, Ends, Inputs, Observed, Parameter
 from moescale.typing import FloatArray
 
-PARAMETERS = (
-    Parameter("E_start", False, "effective experts of a dense model"),
-    Parameter("E_max", True, "effective experts that no expert count exceeds"),
-)
 DOMAIN = "1 <= E_start < E_max"
 
 
-def pair_coordinates(parameters: tuple[Parameter, ...]) -> tuple[Coordinates, Coordinates]:
-    """(encode, decode) as of `log_coordinates`, with u in the place of E_start; NaN outside the domain of u."""
-    to_logs, from_logs = log_coordinates(parameters)
-    names = [parameter.name for parameter in parameters]
-    first, last = names.index("E_start"), names.index("E_max")
-
-    def encode(public: FloatArray) -> FloatArray:
-        theta = to_logs(public)
-        start, ceiling = theta[..., first], np.asarray(public)[..., last]
-        with np.errstate(all="ignore"):
-            u = np.log(start) / theta[..., last]
-        theta[..., first] = np.where((start >= 1.0) & (start < ceiling), u, np.nan)
-        return theta
-
-    def decode(theta: FloatArray) -> FloatArray:
-        public = from_logs(theta)
-        public[..., first] = np.exp(theta[..., first] * theta[..., last])
-        return public
-
-    return encode, decode
+def _start_to_search(given: Columns) -> FloatArray:
+    start, ceiling = given["E_start"], given["E_max"]
+    return np.where((start >= 1.0) & (start < ceiling), np.log(start) / np.log(ceiling), np.nan)
 
 
-def box(observed: Observed) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The box of (u, m): 1 <= E_start < E_max, and E_max in [max(4, E_observed / 2), 1e4]."""
-    most = float(np.log(1e4))  # more experts than anyone has trained
-    return (0.0, 0.999), (float(np.log(max(4.0, observed.experts_max / 2.0))), most)
+def _ceiling_ends(observed: Observed) -> Ends:
+    """E_max in [max(4, E_observed / 2), 1e4]: more experts than anyone has trained."""
+    return float(np.log(max(4.0, observed.experts_max / 2.0))), float(np.log(1e4))
 
 
-def region(observed: Observed) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Where a search for (u, m) starts."""
-    return (0.0, 0.95), box(observed)[1]
+E_START = Parameter(
+    "E_start", False, "effective experts of a dense model", scan=(0.0, 0.95), box=(0.0, 0.999),
+    to_search=_start_to_search, to_public=lambda moved: np.exp(moved["E_start"] * moved["E_max"]),
+)  # fmt: skip
+E_MAX = Parameter(
+    "E_max", True, "effective experts that no expert count exceeds", scan=_ceiling_ends, box=_ceiling_ends,
+    to_search=lambda given: np.where(given["E_max"] > 1.0, np.log(given["E_max"]), np.nan),
+    to_public=lambda moved: np.exp(moved["E_max"]),
+)  # fmt: skip
 
 
 def effective_experts(ln_start: FloatArray, ln_max: FloatArray, experts: FloatArray, shift: float = 1.0) -> FloatArray:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from moescale.errors import InputError
 from moescale.models.coordinates import expansion, experts_at, in_family, model_of, same_letters
 from moescale.models.family import ModelFamily, law_size
 from moescale.scaling_laws.covariates import known_to
-from moescale.scaling_laws.form import Inputs, LawForm, Parameter, with_experts
+from moescale.scaling_laws.form import Ends, Inputs, LawForm, Parameter, with_experts
 from moescale.scaling_laws.law import Law, Member
 from moescale.typing import FloatArray
 
@@ -37,18 +37,13 @@ def combine(
     *,
     name: str,
     family: ModelFamily,
-    source: str,
-    date: str,
     draws: int = DRAWS,
-    notes: Sequence[str] = (),
-    evidence: Mapping[str, object] | None = None,
-    run_noise: float = 0.0,
-    drift: float = 0.0,
-    fit_range: Mapping[str, tuple[float, float]] | None = None,
+    fit_range: Mapping[str, Ends] | None = None,
+    **about: Any,
 ) -> Law:
     """The weighted ensemble of laws as one law whose N and E are those of `family`; weights are scaled to sum to 1.
 
-    `fit_range` is by default that of the members.
+    `fit_range` is by default that of the members. `about` are further fields of Law.
     Raises InputError for no members, weights that are not positive, and a family whose law counts all experts.
     """
     total = sum(member.weight for member in members)
@@ -58,23 +53,22 @@ def combine(
     if family.n_counts != "dense":
         raise InputError(f"{family.name} counts all experts in N", where=name, next_step="take a family that does not")
     members = tuple(replace(member, weight=member.weight / total) for member in members)
-    form = _form(members, family)
-    weights = np.array([member.weight for member in members])
+    # The largest E that every member may speak of.
+    limits = [
+        float(experts_at(family, expansion(member.law.family, member.law.max_experts)))
+        for member in members
+        if member.law.max_experts is not None
+    ]
     return Law(
         name=name,
-        form=form,
-        theta=np.concatenate((weights, *(member.law.theta for member in members))),
+        form=_form(members, family),
+        theta=np.array([*(member.weight for member in members), *(v for member in members for v in member.law.theta)]),
         family=family,
-        source=source,
-        date=date,
         fit_range=dict(fit_range or _ranges(members, family)),
         draws=_draws(members, draws),
-        notes=tuple(notes),
-        max_experts=_most_experts(members, family),
-        evidence=dict(evidence or {}),
+        max_experts=min(limits, default=None),
         members=members,
-        run_noise=run_noise,
-        drift=drift,
+        **about,
     )
 
 
@@ -94,7 +88,7 @@ def measured_on(law: Law) -> list[ModelFamily]:
     return [member.law.family for member in law.members if member.unit == 0.0] if law.members else [law.family]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Part:
     """A member's place in theta, and how its N and E follow from the ensemble's."""
 
@@ -129,9 +123,15 @@ class _Part:
             body, ratio = _stated(x, "active_body", body), _stated(x, "expansion", ratio)
         return np.log(law_size(self.law.family, *in_family(self.law.family, body, ratio)))
 
-    def elasticity(self, x: Inputs) -> FloatArray | float:
-        """d ln N_k / d ln N."""
-        return 1.0 if self.same else (self.ln_size(x, STEP) - self.ln_size(x, -STEP)) / (2.0 * STEP)
+    def log_loss(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
+        """ln L in the ensemble's unit."""
+        return (self.unit + self.law.form.log_loss(theta, self.inputs(x)),)
+
+    def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
+        """Derivatives of ln L with respect to the ensemble's ln N and ln D."""
+        in_n, in_d = self.law.form.slopes(theta, self.inputs(x))
+        elasticity = 1.0 if self.same else (self.ln_size(x, STEP) - self.ln_size(x, -STEP)) / (2.0 * STEP)
+        return in_n * elasticity, in_d
 
 
 def _stated(x: Inputs, name: str, otherwise: FloatArray) -> FloatArray:
@@ -163,17 +163,13 @@ def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
     if all(form.of_models for form in forms):
         needed |= {name: np.inf for name in SHAPE_INPUTS if name in needed}
     alone = forms[0] if len(forms) == 1 else None
-    return LawForm(
+    return EnsembleForm(
         name=alone.name if alone else NAME,
         title=alone.title if alone else f"average of {len(forms)} laws",
         equation=alone.equation if alone else f"ln L = sum of w_k ln L_k over {', '.join(labels)}",
         source="; ".join(dict.fromkeys(form.source for form in forms)),
         parameters=tuple(parameters),
-        log_loss=partial(_log_loss, parts),
-        slopes=partial(_slopes, parts),
-        bounds=lambda _: np.tile((-np.inf, np.inf), (len(parameters), 1)),
-        encode=partial(_recode, parts, "encode"),
-        decode=partial(_recode, parts, "decode"),
+        members=tuple(parts),
         uses_experts=any(form.uses_experts or form.implied_inputs for form in forms),
         of_sources=alone is not None and alone.of_sources,
         uses_tokens=any(form.uses_tokens for form in forms),
@@ -182,59 +178,60 @@ def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
     )
 
 
-def _sums(
-    parts: Sequence[_Part],
-    values: Callable[[_Part, FloatArray, Inputs], tuple[FloatArray, ...]],
-    count: int,
-    theta: FloatArray,
-    x: Inputs,
-) -> tuple[FloatArray, ...]:
-    """sum_k w_k value_k of each of `count` values, (..., n), where a draw that gives a member no weight does not evaluate it."""
-    shape = np.broadcast_shapes((*theta.shape[:-1], 1), x.ln_n.shape, x.ln_d.shape)
-    outs = tuple(np.zeros(shape, theta.dtype) for _ in range(count))  # of complex steps too
-    for part in parts:
-        weight = theta[..., part.weight]
-        if theta.ndim != 2 or np.all(weight != 0.0):
-            if np.any(weight != 0.0):
-                for k, value in enumerate(values(part, theta[..., part.columns], x)):
-                    outs[k][...] += weight[..., None] * value
-            continue
-        rows = np.flatnonzero(weight)
-        if rows.size:
-            some = replace(x, **{name: _rows(getattr(x, name), rows, len(theta)) for name in ("ln_n", "ln_d")})
-            for k, value in enumerate(values(part, theta[rows, part.columns], some)):
-                outs[k][..., rows, :] += weight[rows, None] * value
-    return outs
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnsembleForm(LawForm):
+    """The form of an ensemble: the weights, and the parameters of each member; no search fits it."""
 
+    members: tuple[_Part, ...]
 
-def _rows(values: FloatArray, rows: np.typing.NDArray[np.intp], draws: int) -> FloatArray:
-    """The values (..., k, n) of some of k draws; values that all draws share stay."""
-    return values[..., rows, :] if values.ndim > 1 and values.shape[-2] == draws else values
+    def encode(self, public: FloatArray) -> FloatArray:
+        """All members' search coordinates; weights are the same in both."""
+        return self._recoded("encode", public)
 
+    def decode(self, theta: FloatArray) -> FloatArray:
+        """All members' public units."""
+        return self._recoded("decode", theta)
 
-def _log_loss(parts: Sequence[_Part], theta: FloatArray, x: Inputs) -> FloatArray:
-    def value(part: _Part, own: FloatArray, at: Inputs) -> tuple[FloatArray]:
-        return (part.unit + part.law.form.log_loss(own, part.inputs(at)),)
+    def log_loss(self, theta: FloatArray, x: Inputs) -> FloatArray:
+        """ln L at each point, shape (..., n)."""
+        return self._sums(_Part.log_loss, 1, theta, x)[0]
 
-    (found,) = _sums(parts, value, 1, theta, x)
-    return found
+    def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
+        """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
+        in_n, in_d = self._sums(_Part.slopes, 2, theta, x)
+        return in_n, in_d
 
+    def _recoded(self, direction: str, values: FloatArray) -> FloatArray:
+        out = np.array(values, dtype=float)
+        for part in self.members:
+            out[..., part.columns] = getattr(part.law.form, direction)(out[..., part.columns])
+        return out
 
-def _slopes(parts: Sequence[_Part], theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-    def values(part: _Part, own: FloatArray, at: Inputs) -> tuple[FloatArray, FloatArray]:
-        in_n, in_d = part.law.form.slopes(own, part.inputs(at))
-        return in_n * part.elasticity(at), in_d
-
-    in_n, in_d = _sums(parts, values, 2, theta, x)
-    return in_n, in_d
-
-
-def _recode(parts: Sequence[_Part], direction: str, values: FloatArray) -> FloatArray:
-    """All members' parameters between public units and search coordinates; weights are the same in both."""
-    out = np.array(values, dtype=float)
-    for part in parts:
-        out[..., part.columns] = getattr(part.law.form, direction)(out[..., part.columns])
-    return out
+    def _sums(
+        self,
+        values: Callable[[_Part, FloatArray, Inputs], tuple[FloatArray, ...]],
+        count: int,
+        theta: FloatArray,
+        x: Inputs,
+    ) -> tuple[FloatArray, ...]:
+        """sum_k w_k value_k of each of `count` values, (..., n), where a draw that gives a member no weight does not evaluate it."""
+        shape = np.broadcast_shapes((*theta.shape[:-1], 1), x.ln_n.shape, x.ln_d.shape)
+        outs = tuple(np.zeros(shape, theta.dtype) for _ in range(count))  # of complex steps too
+        for part in self.members:
+            weight = theta[..., part.weight]
+            if theta.ndim != 2 or np.all(weight != 0.0):
+                if np.any(weight != 0.0):
+                    for k, value in enumerate(values(part, theta[..., part.columns], x)):
+                        outs[k][...] += weight[..., None] * value
+                continue
+            rows = np.flatnonzero(weight)
+            if rows.size:
+                # Values (..., k, n) of all draws are cut to those of these rows; values that all draws share stay.
+                wide = {n: v for n in ("ln_n", "ln_d") if (v := getattr(x, n)).ndim > 1 and v.shape[-2] == len(theta)}
+                some = replace(x, **{name: each[..., rows, :] for name, each in wide.items()})
+                for k, value in enumerate(values(part, theta[rows, part.columns], some)):
+                    outs[k][..., rows, :] += weight[rows, None] * value
+        return outs
 
 
 def _draws(members: Sequence[Member], count: int) -> FloatArray:
@@ -253,23 +250,13 @@ def _draws(members: Sequence[Member], count: int) -> FloatArray:
 
 
 def _ranges(members: Sequence[Member], family: ModelFamily) -> dict[str, tuple[float, float]]:
-    found: dict[str, list[tuple[float, float]]] = {}
+    found: dict[str, list[float]] = {}
     for law in (member.law for member in members):
-        for key, (low, high) in law.fit_range.items():
-            ends = np.array([low, high])
+        for key, ends in law.fit_range.items():
+            moved = np.array(ends)
             if key == "n_params" and not same_letters(law.family, family):
-                ends = in_family(family, *model_of(law.family, ends, 1.0))[0]
+                moved = in_family(family, *model_of(law.family, moved, 1.0))[0]
             if key == "experts":
-                ends = experts_at(family, expansion(law.family, ends))
-            found.setdefault(key, []).append((float(ends[0]), float(ends[1])))
-    return {key: (min(low for low, _ in ends), max(high for _, high in ends)) for key, ends in found.items()}
-
-
-def _most_experts(members: Sequence[Member], family: ModelFamily) -> float | None:
-    """The largest E that every member may speak of."""
-    limits = [
-        float(experts_at(family, expansion(member.law.family, member.law.max_experts)))
-        for member in members
-        if member.law.max_experts is not None
-    ]
-    return min(limits, default=None)
+                moved = experts_at(family, expansion(law.family, moved))
+            found.setdefault(key, []).extend(moved.tolist())
+    return {key: (min(ends), max(ends)) for key, ends in found.items()}

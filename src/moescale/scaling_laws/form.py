@@ -53,91 +53,128 @@ def make_inputs(n_params: Real, tokens: Real, experts: Real, extra: Mapping[str,
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter of a law: its public name, and whether the search moves its natural logarithm."""
-
-    name: str
-    log: bool
-    meaning: str
-
-
-@dataclass(frozen=True, slots=True)
 class Observed:
-    """What the bounds and the search region of a law may depend on: largest expert count, smallest loss, typical size."""
+    """What the box and the search of a law may depend on: largest expert count, smallest loss, typical size."""
 
     experts_max: float
     loss_min: float
     n_params_mid: float = 1e9  # geometric mean of the sizes
 
-    @property
-    def irreducible(self) -> tuple[float, float]:
-        """The box of the logarithm of an irreducible loss: below the smallest loss."""
-        return AMPLITUDE[0], float(np.log(self.loss_min))
 
-
-# theta has shape (..., p) in search coordinates (logarithms where Parameter.log); answers add an axis of n points.
+# theta has shape (..., p) in search coordinates; answers add an axis of n points.
 LogLoss = Callable[[FloatArray, Inputs], FloatArray]
 Slopes = Callable[[FloatArray, Inputs], tuple[FloatArray, FloatArray]]
-Coordinates = Callable[[FloatArray], FloatArray]
-Limits = Callable[[Observed], FloatArray]
 Shape = Sequence[Any]  # shape parameters, each (..., 1)
+Parts = Callable[[Shape, Inputs], tuple[Sequence[FloatArray | float], FloatArray | float]]
+Columns = Mapping[str, FloatArray]  # parameters by name, all of one shape
+Ends = tuple[float, float]
+Limits = Ends | Callable[[Observed], Ends]
 
 
-def log_coordinates(parameters: tuple[Parameter, ...]) -> tuple[Coordinates, Coordinates]:
-    """(encode, decode) for a form whose search moves ln of each parameter with `log` and all others as they are."""
-    logs = [column for column, parameter in enumerate(parameters) if parameter.log]
-
-    def converted(values: FloatArray, function: Coordinates) -> FloatArray:
-        found = np.array(values, dtype=float)
-        found[..., logs] = function(found[..., logs])
-        return found
-
-    return lambda public: converted(public, np.log), lambda theta: converted(theta, np.exp)
-
-
-def limits(rows: Sequence[tuple[float, float]]) -> Limits:
-    """Bounds or a region, (p, 2), that do not depend on the runs."""
-    return lambda _: np.array(rows)
+def below_losses(observed: Observed) -> Ends:
+    """The box of the logarithm of an irreducible loss: below the smallest loss."""
+    return AMPLITUDE[0], float(np.log(observed.loss_min))
 
 
 @dataclass(frozen=True, slots=True)
-class LinearPart:
-    """A law as linear in its amplitudes once its shape is fixed: ln L = offset + ln sum_k exp(theta_k + ln column_k).
+class Parameter:
+    """One parameter of a law: its public name, and how a search moves it.
 
-    `amplitudes` and `shape` are column numbers of theta. `parts` of the shape parameters, each (..., 1), and the inputs gives
-    the columns, one array (..., n) or number an amplitude but not all of them numbers, and the offset. Its complex steps give
-    all derivatives: exact, and cheap since terms in which a parameter has no part stay real. `region` is the (s, 2) range of
-    the shape that a search scans.
+    What moves is its logarithm where `log`, else itself, or else what `to_search` makes of the public parameters and
+    `to_public` turns back. It stays in `box`, by default AMPLITUDE or EXPONENT, and begins in `scan`; in a form with `parts`, a
+    parameter without `scan` is an amplitude, which the best fit to the others gives.
     """
 
-    amplitudes: tuple[int, ...]
-    shape: tuple[int, ...]
-    parts: Callable[[Shape, Inputs], tuple[Sequence[FloatArray | float], FloatArray | float]]
-    region: Limits
+    name: str
+    log: bool
+    meaning: str
+    scan: Limits | None = None
+    box: Limits | None = None
+    to_search: Callable[[Columns], FloatArray] | None = None
+    to_public: Callable[[Columns], FloatArray] | None = None
 
-    def basis(self, shape: FloatArray, x: Inputs) -> FloatArray:
-        """What the amplitudes multiply, offset included, (..., n, k), at shape parameters (..., s)."""
-        columns, offset = self.parts(_apart(shape), x)
-        return np.exp(stacked(columns, -1) + np.asarray(offset)[..., None])
 
-    def _terms(self, theta: FloatArray, x: Inputs) -> tuple[Shape, FloatArray, FloatArray]:
-        """The shape, ln L, and the share of each term in it, (k, ..., n)."""
-        shape = _apart(theta[..., self.shape])
-        columns, offset = self.parts(shape, x)
-        logs = (theta[..., k, None] + column for k, column in zip(self.amplitudes, columns, strict=True))
-        total, shares = ln_sum(*logs)
-        return shape, total + offset, shares
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LawForm:
+    """A scaling law as a formula; coefficients live in `Law`.
+
+    A form that is linear in its amplitudes once its shape is fixed states `parts`: ln L = offset + ln sum_k exp(theta_k + ln
+    column_k). `parts` of the shape parameters, each (..., 1), and the inputs gives the columns, one array (..., n) or number an
+    amplitude but not all of them numbers, and the offset. Its complex steps give all derivatives: exact, and cheap since terms
+    in which a parameter has no part stay real. Another form states `ln_loss`, which must take complex numbers, and may state
+    `ln_slopes`.
+    """
+
+    name: str
+    title: str
+    equation: str
+    source: str
+    parameters: tuple[Parameter, ...]
+    uses_experts: bool
+    uses_tokens: bool = True
+    of_sources: bool = False  # draws are coefficients of sources that were not seen: a plan promises by them
+    of_models: bool = False  # N is the active body and E the expansion of models.coordinates, whatever the family
+    parts: Parts | None = None
+    ln_loss: LogLoss | None = None
+    ln_slopes: Slopes | None = None
+    domain: str = "amplitudes are positive"  # of the public parameters; outside, `encode` is not finite
+    # Further variables by name, with their defaults (None: must be given).
+    extra_inputs: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
+    # Further inputs (n,) that expert counts (n,) and top_k imply, where a plan may set them by itself.
+    implied_inputs: Callable[[FloatArray, Real], Mapping[str, FloatArray]] | None = None
+    no_allocation: str | None = None  # why a budget has no loss-optimal size under this form, where it has none
+    amplitudes: list[int] = field(init=False)  # columns of theta that the form is linear in
+    shape: list[int] = field(init=False)  # all others
+
+    def __post_init__(self) -> None:
+        linear = [bool(self.parts) and parameter.scan is None for parameter in self.parameters]
+        object.__setattr__(self, "amplitudes", [j for j, is_linear in enumerate(linear) if is_linear])
+        object.__setattr__(self, "shape", [j for j, is_linear in enumerate(linear) if not is_linear])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Public names of the parameters, in the order of theta."""
+        return tuple(parameter.name for parameter in self.parameters)
+
+    def bounds(self, observed: Observed) -> FloatArray:
+        """The physical box in search coordinates, (p, 2)."""
+        boxes = (p.box or (AMPLITUDE if p.log else EXPONENT) for p in self.parameters)
+        return np.array([box(observed) if callable(box) else box for box in boxes])
+
+    def region(self, observed: Observed) -> FloatArray:
+        """Where a search of the shape begins, (s, 2)."""
+        found = self.bounds(observed)
+        for j, scan in enumerate(parameter.scan for parameter in self.parameters):
+            if scan is not None:
+                found[j] = scan(observed) if callable(scan) else scan
+        return found[self.shape]
+
+    def encode(self, public: FloatArray) -> FloatArray:
+        """Search coordinates from public units, any leading shape (..., p)."""
+        given = self._named(public)
+        with np.errstate(all="ignore"):
+            moved = (p.to_search(given) if p.to_search else _of(given, p, np.log) for p in self.parameters)
+            return stacked(list(moved), -1)
+
+    def decode(self, theta: FloatArray) -> FloatArray:
+        """Public units from search coordinates, any leading shape (..., p)."""
+        given = self._named(theta)
+        return stacked([p.to_public(given) if p.to_public else _of(given, p, np.exp) for p in self.parameters], -1)
+
+    def _named(self, values: FloatArray) -> Columns:
+        return dict(zip(self.names, np.moveaxis(np.asarray(values, dtype=float), -1, 0), strict=True))
 
     def log_loss(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """ln L at each point, shape (..., n)."""
-        return self._terms(theta, x)[1]
+        return self.ln_loss(theta, x) if self.ln_loss else self._terms(theta, x)[1]
 
     def jacobian(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """Derivatives of ln L in search coordinates, shape (..., n, p)."""
+        if not self.parts:
+            return complex_jacobian(self.log_loss, theta, x)
         shape, _, shares = self._terms(theta, x)
         out = np.empty((*shares.shape[1:], theta.shape[-1]))
-        for column, share in zip(self.amplitudes, shares, strict=True):
-            out[..., column] = share
+        out[..., self.amplitudes] = np.moveaxis(shares, 0, -1)
         if out.size <= MOST_TOGETHER:  # one call takes as long as a number of them
             ones = np.eye(len(shape)).reshape(len(shape), len(shape), *(1,) * (shares.ndim - 1))
             stepped = [part + 1j * STEP * row for part, row in zip(shape, ones, strict=True)]
@@ -150,84 +187,48 @@ class LinearPart:
 
     def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
         """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
+        if not self.parts:
+            return (self.ln_slopes or partial(complex_slopes, self.log_loss))(theta, x)
         shape, _, shares = self._terms(theta, x)
         in_n = self._derivative(shares, shape, replace(x, ln_n=x.ln_n + 1j * STEP))
         return in_n, self._derivative(shares, shape, replace(x, ln_d=x.ln_d + 1j * STEP))
 
+    def basis(self, shape: FloatArray, x: Inputs) -> FloatArray:
+        """What the amplitudes multiply, offset included, (..., n, k), at shape parameters (..., s)."""
+        assert self.parts
+        columns, offset = self.parts(_apart(shape), x)
+        return np.exp(stacked(columns, -1) + np.asarray(offset)[..., None])
+
+    def _terms(self, theta: FloatArray, x: Inputs) -> tuple[Shape, FloatArray, FloatArray]:
+        """The shape, ln L, and the share of each term in it, (k, ..., n)."""
+        assert self.parts
+        shape = _apart(theta[..., self.shape])
+        columns, offset = self.parts(shape, x)
+        logs = (theta[..., k, None] + column for k, column in zip(self.amplitudes, columns, strict=True))
+        total, shares = ln_sum(*logs)
+        return shape, total + offset, shares
+
     def _derivative(self, shares: FloatArray, shape: Shape, x: Inputs) -> FloatArray:
         """That of ln L along a complex step in the shape or the inputs, (..., n)."""
+        assert self.parts
         columns, offset = self.parts(shape, x)
         total = np.zeros(np.broadcast_shapes(shares.shape[1:], *map(np.shape, (*columns, offset))))
-        for share, column in zip(shares, columns, strict=True):
+        for share, column in zip((*shares, 1.0), (*columns, offset), strict=True):
             if _is_complex(column):
                 total += share * column.imag
-        if _is_complex(offset):
-            total += offset.imag
         return total / STEP
 
 
-def _is_complex(values: FloatArray | float) -> bool:
+def _of(given: Columns, parameter: Parameter, function: Callable[[FloatArray], FloatArray]) -> FloatArray:
+    return function(given[parameter.name]) if parameter.log else given[parameter.name]
+
+
+def _is_complex(values: Any) -> bool:
     return isinstance(values, np.ndarray) and values.dtype.kind == "c"
 
 
 def _apart(values: FloatArray) -> Shape:
     return [values[..., j, None] for j in range(values.shape[-1])]
-
-
-DERIVED: Any = None  # until the other fields are there
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LawForm:
-    """A scaling law as a formula; coefficients live in `Law`.
-
-    `log_loss(theta, inputs)` is ln L, shape (..., n); `jacobian` its derivatives, (..., n, p); `slopes` those with respect
-    to ln N and ln D, each (..., n). `bounds(observed)` is the physical box, (p, 2), in search coordinates. A form that is
-    linear in its amplitudes states `linear` and takes all three from there; another states `log_loss`, which must take
-    complex numbers where it has no derivatives of its own.
-    """
-
-    name: str
-    title: str
-    equation: str
-    source: str
-    parameters: tuple[Parameter, ...]
-    bounds: Limits
-    uses_experts: bool
-    uses_tokens: bool = True
-    of_sources: bool = False  # draws are coefficients of sources that were not seen: a plan promises by them
-    of_models: bool = False  # N is the active body and E the expansion of models.coordinates, whatever the family
-    encode: Coordinates = DERIVED  # public units -> search coordinates; default: log_coordinates
-    decode: Coordinates = DERIVED  # and back; both of any leading shape
-    log_loss: LogLoss = DERIVED
-    jacobian: LogLoss = DERIVED
-    slopes: Slopes = DERIVED
-    domain: str = "amplitudes are positive"  # of the public parameters; outside, `encode` is not finite
-    linear: LinearPart | None = None  # None: the search scans `region` instead
-    region: Limits | None = None  # (p, 2) in search coordinates, where `linear` is None
-    # Further variables by name, with their defaults (None: must be given).
-    extra_inputs: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
-    # Further inputs (n,) that expert counts (n,) and top_k imply, where a plan may set them by itself.
-    implied_inputs: Callable[[FloatArray, Real], Mapping[str, FloatArray]] | None = None
-    no_allocation: str | None = None  # why a budget has no loss-optimal size under this form, where it has none
-
-    def __post_init__(self) -> None:
-        encode, decode = log_coordinates(self.parameters)
-        if self.linear:
-            calculus = {name: getattr(self.linear, name) for name in ("log_loss", "jacobian", "slopes")}
-        else:
-            calculus = {
-                "jacobian": partial(complex_jacobian, self.log_loss),
-                "slopes": partial(complex_slopes, self.log_loss),
-            }
-        for name, default in {"encode": encode, "decode": decode, **calculus}.items():
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, default)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Public names of the parameters, in the order of theta."""
-        return tuple(parameter.name for parameter in self.parameters)
 
 
 def complex_jacobian(log_loss: LogLoss, theta: FloatArray, x: Inputs) -> FloatArray:

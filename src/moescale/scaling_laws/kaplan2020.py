@@ -11,34 +11,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.scaling_laws.form import Inputs, LawForm, Parameter, limits, ln_sum
+from moescale.scaling_laws.form import Inputs, LawForm, Parameter, ln_sum
 from moescale.typing import FloatArray
 
-PARAMETERS = (
-    Parameter("alpha_N", False, "exponent of the loss in N where data abound"),
-    Parameter("alpha_D", False, "exponent of the loss in D where size abounds"),
-    Parameter("N_c", True, "size at which the loss would be 1 with endless data"),
-    Parameter("D_c", True, "tokens at which the loss would be 1 with an endless model"),
-)
-ALPHA_N, ALPHA_D, N_C, D_C = range(len(PARAMETERS))
+
+def _ln_loss(theta: FloatArray, x: Inputs) -> FloatArray:
+    alpha_n, alpha_d, n_c, d_c = np.moveaxis(theta[..., None, :], -1, 0)
+    return alpha_d * ln_sum(alpha_n / alpha_d * (n_c - x.ln_n), d_c - x.ln_d)[0]
 
 
-def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
-    """ln L at each point, shape (..., n)."""
-    t = theta[..., None, :]
-    size = t[..., ALPHA_N] / t[..., ALPHA_D] * (t[..., N_C] - x.ln_n)
-    return t[..., ALPHA_D] * ln_sum(size, t[..., D_C] - x.ln_d)[0]
-
-
+LARGE = (float(np.log(1e8)), float(np.log(1e18)))
 FORM = LawForm(
     name="kaplan2020",
     title="dense law of Kaplan et al.",
     equation="L = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D",
     source="Kaplan et al. 2020, arXiv 2001.08361, equation 1.5",
-    parameters=PARAMETERS,
-    log_loss=log_loss,
-    bounds=limits([(1e-3, 3.0)] * 2 + [(0.0, 300.0)] * 2),
-    region=limits([(0.02, 0.5)] * 2 + [(np.log(1e8), np.log(1e18))] * 2),
+    parameters=(
+        Parameter("alpha_N", False, "exponent of the loss in N where data abound", (0.02, 0.5), (1e-3, 3.0)),
+        Parameter("alpha_D", False, "exponent of the loss in D where size abounds", (0.02, 0.5), (1e-3, 3.0)),
+        Parameter("N_c", True, "size at which the loss would be 1 with endless data", LARGE, (0.0, 300.0)),
+        Parameter("D_c", True, "tokens at which the loss would be 1 with an endless model", LARGE, (0.0, 300.0)),
+    ),
+    ln_loss=_ln_loss,
     uses_experts=False,
     domain="N_c and D_c are positive",
     no_allocation="its D is the size of the training set at early stopping, which a FLOP budget does not fix",

@@ -10,13 +10,16 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.io.records import plain
+from moescale.io.records import plain, record
 from moescale.models.family import ModelFamily
 from moescale.scaling_laws.covariates import further_inputs
 from moescale.scaling_laws.form import LawForm, make_inputs
 from moescale.typing import FloatArray, Real
 
-QUANTILES = 40  # of the noise of a run: 5% and 95% are among them
+# The noise of a run, normal, as equally likely points: 39 quantiles, 5% and 95% among them, and two ends that make the variance 1.
+_INNER = np.array([NormalDist().inv_cdf(k / 40) for k in range(1, 40)])
+_END = np.sqrt((41 - (_INNER**2).sum()) / 2)
+NOISE_NODES = np.array([-_END, *_INNER, _END])
 MOST_DRAWS = 10_000  # they tell a 5% quantile to 0.2%; a plan holds every draw of every candidate, some 500 MB
 MOST_DRAWN = 2_000_000  # losses of draws and nodes at once, 16 MB
 
@@ -66,7 +69,7 @@ class Law:
     @property
     def parameters(self) -> dict[str, float]:
         """Coefficients in public units, by name."""
-        return {k: float(v) for k, v in zip(self.form.names, self.form.decode(self.theta), strict=True)}
+        return dict(zip(self.form.names, self.form.decode(self.theta).tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +91,8 @@ class Prediction:
 
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
-        return {
-            "loss": self.loss,
-            "interval": list(self.interval) if self.interval else None,
-            "extrapolation": self.extrapolation,
-        }
+        shown: dict[str, object] = {"loss": self.loss, "interval": None}
+        return shown | record(self)
 
 
 def loss(
@@ -147,13 +147,6 @@ def interval(values: FloatArray, level: float = 0.9) -> tuple[FloatArray, FloatA
     return low, high
 
 
-def _noise_nodes() -> FloatArray:
-    """A normal distribution as equally likely points, (QUANTILES + 1,): its quantiles, and two ends that make the variance 1."""
-    inner = np.array([NormalDist().inv_cdf(k / QUANTILES) for k in range(1, QUANTILES)])
-    end = np.sqrt((QUANTILES + 1 - (inner**2).sum()) / 2)
-    return np.array([-end, *inner, end])
-
-
 def efolds_beyond(ranges: Mapping[str, tuple[float, float]], n_params: Real, tokens: Real, experts: Real) -> FloatArray:
     """How many e-folds points lie outside the ranges, as of `Law.fit_range`, summed over N, D and E; arguments broadcast."""
     given = {"n_params": n_params, "tokens": tokens, "experts": experts}
@@ -180,7 +173,7 @@ def predict_many(
     flat = {name: np.broadcast_to(np.asarray(v, float), value.shape).ravel() for name, v in given.items()}
     draws = law.draws if len(law.draws) else law.theta[None]
     spread = np.hypot(law.run_noise, law.drift * efolds_beyond(law.fit_range, flat["n"], flat["d"], flat["e"]))
-    nodes = _noise_nodes() if spread.any() else np.zeros(1)
+    nodes = NOISE_NODES if spread.any() else np.zeros(1)
     rows = max(1, MOST_DRAWN // (len(draws) * len(nodes)))  # at once
     ends = np.empty((2, value.size))
     for start in range(0, value.size, rows):

@@ -19,46 +19,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.scaling_laws import effective_experts
-from moescale.scaling_laws.form import (
-    AMPLITUDE,
-    EXPONENT,
-    Inputs,
-    LawForm,
-    LinearPart,
-    Observed,
-    Parameter,
-    Shape,
-    ln_add,
-    log_coordinates,
-)
+from moescale.scaling_laws.effective_experts import DOMAIN, E_MAX, E_START, ln_effective
+from moescale.scaling_laws.form import EXPONENT, Ends, Inputs, LawForm, Observed, Parameter, Shape, ln_add
 from moescale.typing import FloatArray
 
 LN_N_REF, LN_D_REF = float(np.log(1e9)), float(np.log(1e10))
 LEAST_FLOOR = 1e-3  # nats per token: as good as none
-
-E_START, E_MAX = effective_experts.PARAMETERS
-PARAMETERS = (
-    Parameter("F", True, "irreducible loss"),
-    Parameter("A", True, "loss that a body of 1e9 parameters adds with endless data"),
-    Parameter("B", True, "loss that 1e10 effective tokens add at endless size"),
-    Parameter("alpha", False, "exponent of size"),
-    Parameter("beta", False, "exponent of data"),
-    Parameter("kappa", True, "softness of the bottleneck: 1 adds size and data, near 0 the worse one rules"),
-    Parameter("D_0", True, "tokens that the start of training costs"),
-    Parameter("g", False, "exponent of the expansion in the effective size, with many tokens per parameter"),
-    Parameter("R", True, "tokens per parameter at which the expansion has half of that exponent"),
-    E_MAX,
-)
-F, A, B, MAX = 0, 1, 2, 9
-Q = B  # its column holds ln(B / A) during a search
 
 
 def _parts(shape: Shape, x: Inputs) -> tuple[tuple[float, FloatArray], float]:
     """0 for F, and ln of the norm of size and data over A; the shape ends in ln E_start / ln E_max where the form has it."""
     q, alpha, beta, ln_kappa, ln_d0, g, ln_r, ln_max, *start = shape
     u = start[0] if start else 0.0
-    gain = effective_experts.ln_effective(u, ln_max, x) - u * ln_max
+    gain = ln_effective(u, ln_max, x) - u * ln_max
     ripe = 1.0 / (1.0 + np.exp(ln_r + x.ln_n - x.ln_d))  # r / (r + R)
     size = -alpha * (x.ln_n - LN_N_REF + g * gain * ripe)
     data = q - beta * (x.ln_d - LN_D_REF - ln_add(0.0, ln_d0 - x.ln_d))
@@ -66,51 +39,47 @@ def _parts(shape: Shape, x: Inputs) -> tuple[tuple[float, FloatArray], float]:
     return (0.0, kappa * ln_add(size / kappa, data / kappa)), 0.0
 
 
+def _floor(observed: Observed) -> Ends:
+    return float(np.log(LEAST_FLOOR)), float(np.log(observed.loss_min))
+
+
+def _ln(low: float, high: float) -> Ends:
+    return float(np.log(low)), float(np.log(high))
+
+
+SOFTNESS = _ln(0.2, 0.8)
+PARAMETERS = (
+    Parameter("F", True, "irreducible loss", box=_floor),
+    Parameter("A", True, "loss that a body of 1e9 parameters adds with endless data"),
+    Parameter(
+        "B", True, "loss that 1e10 effective tokens add at endless size", scan=(-2.0, 2.0), box=(-12.0, 12.0),
+        to_search=lambda given: np.log(given["B"]) - np.log(given["A"]),
+        to_public=lambda moved: np.exp(moved["B"] + moved["A"]),
+    ),
+    Parameter("alpha", False, "exponent of size", scan=(0.05, 0.5)),
+    Parameter("beta", False, "exponent of data", scan=(0.05, 0.5)),
+    Parameter("kappa", True, "softness of the bottleneck: 1 adds size and data, near 0 the worse one rules", SOFTNESS, SOFTNESS),
+    Parameter("D_0", True, "tokens that the start of training costs", scan=_ln(1e6, 2e9), box=_ln(1e4, 1e12)),
+    Parameter("g", False, "exponent of the expansion in the effective size, with many tokens per parameter", (0.0, 1.2), EXPONENT),
+    Parameter("R", True, "tokens per parameter at which the expansion has half of that exponent", _ln(1.0, 3e3), _ln(1e-3, 1e5)),
+    E_MAX,
+)  # fmt: skip
+
+
 def _form(*, late: bool) -> LawForm:
-    parameters = (*PARAMETERS, E_START) if late else PARAMETERS
-    to_search, from_search = (effective_experts.pair_coordinates if late else log_coordinates)(parameters)
-
-    def encode(public: FloatArray) -> FloatArray:
-        """NaN unless E_max > 1 and 1 <= E_start < E_max."""
-        theta = to_search(public)
-        theta[..., Q] -= theta[..., A]
-        theta[..., MAX] = np.where(theta[..., MAX] > 0.0, theta[..., MAX], np.nan)
-        return theta
-
-    def decode(theta: FloatArray) -> FloatArray:
-        logs = np.array(theta, dtype=float)
-        logs[..., Q] += logs[..., A]
-        return from_search(logs)
-
-    def bounds(observed: Observed) -> FloatArray:
-        """The loss falls with N, D and X; F lies below the smallest loss."""
-        softness, start, ripening = np.log((0.2, 0.8)), np.log((1e4, 1e12)), np.log((1e-3, 1e5))
-        floor = np.log(LEAST_FLOOR), observed.irreducible[1]
-        size_and_data, (first, most) = [AMPLITUDE, (-12.0, 12.0), EXPONENT, EXPONENT], effective_experts.box(observed)
-        return np.array([floor, *size_and_data, softness, start, EXPONENT, ripening, most, *[first] * late])
-
-    def region(observed: Observed) -> FloatArray:
-        softness, start, ripening = np.log((0.2, 0.8)), np.log((1e6, 2e9)), np.log((1.0, 3e3))
-        size_and_data, (first, most) = [(-2.0, 2.0), (0.05, 0.5), (0.05, 0.5)], effective_experts.region(observed)
-        return np.array([*size_and_data, softness, start, (0.0, 1.2), ripening, most, *[first] * late])
-
     gain = "(Xhat/E_start)" if late else "Xhat"
+    plain = "MoE law of models: size and data as bottlenecks above a floor, experts as size"
     return LawForm(
         name="moescale2026-late" if late else "moescale2026",
-        title="the same with experts that start to help late"
-        if late
-        else "MoE law of models: size and data as bottlenecks above a floor, experts as size",
+        title="the same with experts that start to help late" if late else plain,
         equation="L = F + ((A (1e9/N_eff)^alpha)^(1/kappa) + (B (1e10/D_eff)^beta)^(1/kappa))^kappa; "
         f"N_eff = N {gain}^(g D/(D + R N)), D_eff = D/(1 + D_0/D); N the active body, X the expansion",
         source="moescale, chosen by hold-outs across public tables (docs/evidence/own-law.md)",
-        parameters=parameters,
-        encode=encode,
-        decode=decode,
-        bounds=bounds,
-        linear=LinearPart((F, A), tuple(range(B, len(parameters))), _parts, region),
+        parameters=(*PARAMETERS, E_START) if late else PARAMETERS,
+        parts=_parts,
         uses_experts=True,
         of_models=True,
-        domain="amplitudes are positive and " + (effective_experts.DOMAIN if late else "E_max > 1"),
+        domain="amplitudes are positive and " + (DOMAIN if late else "E_max > 1"),
     )
 
 

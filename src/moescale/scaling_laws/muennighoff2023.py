@@ -15,49 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.scaling_laws import form
-from moescale.scaling_laws.form import (
-    Inputs,
-    LawForm,
-    LinearPart,
-    Observed,
-    Parameter,
-    Shape,
-    limits,
-    ln_add,
-    log_coordinates,
-)
+from moescale.scaling_laws.form import Columns, Inputs, LawForm, Parameter, Shape, below_losses, ln_add
 from moescale.typing import FloatArray
-
-PARAMETERS = (
-    Parameter("E", True, "irreducible loss"),
-    Parameter("A", True, "amplitude of the size term"),
-    Parameter("B", True, "amplitude of the data term"),
-    Parameter("alpha", False, "exponent of the size term"),
-    Parameter("beta", False, "exponent of the data term"),
-    Parameter("R_D", True, "epochs of repetition after which more add little"),
-    Parameter("R_N", True, "excess sizes after which more parameters add little"),
-)
-E, A, B, ALPHA, BETA, R_D, R_N = range(len(PARAMETERS))
-G = B  # its column holds ln G during a search
-SHAPE = (G, ALPHA, BETA, R_D, R_N)
-_to_logs, _from_logs = log_coordinates(PARAMETERS)
-
-
-def encode(public: FloatArray) -> FloatArray:
-    """Search coordinates from public units, any leading shape (..., 7)."""
-    theta = _to_logs(public)
-    alpha, beta = theta[..., ALPHA], theta[..., BETA]
-    theta[..., G] = (np.log(alpha / beta) + theta[..., A] - theta[..., B]) / (alpha + beta)
-    return theta
-
-
-def decode(theta: FloatArray) -> FloatArray:
-    """Public units from search coordinates, any leading shape (..., 7)."""
-    public = _from_logs(theta)
-    alpha, beta = theta[..., ALPHA], theta[..., BETA]
-    public[..., B] = np.exp(np.log(alpha / beta) + theta[..., A] - (alpha + beta) * theta[..., G])
-    return public
 
 
 def saturated(ln_x: FloatArray, ln_unit: FloatArray, ln_r: FloatArray) -> FloatArray:
@@ -82,23 +41,33 @@ def _parts(shape: Shape, x: Inputs) -> tuple[tuple[float, FloatArray], float]:
     return (0.0, ln_add(size, data)), 0.0
 
 
-def bounds(observed: Observed) -> FloatArray:
-    """The physical box in search coordinates, (7, 2): E below the smallest loss, R_D and R_N in [0.01, 1e4]."""
-    scale, saturation = (0.01, 3.0), (float(np.log(0.01)), float(np.log(1e4)))
-    return np.array([observed.irreducible, form.AMPLITUDE, (-60.0, 60.0), scale, scale, saturation, saturation])
+def _ln_g(given: Columns) -> FloatArray:
+    alpha, beta = given["alpha"], given["beta"]
+    return (np.log(alpha / beta) + np.log(given["A"]) - np.log(given["B"])) / (alpha + beta)
 
 
-REGION = [(-5.0, 3.0), *[(0.1, 0.8)] * 2, *[(0.0, np.log(100.0))] * 2]
+def _b(moved: Columns) -> FloatArray:
+    alpha, beta = moved["alpha"], moved["beta"]
+    return np.exp(np.log(alpha / beta) + moved["A"] - (alpha + beta) * moved["B"])
+
+
+EXPONENT = (0.1, 0.8), (0.01, 3.0)  # where a search begins, and the box
+SATURATION = (0.0, float(np.log(100.0))), (float(np.log(0.01)), float(np.log(1e4)))
 FORM = LawForm(
     name="muennighoff2023",
     title="dense law for repeated data",
     equation="L = E + A/N'^alpha + B/D'^beta, N' and D' saturating with excess parameters and repetition",
     source="Muennighoff et al. 2023, arXiv 2305.16264",
-    parameters=PARAMETERS,
-    encode=encode,
-    decode=decode,
-    bounds=bounds,
-    linear=LinearPart((E, A), SHAPE, _parts, limits(REGION)),
+    parameters=(
+        Parameter("E", True, "irreducible loss", box=below_losses),
+        Parameter("A", True, "amplitude of the size term"),
+        Parameter("B", True, "amplitude of the data term", (-5.0, 3.0), (-60.0, 60.0), _ln_g, _b),
+        Parameter("alpha", False, "exponent of the size term", *EXPONENT),
+        Parameter("beta", False, "exponent of the data term", *EXPONENT),
+        Parameter("R_D", True, "epochs of repetition after which more add little", *SATURATION),
+        Parameter("R_N", True, "excess sizes after which more parameters add little", *SATURATION),
+    ),
+    parts=_parts,
     uses_experts=False,
     domain="amplitudes and exponents are positive",
     extra_inputs={"unique_tokens": float("inf")},

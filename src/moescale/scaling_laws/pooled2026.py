@@ -15,35 +15,39 @@ which sources are normal (docs/evidence/pooled-law.md); a draw is a source that 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from moescale.scaling_laws.form import Inputs, LawForm, Parameter, limits
+from moescale.scaling_laws.form import STEP, Inputs, LawForm, Parameter
+from moescale.scaling_laws.muennighoff2023 import saturated
 from moescale.typing import FloatArray
 
+# The boxes: beyond what any source has, and within what keeps exponentials finite.
 PARAMETERS = tuple(
-    Parameter(name, False, meaning)
-    for name, meaning in {
-        "ln_u": "ln of the loss of a dense body of 1e9 on 2e10 tokens, nearly",
-        "logit_f": "share of it that no size and no data remove",
-        "logit_tau": "share of the rest that size removes",
-        "ln_alpha": "exponent of size",
-        "ln_beta": "exponent of data",
-        "ln_kappa": "softness of the bottleneck",
-        "ln_D_0": "tokens that the start of training costs, in 1e8",
-        "a": "gain of the expansion at N = 1e9",
-        "ln_R": "tokens a parameter at which the gain is half, in 10",
-        "nu": "change of the gain with ln N",
-        "ln_E_max": "expansion that nothing exceeds, over 300 above E_start",
-        "ln_E_start": "expansion where experts start to help, over 1.5",
-        "g": "change of the gain with ln G",
-        "s": "change of the gain with the share of shared experts",
-        "ln_R_D": "epochs of repetition after which more add little, in 15",
-        "w_x": "ln of the size multiplier for each e-fold of X beyond the runs",
-        "w_n": "ln of the loss for each e-fold of N beyond the runs",
-        "w_d": "ln of the loss for each e-fold of D beyond the runs",
-        "ln_N_0": "body that embeddings are worth, in 1e7",
-        "ln_X_runs": "ln of the expansion where the runs end",
-    }.items()
+    Parameter(name, False, meaning, box=box)
+    for name, box, meaning in (
+        ("ln_u", (-10.0, 10.0), "ln of the loss of a dense body of 1e9 on 2e10 tokens, nearly"),
+        ("logit_f", (-8.0, 8.0), "share of it that no size and no data remove"),
+        ("logit_tau", (-8.0, 8.0), "share of the rest that size removes"),
+        ("ln_alpha", (-5.0, 1.0), "exponent of size"),
+        ("ln_beta", (-5.0, 1.0), "exponent of data"),
+        ("ln_kappa", (-4.0, 1.0), "softness of the bottleneck"),
+        ("ln_D_0", (-8.0, 8.0), "tokens that the start of training costs, in 1e8"),
+        ("a", (-6.0, 6.0), "gain of the expansion at N = 1e9"),
+        ("ln_R", (-15.0, 10.0), "tokens a parameter at which the gain is half, in 10"),
+        ("nu", (-2.0, 2.0), "change of the gain with ln N"),
+        ("ln_E_max", (-6.0, 5.0), "expansion that nothing exceeds, over 300 above E_start"),
+        ("ln_E_start", (-6.0, 4.0), "expansion where experts start to help, over 1.5"),
+        ("g", (-3.0, 3.0), "change of the gain with ln G"),
+        ("s", (-4.0, 4.0), "change of the gain with the share of shared experts"),
+        ("ln_R_D", (-5.0, 5.0), "epochs of repetition after which more add little, in 15"),
+        ("w_x", (-1.0, 1.0), "ln of the size multiplier for each e-fold of X beyond the runs"),
+        ("w_n", (-0.1, 0.1), "ln of the loss for each e-fold of N beyond the runs"),
+        ("w_d", (-0.1, 0.1), "ln of the loss for each e-fold of D beyond the runs"),
+        ("ln_N_0", (-8.0, 8.0), "body that embeddings are worth, in 1e7"),
+        ("ln_X_runs", (0.0, 12.0), "ln of the expansion where the runs end"),
+    )
 )
 COUNT = len(PARAMETERS)
 # Largest of the runs that the shipped coefficients rest on: S-Base has X to 256.5 at 130B tokens, Marin's runs 43 at several N
@@ -79,23 +83,17 @@ def ln_multiplier(theta: FloatArray, x: Inputs) -> FloatArray:
     return _gain(theta, x)[0]
 
 
-def _effective_tokens(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray | float]:
-    """ln of the tokens that repeated data are worth, and its slope in ln D."""
-    unique, ln_d = x.extra["unique_tokens"], x.ln_d
+def _effective_tokens(theta: FloatArray, x: Inputs) -> FloatArray:
+    """ln of the tokens that repeated data are worth, (..., n)."""
+    unique = x.extra["unique_tokens"]
     if not np.isfinite(unique).any():
-        return ln_d, 1.0
-    ln_u = np.log(np.where(np.isfinite(unique), unique, 1.0))
-    epochs, more = 15.0 * np.exp(theta[..., None, 14]), np.exp(ln_d - ln_u) - 1.0
-    repeats = np.isfinite(unique) & (np.real(more) > 0.0)
-    more = np.where(repeats, more, 0.0)
-    worth = 1.0 + epochs * (1.0 - np.exp(-more / epochs))
-    slope = np.exp(-more / epochs) * (1.0 + more) / worth
-    return np.where(repeats, ln_u + np.log(worth), ln_d), np.where(repeats, slope, 1.0)
+        return x.ln_d
+    return saturated(x.ln_d, np.log(unique), np.log(15.0) + theta[..., None, 14])
 
 
 def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
     """ln L at each point, shape (..., n)."""
-    return _values(theta, x, _gain(theta, x)[0], _effective_tokens(theta, x)[0])[0]
+    return _values(theta, x, _gain(theta, x)[0], _effective_tokens(theta, x))[0]
 
 
 def _values(
@@ -123,26 +121,17 @@ def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
     """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n); unique tokens stay as they are."""
     t = theta[..., None, :]
     gain, pull, left, crowded = _gain(theta, x)
-    ln_d, per_d = _effective_tokens(theta, x)
+    ln_d, stepped = (_effective_tokens(theta, at) for at in (x, replace(x, ln_d=x.ln_d + 1j * STEP)))
     _, by_size, by_data, started = _values(theta, x, gain, ln_d)
     by_size = by_size / (1.0 + _embeddings(t, x, gain))  # in ln N m
     in_n = -by_size * (1.0 + pull * (left * t[..., 9] - crowded)) + t[..., 16] * (x.ln_n > np.log(RUNS_N))
-    in_d = -by_size * pull * crowded - by_data * started * per_d + t[..., 17] * (x.ln_d > np.log(RUNS_D))
+    in_d = -by_size * pull * crowded - by_data * started * stepped.imag / STEP + t[..., 17] * (x.ln_d > np.log(RUNS_D))
     return in_n, in_d
 
 
 def _above(z: FloatArray) -> FloatArray:
     """z where it is positive, else 0; of complex steps too."""
     return np.where(np.real(z) > 0.0, z, 0.0)
-
-
-# The box, in the order of PARAMETERS: beyond what any source has, and within what keeps exponentials finite.
-BOX = [
-    *((-10.0, 10.0), (-8.0, 8.0), (-8.0, 8.0), (-5.0, 1.0), (-5.0, 1.0), (-4.0, 1.0), (-8.0, 8.0)),
-    *((-6.0, 6.0), (-15.0, 10.0), (-2.0, 2.0), (-6.0, 5.0), (-6.0, 4.0), (-3.0, 3.0), (-4.0, 4.0), (-5.0, 5.0)),
-    *((-1.0, 1.0), (-0.1, 0.1), (-0.1, 0.1), (-8.0, 8.0), (0.0, 12.0)),
-]
-BOUNDS = limits(BOX)
 
 
 FORM = LawForm(
@@ -152,10 +141,8 @@ FORM = LawForm(
     "N_eff = N (Xhat/E_start)^h + N_0, h = sigmoid(a + nu ln(N/1e9) + g ln G + s S)/(1 + R N/D) <= 1, D_eff = D/(1 + D_0/D)",
     source="moescale (docs/evidence/pooled-law.md)",
     parameters=PARAMETERS,
-    log_loss=log_loss,
-    slopes=slopes,
-    bounds=BOUNDS,
-    region=BOUNDS,
+    ln_loss=log_loss,
+    ln_slopes=slopes,
     uses_experts=True,
     of_models=True,
     of_sources=True,

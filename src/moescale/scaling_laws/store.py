@@ -26,16 +26,13 @@ from moescale.io.records import record
 from moescale.io.toml import parse_toml
 from moescale.models.family import ModelFamily, find_family
 from moescale.scaling_laws import (
-    abnar2025,
-    chinchilla,
     clark2022,
-    frantar2023,
     kaplan2020,
-    krajewski2024,
     ludziejewski2025,
     moescale2026,
     muennighoff2023,
     pooled2026,
+    power_laws,
     yun2024,
     zhao2025,
 )
@@ -48,8 +45,15 @@ ABOUT = ("name", "source", "date", "notes", "evidence", "run_noise", "drift")  #
 FORMS: dict[str, LawForm] = {
     form.name: form
     for form in (
-        *(yun2024.FORM, chinchilla.FORM, kaplan2020.FORM, clark2022.FORM, muennighoff2023.FORM, frantar2023.FORM),
-        *(krajewski2024.FORM, ludziejewski2025.FORM, abnar2025.FORM, yun2024.CENTRED),
+        *(
+            yun2024.FORM,
+            power_laws.CHINCHILLA,
+            kaplan2020.FORM,
+            clark2022.FORM,
+            muennighoff2023.FORM,
+            power_laws.FRANTAR,
+        ),
+        *(power_laws.KRAJEWSKI, ludziejewski2025.FORM, power_laws.ABNAR, yun2024.CENTRED),
         *(moescale2026.FORM, moescale2026.FORM_LATE, zhao2025.FORM, pooled2026.FORM),
     )
 }
@@ -114,9 +118,9 @@ class About(BaseModel, extra="forbid", allow_inf_nan=False, defer_build=True):
     run_noise: float = Field(default=0.0, ge=0, le=10)
     drift: float = Field(default=0.0, ge=0, le=10)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, *more: str) -> dict[str, Any]:
         """The fields that a law has under the same names."""
-        return {name: getattr(self, name) for name in ABOUT}
+        return {name: getattr(self, name) for name in (*ABOUT, *more)} | {"notes": tuple(self.notes)}
 
 
 class LawTable(About):
@@ -182,8 +186,8 @@ def _law_of(table: LawTable) -> Law:
     if not all(np.isfinite(values).all() for values in numbers):
         what = f"a parameter or a draw lies outside the domain of {form.name}"
         raise DamagedFileError(what, next_step=f"where {form.domain}")
-    facts: dict[str, Any] = table.facts() | {"notes": tuple(table.notes), "max_experts": table.max_experts}
-    return Law(form=form, theta=theta, family=table.family, fit_range=table.fit_range, draws=draws, **facts)
+    facts = table.facts("family", "fit_range", "max_experts")
+    return Law(form=form, theta=theta, draws=draws, **facts)
 
 
 def _ensemble_of(table: EnsembleTable) -> Law:

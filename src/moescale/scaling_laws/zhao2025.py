@@ -15,54 +15,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.scaling_laws import form
-from moescale.scaling_laws.form import Inputs, LawForm, LinearPart, Observed, Parameter, Shape, limits, log_coordinates
+from moescale.scaling_laws.form import AMPLITUDE, Columns, Inputs, LawForm, Parameter, Shape, below_losses
 from moescale.typing import FloatArray, Real
 
 FFN_SHARE = 2 / 3  # of the parameters that a token meets: two matrices 4 d_model wide, or three 8/3 d_model wide
-PARAMETERS = (
-    Parameter("e", True, "rise of the factor with activated experts"),
-    Parameter("f", False, "amplitude of the factor's fall with activated experts"),
-    Parameter("m", False, "curvature of the factor in the shared ratio"),
-    Parameter("n", False, "slope of the factor in the shared ratio at none"),
-    Parameter("k", False, "weight of active size in the bracket"),
-    Parameter("h", False, "weight of the active share in the bracket"),
-    Parameter("a", True, "amplitude of the term in total size"),
-    Parameter("alpha", False, "exponent of both sizes"),
-    Parameter("b", True, "amplitude of the data term"),
-    Parameter("beta", False, "exponent of the data term"),
-    Parameter("c", True, "amplitude of the term in active size"),
-    Parameter("eps", True, "irreducible loss"),
-)
-E, F, M, N, K, H, A, ALPHA, B, BETA, C, EPS = range(len(PARAMETERS))
-SQUARE, T, BEST_SHARE = F, M, N  # what these columns hold during a search: ln G*^2, t and S*
-AMPLITUDES, SHAPE = (E, K, H, A, C, B, EPS), (SQUARE, T, BEST_SHARE, ALPHA, BETA)
-_to_logs, _from_logs = log_coordinates(PARAMETERS)
-
-
-def encode(public: FloatArray) -> FloatArray:
-    """Search coordinates from public units, any leading shape (..., 12)."""
-    theta = _to_logs(public)
-    e, f, m, n = (np.asarray(public, float)[..., column] for column in (E, F, M, N))
-    best = -n / (2.0 * m)
-    theta[..., SQUARE] = np.log(f / e)
-    theta[..., BEST_SHARE] = np.where(best > 0.0, best, np.nan)
-    share = m * best**2 / (2.0 * np.sqrt(e * f))
-    theta[..., T] = np.where((share > 0.0) & (share < 1.0), share, np.nan)
-    for column in (K, H):
-        theta[..., column] = np.log(theta[..., column]) + theta[..., E]
-    return theta
-
-
-def decode(theta: FloatArray) -> FloatArray:
-    """Public units from search coordinates, any leading shape (..., 12)."""
-    public = _from_logs(theta)
-    e, square, best = public[..., E], np.exp(theta[..., SQUARE]), theta[..., BEST_SHARE]
-    m = 2.0 * e * np.sqrt(square) * theta[..., T] / best**2
-    public[..., F], public[..., M], public[..., N] = e * square, m, -2.0 * m * best
-    for column in (K, H):
-        public[..., column] = np.exp(theta[..., column] - theta[..., E])
-    return public
 
 
 def sparsity_of(experts: FloatArray, top_k: Real) -> dict[str, FloatArray]:
@@ -78,35 +34,63 @@ def _parts(shape: Shape, x: Inputs) -> tuple[tuple[FloatArray | float, ...], flo
     factor = np.log(g + root**2 / g + 2.0 * root * t * ((x.extra["shared_ratio"] / best - 1.0) ** 2 - 1.0))
     ln_share = np.log1p(-x.extra["sparsity"])
     size, active = -alpha * x.ln_n, -alpha * (x.ln_n + ln_share)
-    return (factor + size, factor + active, factor + ln_share, size, active, -beta * x.ln_d, 0.0), 0.0
+    return (factor + size, factor + active, factor + ln_share, size, -beta * x.ln_d, active, 0.0), 0.0
 
 
-def bounds(observed: Observed) -> FloatArray:
-    """The physical box in search coordinates, (12, 2): eps below the smallest loss, S* a share, t such that the factor is positive."""
-    box = {
-        SQUARE: (0.0, float(2.0 * np.log(1e3))),
-        T: (1e-6, 0.99),
-        BEST_SHARE: (0.01, 1.0),
-        ALPHA: form.EXPONENT,
-        BETA: form.EXPONENT,
-        EPS: observed.irreducible,
-    }
-    return np.array([box.get(column, form.AMPLITUDE) for column in range(len(PARAMETERS))])
+# What moves in the place of f, m and n is ln G*^2, t and S*.
+def _best_share(given: Columns) -> FloatArray:
+    best = -given["n"] / (2.0 * given["m"])
+    return np.where(best > 0.0, best, np.nan)
 
 
-REGION = [(float(np.log(4.0)), float(np.log(200.0))), (0.02, 0.8), (0.1, 0.7), *[(0.1, 0.8)] * 2]
+def _t(given: Columns) -> FloatArray:
+    share = given["m"] * _best_share(given) ** 2 / (2.0 * np.sqrt(given["e"] * given["f"]))
+    return np.where((share > 0.0) & (share < 1.0), share, np.nan)
+
+
+def _m(moved: Columns) -> FloatArray:
+    return 2.0 * np.exp(moved["e"]) * np.sqrt(np.exp(moved["f"])) * moved["m"] / moved["n"] ** 2
+
+
+def _weight(name: str, meaning: str) -> Parameter:
+    """An amplitude that is stated over e."""
+    return Parameter(
+        name, False, meaning, box=AMPLITUDE,
+        to_search=lambda given: np.log(given[name]) + np.log(given["e"]),
+        to_public=lambda moved: np.exp(moved[name] - moved["e"]),
+    )  # fmt: skip
+
+
 FORM = LawForm(
     name="zhao2025",
     title="MoE law in total and active size, activated and shared experts",
     equation="L = (e G + f/G + m S^2 + n S) (N^-alpha + k N_a^-alpha + h N_a/N) + a N^-alpha + b D^-beta + c N_a^-alpha + eps",
     source="Zhao et al. 2025, arXiv 2509.23678",
-    parameters=PARAMETERS,
-    encode=encode,
-    decode=decode,
-    bounds=bounds,
-    linear=LinearPart(AMPLITUDES, SHAPE, _parts, limits(REGION)),
+    parameters=(
+        Parameter("e", True, "rise of the factor with activated experts"),
+        Parameter(
+            "f", False, "amplitude of the factor's fall with activated experts",
+            scan=(float(np.log(4.0)), float(np.log(200.0))), box=(0.0, float(2.0 * np.log(1e3))),
+            to_search=lambda given: np.log(given["f"] / given["e"]),
+            to_public=lambda moved: np.exp(moved["e"]) * np.exp(moved["f"]),
+        ),
+        Parameter("m", False, "curvature of the factor in the shared ratio", (0.02, 0.8), (1e-6, 0.99), _t, _m),
+        Parameter(
+            "n", False, "slope of the factor in the shared ratio at none", (0.1, 0.7), (0.01, 1.0),
+            _best_share, lambda moved: -2.0 * _m(moved) * moved["n"],
+        ),
+        _weight("k", "weight of active size in the bracket"),
+        _weight("h", "weight of the active share in the bracket"),
+        Parameter("a", True, "amplitude of the term in total size"),
+        Parameter("alpha", False, "exponent of both sizes", scan=(0.1, 0.8)),
+        Parameter("b", True, "amplitude of the data term"),
+        Parameter("beta", False, "exponent of the data term", scan=(0.1, 0.8)),
+        Parameter("c", True, "amplitude of the term in active size"),
+        Parameter("eps", True, "irreducible loss", box=below_losses),
+    ),
+    parts=_parts,
     uses_experts=False,
     domain="n is negative, all others are positive and n^2 < 8 m sqrt(e f)",
     extra_inputs={"sparsity": None, "activated_experts": None, "shared_ratio": 0.0},
     implied_inputs=sparsity_of,
-)
+)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from moescale import catalogue
 from moescale.errors import InfeasibleError
@@ -89,28 +89,22 @@ class Choice:
 
 
 def choose(
-    model: Architecture,
-    recipe: Recipe,
-    gpu: Gpu,
-    trainer: Trainer,
-    *,
-    mfu: float | None = None,
-    gpus: int | None = None,
-    precision: Precision = "bf16",
+    model: Architecture, recipe: Recipe, gpu: Gpu, launch: Launch, *, mfu: float | None = None, gpus: int | None = None
 ) -> Choice:
     """The fastest split of a run over `gpus` GPUs; without a number, over the fewest that hold it and end within 30 days.
 
     Up to twice as many are taken where they save more than WORTH of the GPU hours. Where no count does, the largest is taken
-    that the batch keeps busy. The run takes as long as its steps do, or as an `mfu` that is stated says, the share of the GPU's peak that the run reaches. Raises InfeasibleError where nothing fits, with the smallest
-    number of GPUs that would.
+    that the batch keeps busy. The run takes as long as its steps do, or as an `mfu` that is stated says, the share of the
+    GPU's peak that the run reaches. The recipe stands, whatever `launch` states of one. Raises InfeasibleError where nothing
+    fits, with the smallest number of GPUs that would.
     """
     per_token = training_flops_per_token(model, sequence_tokens=float(recipe.sequence_tokens))
     flops, why = recipe.tokens * float(per_token), "the stated number"
     if gpus is None:
-        gpus, why = _count(model, recipe, gpu, trainer, mfu, flops, precision)
-    found = fastest(model, recipe, gpu, gpus, trainer, precision)
+        gpus, why = _count(model, recipe, gpu, launch, mfu, flops)
+    found = _fastest(model, recipe, gpu, gpus, launch)
     if found is None:
-        raise _does_not_fit(model, recipe, gpu, trainer, gpus)
+        raise _does_not_fit(model, recipe, gpu, launch.trainer, gpus)
     split, step, fitting = found
     reasons = [why, f"the fastest of {fitting} splits that fit" if fitting > 1 else "the only split that fits"]
     if split.recompute:
@@ -119,7 +113,7 @@ def choose(
     return Choice(
         gpu=gpu.name,
         split=split,
-        memory=memory_of(model, recipe, gpu, split, trainer),
+        memory=memory_of(model, recipe, gpu, split, launch.trainer),
         training_flops=flops,
         step=step,
         mfu=share,
@@ -132,22 +126,15 @@ def choose(
 
 @lru_cache(maxsize=64)  # a plan prices its model where it explains it and where it states it
 def choose_launch(
-    model: Architecture,
-    tokens: float,
-    gpu: Gpu,
-    launch: Launch,
-    *,
-    mfu: float | None = None,
-    gpus: int | None = None,
+    model: Architecture, tokens: float, gpu: Gpu, launch: Launch, *, mfu: float | None = None, gpus: int | None = None
 ) -> Choice:
     """The choice for a model's run of so many tokens, see `choose`."""
-    recipe = launch.recipe(model, tokens, gpus)
-    return choose(model, recipe, gpu, launch.trainer, mfu=mfu, gpus=gpus, precision=launch.precision)
+    return choose(model, launch.recipe(model, tokens, gpus), gpu, launch, mfu=mfu, gpus=gpus)
 
 
 @lru_cache(maxsize=64)  # a count is asked about again once it is chosen
-def fastest(
-    model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, trainer: Trainer, precision: Precision = "bf16"
+def _fastest(
+    model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, launch: Launch
 ) -> tuple[Split, StepTime, int] | None:
     """The split that fits with the shortest step, the most wanted of those that are NEAR it, and how many fit; None: none.
 
@@ -155,21 +142,13 @@ def fastest(
     """
     timed: list[tuple[Split, StepTime]] = []
     plain: set[Split] = set()
-    for split in splits(model, recipe, gpus, trainer):
+    sizes = {"batch_sequences": recipe.batch_sequences, "sequence_tokens": recipe.sequence_tokens}
+    kind: dict[str, Any] = {"gpu": gpu, "trainer": launch.trainer, "precision": launch.precision}
+    for split in splits(model, recipe, gpus, launch.trainer):
         needless = split.recompute and replace(split, recompute=False) in plain
-        if not needless and memory_of(model, recipe, gpu, split, trainer).fits:
+        if not needless and memory_of(model, recipe, gpu, split, launch.trainer).fits:
             plain.add(split)
-            batch, length = recipe.batch_sequences, recipe.sequence_tokens
-            step = step_time(
-                model,
-                batch_sequences=batch,
-                sequence_tokens=length,
-                gpu=gpu,
-                split=split,
-                trainer=trainer,
-                precision=precision,
-            )
-            timed.append((split, step))
+            timed.append((split, step_time(model, split=split, **sizes, **kind)))
     if not timed:
         return None
     least = min(step.total_s for _, step in timed)
@@ -182,39 +161,30 @@ def _days(flops: float, gpu: Gpu, gpus: int, mfu: float) -> float:
 
 
 def _count(
-    model: Architecture,
-    recipe: Recipe,
-    gpu: Gpu,
-    trainer: Trainer,
-    mfu: float | None,
-    flops: float,
-    precision: Precision,
+    model: Architecture, recipe: Recipe, gpu: Gpu, launch: Launch, mfu: float | None, flops: float
 ) -> tuple[int, str]:
     """How many GPUs a run takes where nobody says it, and why."""
     most = float(catalogue.read("export.toml")["choice"]["days"])
     # No step keeps up more than large products do.
     peak = arithmetic_share(gpu, "bf16")
-    if precision == "fp8" and gpu.fp8_flops_per_s is not None:
+    if launch.precision == "fp8" and gpu.fp8_flops_per_s is not None:
         peak = arithmetic_share(gpu, "fp8") * gpu.fp8_flops_per_s / gpu.bf16_flops_per_s
     least = math.ceil(_days(flops, gpu, 1, peak if mfu is None else mfu) / most)
     reached: dict[int, float] = {}  # MFU by GPUs, from the fewest that are in time to twice as many
     for n in (n for n in gpu_counts() if n >= least):
         if reached and n > 2 * min(reached):
             break
-        found = fastest(model, recipe, gpu, n, trainer, precision)
+        found = _fastest(model, recipe, gpu, n, launch)
         if found and (reached or _days(flops, gpu, n, mfu or found[1].mfu) <= most):
             reached[n] = mfu or found[1].mfu
     if reached:
         # A count that few splits divide, such as 3 x 2^n, wastes up to a third of the GPU hours.
-        best = max(reached.values())
+        best, fewest = max(reached.values()), min(reached)
         count = next(n for n, share in reached.items() if share >= best * (1.0 - WORTH))
-        if count == min(reached):
+        if count == fewest:
             return count, f"the smallest number that holds the run and ends within {most:g} days"
-        return (
-            count,
-            f"it takes fewer GPU hours than {min(reached)}, the smallest number that ends within {most:g} days",
-        )
-    fitting = (n for n in reversed(gpu_counts()) if fits(model, recipe, gpu, n, trainer))
+        return count, f"it takes fewer GPU hours than {fewest}, the smallest number that ends within {most:g} days"
+    fitting = (n for n in reversed(gpu_counts()) if fits(model, recipe, gpu, n, launch.trainer))
     batch = f"a batch of {recipe.batch_sequences} sequences"
     return next(fitting, recipe.batch_sequences), f"the largest number that {batch} keeps busy; {most:g} days take more"
 

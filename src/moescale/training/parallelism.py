@@ -18,7 +18,7 @@ from moescale import catalogue
 from moescale.hardware.gpus import Gpu
 from moescale.io.records import record
 from moescale.models.architecture import Architecture
-from moescale.models.parameters import ParameterCount, count_parameters
+from moescale.models.parameters import count_parameters
 from moescale.models.recipe import Recipe
 from moescale.units import format_bytes, format_count
 
@@ -108,10 +108,7 @@ def _facts() -> dict[str, Any]:
     return catalogue.read("export.toml")
 
 
-@lru_cache(maxsize=8)  # a search asks thousands of times about one model
-def parts_of(model: Architecture) -> ParameterCount:
-    """Parameters of a model by part."""
-    return count_parameters(model)
+parts_of = lru_cache(maxsize=8)(count_parameters)  # a search asks thousands of times about one model
 
 
 @lru_cache(maxsize=32)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from moescale.fitting.canonical import RunArrays, inputs_of
 from moescale.fitting.fit import Fit
-from moescale.fitting.holdout import RunArrays, inputs_of, residuals
+from moescale.fitting.holdout import residuals
 from moescale.typing import FloatArray
 from moescale.units import format_count
 from moescale.views.figures.axes import (
