@@ -109,16 +109,14 @@ def pack(wanted: PackOptions, json_: Json = False) -> None:
 @flat()
 def train(wanted: TrainOptions, json_: Json = False) -> None:
     """Train one model and write its row of a run table for `fit`."""
-    from moescale.experiments.run_table import add_rows, check_run_table
+    from moescale.experiments.run import add_rows, check_run_table, torchrun
+    from moescale.experiments.run import train as run_train
     from moescale.experiments.settings import estimate, read_settings
 
     settings, output = read_settings(wanted.run), wanted.output
     if wanted.dry_run:
         _show_settings(settings.to_dict(), settings.sha256, estimate(settings), json_)
         return
-    from moescale.experiments.run import torchrun
-    from moescale.experiments.run import train as run_train
-
     if output is not None:
         check_run_table(output)
     if settings.parallel.processes > 1 and "WORLD_SIZE" not in os.environ:

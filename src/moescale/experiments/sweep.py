@@ -20,8 +20,7 @@ import tomli_w
 from moescale.errors import InputError
 from moescale.experiments.jobs import BUSY, LOST, Jobs
 from moescale.experiments.launches import read_log, write_launch
-from moescale.experiments.run import check_libraries
-from moescale.experiments.run_table import add_rows, check_run_table, read_result
+from moescale.experiments.run import add_rows, check_libraries, check_run_table, read_result
 from moescale.experiments.sweep_file import PlannedRun, Sweep
 from moescale.io.files import make_folder, write_atomically
 from moescale.io.records import record
