@@ -45,7 +45,6 @@ experiments/settings.py experiments/sweep.py experiments/sweep_file.py web/app.p
 NOT_FROM_OUTSIDE = {
     "cli/__init__.py": "opens the null device",
     "cli/output.py": "hashes files that others have read",
-    "experiments/launches.py": "the end of a log that its own run wrote",
     "experiments/train.py": "its own checkpoints: tests of the engine",
     "export/trainers.py": "its own templates",
     "latency/kernels/installed.py": "the tables of an installed package",

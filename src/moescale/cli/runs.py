@@ -187,6 +187,7 @@ def sweep(wanted: GridOptions, json_: Json = False) -> int:
     """Train a grid of models, here or on a cluster, and write a run table for `fit`."""
     from moescale.experiments.sweep import drive, dry_run
     from moescale.experiments.sweep_file import read_sweep
+    from moescale.io.records import record
     from moescale.views.terminal.runs import show_planned_runs
     from moescale.views.terminal.text import terminal
 
@@ -200,7 +201,7 @@ def sweep(wanted: GridOptions, json_: Json = False) -> int:
         return 0
     done = drive(grid, jobs=wanted.jobs, retries=wanted.retries, resume=wanted.resume, say=say, seconds=wanted.max_time)
     if json_:
-        print_json(done.to_dict())
+        print_json(record(done))
     else:
         print(
             f"{done.table}: {done.finished + done.found} of {done.runs} runs; {done.finished} finished in "
