@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,6 @@ HASHED = struct.Struct("<8sIIQQ32s")
 # The head of Megatron-LM's index (megatron/core/datasets/indexed_dataset.py, commit 00caa53), little-endian: magic, version 1,
 # code of the token type, count of sequences, count of document bounds.
 INDEX_HEAD = struct.Struct("<9sQBQQ")
-TOKEN_CODES = {"uint16": 8, "int32": 4}
 # Four make a pseudo-random permutation (Luby and Rackoff 1988, SIAM J. Comput. 17:373); short words need more.
 ROUNDS = 8
 
@@ -216,19 +215,6 @@ def read_description(folder: Path) -> dict[str, Any]:
         what = f"does not describe a packed corpus of version {VERSION}"
         raise InputError(what, where=str(path), next_step=PACK_AGAIN)
     return cast("dict[str, Any]", content)
-
-
-def write_index(path: Path, dtype: str, lengths: Sequence[int]) -> None:
-    """Write Megatron-LM's index of documents of `lengths` tokens each, one sequence a document.
-
-    After the head: int32 length of each sequence, int64 offset of each in bytes of the data file, int64 document bounds.
-    """
-    sizes = np.array(lengths, dtype="<i4")
-    offsets = np.zeros(len(sizes) + 1, dtype="<i8")
-    np.cumsum(sizes, out=offsets[1:])
-    parts = (sizes, offsets[:-1] * np.dtype(dtype).itemsize, np.arange(len(sizes) + 1, dtype="<i8"))
-    head = INDEX_HEAD.pack(b"MMIDIDX\0\0", 1, TOKEN_CODES[dtype], len(sizes), len(sizes) + 1)
-    path.write_bytes(head + b"".join(part.tobytes() for part in parts))
 
 
 def _changed(path: Path, reason: str) -> InputError:
