@@ -149,14 +149,6 @@ def drive(
     waiting = deque(run for run in sweep.runs if run.name not in results)
     attempts = Counter[str]()  # that have ended
 
-    def command_of(run: PlannedRun) -> list[str]:
-        file = run.beside("toml").absolute()
-        if command is not None:
-            return command(file)
-        if sweep.engine != "moescale":
-            return write_launch(run, sweep)
-        return train_command(file, resume=resume or attempts[run.name] > 0)
-
     def collect(run: PlannedRun, *, ended: bool = False) -> bool:
         rows = result_of(run)
         if rows is None and ended and sweep.engine != "moescale" and (rows := read_log(run, sweep.engine)):
@@ -180,11 +172,9 @@ def drive(
             say(f"{run.name}: {how}; starting it again from its checkpoint" if code != BUSY else f"{run.name}: is free")
             waiting.appendleft(run)
             return
-        log = run.beside("log")
+        log, count = run.beside("log"), attempts[run.name]
         end = "\n".join(_tail(log).decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
-        failed[run.name] = Failure(
-            name=run.name, attempts=attempts[run.name], exit_code=code, log=str(log), log_end=end
-        )
+        failed[run.name] = Failure(name=run.name, attempts=count, exit_code=code, log=str(log), log_end=end)
         say(f"{run.name}: {how} and failed; see {log}")
 
     if waiting:
@@ -207,9 +197,15 @@ def drive(
                         run = waiting.popleft()
                         if collect(run):  # another driver may have finished it
                             continue
-                        line, log, lock = command_of(run), run.beside("log").absolute(), run.lock.absolute()
+                        file, log = (run.beside(suffix).absolute() for suffix in ("toml", "log"))
+                        if command is not None:
+                            line = command(file)
+                        elif sweep.engine != "moescale":
+                            line = write_launch(run, sweep)
+                        else:
+                            line = train_command(file, resume=resume or attempts[run.name] > 0)
                         with uninterrupted():  # a run that is started and not known would be left behind
-                            active.append((run, place.start(line, log, lock)))
+                            active.append((run, place.start(line, log, run.lock.absolute())))
                     if (now := (len(results), len(failed))) != status or time.monotonic() - said_at > LINE_EVERY_S:
                         status, said_at = now, time.monotonic()
                         say(_status(sweep, *now, [run for run, _ in active]))

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.nn.utils.stateless import _reparametrize_module
 
 from moescale.errors import InputError, UnwrittenError
-from moescale.experiments.corpus import Corpus, Sequences
+from moescale.experiments.corpus import Corpus
 from moescale.experiments.health import Watch, balance
 from moescale.experiments.run import Report
 from moescale.experiments.settings import RunSettings, mfu, stated_columns
@@ -55,7 +55,9 @@ class Run:
         t, p, folder = settings.training, settings.parallel, Path(settings.output)
         self.settings, self.corpus, self.report, self.folder = settings, corpus, report, folder / "checkpoints"
         self.epochs = corpus.epochs(t.trained_tokens, t.sequence_tokens, settings.data.max_epochs)
-        self.epoch: tuple[int, Sequences] = (0, corpus.sequences("train", t.sequence_tokens, settings.seed))
+        # Of an epoch; the last two are kept, as a batch may lie in both.
+        self.sequences = lru_cache(2)(partial(corpus.sequences, "train", t.sequence_tokens, settings.seed))
+        self.per_epoch = len(self.sequences(0))
         self.accelerator = accelerator_of(settings, corpus.vocab_size)
         self.device, self.rank = self.accelerator.device, self.accelerator.process_index
         self.device_name = torch.cuda.get_device_name() if self.device.type == "cuda" else f"{platform.machine()} CPU"
@@ -149,15 +151,9 @@ class Run:
         first = step * t.batch_sequences + self.rank * count
         most = max(1, t.micro_batch_tokens // t.sequence_tokens)
         micro = max(size for size in range(1, count + 1) if count % size == 0 and size <= most)
-        rows = np.stack([self._sequence(position) for position in range(first, first + count)])
+        places = [divmod(position, self.per_epoch) for position in range(first, first + count)]
+        rows = np.stack([self.sequences(epoch)[index] for epoch, index in places])
         return micro, torch.from_numpy(rows).to(self.device)
-
-    def _sequence(self, position: int) -> NDArray[np.int64]:
-        epoch, index = divmod(position, len(self.epoch[1]))
-        if epoch != self.epoch[0]:
-            length = self.settings.training.sequence_tokens
-            self.epoch = (epoch, self.corpus.sequences("train", length, self.settings.seed, epoch))
-        return self.epoch[1][index]
 
     def _sum(self, numbers: list[float], counts: Tensor) -> tuple[list[float], Tensor]:
         together = torch.cat([torch.tensor(numbers, dtype=counts.dtype, device=counts.device), counts.flatten()])
@@ -224,10 +220,9 @@ class Run:
             self.watch = Watch(**state["watch"])
             self.routers.shares = torch.tensor(state["shares"], device=self.device).view_as(self.routers.shares)
         except Exception as error:  # whatever torch, safetensors and JSON raise
+            what = f"cannot be read as a checkpoint: {_first(error)}"
             step = "remove that folder, or start over with --no-resume"
-            raise InputError(
-                f"cannot be read as a checkpoint: {_first(error)}", where=str(place), next_step=step
-            ) from error
+            raise InputError(what, where=str(place), next_step=step) from error
 
     def save_model(self, folder: Path) -> None:
         """Write config.json and safetensors as transformers and vLLM read them, whole or not at all. Every process calls this."""
