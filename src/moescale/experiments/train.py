@@ -35,7 +35,6 @@ from torch.nn.utils.stateless import _reparametrize_module
 from moescale.errors import InputError, UnwrittenError
 from moescale.experiments.corpus import Corpus
 from moescale.experiments.health import Watch, balance
-from moescale.experiments.run import Report
 from moescale.experiments.settings import RunSettings, mfu, stated_columns
 from moescale.io.files import append_line, opened_to_append, write_atomically, write_error
 from moescale.models.recipe import defaults
@@ -46,6 +45,8 @@ IGNORED = -100  # the label of a position that has no next token
 METRICS = {"loss": "train/loss", "lr": "train/lr", "tokens_per_s": "train/tokens_per_s", "mfu": "train/mfu",
            "validation_loss": "validation/loss", "imbalance": "moe/imbalance", "dead_experts": "moe/dead_experts"}  # fmt: skip
 """Names of an event's figures in trackers."""
+
+Report = Callable[[Mapping[str, Any]], None]
 
 
 class Run:
