@@ -120,7 +120,8 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
     stated = checked(SweepFile, {key: document[key] for key in keys if key in document}, where=where)
     table = "[[runs]]" if stated.grid is None else "[grid]"
     entries = list(stated.runs) if stated.grid is None else _combinations(stated.grid, f"{where}, [grid]")
-    shared = {key: value for key, value in document.items() if key not in keys} | {"name": "run", "seed": stated.seed}
+    shared: dict[str, Any] = {key: value for key, value in document.items() if key not in keys}
+    shared |= {"name": "run", "seed": stated.seed}
     if "output" in shared:
         raise InputError("output belongs to one run; a sweep uses `folder`", where=where, next_step="leave it out")
     varied = {"n_params", "experts", "tokens", "d_model", "n_layers"}.union(*entries).difference(RECIPE)
