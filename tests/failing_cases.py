@@ -44,7 +44,7 @@ def sweep() -> None:
 
 
 def rows() -> None:
-    from moescale.experiments.run_table import add_rows
+    from moescale.experiments.run import add_rows
 
     with told():
         for name in ("b", "c"):

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from moescale.errors import MoescaleError
-from moescale.experiments.run_table import add_rows
+from moescale.experiments.run import add_rows
 from moescale.experiments.settings import RunSettings, estimate, mfu, settings_of
 
 # The paper's first and third (reading of table 1 in docs/evidence/reproduction.md), and a few layers of a wide model.

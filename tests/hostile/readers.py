@@ -449,7 +449,7 @@ def _open_corpus(folder: Path, rng: Random) -> None:
 
 
 def _resumed_tables() -> Sequence[Files]:
-    from moescale.experiments.run_table import add_rows
+    from moescale.experiments.run import add_rows
 
     row = {"name": "a", "settings_sha256": "ab", "tokens": 1000, "loss": 2.5, "mfu": None, "diverged": False}
     found = [
@@ -481,8 +481,7 @@ def _run_folders() -> Sequence[Files]:
 
 
 def _read_run_folder(folder: Path, rng: Random) -> object:
-    from moescale.experiments.run import check_same
-    from moescale.experiments.run_table import read_result
+    from moescale.experiments.run import check_same, read_result
     from moescale.experiments.sweep import read_progress
 
     progress = read_progress(folder)

@@ -24,7 +24,7 @@ import pytest
 import failing_cases
 from command_line import ROOT, RUNS, answer_of, run
 from moescale.errors import InputError, UnwrittenError
-from moescale.experiments.run_table import add_rows
+from moescale.experiments.run import add_rows
 from moescale.io.files import append_line, check_folder, check_target, make_folder, opened_to_append, write_atomically
 from moescale.io.locks import lock_beside, locked
 from processes import children, environment, lives, until
@@ -524,7 +524,7 @@ def test_readers_see_one_whole_file_while_others_write(tmp_path: Path) -> None:
 def test_rows_of_killed_and_living_writers_come_once(tmp_path: Path) -> None:
     table = tmp_path / "runs.csv"
     code = (
-        "import sys; from moescale.experiments.run_table import add_rows\n"
+        "import sys; from moescale.experiments.run import add_rows\n"
         "for n in range(int(sys.argv[2])):\n"
         " add_rows(sys.argv[1], [{'name': f'{sys.argv[3]}{n}', 'settings_sha256': 1, 'tokens': 1, 'loss': 2.5}])\n"
         " print(n, flush=True)\n"
@@ -542,7 +542,7 @@ def test_rows_of_killed_and_living_writers_come_once(tmp_path: Path) -> None:
     mortal.kill()
     told = max([told, *(int(line) for line in mortal.communicate()[0].split())])
     assert living.communicate()[0].split()[-1] == "59"
-    assert add_rows(table, [{"name": "last", "settings_sha256": 1, "tokens": 1, "loss": 2.5}]) == 1
+    add_rows(table, [{"name": "last", "settings_sha256": 1, "tokens": 1, "loss": 2.5}])
     names = [line.split(",")[0] for line in table.read_text().splitlines()[1:]]
     assert len(names) == len(set(names))
     expected = {f"m{n}" for n in range(told + 1)} | {f"l{n}" for n in range(60)} | {"last"}

@@ -19,7 +19,7 @@ from command_line import run
 from moescale.errors import InputError
 from moescale.experiments import sweep as driver
 from moescale.experiments.jobs import BUSY, LOST, Jobs, execute
-from moescale.experiments.run_table import read_result
+from moescale.experiments.run import read_result
 from moescale.experiments.sweep import Swept, drive, dry_run, read_progress
 from moescale.experiments.sweep_file import Sweep, expand, read_sweep
 from moescale.runs.table import read_runs

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from moescale.errors import InputError
-from moescale.experiments.launches import read_log
-from moescale.experiments.sweep import drive, read_progress
+from moescale.experiments.sweep import drive, read_log, read_progress
 from moescale.experiments.sweep_file import expand, read_sweep
 from moescale.runs.table import read_runs
 from stub_training import document, made

@@ -15,7 +15,7 @@ from command_line import ROOT, commands_that_fail, options_of
 from moescale.cli import main
 from moescale.errors import MOST_COMPARED, MOST_SHOWN, InputError, MoescaleError, install, nearest_names, unknown_name
 from moescale.experiments.corpus import read_description
-from moescale.experiments.run_table import read_result
+from moescale.experiments.run import read_result
 from moescale.models.hf_config import from_config
 from moescale.runs.importers import import_runs
 

@@ -109,16 +109,14 @@ def pack(wanted: PackOptions, json_: Json = False) -> None:
 @flat()
 def train(wanted: TrainOptions, json_: Json = False) -> None:
     """Train one model and write its row of a run table for `fit`."""
-    from moescale.experiments.run_table import add_rows, check_run_table
+    from moescale.experiments.run import add_rows, check_run_table, torchrun
+    from moescale.experiments.run import train as run_train
     from moescale.experiments.settings import estimate, read_settings
 
     settings, output = read_settings(wanted.run), wanted.output
     if wanted.dry_run:
         _show_settings(settings.to_dict(), settings.sha256, estimate(settings), json_)
         return
-    from moescale.experiments.run import torchrun
-    from moescale.experiments.run import train as run_train
-
     if output is not None:
         check_run_table(output)
     if settings.parallel.processes > 1 and "WORLD_SIZE" not in os.environ:
@@ -189,6 +187,7 @@ def sweep(wanted: GridOptions, json_: Json = False) -> int:
     """Train a grid of models, here or on a cluster, and write a run table for `fit`."""
     from moescale.experiments.sweep import drive, dry_run
     from moescale.experiments.sweep_file import read_sweep
+    from moescale.io.records import record
     from moescale.views.terminal.runs import show_planned_runs
     from moescale.views.terminal.text import terminal
 
@@ -202,7 +201,7 @@ def sweep(wanted: GridOptions, json_: Json = False) -> int:
         return 0
     done = drive(grid, jobs=wanted.jobs, retries=wanted.retries, resume=wanted.resume, say=say, seconds=wanted.max_time)
     if json_:
-        print_json(done.to_dict())
+        print_json(record(done))
     else:
         print(
             f"{done.table}: {done.finished + done.found} of {done.runs} runs; {done.finished} finished in "

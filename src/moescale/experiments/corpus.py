@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,6 @@ HASHED = struct.Struct("<8sIIQQ32s")
 # The head of Megatron-LM's index (megatron/core/datasets/indexed_dataset.py, commit 00caa53), little-endian: magic, version 1,
 # code of the token type, count of sequences, count of document bounds.
 INDEX_HEAD = struct.Struct("<9sQBQQ")
-TOKEN_CODES = {"uint16": 8, "int32": 4}
 # Four make a pseudo-random permutation (Luby and Rackoff 1988, SIAM J. Comput. 17:373); short words need more.
 ROUNDS = 8
 
@@ -66,10 +65,6 @@ class Corpus(BaseModel):
         """What describes the corpus, ready for JSON."""
         return self.model_dump(mode="json", exclude={"split_sha256"})
 
-    def file(self, split: SplitName) -> Path:
-        """The file that holds the tokens of a split."""
-        return self.folder / f"{split}.bin"
-
     def size(self, split: SplitName) -> tuple[int, int]:
         """Tokens and documents of a split."""
         if split == "train":
@@ -82,7 +77,7 @@ class Corpus(BaseModel):
         tokenizer, itemsize = bytes.fromhex(self.tokenizer_sha256), np.dtype(self.dtype).itemsize
         for split in SPLITS:
             head = HASHED.pack(b"MOETOKNS", 1, itemsize, self.size(split)[0], self.vocab_size, tokenizer)
-            with self.file(split).open("rb") as stream:
+            with (self.folder / f"{split}.bin").open("rb") as stream:
                 found[split] = hashlib.file_digest(stream, lambda head=head: hashlib.sha256(head)).hexdigest()
         return found
 
@@ -103,7 +98,7 @@ class Corpus(BaseModel):
             what = f"the {split} split has {tokens:,} tokens, fewer than one sequence of {length:,}"
             step = "pack more text, a larger --validation share, or train on shorter sequences"
             raise InputError(what, where=str(self.folder), nearest=str(tokens) if tokens else None, next_step=step)
-        kept = np.memmap(self.file(split), dtype=np.dtype(self.dtype).newbyteorder("<"), mode="r")[: count * length]
+        kept = np.memmap(self.folder / f"{split}.bin", np.dtype(self.dtype).newbyteorder("<"), "r")[: count * length]
         return Sequences(windows=kept.reshape(count, length), key=f"{self.sha256}:{split}:{seed}:{epoch}")
 
     def epochs(self, tokens: int, length: int, max_epochs: float = 1) -> float:
@@ -114,13 +109,11 @@ class Corpus(BaseModel):
         there = self.n_train // length * length
         epochs = tokens / there if there else float("inf")
         if epochs > max_epochs:
-            what = (
+            raise InputError(
                 f"{tokens:,} tokens are {epochs:.4g} epochs of the {there:,} training tokens in sequences of {length:,}, "
-                f"more than max_epochs = {max_epochs:g}"
-            )
-            nearest = f"{int(max_epochs * there):,} tokens"
-            step = "pack more text, or allow more in max_epochs"
-            raise InputError(what, where=str(self.folder), nearest=nearest, next_step=step)
+                f"more than max_epochs = {max_epochs:g}", where=str(self.folder),
+                nearest=f"{int(max_epochs * there):,} tokens", next_step="pack more text, or allow more in max_epochs",
+            )  # fmt: skip
         return epochs
 
 
@@ -186,9 +179,9 @@ def open_corpus(folder: str | Path) -> Corpus:
         raise _changed(folder / TOKENIZER, f"its SHA-256 was {corpus.tokenizer_sha256}")
     for split in SPLITS:
         tokens, documents = corpus.size(split)
-        sizes = {corpus.file(split): tokens * np.dtype(corpus.dtype).itemsize}
-        sizes[folder / f"{split}.idx"] = INDEX_HEAD.size + 12 * documents + 8 * (documents + 1)
-        for path, needed in sizes.items():
+        index_size = INDEX_HEAD.size + 12 * documents + 8 * (documents + 1)
+        for suffix, needed in (("bin", tokens * np.dtype(corpus.dtype).itemsize), ("idx", index_size)):
+            path = folder / f"{split}.{suffix}"
             found = path.stat().st_size if path.is_file() else None
             if found != needed:
                 raise _changed(path, "it is missing" if found is None else f"{found:,} bytes in place of {needed:,}")
@@ -199,7 +192,7 @@ def verify(corpus: Corpus) -> None:
     """Read every token and compare the hashes; InputError names the first file that differs."""
     for split, found in corpus.hashes().items():
         if found != corpus.split_sha256[split]:
-            raise _changed(corpus.file(split), "different SHA-256")
+            raise _changed(corpus.folder / f"{split}.bin", "different SHA-256")
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -216,19 +209,6 @@ def read_description(folder: Path) -> dict[str, Any]:
         what = f"does not describe a packed corpus of version {VERSION}"
         raise InputError(what, where=str(path), next_step=PACK_AGAIN)
     return cast("dict[str, Any]", content)
-
-
-def write_index(path: Path, dtype: str, lengths: Sequence[int]) -> None:
-    """Write Megatron-LM's index of documents of `lengths` tokens each, one sequence a document.
-
-    After the head: int32 length of each sequence, int64 offset of each in bytes of the data file, int64 document bounds.
-    """
-    sizes = np.array(lengths, dtype="<i4")
-    offsets = np.zeros(len(sizes) + 1, dtype="<i8")
-    np.cumsum(sizes, out=offsets[1:])
-    parts = (sizes, offsets[:-1] * np.dtype(dtype).itemsize, np.arange(len(sizes) + 1, dtype="<i8"))
-    head = INDEX_HEAD.pack(b"MMIDIDX\0\0", 1, TOKEN_CODES[dtype], len(sizes), len(sizes) + 1)
-    path.write_bytes(head + b"".join(part.tobytes() for part in parts))
 
 
 def _changed(path: Path, reason: str) -> InputError:

@@ -71,20 +71,21 @@ def execute(command: Sequence[str], log: str, lock: str, stop: Event | None = No
     while not stop.wait(POLL_S if waited else 0):
         try:
             with locked(Path(lock), busy=busy):
-                return BUSY if waited else _run(command, log, stop)
+                if waited:
+                    return BUSY
+                with (
+                    sigterm_interrupts(),
+                    opened_to_append(log) as out,
+                    started(command, out, grace_s=GRACE_S) as process,
+                ):
+                    while (code := process.poll()) is None and not stop.wait(POLL_S):
+                        pass
+                    return LOST if code is None else code
         except InputError as error:
             if error is not busy:
                 raise
             waited = True
     return LOST
-
-
-def _run(command: Sequence[str], log: str, stop: Event) -> int:
-    with sigterm_interrupts(), opened_to_append(log) as stream, started(command, stream, grace_s=GRACE_S) as process:
-        while (code := process.poll()) is None:
-            if stop.wait(POLL_S):
-                return LOST
-        return code
 
 
 class Jobs:

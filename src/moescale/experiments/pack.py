@@ -15,7 +15,8 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from moescale.errors import InputError, install, nearest_names
 from moescale.experiments.corpus import (
     CORPUS,
     FORMAT,
+    INDEX_HEAD,
     SPLITS,
     TOKENIZER,
     VERSION,
@@ -35,20 +37,11 @@ from moescale.experiments.corpus import (
     SplitName,
     open_corpus,
     read_description,
-    write_index,
 )
-from moescale.io.files import (
-    check_folder,
-    explained,
-    make_folder,
-    nearest_file_names,
-    read_bytes,
-    read_error,
-)
+from moescale.io.files import check_folder, explained, make_folder, nearest_file_names, read_bytes, read_error
 from moescale.io.locks import lock_beside, locked, staged_folder
 
 Report = Callable[[str], None]
-
 HUB = "hf:"
 LINES = (".jsonl", ".ndjson")
 BUILDERS = {".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
@@ -56,6 +49,7 @@ COMPRESSED = (".gz", ".zst", ".bz2", ".xz")  # of tables; `datasets` unpacks the
 MOST_BYTES = 2**30  # of a text file, which is read whole, and of a line
 BATCH_CHARACTERS, BATCH_DOCUMENTS = 2**22, 4096  # tokenised in one call
 REPORT_S = 5.0
+TOKEN_CODES = {"uint16": 8, "int32": 4}  # of Megatron-LM
 
 BYTES = "bytes"  # the name of the tokenizer whose tokens are bytes
 END_OF_TEXT = "<|endoftext|>"
@@ -93,7 +87,7 @@ def pack(
     names, made = find_sources(sources, target), read_tokenizer(tokenizer, eos=eos)
     request = {
         "sources": [[name, 0 if name.startswith(HUB) else os.path.getsize(name)] for name in names],
-        "tokenizer_sha256": made.sha256, "eos": eos, "validation": validation, "text_field": text_field,
+        "tokenizer_sha256": hashlib.sha256(made.json).hexdigest(), "eos": eos, "validation": validation, "text_field": text_field,
         "max_tokens": max_tokens, "seed": seed,
     }  # fmt: skip
     if os.path.isfile(target / CORPUS):
@@ -138,10 +132,17 @@ class SplitWriter:
         self.tokens += len(document)
 
     def finish(self) -> None:
-        """Have the tokens on the disk, and write the index."""
+        """Have the tokens on the disk, and write the index, one sequence a document.
+
+        After its head: int32 length of each sequence, int64 offset of each in bytes of the data file, int64 document bounds.
+        """
         self.stream.flush()
         os.fsync(self.stream.fileno())
-        write_index(self.prefix.with_suffix(".idx"), self.dtype, self.lengths)
+        count, sizes = len(self.lengths), np.array(self.lengths, dtype="<i4")
+        offsets = (np.cumsum(sizes, dtype="<i8") - sizes) * np.dtype(self.dtype).itemsize
+        head = INDEX_HEAD.pack(b"MMIDIDX\0\0", 1, TOKEN_CODES[self.dtype], count, count + 1)
+        parts = (sizes, offsets, np.arange(count + 1, dtype="<i8"))
+        self.prefix.with_suffix(".idx").write_bytes(head + b"".join(part.tobytes() for part in parts))
 
 
 def _write(folder: Path, names: Sequence[str], made: Tokenizer, request: Mapping[str, Any], report: Report) -> None:
@@ -150,14 +151,23 @@ def _write(folder: Path, names: Sequence[str], made: Tokenizer, request: Mapping
     splits: dict[SplitName, SplitWriter] = {split: SplitWriter(folder / split, dtype) for split in SPLITS}
     try:
         read, skipped = _fill(splits, names, made, request, report)
-        _check_filled(splits, request["validation"])
+        share, count = request["validation"], sum(len(writer.lengths) for writer in splits.values())
+        if not count:
+            raise InputError("hold no text", where="the sources", next_step="check them, and --text-field")
+        if empty := next((split for split in (SPLITS if share else SPLITS[:1]) if not splits[split].lengths), None):
+            raise InputError(
+                f"none of {count} documents fell into the {empty} split with a validation share of {share:g}",
+                nearest=f"--validation {min(5 / count, 0.5):.2g}",  # misses one time in 150 at most
+                next_step="or --validation 0 for none, or give more documents",
+            )
         for writer in splits.values():
             writer.finish()
     finally:
         for writer in splits.values():
             writer.stream.close()
     corpus = Corpus.model_construct(
-        folder=folder, vocab_size=made.vocab_size, eos_id=made.eos_id, dtype=dtype, tokenizer_sha256=made.sha256,
+        folder=folder, vocab_size=made.vocab_size, eos_id=made.eos_id, dtype=dtype,
+        tokenizer_sha256=request["tokenizer_sha256"],
         n_train=splits["train"].tokens, n_validation=splits["validation"].tokens,
         n_train_documents=len(splits["train"].lengths), n_validation_documents=len(splits["validation"].lengths),
     )  # fmt: skip
@@ -206,8 +216,7 @@ def _fill(
 
 def _batches(names: Sequence[str], text_field: str) -> Iterator[list[tuple[str, str]]]:
     """Documents with the name of their source, many at a time; a batch may go over several sources."""
-    batch: list[tuple[str, str]] = []
-    size = 0
+    batch, size = list[tuple[str, str]](), 0
     for name in names:
         for text in documents(name, text_field):
             batch.append((name, text))
@@ -217,19 +226,6 @@ def _batches(names: Sequence[str], text_field: str) -> Iterator[list[tuple[str, 
                 batch, size = [], 0
     if batch:
         yield batch
-
-
-def _check_filled(splits: Mapping[SplitName, SplitWriter], validation: float) -> None:
-    count = sum(len(writer.lengths) for writer in splits.values())
-    if not count:
-        raise InputError("hold no text", where="the sources", next_step="check them, and --text-field")
-    for split in SPLITS if validation else SPLITS[:1]:
-        if not splits[split].lengths:
-            raise InputError(
-                f"none of {count} documents fell into the {split} split with a validation share of {validation:g}",
-                nearest=f"--validation {min(5 / count, 0.5):.2g}",  # misses one time in 150 at most
-                next_step="or --validation 0 for none, or give more documents",
-            )
 
 
 # Sources.
@@ -268,20 +264,14 @@ def documents(name: str, text_field: str = "text") -> Iterator[str]:
     if name.startswith(HUB) or (suffix in BUILDERS and path.suffix.lower() not in LINES):
         yield from _rows(name, suffix, text_field)
     elif suffix in LINES:
-        for number, line in enumerate(_lines(path), 1):
-            if line.strip():
-                yield _parsed(line, text_field, f"{name}, line {number}")
+        with explained(read_error, name), path.open("rb") as stream:
+            for number, line in enumerate(iter(partial(stream.readline, MOST_BYTES + 1), b""), 1):
+                if len(line) > MOST_BYTES:
+                    raise InputError(f"a line is larger than {MOST_BYTES:,} bytes", where=name, next_step="split it")
+                if line.strip():
+                    yield _parsed(line, text_field, f"{name}, line {number}")
     else:
         yield _decoded(read_bytes(path, limit_bytes=MOST_BYTES))
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    with explained(read_error, str(path)), path.open("rb") as stream:
-        while line := stream.readline(MOST_BYTES + 1):
-            if len(line) > MOST_BYTES:
-                what = f"a line is larger than {MOST_BYTES:,} bytes"
-                raise InputError(what, where=str(path), next_step="split it")
-            yield line
 
 
 def _parsed(line: bytes, text_field: str, where: str) -> str:
@@ -354,12 +344,7 @@ class Tokenizer:
     vocab_size: int
     eos_id: int
     json: bytes
-    encode: Callable[[Sequence[str]], list[NDArray[np.int64]]] = field(repr=False)
-
-    @property
-    def sha256(self) -> str:
-        """Hash of the tokenizers file in hex."""
-        return hashlib.sha256(self.json).hexdigest()
+    encode: Callable[[Sequence[str]], list[NDArray[np.int64]]]
 
 
 def read_tokenizer(path: str | Path, *, eos: str | None = None) -> Tokenizer:

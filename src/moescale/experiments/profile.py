@@ -64,11 +64,12 @@ class Model:
     def columns(self) -> dict[str, Any]:
         """What every row of the table says about the model."""
         a, count = self.architecture, count_parameters(self.architecture)
-        sizes = (count.total, count.non_embedding_total, dense_equivalent_params(a))
-        whole = {name: int(float(getattr(a, name))) for name in (*SHAPE, "n_experts")}
-        dense = {} if float(a.n_moe_layers) else {"n_experts": 1, "top_k": 1, "d_expert": 0}
-        names = ("n_params_total", "n_params_non_embedding", "n_params")
-        return {"model": self.name, **dict(zip(names, map(float, sizes), strict=True)), **whole, **dense}
+        return {
+            "model": self.name, "n_params_total": float(count.total), "n_params": float(dense_equivalent_params(a)),
+            "n_params_non_embedding": float(count.non_embedding_total),
+            **{name: int(float(getattr(a, name))) for name in (*SHAPE, "n_experts")},
+            **({} if float(a.n_moe_layers) else {"n_experts": 1, "top_k": 1, "d_expert": 0}),
+        }  # fmt: skip
 
 
 class ModelsTable(Table):
@@ -87,14 +88,11 @@ class ModelsTable(Table):
             shape = from_config(file)  # raises InputError that names the file
             config = json.loads(read_text(file / "config.json" if file.is_dir() else file))
             yield Model(name=shape.name if "_name_or_path" in config else file.stem, config=config, architecture=shape)
+        family = find_family("yun2024")
         for size, experts in itertools.product(self.n_params, self.experts):
-            built = buildable(
-                find_family("yun2024"), size, experts, gpus=splits, vocab_size=VOCABULARY, must_split=True
-            )
-            config = config_of(built, VOCABULARY)
-            yield Model(
-                name=f"{built.n_params / 1e6:.4g}M E={experts}", config=config, architecture=from_config(config)
-            )
+            built = buildable(family, size, experts, gpus=splits, vocab_size=VOCABULARY, must_split=True)
+            config, name = config_of(built, VOCABULARY), f"{built.n_params / 1e6:.4g}M E={experts}"
+            yield Model(name=name, config=config, architecture=from_config(config))
 
 
 class Grid(Table):
@@ -254,17 +252,13 @@ def _bench(command: Sequence[str], stated: Mapping[str, Any], model: Model, log:
             return [], OUT_OF_MEMORY, f"the KV cache holds {room[-1]} tokens, and the batch needs {batch * length}"
         if code := process.returncode:
             last = (text.strip().splitlines() or [f"vLLM ended with code {code}"])[-1][:200]
-            killed = code == -signal.SIGKILL  # by the system, which had no memory left
-            return (
-                [],
-                OUT_OF_MEMORY if killed or NO_MEMORY.search(text) else FAILED,
-                "vLLM was killed" if killed else last,
-            )
-        try:
-            times = [float(each) for each in json.loads((folder / "latency.json").read_text())["latencies"]]
-        except (OSError, ValueError, KeyError, TypeError):
-            times = []
-        return (times, OK, "") if times else ([], FAILED, "vLLM wrote no latencies")
+            if code == -signal.SIGKILL:  # by the system, which had no memory left
+                return [], OUT_OF_MEMORY, "vLLM was killed"
+            return [], OUT_OF_MEMORY if NO_MEMORY.search(text) else FAILED, last
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            if times := [float(each) for each in json.loads((folder / "latency.json").read_text())["latencies"]]:
+                return times, OK, ""
+        return [], FAILED, "vLLM wrote no latencies"
 
 
 def _version(command: Sequence[str]) -> str:
@@ -287,10 +281,9 @@ def _with_round(
     if not seconds:
         return earlier or Measurement(**stated, status=status, reason=reason, latency_s=None)
     low, median, high = (float(each) for each in np.quantile(seconds, (0.25, 0.5, 0.75)))
-    rounds = (*(earlier.rounds_s if earlier else ()), median)
+    before, scatter, repeats = (earlier.rounds_s, earlier.spread or 0.0, earlier.repeats) if earlier else ((), 0.0, 0)
+    rounds = (*before, median)
     latency = float(np.median(rounds))
-    scatter = max((earlier.spread or 0.0) if earlier else 0.0, (high - low) / median)
-    return Measurement(
-        **stated, latency_s=latency, rounds_s=rounds, repeats=len(seconds) + (earlier.repeats if earlier else 0),
-        spread=max(scatter, (max(rounds) - min(rounds)) / latency),
-    )  # fmt: skip
+    spread = max(scatter, (high - low) / median, (max(rounds) - min(rounds)) / latency)
+    repeats += len(seconds)
+    return Measurement(**stated, latency_s=latency, rounds_s=rounds, repeats=repeats, spread=spread)

@@ -1,4 +1,4 @@
-"""One run from its settings to its row in the run table: its folder, its data, and what may go on from what is there."""
+"""One run from its settings to its row in the run table: its folder, what may go on from what is there, and the table."""
 
 from __future__ import annotations
 
@@ -9,21 +9,26 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from moescale.errors import InputError, install
-from moescale.experiments.corpus import Corpus, open_corpus
-from moescale.experiments.run_table import read_result
+import numpy as np
+
+from moescale.errors import InputError, install, unknown_name
+from moescale.experiments.corpus import open_corpus
 from moescale.experiments.settings import RunSettings, mfu, stated_columns
-from moescale.io.files import make_folder, read_text, write_atomically
-from moescale.io.locks import locked
+from moescale.io import frames
+from moescale.io.files import check_target, make_folder, read_text, write_atomically
+from moescale.io.locks import lock_beside, locked
 
-Report = Callable[[Mapping[str, Any]], None]
 RESULT, SETTINGS, LOCK = "result.json", "settings.json", "lock"
 LIBRARIES = ("torch", "transformers", "accelerate")
+IDENTITY = ("name", "settings_sha256", "tokens")  # columns that tell whether two rows are one run
+
+Report = Callable[[Mapping[str, Any]], None]
+Row = Mapping[str, Any]
 
 
 def train(settings: RunSettings, *, resume: bool = True, report: Report | None = None) -> list[dict[str, Any]]:
@@ -45,27 +50,43 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
             next_step=f"torchrun --nproc-per-node {settings.parallel.processes} -m moescale train RUN.toml",
         )  # fmt: skip
     if group > 1:
-        _end_with_parent()
-    if os.environ.get("RANK", "0") != "0":
-        if not (resume and read_result(folder)):
-            _measure(settings, open_corpus(settings.data.corpus), resume, None)
-        return []  # the first process of the group keeps the books
+        with suppress(OSError, AttributeError):  # other systems than Linux have no such call
+            # Killed when torchrun ends, however that ends (PR_SET_PDEATHSIG of linux/prctl.h is 1).
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    first = os.environ.get("RANK", "0") == "0"  # the process of the group that keeps the books
     busy = InputError("another process trains in this folder", where=str(folder), next_step="wait for it, or end it")
-    with locked(folder / LOCK, busy=busy):
-        if not resume:
+    with locked(folder / LOCK, busy=busy) if first else nullcontext():
+        if first and not resume:
             for name in (RESULT, SETTINGS, "progress.jsonl"):
                 (folder / name).unlink(missing_ok=True)
             for name in ("checkpoints", "model", ".model.tmp"):
                 shutil.rmtree(folder / name, ignore_errors=True)
         corpus = open_corpus(settings.data.corpus)
         identity = {"settings_sha256": settings.sha256, "corpus_sha256": corpus.sha256}
-        check_same(folder, identity)
-        finished = read_result(folder)
-        if finished is not None:
-            return finished
-        stated = json.dumps({**settings.to_dict(), "identity": identity}, indent=2)
-        write_atomically(folder / SETTINGS, stated)
-        row = _row(settings, corpus, _measure(settings, corpus, resume, report))
+        if first:
+            check_same(folder, identity)
+        if resume and (finished := read_result(folder)):
+            return finished if first else []
+        if first:
+            stated = json.dumps({**settings.to_dict(), "identity": identity}, indent=2)
+            write_atomically(folder / SETTINGS, stated)
+        from moescale.experiments.train import measure
+
+        measured = measure(settings, corpus, resume=resume, report=report)
+        if not first:
+            return []
+        columns, per_s = stated_columns(settings, corpus.vocab_size), float(measured["tokens_per_s"])
+        used = mfu(settings, corpus.vocab_size, str(measured["device"]), per_s)
+        row = {
+            **columns,
+            **measured,
+            "seconds": columns["tokens"] / per_s if per_s else 0.0,
+            "mfu": "" if used is None else used,
+            "processes": group,
+            "dtype": settings.training.dtype,
+            "corpus_sha256": corpus.sha256,
+            "tokenizer_sha256": corpus.tokenizer_sha256,
+        }
         write_atomically(folder / RESULT, json.dumps({"rows": [row]}, indent=2, allow_nan=False))
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return [row]
@@ -83,27 +104,6 @@ def check_libraries(trackers: tuple[str, ...] = ()) -> None:
     for name, extra in (*((each, "train") for each in LIBRARIES), *((each, "track") for each in trackers)):
         if importlib.util.find_spec(name) is None:
             raise InputError(f"training needs {name}, which is not installed", next_step=install(extra))
-
-
-def _measure(settings: RunSettings, corpus: Corpus, resume: bool, report: Report | None) -> dict[str, Any]:
-    from moescale.experiments.train import measure
-
-    return measure(settings, corpus, resume=resume, report=report)
-
-
-def _row(settings: RunSettings, corpus: Corpus, measured: Mapping[str, Any]) -> dict[str, Any]:
-    stated, per_s = stated_columns(settings, corpus.vocab_size), float(measured["tokens_per_s"])
-    used = mfu(settings, corpus.vocab_size, str(measured["device"]), per_s)
-    return {
-        **stated,
-        **measured,
-        "seconds": stated["tokens"] / per_s if per_s else 0.0,
-        "mfu": "" if used is None else used,
-        "processes": settings.parallel.processes,
-        "dtype": settings.training.dtype,
-        "corpus_sha256": corpus.sha256,
-        "tokenizer_sha256": corpus.tokenizer_sha256,
-    }
 
 
 def check_same(folder: Path, identity: Mapping[str, str]) -> None:
@@ -124,7 +124,63 @@ def check_same(folder: Path, identity: Mapping[str, str]) -> None:
             )  # fmt: skip
 
 
-def _end_with_parent() -> None:
-    """Ask Linux to kill this process when torchrun ends, however that ends (PR_SET_PDEATHSIG of linux/prctl.h is 1)."""
-    with suppress(OSError, AttributeError):  # other systems have no such call
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+def read_result(output: str | Path) -> list[dict[str, Any]] | None:
+    """The rows of a finished run, from the result.json of its folder; None where there is none.
+
+    Raises InputError where the file holds anything else.
+    """
+    file = Path(output) / RESULT
+    if not file.exists():
+        return None
+    text = read_text(file)
+    with suppress(ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        rows = cast("list[dict[str, Any]]", json.loads(text)["rows"])
+        if rows and all(row.keys() >= set(IDENTITY) for row in rows):
+            return rows
+    step = "remove the file: the run goes on from its checkpoint"
+    raise InputError("is not the result of a run", where=str(file), next_step=step)
+
+
+# The run table: rows of finished runs, added under a lock, the whole file at once.
+
+
+def check_run_table(path: str | Path) -> None:
+    """Raise the InputError that `add_rows` would meet, before the runs whose rows it shall hold."""
+    check_target(path)
+    _read(Path(path))
+
+
+def add_rows(path: str | Path, rows: Sequence[Row]) -> None:
+    """Add rows to a table (.csv or .tsv) in place of those of the same run.
+
+    Rows that are there keep their text to the letter. Other processes may do the same at once: each waits for the lock
+    beside the table, and replaces the file as a whole. Empty cells stand for None and not-a-number.
+    """
+    target = Path(path)
+    if not rows:
+        return
+    with locked(lock_beside(target)):
+        before = _read(target)
+        table = {_identity(row): row for row in before}
+        table.update({_identity(row): {name: frames.written(cell) for name, cell in row.items()} for row in rows})
+        if before != list(table.values()):
+            names = dict.fromkeys(name for row in table.values() for name in row)
+            columns = {name: np.array([row.get(name, "") for row in table.values()], dtype=object) for name in names}
+            write_atomically(target, frames.delimited(columns, frames.DELIMITERS[target.suffix.lower()]))
+
+
+def _identity(row: Row) -> tuple[str, ...]:
+    return tuple(frames.written(row.get(name)) for name in IDENTITY)
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    """The rows of a table, none where there is no file or an empty one; cells keep their digits."""
+    if path.suffix.lower() not in frames.DELIMITERS:
+        raise unknown_name("suffix of a run table", path.suffix, frames.DELIMITERS, where=str(path))
+    if not path.exists() or not path.stat().st_size:
+        return []
+    columns = frames.read_table(path).columns
+    if missing := [name for name in IDENTITY if name not in columns]:
+        what = f"has no column {', '.join(missing)}, and so is no table of runs made here"
+        raise InputError(what, where=str(path), next_step="name another file")
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]

@@ -1,16 +1,22 @@
-"""Drive a sweep: start what is not finished, keep every row as soon as it is known, start again what died."""
+"""Drive a sweep: start what is not finished, keep every row as soon as it is known, start again what died.
+
+Runs on torchtitan or Megatron-LM are started by the launch that `export` writes, and their logs read into rows.
+"""
 
 from __future__ import annotations
 
 import heapq
 import json
 import math
+import os
+import re
 import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, cast
@@ -19,23 +25,38 @@ import tomli_w
 
 from moescale.errors import InputError
 from moescale.experiments.jobs import BUSY, LOST, Jobs
-from moescale.experiments.launches import read_log, write_launch
-from moescale.experiments.run import check_libraries
-from moescale.experiments.run_table import add_rows, check_run_table, read_result
+from moescale.experiments.run import add_rows, check_libraries, check_run_table, read_result
+from moescale.experiments.settings import stated_columns
 from moescale.experiments.sweep_file import PlannedRun, Sweep
-from moescale.io.files import make_folder, write_atomically
-from moescale.io.records import record
+from moescale.export.launch import export_model
+from moescale.hardware.gpus import find_gpu
+from moescale.io.files import make_folder, read_text, write_atomically
 from moescale.io.signals import sigterm_interrupts, uninterrupted
-from moescale.units import format_count
+from moescale.models.recipe import defaults
+from moescale.training.choice import Launch
+from moescale.units import format_count, plural
 
-Say = Callable[[str], None]
-Command = Callable[[Path], list[str]]
 Row = dict[str, Any]
 
 POLL_S = 0.5
 LINE_EVERY_S = 30.0
 TAIL_LINES, TAIL_BYTES = 15, 65_536
-UNKNOWN = "set flops_per_s of [execute], or finish one run"
+LAST_LOSSES = 20  # logged training losses whose mean is the training loss of a run
+LOG_LIMIT_BYTES = 2**28
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+NUMBER = r"([-+.\deEnaif]+)"
+# torchtitan 0.3, components/metrics.py, MetricsProcessor.log and log_validation; Megatron-LM, training/training.py,
+# training_log, and evaluate_and_print_results.
+STEPS = {
+    "torchtitan": re.compile(rf"(?<!validate )step:\s*(\d+)\s+loss:\s*{NUMBER}"),
+    "megatron": re.compile(rf"iteration\s+(\d+)/\s*\d+ \|.*?lm loss:\s*{NUMBER}"),
+}
+VALIDATIONS = {
+    "torchtitan": re.compile(rf"validate step:\s*(\d+)\s+loss:\s*{NUMBER}"),
+    "megatron": re.compile(rf"validation loss at iteration (\d+).*?lm loss value:\s*{NUMBER}"),
+}
+SAME = ("peak_lr", "steps", "batch_tokens", "sequence_tokens", "schedule", "min_lr_ratio", "weight_decay", "beta1", "beta2",
+        "grad_clip")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +83,6 @@ class Swept:
     diverged: tuple[str, ...]  # names; in the table, marked
     seconds: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values."""
-        return record(self)
-
 
 def dry_run(sweep: Sweep, jobs: int | None = None) -> dict[str, Any]:
     """What a sweep would do and take, from what is there, as JSON-ready values; starts nothing.
@@ -78,31 +95,27 @@ def dry_run(sweep: Sweep, jobs: int | None = None) -> dict[str, Any]:
     for row in results.values():
         with suppress(KeyError, TypeError, ZeroDivisionError):
             rates.append(row["training_flops"] / row["seconds"])
-    stated, count = sweep.execution.flops_per_s, _jobs(sweep, len(sweep.runs), jobs)
-    rate = stated or (median(rates) if rates else None)
+    rate, rate_from = sweep.execution.flops_per_s, "flops_per_s of [execute]"
+    if rate is None:
+        rate_from = "set flops_per_s of [execute], or finish one run"
+        if rates:
+            rate, rate_from = median(rates), f"the median of {plural(len(rates), 'finished run')}"
     outlooks: list[dict[str, Any]] = []
-    free = [0.0] * count  # when each place has done what it was given: each run takes the first
+    free = [0.0] * _jobs(sweep, len(sweep.runs), jobs)  # when each place has done its runs: each run takes the first
     for run in sweep.runs:
         progress = read_progress(run.output)
         share = min(progress["step"] / progress["steps"], 1.0) if progress.get("steps") else 0.0
         state = "interrupted" if progress else "new"
         if run.name in results:
             state, share = "finished", 1.0
-        outlook: dict[str, Any] = run.to_dict() | {"state": state, "share": share}
+        outlooks.append(run.to_dict() | {"state": state, "share": share})
         if share == 1.0 or rate:
-            outlook["seconds"] = (1 - share) * run.training_flops / (rate or 1.0)
-            heapq.heappush(free, heapq.heappop(free) + outlook["seconds"])
-        outlooks.append(outlook)
-    finished = f"the median of {len(rates)} finished run{'s' * (len(rates) > 1)}"
+            outlooks[-1]["seconds"] = (1 - share) * run.training_flops / (rate or 1.0)
+            heapq.heappush(free, heapq.heappop(free) + outlooks[-1]["seconds"])
     plan = {
-        "table": str(sweep.table),
-        "folder": str(sweep.folder),
-        "engine": sweep.engine,
-        "runs": outlooks,
-        "jobs": count,
-        "training_flops": sum(run.training_flops for run in sweep.runs),
-        "rate_from": "flops_per_s of [execute]" if stated else finished if rates else UNKNOWN,
-    }
+        "table": str(sweep.table), "folder": str(sweep.folder), "engine": sweep.engine, "runs": outlooks,
+        "jobs": len(free), "training_flops": sum(run.training_flops for run in sweep.runs), "rate_from": rate_from,
+    }  # fmt: skip
     return plan | ({"seconds": max(free)} if all("seconds" in outlook for outlook in outlooks) else {})
 
 
@@ -113,8 +126,8 @@ def drive(
     retries: int = 1,
     resume: bool = True,
     seconds: float | None = None,
-    say: Say = lambda line: None,
-    command: Command | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    command: Callable[[Path], list[str]] | None = None,
     poll_s: float = POLL_S,
 ) -> Swept:
     """Train every run that has no result, and add its rows to the table when it has ended.
@@ -135,14 +148,6 @@ def drive(
     add_rows(sweep.table, [row for rows in results.values() for row in rows])
     waiting = deque(run for run in sweep.runs if run.name not in results)
     attempts = Counter[str]()  # that have ended
-
-    def command_of(run: PlannedRun) -> list[str]:
-        file = run.beside("toml").absolute()
-        if command is not None:
-            return command(file)
-        if sweep.engine != "moescale":
-            return write_launch(run, sweep.engine, sweep.execution)
-        return train_command(file, resume=resume or attempts[run.name] > 0)
 
     def collect(run: PlannedRun, *, ended: bool = False) -> bool:
         rows = result_of(run)
@@ -167,11 +172,9 @@ def drive(
             say(f"{run.name}: {how}; starting it again from its checkpoint" if code != BUSY else f"{run.name}: is free")
             waiting.appendleft(run)
             return
-        log = run.beside("log")
+        log, count = run.beside("log"), attempts[run.name]
         end = "\n".join(_tail(log).decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
-        failed[run.name] = Failure(
-            name=run.name, attempts=attempts[run.name], exit_code=code, log=str(log), log_end=end
-        )
+        failed[run.name] = Failure(name=run.name, attempts=count, exit_code=code, log=str(log), log_end=end)
         say(f"{run.name}: {how} and failed; see {log}")
 
     if waiting:
@@ -194,9 +197,15 @@ def drive(
                         run = waiting.popleft()
                         if collect(run):  # another driver may have finished it
                             continue
-                        line, log, lock = command_of(run), run.beside("log").absolute(), run.lock.absolute()
+                        file, log = (run.beside(suffix).absolute() for suffix in ("toml", "log"))
+                        if command is not None:
+                            line = command(file)
+                        elif sweep.engine != "moescale":
+                            line = write_launch(run, sweep)
+                        else:
+                            line = train_command(file, resume=resume or attempts[run.name] > 0)
                         with uninterrupted():  # a run that is started and not known would be left behind
-                            active.append((run, place.start(line, log, lock)))
+                            active.append((run, place.start(line, log, run.lock.absolute())))
                     if (now := (len(results), len(failed))) != status or time.monotonic() - said_at > LINE_EVERY_S:
                         status, said_at = now, time.monotonic()
                         say(_status(sweep, *now, [run for run, _ in active]))
@@ -270,3 +279,71 @@ def _tail(file: Path) -> bytes:
 
 def _jobs(sweep: Sweep, runs: int, stated: int | None) -> int:
     return max(1, min(stated or sweep.execution.jobs or (1 if sweep.execution.on == "local" else runs), runs))
+
+
+# Other engines.
+
+
+def write_launch(run: PlannedRun, sweep: Sweep) -> list[str]:
+    """Write the launch of a run beside its folder; the command that starts it.
+
+    Raises InputError where the launch would train otherwise than the settings say.
+    """
+    t, folder, engine, execution = run.settings.training, run.beside("launch"), sweep.engine, sweep.execution
+    launch = Launch(**{key: getattr(t, key) for key in ("peak_lr", "batch_tokens", "sequence_tokens", "schedule")})
+    recipe = export_model(
+        run.settings.model.buildable(), float(t.trained_tokens), engine, folder, gpu=find_gpu(str(execution.gpu)),
+        gpus=execution.gpus, launch=launch,
+    ).recipe  # fmt: skip
+    pairs = {key: (getattr(t, key), getattr(recipe, key)) for key in SAME}
+    pairs["warmup"] = (round(t.warmup * t.steps), recipe.warmup_steps)
+    for key, (stated, launched) in pairs.items():
+        same = stated == launched if isinstance(stated, str) else math.isclose(stated, launched, rel_tol=1e-9)
+        if not same and not (key == "warmup" and abs(stated - launched) <= 1):
+            what = f"{key} is {stated}, and the launch for {engine} has {launched}"
+            raise InputError(what, where=f"run {run.name}", next_step='take that, or engine = "moescale"')
+    corpus, output = run.settings.data.corpus, str(run.output.absolute())
+    given = {"OUTPUT": output, "TOKENIZER": corpus, "DATA": f"{corpus}/train", "CORPUS": corpus}
+    stated = [f"{name}={os.environ.get(name, value) if name != 'OUTPUT' else value}" for name, value in given.items()]
+    return ["env", *stated, "bash", str((folder / "run.sh").absolute())]
+
+
+def read_log(run: PlannedRun, engine: str) -> list[dict[str, Any]] | None:
+    """The row of a launched run from its log; None where the log does not reach the end of the run.
+
+    `loss` is the validation loss where the log has one of the last step, else the mean of the last logged training losses
+    (nats per token): `loss_of` says which.
+    """
+    log = run.beside("log")
+    if not log.exists():
+        return None
+    text = COLOURS.sub("", read_text(log, limit_bytes=LOG_LIMIT_BYTES))
+    steps = [(int(step), _number(loss)) for step, loss in STEPS[engine].findall(text)]
+    validations = dict((int(step), _number(loss)) for step, loss in VALIDATIONS[engine].findall(text))
+    last = run.settings.training.steps
+    # A trainer logs every so many steps: the end is the last step that it would log.
+    every = max((b - a for (a, _), (b, _) in pairwise(steps)), default=1)
+    if not steps or steps[-1][0] <= last - max(every, 1):
+        return None
+    recent = [loss for _, loss in steps[-LAST_LOSSES:]]
+    train_loss = sum(recent) / len(recent)
+    loss = validations.get(last, train_loss)
+    diverged = not math.isfinite(loss)
+    return [
+        {
+            **stated_columns(run.settings, defaults().vocab_size),
+            "loss": None if diverged else loss,
+            "loss_of": "validation" if last in validations else "train",
+            "train_loss": train_loss if math.isfinite(train_loss) else None,
+            "diverged": diverged,
+            "diverged_why": "the loss is not finite" if diverged else "",
+            "engine": engine,
+        }
+    ]
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

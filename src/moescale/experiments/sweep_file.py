@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
@@ -94,7 +94,6 @@ class PlannedRun:
 class Sweep:
     """A sweep: its runs, those of the fewest FLOPs first, and where they go."""
 
-    source: str
     table: Path
     folder: Path
     runs: tuple[PlannedRun, ...]
@@ -119,26 +118,32 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
     """The sweep that a mapping states. Errors as read_sweep."""
     keys = SweepFile.model_fields
     stated = checked(SweepFile, {key: document[key] for key in keys if key in document}, where=where)
-    entries = list(stated.runs) or grid_entries(stated.grid or {}, f"{where}, [grid]")
-    shared = {key: value for key, value in document.items() if key not in keys}
-    _check_shared(shared, entries, where)
-    shared["seed"] = stated.seed
+    table = "[[runs]]" if stated.grid is None else "[grid]"
+    entries = list(stated.runs) if stated.grid is None else _combinations(stated.grid, f"{where}, [grid]")
+    shared: dict[str, Any] = {key: value for key, value in document.items() if key not in keys}
+    shared |= {"name": "run", "seed": stated.seed}
+    if "output" in shared:
+        raise InputError("output belongs to one run; a sweep uses `folder`", where=where, next_step="leave it out")
+    varied = {"n_params", "experts", "tokens", "d_model", "n_layers"}.union(*entries).difference(RECIPE)
+    for name in ("model", "data", "training"):
+        shared[name] = as_mapping(shared.get(name, {}), f"{where}, [{name}]")
+        if both := [key for key in shared[name] if key in varied]:
+            what = f"{both[0]} belongs to one run; state it in [grid] or [[runs]]"
+            raise InputError(what, where=f"{where}, [{name}]", next_step="leave it out")
     if isinstance(corpus := shared["data"].get("corpus"), str) and corpus.strip():  # a job of a cluster starts anywhere
         shared["data"] = {**shared["data"], "corpus": str(Path(corpus).absolute())}
+    known = [key for each in KEYS.values() for key in each]
     runs: dict[str, PlannedRun] = {}
     computed: dict[str, int] = {}
     for number, entry in enumerate(entries, 1):
-        place = f"{where}, [grid]" if stated.grid is not None else f"{where}, [[runs]] {number}"
-        known = [key for each in KEYS.values() for key in each]
+        place = f"{where}, {table}{'' if stated.grid is not None else f' {number}'}"
         if key := next((key for key in entry if key not in known), None):
             raise unknown_name("key", key, [*known, *("shapes", "seeds") * (stated.grid is not None)], where=place)
         made = _settings(entry, shared, place)
         name = _name(entry, made, stated)
         # Two sizes may round to one shape, and two ways of writing a number to one run.
-        computes = made.model_copy(update={"name": ""}).sha256
-        if computes in computed:
-            table = "[grid]" if stated.grid is not None else "[[runs]]"
-            what = f"entries {computed[computes]} and {number} of {table} are the same run, {name}"
+        if (same := computed.setdefault(made.sha256, number)) != number:
+            what = f"entries {same} and {number} of {table} are the same run, {name}"
             step = "leave one out; for repeats give other seeds: seeds = [0, 1]"
             raise InputError(what, where=place, next_step=step)
         if name in runs:
@@ -146,20 +151,22 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
         output, found = Path(stated.folder, name), estimate(made)
         sizes = {key: found[key] for key in ("n_params_dense", "n_params_active", "n_params_total", "training_flops")}
         made = made.model_copy(update={"name": name, "output": str(output.absolute())})
-        computed[computes], runs[name] = number, PlannedRun(name=name, output=output, settings=made, **sizes)
+        runs[name] = PlannedRun(name=name, output=output, settings=made, **sizes)
     # The cheapest first: what is wrong shows in minutes, and measured rates come early.
     ordered = tuple(sorted(runs.values(), key=lambda run: run.training_flops))
     return Sweep(
-        source=where, table=Path(stated.table), folder=Path(stated.folder), runs=ordered, engine=stated.engine,
+        table=Path(stated.table),
+        folder=Path(stated.folder),
+        runs=ordered,
+        engine=stated.engine,
         execution=stated.execute,
-    )  # fmt: skip
+    )
 
 
-def grid_entries(grid: Mapping[str, Any], where: str) -> list[Entry]:
+def _combinations(grid: Mapping[str, Any], where: str) -> list[Entry]:
     """What each run of a grid states: every combination of the values of its keys, one value standing for a list.
 
-    `shapes` are [d_model, n_layers] or tables of [model]'s keys, `seeds` the seeds. Raises InputError for an empty list and
-    for more than MOST_RUNS runs.
+    `shapes` are [d_model, n_layers] or tables of [model]'s keys, `seeds` the seeds.
     """
     axes: list[list[Entry]] = []
     for key, stated in grid.items():
@@ -177,34 +184,20 @@ def grid_entries(grid: Mapping[str, Any], where: str) -> list[Entry]:
     return [{k: v for part in parts for k, v in part.items()} for parts in itertools.product(*axes)]
 
 
-def _check_shared(shared: dict[str, Any], entries: Sequence[Entry], where: str) -> None:
-    """Complete the tables that all runs share; what one run states is not stated there as well."""
-    if "output" in shared:
-        raise InputError("output belongs to one run; a sweep uses `folder`", where=where, next_step="leave it out")
-    varied = {"n_params", "experts", "tokens", "d_model", "n_layers"}.union(*entries).difference(RECIPE)
-    for name in ("model", "data", "training"):
-        shared[name] = as_mapping(shared.get(name, {}), f"{where}, [{name}]")
-        if both := [key for key in shared[name] if key in varied]:
-            what = f"{both[0]} belongs to one run; state it in [grid] or [[runs]]"
-            raise InputError(what, where=f"{where}, [{name}]", next_step="leave it out")
-
-
 def _settings(entry: Entry, shared: Mapping[str, Any], where: str) -> RunSettings:
     """One run, still without its name; where its D is a multiple of N, N is that of the shape that is built."""
-    tables = {
-        name: {**shared.get(name, {}), **{key: entry[key] for key in keys if key in entry}}
-        for name, keys in KEYS.items()
-        if name
-    }
-    table = {**shared, "name": "run", "seed": entry.get("seed", shared["seed"]), **tables}
-    ratio = tables["training"].pop("tokens_per_param", None)
+    table = dict(shared)
+    for name, keys in KEYS.items():
+        found = {key: entry[key] for key in keys if key in entry}
+        table |= {name: {**shared.get(name, {}), **found}} if name else found
+    ratio = table["training"].pop("tokens_per_param", None)
     if ratio is not None:
         if "tokens" in entry:
             raise InputError("tokens does not go with tokens_per_param", where=where, next_step="state one of the two")
-        tables["training"]["tokens"] = 10**9
+        table["training"]["tokens"] = 10**9
         dense = estimate(settings_of(table, where=where))["n_params_dense"]
         with located(f"{where}, tokens_per_param"):
-            tables["training"]["tokens"] = max(1, round(parse_count(ratio) * dense))
+            table["training"]["tokens"] = max(1, round(parse_count(ratio) * dense))
     return settings_of(table, where=where)
 
 

@@ -1,6 +1,6 @@
 """Train one run: a plain loop over torch, in one process or data parallel through accelerate (DDP, or FSDP2 with `fsdp`).
 
-Read `Run` from the top: the model and its initial weights, a step, the validation, what is written. transformers' Trainer is
+Read `Run` from the top: a step, the validation, what is written; then the model, its initial weights and its experts. transformers' Trainer is
 not used: it computes the balancing loss of each process on its own, so that the loss would depend on their number.
 """
 
@@ -19,7 +19,8 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,11 +30,11 @@ from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils.stateless import _reparametrize_module
 
 from moescale.errors import InputError, UnwrittenError
-from moescale.experiments.corpus import Corpus, Sequences
+from moescale.experiments.corpus import Corpus
 from moescale.experiments.health import Watch, balance
-from moescale.experiments.routers import Routers, cast_experts
 from moescale.experiments.settings import RunSettings, mfu, stated_columns
 from moescale.io.files import append_line, opened_to_append, write_atomically, write_error
 from moescale.models.recipe import defaults
@@ -48,17 +49,6 @@ METRICS = {"loss": "train/loss", "lr": "train/lr", "tokens_per_s": "train/tokens
 Report = Callable[[Mapping[str, Any]], None]
 
 
-@dataclass(slots=True)
-class Position:
-    """Where a run is: what a checkpoint holds besides weights and moments."""
-
-    step: int = 0
-    seconds: float = 0.0  # of training, over all restarts
-    watch: dict[str, Any] = field(default_factory=dict[str, Any])
-    shares: list[list[float]] = field(default_factory=list[list[float]])
-    recent: list[float] = field(default_factory=list[float])  # the last training losses
-
-
 class Run:
     """A run in this process, with its model; `train` trains what is left of it."""
 
@@ -66,7 +56,9 @@ class Run:
         t, p, folder = settings.training, settings.parallel, Path(settings.output)
         self.settings, self.corpus, self.report, self.folder = settings, corpus, report, folder / "checkpoints"
         self.epochs = corpus.epochs(t.trained_tokens, t.sequence_tokens, settings.data.max_epochs)
-        self.epoch: tuple[int, Sequences] = (0, corpus.sequences("train", t.sequence_tokens, settings.seed))
+        # Of an epoch; the last two are kept, as a batch may lie in both.
+        self.sequences = lru_cache(2)(partial(corpus.sequences, "train", t.sequence_tokens, settings.seed))
+        self.per_epoch = len(self.sequences(0))
         self.accelerator = accelerator_of(settings, corpus.vocab_size)
         self.device, self.rank = self.accelerator.device, self.accelerator.process_index
         self.device_name = torch.cuda.get_device_name() if self.device.type == "cuda" else f"{platform.machine()} CPU"
@@ -80,26 +72,29 @@ class Run:
             lr=0.0, betas=(t.beta1, t.beta2), eps=defaults().adam_eps, fused=True,
         )  # fmt: skip
         self.model, self.optimiser = cast("tuple[Any, Any]", self.accelerator.prepare(model, optimiser))
-        self.at, self.watch = Position(), Watch(steps=t.steps)
+        self.step, self.seconds = 0, 0.0  # of training, over all restarts
+        self.recent: list[float] = []  # the last training losses
+        self.watch = Watch(steps=t.steps)
         self.last_report = self.last_checkpoint = time.monotonic()
 
     def train(self, resume: bool) -> dict[str, Any]:
         """Train to the end; what was measured of the row. Every process calls this."""
         steps = self.settings.training.steps
-        if resume and (saved := checkpoints(self.folder)):
-            self._load(saved[-1])
-            self._tell("resumed", checkpoint=saved[-1].name)
-        while self.at.step < steps and not self.watch.why:
+        saved = self.folder.glob("step-*/state.json") if resume else ()
+        if newest := max(saved, key=lambda file: file.stat().st_mtime_ns, default=None):
+            self._load(newest.parent)
+            self._tell("resumed", checkpoint=newest.parent.name)
+        while self.step < steps and not self.watch.why:
             self._step()
         loss, counts = self.validate()
         why = self.watch.why or ("" if math.isfinite(loss) else "the validation loss is not finite")
         self._tell("validation", steps=steps, validation_loss=loss if math.isfinite(loss) else None)
-        train_loss = float(np.mean(self.at.recent)) if self.at.recent else math.nan
+        train_loss = float(np.mean(self.recent)) if self.recent else math.nan
         return {
             "loss": loss if math.isfinite(loss) else None,
             "train_loss": train_loss if math.isfinite(train_loss) else None,
             "epochs": self.epochs,
-            "tokens_per_s": self.at.step * self.settings.training.batch_tokens / max(self.at.seconds, 1e-9),
+            "tokens_per_s": self.step * self.settings.training.batch_tokens / max(self.seconds, 1e-9),
             "diverged": bool(why),
             "diverged_why": why,
             **balance(counts),
@@ -107,10 +102,10 @@ class Run:
 
     def _step(self) -> None:
         t, start, world = self.settings.training, time.monotonic(), self.accelerator.num_processes
-        lr = t.learning_rate(self.at.step)
+        lr = t.learning_rate(self.step)
         for group in self.optimiser.param_groups:
             group["lr"] = lr
-        micro, mine = self._batch(self.at.step)
+        micro, mine = self._batch(self.step)
         summed = torch.zeros((), dtype=torch.float64, device=self.device)
         self.routers.on = True
         for first in range(0, len(mine), micro):
@@ -134,11 +129,11 @@ class Run:
         if math.isfinite(norm):
             self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        self.at.step += 1
-        self.at.recent = [*self.at.recent, loss][-LAST_STEPS:]
+        self.step += 1
+        self.recent = [*self.recent, loss][-LAST_STEPS:]
         seconds = time.monotonic() - start
-        self.at.seconds += seconds
-        if start - self.last_report >= PROGRESS_EVERY_S or self.at.step in (1, t.steps) or self.watch.why:
+        self.seconds += seconds
+        if start - self.last_report >= PROGRESS_EVERY_S or self.step in (1, t.steps) or self.watch.why:
             self.last_report, rate, used = start, t.batch_tokens / seconds, balance(counts.cpu().numpy())
             utilisation = mfu(self.settings, self.corpus.vocab_size, self.device_name, rate)
             self._tell(
@@ -146,8 +141,8 @@ class Run:
                 **({} if utilisation is None else {"mfu": utilisation}),
                 imbalance=used["imbalance"], dead_experts=used["dead_experts"],
             )  # fmt: skip
-        due = late > 0 or (t.checkpoint_every_steps > 0 and self.at.step % t.checkpoint_every_steps == 0)
-        if due and self.at.step < t.steps and not self.watch.why:
+        due = late > 0 or (t.checkpoint_every_steps > 0 and self.step % t.checkpoint_every_steps == 0)
+        if due and self.step < t.steps and not self.watch.why:
             self._save()
 
     def _batch(self, step: int) -> tuple[int, Tensor]:
@@ -157,15 +152,9 @@ class Run:
         first = step * t.batch_sequences + self.rank * count
         most = max(1, t.micro_batch_tokens // t.sequence_tokens)
         micro = max(size for size in range(1, count + 1) if count % size == 0 and size <= most)
-        rows = np.stack([self._sequence(position) for position in range(first, first + count)])
+        places = [divmod(position, self.per_epoch) for position in range(first, first + count)]
+        rows = np.stack([self.sequences(epoch)[index] for epoch, index in places])
         return micro, torch.from_numpy(rows).to(self.device)
-
-    def _sequence(self, position: int) -> NDArray[np.int64]:
-        epoch, index = divmod(position, len(self.epoch[1]))
-        if epoch != self.epoch[0]:
-            length = self.settings.training.sequence_tokens
-            self.epoch = (epoch, self.corpus.sequences("train", length, self.settings.seed, epoch))
-        return self.epoch[1][index]
 
     def _sum(self, numbers: list[float], counts: Tensor) -> tuple[list[float], Tensor]:
         together = torch.cat([torch.tensor(numbers, dtype=counts.dtype, device=counts.device), counts.flatten()])
@@ -197,23 +186,24 @@ class Run:
 
     def _tell(self, event: str, **values: Any) -> None:
         if self.rank == 0:
-            tokens = self.at.step * self.settings.training.batch_tokens
-            self.report({"event": event, "step": self.at.step, "tokens": tokens, **values, "seconds": self.at.seconds})
+            tokens = self.step * self.settings.training.batch_tokens
+            self.report({"event": event, "step": self.step, "tokens": tokens, **values, "seconds": self.seconds})
         metrics = {METRICS[key]: float(value) for key, value in values.items() if key in METRICS and value is not None}
         if metrics:
-            self.accelerator.log(metrics, step=self.at.step)
+            self.accelerator.log(metrics, step=self.step)
 
     # What is written.
 
     def _save(self) -> None:
         """Write a checkpoint; it takes its place only when it is whole. Every process calls this."""
-        self.at.watch, self.at.shares = asdict(self.watch), self.routers.shares.tolist()
-        place = self.folder / f"step-{self.at.step}"
+        place = self.folder / f"step-{self.step}"
+        state = {"step": self.step, "seconds": self.seconds, "recent": self.recent, "watch": asdict(self.watch)}
+        state["shares"] = self.routers.shares.tolist()
 
         def write(aside: Path) -> None:
             self.accelerator.save_state(str(aside))
             if self.rank == 0:
-                write_atomically(aside / "state.json", json.dumps(asdict(self.at)))
+                write_atomically(aside / "state.json", json.dumps(state))
 
         self._written(place, write)
         if self.rank == 0:
@@ -227,13 +217,13 @@ class Run:
         try:
             state = json.loads((place / "state.json").read_text(encoding="utf-8"))
             self.accelerator.load_state(str(place))
-            self.at, self.watch = Position(**state), Watch(**state["watch"])
-            self.routers.shares = torch.tensor(self.at.shares, device=self.device).view_as(self.routers.shares)
+            self.step, self.seconds, self.recent = state["step"], state["seconds"], state["recent"]
+            self.watch = Watch(**state["watch"])
+            self.routers.shares = torch.tensor(state["shares"], device=self.device).view_as(self.routers.shares)
         except Exception as error:  # whatever torch, safetensors and JSON raise
+            what = f"cannot be read as a checkpoint: {_first(error)}"
             step = "remove that folder, or start over with --no-resume"
-            raise InputError(
-                f"cannot be read as a checkpoint: {_first(error)}", where=str(place), next_step=step
-            ) from error
+            raise InputError(what, where=str(place), next_step=step) from error
 
     def save_model(self, folder: Path) -> None:
         """Write config.json and safetensors as transformers and vLLM read them, whole or not at all. Every process calls this."""
@@ -367,13 +357,64 @@ def token_losses(model: nn.Module, ids: Tensor) -> Tensor:
     return each.view_as(ids).sum(dim=1)
 
 
-# Checkpoints and errors.
+class Routers:
+    """The routers of a model: the loss that balances them, and how many tokens each expert was sent.
+
+    The balancing loss is that of Switch Transformers (arXiv 2101.03961, equation 4), E sum_i f_i P_i a layer, the mean
+    over layers, with P_i the mean probability of expert i over the whole batch and f_i its share of the tokens of the
+    step before (even before the first). f has no gradient, so that loss and gradient add up over tokens: they are those of
+    the global batch in one process or in many, whatever its micro-batches.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        modules = [layer.mlp.gate for layer in cast("Any", model).model.layers if hasattr(layer.mlp, "experts")]
+        self.n_experts = int(modules[0].num_experts) if modules else 1
+        shape, self.on = (len(modules), self.n_experts), False
+        self.shares = torch.full(shape, 1.0 / self.n_experts, device=device)  # f: (layers, experts)
+        self.counts = torch.zeros(shape, dtype=torch.float64, device=device)  # tokens by layer and expert since `take`
+        self.probabilities: list[Tensor] = []  # sums over the tokens of one pass, a layer each
+        for layer, module in enumerate(modules):
+            module.register_forward_hook(partial(self._hook, layer))
+
+    def _hook(self, layer: int, _module: nn.Module, _given: Any, answer: tuple[Tensor, Tensor, Tensor]) -> None:
+        if self.on:
+            logits, _, chosen = answer
+            tokens = torch.ones_like(chosen, dtype=self.counts.dtype).flatten()
+            self.counts[layer].scatter_add_(0, chosen.flatten(), tokens)
+            if torch.is_grad_enabled():
+                self.probabilities.append(torch.softmax(logits.float(), dim=-1).sum(dim=0))
+
+    def loss(self, batch_tokens: int) -> Tensor | float:
+        """The part of the balancing loss that the tokens of the last pass make up, in a batch of `batch_tokens`."""
+        found, self.probabilities = self.probabilities, []
+        if not found:
+            return 0.0
+        return self.n_experts / len(found) / batch_tokens * (self.shares * torch.stack(found)).sum()
+
+    def take(self) -> Tensor:
+        """The counts (layers, experts) since they were last taken."""
+        taken = self.counts.clone()
+        self.counts.zero_()
+        return taken
+
+    def use(self, counts: Tensor) -> None:
+        """Let the shares of these counts (layers, experts) be the f of what follows."""
+        self.shares = (counts / counts.sum(dim=1, keepdim=True).clamp(min=1.0)).to(self.shares)
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """Whole checkpoints, the oldest first."""
-    found = [path for path in folder.glob("step-*") if (path / "state.json").exists()] if folder.is_dir() else []
-    return sorted(found, key=lambda path: (path / "state.json").stat().st_mtime_ns)
+def cast_experts(model: nn.Module) -> None:
+    """Let experts multiply in bf16: autocast does not know grouped products."""
+
+    def cast_forward(experts: Any, forward: Callable[..., Tensor], *given: Tensor) -> Tensor:
+        with _reparametrize_module(experts, {name: weight.bfloat16() for name, weight in experts.named_parameters()}):
+            return forward(*given)
+
+    for layer in cast("Any", model).model.layers:
+        if hasattr(layer.mlp, "experts"):
+            layer.mlp.experts.forward = partial(cast_forward, layer.mlp.experts, layer.mlp.experts.forward)
+
+
+# Errors.
 
 
 def unwritten(place: Path, error: BaseException) -> UnwrittenError:
