@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from moescale.views.figures.saving import figure_bytes
-from moescale.views.figures.style import colour_of, colour_on_dark
+from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes
 from moescale.views.tables import Table
 
 if TYPE_CHECKING:
