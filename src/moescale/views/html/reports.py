@@ -31,7 +31,6 @@ from moescale.views.figures import plan_figure
 from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes
 from moescale.views.tables import Table, range_text, screen
 from moescale.views.tables import plan as plan_tables
-from moescale.views.tables.decision import decision_facts, plan_headline, serving_basis
 
 BUDGET_BASE = "the loss-optimal "  # how the name of a baseline that is no known model begins
 NO_FIGURE = f"The figure is left out, as matplotlib is not installed: {install('figures')}."
@@ -112,7 +111,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         image = base64.b64encode(figure_bytes(plan_figure(plan), "svg")).decode()
         # What it shows: the caption to everyone, the description in words to those who do not see it.
         drawn = Markup('<figure><img src="{}" alt="{}"><figcaption>{}</figcaption></figure>').format(
-            f"data:image/svg+xml;base64,{image}", f"{caption} {plan_headline(plan)}.", caption
+            f"data:image/svg+xml;base64,{image}", f"{caption} {plan_tables.plan_headline(plan)}.", caption
         )
     sections: list[Section] = [
         ("Answer", [Markup('<div class="answer">{}</div>').format(told)]),
@@ -121,7 +120,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         ("Quality and price of the models of the budget", [drawn]),
     ]
     facts = [f for f in screen.facts(plan, _options(origin)) if f[0] != "More"]
-    details: list[Block] = [decision_facts(plan), *plan_tables.choice_tables(plan)]
+    details: list[Block] = [plan_tables.decision_facts(plan), *plan_tables.choice_tables(plan)]
     more: list[Section] = [
         ("Decision", [f"Looked for: {plan.recommendation.rule}.", screen.choices_table(plan), facts]),
         ("Caveats", [notes] if notes else []),
@@ -172,7 +171,7 @@ def _serving_facts(plan: Plan) -> Facts:
         gpu = f"{card.name}, {format_bytes(card.memory_bytes)} ({card.source})"
         if listed.usd_per_gpu_hour == plan.usd_per_gpu_hour:
             usd = f"{format_usd(plan.usd_per_gpu_hour)} a GPU hour ({listed.terms}; {listed.source}, {listed.date})"
-    latency, accuracy = serving_basis(plan)
+    latency, accuracy = plan_tables.serving_basis(plan)
     settings = [(name.replace("_", " "), _setting(value)) for name, value in plan.asked.items() if value is not None]
     return [
         ("GPU", gpu),
