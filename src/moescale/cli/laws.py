@@ -1,4 +1,4 @@
-"""Commands on laws and their runs: fit, laws, predict, compare, isoflop, design."""
+"""Commands on laws and their runs: fit, laws, predict, compare, isoflop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ from moescale.cli.flat import flat, typer_option
 from moescale.cli.options import Json, Plot, app, check_plot, examples
 from moescale.cli.output import HeldBack, made_with, print_json, say, show_progress, warn
 from moescale.errors import InputError
-from moescale.options.design import DesignOptions, PlanOptions
 from moescale.options.fields import FilePath, at_option, refuse
-from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, ChosenLaw, InputOptions, LawOptions, PointOptions, in_shape
-from moescale.options.planned import plan_of
+from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, ChosenLaw, InputOptions, PointOptions, in_shape
 from moescale.options.runs import COLUMNS, FitOptions, HoldOutOptions, IsoflopOptions, PredictedOptions, RunOptions
-from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 
 if TYPE_CHECKING:
     from moescale.scaling_laws import Law
@@ -205,60 +202,3 @@ def isoflop(runs: IsoflopOptions, json_: Json = False) -> None:
     else:
         show_isoflop(terminal(), found, runs.budget)
     warn([*table.warnings, *found.warnings])
-
-
-@app.command(
-    epilog=examples(
-        "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm",
-        "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm --runs runs.csv --next 5",
-        "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm -o sweep.toml",
-    )
-)
-@flat("flops runs next_ sweep_file", then="max_runs max_run_flops max_run_tokens min_params run_noise sequence_tokens")
-def design(
-    wanted: DesignOptions,
-    bounds: PlanOptions,
-    law: LawOptions,
-    serving: ServingOptions,
-    details: bool = typer.Option(False, "--details", help="List every run."),
-    json_: Json = False,
-) -> None:
-    """Choose the training runs that reduce the regret of a plan most, and write them as a sweep."""
-    from moescale.export.sweep_file import check_family, write_sweep
-    from moescale.io.files import check_target
-    from moescale.planning.search import Search
-    from moescale.views.terminal.runs import show_design
-    from moescale.views.terminal.text import terminal
-
-    flops = wanted.sweep_flops()
-    bounds = bounds.after(flops, warn)
-    if wanted.sweep_file is not None:
-        check_target(wanted.sweep_file, [wanted.runs])
-    chosen = law.find_law()
-    if wanted.sweep_file is not None:
-        check_family(chosen.family)
-    deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
-    question = bounds.question(chosen, deployment, law, kv_heads=serving.kv_heads, unpriced=True)
-    with show_progress(not json_) as report:
-        if report is not None:
-            report("price the models of the plan", 0.1)
-        source = serving.open_latency(deployment, remark=warn)
-        if (question.max_days, question.max_training_usd) != (None, None):  # what they buy, the plan says
-            flops = plan_of(
-                bounds, chosen, deployment, source, law, kv_heads=serving.kv_heads, unpriced=True
-            ).budget_flops
-            question = replace(question, budget=replace(question.budget, flops=flops))
-        search = Search.of(chosen, question, deployment, source)
-        if report is not None:
-            report("choose runs", 0.6)
-        found = wanted.design(search, warn)
-    held_back = HeldBack()
-    if wanted.sweep_file is not None:
-        with held_back:
-            write_sweep(found, search.law.family, wanted.sweep_file, wanted.sequence_tokens)
-    if json_:
-        print_json(found.to_dict() | ({} if wanted.sweep_file is None else {"sweep": str(wanted.sweep_file)}))
-    else:
-        show_design(terminal(), found, details=details, written=wanted.sweep_file)
-    warn(found.notes)
-    held_back.tell()
