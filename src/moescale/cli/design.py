@@ -12,7 +12,7 @@ from moescale.cli.flat import flat
 from moescale.cli.options import Json, app, examples
 from moescale.cli.output import HeldBack, print_json, show_progress, warn
 from moescale.errors import InputError
-from moescale.options.fields import MOST_REQUEST_TOKENS, Group, path, quantity
+from moescale.options.fields import SEQUENCE_TOKENS, Group, path, quantity
 from moescale.options.law import LawOptions
 from moescale.options.planned import plan_of
 from moescale.options.question import BoundOptions
@@ -41,9 +41,7 @@ class DesignOptions(Group):
     max_run_tokens: float | None = quantity("Most tokens of one run.", TOKENS)
     min_params: float | None = quantity("Least N of one run; default 1M.", 1e3, PARAMETERS.most, unit="parameters")
     run_noise: float | None = quantity("Standard deviation of ln loss between seeds; default 0.003.", SHARE)
-    sequence_tokens: int | None = quantity(
-        "Sequence length in tokens; default 2,048.", 2, MOST_REQUEST_TOKENS, whole=True
-    )
+    sequence_tokens: int | None = quantity("Sequence length in tokens; default 2,048.", SEQUENCE_TOKENS)
     sweep_file: Path | None = path("Write SWEEP.toml for `moescale sweep`.", name="-o")
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moescale.bounds import SHARE
 from moescale.errors import InputError, located, unknown_name
 from moescale.options.fields import (
+    GPUS,
     LEAST,
     MOST,
-    MOST_BYTES,
-    MOST_REQUEST_TOKENS,
-    MOST_USD,
+    REQUEST_TOKENS,
+    RESERVED,
     Group,
     Quantity,
     Remark,
@@ -65,13 +65,9 @@ class ServingOptions(ChosenGpu):
 
     HEADING = SERVER
 
-    max_gpus: int = quantity("Most GPUs to serve one model; tensor parallel.", 1, 1024, default=8, whole=True)
-    prompt: float | None = quantity(
-        f"Mean prompt tokens per request; default {DEFAULT_TRAFFIC[0]:g}.", 1, MOST_REQUEST_TOKENS
-    )
-    output: float | None = quantity(
-        f"Mean output tokens per request; default {DEFAULT_TRAFFIC[1]:g}.", 1, MOST_REQUEST_TOKENS
-    )
+    max_gpus: int = quantity("Most GPUs to serve one model; tensor parallel.", GPUS, default=8)
+    prompt: float | None = quantity(f"Mean prompt tokens per request; default {DEFAULT_TRAFFIC[0]:g}.", REQUEST_TOKENS)
+    output: float | None = quantity(f"Mean output tokens per request; default {DEFAULT_TRAFFIC[1]:g}.", REQUEST_TOKENS)
     trace: Path | None = path(
         "File of requests; replaces --prompt and --output; ShareGPT JSON, or CSV or JSON lines with token counts."
     )
@@ -96,13 +92,11 @@ class ServingOptions(ChosenGpu):
     attention_dp: int | None = quantity(
         "Attention data-parallel groups of a replica, with experts over all GPUs; vLLM's data parallel with expert "
         "parallel, SGLang's dp-attention; default: 1, or more where that is cheaper and one group would hold its cache twice.",
-        1,
-        1024,
-        whole=True,
+        GPUS,
     )
     usd_per_gpu_hour: float | None = quantity("Price of a GPU hour; default: the catalogue's.", LEAST, panel=PRICE)
     capital_usd_per_gpu: float | None = quantity(
-        "Owned hardware: price of a GPU with its share of the server.", LEAST, MOST_USD, panel=PRICE
+        "Owned hardware: price of a GPU with its share of the server.", LEAST, 1e9, panel=PRICE
     )
     years: float | None = quantity("Owned hardware: years of depreciation; default 5.", 0.01, 100, panel=PRICE)
     power_w: float | None = quantity("Owned hardware: watts of a GPU with its share of the server.", 0, panel=PRICE)
@@ -121,9 +115,7 @@ class ServingOptions(ChosenGpu):
     memory_fraction: float = quantity("Share of GPU memory for weights and KV cache.", SHARE, default=0.9)
     reserve: float | None = quantity(
         "Memory of each GPU for activations and the runtime, such as 2GiB; default: 1.5GiB, the median of vLLM's logs.",
-        0,
-        MOST_BYTES,
-        unit="bytes",
+        RESERVED,
     )
     utilization: float = quantity("Share of the maximum throughput that traffic uses.", SHARE, default=1.0)
     weights: str | None = text(
@@ -242,16 +234,8 @@ class ServingOptions(ChosenGpu):
                 next_step="watts of one GPU with its share of the server, such as 1275 (an eighth of a DGX H100's 10.2 kW)",
             )
         stated = {"years": self.years, "usd_per_kwh": self.usd_per_kwh, "pue": self.pue}
-        usual = replace(owned_defaults(), **{name: value for name, value in stated.items() if value is not None})
-        return float(
-            owned_usd_per_gpu_hour(
-                self.capital_usd_per_gpu,
-                years=usual.years,
-                power_w=self.power_w,
-                usd_per_kwh=usual.usd_per_kwh,
-                pue=usual.pue,
-            )
-        )
+        terms = asdict(owned_defaults()) | {name: value for name, value in stated.items() if value is not None}
+        return float(owned_usd_per_gpu_hour(self.capital_usd_per_gpu, power_w=self.power_w, **terms))
 
     def price_terms(self) -> str | None:
         """Terms and date of the catalogue's price; None for a price of one's own."""
