@@ -10,7 +10,7 @@ import typer
 from moescale.bounds import FLOPS, PARAMETERS, SHARE, TOKENS
 from moescale.cli.flat import flat
 from moescale.cli.options import Json, app, examples
-from moescale.cli.output import HeldBack, print_json, show_progress, warn
+from moescale.cli.output import HeldBack, answer, show_progress, warn
 from moescale.errors import InputError
 from moescale.options.fields import SEQUENCE_TOKENS, Group, path, quantity
 from moescale.options.law import LawOptions
@@ -78,7 +78,6 @@ def design(
     from moescale.planning.search import Search
     from moescale.planning.sweep_design import LEAST_PARAMS, MOST_RUNS, SweepLimits, design_sweep, in_letters
     from moescale.views.terminal.runs import show_design
-    from moescale.views.terminal.text import terminal
 
     flops = wanted.flops
     if flops is None:
@@ -123,9 +122,7 @@ def design(
     if wanted.sweep_file is not None:
         with held_back:
             write_sweep(found, search.law.family, wanted.sweep_file, wanted.sequence_tokens)
-    if json_:
-        print_json(found.to_dict() | ({} if wanted.sweep_file is None else {"sweep": str(wanted.sweep_file)}))
-    else:
-        show_design(terminal(), found, details=details, written=wanted.sweep_file)
+    record = found.to_dict() | ({} if wanted.sweep_file is None else {"sweep": str(wanted.sweep_file)})
+    answer(json_, record, show_design, found, details=details, written=wanted.sweep_file)
     warn(found.notes)
     held_back.tell()

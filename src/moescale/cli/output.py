@@ -9,13 +9,14 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from moescale.errors import InputError
 
 if TYPE_CHECKING:
     import typer
     from matplotlib.figure import Figure
+    from rich.console import Console
 
     from moescale.fitting.fit import Progress
 
@@ -25,6 +26,18 @@ P = ParamSpec("P")
 def print_json(value: object) -> None:
     """Print the one JSON value of `--json`."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def answer(
+    json_: bool, record: object, show: Callable[Concatenate[Console, P], None], *of: P.args, **how: P.kwargs
+) -> None:
+    """Print an answer: its record under --json, else as `show` writes it to the terminal."""
+    if json_:
+        print_json(record)
+        return
+    from moescale.views.terminal.text import terminal
+
+    show(terminal(), *of, **how)
 
 
 def warn(messages: str | Iterable[str]) -> None:

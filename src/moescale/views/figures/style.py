@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -73,7 +73,7 @@ def colour_of(experts: float) -> str:
     low = min(int(place), len(SEQUENCE) - 2)
     share = place - low
     pair = map(_parts, SEQUENCE[low : low + 2])
-    return _hexadecimal([(1.0 - share) * a + share * b for a, b in zip(*pair, strict=True)])
+    return _hexadecimal((1.0 - share) * a + share * b for a, b in zip(*pair, strict=True))
 
 
 def colour_on_dark(experts: float) -> str:
@@ -81,7 +81,7 @@ def colour_on_dark(experts: float) -> str:
     parts = _parts(colour_of(experts))
     light = _light(parts)
     share = max(0.0, 0.5 - light) / (1.0 - light)  # at least half as light as white
-    return _hexadecimal([p + share * (255 - p) for p in parts])
+    return _hexadecimal(p + share * (255 - p) for p in parts)
 
 
 def marker_of(experts: float) -> str:
@@ -89,15 +89,15 @@ def marker_of(experts: float) -> str:
     return MARKERS[min(round(math.log2(max(experts, 1.0))), len(MARKERS) - 1)]
 
 
-def _parts(colour: str) -> list[float]:
-    return [float(int(colour[i : i + 2], 16)) for i in (1, 3, 5)]
+def _parts(colour: str) -> bytes:
+    return bytes.fromhex(colour[1:])
 
 
-def _hexadecimal(parts: Sequence[float]) -> str:
-    return "#" + "".join(f"{round(p):02x}" for p in parts)
+def _hexadecimal(parts: Iterable[float]) -> str:
+    return f"#{bytes(map(round, parts)).hex()}"
 
 
-def _light(parts: Sequence[float]) -> float:
+def _light(parts: bytes) -> float:
     """Luma of a colour, 0 to 1 (ITU-R BT.601)."""
     return sum(weight * part for weight, part in zip((0.299, 0.587, 0.114), parts, strict=True)) / 255.0
 
@@ -107,7 +107,7 @@ def readable(colour: str) -> str:
     parts = _parts(colour)
     light = _light(parts)
     share = min(1.0, 0.48 / light) if light > 0 else 1.0
-    return _hexadecimal([share * p for p in parts])
+    return _hexadecimal(share * p for p in parts)
 
 
 def house_style() -> AbstractContextManager[None]:
