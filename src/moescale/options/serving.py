@@ -153,6 +153,10 @@ class ServingOptions(ChosenGpu):
             weight_format = weights or find_precision("weights", "bf16" if self.weights is None else self.weights)
         with located("--kv-cache"):
             cache_format = find_precision("kv_cache", "bf16" if self.kv_cache is None else self.kv_cache)
+        cap = None  # that of the GPU
+        if self.max_num_seqs is not None:
+            none = self.max_num_seqs.strip().lower() == "none"
+            cap = math.inf if none else CAP.parse(self.max_num_seqs, "--max-num-seqs")
         engine = engine_of_latency(self.latency)
         scheduling = self.scheduling or engine.scheduling
         if scheduling not in SCHEDULING:
@@ -165,7 +169,7 @@ class ServingOptions(ChosenGpu):
             prompt_tokens=traffic.prompt_tokens,
             output_tokens=traffic.output_tokens,
             max_gpus=self.max_gpus,
-            max_num_seqs=self._cap(),
+            max_num_seqs=cap,
             memory_fraction=self.memory_fraction,
             utilization=self.utilization,
             weight_bytes_per_param=weight_format.bytes_per_element,
@@ -246,10 +250,3 @@ class ServingOptions(ChosenGpu):
             return None
         found = price(gpu.name)
         return f"{found.terms}, {found.date}"
-
-    def _cap(self) -> float | None:
-        """Most concurrent requests of one replica, infinite for none; None: the default of the GPU."""
-        stated = self.max_num_seqs
-        if stated is None:
-            return None
-        return math.inf if stated.strip().lower() == "none" else CAP.parse(stated, "--max-num-seqs")
