@@ -37,7 +37,10 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False, options: s
     """The decision on one screen; `details` adds its facts, all caveats and all tables. `options` are what was typed."""
     headline = tables.plan_headline(plan)
     write_line(console, headline, bold=len(headline))
-    facts = [line for fact in screen.facts(plan, options) for line in _wrapped(console, *fact)]
+    facts = list[str]()
+    for name, text in screen.facts(plan, options):
+        first = f"{name:11}  "  # the command whole, so that it can be copied
+        facts += [first + text] if name == "Next" else paragraph_lines(console, text, indent=13, first=first)
     table = screen.choices_table(plan)
     title = paragraph_lines(console, table.title)
     room = screen.MOST_LINES - 2 - len(title) - len(table.notes) - sum(1 + (len(x) - 1) // console.width for x in facts)
@@ -47,13 +50,6 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False, options: s
         write_line(console, line)
     if details:
         _details(console, plan)
-
-
-def _wrapped(console: Console, name: str, text: str) -> list[str]:
-    first = f"{name:11}  "
-    if name == "Next":  # whole, so that it can be copied
-        return [first + text]
-    return paragraph_lines(console, text, indent=13, first=first)
 
 
 def _details(console: Console, plan: Plan) -> None:
