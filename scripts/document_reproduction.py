@@ -33,7 +33,7 @@ from moescale.reproduction.tables import printed, quantity, verdict
 from moescale.reproduction.world import World, world_of
 from moescale.scaling_laws import Law, find_law
 from moescale.typing import FloatArray
-from moescale.views.figures.saving import figure_bytes
+from moescale.views.figures.style import figure_bytes
 from pages import filled, table, write, write_csv
 
 ASSETS = Path(__file__).resolve().parents[1] / "docs" / "assets" / "reproduction"

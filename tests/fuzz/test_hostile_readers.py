@@ -51,7 +51,6 @@ NOT_FROM_OUTSIDE = {
     "latency/kernels/tables.py": "the catalogue",
     "runs/importers/tensorboard.py": "through its library: tests of the engine",
     "runs/importers/wandb.py": "through its library: tests of the engine",
-    "views/html/render.py": "its own templates",
 }
 
 

@@ -33,8 +33,7 @@ from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.typing import FloatArray
 from moescale.views.tables import screen
-from moescale.views.tables.decision import decision_facts
-from moescale.views.tables.plan import loss_optimal_table
+from moescale.views.tables.plan import decision_facts, loss_optimal_table
 from moescale.views.tables.screen import choices_table
 
 GPU = find_gpu("h100-sxm")

@@ -34,7 +34,7 @@ from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cost
 from moescale.units import format_count, format_usd
 from moescale.views.tables import screen
-from moescale.views.tables.decision import decision_facts
+from moescale.views.tables.plan import decision_facts
 
 STEEP = Deployment(  # where a few layers more or less change the batch that meets the limit, hence the price
     gpu=find_gpu("h100-sxm"), usd_per_gpu_hour=3.9, prompt_tokens=1155, output_tokens=211, max_num_seqs=256,

@@ -35,7 +35,7 @@ COST = Cost(
 def test_the_formatters_are_for_the_types_that_there_are() -> None:
     formatter = Formatter()
     load_ipython_extension(SimpleNamespace(display_formatter=SimpleNamespace(formatters={"text/plain": formatter})))
-    assert formatter.known.keys() == SHOWN.keys()
+    assert formatter.known.keys() == SHOWN
     for kind in (moescale.Plan, moescale.Fit, moescale.Law, moescale.Cost):
         assert (kind.__module__, kind.__qualname__) in SHOWN
 

@@ -14,38 +14,34 @@ from typer import Option
 
 from moescale.cli.flat import Command
 from moescale.cli.options import app
-from moescale.cli.output import CommandLine, print_json
+from moescale.cli.output import print_json
 from moescale.errors import InfeasibleError, MoescaleError
 from moescale.io.signals import Terminated, sigterm_interrupts
 
-# Every command, in the order and under the headings of `moescale --help`.
-PANELS: dict[str, tuple[str, ...]] = {
-    "Decide": ("plan", "compare-models", "cost", "models", "web", "report"),
-    "Scaling laws": ("fit", "compare", "isoflop", "predict", "laws"),
-    "Runs and measurements": ("design", "import", "pack", "train", "sweep", "profile"),
-    "Check": ("reproduce",),
-}
-COMMANDS = tuple(command for commands in PANELS.values() for command in commands)
-MODULES = {  # of commands that share one, or whose name is no module's
-    **dict.fromkeys(("fit", "compare", "design", "isoflop", "predict"), "laws"),
-    **dict.fromkeys(("import", "pack", "train", "sweep", "profile"), "runs"),
-    **dict.fromkeys(("report", "web"), "pages"),
-    "compare-models": "plan",
-    "models": "cost",
-}
+# The headings of `moescale --help`, and under each the modules with their commands, in the order of the help.
+PANELS = (
+    ("Decide", "plan", ("plan", "compare-models")),
+    ("Decide", "cost", ("cost", "models")),
+    ("Decide", "pages", ("web", "report")),
+    ("Scaling laws", "laws", ("fit", "compare", "isoflop", "predict", "laws")),
+    ("Runs and measurements", "design", ("design",)),
+    ("Runs and measurements", "runs", ("import", "pack", "train", "sweep", "profile")),
+    ("Check", "reproduce", ("reproduce",)),
+)
+HOMES = {command: (panel, module) for panel, module, commands in PANELS for command in commands}
+COMMANDS = tuple(HOMES)
 INTERRUPTED = 130  # what shells report for Ctrl-C
 RESUMABLE = ("profile", "train", "sweep")
 
 
 def load(*commands: str) -> None:
-    """Bring commands into the application, in the order of `PANELS`: each takes some milliseconds to load."""
+    """Bring commands into the application, in the order of PANELS: each takes some milliseconds to load."""
     for command in commands:
-        import_module(f"moescale.cli.{MODULES.get(command, command)}")
-    panels = {command: panel for panel, names in PANELS.items() for command in names}
+        import_module(f"moescale.cli.{HOMES[command][1]}")
     # As typer names them: `import_` and `compare_models` cannot be a function's names.
     named = {c.callback.__name__.rstrip("_").replace("_", "-"): c for c in app.registered_commands if c.callback}
     for command, registered in named.items():
-        registered.rich_help_panel = panels[command]
+        registered.rich_help_panel = HOMES[command][0]
         registered.cls = Command
     app.registered_commands[:] = [named[command] for command in COMMANDS if command in named]
 
@@ -74,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a law's source may hold any letter
     try:
         with sigterm_interrupts():
-            code = app(args=asked, prog_name="moescale", standalone_mode=False, obj=CommandLine(tuple(asked)))
+            code = app(args=asked, prog_name="moescale", standalone_mode=False, obj=asked)
             sys.stdout.flush()
     except InfeasibleError as error:
         if "--json" in asked:

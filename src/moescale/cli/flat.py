@@ -109,15 +109,9 @@ class Command(TyperCommand):
 
 
 def _lines(command: Command, context: Any, width: int) -> Iterator[str]:
-    def wrapped(text: str, first: str = "", indent: int = 0) -> Iterator[str]:
-        yield from textwrap.wrap(
-            text,
-            width - 1,
-            initial_indent=first,
-            subsequent_indent=" " * indent,
-            break_on_hyphens=False,
-            break_long_words=False,
-        )
+    def wrapped(text: str, first: str = "", indent: int = 0) -> list[str]:
+        how: dict[str, Any] = {"break_on_hyphens": False, "break_long_words": False}
+        return textwrap.wrap(text, width - 1, initial_indent=first, subsequent_indent=" " * indent, **how)
 
     yield from wrapped(command.get_usage(context))
     yield ""

@@ -1,4 +1,4 @@
-"""Commands on laws and their runs: fit, laws, predict, compare, isoflop, design."""
+"""Commands on laws and their runs: fit, laws, predict, compare, isoflop."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ import typer
 
 from moescale.cli.flat import flat, typer_option
 from moescale.cli.options import Json, Plot, app, check_plot, examples
-from moescale.cli.output import HeldBack, made_with, print_json, say, show_progress, warn
-from moescale.errors import InputError
-from moescale.options.design import DesignOptions, PlanOptions
+from moescale.cli.output import HeldBack, answer, made_with, print_json, say, show_progress, warn
+from moescale.errors import InputError, located
 from moescale.options.fields import FilePath, at_option, refuse
-from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, ChosenLaw, InputOptions, LawOptions, PointOptions, in_shape
-from moescale.options.planned import plan_of
+from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, ChosenLaw, InputOptions, PointOptions, in_shape
 from moescale.options.runs import COLUMNS, FitOptions, HoldOutOptions, IsoflopOptions, PredictedOptions, RunOptions
-from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 
 if TYPE_CHECKING:
     from moescale.scaling_laws import Law
@@ -83,13 +80,9 @@ def laws(json_: Json = False) -> None:
     """List the laws of the catalogue with their coefficients."""
     from moescale.scaling_laws import catalogue_names, find_law
     from moescale.views.terminal.fits import show_laws
-    from moescale.views.terminal.text import terminal
 
     known = [find_law(name) for name in catalogue_names()]
-    if json_:
-        print_json([law.summary() for law in known])
-    else:
-        show_laws(terminal(), known)
+    answer(json_, [law.summary() for law in known], show_laws, known)
 
 
 @app.command(
@@ -109,7 +102,6 @@ def predict(
     from moescale.planning.rationale import unknown_range_notes
     from moescale.scaling_laws import predict as predict_loss
     from moescale.views.terminal.fits import show_prediction
-    from moescale.views.terminal.text import terminal
 
     chosen = law.find_law()
     if table.runs is not None:
@@ -129,10 +121,7 @@ def predict(
             next_step="stay closer to the fitted range, or use another law",
         )
     warn(note.rstrip(".") for note in unknown_range_notes(chosen))
-    if json_:
-        print_json(predicted.to_dict())
-    else:
-        show_prediction(terminal(), chosen, predicted)
+    answer(json_, predicted.to_dict(), show_prediction, chosen, predicted)
 
 
 def _predict_table(
@@ -141,7 +130,6 @@ def _predict_table(
     from moescale.fitting.workflow import predict_runs
     from moescale.planning.rationale import unknown_range_notes
     from moescale.views.terminal.fits import show_predictions
-    from moescale.views.terminal.text import terminal
 
     refuse(model, ("n_params", "tokens"), "each row of the table states it", "leave out this option or --runs")
     if table.size_column is None and isinstance(known := law.evidence.get("size_column"), str):
@@ -149,10 +137,7 @@ def _predict_table(
     runs = table.read_from(path, needs_loss=False)
     with at_option(runs.source):
         predicted = predict_runs(law, runs, extra=inputs.inputs())
-    if json_:
-        print_json([one.to_dict() for one in predicted])
-    else:
-        show_predictions(terminal(), law, predicted, runs)
+    answer(json_, [one.to_dict() for one in predicted], show_predictions, law, predicted, runs)
     if not law.form.uses_experts and (runs.experts != 1).any():
         warn(f"{law.name} does not depend on the number of experts, but the runs do")
     warn(note.rstrip(".") for note in unknown_range_notes(law))
@@ -170,21 +155,21 @@ def compare(context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, 
     """Fit laws to part of the runs and test them on the held-out runs."""
     from moescale.fitting.remarks import unused_columns
     from moescale.fitting.workflow import compare_laws
+    from moescale.io.filters import evaluate
+    from moescale.scaling_laws import find_form
     from moescale.views.terminal.fits import show_comparison
-    from moescale.views.terminal.text import terminal
 
-    forms = runs.forms()
+    with located("--law"):
+        forms = [find_form(name) for name in runs.law or ["yun2024"]]
     table = runs.read()
-    held_out = runs.held_out(table)
+    with at_option("--holdout"):
+        held_out = evaluate(runs.holdout, table.to_columns())
     with show_progress(not json_) as progress, at_option(table.source):
         records = compare_laws(table, forms, held_out, extra=inputs.inputs(), progress=progress)
-    if json_:
-        name = Path(table.source).name
-        made: dict[str, object] = {**made_with(context), "runs": name, "sha256": {name: table.sha256 or ""}}
-        made |= {"holdout": runs.holdout} | ({"where": runs.where} if runs.where else {})
-        print_json([r.to_dict() | {"made_with": made} for r in records])
-    else:
-        show_comparison(terminal(), records)
+    name = Path(table.source).name
+    made: dict[str, object] = {**made_with(context), "runs": name, "sha256": {name: table.sha256 or ""}}
+    made |= {"holdout": runs.holdout} | ({"where": runs.where} if runs.where else {})
+    answer(json_, [r.to_dict() | {"made_with": made} for r in records], show_comparison, records)
     warn(dict.fromkeys((*table.warnings, *(remark for form in forms for remark in unused_columns(form, table)))))
 
 
@@ -194,71 +179,10 @@ def isoflop(runs: IsoflopOptions, json_: Json = False) -> None:
     """Fit the exponents of loss-optimal N and D in FLOPs to runs at equal FLOPs."""
     from moescale.fitting.isoflop import isoflop as fit_parabolas
     from moescale.views.terminal.fits import show_isoflop
-    from moescale.views.terminal.text import terminal
 
     table = runs.read()
     with at_option(table.source):
         found = fit_parabolas(table, tolerance=runs.tolerance)
-    if json_:
-        asked = {} if runs.budget is None else {"optima": [trend.optimum(runs.budget) for trend in found.trends]}
-        print_json(found.to_dict() | asked)
-    else:
-        show_isoflop(terminal(), found, runs.budget)
+    asked = {} if runs.budget is None else {"optima": [trend.optimum(runs.budget) for trend in found.trends]}
+    answer(json_, found.to_dict() | asked, show_isoflop, found, runs.budget)
     warn([*table.warnings, *found.warnings])
-
-
-@app.command(
-    epilog=examples(
-        "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm",
-        "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm --runs runs.csv --next 5",
-        "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm -o sweep.toml",
-    )
-)
-@flat("flops runs next_ sweep_file", then="max_runs max_run_flops max_run_tokens min_params run_noise sequence_tokens")
-def design(
-    wanted: DesignOptions,
-    bounds: PlanOptions,
-    law: LawOptions,
-    serving: ServingOptions,
-    details: bool = typer.Option(False, "--details", help="List every run."),
-    json_: Json = False,
-) -> None:
-    """Choose the training runs that reduce the regret of a plan most, and write them as a sweep."""
-    from moescale.export.sweep_file import check_family, write_sweep
-    from moescale.io.files import check_target
-    from moescale.planning.search import Search
-    from moescale.views.terminal.runs import show_design
-    from moescale.views.terminal.text import terminal
-
-    flops = wanted.sweep_flops()
-    bounds = bounds.after(flops, warn)
-    if wanted.sweep_file is not None:
-        check_target(wanted.sweep_file, [wanted.runs])
-    chosen = law.find_law()
-    if wanted.sweep_file is not None:
-        check_family(chosen.family)
-    deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
-    question = bounds.question(chosen, deployment, law, kv_heads=serving.kv_heads, unpriced=True)
-    with show_progress(not json_) as report:
-        if report is not None:
-            report("price the models of the plan", 0.1)
-        source = serving.open_latency(deployment, remark=warn)
-        if (question.max_days, question.max_training_usd) != (None, None):  # what they buy, the plan says
-            flops = plan_of(
-                bounds, chosen, deployment, source, law, kv_heads=serving.kv_heads, unpriced=True
-            ).budget_flops
-            question = replace(question, budget=replace(question.budget, flops=flops))
-        search = Search.of(chosen, question, deployment, source)
-        if report is not None:
-            report("choose runs", 0.6)
-        found = wanted.design(search, warn)
-    held_back = HeldBack()
-    if wanted.sweep_file is not None:
-        with held_back:
-            write_sweep(found, search.law.family, wanted.sweep_file, wanted.sequence_tokens)
-    if json_:
-        print_json(found.to_dict() | ({} if wanted.sweep_file is None else {"sweep": str(wanted.sweep_file)}))
-    else:
-        show_design(terminal(), found, details=details, written=wanted.sweep_file)
-    warn(found.notes)
-    held_back.tell()

@@ -7,16 +7,16 @@ import shlex
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from moescale.errors import InputError
 
 if TYPE_CHECKING:
     import typer
     from matplotlib.figure import Figure
+    from rich.console import Console
 
     from moescale.fitting.fit import Progress
 
@@ -26,6 +26,18 @@ P = ParamSpec("P")
 def print_json(value: object) -> None:
     """Print the one JSON value of `--json`."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def answer(
+    json_: bool, record: object, show: Callable[Concatenate[Console, P], None], *of: P.args, **how: P.kwargs
+) -> None:
+    """Print an answer: its record under --json, else as `show` writes it to the terminal."""
+    if json_:
+        print_json(record)
+        return
+    from moescale.views.terminal.text import terminal
+
+    show(terminal(), *of, **how)
 
 
 def warn(messages: str | Iterable[str]) -> None:
@@ -98,13 +110,6 @@ class HeldBack:
             raise self.errors[0]
 
 
-@dataclass(frozen=True, slots=True)
-class CommandLine:
-    """The arguments as they were typed."""
-
-    arguments: tuple[str, ...]
-
-
 def made_with(context: typer.Context, files: Sequence[Path] = ()) -> dict[str, object]:
     """How an answer came to be: version, command line, and the SHA-256 of the files that it read."""
     from hashlib import sha256
@@ -112,10 +117,9 @@ def made_with(context: typer.Context, files: Sequence[Path] = ()) -> dict[str, o
     from moescale import __version__
     from moescale.io.files import read_bytes
 
-    asked = context.obj
     record: dict[str, object] = {"moescale": __version__}
-    if isinstance(asked, CommandLine):
-        record["command"] = shlex.join(("moescale", *asked.arguments))
+    if context.obj is not None:  # the arguments as they were typed
+        record["command"] = shlex.join(("moescale", *context.obj))
     if files:
         record["sha256"] = {path.name: sha256(read_bytes(path)).hexdigest() for path in files}
     return record
@@ -123,11 +127,11 @@ def made_with(context: typer.Context, files: Sequence[Path] = ()) -> dict[str, o
 
 def typed(context: typer.Context, without: Mapping[str, int]) -> str | None:
     """The options of the command line as they were typed, but for those of `without` and so many values of each."""
-    if not isinstance(context.obj, CommandLine):
+    if context.obj is None:
         return None
     kept: list[str] = []
     left = 0
-    for argument in context.obj.arguments[1:]:
+    for argument in context.obj[1:]:
         if left:
             left -= 1
         elif argument.split("=")[0] in without:

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import importlib.util
 import secrets
-from dataclasses import replace
+from dataclasses import MISSING, dataclass, replace
+from pathlib import Path
 
 from moescale.cli.flat import flat
 from moescale.cli.options import app, examples
 from moescale.cli.output import say, warn
 from moescale.errors import InputError, install, located
-from moescale.options.pages import PageOptions, ReportOptions
+from moescale.options.fields import Group, flag, path, quantity
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions(Group):
+    """The page that `web` serves."""
+
+    port: int = quantity("Port to listen on; 0: any free one.", 0, 65535, default=8501, whole=True)
+    open_: bool = flag("Open the page in a browser.", name="--open/--no-open", default=True)
+    law: Path | None = path("Law file that `fit -o` wrote, as the default law.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(Group):
+    """A plan, and the page that is made of it."""
+
+    answer: Path = path("A plan (plan --json).", name="ANSWER", default=MISSING)
+    output: Path = path("Write the report to this HTML file.", name="-o", default=MISSING)
 
 
 @app.command(epilog=examples("moescale report plan.json -o plan.html"))

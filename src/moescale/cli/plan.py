@@ -116,7 +116,7 @@ def compare_models(
     """Compare models: training, predicted loss, serving cost, and break-even lifetime."""
     from moescale.planning.compare_models import compare_models as compared
     from moescale.planning.question import release_notes
-    from moescale.views.terminal.compared import show_compared_models
+    from moescale.views.terminal.plan import show_compared_models
     from moescale.views.terminal.text import terminal
 
     chosen = law.find_law()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from moescale.cli.flat import flat
 from moescale.cli.options import Json, app, examples
-from moescale.cli.output import HeldBack, print_json, warn
+from moescale.cli.output import HeldBack, answer, warn
 from moescale.errors import located
 from moescale.options.fields import at_option
 from moescale.options.law import PaperLaw
@@ -31,7 +31,6 @@ def reproduce(law: PaperLaw, wanted: ReproductionOptions, json_: Json = False) -
     from moescale.reproduction.figures import FIGURES, VERDICT, check_figure, check_folder, drawn, publish
     from moescale.reproduction.tables import show_outcomes, show_score
     from moescale.reproduction.world import of_the_papers_models, world_of
-    from moescale.views.terminal.text import terminal
 
     chosen, folder = law.find_law(), wanted.folder
     if wanted.convention is not None:
@@ -61,12 +60,6 @@ def reproduce(law: PaperLaw, wanted: ReproductionOptions, json_: Json = False) -
                     print("\n".join(str(path) for path in written))
     if wanted.figure is None:
         found = score(outcomes)
-        if json_:
-            print_json(
-                {"server": wanted.server, **found.to_dict()} if wanted.summary else [o.to_dict() for o in outcomes]
-            )
-        elif wanted.summary:
-            show_score(terminal(), outcomes, found, wanted.server)
-        else:
-            show_outcomes(terminal(), outcomes, found, wanted.server)
+        record = {"server": wanted.server, **found.to_dict()} if wanted.summary else [o.to_dict() for o in outcomes]
+        answer(json_, record, show_score if wanted.summary else show_outcomes, outcomes, found, wanted.server)
     held_back.tell()

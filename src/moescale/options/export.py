@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from moescale.bounds import SHARE
 from moescale.errors import InputError
-from moescale.options.fields import MOST_REQUEST_TOKENS, Group, path, quantity, refuse, text
+from moescale.options.fields import SEQUENCE_TOKENS, Group, path, quantity, refuse, text
 
 if TYPE_CHECKING:
     from moescale.export.launch import Export
@@ -40,7 +40,7 @@ class ExportOptions(Group):
         "With --export: tokens per step; default: the recipe's.", 1, MOST_BATCH_TOKENS
     )
     sequence_tokens: int | None = quantity(
-        "With --export: sequence length; default 4,096 (2,048 with --recipe paper).", 2, MOST_REQUEST_TOKENS, whole=True
+        "With --export: sequence length; default 4,096 (2,048 with --recipe paper).", SEQUENCE_TOKENS
     )
     peak_lr: float | None = quantity("With --export: peak learning rate; default: the recipe's.", SHARE)
 
@@ -52,20 +52,20 @@ class ExportOptions(Group):
 
     def check(self) -> None:
         """InputError where --export and -o do not come together, or an option stands that only they use."""
-        if self.export is not None and self.export_folder is None:
-            raise InputError("needs a folder", where="--export", next_step="add -o FOLDER")
-        if self.export is not None and self.export_folder is not None:
-            from moescale.export.launch import check_export
-            from moescale.models.recipe import SCHEDULES, check_schedule, find_rule
-
-            check_export(self.export, self.export_folder)
-            find_rule(self.recipe, where="--recipe")
-            check_schedule(self.schedule or SCHEDULES[0], where="--schedule")
-            return
         from moescale.export.trainers import FORMATS
 
-        stated = [field.name for field in fields(self) if field.name != "export"]
-        refuse(self, stated, "goes with --export only", f"add --export {'|'.join(FORMATS)}")
+        if self.export is None:
+            stated = [field.name for field in fields(self) if field.name != "export"]
+            refuse(self, stated, "goes with --export only", f"add --export {'|'.join(FORMATS)}")
+            return
+        if self.export_folder is None:
+            raise InputError("needs a folder", where="--export", next_step="add -o FOLDER")
+        from moescale.export.launch import check_export
+        from moescale.models.recipe import SCHEDULES, check_schedule, find_rule
+
+        check_export(self.export, self.export_folder)
+        find_rule(self.recipe, where="--recipe")
+        check_schedule(self.schedule or SCHEDULES[0], where="--schedule")
 
     def launch(self) -> Launch | None:
         """How the run that is written is launched; None where no format is stated."""

@@ -15,10 +15,11 @@ from moescale.errors import BoundError, InputError, located
 from moescale.units import parse_count, parse_quantity
 
 MOST = COUNT.most
-MOST_REQUEST_TOKENS = 1e9
-MOST_BYTES = 1e15  # reserved on a GPU
+REQUEST_TOKENS = Bound(1, 1e9)
+SEQUENCE_TOKENS = Bound(2, 1e9, whole=True)
+RESERVED = Bound(0, 1e15, unit="bytes")  # of a GPU's memory
+GPUS = Bound(1, 1024, whole=True)  # of one server
 MOST_SECONDS = 1e6
-MOST_USD = 1e9  # for one GPU
 MOST_SEED = 2**53 - 1  # beyond, a float skips whole numbers
 LEAST = SHARE.least  # of shares and prices, which must be above zero
 PLAUSIBLE = 1e4  # parameters, tokens or bytes: who states fewer means thousands, millions or billions of them

@@ -13,8 +13,6 @@ from moescale.options.fields import Group, Remark, text, unsaid, within
 from moescale.units import format_count
 
 if TYPE_CHECKING:
-    from moescale.models.architecture import Architecture
-    from moescale.planning.plan import Plan
     from moescale.planning.question import KnownModel
 
 STATED_TOKENS = within(TOKENS)
@@ -114,6 +112,8 @@ def _short(path: str) -> str:
 
 
 def _of_plan(path: str, row: str) -> KnownModel:
+    from moescale.models.family import find_family
+    from moescale.models.rounding import buildable
     from moescale.planning.plan_file import read_plan
     from moescale.planning.question import KnownModel
 
@@ -127,15 +127,6 @@ def _of_plan(path: str, row: str) -> KnownModel:
     if row not in there:
         listed = ", ".join(["recommendation", *there])
         raise InputError(f"the plan has no {row} choice", where=path, nearest=listed, next_step="take one of these")
-    chosen = getattr(plan.choices, row)
-    shape = _built(plan, path, chosen.n_params, chosen.experts)
-    return KnownModel(architecture=shape, tokens=chosen.tokens, **own)
-
-
-def _built(plan: Plan, path: str, n_params: float, experts: float) -> Architecture:
-    from moescale.models.family import find_family
-    from moescale.models.rounding import buildable
-
     again = "write it again with `moescale plan --json`"
     named, heads = plan.asked.get("family"), plan.asked.get("kv_heads")
     if not isinstance(named, str):
@@ -143,4 +134,6 @@ def _built(plan: Plan, path: str, n_params: float, experts: float) -> Architectu
     with located(path):
         family = find_family(named)
     family = replace(family, kv_heads=float(heads)) if isinstance(heads, int | float) else family
-    return buildable(family, n_params, experts, vocab_size=plan.decision.architecture.vocab_size).architecture()
+    chosen, vocab_size = getattr(plan.choices, row), plan.decision.architecture.vocab_size
+    shape = buildable(family, chosen.n_params, chosen.experts, vocab_size=vocab_size)
+    return KnownModel(architecture=shape.architecture(), tokens=chosen.tokens, **own)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from moescale import catalogue
 from moescale.errors import InputError, unknown_name
 from moescale.options.fields import (
-    MOST_BYTES,
-    MOST_REQUEST_TOKENS,
-    Quantity,
+    GPUS,
+    REQUEST_TOKENS,
+    RESERVED,
     Remark,
     Seconds,
     at_option,
@@ -21,6 +21,7 @@ from moescale.options.fields import (
     quantity,
     text,
     unsaid,
+    within,
 )
 from moescale.options.serving import ServingOptions
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from moescale.serving.deployment import Deployment
 
 PAPER_SERVER, TODAY = "yun2024", "today"
-HOST_TIME, COUNT = Seconds(""), Quantity("", 1, 1024, whole=True)
+HOST_TIME, COUNT = Seconds(""), within(GPUS)
 
 
 def servers() -> dict[str, dict[str, Any]]:
@@ -51,17 +52,15 @@ class ReproductionOptions(ServingOptions):
         "replace its parts.",
         default=PAPER_SERVER,
     )
-    prompt: float | None = quantity("Mean prompt tokens per request; default: the server's.", 1, MOST_REQUEST_TOKENS)
-    output: float | None = quantity("Mean output tokens per request; default: the server's.", 1, MOST_REQUEST_TOKENS)
+    prompt: float | None = quantity("Mean prompt tokens per request; default: the server's.", REQUEST_TOKENS)
+    output: float | None = quantity("Mean output tokens per request; default: the server's.", REQUEST_TOKENS)
     max_num_seqs: str | None = text(
         "Most concurrent requests of a replica; none: memory alone limits the batch; default: the server's (none).",
         metavar="INT|none",
     )
     reserve: float | None = quantity(
         "Memory of each GPU for activations and the runtime, such as 2GiB; default: the server's (0).",
-        0,
-        MOST_BYTES,
-        unit="bytes",
+        RESERVED,
     )
     summary: bool = flag("Count numbers and claims that hold, and over the law's draws, instead of listing claims.")
     figure: str | None = text(
@@ -77,10 +76,10 @@ class ReproductionOptions(ServingOptions):
         "GPU counts to try, such as 1,2,4,8; default: every one up to --max-gpus.", metavar="LIST"
     )
     gpu_memory: float | None = quantity(
-        "Memory of each GPU, such as 80GiB; default: the GPU's.", 1e9, MOST_BYTES, unit="bytes"
+        "Memory of each GPU, such as 80GiB; default: the GPU's.", 1e9, RESERVED.most, unit="bytes"
     )
     context: float | None = quantity(
-        "Tokens of cache that a request holds on average; default: prompt + output / 2.", 1, MOST_REQUEST_TOKENS
+        "Tokens of cache that a request holds on average; default: prompt + output / 2.", REQUEST_TOKENS
     )
     vocab_size: int | None = quantity("Vocabulary of embeddings that are served; default: none.", 2, whole=True)
     layer_width: float | None = quantity("Width over depth of the models; default: the paper's, 111.", 1, 1e4)

@@ -12,12 +12,9 @@ from moescale.errors import InputError, located
 from moescale.options.fields import MOST_SEED, Group, Quantity, at_option, flag, path, quantity, text
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from moescale.fitting.workflow import FitSettings
     from moescale.runs.importers import Rule
     from moescale.runs.table import RunTable
-    from moescale.scaling_laws import LawForm
 
 STARTS = Quantity("", 1, DRAWS.most, whole=True)
 COLUMNS = ("size_column", "tokens_column", "experts_column", "loss_column")
@@ -89,20 +86,6 @@ class HoldOutOptions(RunOptions):
     where: str | None = text("Rows to use.", metavar="EXPR")
     holdout: str = text("Rows to hold out, such as 'tokens >= 12e9'.", default=MISSING, metavar="EXPR")
     law: list[str] | None = text("Form of a law; repeat to compare several; default: yun2024.")
-
-    def forms(self) -> list[LawForm]:
-        """The forms to compare, as stated."""
-        from moescale.scaling_laws import find_form
-
-        with located("--law"):
-            return [find_form(name) for name in self.law or ["yun2024"]]
-
-    def held_out(self, table: RunTable) -> np.typing.NDArray[np.bool_]:
-        """Which runs are predicted, not fitted, (n,)."""
-        from moescale.io.filters import evaluate
-
-        with at_option("--holdout"):
-            return evaluate(self.holdout, table.to_columns())
 
 
 @dataclass(frozen=True, kw_only=True)

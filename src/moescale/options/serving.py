@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moescale.bounds import SHARE
 from moescale.errors import InputError, located, unknown_name
 from moescale.options.fields import (
+    GPUS,
     LEAST,
     MOST,
-    MOST_BYTES,
-    MOST_REQUEST_TOKENS,
-    MOST_USD,
+    REQUEST_TOKENS,
+    RESERVED,
     Group,
     Quantity,
     Remark,
@@ -65,13 +65,9 @@ class ServingOptions(ChosenGpu):
 
     HEADING = SERVER
 
-    max_gpus: int = quantity("Most GPUs to serve one model; tensor parallel.", 1, 1024, default=8, whole=True)
-    prompt: float | None = quantity(
-        f"Mean prompt tokens per request; default {DEFAULT_TRAFFIC[0]:g}.", 1, MOST_REQUEST_TOKENS
-    )
-    output: float | None = quantity(
-        f"Mean output tokens per request; default {DEFAULT_TRAFFIC[1]:g}.", 1, MOST_REQUEST_TOKENS
-    )
+    max_gpus: int = quantity("Most GPUs to serve one model; tensor parallel.", GPUS, default=8)
+    prompt: float | None = quantity(f"Mean prompt tokens per request; default {DEFAULT_TRAFFIC[0]:g}.", REQUEST_TOKENS)
+    output: float | None = quantity(f"Mean output tokens per request; default {DEFAULT_TRAFFIC[1]:g}.", REQUEST_TOKENS)
     trace: Path | None = path(
         "File of requests; replaces --prompt and --output; ShareGPT JSON, or CSV or JSON lines with token counts."
     )
@@ -96,13 +92,11 @@ class ServingOptions(ChosenGpu):
     attention_dp: int | None = quantity(
         "Attention data-parallel groups of a replica, with experts over all GPUs; vLLM's data parallel with expert "
         "parallel, SGLang's dp-attention; default: 1, or more where that is cheaper and one group would hold its cache twice.",
-        1,
-        1024,
-        whole=True,
+        GPUS,
     )
     usd_per_gpu_hour: float | None = quantity("Price of a GPU hour; default: the catalogue's.", LEAST, panel=PRICE)
     capital_usd_per_gpu: float | None = quantity(
-        "Owned hardware: price of a GPU with its share of the server.", LEAST, MOST_USD, panel=PRICE
+        "Owned hardware: price of a GPU with its share of the server.", LEAST, 1e9, panel=PRICE
     )
     years: float | None = quantity("Owned hardware: years of depreciation; default 5.", 0.01, 100, panel=PRICE)
     power_w: float | None = quantity("Owned hardware: watts of a GPU with its share of the server.", 0, panel=PRICE)
@@ -121,9 +115,7 @@ class ServingOptions(ChosenGpu):
     memory_fraction: float = quantity("Share of GPU memory for weights and KV cache.", SHARE, default=0.9)
     reserve: float | None = quantity(
         "Memory of each GPU for activations and the runtime, such as 2GiB; default: 1.5GiB, the median of vLLM's logs.",
-        0,
-        MOST_BYTES,
-        unit="bytes",
+        RESERVED,
     )
     utilization: float = quantity("Share of the maximum throughput that traffic uses.", SHARE, default=1.0)
     weights: str | None = text(
@@ -160,6 +152,10 @@ class ServingOptions(ChosenGpu):
             weight_format = weights or find_precision("weights", "bf16" if self.weights is None else self.weights)
         with located("--kv-cache"):
             cache_format = find_precision("kv_cache", "bf16" if self.kv_cache is None else self.kv_cache)
+        cap = None  # that of the GPU
+        if self.max_num_seqs is not None:
+            none = self.max_num_seqs.strip().lower() == "none"
+            cap = math.inf if none else CAP.parse(self.max_num_seqs, "--max-num-seqs")
         engine = engine_of_latency(self.latency)
         scheduling = self.scheduling or engine.scheduling
         if scheduling not in SCHEDULING:
@@ -172,7 +168,7 @@ class ServingOptions(ChosenGpu):
             prompt_tokens=traffic.prompt_tokens,
             output_tokens=traffic.output_tokens,
             max_gpus=self.max_gpus,
-            max_num_seqs=self._cap(),
+            max_num_seqs=cap,
             memory_fraction=self.memory_fraction,
             utilization=self.utilization,
             weight_bytes_per_param=weight_format.bytes_per_element,
@@ -241,16 +237,8 @@ class ServingOptions(ChosenGpu):
                 next_step="watts of one GPU with its share of the server, such as 1275 (an eighth of a DGX H100's 10.2 kW)",
             )
         stated = {"years": self.years, "usd_per_kwh": self.usd_per_kwh, "pue": self.pue}
-        usual = replace(owned_defaults(), **{name: value for name, value in stated.items() if value is not None})
-        return float(
-            owned_usd_per_gpu_hour(
-                self.capital_usd_per_gpu,
-                years=usual.years,
-                power_w=self.power_w,
-                usd_per_kwh=usual.usd_per_kwh,
-                pue=usual.pue,
-            )
-        )
+        terms = asdict(owned_defaults()) | {name: value for name, value in stated.items() if value is not None}
+        return float(owned_usd_per_gpu_hour(self.capital_usd_per_gpu, power_w=self.power_w, **terms))
 
     def price_terms(self) -> str | None:
         """Terms and date of the catalogue's price; None for a price of one's own."""
@@ -261,10 +249,3 @@ class ServingOptions(ChosenGpu):
             return None
         found = price(gpu.name)
         return f"{found.terms}, {found.date}"
-
-    def _cap(self) -> float | None:
-        """Most concurrent requests of one replica, infinite for none; None: the default of the GPU."""
-        stated = self.max_num_seqs
-        if stated is None:
-            return None
-        return math.inf if stated.strip().lower() == "none" else CAP.parse(stated, "--max-num-seqs")

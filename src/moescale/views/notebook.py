@@ -7,52 +7,32 @@ and by `%load_ext moescale`.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-
-def _plan(console: Console, plan: Any) -> None:
-    from moescale.views.terminal.plan import show_plan
-
-    show_plan(console, plan)
-
-
-def _fit(console: Console, found: Any) -> None:
-    from moescale.views.terminal.fits import show_fit
-
-    show_fit(console, found, None)
-
-
-def _law(console: Console, law: Any) -> None:
-    from moescale.views.terminal.fits import show_laws
-
-    show_laws(console, [law])
-
-
-def _cost(console: Console, cost: Any) -> None:
-    from moescale.views.terminal.serving import cost_table
-    from moescale.views.terminal.text import write_table
-
-    write_table(console, cost_table(cost))
-
-
-SHOWN: dict[tuple[str, str], Callable[[Console, Any], None]] = {
-    ("moescale.planning.plan", "Plan"): _plan,
-    ("moescale.fitting.fit", "Fit"): _fit,
-    ("moescale.scaling_laws.law", "Law"): _law,
-    ("moescale.serving.gpu_counts", "Cost"): _cost,
+SHOWN = {  # modules and names of types
+    ("moescale.planning.plan", "Plan"),
+    ("moescale.fitting.fit", "Fit"),
+    ("moescale.scaling_laws.law", "Law"),
+    ("moescale.serving.gpu_counts", "Cost"),
 }
 
 
 def text_of(answer: Any) -> str:
     """An answer of one of the types of SHOWN as the terminal shows it."""
-    from moescale.views.terminal.text import terminal
+    from moescale.views.terminal import fits, plan, serving
+    from moescale.views.terminal.text import terminal, write_table
 
     stream = io.StringIO()
-    SHOWN[type(answer).__module__, type(answer).__qualname__](terminal(file=stream), answer)
+    console = terminal(file=stream)
+    match type(answer).__qualname__:
+        case "Plan":
+            plan.show_plan(console, answer)
+        case "Fit":
+            fits.show_fit(console, answer, None)
+        case "Law":
+            fits.show_laws(console, [answer])
+        case _:
+            write_table(console, serving.cost_table(answer))
     return stream.getvalue().strip("\n")
 
 

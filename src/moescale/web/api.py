@@ -28,7 +28,7 @@ from moescale.units import expert_label, format_count, format_usd
 from moescale.views.figures.style import ACCENT, colour_of, colour_on_dark, marker_of
 from moescale.views.tables import percentage, screen
 from moescale.views.tables import plan as tables
-from moescale.views.tables.decision import decision_facts, plan_headline, serving_basis
+from moescale.views.tables.plan import decision_facts, plan_headline, serving_basis
 from moescale.web.state import DEFAULTS, LATENCIES, Asked
 from moescale.web.store import LAW_LIMIT_BYTES, PREFIX, Laws, Uploaded, name_of
 

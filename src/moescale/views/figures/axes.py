@@ -1,33 +1,26 @@
-"""What the figures share: pages, logarithmic axes with round ticks, runs as points, the key of expert counts."""
+"""What the figures share: pages, logarithmic axes with round ticks, the key of expert counts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from moescale.typing import FloatArray
 from moescale.units import expert_label
-from moescale.views.figures.style import FAINT, RULE, Look, colour_of, marker_of
+from moescale.views.figures.style import Look, colour_of, marker_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
+    from matplotlib.figure import Figure
 
 
 def new_figure(width: float, height: float) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def stacked(figure: Figure, upper: float, lower: float) -> tuple[SubFigure, SubFigure]:
-    return tuple(cast(Any, figure.subfigures(2, 1, height_ratios=[upper, lower])))
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def headline(figure: Figure, text: str, size: float = 9.0) -> None:
@@ -42,10 +35,6 @@ def optimum(ax: Axes, x: float, y: float, experts: float, size: float) -> None:
     """A loss-optimal model on the curve of its expert count."""
     look: Look = {"markeredgecolor": "white", "markeredgewidth": 0.6, "zorder": 4}
     point(ax, x, y, marker_of(experts), colour_of(experts), size, **look)
-
-
-def thousandths(value: float) -> str:
-    return f"{1e3 * value:.3g}"
 
 
 def log_ticks(
@@ -88,13 +77,6 @@ def tick_places(low: float, high: float, most: int) -> list[float]:
     return [10.0**p for p in range(first, last + 1, max(1, math.ceil((last - first) / most))) if low <= 10.0**p <= high]
 
 
-def scatter_runs(ax: Axes, x: FloatArray, y: FloatArray, experts: FloatArray, *, size: float = 12.0) -> None:
-    for e in np.unique(experts).tolist():
-        mine = experts == e
-        look: Look = {"color": colour_of(e), "marker": marker_of(e), "linewidths": 0, "alpha": 0.85, "zorder": 3}
-        ax.scatter(x[mine], y[mine], s=size, **look)
-
-
 def expert_key(
     ax: Axes, counts: Iterable[float], corner: Literal["upper left", "upper right"], *, lines: bool = False
 ) -> None:
@@ -108,8 +90,3 @@ def expert_key(
     look: Look = {"frameon": False, "fontsize": 7, "handlelength": 1.0, "labelspacing": 0.2, "columnspacing": 0.6}
     look |= {"borderpad": 0.1, "borderaxespad": 0.2, "handletextpad": 0.4 if lines else 0.0}
     ax.legend(handles=handles, loc=corner, ncols=1 if len(handles) <= 6 else 2, **look)
-
-
-def zero_band(ax: Axes, half_width: float) -> None:
-    ax.axhspan(-half_width, half_width, color=RULE, alpha=0.5, linewidth=0)
-    ax.axhline(0.0, color=FAINT, linewidth=0.8)

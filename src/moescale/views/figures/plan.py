@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from moescale.errors import InputError
 from moescale.planning.plan import Plan
 from moescale.units import expert_label, format_count, format_flops, format_usd
 from moescale.views.figures.axes import headline, log_ticks, new_figure, optimum, point
-from moescale.views.figures.labels import End, end_labels, paper
 from moescale.views.figures.style import ACCENT, FAINT, PAGE_WIDTH, Look, colour_of, house_style, readable
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 LARGER, DOTTED = (0, (3, 2)), (0, (1, 1.6))
 FRONTIER = "#bdbdbd"
+POINTS = 7.0  # size of a label
+PAPER = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}  # under text on lines
+End = tuple[float, float, str, str]  # x, y, text, colour
 BEYOND = 0.35  # opacity of expert counts that the law was not fitted to, which a plan does not choose
 
 
@@ -34,7 +37,10 @@ def plan_figure(plan: Plan) -> Figure:
         ax.set_xlim(*across)
         ax.set_ylim(*up)
         _curves(ax, plan)
-        _base_bound(ax, plan)
+        dotted: Look = {"color": FAINT, "linewidth": 1.0, "linestyle": DOTTED, "zorder": 1}
+        ax.axhline(plan.built_base.loss, **dotted)
+        if plan.built_base.usd_per_mtok is not None:
+            ax.axvline(plan.built_base.usd_per_mtok, **dotted)
         _known(ax, plan)
         _recommendation(ax, plan)
         log_ticks(ax, "x", lambda usd: f"${usd:,g}", most=7)
@@ -43,7 +49,7 @@ def plan_figure(plan: Plan) -> Figure:
         served = f"served on {plan.gpu} ({plan.prompt_tokens:g} prompt, {plan.output_tokens:g} output tokens)"
         headline(figure, f"{format_flops(plan.budget_flops)} training FLOPs under {plan.law}, {served}", 8.0)
         _key(ax, plan)
-        end_labels(figure, ax, _curve_ends(ax, plan))
+        _end_labels(figure, ax, _curve_ends(ax, plan))
     return figure
 
 
@@ -127,20 +133,13 @@ def _name(plan: Plan, experts: float) -> str:
     return expert_label(experts) + (" (excluded)" if experts in plan.excluded_experts else "")
 
 
-def _base_bound(ax: Axes, plan: Plan) -> None:
-    dotted: Look = {"color": FAINT, "linewidth": 1.0, "linestyle": DOTTED, "zorder": 1}
-    ax.axhline(plan.built_base.loss, **dotted)
-    if plan.built_base.usd_per_mtok is not None:
-        ax.axvline(plan.built_base.usd_per_mtok, **dotted)
-
-
 def _known(ax: Axes, plan: Plan) -> None:
     for c in plan.known:
         if c.usd_per_mtok is None:
             continue
         inside = FAINT if c.beyond_law is None else "white"
         point(ax, c.usd_per_mtok, c.loss, "o", FAINT, 5.0, markerfacecolor=inside, zorder=5)
-        look: Look = {"xytext": (3, -9), "textcoords": "offset points", "fontsize": 7, "bbox": paper()}
+        look: Look = {"xytext": (3, -9), "textcoords": "offset points", "fontsize": 7, "bbox": PAPER}
         ax.annotate(c.name, (c.usd_per_mtok, c.loss), color=readable(FAINT), zorder=5, **look)
 
 
@@ -160,7 +159,7 @@ def _recommendation(ax: Axes, plan: Plan) -> None:
     # Below and left of the frontier there is nothing: cheaper and better models do not exist.
     share = "" if model.cost_ratio is None else f" ({model.cost_ratio:.0%} of the baseline's)"
     over = "" if plan.decision is plan.recommendation else " for the lifetime, beyond this budget"
-    look: Look = {"fontsize": 7.5, "color": readable(ACCENT), "va": "bottom", "zorder": 6, "bbox": paper()}
+    look: Look = {"fontsize": 7.5, "color": readable(ACCENT), "va": "bottom", "zorder": 6, "bbox": PAPER}
     ax.annotate(
         f"recommended{over}: {expert_label(model.experts)}, {format_count(model.n_params_active)} active, "
         f"{format_count(model.tokens)} tokens\nloss {y:.4f}, {format_usd(x)} per Mtok{share}",
@@ -170,3 +169,52 @@ def _recommendation(ax: Axes, plan: Plan) -> None:
         textcoords="offset points",
         **look,
     )
+
+
+def _spread_apart(places: Sequence[float], gap: float) -> list[float]:
+    """The places moved as little as possible (least squares) so that neighbours are at least `gap` apart."""
+    order = np.argsort(places, kind="stable")
+    blocks: list[tuple[float, int]] = []  # mean of (place - rank * gap), and how many share it
+    for rank, index in enumerate(order):
+        mean, count = places[int(index)] - rank * gap, 1
+        while blocks and blocks[-1][0] > mean:
+            before, size = blocks.pop()
+            mean, count = (mean * count + before * size) / (count + size), count + size
+        blocks.append((mean, count))
+    flat = [mean for mean, count in blocks for _ in range(count)]
+    moved = [0.0] * len(places)
+    for rank, index in enumerate(order):
+        moved[int(index)] = flat[rank] + rank * gap
+    return moved
+
+
+def _end_labels(figure: Figure, ax: Axes, ends: Sequence[End]) -> None:
+    """Label points (x, y, text, colour) at their right, in their colour, apart from each other, inside a widened axis."""
+    if not ends:
+        return
+    figure.draw_without_rendering()  # the layout decides how large the axes are
+    box = ax.get_window_extent()
+    point = figure.dpi / 72.0
+    low, high = ax.get_xlim()
+    logarithmic = ax.get_xscale() == "log"
+    at = np.array([math.log(x) if logarithmic else x for x, *_ in ends])
+    a, b = (math.log(low), math.log(high)) if logarithmic else (low, high)
+    room = min(0.5, (max(len(text) for _, _, text, _ in ends) * 0.60 * POINTS + 10.0) * point / box.width)
+    b = max(b, a + (float(at.max()) - a) / (1.0 - room))
+    ax.set_xlim(low, math.exp(b) if logarithmic else b)
+    heights_of = np.log if ax.get_yscale() == "log" else np.asarray
+    bottom, top = heights_of(np.array(ax.get_ylim()))
+    level = (heights_of(np.array([y for _, y, *_ in ends])) - bottom) / (top - bottom)
+    gap = 1.3 * POINTS * point / box.height
+    heights = np.array(_spread_apart(level.tolist(), gap))
+    heights += max(0.0, 0.5 * gap - heights.min()) - max(0.0, heights.max() + 0.5 * gap - 1.0)
+    across = (at - a) / (b - a)
+    starts = across + 9.0 * point / box.width
+    for i, (x, y, text, colour) in enumerate(ends):
+        moved = abs(heights[i] - level[i]) > 0.4 * gap or starts[i] - across[i] > 0.06
+        look: Look = {"ha": "left", "va": "center", "annotation_clip": False, "bbox": PAPER, "fontsize": POINTS}
+        if moved:
+            look["arrowprops"] = {"arrowstyle": "-", "color": colour, "linewidth": 0.4, "shrinkA": 0.0, "shrinkB": 2.0}
+            look["arrowprops"] |= {"relpos": (0.0, 0.5)}
+        place = (starts[i], heights[i])
+        ax.annotate(text, (x, y), xytext=place, textcoords="axes fraction", color=readable(colour), zorder=5, **look)

@@ -1,13 +1,20 @@
-"""The look of every figure: one style, one colour and one marker for each expert count."""
+"""The look of every figure: one style, one colour and one marker for each expert count; and figures into files."""
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from moescale.errors import InputError, install
+from moescale.io.files import check_target, write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Look = dict[str, Any]  # keywords of matplotlib
 
@@ -20,6 +27,7 @@ SEQUENCE = tuple(
 MARKERS = "os^Dvp<>hd"  # by powers of two as well: a second cue beside the colour
 # Okabe and Ito, https://jfly.uni-koeln.de/color: for things without an order, such as laws.
 CATEGORIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
+SUFFIXES = (".svg", ".pdf", ".png")
 ACCENT = "#D55E00"  # the recommendation, suspects: what the eye shall find first
 INK, FAINT, RULE = "#222222", "#767676", "#d9d9d9"
 STYLE: Mapping[str, object] = {
@@ -65,7 +73,7 @@ def colour_of(experts: float) -> str:
     low = min(int(place), len(SEQUENCE) - 2)
     share = place - low
     pair = map(_parts, SEQUENCE[low : low + 2])
-    return _hexadecimal([(1.0 - share) * a + share * b for a, b in zip(*pair, strict=True)])
+    return _hexadecimal((1.0 - share) * a + share * b for a, b in zip(*pair, strict=True))
 
 
 def colour_on_dark(experts: float) -> str:
@@ -73,7 +81,7 @@ def colour_on_dark(experts: float) -> str:
     parts = _parts(colour_of(experts))
     light = _light(parts)
     share = max(0.0, 0.5 - light) / (1.0 - light)  # at least half as light as white
-    return _hexadecimal([p + share * (255 - p) for p in parts])
+    return _hexadecimal(p + share * (255 - p) for p in parts)
 
 
 def marker_of(experts: float) -> str:
@@ -81,15 +89,15 @@ def marker_of(experts: float) -> str:
     return MARKERS[min(round(math.log2(max(experts, 1.0))), len(MARKERS) - 1)]
 
 
-def _parts(colour: str) -> list[float]:
-    return [float(int(colour[i : i + 2], 16)) for i in (1, 3, 5)]
+def _parts(colour: str) -> bytes:
+    return bytes.fromhex(colour[1:])
 
 
-def _hexadecimal(parts: Sequence[float]) -> str:
-    return "#" + "".join(f"{round(p):02x}" for p in parts)
+def _hexadecimal(parts: Iterable[float]) -> str:
+    return f"#{bytes(map(round, parts)).hex()}"
 
 
-def _light(parts: Sequence[float]) -> float:
+def _light(parts: bytes) -> float:
     """Luma of a colour, 0 to 1 (ITU-R BT.601)."""
     return sum(weight * part for weight, part in zip((0.299, 0.587, 0.114), parts, strict=True)) / 255.0
 
@@ -99,7 +107,7 @@ def readable(colour: str) -> str:
     parts = _parts(colour)
     light = _light(parts)
     share = min(1.0, 0.48 / light) if light > 0 else 1.0
-    return _hexadecimal([share * p for p in parts])
+    return _hexadecimal(share * p for p in parts)
 
 
 def house_style() -> AbstractContextManager[None]:
@@ -109,3 +117,36 @@ def house_style() -> AbstractContextManager[None]:
     except ImportError as error:
         raise InputError("figures need matplotlib, which is not installed", next_step=install("figures")) from error
     return mpl.rc_context(cast(Any, dict(STYLE)))
+
+
+def check_plot(path: str | os.PathLike[str]) -> None:
+    """Refuse, before any work is done, a figure that could not be written: its suffix, or matplotlib missing."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise InputError(
+            f"{suffix!r} is not a kind of figure" if suffix else "the figure's name has no suffix",
+            where=os.fspath(path),
+            nearest=f"{Path(path).stem or 'figure'}.svg",
+            next_step=f"end the name in {', '.join(SUFFIXES)}",
+        )
+    check_target(path)
+    house_style()
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
+    """Write a figure as SVG, PDF or PNG by its suffix, whole or not at all; the same figure gives the same bytes."""
+    check_plot(path)
+    return write_atomically(path, figure_bytes(figure, Path(path).suffix.lower()[1:]))
+
+
+def figure_bytes(figure: Figure, kind: str) -> bytes:
+    """A figure as svg, pdf or png; the same figure gives the same bytes."""
+    metadata: dict[str, dict[str, Any]] = {
+        "svg": {"Date": None, "Creator": "moescale"},
+        "pdf": {"CreationDate": None, "ModDate": None, "Creator": "moescale", "Producer": None},
+        "png": {"Software": "moescale"},
+    }
+    stream = io.BytesIO()
+    with house_style():
+        figure.savefig(stream, format=kind, metadata=metadata[kind])
+    return stream.getvalue()

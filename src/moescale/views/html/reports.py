@@ -1,15 +1,20 @@
-"""A plan as a page to send: the answer, what it stands on, and what could make it wrong."""
+"""A plan as a page to send: the answer in plain sentences, what it stands on, and what could make it wrong.
+
+jinja2 escapes whatever is not made here, and nothing is loaded from elsewhere.
+"""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from markupsafe import Markup
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from moescale.errors import InputError, install
 from moescale.hardware.gpus import find_gpu
@@ -20,15 +25,30 @@ from moescale.planning.plan import Plan
 from moescale.planning.plan_file import parse_json, parse_plan
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import measured_on
-from moescale.units import format_bytes, format_usd
+from moescale.serving.accuracy import calibrated
+from moescale.units import format_bytes, format_count, format_flops, format_usd
 from moescale.views.figures import plan_figure
-from moescale.views.html import summary
-from moescale.views.html.render import Block, Facts, Section, page, picture
+from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes
+from moescale.views.tables import Table, range_text, screen
 from moescale.views.tables import plan as plan_tables
-from moescale.views.tables import range_text, screen
-from moescale.views.tables.decision import decision_facts, plan_headline, serving_basis
 
+BUDGET_BASE = "the loss-optimal "  # how the name of a baseline that is no known model begins
 NO_FIGURE = f"The figure is left out, as matplotlib is not installed: {install('figures')}."
+
+Facts = Sequence[tuple[str, str]]  # names with their values
+# A paragraph, what is markup already, facts, the lines of a list, or a table.
+Block = str | Markup | Facts | Sequence[str] | Table
+Section = tuple[str, Sequence[Block]]  # under its heading
+
+# What may become a link: an arXiv number, a DOI, an address. Anything else stays text.
+LINK = re.compile(r"\bhttps?://[^\s<>\"']*[^\s<>\"'.,;:)\]]|\barXiv[: ](\d{4}\.\d{4,5})(v\d+)?\b", re.IGNORECASE)
+ENVIRONMENT = Environment(
+    loader=PackageLoader("moescale.views", "html"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,19 +104,23 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     if plan.lifetime is not None:
         others = [c for c in plan.lifetime.recommendation.caveats if c not in plan.decision.caveats]
         life = [plan_tables.lifetime_table(plan.lifetime), plan_tables.training_sentence(plan.lifetime), others]
-    told = Markup("").join(Markup("<p>{}</p>").format(sentence) for sentence in summary.sentences(plan))
+    told = Markup("").join(Markup("<p>{}</p>").format(sentence) for sentence in _sentences(plan))
     caption = "Loss against serving cost: all models of the budget, a curve an expert count. Lower left is better."
     drawn: Block = NO_FIGURE
     if find_spec("matplotlib") is not None:
-        drawn = picture(plan_figure(plan), caption, f"{caption} {plan_headline(plan)}.")
+        image = base64.b64encode(figure_bytes(plan_figure(plan), "svg")).decode()
+        # What it shows: the caption to everyone, the description in words to those who do not see it.
+        drawn = Markup('<figure><img src="{}" alt="{}"><figcaption>{}</figcaption></figure>').format(
+            f"data:image/svg+xml;base64,{image}", f"{caption} {plan_tables.plan_headline(plan)}.", caption
+        )
     sections: list[Section] = [
         ("Answer", [Markup('<div class="answer">{}</div>').format(told)]),
-        ("What could make it wrong", [summary.doubts(plan)]),
+        ("What could make it wrong", [_doubts(plan)]),
         ("Question", [question]),
         ("Quality and price of the models of the budget", [drawn]),
     ]
     facts = [f for f in screen.facts(plan, _options(origin)) if f[0] != "More"]
-    details: list[Block] = [decision_facts(plan), *plan_tables.choice_tables(plan)]
+    details: list[Block] = [plan_tables.decision_facts(plan), *plan_tables.choice_tables(plan)]
     more: list[Section] = [
         ("Decision", [f"Looked for: {plan.recommendation.rule}.", screen.choices_table(plan), facts]),
         ("Caveats", [notes] if notes else []),
@@ -108,7 +132,10 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         ("How to reproduce it", (made := origin or Origin()).blocks()),
     ]
     meta = [f"moescale {made.version}"] if made.version else []
-    return page(f"Which model to train: {screen.budget_words(plan)}", meta, sections, more)
+    return ENVIRONMENT.get_template("templates/page.html").render(
+        title=f"Which model to train: {screen.budget_words(plan)}", meta=meta, sections=sections, more=more,
+        linked=_linked, colour_of=colour_of, colour_on_dark=colour_on_dark,
+    )  # fmt: skip
 
 
 def _options(origin: Origin | None) -> str | None:
@@ -144,7 +171,7 @@ def _serving_facts(plan: Plan) -> Facts:
         gpu = f"{card.name}, {format_bytes(card.memory_bytes)} ({card.source})"
         if listed.usd_per_gpu_hour == plan.usd_per_gpu_hour:
             usd = f"{format_usd(plan.usd_per_gpu_hour)} a GPU hour ({listed.terms}; {listed.source}, {listed.date})"
-    latency, accuracy = serving_basis(plan)
+    latency, accuracy = plan_tables.serving_basis(plan)
     settings = [(name.replace("_", " "), _setting(value)) for name, value in plan.asked.items() if value is not None]
     return [
         ("GPU", gpu),
@@ -162,3 +189,80 @@ def _setting(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name.replace('_', ' ')} {_setting(each)}" for name, each in value.items())
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _sentences(plan: Plan) -> list[str]:
+    """What is trained and what that takes, what serving costs, and the chance that the quality falls short."""
+    model, use, base = plan.decision.model, plan.training, plan.base_name
+    if base.startswith(BUDGET_BASE):
+        base = f"the best {base.removeprefix(BUDGET_BASE).partition(' of ')[0]} of this budget"
+    kind = f" ({model.experts:g} experts, {format_count(model.n_params_active)} used for a token)"
+    text = f"train a model of {format_count(model.n_params_total)} parameters{'' if model.experts == 1 else kind}"
+    takes = f"{format_flops(model.training_flops)} FLOPs"
+    if use is not None and use.usd is not None and use.gpu_days is not None:
+        gpus = use.gpu_days / use.days if use.days else float(use.train_gpus or 1)
+        days = f"{use.gpu_days / gpus:,.0f}" if use.gpu_days >= 10 * gpus else f"{use.gpu_days / gpus:.2g}"
+        takes = f"{format_usd(use.usd)} and {days} days on {gpus:,.0f} {use.train_gpu} GPUs"
+    told = [f"We spend {takes} to {text} on {format_count(model.tokens)} tokens."]
+    ours, its = model.usd_per_mtok, plan.built_base.usd_per_mtok
+    text = f"Serving it costs {format_usd(ours)} per million output tokens"
+    if (corrected := calibrated(ours, plan.accuracy)) is not None:
+        text += f" ({format_usd(corrected.usd_per_mtok)} if corrected by the known error of such prices)"
+    if plan.of_life and plan.lifetime is not None and model.total_usd is not None:
+        own = plan.lifetime.least_training if "match" in plan.asked else None
+        ours, its = model.total_usd, (own or plan.built_base).total_usd
+        text += (
+            f"; its training and {format_count(plan.lifetime.lifetime_tokens)} served tokens cost {format_usd(ours)}"
+        )
+    told.append(f"{text}, {ours / its:.0%} of what {base} costs." if its and not plan.is_baseline else f"{text}.")
+    sure, limit, laws = model.probability_at_least_base, plan.asked.get("max_loss"), len(plan.voting_laws)
+    if sure is not None and not plan.is_baseline:
+        missed = max(1.0 - sure, 1.0 / (laws + 1) if laws else 0.01)  # few laws agree by chance
+        goal = f"the quality of {base}" if limit is None else f"the quality that was asked for (a loss of {limit})"
+        told.append(f"The chance that it falls short of {goal} is {missed:.0%}.")
+    return told
+
+
+def _doubts(plan: Plan) -> list[str]:
+    """What is open, and what could make the answer wrong."""
+    best, error, told = plan.decision, plan.training and plan.training.error, list[str]()
+    if best.undecided and best.rivals:
+        counts = sorted(c.experts for c in (best.model, *best.rivals))
+        told.append(
+            f"Open: any number from {counts[0]:g} to {counts[-1]:g} experts may be best; they differ by less than can be "
+            f"predicted. Small training runs, for {screen.SWEEP_SHARE:.0%} of the budget, narrow it down."
+        )
+    for other in plan.shapes[1:2]:
+        spent = "" if other.training_usd is None else f" and takes {format_usd(other.training_usd)} to train"
+        told.append(
+            f"Another kind of model ({other.shape}, {other.model.experts:g} experts) would serve for "
+            f"{format_usd(other.model.usd_per_mtok)} per million output tokens{spent}."
+        )
+    if error is not None:
+        uneven = f"; uneven use of experts may add {error.real_routing - 1.0:.0%}" if error.real_routing else ""
+        runs = f"of {error.runs} published runs {error.within_25:.0%} were within 25% of their prediction"
+        told.append(f"Training days and dollars: {runs}{uneven}.")
+    if (corrected := calibrated(best.model.usd_per_mtok, plan.accuracy)) is None:
+        told.append("Serving price: its error is unknown, as no servers of this kind were compared.")
+    else:
+        low, high = (format_usd(end) for end in corrected.interval)
+        told.append(f"Serving price: nine of ten servers of this kind cost {low} to {high} per million output tokens.")
+    if (tpot_s := screen.late_tpot_s(plan)) is not None:
+        told.append(f"Speed: by the known error of such servers a user gets {1.0 / tpot_s:.3g} tokens a second.")
+    if any(note.startswith("Extrapolated: ") for note in best.caveats):
+        told.append(
+            "Quality: the model is beyond the training runs from which it is predicted (technical part, caveats)."
+        )
+    return [*told, *(note for note in best.caveats if note.startswith(screen.TOO_SLOW)), *plan.warnings]
+
+
+def _linked(text: str) -> Markup:
+    """Text whose addresses and arXiv numbers are links."""
+    parts: list[str] = []
+    end = 0
+    for found in LINK.finditer(text):
+        address = f"https://arxiv.org/abs/{found[1]}" if found[1] else found[0]
+        link = f'<a href="{escape(address)}" rel="noreferrer">{escape(found[0])}</a>'
+        parts += [escape(text[end : found.start()]), link]
+        end = found.end()
+    return Markup("".join([*parts, escape(text[end:])]))

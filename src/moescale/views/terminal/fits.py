@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from moescale.scaling_laws.law import INPUT_NAMES
 from moescale.units import expert_label, format_count, format_flops, format_seconds, plural
-from moescale.views.tables import Column, Table, range_text, span_text, table_of
+from moescale.views.tables import Cell, Column, Table, range_text, span_text, table_of
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 MOST_BIAS = 1.0  # of the spread around it: a larger bias is explained
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from moescale.fitting.auto import Chosen
     from moescale.fitting.fit import Fit
     from moescale.fitting.holdout import HoldOut
-    from moescale.fitting.isoflop import IsoFlop
+    from moescale.fitting.isoflop import IsoFlop, Minimum, Parabola, Trend
     from moescale.runs.table import RunTable
-    from moescale.scaling_laws.form import LawForm
+    from moescale.scaling_laws.form import Parameter
     from moescale.scaling_laws.law import Law, Prediction
 
 PREDICTION_ROWS = 40
@@ -42,7 +42,14 @@ def show_fit(
     write_line(console, f"fitted in {format_seconds(found.seconds)}")
     remarks = {name: "not identified" for name in found.not_identified}
     remarks |= {name: "on a bound" for name in found.at_bound}
-    write_table(console, _parameter_table(found.form, found.parameters, intervals or {}, remarks))
+    cells: tuple[Cell[Parameter], ...] = (
+        (Column("parameter", text=True), lambda p: p.name),
+        (Column("value"), lambda p: f"{found.parameters[p.name]:.5g}"),
+        (Column("90% interval", rank=1), lambda p: span_text((intervals or {}).get(p.name))),
+        (Column("remark", text=True, rank=1), lambda p: remarks.get(p.name, "")),
+        (Column("meaning", text=True, rank=2), lambda p: p.meaning),
+    )
+    write_table(console, table_of("", found.form.parameters, cells))
     write_line(console)
     write_paragraph(console, f"Fitted on {range_text(found.fit_range, found.form, size_column)}.")
 
@@ -60,29 +67,32 @@ def show_chosen(console: Console, chosen: Sequence[Chosen]) -> None:
 
 def show_isoflop(console: Console, found: IsoFlop, budget: float | None = None) -> None:
     """The loss-optimal model of each budget, the exponents of each expert count with their 90% intervals, and the optimum of `budget`."""
-    write_table(console, _optima_table(found))
-    columns = (
-        Column("experts"),
-        Column("a (N ~ C^a)"),
-        Column("90% interval", rank=1),
-        Column("b (D ~ C^b)"),
-        Column("90% interval", rank=1),
-        Column("budgets used"),
-        Column("FLOPs", rank=2),
+    optima = [(p, p.minimum) for p in found.budgets if p.minimum is not None]
+    more = len(optima) - PREDICTION_ROWS
+    title = f" (the first {PREDICTION_ROWS}; {more:,} more with --json)" if more > 0 else ""
+    of_budgets: tuple[Cell[tuple[Parabola, Minimum]], ...] = (
+        (Column("experts"), lambda o: f"{o[0].experts:g}"),
+        (Column("FLOPs"), lambda o: format_flops(o[0].flops)),
+        (Column("N"), lambda o: format_count(o[1].n_params)),
+        (Column("tokens"), lambda o: format_count(o[1].tokens)),
+        (Column("tokens per parameter"), lambda o: format_count(o[1].tokens / o[1].n_params)),
+        (Column("loss"), lambda o: f"{o[1].loss:.4f}"),
+        (Column("runs", rank=1), lambda o: f"{o[0].sizes.size}"),
     )
-    rows = tuple(
+    write_table(console, table_of(f"Loss-optimal model of each budget{title}", optima[:PREDICTION_ROWS], of_budgets))
+    of_trends: tuple[Cell[Trend], ...] = (
+        (Column("experts"), lambda t: f"{t.experts:g}"),
+        (Column("a (N ~ C^a)"), lambda t: f"{t.n_params.exponent:.3f}"),
+        (Column("90% interval", rank=1), lambda t: span_text(t.n_params.interval, ".3f")),
+        (Column("b (D ~ C^b)"), lambda t: f"{t.tokens.exponent:.3f}"),
+        (Column("90% interval", rank=1), lambda t: span_text(t.tokens.interval, ".3f")),
         (
-            f"{t.experts:g}",
-            f"{t.n_params.exponent:.3f}",
-            span_text(t.n_params.interval, ".3f"),
-            f"{t.tokens.exponent:.3f}",
-            span_text(t.tokens.interval, ".3f"),
-            f"{t.n_params.n_points} of {sum(p.experts == t.experts for p in found.budgets)}",
-            " to ".join(format_flops(c) for c in t.flops_range),
-        )
-        for t in found.trends
+            Column("budgets used"),
+            lambda t: f"{t.n_params.n_points} of {sum(p.experts == t.experts for p in found.budgets)}",
+        ),
+        (Column("FLOPs", rank=2), lambda t: " to ".join(format_flops(c) for c in t.flops_range)),
     )
-    write_table(console, Table("Exponents of loss-optimal N and D in FLOPs C", columns, rows))
+    write_table(console, table_of("Exponents of loss-optimal N and D in FLOPs C", found.trends, of_trends))
     for best in [] if budget is None else [trend.optimum(budget) for trend in found.trends]:
         beyond = f"; {best['extrapolation']:.3g} times beyond the runs" if best["extrapolation"] > 1.0 else ""
         sizes = f"N = {format_count(best['n_params'])}, D = {format_count(best['tokens'])}"
@@ -112,29 +122,41 @@ def show_laws(console: Console, laws: Sequence[Law]) -> None:
 
 def show_comparison(console: Console, records: Sequence[HoldOut]) -> None:
     """How each law predicts the runs that it was not fitted on, best first."""
-    write_table(
-        console,
-        table_of(
-            "Error of ln L on fitted and held-out runs",
-            sorted(records, key=lambda r: r.rmsle_holdout),
-            (
-                (Column("law", text=True), lambda r: r.law),
-                (Column("parameters"), lambda r: f"{r.parameters}"),
-                (Column("fitted runs"), lambda r: f"{r.n_train}"),
-                (Column("RMSLE"), lambda r: f"{r.rmsle_train * 1e3:.2f}e-3"),
-                (Column("held-out runs"), lambda r: f"{r.n_holdout}"),
-                (Column("held-out RMSLE"), lambda r: f"{r.rmsle_holdout * 1e3:.2f}e-3"),
-                (Column("held-out bias"), lambda r: f"{r.bias_holdout * 1e3:+.2f}e-3"),
-            ),
-        ),
+    cells: tuple[Cell[HoldOut], ...] = (
+        (Column("law", text=True), lambda r: r.law),
+        (Column("parameters"), lambda r: f"{r.parameters}"),
+        (Column("fitted runs"), lambda r: f"{r.n_train}"),
+        (Column("RMSLE"), lambda r: f"{r.rmsle_train * 1e3:.2f}e-3"),
+        (Column("held-out runs"), lambda r: f"{r.n_holdout}"),
+        (Column("held-out RMSLE"), lambda r: f"{r.rmsle_holdout * 1e3:.2f}e-3"),
+        (Column("held-out bias"), lambda r: f"{r.bias_holdout * 1e3:+.2f}e-3"),
     )
+    best_first = sorted(records, key=lambda r: r.rmsle_holdout)
+    write_table(console, table_of("Error of ln L on fitted and held-out runs", best_first, cells))
 
 
 def show_predictions(console: Console, law: Law, predicted: Sequence[Prediction], runs: RunTable) -> None:
     """Predicted and measured losses of each run of a table, and their error."""
     from moescale.fitting.holdout import score
 
-    write_table(console, _run_prediction_table(predicted, runs))
+    shown = range(min(len(runs), PREDICTION_ROWS))
+    more = len(runs) - len(shown)
+    title = f" (the first {len(shown)}; {more:,} more with --json)" if more else ""
+    known = ~np.isnan(runs.loss)
+    cells: tuple[Cell[int], ...] = (
+        (Column("row"), lambda i: f"{runs.row_numbers[i]}"),
+        (Column("N"), lambda i: format_count(float(runs.n_params[i]))),
+        (Column("D"), lambda i: format_count(float(runs.tokens[i]))),
+        (Column("E"), lambda i: f"{runs.experts[i]:g}"),
+        (Column("predicted"), lambda i: f"{predicted[i].loss:.4f}"),
+        (Column("90% interval", rank=1), lambda i: span_text(predicted[i].interval, ".4f")),
+        (Column("measured", rank=3), lambda i: f"{runs.loss[i]:.4f}" if known[i] else ""),
+        (
+            Column("residual", rank=2),
+            lambda i: f"{100 * math.log(predicted[i].loss / runs.loss[i]):+.2f}%" if known[i] else "",
+        ),
+    )
+    write_table(console, table_of(f"Predicted and measured losses{title}", shown, cells))
     write_line(console)
     if (found := score(predicted, runs.loss)) is not None:
         held = "" if found.coverage is None else f", {100 * found.coverage:.0f}% within the 90% interval"
@@ -161,68 +183,3 @@ def show_prediction(console: Console, law: Law, predicted: Prediction) -> None:
         label = INPUT_NAMES.get(name, name)
         write_line(console, f"extrapolated: {label} {factor:.3g} times the {end} fitted")
     write_paragraph(console, f"law {law.name}, models in the shape of {law.family.name}: {law.source}")
-
-
-def _parameter_table(
-    form: LawForm,
-    parameters: Mapping[str, float],
-    intervals: Mapping[str, tuple[float, float]],
-    remarks: Mapping[str, str],
-) -> Table:
-    """The coefficients of a law with their 90% intervals."""
-    return table_of(
-        "",
-        form.parameters,
-        (
-            (Column("parameter", text=True), lambda p: p.name),
-            (Column("value"), lambda p: f"{parameters[p.name]:.5g}"),
-            (Column("90% interval", rank=1), lambda p: span_text(intervals.get(p.name))),
-            (Column("remark", text=True, rank=1), lambda p: remarks.get(p.name, "")),
-            (Column("meaning", text=True, rank=2), lambda p: p.meaning),
-        ),
-    )
-
-
-def _optima_table(found: IsoFlop) -> Table:
-    """The loss-optimal model of each budget whose sizes enclose one, of the first of them."""
-    optima = [(p, p.minimum) for p in found.budgets if p.minimum is not None]
-    more = len(optima) - PREDICTION_ROWS
-    return table_of(
-        "Loss-optimal model of each budget"
-        + (f" (the first {PREDICTION_ROWS}; {more:,} more with --json)" if more > 0 else ""),
-        optima[:PREDICTION_ROWS],
-        (
-            (Column("experts"), lambda o: f"{o[0].experts:g}"),
-            (Column("FLOPs"), lambda o: format_flops(o[0].flops)),
-            (Column("N"), lambda o: format_count(o[1].n_params)),
-            (Column("tokens"), lambda o: format_count(o[1].tokens)),
-            (Column("tokens per parameter"), lambda o: format_count(o[1].tokens / o[1].n_params)),
-            (Column("loss"), lambda o: f"{o[1].loss:.4f}"),
-            (Column("runs", rank=1), lambda o: f"{o[0].sizes.size}"),
-        ),
-    )
-
-
-def _run_prediction_table(predicted: Sequence[Prediction], runs: RunTable) -> Table:
-    """Predicted and measured losses of the first runs of a table."""
-    shown = range(min(len(runs), PREDICTION_ROWS))
-    more = len(runs) - len(shown)
-    known = ~np.isnan(runs.loss)
-
-    def residual(i: int) -> str:
-        return f"{100 * math.log(predicted[i].loss / runs.loss[i]):+.2f}%" if known[i] else ""
-
-    return table_of(
-        "Predicted and measured losses" + (f" (the first {len(shown)}; {more:,} more with --json)" if more else ""),
-        shown,
-        (
-            (Column("row"), lambda i: f"{runs.row_numbers[i]}"),
-            (Column("N"), lambda i: format_count(float(runs.n_params[i]))),
-            (Column("D"), lambda i: format_count(float(runs.tokens[i]))),
-            (Column("E"), lambda i: f"{runs.experts[i]:g}"),
-            (Column("predicted"), lambda i: f"{predicted[i].loss:.4f}"),
-            (Column("90% interval", rank=1), lambda i: span_text(predicted[i].interval, ".4f")),
-            (Column("measured", rank=3), lambda i: f"{runs.loss[i]:.4f}" if known[i] else ""),
-            (Column("residual", rank=2), residual),
-        ),
-    )

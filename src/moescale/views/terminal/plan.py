@@ -1,27 +1,46 @@
-"""A plan: the recommendation first, then its tables; and what it was exported to."""
+"""A plan: the recommendation first, then its tables; what it was exported to; and known models side by side."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from moescale.units import format_flops, format_usd
+from moescale.scaling_laws.law import INPUT_NAMES
+from moescale.units import format_count, format_flops, format_seconds, format_usd
+from moescale.views.tables import (
+    MARK,
+    Cell,
+    Column,
+    Table,
+    beyond_notes,
+    gpus_text,
+    latency_name,
+    reason_lines,
+    screen,
+    span_text,
+)
 from moescale.views.tables import plan as tables
-from moescale.views.tables import screen
-from moescale.views.tables.decision import decision_facts, plan_headline, serving_basis
 from moescale.views.terminal.text import paragraph_lines, write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from moescale.export.launch import Export
+    from moescale.planning.compare_models import ComparedModel
     from moescale.planning.plan import Plan
+    from moescale.planning.training_price import TrainingPrice
+    from moescale.scaling_laws.law import Law
+    from moescale.serving.deployment import Deployment
 
 
 def show_plan(console: Console, plan: Plan, *, details: bool = False, options: str | None = None) -> None:
     """The decision on one screen; `details` adds its facts, all caveats and all tables. `options` are what was typed."""
-    headline = plan_headline(plan)
+    headline = tables.plan_headline(plan)
     write_line(console, headline, bold=len(headline))
-    facts = [line for fact in screen.facts(plan, options) for line in _wrapped(console, *fact)]
+    facts = list[str]()
+    for name, text in screen.facts(plan, options):
+        first = f"{name:11}  "  # the command whole, so that it can be copied
+        facts += [first + text] if name == "Next" else paragraph_lines(console, text, indent=13, first=first)
     table = screen.choices_table(plan)
     title = paragraph_lines(console, table.title)
     room = screen.MOST_LINES - 2 - len(title) - len(table.notes) - sum(1 + (len(x) - 1) // console.width for x in facts)
@@ -33,16 +52,9 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False, options: s
         _details(console, plan)
 
 
-def _wrapped(console: Console, name: str, text: str) -> list[str]:
-    first = f"{name:11}  "
-    if name == "Next":  # whole, so that it can be copied
-        return [first + text]
-    return paragraph_lines(console, text, indent=13, first=first)
-
-
 def _details(console: Console, plan: Plan) -> None:
     write_line(console)
-    for name, text in decision_facts(plan):
+    for name, text in tables.decision_facts(plan):
         write_paragraph(console, text, indent=12, first=f"  {name:8}  ")
     for table in (*tables.choice_tables(plan), *([tables.known_table(plan)] if plan.known else [])):
         write_table(console, table)
@@ -58,7 +70,7 @@ def _details(console: Console, plan: Plan) -> None:
     write_line(console)
     write_paragraph(console, tables.GLOSSARY.format(base=tables.base_name(plan)))
     write_line(console)
-    source, accuracy = serving_basis(plan)
+    source, accuracy = tables.serving_basis(plan)
     write_paragraph(
         console,
         f"{format_flops(plan.budget_flops)} training FLOPs ({plan.convention} convention); law {plan.law}; {plan.gpu} at "
@@ -68,7 +80,7 @@ def _details(console: Console, plan: Plan) -> None:
     )
 
 
-def _listed(console: Console, lines: tuple[str, ...]) -> None:
+def _listed(console: Console, lines: Sequence[str]) -> None:
     for line in lines:
         write_paragraph(console, line, indent=4, first="  - ")
 
@@ -89,3 +101,106 @@ def show_export(console: Console, export: Export) -> None:
     )
     write_paragraph(console, f"{choice.time_in_words[0].upper()}{choice.time_in_words[1:]}.")
     _listed(console, (*recipe.arithmetic, *choice.memory.arithmetic, *export.notes))
+
+
+def show_compared_models(
+    console: Console,
+    models: Sequence[ComparedModel],
+    law: Law,
+    deployment: Deployment,
+    training: TrainingPrice | None,
+    lifetime_tokens: float | None,
+    latency: str,
+) -> None:
+    """The table, break-even lifetimes, and the basis."""
+    write_table(console, _compared_table(models))
+    write_line(console)
+    notes = _break_even_lines(models)
+    far = {name: max(m.extrapolation.get(name, 1.0) for m in models) for name in ("n_params", "tokens")}
+    if beyond := [f"{INPUT_NAMES[name]} up to {factor:,.0f}" for name, factor in far.items() if factor > 1.5]:
+        notes.append(f"Extrapolated: {' and '.join(beyond)} times the largest fitted.")
+    _listed(console, notes)
+    trained = ""
+    if training is not None:
+        usd = format_usd(training.usd_per_gpu_hour)
+        trained = f"; training on {training.gpu.name} at {usd} per GPU hour, MFU {'predicted' if training.timed else f'{training.mfu:g}'}"
+    life = "" if lifetime_tokens is None else f"; lifetime {format_count(lifetime_tokens)} output tokens"
+    write_line(console)
+    write_paragraph(
+        console,
+        f"parameters without embeddings; loss by {law.name}{', intervals over its draws' if len(law.draws) else ''}{trained}; serving on "
+        f"{deployment.gpu.name} at {format_usd(float(deployment.usd_per_gpu_hour))} per GPU hour, {deployment.prompt_tokens:g} prompt and "
+        f"{deployment.output_tokens:g} output tokens per request, latency from {latency_name(latency)}{life}.",
+        lead="Basis",
+    )
+
+
+def _compared_table(models: Sequence[ComparedModel]) -> Table:
+    """Models side by side, a column each; the last go first where there is no room."""
+    facts: tuple[Cell[ComparedModel], ...] = (
+        (Column("active parameters"), lambda c: format_count(c.n_params_active)),
+        (Column("total parameters"), lambda c: format_count(c.n_params_total)),
+        (Column("expansion X"), lambda c: f"{c.expansion:.3g}"),
+        (Column("training tokens"), lambda c: format_count(c.tokens)),
+        (Column("training FLOPs"), lambda c: format_flops(c.training_flops)),
+        (Column("GPU days"), lambda c: _or_dash(c.gpu_days, format_count)),
+        (Column("training $"), lambda c: _or_dash(c.training_usd, format_usd)),
+        (
+            Column("  MFU"),
+            lambda c: _or_dash(c.mfu, "{:.2f}".format) + (f" {c.mfu_from}" if c.mfu_from == "assumed" else ""),
+        ),
+        (Column("  precision"), lambda c: c.train_precision or "-"),
+        (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
+        (Column("  90% interval"), lambda c: span_text(c.loss_interval, ".3f")),
+        (Column("  vs the first model"), lambda c: _or_dash(c.loss_change, "{:+.1%}".format)),
+        (Column("    90% interval"), lambda c: span_text(c.loss_change_interval, "+.1%")),
+        (Column("  P(loss <= the first)"), lambda c: _or_dash(c.probability_better, "{:.0%}".format)),
+        (Column("$/Mtok"), lambda c: _or_dash(c.usd_per_mtok, format_usd)),
+        (Column("  by known error"), lambda c: _or_dash(c.calibrated and c.calibrated.usd_per_mtok, format_usd)),
+        (Column("    nine of ten"), lambda c: "-" if c.calibrated is None else _span_usd(c.calibrated.interval)),
+        (Column("GPUs"), lambda c: gpus_text(c.gpus, c.attention_dp)),
+        (Column("batch"), lambda c: _or_dash(c.batch, "{:.0f}".format)),
+        (Column("TPOT"), lambda c: _or_dash(c.tpot_s, format_seconds)),
+        (Column("total $"), lambda c: _or_dash(c.total_usd, format_usd)),
+    )
+    rows = [[fact.head, *(text(model) for model in models)] for fact, text in facts]
+    columns = [Column(c.name, rank=i if i > 1 else 0) for i, c in enumerate(models)]
+    unserved = reason_lines((c.name, c.infeasible) for c in models if c.infeasible)
+    assumed = [f"{c.name}: MFU {c.mfu:g} assumed, as no split holds it" for c in models if c.mfu_from == "assumed"]
+    if published := [
+        f"{c.name} in {c.train_precision} ({source})" for c in models if (source := c.train_precision_source)
+    ]:
+        assumed.append(
+            f"Training priced as trained: {', '.join(published)}; others in bf16; --train-precision states one for all"
+        )
+    return Table(
+        "",
+        (Column("", text=True), *columns),
+        [row for row in rows if any(text.strip("-") for text in row[1:])],
+        notes=(*beyond_notes(models), *assumed, *unserved),
+    )
+
+
+def _break_even_lines(models: Sequence[ComparedModel]) -> list[str]:
+    """The first model against each other one: after which served tokens the one that costs more to train has paid off."""
+    first, lines, dearer = models[0], list[str](), dict[bool, list[str]]()
+    for other in models[1:]:
+        for one, two in ((first, other), (other, first)):
+            if tokens := (one.break_even_tokens or {}).get(two.name):
+                text = f"{one.name} costs more to train and less to serve than {two.name}: it breaks even after"
+                lines.append(f"{text} {format_count(tokens)} output tokens.")
+        pairs = (first.training_usd, other.training_usd), (first.usd_per_mtok, other.usd_per_mtok)
+        more = [own > its for own, its in pairs if own is not None and its is not None and own != its]
+        if more in ([True, True], [False, False]):
+            dearer.setdefault(more[0], []).append(other.name)
+    for more, names in dearer.items():
+        lines.append(f"{first.name} costs {'more' if more else 'less'} to train and to serve than {', '.join(names)}.")
+    return lines
+
+
+def _span_usd(ends: tuple[float, float]) -> str:
+    return " to ".join(format_usd(end) for end in ends)
+
+
+def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
+    return "-" if value is None else text(value)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
-from moescale.views.tables import Column, Table, table_of
+from moescale.views.tables import Cell, Column, Table, table_of
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 if TYPE_CHECKING:
@@ -25,27 +25,21 @@ STUDIED = (0.02, 0.06)
 def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
     """The runs of a sweep (the JSON of `sweep --dry-run`), and their total."""
     runs: list[dict[str, Any]] = plan["runs"]
-    write_table(
-        console,
-        table_of(
-            "",
-            runs,
-            (
-                (Column("run", text=True), lambda r: r["name"]),
-                (Column("N"), lambda r: format_count(r["n_params_dense"])),
-                (Column("active", rank=3), lambda r: format_count(r["n_params_active"])),
-                (Column("total", rank=2), lambda r: format_count(r["n_params_total"])),
-                (Column("E", rank=5), lambda r: f"{r['n_experts']}"),
-                (Column("tokens"), lambda r: " ".join(format_count(tokens) for tokens in r["tokens"])),
-                (Column("FLOPs", rank=1), lambda r: format_flops(r["training_flops"])),
-                (Column("time", rank=1), lambda r: format_seconds(r["seconds"]) if "seconds" in r else "-"),
-                (
-                    Column("state", text=True, rank=4),
-                    lambda r: r["state"] + (f" at {r['share']:.0%}" if 0 < r["share"] < 1 else ""),
-                ),
-            ),
+    cells: tuple[Cell[dict[str, Any]], ...] = (
+        (Column("run", text=True), lambda r: r["name"]),
+        (Column("N"), lambda r: format_count(r["n_params_dense"])),
+        (Column("active", rank=3), lambda r: format_count(r["n_params_active"])),
+        (Column("total", rank=2), lambda r: format_count(r["n_params_total"])),
+        (Column("E", rank=5), lambda r: f"{r['n_experts']}"),
+        (Column("tokens"), lambda r: " ".join(format_count(tokens) for tokens in r["tokens"])),
+        (Column("FLOPs", rank=1), lambda r: format_flops(r["training_flops"])),
+        (Column("time", rank=1), lambda r: format_seconds(r["seconds"]) if "seconds" in r else "-"),
+        (
+            Column("state", text=True, rank=4),
+            lambda r: r["state"] + (f" at {r['share']:.0%}" if 0 < r["share"] < 1 else ""),
         ),
     )
+    write_table(console, table_of("", runs, cells))
     write_line(console)
     done = sum(run["state"] == "finished" for run in runs)
     write_paragraph(
@@ -74,20 +68,14 @@ def show_design(console: Console, found: SweepDesign, *, details: bool, written:
         ("these runs", len(found.runs), found.flops, found.regret_after, f"{found.certainty_after:.0%}"),
     ]
     regrets += [(rival.name, rival.runs, rival.flops, rival.regret, "") for rival in found.rivals]
-    write_table(
-        console,
-        table_of(
-            "",
-            regrets,
-            (
-                (Column("sweep", text=True), lambda r: r[0]),
-                (Column("runs"), lambda r: f"{r[1]}" if r[1] else "-"),
-                (Column("FLOPs"), lambda r: format_flops(r[2]) if r[2] else "-"),
-                (Column("expected regret"), lambda r: f"{r[3]:.1%}"),
-                (Column("P(likeliest E)"), lambda r: r[4]),
-            ),
-        ),
+    cells: tuple[Cell[tuple[str, int, float, float, str]], ...] = (
+        (Column("sweep", text=True), lambda r: r[0]),
+        (Column("runs"), lambda r: f"{r[1]}" if r[1] else "-"),
+        (Column("FLOPs"), lambda r: format_flops(r[2]) if r[2] else "-"),
+        (Column("expected regret"), lambda r: f"{r[3]:.1%}"),
+        (Column("P(likeliest E)"), lambda r: r[4]),
     )
+    write_table(console, table_of("", regrets, cells))
     now = found.decision
     if found.known_runs:
         write_line(console)
@@ -139,40 +127,33 @@ def _worth(found: SweepDesign) -> str:
 
 def _designed_runs_table(runs: Iterable[DesignedRun]) -> Table:
     """Every run of a designed sweep, in the order in which they were chosen."""
-    return table_of(
-        "Runs, by reduction of regret per FLOP",
-        runs,
-        (
-            (Column("N"), lambda r: format_count(r.n_params)),
-            (Column("E"), lambda r: f"{r.experts}"),
-            (Column("tokens"), lambda r: format_count(r.tokens)),
-            (Column("tokens/N"), lambda r: f"{r.tokens / r.n_params:.3g}"),
-            (Column("FLOPs"), lambda r: format_flops(r.flops)),
-            (Column("batch", rank=1), lambda r: format_count(r.batch_tokens)),
-            (Column("peak lr", rank=1), lambda r: f"{r.peak_lr:.2e}"),
-            (Column("doubt left"), lambda r: f"{r.doubt_left:.1%}"),
-        ),
+    cells: tuple[Cell[DesignedRun], ...] = (
+        (Column("N"), lambda r: format_count(r.n_params)),
+        (Column("E"), lambda r: f"{r.experts}"),
+        (Column("tokens"), lambda r: format_count(r.tokens)),
+        (Column("tokens/N"), lambda r: f"{r.tokens / r.n_params:.3g}"),
+        (Column("FLOPs"), lambda r: format_flops(r.flops)),
+        (Column("batch", rank=1), lambda r: format_count(r.batch_tokens)),
+        (Column("peak lr", rank=1), lambda r: f"{r.peak_lr:.2e}"),
+        (Column("doubt left"), lambda r: f"{r.doubt_left:.1%}"),
     )
+    return table_of("Runs, by reduction of regret per FLOP", runs, cells)
 
 
-def _designed_counts_table(runs: Iterable[DesignedRun]) -> Table:
+def _designed_counts_table(runs: Sequence[DesignedRun]) -> Table:
     """The runs of a designed sweep by expert count."""
-    every = list(runs)
-    total = sum(run.flops for run in every)
+    total = sum(run.flops for run in runs)
 
     def span(values: list[float]) -> str:
         low, high = format_count(min(values)), format_count(max(values))
         return low if low == high else f"{low} to {high}"
 
-    groups = [(e, [run for run in every if run.experts == e]) for e in sorted({run.experts for run in every})]
-    return table_of(
-        "By expert count",
-        groups,
-        (
-            (Column("E"), lambda g: f"{g[0]}"),
-            (Column("runs"), lambda g: f"{len(g[1])}"),
-            (Column("N"), lambda g: span([run.n_params for run in g[1]])),
-            (Column("tokens"), lambda g: span([run.tokens for run in g[1]])),
-            (Column("share of FLOPs"), lambda g: f"{sum(run.flops for run in g[1]) / total:.0%}"),
-        ),
+    groups = [(e, [run for run in runs if run.experts == e]) for e in sorted({run.experts for run in runs})]
+    cells: tuple[Cell[tuple[float, list[DesignedRun]]], ...] = (
+        (Column("E"), lambda g: f"{g[0]}"),
+        (Column("runs"), lambda g: f"{len(g[1])}"),
+        (Column("N"), lambda g: span([run.n_params for run in g[1]])),
+        (Column("tokens"), lambda g: span([run.tokens for run in g[1]])),
+        (Column("share of FLOPs"), lambda g: f"{sum(run.flops for run in g[1]) / total:.0%}"),
     )
+    return table_of("By expert count", groups, cells)
