@@ -89,7 +89,7 @@ def test_the_shipped_law_agrees_with_its_unit_in_every_draw() -> None:
 
 
 def test_a_plan_promises_by_the_draws_and_shows_named_laws_without_a_vote() -> None:
-    found = answer_of("plan", "--budget", "5.15e21", "--latency", "roofline")
+    found = answer_of("plan", "--budget", "5.15e21", "--latency", "roofline", "--shape", "mixtral")
     assert found["law"] == "pooled2026"
     assert found["confidence"] == 0.8
     assert found["recommendation"]["probability_at_least_base"] >= 0.8 - 1e-9

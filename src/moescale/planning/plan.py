@@ -252,8 +252,9 @@ def looks_for_loss(question: Question) -> bool:
 def in_order(choices: Iterable[ShapeChoice], usual: str, *, by_loss: bool) -> list[ShapeChoice]:
     """The choices of several shapes, the best first: what the question looks for, dollars of a life or a token, or the loss.
 
-    The `usual` shape is first unless another one is better by more than CHEAPER, or FOR_NOTHING of loss. Of dollars as good
-    as equal, the lower price of serving is first, or the lower loss.
+    The `usual` shape is first unless another one is better by more than CHEAPER, or FOR_NOTHING of loss, and repays what its
+    training costs more before it has served as many tokens as it was trained on. Of dollars as good as equal, the lower price
+    of serving is first, or the lower loss.
     """
 
     def value(choice: ShapeChoice) -> float:
@@ -262,11 +263,26 @@ def in_order(choices: Iterable[ShapeChoice], usual: str, *, by_loss: bool) -> li
 
     ordered = sorted(choices, key=value)
     most = value(ordered[0]) + FOR_NOTHING if by_loss else value(ordered[0]) / (1.0 - CHEAPER)
-    first = next((c for c in ordered if c.shape == usual and value(c) <= most), None)
+    first = next((c for c in ordered if c.shape == usual), None)
+    if first is not None and value(first) > most and (by_loss or _repaid(ordered[0], first)):
+        first = None
     if first is None and not by_loss:
         alike = [c for c in ordered if value(c) <= (1.0 + EQUAL) * value(ordered[0])]
         first = min(alike, key=lambda c: c.model.usd_per_mtok if isinstance(c.model, Life) else c.model.loss)
     return sorted(ordered, key=lambda c: c is not first and first is not None)
+
+
+def repaid_after(choice: ShapeChoice, other: ShapeChoice) -> float | None:
+    """The served tokens after which a choice has repaid what its training costs more than another's; None where that is not known, 0 where it costs no more."""
+    spent, others, saved = choice.training_usd, other.training_usd, other.model.usd_per_mtok - choice.model.usd_per_mtok
+    if spent is None or others is None or isinstance(choice.model, Life):
+        return None
+    return 0.0 if spent <= others else 1e6 * (spent - others) / saved if saved > 0.0 else math.inf
+
+
+def _repaid(choice: ShapeChoice, other: ShapeChoice) -> bool:
+    tokens = repaid_after(choice, other)
+    return tokens is None or tokens <= choice.model.tokens
 
 
 def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Plan:

@@ -230,10 +230,16 @@ def only_experts(law: Law) -> float | None:
     return least if least == most else 1.0
 
 
+MOST_PUBLISHED = 512.0  # experts of a layer: qwen3-next-80b-a3b, nemotron-3 (catalogue/shapes.toml)
+
+
 def ladder(law: Law) -> tuple[float, ...]:
-    """The expert counts that a plan compares by default: those of the family, and doublings as far as a law of sources speaks."""
+    """The expert counts that a plan compares by default: those of the family, and doublings as far as a law of sources speaks.
+
+    No more than a published model has: beyond, nobody has shown that routers and trainers keep up.
+    """
     counts = list(law.family.ladder)
-    while law.form.of_sources and law.allows(2.0 * counts[-1]):
+    while law.form.of_sources and law.allows(2.0 * counts[-1]) and 2.0 * counts[-1] <= MOST_PUBLISHED:
         counts.append(2.0 * counts[-1])
     return tuple(counts)
 

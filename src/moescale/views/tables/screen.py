@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES, shape_name
 from moescale.options.serving import PLANNED_TPOT_S
+from moescale.planning.plan import repaid_after
 from moescale.planning.question import LEAST_SERVED
 from moescale.serving.accuracy import calibrated, limits_missed
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
@@ -253,6 +255,8 @@ def _decided(plan: Plan) -> str:
         for name in ("n_params_active", "tokens")
     )
     text = "" if best.undecided else f"{model.experts:g} experts, " if model.experts > 1 else "dense, "
+    if not best.undecided and model.experts == max(1.0, *_considered(plan)) > 1.0:
+        text = text.replace(",", " (the most that were considered),")
     text += f"{_span(sizes)} active, {_span(tokens)} tokens"
     if isinstance(unique := plan.asked.get("unique_tokens"), float) and model.tokens > unique:
         text += f" ({model.tokens / unique:.1f} epochs)"
@@ -348,13 +352,16 @@ def _repeats(plan: Plan, more: float) -> str:
 
 def _repaid(plan: Plan) -> str:
     """After how many output tokens the best shape has repaid what its training costs more than the next."""
-    best, other = plan.shapes[:2]
-    if plan.of_life or best.training_usd is None or other.training_usd is None:
-        return ""
-    saved, more = other.model.usd_per_mtok - best.model.usd_per_mtok, best.training_usd - other.training_usd
+    after = repaid_after(*plan.shapes[:2])
     return (
-        f" ({best.shape} repaid by {format_count(more / saved * 1e6)} output tokens)" if min(saved, more) > 0.0 else ""
+        f" ({plan.shapes[0].shape} repaid by {format_count(after)} output tokens)" if after and after < math.inf else ""
     )
+
+
+def _considered(plan: Plan) -> tuple[float, ...]:
+    """The expert counts that were asked about."""
+    counts = plan.asked.get("experts")
+    return tuple(float(e) for e in counts) if isinstance(counts, list | tuple) else ()
 
 
 def late_tpot_s(plan: Plan) -> float | None:
