@@ -256,7 +256,7 @@ def _decided(plan: Plan) -> str:
     )
     text = "" if best.undecided else f"{model.experts:g} experts, " if model.experts > 1 else "dense, "
     if not best.undecided and model.experts == max(1.0, *_considered(plan)) > 1.0:
-        text = text.replace(",", " (the most that were considered),")
+        text = text.replace(",", " (most considered),")
     text += f"{_span(sizes)} active, {_span(tokens)} tokens"
     if isinstance(unique := plan.asked.get("unique_tokens"), float) and model.tokens > unique:
         text += f" ({model.tokens / unique:.1f} epochs)"
@@ -351,11 +351,10 @@ def _repeats(plan: Plan, more: float) -> str:
 
 
 def _repaid(plan: Plan) -> str:
-    """After how many output tokens the best shape has repaid what its training costs more than the next."""
-    after = repaid_after(*plan.shapes[:2])
-    return (
-        f" ({plan.shapes[0].shape} repaid by {format_count(after)} output tokens)" if after and after < math.inf else ""
-    )
+    """After how many output tokens the cheaper of the first two shapes has repaid what its training costs more."""
+    cheaper, dearer = sorted(plan.shapes[:2], key=lambda choice: choice.model.usd_per_mtok)
+    after = repaid_after(cheaper, dearer)
+    return f" ({cheaper.shape} repaid by {format_count(after)} output tokens)" if after and after < math.inf else ""
 
 
 def _considered(plan: Plan) -> tuple[float, ...]:
