@@ -14,8 +14,7 @@ from typing import Any
 
 from moescale.errors import InputError, nearest_names
 from moescale.io.files import check_target, write_atomically
-from moescale.io.frames import as_texts, read_table
-from moescale.io.parquet import refuse_beyond, require_arrow
+from moescale.io.frames import as_texts, read_table, refuse_beyond, require_arrow
 
 OK, OUT_OF_MEMORY, FAILED = "ok", "out of memory", "failed"
 LEAST_S, MOST_S = 1e-12, 1e9  # far beyond any pass

@@ -19,7 +19,6 @@ from moescale.io import frames
 from moescale.io.files import as_text, write_atomically
 from moescale.io.filters import column_names, evaluate_decided, quoted_name
 from moescale.io.frames import BoolArray
-from moescale.io.parquet import require_arrow
 from moescale.runs import expansion as model_columns
 from moescale.runs import notes
 from moescale.runs.groups import RUN_COLUMNS, of_one_model, of_one_run
@@ -221,7 +220,7 @@ def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike
     if suffix not in _SUFFIXES:
         raise unknown_name("suffix to write", suffix, _SUFFIXES, where=name)
     if suffix == ".parquet":
-        require_arrow(name)
+        frames.require_arrow(name)
     try:
         data = _parquet(columns) if suffix == ".parquet" else frames.delimited(columns, frames.DELIMITERS[suffix])
     except (ValueError, TypeError, NotImplementedError) as error:  # Arrow's are all of these
