@@ -21,8 +21,7 @@ from moescale.io.filters import column_names, evaluate_decided, quoted_name
 from moescale.io.frames import BoolArray
 from moescale.runs import expansion as model_columns
 from moescale.runs import notes
-from moescale.runs.groups import RUN_COLUMNS, of_one_model, of_one_run
-from moescale.runs.notes import Rows
+from moescale.runs.notes import Model, Rows
 from moescale.typing import FloatArray
 
 SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")  # in the order of preference
@@ -86,6 +85,10 @@ class RunTable:
         """X, FFN weights of all experts over those that one token meets, (n,); see `moescale.runs.expansion`."""
         return model_columns.expansion(self.experts, self.columns)
 
+    @property
+    def _model(self) -> Model:
+        return self.n_params, self.tokens, self.experts, self.columns
+
     def to_columns(self) -> dict[str, NDArray[Any]]:
         """All columns under the names they have in a file: what a filter sees and `write_runs` writes."""
         return {
@@ -118,18 +121,21 @@ class RunTable:
 
     def best_of(self) -> RunTable:
         """The run of the lowest loss of each size, tokens and experts, and of one value of each further input."""
-        groups = of_one_model(self.n_params, self.tokens, self.experts, self.columns, self.loss)
-        return self._only(groups.first(), "runs", "the lowest loss of each size, tokens and experts")
+        return self._only(
+            notes.of_one_model(self._model, self.loss).first(),
+            "runs",
+            "the lowest loss of each size, tokens and experts",
+        )
 
     def notes(self) -> tuple[str, ...]:
         """What is said of rows that are points of one run, and of runs of one size, tokens and experts."""
-        return notes.group_notes((self.n_params, self.tokens, self.experts, self.columns), self.row_numbers)
+        return notes.group_notes(self._model, self.row_numbers)
 
     def last_points(self) -> RunTable:
         """The row of most tokens of each run, by a column that names runs; InputError where there is none."""
-        found = of_one_run(self.n_params, self.tokens, self.experts, self.columns)
+        found = notes.of_one_run(self._model)
         if found is None:
-            what = f"no column names the run of each row: none of {', '.join(RUN_COLUMNS)} has one size and E a value"
+            what = f"no column names the run of each row: none of {', '.join(notes.RUN_COLUMNS)} has one size and E a value"
             raise ColumnError(what, where=self.source, next_step="add a column run_id, or choose rows with --where")
         return self._only(found[1].first(), "rows", f"the last point of each run (column {found[0]!r})")
 
