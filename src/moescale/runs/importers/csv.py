@@ -56,7 +56,7 @@ def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
         named = (str(params[name]) for name in naming if isinstance(params.get(name), str))
         called = next(named, f"row {row + 1}")
         params.pop("Name", None)
-        runs.append(TrackedRun(called, f"{source}, data row {row + 1}", params, {}, ended))
+        runs.append(TrackedRun(called, f"{source}, data row {row + 1}", params, state=ended))
     return runs, warnings
 
 

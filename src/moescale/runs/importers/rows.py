@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from moescale.errors import InputError, UnknownNameError, nearest_names
 from moescale.io import frames
 from moescale.io.filters import column_names, evaluate_numbers
-from moescale.runs.importers.guesses import LOSS_COLUMN, guess, other_unit, stated_wrongly
-from moescale.runs.importers.model_shape import shape_columns, tokens_of_flos
+from moescale.runs.importers import guesses
+from moescale.runs.importers.guesses import LOSS_COLUMN
 from moescale.runs.importers.tracked_run import DERIVED, FINISHED, STEP, Rule, Scalar, TrackedRun
 from moescale.runs.table import DIVERGED_COLUMNS, EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
@@ -90,12 +90,11 @@ def rows_of(
     rules, unclear = {column: [rule] for column, rule in given.items()}, dict[str, str]()
     for column in (LOSS_COLUMN, *SIZE_COLUMNS, EXPERTS_COLUMN, "top_k", TOKENS_COLUMN):
         if column not in rules and not (column in SIZE_COLUMNS and any(size in given for size in SIZE_COLUMNS)):
-            guessed = guess(runs, column)
-            rules[column] = guessed.rules
-            if column == LOSS_COLUMN and not (guessed.rules or guessed.unclear) and (refused := other_unit(known)):
+            rules[column], meant = guesses.guess(runs, column)
+            if column == LOSS_COLUMN and not (rules[column] or meant) and (refused := guesses.other_unit(known)):
                 raise refused.at(source)
-            if guessed.unclear:
-                names = " and ".join(map(repr, guessed.unclear[:_MOST_STATED]))
+            if meant:
+                names = " and ".join(map(repr, meant[:_MOST_STATED]))
                 unclear[column] = f"{names} may be meant, and their values differ"
     rows: list[Row] = []
     used: Counter[tuple[str, str]] = Counter()
@@ -130,10 +129,6 @@ def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
     return "; ".join([*told, *([f"and {len(counted) - 3} reasons more"] if len(counted) > 3 else [])])
 
 
-def _label(row: Row) -> str:
-    return f"{row['name']} ({row[SOURCE_COLUMN]})"
-
-
 def _statements(used: Mapping[tuple[str, str], int], given: Mapping[str, Rule]) -> tuple[str, ...]:
     lines: dict[str, list[str]] = {}
     for (column, rule), count in sorted(used.items(), key=lambda item: _place(item[0][0])):
@@ -161,7 +156,7 @@ def _resolved(mapping: Mapping[str, Rule], known: Mapping[str, None], source: st
             advice = f"{source} has: {_listed(known)}; quote names with other signs as `a/b`"
             what, nearest = f"no run has a param or metric {unknown!r}", nearest_names(unknown, known)
             raise UnknownNameError(what, where=where, nearest=nearest, next_step=advice)
-        if column == LOSS_COLUMN and (refused := other_unit([made.name] if made.name else [])) is not None:
+        if column == LOSS_COLUMN and (refused := guesses.other_unit([made.name] if made.name else [])) is not None:
             raise refused.at(where)
         found[column] = made
     return found
@@ -248,13 +243,13 @@ def _evaluated(run: TrackedRun, rule: Rule, step: float, column: str) -> tuple[f
     if rule.derived == "dense":
         mentioned = any("expert" in name.lower() or "moe" in name.lower() for name in (*run.params, *run.metrics))
         return math.nan, None if mentioned else 1.0
-    return math.nan, tokens_of_flos(run) if rule.derived == "flos" else shape_columns(run).get(column)
+    return math.nan, guesses.tokens_of_flos(run) if rule.derived == "flos" else guesses.shape_columns(run).get(column)
 
 
 def _why_lacking(run: TrackedRun, column: str, rules: Sequence[Rule], unclear: Mapping[str, str]) -> str:
     """Why a run has no cell for a column that it needs: what stands in its place, or what is not there."""
     columns = SIZE_COLUMNS if column in SIZE_COLUMNS else (column,)
-    wrong = next(filter(None, (stated_wrongly(run, each) for each in columns)), None)
+    wrong = next(filter(None, (guesses.stated_wrongly(run, each) for each in columns)), None)
     noun, reason = "size" if column in SIZE_COLUMNS else column, unclear.get(column, _MISSING.get(column, ""))
     if column not in unclear and len(rules) == 1 and rules[0].derived is None:
         reason = f"{rules[0]} is not there" if column == LOSS_COLUMN else f"{rules[0]} gives no positive number"
@@ -279,7 +274,8 @@ def _one_size(rows: list[Row], left_out: list[tuple[str, str]], notes: list[str]
 
     chosen = max(SIZE_COLUMNS, key=lambda size: sum(has(row, size) for row in rows))
     kept = [row for row in rows if has(row, chosen)]
-    left_out += [(_label(row), f"no {chosen}, the size column of most runs") for row in rows if not has(row, chosen)]
+    why = f"no {chosen}, the size column of most runs"
+    left_out += [(f"{row['name']} ({row[SOURCE_COLUMN]})", why) for row in rows if not has(row, chosen)]
     for size in SIZE_COLUMNS:
         stated, everywhere = sum(size in row for row in kept), all(has(row, size) for row in kept)
         if not everywhere and stated:
