@@ -338,7 +338,7 @@ def _evaluate(folder: Path, rng: Random) -> None:
         column_names(text)
     with suppress(InputError):
         evaluate_numbers(text, _expression_columns())
-    found = evaluate(text, _expression_columns())
+    found, _ = evaluate(text, _expression_columns())
     assert found.dtype == np.bool_
     assert found.shape == (6,)
 

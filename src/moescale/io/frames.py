@@ -111,9 +111,8 @@ def parse_table(data: bytes, path: str) -> Table:
 def _named(names: Sequence[str], cells: Sequence[NDArray[Any]], source: str, sha256: str | None) -> Table:
     lengths = {len(column) for column in cells} or {0}
     if len(lengths) > 1:
-        raise ColumnError(
-            f"columns differ in length: {sorted(lengths)}", where=source, next_step="give one value a row"
-        )
+        what = f"columns differ in length: {sorted(lengths)}"
+        raise ColumnError(what, where=source, next_step="give one value a row")
     refuse_beyond("rows", n_rows := lengths.pop(), ROW_LIMIT, source, "give one row a run")
     return Table(source, dict(zip(names, cells, strict=True)), n_rows, sha256)
 
@@ -124,16 +123,13 @@ def _named(names: Sequence[str], cells: Sequence[NDArray[Any]], source: str, sha
 def as_numbers(column: NDArray[Any]) -> tuple[FloatArray, BoolArray]:
     """A column as float64, and the mask of the cells that hold something else; NaN where missing or something else."""
     if column.dtype.kind != "O":
-        numbers = column.dtype.kind != "b"
-        return (column.astype(np.float64) if numbers else np.full(len(column), np.nan)), np.full(
-            len(column), not numbers
-        )
+        odd = np.full(len(column), column.dtype.kind == "b")
+        return np.where(odd, np.nan, column.astype(np.float64)), odd
     cells = column.tolist()
     known = {cell: _number(cell) for cell in set(cells)}
-    odd = {cell for cell, number in known.items() if number is None and not _is_missing(cell)}
-    return np.array([known[cell] for cell in cells], dtype=np.float64), np.array(
-        [cell in odd for cell in cells], np.bool_
-    )
+    wrong = {cell for cell, number in known.items() if number is None and not _is_missing(cell)}
+    numbers = np.array([known[cell] for cell in cells], dtype=np.float64)
+    return numbers, np.array([cell in wrong for cell in cells], dtype=np.bool_)
 
 
 def as_values(column: NDArray[Any]) -> NDArray[Any]:

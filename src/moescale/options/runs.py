@@ -102,7 +102,7 @@ class HoldOutOptions(RunOptions):
         from moescale.io.filters import evaluate
 
         with at_option("--holdout"):
-            return evaluate(self.holdout, table.to_columns())
+            return evaluate(self.holdout, table.to_columns())[0]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from moescale.errors import ColumnError, InputError, nearest_names, unknown_name
 from moescale.io import frames
 from moescale.io.files import as_text, write_atomically
-from moescale.io.filters import column_names, evaluate_decided, quoted_name
+from moescale.io.filters import column_names, evaluate, quoted_name
 from moescale.io.frames import BoolArray
 from moescale.runs import expansion as model_columns
 from moescale.runs import notes
@@ -101,7 +101,7 @@ class RunTable:
 
     def where(self, expression: str) -> RunTable:
         """The runs for which `expression` holds (see `moescale.io.filters`); raises InputError when none does."""
-        holds, decided = evaluate_decided(expression, self.to_columns())
+        holds, decided = evaluate(expression, self.to_columns())
         _require_rows(int(holds.sum()), len(self), expression, self.source)
         selected = self.select(holds)
         return replace(selected, warnings=(*selected.warnings, *_undecided_warning(~decided, self.row_numbers)))
@@ -323,7 +323,7 @@ def _kept_rows(
     if where is None:
         return rows[kept]
     visible = {name: numbers[name][0] if name in numbers else others[name] for name in table.columns}
-    holds, decided = evaluate_decided(where, visible)
+    holds, decided = evaluate(where, visible)
     undecided = kept & ~decided
     # A missing value may drop a row; a text where a number belongs is a mistake in the table, not a reason to skip it.
     for name in column_names(where):

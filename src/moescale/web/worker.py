@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from queue import SimpleQueue
@@ -21,19 +20,14 @@ import numpy as np
 
 from moescale.errors import MoescaleError
 from moescale.web import api, error_record
-from moescale.web.state import DEFAULTS, Asked, read_state
+from moescale.web.state import DEFAULTS, read_state
 from moescale.web.store import Laws, Uploaded
 
 Record = dict[str, Any]
 
 MEMORY_LIMIT_BYTES = 8 * 2**30  # of addresses: what an upload unpacks to stays far below, a decompression bomb does not
 
-ANSWERS: Mapping[str, Callable[[Asked], Record]] = {
-    "draft": api.draft,
-    "plan": api.plan,
-    "bands": api.bands,
-    "scales": api.scales,
-}
+ANSWERS = {each.__name__: each for each in (api.draft, api.plan, api.bands, api.scales)}
 
 
 def answer(task: Record) -> Record:
