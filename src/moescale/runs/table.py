@@ -225,27 +225,24 @@ def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike
     suffix = Path(name).suffix.lower()
     if suffix not in _SUFFIXES:
         raise unknown_name("suffix to write", suffix, _SUFFIXES, where=name)
-    if suffix == ".parquet":
-        frames.require_arrow(name)
     try:
-        data = _parquet(columns) if suffix == ".parquet" else frames.delimited(columns, frames.DELIMITERS[suffix])
+        data = _parquet(columns, name) if suffix == ".parquet" else frames.delimited(columns, frames.DELIMITERS[suffix])
     except (ValueError, TypeError, NotImplementedError) as error:  # Arrow's are all of these
         raise ColumnError(f"a column cannot be written: {error}", where=name) from error
     return write_atomically(name, data)
 
 
-def _parquet(columns: Mapping[str, NDArray[Any]]) -> bytes:
+def _parquet(columns: Mapping[str, NDArray[Any]], where: str) -> bytes:
+    frames.require_arrow(where)
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    def writable(column: NDArray[Any]) -> Any:  # the name of a run may be that of a folder in another encoding
+        return [as_text(v) if isinstance(v, str) else v for v in column] if column.dtype.kind in "OU" else column
+
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({key: pa.array(_writable(v), from_pandas=True) for key, v in columns.items()}), sink)
+    pq.write_table(pa.table({key: pa.array(writable(v), from_pandas=True) for key, v in columns.items()}), sink)
     return sink.getvalue().to_pybytes()
-
-
-def _writable(column: NDArray[Any]) -> Any:
-    """Texts of a column as text that can be written: the name of a run may be that of a folder in another encoding."""
-    return [as_text(v) if isinstance(v, str) else v for v in column] if column.dtype.kind in "OU" else column
 
 
 # Columns and rows that are used.
@@ -359,15 +356,13 @@ def _validate(
     faults: list[tuple[int, str, str, Rows]] = []
     for name, (every, text) in numbers.items():
         array, is_text, experts = every[rows - 1], text[rows - 1], roles[name] == "experts"
-        checks = {
-            "is not a number": is_text,
-            "is missing": np.isnan(array) & ~is_text & (needs_loss or roles[name] != "loss"),
-            "is not finite": np.isinf(array),
-            "is less than 1; dense models have 1" if experts else "is not positive": array < 1
-            if experts
-            else array <= 0,
-        }
-        faults += [(int(np.argmax(mask)), name, what, rows[mask]) for what, mask in checks.items() if mask.any()]
+        checks = (
+            ("is not a number", is_text),
+            ("is missing", np.isnan(array) & ~is_text & (needs_loss or roles[name] != "loss")),
+            ("is not finite", np.isinf(array)),
+            ("is less than 1; dense models have 1", array < 1) if experts else ("is not positive", array <= 0),
+        )
+        faults += [(int(np.argmax(mask)), name, what, rows[mask]) for what, mask in checks if mask.any()]
     if faults:
         _, name, what, bad = min(faults, key=lambda fault: fault[0])
         raise _bad_cell(table, name, bad, what, "1 <=" if roles[name] == "experts" else "0 <")
