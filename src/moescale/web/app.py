@@ -26,7 +26,6 @@ from starlette.requests import ClientDisconnect
 
 from moescale.errors import InputError, MoescaleError
 from moescale.io.files import decode_utf8
-from moescale.web import error_record
 from moescale.web.pool import BrokenError, Pool
 from moescale.web.security import HOSTS, Guard
 from moescale.web.store import LAW_LIMIT_BYTES, PREFIX, Laws, Uploaded
@@ -94,7 +93,7 @@ async def _refused(_: Request, error: Exception) -> Response:
     # A refusal is an answer (status 200): a page that asks impossible questions is no broken page.
     assert isinstance(error, MoescaleError)
     status = 500 if isinstance(error, BrokenError) else 200
-    return JSONResponse({"error": error_record(error)}, status, NO_STORE)
+    return JSONResponse({"error": error.to_dict()}, status, NO_STORE)
 
 
 async def _left(_: Request, __: Exception) -> Response:

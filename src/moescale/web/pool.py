@@ -43,30 +43,31 @@ class Worker:
         self._command = command
         self._process: Process | None = None
 
-    async def load(self) -> None:
-        """Start the process where none runs, and wait until it is ready. Raises BrokenError."""
+    async def load(self) -> Process:
+        """The process; where none runs one is started, and waited for until it is ready. Raises BrokenError."""
         if self._process is not None and self._process.returncode is None:
-            return
+            return self._process
         # Its standard error is ours: an error of its own leaves its traceback there.
         try:
-            self._process = await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=PIPE, stdout=PIPE, limit=LINE_LIMIT_BYTES
             )
         except OSError as error:  # no memory, or too many processes
             raise BrokenError from error
-        await self._line()
+        self._process = process
+        await _line(process)
+        return process
 
     async def answer(self, task: Task) -> bytes:
         """What it writes of a task. Raises BrokenError; whoever stops waiting ends the process."""
         line = None
         try:
-            await self.load()
-            assert self._process is not None
-            assert self._process.stdin is not None
+            process = await self.load()
+            assert process.stdin is not None
             with suppress(ConnectionError):  # it has ended, as its next line will say
-                self._process.stdin.write(json.dumps(task, default=asdict).encode() + b"\n")
-                await self._process.stdin.drain()
-            line = await self._line()
+                process.stdin.write(json.dumps(task, default=asdict).encode() + b"\n")
+                await process.stdin.drain()
+            line = await _line(process)
             return line
         finally:
             if line is None:
@@ -79,16 +80,16 @@ class Worker:
                 self._process.kill()
             await self._process.wait()
 
-    async def _line(self) -> bytes:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        try:
-            line = await self._process.stdout.readline()
-        except ValueError as error:  # beyond the limit
-            raise BrokenError from error
-        if not line.endswith(b"\n"):
-            raise BrokenError
-        return line
+
+async def _line(process: Process) -> bytes:
+    assert process.stdout is not None
+    try:
+        line = await process.stdout.readline()
+    except ValueError as error:  # beyond the limit
+        raise BrokenError from error
+    if not line.endswith(b"\n"):
+        raise BrokenError
+    return line
 
 
 @dataclass(eq=False, slots=True)

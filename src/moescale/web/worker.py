@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from moescale.errors import MoescaleError
-from moescale.web import api, error_record
+from moescale.web import api
 from moescale.web.state import DEFAULTS, read_state
 from moescale.web.store import Laws, Uploaded
 
@@ -45,9 +45,9 @@ def answer(task: Record) -> Record:
         with np.errstate(over="ignore"):
             return ANSWERS[name](read_state(query, laws.find))
     except MoescaleError as error:
-        return {"error": error_record(error)}
+        return {"error": error.to_dict()}
     except MemoryError:
-        return {"error": error_record(MoescaleError("the answer does not fit in memory", next_step="ask for less"))}
+        return {"error": MoescaleError("the answer does not fit in memory", next_step="ask for less").to_dict()}
 
 
 def _limit_memory() -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from moescale.errors import DamagedFileError, InputError, install
 from moescale.io.files import nearest_file_names
+from moescale.io.frames import first_line
 
 FINISHED = "finished"
 STEP = "step"
@@ -213,8 +214,7 @@ def read_by(program: str, where: str) -> Generator[None]:
     except InputError:
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        what, advice = f"cannot be read by {program}: {lines[0][:200]}", "check the place, and that it is whole"
+        what, advice = f"cannot be read by {program}: {first_line(error)}", "check the place, and that it is whole"
         raise DamagedFileError(what, where=where, next_step=advice) from error
 
 
