@@ -30,6 +30,9 @@ _SUFFIXES = (*frames.DELIMITERS, ".parquet")  # that are written
 DIVERGED_COLUMNS = ("diverged", "flagged")
 """Columns that mark runs which are not to be used."""
 
+Cells = tuple[NDArray[Any], BoolArray]
+"""The values of a column, (n,), and which of them are something else than the number that they should be."""
+
 
 @dataclass(frozen=True, eq=False)
 class RunTable:
@@ -177,14 +180,18 @@ def read_runs(
     roles = _roles(table, named)
     if table.n_rows == 0:
         raise InputError("has column names but no rows", where=table.source, next_step="add one row a run")
-    numbers = {name: frames.as_numbers(table.columns[name]) for name in roles}
-    others = {name: frames.as_values(column) for name, column in table.columns.items() if name not in roles}
-    rows = _kept_rows(table, where, numbers, others, warnings)
-    _validate(table, numbers, rows, roles, needs_loss=needs_loss)
-    values = {role: numbers[name][0][rows - 1] for name, role in roles.items()}
+    cells: dict[str, Cells] = {
+        name: frames.as_numbers(column)
+        if name in roles
+        else (frames.as_values(column), np.zeros(len(column), np.bool_))
+        for name, column in table.columns.items()
+    }
+    rows = _kept_rows(table, where, cells, warnings)
+    _validate(table, cells, rows, roles, needs_loss)
+    values = {role: cells[name][0][rows - 1] for name, role in roles.items()}
     loss = values.get("loss", np.full(len(rows), np.nan))
     warnings += notes.unit_warnings({size: values["size"], tokens_column: values["tokens"]}, loss, loss_column)
-    columns = {name: column[rows - 1] for name, column in others.items()}
+    columns = {name: found[rows - 1] for name, (found, _) in cells.items() if name not in roles}
     warnings += notes.model_warnings(columns, values["experts"], rows)
     runs = RunTable(
         n_params=values["size"],
@@ -305,13 +312,7 @@ def _diverged(table: frames.Table, rows: Rows, warnings: list[str]) -> BoolArray
     return out
 
 
-def _kept_rows(
-    table: frames.Table,
-    where: str | None,
-    numbers: Mapping[str, tuple[FloatArray, BoolArray]],
-    others: Mapping[str, NDArray[Any]],
-    warnings: list[str],
-) -> Rows:
+def _kept_rows(table: frames.Table, where: str | None, cells: Mapping[str, Cells], warnings: list[str]) -> Rows:
     """The data rows that did not diverge and for which `where` holds."""
     rows = np.arange(1, table.n_rows + 1, dtype=np.int64)
     kept = ~_diverged(table, rows, warnings)
@@ -319,12 +320,11 @@ def _kept_rows(
         raise InputError("every run is marked as diverged", where=table.source, next_step="give runs that finished")
     if where is None:
         return rows[kept]
-    visible = {name: numbers[name][0] if name in numbers else others[name] for name in table.columns}
-    holds, decided = evaluate(where, visible)
+    holds, decided = evaluate(where, {name: values for name, (values, _) in cells.items()})
     undecided = kept & ~decided
     # A missing value may drop a row; a text where a number belongs is a mistake in the table, not a reason to skip it.
     for name in column_names(where):
-        if name in numbers and (broken := undecided & numbers[name][1]).any():
+        if (broken := undecided & cells[name][1]).any():
             raise _bad_cell(table, name, rows[broken], "is not a number, and the filter needs it")
     warnings += _undecided_warning(undecided, rows)
     _require_rows(int((kept & holds).sum()), int(kept.sum()), where, table.source)
@@ -345,20 +345,15 @@ def _require_rows(n_kept: int, n_before: int, expression: str, source: str) -> N
 
 
 def _validate(
-    table: frames.Table,
-    numbers: Mapping[str, tuple[FloatArray, BoolArray]],
-    rows: Rows,
-    roles: Mapping[str, str],
-    *,
-    needs_loss: bool,
+    table: frames.Table, cells: Mapping[str, Cells], rows: Rows, roles: Mapping[str, str], needs_loss: bool
 ) -> None:
     """Raise for the first row that a fit cannot use, for the first fault in it; `roles` says what each column is."""
     faults: list[tuple[int, str, str, Rows]] = []
-    for name, (every, text) in numbers.items():
-        array, is_text, experts = every[rows - 1], text[rows - 1], roles[name] == "experts"
+    for name, role in roles.items():
+        array, is_text, experts = cells[name][0][rows - 1], cells[name][1][rows - 1], role == "experts"
         checks = (
             ("is not a number", is_text),
-            ("is missing", np.isnan(array) & ~is_text & (needs_loss or roles[name] != "loss")),
+            ("is missing", np.isnan(array) & ~is_text & (needs_loss or role != "loss")),
             ("is not finite", np.isinf(array)),
             ("is less than 1; dense models have 1", array < 1) if experts else ("is not positive", array <= 0),
         )
