@@ -104,7 +104,7 @@ def _place(name: str, stem: str, tier: Mapping[str, tuple[str, ...]]) -> int | N
 def _value(run: TrackedRun, name: str) -> float | None:
     """The positive number that a run states under a name, of a metric its last; None where there is none."""
     value: Any = run.params.get(name)
-    if value is None and name in run.metrics and len(run.metrics[name].values):
+    if value is None and name in run.metrics:
         return float(run.metrics[name].values[-1])
     return value if isinstance(value, float) and value > 0 else None
 

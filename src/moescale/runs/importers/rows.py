@@ -39,11 +39,7 @@ _MISSING = {
 
 
 class _LeftOutError(Exception):
-    """A run makes no row, for the reason stated; `lacking` are the columns that it lacks."""
-
-    def __init__(self, reason: str, lacking: Iterable[str] = ()) -> None:
-        super().__init__(reason)
-        self.lacking = tuple(lacking)
+    """A run makes no row: the reason, and the columns that it lacks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,9 +99,10 @@ def rows_of(
     for run in runs:
         try:
             row, taken = _row(run, rules, unclear, unfinished)
-        except _LeftOutError as reason:
-            left_out.append((f"{run.name} ({run.where})", str(reason)))
-            lacking |= dict.fromkeys(reason.lacking)
+        except _LeftOutError as error:
+            reason, *lacked = error.args
+            left_out.append((f"{run.name} ({run.where})", reason))
+            lacking |= dict.fromkeys(lacked)
         else:
             rows.append(row)
             used.update(taken)
@@ -186,12 +183,12 @@ def _row(
     step, diverged = run.last_step(), run.params.get("diverged") is True
     for column in sorted(rules, key=lambda column: column != LOSS_COLUMN):  # the loss says at which step
         for rule in rules[column]:
-            at, value = _evaluated(run, rule, step, column)
+            value = _evaluated(run, rule, step, column)
             if column == LOSS_COLUMN:
-                step = step if math.isnan(at) else at
-                usable = isinstance(value, float)
+                curve, usable = run.curve(rule.name), isinstance(value, float)
+                step = step if curve is None or math.isnan(curve.steps[-1]) else float(curve.steps[-1])
             else:
-                usable = _positive(value) or (value is not None and column not in _RESERVED)
+                usable = _positive(value) or column not in _RESERVED
             if usable and value is not None:
                 row[column] = value
                 taken.append((column, str(rule)))
@@ -201,7 +198,7 @@ def _row(
     lacking = [*([] if sizes else [next((s for s in SIZE_COLUMNS if s in unclear), SIZE_COLUMNS[0])]), *lacking]
     if lacking:
         reasons = "; ".join(_why_lacking(run, column, rules.get(column, ()), unclear) for column in lacking)
-        raise _LeftOutError(reasons, lacking)
+        raise _LeftOutError(reasons, *lacking)
     experts, loss = row[EXPERTS_COLUMN], row.setdefault(LOSS_COLUMN, math.nan)
     if not isinstance(experts, float) or experts < 1:  # an expansion need not be whole
         raise _LeftOutError(f"n_experts is {experts!r}, not a number of 1 or more")
@@ -221,29 +218,27 @@ def _row(
     return row, taken
 
 
-def _evaluated(run: TrackedRun, rule: Rule, step: float, column: str) -> tuple[float, Scalar | None]:
-    """The step of a curve's point (NaN: none), and what the rule gives for a column of the run; None for nothing."""
+def _evaluated(run: TrackedRun, rule: Rule, step: float, column: str) -> Scalar | None:
+    """What the rule gives for a column of the run at the step of the loss (NaN: at the last); None for nothing."""
     if rule.constant is not None:
-        return math.nan, rule.constant
+        return rule.constant
     if rule.name is not None:
-        curve = run.metrics.get(rule.name)
-        if rule.name in run.params or curve is None or not len(curve.values):
-            return math.nan, run.params.get(rule.name)
-        if column != LOSS_COLUMN:
-            return math.nan, curve.until(step)
-        return float(curve.steps[-1]), float(np.mean(curve.values[-rule.mean_of :]))
+        curve = run.curve(rule.name)
+        if curve is None:
+            return run.params.get(rule.name)
+        return float(np.mean(curve.values[-rule.mean_of :])) if column == LOSS_COLUMN else curve.until(step)
     if rule.expression is not None:
         known = run.values_at(step)
         columns = {name: known.get(name) for name in column_names(rule.expression)}
         if not all(isinstance(value, float) for value in columns.values()):
-            return math.nan, None
+            return None
         arrays = {name: np.array([value]) for name, value in columns.items()}
         values, decided = evaluate_numbers(rule.expression, arrays or {STEP: np.zeros(1)})
-        return math.nan, float(values[0]) if decided[0] else None
+        return float(values[0]) if decided[0] else None
     if rule.derived == "dense":
-        mentioned = any("expert" in name.lower() or "moe" in name.lower() for name in (*run.params, *run.metrics))
-        return math.nan, None if mentioned else 1.0
-    return math.nan, guesses.tokens_of_flos(run) if rule.derived == "flos" else guesses.shape_columns(run).get(column)
+        names = (*run.params, *run.metrics)
+        return None if any("expert" in name.lower() or "moe" in name.lower() for name in names) else 1.0
+    return guesses.tokens_of_flos(run) if rule.derived == "flos" else guesses.shape_columns(run).get(column)
 
 
 def _why_lacking(run: TrackedRun, column: str, rules: Sequence[Rule], unclear: Mapping[str, str]) -> str:

@@ -78,7 +78,11 @@ class TrackedRun:
     @cached_property
     def metrics(self) -> Mapping[str, Series]:
         """The curve of each metric; to be asked once all points are there."""
-        return {name: series(logged) for name, logged in self.points.items()}
+        return {name: series(logged) for name, logged in self.points.items() if logged}
+
+    def curve(self, name: str | None) -> Series | None:
+        """The curve of a metric, where no param stands before it."""
+        return None if name is None or name in self.params else self.metrics.get(name)
 
     def values_at(self, step: float) -> dict[str, Scalar]:
         """Everything that an expression may name: params, metrics at `step` (NaN: their last), and the step itself."""
