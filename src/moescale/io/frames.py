@@ -126,8 +126,9 @@ def as_numbers(column: NDArray[Any]) -> tuple[FloatArray, BoolArray]:
         odd = np.full(len(column), column.dtype.kind == "b")
         return np.where(odd, np.nan, column.astype(np.float64)), odd
     cells = column.tolist()
-    known = {cell: _number(cell) for cell in set(cells)}
-    wrong = {cell for cell, number in known.items() if number is None and not _is_missing(cell)}
+    stripped = {cell: "" if cell is None else cell.strip() for cell in set(cells)}
+    known = {cell: float(text) if _NUMBER.match(text) else None for cell, text in stripped.items()}
+    wrong = {cell for cell, text in stripped.items() if known[cell] is None and text.lower() not in MISSING_TEXTS}
     numbers = np.array([known[cell] for cell in cells], dtype=np.float64)
     return numbers, np.array([cell in wrong for cell in cells], dtype=np.bool_)
 
@@ -183,15 +184,6 @@ def written(cell: object) -> str:
     if cell is None or (isinstance(cell, float) and isnan(cell)):
         return ""
     return str(cell).lower() if isinstance(cell, bool) else number_text(cell) if isinstance(cell, float) else str(cell)
-
-
-def _number(cell: str | None) -> float | None:
-    trimmed = "" if cell is None else cell.strip()
-    return float(trimmed) if _NUMBER.match(trimmed) else None
-
-
-def _is_missing(cell: str | None) -> bool:
-    return cell is None or cell.strip().lower() in MISSING_TEXTS
 
 
 def _objects(cells: Sequence[Any]) -> NDArray[np.object_]:

@@ -23,7 +23,7 @@ from moescale.planning.question import CONFIDENCE, KnownModel, prepare
 from moescale.planning.search import costs_of, known_model
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.law import Law
-from moescale.scaling_laws.store import law_text, parse_law
+from moescale.scaling_laws.store import parse_law
 from moescale.serving.steady_state import LIMITS, REASONS
 from moescale.units import expert_label, format_count, format_usd
 from moescale.views.figures.style import ACCENT, colour_of, colour_on_dark, marker_of
@@ -143,11 +143,6 @@ def scales(asked: Asked) -> Record:
             for i, e in enumerate(found.experts)
         ],
     }
-
-
-def law_file(name: str, laws: Laws) -> str:
-    """The TOML file of a law, to save and to give to the command line."""
-    return laws.uploaded(name).text if name.startswith(PREFIX) else law_text(laws.find(name))
 
 
 def read_law(text: str, where: str) -> Uploaded:

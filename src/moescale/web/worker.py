@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from moescale.errors import MoescaleError
+from moescale.scaling_laws.store import law_text
 from moescale.web import api
 from moescale.web.state import DEFAULTS, read_state
-from moescale.web.store import Laws, Uploaded
+from moescale.web.store import PREFIX, Laws, Uploaded
 
 Record = dict[str, Any]
 
@@ -40,7 +41,7 @@ def answer(task: Record) -> Record:
         if name == "catalogue":
             return api.catalogue(laws, law)
         if name == "law":
-            return {"text": api.law_file(law, laws)}
+            return {"text": laws.uploaded(law).text if law.startswith(PREFIX) else law_text(laws.find(law))}
         # A law from a file may be so steep that its loss overflows: no size is optimal there, which the answer says.
         with np.errstate(over="ignore"):
             return ANSWERS[name](read_state(query, laws.find))
