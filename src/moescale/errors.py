@@ -41,6 +41,11 @@ class MoescaleError(Exception):
             parts.append(_printable(next_step))
         super().__init__("; ".join(parts))
 
+    def to_dict(self) -> dict[str, str | bool | None]:
+        """The message and its parts, as JSON has them."""
+        parts = {"what": self.what, "where": self.where, "nearest": self.nearest, "next_step": self.next_step}
+        return {"message": str(self), **parts, "infeasible": self.exit_code == 1}
+
     def at(self, where: str) -> Self:
         """The same error with a place, where it names none yet."""
         return self if self.where is not None else self.within(where)

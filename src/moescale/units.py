@@ -118,8 +118,7 @@ def format_flops(value: float) -> str:
     if value == 0 or 1 <= abs(value) < 999.5:
         return _significant(value)
     mantissa, exponent = f"{value:.2e}".split("e")
-    power = int(exponent)
-    return f"{mantissa.rstrip('0').rstrip('.')}e{power}"
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
 def format_bytes(value: float) -> str:
@@ -132,17 +131,15 @@ def format_usd(value: float) -> str:
     """Dollars with the digits that matter: $29.2K, $1.21M, $1,234 from a hundred up, $12.34 from one up, $0.0512 below."""
     if not math.isfinite(value):
         return f"{value}"
-    size, sign = abs(value), "-" if value < 0 else ""
-    if float(f"{size:.2e}") >= 1e15:
+    size, sign, rounded = abs(value), "-" if value < 0 else "", abs(float(f"{value:.2e}"))
+    if rounded >= 1e15 or 0 < rounded < 1e-6:
         return f"{sign}${format_flops(size)}"
-    if float(f"{size:.2e}") >= 1e4:
+    if rounded >= 1e4:
         return f"{sign}${format_count(size)}"
-    if float(f"{size:.2e}") >= 100:
+    if rounded >= 100:
         return f"{sign}${size:,.0f}"
-    if size == 0 or float(f"{size:.2e}") >= 1:
-        return f"{sign}${size:.2f}"
-    decimals = 2 - math.floor(math.log10(float(f"{size:.2e}")))
-    return f"{sign}${size:.{decimals}f}" if decimals <= 8 else f"{sign}${format_flops(size)}"
+    decimals = 2 if size == 0 or rounded >= 1 else 2 - math.floor(math.log10(rounded))
+    return f"{sign}${size:.{decimals}f}"
 
 
 def format_seconds(value: float) -> str:

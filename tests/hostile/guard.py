@@ -22,7 +22,7 @@ KILL_AFTER_S = 20
 
 MEMORY_ALLOWANCE_BYTES = 512 * 2**20
 """Resident memory that one input may add. An input is at most 1 MiB, and a text as Python objects takes up to a hundred times
-its size; what is packed may unpack to `files.unpacked_limit_bytes`. A blow-up has no bound and passes this at once."""
+its size; what is packed may unpack to `frames.UNPACKED_RATIO`. A blow-up has no bound and passes this at once."""
 
 ADDRESS_ALLOWANCE_BYTES = 4 * 2**30
 """Address space on top of what the loaded libraries have: stops an allocation of any claimed size; loose, since threads

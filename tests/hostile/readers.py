@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
@@ -338,7 +337,7 @@ def _evaluate(folder: Path, rng: Random) -> None:
         column_names(text)
     with suppress(InputError):
         evaluate_numbers(text, _expression_columns())
-    found = evaluate(text, _expression_columns())
+    found, _ = evaluate(text, _expression_columns())
     assert found.dtype == np.bool_
     assert found.shape == (6,)
 
@@ -531,18 +530,6 @@ def _requests() -> Sequence[Files]:
     return cases
 
 
-async def _fit(self: object, task: dict[str, Any]) -> AsyncIterator[bytes]:
-    """What a fit does with an upload before it computes, in a process of its own, which no reader here starts."""
-    from moescale.io.frames import parse_table
-    from moescale.runs.table import read_runs
-    from moescale.web.worker import COLUMNS
-
-    query = task["query"]
-    columns = {name: query[name] for name in COLUMNS if name in query}
-    read_runs(parse_table(base64.b64decode(task["table"]), query["name"]), where=query.get("where"), **columns)
-    yield b'{"progress": ["read", 1.0]}'
-
-
 async def _computed(self: object, task: dict[str, Any], left: object) -> bytes:
     """What a process would answer, in this one."""
     from moescale.web.worker import answer
@@ -555,7 +542,7 @@ def _app() -> tuple[Any, asyncio.AbstractEventLoop]:
     from moescale.web.app import create_app
     from moescale.web.pool import Pool
 
-    Pool.fit, Pool.ask, Pool.start = _fit, _computed, lambda self: None  # type: ignore[method-assign]
+    Pool.ask, Pool.start = _computed, lambda self: None  # type: ignore[method-assign]
     app, loop = create_app(PORT, TOKEN), asyncio.new_event_loop()
     loop.run_until_complete(app.router.lifespan_context(app).__aenter__())
     return app, loop

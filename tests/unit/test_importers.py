@@ -31,7 +31,7 @@ def only(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def a_run(params: Mapping[str, Any], metrics: Mapping[str, list[tuple[float, float]]], name: str = "a") -> TrackedRun:
-    return TrackedRun(name, name, params, {key: series(points) for key, points in metrics.items()})
+    return TrackedRun(name, name, dict(params), dict(metrics))
 
 
 SIZED: dict[str, Any] = {"n_params_dense": 1e6, "n_experts": 4.0}

@@ -163,7 +163,7 @@ def compare(context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, 
         forms = [find_form(name) for name in runs.law or ["yun2024"]]
     table = runs.read()
     with at_option("--holdout"):
-        held_out = evaluate(runs.holdout, table.to_columns())
+        held_out = evaluate(runs.holdout, table.to_columns())[0]
     with show_progress(not json_) as progress, at_option(table.source):
         records = compare_laws(table, forms, held_out, extra=inputs.inputs(), progress=progress)
     name = Path(table.source).name

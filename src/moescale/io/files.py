@@ -19,15 +19,6 @@ TEXT_LIMIT_BYTES = 64 * 2**20
 
 NO_UTF8 = re.compile("[\udc80-\udcff]")  # how Python holds bytes of a file's name that are not UTF-8 (PEP 383)
 TEMPORARY = re.compile(r"\.moescale-[0-9a-f]{16}\.tmp")
-UNPACKED_BASE_BYTES = 2**26
-UNPACKED_RATIO = 50
-"""What is packed may unpack to the base and this multiple of its size: text packs to a tenth, logs to a fiftieth; a few
-kilobytes that claim gigabytes are a bomb."""
-
-
-def unpacked_limit_bytes(packed_bytes: int) -> int:
-    """The most bytes that a compressed file of this size may become in memory."""
-    return UNPACKED_BASE_BYTES + UNPACKED_RATIO * packed_bytes
 
 
 # Writing.

@@ -53,20 +53,13 @@ _COMPARISONS: dict[type[ast.cmpop], Any] = {
 }
 
 
-def evaluate(expression: str, columns: Columns) -> NDArray[np.bool_]:
-    """The rows for which `expression` holds: one boolean a row of `columns`, which are 1-D and of one length.
+def evaluate(expression: str, columns: Columns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """The rows for which `expression` holds, one boolean a row of `columns`, which are 1-D and of one length; and which are decided.
 
     Columns are numbers, booleans, or text (object or str arrays, compared with == and != only). A row whose answer depends
-    on a missing value (NaN, None) or an undefined number (division by zero, overflow) is False. Raises InputError for what
-    is not in the language, for unknown columns, and for an expression that is not boolean.
-    """
-    return evaluate_decided(expression, columns)[0]
-
-
-def evaluate_decided(expression: str, columns: Columns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """As `evaluate`, with a second array that is False in the rows that missing or undefined values leave undecided.
-
-    `x != 0 and 1 / x > 2` is decided for every x: an undecided part matters only where the rest does not settle it.
+    on a missing value (NaN, None) or an undefined number (division by zero, overflow) is False in both; `x != 0 and 1 / x > 2`
+    is decided for every x. Raises InputError for what is not in the language, for unknown columns, and for an expression
+    that is not boolean.
     """
     values = _evaluated(expression, columns, "boolean")
     return values == 1.0, ~np.isnan(values)
@@ -132,6 +125,11 @@ def _parsed(expression: str) -> tuple[ast.expr, dict[str, str]]:
         raise _error(expression, "ends too early" if _EARLY.search(expression) else "cannot be read") from error
     except (RecursionError, MemoryError) as error:
         raise _error(expression, "the expression is nested too deeply") from error
+    nodes: list[ast.AST] = [tree]
+    for _ in range(MAX_DEPTH + 1):
+        nodes = [child for node in nodes for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+    if nodes:
+        raise _error(expression, f"the expression is nested more than {MAX_DEPTH} deep")
     return tree, names
 
 
@@ -150,34 +148,32 @@ def _evaluated(expression: str, columns: Columns, wanted: str) -> FloatArray:
             return f"column {text!r}" if isinstance(node, ast.Name) else repr(text[:60])
         return "a part of it"
 
-    def part(node: ast.expr, kind: str, depth: int) -> NDArray[Any]:
-        found, values = of(node, depth - 1)
+    def part(node: ast.expr, kind: str) -> NDArray[Any]:
+        found, values = of(node)
         if found != kind:
             what = f"{_NAMED[kind]} is needed" if kind == "boolean" else "only numbers are ordered and computed with"
             raise _error(expression, f"{shown(node)} is {_NAMED[found]}{_sample(found, values)}; {what}")
         return values
 
-    def link(left: ast.expr, operator: ast.cmpop, right: ast.expr, depth: int) -> FloatArray:
+    def link(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> FloatArray:
         if isinstance(operator, ast.In | ast.NotIn):
             listed = right.elts if isinstance(right, ast.Set | ast.Tuple | ast.List) else [right]
             plain = (item.operand if isinstance(item, ast.UnaryOp) else item for item in listed)
             if not listed or not all(isinstance(item, ast.Constant) for item in plain):
                 what = "after `in` comes a list of numbers or texts"
                 raise _error(expression, what, "write, for example, in {1, 2}")
-            found = reduce(_or, [link(left, ast.Eq(), item, depth) for item in listed])
+            found = reduce(_or, [link(left, ast.Eq(), item) for item in listed])
             return 1.0 - found if isinstance(operator, ast.NotIn) else found
         if not isinstance(operator, ast.Eq | ast.NotEq):
-            return _compared(operator, part(left, "number", depth), part(right, "number", depth))
-        (one, values), (other, others) = of(left, depth - 1), of(right, depth - 1)
+            return _compared(operator, part(left, "number"), part(right, "number"))
+        (one, values), (other, others) = of(left), of(right)
         if (one == "text") != (other == "text"):
             what = f"{shown(left)} is {_NAMED[one]}, and compared with {_NAMED[other]}"
             step = "compare text with a quoted text such as 'train', numbers with numbers"
             raise _error(expression, what, step)
         return _compared(operator, values, others)
 
-    def of(node: ast.expr, depth: int) -> Value:
-        if depth == 0:
-            raise _error(expression, f"the expression is nested more than {MAX_DEPTH} deep")
+    def of(node: ast.expr) -> Value:
         match node:
             case ast.Name():
                 return _column(expression, names[node.id], columns)
@@ -187,22 +183,22 @@ def _evaluated(expression: str, columns: Columns, wanted: str) -> FloatArray:
                 return "text", np.array([value], dtype=np.object_)
             case ast.BoolOp(op=operator, values=children):
                 both = _and if isinstance(operator, ast.And) else _or
-                return "boolean", reduce(both, [part(child, "boolean", depth) for child in children])
+                return "boolean", reduce(both, [part(child, "boolean") for child in children])
             case ast.UnaryOp(op=ast.Not(), operand=child):
-                return "boolean", 1.0 - part(child, "boolean", depth)
+                return "boolean", 1.0 - part(child, "boolean")
             case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=child):
-                return "number", part(child, "number", depth) * (-1.0 if isinstance(sign, ast.USub) else 1.0)
+                return "number", part(child, "number") * (-1.0 if isinstance(sign, ast.USub) else 1.0)
             case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
-                sides = part(left, "number", depth), part(right, "number", depth)
+                sides = part(left, "number"), part(right, "number")
                 return "number", _computed(_ARITHMETIC[type(operator)], *sides)
             case ast.Compare(left=left, ops=operators, comparators=others):
                 sides = [left, *others]
                 links = zip(sides, operators, sides[1:], strict=False)  # a < b <= c is a < b and b <= c
-                return "boolean", reduce(_and, [link(*each, depth) for each in links])
+                return "boolean", reduce(_and, [link(*each) for each in links])
             case _:
                 raise _error(expression, f"{shown(node)} is not available here")
 
-    kind, values = of(tree, MAX_DEPTH)
+    kind, values = of(tree)
     if kind != wanted:
         what = f"the expression is {_NAMED[kind]}, not {_NAMED[wanted]}"
         raise _error(expression, what, "add or remove a comparison")

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import importlib.util
 import io
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
@@ -20,9 +21,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import ColumnError, DamagedFileError, InputError
+from moescale.errors import ColumnError, DamagedFileError, InputError, install
 from moescale.io.files import as_text, decode_utf8, read_bytes
-from moescale.io.parquet import COLUMN_LIMIT, ROW_LIMIT, first_line, read_parquet, refuse_beyond
 from moescale.typing import FloatArray
 
 BoolArray = NDArray[np.bool_]
@@ -31,8 +31,17 @@ FILE_LIMIT_BYTES = 2 * 2**30
 TEXT_LIMIT_BYTES = 64 * 2**20
 """Of a text table: 16 MiB of the shortest cells take 1 GB and some seconds."""
 
-HEADER_LIMIT = 2**20
-"""Characters at the start of a text table in which its header must end."""
+ROW_LIMIT = 20_000_000
+"""A row is one measured run or iteration; a compressed file that claims more is broken or hostile."""
+
+COLUMN_LIMIT = 10_000
+"""A run has some tens of columns, a tracker's export some hundreds; each costs time and memory of its own."""
+
+CELL_BYTES = 32  # of a text in memory beyond its characters
+BATCH_ROWS = 1000  # that are unpacked before their size is looked at
+UNPACKED_BASE_BYTES = 2**26
+UNPACKED_RATIO = 50
+"""A Parquet file may unpack to the base and this multiple of its size; a few kilobytes that claim gigabytes are a bomb."""
 
 MISSING_TEXTS = (
     *("", "-", "--", "\u2013", "\u2014", "na", "n/a", "n.a.", "#n/a", "#n/a n/a", "#na", "<na>"),
@@ -89,7 +98,7 @@ def parse_table(data: bytes, path: str) -> Table:
         raise DamagedFileError("the file is empty", where=path, next_step=f"give a table: {FORMATS}")
     kind = _sniff(data, path)
     if kind == "parquet":
-        names, cells = _of_frame(read_parquet(data, path), path)
+        names, cells = _of_frame(_read_parquet(data, path), path)
     elif len(data) > TEXT_LIMIT_BYTES:
         what = f"is a text table of more than {TEXT_LIMIT_BYTES // 2**20} MiB"
         raise InputError(what, where=path, next_step="give fewer rows, or write it as Parquet")
@@ -102,9 +111,8 @@ def parse_table(data: bytes, path: str) -> Table:
 def _named(names: Sequence[str], cells: Sequence[NDArray[Any]], source: str, sha256: str | None) -> Table:
     lengths = {len(column) for column in cells} or {0}
     if len(lengths) > 1:
-        raise ColumnError(
-            f"columns differ in length: {sorted(lengths)}", where=source, next_step="give one value a row"
-        )
+        what = f"columns differ in length: {sorted(lengths)}"
+        raise ColumnError(what, where=source, next_step="give one value a row")
     refuse_beyond("rows", n_rows := lengths.pop(), ROW_LIMIT, source, "give one row a run")
     return Table(source, dict(zip(names, cells, strict=True)), n_rows, sha256)
 
@@ -115,16 +123,14 @@ def _named(names: Sequence[str], cells: Sequence[NDArray[Any]], source: str, sha
 def as_numbers(column: NDArray[Any]) -> tuple[FloatArray, BoolArray]:
     """A column as float64, and the mask of the cells that hold something else; NaN where missing or something else."""
     if column.dtype.kind != "O":
-        numbers = column.dtype.kind != "b"
-        return (column.astype(np.float64) if numbers else np.full(len(column), np.nan)), np.full(
-            len(column), not numbers
-        )
+        odd = np.full(len(column), column.dtype.kind == "b")
+        return np.where(odd, np.nan, column.astype(np.float64)), odd
     cells = column.tolist()
-    known = {cell: _number(cell) for cell in set(cells)}
-    odd = {cell for cell, number in known.items() if number is None and not _is_missing(cell)}
-    return np.array([known[cell] for cell in cells], dtype=np.float64), np.array(
-        [cell in odd for cell in cells], np.bool_
-    )
+    stripped = {cell: "" if cell is None else cell.strip() for cell in set(cells)}
+    known = {cell: float(text) if _NUMBER.match(text) else None for cell, text in stripped.items()}
+    wrong = {cell for cell, text in stripped.items() if known[cell] is None and text.lower() not in MISSING_TEXTS}
+    numbers = np.array([known[cell] for cell in cells], dtype=np.float64)
+    return numbers, np.array([cell in wrong for cell in cells], dtype=np.bool_)
 
 
 def as_values(column: NDArray[Any]) -> NDArray[Any]:
@@ -178,15 +184,6 @@ def written(cell: object) -> str:
     if cell is None or (isinstance(cell, float) and isnan(cell)):
         return ""
     return str(cell).lower() if isinstance(cell, bool) else number_text(cell) if isinstance(cell, float) else str(cell)
-
-
-def _number(cell: str | None) -> float | None:
-    trimmed = "" if cell is None else cell.strip()
-    return float(trimmed) if _NUMBER.match(trimmed) else None
-
-
-def _is_missing(cell: str | None) -> bool:
-    return cell is None or cell.strip().lower() in MISSING_TEXTS
 
 
 def _objects(cells: Sequence[Any]) -> NDArray[np.object_]:
@@ -254,33 +251,25 @@ def _of_text(text: str, path: str, delimiter: str) -> _Read:
     if not text or text.isspace():
         advice = "write the column names after them, in a line without #"
         raise DamagedFileError("has lines that begin with # and nothing else", where=path, next_step=advice)
-    head = text[:HEADER_LIMIT].lstrip("\r\n")
     # Semicolons and tabs under a .csv name are common, and so are commas within a name.
-    delimiter = max((delimiter, *",\t;"), key=re.sub(r'"[^"\n]*"', "", head.split("\n", 1)[0]).count)
-    try:
-        header = next(row for row in csv.reader(io.StringIO(head, newline=""), delimiter=delimiter) if row)
-    except (csv.Error, StopIteration) as error:
-        raise DamagedFileError(f"the first line is no row of column names ({error})", where=path) from error
-    # Spreadsheets leave columns without a name.
-    names = [name.strip() or f"column_{number}" for number, name in enumerate(header, start=1)]
-    _check_names(names, path)
-    if len(names) > 2 and sum(map(bool, map(str.strip, header))) == 1:
-        what = f"the first of its lines names one of {len(names)} columns"
-        raise DamagedFileError(what, where=path, next_step="begin titles above the names with #, or remove them")
-    return names, [_objects(cells) for cells in _cells(text, delimiter, len(names), path)]
-
-
-def _cells(text: str, delimiter: str, n_columns: int, path: str) -> list[list[str]]:
-    columns: list[list[str]] = [[] for _ in range(n_columns)]
+    first = re.sub(r'"[^"\n]*"', "", text.lstrip("\r\n").split("\n", 1)[0])
+    delimiter = max((delimiter, *",\t;"), key=first.count)
     # After a quote that is never closed, rows would become part of one cell: then each quote must be in its place.
     strict = text.count('"') % 2 == 1
     reader = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=strict))
     row = 0
     try:
-        next(reader, None)
+        header = next(reader, [])
+        # Spreadsheets leave columns without a name.
+        names = [name.strip() or f"column_{number}" for number, name in enumerate(header, start=1)]
+        _check_names(names, path)
+        if len(names) > 2 and sum(map(bool, map(str.strip, header))) == 1:
+            what = f"the first of its lines names one of {len(names)} columns"
+            raise DamagedFileError(what, where=path, next_step="begin titles above the names with #, or remove them")
+        columns: list[list[str]] = [[] for _ in names]
         for row, cells in enumerate(reader, start=1):
-            if len(cells) != n_columns:
-                what = f"a row of {len(cells)} cells where the header has {n_columns}: {delimiter.join(cells)[:60]!r}"
+            if len(cells) != len(names):
+                what = f"a row of {len(cells)} cells where the header has {len(names)}: {delimiter.join(cells)[:60]!r}"
                 advice = "give every row one cell a column; quote cells that hold the delimiter"
                 raise DamagedFileError(what, where=f"{path}, data row {row}", next_step=advice)
             for column, cell in zip(columns, cells, strict=True):
@@ -291,13 +280,17 @@ def _cells(text: str, delimiter: str, n_columns: int, path: str) -> list[list[st
             what = f"the quotes do not pair up: {error}"
             advice = 'close each quoted cell with ", and write a quote inside it as ""'
         raise DamagedFileError(what, where=f"{path}, data row {row + 1}", next_step=advice) from error
-    return columns
+    return names, [_objects(cells) for cells in columns]
 
 
 def _of_json(text: str, path: str) -> _Read:
+    def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        _check_names([name for name, _ in pairs], path)
+        return dict(pairs)
+
     def decoded(part: str, where: str) -> Any:
         try:
-            return json.loads(part, object_pairs_hook=lambda pairs: dict(_distinct(pairs, path)))
+            return json.loads(part, object_pairs_hook=distinct)
         except InputError:
             raise
         except (ValueError, RecursionError) as error:
@@ -318,12 +311,51 @@ def _of_json(text: str, path: str) -> _Read:
     return names, [mixed_array([record.get(name) for record in rows]) for name in names]
 
 
-def _distinct(pairs: list[tuple[str, Any]], path: str) -> list[tuple[str, Any]]:
-    _check_names([name for name, _ in pairs], path)
-    return pairs
+# Parquet and data frames.
 
 
-# Data frames.
+def require_arrow(where: str, what: str = "Parquet") -> None:
+    """Raise InputError for a table that is read or written by pyarrow alone, where that is not installed."""
+    if importlib.util.find_spec("pyarrow") is None:
+        instead = f"{install('parquet')}, or use CSV"
+        raise InputError(f"{what} needs the extra `parquet`, which is not installed", where=where, next_step=instead)
+
+
+def _read_parquet(data: bytes, path: str) -> Any:
+    """The Arrow table in the bytes of a Parquet file.
+
+    Raises InputError for a damaged file, more than ROW_LIMIT rows, and for a file that unpacks to more than its size
+    allows: a column of one value takes nothing on disk.
+    """
+    require_arrow(path)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    most_bytes = UNPACKED_BASE_BYTES + UNPACKED_RATIO * len(data)
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        n_rows, n_columns = int(file.metadata.num_rows), int(file.metadata.num_columns)
+        # What its pages are said to unpack to: one page alone may be larger than all memory.
+        n_bytes = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
+        if n_rows <= ROW_LIMIT and n_bytes <= most_bytes and n_columns <= COLUMN_LIMIT:
+            texts = sum(not pa.types.is_primitive(field.type) for field in file.schema_arrow)
+            batches, n_bytes, names = list[Any](), 0, file.schema_arrow.names
+            for batch in file.iter_batches(BATCH_ROWS):
+                batch.validate(full=True)
+                plain = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in batch.columns]
+                n_bytes += sum(column.nbytes for column in plain) + CELL_BYTES * texts * batch.num_rows
+                if n_bytes > most_bytes:
+                    break
+                batches.append(pa.RecordBatch.from_arrays(plain, names=names))
+            else:
+                return pa.Table.from_batches(batches) if batches else file.read()
+    except Exception as error:  # a damaged file surfaces as many kinds of error
+        what, advice = f"is not a readable Parquet file: {first_line(error)}", "write it again, or export it as CSV"
+        raise DamagedFileError(what, where=path, next_step=advice) from error
+    refuse_beyond("columns", n_columns, COLUMN_LIMIT, path, "keep those of the runs alone")
+    refuse_beyond("rows", n_rows, ROW_LIMIT, path, "give one row a run")
+    what = f"unpacks to more than {most_bytes:,} bytes, the most of a file of this size"
+    raise InputError(what, where=path, next_step="leave out the columns that repeat one value, or give fewer rows")
 
 
 def _of_mapping(frame: Mapping[Any, Any]) -> _Read:
@@ -352,7 +384,7 @@ def _of_frame(frame: Any, source: str = FRAME) -> _Read:
         wrapped: Any = nw.from_native(frame)
         eager: Any = wrapped.collect() if isinstance(wrapped, nw.LazyFrame) else wrapped
         found = [str(name) for name in eager.columns]
-        cells = [*_arrays(eager.get_column(name) for name in eager.columns)]
+        cells = [_of_column(eager.get_column(name)) for name in eager.columns]
     except Exception as error:  # each frame library has its own errors
         advice = f"give a path ({FORMATS}) or a pandas, Polars or PyArrow frame with text column names"
         what = f"cannot read a table from {type(frame).__name__}: {first_line(error)}"
@@ -361,13 +393,10 @@ def _of_frame(frame: Any, source: str = FRAME) -> _Read:
     return found, cells
 
 
-def _arrays(columns: Iterator[Any]) -> Iterator[NDArray[Any]]:
-    """Columns of narwhals as arrays: numbers and truths at one go where none is missing, all else cell by cell."""
-    for column in columns:
-        array = (
-            np.asarray(column.to_numpy()) if column.dtype.is_float() or column.dtype.is_integer() else np.empty(0, "O")
-        )
-        yield array if array.dtype.kind in "iuf" else mixed_array([*map(_scalar, column.to_list())])
+def _of_column(column: Any) -> NDArray[Any]:
+    """A column of narwhals: numbers at one go where none is missing, all else cell by cell."""
+    array = np.asarray(column.to_numpy() if column.dtype.is_float() or column.dtype.is_integer() else [""])
+    return array if array.dtype.kind in "iuf" else mixed_array([*map(_scalar, column.to_list())])
 
 
 def _scalar(cell: Any) -> Any:
@@ -378,6 +407,16 @@ def _scalar(cell: Any) -> Any:
 
 
 # Refusals.
+
+
+def refuse_beyond(noun: str, count: int, most: int, where: str, advice: str) -> None:
+    if count > most:
+        raise InputError(f"has {count:,} {noun}, more than {most:,}", where=where, next_step=advice)
+
+
+def first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__
 
 
 def _check_names(names: Sequence[str], where: str) -> None:

@@ -14,8 +14,7 @@ import numpy as np
 
 from moescale.errors import InputError, nearest_names
 from moescale.io.files import check_target
-from moescale.io.frames import as_texts, read_table
-from moescale.io.parquet import refuse_beyond
+from moescale.io.frames import as_texts, read_table, refuse_beyond
 from moescale.runs.table import write_runs
 
 OK, OUT_OF_MEMORY, FAILED = "ok", "out of memory", "failed"

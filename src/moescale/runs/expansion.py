@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -61,27 +61,20 @@ def expansion(experts: FloatArray, columns: Columns) -> FloatArray:
         values = usable(columns, name, experts)
         return None if values is None else np.where(experts == 1.0, 1.0, values)
 
+    def either(name: str, default: Real) -> FloatArray:
+        values = stated(name)
+        return np.asarray(default, dtype=float) if values is None else values
+
     if (given := stated("expansion")) is not None:
         return given
     if (experts != np.floor(experts)).any():
         return experts
-    every, share, width = stated("moe_every"), stated("routing_frequency"), stated("expert_width")
-    top_k, shared, dense = stated("top_k"), stated("shared_width"), stated("ffn_width")
-    if share is None:
-        share = np.asarray(1.0) if every is None else 1.0 / every
-    if dense is None and width is None:
-        dense = np.asarray(1.0)
-    return np.broadcast_to(
-        layer_expansion(
-            experts,
-            1.0 if top_k is None else top_k,
-            np.minimum(share, 1.0),
-            1.0 if width is None else width,
-            0.0 if shared is None else shared,
-            dense,
-        ),
-        experts.shape,
-    )
+    share = np.minimum(either("routing_frequency", 1.0 / either("moe_every", 1.0)), 1.0)
+    width, dense = either("expert_width", 1.0), stated("ffn_width")
+    if dense is None and stated("expert_width") is None:
+        dense = width
+    found = layer_expansion(experts, either("top_k", 1.0), share, width, either("shared_width", 0.0), dense)
+    return np.broadcast_to(found, experts.shape)
 
 
 def expert_shape(experts: FloatArray, columns: Columns) -> dict[str, FloatArray]:
@@ -90,12 +83,10 @@ def expert_shape(experts: FloatArray, columns: Columns) -> dict[str, FloatArray]
     Granularity is 8 d_model^2 over the parameters of a routed expert. A width is in neurons where a column d_model says what a
     neuron costs and no width is below NEURONS; else it is one of a dense FFN, `ffn_width` or 1, of granularity 1.
     """
-    width, top_k = usable(columns, "expert_width", experts), usable(columns, "top_k", experts)
+    width, top_k, dense = (usable(columns, name, experts) for name in ("expert_width", "top_k", "ffn_width"))
     if width is None:
         return {}
-    models = (usable(columns, name, experts) for name in WIDTH_COLUMNS)
-    model = next((values for values in models if values is not None), None)
-    dense = usable(columns, "ffn_width", experts)
+    model = _first(WIDTH_COLUMNS, columns, experts)
     routed = experts > 1.0
     if model is not None and (width[routed] >= NEURONS).all():
         dense = 8.0 / 3.0 * model
@@ -113,14 +104,10 @@ def active_body(n_params: FloatArray, experts: FloatArray, size_column: str, col
     n_params_active, or the sizes in use unless these count all experts.
     """
     named = {**columns, size_column: n_params}
-    for name in BODY_COLUMNS:
-        if (body := usable(named, name, experts)) is not None:
-            return body
-    if EMBEDDING_COLUMN in columns and (body := usable(named, "n_params_active", experts)) is not None:
+    apart = ("n_params_active",) * (EMBEDDING_COLUMN in columns)
+    if (body := _first((*BODY_COLUMNS, *apart), named, experts)) is not None:
         return body
-    rows = usable(named, VOCABULARY_COLUMN, experts)
-    widths = (usable(named, name, experts) for name in WIDTH_COLUMNS)
-    width = next((values for values in widths if values is not None), None)
+    rows, width = usable(named, VOCABULARY_COLUMN, experts), _first(WIDTH_COLUMNS, named, experts)
     active = named.get("n_params_active", n_params)
     counts_all = size_column == "n_params_total" and "n_params_active" not in named and bool((experts > 1.0).any())
     if rows is None or width is None or counts_all or active.dtype.kind != "f":
@@ -135,6 +122,10 @@ def usable(columns: Columns, name: str, experts: FloatArray) -> FloatArray | Non
     if values is None or values.dtype.kind != "f" or unusable(values, name, experts).any():
         return None
     return values.astype(float)
+
+
+def _first(names: Iterable[str], columns: Columns, experts: FloatArray) -> FloatArray | None:
+    return next((values for name in names if (values := usable(columns, name, experts)) is not None), None)
 
 
 def unusable(values: NDArray[Any], name: str, experts: FloatArray) -> NDArray[np.bool_]:

@@ -17,13 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 from moescale.errors import ColumnError, InputError, nearest_names, unknown_name
 from moescale.io import frames
 from moescale.io.files import as_text, write_atomically
-from moescale.io.filters import column_names, evaluate_decided, quoted_name
+from moescale.io.filters import column_names, evaluate, quoted_name
 from moescale.io.frames import BoolArray
-from moescale.io.parquet import require_arrow
 from moescale.runs import expansion as model_columns
 from moescale.runs import notes
-from moescale.runs.groups import RUN_COLUMNS, of_one_model, of_one_run
-from moescale.runs.notes import Rows
+from moescale.runs.notes import Model, Rows
 from moescale.typing import FloatArray
 
 SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")  # in the order of preference
@@ -31,6 +29,9 @@ EXPERTS_COLUMN, TOKENS_COLUMN = "n_experts", "tokens"
 _SUFFIXES = (*frames.DELIMITERS, ".parquet")  # that are written
 DIVERGED_COLUMNS = ("diverged", "flagged")
 """Columns that mark runs which are not to be used."""
+
+Cells = tuple[NDArray[Any], BoolArray]
+"""The values of a column, (n,), and which of them are something else than the number that they should be."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +88,10 @@ class RunTable:
         """X, FFN weights of all experts over those that one token meets, (n,); see `moescale.runs.expansion`."""
         return model_columns.expansion(self.experts, self.columns)
 
+    @property
+    def _model(self) -> Model:
+        return self.n_params, self.tokens, self.experts, self.columns
+
     def to_columns(self) -> dict[str, NDArray[Any]]:
         """All columns under the names they have in a file: what a filter sees and `write_runs` writes."""
         return {
@@ -99,7 +104,7 @@ class RunTable:
 
     def where(self, expression: str) -> RunTable:
         """The runs for which `expression` holds (see `moescale.io.filters`); raises InputError when none does."""
-        holds, decided = evaluate_decided(expression, self.to_columns())
+        holds, decided = evaluate(expression, self.to_columns())
         _require_rows(int(holds.sum()), len(self), expression, self.source)
         selected = self.select(holds)
         return replace(selected, warnings=(*selected.warnings, *_undecided_warning(~decided, self.row_numbers)))
@@ -119,18 +124,21 @@ class RunTable:
 
     def best_of(self) -> RunTable:
         """The run of the lowest loss of each size, tokens and experts, and of one value of each further input."""
-        groups = of_one_model(self.n_params, self.tokens, self.experts, self.columns, self.loss)
-        return self._only(groups.first(), "runs", "the lowest loss of each size, tokens and experts")
+        return self._only(
+            notes.of_one_model(self._model, self.loss).first(),
+            "runs",
+            "the lowest loss of each size, tokens and experts",
+        )
 
     def notes(self) -> tuple[str, ...]:
         """What is said of rows that are points of one run, and of runs of one size, tokens and experts."""
-        return notes.group_notes((self.n_params, self.tokens, self.experts, self.columns), self.row_numbers)
+        return notes.group_notes(self._model, self.row_numbers)
 
     def last_points(self) -> RunTable:
         """The row of most tokens of each run, by a column that names runs; InputError where there is none."""
-        found = of_one_run(self.n_params, self.tokens, self.experts, self.columns)
+        found = notes.of_one_run(self._model)
         if found is None:
-            what = f"no column names the run of each row: none of {', '.join(RUN_COLUMNS)} has one size and E a value"
+            what = f"no column names the run of each row: none of {', '.join(notes.RUN_COLUMNS)} has one size and E a value"
             raise ColumnError(what, where=self.source, next_step="add a column run_id, or choose rows with --where")
         return self._only(found[1].first(), "rows", f"the last point of each run (column {found[0]!r})")
 
@@ -172,14 +180,18 @@ def read_runs(
     roles = _roles(table, named)
     if table.n_rows == 0:
         raise InputError("has column names but no rows", where=table.source, next_step="add one row a run")
-    numbers = {name: frames.as_numbers(table.columns[name]) for name in roles}
-    others = {name: frames.as_values(column) for name, column in table.columns.items() if name not in roles}
-    rows = _kept_rows(table, where, numbers, others, warnings)
-    _validate(table, numbers, rows, roles, needs_loss=needs_loss)
-    values = {role: numbers[name][0][rows - 1] for name, role in roles.items()}
+    cells: dict[str, Cells] = {
+        name: frames.as_numbers(column)
+        if name in roles
+        else (frames.as_values(column), np.zeros(len(column), np.bool_))
+        for name, column in table.columns.items()
+    }
+    rows = _kept_rows(table, where, cells, warnings)
+    _validate(table, cells, rows, roles, needs_loss)
+    values = {role: cells[name][0][rows - 1] for name, role in roles.items()}
     loss = values.get("loss", np.full(len(rows), np.nan))
     warnings += notes.unit_warnings({size: values["size"], tokens_column: values["tokens"]}, loss, loss_column)
-    columns = {name: column[rows - 1] for name, column in others.items()}
+    columns = {name: found[rows - 1] for name, (found, _) in cells.items() if name not in roles}
     warnings += notes.model_warnings(columns, values["experts"], rows)
     runs = RunTable(
         n_params=values["size"],
@@ -220,27 +232,24 @@ def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike
     suffix = Path(name).suffix.lower()
     if suffix not in _SUFFIXES:
         raise unknown_name("suffix to write", suffix, _SUFFIXES, where=name)
-    if suffix == ".parquet":
-        require_arrow(name)
     try:
-        data = _parquet(columns) if suffix == ".parquet" else frames.delimited(columns, frames.DELIMITERS[suffix])
+        data = _parquet(columns, name) if suffix == ".parquet" else frames.delimited(columns, frames.DELIMITERS[suffix])
     except (ValueError, TypeError, NotImplementedError) as error:  # Arrow's are all of these
         raise ColumnError(f"a column cannot be written: {error}", where=name) from error
     return write_atomically(name, data)
 
 
-def _parquet(columns: Mapping[str, NDArray[Any]]) -> bytes:
+def _parquet(columns: Mapping[str, NDArray[Any]], where: str) -> bytes:
+    frames.require_arrow(where)
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    def writable(column: NDArray[Any]) -> Any:  # the name of a run may be that of a folder in another encoding
+        return [as_text(v) if isinstance(v, str) else v for v in column] if column.dtype.kind in "OU" else column
+
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({key: pa.array(_writable(v), from_pandas=True) for key, v in columns.items()}), sink)
+    pq.write_table(pa.table({key: pa.array(writable(v), from_pandas=True) for key, v in columns.items()}), sink)
     return sink.getvalue().to_pybytes()
-
-
-def _writable(column: NDArray[Any]) -> Any:
-    """Texts of a column as text that can be written: the name of a run may be that of a folder in another encoding."""
-    return [as_text(v) if isinstance(v, str) else v for v in column] if column.dtype.kind in "OU" else column
 
 
 # Columns and rows that are used.
@@ -303,13 +312,7 @@ def _diverged(table: frames.Table, rows: Rows, warnings: list[str]) -> BoolArray
     return out
 
 
-def _kept_rows(
-    table: frames.Table,
-    where: str | None,
-    numbers: Mapping[str, tuple[FloatArray, BoolArray]],
-    others: Mapping[str, NDArray[Any]],
-    warnings: list[str],
-) -> Rows:
+def _kept_rows(table: frames.Table, where: str | None, cells: Mapping[str, Cells], warnings: list[str]) -> Rows:
     """The data rows that did not diverge and for which `where` holds."""
     rows = np.arange(1, table.n_rows + 1, dtype=np.int64)
     kept = ~_diverged(table, rows, warnings)
@@ -317,12 +320,11 @@ def _kept_rows(
         raise InputError("every run is marked as diverged", where=table.source, next_step="give runs that finished")
     if where is None:
         return rows[kept]
-    visible = {name: numbers[name][0] if name in numbers else others[name] for name in table.columns}
-    holds, decided = evaluate_decided(where, visible)
+    holds, decided = evaluate(where, {name: values for name, (values, _) in cells.items()})
     undecided = kept & ~decided
     # A missing value may drop a row; a text where a number belongs is a mistake in the table, not a reason to skip it.
     for name in column_names(where):
-        if name in numbers and (broken := undecided & numbers[name][1]).any():
+        if (broken := undecided & cells[name][1]).any():
             raise _bad_cell(table, name, rows[broken], "is not a number, and the filter needs it")
     warnings += _undecided_warning(undecided, rows)
     _require_rows(int((kept & holds).sum()), int(kept.sum()), where, table.source)
@@ -343,26 +345,19 @@ def _require_rows(n_kept: int, n_before: int, expression: str, source: str) -> N
 
 
 def _validate(
-    table: frames.Table,
-    numbers: Mapping[str, tuple[FloatArray, BoolArray]],
-    rows: Rows,
-    roles: Mapping[str, str],
-    *,
-    needs_loss: bool,
+    table: frames.Table, cells: Mapping[str, Cells], rows: Rows, roles: Mapping[str, str], needs_loss: bool
 ) -> None:
     """Raise for the first row that a fit cannot use, for the first fault in it; `roles` says what each column is."""
     faults: list[tuple[int, str, str, Rows]] = []
-    for name, (every, text) in numbers.items():
-        array, is_text, experts = every[rows - 1], text[rows - 1], roles[name] == "experts"
-        checks = {
-            "is not a number": is_text,
-            "is missing": np.isnan(array) & ~is_text & (needs_loss or roles[name] != "loss"),
-            "is not finite": np.isinf(array),
-            "is less than 1; dense models have 1" if experts else "is not positive": array < 1
-            if experts
-            else array <= 0,
-        }
-        faults += [(int(np.argmax(mask)), name, what, rows[mask]) for what, mask in checks.items() if mask.any()]
+    for name, role in roles.items():
+        array, is_text, experts = cells[name][0][rows - 1], cells[name][1][rows - 1], role == "experts"
+        checks = (
+            ("is not a number", is_text),
+            ("is missing", np.isnan(array) & ~is_text & (needs_loss or role != "loss")),
+            ("is not finite", np.isinf(array)),
+            ("is less than 1; dense models have 1", array < 1) if experts else ("is not positive", array <= 0),
+        )
+        faults += [(int(np.argmax(mask)), name, what, rows[mask]) for what, mask in checks if mask.any()]
     if faults:
         _, name, what, bad = min(faults, key=lambda fault: fault[0])
         raise _bad_cell(table, name, bad, what, "1 <=" if roles[name] == "experts" else "0 <")

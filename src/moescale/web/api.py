@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +23,7 @@ from moescale.planning.question import CONFIDENCE, KnownModel, prepare
 from moescale.planning.search import costs_of, known_model
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.law import Law
-from moescale.scaling_laws.store import law_text, parse_law
+from moescale.scaling_laws.store import parse_law
 from moescale.serving.steady_state import LIMITS, REASONS
 from moescale.units import expert_label, format_count, format_usd
 from moescale.views.figures.style import ACCENT, colour_of, colour_on_dark, marker_of
@@ -30,14 +31,13 @@ from moescale.views.tables import percentage, screen
 from moescale.views.tables import plan as tables
 from moescale.views.tables.plan import decision_facts, plan_headline, serving_basis
 from moescale.web.state import DEFAULTS, LATENCIES, Asked
-from moescale.web.store import LAW_LIMIT_BYTES, PREFIX, Laws, Uploaded, name_of
+from moescale.web.store import LAW_LIMIT_BYTES, PREFIX, Laws, Uploaded
 
 Record = dict[str, Any]
 
 BUDGETS = np.geomspace(1e18, 1e26, 25)  # of the scaling chart: from a laptop's training run to beyond the largest known
-ALIKE_BUDGETS = (
-    30.0  # a published model is drawn beside a plan of at most so many times its training FLOPs, or so small a part
-)
+# A published model is drawn beside a plan of at most so many times its training FLOPs, or so small a part.
+ALIKE_BUDGETS = 30.0
 # Markers of matplotlib's letters as Vega calls them.
 VEGA_MARKERS = {"o": "circle", "s": "square", "v": "triangle-down", "p": "cross", "h": "stroke", "d": "diamond",
                 "D": "diamond", "^": "triangle-up", "<": "triangle-left", ">": "triangle-right"}  # fmt: skip
@@ -147,14 +147,9 @@ def scales(asked: Asked) -> Record:
     }
 
 
-def law_file(name: str, laws: Laws) -> str:
-    """The TOML file of a law, to save and to give to the command line."""
-    return laws.uploaded(name).text if name.startswith(PREFIX) else law_text(laws.find(name))
-
-
 def read_law(text: str, where: str) -> Uploaded:
     """An uploaded law file; `where` names it in errors. InputError for what is no law."""
-    law, name = parse_law(text, where=where), name_of(text)
+    law, name = parse_law(text, where=where), PREFIX + hashlib.sha256(text.encode()).hexdigest()[:16]
     return Uploaded(name, law.name, text, _law_entry(name, law))
 
 

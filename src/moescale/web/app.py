@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib import resources
-from typing import Any, cast
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI, Request
@@ -26,8 +26,7 @@ from starlette.requests import ClientDisconnect
 
 from moescale.errors import InputError, MoescaleError
 from moescale.io.files import decode_utf8
-from moescale.web import error_record
-from moescale.web.pool import BrokenError, Pool, Task
+from moescale.web.pool import BrokenError, Pool
 from moescale.web.security import HOSTS, Guard
 from moescale.web.store import LAW_LIMIT_BYTES, PREFIX, Laws, Uploaded
 
@@ -75,7 +74,6 @@ def create_app(port: int, token: str, *, law_text: str | None = None, law_name: 
     for name, data in static_files().items():
         app.add_api_route("/" if name == "index.html" else f"/{name}", _file(name, data), methods=["GET"])
     _add_answers(app, laws, defaults)
-    _add_uploads(app, laws)
     return app
 
 
@@ -91,15 +89,11 @@ def _file(name: str, data: bytes) -> Callable[[Request], Response]:
     return answer
 
 
-def _json(value: dict[str, Any], status: int = 200) -> JSONResponse:
-    return JSONResponse(value, status, NO_STORE)
-
-
 async def _refused(_: Request, error: Exception) -> Response:
     # A refusal is an answer (status 200): a page that asks impossible questions is no broken page.
     assert isinstance(error, MoescaleError)
-    record = {"error": error_record(error)}
-    return _json(record, 500 if isinstance(error, BrokenError) else 200)
+    status = 500 if isinstance(error, BrokenError) else 200
+    return JSONResponse({"error": error.to_dict()}, status, NO_STORE)
 
 
 async def _left(_: Request, __: Exception) -> Response:
@@ -113,10 +107,6 @@ def _query(request: Request) -> dict[str, str]:
     return {key: value for key, value in pairs if value.strip() and key not in VIEW_KEYS}
 
 
-def _pool(request: Request) -> Pool:
-    return cast(Pool, request.app.state.pool)
-
-
 async def _ask(request: Request, name: str, query: dict[str, str], laws: list[Uploaded]) -> bytes:
     """The answer of a process to a question; ClientDisconnect where its client leaves before."""
 
@@ -126,7 +116,7 @@ async def _ask(request: Request, name: str, query: dict[str, str], laws: list[Up
 
     left = asyncio.ensure_future(leaves())
     try:
-        answer = await _pool(request).ask({"name": name, "query": query, "laws": laws}, left)
+        answer = await cast(Pool, request.app.state.pool).ask({"name": name, "query": query, "laws": laws}, left)
         if left.done():
             raise ClientDisconnect
         return answer
@@ -135,15 +125,15 @@ async def _ask(request: Request, name: str, query: dict[str, str], laws: list[Up
 
 
 def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
-    def task_of(name: str, request: Request) -> Task:
+    async def ask(request: Request, name: str) -> bytes:
         query, wanted = defaults | _query(request), list[Uploaded]()
         if query.get("law", "").startswith(PREFIX):
             wanted = [laws.uploaded(query["law"])]
-        return {"name": name, "query": query, "laws": wanted}
+        return await _ask(request, name, query, wanted)
 
     def route(name: str) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            return Response(await _ask(request, **task_of(name, request)), media_type=JSON, headers=NO_STORE)
+            return Response(await ask(request, name), media_type=JSON, headers=NO_STORE)
 
         return answer
 
@@ -157,39 +147,33 @@ def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
 
     @app.get("/api/law")
     async def law(request: Request) -> Response:
-        asked = json.loads(await _ask(request, **task_of("law", request)))
+        asked = json.loads(await ask(request, "law"))
         if "error" in asked:
-            return _json(asked)
+            return JSONResponse(asked, headers=NO_STORE)
         return Response(asked["text"], media_type="application/toml; charset=utf-8", headers=NO_STORE)
 
-
-def _add_uploads(app: FastAPI, laws: Laws) -> None:
     @app.post("/api/laws")
     async def upload_law(request: Request) -> Response:
-        name = _file_name(request)
-        text = decode_utf8(await _body(request, name, LAW_LIMIT_BYTES), where=name)
+        # For messages only; nothing is opened or written under this name.
+        name = request.query_params.get("name", "").strip()[-120:] or "upload"
+        text = decode_utf8(await _body(request, name), where=name)
         asked = json.loads(await _ask(request, "read", {"text": text, "where": name}, []))
-        if "error" in asked:
-            return _json(asked)
-        law = Uploaded(**asked)
-        laws.keep(law)
-        return _json({"law": law.name, "name": law.law_name})
+        if "error" not in asked:
+            law = Uploaded(**asked)
+            laws.keep(law)
+            asked = {"law": law.name, "name": law.law_name}
+        return JSONResponse(asked, headers=NO_STORE)
 
 
-def _file_name(request: Request) -> str:
-    """The name of an upload, for messages only; nothing is opened or written under it."""
-    return request.query_params.get("name", "").strip()[-120:] or "upload"
-
-
-async def _body(request: Request, name: str, most_bytes: int) -> bytes:
+async def _body(request: Request, name: str) -> bytes:
     if request.headers.get("content-type", "") != UPLOAD_TYPE:
         what = f"an upload is sent as {UPLOAD_TYPE}"
         raise InputError(what, where=name, next_step="state that type, and no other, in Content-Type")
     body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > most_bytes:
-            what = f"is larger than {most_bytes // 2**20} MiB, the most that the page takes"
+        if len(body) > LAW_LIMIT_BYTES:
+            what = f"is larger than {LAW_LIMIT_BYTES // 2**20} MiB, the most that the page takes"
             raise InputError(what, where=name, next_step="use the command line, which has no such limit")
     return bytes(body)
 

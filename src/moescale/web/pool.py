@@ -43,30 +43,31 @@ class Worker:
         self._command = command
         self._process: Process | None = None
 
-    async def load(self) -> None:
-        """Start the process where none runs, and wait until it is ready. Raises BrokenError."""
+    async def load(self) -> Process:
+        """The process; where none runs one is started, and waited for until it is ready. Raises BrokenError."""
         if self._process is not None and self._process.returncode is None:
-            return
+            return self._process
         # Its standard error is ours: an error of its own leaves its traceback there.
         try:
-            self._process = await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=PIPE, stdout=PIPE, limit=LINE_LIMIT_BYTES
             )
         except OSError as error:  # no memory, or too many processes
             raise BrokenError from error
-        await self._line()
+        self._process = process
+        await _line(process)
+        return process
 
     async def answer(self, task: Task) -> bytes:
         """What it writes of a task. Raises BrokenError; whoever stops waiting ends the process."""
         line = None
         try:
-            await self.load()
-            assert self._process is not None
-            assert self._process.stdin is not None
+            process = await self.load()
+            assert process.stdin is not None
             with suppress(ConnectionError):  # it has ended, as its next line will say
-                self._process.stdin.write(json.dumps(task, default=asdict).encode() + b"\n")
-                await self._process.stdin.drain()
-            line = await self._line()
+                process.stdin.write(json.dumps(task, default=asdict).encode() + b"\n")
+                await process.stdin.drain()
+            line = await _line(process)
             return line
         finally:
             if line is None:
@@ -79,34 +80,32 @@ class Worker:
                 self._process.kill()
             await self._process.wait()
 
-    async def _line(self) -> bytes:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        try:
-            line = await self._process.stdout.readline()
-        except ValueError as error:  # beyond the limit
-            raise BrokenError from error
-        if not line.endswith(b"\n"):
-            raise BrokenError
-        return line
+
+async def _line(process: Process) -> bytes:
+    assert process.stdout is not None
+    try:
+        line = await process.stdout.readline()
+    except ValueError as error:  # beyond the limit
+        raise BrokenError from error
+    if not line.endswith(b"\n"):
+        raise BrokenError
+    return line
 
 
 @dataclass(eq=False, slots=True)
 class Question:
-    """One computation, and how many requests wait for it."""
+    """One computation, how many requests wait for it, and the bytes of its answer once that is kept."""
 
     answer: asyncio.Task[bytes]
     askers: int = 0
+    n_bytes: int = 0
 
 
 class Pool:
     """Answers questions with processes that run `command`."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
-        self._command = command
-        self._answers: OrderedDict[str, bytes] = OrderedDict()
-        self._kept_bytes = 0
-        self._questions: dict[str, Question] = {}  # that wait or are computed
+        self._questions: OrderedDict[str, Question] = OrderedDict()  # the one asked last at the end
         self._workers = [Worker(command) for _ in range(MOST_COMPUTING)]
         self._free: asyncio.LifoQueue[Worker] = asyncio.LifoQueue()
         self._loading: set[asyncio.Task[None]] = set()
@@ -121,13 +120,11 @@ class Pool:
         Raises BrokenError, and MoescaleError after LIMIT_S.
         """
         key = key_of(task)
-        if key in self._answers:
-            self._answers.move_to_end(key)
-            return self._answers[key]
         question = self._questions.get(key)
         if question is None:
-            question = self._questions[key] = Question(asyncio.create_task(self._compute(key, task)))
-            question.answer.add_done_callback(lambda _: self._forget(key, question))
+            question = self._questions[key] = Question(asyncio.create_task(self._compute(task)))
+            question.answer.add_done_callback(lambda _: self._keep(key, question))
+        self._questions.move_to_end(key)
         question.askers += 1
         try:
             await asyncio.wait({question.answer, left}, return_when=asyncio.FIRST_COMPLETED)
@@ -141,8 +138,8 @@ class Pool:
 
     async def close(self) -> None:
         """End every process; what waits for one gets BrokenError."""
-        answers = [question.answer for question in self._questions.values()]
-        tasks: list[asyncio.Task[Any]] = [*answers, *self._loading]
+        tasks: list[asyncio.Task[Any]] = [question.answer for question in self._questions.values()]
+        tasks += self._loading
         for each in tasks:
             each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -159,11 +156,11 @@ class Pool:
         self._loading.add(task)
         task.add_done_callback(self._loading.discard)
 
-    async def _compute(self, key: str, task: Task) -> bytes:
+    async def _compute(self, task: Task) -> bytes:
         worker = await self._free.get()
         try:
             async with asyncio.timeout(LIMIT_S):
-                line = await worker.answer(task)
+                return await worker.answer(task)
         except TimeoutError as error:
             raise MoescaleError(
                 f"the answer took longer than {LIMIT_S:g} s and was stopped",
@@ -172,22 +169,25 @@ class Pool:
             ) from error
         finally:
             self._load(worker)
-        self._answers[key] = line
-        self._kept_bytes += len(line)
-        while self._kept_bytes > KEPT_BYTES:
-            self._kept_bytes -= len(self._answers.popitem(last=False)[1])
-        return line
+
+    def _keep(self, key: str, question: Question) -> None:
+        """Keep the answer of a question, within KEPT_BYTES of all; forget a question without one."""
+        failed = question.answer.cancelled() or question.answer.exception() is not None  # as whoever asks is told
+        if self._questions.get(key) is not question:
+            return
+        if failed:
+            del self._questions[key]
+            return
+        question.n_bytes = len(question.answer.result())
+        excess = sum(each.n_bytes for each in self._questions.values()) - KEPT_BYTES
+        for old in [old for old, each in self._questions.items() if each.n_bytes]:
+            if excess > 0:
+                excess -= self._questions.pop(old).n_bytes
 
     def _drop(self, key: str, question: Question) -> None:
-        if not question.askers and not question.answer.done():
-            self._forget(key, question)
-            question.answer.cancel()
-
-    def _forget(self, key: str, question: Question) -> None:
-        if self._questions.get(key) is question:
+        if self._questions.get(key) is question and not question.askers and not question.answer.done():
             del self._questions[key]
-        if question.answer.done() and not question.answer.cancelled():
-            question.answer.exception()  # told to whoever asks; asyncio does not report it where nobody does
+            question.answer.cancel()
 
 
 def key_of(task: Task) -> str:

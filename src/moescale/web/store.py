@@ -6,7 +6,6 @@ it again. The server loads this module, and no NumPy with it.
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -33,21 +32,16 @@ class Uploaded:
     entry: dict[str, Any]
 
 
-def name_of(text: str) -> str:
-    """The name of an uploaded law with this text."""
-    return PREFIX + hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 class Laws:
     """The uploaded laws, and by `find` those of the catalogue too."""
 
     def __init__(self, kept: Iterable[Uploaded] = ()) -> None:
-        self._kept: OrderedDict[str, Uploaded] = OrderedDict((one.name, one) for one in kept)
+        self._kept = OrderedDict((one.name, one) for one in kept)
 
     def keep(self, law: Uploaded) -> None:
         """Keep a law, as the newest."""
-        self._kept.pop(law.name, None)
         self._kept[law.name] = law
+        self._kept.move_to_end(law.name)
         if len(self._kept) > MOST_LAWS:
             self._kept.popitem(last=False)
 

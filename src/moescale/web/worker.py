@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from queue import SimpleQueue
@@ -20,20 +19,16 @@ from typing import Any
 import numpy as np
 
 from moescale.errors import MoescaleError
-from moescale.web import api, error_record
-from moescale.web.state import DEFAULTS, Asked, read_state
-from moescale.web.store import Laws, Uploaded
+from moescale.scaling_laws.store import law_text
+from moescale.web import api
+from moescale.web.state import DEFAULTS, read_state
+from moescale.web.store import PREFIX, Laws, Uploaded
 
 Record = dict[str, Any]
 
 MEMORY_LIMIT_BYTES = 8 * 2**30  # of addresses: what an upload unpacks to stays far below, a decompression bomb does not
 
-ANSWERS: Mapping[str, Callable[[Asked], Record]] = {
-    "draft": api.draft,
-    "plan": api.plan,
-    "bands": api.bands,
-    "scales": api.scales,
-}
+ANSWERS = {each.__name__: each for each in (api.draft, api.plan, api.bands, api.scales)}
 
 
 def answer(task: Record) -> Record:
@@ -46,14 +41,14 @@ def answer(task: Record) -> Record:
         if name == "catalogue":
             return api.catalogue(laws, law)
         if name == "law":
-            return {"text": api.law_file(law, laws)}
+            return {"text": laws.uploaded(law).text if law.startswith(PREFIX) else law_text(laws.find(law))}
         # A law from a file may be so steep that its loss overflows: no size is optimal there, which the answer says.
         with np.errstate(over="ignore"):
             return ANSWERS[name](read_state(query, laws.find))
     except MoescaleError as error:
-        return {"error": error_record(error)}
+        return {"error": error.to_dict()}
     except MemoryError:
-        return {"error": error_record(MoescaleError("the answer does not fit in memory", next_step="ask for less"))}
+        return {"error": MoescaleError("the answer does not fit in memory", next_step="ask for less").to_dict()}
 
 
 def _limit_memory() -> None:

@@ -6,7 +6,7 @@ import ast
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
         named = (str(params[name]) for name in naming if isinstance(params.get(name), str))
         called = next(named, f"row {row + 1}")
         params.pop("Name", None)
-        runs.append(TrackedRun(called, f"{source}, data row {row + 1}", params, {}, ended))
+        runs.append(TrackedRun(called, f"{source}, data row {row + 1}", params, state=ended))
     return runs, warnings
 
 
@@ -64,53 +64,43 @@ def _columns(table: frames.Table, warnings: list[str]) -> dict[str, list[Any]]:
     """The cells by column: floats, truths, or texts; None where there is none, NaN where a loss is."""
     found: dict[str, list[Any]] = {}
     with_commas: dict[str, list[str]] = {}
-    decimal = False
+    texts_of: dict[str, list[str]] = {}
     for name, column in table.columns.items():
         values = frames.as_values(column)
         found[name] = values.tolist()
-        if values.dtype.kind == "f":
-            found[name] = _without_gaps(found[name], frames.as_texts(column).tolist(), ended=may_be(name, LOSS_COLUMN))
-        if values.dtype != np.object_ or name.lower() in NAMES:
-            continue
-        texts = [_GAP.sub("", text.strip()) for text in found[name]]
-        stated = [text.rstrip("% ") for text in texts if text.lower() not in frames.MISSING_TEXTS]
-        if any("," in text for text in stated):
-            numbers = [text for text in stated if "," in text]
+        if values.dtype.kind == "f":  # "NaN" is what a loss ended as, and elsewhere none
+            ended = ("nan", "-nan") if may_be(name, LOSS_COLUMN) else ()
+            told = zip(found[name], frames.as_texts(column).tolist(), strict=True)
+            found[name] = [None if math.isnan(v) and text.strip().lower() not in ended else v for v, text in told]
+        elif values.dtype == np.object_ and name.lower() not in NAMES:
+            texts = texts_of[name] = [_GAP.sub("", text.strip()) for text in found[name]]
+            numbers = [text.rstrip("% ") for text in texts if "," in text]
             if all(_THOUSANDS.fullmatch(text) or _DECIMAL_COMMA.fullmatch(text) for text in numbers):
-                with_commas[name] = texts
-                decimal |= not all(_THOUSANDS.fullmatch(text) for text in numbers)
-        elif (numbers := _numbers(texts)) is not None:
-            found[name] = numbers
-    for name, texts in with_commas.items():
+                with_commas[name] = numbers
+    decimal = any(not _THOUSANDS.fullmatch(text) for numbers in with_commas.values() for text in numbers)
+    for name, commas in with_commas.items():
+        texts = texts_of[name]
         plain = [text.replace(".", "").replace(",", ".") if decimal else text.replace(",", "") for text in texts]
-        if (numbers := _numbers(plain)) is not None:
-            found[name] = numbers
-            example = next(i for i, text in enumerate(texts) if "," in text)
+        numbers = _numbers(plain if commas else texts)
+        if numbers is None:
+            continue
+        found[name] = numbers
+        if commas:
+            at = next(i for i, text in enumerate(texts) if "," in text)
             kind = "decimal marks" if decimal else "thousands separators"
-            warnings.append(
-                f"commas in column {name!r} are taken as {kind}: {texts[example]} is {numbers[example]:.10g}"
-            )
+            warnings.append(f"commas in column {name!r} are taken as {kind}: {texts[at]} is {numbers[at]:.10g}")
     return found
-
-
-def _without_gaps(cells: list[float], texts: Sequence[str], *, ended: bool) -> list[float | None]:
-    """The numbers of a column, None for a cell without one; "NaN" is what a loss `ended` as, and elsewhere none."""
-    kept = (ended and text.strip().lower() in ("nan", "-nan") for text in texts)
-    return [cell if keep or not math.isnan(cell) else None for cell, keep in zip(cells, kept, strict=True)]
 
 
 def _numbers(texts: list[str]) -> list[float | None] | None:
     """What every cell that is not empty states as a number, percentages as shares; None where one states none."""
-    numbers: list[float | None] = []
-    for text in texts:
-        if text.lower() in frames.MISSING_TEXTS:
-            numbers.append(None)
-            continue
-        try:
-            numbers.append(parse_count(text.removesuffix("%").rstrip()) / (100.0 if text.endswith("%") else 1.0))
-        except InputError:
-            return None
-    return numbers
+
+    def number(text: str) -> float:
+        return parse_count(text.removesuffix("%").rstrip()) / (100.0 if text.endswith("%") else 1.0)
+
+    with suppress(InputError):
+        return [None if text.lower() in frames.MISSING_TEXTS else number(text) for text in texts]
+    return None
 
 
 def _found(name: str, cell: Any) -> Iterator[tuple[str, Scalar]]:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
+
+import numpy as np
 
 from moescale import catalogue
 from moescale.errors import InputError
 from moescale.io.filters import quoted_name
 from moescale.io.frames import COLUMN_LIMIT
+from moescale.models.architecture import Architecture
+from moescale.models.hf_config import from_config
+from moescale.models.parameters import count_parameters
 from moescale.runs.expansion import BODY_COLUMNS
 from moescale.runs.importers.tracked_run import STEP, Rule, Scalar, TrackedRun, bare
 from moescale.runs.table import EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
@@ -22,12 +27,8 @@ LOSS_COLUMN = "loss"
 SAME = 1e-6  # relative difference of two columns that state one value, each rounded
 
 
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """The rules to try in turn for a column; `unclear` are names that may be meant and state different values."""
-
-    rules: list[Rule]
-    unclear: tuple[str, ...] = ()
+Guess = tuple[list[Rule], list[str]]
+"""The rules to try in turn for a column, and names that may be meant and state different values."""
 
 
 @cache
@@ -50,7 +51,7 @@ def _synonyms() -> tuple[re.Pattern[str], Mapping[str, str]]:
 _UNIT = re.compile(
     r"(?:(.+?)_)?(?:in_)?(k|m|b|g|t|thousands?|millions?|mn|billions?|bn|trillions?|1e\d{1,2}|10_\d{1,2})(_tokens|_params)?"
 )
-_FACTORS = {"k": "1e3", "m": "1e6", "b": "1e9", "g": "1e9", "t": "1e12"}
+_FACTORS = {"10_": "1e", "1e": "1e", "th": "1e3", "k": "1e3", "m": "1e6", "b": "1e9", "g": "1e9", "t": "1e12"}
 _COUNTS = (*SIZE_COLUMNS, TOKENS_COLUMN, "batch_tokens")
 
 
@@ -64,18 +65,14 @@ def plain(name: str) -> str:
     return "_".join(word for i, word in enumerate(found) if i == 0 or word != found[i - 1])
 
 
-def _factor(unit: str) -> str:
-    if unit[0] == "1":
-        return unit.replace("10_", "1e")
-    return "1e3" if unit.startswith("th") else "1e12" if unit.startswith("tr") else _FACTORS[unit[0]]
-
-
 def _stems(text: str, column: str) -> Iterator[tuple[str, str]]:
     """A plain name, and without the unit that it ends in, that unit's factor beside it; each also without n or count."""
     units = _UNIT.fullmatch(text) if column in _COUNTS else None
     stems = [(text, "")]
     if units is not None and (units[1] or units[3]):
-        stems.append(("_".join(filter(None, (units[1], (units[3] or "")[1:]))), _factor(units[2])))
+        start, factor = next(pair for pair in _FACTORS.items() if units[2].startswith(pair[0]))
+        stem = "_".join(filter(None, (units[1], (units[3] or "")[1:])))
+        stems.append((stem, factor + units[2].removeprefix(start) if factor == "1e" else factor))
     for stem, factor in stems:
         yield stem, factor
         yield stem.removeprefix("n_").removesuffix("_count"), factor
@@ -107,7 +104,7 @@ def _place(name: str, stem: str, tier: Mapping[str, tuple[str, ...]]) -> int | N
 def _value(run: TrackedRun, name: str) -> float | None:
     """The positive number that a run states under a name, of a metric its last; None where there is none."""
     value: Any = run.params.get(name)
-    if value is None and name in run.metrics and len(run.metrics[name].values):
+    if value is None and name in run.metrics:
         return float(run.metrics[name].values[-1])
     return value if isinstance(value, float) and value > 0 else None
 
@@ -144,12 +141,12 @@ def _guess_name(runs: Sequence[TrackedRun], column: str) -> Guess:
         _, _, _, _, name, factor = min(ranked)
         others = {other: scale for *_, other, scale in sorted(ranked) if name not in (other, column)}
         if differ := [other for other, scale in others.items() if _differ(runs, (name, factor), (other, scale))]:
-            return Guess([], (name, *differ))
+            return [], [name, *differ]
         if factor:
-            return Guess([Rule(expression=f"{quoted_name(name)} * {factor}")])
+            return [Rule(expression=f"{quoted_name(name)} * {factor}")], []
         of_metric = any(name in run.metrics for run in runs)
-        return Guess([Rule(name=name, mean_of=stated.get("mean_of", 1) if of_metric else 1)])
-    return Guess([])
+        return [Rule(name=name, mean_of=stated.get("mean_of", 1) if of_metric else 1)], []
+    return [], []
 
 
 def _differ(runs: Sequence[TrackedRun], one: tuple[str, str], other: tuple[str, str]) -> bool:
@@ -174,19 +171,66 @@ def other_unit(names: Iterable[str]) -> InputError | None:
 
 def guess(runs: Sequence[TrackedRun], column: str) -> Guess:
     """The rules to try in turn for a column that the mapping leaves open."""
-    found = _guess_name(runs, column)
-    if column == LOSS_COLUMN or (column == TOKENS_COLUMN and found.unclear):
-        return found  # one for all: a training loss is not one of validation
+    rules, unclear = _guess_name(runs, column)
+    if column == LOSS_COLUMN or (column == TOKENS_COLUMN and unclear):
+        return rules, unclear  # one for all: a training loss is not one of validation
     if column == TOKENS_COLUMN:
         parts = [_guess_name(runs, part) for part in ("batch_tokens", "batch_sequences", "sequence_tokens")]
-        unclear = next((part.unclear for part in parts if part.unclear), ())
-        whole, *factors = [
-            "".join(rule.expression or quoted_name(rule.name or "") for rule in part.rules) for part in parts
-        ]
+        unclear = next((names for _, names in parts if names), [])
+        whole, *factors = ["".join(r.expression or quoted_name(r.name or "") for r in part) for part, _ in parts]
         seen = [whole] if whole else factors
         product = [Rule(expression=" * ".join([STEP, *seen]))] if all(seen) and not unclear else []
-        return Guess([*found.rules, *product, Rule(derived="flos")], () if found.rules else unclear)
+        return [*rules, *product, Rule(derived="flos")], [] if rules else unclear
     shaped = [Rule(derived="shape")] if column in (*SIZE_COLUMNS, EXPERTS_COLUMN, "top_k") else []
     own = [Rule(name=column)] if any(column in run.params for run in runs) else []
-    dense = [Rule(derived="dense")] if column == EXPERTS_COLUMN and not found.unclear else []
-    return Guess([*own, *shaped, *(rule for rule in found.rules if rule.name != column), *dense], found.unclear)
+    dense = [Rule(derived="dense")] if column == EXPERTS_COLUMN and not unclear else []
+    return [*own, *shaped, *(rule for rule in rules if rule.name != column), *dense], unclear
+
+
+# What a Hugging Face configuration that was logged, or lies beside the run, states.
+
+
+def _architecture(run: TrackedRun) -> Architecture | None:
+    """The shape that a configuration beside the run, or among its params, states; None where there is none readable."""
+    candidates: list[Mapping[str, Any]] = [run.config] if run.config is not None else []
+    for name in run.params:
+        if name == "model_type" or name.endswith((".model_type", "/model_type")):
+            prefix = name.removesuffix("model_type")
+            candidates.append({k.removeprefix(prefix): v for k, v in run.params.items() if k.startswith(prefix)})
+    for config in candidates:
+        try:
+            return from_config(config)
+        except InputError:
+            continue
+    return None
+
+
+@lru_cache(maxsize=1)  # each run is asked column by column
+def shape_columns(run: TrackedRun) -> Mapping[str, float]:
+    """Sizes without embeddings, experts and top-k; the dense size is that of one FFN in every layer. Empty where unknown."""
+    a = _architecture(run)
+    if a is None:
+        return {}
+    moe, counted = float(np.max(a.n_moe_layers)) > 0, count_parameters(a)
+    width = a.d_ffn if float(np.max(a.d_ffn)) > 0 else a.top_k * a.d_expert + a.d_shared_expert
+    dense = count_parameters(replace(a, n_moe_layers=0.0, d_ffn=width))
+    return {
+        "n_params_dense": float(dense.non_embedding_total),
+        "n_params_active": float(counted.non_embedding_active),
+        "n_params_total": float(counted.non_embedding_total),
+        "n_experts": float(a.n_experts) if moe else 1.0,
+        "top_k": float(a.top_k) if moe else 1.0,
+    }
+
+
+def tokens_of_flos(run: TrackedRun) -> float | None:
+    """Tokens by Trainer's own count of FLOPs, 6 tokens (parameters - input embedding): modeling_utils' floating_point_ops."""
+    flos = run.params.get("total_flos")
+    if flos is None and "train/total_flos" in run.metrics:
+        flos = run.metrics["train/total_flos"].until(float("nan"))
+    a = _architecture(run)
+    if a is None or not isinstance(flos, float) or not flos > 0:
+        return None
+    counted = float(count_parameters(a).total) - float(a.vocab_size) * float(a.d_model)
+    tokens = flos / (6.0 * counted)
+    return float(round(tokens)) if math.isfinite(tokens) else None

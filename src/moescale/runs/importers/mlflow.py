@@ -12,7 +12,7 @@ from typing import Any
 from moescale.errors import InputError
 from moescale.io.files import nearest_file_names
 from moescale.runs.importers import tracked_run
-from moescale.runs.importers.tracked_run import Points, TrackedRun, Wanted, curves, number, scalars
+from moescale.runs.importers.tracked_run import Points, TrackedRun, Wanted, number, scalars
 
 
 def read_mlflow(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
@@ -61,4 +61,4 @@ def _run(client: Any, run: Any, where: str, wanted: Wanted) -> TrackedRun:
             ]
     params = scalars(run.data.params, depth=0)
     name, state = str(run.info.run_name or identifier), str(run.info.status).lower()
-    return TrackedRun(name, f"{where}, run {identifier}", params, curves(points), state)
+    return TrackedRun(name, f"{where}, run {identifier}", params, points, state)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from moescale.errors import InputError, UnknownNameError, nearest_names
 from moescale.io import frames
 from moescale.io.filters import column_names, evaluate_numbers
-from moescale.runs.importers.guesses import LOSS_COLUMN, guess, other_unit, stated_wrongly
-from moescale.runs.importers.model_shape import shape_columns, tokens_of_flos
+from moescale.runs.importers import guesses
+from moescale.runs.importers.guesses import LOSS_COLUMN
 from moescale.runs.importers.tracked_run import DERIVED, FINISHED, STEP, Rule, Scalar, TrackedRun
 from moescale.runs.table import DIVERGED_COLUMNS, EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
@@ -39,11 +39,7 @@ _MISSING = {
 
 
 class _LeftOutError(Exception):
-    """A run makes no row, for the reason stated; `lacking` are the columns that it lacks."""
-
-    def __init__(self, reason: str, lacking: Iterable[str] = ()) -> None:
-        super().__init__(reason)
-        self.lacking = tuple(lacking)
+    """A run makes no row: the reason, and the columns that it lacks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,12 +86,11 @@ def rows_of(
     rules, unclear = {column: [rule] for column, rule in given.items()}, dict[str, str]()
     for column in (LOSS_COLUMN, *SIZE_COLUMNS, EXPERTS_COLUMN, "top_k", TOKENS_COLUMN):
         if column not in rules and not (column in SIZE_COLUMNS and any(size in given for size in SIZE_COLUMNS)):
-            guessed = guess(runs, column)
-            rules[column] = guessed.rules
-            if column == LOSS_COLUMN and not (guessed.rules or guessed.unclear) and (refused := other_unit(known)):
+            rules[column], meant = guesses.guess(runs, column)
+            if column == LOSS_COLUMN and not (rules[column] or meant) and (refused := guesses.other_unit(known)):
                 raise refused.at(source)
-            if guessed.unclear:
-                names = " and ".join(map(repr, guessed.unclear[:_MOST_STATED]))
+            if meant:
+                names = " and ".join(map(repr, meant[:_MOST_STATED]))
                 unclear[column] = f"{names} may be meant, and their values differ"
     rows: list[Row] = []
     used: Counter[tuple[str, str]] = Counter()
@@ -104,9 +99,10 @@ def rows_of(
     for run in runs:
         try:
             row, taken = _row(run, rules, unclear, unfinished)
-        except _LeftOutError as reason:
-            left_out.append((f"{run.name} ({run.where})", str(reason)))
-            lacking |= dict.fromkeys(reason.lacking)
+        except _LeftOutError as error:
+            reason, *lacked = error.args
+            left_out.append((f"{run.name} ({run.where})", reason))
+            lacking |= dict.fromkeys(lacked)
         else:
             rows.append(row)
             used.update(taken)
@@ -128,10 +124,6 @@ def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
     first = dict(reversed([(reason, run) for run, reason in left_out]))
     told = [f"{first[reason]}{f' and {n - 1} more' if n > 1 else ''}: {reason}" for reason, n in counted[:3]]
     return "; ".join([*told, *([f"and {len(counted) - 3} reasons more"] if len(counted) > 3 else [])])
-
-
-def _label(row: Row) -> str:
-    return f"{row['name']} ({row[SOURCE_COLUMN]})"
 
 
 def _statements(used: Mapping[tuple[str, str], int], given: Mapping[str, Rule]) -> tuple[str, ...]:
@@ -161,7 +153,7 @@ def _resolved(mapping: Mapping[str, Rule], known: Mapping[str, None], source: st
             advice = f"{source} has: {_listed(known)}; quote names with other signs as `a/b`"
             what, nearest = f"no run has a param or metric {unknown!r}", nearest_names(unknown, known)
             raise UnknownNameError(what, where=where, nearest=nearest, next_step=advice)
-        if column == LOSS_COLUMN and (refused := other_unit([made.name] if made.name else [])) is not None:
+        if column == LOSS_COLUMN and (refused := guesses.other_unit([made.name] if made.name else [])) is not None:
             raise refused.at(where)
         found[column] = made
     return found
@@ -191,12 +183,12 @@ def _row(
     step, diverged = run.last_step(), run.params.get("diverged") is True
     for column in sorted(rules, key=lambda column: column != LOSS_COLUMN):  # the loss says at which step
         for rule in rules[column]:
-            at, value = _evaluated(run, rule, step, column)
+            value = _evaluated(run, rule, step, column)
             if column == LOSS_COLUMN:
-                step = step if math.isnan(at) else at
-                usable = isinstance(value, float)
+                curve, usable = run.curve(rule.name), isinstance(value, float)
+                step = step if curve is None or math.isnan(curve.steps[-1]) else float(curve.steps[-1])
             else:
-                usable = _positive(value) or (value is not None and column not in _RESERVED)
+                usable = _positive(value) or column not in _RESERVED
             if usable and value is not None:
                 row[column] = value
                 taken.append((column, str(rule)))
@@ -206,7 +198,7 @@ def _row(
     lacking = [*([] if sizes else [next((s for s in SIZE_COLUMNS if s in unclear), SIZE_COLUMNS[0])]), *lacking]
     if lacking:
         reasons = "; ".join(_why_lacking(run, column, rules.get(column, ()), unclear) for column in lacking)
-        raise _LeftOutError(reasons, lacking)
+        raise _LeftOutError(reasons, *lacking)
     experts, loss = row[EXPERTS_COLUMN], row.setdefault(LOSS_COLUMN, math.nan)
     if not isinstance(experts, float) or experts < 1:  # an expansion need not be whole
         raise _LeftOutError(f"n_experts is {experts!r}, not a number of 1 or more")
@@ -226,35 +218,33 @@ def _row(
     return row, taken
 
 
-def _evaluated(run: TrackedRun, rule: Rule, step: float, column: str) -> tuple[float, Scalar | None]:
-    """The step of a curve's point (NaN: none), and what the rule gives for a column of the run; None for nothing."""
+def _evaluated(run: TrackedRun, rule: Rule, step: float, column: str) -> Scalar | None:
+    """What the rule gives for a column of the run at the step of the loss (NaN: at the last); None for nothing."""
     if rule.constant is not None:
-        return math.nan, rule.constant
+        return rule.constant
     if rule.name is not None:
-        curve = run.metrics.get(rule.name)
-        if rule.name in run.params or curve is None or not len(curve.values):
-            return math.nan, run.params.get(rule.name)
-        if column != LOSS_COLUMN:
-            return math.nan, curve.until(step)
-        return float(curve.steps[-1]), float(np.mean(curve.values[-rule.mean_of :]))
+        curve = run.curve(rule.name)
+        if curve is None:
+            return run.params.get(rule.name)
+        return float(np.mean(curve.values[-rule.mean_of :])) if column == LOSS_COLUMN else curve.until(step)
     if rule.expression is not None:
         known = run.values_at(step)
         columns = {name: known.get(name) for name in column_names(rule.expression)}
         if not all(isinstance(value, float) for value in columns.values()):
-            return math.nan, None
+            return None
         arrays = {name: np.array([value]) for name, value in columns.items()}
         values, decided = evaluate_numbers(rule.expression, arrays or {STEP: np.zeros(1)})
-        return math.nan, float(values[0]) if decided[0] else None
+        return float(values[0]) if decided[0] else None
     if rule.derived == "dense":
-        mentioned = any("expert" in name.lower() or "moe" in name.lower() for name in (*run.params, *run.metrics))
-        return math.nan, None if mentioned else 1.0
-    return math.nan, tokens_of_flos(run) if rule.derived == "flos" else shape_columns(run).get(column)
+        names = (*run.params, *run.metrics)
+        return None if any("expert" in name.lower() or "moe" in name.lower() for name in names) else 1.0
+    return guesses.tokens_of_flos(run) if rule.derived == "flos" else guesses.shape_columns(run).get(column)
 
 
 def _why_lacking(run: TrackedRun, column: str, rules: Sequence[Rule], unclear: Mapping[str, str]) -> str:
     """Why a run has no cell for a column that it needs: what stands in its place, or what is not there."""
     columns = SIZE_COLUMNS if column in SIZE_COLUMNS else (column,)
-    wrong = next(filter(None, (stated_wrongly(run, each) for each in columns)), None)
+    wrong = next(filter(None, (guesses.stated_wrongly(run, each) for each in columns)), None)
     noun, reason = "size" if column in SIZE_COLUMNS else column, unclear.get(column, _MISSING.get(column, ""))
     if column not in unclear and len(rules) == 1 and rules[0].derived is None:
         reason = f"{rules[0]} is not there" if column == LOSS_COLUMN else f"{rules[0]} gives no positive number"
@@ -279,7 +269,8 @@ def _one_size(rows: list[Row], left_out: list[tuple[str, str]], notes: list[str]
 
     chosen = max(SIZE_COLUMNS, key=lambda size: sum(has(row, size) for row in rows))
     kept = [row for row in rows if has(row, chosen)]
-    left_out += [(_label(row), f"no {chosen}, the size column of most runs") for row in rows if not has(row, chosen)]
+    why = f"no {chosen}, the size column of most runs"
+    left_out += [(f"{row['name']} ({row[SOURCE_COLUMN]})", why) for row in rows if not has(row, chosen)]
     for size in SIZE_COLUMNS:
         stated, everywhere = sum(size in row for row in kept), all(has(row, size) for row in kept)
         if not everywhere and stated:

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from moescale.errors import InputError
 from moescale.runs.importers import tracked_run
-from moescale.runs.importers.tracked_run import FINISHED, Points, Scalar, TrackedRun, Wanted, curves, scalar, scalars
+from moescale.runs.importers.tracked_run import FINISHED, TrackedRun, Wanted, scalar, scalars
 
 _HPARAMS_FOLDER = re.compile(r"\d+\.\d+")
 _ENDED = {0: "", 1: FINISHED, 2: "failed", 3: "running"}  # hparams/api.proto, Status
-
-
-@dataclass
-class _Log:
-    points: Points = field(default_factory=lambda: {})
-    params: dict[str, Scalar] = field(default_factory=lambda: {})
-    state: str = ""
-    config: dict[str, Any] | None = None
 
 
 def read_tensorboard(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
@@ -35,14 +25,16 @@ def read_tensorboard(source: str, wanted: Wanted) -> tuple[list[TrackedRun], lis
     """
     path = Path(source)
     warnings: list[str] = []
-    folders = dict.fromkeys(f.parent for f in tracked_run.files_under(path) if "tfevents" in f.name or f == path)
-    if not folders:
-        raise InputError("there is no event file (*tfevents*) in it", where=source, next_step="give a log folder")
-    logs: dict[Path, _Log] = {}
-    for folder in folders:
+    files = tracked_run.files_of(
+        source, lambda file: "tfevents" in file.name or file == path, "event file (*tfevents*)", "give a log folder"
+    )
+    logs: dict[Path, TrackedRun] = {}
+    for folder in dict.fromkeys(file.parent for file in files):
         place = path if path.is_file() else folder
         with tracked_run.damage_noted(place, path, warnings), tracked_run.read_by("TensorBoard", str(place)):
-            logs[folder] = _read(place, source)
+            log = TrackedRun(tracked_run.run_name(folder, path), str(folder))
+            _read(log, place, source)
+            logs[folder] = log
     for folder in sorted(logs, reverse=True):  # from the innermost
         above = logs.get(folder.parent)
         if above is not None and above.points and (not logs[folder].points or _HPARAMS_FOLDER.fullmatch(folder.name)):
@@ -50,19 +42,16 @@ def read_tensorboard(source: str, wanted: Wanted) -> tuple[list[TrackedRun], lis
             above.params = {**inner.params, **above.params}
             above.points = {**inner.points, **above.points}
             above.state = above.state or inner.state
-    named = [(tracked_run.run_name(folder, path), str(folder), log) for folder, log in sorted(logs.items())]
-    return [
-        TrackedRun(name, at, log.params, curves(log.points), log.state, log.config) for name, at, log in named
-    ], warnings
+    return [logs[folder] for folder in sorted(logs)], warnings
 
 
-def _read(place: Path, source: str) -> _Log:
+def _read(log: TrackedRun, place: Path, source: str) -> None:
     reading = "tensorboard.backend.event_processing.event_accumulator"
     events = tracked_run.library(reading, "tensorboard", source).EventAccumulator(
         str(place), size_guidance={"scalars": 0, "tensors": 0}
     )
     events.Reload()
-    log, tags = _Log(), events.Tags()
+    tags = events.Tags()
     for tag in tags["scalars"]:
         log.points[tag] = [(float(event.step), float(event.value)) for event in events.Scalars(tag)]
     for tag in tags["tensors"]:
@@ -78,7 +67,6 @@ def _read(place: Path, source: str) -> _Log:
         plugin: Any = tracked_run.library("tensorboard.plugins.hparams.plugin_data_pb2", "tensorboard", source)
         for content in events.PluginTagToContent("hparams").values():
             _take_hparams(log, plugin.HParamsPluginData.FromString(content))
-    return log
 
 
 def _numbers(tensor: Any) -> np.ndarray[Any, Any]:
@@ -92,7 +80,7 @@ def _numbers(tensor: Any) -> np.ndarray[Any, Any]:
     return array if array.dtype.kind in "iuf" else np.empty(0)
 
 
-def _take_hparams(log: _Log, content: Any) -> None:
+def _take_hparams(log: TrackedRun, content: Any) -> None:
     for key, value in content.session_start_info.hparams.items():
         stated = scalar(getattr(value, value.WhichOneof("kind") or "string_value"))
         if stated is not None:
@@ -101,7 +89,7 @@ def _take_hparams(log: _Log, content: Any) -> None:
         log.state = _ENDED.get(content.session_end_info.status, "")
 
 
-def _take_text(log: _Log, tag: str, text: str) -> None:
+def _take_text(log: TrackedRun, tag: str, text: str) -> None:
     """The JSON object of a text, as Trainer's callback logs `args` and `model_config`."""
     try:
         found: Any = json.loads(text)

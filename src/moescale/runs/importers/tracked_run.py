@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from moescale.errors import DamagedFileError, InputError, install
 from moescale.io.files import nearest_file_names
+from moescale.io.frames import first_line
 
 FINISHED = "finished"
 STEP = "step"
@@ -59,19 +61,28 @@ class Series:
         return float(self.values[index - 1]) if index else None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class TrackedRun:
-    """One run of a tracker. `state` is FINISHED, "" where the tracker does not say, or what it says instead.
+    """One run of a tracker, which its reader fills. `state` is FINISHED, "" where the tracker does not say, or what it says instead.
 
     `where` tells a reader which run is meant; `config` is the Hugging Face configuration of the model, where known.
     """
 
     name: str
     where: str
-    params: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
-    metrics: Mapping[str, Series] = field(default_factory=dict[str, Series])
+    params: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
+    points: Points = field(default_factory=dict[str, list[tuple[float, float]]])
     state: str = ""
     config: Mapping[str, Any] | None = None
+
+    @cached_property
+    def metrics(self) -> Mapping[str, Series]:
+        """The curve of each metric; to be asked once all points are there."""
+        return {name: series(logged) for name, logged in self.points.items() if logged}
+
+    def curve(self, name: str | None) -> Series | None:
+        """The curve of a metric, where no param stands before it."""
+        return None if name is None or name in self.params else self.metrics.get(name)
 
     def values_at(self, step: float) -> dict[str, Scalar]:
         """Everything that an expression may name: params, metrics at `step` (NaN: their last), and the step itself."""
@@ -98,11 +109,6 @@ def series(points: Iterable[tuple[float, float]]) -> Series:
         np.array([*steps, *([math.nan] * len(unplaced))], dtype=np.float64),
         np.array([*(latest[step] for step in steps), *unplaced], dtype=np.float64),
     )
-
-
-def curves(points: Points) -> dict[str, Series]:
-    """The curve of each metric."""
-    return {name: series(logged) for name, logged in points.items()}
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
@@ -154,11 +160,19 @@ def scalars(values: Mapping[Any, Any], prefix: str = "", depth: int = 4) -> dict
     return found
 
 
-def files_under(source: Path) -> Iterator[Path]:
-    """The file itself, or all files in the folder and those below it in order of their names; links are not followed.
+def files_of(source: str, is_one: Callable[[Path], object], kind: str, advice: str) -> list[Path]:
+    """The files of a tracker: the source itself, or those in the folder and below it in order of their names.
 
-    Raises InputError for a path that does not exist and for a folder of more than MOST_FILES files.
+    Links are not followed. Raises InputError for a path that does not exist, where there is no such file, and for a folder
+    of more than MOST_FILES files.
     """
+    found = [file for file in _files_under(Path(source)) if is_one(file)]
+    if not found:
+        raise InputError(f"there is no {kind} in it", where=source, next_step=advice)
+    return found
+
+
+def _files_under(source: Path) -> Iterator[Path]:
     if not os.path.exists(source):
         nearest = nearest_file_names(source)
         raise InputError("no such file or folder", where=str(source), nearest=nearest, next_step="check the path")
@@ -204,8 +218,7 @@ def read_by(program: str, where: str) -> Generator[None]:
     except InputError:
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        what, advice = f"cannot be read by {program}: {lines[0][:200]}", "check the place, and that it is whole"
+        what, advice = f"cannot be read by {program}: {first_line(error)}", "check the place, and that it is whole"
         raise DamagedFileError(what, where=where, next_step=advice) from error
 
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from moescale.errors import DamagedFileError, InputError
+from moescale.errors import DamagedFileError
 from moescale.io.files import read_text
 from moescale.runs.importers import tracked_run
-from moescale.runs.importers.tracked_run import FINISHED, Points, TrackedRun, Wanted, curves, number, scalar, scalars
+from moescale.runs.importers.tracked_run import FINISHED, Points, TrackedRun, Wanted, number, scalar, scalars
 
 STATE = "trainer_state.json"
 _CHECKPOINT = re.compile(r"checkpoint-\d+|tracking")
@@ -25,11 +25,8 @@ def read_trainer(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[st
     path = Path(source)
     latest: dict[Path, tuple[float, Path, dict[str, Any]]] = {}
     warnings: list[str] = []
-    found = False
-    for file in tracked_run.files_under(path):
-        if file.name != STATE and file != path:
-            continue
-        found = True
+    advice = "give the output folder of a Trainer, or one above it"
+    for file in tracked_run.files_of(source, lambda file: file.name == STATE or file == path, STATE, advice):
         with tracked_run.damage_noted(file, path, warnings):
             state = _object(file)
             if not isinstance(state.get("log_history"), list):
@@ -41,9 +38,6 @@ def read_trainer(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[st
             rank = number(state.get("global_step", 0))
             if folder not in latest or rank >= latest[folder][0]:
                 latest[folder] = (rank, file, state)
-    if not found:
-        advice = "give the output folder of a Trainer, or one above it"
-        raise InputError(f"there is no {STATE} in it", where=source, next_step=advice)
     named = {folder: tracked_run.run_name(folder, path) for folder in sorted(latest)}
     return [_run(name, *latest[folder][1:], folder, warnings) for folder, name in named.items()], warnings
 
@@ -75,4 +69,4 @@ def _run(name: str, file: Path, state: dict[str, Any], folder: Path, warnings: l
         with tracked_run.damage_noted(beside / "config.json", file, warnings):
             if config is None and (beside / "config.json").is_file():
                 config = _object(beside / "config.json")
-    return TrackedRun(name, str(file), params, curves(points), ended, config)
+    return TrackedRun(name, str(file), params, points, ended, config)

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from moescale.errors import DamagedFileError, InputError
+from moescale.errors import DamagedFileError
 from moescale.io.files import read_bytes
 from moescale.runs.importers import tracked_run
 from moescale.runs.importers.csv import read_csv
-from moescale.runs.importers.tracked_run import FINISHED, STEPS, Points, TrackedRun, Wanted, curves, scalar, scalars
+from moescale.runs.importers.tracked_run import FINISHED, STEPS, Points, TrackedRun, Wanted, scalar, scalars
 
 _BLOCK, _HEADER = 32768, 7
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
@@ -44,11 +44,9 @@ def read_wandb(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]
         return read_csv(source, wanted)
     logs: dict[str, _Log] = {}
     warnings: list[str] = []
+    advice = "give a wandb folder, or a CSV export of the run table"
     # Folders are named by their time, so that a run's parts come in order.
-    files = [file for file in tracked_run.files_under(path) if file.suffix == ".wandb"]
-    if not files:
-        advice = "give a wandb folder, or a CSV export of the run table"
-        raise InputError("there is no offline run (*.wandb) in it", where=source, next_step=advice)
+    files = tracked_run.files_of(source, lambda file: file.suffix == ".wandb", "offline run (*.wandb)", advice)
     messages = tracked_run.library("wandb.proto.wandb_internal_pb2", "wandb", source)
     for file in files:
         log = _Log(str(file))
@@ -133,4 +131,4 @@ def _run(identifier: str, log: _Log) -> TrackedRun:
     state = "not ended" if log.exit_code is None else FINISHED if log.exit_code == 0 else f"exit code {log.exit_code}"
     name = log.name or (identifier if "/" not in identifier else Path(identifier).stem)
     shape = config if isinstance(config.get("model_type"), str) else None
-    return TrackedRun(name, log.where, {**scalars(config), **scalars(summary)}, curves(points), state, shape)
+    return TrackedRun(name, log.where, {**scalars(config), **scalars(summary)}, points, state, shape)
