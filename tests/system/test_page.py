@@ -186,7 +186,7 @@ def test_a_page_without_the_token_says_which_address_to_open(browser: Any, addre
 
 
 def test_sliders_move_the_answer(browser: Any, address: str) -> None:
-    with opened(browser, f"{address}&latency=roofline") as page:
+    with opened(browser, f"{address}&latency=roofline&shape=mixtral") as page:
         before = page.inner_text("#headline")
         slide(page, "Budget (FLOPs)", 30)
         page.wait_for_url("**budget=1.02e22*")
@@ -225,7 +225,7 @@ def test_a_link_reproduces_the_view(browser: Any, address: str) -> None:
 
 
 def test_bounds_experts_and_the_base_are_chosen(browser: Any, address: str) -> None:
-    with opened(browser, f"{address}&latency=roofline") as page:
+    with opened(browser, f"{address}&latency=roofline&shape=mixtral") as page:
         page.get_by_label("64", exact=True).uncheck()
         page.get_by_label("dense", exact=True).uncheck()
         page.get_by_label("Baseline", exact=True).select_option("8")
@@ -269,7 +269,7 @@ def test_bounds_experts_and_the_base_are_chosen(browser: Any, address: str) -> N
 
 
 def test_a_pinned_answer_stays_beside_the_next_one(browser: Any, address: str) -> None:
-    with opened(browser, f"{address}&latency=roofline") as page:
+    with opened(browser, f"{address}&latency=roofline&shape=mixtral") as page:
         first = answer(address, page)["decision"]
         page.click("#pin")
         assert page.locator("#pin").is_disabled()  # this very answer is pinned
@@ -325,7 +325,7 @@ def test_budgets_in_days_and_dollars_and_a_life(browser: Any, address: str) -> N
 
 
 def test_keys_price_the_models_of_the_chart(browser: Any, address: str) -> None:
-    with opened(browser, f"{address}&latency=roofline") as page:
+    with opened(browser, f"{address}&latency=roofline&shape=mixtral") as page:
         chart = page.locator("#loss-cost .plot")
         chart.focus()
         for key in ("ArrowUp", "ArrowRight", "ArrowRight"):
@@ -350,7 +350,7 @@ def test_keys_price_the_models_of_the_chart(browser: Any, address: str) -> None:
 
 
 def test_charts_and_numbers_are_saved(browser: Any, address: str, tmp_path: Path) -> None:
-    with opened(browser, f"{address}&latency=roofline") as page:
+    with opened(browser, f"{address}&latency=roofline&shape=mixtral") as page:
         for kind, start in (("svg", b"<svg"), ("png", b"\x89PNG"), ("csv", b"experts,stretch,n_params")):
             with page.expect_download() as saved:
                 page.locator(f"#loss-cost [data-save={kind}]").click()

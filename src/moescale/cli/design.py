@@ -14,7 +14,7 @@ from moescale.cli.output import HeldBack, answer, show_progress, warn
 from moescale.errors import InputError
 from moescale.options.fields import SEQUENCE_TOKENS, Group, path, quantity
 from moescale.options.law import LawOptions
-from moescale.options.planned import plan_of
+from moescale.options.planned import plan_of, usual_base
 from moescale.options.question import BoundOptions
 from moescale.options.runs import TableOptions
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
@@ -99,6 +99,8 @@ def design(
         if (question.max_days, question.max_training_usd) != (None, None):  # what they buy, the plan says
             plan = plan_of(bounds, chosen, deployment, source, law, kv_heads=serving.kv_heads, unpriced=True)
             question = replace(question, budget=replace(question.budget, flops=plan.budget_flops))
+        base = usual_base(bounds, chosen, question, deployment, source, law, kv_heads=serving.kv_heads, unpriced=True)
+        question = question if base is None else replace(question, base=base)
         search = Search.of(chosen, question, deployment, source)
         if report is not None:
             report("choose runs", 0.6)

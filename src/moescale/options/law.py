@@ -76,8 +76,8 @@ class LawOptions(InputOptions, ChosenLaw):
     convention: str | None = text("Count of training FLOPs: paper, exact or dense; default: the law's.")
     top_k: int | None = quantity("Active experts per token; must be the law's, which is the default.", whole=True)
     shape: str | None = text(
-        "Shape, or all to compare them; mixtral, fine-grained, deepseek, or paper (top-2 in every other layer, no grouped "
-        "queries); default: the better of mixtral and deepseek; --law: its own."
+        "Shape, or all; mixtral, fine-grained, deepseek, or paper (top-2 in every other layer, no grouped queries); default: "
+        "mixtral or deepseek; --law: its own."
     )
 
     def find_law(self, find: Callable[[str], Law] | None = None) -> Law:

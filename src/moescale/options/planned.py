@@ -63,9 +63,7 @@ def plan_of(
     if question is None:
         question = bounds.question(law, deployment, details, **asked)
     question = replace(question, explained=explained)
-    if base is None and question.base is None and law.form.of_sources and law.family.name != SHAPES[PLANNED_SHAPE]:
-        usual = in_shape(law, PLANNED_SHAPE)
-        base = _usual_base(usual, bounds.question(usual, deployment, details, **asked), deployment, latency)
+    base = base or usual_base(bounds, law, question, deployment, latency, details, **asked)
     question = question if base is None else replace(question, base=base, against=(base, *question.against))
     try:
         return make_plan(law, question, deployment, latency)
@@ -176,6 +174,22 @@ def plan_of_shapes(
         raise refused
     usual = questions[PLANNED_SHAPE]
     return plan_of(bounds, laws[PLANNED_SHAPE], deployment, latency, details, question=usual, **how)
+
+
+def usual_base(
+    bounds: BoundOptions,
+    law: Law,
+    question: Question,
+    deployment: Deployment,
+    latency: LatencySource,
+    details: LawOptions | None,
+    **asked: Any,
+) -> KnownModel | None:
+    """The baseline of the default shape for a question in another one; None where that names one, or is of another law. `asked` as in `question`."""
+    if question.base is not None or not law.form.of_sources or law.family.name == SHAPES[PLANNED_SHAPE]:
+        return None
+    usual = in_shape(law, PLANNED_SHAPE)
+    return _usual_base(usual, bounds.question(usual, deployment, details, **asked), deployment, latency)
 
 
 def _usual_base(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> KnownModel | None:

@@ -53,7 +53,7 @@ class BoundOptions(TrainingOptions):
     days: float | None = quantity("Days of training; they buy FLOPs at the predicted MFU.", DAYS)
     budget_usd: float | None = quantity("Dollars for training.", TOTAL_USD)
     experts: str | None = text(
-        "Expert counts to consider, such as 8,16,32; default: those of --shape, doubled as far as the law speaks.",
+        "Expert counts to consider, such as 8,16,32; default: those of --shape, doubled to 512 at most as far as the law speaks.",
         metavar="LIST",
         panel=MODELS,
     )

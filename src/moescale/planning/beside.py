@@ -17,7 +17,7 @@ from moescale.planning.candidate import Candidate, Life, Unreachable
 from moescale.planning.choice import choose
 from moescale.planning.lifetime_plan import LifeSearch
 from moescale.planning.question import LEAST_SERVED, Question, ladder, only_experts
-from moescale.planning.recommend import Advice, recommend
+from moescale.planning.recommend import Advice, recommend, with_scores
 from moescale.planning.search import Search, costs_of
 from moescale.scaling_laws.law import Law, loss
 from moescale.serving.deployment import Deployment
@@ -54,7 +54,7 @@ def least_training(search: Search) -> tuple[Life, ...]:
     if question.budget_of is None or question.base is None or question.training is None:
         return ()
     lives = best_lives(replace(search, question=replace(question, lifetime_tokens=LEAST_SERVED)))
-    return tuple(sorted(lives, key=lambda life: life.training_usd))
+    return tuple(sorted(with_scores(search, lives), key=lambda life: life.training_usd))
 
 
 def best_lives(search: Search) -> list[Life]:

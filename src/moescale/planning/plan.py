@@ -39,7 +39,16 @@ from moescale.planning.rationale import (
     no_interval_words,
     training_use,
 )
-from moescale.planning.recommend import EQUAL, FOR_NOTHING, at_floor, built_choices, reached, recommend, scored
+from moescale.planning.recommend import (
+    EQUAL,
+    FOR_NOTHING,
+    at_floor,
+    built_choices,
+    reached,
+    recommend,
+    scored,
+    with_scores,
+)
 from moescale.planning.search import Search
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
@@ -327,6 +336,9 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
     chosen = choices(search, at_loss, near_cost, frontier)
     chosen = built_choices(found.search, chosen, found.built, found.base or search.base)
     advice, chosen = scored(search, found.advice, chosen)
+    if lifetime is not None:
+        (model,) = with_scores(search, [lifetime.recommendation.model])
+        lifetime = replace(lifetime, recommendation=replace(lifetime.recommendation, model=model))
     of_life = lifetime is not None and goal == "lifetime"
     life = lifetime.recommendation if lifetime and of_life else None
     repeats = repeats_loss(search, advice.model if life is None else life.model)

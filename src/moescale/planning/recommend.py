@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from typing import TypeVar
 
 from moescale.errors import InfeasibleError
 from moescale.models.coordinates import expansion
@@ -30,6 +31,7 @@ from moescale.planning.rationale import (
 from moescale.planning.scores import scores_of
 from moescale.planning.search import Search
 
+Model = TypeVar("Model", bound=Candidate)
 EQUAL = 0.01  # relative difference of two prices that decides nothing
 FOR_NOTHING = 0.005  # of loss: what a lower one at an equal price is taken for
 
@@ -162,10 +164,15 @@ def scored(
     """The recommendation and its rivals with their benchmark scores, where the law tells them."""
     named = {f.name: model for f in fields(rivals) if (model := getattr(rivals, f.name)) is not None}
     models: list[Candidate] = [advice.model, *named.values()]
-    n, d, e = ([getattr(model, name) for model in models] for name in ("n_params", "tokens", "experts"))
-    found = scores_of(search.law, n, d, e, search.question.budget.extra)
-    own, *others = (replace(model, scores=scores) for model, scores in zip(models, found, strict=True))
+    own, *others = with_scores(search, models)
     return replace(advice, model=own), replace(rivals, **dict(zip(named, others, strict=True)))
+
+
+def with_scores(search: Search, models: Sequence[Model]) -> list[Model]:
+    """The models with their benchmark scores, where the law tells them."""
+    n, d, e = ([getattr(model, name) for model in models] for name in ("n_params", "tokens", "experts"))
+    found = scores_of(search.law, n, d, e, search.question.budget.extra) if models else []
+    return [replace(model, scores=scores) for model, scores in zip(models, found, strict=True)]
 
 
 def reached(search: Search, rows: Sequence[Row]) -> bool:

@@ -31,6 +31,7 @@ TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server b
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
 OF_SOURCES = "labs that the law has not seen"  # what draws of the default law are
 UNLIKE = 1.25  # largest over smallest size that several laws choose alone, or FLOPs over a budget: more is said
+LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
 
@@ -255,7 +256,7 @@ def _decided(plan: Plan) -> str:
         for name in ("n_params_active", "tokens")
     )
     text = "" if best.undecided else f"{model.experts:g} experts, " if model.experts > 1 else "dense, "
-    if not best.undecided and model.experts == max(1.0, *_considered(plan)) > 1.0:
+    if not best.undecided and len(counts := _considered(plan)) > 1 and model.experts == max(counts):
         text = text.replace(",", " (most considered),")
     text += f"{_span(sizes)} active, {_span(tokens)} tokens"
     if isinstance(unique := plan.asked.get("unique_tokens"), float) and model.tokens > unique:
@@ -315,8 +316,10 @@ def _training(plan: Plan) -> str:
     elif use.train_gpus is not None and use.train_gpus > 1:
         days += f" ({use.gpu_days / use.train_gpus:.2g} days on {use.train_gpus})"
     text = f"{format_usd(use.usd)}, {days}"
-    if use.budget_of is None and abs(use.budget_share - 1.0) > LEFT:
-        text += f", {use.budget_share:.0%} of the budget"
+    dollars = plan.asked.get("max_training_usd")
+    share = use.usd / dollars if plan.of_life and isinstance(dollars, float) else use.budget_share
+    if use.budget_of is None and abs(share - 1.0) > LEFT:
+        text += f", {share:.0%} of the budget"
     if use.error is None or use.mfu is None:
         return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
     if use.trainer is not None:
@@ -354,13 +357,17 @@ def _repaid(plan: Plan) -> str:
     """After how many output tokens the cheaper of the first two shapes has repaid what its training costs more."""
     cheaper, dearer = sorted(plan.shapes[:2], key=lambda choice: choice.model.usd_per_mtok)
     after = repaid_after(cheaper, dearer)
-    return f" ({cheaper.shape} repaid by {format_count(after)} output tokens)" if after and after < math.inf else ""
+    return (
+        f" ({cheaper.shape} repaid by {format_count(after)} output tokens)"
+        if after and LEAST_REPAID <= after < math.inf
+        else ""
+    )
 
 
 def _considered(plan: Plan) -> tuple[float, ...]:
     """The expert counts that were asked about."""
     counts = plan.asked.get("experts")
-    return tuple(float(e) for e in counts) if isinstance(counts, list | tuple) else ()
+    return tuple(float(e) for e in counts if isinstance(e, int | float)) if isinstance(counts, list | tuple) else ()
 
 
 def late_tpot_s(plan: Plan) -> float | None:
@@ -387,8 +394,16 @@ def _least_training(plan: Plan) -> str:
     least = plan.least_training[0]
     return (
         f"{format_usd(least.training_usd)} ({format_flops(least.training_flops)} FLOPs): {plural(least.experts, 'expert')}, "
-        f"{_sizes(least)}, {format_usd(least.usd_per_mtok)}/Mtok to serve (--lifetime-tokens {format_count(LEAST_SERVED)})"
+        f"{_sizes(least)}, {format_usd(least.usd_per_mtok)}/Mtok to serve{_chance_of_target(plan, least)} "
+        f"(--lifetime-tokens {format_count(LEAST_SERVED)})"
     )
+
+
+def _chance_of_target(plan: Plan, model: Candidate) -> str:
+    """The chance that a model has the score that is the target; empty without one."""
+    task, _, wanted = (part.strip() for part in str(plan.asked.get("target")).partition("="))
+    found = (model.scores or {}).get(task.lower())
+    return f"; {found.at_least(float(wanted)):.0%} for {wanted} or more" if found and wanted[:1].isdigit() else ""
 
 
 def scores_text(plan: Plan) -> str:
@@ -398,8 +413,7 @@ def scores_text(plan: Plan) -> str:
         return ""
     if target in scores:
         found, (low, high) = scores[target], scores[target].interval
-        wanted = str(plan.asked.get("target")).partition("=")[2].strip()
-        chance = f"; {found.at_least(float(wanted)):.0%} that it is {wanted} or more" if wanted[:1].isdigit() else ""
+        chance = _chance_of_target(plan, plan.decision.model)
         return f"{target} {found.estimate:.2f}, 90% between {low:.2f} and {high:.2f}{chance}"
     within = {task: (scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED}
     kept = [task for task in SCORED if within[task] <= MOST_WITHIN]
