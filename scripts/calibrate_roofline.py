@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,8 @@ from moescale.hardware.gpus import Gpu, gpus
 from moescale.io.files import write_atomically
 from moescale.latency import LatencySource
 from moescale.latency.card import ENGINE
-from moescale.latency.kernels.gemm import gemm_grid, gemm_types
+from moescale.latency.kernels.gemm import gemm_types
 from moescale.latency.kernels.latent import module_types
-from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.tables import System, default_version, find_system
 from moescale.latency.roofline import Roofline
 from moescale.latency.roofline_constants import RooflineConstants
@@ -75,12 +73,10 @@ class Judge(Silicon):
     and 85 milliseconds on RTX PRO 6000: launches outside of a CUDA graph, or a fallback, not what a server waits for.
     """
 
-    @cached_property
-    def _gemm(self) -> tuple[LogGrid, str]:
-        system, engine, version = self.tables
-        narrow = self.weight_bytes_per_param < 1.5 and "fp8" in gemm_types(system, engine, version)
-        kind = "fp8" if narrow else "bfloat16"
-        return gemm_grid(system, engine, version, kind), kind
+    def product_kind(self, model: Architecture, *, with_experts: bool) -> str:
+        """Per-tensor fp8 where weights are of 8 bits, with experts or without; else bf16."""
+        narrow = self.weight_bytes_per_param < 1.5 and "fp8" in gemm_types(*self.tables)
+        return "fp8" if narrow else "bfloat16"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
