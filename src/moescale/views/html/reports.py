@@ -217,7 +217,7 @@ def _sentences(plan: Plan) -> list[str]:
     told.append(f"{text}, {ours / its:.0%} of what {base} costs." if its and not plan.is_baseline else f"{text}.")
     sure, limit, laws = model.probability_at_least_base, plan.asked.get("max_loss"), len(plan.voting_laws)
     if sure is not None and not plan.is_baseline:
-        missed = max(1.0 - sure, 1.0 / (laws + 1) if laws else 0.01)  # few laws agree by chance
+        missed = max(1.0 - round(sure, 2), 1.0 / (laws + 1) if laws else 0.01)  # few laws agree by chance
         goal = f"the quality of {base}" if limit is None else f"the quality that was asked for (a loss of {limit})"
         told.append(f"The chance that it falls short of {goal} is {missed:.0%}.")
     return told

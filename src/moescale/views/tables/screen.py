@@ -80,7 +80,12 @@ def question_line(plan: Plan) -> str:
     parts.append(f"{plan.prompt_tokens:g} in / {plan.output_tokens:g} out")
     family = asked.get("family")
     own = [] if plan.law == DEFAULT_LAW else [f"law {plan.law}"]
-    own += [] if family == SHAPES[PLANNED_SHAPE] else [f"shape {shape_name(str(family))}"]
+    stated = 1.0 not in _considered(plan)  # then one shape is planned, which nothing else names
+    own += (
+        []
+        if family == SHAPES[PLANNED_SHAPE] and not (stated and plan.law == DEFAULT_LAW)
+        else [f"shape {shape_name(str(family))}"]
+    )
     return "; ".join((f"For {', '.join(parts)}", *own))
 
 
@@ -120,8 +125,8 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     known = [(8, f"  {c.name}{_more_flops(plan, c)}", c) for c in plan.known if c.name != plan.base_name]
     asked_for = known[:MOST_KNOWN] if len(known) > 1 else []  # as --against names them
     named += [
-        *also[:1],
         *asked_for,
+        *also[:1],
         *(also[1:][-1:] if plan.decision.undecided else []),
         *known[len(asked_for) : MOST_KNOWN],
     ]
@@ -384,7 +389,8 @@ def _price_error(plan: Plan) -> str:
         return "unknown: no held-out servings of this kind were compared"
     low, high = (format_usd(end) for end in right.interval)
     slow = "" if (late := late_tpot_s(plan)) is None else f", TPOT {format_seconds(late)}"
-    ttft = f"{slow}, TTFT {1.0 / a.ttft.geometric_mean:.2g}x" if a.ttft else slow
+    ttft_s = "" if model.ttft_s is None else f" {format_seconds(model.ttft_s)}"
+    ttft = f"{slow}, TTFT{ttft_s} ({1.0 / a.ttft.geometric_mean:.2g}x)" if a.ttft else slow
     ttft += ttft_doubt(a, plan.asked.get("max_ttft_s"))
     return f"corrected {format_usd(right.usd_per_mtok)} ({low} to {high}){ttft}: {a.n} servings of {a.kind}"
 
