@@ -220,6 +220,14 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
                 f"{better.experts:g} experts cost no more at a lower loss, and reach the baseline's with {chance} only (--confidence)",
             )
         )
+    life = _with_life(plan, plan.built_base).total_usd
+    if plan.of_life and "max_total_usd" not in plan.asked and life and model.total_usd and life < model.total_usd:
+        said.append(
+            (
+                "But",
+                f"the baseline's own life costs less, {format_usd(life)}: none that keeps its loss with this chance does",
+            )
+        )
     if (other := plan.unbounded) is not None:
         price, loss = other.usd_per_mtok / model.usd_per_mtok - 1.0, other.loss - model.loss
         said.append(("All counts", f"{other.experts:g} experts: cost {price:+.0%}, loss {loss:+.4f}"))
