@@ -600,7 +600,7 @@ READERS: Mapping[str, Reader] = {
     "profile-grids": Reader(_grids, _read_grid, 3000),
     "sources": Reader(_sources, _read_sources, 8000),
     "corpora": Reader(_corpora, _open_corpus, 6000),
-    "resumed-tables": Reader(_resumed_tables, _reads("experiments.run_table", "check_run_table"), 3000),
+    "resumed-tables": Reader(_resumed_tables, _reads("experiments.run", "check_run_table"), 3000),
     "run-folders": Reader(_run_folders, _read_run_folder, 3000),
     "links": Reader(_links, _read_link, 5000, names_file=False),
     "requests": Reader(_requests, _ask, 3000, names_file=False),

@@ -196,7 +196,7 @@ def test_sliders_move_the_answer(browser: Any, address: str) -> None:
         slide(page, "$ per GPU hour", 10)
         settled(page)
         query = parse_qs(urlsplit(page.url).query)
-        assert set(query) == {"latency", "budget", "prompt", "utilization", "usd-per-gpu-hour"}
+        assert set(query) == {"latency", "shape", "budget", "prompt", "utilization", "usd-per-gpu-hour"}
         found = answer(address, page)
         headline = page.inner_text("#headline")
         assert headline != before
@@ -295,10 +295,10 @@ def test_a_pinned_answer_stays_beside_the_next_one(browser: Any, address: str) -
         page.get_by_label("Open pinned A").click()
         settled(page)
         assert page.inner_text("#headline").endswith(sizes_of(first))
-        assert set(parse_qs(urlsplit(page.url).query)) == {"latency", "pins"}
+        assert set(parse_qs(urlsplit(page.url).query)) == {"latency", "shape", "pins"}
         page.get_by_label("Unpin B").click()
         page.get_by_label("Unpin A").click()
-        page.wait_for_url("**?latency=roofline")
+        page.wait_for_url("**?latency=roofline&shape=mixtral")
         assert page.locator("#pins tr").count() == 0
         assert page.locator("#pin").is_enabled()
         assert page.locator("#strip").is_visible()
