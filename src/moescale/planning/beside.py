@@ -31,8 +31,8 @@ def coarse_search(law: Law, question: Question, deployment: Deployment, latency:
     sizes, costs = np.array(TRIED), costs_of(law, question, deployment, latency)
     if not np.isfinite(costs.usd_per_mtok(sizes, np.full(sizes.shape, question.experts[0]))).any():
         return None
-    of_life = question.goal == "lifetime" and question.life is not None  # whose sizes the samples alone decide
-    return Search.of(law, question, deployment, latency, coarse=not of_life)
+    # Of a life the samples alone decide the sizes.
+    return Search.of(law, question, deployment, latency, coarse=not question.of_life)
 
 
 def best_first(search: Search) -> list[Candidate]:
@@ -59,8 +59,8 @@ def least_training(search: Search) -> tuple[Life, ...]:
 
 def best_lives(search: Search) -> list[Life]:
     """The best life of the question and those near it, as built; none where there is none."""
-    wanted, rows = _lives(search)
     with suppress(InfeasibleError):
+        wanted, rows = _lives(search)
         near = wanted.near(rows, wanted.choose(rows)[0])
         return [each.model for row in near if not (each := wanted.built(row)).notes]
     return []
@@ -68,8 +68,8 @@ def best_lives(search: Search) -> list[Life]:
 
 def best_life(search: Search) -> Life | None:
     """The best life of the question, as it is looked for; None where there is none."""
-    wanted, rows = _lives(search)
     with suppress(InfeasibleError):
+        wanted, rows = _lives(search)
         return wanted.choose(rows)[0]
     return None
 

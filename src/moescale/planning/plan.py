@@ -231,7 +231,7 @@ def choice_in_shape(shape: str, search: Search, found: ShapeChoice | None = None
     """
     question = search.question
     with suppress(MoescaleError):
-        if question.goal == "lifetime" and question.life is not None:
+        if question.of_life:
             if found is None:
                 return (life := best_life(search)) and ShapeChoice(shape, life)
             assert isinstance(found.model, Life)
@@ -254,8 +254,7 @@ def choice_in_shape(shape: str, search: Search, found: ShapeChoice | None = None
 
 def looks_for_loss(question: Question) -> bool:
     """Whether the lowest loss is looked for, and not the fewest dollars."""
-    of_life = question.goal == "lifetime" and question.life is not None
-    return question.goal in ("quality", "loss") or (of_life and question.max_total_usd is not None)
+    return question.goal in ("quality", "loss") or (question.of_life and question.max_total_usd is not None)
 
 
 def in_order(choices: Iterable[ShapeChoice], usual: str, *, by_loss: bool) -> list[ShapeChoice]:
@@ -278,7 +277,7 @@ def in_order(choices: Iterable[ShapeChoice], usual: str, *, by_loss: bool) -> li
     if first is None and not by_loss:
         alike = [c for c in ordered if value(c) <= (1.0 + EQUAL) * value(ordered[0])]
         first = min(alike, key=lambda c: c.model.usd_per_mtok if isinstance(c.model, Life) else c.model.loss)
-    return sorted(ordered, key=lambda c: c is not first and first is not None)
+    return ordered if first is None else [first, *(c for c in ordered if c is not first)]
 
 
 def repaid_after(choice: ShapeChoice, other: ShapeChoice) -> float | None:

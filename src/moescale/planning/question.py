@@ -172,6 +172,11 @@ class Question:
         return "quality" if self.cost_limit is not None else "serve"
 
     @property
+    def of_life(self) -> bool:
+        """Whether the whole life decides, and not the budget alone."""
+        return self.goal == "lifetime" and self.life is not None
+
+    @property
     def budget_goal(self) -> Objective:
         """What is looked for within the budget, also where a life is decided for."""
         if self.goal != "lifetime":

@@ -21,7 +21,7 @@ from moescale.errors import MoescaleError
 
 COMMAND = (sys.executable, "-m", "moescale.web.worker")
 MOST_COMPUTING = 2  # processes for questions, each of some 150 MB
-LIMIT_S = 30.0  # of an answer; those within the bounds of state.py take about two seconds of processor time at most
+LIMIT_S = 60.0  # of an answer; within the bounds of state.py two seconds of processor time, of a life in two shapes 17
 GRACE_S = 2.0  # to finish for clients that have left: a new process takes longer to start than most answers
 KEPT_BYTES = 64 * 2**20  # of answers: some hundred; the one that was not asked for the longest time goes first
 LINE_LIMIT_BYTES = 256 * 2**20  # of an answer

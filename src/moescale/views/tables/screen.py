@@ -268,9 +268,9 @@ def _decided(plan: Plan) -> str:
         [getattr(c, name) for c in (model, *(best.rivals if best.undecided else ()))]
         for name in ("n_params_active", "tokens")
     )
-    text = "" if best.undecided else f"{model.experts:g} experts, " if model.experts > 1 else "dense, "
-    if not best.undecided and len(counts := _considered(plan)) > 1 and model.experts == max(counts):
-        text = text.replace(",", " (most considered),")
+    counts = _considered(plan)
+    edge = " (most considered)" if len(counts) > 1 and model.experts == max(counts) else ""
+    text = "" if best.undecided else f"{model.experts:g} experts{edge}, " if model.experts > 1 else "dense, "
     text += f"{_span(sizes)} active, {_span(tokens)} tokens"
     if isinstance(unique := plan.asked.get("unique_tokens"), float) and model.tokens > unique:
         text += f" ({model.tokens / unique:.1f} epochs)"
