@@ -306,7 +306,7 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
       further("granularity", "Granularity"),
       further("sparsity", "Sparsity"),
       uploads,
-      c.select("shape", "Shape", () => [["", law()?.name === "pooled2026" ? "the better of mixtral and deepseek" : "the law's own"], ...catalogue.shapes.map((name) => [name, name] as [string, string])]),
+      c.select("shape", "Shape", () => [["", law()?.name === "pooled2026" ? "mixtral or deepseek" : "the law's own"], ...catalogue.shapes.map((name) => [name, name] as [string, string])]),
       c.experts([1, 2, 4, 8, 16, 32, 64, 128]),
       more(
         "training",
