@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from moescale.planning.candidate import Candidate
     from moescale.planning.plan import Plan
     from moescale.planning.question import KnownModel, Question
+    from moescale.planning.search import Search
     from moescale.scaling_laws import Law
     from moescale.serving.deployment import Deployment
     from moescale.training.choice import Launch
@@ -35,12 +36,12 @@ def plan_of(
     unpriced: bool = False,
     launch: Launch | None = None,
     slower: bool = False,
-    base: KnownModel | None = None,
     beside_default: bool = False,
     explained: bool = True,
     question: Question | None = None,
+    search: Search | None = None,
 ) -> Plan:
-    """The plan of the `question`, by default that of the bounds, whose baseline is `base` where that is stated.
+    """The plan of the `question`, by default that of the bounds; `search` as in `make_plan`.
 
     Where no model keeps the deployment's TPOT, the plan is made at the nearest that one keeps, with a warning, if it
     may be `slower`; else it is refused with that TPOT. `beside_default` adds what the default law would choose; without
@@ -50,7 +51,7 @@ def plan_of(
 
     if beside_default and law.name != DEFAULT_LAW and (bounds.max_loss, bounds.matched()[1]) == (None, None):
         how: dict[str, Any] = {"kv_heads": kv_heads, "unpriced": unpriced, "launch": launch, "slower": slower}
-        own: dict[str, Any] = {"base": base, "explained": explained, "question": question}
+        own: dict[str, Any] = {"explained": explained, "question": question, "search": search}
         found = plan_of(bounds, law, deployment, latency, details, **own, **how)
         other = None
         with suppress(MoescaleError):
@@ -63,10 +64,10 @@ def plan_of(
     if question is None:
         question = bounds.question(law, deployment, details, **asked)
     question = replace(question, explained=explained)
-    base = base or usual_base(bounds, law, question, deployment, latency, details, **asked)
+    base = usual_base(bounds, law, question, deployment, latency, details, **asked)
     question = question if base is None else replace(question, base=base, against=(base, *question.against))
     try:
-        return make_plan(law, question, deployment, latency)
+        return make_plan(law, question, deployment, latency, search=search)
     except InfeasibleError as error:
         if deployment.max_tpot_s is None:
             raise
@@ -115,31 +116,32 @@ def plan_of_shapes(
 ) -> Plan:
     """The plan in the best of `shapes`, all against one baseline: that of the default shape, where none is named. `how` as in `plan_of`.
 
-    The best model of each shape is looked for first; the plan is made in the shape whose model stays the best when planned.
+    The best model of each shape is built first; the plan is made in the shape whose model stays the best when planned.
     """
-    from moescale.planning.beside import coarse_search
+    from moescale.planning.beside import is_served
     from moescale.planning.plan import ShapeChoice, choice_in_shape, in_order, looks_for_loss
     from moescale.planning.search import Search
 
-    asked = {name: how[name] for name in ("kv_heads", "unpriced", "launch") if name in how}
-    laws = {name: in_shape(law, name) for name in (PLANNED_SHAPE, *shapes)}
-    questions = {PLANNED_SHAPE: bounds.question(laws[PLANNED_SHAPE], deployment, details, **asked)}
-    base = None
-    if bounds.matched(law)[0] is None:
-        base = _usual_base(laws[PLANNED_SHAPE], questions[PLANNED_SHAPE], deployment, latency)
-    searches, found = dict[str, Search](), dict[str, ShapeChoice]()
-    for i, name in enumerate(sorted(shapes, key=lambda name: name == PLANNED_SHAPE)):
-        if name == PLANNED_SHAPE and not found:
-            break  # nothing to compare
+    asked: dict[str, Any] = {name: how[name] for name in ("kv_heads", "unpriced", "launch") if name in how}
+    laws = {name: in_shape(law, name) for name in shapes}
+    questions: dict[str, Question] = {}
+    searches: dict[str, Search] = {}
+    for name in shapes:
+        own = bounds.question(laws[name], deployment, details, **asked)
+        questions[name] = replace(own, explained=how.get("explained", True))
+    usual, base = questions[PLANNED_SHAPE], None
+    served = [name for name in shapes if is_served(laws[name], questions[name], deployment, latency)]
+    for i, name in enumerate(served if served != [PLANNED_SHAPE] else ()):  # else there is nothing to compare
         if progress is not None:
-            progress(f"models of the shape {name}", i / (len(shapes) + 1))
-        if name not in questions:
-            own = bounds.question(laws[name], deployment, details, **asked)
-            questions[name] = own if base is None else replace(own, base=base)
+            progress(f"models of the shape {name}", i / (len(served) + 1))
+        if base is not None:
+            questions[name] = replace(questions[name], base=base, against=(base, *questions[name].against))
         with suppress(MoescaleError):
-            search = coarse_search(laws[name], replace(questions[name], explained=False), deployment, latency)
-            if search is not None and (choice := choice_in_shape(name, search)):
-                searches[name], found[name] = search, choice
+            searches[name] = Search.of(laws[name], questions[name], deployment, latency)
+            if name == PLANNED_SHAPE and usual.base is None:
+                base = _as_known(searches[name])
+    choices = (choice_in_shape(name, search) for name, search in searches.items())
+    found = {choice.shape: choice for choice in choices if choice is not None}
     plans: dict[str, Plan] = {}
     refused: InfeasibleError | None = None
     while found:
@@ -149,30 +151,17 @@ def plan_of_shapes(
         if best in plans:
             return replace(plans[best], shapes=tuple(ordered) if len(ordered) > 1 else ())
         if progress is not None:
-            progress(f"plan with the shape {best}", len(shapes) / (len(shapes) + 1))
+            progress(f"plan with the shape {best}", len(served) / (len(served) + 1))
+        asked = {"question": questions[best], "search": searches[best]}
         try:
-            plan = plan_of(
-                bounds,
-                laws[best],
-                deployment,
-                latency,
-                details,
-                base=None if best == PLANNED_SHAPE else base,
-                question=questions[best],
-                **how,
-            )
+            plans[best] = plan = plan_of(bounds, laws[best], deployment, latency, details, **asked, **how)
         except InfeasibleError as error:
             refused = error
             del found[best]
             continue
-        if not plans:
-            built = {name: choice_in_shape(name, searches[name], found[name]) for name in found if name != best}
-            found = {name: choice for name, choice in built.items() if choice is not None}
-        plans[best] = plan
         found[best] = ShapeChoice(best, plan.decision.model, plan.training and plan.training.usd)
     if refused is not None:
         raise refused
-    usual = questions[PLANNED_SHAPE]
     return plan_of(bounds, laws[PLANNED_SHAPE], deployment, latency, details, question=usual, **how)
 
 
@@ -188,19 +177,21 @@ def usual_base(
     """The baseline of the default shape for a question in another one; None where that names one, or is of another law. `asked` as in `question`."""
     if question.base is not None or not law.form.of_sources or law.family.name == SHAPES[PLANNED_SHAPE]:
         return None
-    usual = in_shape(law, PLANNED_SHAPE)
-    return _usual_base(usual, bounds.question(usual, deployment, details, **asked), deployment, latency)
-
-
-def _usual_base(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> KnownModel | None:
-    """The baseline in the default shape, that of `law`, as built, which models of all shapes are set against; None where it is not served."""
-    from moescale.planning.question import KnownModel
     from moescale.planning.search import Search
 
+    usual = in_shape(law, PLANNED_SHAPE)
+    question = bounds.question(usual, deployment, details, **asked)
     question = replace(question, experts=(question.match_experts,), against=(), explained=False)
     with suppress(InfeasibleError):
-        built = Search.of(law, question, deployment, latency, coarse=True).base_as_built(at_most=False)
-        if built is not None:
-            model, name = built.shape.architecture(), f"{question.base_name} of {PLANNED_SHAPE}"
-            return KnownModel(name=name, architecture=model, tokens=built.model.tokens, planned=True)
+        return _as_known(Search.of(usual, question, deployment, latency, coarse=True))
     return None
+
+
+def _as_known(search: Search) -> KnownModel | None:
+    """The baseline of a search in the default shape, as built, which models of all shapes are set against; None where it is not served."""
+    from moescale.planning.question import KnownModel
+
+    if (built := search.base_as_built(at_most=False)) is None:
+        return None
+    model, name = built.shape.architecture(), f"{search.question.base_name} of {PLANNED_SHAPE}"
+    return KnownModel(name=name, architecture=model, tokens=built.model.tokens, planned=True)

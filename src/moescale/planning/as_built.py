@@ -13,7 +13,6 @@ from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.rounding import Buildable, buildable, family_of
 from moescale.planning.candidate import Candidate, Costs, Limits, part_of
 from moescale.scaling_laws.law import Law
-from moescale.serving.steady_state import Serving
 
 STEP = 0.01  # of the size: what a built model grows or shrinks by until it meets the bound
 MOST_STEPS = 12
@@ -110,9 +109,10 @@ def rounded(
     `priced` as in `as_built`; it has no intervals.
     """
     shape = nearest_shape(law, costs, model, at_most=at_most)
+    remember_prices(costs, [shape])
     family = family_of(shape, law.family)
     sized = replace(model, n_params=shape.n_params, intervals=None)
-    of_shape = replace(costs, family=family, shape=shape.architecture(), known=costs.prices.get(shape))
+    of_shape = replace(costs, family=family, shape=shape.architecture(), known=costs.prices[shape])
     built = priced(replace(law, family=family), of_shape, sized)
     return None if built is None else Built(shape, built)
 
@@ -123,20 +123,18 @@ def nearest_shape(law: Law, costs: Costs, model: Candidate, *, at_most: bool) ->
     return buildable(law.family, model.n_params, model.experts, gpus=gpus, vocab_size=costs.vocab_size, at_most=at_most)
 
 
-def with_prices(costs: Costs, shapes: Iterable[Buildable]) -> Costs:
-    """The costs, which know what these shapes cost to serve: one question takes as long as each shape alone would."""
+def remember_prices(costs: Costs, shapes: Iterable[Buildable]) -> None:
+    """Price the shapes that `costs` does not know, all at once, which takes as long as one of them alone would."""
     alike: dict[Architecture, list[Buildable]] = {}
-    for shape in dict.fromkeys(shapes):
+    for shape in dict.fromkeys(each for each in shapes if each not in costs.prices):
         model = shape.architecture()
         first = next((other for other in alike if replace(model, **_numbers(other)) == other), model)
         alike.setdefault(first, []).append(shape)
-    prices: dict[Buildable, Serving] = {}
     for first, those in alike.items():
         numbers = [_numbers(shape.architecture()) for shape in those]
         stacked = {name: np.array([each[name] for each in numbers], float) for name in NUMERIC_FIELDS}
         served = costs.cheapest(replace(first, **stacked), every=True)
-        prices |= {shape: part_of(served, slice(i, i + 1)) for i, shape in enumerate(those)}
-    return replace(costs, prices=prices)
+        costs.prices.update((shape, part_of(served, slice(i, i + 1))) for i, shape in enumerate(those))
 
 
 def _numbers(model: Architecture) -> dict[str, Any]:

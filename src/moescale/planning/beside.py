@@ -26,26 +26,18 @@ TRIED = (1e8, 1e9, 1e10)  # sizes of which a GPU serves one, if it serves a shap
 MOST_RIVALS = 3  # expert counts of another shape that are built
 
 
-def coarse_search(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Search | None:
-    """The search among models of another shape; None where the GPU's kernels for this shape were not measured."""
+def is_served(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> bool:
+    """Whether models of the law's shape are served at all: not where the GPU's kernels for it were not measured."""
     sizes, costs = np.array(TRIED), costs_of(law, question, deployment, latency)
-    if not np.isfinite(costs.usd_per_mtok(sizes, np.full(sizes.shape, question.experts[0]))).any():
-        return None
-    # Of a life the samples alone decide the sizes.
-    return Search.of(law, question, deployment, latency, coarse=not question.of_life)
-
-
-def best_first(search: Search) -> list[Candidate]:
-    """The models of each expert count that may be chosen, the cheapest at the goal or that of the lowest loss first."""
-    served = [c for c in search.answering() if isinstance(c, Candidate) and search.law.allows(c.experts)]
-    to_loss = search.question.budget_goal == "serve"
-    return sorted(served, key=lambda c: c.usd_per_mtok if to_loss else c.loss)
+    return bool(np.isfinite(costs.usd_per_mtok(sizes, np.full(sizes.shape, question.experts[0]))).any())
 
 
 def best_of(search: Search) -> Advice | None:
     """The best model of a search, as built: the cheapest at the goal, or of the lowest loss; None where there is none."""
-    near = best_first(search)[:MOST_RIVALS]
-    return recommend(search, near, promised=search.question.budget_goal == "serve") if near else None
+    served = [c for c in search.answering() if isinstance(c, Candidate) and search.law.allows(c.experts)]
+    to_loss = search.question.budget_goal == "serve"
+    near = sorted(served, key=lambda c: c.usd_per_mtok if to_loss else c.loss)[:MOST_RIVALS]
+    return recommend(search, near, promised=to_loss) if near else None
 
 
 def least_training(search: Search) -> tuple[Life, ...]:
@@ -67,26 +59,17 @@ def best_lives(search: Search) -> list[Life]:
 
 
 def best_life(search: Search) -> Life | None:
-    """The best life of the question, as it is looked for; None where there is none."""
+    """The best life of the question, as built; None where there is none."""
     with suppress(InfeasibleError):
         wanted, rows = _lives(search)
-        return wanted.choose(rows)[0]
+        return wanted.built(wanted.choose(rows)[0]).model
     return None
 
 
-def life_as_built(search: Search, life: Life) -> Life:
-    """A life that was looked for, as built."""
-    return _life_search(search).built(life).model
-
-
 def _lives(search: Search) -> tuple[LifeSearch, list[Life | Unreachable]]:
-    wanted = _life_search(search)
-    return wanted, wanted.rows(intervals=False)
-
-
-def _life_search(search: Search) -> LifeSearch:
     assert search.question.life is not None
-    return LifeSearch(search, search.question.life, search.question.max_loss or search.base.loss)
+    wanted = LifeSearch(search, search.question.life, search.question.max_loss or search.base.loss)
+    return wanted, wanted.rows(intervals=False)
 
 
 def repeats_loss(search: Search, model: Candidate) -> tuple[float, tuple[float, float] | None] | None:

@@ -169,7 +169,9 @@ class Costs:
     disaggregated: bool = False  # whether prefill and decode are on GPUs of their own
     shape: Architecture | None = None
     known: Serving | None = None  # what that model costs, where it was asked before
-    prices: Mapping[Buildable, Serving] = field(default_factory=dict[Buildable, Serving])  # of built models, (1,) each
+    prices: dict[Buildable, Serving] = field(
+        default_factory=dict[Buildable, Serving]
+    )  # of built models, (1,): remembered
 
     def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:
         """Dollars per million tokens at the cheapest GPU count; infinite where none serves. Arguments of one shape."""

@@ -16,13 +16,10 @@ from moescale.latency import LatencySource
 from moescale.latency.engines import NO_OVERHEAD
 from moescale.models.family import architecture
 from moescale.planning.beside import (
-    best_first,
     best_life,
     best_of,
-    coarse_search,
     fresh_usd,
     least_training,
-    life_as_built,
     repeats_loss,
     unbounded,
 )
@@ -188,14 +185,16 @@ class Plan:
         return told
 
 
-def make_plan(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Plan:
-    """The plan of one training budget under a law and a deployment.
+def make_plan(
+    law: Law, question: Question, deployment: Deployment, latency: LatencySource, *, search: Search | None = None
+) -> Plan:
+    """The plan of one training budget under a law and a deployment; `search` is that of the question, if it was made before.
 
     The base is the loss-optimal model with `question.match_experts` experts. Days and dollars of training buy FLOPs at the MFU
     of the model that they are spent on: of a few plans it is the largest that stays within them. Raises InfeasibleError when no
     model meets the bounds or none can be served, InputError for impossible questions.
     """
-    answer = _plan_of_budget(law, question, deployment, latency)
+    answer = _plan_of_budget(search or Search.of(law, question, deployment, latency), question)
     found: list[tuple[float, Plan]] = []
     scale, low, high = (
         1.0,
@@ -212,7 +211,8 @@ def make_plan(law: Law, question: Question, deployment: Deployment, latency: Lat
             return answer
         low, high = (max(low, scale), high) if ratio <= 1.0 + OVER else (low, min(high, scale))
         scale = scale / ratio if low < scale / ratio < high else math.sqrt(low * high)
-        answer = _plan_of_budget(law, question.bought_at(scale), deployment, latency)
+        bought = question.bought_at(scale)
+        answer = _plan_of_budget(Search.of(law, bought, deployment, latency), bought)
     within = [each for each in found if each[0] <= 1.0 + OVER]
     return max(within, key=lambda each: each[0])[1] if within else min(found, key=lambda each: each[0])[1]
 
@@ -224,21 +224,13 @@ def _of_limits(question: Question, use: TrainingUse) -> float | None:
     return max(shares, default=None)
 
 
-def choice_in_shape(shape: str, search: Search, found: ShapeChoice | None = None) -> ShapeChoice | None:
-    """The best model of a search in one shape, the cheapest at the goal and not of least regret; None where none is served.
-
-    As it is looked for, or the one `found` so as built, with its training, which takes several times as long.
-    """
-    question = search.question
+def choice_in_shape(shape: str, search: Search) -> ShapeChoice | None:
+    """The best model of a search in one shape, as built: the cheapest at the goal and not of least regret; None where none is served."""
+    question = replace(search.question, explained=False)
+    search = replace(search, question=question)
     with suppress(MoescaleError):
         if question.of_life:
-            if found is None:
-                return (life := best_life(search)) and ShapeChoice(shape, life)
-            assert isinstance(found.model, Life)
-            life = life_as_built(search, found.model)
-            return ShapeChoice(shape, life, life.training_usd)
-        if found is None:
-            return next((ShapeChoice(shape, model) for model in best_first(search)), None)
+            return (life := best_life(search)) and ShapeChoice(shape, life, life.training_usd)
         best, scale = best_of(search), 1.0
         for _ in range(MOST_CORRECTIONS):
             over = _of_limits(question, best.use) if best is not None else None
@@ -246,8 +238,8 @@ def choice_in_shape(shape: str, search: Search, found: ShapeChoice | None = None
                 break
             scale /= over
             law, costs = search.law, search.costs
-            again = coarse_search(law, question.bought_at(scale), costs.deployment, costs.latency)
-            best = again and best_of(again)
+            again = Search.of(law, question.bought_at(scale), costs.deployment, costs.latency, coarse=True)
+            best = best_of(again)
         return best and ShapeChoice(shape, best.advice.model, best.use.usd)
     return None
 
@@ -293,8 +285,8 @@ def _repaid(choice: ShapeChoice, other: ShapeChoice) -> bool:
     return tokens is None or tokens <= choice.model.tokens
 
 
-def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Plan:
-    search = Search.of(law, question, deployment, latency)
+def _plan_of_budget(search: Search, question: Question) -> Plan:
+    deployment, latency = search.costs.deployment, search.costs.latency
     draws = search.draws if len(search.law.draws) and question.draws != 0 else None
     base, sampled = search.base, search.sampled
     best = with_intervals(search.optima, draws and optima_limits(draws, sampled))
@@ -343,7 +335,7 @@ def _plan_of_budget(law: Law, question: Question, deployment: Deployment, latenc
     repeats = repeats_loss(search, advice.model if life is None else life.model)
     return Plan(
         budget_flops=float(question.budget.flops_at(advice.model.experts)),
-        law=law.name,
+        law=search.law.name,
         convention=search.law.family.convention,
         gpu=deployment.gpu.name,
         latency_source=latency.name,

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from moescale.errors import InfeasibleError
 from moescale.models.coordinates import expansion
-from moescale.planning.as_built import SLACK, Bounds, Built, as_built, nearest_shape, rounded, with_prices
+from moescale.planning.as_built import SLACK, Bounds, Built, as_built, nearest_shape, remember_prices, rounded
 from moescale.planning.candidate import Candidate, Row, Trained
 from moescale.planning.choice import choose, rank, too_dear
 from moescale.planning.decision import Choices, LawView, law_views
@@ -57,7 +57,7 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool) -> Advice:
     chosen, rule = choose(search, rows)
     to_loss = question.budget_goal == "serve"
     others = [c for c in rows if isinstance(c, Candidate) and c is not chosen and search.law.allows(c.experts)]
-    search = search.knowing_built([chosen, *others], at_most=not to_loss)
+    search.price_built([chosen, *others], at_most=not to_loss)
     limit = None if question.budget_goal == "loss" else question.max_usd_per_mtok
     base_built = search.base_as_built(at_most=not to_loss)
     base = base_built.model if base_built else search.base
@@ -84,9 +84,9 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool) -> Advice:
             every += [rival] if not (rival := build(row)).notes else []
     if to_loss and promised and search.confidence is not None:  # a smaller shape may keep the promise, too
         sized = [chosen, *others]
-        shapes = [nearest_shape(search.law, search.costs, row, at_most=True) for row in sized]
-        costs, price = with_prices(search.costs, shapes), partial(search.built, base=base)
-        smaller = [rounded(search.law, costs, row, price, at_most=True) for row in sized]
+        search.price_built(sized, at_most=True)
+        price = partial(search.built, base=base)
+        smaller = [rounded(search.law, search.costs, row, price, at_most=True) for row in sized]
         sure = Bounds(None, limit, min_probability=search.confidence)
         kept = [each for each in smaller if each is not None and sure.excess(each.model) <= SLACK]
         every += [each for each in kept if all(each.shape != other.shape for other in every)]
@@ -147,12 +147,13 @@ def built_choices(search: Search, rows: Choices, built: Sequence[Candidate], bas
         row = getattr(rows, name)
         bounds[name] = Bounds(row and row.loss)
     found = {name: row for name in bounds if (row := getattr(rows, name)) is not None}
-    shapes = [
+    shapes = (
         nearest_shape(search.law, search.costs, row, at_most=bounds[name].max_loss is None)
         for name, row in found.items()
-    ]
-    costs, price = with_prices(search.costs, shapes), partial(search.built, base=base)
-    made = {name: as_built(search.law, costs, row, price, bounds[name]).model for name, row in found.items()}
+    )
+    remember_prices(search.costs, shapes)
+    price = partial(search.built, base=base)
+    made = {name: as_built(search.law, search.costs, row, price, bounds[name]).model for name, row in found.items()}
     if to_loss and rows.cheapest is not None:
         made["cheapest"] = min(built, key=lambda c: (c.usd_per_mtok, c.experts))
     return Choices(**made)

@@ -24,7 +24,7 @@ from moescale.planning.allocation import (
     loss_optimal,
     smallest_at_loss,
 )
-from moescale.planning.as_built import Built, nearest_shape, rounded, with_prices
+from moescale.planning.as_built import Built, nearest_shape, remember_prices, rounded
 from moescale.planning.candidate import (
     Candidate,
     CostCurve,
@@ -255,11 +255,12 @@ class Search:
         at_most |= self.base.n_params >= _largest(self.law, self.question, self.base.experts) * (1.0 - 1e-9)
         return rounded(self.law, self.costs, self.base, search._sized, at_most=at_most)
 
-    def knowing_built(self, models: Iterable[Candidate], *, at_most: bool) -> Search:
-        """The search whose costs know what these models, and the baseline, cost as built."""
+    def price_built(self, models: Iterable[Candidate], *, at_most: bool) -> None:
+        """Remember what these models, and the baseline, cost as built."""
         base = [self.base] if self.question.base is None and isinstance(self.base, Candidate) else []
-        shapes = [nearest_shape(self.law, self.costs, model, at_most=at_most) for model in (*base, *models)]
-        return replace(self, costs=with_prices(self.costs, shapes))
+        remember_prices(
+            self.costs, (nearest_shape(self.law, self.costs, model, at_most=at_most) for model in (*base, *models))
+        )
 
     def judging_built(self, base: Built[Candidate] | None) -> Search:
         """The search that judges models as built: the baseline as built keeps its own loss under every draw, too."""
