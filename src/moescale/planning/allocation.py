@@ -236,23 +236,31 @@ def best_within_cost(
     theta: FloatArray | None = None,
     optimal: Allocation | None = None,
     near: FloatArray | None = None,
+    close: float = CLOSE,
 ) -> Allocation:
     """Algorithm 2: the lowest loss of each expert count whose serving cost stays within `usd_per_mtok`.
 
     Cost rises with size, so this is the largest size within the cost, but never beyond that expert count's own optimum,
     where more size would only raise the loss. NaN where even a model of a million parameters costs more. `optimal`
-    saves computing loss_optimal again, and `near` (..., m), sizes that may be the answer, most of the search.
+    saves computing loss_optimal again, and `near` (..., m), sizes that may be the answer, most of the search; sizes are
+    `close`, relative.
     """
     e = np.atleast_1d(np.asarray(experts, float))
     best = loss_optimal(law, budget, e, theta=theta) if optimal is None else optimal
     n = largest_within_cost(
-        np.broadcast_to(e, best.n_params.shape), usd_per_mtok, cost_of, largest=best.n_params, near=near
+        np.broadcast_to(e, best.n_params.shape), usd_per_mtok, cost_of, largest=best.n_params, near=near, close=close
     )
     return at_size(law, budget, n, e, theta=theta)
 
 
 def largest_within_cost(
-    experts: FloatArray, usd_per_mtok: Real, cost_of: CostOf, *, largest: Real = SIZES[-1], near: Real | None = None
+    experts: FloatArray,
+    usd_per_mtok: Real,
+    cost_of: CostOf,
+    *,
+    largest: Real = SIZES[-1],
+    near: Real | None = None,
+    close: float = CLOSE,
 ) -> FloatArray:
     """The largest size up to `largest` that serves at `usd_per_mtok` or less; arguments broadcast.
 
@@ -268,12 +276,12 @@ def largest_within_cost(
     sizes = np.exp(tried)
     sizes[1] = top  # to the last bit
     usd = cost_of(sizes, np.broadcast_to(e, sizes.shape))
-    (reachable, free), close = usd[:2] <= limit, usd[2:]
-    bracketed = (close[0] <= limit) & ~(close[-1] <= limit) & (near is not None)
+    (reachable, free), nearby = usd[:2] <= limit, usd[2:]
+    bracketed = (nearby[0] <= limit) & ~(nearby[-1] <= limit) & (near is not None)
     ends = [np.where(bracketed, a, b) for a, b in ((below, low), (above, high))]
-    dollars = [np.where(bracketed, a, b) for a, b in ((close[0], usd[0]), (close[-1], usd[1]))]
-    ends, dollars = _before_too_dear(tried[2:], close, limit, bracketed, ends, dollars)
-    searched = reachable & ~free & (ends[1] - ends[0] > CLOSE)
+    dollars = [np.where(bracketed, a, b) for a, b in ((nearby[0], usd[0]), (nearby[-1], usd[1]))]
+    ends, dollars = _before_too_dear(tried[2:], nearby, limit, bracketed, ends, dollars)
+    searched = reachable & ~free & (ends[1] - ends[0] > close)
     while searched.any():
         at = _sections(*(x[searched] for x in (*ends, *dollars, limit)))
         some = e[searched]
@@ -283,7 +291,7 @@ def largest_within_cost(
         for y, part in zip((ends, dollars), found, strict=True):
             for i in (0, 1):
                 y[i][searched] = part[i]
-        searched &= ends[1] - ends[0] > CLOSE
+        searched &= ends[1] - ends[0] > close
     return np.reshape(np.where(free, top, np.where(reachable, np.exp(ends[0]), np.nan)), shape)
 
 

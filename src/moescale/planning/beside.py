@@ -17,7 +17,7 @@ from moescale.planning.candidate import Candidate, Life, Unreachable
 from moescale.planning.choice import choose
 from moescale.planning.lifetime_plan import LifeSearch
 from moescale.planning.question import LEAST_SERVED, Question, ladder, only_experts
-from moescale.planning.recommend import Advice, recommend, with_scores
+from moescale.planning.recommend import Advice, at_floor, recommend, with_scores
 from moescale.planning.search import Search, costs_of
 from moescale.scaling_laws.law import Law, loss
 from moescale.serving.deployment import Deployment
@@ -34,10 +34,12 @@ def is_served(law: Law, question: Question, deployment: Deployment, latency: Lat
 
 def best_of(search: Search) -> Advice | None:
     """The best model of a search, as built: the cheapest at the goal, or of the lowest loss; None where there is none."""
-    served = [c for c in search.answering() if isinstance(c, Candidate) and search.law.allows(c.experts)]
-    to_loss = search.question.budget_goal == "serve"
-    near = sorted(served, key=lambda c: c.usd_per_mtok if to_loss else c.loss)[:MOST_RIVALS]
-    return recommend(search, near, promised=to_loss) if near else None
+    rows, promised = search.answering(), search.question.budget_goal == "serve"
+    search, rows = at_floor(search, rows, search.frontier(rows)) or (search, rows)
+    served = [c for c in rows if isinstance(c, Candidate) and search.law.allows(c.experts)]
+    by_price = search.question.budget_goal == "serve"
+    near = sorted(served, key=lambda c: c.usd_per_mtok if by_price else c.loss)[:MOST_RIVALS]
+    return recommend(search, near, promised=promised) if near else None
 
 
 def least_training(search: Search) -> tuple[Life, ...]:

@@ -32,6 +32,7 @@ from moescale.planning.scores import scores_of
 from moescale.planning.search import Search
 
 Model = TypeVar("Model", bound=Candidate)
+TO_BUILD = 1e-4  # of a size, relative: whole layers and heads move it by more
 EQUAL = 0.01  # relative difference of two prices that decides nothing
 FOR_NOTHING = 0.005  # of loss: what a lower one at an equal price is taken for
 
@@ -194,7 +195,7 @@ def at_floor(search: Search, rows: Sequence[Row], frontier: Sequence[Candidate])
     if not any(c.usd_per_mtok <= limit and c.loss < most for c in frontier):
         return None
     search = replace(search, question=replace(search.question, objective="quality", max_usd_per_mtok=limit))
-    better = search.judged(search.answering(), search.draws_at(search.question.max_loss))
+    better = search.judged(search.within_cost(limit, close=TO_BUILD), search.draws_at(search.question.max_loss))
     sure = search.confidence or 0.0
     kept = [
         c

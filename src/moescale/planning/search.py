@@ -16,6 +16,7 @@ from moescale.models.coordinates import expansion
 from moescale.models.family import n_active, n_total, with_convention
 from moescale.models.rounding import family_of, vocabulary
 from moescale.planning.allocation import (
+    CLOSE,
     Allocation,
     Budget,
     at_size,
@@ -173,12 +174,12 @@ class Search:
         ]
         return self.judged(self._rows(np.where(sizes > self.largest, np.nan, sizes), reasons), draws)
 
-    def within_cost(self, usd_per_mtok: float) -> list[Row]:
-        """Algorithm 2 at every expert count: the lowest loss within a serving cost."""
+    def within_cost(self, usd_per_mtok: float, *, close: float = CLOSE) -> list[Row]:
+        """Algorithm 2 at every expert count: the lowest loss within a serving cost; sizes are `close`, relative."""
         cost_of, budget = self.costs.usd_per_mtok, self.question.budget
         near = self.sampled.size_within(np.array([usd_per_mtok]))[0]
         found = best_within_cost(
-            self.law, budget, self.best.experts, usd_per_mtok, cost_of, optimal=self.best, near=near
+            self.law, budget, self.best.experts, usd_per_mtok, cost_of, optimal=self.best, near=near, close=close
         )
         reasons = [f"every size costs more than {format_usd(usd_per_mtok)}"] * self.best.experts.size
         return self.judged(self._rows(np.fmin(found.n_params, self.largest), reasons), self.draws)
