@@ -38,6 +38,10 @@ class Bound:
 
     def bad(self, values: Any) -> float | None:
         """The first of the values, one or an array, that is out of bounds; None where all are within."""
+        if isinstance(values, (int, float)):  # most are: a hundredth of the time
+            within = (values > self.least or (values == self.least and not self.above)) and values <= self.most
+            good = within and (values < math.inf or self.unlimited)
+            return None if good and not (self.whole and math.isfinite(values) and values % 1) else float(values)
         import numpy as np  # here, so that the command line prints its help without it
 
         number = np.asarray(values, dtype=np.float64)

@@ -211,8 +211,12 @@ def of_the_fastest(keys: FloatArray, sources: FloatArray, seconds: FloatArray) -
     Sources are alternatives for one operation, of which an engine or who sets it up takes the better one; repeated
     measurements of one source are averaged (in logarithms).
     """
-    places, index = np.unique(keys, axis=0, return_inverse=True)
-    index = index.ravel()
+    # One number a row, by the rank of each of its sizes: rows themselves take ten times as long to sort.
+    ranks = [np.unique(column, return_inverse=True) for column in keys.T]
+    shape = tuple(values.size for values, _ in ranks)
+    codes, index = np.unique(np.ravel_multi_index([rank for _, rank in ranks], shape), return_inverse=True)
+    found = zip(ranks, np.unravel_index(codes, shape), strict=True)
+    places = np.stack([values[at] for (values, _), at in found], axis=1)
     least = np.full(len(places), np.inf)
     for source in np.unique(sources):
         own = sources == source
