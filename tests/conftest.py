@@ -18,6 +18,7 @@ from examples import LONG, USUAL
 from moescale.errors import InfeasibleError
 from moescale.planning import plan
 from moescale.planning.plan import Plan
+from moescale.planning.search import Search
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import Law, law_text
 from reference_data import JOINT_MOE_RUNS, TESTS
@@ -65,11 +66,11 @@ def plans_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a question that was asked in this session the plan that was made then, for tests of what is said of plans."""
     make = plan.make_plan
 
-    def made(law: Law, *asked: Any) -> Plan:
-        key = (law_text(law), repr(law.family), *map(repr, asked))
+    def made(law: Law, *asked: Any, search: Search | None = None) -> Plan:
+        key = (law_text(law), repr(law.family), *map(repr, asked), str(search is None))
         if key not in _MADE:
             try:
-                _MADE[key] = make(law, *asked)
+                _MADE[key] = make(law, *asked, search=search)
             except InfeasibleError as error:
                 _MADE[key] = error
         if isinstance(found := _MADE[key], InfeasibleError):
