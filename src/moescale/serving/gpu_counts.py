@@ -31,6 +31,8 @@ from moescale.serving.steady_state import (
 from moescale.serving.workload import Answer
 from moescale.typing import FloatArray
 
+TIED = 1e-9  # relative: prices that differ by less are the same, as processors add up in other orders
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
@@ -112,7 +114,7 @@ def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment
     """Serving figures at the GPU count among `degrees(deployment)` with the fewest dollars per token.
 
     Counts are compared at their largest batches; with `every`, for questions of a few entries, at the cheapest of a ladder
-    of batches, as `cost` does. Ties go to fewer GPUs. Where no count serves a model, the entry is that of the largest, and
+    of batches, as `cost` does. Prices within TIED are the same, and go to fewer GPUs. Where no count serves a model, the entry is that of the largest, and
     costs infinity.
     """
     model = with_usual_shares(model, deployment.weights)
@@ -131,8 +133,9 @@ def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment
         among = batches.served & (every | (usd <= np.min(usd, axis=0)))
         batches = with_cheaper_batches(servers, batches, among, every=every)
     served = figures(servers, batches)
-    best = np.argmin(served.usd_per_mtok, axis=0)
-    best = np.where(np.isinf(np.min(served.usd_per_mtok, axis=0)), len(count) - 1, best)[np.newaxis]
+    least = np.min(served.usd_per_mtok, axis=0)
+    best = np.argmax(served.usd_per_mtok <= least * (1.0 + TIED), axis=0)  # the first, which has the fewest GPUs
+    best = np.where(np.isinf(least), len(count) - 1, best)[np.newaxis]
     return Serving(**{f.name: np.take_along_axis(getattr(served, f.name), best, axis=0)[0] for f in fields(served)})
 
 
