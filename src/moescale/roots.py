@@ -18,14 +18,20 @@ AROUND = np.array((-0.1, -0.03, -0.01, -3e-3, -1e-3, -1e-4, 1e-4, 1e-3, 3e-3, 0.
 
 
 def bracket(
-    rising: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray, *, close: float = RESOLUTION
+    rising: Callable[[FloatArray], FloatArray],
+    low: FloatArray,
+    high: FloatArray,
+    *,
+    close: float = RESOLUTION,
+    left: int = 0,
 ) -> tuple[FloatArray, FloatArray]:
     """The last negative and the first positive place, `close` to each other, of a function that rises from `low` to `high`.
 
-    Elementwise; NaN counts as negative, and a function of one sign leads to that end. Chandrupatla's method (1997, doi
-    10.1016/S0965-9978(96)00051-8), as in `scipy.optimize.elementwise.find_root`, which has no rows.
+    Elementwise; NaN counts as negative, and a function of one sign leads to that end. Where so many or fewer are `left`,
+    these stay further apart. Chandrupatla's method (1997, doi 10.1016/S0965-9978(96)00051-8), as in
+    `scipy.optimize.elementwise.find_root`, which has no rows.
     """
-    return bracket_rows(lambda at, _: rising(at), low, high, close=close)
+    return bracket_rows(lambda at, _: rising(at), low, high, close=close, left=left)
 
 
 def bracket_rows(
@@ -34,6 +40,7 @@ def bracket_rows(
     high: FloatArray,
     *,
     close: float = RESOLUTION,
+    left: int = 0,
     by_row: bool = False,
 ) -> tuple[FloatArray, FloatArray]:
     """`bracket` of a function of places and of the rows, numbers along the first axis, that they are of.
@@ -47,10 +54,9 @@ def bracket_rows(
     f = np.stack((np.where(at_low < 0.0, at_low, -1.0), *(np.where(at_high > 0.0, at_high, 1.0),) * 2))
     share = np.full(low.shape, 0.5)
     for _ in range(MOST_STEPS):
-        searched = (
-            np.abs(x[1] - x[0]) > close
-        )  # one that is found stays, so that its digits do not depend on the others
-        if not np.any(searched):
+        # One that is found stays, so that its digits do not depend on the others.
+        searched = np.abs(x[1] - x[0]) > close
+        if np.count_nonzero(searched) <= left:
             break
         at = np.where(searched, x[0] + share * (x[1] - x[0]), x[0])
         rows = np.flatnonzero(searched.any(axis=tuple(range(1, at.ndim)))) if by_row else ...

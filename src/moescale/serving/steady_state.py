@@ -201,17 +201,21 @@ def _batch_within_limits(servers: Servers, most: FloatArray) -> FloatArray:
         of_limit = some.times(np.exp(ln_batch)).over_limits(some.deployment)
         return np.where(np.isnan(of_limit), math.inf, np.log(of_limit))
 
-    if most.size <= FEW:
-        return np.exp(last_within(beyond, np.zeros_like(most), np.log(most), close=CLOSE))
-    asked, over = np.full(most.size, math.nan), np.full(most.size, math.nan)
+    low, high = np.zeros_like(most), np.log(most)
+    if most.size > FEW:
+        asked, over = np.full(most.size, math.nan), np.full(most.size, math.nan)
 
-    def beyond_alone(ln_batch: FloatArray) -> FloatArray:
-        new = ln_batch != asked  # most batches are found in a few steps: the others are priced alone
-        if np.any(new):
-            over[new], asked[new] = beyond(ln_batch[new], new), ln_batch[new]
-        return over.copy()
+        def beyond_alone(ln_batch: FloatArray) -> FloatArray:
+            new = ln_batch != asked  # most batches are found in a few steps: the others are priced alone
+            if np.any(new):
+                over[new], asked[new] = beyond(ln_batch[new], new), ln_batch[new]
+            return over.copy()
 
-    low, _ = bracket(beyond_alone, np.zeros_like(asked), np.log(most), close=CLOSE)
+        low, high = bracket(beyond_alone, low, high, close=CLOSE, left=FEW)
+    far = high - low > CLOSE
+    if np.any(far):
+        servers = servers if np.all(far) else servers.only(far)
+        low[far] = last_within(beyond, low[far], high[far], close=CLOSE)
     return np.exp(low)
 
 
