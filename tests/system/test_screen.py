@@ -140,7 +140,7 @@ def test_every_shape_is_planned_against_one_baseline() -> None:
 
 
 def test_a_loss_that_costs_nothing_is_taken() -> None:
-    found = answer_of("plan", "--budget", "3e20", "--gpu", "h200-sxm")
+    found = answer_of("plan", "--budget", "3e20", "--gpu", "h200-sxm", "--shape", "mixtral")
     model, base = found["recommendation"], found["base_as_built"]
     assert model["usd_per_mtok"] <= 1.02 * base["usd_per_mtok"]
     assert model["loss"] < base["loss"] - 0.05
@@ -204,6 +204,10 @@ def test_the_better_shape_is_planned_where_none_is_stated(tmp_path: Path) -> Non
     assert plan["recommendation"] == named["deepseek"]["recommendation"]
     assert best["model"]["usd_per_mtok"] < 0.95 * other["model"]["usd_per_mtok"]
     assert other["model"]["usd_per_mtok"] == pytest.approx(named["mixtral"]["recommendation"]["usd_per_mtok"], rel=0.1)
+    trained_on = other["model"]["tokens"] * other["usd_at_loss"] / other["training_usd"]
+    size = ("--n-params", other["model"]["n_params"], "--experts", other["model"]["experts"])
+    assert answer_of("predict", *size, "--tokens", trained_on)["loss"] == pytest.approx(best["model"]["loss"], rel=1e-6)
+    assert best["usd_at_loss"] == best["training_usd"] < other["usd_at_loss"]
     assert all("shapes" not in each for each in named.values())
     assert "shapes" not in answer_of(*asked, "--experts", "16,32")
     unmeasured = answer_of("plan", "--budget", "1e22")  # of an A100 no kernels of latent attention are known
@@ -213,6 +217,13 @@ def test_the_better_shape_is_planned_where_none_is_stated(tmp_path: Path) -> Non
     found = run(*asked, "--train-gpu", own, "--export", "megatron", "-o", tmp_path / "launch")
     assert found.code == 0, found.err
     assert "\nShapes       deepseek" in found.out
+
+
+def test_a_lower_loss_for_the_price_of_another_shape_is_worth_its_training() -> None:
+    best, other = answer_of("plan", "--budget", "1e22", "--gpu", "h100-sxm", *FAST)["shapes"]
+    assert (best["shape"], other["shape"]) == ("deepseek", "mixtral")
+    assert best["model"]["loss"] < other["model"]["loss"]
+    assert best["training_usd"] > other["training_usd"]
 
 
 def test_a_life_at_a_loss_needs_no_budget() -> None:

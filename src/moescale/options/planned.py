@@ -119,7 +119,7 @@ def plan_of_shapes(
     The best model of each shape is built first; the plan is made in the shape whose model stays the best when planned.
     """
     from moescale.planning.beside import is_served
-    from moescale.planning.plan import ShapeChoice, choice_in_shape, in_order, looks_for_loss
+    from moescale.planning.plan import ShapeChoice, at_one_loss, choice_in_shape, in_order, looks_for_loss
     from moescale.planning.search import Search
 
     asked: dict[str, Any] = {name: how[name] for name in ("kv_heads", "unpriced", "launch") if name in how}
@@ -146,7 +146,7 @@ def plan_of_shapes(
     refused: InfeasibleError | None = None
     while found:
         by_loss = looks_for_loss(next(iter(searches.values())).question)
-        ordered = in_order(found.values(), PLANNED_SHAPE, by_loss=by_loss)
+        ordered = in_order(at_one_loss(found.values(), searches), PLANNED_SHAPE, by_loss=by_loss)
         best = ordered[0].shape
         if best in plans:
             return replace(plans[best], shapes=tuple(ordered) if len(ordered) > 1 else ())

@@ -47,6 +47,7 @@ from moescale.planning.recommend import (
     with_scores,
 )
 from moescale.planning.search import Search
+from moescale.planning.total_cost import tokens_at_loss
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
@@ -84,6 +85,7 @@ class ShapeChoice:
     shape: str
     model: Candidate | Life
     training_usd: float | None = None
+    usd_at_loss: float | None = None  # trained on to the lowest loss of the shapes; None where it does not get there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,9 +254,9 @@ def looks_for_loss(question: Question) -> bool:
 def in_order(choices: Iterable[ShapeChoice], usual: str, *, by_loss: bool) -> list[ShapeChoice]:
     """The choices of several shapes, the best first: what the question looks for, dollars of a life or a token, or the loss.
 
-    The `usual` shape is first unless another one is better by more than CHEAPER, or FOR_NOTHING of loss, and repays what its
-    training costs more before it has served as many tokens as it was trained on. Of dollars as good as equal, the lower price
-    of serving is first, or the lower loss.
+    The `usual` shape is first unless another one is better by more than CHEAPER, or FOR_NOTHING of loss at a price as good as
+    equal, and repays what its training costs more to one loss before it has served as many tokens as it was trained on. Of
+    dollars as good as equal, the lower price of serving is first, or the lower loss.
     """
 
     def value(choice: ShapeChoice) -> float:
@@ -262,21 +264,43 @@ def in_order(choices: Iterable[ShapeChoice], usual: str, *, by_loss: bool) -> li
         return model.loss if by_loss else model.total_usd if isinstance(model, Life) else model.usd_per_mtok
 
     ordered = sorted(choices, key=value)
-    most = value(ordered[0]) + FOR_NOTHING if by_loss else value(ordered[0]) / (1.0 - CHEAPER)
-    first = next((c for c in ordered if c.shape == usual), None)
-    if first is not None and value(first) > most and (by_loss or _repaid(ordered[0], first)):
-        first = None
-    if first is None and not by_loss:
-        alike = [c for c in ordered if value(c) <= (1.0 + EQUAL) * value(ordered[0])]
-        first = min(alike, key=lambda c: c.model.usd_per_mtok if isinstance(c.model, Life) else c.model.loss)
-    return ordered if first is None else [first, *(c for c in ordered if c is not first)]
+    first, best = next((c for c in ordered if c.shape == usual), None), ordered[0]
+    if not by_loss:
+        alike = [c for c in ordered if value(c) <= (1.0 + EQUAL) * value(best)]
+        best = min(alike, key=lambda c: c.model.usd_per_mtok if isinstance(c.model, Life) else c.model.loss)
+    if first is not None:
+        lower_loss = (by_loss or not isinstance(best.model, Life)) and best.model.loss < first.model.loss - FOR_NOTHING
+        cheaper = value(best) < (1.0 - CHEAPER) * value(first)
+        better = (
+            lower_loss if by_loss else cheaper or (lower_loss and best.model.usd_per_mtok <= first.model.usd_per_mtok)
+        )
+        best = best if better and (by_loss or _repaid(best, first)) else first
+    return [best, *(c for c in ordered if c is not best)]
+
+
+def at_one_loss(choices: Iterable[ShapeChoice], searches: Mapping[str, Search]) -> list[ShapeChoice]:
+    """The choices, by the searches in their shapes, with what it costs to train each on to the lowest loss of them."""
+    choices = list(choices)
+    least, found = min(choice.model.loss for choice in choices), list[ShapeChoice]()
+    for choice in choices:
+        model, search = choice.model, searches[choice.shape]
+        budget, n, e = search.question.budget, np.array([model.n_params]), np.array([model.experts])
+        tokens = float(
+            tokens_at_loss(search.law, n, e, least, max_tokens=budget.max_tokens, extra=budget.extra)[0]
+            if model.loss > least
+            else model.tokens
+        )
+        longer = math.nan if choice.training_usd is None else tokens / model.tokens * choice.training_usd
+        found.append(replace(choice, usd_at_loss=None if math.isnan(longer) else longer))
+    return found
 
 
 def repaid_after(choice: ShapeChoice, other: ShapeChoice) -> float | None:
-    """The served tokens after which a choice has repaid what its training costs more than another's; None where that is not known, 0 where it costs no more."""
-    spent, others, saved = choice.training_usd, other.training_usd, other.model.usd_per_mtok - choice.model.usd_per_mtok
-    if spent is None or others is None or isinstance(choice.model, Life):
+    """The served tokens after which a choice has repaid what its training costs more than another's to one loss; None where that is not known, 0 where it costs no more."""
+    if choice.training_usd is None or other.training_usd is None or isinstance(choice.model, Life):
         return None
+    spent, others = (math.inf if each.usd_at_loss is None else each.usd_at_loss for each in (choice, other))
+    saved = other.model.usd_per_mtok - choice.model.usd_per_mtok
     return 0.0 if spent <= others else 1e6 * (spent - others) / saved if saved > 0.0 else math.inf
 
 

@@ -13,6 +13,7 @@ from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES, shape_name
 from moescale.options.serving import PLANNED_TPOT_S
 from moescale.planning.plan import repaid_after
 from moescale.planning.question import LEAST_SERVED
+from moescale.planning.recommend import FOR_NOTHING
 from moescale.serving.accuracy import calibrated, limits_missed
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_text, percentage, table_of, ttft_doubt
@@ -244,7 +245,8 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
     if plan.repeats_loss is not None:
         said.append(("Repeats", _repeats(plan, plan.repeats_loss)))
     if plan.shapes:
-        said.append(("Shapes", "; ".join(map(_shape, plan.shapes)) + _repaid(plan)))
+        least = min(choice.model.loss for choice in plan.shapes)
+        said.append(("Shapes", "; ".join(_shape(choice, least) for choice in plan.shapes) + _repaid(plan)))
     said.append(("Training", _training(plan)))
     if plan.of_life and model.serving_usd is not None:
         said.append(
@@ -351,12 +353,17 @@ def _dominates(one: Candidate, other: Trained) -> bool:
     )
 
 
-def _shape(choice: ShapeChoice) -> str:
-    model = choice.model
+def _shape(choice: ShapeChoice, least: float) -> str:
+    """The model of one shape, with what training costs, also to the `least` loss of all shapes."""
+    model, usd = choice.model, choice.training_usd
     text = f"{choice.shape} E={model.experts:g} {format_usd(model.usd_per_mtok)}, loss {model.loss:.4f}"
     if model.total_usd is not None:
         return f"{text}, life {format_usd(model.total_usd)}"
-    return text if choice.training_usd is None else f"{text}, training {format_usd(choice.training_usd)}"
+    if usd is None:
+        return text
+    longer = "does not" if choice.usd_at_loss is None else f"{format_usd(choice.usd_at_loss)} to"
+    text += f", training {format_usd(usd)}"
+    return f"{text} ({longer} reach {least:.4f})" if model.loss > least + FOR_NOTHING else text
 
 
 def _repeats(plan: Plan, more: float) -> str:
