@@ -64,6 +64,29 @@ def test_dollars_rise_with_the_budget(shape: str, budgets: tuple[float, ...]) ->
     assert {use.mfu_from for use in uses} == {"parts"}
 
 
+@pytest.mark.parametrize(
+    ("shape", "bounds"),
+    [
+        ("mixtral", {"max_total_usd": 5e6, "lifetime_tokens": 5e11}),
+        (
+            "mixtral",
+            {"max_total_usd": 2e7, "lifetime_tokens": 5e12, "max_tokens": 5e12},
+        ),  # that more dollars buy a larger model
+        pytest.param("deepseek", {"max_total_usd": 3e5, "lifetime_tokens": 1e11}, marks=pytest.mark.fuzz),
+    ],
+)
+def test_a_life_spends_its_dollars_as_built(shape: str, bounds: dict[str, float]) -> None:
+    life = plan_of(shape, "h100-sxm", **bounds).lifetime
+    assert life is not None
+    model, limit = life.recommendation.model, bounds["max_total_usd"]
+    run = choose_launch(life.recommendation.architecture.architecture(), model.tokens, H100, Launch())
+    training = run.gpu_days * 24.0 * life.train_usd_per_gpu_hour
+    serving = model.usd_per_mtok * bounds["lifetime_tokens"] / 1e6
+    assert model.total_usd == pytest.approx(training + serving)
+    assert 0.99 * limit <= training + serving <= limit
+    assert model.tokens <= bounds.get("max_tokens", math.inf)
+
+
 def test_sixty_one_layers_make_a_pipeline() -> None:
     model = find_shape("deepseek-v3").architecture
     assert stages_of(model, 16) == (4,) * 13 + (3,) * 3

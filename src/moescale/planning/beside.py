@@ -69,8 +69,7 @@ def best_life(search: Search) -> Life | None:
 
 
 def _lives(search: Search) -> tuple[LifeSearch, list[Life | Unreachable]]:
-    assert search.question.life is not None
-    wanted = LifeSearch(search, search.question.life, search.question.max_loss or search.base.loss)
+    wanted = LifeSearch.of(search)
     return wanted, wanted.rows(intervals=False)
 
 

@@ -13,7 +13,7 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.io.records import record
 from moescale.models.architecture import Architecture
 from moescale.planning.allocation import inputs_at
-from moescale.planning.as_built import Bounds, Built, as_built
+from moescale.planning.as_built import SLACK, Bounds, Built, as_built, rounded
 from moescale.planning.candidate import KNOWN_SIZE, Costs, Life, Regret, Unreachable, lives, with_intervals
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import each_law
@@ -31,13 +31,14 @@ from moescale.planning.total_cost import (
     life_costs,
     lowest_loss,
 )
-from moescale.planning.training_price import TrainingBill
+from moescale.planning.training_price import TrainingBill, rate_of
 from moescale.scaling_laws.law import Law
 from moescale.typing import FloatArray, Real
 from moescale.units import format_count, format_usd, plural
 
-MOST_CORRECTIONS = 5  # of the loss that promises the goal
-CORRECTED = 1e-4  # of ln L
+MOST_CORRECTIONS = 5  # of the loss that promises the goal, and of the tokens that dollars buy
+CORRECTED = 1e-4  # of ln L, and of tokens
+UNSPENT = 0.01  # of total dollars
 MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes a search
 MOST_BUILT, NEAR_USD, NEAR_LOSS = 4, 0.25, 0.008  # lives that are built, and how far from the best before rounding
 REGRET_DRAWS = 40  # that the regret of a life is over: two searches a draw
@@ -78,6 +79,25 @@ class LifeSearch:
     search: Search
     life: Lifetime
     target: float  # the loss that is to be reached, where dollars are not given instead
+
+    @classmethod
+    def of(cls, search: Search) -> LifeSearch:
+        """The search for the life that the question asks about; within total dollars at the MFU of about the lives that are found.
+
+        The question's own price is at that of models that spend the same dollars on training alone.
+        """
+        question, price = search.question, search.question.training
+        if question.life is None or price is None:
+            raise InputError("a lifetime plan needs tokens to serve and a price of training", where="question")
+        asked = cls(search, question.life, question.max_loss or search.base.loss)
+        if question.total_limit is None or price.rate is None:
+            return asked
+        found = asked.best(math.nan, sampled=True)
+        models = zip(found.experts.tolist(), found.n_params.tolist(), found.tokens.tolist(), strict=True)
+        gpus, vocab_size, launch = asked.train_gpus, question.vocab_size, price.launch
+        rate = rate_of(search.law, models, price.gpu, gpus=gpus, vocab_size=vocab_size, launch=launch)
+        life = replace(question, training=replace(price, rate=rate or price.rate)).life
+        return asked if life is None else replace(asked, life=life)
 
     @property
     def served(self) -> str:
@@ -242,30 +262,54 @@ class LifeSearch:
         target = (
             None if question.total_limit is not None else self.target if self.search.confidence is None else row.loss
         )
-        built = as_built(
-            self.search.law,
-            self.search.costs,
-            row,
-            self._priced_as_built,
-            Bounds(target, question.max_usd_per_mtok, question.max_total_usd, min_probability=self._promise),
-        )
-        usd = self.bill(built).usd
-        return replace(built, model=replace(built.model, training_usd=usd, total_usd=usd + built.model.serving_usd))
+        law, costs = self.search.law, self.search.costs
+        bounds = Bounds(target, question.max_usd_per_mtok, question.max_total_usd, min_probability=self._promise)
+        built = as_built(law, costs, row, self._priced_as_built, bounds)
+        if question.total_limit is not None and built.model.total_usd < (1.0 - UNSPENT) * question.total_limit:
+            larger = rounded(law, costs, row, self._priced_as_built, at_most=False)  # there are no more tokens to buy
+            if larger is not None and bounds.excess(larger.model) <= SLACK and larger.model.loss < built.model.loss:
+                built = larger
+        return replace(built, model=self._billed(built.model, built.shape.architecture()))
 
     def _priced_as_built(self, law: Law, costs: Costs, model: Life) -> Life | None:
+        """The life of a built model: by its own bill where dollars are stated, and with the tokens that they leave to pay for."""
+        question, shape = self.search.question, costs.shape
         found = self.priced(law, costs, model.n_params, model.tokens, model.experts)
-        return None if found is None else next(c for c in self.judged([found], costs.shape) if isinstance(c, Life))
+        if found is None or shape is None:
+            return None
+        if question.total_limit is not None:
+            return self._spending(law, costs, self._billed(found, shape), shape, question.total_limit)
+        found = found if question.max_total_usd is None else self._billed(found, shape)
+        return next(c for c in self.judged([found], shape) if isinstance(c, Life))
+
+    def _spending(self, law: Law, costs: Costs, model: Life, shape: Architecture, limit: float) -> Life:
+        """A built model with the most tokens that it can be trained on within the dollars; as it is where serving alone takes them."""
+        within, left, most = None, limit - model.serving_usd, self.life.max_tokens or math.inf
+        for _ in range(MOST_CORRECTIONS if left > 0.0 else 0):  # as the MFU depends on the tokens
+            if model.training_usd <= left and (within is None or model.tokens > within.tokens):
+                within = model
+            tokens = min(model.tokens * left / model.training_usd * (1.0 - CORRECTED), most)
+            if within is not None and tokens <= model.tokens * (1.0 + CORRECTED):
+                break
+            found = self.priced(law, costs, model.n_params, tokens, model.experts)
+            model = model if found is None else self._billed(found, shape)
+        return within or model
 
     @property
     def _promise(self) -> float | None:
         """The probability of the loss that a life keeps; None where dollars are given instead."""
         return None if self.search.question.total_limit is not None else self.search.confidence
 
-    def bill(self, built: Built[Life]) -> TrainingBill:
+    def bill(self, model: Life, shape: Architecture) -> TrainingBill:
         """What training a built model costs, as where no life is asked about."""
-        price, model = self.search.question.training, built.model
+        price = self.search.question.training
         assert price is not None
-        return price.bill(built.shape.architecture(), model.training_flops, model.tokens, self.train_gpus)
+        return price.bill(shape, model.training_flops, model.tokens, self.train_gpus)
+
+    def _billed(self, model: Life, shape: Architecture) -> Life:
+        """A life with the dollars of that bill."""
+        usd = self.bill(model, shape).usd
+        return replace(model, training_usd=usd, total_usd=usd + model.serving_usd)
 
     @property
     def train_gpus(self) -> int | None:
@@ -337,11 +381,9 @@ def plan_lifetime(search: Search) -> LifetimePlan:
 
     Raises InfeasibleError where no expert count that the law may speak of meets the bounds or can be served, and says why.
     """
-    question, training, life = search.question, search.question.training, search.question.life
-    if training is None or life is None:
-        raise InputError("a lifetime plan needs tokens to serve and a price of training", where="question")
+    wanted, question, training = LifeSearch.of(search), search.question, search.question.training
+    assert training is not None
     within = question.total_limit is not None
-    wanted = LifeSearch(search, life, question.max_loss or search.base.loss)
     rows = wanted.rows(intervals=True)
     chosen, rule = wanted.choose(rows)
     # Rounding moves the dollars of a life by more than the best of several expert counts differ.
@@ -352,10 +394,10 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     own = (row for row in rows if isinstance(row, Life) and row.experts == question.match_experts)
     base = next((wanted.built(row).model for row in own), None) if within else wanted.least_training()
     model = replace(built.model, regret=wanted.regret(built.model, base, built.shape.architecture()))
-    bill = wanted.bill(built)
+    bill = wanted.bill(built.model, built.shape.architecture())
     hours = 24.0 * bill.gpu_days
     return LifetimePlan(
-        lifetime_tokens=life.served_tokens,
+        lifetime_tokens=wanted.life.served_tokens,
         train_gpu=training.gpu.name,
         mfu=bill.mfu,
         train_usd_per_gpu_hour=training.usd_per_gpu_hour,

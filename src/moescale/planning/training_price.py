@@ -7,7 +7,7 @@ per cent over a factor of two) and quickly with the experts, whose exchange and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -157,8 +157,22 @@ def training_rate(
     """
     counts = np.unique(np.asarray(experts, float))
     best = loss_optimal(law, budget, counts)
+    models = zip(counts.tolist(), best.n_params.tolist(), best.tokens.tolist(), strict=True)
+    return rate_of(law, models, gpu, gpus=gpus, vocab_size=vocab_size, launch=launch)
+
+
+def rate_of(
+    law: Law,
+    models: Iterable[tuple[float, float, float]],
+    gpu: Gpu,
+    *,
+    gpus: int | None,
+    vocab_size: int | None,
+    launch: Launch,
+) -> TrainingRate | None:
+    """The same of models by experts, of rising counts, size and tokens."""
     found: list[tuple[float, float, int, StepError]] = []
-    for e, n, d in zip(counts.tolist(), best.n_params.tolist(), best.tokens.tolist(), strict=True):
+    for e, n, d in models:
         if not math.isfinite(n) or e != round(e):
             continue
         model = buildable(law.family, n, e, vocab_size=vocab_size).architecture()
