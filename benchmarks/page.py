@@ -30,6 +30,7 @@ from urllib.parse import parse_qs, urlsplit
 SRC = Path(__file__).parents[1] / "src"
 SLIDERS = {"Budget (FLOPs)": "the budget", "Prompt tokens": "the prompt length", "$ per GPU hour": "the price"}
 PATIENCE_S = 120.0  # after the last question
+PACE_S = 0.25  # from one move of a slider to the next, as of a hand
 SLOW = 500  # connections that send one byte and wait
 
 
@@ -197,18 +198,22 @@ def start_up(browser: Any) -> dict[str, float]:
     return {"address printed": told, "controls there": controls, "first chart": drawn, "answer in words": answered}
 
 
-def sliding(browser: Any, address: str, latency: str, label: str, steps: int) -> tuple[list[float], list[float]]:
+def sliding(
+    browser: Any, address: str, latency: str, label: str, asked: argparse.Namespace
+) -> tuple[list[float], list[float]]:
     """Milliseconds from each change of a slider to the frame with the new chart, and of the server's share of it."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.goto(f"{address}&latency={latency}")
+    page.goto(f"{address}&latency={latency}{asked.question}")
     page.wait_for_function("() => document.body.dataset.settled !== undefined", timeout=60_000)
     slider = page.get_by_label(label, exact=True)
     slider.focus()
     page.evaluate("performance.clearMeasures(); performance.clearResourceTimings()")
-    for _ in range(steps):
+    for _ in range(asked.steps):
+        began = time.perf_counter()
         seen = page.evaluate("performance.getEntriesByName('redraw').length")
         slider.press("ArrowRight")
         page.wait_for_function(f"() => performance.getEntriesByName('redraw').length > {seen}", polling=5)
+        time.sleep(max(0.0, began + PACE_S - time.perf_counter()))
     redraw = page.evaluate("performance.getEntriesByName('redraw').map(e => e.duration)")
     server = page.evaluate(
         "performance.getEntriesByType('resource').filter(e => e.name.includes('/api/draft')).map(e => e.duration)"
@@ -217,7 +222,7 @@ def sliding(browser: Any, address: str, latency: str, label: str, steps: int) ->
     return redraw, server
 
 
-def in_a_browser(repeats: int, steps: int) -> None:
+def in_a_browser(asked: argparse.Namespace) -> None:
     """Print how long it takes to start and to redraw."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None or importlib.util.find_spec("playwright") is None:
@@ -227,7 +232,7 @@ def in_a_browser(repeats: int, steps: int) -> None:
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         browser.new_page().close()
-        starts = [start_up(browser) for _ in range(repeats)]
+        starts = [start_up(browser) for _ in range(asked.repeats)]
         print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         for name in starts[0]:
             values = [start[name] for start in starts]
@@ -235,7 +240,7 @@ def in_a_browser(repeats: int, steps: int) -> None:
         with serving() as (address, _):
             for latency in ("silicon", "roofline"):
                 for label, words in SLIDERS.items():
-                    redraw, server = sliding(browser, address, latency, label, steps)
+                    redraw, server = sliding(browser, address, latency, label, asked)
                     tenth = sorted(redraw)[int(0.9 * len(redraw))]
                     print(
                         f"{latency:8s} {words:17s} to redrawn chart: median {statistics.median(redraw):4.0f} ms, "
@@ -255,9 +260,10 @@ def main() -> None:
     parser.add_argument("--browser", action="store_true", help="start-up and redraws in headless Chromium instead")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--question", default="", help="of the sliders' page, as `&budget=1e23&gpu=h100-sxm`")
     asked = parser.parse_args()
     if asked.browser:
-        in_a_browser(asked.repeats, asked.steps)
+        in_a_browser(asked)
     else:
         under_load(asked)
 

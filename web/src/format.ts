@@ -46,6 +46,11 @@ export function percent(value: number): string {
   return `${Math.round(value * 100)}%`;
 }
 
+/** How much cheaper: a multiple of two and more, else a share. */
+export function cheaper(ratio: number): string {
+  return ratio >= 2 ? `${significant(ratio, 2)}x cheaper` : `${percent(1 - 1 / ratio)} cheaper`;
+}
+
 export function expertsName(experts: number): string {
   return experts === 1 ? "dense" : `E = ${experts}`;
 }

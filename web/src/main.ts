@@ -370,8 +370,10 @@ class Page {
   private async drawPlanChart(): Promise<void> {
     if (!this.draft) return;
     const paper = theme.ink(this.state);
-    const current = this.plan && this.plan.budget_flops === this.draft.budget_flops ? this.plan : undefined;
-    const { data, signals } = planChart.view(this.draft, current, this.around, this.ringed(), paper, $<HTMLInputElement>("bands").checked, this.charts.plan.width());
+    const stale = $("answer").classList.contains("stale");
+    const shown = { draft: this.draft, plan: stale ? undefined : this.plan, last: this.plan, around: this.around, pinned: stale ? [] : this.ringed(), bands: $<HTMLInputElement>("bands").checked };
+    const { data, signals, numbered } = planChart.view(shown, paper, this.charts.plan.width());
+    $("numbered").textContent = numbered.join("; ");
     this.charts.plan.table = planChart.table(this.draft, this.around?.models ?? []);
     const model = this.picked();
     if (model && this.pick) {
