@@ -78,10 +78,13 @@ def as_built(
     shrinks, by STEP. `priced` gives the tokens, loss and dollars of a model of its size under a built family.
     """
     upwards = bounds.max_loss is not None
+    factor = 1.0 + STEP if upwards else 1.0 - STEP
+    steps = [replace(model, n_params=model.n_params * factor**step) for step in range(MOST_STEPS)]
     tries: list[Built[Model]] = []
-    for step in range(MOST_STEPS):
-        size = model.n_params * (1.0 + STEP if upwards else 1.0 - STEP) ** step
-        built = rounded(law, costs, replace(model, n_params=size), priced, at_most=not upwards)
+    for i, each in enumerate(steps):
+        if i == 1:  # the first one misses a bound
+            remember_prices(costs, (nearest_shape(law, costs, other, at_most=not upwards) for other in steps))
+        built = rounded(law, costs, each, priced, at_most=not upwards)
         if built is None:
             continue
         tries.append(replace(built, model=replace(built.model, intervals=_carried(model, built.model))))
