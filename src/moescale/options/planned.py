@@ -119,8 +119,8 @@ def plan_of_shapes(
     The best model of each shape is built first; the plan is made in the shape whose model stays the best when planned.
     """
     from moescale.planning.beside import is_served
-    from moescale.planning.plan import ShapeChoice, at_one_loss, choice_in_shape, in_order, looks_for_loss
     from moescale.planning.search import Search
+    from moescale.planning.shapes import ShapeChoice, at_one_loss, choice_in_shape, in_order, looks_for_loss
 
     asked: dict[str, Any] = {name: how[name] for name in ("kv_heads", "unpriced", "launch") if name in how}
     laws = {name: in_shape(law, name) for name in shapes}

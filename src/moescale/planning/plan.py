@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
-from moescale.errors import InfeasibleError, MoescaleError
+from moescale.errors import InfeasibleError
 from moescale.hardware.precisions import format_of_bytes
 from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.latency.engines import NO_OVERHEAD
 from moescale.models.family import architecture
 from moescale.planning.beside import (
-    best_life,
-    best_of,
     fresh_usd,
     least_training,
     repeats_loss,
@@ -38,7 +35,6 @@ from moescale.planning.rationale import (
 )
 from moescale.planning.recommend import (
     EQUAL,
-    FOR_NOTHING,
     at_floor,
     built_choices,
     reached,
@@ -47,7 +43,7 @@ from moescale.planning.recommend import (
     with_scores,
 )
 from moescale.planning.search import Search
-from moescale.planning.total_cost import tokens_at_loss
+from moescale.planning.shapes import OVER, ShapeChoice, of_limits
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
@@ -55,9 +51,6 @@ from moescale.serving.gpu_counts import laid_out
 
 MOST_PLANS = 5  # that are made to meet days or dollars of training
 NEAR = 0.02  # of these
-MOST_CORRECTIONS = 2  # of what days and dollars buy another shape
-CHEAPER = 0.05  # than the usual shape: what makes another one worth training
-OVER = 0.001  # share that they may be exceeded by: 30 days still print as 30
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
 LISTS = (
     "laws",
@@ -76,16 +69,6 @@ LIMITS = (
     "max_ttft_s",
     "max_tpot_s",
 )  # of a deployment that an answer rests on
-
-
-@dataclass(frozen=True, slots=True)
-class ShapeChoice:
-    """The model to train of one shape of models, as built, and the dollars of its training where they are known."""
-
-    shape: str
-    model: Candidate | Life
-    training_usd: float | None = None
-    usd_at_loss: float | None = None  # trained on to the lowest loss of the shapes; None where it does not get there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +188,7 @@ def make_plan(
     )  # of the MFUs that the budget is bought at: tried, within the limits, beyond them
     for _ in range(MOST_PLANS):
         use = answer.training
-        ratio = None if use is None else _of_limits(question, use)
+        ratio = None if use is None else of_limits(question, use)
         if ratio is None or use is None or use.mfu is None or use.mfu_from == "stated" or answer.lifetime is not None:
             return answer
         found.append((ratio, answer))
@@ -217,96 +200,6 @@ def make_plan(
         answer = _plan_of_budget(Search.of(law, bought, deployment, latency), bought)
     within = [each for each in found if each[0] <= 1.0 + OVER]
     return max(within, key=lambda each: each[0])[1] if within else min(found, key=lambda each: each[0])[1]
-
-
-def _of_limits(question: Question, use: TrainingUse) -> float | None:
-    """The days and dollars that a training takes over those that are stated, the larger share; None without either."""
-    pairs = (use.days, question.max_days), (use.usd, question.max_training_usd)
-    shares = [taken / limit for taken, limit in pairs if taken is not None and limit is not None]
-    return max(shares, default=None)
-
-
-def choice_in_shape(shape: str, search: Search) -> ShapeChoice | None:
-    """The best model of a search in one shape, as built: the cheapest at the goal and not of least regret; None where none is served."""
-    question = replace(search.question, explained=False)
-    search = replace(search, question=question)
-    with suppress(MoescaleError):
-        if question.of_life:
-            return (life := best_life(search)) and ShapeChoice(shape, life, life.training_usd)
-        best, scale = best_of(search), 1.0
-        for _ in range(MOST_CORRECTIONS):
-            over = _of_limits(question, best.use) if best is not None else None
-            if over is None or over <= 1.0 + OVER:
-                break
-            scale /= over
-            law, costs = search.law, search.costs
-            again = Search.of(law, question.bought_at(scale), costs.deployment, costs.latency, coarse=True)
-            best = best_of(again)
-        return best and ShapeChoice(shape, best.advice.model, best.use.usd)
-    return None
-
-
-def looks_for_loss(question: Question) -> bool:
-    """Whether the lowest loss is looked for, and not the fewest dollars."""
-    return question.goal in ("quality", "loss") or (question.of_life and question.max_total_usd is not None)
-
-
-def in_order(choices: Iterable[ShapeChoice], usual: str, *, by_loss: bool) -> list[ShapeChoice]:
-    """The choices of several shapes, the best first: what the question looks for, dollars of a life or a token, or the loss.
-
-    The `usual` shape is first unless another one is better by more than CHEAPER, or FOR_NOTHING of loss at a price as good as
-    equal, and repays what its training costs more to one loss before it has served as many tokens as it was trained on. Of
-    dollars as good as equal, the lower price of serving is first, or the lower loss.
-    """
-
-    def value(choice: ShapeChoice) -> float:
-        model = choice.model
-        return model.loss if by_loss else model.total_usd if isinstance(model, Life) else model.usd_per_mtok
-
-    ordered = sorted(choices, key=value)
-    first, best = next((c for c in ordered if c.shape == usual), None), ordered[0]
-    if not by_loss:
-        alike = [c for c in ordered if value(c) <= (1.0 + EQUAL) * value(best)]
-        best = min(alike, key=lambda c: c.model.usd_per_mtok if isinstance(c.model, Life) else c.model.loss)
-    if first is not None:
-        lower_loss = (by_loss or not isinstance(best.model, Life)) and best.model.loss < first.model.loss - FOR_NOTHING
-        cheaper = value(best) < (1.0 - CHEAPER) * value(first)
-        better = (
-            lower_loss if by_loss else cheaper or (lower_loss and best.model.usd_per_mtok <= first.model.usd_per_mtok)
-        )
-        best = best if better and (by_loss or _repaid(best, first)) else first
-    return [best, *(c for c in ordered if c is not best)]
-
-
-def at_one_loss(choices: Iterable[ShapeChoice], searches: Mapping[str, Search]) -> list[ShapeChoice]:
-    """The choices, by the searches in their shapes, with what it costs to train each on to the lowest loss of them."""
-    choices = list(choices)
-    least, found = min(choice.model.loss for choice in choices), list[ShapeChoice]()
-    for choice in choices:
-        model, search = choice.model, searches[choice.shape]
-        budget, n, e = search.question.budget, np.array([model.n_params]), np.array([model.experts])
-        tokens = float(
-            tokens_at_loss(search.law, n, e, least, max_tokens=budget.max_tokens, extra=budget.extra)[0]
-            if model.loss > least
-            else model.tokens
-        )
-        longer = math.nan if choice.training_usd is None else tokens / model.tokens * choice.training_usd
-        found.append(replace(choice, usd_at_loss=None if math.isnan(longer) else longer))
-    return found
-
-
-def repaid_after(choice: ShapeChoice, other: ShapeChoice) -> float | None:
-    """The served tokens after which a choice has repaid what its training costs more than another's to one loss; None where that is not known, 0 where it costs no more."""
-    if choice.training_usd is None or other.training_usd is None or isinstance(choice.model, Life):
-        return None
-    spent, others = (math.inf if each.usd_at_loss is None else each.usd_at_loss for each in (choice, other))
-    saved = other.model.usd_per_mtok - choice.model.usd_per_mtok
-    return 0.0 if spent <= others else 1e6 * (spent - others) / saved if saved > 0.0 else math.inf
-
-
-def _repaid(choice: ShapeChoice, other: ShapeChoice) -> bool:
-    tokens = repaid_after(choice, other)
-    return tokens is None or tokens <= choice.model.tokens
 
 
 def _plan_of_budget(search: Search, question: Question) -> Plan:

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 
 from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES, shape_name
 from moescale.options.serving import PLANNED_TPOT_S
-from moescale.planning.plan import repaid_after
 from moescale.planning.question import LEAST_SERVED
 from moescale.planning.recommend import FOR_NOTHING
+from moescale.planning.shapes import repaid_after
 from moescale.serving.accuracy import calibrated, limits_missed
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_text, percentage, table_of, ttft_doubt
 
 if TYPE_CHECKING:
     from moescale.planning.candidate import Candidate, Trained
-    from moescale.planning.plan import Plan, ShapeChoice
+    from moescale.planning.plan import Plan
+    from moescale.planning.shapes import ShapeChoice
 
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice

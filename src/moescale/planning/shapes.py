@@ -1,0 +1,121 @@
+"""Which shape of models is planned: the best model of each, what training costs to one loss, and when that is repaid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from moescale.errors import MoescaleError
+from moescale.planning.beside import best_life, best_of
+from moescale.planning.candidate import Candidate, Life
+from moescale.planning.question import Question
+from moescale.planning.rationale import TrainingUse
+from moescale.planning.recommend import EQUAL, FOR_NOTHING
+from moescale.planning.search import Search
+from moescale.planning.total_cost import tokens_at_loss
+
+MOST_CORRECTIONS = 2  # of what days and dollars buy another shape
+CHEAPER = 0.05  # than the usual shape: what makes another one worth training
+OVER = 0.001  # share that days and dollars may be exceeded by: 30 days still print as 30
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeChoice:
+    """The model to train of one shape of models, as built, and the dollars of its training where they are known."""
+
+    shape: str
+    model: Candidate | Life
+    training_usd: float | None = None
+    usd_at_loss: float | None = None  # trained on to the lowest loss of the shapes; None where it does not get there
+
+
+def of_limits(question: Question, use: TrainingUse) -> float | None:
+    """The days and dollars that a training takes over those that are stated, the larger share; None without either."""
+    pairs = (use.days, question.max_days), (use.usd, question.max_training_usd)
+    shares = [taken / limit for taken, limit in pairs if taken is not None and limit is not None]
+    return max(shares, default=None)
+
+
+def choice_in_shape(shape: str, search: Search) -> ShapeChoice | None:
+    """The best model of a search in one shape, as built: the cheapest at the goal and not of least regret; None where none is served."""
+    question = replace(search.question, explained=False)
+    search = replace(search, question=question)
+    with suppress(MoescaleError):
+        if question.of_life:
+            return (life := best_life(search)) and ShapeChoice(shape, life, life.training_usd)
+        best, scale = best_of(search), 1.0
+        for _ in range(MOST_CORRECTIONS):
+            over = of_limits(question, best.use) if best is not None else None
+            if over is None or over <= 1.0 + OVER:
+                break
+            scale /= over
+            law, costs = search.law, search.costs
+            again = Search.of(law, question.bought_at(scale), costs.deployment, costs.latency, coarse=True)
+            best = best_of(again)
+        return best and ShapeChoice(shape, best.advice.model, best.use.usd)
+    return None
+
+
+def looks_for_loss(question: Question) -> bool:
+    """Whether the lowest loss is looked for, and not the fewest dollars."""
+    return question.goal in ("quality", "loss") or (question.of_life and question.max_total_usd is not None)
+
+
+def in_order(choices: Iterable[ShapeChoice], usual: str, *, by_loss: bool) -> list[ShapeChoice]:
+    """The choices of several shapes, the best first: what the question looks for, dollars of a life or a token, or the loss.
+
+    The `usual` shape is first unless another one is better by more than CHEAPER, or FOR_NOTHING of loss at a price as good as
+    equal, and repays what its training costs more to one loss before it has served as many tokens as it was trained on. Of
+    dollars as good as equal, the lower price of serving is first, or the lower loss.
+    """
+
+    def value(choice: ShapeChoice) -> float:
+        model = choice.model
+        return model.loss if by_loss else model.total_usd if isinstance(model, Life) else model.usd_per_mtok
+
+    ordered = sorted(choices, key=value)
+    first, best = next((c for c in ordered if c.shape == usual), None), ordered[0]
+    if not by_loss:
+        alike = [c for c in ordered if value(c) <= (1.0 + EQUAL) * value(best)]
+        best = min(alike, key=lambda c: c.model.usd_per_mtok if isinstance(c.model, Life) else c.model.loss)
+    if first is not None:
+        lower_loss = (by_loss or not isinstance(best.model, Life)) and best.model.loss < first.model.loss - FOR_NOTHING
+        cheaper = value(best) < (1.0 - CHEAPER) * value(first)
+        better = lower_loss if by_loss else cheaper or (lower_loss and value(best) <= (1.0 + EQUAL) * value(first))
+        best = best if better and (by_loss or _repaid(best, first)) else first
+    return [best, *(c for c in ordered if c is not best)]
+
+
+def at_one_loss(choices: Iterable[ShapeChoice], searches: Mapping[str, Search]) -> list[ShapeChoice]:
+    """The choices, by the searches in their shapes, with what it costs to train each on to the lowest loss of them."""
+    choices = list(choices)
+    least, found = min(choice.model.loss for choice in choices), list[ShapeChoice]()
+    for choice in choices:
+        model, search = choice.model, searches[choice.shape]
+        budget, n, e = search.question.budget, np.array([model.n_params]), np.array([model.experts])
+        tokens = float(
+            tokens_at_loss(search.law, n, e, least, max_tokens=budget.max_tokens, extra=budget.extra)[0]
+            if model.loss > least
+            else model.tokens
+        )
+        longer = math.nan if choice.training_usd is None else tokens / model.tokens * choice.training_usd
+        found.append(replace(choice, usd_at_loss=None if math.isnan(longer) else longer))
+    return found
+
+
+def repaid_after(choice: ShapeChoice, other: ShapeChoice) -> float | None:
+    """The served tokens after which a choice has repaid what its training costs more than another's to one loss; None where that is not known, 0 where it costs no more."""
+    if choice.training_usd is None or other.training_usd is None or isinstance(choice.model, Life):
+        return None
+    spent, others = (math.inf if each.usd_at_loss is None else each.usd_at_loss for each in (choice, other))
+    saved = other.model.usd_per_mtok - choice.model.usd_per_mtok
+    return 0.0 if spent <= others else 1e6 * (spent - others) / saved if saved > 0.0 else math.inf
+
+
+def _repaid(choice: ShapeChoice, other: ShapeChoice) -> bool:
+    tokens = repaid_after(choice, other)
+    return tokens is None or tokens <= choice.model.tokens
