@@ -5,10 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from shlex import split
+from statistics import NormalDist
+from typing import Any
 
+import numpy as np
 import pytest
 
 from command_line import answer_of, run
+from moescale.models.family import tokens_within
+from moescale.options.law import LawOptions, in_shape
+from moescale.planning.allocation import Allocation
+from moescale.planning.scores import chances
+from moescale.scaling_laws import loss
+from moescale.units import format_usd
 from moescale.views.tables.screen import of_design
 
 pytestmark = pytest.mark.usefixtures("plans_made_once")
@@ -170,6 +179,38 @@ def test_the_least_flops_of_a_score_reach_its_loss() -> None:
     same = answer_of(*asked, "--lifetime-tokens", "1M")["lifetime"]["training_usd"]
     assert same == pytest.approx(least["training_usd"], rel=0.01)  # the search has another MFU, the bill the same
     assert answer_of(*asked, "--lifetime-tokens", "1T")["decided_by"] == "lifetime.recommendation"
+
+
+def _chance(found: dict[str, Any], wanted: float) -> float:
+    """Of a score of so much or more: normal, as wide as the 90% interval."""
+    width = max(found["estimate"] - found["interval"][0], found["interval"][1] - found["estimate"]) / 1.645
+    return 1.0 - NormalDist(found["estimate"], width).cdf(wanted)
+
+
+def test_the_spend_of_a_sure_score_has_it_and_none_of_fewer_flops_does() -> None:
+    asked = ("plan", "--target", "hellaswag=0.70", "--gpu", "h100-sxm", "--shape", "mixtral", *FAST, "--bootstrap", 100)
+    plan, out = answer_of(*asked), run(*asked).out
+    spend = plan["target_spend"]
+    model, law, least = spend["model"], in_shape(LawOptions().find_law(), "mixtral"), plan["least_training"][0]
+    ours, promised = (_chance(each["scores"]["hellaswag"], 0.7) for each in (model, least))
+    assert ours >= 0.8
+    assert (promised > ours) == (least["training_usd"] > model["training_usd"])
+    assert f"80% chance   {format_usd(model['training_usd'])}: {model['experts']} experts" in out
+    # No size of that expert count has the score so surely with 5% fewer FLOPs.
+    n = np.geomspace(1e8, 1e10, 200)
+    tokens = np.minimum(tokens_within(law.family, 0.95 * model["training_flops"], n, model["experts"]), 4e13)
+    experts = np.full(n.shape, float(model["experts"]))
+    models = Allocation(experts, n, tokens, loss(law, n, tokens, experts))
+    assert np.nanmax(chances(law, "hellaswag=0.7", models, {})) < 0.8
+
+
+def test_a_score_that_no_model_has_surely_is_out_of_reach() -> None:
+    asked = ("plan", "--target", "mmlu=.5", "--gpu", "h100-sxm", "--shape", "mixtral", *FAST, "--bootstrap", 0)
+    plan, out = answer_of(*asked), run(*asked).out
+    assert "model" not in plan["target_spend"]
+    assert 0.5 < plan["target_spend"]["most"] < 0.8
+    assert f"80% chance   out of reach: {plan['target_spend']['most']:.0%} at most" in out
+    assert physical(out) <= 18
 
 
 def test_the_baseline_is_one_whatever_the_precision_and_within_the_bounds() -> None:

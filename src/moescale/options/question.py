@@ -158,7 +158,7 @@ class BoundOptions(TrainingOptions):
             base=base,
             base_flops=self._base_flops(training, law, first) if asked.by_experts else None,
             budget_of=self._budget_of(base, law),
-            target=self.target,
+            target=None if self.target is None else "{}={}".format(*_score(self.target)),
             against=against,
             max_loss=loss if self.max_loss is None else None if self._of_loss else self.max_loss,
             max_usd_per_mtok=self.max_usd_per_mtok,
@@ -220,17 +220,11 @@ class BoundOptions(TrainingOptions):
         from moescale.planning.question import KnownModel
         from moescale.planning.scores import dense_model_for
 
-        task, _, stated = target.partition("=")
-        if not stated:
-            nearest = f"{task.strip() or 'mmlu'}=0.45"
-            raise InputError(
-                f"{target!r} states no score", where="--target", nearest=nearest, next_step="write TASK=SCORE"
-            )
-        wanted = SCORE.parse(stated, "--target")
-        body, tokens = dense_model_for(task.strip(), wanted)
+        task, wanted = _score(target)
+        body, tokens = dense_model_for(task, wanted)
         n, _ = in_family(law.family, body, 1.0)
         shape = buildable(law.family, float(n), 1.0, vocab_size=self.vocab_size)
-        name = f"the dense model of {task.strip().lower()} {wanted:g}"
+        name = f"the dense model of {task} {wanted:g}"
         return KnownModel(name=name, architecture=shape.architecture(), tokens=tokens)
 
     def _kv_heads_of(self, base: KnownModel | None, law: Law) -> float | None:
@@ -341,3 +335,12 @@ class BoundOptions(TrainingOptions):
                 what, where="--experts", nearest=f"1 to {MOST_COUNTS} counts", next_step="such as 1,4,8,16"
             )
         return tuple(COUNTS.parse(part.strip(), "--experts") for part in parts)
+
+
+def _score(target: str) -> tuple[str, float]:
+    """The task and the score that --target states."""
+    task, _, stated = target.partition("=")
+    if not stated:
+        nearest = f"{task.strip() or 'mmlu'}=0.45"
+        raise InputError(f"{target!r} states no score", where="--target", nearest=nearest, next_step="write TASK=SCORE")
+    return task.strip().lower(), SCORE.parse(stated, "--target")

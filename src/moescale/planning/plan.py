@@ -44,6 +44,7 @@ from moescale.planning.recommend import (
 )
 from moescale.planning.search import Search
 from moescale.planning.shapes import OVER, ShapeChoice, of_limits
+from moescale.planning.target import TargetSpend, target_spend
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
@@ -113,6 +114,7 @@ class Plan:
     least_training: tuple[
         Life, ...
     ] = ()  # that keep the promise as built, the cheapest to train first, where no budget is stated
+    target_spend: TargetSpend | None = None  # where a target score is stated
     repeats_loss: float | None = None  # what repeated tokens add to the loss of the model to train
     repeats_loss_interval: tuple[float, float] | None = None  # that holds 90% of the law's draws
     fresh_usd_per_mtok: float | None = None  # of the model that would be trained if no token were repeated
@@ -284,6 +286,7 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         known=known_rows(search, frontier),
         excluded_experts=tuple(float(e) for e in question.experts if not search.law.allows(e)),
         least_training=cheapest_trained,
+        target_spend=None if of_life else target_spend(search),
         repeats_loss=repeats and repeats[0],
         repeats_loss_interval=repeats and repeats[1],
         fresh_usd_per_mtok=None if repeats is None or of_life else fresh_usd(search),

@@ -18,6 +18,7 @@ import numpy as np
 from moescale import catalogue
 from moescale.errors import InfeasibleError, InputError, unknown_name
 from moescale.models.coordinates import model_of
+from moescale.planning.allocation import Allocation
 from moescale.roots import bracket
 from moescale.scaling_laws.law import Law, loss
 from moescale.typing import FloatArray, Real
@@ -65,6 +66,12 @@ def check_task(task: str) -> str:
     return task.lower()
 
 
+def stated_score(target: str) -> tuple[str, float]:
+    """The task and score of a target such as mmlu=0.45."""
+    task, _, wanted = target.partition("=")
+    return task, float(wanted)
+
+
 def _c4_loss(n_params: FloatArray, tokens: FloatArray) -> FloatArray:
     """Cross entropy of C4 in nats per token of dense models (...), by the fit and its draws, (draws, ...)."""
     ln_e, ln_a, alpha, ln_b, beta = np.array(_table()["c4"]["draws"]).T.reshape((5, -1, *(1,) * np.ndim(n_params)))
@@ -109,18 +116,34 @@ def dense_of_equal_loss(law: Law, n_params: Real, tokens: Real, experts: Real, e
     return np.where((found > 1.01 * SIZES[0]) & (found < 0.99 * SIZES[1]), model_of(law.family, found, 1.0)[0], np.nan)
 
 
+def has_scores(law: Law) -> bool:
+    """Whether a law has dense models that planned ones are compared with."""
+    return law.form.uses_experts and law.form.uses_tokens and law.family.n_counts == "dense"
+
+
 def scores_of(
     law: Law, n_params: Sequence[float], tokens: Sequence[float], experts: Sequence[float], extra: Mapping[str, Real]
 ) -> list[dict[str, Score] | None]:
     """The scores of planned models (m,), by task; None where the law has no dense models to compare them with."""
-    form, family = law.form, law.family
-    if not (form.uses_experts and form.uses_tokens) or family.n_counts != "dense":
+    if not has_scores(law):
         return [None] * len(n_params)
     sizes = dense_of_equal_loss(law, np.array(n_params), np.array(tokens), np.array(experts), extra)
     return [
         {task: score(task, size, float(d)) for task in tasks()} if np.isfinite(size) else None
         for size, d in zip(sizes.tolist(), tokens, strict=True)
     ]
+
+
+def chances(law: Law, target: str, models: Allocation, extra: Mapping[str, Real]) -> FloatArray:
+    """The chances (m,) that planned models have a target score; NaN where there is no dense model of their loss."""
+    task, wanted = stated_score(target)
+    known = np.where(np.isfinite(models.n_params), models.n_params, 1e9)
+    tokens = np.where(np.isfinite(models.tokens), models.tokens, 1e9)
+    sizes = np.where(
+        np.isfinite(models.n_params), dense_of_equal_loss(law, known, tokens, models.experts, extra), np.nan
+    )
+    each = zip(sizes.tolist(), tokens.tolist(), strict=True)
+    return np.array([score(task, n, d).at_least(wanted) if np.isfinite(n) else np.nan for n, d in each])
 
 
 def dense_model_for(task: str, target: float) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES, shape_name
 from moescale.options.serving import PLANNED_TPOT_S
 from moescale.planning.question import LEAST_SERVED
 from moescale.planning.recommend import FOR_NOTHING
+from moescale.planning.scores import stated_score
 from moescale.planning.shapes import repaid_after
 from moescale.serving.accuracy import calibrated, limits_missed
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from moescale.planning.candidate import Candidate, Trained
     from moescale.planning.plan import Plan
     from moescale.planning.shapes import ShapeChoice
+    from moescale.planning.target import TargetSpend
 
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
@@ -239,6 +241,8 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         said.append(("Default law", f"{other.experts:g} experts{beyond}, {_sizes(other)}: {price}"))
     if plan.least_training:
         said.append(("Least spend", _least_training(plan)))
+    if (sure := plan.target_spend) is not None:
+        said.append((f"{sure.chance:.0%} chance", _surely(sure)))
     if scores := scores_text(plan):
         said.append(("Scores", scores))
     extrapolated = [note for note in best.caveats if note.startswith("Extrapolated: ")]
@@ -414,18 +418,33 @@ def _price_error(plan: Plan) -> str:
 def _least_training(plan: Plan) -> str:
     """The model that reaches the score or loss for the fewest dollars of training, and what it costs to serve."""
     least = plan.least_training[0]
+    if chance := _chance_of_target(plan, least):
+        return f"{format_usd(least.training_usd)}, {chance}: {_to_serve(least)}"
     return (
-        f"{format_usd(least.training_usd)} ({format_flops(least.training_flops)} FLOPs): {plural(least.experts, 'expert')}, "
-        f"{_sizes(least)}, {format_usd(least.usd_per_mtok)}/Mtok to serve{_chance_of_target(plan, least)} "
+        f"{format_usd(least.training_usd)} ({format_flops(least.training_flops)} FLOPs): {_to_serve(least)} "
         f"(--lifetime-tokens {format_count(LEAST_SERVED)})"
     )
 
 
+def _to_serve(model: Candidate) -> str:
+    return f"{plural(model.experts, 'expert')}, {_sizes(model)}, {format_usd(model.usd_per_mtok)}/Mtok"
+
+
+def _surely(spend: TargetSpend) -> str:
+    """The model that has the target score with the chance that is asked for, or the highest chance."""
+    model = spend.model
+    if model is None or model.training_usd is None:
+        return f"out of reach: {spend.most:.0%} at most"
+    return f"{format_usd(model.training_usd)}: {_to_serve(model)}"
+
+
 def _chance_of_target(plan: Plan, model: Candidate) -> str:
     """The chance that a model has the score that is the target; empty without one."""
-    task, _, wanted = (part.strip() for part in str(plan.asked.get("target")).partition("="))
-    found = (model.scores or {}).get(task.lower())
-    return f"; {found.at_least(float(wanted)):.0%} for {wanted} or more" if found and wanted[:1].isdigit() else ""
+    if not isinstance(target := plan.asked.get("target"), str):
+        return ""
+    task, wanted = stated_score(target)
+    found = (model.scores or {}).get(task)
+    return f"{found.at_least(wanted):.0%} for {wanted:g} or more" if found else ""
 
 
 def scores_text(plan: Plan) -> str:
@@ -436,7 +455,7 @@ def scores_text(plan: Plan) -> str:
     if target in scores:
         found, (low, high) = scores[target], scores[target].interval
         chance = _chance_of_target(plan, plan.decision.model)
-        return f"{target} {found.estimate:.2f}, 90% between {low:.2f} and {high:.2f}{chance}"
+        return f"{target} {found.estimate:.2f}, 90% between {low:.2f} and {high:.2f}; {chance}"
     within = {task: (scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED}
     kept = [task for task in SCORED if within[task] <= MOST_WITHIN]
     shown = ", ".join(f"{task} {scores[task].estimate:.2f}" for task in kept)
