@@ -378,11 +378,6 @@ def percent(share: SupportsFloat | str) -> str:
     return f"{100 * float(share):.0f}%" if np.isfinite(float(share)) else "-"
 
 
-def billions(parameters: float | None) -> str:
-    """A size."""
-    return f"{(parameters or np.nan) / 1e9:.3g}B"
-
-
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: int) -> list[str]:
     """A table as Markdown, its last columns aligned at the right."""
     rules = ["---"] * (len(header) - numbers) + ["---:"] * numbers

@@ -71,7 +71,8 @@ class Faults:
             self.reach(event, os.fsdecode(values[0]))
 
     def reach(self, what: str, path: str, first: Callable[[], None] | None = None) -> None:
-        if path.startswith("pipe:") or not os.path.join(os.getcwd(), path).startswith(self.folder):
+        whole = os.path.join(os.getcwd(), path) + os.sep * (what == "fsync")  # of the folder itself, too
+        if path.startswith("pipe:") or not whole.startswith(self.folder):
             return
         self.count += 1
         if self.count < self.at:

@@ -38,7 +38,15 @@ from moescale.experiments.corpus import (
     open_corpus,
     read_description,
 )
-from moescale.io.files import check_folder, explained, make_folder, nearest_file_names, read_bytes, read_error
+from moescale.io.files import (
+    check_folder,
+    explained,
+    make_folder,
+    nearest_file_names,
+    read_bytes,
+    read_error,
+    write_atomically,
+)
 from moescale.io.locks import lock_beside, locked, staged_folder
 
 Report = Callable[[str], None]
@@ -132,7 +140,7 @@ class SplitWriter:
         self.tokens += len(document)
 
     def finish(self) -> None:
-        """Have the tokens on the disk, and write the index, one sequence a document.
+        """Have tokens and index on the disk; the index has one sequence a document.
 
         After its head: int32 length of each sequence, int64 offset of each in bytes of the data file, int64 document bounds.
         """
@@ -142,7 +150,7 @@ class SplitWriter:
         offsets = (np.cumsum(sizes, dtype="<i8") - sizes) * np.dtype(self.dtype).itemsize
         head = INDEX_HEAD.pack(b"MMIDIDX\0\0", 1, TOKEN_CODES[self.dtype], count, count + 1)
         parts = (sizes, offsets, np.arange(count + 1, dtype="<i8"))
-        self.prefix.with_suffix(".idx").write_bytes(head + b"".join(part.tobytes() for part in parts))
+        write_atomically(self.prefix.with_suffix(".idx"), head + b"".join(part.tobytes() for part in parts))
 
 
 def _write(folder: Path, names: Sequence[str], made: Tokenizer, request: Mapping[str, Any], report: Report) -> None:
@@ -175,8 +183,8 @@ def _write(folder: Path, names: Sequence[str], made: Tokenizer, request: Mapping
     corpus = corpus.model_copy(update={"split_sha256": found, "sha256": corpus.hash_of(found)})
     content = {"format": FORMAT, "version": VERSION, **corpus.model_dump(mode="json", exclude={"folder"})}
     content["sources"] = [{"name": name, "documents": read[name], "skipped": skipped[name]} for name in names]
-    (folder / TOKENIZER).write_bytes(made.json)
-    (folder / CORPUS).write_text(json.dumps(content | {"request": request}, indent=1) + "\n", encoding="utf-8")
+    write_atomically(folder / TOKENIZER, made.json)
+    write_atomically(folder / CORPUS, json.dumps(content | {"request": request}, indent=1) + "\n")
     if skipped:
         report(f"{skipped.total():,} of {read.total():,} documents left out: empty, or not UTF-8")
 

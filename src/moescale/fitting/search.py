@@ -129,7 +129,7 @@ def _lattice(count: int, dimensions: int) -> FloatArray:
 def _nonnegative_least_squares(gram: FloatArray, target: FloatArray) -> FloatArray:
     """Non-negative x that minimises x' gram x - 2 target' x for each of m small problems, by trying every support.
 
-    gram (m, k, k), target (m, k), answer (m, k). k is at most 5, so there are at most 31 supports.
+    gram (m, k, k), target (m, k), answer (m, k). k is at most 7 (zhao2025), so there are at most 127 supports.
     """
     m, k = target.shape
     best, lowest = np.zeros((m, k)), np.zeros(m)

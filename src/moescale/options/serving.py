@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 DEFAULT_GPU = "a100-sxm-40gb"  # the paper's
 PLANNED_TPOT_S = 0.05  # 20 tokens a second for each user, where a plan states no limit: faster than people read
-DEFAULT_TRAFFIC = (230.0, 203.0)  # ShareGPT, as vLLM's serving benchmark samples it (catalogue/traffic.toml)
+DEFAULT_TRAFFIC = (230.0, 203.0)  # ShareGPT, as vLLM's serving benchmark samples it (catalogue/paper_servers.toml)
 SERVER, PRICE = "Server", "Price"
 CAP = Quantity("", 1, MOST, whole=True)  # of concurrent requests
 
