@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.text import Text
+from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
 
 from moescale.cli import main
@@ -44,6 +44,7 @@ from moescale.views.figures import (
     plan_figure,
     save_figure,
 )
+from moescale.views.tables.answer import cheaper
 
 EXAMPLE = ROOT / "examples" / "runs.csv"
 
@@ -172,6 +173,10 @@ def test_texts_neither_overlap_nor_leave_the_page(figures: dict[str, Figure], na
 # -- what is in them
 
 
+def test_the_narrow_plan_figure_has_no_overlaps_either(plan: Plan) -> None:
+    assert overlapping(plan_figure(plan, narrow=True)) == []
+
+
 def test_fit_figure_shows_every_run_and_residual_in_its_colour(figures: dict[str, Figure], runs: RunArrays) -> None:
     figure = figures["fit"]
     points = scatter_points(figure)
@@ -215,6 +220,9 @@ def test_plan_figure_shows_curves_optima_base_and_recommendation(figures: dict[s
     assert f"baseline (loss {plan.base_loss:.4f}, " in words
     assert {f"E = {e:g} (excluded)" for e in plan.excluded_experts} <= set(texts(figures["plan"]))
     assert "dense" in words
+    assert f"{cheaper(plan.built_base.usd_per_mtok / model.usd_per_mtok)}" in words  # along the arrow from the baseline
+    ends = [tuple(t.xyann) + t.xy for t in ax.texts if isinstance(t, Annotation) and not t.get_text()]
+    assert ends == [(plan.built_base.usd_per_mtok, plan.built_base.loss, model.usd_per_mtok, model.loss)]
     stars = [line for line in ax.get_lines() if line.get_marker() == "*"]
     assert [tuple(np.ravel(line.get_data())) for line in stars] == [(model.usd_per_mtok, model.loss)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import sys
@@ -20,9 +21,10 @@ from moescale.planning.plan_file import parse_plan
 from moescale.serving.accuracy import Accuracy
 from moescale.units import format_count, format_usd
 from moescale.views.html import Origin, plan_report
+from moescale.views.tables import answer
 
 EVIL = "<script>alert('x')</script>\"><img src=http://evil.example/x onerror=alert(1)>"
-VOID = {"meta", "br", "hr", "img", "link", "input"}
+VOID = {"meta", "br", "hr", "img", "link", "input", "source"}
 HEADINGS = "Answer|What could make it wrong|Question|Decision|Caveats|Evidence|Assumptions|How to reproduce it"
 
 
@@ -130,6 +132,29 @@ def test_the_page_of_a_plan_holds_its_numbers(folder: Path) -> None:
     error = Accuracy(kind="MoE fp8", n=9, geometric_mean=1.25, spread=1.3, sets=3, gpus=())
     corrected = f"({format_usd(1.25 * best['usd_per_mtok'])} if corrected"
     assert corrected in Page(plan_report(replace(plan, accuracy=error))).words
+
+
+def test_a_page_leads_with_the_benefit_three_figures_and_the_chart(folder: Path) -> None:
+    plan = parse_plan(json.loads((folder / "plan.json").read_text()), where="x")
+    page = plan_report(plan)
+    parsed, first = Page(page), page[: page.index("<h2")]
+    told = answer.benefit(plan)
+    assert re.fullmatch(r"[0-9.]+x cheaper to train and serve at the same loss", told)
+    assert parsed.texts["h1"][0].startswith(f"{told}: ")
+    shown = [figure for figure in answer.figures(plan) if figure.key]
+    assert [figure.name for figure in shown] == ["life", "saving", "chance"]
+    life, base = plan.decision.model.total_usd, plan.built_base.total_usd
+    assert life is not None
+    assert base is not None
+    assert [figure.value for figure in shown[:2]] == [life, base - life]
+    assert all(f"<dd>{figure.text}</dd>" in first for figure in shown)
+    image = re.search(r'<img src="data:image/svg\+xml;base64,([^"]+)"', first)
+    assert image is not None
+    assert b"fill: #ffffff; fill: light-dark(#ffffff, #181818)" in base64.b64decode(
+        image[1]
+    )  # a dark page's chart is dark
+    rows = [attrs for tag, attrs in parsed.elements if tag == "tr" and attrs.get("class") == "chosen"]
+    assert len(rows) == 1
 
 
 def test_a_report_without_matplotlib_leaves_its_figure_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,9 @@ from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.law import Law
 from moescale.scaling_laws.store import parse_law
 from moescale.serving.steady_state import LIMITS, REASONS
-from moescale.units import expert_label, format_count, format_usd
+from moescale.units import expert_label
 from moescale.views.figures.style import ACCENT, colour_of, colour_on_dark, marker_of
-from moescale.views.tables import percentage, screen
+from moescale.views.tables import answer, screen
 from moescale.views.tables import plan as tables
 from moescale.views.tables.plan import decision_facts, plan_headline, serving_basis
 from moescale.web.state import DEFAULTS, LATENCIES, Asked
@@ -118,6 +117,7 @@ def plan(asked: Asked) -> Record:
     found = asked.plan()
     return found.to_dict() | {
         "decision": _decision(found, _built(asked, found)),
+        "built": [row.to_dict() for row in found.built],
         "shape": shape_name(str(found.asked["family"])),
         "command": asked.command,
         "warnings": [*asked.notes, *found.warnings],
@@ -156,9 +156,9 @@ def read_law(text: str, where: str) -> Uploaded:
 def _decision(found: Plan, serving: Record) -> Record:
     best = found.decision
     return {
-        "benefit": _benefit(found),
+        "benefit": answer.benefit(found),
         "label": plan_headline(found),
-        "figures": _figures(found),
+        "figures": [asdict(figure) for figure in answer.figures(found)],
         "facts": decision_facts(found),
         "tables": [
             {
@@ -169,7 +169,7 @@ def _decision(found: Plan, serving: Record) -> Record:
             for each in (screen.choices_table(found), *tables.choice_tables(found))
         ],
         "why": best.why,
-        "caveats": best.caveats,
+        "caveats": [answer.plain(note) for note in best.caveats],
         "accuracy": serving_basis(found)[1],
         "model": best.model.to_dict(),
         "serving": serving,
@@ -183,60 +183,6 @@ def _built(asked: Asked, found: Plan) -> Record:
     n = np.array([found.decision.model.n_params])
     served = replace(costs, shape=shape).serving(n, np.array([found.decision.model.experts]))
     return {name: _numbers(getattr(served, name))[0] for name in SERVED}
-
-
-def _figures(found: Plan) -> list[Record]:
-    """What decisions are compared by: a name, the number, the number as text, and what the first screen says of it.
-
-    The `key` ones are what a decision stands on, beside the sizes of the headline.
-    """
-    model, facts = found.decision.model, dict(screen.facts(found))
-    share = found.built_base.usd_per_mtok and model.usd_per_mtok / found.built_base.usd_per_mtok
-
-    def figure(name: str, value: float | None, text: Callable[[float], str], *notes: str, key: bool = False) -> Record:
-        if value is None:
-            return {}
-        apart = [note.removeprefix(text(value)).strip(" ,;") for note in notes if note]
-        return {"name": name, "value": value, "text": text(value), "notes": apart, "key": key}
-
-    each = (
-        figure("experts", model.experts, "{:g}".format),
-        figure("active parameters", model.n_params_active, format_count),
-        figure("total parameters", model.n_params_total, format_count),
-        figure("training tokens", model.tokens, format_count),
-        figure(
-            "serve",
-            model.usd_per_mtok,
-            lambda usd: f"{format_usd(usd)}/Mtok",
-            "" if found.is_baseline or not share else f"{share:.0%} of baseline",
-            f"price error: {facts['Price error']}",
-            key=True,
-        ),
-        figure("train", found.training and found.training.usd, format_usd, facts["Training"], key=True),
-        figure("life", model.total_usd, format_usd, "training and serving", key=True),
-        figure(
-            "chance",
-            model.probability_at_least_base if "Chance" in facts else None,
-            percentage,
-            facts.get("Chance", ""),
-            key=True,
-        ),
-        figure("loss", model.loss, "{:.4f}".format),
-        figure("expected regret", model.regret and model.regret.expected, "{:.0%}".format),
-    )
-    return [one for one in each if one]
-
-
-def _benefit(found: Plan) -> str:
-    """What the recommended model gains over the baseline; nothing where it is the baseline."""
-    model, base = found.decision.model, found.built_base.usd_per_mtok
-    if found.is_baseline or not base:
-        return ""
-    times, gap = base / model.usd_per_mtok, found.base_loss - model.loss
-    if times >= 1.05:
-        goal = found.asked.get("max_loss")
-        return f"{times:.2g}x cheaper to serve {'at the same loss' if goal is None else f'at a loss of at most {goal}'}"
-    return f"{gap:.3f} nats less loss at {1.0 / times:.0%} of the baseline's serving cost" if gap >= 5e-4 else ""
 
 
 def _published() -> list[KnownModel]:

@@ -13,6 +13,8 @@ from moescale.planning.plan import Plan
 from moescale.units import expert_label, format_count, format_flops, format_usd
 from moescale.views.figures.axes import headline, log_ticks, new_figure, optimum, point
 from moescale.views.figures.style import ACCENT, FAINT, PAGE_WIDTH, Look, colour_of, house_style, readable
+from moescale.views.tables import MARK
+from moescale.views.tables.answer import CHEAPER, cheaper
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,17 +22,18 @@ if TYPE_CHECKING:
 
 
 LARGER, DOTTED = (0, (3, 2)), (0, (1, 1.6))
-FRONTIER = "#bdbdbd"
+NARROW = 3.7  # inches: a telephone's screen
+SHORT = 26  # letters of an entry of the key that stands twice in a narrow figure
 POINTS = 7.0  # size of a label
 PAPER = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}  # under text on lines
 End = tuple[float, float, str, str]  # x, y, text, colour
-BEYOND = 0.35  # opacity of expert counts that the law was not fitted to, which a plan does not choose
+FADED = 0.3  # opacity of the curves on which neither the recommended model nor the baseline lies
 
 
-def plan_figure(plan: Plan) -> Figure:
-    """Loss against serving cost on one budget: a curve for each expert count, the baseline and the recommendation."""
+def plan_figure(plan: Plan, *, narrow: bool = False) -> Figure:
+    """Loss against serving cost on one budget: an arrow from the baseline to the recommendation, over a curve an expert count."""
     with house_style():
-        figure = new_figure(PAGE_WIDTH, 4.2)
+        figure = new_figure(NARROW, 4.4) if narrow else new_figure(PAGE_WIDTH, 4.2)
         ax = figure.subplots()
         ax.set_xscale("log")
         across, up = plan_limits(plan)
@@ -42,23 +45,25 @@ def plan_figure(plan: Plan) -> Figure:
         if plan.built_base.usd_per_mtok is not None:
             ax.axvline(plan.built_base.usd_per_mtok, **dotted)
         _known(ax, plan)
-        _recommendation(ax, plan)
-        log_ticks(ax, "x", lambda usd: f"${usd:,g}", most=7)
+        _recommendation(ax, plan, narrow)
+        _saving(ax, plan, narrow)
+        log_ticks(ax, "x", lambda usd: f"${usd:,g}", most=4 if narrow else 7)
         ax.set_xlabel("serving cost (US$ per million output tokens)")
         ax.set_ylabel("loss (nats per token)")
-        served = f"served on {plan.gpu} ({plan.prompt_tokens:g} prompt, {plan.output_tokens:g} output tokens)"
-        headline(figure, f"{format_flops(plan.budget_flops)} training FLOPs under {plan.law}, {served}", 8.0)
-        _key(ax, plan)
+        if not narrow:
+            served = f"served on {plan.gpu} ({plan.prompt_tokens:g} prompt, {plan.output_tokens:g} output tokens)"
+            headline(figure, f"{format_flops(plan.budget_flops)} training FLOPs under {plan.law}, {served}", 8.0)
+        _key(ax, plan, narrow)
         _end_labels(figure, ax, _curve_ends(ax, plan))
     return figure
 
 
 def _curves(ax: Axes, plan: Plan) -> None:
-    edge = ax.get_xlim()[1]
+    edge, told = ax.get_xlim()[1], (plan.decision.model.experts, plan.built_base.experts)
     optima = {c.experts: c for c in plan.loss_optimal}
     for curve in plan.curves:
         colour, best = colour_of(curve.experts), optima.get(curve.experts)
-        seen = BEYOND if curve.experts in plan.excluded_experts else 1.0
+        seen = 1.0 if curve.experts in told else FADED
         over = curve.n_params <= (math.inf if best is None else best.n_params * (1 + 1e-9))
         last = np.flatnonzero(over)[-1] if over.any() else 0
         usd = np.where(curve.usd_per_mtok <= edge, curve.usd_per_mtok, np.nan)  # its name stands beyond
@@ -67,12 +72,9 @@ def _curves(ax: Axes, plan: Plan) -> None:
     for c in plan.loss_optimal:
         if c.usd_per_mtok is not None:
             optimum(ax, c.usd_per_mtok, c.loss, c.experts, 5.5)
-    if plan.frontier:
-        x, y = zip(*((c.usd_per_mtok, c.loss) for c in plan.frontier), strict=True)
-        ax.plot(x, y, color=FRONTIER, linewidth=4.5, alpha=0.5, zorder=1, solid_capstyle="round")
 
 
-def _key(ax: Axes, plan: Plan) -> None:
+def _key(ax: Axes, plan: Plan, narrow: bool) -> None:
     from matplotlib.lines import Line2D
 
     def entry(label: str, **look: Any) -> Line2D:
@@ -88,14 +90,16 @@ def _key(ax: Axes, plan: Plan) -> None:
     base = plan.built_base
     cost = "" if base.usd_per_mtok is None else f", {format_usd(base.usd_per_mtok)}"
     entries += [
-        entry("frontier", color=FRONTIER, linewidth=4.5, alpha=0.5),
         entry(f"baseline (loss {base.loss:.4f}{cost})", linewidth=1.0, linestyle=DOTTED),
     ]
     if plan.known:
-        entries.append(entry("published (hollow: beyond the law)", marker="o", markersize=4.5, linestyle="none"))
-    look: Look = {"frameon": False, "fontsize": 7, "handlelength": 1.6, "columnspacing": 1.1, "handletextpad": 0.5}
+        look: Look = {"marker": "o", "markersize": 4.5, "linestyle": "none", "markerfacecolor": "white"}
+        entries.append(entry("published, 2x: FLOPs over the budget's", **look))
+    if narrow:  # the rest is named in the figure
+        entries = [each for each in entries if len(str(each.get_label())) < SHORT]
+    look = {"frameon": False, "fontsize": 7, "handlelength": 1.6, "columnspacing": 1.1, "handletextpad": 0.5}
     look |= {"borderaxespad": 0.0, "borderpad": 0.3, "bbox_to_anchor": (0.0, 1.0), "loc": "lower left"}
-    ax.legend(handles=entries, ncols=4, **look)
+    ax.legend(handles=entries, ncols=2 if narrow else 4, **look)
 
 
 def plan_limits(plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -135,12 +139,29 @@ def _name(plan: Plan, experts: float) -> str:
 
 def _known(ax: Axes, plan: Plan) -> None:
     for c in plan.known:
-        if c.usd_per_mtok is None:
+        if c.usd_per_mtok is None or c.name == plan.base_name:  # which has an arrow
             continue
-        inside = FAINT if c.beyond_law is None else "white"
-        point(ax, c.usd_per_mtok, c.loss, "o", FAINT, 5.0, markerfacecolor=inside, zorder=5)
-        look: Look = {"xytext": (3, -9), "textcoords": "offset points", "fontsize": 7, "bbox": PAPER}
-        ax.annotate(c.name, (c.usd_per_mtok, c.loss), color=readable(FAINT), zorder=5, **look)
+        point(ax, c.usd_per_mtok, c.loss, "o", FAINT, 5.0, markerfacecolor="white", zorder=5)
+        look: Look = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 7, "bbox": PAPER}
+        name = f"{c.name} {c.training_flops / plan.budget_flops:.2g}x{'' if c.beyond_law is None else MARK}"
+        ax.annotate(name, (c.usd_per_mtok, c.loss), color=readable(FAINT), zorder=5, **look)
+
+
+def _saving(ax: Axes, plan: Plan, narrow: bool) -> None:
+    """An arrow from the baseline to the recommended model, both as built, with what is saved."""
+    base, model = plan.built_base, plan.decision.model
+    if plan.is_baseline or base.usd_per_mtok is None:
+        return
+    start, end = (base.usd_per_mtok, base.loss), (model.usd_per_mtok, model.loss)
+    arrow: Look = {"arrowstyle": "-|>", "color": ACCENT, "linewidth": 1.4, "shrinkA": 2.0, "shrinkB": 7.0}
+    ax.annotate("", end, xytext=start, arrowprops=arrow, zorder=5)
+    point(ax, *start, "o", ACCENT, 4.5, zorder=5)
+    if (ratio := start[0] / end[0]) >= CHEAPER:
+        middle = (math.sqrt(start[0] * end[0]), 0.5 * (start[1] + end[1]))
+        look: Look = {"xytext": (5, -4) if narrow else (0, 5), "textcoords": "offset points", "fontsize": 8}
+        look |= {"ha": "left", "va": "top"} if narrow else {"ha": "right", "va": "bottom"}
+        look |= {"fontweight": "bold", "bbox": PAPER, "zorder": 6}
+        ax.annotate(f"{cheaper(ratio)}{' to serve' if plan.of_life else ''}", middle, color=readable(ACCENT), **look)
 
 
 def _spread(plan: Plan) -> tuple[float, float] | None:
@@ -150,16 +171,23 @@ def _spread(plan: Plan) -> tuple[float, float] | None:
     return limits.get("loss")
 
 
-def _recommendation(ax: Axes, plan: Plan) -> None:
+def _recommendation(ax: Axes, plan: Plan, narrow: bool) -> None:
     model = plan.decision.model
     x, y = model.usd_per_mtok, model.loss
     if (spread := _spread(plan)) is not None:
         ax.vlines(x, *spread, color=ACCENT, linewidth=1.0, zorder=5)
     point(ax, x, y, "*", ACCENT, 13, markeredgecolor="white", zorder=6)
     # Below and left of the frontier there is nothing: cheaper and better models do not exist.
-    share = "" if model.cost_ratio is None else f" ({model.cost_ratio:.0%} of the baseline's)"
-    over = "" if plan.decision is plan.recommendation else " for the lifetime, beyond this budget"
-    look: Look = {"fontsize": 7.5, "color": readable(ACCENT), "va": "bottom", "zorder": 6, "bbox": PAPER}
+    base = None if plan.is_baseline else plan.built_base.usd_per_mtok
+    share = f" ({x / base:.0%} of the baseline's)" if base else ""
+    over = "" if narrow or plan.decision is plan.recommendation else " for the lifetime, beyond this budget"
+    look: Look = {
+        "fontsize": 6.5 if narrow else 7.5,
+        "color": readable(ACCENT),
+        "va": "bottom",
+        "zorder": 6,
+        "bbox": PAPER,
+    }
     ax.annotate(
         f"recommended{over}: {expert_label(model.experts)}, {format_count(model.n_params_active)} active, "
         f"{format_count(model.tokens)} tokens\nloss {y:.4f}, {format_usd(x)} per Mtok{share}",

@@ -30,6 +30,7 @@ CATEGORIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", 
 SUFFIXES = (".svg", ".pdf", ".png")
 ACCENT = "#D55E00"  # the recommendation, suspects: what the eye shall find first
 INK, FAINT, RULE = "#222222", "#767676", "#d9d9d9"
+DARK_PAPER, DARK_INK = 0x18, 0xF4  # what white and black are on a dark page
 STYLE: Mapping[str, object] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same figure on every machine
     "font.size": 8.0,
@@ -82,6 +83,15 @@ def colour_on_dark(experts: float) -> str:
     light = _light(parts)
     share = max(0.0, 0.5 - light) / (1.0 - light)  # at least half as light as white
     return _hexadecimal(p + share * (255 - p) for p in parts)
+
+
+def on_dark(colour: str) -> str:
+    """What a colour of a figure is on a dark page: greys turned over, others lightened until they can be seen."""
+    parts = _parts(colour)
+    if max(parts) - min(parts) > 8:  # no grey
+        share = 0.25
+        return _hexadecimal(p + share * (255 - p) for p in parts)
+    return _hexadecimal(DARK_PAPER + (255 - p) * (DARK_INK - DARK_PAPER) / 255 for p in parts)
 
 
 def marker_of(experts: float) -> str:

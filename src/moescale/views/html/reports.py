@@ -9,9 +9,10 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -28,11 +29,15 @@ from moescale.scaling_laws.ensemble import measured_on
 from moescale.serving.accuracy import calibrated
 from moescale.units import format_bytes, format_count, format_flops, format_usd
 from moescale.views.figures import plan_figure
-from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes
-from moescale.views.tables import Table, range_text, screen
+from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes, on_dark
+from moescale.views.tables import Table, answer, range_text, screen
 from moescale.views.tables import plan as plan_tables
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 BUDGET_BASE = "the loss-optimal "  # how the name of a baseline that is no known model begins
+CHOSEN = "recommended"  # how the name of the chosen row begins
 NO_FIGURE = f"The figure is left out, as matplotlib is not installed: {install('figures')}."
 
 Facts = Sequence[tuple[str, str]]  # names with their values
@@ -104,25 +109,16 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     if plan.lifetime is not None:
         others = [c for c in plan.lifetime.recommendation.caveats if c not in plan.decision.caveats]
         life = [plan_tables.lifetime_table(plan.lifetime), plan_tables.training_sentence(plan.lifetime), others]
-    told = Markup("").join(Markup("<p>{}</p>").format(sentence) for sentence in _sentences(plan))
-    caption = "Loss against serving cost: all models of the budget, a curve an expert count. Lower left is better."
-    drawn: Block = NO_FIGURE
-    if find_spec("matplotlib") is not None:
-        image = base64.b64encode(figure_bytes(plan_figure(plan), "svg")).decode()
-        # What it shows: the caption to everyone, the description in words to those who do not see it.
-        drawn = Markup('<figure><img src="{}" alt="{}"><figcaption>{}</figcaption></figure>').format(
-            f"data:image/svg+xml;base64,{image}", f"{caption} {plan_tables.plan_headline(plan)}.", caption
-        )
     sections: list[Section] = [
-        ("Answer", [Markup('<div class="answer">{}</div>').format(told)]),
+        ("Answer", [*_sentences(plan)]),
+        ("Models to choose from", [_chosen(screen.choices_table(plan))]),
         ("What could make it wrong", [_doubts(plan)]),
         ("Question", [question]),
-        ("Quality and price of the models of the budget", [drawn]),
     ]
     facts = [f for f in screen.facts(plan, _options(origin)) if f[0] != "More"]
     details: list[Block] = [plan_tables.decision_facts(plan), *plan_tables.choice_tables(plan)]
     more: list[Section] = [
-        ("Decision", [f"Looked for: {plan.recommendation.rule}.", screen.choices_table(plan), facts]),
+        ("Decision", [f"Looked for: {plan.recommendation.rule}.", facts]),
         ("Caveats", [notes] if notes else []),
         ("Details", [*details, *([plan_tables.known_table(plan)] if plan.known else [])]),
         ("Evidence", plan_tables.evidence_tables(plan)),
@@ -131,11 +127,59 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         ("Glossary", [plan_tables.GLOSSARY.format(base=plan_tables.base_name(plan))]),
         ("How to reproduce it", (made := origin or Origin()).blocks()),
     ]
-    meta = [f"moescale {made.version}"] if made.version else []
+    told, sizes = answer.benefit(plan), plan_tables.plan_headline(plan)
+    meta = [
+        f"Which model to train: {screen.budget_words(plan)}",
+        *([f"moescale {made.version}"] if made.version else []),
+    ]
     return ENVIRONMENT.get_template("templates/page.html").render(
-        title=f"Which model to train: {screen.budget_words(plan)}", meta=meta, sections=sections, more=more,
+        title=f"{told}: {sizes.removeprefix('Train ').replace('experts: ', 'experts, ')}" if told else sizes,
+        figures=[figure for figure in answer.figures(plan) if figure.key], drawn=_drawn(plan), marked=CHOSEN,
+        meta=meta, sections=sections, more=more,
         linked=_linked, colour_of=colour_of, colour_on_dark=colour_on_dark,
     )  # fmt: skip
+
+
+def _chosen(table: Table) -> Table:
+    """The choices in words that need no glossary, the recommended row marked by its name."""
+    heads = {"E": "experts", "$/Mtok": "$ a million", "TPOT": "a token", "life $": "$ of its life"}
+    columns = tuple(replace(column, head=heads.get(column.head, column.head)) for column in table.columns)
+    rows = tuple(
+        (name.removeprefix(">").strip().replace("knee", "balance of loss and price"), *row) for name, *row in table.rows
+    )
+    note = "$ a million: of serving a million output tokens. a token: time until the next one. GPUs: of one server."
+    return replace(table, title="", columns=columns, rows=rows, notes=(*table.notes, note))
+
+
+def _drawn(plan: Plan) -> Markup:
+    """The plan's figure for wide and for narrow screens, light and dark."""
+    caption = (
+        "Loss against serving cost: a curve an expert count, all models of the budget; the arrow leads from the baseline to the "
+        "recommended model. Lower left is better."
+    )
+    if find_spec("matplotlib") is None:
+        return Markup("<p>{}</p>").format(NO_FIGURE)
+    wide, narrow = (_image(plan_figure(plan, narrow=narrow)) for narrow in (False, True))
+    # What it shows: the caption to everyone, the description in words to those who do not see it.
+    return Markup(
+        '<figure><picture><source media="(max-width: 34rem)" srcset="{}"><img src="{}" alt="{}"></picture>'
+        "<figcaption>{}</figcaption></figure>"
+    ).format(narrow, wide, f"{caption} {plan_tables.plan_headline(plan)}.", caption)
+
+
+def _image(figure: Figure) -> str:
+    """A figure as the address of an image in the colours of the page that shows it; an old browser sees the light ones."""
+    svg = figure_bytes(figure, "svg").decode()
+    own = {colour_of(2.0**power): colour_on_dark(2.0**power) for power in range(10)}
+
+    def both(found: re.Match[str]) -> str:
+        kind, light = found[1], found[2]
+        dark = own.get(light) or on_dark(light)
+        return f"{kind}: {light}; {kind}: light-dark({light}, {dark})"
+
+    svg = re.sub(r"\b(fill|stroke): (#[0-9a-f]{6})\b", both, svg)
+    svg = svg.replace('<style type="text/css">', '<style type="text/css">:root{color-scheme:light dark}', 1)
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def _options(origin: Origin | None) -> str | None:
@@ -249,10 +293,7 @@ def _doubts(plan: Plan) -> list[str]:
         told.append(f"Serving price: nine of ten servers of this kind cost {low} to {high} per million output tokens.")
     if (tpot_s := screen.late_tpot_s(plan)) is not None:
         told.append(f"Speed: by the known error of such servers a user gets {1.0 / tpot_s:.3g} tokens a second.")
-    if any(note.startswith("Extrapolated: ") for note in best.caveats):
-        told.append(
-            "Quality: the model is beyond the training runs from which it is predicted (technical part, caveats)."
-        )
+    told += [f"Quality: {answer.plain(note)}" for note in best.caveats if note.startswith("Extrapolated: ")]
     return [*told, *(note for note in best.caveats if note.startswith(screen.TOO_SLOW)), *plan.warnings]
 
 

@@ -123,7 +123,7 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         bought = "match" not in plan.asked and {"max_training_usd", "max_days"} & plan.asked.keys()
         label += " in bf16" if bought and plan.training and plan.training.precision else ""
         label += "" if plan.of_life else _more_flops(plan, match or plan.built_base)
-        named.append((1, label, _with_life(plan, match or plan.built_base)))
+        named.append((1, label, with_life(plan, match or plan.built_base)))
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
     known = [(8, f"  {c.name}{_more_flops(plan, c)}", c) for c in plan.known if c.name != plan.base_name]
@@ -159,7 +159,7 @@ def _more_flops(plan: Plan, model: Trained) -> str:
     return f", {times:.2g}x FLOPs" if max(times, 1.0 / times) > UNLIKE else ""
 
 
-def _with_life(plan: Plan, base: Trained) -> Trained:
+def with_life(plan: Plan, base: Trained) -> Trained:
     """A published baseline with the dollars of its life, where lives decide."""
     own = plan.lifetime.least_training if plan.of_life and plan.lifetime else None
     if own is not None and "max_total_usd" in plan.asked:
@@ -224,7 +224,7 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
                 f"{better.experts:g} experts cost no more at a lower loss, and reach the baseline's with {chance} only (--confidence)",
             )
         )
-    life = _with_life(plan, plan.built_base).total_usd
+    life = with_life(plan, plan.built_base).total_usd
     if plan.of_life and "max_total_usd" not in plan.asked and life and model.total_usd and life < model.total_usd:
         said.append(
             (
@@ -284,7 +284,7 @@ def _decided(plan: Plan) -> str:
     alone = [view.n_params_active for view in plan.voting_laws if view.n_params_active is not None]
     if len(alone) > 1 and max(alone) > UNLIKE * min(alone):
         text += f" (its laws alone: {_span(alone)} active)"
-    base = _with_life(plan, plan.built_base)
+    base = with_life(plan, plan.built_base)
     if plan.of_life and "max_total_usd" in plan.asked and base.total_usd is not None:
         return f"{text}; loss {model.loss - base.loss:+.4f} against the baseline, serving {_share(model, base)} of its price"
     if plan.of_life and model.total_usd is not None and base.total_usd is not None and not plan.is_baseline:

@@ -1,0 +1,158 @@
+"""The answer of a plan for a reader who knows none of its words: the benefit, and the few figures that a decision stands on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moescale.options.law import DEFAULT_LAW
+from moescale.serving.accuracy import calibrated
+from moescale.units import format_count, format_seconds, format_usd
+from moescale.views.tables import percentage
+from moescale.views.tables.screen import OF_SOURCES, late_tpot_s, with_life
+
+if TYPE_CHECKING:
+    from moescale.planning.plan import Plan
+
+CHEAPER = 1.05  # the baseline's dollars over the model's from which a plan is called cheaper
+LESS_LOSS = 5e-4  # a difference of losses that is called one
+WITHIN = 1.25  # the factor of `StepError.within_25`
+INPUTS = {"N": "parameters", "D": "training tokens", "E": "experts", "training FLOPs": "training FLOPs"}
+FITTED = re.compile(
+    r"(?:dense-equivalent )?(N|D|E|training FLOPs)( \([^)]*\))? ([\d.,]+) times the (largest|smallest) fitted"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure by name: the number, the number as text, and what belongs to it; decisions stand on the `key` ones."""
+
+    name: str
+    value: float
+    text: str
+    notes: tuple[str, ...] = ()
+    key: bool = False
+
+
+def cheaper(ratio: float) -> str:
+    """How much cheaper what costs 1 is than what costs `ratio`: a multiple of two and more, else a share."""
+    return f"{ratio:.2g}x cheaper" if ratio >= 2.0 else f"{1.0 - 1.0 / ratio:.0%} cheaper"
+
+
+def benefit(plan: Plan) -> str:
+    """What the model to train gains over the baseline, of its whole life where that decides; empty where it is the baseline."""
+    model, base = plan.decision.model, with_life(plan, plan.built_base)
+    ours, its = (model.total_usd, base.total_usd) if plan.of_life else (model.usd_per_mtok, base.usd_per_mtok)
+    if plan.is_baseline or not ours or not its:
+        return ""
+    gap, goal = base.loss - model.loss, plan.asked.get("max_loss")
+    if plan.of_life and "max_total_usd" in plan.asked:
+        return f"{gap:.3f} lower loss for the same dollars of training and serving" if gap >= LESS_LOSS else ""
+    if its / ours >= CHEAPER:
+        what = "to train and serve" if plan.of_life else "to serve"
+        return f"{cheaper(its / ours)} {what} {'at the same loss' if goal is None else f'at a loss of at most {goal}'}"
+    whose = "dollars of training and serving" if plan.of_life else "serving cost"
+    return f"{gap:.3f} lower loss at {ours / its:.0%} of the baseline's {whose}" if gap >= LESS_LOSS else ""
+
+
+def figures(plan: Plan) -> list[Figure]:
+    """The figures of a decision; of a life its total dollars, what it saves and its chance are the key ones."""
+    model = plan.decision.model
+    found = [
+        Figure("experts", model.experts, f"{model.experts:g}"),
+        Figure("active parameters", model.n_params_active, format_count(model.n_params_active)),
+        Figure("total parameters", model.n_params_total, format_count(model.n_params_total)),
+        Figure("training tokens", model.tokens, format_count(model.tokens)),
+        *_life(plan),
+        _serving(plan),
+        *_training(plan),
+        *_chance(plan),
+        Figure("loss", model.loss, f"{model.loss:.4f}"),
+    ]
+    if model.regret is not None:
+        found.append(Figure("expected regret", model.regret.expected, f"{model.regret.expected:.0%}"))
+    return found
+
+
+def plain(caveat: str) -> str:
+    """A caveat of a plan without the letters of the law: how far beyond the fitted training runs a model lies."""
+    if not caveat.startswith("Extrapolated: "):
+        return caveat
+
+    def words(found: re.Match[str]) -> str:
+        most = "most" if found[4] == "largest" else "fewest"
+        return f"{found[3]} times the {most} {INPUTS[found[1]]}"
+
+    beyond = FITTED.sub(words, caveat.removeprefix("Extrapolated: "))
+    return f"The prediction reaches beyond the training runs that it was fitted to: {beyond}"
+
+
+def _life(plan: Plan) -> list[Figure]:
+    total, base = plan.decision.model.total_usd, with_life(plan, plan.built_base)
+    if not plan.of_life or total is None or plan.lifetime is None:
+        return []
+    model = plan.decision.model
+    parts = f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd or 0.0)} to serve"
+    served = f"{parts} {format_count(plan.lifetime.lifetime_tokens)} tokens"
+    limits = (model.intervals or {}).get("total_usd")
+    spread = [f"{' to '.join(map(format_usd, limits))} for 90% of the law's draws"] if limits else []
+    found = [Figure("life", total, format_usd(total), (served, *spread), key=True)]
+    if plan.is_baseline:
+        return found
+    if "max_total_usd" in plan.asked:
+        gap = base.loss - model.loss
+        note = f"below the baseline's {base.loss:.4f} for the same dollars"
+        return [*found, Figure("lower loss", gap, f"{gap:.4f}", (note,), key=True)]
+    if base.total_usd is not None:
+        saved = base.total_usd - total
+        note = f"of the baseline's {format_usd(base.total_usd)}: {total / base.total_usd:.0%} of it is spent"
+        found.append(Figure("saving", saved, format_usd(saved), (note,), key=True))
+    return found
+
+
+def _serving(plan: Plan) -> Figure:
+    usd, base = plan.decision.model.usd_per_mtok, plan.built_base.usd_per_mtok
+    notes = [f"{usd / base:.0%} of the baseline's {format_usd(base)}"] if base and not plan.is_baseline else []
+    right = calibrated(usd, plan.accuracy)
+    if right is None:
+        notes.append("range unknown: no measured server of this kind to compare with")
+    else:
+        low, high = (format_usd(end) for end in right.interval)
+        notes.append(f"likely {format_usd(right.usd_per_mtok)}; {low} to {high} for nine of ten servers of this kind")
+    if (late := late_tpot_s(plan)) is not None:
+        notes.append(f"likely slower than asked: {format_seconds(late)} a token")
+    return Figure("serve", usd, f"{format_usd(usd)}/Mtok", tuple(notes), key=not plan.of_life)
+
+
+def _training(plan: Plan) -> list[Figure]:
+    use = plan.training
+    if use is None or use.usd is None or use.gpu_days is None:
+        return []
+    gpus = use.gpu_days / use.days if use.days else float(use.train_gpus or 1)
+    days = f"{use.gpu_days / gpus:.3g} days on {gpus:,.0f} {use.train_gpu}"
+    notes = [f"{days}, at {use.mfu:.0%} of their peak speed" if use.mfu else days]
+    if use.error is not None:
+        low, high = format_usd(use.usd / WITHIN), format_usd(use.usd * WITHIN)
+        notes.append(f"{low} to {high} for {use.error.within_25:.0%} of {use.error.runs} published runs")
+        if use.error.real_routing:
+            notes.append(f"unevenly used experts add up to {use.error.real_routing - 1.0:.0%}")
+    return [Figure("train", use.usd, format_usd(use.usd), tuple(notes), key=not plan.of_life)]
+
+
+def _chance(plan: Plan) -> list[Figure]:
+    sure, limit = plan.decision.model.probability_at_least_base, plan.asked.get("max_loss")
+    if sure is None or plan.is_baseline:
+        return []
+    laws = len(plan.voting_laws)
+    goal = "the baseline's loss" if limit is None else f"a loss of {limit}"
+    over = (
+        f"by {laws} laws" if laws else f"in {OF_SOURCES}" if plan.law == DEFAULT_LAW else f"by the draws of {plan.law}"
+    )
+    notes = [f"that it reaches {goal}, {over}"]
+    if laws and sure > laws / (laws + 1):
+        notes.append(f"(trust at most {laws / (laws + 1):.0%}: so few laws agree by chance)")
+    if gains := (plan.decision.model.intervals or {}).get("loss_gain"):
+        worst, best = (f"{abs(end):.3f} {'lower' if end >= 0.0 else 'higher'}" for end in gains)
+        notes.append(f"loss {worst} to {best} than the baseline's in 90% of them")
+    return [Figure("chance", sure, percentage(sure), tuple(notes), key=True)]
