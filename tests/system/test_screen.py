@@ -196,9 +196,9 @@ def test_the_spend_of_a_sure_score_has_it_and_none_of_fewer_flops_does() -> None
     assert ours >= 0.8
     assert (promised > ours) == (least["training_usd"] > model["training_usd"])
     assert f"80% chance   {format_usd(model['training_usd'])}: {model['experts']} experts" in out
-    # No size of that expert count has the score so surely with 5% fewer FLOPs.
+    # No size of that expert count has the score so surely with 10% fewer FLOPs; whole layers and heads take 6%.
     n = np.geomspace(1e8, 1e10, 200)
-    tokens = np.minimum(tokens_within(law.family, 0.95 * model["training_flops"], n, model["experts"]), 4e13)
+    tokens = np.minimum(tokens_within(law.family, 0.9 * model["training_flops"], n, model["experts"]), 4e13)
     experts = np.full(n.shape, float(model["experts"]))
     models = Allocation(experts, n, tokens, loss(law, n, tokens, experts))
     assert np.nanmax(chances(law, "hellaswag=0.7", models, {})) < 0.8
