@@ -426,7 +426,8 @@ def _surely(spend: TargetSpend) -> str:
     """The model that has the target score with the chance that is asked for, or the highest chance."""
     model = spend.model
     if model is None or model.training_usd is None:
-        return f"out of reach: {spend.most:.0%} at most"
+        stated = "no model that has it can be trained on the stated GPUs"
+        return stated if spend.most >= spend.chance else f"out of reach: {spend.most:.0%} at most"
     return f"{format_usd(model.training_usd)}: {_to_serve(model)}"
 
 
