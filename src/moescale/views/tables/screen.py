@@ -332,7 +332,8 @@ def _training(plan: Plan) -> str:
         days = f"{use.days:.3g} days on {use.gpu_days / use.days:.0f} x {use.train_gpu}"
     elif use.train_gpus is not None and use.train_gpus > 1:
         days += f" ({use.gpu_days / use.train_gpus:.2g} days on {use.train_gpus})"
-    text = f"{format_usd(use.usd)}, {days}"
+    fp8 = "" if use.fp8_usd is None else f" (fp8 {format_usd(use.fp8_usd)})"
+    text = f"{format_usd(use.usd)}{fp8}, {days}"
     dollars = plan.asked.get("max_training_usd")
     share = use.usd / dollars if plan.of_life and isinstance(dollars, float) else use.budget_share
     if use.budget_of is None and abs(share - 1.0) > LEFT:
