@@ -246,7 +246,6 @@ def test_the_better_shape_is_planned_where_none_is_stated(tmp_path: Path) -> Non
     assert best["model"]["usd_per_mtok"] < 0.95 * other["model"]["usd_per_mtok"]
     assert other["model"]["usd_per_mtok"] == pytest.approx(named["mixtral"]["recommendation"]["usd_per_mtok"], rel=0.1)
     assert all("shapes" not in each for each in named.values())
-    assert "shapes" not in answer_of(*asked, "--experts", "16,32")
     unmeasured = answer_of("plan", "--budget", "1e22")  # of an A100 no kernels of latent attention are known
     assert (unmeasured["asked"]["family"], "shapes" in unmeasured) == ("mixtral", False)
     own = tmp_path / "own.toml"  # without a price, which an export does not need
@@ -254,6 +253,25 @@ def test_the_better_shape_is_planned_where_none_is_stated(tmp_path: Path) -> Non
     found = run(*asked, "--train-gpu", own, "--export", "megatron", "-o", tmp_path / "launch")
     assert found.code == 0, found.err
     assert "\nShapes       deepseek" in found.out
+
+
+def test_stated_expert_counts_are_planned_in_the_better_shape_that_can_have_them() -> None:
+    asked = ("plan", "--budget", "1e23", "--gpu", "h100-sxm", *FAST, "--bootstrap", "40", "--experts")
+    plan, named = (
+        answer_of(*asked, "128"),
+        {name: answer_of(*asked, "128", "--shape", name) for name in ("deepseek", "mixtral")},
+    )
+    best = plan["shapes"][0]
+    assert {choice["model"]["experts"] for choice in plan["shapes"]} == {128}
+    assert plan["recommendation"] == named[best["shape"]]["recommendation"]
+    prices = {name: each["recommendation"]["usd_per_mtok"] for name, each in named.items()}
+    assert best["shape"] == "mixtral" or prices["deepseek"] < 0.95 * prices["mixtral"]
+    many = run(
+        *asked, "512"
+    )  # more than the law allows of mixtral, against whose baseline the other shape is set all the same
+    assert "shape mixtral is left out: pooled2026 was fitted up to X = 128" in many.err
+    assert "shape deepseek" in many.out
+    assert "dense baseline (mixtral)" in many.out
 
 
 def test_a_life_at_a_loss_needs_no_budget() -> None:
