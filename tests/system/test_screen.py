@@ -250,7 +250,6 @@ def test_the_better_shape_is_planned_where_none_is_stated(tmp_path: Path) -> Non
     assert answer_of("predict", *size, "--tokens", trained_on)["loss"] == pytest.approx(best["model"]["loss"], rel=1e-6)
     assert best["usd_at_loss"] == best["training_usd"] < other["usd_at_loss"]
     assert all("shapes" not in each for each in named.values())
-    assert "shapes" not in answer_of(*asked, "--experts", "16,32")
     unmeasured = answer_of("plan", "--budget", "1e22")  # of an A100 no kernels of latent attention are known
     assert (unmeasured["asked"]["family"], "shapes" in unmeasured) == ("mixtral", False)
     own = tmp_path / "own.toml"  # without a price, which an export does not need
@@ -265,6 +264,25 @@ def test_a_lower_loss_for_the_price_of_another_shape_is_worth_its_training() -> 
     assert (best["shape"], other["shape"]) == ("deepseek", "mixtral")
     assert best["model"]["loss"] < other["model"]["loss"]
     assert best["training_usd"] > other["training_usd"]
+
+
+def test_stated_expert_counts_are_planned_in_the_better_shape_that_can_have_them() -> None:
+    asked = ("plan", "--budget", "1e23", "--gpu", "h100-sxm", *FAST, "--bootstrap", "40", "--experts")
+    plan, named = (
+        answer_of(*asked, "128"),
+        {name: answer_of(*asked, "128", "--shape", name) for name in ("deepseek", "mixtral")},
+    )
+    best = plan["shapes"][0]
+    assert {choice["model"]["experts"] for choice in plan["shapes"]} == {128}
+    assert plan["recommendation"] == named[best["shape"]]["recommendation"]
+    prices = {name: each["recommendation"]["usd_per_mtok"] for name, each in named.items()}
+    assert best["shape"] == "mixtral" or prices["deepseek"] < 0.95 * prices["mixtral"]
+    many = run(
+        *asked, "512"
+    )  # more than the law allows of mixtral, against whose baseline the other shape is set all the same
+    assert "shape mixtral is left out: pooled2026 was fitted up to X = 128" in many.err
+    assert "shape deepseek" in many.out
+    assert "dense baseline (mixtral)" in many.out
 
 
 def test_a_life_at_a_loss_needs_no_budget() -> None:

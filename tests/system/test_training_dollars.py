@@ -28,6 +28,7 @@ from moescale.planning.rationale import TrainingUse
 from moescale.scaling_laws import find_law
 from moescale.training.choice import Launch, choose_launch
 from moescale.training.parallelism import stages_of
+from moescale.units import format_usd
 from moescale.web.state import read_state
 
 SHAPES = ("paper", "mixtral", "fine-grained", "deepseek")
@@ -85,6 +86,25 @@ def test_a_life_spends_its_dollars_as_built(shape: str, bounds: dict[str, float]
     assert model.total_usd == pytest.approx(training + serving)
     assert 0.99 * limit <= training + serving <= limit
     assert model.tokens <= bounds.get("max_tokens", math.inf)
+
+
+@pytest.mark.parametrize("more", [(), ("--train-gpus", 64), ("--lifetime-tokens", "1T", "--objective", "serve")])
+def test_fp8_beside_bf16_is_what_fp8_states(more: tuple[object, ...]) -> None:
+    asked = ("plan", "--budget", "1e22", "--gpu", "h100-sxm", "--shape", "mixtral", "--bootstrap", 0, *ROOFLINE, *more)
+    plain, fp8 = answer_of(*asked), answer_of(*asked, "--train-precision", "fp8")
+    assert fp8["recommendation"]["n_params"] == plain["recommendation"]["n_params"]
+    assert plain["training"]["fp8_usd"] == pytest.approx(fp8["training"]["usd"], rel=1e-9)
+    assert plain["training"]["fp8_usd"] < plain["training"]["usd"]
+    assert "fp8_usd" not in fp8["training"]
+    words = " ".join(run(*asked, "--details").out.split())
+    assert f"(fp8 {format_usd(fp8['training']['usd'])})" in words
+    assert f"fp8 products costs {format_usd(fp8['training']['usd'])}, " in words
+
+
+@pytest.mark.parametrize("more", [("--train-gpu", "a100-sxm-80gb"), ("--mfu", 0.4)])
+def test_no_fp8_where_none_can_be_asked_for(more: tuple[object, ...]) -> None:
+    asked = ("plan", "--budget", "1e22", "--gpu", "h100-sxm", "--shape", "mixtral", "--bootstrap", 0, *ROOFLINE, *more)
+    assert "fp8_usd" not in answer_of(*asked)["training"]
 
 
 def test_sixty_one_layers_make_a_pipeline() -> None:

@@ -99,7 +99,7 @@ def shapes_to_compare(bounds: BoundOptions, law: Law, details: LawOptions, kv_he
     """The shapes that a plan compares: all where asked, the usual ones where nothing stated speaks against it, else none."""
     if details.shape == EVERY_SHAPE:
         return tuple(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE))
-    stated = (details.shape, bounds.experts, bounds.disaggregated or None, kv_heads)
+    stated = (details.shape, bounds.disaggregated or None, kv_heads)
     return USUAL_SHAPES if law.form.of_sources and stated == (None,) * len(stated) else ()
 
 
@@ -116,7 +116,8 @@ def plan_of_shapes(
 ) -> Plan:
     """The plan in the best of `shapes`, all against one baseline: that of the default shape, where none is named. `how` as in `plan_of`.
 
-    The best model of each shape is built first; the plan is made in the shape whose model stays the best when planned.
+    The best model of each shape is built first; the plan is made in the shape whose model stays the best when planned. Shapes that
+    cannot have stated expert counts are left out with a warning.
     """
     from moescale.planning.beside import is_served
     from moescale.planning.search import Search
@@ -126,6 +127,7 @@ def plan_of_shapes(
     laws = {name: in_shape(law, name) for name in shapes}
     questions: dict[str, Question] = {}
     searches: dict[str, Search] = {}
+    left_out: dict[str, str] = {}
     for name in shapes:
         own = bounds.question(laws[name], deployment, details, **asked)
         questions[name] = replace(own, explained=how.get("explained", True))
@@ -134,14 +136,19 @@ def plan_of_shapes(
     for i, name in enumerate(served if served != [PLANNED_SHAPE] else ()):  # else there is nothing to compare
         if progress is not None:
             progress(f"models of the shape {name}", i / (len(served) + 1))
+        base = base or usual_base(bounds, laws[name], questions[name], deployment, latency, details, **asked)
         if base is not None:
             questions[name] = replace(questions[name], base=base, against=(base, *questions[name].against))
-        with suppress(MoescaleError):
+        try:
             searches[name] = Search.of(laws[name], questions[name], deployment, latency)
             if name == PLANNED_SHAPE and usual.base is None:
                 base = _as_known(searches[name])
-    choices = (choice_in_shape(name, search) for name, search in searches.items())
-    found = {choice.shape: choice for choice in choices if choice is not None}
+        except MoescaleError as error:
+            left_out[name] = error.what
+    choices = {name: choice_in_shape(name, search) for name, search in searches.items()}
+    found = {name: choice for name, choice in choices.items() if choice is not None}
+    left_out |= {name: "no model of it answers the question" for name in choices.keys() - found.keys()}
+    notes = [f"shape {name} is left out: {why}" for name, why in left_out.items() if bounds.experts is not None]
     plans: dict[str, Plan] = {}
     refused: InfeasibleError | None = None
     while found:
@@ -149,7 +156,8 @@ def plan_of_shapes(
         ordered = in_order(at_one_loss(found.values(), searches), PLANNED_SHAPE, by_loss=by_loss)
         best = ordered[0].shape
         if best in plans:
-            return replace(plans[best], shapes=tuple(ordered) if len(ordered) > 1 else ())
+            compared = tuple(ordered) if len(ordered) > 1 else ()
+            return replace(plans[best], shapes=compared, warnings=(*notes, *plans[best].warnings))
         if progress is not None:
             progress(f"plan with the shape {best}", len(served) / (len(served) + 1))
         asked = {"question": questions[best], "search": searches[best]}

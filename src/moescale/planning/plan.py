@@ -30,6 +30,7 @@ from moescale.planning.question import Objective, Question, release_notes
 from moescale.planning.rationale import (
     Recommendation,
     TrainingUse,
+    beside_fp8,
     no_interval_words,
     training_use,
 )
@@ -251,7 +252,9 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         lifetime = replace(lifetime, recommendation=replace(lifetime.recommendation, model=model))
     of_life = lifetime is not None and goal == "lifetime"
     life = lifetime.recommendation if lifetime and of_life else None
-    repeats = repeats_loss(search, advice.model if life is None else life.model)
+    decided = advice if life is None else life
+    use = found.use if life is None else training_use(search.question, life.model, life.architecture)
+    repeats = repeats_loss(search, decided.model)
     return Plan(
         budget_flops=float(question.budget.flops_at(advice.model.experts)),
         law=search.law.name,
@@ -276,7 +279,7 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         warnings=tuple(notes),
         asked=_bounds(search.question, search.law.family.name, deployment),
         curves=search.curves(),
-        training=found.use if life is None else training_use(search.question, life.model, life.architecture),
+        training=beside_fp8(search.question, use, decided.model, decided.architecture),
         lifetime=lifetime,
         lifetime_infeasible=no_life,
         objective=goal,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
 
-from moescale.errors import MoescaleError
+from moescale.errors import InfeasibleError, MoescaleError
 from moescale.io.records import record
 from moescale.models.coordinates import expansion
 from moescale.models.family import law_size
@@ -23,6 +24,7 @@ from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
 from moescale.serving.deployment import batch_cap
 from moescale.serving.question import slow_for_use
+from moescale.training.choice import Launch
 from moescale.training.parallelism import Trainer
 from moescale.training.step_time import StepError
 from moescale.units import expert_model, format_count, format_flops, format_usd, plural
@@ -59,6 +61,7 @@ class TrainingUse:
     train_gpus: int | None = None  # that the MFU from parts is of
     error: StepError | None = None  # of an MFU from parts
     precision: str | None = None  # of training products, where it is not bf16
+    fp8_usd: float | None = None  # of the same run in fp8, where it is planned in bf16 on a GPU that has it
     trainer: str | None = None  # what of a model the trainer splits, where that is not everything
 
     @property
@@ -151,6 +154,17 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
         precision=None if price.launch.precision == "bf16" else price.launch.precision,
         trainer=_limits_of(price.launch.trainer) if bill.mfu_from == "parts" else None,
     )
+
+
+def beside_fp8(question: Question, use: TrainingUse, model: Candidate, shape: Buildable) -> TrainingUse:
+    """The use with what the same run costs in fp8, as where that is stated; as it is where no such run can be asked for."""
+    price = question.training
+    if price is None or price.launch != Launch() or price.gpu.fp8_flops_per_s is None or use.mfu_from != "parts":
+        return use
+    fp8 = replace(price, launch=replace(price.launch, precision="fp8"))
+    with suppress(InfeasibleError):  # its copies of weights do not fit the stated GPUs
+        return replace(use, fp8_usd=training_use(replace(question, training=fp8), model, shape).usd)
+    return use
 
 
 def _limits_of(trainer: Trainer) -> str | None:

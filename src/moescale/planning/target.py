@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import numpy as np
@@ -17,12 +17,14 @@ from moescale.planning.question import Question
 from moescale.planning.recommend import with_scores
 from moescale.planning.scores import MOST_FLOPS, chances, has_scores, stated_score
 from moescale.planning.search import ANY_USD, Search
+from moescale.planning.training_price import TrainingPrice
 from moescale.typing import FloatArray
 
 SURE = 0.8  # chance of a score that is asked for
 LEAST = 1e-3  # FLOPs that are tried, over the baseline's
 TRIED, HALVINGS = 25, 12  # numbers of FLOPs that are tried, and steps between two of them
 CLOSE = 1e-3  # of the largest sizes that are served, relative
+SHARES = np.geomspace(0.2, 1.6, 19)  # sizes of each budget, over the loss-optimal one
 MOST_BUILT, MORE, MOST_STEPS = 3, 1.02, 12  # expert counts that are built; FLOPs of each step that rounding takes
 
 
@@ -40,31 +42,31 @@ class TargetSpend:
 
 def target_spend(search: Search) -> TargetSpend | None:
     """The spend of a question with a target score; None for others, without a price of training, and for a law without scores."""
-    question, experts = search.question, search.best.experts
+    question = search.question
     if question.target is None or question.training is None or not has_scores(search.law):
         return None
+    with suppress(InfeasibleError):  # so few or so many FLOPs may have no optimum
+        return _spend(search, question.training)
+    return None
+
+
+def _spend(search: Search, price: TrainingPrice) -> TargetSpend:
+    question, experts = search.question, search.best.experts
     near = search.sampled.size_within(np.array([ANY_USD]))[0]
     most_n = np.minimum(search.largest, SIZES[-1])
     sizes = largest_within_cost(experts, ANY_USD, search.costs.usd_per_mtok, largest=most_n, near=near, close=CLOSE)
     most = np.broadcast_to(MOST_FLOPS if question.budget_of else question.budget.flops_at(experts), experts.shape)
-    allowed = search.law.allows(experts)
-
-    def chance(flops: FloatArray) -> FloatArray:
-        found = _best(search, flops, sizes)
-        sure = chances(search.law, question.target or "", found, question.budget.extra)
-        return np.where(allowed & np.isfinite(sure), sure, 0.0)
-
     tried = np.geomspace(np.minimum(LEAST * search.base.training_flops, LEAST * most), most, TRIED)
-    sure = np.array([chance(flops) for flops in tried])
+    sure = np.array([_surest(search, flops, sizes)[1] for flops in tried])
     first = (sure >= SURE).argmax(axis=0)
     low, high = (tried[np.maximum(first + side, 0), np.arange(experts.size)] for side in (-1, 0))
     for _ in range(HALVINGS):
         middle = np.sqrt(low * high)
-        enough = chance(middle) >= SURE
+        enough = _surest(search, middle, sizes)[1] >= SURE
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    usd = np.where((sure >= SURE).any(axis=0), high * question.training.usd_per_flop_at(experts), np.inf)
+    usd = np.where((sure >= SURE).any(axis=0), high * price.usd_per_flop_at(experts), np.inf)
     near_best = [int(i) for i in np.argsort(usd)[:MOST_BUILT] if np.isfinite(usd[i])]
-    models = [model for i in near_best for model in _built(search, i, high, most, sizes)]
+    models = [model for i in near_best for model in _built(search, price, i, high, most, sizes)]
     cheapest = min(models, key=lambda model: model.training_usd or 0.0, default=None)
     return TargetSpend(chance=SURE, most=float(sure.max()), model=cheapest)
 
@@ -74,26 +76,34 @@ def _trained_with(question: Question, experts: FloatArray, flops: FloatArray) ->
     return replace(question, budget=replace(question.budget, flops=float(flops.max()), by_experts=by_experts))
 
 
-def _best(search: Search, flops: FloatArray, sizes: FloatArray) -> Allocation:
-    """The models of the lowest loss (m,) of so many FLOPs each, up to the largest sizes that are served."""
-    experts = search.best.experts
-    budget = _trained_with(search.question, experts, flops).budget
-    return at_size(search.law, budget, np.minimum(loss_optimal(search.law, budget, experts).n_params, sizes), experts)
+def _surest(search: Search, flops: FloatArray, sizes: FloatArray) -> tuple[Allocation, FloatArray]:
+    """The models (m,) of so many FLOPs each that have the target score most surely, up to the largest sizes that are served, and how surely."""
+    law, question, experts = search.law, search.question, search.best.experts
+    budget = _trained_with(question, experts, flops).budget
+    n = np.minimum(loss_optimal(law, budget, experts).n_params * SHARES[:, None], sizes)
+    found = at_size(law, budget, n.ravel(), np.tile(experts, SHARES.size))
+    sure = chances(law, question.target or "", found, budget.extra).reshape(n.shape)
+    sure = np.where(law.allows(experts) & np.isfinite(sure), sure, 0.0)
+    best = np.argmax(sure, axis=0), np.arange(experts.size)
+    columns = (getattr(found, field.name).reshape(n.shape)[best] for field in fields(found))
+    return Allocation(*columns), sure[best]
 
 
-def _built(search: Search, i: int, flops: FloatArray, most: FloatArray, sizes: FloatArray) -> Iterator[Candidate]:
+def _built(
+    search: Search, price: TrainingPrice, i: int, flops: FloatArray, most: FloatArray, sizes: FloatArray
+) -> Iterator[Candidate]:
     """The model of one expert count in whole layers and heads, with as many FLOPs as the score then takes, and its training dollars."""
-    law, costs, price = search.law, search.costs, search.question.training
+    law, costs = search.law, search.costs
     task, wanted = stated_score(search.question.target or "")
     gpus = None if search.question.train_gpus is None else int(search.question.train_gpus)
     for step in range(MOST_STEPS):
         spent = np.minimum(flops * MORE**step, most)
         question = _trained_with(search.question, search.best.experts, spent)
         priced = partial(replace(search, question=question).built, base=search.base)
-        row = trained_models(_best(search, spent, sizes), costs)[i]
+        row = trained_models(_surest(search, spent, sizes)[0], costs)[i]
         built = rounded(law, costs, row, priced, at_most=True) if isinstance(row, Candidate) else None
         (model,) = with_scores(search, [built.model]) if built is not None else (None,)
-        if built is None or model is None or model.scores is None or price is None:
+        if built is None or model is None or model.scores is None:
             return
         if model.scores[task].at_least(wanted) >= SURE:
             with suppress(InfeasibleError):  # the stated GPUs do not hold it

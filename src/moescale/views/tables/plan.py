@@ -61,6 +61,11 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
     facts = [("training", _training_text(plan))]
     if use is not None and use.mfu_words:
         facts.append(("MFU", use.mfu_words))
+    if use is not None and use.fp8_usd is not None and use.usd is not None:
+        share = f"{use.fp8_usd / use.usd:.0%} of bf16"
+        facts.append(
+            ("fp8", f"the same run with fp8 products costs {format_usd(use.fp8_usd)}, {share} (--train-precision fp8)")
+        )
     if use is not None and not use.spent and use.budget_of is None:
         unused = f"{1.0 - use.budget_share:.0%} of the budget"
         if use.unused_because:

@@ -335,7 +335,8 @@ def _training(plan: Plan) -> str:
         days = f"{use.days:.3g} days on {use.gpu_days / use.days:.0f} x {use.train_gpu}"
     elif use.train_gpus is not None and use.train_gpus > 1:
         days += f" ({use.gpu_days / use.train_gpus:.2g} days on {use.train_gpus})"
-    text = f"{format_usd(use.usd)}, {days}"
+    fp8 = "" if use.fp8_usd is None else f" (fp8 {format_usd(use.fp8_usd)})"
+    text = f"{format_usd(use.usd)}{fp8}, {days}"
     dollars = plan.asked.get("max_training_usd")
     share = use.usd / dollars if plan.of_life and isinstance(dollars, float) else use.budget_share
     if use.budget_of is None and abs(share - 1.0) > LEFT:
@@ -434,7 +435,8 @@ def _surely(spend: TargetSpend) -> str:
     """The model that has the target score with the chance that is asked for, or the highest chance."""
     model = spend.model
     if model is None or model.training_usd is None:
-        return f"out of reach: {spend.most:.0%} at most"
+        stated = "no model that has it can be trained on the stated GPUs"
+        return stated if spend.most >= spend.chance else f"out of reach: {spend.most:.0%} at most"
     return f"{format_usd(model.training_usd)}: {_to_serve(model)}"
 
 
