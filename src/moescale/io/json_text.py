@@ -10,22 +10,13 @@ from typing import Any, cast
 from moescale.errors import DamagedFileError, InputError
 from moescale.io.files import TEXT_LIMIT_BYTES, read_text
 
-Pairs = list[tuple[str, Any]]
+Pairs = Callable[[list[tuple[str, Any]]], Any]
 
 
 def parse_json(
-    text: str,
-    *,
-    where: str,
-    next_step: str | None = None,
-    finite: bool = False,
-    pairs: Callable[[Pairs], Any] | None = None,
+    text: str, *, where: str, next_step: str | None = None, finite: bool = False, pairs: Pairs | None = None
 ) -> Any:
-    """The value of a JSON text, whose objects `pairs` may make.
-
-    Raises InputError for what is none or beyond the parser's limits, and where `finite` for NaN and infinities, which
-    Python's writer has.
-    """
+    """The value of a JSON text, its objects made by `pairs`; raises InputError for what is none, or, if `finite`, NaN."""
 
     def refuse(name: str) -> object:
         raise ValueError(f"{name} is not a JSON number")
@@ -42,10 +33,9 @@ def parse_json(
 def read_object(
     path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BYTES, next_step: str | None = None
 ) -> dict[str, Any]:
-    """The object of a JSON file; raises InputError as `files.read_text` and `parse_json`, and for any other value."""
+    """The object of a JSON file; raises InputError as `files.read_text`, and for what holds none."""
     where = os.fspath(path)
     found = parse_json(read_text(path, limit_bytes=limit_bytes), where=where, next_step=next_step)
     if not isinstance(found, dict):
-        what = f"holds a JSON {type(found).__name__} where an object was expected"
-        raise DamagedFileError(what, where=where, next_step=next_step)
+        raise DamagedFileError(f"holds a JSON {type(found).__name__}, not an object", where=where, next_step=next_step)
     return cast("dict[str, Any]", found)
