@@ -34,10 +34,10 @@ pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="the guard read
 # What opens, parses or maps content; each such module is read by a reader here, or by none for the reason stated.
 READS = re.compile(
     r"\bopen\(|\.read_text\(|\.read_bytes\(|\bread_text\(|\bread_bytes\(|json\.loads?\(|tomllib\.|struct\.|np\.(?:load|memmap|fromfile|frombuffer)\("
-    r"|ParquetFile\(|read_csv\(|sqlite3\.connect\(|input_stream\(|yaml\.load\(|read_toml\("
+    r"|ParquetFile\(|read_csv\(|sqlite3\.connect\(|input_stream\(|yaml\.load\(|read_toml\(|read_object\(|parse_json\("
 )
 FUZZED = """
-catalogue/__init__.py cli/pages.py models/hf_config.py io/files.py io/frames.py io/toml.py hardware/gpus.py
+catalogue/__init__.py cli/pages.py models/hf_config.py io/files.py io/frames.py io/json_text.py io/toml.py hardware/gpus.py
 runs/importers/csv.py runs/importers/trainer.py scaling_laws/store.py planning/plan_file.py views/html/reports.py
 serving/traffic.py experiments/corpus.py experiments/pack.py experiments/profile.py experiments/run.py
 experiments/settings.py experiments/sweep.py experiments/sweep_file.py web/app.py web/worker.py

@@ -360,7 +360,7 @@ def test_impossible_configs_are_refused_with_the_key(config: dict[str, Any], mes
         (b"", "not JSON"),
         (b"[" * 200_000, "not JSON"),
         (b'{"hidden_size": ' + b"9" * 5000 + b"}", "not JSON"),
-        (b"\x80\x02\xff\xfe\x00", "not a text file"),
+        (b"\x80\x02\xff\xfe\x00", "not UTF-8 text"),
         (b'{"model_type": "llama", "hidden_size": NaN}', "hidden_size must be"),
     ],
 )

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
+from moescale.io.json_text import parse_json
 from moescale.latency.roofline import Roofline
 from moescale.planning.allocation import Budget
 from moescale.planning.candidate import Trained, Unreachable
 from moescale.planning.plan import Plan, Question, make_plan
-from moescale.planning.plan_file import parse_json, parse_plan, read_plan
+from moescale.planning.plan_file import parse_plan, read_plan
 from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws import find_law
 from moescale.serving.deployment import Deployment
@@ -148,7 +149,7 @@ def test_a_question_without_answer_is_no_plan() -> None:
 @pytest.mark.parametrize("text", ["", "{", "[NaN]", "[" * 100_000, '{"a": 1e999}x'])
 def test_what_is_not_json_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="is not JSON"):
-        parse_json(text, where="x")
+        parse_json(text, where="x", finite=True)
 
 
 JSON = st.recursive(

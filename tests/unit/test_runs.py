@@ -462,7 +462,7 @@ def test_a_fault_is_named_where_it_stands(tmp_path: Path, text: str, words: tupl
         ("r.jsonl", "null", ("data row 1", "must be an object, not null")),
         ("r.jsonl", "{\n" + _json_lines(_columns())[1:], ("line 1", "one JSON object a line")),
         ("r.json", "[1, 2]", ("data row 1", "must be an object")),
-        ("r.json", "[" * 100_000, ("is not JSON lines",)),
+        ("r.json", "[" * 100_000, ("is not JSON: it is nested too deeply",)),
         ("r.json", "[]", ("no size column",)),
     ],
 )

@@ -119,7 +119,7 @@ def test_failed_requests_are_left_out_and_counted(tmp_path: Path) -> None:
         ("[1, 2]", ("not all objects",)),
         ("[]", ("no requests",)),
         ('{"a": 1}', ("prompt tokens among a",)),
-        ('{"a": 1\n', ("line 1", "not JSON lines")),
+        ('{"a": 1\n', ("line 1", "not JSON")),
         ('{"prompt_tokens": 1, "output_tokens": 2}\n[]\n', ("row 2", "must be an object")),
         ('{"prompt_tokens": true, "output_tokens": 2}\n', ("'True'",)),
         ('[{"conversations": [{"from": "system", "value": "x"}]}]', ("human turn", "user")),

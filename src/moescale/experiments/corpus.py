@@ -11,17 +11,17 @@ import json
 import os
 import struct
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from moescale.errors import InputError, damaged
-from moescale.io.files import nearest_file_names, read_bytes, read_text
+from moescale.io.files import nearest_file_names, read_bytes
+from moescale.io.json_text import read_object
 
 FORMAT, VERSION = "moescale corpus", 2
 CORPUS, TOKENIZER = "corpus.json", "tokenizer.json"
@@ -197,18 +197,16 @@ def verify(corpus: Corpus) -> None:
 
 def read_description(folder: Path) -> dict[str, Any]:
     """The content of corpus.json; InputError where there is none, and for another format or version."""
-    path, content = folder / CORPUS, cast("Any", None)
+    path = folder / CORPUS
     if not os.path.isfile(path):  # unlike Path.is_file, never an error
         nearest = None if os.path.isdir(folder) else nearest_file_names(folder)
         what = f"is no packed corpus (it has no {CORPUS})"
         raise InputError(what, where=str(folder), nearest=nearest, next_step="make one with `moescale pack`")
-    text = read_text(path, limit_bytes=2**31)
-    with suppress(ValueError, RecursionError):
-        content = json.loads(text)
-    if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, VERSION):
+    content = read_object(path, limit_bytes=2**31, next_step=PACK_AGAIN)
+    if (content.get("format"), content.get("version")) != (FORMAT, VERSION):
         what = f"does not describe a packed corpus of version {VERSION}"
         raise InputError(what, where=str(path), next_step=PACK_AGAIN)
-    return cast("dict[str, Any]", content)
+    return content
 
 
 def _changed(path: Path, reason: str) -> InputError:

@@ -47,6 +47,7 @@ from moescale.io.files import (
     read_error,
     write_atomically,
 )
+from moescale.io.json_text import parse_json
 from moescale.io.locks import lock_beside, locked, staged_folder
 
 Report = Callable[[str], None]
@@ -284,12 +285,9 @@ def documents(name: str, text_field: str = "text") -> Iterator[str]:
 
 def _parsed(line: bytes, text_field: str, where: str) -> str:
     """The text of a line of JSON; empty for what UTF-8 cannot hold, such as a lone surrogate that JSON may spell."""
-    try:
-        found = _field(json.loads(text), text_field, where) if (text := _decoded(line)) else ""
-    except InputError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not JSON: {error}", where=where, next_step="write one object a line") from error
+    if not (text := _decoded(line)):
+        return ""
+    found = _field(parse_json(text, where=where, next_step="write one object a line"), text_field, where)
     return _decoded(found.encode("utf-8", "surrogatepass"))
 
 

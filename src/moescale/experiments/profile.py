@@ -29,7 +29,8 @@ from pydantic import Field
 from moescale.errors import InputError, located
 from moescale.experiments.jobs import started
 from moescale.export.huggingface import config_of
-from moescale.io.files import opened_to_append, read_text
+from moescale.io.files import opened_to_append
+from moescale.io.json_text import read_object
 from moescale.io.locks import lock_beside, locked
 from moescale.io.toml import Experts, Listed, Quantity, Table, Text, Width, checked, read_toml
 from moescale.latency import measurements
@@ -86,7 +87,7 @@ class ModelsTable(Table):
         if self.config is not None:
             file = folder / self.config
             shape = from_config(file)  # raises InputError that names the file
-            config = json.loads(read_text(file / "config.json" if file.is_dir() else file))
+            config = read_object(file / "config.json" if file.is_dir() else file)
             yield Model(name=shape.name if "_name_or_path" in config else file.stem, config=config, architecture=shape)
         family = find_family("yun2024")
         for size, experts in itertools.product(self.n_params, self.experts):

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from moescale.errors import InputError, install, unknown_name
 from moescale.experiments.corpus import open_corpus
 from moescale.experiments.settings import RunSettings, mfu, stated_columns
 from moescale.io import frames
-from moescale.io.files import check_target, make_folder, read_text, write_atomically
+from moescale.io.files import check_target, make_folder, write_atomically
+from moescale.io.json_text import read_object
 from moescale.io.locks import lock_beside, locked
 
 RESULT, SETTINGS, LOCK = "result.json", "settings.json", "lock"
@@ -113,8 +114,8 @@ def check_same(folder: Path, identity: Mapping[str, str]) -> None:
     if not path.exists() or not (begun or (progress.exists() and progress.stat().st_size > 0)):
         return
     known: Any = None
-    with suppress(InputError, ValueError, RecursionError, AttributeError):
-        known = json.loads(read_text(path)).get("identity")
+    with suppress(InputError):
+        known = read_object(path).get("identity")
     known = known if isinstance(known, dict) else {}
     for key, what in (("settings_sha256", "settings"), ("corpus_sha256", "corpus")):
         if known.get(key) != identity[key]:
@@ -132,12 +133,11 @@ def read_result(output: str | Path) -> list[dict[str, Any]] | None:
     file = Path(output) / RESULT
     if not file.exists():
         return None
-    text = read_text(file)
-    with suppress(ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        rows = cast("list[dict[str, Any]]", json.loads(text)["rows"])
+    step = "remove the file: the run goes on from its checkpoint"
+    rows: Any = read_object(file, next_step=step).get("rows")
+    with suppress(TypeError, AttributeError):
         if rows and all(row.keys() >= set(IDENTITY) for row in rows):
             return rows
-    step = "remove the file: the run goes on from its checkpoint"
     raise InputError("is not the result of a run", where=str(file), next_step=step)
 
 

@@ -31,6 +31,7 @@ from moescale.experiments.sweep_file import PlannedRun, Sweep
 from moescale.export.launch import export_model
 from moescale.hardware.gpus import find_gpu
 from moescale.io.files import make_folder, read_text, write_atomically
+from moescale.io.json_text import parse_json
 from moescale.io.signals import sigterm_interrupts, uninterrupted
 from moescale.models.recipe import defaults
 from moescale.training.choice import Launch
@@ -261,8 +262,8 @@ def read_progress(output: str | Path) -> Mapping[str, float]:
     """
     for line in reversed(_tail(Path(output) / "progress.jsonl").splitlines()):
         found: object = None
-        with suppress(ValueError, RecursionError):
-            found = json.loads(line)
+        with suppress(InputError):
+            found = parse_json(line.decode("utf-8", "replace"), where="")
         values = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
         known = {k: float(v) for k, v in values.items() if isinstance(v, int | float) and abs(v) < 1e300}
         if "step" in known:

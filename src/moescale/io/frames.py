@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from moescale.errors import ColumnError, DamagedFileError, InputError, install
 from moescale.io.files import as_text, decode_utf8, read_bytes
+from moescale.io.json_text import parse_json
 from moescale.typing import FloatArray
 
 BoolArray = NDArray[np.bool_]
@@ -289,13 +290,7 @@ def _of_json(text: str, path: str) -> _Read:
         return dict(pairs)
 
     def decoded(part: str, where: str) -> Any:
-        try:
-            return json.loads(part, object_pairs_hook=distinct)
-        except InputError:
-            raise
-        except (ValueError, RecursionError) as error:
-            what = f"is not JSON lines: {first_line(error)}: {part[:60]!r}"
-            raise DamagedFileError(what, where=where, next_step="write one JSON object a line") from error
+        return parse_json(part, where=where, next_step="write one JSON object a line", pairs=distinct)
 
     if text.lstrip().startswith("["):
         rows: list[Any] = decoded(text, path)

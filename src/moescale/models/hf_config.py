@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import warnings
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from moescale.errors import InputError, unknown_name
-from moescale.io.files import read_bytes
+from moescale.io.json_text import read_object
 from moescale.models.architecture import Architecture, validate
 from moescale.models.config_parts import Settings, read_type, shown, type_rows, type_table
 from moescale.models.quantisation import CheckpointWeights, read_weights
@@ -78,21 +77,7 @@ def read_config(config: Mapping[str, Any] | str | PathLike[str]) -> Checkpoint:
 
 def _load(path: Path) -> tuple[Mapping[str, Any], Path]:
     file = path / "config.json" if path.is_dir() else path
-    where = str(file) if str(file).isprintable() else repr(str(file))
-    if not file.exists():
-        raise InputError("no such file", where=where, next_step="give a config.json, or the folder that holds one")
-    data = read_bytes(file, limit_bytes=_LARGEST_FILE)
-    try:
-        parsed = json.loads(data.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise InputError("not a text file", where=where, next_step="give the model's config.json") from error
-    except (ValueError, RecursionError) as error:  # malformed JSON, numbers or nesting beyond limits
-        again = "give the model's config.json, or write it again"
-        raise InputError(f"is not JSON: {error}", where=where, next_step=again) from error
-    if not isinstance(parsed, dict):
-        what = f"holds a JSON {type(parsed).__name__}, not an object of settings"
-        raise InputError(what, where=where, next_step="give the model's config.json")
-    return cast("dict[str, Any]", parsed), file
+    return read_object(file, limit_bytes=_LARGEST_FILE, next_step="give the model's config.json"), file
 
 
 def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Checkpoint:

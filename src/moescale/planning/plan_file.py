@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -12,6 +11,7 @@ import numpy as np
 
 from moescale.errors import DamagedFileError, InputError
 from moescale.io.files import read_text
+from moescale.io.json_text import parse_json
 from moescale.models.rounding import Buildable
 from moescale.planning.candidate import CostCurve
 from moescale.planning.plan import Plan
@@ -36,21 +36,7 @@ AGAIN = "write it again with `moescale plan --json`"
 
 def read_plan(path: str) -> Plan:
     """The plan of a file that holds the output of `plan --json`; every defect is an InputError that names the place."""
-    return parse_plan(parse_json(read_text(path), where=path), where=path)
-
-
-def parse_json(text: str, *, where: str) -> object:
-    """The value of a JSON text; InputError for malformed text, and for numbers that are not finite."""
-
-    def refuse(name: str) -> object:
-        raise ValueError(f"{name} is not a JSON number")
-
-    try:
-        return json.loads(text, parse_constant=refuse)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"is not JSON: {error}", where=where, next_step="give what a command printed with --json"
-        ) from None
+    return parse_plan(parse_json(read_text(path), where=path, next_step=AGAIN, finite=True), where=path)
 
 
 def parse_plan(record: object, *, where: str) -> Plan:

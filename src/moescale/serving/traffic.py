@@ -8,7 +8,6 @@ that share mean, variance and skewness with all prompts (Gauss quadrature) avera
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from typing import Any, cast
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.io.files import read_bytes
+from moescale.io.files import decode_utf8, read_bytes
 from moescale.io.frames import parse_table
+from moescale.io.json_text import parse_json
 from moescale.typing import FloatArray
 
 # "One token generally corresponds to ~4 characters of text for common English": OpenAI's help.
@@ -145,10 +145,7 @@ def _trace(file: Path) -> tuple[FloatArray, FloatArray, list[str], bool]:
 
 def _entries(data: bytes, where: str) -> list[Mapping[str, Any]]:
     """A JSON list of objects."""
-    try:
-        content = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON ({error})", where=where, next_step=FORMATS) from error
+    content = parse_json(decode_utf8(data, where=where), where=where, next_step=FORMATS)
     if not all(isinstance(entry, Mapping) for entry in content):
         raise InputError("holds a list whose entries are not all objects", where=where, next_step=FORMATS)
     return content

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.io import frames
+from moescale.io.json_text import parse_json
 from moescale.runs.importers.guesses import LOSS_COLUMN, may_be
 from moescale.runs.importers.tracked_run import FINISHED, Scalar, TrackedRun, Wanted, scalar, scalars
 from moescale.units import parse_count
@@ -107,7 +107,7 @@ def _found(name: str, cell: Any) -> Iterator[tuple[str, Scalar]]:
     """A cell under its name; the entries of a mapping, as W&B's own recipe for an export writes it, under theirs."""
     if isinstance(cell, str) and cell[:1] == "{" and len(cell) <= LONGEST_MAPPING:
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            mapping = ast.literal_eval(_UNNAMED.sub("None", cell)) if "'" in cell else json.loads(cell)
+            mapping = ast.literal_eval(_UNNAMED.sub("None", cell)) if "'" in cell else parse_json(cell, where=name)
             if isinstance(mapping, Mapping):
                 yield from scalars(mapping, f"{name}.").items()  # pyright: ignore[reportUnknownArgumentType]
                 return

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
+from moescale.errors import InputError
+from moescale.io.json_text import parse_json
 from moescale.runs.importers import tracked_run
 from moescale.runs.importers.tracked_run import FINISHED, TrackedRun, Wanted, scalar, scalars
 
@@ -91,10 +93,9 @@ def _take_hparams(log: TrackedRun, content: Any) -> None:
 
 def _take_text(log: TrackedRun, tag: str, text: str) -> None:
     """The JSON object of a text, as Trainer's callback logs `args` and `model_config`."""
-    try:
-        found: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        return
+    found: object = None
+    with suppress(InputError):
+        found = parse_json(text, where=tag)
     if isinstance(found, dict):
         values = cast("dict[str, Any]", found)
         log.params.update({key: value for key, value in scalars(values).items() if key not in log.params})

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from moescale.errors import DamagedFileError
-from moescale.io.files import read_text
+from moescale.io.json_text import read_object
 from moescale.runs.importers import tracked_run
 from moescale.runs.importers.tracked_run import FINISHED, Points, TrackedRun, Wanted, number, scalar, scalars
 
@@ -28,7 +26,7 @@ def read_trainer(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[st
     advice = "give the output folder of a Trainer, or one above it"
     for file in tracked_run.files_of(source, lambda file: file.name == STATE or file == path, STATE, advice):
         with tracked_run.damage_noted(file, path, warnings):
-            state = _object(file)
+            state = read_object(file)
             if not isinstance(state.get("log_history"), list):
                 warnings.append(f"{file}: has no log_history: not a Trainer's state")
                 continue
@@ -40,17 +38,6 @@ def read_trainer(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[st
                 latest[folder] = (rank, file, state)
     named = {folder: tracked_run.run_name(folder, path) for folder in sorted(latest)}
     return [_run(name, *latest[folder][1:], folder, warnings) for folder, name in named.items()], warnings
-
-
-def _object(path: Path) -> dict[str, Any]:
-    text = read_text(path)
-    try:
-        found: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DamagedFileError(f"is not JSON ({str(error)[:100]})", where=str(path)) from error
-    if not isinstance(found, dict):
-        raise DamagedFileError("is not a JSON object", where=str(path))
-    return cast("dict[str, Any]", found)
 
 
 def _run(name: str, file: Path, state: dict[str, Any], folder: Path, warnings: list[str]) -> TrackedRun:
@@ -68,5 +55,5 @@ def _run(name: str, file: Path, state: dict[str, Any], folder: Path, warnings: l
     for beside in (file.parent, folder, folder / "model"):
         with tracked_run.damage_noted(beside / "config.json", file, warnings):
             if config is None and (beside / "config.json").is_file():
-                config = _object(beside / "config.json")
+                config = read_object(beside / "config.json")
     return TrackedRun(name, str(file), params, points, ended, config)

@@ -6,16 +6,17 @@ Their records are messages of wandb's own protobuf module. Since 0.20 the packag
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from moescale.errors import DamagedFileError
+from moescale.errors import DamagedFileError, InputError
 from moescale.io.files import read_bytes
+from moescale.io.json_text import parse_json
 from moescale.runs.importers import tracked_run
 from moescale.runs.importers.csv import read_csv
 from moescale.runs.importers.tracked_run import FINISHED, STEPS, Points, TrackedRun, Wanted, scalar, scalars
@@ -109,10 +110,8 @@ def _items(items: Iterable[Any]) -> dict[str, Any]:
         name = ".".join(stated.pop("nested_key", ())) or stated.get("key", "")
         stated.pop("key", None)
         for kind, value in stated.items():
-            try:
-                found[name] = json.loads(value) if "json" in kind else None if kind == "none" else value
-            except (ValueError, RecursionError):
-                continue
+            with suppress(InputError):
+                found[name] = parse_json(value, where=name) if "json" in kind else None if kind == "none" else value
     return found
 
 

@@ -21,9 +21,10 @@ from moescale.errors import InputError, install
 from moescale.hardware.gpus import find_gpu
 from moescale.hardware.prices import price
 from moescale.io.files import decode_utf8, read_bytes
+from moescale.io.json_text import parse_json
 from moescale.models.family import CONVENTIONS
 from moescale.planning.plan import Plan
-from moescale.planning.plan_file import parse_json, parse_plan
+from moescale.planning.plan_file import AGAIN, parse_plan
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.serving.accuracy import calibrated
@@ -84,7 +85,7 @@ class Origin:
 def read_plan(path: str | Path) -> tuple[Plan, Origin]:
     """The plan in a file and where it comes from; InputError for a file that holds none."""
     where, data = str(path), read_bytes(path)
-    record = parse_json(decode_utf8(data, where=where), where=where)
+    record = parse_json(decode_utf8(data, where=where), where=where, next_step=AGAIN, finite=True)
     if not isinstance(record, Mapping) or not {"recommendation", "infeasible"} & set(record):
         raise InputError("holds nothing to report", where=where, next_step="give a plan (`plan --json`)")
     made = record.get("made_with")
