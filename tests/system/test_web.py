@@ -172,7 +172,7 @@ def test_the_decision_is_the_command_lines_first_screen(client: Client, query: d
 
 
 def test_a_draft_has_the_plans_numbers(client: Client) -> None:
-    query = {"experts": "1,4,8,16,32,64", **FAST}
+    query = {"experts": "1,4,8,16,32,64", "shape": "mixtral", **FAST}
     draft, plan = ask(client, "draft", **query), ask(client, "plan", **query)
     assert draft["command"] == plan["command"]
     for curve, best in zip(draft["curves"], plan["loss_optimal"], strict=True):

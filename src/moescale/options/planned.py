@@ -65,7 +65,7 @@ def plan_of(
         question = bounds.question(law, deployment, details, **asked)
     question = replace(question, explained=explained)
     base = usual_base(bounds, law, question, deployment, latency, details, **asked)
-    question = question if base is None else replace(question, base=base, against=(base, *question.against))
+    question = question if base is None else replace(question, base=base)
     try:
         return make_plan(law, question, deployment, latency, search=search)
     except InfeasibleError as error:
@@ -138,7 +138,7 @@ def plan_of_shapes(
             progress(f"models of the shape {name}", i / (len(served) + 1))
         base = base or usual_base(bounds, laws[name], questions[name], deployment, latency, details, **asked)
         if base is not None:
-            questions[name] = replace(questions[name], base=base, against=(base, *questions[name].against))
+            questions[name] = replace(questions[name], base=base)
         try:
             searches[name] = Search.of(laws[name], questions[name], deployment, latency)
             if name == PLANNED_SHAPE and usual.base is None:
