@@ -112,7 +112,7 @@ def nearest_names(name: str, choices: Iterable[str], count: int = 3) -> str | No
     lowered = {choice.lower(): choice for choice in islice(choices, MOST_COMPARED) if len(choice) <= MOST_COMPARED}
     given = name.strip().lower()
     begun = sorted((key for key in lowered if given and key.startswith(given)), key=len)
-    close = difflib.get_close_matches(given, list(lowered), n=count, cutoff=0.4)
+    close = difflib.get_close_matches(given, list(lowered), n=count, cutoff=0.6)
     return ", ".join(lowered[key] for key in list(dict.fromkeys([*begun, *close]))[:count]) or None
 
 

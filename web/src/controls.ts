@@ -280,7 +280,7 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
 
   form.replaceChildren(
     set(
-      "Training",
+      "Question",
       c.radio("Budget in", [["flops", "FLOPs"], ["days", "GPUs, days"], ["usd", "dollars"]], budget, (value) => {
         const [card, flops] = [trains(), c.draft?.budget_flops ?? format.parse(state.get("budget"))];
         const hours = card ? flops / (3600 * card.bf16_flops_per_s * format.parse(state.get("mfu") || String(c.mfu ?? USUAL_MFU))) : NaN;
@@ -301,22 +301,12 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
         c.slider({ key: "days", label: "Days", low: 1, high: 365, log: true, text: format.significant, spoken: (v) => `${format.significant(v)} days` }),
       ),
       c.part(() => budget() === "usd", c.slider({ key: "budget-usd", label: "Training dollars", low: 1e3, high: 1e9, log: true, steps: 600, text: format.count, spoken: format.usd })),
-      c.select("law", "Scaling law", () => catalogue.laws.map((l) => [l.name, l.title]), true, () => law()?.source ?? ""),
-      further("unique-tokens", "Distinct tokens"),
-      further("granularity", "Granularity"),
-      further("sparsity", "Sparsity"),
-      uploads,
-      c.select("shape", "Shape", () => [["", law()?.name === "pooled2026" ? "mixtral or deepseek" : "the law's own"], ...catalogue.shapes.map((name) => [name, name] as [string, string])]),
-      c.experts([1, 2, 4, 8, 16, 32, 64, 128]),
-      more(
-        "training",
-        c.select("train-gpu", "Training GPU", () => [["", "the serving GPU"], ...gpus()]),
-        c.slider({ key: "mfu", label: "MFU: share of peak FLOP/s", low: 0.01, high: 1, log: false, steps: 99, text: format.significant, fallback: () => USUAL_MFU, unset: "predicted" }),
-        c.text("max-tokens", "Training tokens at most", "no limit"),
-        c.text("max-active-params", "Active parameters at most", "no limit"),
-        c.text("max-total-params", "Total parameters at most", "no limit"),
-      ),
+      c.select("gpu", "GPU", gpus),
+      c.slider({ key: "usd-per-gpu-hour", label: "$ per GPU hour", low: 0.1, high: 20, log: true, text: (v) => format.significant(v), spoken: (v) => `${format.usd(v)} an hour`, fallback: () => served()?.usd_per_gpu_hour ?? 1 }),
+      c.slider({ key: "prompt", label: "Prompt tokens", low: 16, high: 131072, log: true, text: (v) => String(Math.round(v * 1e3) / 1e3), spoken: (v) => `${v} tokens`, whole: true }),
+      c.slider({ key: "output", label: "Output tokens", low: 16, high: 16384, log: true, text: (v) => String(Math.round(v * 1e3) / 1e3), spoken: (v) => `${v} tokens`, whole: true }),
     ),
+    make("details", { className: "more", id: "rest" }, make("summary", {}, "All other inputs: goal, law, experts, server"), make("div", {},
     set(
       "Goal",
       c.radio("Goal", [["serve", "cheapest to serve at the baseline's loss"], ["quality", "lowest loss at a serving cost"], ["lifetime", "cheapest to train and serve"], ["loss", "lowest loss"]], goal, (value) => {
@@ -336,12 +326,26 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
       c.part(() => goal() !== "loss" && goal() !== "quality" && (state.has("confidence") || c.draft?.confidence !== null), c.slider({ key: "confidence", label: "Confidence", hint: "P(loss <= baseline)", low: 0.5, high: 0.99, log: false, steps: 49, text: format.significant, spoken: format.percent, fallback: () => c.draft?.confidence ?? NaN })),
     ),
     set(
+      "Law and training",
+      c.select("law", "Scaling law", () => catalogue.laws.map((l) => [l.name, l.title]), true, () => law()?.source ?? ""),
+      further("unique-tokens", "Distinct tokens"),
+      further("granularity", "Granularity"),
+      further("sparsity", "Sparsity"),
+      uploads,
+      c.select("shape", "Shape", () => [["", law()?.name === "pooled2026" ? "mixtral or deepseek" : "the law's own"], ...catalogue.shapes.map((name) => [name, name] as [string, string])]),
+      c.experts([1, 2, 4, 8, 16, 32, 64, 128]),
+      more(
+        "training",
+        c.select("train-gpu", "Training GPU", () => [["", "the serving GPU"], ...gpus()]),
+        c.slider({ key: "mfu", label: "MFU: share of peak FLOP/s", low: 0.01, high: 1, log: false, steps: 99, text: format.significant, fallback: () => USUAL_MFU, unset: "predicted" }),
+        c.text("max-tokens", "Training tokens at most", "no limit"),
+        c.text("max-active-params", "Active parameters at most", "no limit"),
+        c.text("max-total-params", "Total parameters at most", "no limit"),
+      ),
+    ),
+    set(
       "Serving",
-      c.select("gpu", "GPU", gpus),
       c.select("max-gpus", "GPUs at most", () => [1, 2, 4, 8, 16, 32, 64].map((n) => [String(n), String(n)])),
-      c.slider({ key: "usd-per-gpu-hour", label: "$ per GPU hour", low: 0.1, high: 20, log: true, text: (v) => format.significant(v), spoken: (v) => `${format.usd(v)} an hour`, fallback: () => served()?.usd_per_gpu_hour ?? 1 }),
-      c.slider({ key: "prompt", label: "Prompt tokens", low: 16, high: 131072, log: true, text: (v) => String(Math.round(v * 1e3) / 1e3), spoken: (v) => `${v} tokens`, whole: true }),
-      c.slider({ key: "output", label: "Output tokens", low: 16, high: 16384, log: true, text: (v) => String(Math.round(v * 1e3) / 1e3), spoken: (v) => `${v} tokens`, whole: true }),
       c.slider({ key: "utilization", label: "Utilization", low: 0.05, high: 1, log: false, steps: 95, text: (v) => format.significant(v), spoken: format.percent }),
       more(
         "serving",
@@ -353,6 +357,7 @@ export function build(form: HTMLElement, state: State, catalogue: Catalogue, upl
         c.text("kv-heads", "KV heads", "by shape"),
       ),
     ),
+    )),
   );
   for (const details of form.querySelectorAll("details.more")) {
     const used = [...details.querySelectorAll<HTMLInputElement>("[name]")].some((field) => state.has(field.name));

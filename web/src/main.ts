@@ -8,6 +8,7 @@ import * as scaling from "./charts/scaling";
 import * as controls from "./controls";
 import * as format from "./format";
 import { State } from "./state";
+import { term } from "./terms";
 import * as theme from "./theme";
 import { Around, Candidate, Catalogue, Decision, Draft, Failure, Figure, Plan, Scales, Served, Shown } from "./types";
 import * as uploads from "./upload";
@@ -110,6 +111,8 @@ class Page {
     $<HTMLDetailsElement>("choices").open = innerWidth > NARROW;
     // Controls that are taller than the window scroll with the page, and stay once their end is in sight.
     const form = $("question");
+    // The answer in one line, where the answer itself is out of sight.
+    new IntersectionObserver(([seen]) => ($("line").hidden = seen.isIntersecting)).observe($("headline"));
     const place = () => (form.style.top = `${Math.min(12, innerHeight - form.offsetHeight - 12)}px`);
     new ResizeObserver(place).observe(form);
     addEventListener("resize", place);
@@ -122,11 +125,14 @@ class Page {
   private async drawDraft(): Promise<void> {
     const query = this.state.query();
     if (query !== this.asked.draft || !this.draft) {
-            try {
+      try {
         this.draft = await (early?.query === query ? early.draft : this.curves(query));
         delete document.body.dataset.refused;
       } catch (error) {
+        const first = early?.query === query;
         early = undefined;
+        if (first && error instanceof Refusal && (await this.leaveOut(query))) return this.drawDraft();
+        if (this.state.query() !== query) return; // another question is asked, whose answer is on its way
         this.asked.draft = query;
         document.body.dataset.refused = "1";
         this.fail(error);
@@ -151,6 +157,21 @@ class Page {
     clearTimeout(this.resting);
     if (this.state.query() !== query || (this.plan && document.body.dataset.settled === query)) return;
     this.resting = window.setTimeout(() => void this.rest(query), this.state.has("lifetime-tokens") ? LIFE_REST_MS : REST_MS);
+  }
+
+  /** Name each bad part of the address that the page was opened with, and go on without; false where there is none. */
+  private async leaveOut(query: string): Promise<boolean> {
+    const faults = await get<Record<string, Failure>>("faults", query).catch(() => ({}) as Record<string, Failure>);
+    const keys = Object.keys(faults);
+    if (!keys.length) return false;
+    const lines = keys.map((key) => {
+      const { what, nearest } = faults[key];
+      return make("li", {}, `${key}=${this.state.get(key)}: ${what}${nearest ? `; perhaps ${nearest}` : ""}`);
+    });
+    $("dropped").replaceChildren(make("p", {}, "Left out of the address, whose other parts hold:"), make("ul", {}, ...lines));
+    $("dropped").hidden = false;
+    this.state.set(Object.fromEntries(keys.map((key) => [key, undefined])));
+    return true;
   }
 
   /** A query with the shape that the last plan chose, where none is stated: the curves are drawn in it. */
@@ -196,7 +217,7 @@ class Page {
     } catch (error) {
       if (signal.aborted) return;
       this.around = await around.catch(() => undefined);
-      this.fail(error);
+      if (!signal.aborted) this.fail(error);
     }
   }
 
@@ -229,7 +250,7 @@ class Page {
       $("error").replaceChildren(...lines.map((text) => make("p", {}, text)));
     }
     for (const id of ["strip", "facts", "rivals", "caveats", "warnings", "plans"]) $(id).replaceChildren();
-    for (const id of ["why", "caveat", "accuracy"]) $(id).textContent = "";
+    for (const id of ["why", "caveat", "accuracy", "line"]) $(id).textContent = "";
     this.showPins();
     $("answer").classList.remove("stale");
     document.body.dataset.answered = document.body.dataset.settled = this.state.query();
@@ -252,16 +273,18 @@ class Page {
     $("strip").replaceChildren(
       ...figures
         .filter((figure) => figure.key)
-        .map((figure) => make("div", {}, make("dt", {}, figure.name), make("dd", {}, figure.text, ...figure.notes.map(noted)))),
+        .map((figure) => make("div", {}, make("dt", {}, term(figure.name)), make("dd", {}, figure.text, ...figure.notes.map(noted)))),
     );
     $("caveat").textContent = caveats.length ? words(caveats[0]) : "";
-    $("facts").replaceChildren(...facts.filter(([name]) => STATED.includes(name)).map(([name, text]) => make("div", {}, make("dt", {}, name), make("dd", {}, words(text)))));
+    $("facts").replaceChildren(...facts.filter(([name]) => STATED.includes(name)).map(([name, text]) => make("div", {}, make("dt", {}, term(name)), make("dd", {}, words(text)))));
     $("rivals").replaceChildren(...tables.map(shownTable));
     $("why").textContent = words(why);
     $("caveats").replaceChildren(...caveats.slice(1).map((text) => make("li", {}, words(text))));
     $("warnings").replaceChildren(...plan.warnings.map((text) => make("p", {}, `Note: ${words(text)}.`)));
     $("accuracy").textContent = `Accuracy of serving cost: ${accuracy}.`;
     $("command").textContent = plan.command;
+    const serve = figures.find((figure) => figure.key);
+    $("line").textContent = [benefit.replace(/ at (the same|a) loss.*$/, ""), label.replace(/^Train (a )?/, ""), serve?.text].filter(Boolean).join(" · ");
     $("live").textContent = benefit ? `${benefit}. ${label}` : label;
     this.showPins();
   }
@@ -290,14 +313,13 @@ class Page {
     const now = this.plan?.decision;
     $<HTMLButtonElement>("pin").disabled = !now || this.pins.length >= MOST_PINS || $("answer").classList.contains("stale") || this.pins.some((pin) => pin.query === this.asked.draft);
     const [place, focused] = [$("pins"), document.activeElement?.getAttribute("aria-label")];
-    $("strip").hidden = this.pins.length > 0; // the table has the same figures
     if (!this.pins.length) return place.replaceChildren();
     const of = (decision: Decision | undefined, name: string) => decision?.figures.find((figure) => figure.name === name);
     const names = [...new Set([now, ...this.pins.map((pin) => pin.decision)].flatMap((d) => d?.figures.map((figure) => figure.name) ?? []))];
     const columns = ["", "this answer", ...this.pins.map((_, i) => `pinned ${LETTERS[i]}`)];
     const rows: (string | Node)[][] = names.map((name) => [
       name,
-      make("span", { className: "notes" }, of(now, name)?.text ?? "–", ...(of(now, name)?.notes ?? []).map(noted)),
+      of(now, name)?.text ?? "–",
       ...this.pins.map((pin) => {
         const [own, other] = [of(now, name), of(pin.decision, name)];
         if (!other) return pin.failed ? "–" : pin.decision ? "–" : "..";
@@ -336,15 +358,17 @@ class Page {
       number(c.loss, (v) => v.toFixed(4)),
       number(c.usd_per_mtok, format.usd),
     ]);
+    const base = (plan.base_as_built ?? plan.base)?.usd_per_mtok;
     const matching = plan.loss_optimal.map((c) => {
-      const [small, best] = [at(plan.bounded_loss.plans, c.experts), at(plan.bounded_cost.plans, c.experts)];
+      const [small, best, built] = [at(plan.bounded_loss.plans, c.experts), at(plan.bounded_cost.plans, c.experts), at(plan.built ?? [], c.experts)];
       const spread = small?.intervals?.cost_ratio;
-      const share = number(small?.cost_ratio, format.percent) + (spread ? ` (${format.percent(spread[0])} to ${format.percent(spread[1])})` : "");
+      const usd = built?.usd_per_mtok;
+      const share = number(usd && base ? usd / base : undefined, format.percent) + (usd && spread ? ` (${format.percent(spread[0])} to ${format.percent(spread[1])})` : "");
       return [
         format.expertsName(c.experts),
-        number(small?.n_params_active, format.count),
-        number(small?.tokens, format.count),
-        number(small?.usd_per_mtok, format.usd),
+        number(built?.n_params_active, format.count),
+        number(built?.tokens, format.count),
+        number(usd, format.usd),
         small?.infeasible ? `infeasible: ${small.infeasible}` : share,
         number(best?.loss, (v) => v.toFixed(4)),
       ];
@@ -352,8 +376,8 @@ class Page {
     const sure = plan.decision.model.probability_at_least_base === undefined ? "Cheapest at the baseline's loss" : "Cheapest that matches the baseline's loss";
     const cost = plan.loss_optimal.some((c) => at(plan.bounded_loss.plans, c.experts)?.intervals?.cost_ratio) ? "of the baseline's (90% of draws)" : "of the baseline's";
     $("plans").replaceChildren(
-      grid("Loss-optimal", ["experts", "active", "total", "tokens", "loss", "$/Mtok"], optima),
-      grid(`${sure}; last column: the lowest loss at the baseline's $/Mtok`, ["experts", "active", "tokens", "$/Mtok", cost, "lowest loss"], matching, { chosen }),
+      grid("Loss-optimal, before rounding to whole layers", ["experts", "active", "total", "tokens", "loss", "$/Mtok"], optima),
+      grid(`${sure}, as built; last column: the lowest loss at the baseline's $/Mtok`, ["experts", "active", "tokens", "$/Mtok", cost, "lowest loss"], matching, { chosen }),
     );
   }
 
@@ -464,7 +488,7 @@ class Page {
     $("picked").textContent =
       `${decision ? "The recommended model: " : this.pick || this.plan ? "" : "No model is recommended. Shown: "}${curve.label}, ${sizes}, ${format.count(model.tokens ?? 0)} tokens; N is ${format.percent(own)} of the loss-optimal N; loss ${(model.loss ?? 0).toFixed(4)}` +
       (usd === null ? `; infeasible: ${draft.reasons[serving.infeasible ?? 0]}` : `; ${format.usd(usd)} per million output tokens`);
-    const shown = (name: string, text: string, note = "") => make("div", {}, make("dt", {}, name), make("dd", {}, text, ...(note ? [make("small", {}, note)] : [])));
+    const shown = (name: string, text: string, note = "") => make("div", {}, make("dt", {}, term(name)), make("dd", {}, text, ...(note ? [make("small", {}, note)] : [])));
     $("serving").replaceChildren(
       ...(usd === null
         ? []

@@ -170,6 +170,7 @@ export interface Plan {
   frontier: Candidate[];
   base?: Candidate;
   base_as_built?: Candidate;
+  built?: Candidate[]; // the model of each expert count
   decision: Decision;
   shape: string;
   command: string;

@@ -117,7 +117,6 @@ def plan(asked: Asked) -> Record:
     found = asked.plan()
     return found.to_dict() | {
         "decision": _decision(found, _built(asked, found)),
-        "built": [row.to_dict() for row in found.built],
         "shape": shape_name(str(found.asked["family"])),
         "command": asked.command,
         "warnings": [*asked.notes, *found.warnings],

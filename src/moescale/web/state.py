@@ -20,6 +20,7 @@ from moescale.options.serving import DEFAULT_TRAFFIC, PLANNED_TPOT_S, ServingOpt
 from moescale.planning.plan import Plan, Question
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
+from moescale.web.store import PREFIX
 
 LATENCIES = ("auto", "silicon", "roofline")  # never a table, whose name would be a path
 BUDGETS = ("budget", "days", "budget-usd")  # keys that state the budget
@@ -120,6 +121,25 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
             slower=serving.max_tpot is None,
         ),
     )
+
+
+def faults(query: Mapping[str, str], laws: Callable[[str], Law]) -> dict[str, InputError]:
+    """The keys of a query without which the rest is a question, each with what is wrong with it."""
+    found: dict[str, InputError] = {
+        key: unknown_name("setting", key, OPTIONS, where="address") for key in query if key not in OPTIONS
+    }
+    while True:
+        kept = {key: value for key, value in query.items() if key not in found}
+        try:
+            read_state(kept, laws)
+        except InputError as error:
+            where = (error.where or "").removeprefix("--")
+            if where in kept and not kept[where].startswith(PREFIX):  # a lost upload can be given again
+                found[where] = error
+                continue
+        except MoescaleError:
+            pass
+        return found
 
 
 def _read(group: type[Options], given: Mapping[str, str]) -> Options:

@@ -21,7 +21,7 @@ import numpy as np
 from moescale.errors import MoescaleError
 from moescale.scaling_laws.store import law_text
 from moescale.web import api
-from moescale.web.state import DEFAULTS, read_state
+from moescale.web.state import DEFAULTS, faults, read_state
 from moescale.web.store import PREFIX, Laws, Uploaded
 
 Record = dict[str, Any]
@@ -37,6 +37,8 @@ def answer(task: Record) -> Record:
     try:
         if name == "read":
             return asdict(api.read_law(query["text"], query["where"]))
+        if name == "faults":
+            return {key: error.to_dict() for key, error in faults(query, laws.find).items()}
         law = query.get("law", DEFAULTS["law"])
         if name == "catalogue":
             return api.catalogue(laws, law)
