@@ -88,6 +88,40 @@ def test_a_life_spends_its_dollars_as_built(shape: str, bounds: dict[str, float]
     assert model.tokens <= bounds.get("max_tokens", math.inf)
 
 
+def test_rivals_that_stated_gpus_do_not_hold_are_left_out_of_a_life() -> None:
+    asked = (
+        "plan",
+        "--max-total-usd",
+        "1M",
+        "--lifetime-tokens",
+        "1T",
+        "--gpu",
+        "h100-sxm",
+        "--shape",
+        "mixtral",
+        *ROOFLINE,
+    )
+    free, held = (answer_of(*asked, "--bootstrap", 0, *more)["lifetime"] for more in ((), ("--train-gpus", 64)))
+    left_out = [note for note in held["recommendation"]["caveats"] if note.startswith("Left out: ")]
+    assert left_out
+    assert all("64 x h100-sxm cannot train this model" in note for note in left_out)
+    assert f"Left out: {held['recommendation']['experts']} experts" not in " ".join(left_out)
+    assert held["recommendation"]["loss"] >= free["recommendation"]["loss"]
+    assert 0.99e6 <= held["total_usd"] <= 1e6
+    code, _, error = run(*asked, "--bootstrap", 0, "--train-gpus", 8)  # that hold none near the best
+    assert code == 1
+    assert "8 x h100-sxm cannot train this model" in error
+
+
+def test_a_life_is_planned_where_no_model_of_its_dollars_as_a_budget_is_served() -> None:
+    asked = ("plan", "--max-total-usd", "200M", "--lifetime-tokens", "5T", "--gpu", "h100-sxm", "--shape", "deepseek")
+    found = run(*asked, *ROOFLINE, "--bootstrap", 0, "--json")
+    life = json.loads(found.out)["lifetime"]
+    assert life["recommendation"]["usd_per_mtok"] * 5e6 == pytest.approx(life["serving_usd"])
+    assert 0.9 * 2e8 <= life["total_usd"] <= 2e8
+    assert "this plan is of the lowest loss" in found.err
+
+
 @pytest.mark.parametrize("more", [(), ("--train-gpus", 64), ("--lifetime-tokens", "1T", "--objective", "serve")])
 def test_fp8_beside_bf16_is_what_fp8_states(more: tuple[object, ...]) -> None:
     asked = ("plan", "--budget", "1e22", "--gpu", "h100-sxm", "--shape", "mixtral", "--bootstrap", 0, *ROOFLINE, *more)

@@ -117,7 +117,7 @@ def plan_of_shapes(
     """The plan in the best of `shapes`, all against one baseline: that of the default shape, where none is named. `how` as in `plan_of`.
 
     The best model of each shape is built first; the plan is made in the shape whose model stays the best when planned. Shapes that
-    cannot have stated expert counts are left out with a warning.
+    cannot have stated expert counts, or none of whose models stated training GPUs hold, are left out with a warning.
     """
     from moescale.planning.beside import is_served
     from moescale.planning.search import Search
@@ -148,7 +148,6 @@ def plan_of_shapes(
     choices = {name: choice_in_shape(name, search) for name, search in searches.items()}
     found = {name: choice for name, choice in choices.items() if choice is not None}
     left_out |= {name: "no model of it answers the question" for name in choices.keys() - found.keys()}
-    notes = [f"shape {name} is left out: {why}" for name, why in left_out.items() if bounds.experts is not None]
     plans: dict[str, Plan] = {}
     refused: InfeasibleError | None = None
     while found:
@@ -156,6 +155,8 @@ def plan_of_shapes(
         ordered = in_order(at_one_loss(found.values(), searches), PLANNED_SHAPE, by_loss=by_loss)
         best = ordered[0].shape
         if best in plans:
+            stated = (bounds.experts, bounds.train_gpus) != (None, None)  # what a shape may not have, or not fit
+            notes = [f"shape {name} is left out: {why}" for name, why in left_out.items() if stated]
             compared = tuple(ordered) if len(ordered) > 1 else ()
             return replace(plans[best], shapes=compared, warnings=(*notes, *plans[best].warnings))
         if progress is not None:
@@ -164,7 +165,7 @@ def plan_of_shapes(
         try:
             plans[best] = plan = plan_of(bounds, laws[best], deployment, latency, details, **asked, **how)
         except InfeasibleError as error:
-            refused = error
+            refused, left_out[best] = error, error.what
             del found[best]
             continue
         found[best] = ShapeChoice(best, plan.decision.model, plan.training and plan.training.usd)

@@ -55,16 +55,17 @@ def best_lives(search: Search) -> list[Life]:
     """The best life of the question and those near it, as built; none where there is none."""
     with suppress(InfeasibleError):
         wanted, rows = _lives(search)
-        near = wanted.near(rows, wanted.choose(rows)[0])
-        return [each.model for row in near if not (each := wanted.built(row)).notes]
+        return [each.model for each in wanted.every_built(rows)[0] if not each.notes]
     return []
 
 
 def best_life(search: Search) -> Life | None:
-    """The best life of the question, as built; None where there is none."""
+    """The best life of the question that the stated training GPUs hold, as built; None where there is none."""
     with suppress(InfeasibleError):
         wanted, rows = _lives(search)
-        return wanted.built(wanted.choose(rows)[0]).model
+        for row in wanted.near(rows, wanted.choose(rows)[0]):
+            with suppress(InfeasibleError):
+                return wanted.built(row).model
     return None
 
 

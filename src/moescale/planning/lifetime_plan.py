@@ -256,6 +256,22 @@ class LifeSearch:
         others = sorted((c for c in allowed if c is not chosen and self.rank(c) <= most), key=self.rank)
         return [chosen, *others[: MOST_BUILT - 1]]
 
+    def every_built(self, rows: Sequence[Life | Unreachable]) -> tuple[list[Built[Life]], list[str]]:
+        """The best life and those near it, as built, and which of them the stated training GPUs do not hold.
+
+        Raises InfeasibleError where there is no life, or these hold none.
+        """
+        built: list[Built[Life]] = []
+        refused: dict[float, InfeasibleError] = {}
+        for row in self.near(rows, self.choose(rows)[0]):
+            try:
+                built.append(self.built(row))
+            except InfeasibleError as error:
+                refused[row.experts] = error
+        if not built:
+            raise next(iter(refused.values()))
+        return built, [f"Left out: {plural(e, 'expert')}, as {error.what}." for e, error in refused.items()]
+
     def built(self, row: Life) -> Built[Life]:
         """A life as built, which keeps the loss that it was chosen by, or the dollars."""
         question = self.search.question
@@ -385,14 +401,16 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     assert training is not None
     within = question.total_limit is not None
     rows = wanted.rows(intervals=True)
-    chosen, rule = wanted.choose(rows)
+    rule = wanted.choose(rows)[1]
     # Rounding moves the dollars of a life by more than the best of several expert counts differ.
-    every = [wanted.built(row) for row in wanted.near(rows, chosen)]
+    every, left_out = wanted.every_built(rows)
     built = min(every, key=lambda each: (bool(each.notes), wanted.rank(each.model)))
     if built.notes and not within:
         wanted.check_total(built.model, f"a loss of at most {built.model.loss:g}")
     own = (row for row in rows if isinstance(row, Life) and row.experts == question.match_experts)
-    base = next((wanted.built(row).model for row in own), None) if within else wanted.least_training()
+    base = None if within else wanted.least_training()
+    with suppress(InfeasibleError):  # the stated GPUs do not hold it
+        base = next((wanted.built(row).model for row in own), None) if within else base
     model = replace(built.model, regret=wanted.regret(built.model, base, built.shape.architecture()))
     bill = wanted.bill(built.model, built.shape.architecture())
     hours = 24.0 * bill.gpu_days
@@ -414,7 +432,7 @@ def plan_lifetime(search: Search) -> LifetimePlan:
             model=model,
             rule=rule,
             why=lifetime_why(search, model, rule, f"{format_count(hours)} hours of {training.gpu.name}", base),
-            caveats=(*slow(search, model), *built.notes, *lifetime_caveats(search, model, rows)),
+            caveats=(*slow(search, model), *built.notes, *left_out, *lifetime_caveats(search, model, rows)),
             architecture=built.shape,
             rivals=tuple(each.model for each in every if each is not built and not each.notes),
         ),

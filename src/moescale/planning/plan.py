@@ -36,9 +36,9 @@ from moescale.planning.rationale import (
 )
 from moescale.planning.recommend import (
     EQUAL,
+    any_served,
     at_floor,
     built_choices,
-    reached,
     recommend,
     scored,
     with_scores,
@@ -223,10 +223,10 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         at_loss if search.question.max_loss is None and search.question.budget_goal == "serve" else search.answering()
     )
     goal = search.question.goal
-    if lifetime is not None and not reached(search, rows):  # a life may train longer than the budget
-        instead = reached(search, at_loss)
+    if lifetime is not None and not any_served(search, rows):  # a life may train longer than the budget
+        instead = any_served(search, at_loss)
         notes.append(
-            f"no model of {question.budget.flops:.3g} FLOPs reaches {loss_goal(search.question)}: except for its lifetime "
+            f"no served model of {question.budget.flops:.3g} FLOPs reaches {loss_goal(search.question)}: except for its lifetime "
             f"part, this plan {f'uses the loss of {search.question.base_name}' if instead else 'is of the lowest loss'}"
         )
         relaxed = replace(search.question, max_loss=None, max_usd_per_mtok=None)

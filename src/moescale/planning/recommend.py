@@ -177,9 +177,9 @@ def with_scores(search: Search, models: Sequence[Model]) -> list[Model]:
     return [replace(model, scores=scores) for model, scores in zip(models, found, strict=True)]
 
 
-def reached(search: Search, rows: Sequence[Row]) -> bool:
-    """Whether a row that the law may recommend is a model."""
-    return any(c.n_params is not None and search.law.allows(c.experts) for c in rows)
+def any_served(search: Search, rows: Sequence[Row]) -> bool:
+    """Whether a row that the law may recommend is a model that can be served."""
+    return any(isinstance(c, Candidate) and search.law.allows(c.experts) for c in rows)
 
 
 def at_floor(search: Search, rows: Sequence[Row], frontier: Sequence[Candidate]) -> tuple[Search, list[Row]] | None:
