@@ -177,7 +177,8 @@ def test_a_draft_has_the_plans_numbers(client: Client) -> None:
     assert draft["command"] == plan["command"]
     for curve, best in zip(draft["curves"], plan["loss_optimal"], strict=True):
         at = {name: curve[name][draft["optimum"]] for name in ("n_params", "tokens", "loss", "usd_per_mtok", "gpus")}
-        assert at == {name: best[name] for name in at}
+        # Batches within a latency limit are solved to 1e-8, by themselves and among others.
+        assert at == pytest.approx({name: best[name] for name in at}, rel=1e-7)
         assert curve["colour"] == colour_of(curve["experts"])
     assert [curve["beyond_law"] for curve in draft["curves"]] == [False] * 6
 
