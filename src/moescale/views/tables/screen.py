@@ -328,13 +328,12 @@ def _training(plan: Plan) -> str:
     use = plan.training
     if use is None or use.gpu_days is None or use.usd is None:
         return f"{format_flops(plan.decision.model.training_flops)} FLOPs"
-    days = f"{format_count(use.gpu_days)} GPU days"
-    if use.train_gpu != plan.gpu:
-        days += f" of {use.train_gpu}"
-    if use.days is not None:
-        days = f"{use.days:.3g} days on {use.gpu_days / use.days:.0f} x {use.train_gpu}"
-    elif use.train_gpus is not None and use.train_gpus > 1:
-        days += f" ({use.gpu_days / use.train_gpus:.2g} days on {use.train_gpus})"
+    gpus = use.gpu_days / use.days if use.days else use.train_gpus or 1
+    if gpus > 1:
+        kind = "GPUs" if use.train_gpu == plan.gpu else f"x {use.train_gpu}"
+        days = f"{use.gpu_days / gpus:.3g} days on {gpus:.0f} {kind}"
+    else:
+        days = f"{format_count(use.gpu_days)} GPU days{'' if use.train_gpu == plan.gpu else f' of {use.train_gpu}'}"
     fp8 = "" if use.fp8_usd is None else f" (fp8 {format_usd(use.fp8_usd)})"
     text = f"{format_usd(use.usd)}{fp8}, {days}"
     dollars = plan.asked.get("max_training_usd")
