@@ -35,19 +35,8 @@ pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="signals, forks
 FAULTS = TESTS / "faulty_files.py"
 FIT = ("fit", "runs.csv", "--law", "chinchilla", "--starts", "1", "--where", "n_experts == 1")
 COST = ("cost", "--n-params", "1.5B", "--experts", "4", "--latency", "roofline")
-PLAN = (
-    "plan",
-    "--budget",
-    "5e21",
-    "--experts",
-    "1,4",
-    "--shape",
-    "mixtral",
-    "--bootstrap",
-    "0",
-    "--latency",
-    "roofline",
-)
+PLAN = ("plan", "--budget", "5e21", "--experts", "1,4", "--shape", "mixtral", "--bootstrap", "0",
+        "--latency", "roofline")  # fmt: skip
 HEAD = "name,settings_sha256,tokens,loss\n"
 ENVIRONMENT = environment(PYTHONDONTWRITEBYTECODE="1")  # which would be file operations, too
 
