@@ -13,7 +13,7 @@ import * as theme from "./theme";
 import { Around, Candidate, Catalogue, Decision, Draft, Failure, Figure, Plan, Scales, Served, Shown } from "./types";
 import * as uploads from "./upload";
 
-const REST_MS = 180; // after the last change, before the slower answers are asked for
+const REST_MS = 350; // after the last change, before the slower answers are asked for: longer than between two moves of a hand
 const LIFE_REST_MS = 700; // where they take seconds
 const MOST_PINS = 2;
 const NARROW = 640; // pixels, as in app.css

@@ -103,6 +103,7 @@ export interface Candidate {
   tokens?: number;
   loss?: number;
   usd_per_mtok?: number;
+  total_usd?: number; // of a life
   gpus?: number;
   batch?: number;
   training_flops?: number;

@@ -150,7 +150,7 @@ export function view({ draft, plan, last, around, pinned, bands }: Shown, paper:
   });
   const at = (c: Candidate | undefined): Spot[] => (c?.usd_per_mtok === undefined || c.loss === undefined ? [] : [{ usd: c.usd_per_mtok, loss: c.loss }]);
   const [[from], [to]] = [at(base), at(chosen)];
-  const arrow = from && to ? saving(from, to, space) : undefined;
+  const arrow = from && to ? saving(from, to, space, chosen?.total_usd !== undefined) : undefined;
   const known = (around?.models ?? []).filter((m) => space.holds({ usd: m.usd_per_mtok, loss: m.loss })).map((m) => ({ usd: m.usd_per_mtok, loss: m.loss, model: m }));
 
   // Places are given in this order: what stands at a curve's end cannot move, published models can do without a name.
@@ -160,7 +160,7 @@ export function view({ draft, plan, last, around, pinned, bands }: Shown, paper:
   const plain = named(draft, all, space, from);
   const accent = [
     ...(to ? [space.label(to, `recommended ${format.usd(to.usd)}`, 14)] : []),
-    ...(from && arrow ? [space.label(from, `baseline ${format.usd(from.usd)}`, 10)] : []),
+    ...(from && arrow ? [space.label(from, `baseline ${format.usd(from.usd)}`, 10) ?? space.label(from, "baseline", 10)] : []),
     ...(from && !to ? [space.label(from, `baseline ${format.usd(from.usd)}`, 10)] : []),
     ...(arrow ? [space.along(arrow.from, arrow.to, arrow.label)] : []),
   ].flatMap((found) => found ?? []);
@@ -325,14 +325,14 @@ export function pointed(draft: Draft, experts: number, paper: Ink): Row[] {
 const RING = 15; // pixels from the recommended model to the point of the arrow
 
 /** An arrow from the baseline to the recommended model, and how much cheaper that is to serve. */
-function saving(base: Spot, chosen: Spot, space: Space): { from: Spot; to: Spot; angle: number; label: string } | undefined {
+function saving(base: Spot, chosen: Spot, space: Space, life: boolean): { from: Spot; to: Spot; angle: number; label: string } | undefined {
   const ratio = base.usd / chosen.usd;
   const [x, y] = [space.x(chosen.usd), space.y(chosen.loss)];
   const [dx, dy] = [x - space.x(base.usd), y - space.y(base.loss)];
   const length = Math.hypot(dx, dy);
   if (ratio < 1.05 || length < 4 * RING) return undefined;
   const to = space.spot(x - (dx * RING) / length, y - (dy * RING) / length);
-  return { from: base, to, angle: (Math.atan2(dx, -dy) * 180) / Math.PI, label: format.cheaper(ratio) };
+  return { from: base, to, angle: (Math.atan2(dx, -dy) * 180) / Math.PI, label: `${format.cheaper(ratio)}${life ? " to serve" : ""}` };
 }
 
 /** Each curve's name beside the end of the curve, far enough from the others. */
