@@ -87,7 +87,7 @@ def as_built(
         built = rounded(law, costs, each, priced, at_most=not upwards)
         if built is None:
             continue
-        tries.append(replace(built, model=replace(built.model, intervals=_carried(model, built.model))))
+        tries.append(replace(built, model=replace(built.model, intervals=carried(model, built.model))))
         if bounds.excess(built.model) <= SLACK:
             return tries[-1]
     if not tries:
@@ -144,7 +144,7 @@ def _numbers(model: Architecture) -> dict[str, Any]:
     return {name: getattr(model, name) for name in NUMERIC_FIELDS}
 
 
-def _carried(model: Candidate, built: Candidate) -> Limits | None:
+def carried(model: Candidate, built: Candidate) -> Limits | None:
     """The intervals of a real-valued model around the built one: the same factors of each figure."""
     if model.intervals is None:
         return None

@@ -13,7 +13,7 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.io.records import record
 from moescale.models.architecture import Architecture
 from moescale.planning.allocation import inputs_at
-from moescale.planning.as_built import SLACK, Bounds, Built, as_built, rounded
+from moescale.planning.as_built import SLACK, Bounds, Built, as_built, carried, rounded
 from moescale.planning.candidate import KNOWN_SIZE, Costs, Life, Regret, Unreachable, lives, with_intervals
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import each_law
@@ -38,7 +38,14 @@ from moescale.units import format_count, format_usd, plural
 
 MOST_CORRECTIONS = 5  # of the loss that promises the goal, and of the tokens that dollars buy
 CORRECTED = 1e-4  # of ln L, and of tokens
-UNSPENT = 0.01  # of total dollars
+NEARBY = (
+    0.97,
+    0.98,
+    0.99,
+    1.01,
+    1.02,
+    1.03,
+)  # sizes that are built within total dollars, over the best before rounding
 MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes a search
 MOST_BUILT, NEAR_USD, NEAR_LOSS = 4, 0.25, 0.008  # lives that are built, and how far from the best before rounding
 REGRET_DRAWS = 40  # that the regret of a life is over: two searches a draw
@@ -281,10 +288,14 @@ class LifeSearch:
         law, costs = self.search.law, self.search.costs
         bounds = Bounds(target, question.max_usd_per_mtok, question.max_total_usd, min_probability=self._promise)
         built = as_built(law, costs, row, self._priced_as_built, bounds)
-        if question.total_limit is not None and built.model.total_usd < (1.0 - UNSPENT) * question.total_limit:
-            larger = rounded(law, costs, row, self._priced_as_built, at_most=False)  # there are no more tokens to buy
-            if larger is not None and bounds.excess(larger.model) <= SLACK and larger.model.loss < built.model.loss:
-                built = larger
+        if (
+            question.total_limit is not None
+        ):  # the price of serving has steps, near which the size as built may be another one
+            near = (replace(row, n_params=row.n_params * share) for share in NEARBY)
+            others = [rounded(law, costs, each, self._priced_as_built, at_most=True) for each in near]
+            kept = [each for each in others if each is not None and bounds.excess(each.model) <= SLACK]
+            built = min((built, *kept), key=lambda each: (bool(each.notes), each.model.loss))
+            built = replace(built, model=replace(built.model, intervals=carried(row, built.model)))
         return replace(built, model=self._billed(built.model, built.shape.architecture()))
 
     def _priced_as_built(self, law: Law, costs: Costs, model: Life) -> Life | None:
