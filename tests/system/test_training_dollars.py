@@ -85,9 +85,8 @@ def test_a_life_spends_its_dollars_as_built(shape: str, bounds: dict[str, float]
     serving = model.usd_per_mtok * bounds["lifetime_tokens"] / 1e6
     assert model.total_usd == pytest.approx(training + serving)
     assert training + serving <= limit
-    capped = model.tokens >= bounds.get(
-        "max_tokens", math.inf
-    )  # then only a larger model costs more, and whole layers are steps
+    # Of all tokens only a larger model costs more, and whole layers are steps.
+    capped = model.tokens >= (1.0 - 1e-6) * bounds.get("max_tokens", math.inf)
     assert training + serving >= (0.97 if capped else 0.99) * limit
     assert model.tokens <= bounds.get("max_tokens", math.inf)
 
