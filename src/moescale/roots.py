@@ -13,8 +13,8 @@ from moescale.typing import FloatArray
 MOST_STEPS = 200  # halves the whole range of sizes to RESOLUTION in 50
 RESOLUTION = 4e-14  # of a size, relative: just above the rounding of what is solved
 TINY = 1e-300  # stands for a value of zero or NaN
-EVEN = np.linspace(0.0, 1.0, 25)  # of a range: where a function is asked at once
-AROUND = np.array((-0.1, -0.03, -0.01, -3e-3, -1e-3, -1e-4, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1))  # the secant's zero
+EVEN = np.linspace(0.0, 1.0, 7)  # of a range: where a function is asked at once
+AROUND = np.array((-0.03, -1e-3, -1e-5, 1e-5, 1e-3, 0.03))  # the secant's zero
 
 
 def bracket(
@@ -23,15 +23,13 @@ def bracket(
     high: FloatArray,
     *,
     close: float = RESOLUTION,
-    left: int = 0,
 ) -> tuple[FloatArray, FloatArray]:
     """The last negative and the first positive place, `close` to each other, of a function that rises from `low` to `high`.
 
-    Elementwise; NaN counts as negative, and a function of one sign leads to that end. Where so many or fewer are `left`,
-    these stay further apart. Chandrupatla's method (1997, doi 10.1016/S0965-9978(96)00051-8), as in
-    `scipy.optimize.elementwise.find_root`, which has no rows.
+    Elementwise; NaN counts as negative, and a function of one sign leads to that end. Chandrupatla's method (1997, doi
+    10.1016/S0965-9978(96)00051-8), as in `scipy.optimize.elementwise.find_root`, which has no rows.
     """
-    return bracket_rows(lambda at, _: rising(at), low, high, close=close, left=left)
+    return bracket_rows(lambda at, _: rising(at), low, high, close=close)
 
 
 def bracket_rows(
@@ -40,7 +38,6 @@ def bracket_rows(
     high: FloatArray,
     *,
     close: float = RESOLUTION,
-    left: int = 0,
     by_row: bool = False,
 ) -> tuple[FloatArray, FloatArray]:
     """`bracket` of a function of places and of the rows, numbers along the first axis, that they are of.
@@ -56,7 +53,7 @@ def bracket_rows(
     for _ in range(MOST_STEPS):
         # One that is found stays, so that its digits do not depend on the others.
         searched = np.abs(x[1] - x[0]) > close
-        if np.count_nonzero(searched) <= left:
+        if not np.any(searched):
             break
         at = np.where(searched, x[0] + share * (x[1] - x[0]), x[0])
         rows = np.flatnonzero(searched.any(axis=tuple(range(1, at.ndim)))) if by_row else ...
@@ -89,8 +86,9 @@ def last_within(
 ) -> FloatArray:
     """The last places (n,), from `low` to `high`, before a function first is positive, `close` to that; `low` where it always is.
 
-    For functions that take as long at many places as at one: it is asked at places (k, j) of the j wanted entries, at even
-    ones and ever closer to where the secant is zero, in four or five steps where `bracket` takes a dozen.
+    For functions that take hardly longer at many places than at one: it is asked at places (k, j) of the j wanted entries, at
+    even ones and ever closer to where the secant is zero, in five or six steps where `bracket` takes a dozen. What is found
+    of an entry does not depend on the others.
     """
     at = low + (high - low) * EVEN[:, None]
     ends, values = _around_zero(at, rising(at, np.ones(low.shape, np.bool_)))

@@ -17,13 +17,12 @@ import numpy.typing as npt
 from moescale.latency import LatencySource
 from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.parameters import kv_bytes_per_token, weight_bytes_per_gpu
-from moescale.roots import bracket, last_within
+from moescale.roots import last_within
 from moescale.serving.deployment import Deployment, batch_cap, drafted_tokens, expert_ways, longest_request_tokens
 from moescale.serving.servers import BoolArray, Servers, Times
 from moescale.typing import FloatArray, Real
 
 CLOSE = 1e-8  # of the logarithm of a batch: of any batch below a thousandth of a request
-FEW = 30  # entries: so few take as long to price as one, so that many batches of each are tried at once
 MARGIN = 0.9  # of the price at a larger batch: a smaller one saves at most so much, where kernels have steps
 PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
 LADDER = 49  # batches from 1 to the largest, evenly spaced in logarithms
@@ -201,22 +200,7 @@ def _batch_within_limits(servers: Servers, most: FloatArray) -> FloatArray:
         of_limit = some.times(np.exp(ln_batch)).over_limits(some.deployment)
         return np.where(np.isnan(of_limit), math.inf, np.log(of_limit))
 
-    low, high = np.zeros_like(most), np.log(most)
-    if most.size > FEW:
-        asked, over = np.full(most.size, math.nan), np.full(most.size, math.nan)
-
-        def beyond_alone(ln_batch: FloatArray) -> FloatArray:
-            new = ln_batch != asked  # most batches are found in a few steps: the others are priced alone
-            if np.any(new):
-                over[new], asked[new] = beyond(ln_batch[new], new), ln_batch[new]
-            return over.copy()
-
-        low, high = bracket(beyond_alone, low, high, close=CLOSE, left=FEW)
-    far = high - low > CLOSE
-    if np.any(far):
-        servers = servers if np.all(far) else servers.only(far)
-        low[far] = last_within(beyond, low[far], high[far], close=CLOSE)
-    return np.exp(low)
+    return np.exp(last_within(beyond, np.zeros_like(most), np.log(most), close=CLOSE))
 
 
 def _with(values: FloatArray, new: Real, where: BoolArray) -> FloatArray:
