@@ -136,24 +136,30 @@ def choose_launch(
 def _fastest(
     model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, launch: Launch
 ) -> tuple[Split, StepTime, int] | None:
-    """The split that fits with the shortest step, the most wanted of those that are NEAR it, and how many fit; None: none.
-
-    Layers are recomputed only where the same split does not fit without it.
-    """
-    timed: list[tuple[Split, StepTime]] = []
-    plain: set[Split] = set()
+    """The split that fits with the shortest step, the most wanted of those that are NEAR it, and how many fit; None: none."""
     sizes = {"batch_sequences": recipe.batch_sequences, "sequence_tokens": recipe.sequence_tokens}
     kind: dict[str, Any] = {"gpu": gpu, "trainer": launch.trainer, "precision": launch.precision}
-    for split in splits(model, recipe, gpus, launch.trainer):
-        needless = split.recompute and replace(split, recompute=False) in plain
-        if not needless and memory_of(model, recipe, gpu, split, launch.trainer).fits:
-            plain.add(split)
-            timed.append((split, step_time(model, split=split, **sizes, **kind)))
+    fitting = _fitting(model, recipe, gpu, gpus, launch.trainer)
+    timed = [(split, step_time(model, split=split, **sizes, **kind)) for split in fitting]
     if not timed:
         return None
-    least = min(step.total_s for _, step in timed)
-    split, step = next((split, step) for split, step in timed if step.total_s <= least * (1.0 + NEAR))
+    seconds = [step.total_s for _, step in timed]
+    least = min(seconds) * (1.0 + NEAR)
+    split, step = next(each for each, total_s in zip(timed, seconds, strict=True) if total_s <= least)
     return split, step, len(timed)
+
+
+@lru_cache(maxsize=64)  # the same whatever the precision of products
+def _fitting(model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, trainer: Trainer) -> tuple[Split, ...]:
+    """The splits that fit, the most wanted first; layers are recomputed only where the same split does not fit without it."""
+    found: list[Split] = []
+    plain: set[tuple[int, ...]] = set()
+    for split in splits(model, recipe, gpus, trainer):
+        ways = split.tensor, split.pipeline, split.expert, split.micro_batch
+        if ways not in plain and memory_of(model, recipe, gpu, split, trainer).fits:
+            found.append(split)
+            plain.add(ways)
+    return tuple(found)
 
 
 def _days(flops: float, gpu: Gpu, gpus: int, mfu: float) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal
 
@@ -210,8 +210,8 @@ def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> 
                 sizes = {"gpus": gpus, "tensor": t, "pipeline": p, "expert": e, "data": d}
                 for b in _divisors(rank, most):
                     if p == 1 or rank // b >= per_stage * p:
-                        plain = Split(**sizes, micro_batch=b, accumulation=rank // b, recompute=False)
-                        found += [plain, replace(plain, recompute=True)]
+                        more = {"micro_batch": b, "accumulation": rank // b}
+                        found += [Split(**sizes, **more, recompute=again) for again in (False, True)]
 
     def wanted(s: Split) -> tuple[int, ...]:
         return s.recompute, s.tensor * s.pipeline, s.pipeline, s.expert > server, s.expert, -s.micro_batch
