@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -158,12 +158,23 @@ def plan_of_shapes(
             stated = (bounds.experts, bounds.train_gpus) != (None, None)  # what a shape may not have, or not fit
             notes = [f"shape {name} is left out: {why}" for name, why in left_out.items() if stated]
             compared = tuple(ordered) if len(ordered) > 1 else ()
-            return replace(plans[best], shapes=compared, warnings=(*notes, *plans[best].warnings))
+            plan = replace(plans[best], shapes=compared, warnings=(*notes, *plans[best].warnings))
+            if bounds.experts is None or plan.of_life:
+                return plan
+            free = {
+                name: replace(
+                    replace(bounds, experts=None).question(laws[name], deployment, details, **asked), base=base
+                )
+                for name in served
+            }
+            return _with_all_counts(
+                plan, {name: Search.of(laws[name], free[name], deployment, latency) for name in served}
+            )
         if progress is not None:
             progress(f"plan with the shape {best}", len(served) / (len(served) + 1))
-        asked = {"question": questions[best], "search": searches[best]}
+        known: dict[str, Any] = {"question": questions[best], "search": searches[best]}
         try:
-            plans[best] = plan = plan_of(bounds, laws[best], deployment, latency, details, **asked, **how)
+            plans[best] = plan = plan_of(bounds, laws[best], deployment, latency, details, **known, **how)
         except InfeasibleError as error:
             refused, left_out[best] = error, error.what
             del found[best]
@@ -172,6 +183,23 @@ def plan_of_shapes(
     if refused is not None:
         raise refused
     return plan_of(bounds, laws[PLANNED_SHAPE], deployment, latency, details, question=usual, **how)
+
+
+def _with_all_counts(plan: Plan, searches: Mapping[str, Search]) -> Plan:
+    """A plan of stated expert counts with the best model of searches among all counts, one a shape, where that is better."""
+    from moescale.planning.recommend import EQUAL, FOR_NOTHING
+    from moescale.planning.shapes import at_one_loss, choice_in_shape, in_order, looks_for_loss
+
+    found = [choice for name, search in searches.items() if (choice := choice_in_shape(name, search)) is not None]
+    by_loss = looks_for_loss(next(iter(searches.values())).question)
+    first = in_order(at_one_loss(found, searches), PLANNED_SHAPE, by_loss=by_loss)[0] if found else None
+    ours = plan.decision.model
+    if first is None:
+        return plan
+    lower, price = first.model.loss < ours.loss - FOR_NOTHING, first.model.usd_per_mtok / ours.usd_per_mtok
+    if lower if by_loss else price < 1.0 - EQUAL or (lower and price <= 1.0 + EQUAL):
+        return replace(plan, unbounded=first.model, unbounded_shape=first.shape)
+    return replace(plan, unbounded=None)
 
 
 def usual_base(

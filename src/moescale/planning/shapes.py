@@ -69,8 +69,8 @@ def in_order(choices: Iterable[ShapeChoice], usual: str, *, by_loss: bool) -> li
     """The choices of several shapes, the best first: what the question looks for, dollars of a life or a token, or the loss.
 
     The `usual` shape is first unless another one is better by more than CHEAPER, or FOR_NOTHING of loss at a price as good as
-    equal, and repays what its training costs more to one loss before it has served as many tokens as it was trained on. Of
-    dollars as good as equal, the lower price of serving is first, or the lower loss.
+    equal, and repays what its training costs more before it has served as many tokens as it was trained on. Of dollars as good
+    as equal, the lower price of serving is first, or the lower loss.
     """
 
     def value(choice: ShapeChoice) -> float:
@@ -108,10 +108,15 @@ def at_one_loss(choices: Iterable[ShapeChoice], searches: Mapping[str, Search]) 
 
 
 def repaid_after(choice: ShapeChoice, other: ShapeChoice) -> float | None:
-    """The served tokens after which a choice has repaid what its training costs more than another's to one loss; None where that is not known, 0 where it costs no more."""
-    if choice.training_usd is None or other.training_usd is None or isinstance(choice.model, Life):
+    """The served tokens after which a choice has repaid what its training costs more than another's; None where that is not known, 0 where it costs no more.
+
+    The other one is trained on to the loss of the choice, where that is the lowest of all shapes.
+    """
+    spent, others = choice.training_usd, other.training_usd
+    if spent is None or others is None or isinstance(choice.model, Life):
         return None
-    spent, others = (math.inf if each.usd_at_loss is None else each.usd_at_loss for each in (choice, other))
+    if choice.usd_at_loss == spent:
+        others = math.inf if other.usd_at_loss is None else other.usd_at_loss
     saved = other.model.usd_per_mtok - choice.model.usd_per_mtok
     return 0.0 if spent <= others else 1e6 * (spent - others) / saved if saved > 0.0 else math.inf
 

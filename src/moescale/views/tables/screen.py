@@ -94,7 +94,12 @@ def question_line(plan: Plan) -> str:
 
 
 def best_dense(plan: Plan) -> Trained | None:
-    """The dense model of the lowest loss for the budget; None where it was not asked about, is too large, or the baseline."""
+    """The dense model of the lowest loss for the budget; None where it was not asked about, is too large, or the baseline.
+
+    Nor in a shape that is not the default law's: the best dense model of the default one serves for less.
+    """
+    if plan.law == DEFAULT_LAW and plan.asked.get("family") != SHAPES[PLANNED_SHAPE]:
+        return None
     limits = [
         value for name in ("max_active_params", "max_total_params") if isinstance(value := plan.asked.get(name), float)
     ]
@@ -123,7 +128,8 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         bought = "match" not in plan.asked and {"max_training_usd", "max_days"} & plan.asked.keys()
         label += " in bf16" if bought and plan.training and plan.training.precision else ""
         label += "" if plan.of_life else _more_flops(plan, match or plan.built_base)
-        named.append((1, label, with_life(plan, match or plan.built_base)))
+        row = with_life(plan, match or plan.built_base)
+        named.append((1, label, row if plan.base_n_experts is None else replace(row, experts=plan.base_n_experts)))
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
     known = [(8, f"  {c.name}{_more_flops(plan, c)}", c) for c in plan.known if c.name != plan.base_name]
@@ -234,7 +240,8 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         )
     if (other := plan.unbounded) is not None:
         price, loss = other.usd_per_mtok / model.usd_per_mtok - 1.0, other.loss - model.loss
-        said.append(("All counts", f"{other.experts:g} experts: cost {price:+.0%}, loss {loss:+.4f}"))
+        whose = "" if plan.unbounded_shape is None else f" of {plan.unbounded_shape}, {_sizes(other)}"
+        said.append(("All counts", f"{other.experts:g} experts{whose}: cost {price:+.0%}, loss {loss:+.4f}"))
     if (other := plan.default_law) is not None:
         beyond = " (beyond its runs)" if other.experts in plan.excluded_experts else ""
         price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here"
