@@ -139,7 +139,7 @@ def test_the_first_view_is_the_command_lines_plan(browser: Any, address: str) ->
         decision = answer(address, page)["decision"]
         assert told.startswith(decision["label"])
         assert page.inner_text("#headline").startswith(f"{decision['benefit']}: ")
-        assert decision["benefit"].endswith(" cheaper to serve at the same loss")
+        assert decision["benefit"].endswith(" cheaper to serve at the same loss or lower")
         assert page.locator("#facts dd").count() == 2
         details = " ".join(run("plan", "--budget", "5.15e21", "--details").out.split())
         for text in page.locator("#facts dd").all_inner_texts():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from shlex import split
@@ -117,11 +118,33 @@ def test_training_in_fp8_is_cheaper_and_said() -> None:
     assert (plain.get("precision"), fp8["precision"]) == (None, "fp8")
     out = " ".join(run(*asked, "--train-precision", "fp8").out.split())
     assert "(fp8 over the bf16 peak)" in out
-    assert "routing up to +24%" in out
+    assert "routing to +24%" in out
     for more, said in ((("--train-gpu", "a100-sxm-80gb"), "has no fp8 arithmetic"), (("--mfu", 0.3), "stated --mfu")):
         refused = run(*asked, "--train-precision", "fp8", *more)
         assert refused.code == 2
         assert said in refused.err
+
+
+def test_a_limit_has_its_chance_by_the_spread_of_published_runs() -> None:
+    asked = (
+        "plan",
+        "--train-gpus",
+        64,
+        "--days",
+        10,
+        "--gpu",
+        "h100-sxm",
+        "--shape",
+        "mixtral",
+        *FAST,
+        "--bootstrap",
+        0,
+    )
+    training = answer_of(*asked)["training"]
+    error = training["error"]
+    width = math.log(error["spread"])
+    chance = NormalDist(math.log(error["geometric_mean"]), width).cdf(math.log(10.0 / training["days"]))
+    assert f"in 10 days {chance:.0%}" in run(*asked).out
 
 
 def test_prefill_and_decode_apart_have_gpus_of_their_own() -> None:
@@ -263,6 +286,16 @@ def test_a_lower_loss_for_the_price_of_another_shape_is_worth_its_training() -> 
     assert (best["shape"], other["shape"]) == ("deepseek", "mixtral")
     assert best["model"]["loss"] < other["model"]["loss"]
     assert best["training_usd"] > other["training_usd"]
+
+
+def test_stated_expert_counts_are_set_against_all_counts_of_all_shapes() -> None:
+    asked = ("plan", "--budget", "1e23", "--gpu", "h100-sxm", *FAST, "--bootstrap", "40")
+    free, stated = answer_of(*asked), answer_of(*asked, "--experts", "32")
+    assert stated["unbounded"]["usd_per_mtok"] == pytest.approx(free["recommendation"]["usd_per_mtok"], rel=0.05)
+    assert stated["unbounded_shape"] == free["shapes"][0]["shape"]
+    assert re.search(
+        r"^All counts   \d+ experts of deepseek, .*: cost -\d+%, loss", run(*asked, "--experts", "32").out, re.M
+    )
 
 
 def test_stated_expert_counts_are_planned_in_the_better_shape_that_can_have_them() -> None:

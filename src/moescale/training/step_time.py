@@ -15,9 +15,11 @@ Constants: catalogue/training.toml. What is not modelled: routing that is uneven
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from statistics import NormalDist
 from typing import Any, Literal
 
 from moescale import catalogue
@@ -103,6 +105,12 @@ class StepError:
     within_25: float  # share with a ratio from 0.8 to 1.25
     runs: int
     real_routing: float | None = None  # times the time of forced balance, at most; None: no experts
+
+    def kept(self, times: float) -> float:
+        """The chance that a run takes at most so many times its predicted time, as published runs spread around predictions."""
+        if times <= 0.0:
+            return 0.0
+        return NormalDist(math.log(self.geometric_mean), math.log(self.spread)).cdf(math.log(times))
 
     def __str__(self) -> str:
         kind = "MoE" if self.kind == "moe" else "dense"

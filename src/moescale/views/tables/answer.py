@@ -51,7 +51,7 @@ def benefit(plan: Plan) -> str:
         return f"{gap:.3f} lower loss for the same dollars of training and serving" if gap >= LESS_LOSS else ""
     if its / ours >= CHEAPER:
         what = "to train and serve" if plan.of_life else "to serve"
-        return f"{cheaper(its / ours)} {what} {'at the same loss' if goal is None else f'at a loss of at most {goal}'}"
+        return f"{cheaper(its / ours)} {what} {'at the same loss or lower' if goal is None else f'at a loss of at most {goal}'}"
     whose = "dollars of training and serving" if plan.of_life else "serving cost"
     return f"{gap:.3f} lower loss at {ours / its:.0%} of the baseline's {whose}" if gap >= LESS_LOSS else ""
 

@@ -22,8 +22,10 @@ from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_
 if TYPE_CHECKING:
     from moescale.planning.candidate import Candidate, Trained
     from moescale.planning.plan import Plan
+    from moescale.planning.rationale import TrainingUse
     from moescale.planning.shapes import ShapeChoice
     from moescale.planning.target import TargetSpend
+    from moescale.training.step_time import StepError
 
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
@@ -351,8 +353,24 @@ def _training(plan: Plan) -> str:
         return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
     if use.trainer is not None:
         text += f", {use.trainer}"
-    uneven = f", routing up to +{use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
-    return f"{text}, MFU {use.mfu:.2f}{f' ({use.precision} over the bf16 peak)' if use.precision else ''}; spread {use.error.spread:.2f}x{uneven}"
+    uneven = f", routing to +{use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
+    return f"{text}, MFU {use.mfu:.2f}{f' ({use.precision} over the bf16 peak)' if use.precision else ''}; {_kept(plan, use, use.error)}{uneven}"
+
+
+def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
+    """The chance that a run stays within its days or dollars by the error of predicted times; the spread where none are stated."""
+    days, usd, total = (plan.asked.get(name) for name in ("max_days", "max_training_usd", "max_total_usd"))
+    limits: list[tuple[float, str]] = []
+    if isinstance(days, float) and use.days is not None:
+        limits.append((days / use.days, f"{days:g} days"))
+    if isinstance(usd, float) and use.usd:
+        limits.append((usd / use.usd, format_usd(usd)))
+    if plan.of_life and isinstance(total, float) and use.usd:
+        limits.append(((total - (plan.decision.model.serving_usd or 0.0)) / use.usd, format_usd(total)))
+    if not limits:
+        return f"spread {error.spread:.2f}x"
+    times, words = min(limits)
+    return f"in {words} {error.kept(times):.0%}"
 
 
 def _dominates(one: Candidate, other: Trained) -> bool:
@@ -427,8 +445,10 @@ def _least_training(plan: Plan) -> str:
     least = plan.least_training[0]
     if chance := _chance_of_target(plan, least):
         return f"{format_usd(least.training_usd)}, {chance}: {_to_serve(least)}"
+    base = plan.built_base.usd_per_mtok
+    times = f" ({least.usd_per_mtok / base:.2g} times the baseline's)" if base else ""
     return (
-        f"{format_usd(least.training_usd)} ({format_flops(least.training_flops)} FLOPs): {_to_serve(least)} "
+        f"{format_usd(least.training_usd)} ({format_flops(least.training_flops)} FLOPs): {_to_serve(least)}{times} "
         f"(--lifetime-tokens {format_count(LEAST_SERVED)})"
     )
 
