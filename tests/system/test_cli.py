@@ -210,6 +210,36 @@ def test_a_limit_that_the_known_error_breaks_is_named() -> None:
     assert "limits_missed_by_error" not in at_rate
 
 
+def test_the_cheapest_server_that_keeps_a_limit_despite_the_known_error_may_have_a_smaller_batch() -> None:
+    asked = ("cost", "llama-3.1-405b", "--gpu", "h200-sxm", "--weights", "fp8")
+    found = answer_of(*asked, "--max-tpot", "50ms")
+    kept = found["limits_kept_by_error"]
+    assert (found["gpus"], kept["gpus"], kept["replicas"]) == (8, 8, 1)
+    assert kept["max_tpot_s"] == pytest.approx(0.05 * found["accuracy"]["tpot"]["geometric_mean"], rel=0.01)
+    again = answer_of(*asked, "--max-tpot", f"{kept['max_tpot_s'] * 1e3:g}ms")
+    assert (again["gpus"], again["usd_per_mtok"]) == (8, kept["usd_per_mtok"])
+    assert kept["usd_per_mtok"] < min(c["usd_per_mtok"] for c in found["candidates"] if c["gpus"] == 4)
+    said = " ".join(run(*asked, "--max-tpot", "50ms").out.split())
+    assert f"the cheapest that would keep it: 8 GPUs at --max-tpot 47.4ms, ${kept['usd_per_mtok']:.2f}." in said
+
+
+def test_a_server_of_a_table_that_keeps_its_limits_needs_no_stricter_ones() -> None:
+    asked = ("cost", "llama-3.3-70b", "--gpu", "h200-sxm", "--max-ttft", "1s", "--max-tpot", "33.3ms")
+    kept = answer_of(*asked, "--concurrency", 100)["limits_kept_by_error"]
+    assert kept.keys() == {"gpus", "replicas", "usd_per_mtok"}
+    assert kept["gpus"] == 4
+
+
+def test_at_a_rate_the_server_that_keeps_a_limit_despite_the_known_error_is_found_by_asking_again() -> None:
+    asked = ("cost", "llama-3.1-405b", "--gpu", "h200-sxm", "--weights", "fp8", "--request-rate", 20)
+    kept = answer_of(*asked, "--max-ttft", "150ms", "--max-tpot", "60ms")["limits_kept_by_error"]
+    again = answer_of(*asked, "--max-ttft", f"{kept['max_ttft_s'] * 1e3:g}ms", "--max-tpot", "60ms")["open_loop"]
+    assert {name: again[name] for name in ("gpus", "replicas", "usd_per_mtok")} == {
+        name: kept[name] for name in ("gpus", "replicas", "usd_per_mtok")
+    }
+    assert again["ttft_s"] < kept["max_ttft_s"] < 0.15
+
+
 def test_fit_is_the_same_from_the_same_seed() -> None:
     question = ("fit", RUNS, "--law", "chinchilla", "--where", "n_experts == 1", "--bootstrap", 6)
     first, again, other = (answer_of(*question, "--seed", seed) for seed in (3, 3, 4))

@@ -9,7 +9,15 @@ from moescale.cli.flat import flat
 from moescale.cli.options import Json, app, examples
 from moescale.cli.output import print_json, warn
 from moescale.errors import InputError
-from moescale.options.cost import CostServingOptions, LaunchOptions, LoadOptions, ModelOptions, asked_by, trace_lengths
+from moescale.options.cost import (
+    CostServingOptions,
+    LaunchOptions,
+    LoadOptions,
+    ModelOptions,
+    asked_by,
+    missed_by_error,
+    trace_lengths,
+)
 
 
 @app.command(
@@ -41,9 +49,11 @@ def cost(
     """Serving cost of a model in dollars per million output tokens, and the cheapest GPU count."""
     from moescale.latency.silicon import Silicon
     from moescale.models.quantisation import with_usual_shares
-    from moescale.serving.accuracy import accuracy_of, calibrated, limits_missed, uncompared
+    from moescale.serving.accuracy import Accuracy, accuracy_of, calibrated, uncompared
+    from moescale.serving.deployment import Deployment
+    from moescale.serving.gpu_counts import Cost, laid_out
     from moescale.serving.gpu_counts import cost as serving_cost
-    from moescale.serving.gpu_counts import laid_out
+    from moescale.serving.loads import OpenLoop
     from moescale.serving.question import latency_text, question_record, weight_format
     from moescale.views.terminal.serving import show_cost, show_loads, show_warnings
     from moescale.views.terminal.text import terminal
@@ -65,11 +75,21 @@ def cost(
         what = f"{' and '.join(scaled)} in {weight_format(deployment)} were not measured on {source.gpu.name} with {source.backend}"
         warn(f"{what}: priced with bf16 kernels, scaled by the roofline")
     clients = load.concurrency
-    with asked_by("--concurrency"):
-        answer = serving_cost(
-            model, source, deployment, serving.gpus_of_replica(),
-            clients=clients, lengths=trace_lengths(serving), more_replicas=serving.replicas is None,
-        )  # fmt: skip
+
+    def answered(asked: Deployment) -> Cost:
+        with asked_by("--concurrency"):
+            return serving_cost(
+                model, source, asked, serving.gpus_of_replica(),
+                clients=clients, lengths=trace_lengths(serving), more_replicas=serving.replicas is None,
+            )  # fmt: skip
+
+    def again(asked: Deployment) -> tuple[Cost, OpenLoop | None, Accuracy | None]:
+        one = answered(asked)
+        own = laid_out(replace(asked, replicas=float(one.replicas or 1)), one.attention_dp)
+        at_rate = load.open_loop(model, source, own, serving, one.gpus_per_replica)
+        return one, at_rate, accuracy_of(model, own, source)
+
+    answer, searched = answered(deployment), deployment
     deployment = replace(deployment, replicas=float(answer.replicas or 1))
     apart = serving.apart(model, source, deployment)
     deployment = laid_out(deployment, answer.attention_dp)
@@ -85,6 +105,7 @@ def cost(
     opened = load.open_loop(model, source, deployment, serving, gpus)
     run = load.run(model, source, deployment, serving, gpus)
     warnings = serving.slow(deployment, answer, opened, apart)
+    missed = missed_by_error(answer, opened, accuracy, searched, again)
     if json_:
         asked = {"question": question_record(model, deployment, source)}
         record = asked | answer.to_dict() | {"weights": serving.weights_record(checkpoint, formats)}
@@ -95,9 +116,8 @@ def cost(
         record |= {} if run is None else {"burst": run.to_dict()}
         record |= {} if accuracy is None else {"accuracy": accuracy.to_dict()}
         record |= {} if corrected is None else {"calibrated": corrected.to_dict()}
-        times = opened or loop or answer
-        late = limits_missed(accuracy, (times.ttft_s, deployment.max_ttft_s), (times.tpot_s, deployment.max_tpot_s))
-        record |= {"limits_missed_by_error": late} if late else {}
+        record |= {} if missed is None else {"limits_missed_by_error": missed.times_s}
+        record |= {"limits_kept_by_error": missed.kept.to_dict()} if missed and missed.kept else {}
         record |= {} if line is None else {"launch": line}
         print_json(record if priced else _without_dollars(record))
         return
@@ -116,6 +136,7 @@ def cost(
         corrected=corrected if serving.calibrated and priced else None,
         kind=uncompared(model, deployment, source),
         opened=opened,
+        missed=missed,
     )
     show_loads(
         terminal(), deployment.gpu.name,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from moescale.serving.accuracy import limits_missed
 from moescale.serving.question import cache_format, weight_format
 from moescale.units import format_bytes, format_count, format_seconds, format_usd, plural
 from moescale.views.tables import Cell, Column, Table, accuracy_text, gpus_text, reason_lines, table_of, ttft_doubt
@@ -15,12 +14,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from moescale.models.published import Shape
+    from moescale.options.cost import Missed
     from moescale.serving.accuracy import Accuracy, Calibrated
     from moescale.serving.deployment import Deployment
     from moescale.serving.disaggregated import Disaggregated, Pool
     from moescale.serving.gpu_counts import Cost
     from moescale.serving.loads import OpenLoop
-    from moescale.serving.workload import Answer, Measured
+    from moescale.serving.workload import Answer
 
 LIMITED_BY = {"optimum": "lowest cost", "max_num_batched_tokens": "tokens per pass"}
 BROKEN = {"max_ttft": "TTFT limit", "max_tpot": "TPOT limit"}
@@ -139,6 +139,7 @@ def show_cost(
     corrected: Calibrated | None = None,
     kind: str = "this kind",
     opened: OpenLoop | None = None,
+    missed: Missed | None = None,
 ) -> None:
     """The cost of one model: the cheapest GPU count first, then each that was looked at.
 
@@ -194,41 +195,30 @@ def show_cost(
         text = f"{format_usd(corrected.usd_per_mtok)} per million output tokens; nine of ten servings within {low} to {high}"
         write_paragraph(console, f"Calibrated: {text}")
     write_table(console, cost_table(cost, priced=priced))
-    if missed := _missed(cost, deployment, accuracy, opened, priced=priced):
-        write_paragraph(console, missed)
+    if missed is not None:
+        write_paragraph(console, _missed(missed, cost, deployment, opened, priced=priced))
     if cost.attention_dp is not None:
         _attention_groups(console, deployment)
 
 
-def _missed(
-    cost: Cost, deployment: Deployment, accuracy: Accuracy | None, opened: OpenLoop | None, *, priced: bool
-) -> str:
-    """Which limits the answer misses by the known error of its kind, and but at a rate the cheapest server that keeps them."""
+def _missed(missed: Missed, cost: Cost, deployment: Deployment, opened: OpenLoop | None, *, priced: bool) -> str:
+    """Which limits the answer misses by the known error of its kind, and the cheapest server found that keeps them."""
+    times, kept = " and ".join(f"{name} ({format_seconds(s)})" for name, s in missed.times_s.items()), missed.kept
+    text = f"By the error of its kind, {_server(cost, opened)} would miss the limit of {times}"
+    if kept is None:
+        if opened is not None:
+            return f"{text}."
+        fp8 = weight_format(deployment) == "bf16" and deployment.gpu.fp8_flops_per_s
+        return f"{text}, as would all others{'; --weights fp8 may keep it' if fp8 else ''}."
+    stated = " ".join(f"{option} {format_seconds(s).replace(' ', '')}" for option, s in kept.limits_s.items())
+    usd = f", {format_usd(kept.usd_per_mtok)}" if priced else ""
+    at = f" at {stated}" if stated else ""
+    return f"{text}; the cheapest that would keep it: {_server(kept.answer, kept.opened)}{at}{usd}."
 
-    def missed(times: Measured | Cost) -> dict[str, float]:
-        return limits_missed(accuracy, (times.ttft_s, deployment.max_ttft_s), (times.tpot_s, deployment.max_tpot_s))
 
-    if not (late := missed(opened or cost.closed_loop or cost)):
-        return ""
-    times = " and ".join(f"{name} ({format_seconds(s)})" for name, s in late.items())
-    text = f"By the error of its kind, {plural(opened.gpus, 'GPU') if opened else _server(cost)} would miss the limit of {times}"
+def _server(c: Cost, opened: OpenLoop | None = None) -> str:
     if opened is not None:
-        return f"{text}."
-    kept = [c for c in cost.candidates or () if c.usd_per_mtok is not None and c.batch is not None]
-    kept = [c for c in kept if not missed(c.closed_loop or c) and (c.closed_loop is None or c.closed_loop.meets_limits)]
-    best = min(kept, key=lambda c: (c.closed_loop or c).usd_per_mtok or 0.0, default=None)
-    if best is None:
-        other = (
-            "; --weights fp8 may keep it"
-            if weight_format(deployment) == "bf16" and deployment.gpu.fp8_flops_per_s
-            else ""
-        )
-        return f"{text}, as would all others{other}."
-    usd = f", {format_usd((best.closed_loop or best).usd_per_mtok or 0.0)}" if priced else ""
-    return f"{text}; the cheapest that would keep it: {_server(best)}{usd}."
-
-
-def _server(c: Cost) -> str:
+        return plural(opened.gpus, "GPU")
     groups = "" if c.attention_dp is None else f" in {plural(c.attention_dp, 'attention group')}"
     copies = "" if (c.replicas or 1) == 1 else f" in {plural(c.replicas or 1, 'replica')}"
     return plural(c.gpus, "GPU") + copies + groups
