@@ -491,7 +491,10 @@ def scores_text(plan: Plan) -> str:
 
 
 def _next(plan: Plan, options: str | None) -> str:
-    """The command that goes on from here, as it runs: a sweep where the choice is open, else the export."""
+    """The command that goes on from here, as it runs: all shapes where one alone was planned, a sweep where the choice is open, else the export."""
+    alone = plan.law == DEFAULT_LAW and not plan.shapes and not plan.of_life
+    if options and alone and not any(name in options for name in ("--shape", "--kv-heads", "--disaggregated")):
+        return f"moescale plan {options} --shape all"
     if plan.decision.undecided:
         if plan.shapes and options:  # a sweep is of one shape
             options = re.sub(r" *--shape[ =]all", "", options) + f" --shape {plan.shapes[0].shape}"
