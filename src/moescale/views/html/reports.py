@@ -112,7 +112,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         life = [plan_tables.lifetime_table(plan.lifetime), plan_tables.training_sentence(plan.lifetime), others]
     sections: list[Section] = [
         ("Answer", [*_sentences(plan)]),
-        ("Models to choose from", [_chosen(screen.choices_table(plan))]),
+        ("Models compared", [_chosen(screen.choices_table(plan))]),
         ("What could make it wrong", [_doubts(plan)]),
         ("Question", [question]),
     ]

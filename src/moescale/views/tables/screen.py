@@ -245,7 +245,7 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         whose = "" if plan.unbounded_shape is None else f" of {plan.unbounded_shape}, {_sizes(other)}"
         said.append(("All counts", f"{other.experts:g} experts{whose}: cost {price:+.0%}, loss {loss:+.4f}"))
     if (other := plan.default_law) is not None:
-        beyond = " (beyond its runs)" if other.experts in plan.excluded_experts else ""
+        beyond = " (beyond the runs of this law)" if other.experts in plan.excluded_experts else ""
         price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here"
         said.append(("Default law", f"{other.experts:g} experts{beyond}, {_sizes(other)}: {price}"))
     if plan.least_training:
@@ -316,7 +316,7 @@ def _open(plan: Plan) -> str:
     ]
     for c in {c.experts: c for c in (rivals[0], rivals[-1])}.values():
         price, loss = c.usd_per_mtok / model.usd_per_mtok - 1.0, c.loss - model.loss
-        words.append(f"{c.experts:g} cost {price:+.0%}, loss {loss:+.4f}")
+        words.append(f"{c.experts:g} cost {0.0 if abs(price) < 0.005 else price:+.0%}, loss {loss:+.4f}")
     return "; ".join(words)
 
 
