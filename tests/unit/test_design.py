@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from command_line import run
 from moescale.errors import InfeasibleError
+from moescale.export.sweep_file import unbuilt
 from moescale.models.family import training_flops
+from moescale.options.law import family_of_shape
 from moescale.options.question import BoundOptions
 from moescale.options.serving import ServingOptions
 from moescale.planning.gaussian_process import Decision, GaussianProcess, Runs, chosen, decision_of, process_of, regrets
 from moescale.planning.search import Search
 from moescale.planning.sweep_design import (
+    SweepDesign,
     SweepLimits,
     candidate_runs,
     design_sweep,
@@ -29,6 +35,7 @@ from moescale.planning.sweep_design import (
 from moescale.runs.table import RunTable
 from moescale.scaling_laws import find_law
 from moescale.scaling_laws.law import loss
+from moescale.views.terminal.runs import show_design
 
 FLOPS = 1e21
 
@@ -158,6 +165,31 @@ def test_a_design_stays_within_its_limits_and_beats_a_grid() -> None:
     assert found.saved_usd_per_mtok > 0.0
     doubts = [r.doubt_left for r in found.runs]
     assert all(later < earlier for earlier, later in itertools.pairwise(doubts))
+
+
+def shown(found: SweepDesign, unbuilt: str = "") -> str:
+    console = Console(width=100, record=True, file=io.StringIO())
+    show_design(console, found, details=False, written=None, unbuilt=unbuilt)
+    return " ".join(console.export_text().split())
+
+
+@pytest.mark.system
+def test_what_a_design_is_worth_is_its_dollars_over_the_points_that_it_wins() -> None:
+    prices = {"training_usd": 3286.0, "base_usd_per_mtok": 0.225}
+    found = shown(replace(designed(), regret_before=0.139, regret_after=0.115, regret_error=0.004, **prices))
+    assert "they cost at least $3,286" in found
+    assert "paid for after 609B tokens" in found  # 3286 / (0.024 x 0.225)
+    assert "won 2 points of regret (paid for after 730B) to 6 (after 243B)" in found
+    assert "Write the sweep: -o SWEEP.toml" in found
+
+
+@pytest.mark.system
+def test_a_sweep_that_cannot_be_built_is_not_offered() -> None:
+    found = shown(designed(), unbuilt(family_of_shape("deepseek")))
+    assert (
+        "All runs: --details, to train with a trainer of your own; `moescale sweep` builds no narrow experts" in found
+    )
+    assert "-o SWEEP.toml" not in found
 
 
 @pytest.mark.system

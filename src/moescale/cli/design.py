@@ -71,7 +71,7 @@ def design(
     json_: Json = False,
 ) -> None:
     """Choose the training runs that reduce the regret of a plan most, and write them as a sweep."""
-    from moescale.export.sweep_file import check_family, write_sweep
+    from moescale.export.sweep_file import check_family, unbuilt, write_sweep
     from moescale.io.files import check_target
     from moescale.models.recipe import defaults
     from moescale.planning.gaussian_process import RUN_NOISE
@@ -125,6 +125,9 @@ def design(
         with held_back:
             write_sweep(found, search.law.family, wanted.sweep_file, wanted.sequence_tokens)
     record = found.to_dict() | ({} if wanted.sweep_file is None else {"sweep": str(wanted.sweep_file)})
-    answer(json_, record, show_design, found, details=details, written=wanted.sweep_file)
+    answer(
+        json_, record, show_design, found,
+        details=details, written=wanted.sweep_file, unbuilt=unbuilt(search.law.family),
+    )  # fmt: skip
     warn(found.notes)
     held_back.tell()

@@ -15,13 +15,18 @@ from moescale.planning.sweep_design import SweepDesign
 from moescale.units import format_count, format_flops, plural
 
 
-def check_family(family: ModelFamily) -> None:
-    """InputError for a family whose experts `moescale sweep` cannot build: it trains experts as wide as an FFN."""
+def unbuilt(family: ModelFamily) -> str:
+    """What `moescale sweep` cannot build of a family, in words; empty where it trains all: its experts are as wide as an FFN."""
     unusual = {"narrow experts": family.expert_width != 1.0, "shared experts": family.shared_experts > 0.0}
     unusual["latent attention"] = family.kv_lora_rank > 0.0
-    if found := [name for name, has in unusual.items() if has]:
+    return " and no ".join(name for name, has in unusual.items() if has)
+
+
+def check_family(family: ModelFamily) -> None:
+    """InputError for a family that `moescale sweep` cannot build."""
+    if found := unbuilt(family):
         raise InputError(
-            f"`moescale sweep` builds no {' and no '.join(found)}, which {family.name} has: its runs would be other models",
+            f"`moescale sweep` builds no {found}, which {family.name} has: its runs would be other models",
             where="-o",
             next_step="leave -o out and train the runs that --details lists, or take --shape paper or mixtral",
         )

@@ -51,9 +51,9 @@ REASONS = (
     "the GPU count does not divide the attention heads, or neither divides nor is a multiple of the key-value heads",
     "the latency source has no answer",
     "a batch of one exceeds a latency limit",
-    "the expert-parallel GPUs do not divide the GPU count, or exceed the experts",
-    "the attention groups do not divide the GPU count, or the model has no experts to spread over them",
-    "the pipeline stages do not divide the GPU count, or exceed the layers",
+    "the expert-parallel GPUs exceed the experts, or do not divide the GPU count",
+    "attention groups (--attention-dp) need a model with experts, and a number that divides the GPU count",
+    "the pipeline stages exceed the layers, or do not divide the GPU count",
 )
 
 

@@ -54,7 +54,7 @@ def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
     write_paragraph(console, f"Run table: {plan['table']}.")
 
 
-def show_design(console: Console, found: SweepDesign, *, details: bool, written: Path | None) -> None:
+def show_design(console: Console, found: SweepDesign, *, details: bool, written: Path | None, unbuilt: str) -> None:
     """The runs of a designed sweep, and the plan's regret after them and after other sweeps."""
     known = f" in addition to {plural(found.known_runs, 'known run')}" if found.known_runs else ""
     write_paragraph(
@@ -101,6 +101,9 @@ def show_design(console: Console, found: SweepDesign, *, details: bool, written:
         write_paragraph(
             console, f"Wrote {written}. Next: set its corpus, then run `moescale sweep {written} --dry-run`."
         )
+    elif unbuilt:
+        runs = "Train these runs" if details else "All runs: --details, to train"
+        write_paragraph(console, f"{runs} with a trainer of your own; `moescale sweep` builds no {unbuilt}.")
     elif not details:
         write_paragraph(console, "All runs: --details. Write the sweep: -o SWEEP.toml.")
 
@@ -108,20 +111,17 @@ def show_design(console: Console, found: SweepDesign, *, details: bool, written:
 def _worth(found: SweepDesign) -> str:
     """Dollars of the runs against those that they save, and after how many served tokens these are equal."""
     usd, saved = found.training_usd, found.saved_usd_per_mtok
-    price = (
-        "" if usd is None else f" they cost {format_usd(usd)} at the plan's MFUs, more where small models reach less;"
-    )
+    price = "" if usd is None else f" they cost at least {format_usd(usd)} (at the plan's MFUs);"
     if not saved:
         return f"no:{price} they do not lower the regret by more than the error of the simulation."
     text = f"{price} they save {format_usd(saved)} per million served tokens on average"
     text = text.strip()
     if usd is None:
         return f"{text}."
-    gain = found.regret_before - found.regret_after
-    after = [format_count(usd / saved * 1e6 * max(gain / won, 1.0)) for won in STUDIED]
+    few, many = ((100 * won, format_count(usd / (won * found.base_usd_per_mtok) * 1e6)) for won in STUDIED)
     return (
-        f"{text}: paid for after {format_count(usd / saved * 1e6)} tokens; after {after[1]} to {after[0]} by the "
-        f"{100 * STUDIED[0]:.0f} to {100 * STUDIED[1]:.0f} points of regret that such sweeps won in simulated studies with fits."
+        f"{text}: paid for after {format_count(usd / saved * 1e6)} tokens. In simulated studies with fits such sweeps won "
+        f"{few[0]:.0f} points of regret (paid for after {few[1]}) to {many[0]:.0f} (after {many[1]})."
     )
 
 
