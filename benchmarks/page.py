@@ -216,7 +216,7 @@ def sliding(
         time.sleep(max(0.0, began + PACE_S - time.perf_counter()))
     redraw = page.evaluate("performance.getEntriesByName('redraw').map(e => e.duration)")
     server = page.evaluate(
-        "performance.getEntriesByType('resource').filter(e => e.name.includes('/api/draft')).map(e => e.duration)"
+        "performance.getEntriesByType('resource').filter(e => e.name.includes('/api/sketch')).map(e => e.duration)"
     )
     page.close()
     return redraw, server

@@ -18,7 +18,7 @@ from moescale.models.family import find_family
 from moescale.models.parameters import dense_equivalent_params
 from moescale.planning.allocation import Budget
 from moescale.planning.candidate import Costs
-from moescale.planning.curves import OPTIMUM, draft_plan, loss_band, scaling
+from moescale.planning.curves import draft_plan, loss_band, scaling
 from moescale.planning.plan import Question, make_plan
 from moescale.planning.sampled_costs import grid_models, sampled_costs
 from moescale.planning.training_price import TrainingPrice
@@ -42,7 +42,7 @@ def test_curves_are_those_of_the_plan(flops: float) -> None:
         np.testing.assert_array_equal(found.n_params[i], curve.n_params)
         np.testing.assert_array_equal(found.loss[i], curve.loss)
         np.testing.assert_array_equal(np.where(np.isfinite(usd[i]), usd[i], np.nan), curve.usd_per_mtok)
-    assert found.n_params[:, OPTIMUM].tolist() == [c.n_params for c in plan.loss_optimal]
+    assert found.n_params[:, found.optimum].tolist() == [c.n_params for c in plan.loss_optimal]
     # The baseline has 4 experts, and no curve: it only compares.
     assert found.base_experts == plan.base_experts == 4.0
     assert (found.base_loss, found.base_usd_per_mtok) == (plan.base_loss, plan.base_usd_per_mtok)
@@ -57,7 +57,7 @@ def test_the_band_is_that_of_the_plans_intervals() -> None:
     assert low.shape == high.shape == found.loss.shape
     assert np.all(low <= high)
     # All draws agree on the base, and the recovered law lies among its own draws.
-    base = list(found.experts).index(4.0), OPTIMUM
+    base = list(found.experts).index(4.0), found.optimum
     np.testing.assert_allclose([low[base], high[base]], found.base_loss, rtol=1e-12)
     assert np.mean((low <= found.loss) & (found.loss <= high)) > 0.9
     assert loss_band(LAW, Question(budget=Budget(5.15e21), draws=0)) is None

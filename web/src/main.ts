@@ -55,6 +55,7 @@ class Page {
   };
   private controls: controls.Controls;
   private draft?: Draft;
+  private sketched = false; // whether its curves have few points
   private plan?: Plan;
   private around?: Around;
   private pins: Pin[] = [];
@@ -126,7 +127,9 @@ class Page {
     const query = this.state.query();
     if (query !== this.asked.draft || !this.draft) {
       try {
-        this.draft = await (early?.query === query ? early.draft : this.curves(query));
+        const moves = performance.getEntriesByName("slid").length > 0; // then fewer points will do
+        this.draft = await (early?.query === query ? early.draft : this.curves(query, undefined, moves ? "sketch" : "draft"));
+        this.sketched = moves;
         delete document.body.dataset.refused;
       } catch (error) {
         const first = early?.query === query;
@@ -179,9 +182,9 @@ class Page {
     return !this.shape || new URLSearchParams(query).has("shape") ? query : `${query}${query ? "&" : ""}shape=${this.shape}`;
   }
 
-  private async curves(query: string, signal?: AbortSignal): Promise<Draft> {
+  private async curves(query: string, signal?: AbortSignal, name = "draft"): Promise<Draft> {
     const own = this.inShape(query);
-    const draft = await get<Draft>("draft", own, signal);
+    const draft = await get<Draft>(name, own, signal);
     return own === query ? draft : { ...draft, command: draft.command.replace(` --shape ${this.shape}`, "") };
   }
 
@@ -196,7 +199,7 @@ class Page {
       const plan = await get<Plan>("plan", query, signal);
       this.controls.mfu = plan.training?.mfu;
       this.shape = plan.shape;
-      if (this.draft && (plan.budget_flops !== this.draft.budget_flops || plan.shape !== this.draft.shape)) {
+      if (this.draft && (this.sketched || plan.budget_flops !== this.draft.budget_flops || plan.shape !== this.draft.shape)) {
         // What days and dollars buy, and which shape is the better one, is known with the model: the curves are its own.
         const bought = new URLSearchParams(query);
         if (plan.budget_flops !== this.draft.budget_flops) {
@@ -204,6 +207,7 @@ class Page {
           bought.set("budget", String(plan.budget_flops));
         }
         this.draft = { ...(await this.curves(bought.toString(), signal)), command: this.draft.command };
+        this.sketched = false;
         this.controls.reach(this.draft);
         around = get<Around>("bands", this.inShape(bought.toString()), signal);
         around.catch(() => undefined);

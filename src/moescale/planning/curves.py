@@ -19,8 +19,6 @@ from moescale.serving.deployment import Deployment
 from moescale.serving.steady_state import Serving
 from moescale.typing import FloatArray
 
-OPTIMUM = FRONTIER_SIZES - 1  # the column of a draft's curves that is the loss-optimal size
-
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -36,6 +34,7 @@ class Draft:
     base_experts: float
     base_loss: float
     base_usd_per_mtok: float | None
+    optimum: int  # the column of the loss-optimal sizes
     notes: tuple[str, ...]
 
 
@@ -50,22 +49,24 @@ class Scaling:
     loss: FloatArray
 
 
-def draft_plan(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> Draft:
-    """The curves of a plan: loss and serving figures of every expert count at sizes around its loss-optimal one.
+def draft_plan(
+    law: Law, question: Question, deployment: Deployment, latency: LatencySource, *, sizes: int = FRONTIER_SIZES
+) -> Draft:
+    """The curves of a plan: loss and serving figures of every expert count at so many sizes up to its loss-optimal one, and beyond.
 
-    The points are those of `Plan.curves`. Raises InputError for impossible questions.
+    The points are those of `Plan.curves`, or fewer. Raises InputError for impossible questions.
     """
     law, question, notes = prepare(law, question)
     experts, costs = np.array(question.experts), costs_of(law, question, deployment, latency)
     best = loss_optimal(law, question.budget, experts)
-    every, shape = curve_models(law, question, best)
+    every, shape = curve_models(law, question, best, sizes)
     if question.base is None:
         base = base_optimum(law, question, best)
         base_experts, base_loss = question.match_experts, float(base.loss[0])
-        sizes = [
+        both = [
             np.append(values, own) for values, own in ((every.n_params, base.n_params), (every.experts, base.experts))
         ]
-        together = costs.serving(*sizes)  # one question takes hardly longer with one more model
+        together = costs.serving(*both)  # one question takes hardly longer with one more model
         served, usd = part_of(together, slice(0, -1)), float(together.usd_per_mtok[-1])
     else:
         served = costs.serving(every.n_params, every.experts)
@@ -82,6 +83,7 @@ def draft_plan(law: Law, question: Question, deployment: Deployment, latency: La
         base_experts=base_experts,
         base_loss=base_loss,
         base_usd_per_mtok=usd if math.isfinite(usd) else None,
+        optimum=sizes - 1,
         notes=tuple(notes),
     )
 

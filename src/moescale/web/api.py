@@ -16,10 +16,10 @@ from moescale.hardware.precisions import precisions
 from moescale.hardware.prices import usd_per_gpu_hour
 from moescale.models.published import published_shapes
 from moescale.options.law import SHAPES, shape_name
-from moescale.planning.curves import OPTIMUM, Draft, draft_plan, loss_band, scaling
+from moescale.planning.curves import Draft, draft_plan, loss_band, scaling
 from moescale.planning.plan import Plan
 from moescale.planning.question import CONFIDENCE, KnownModel, prepare
-from moescale.planning.search import costs_of, known_model
+from moescale.planning.search import FRONTIER_SIZES, costs_of, known_model
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.law import Law
 from moescale.scaling_laws.store import parse_law
@@ -37,6 +37,7 @@ Record = dict[str, Any]
 BUDGETS = np.geomspace(1e18, 1e26, 25)  # of the scaling chart: from a laptop's training run to beyond the largest known
 # A published model is drawn beside a plan of at most so many times its training FLOPs, or so small a part.
 ALIKE_BUDGETS = 30.0
+SKETCHED = 10  # sizes of a curve up to its optimum while a slider moves
 # Markers of matplotlib's letters as Vega calls them.
 VEGA_MARKERS = {"o": "circle", "s": "square", "v": "triangle-down", "p": "cross", "h": "stroke", "d": "diamond",
                 "D": "diamond", "^": "triangle-up", "<": "triangle-left", ">": "triangle-right"}  # fmt: skip
@@ -85,9 +86,9 @@ def catalogue(laws: Laws, default_law: str) -> Record:
     }
 
 
-def draft(asked: Asked) -> Record:
+def draft(asked: Asked, sizes: int = FRONTIER_SIZES) -> Record:
     """The curves of a plan, each point with its serving figures: what the main chart needs at once."""
-    found = draft_plan(asked.law, asked.question, asked.deployment, asked.latency)
+    found = draft_plan(asked.law, asked.question, asked.deployment, asked.latency, sizes=sizes)
     ceiling = asked.law.max_experts or math.inf
     return {
         "budget_flops": asked.question.budget.flops,
@@ -102,7 +103,7 @@ def draft(asked: Asked) -> Record:
         "context_tokens": asked.deployment.prompt_tokens + asked.deployment.output_tokens / 2,
         "latency_source": asked.latency.name,
         "usd_per_gpu_hour": asked.deployment.usd_per_gpu_hour,
-        "optimum": OPTIMUM,
+        "optimum": found.optimum,
         "curves": [{**_curve(found, i), "beyond_law": float(e) > ceiling} for i, e in enumerate(found.experts)],
         "limits": LIMITS,
         "reasons": REASONS,
@@ -110,6 +111,11 @@ def draft(asked: Asked) -> Record:
         "shape": shape_name(asked.law.family.name),
         "command": asked.command,
     }
+
+
+def sketch(asked: Asked) -> Record:
+    """The same curves by fewer points, while a slider moves."""
+    return draft(asked, SKETCHED)
 
 
 def plan(asked: Asked) -> Record:

@@ -137,7 +137,7 @@ def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
 
         return answer
 
-    for name in ("draft", "plan", "bands", "scales", "faults"):
+    for name in ("draft", "sketch", "plan", "bands", "scales", "faults"):
         app.add_api_route(f"/api/{name}", route(name), methods=["GET"])
 
     @app.get("/api/catalogue")

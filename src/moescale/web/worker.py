@@ -28,7 +28,7 @@ Record = dict[str, Any]
 
 MEMORY_LIMIT_BYTES = 8 * 2**30  # of addresses: what an upload unpacks to stays far below, a decompression bomb does not
 
-ANSWERS = {each.__name__: each for each in (api.draft, api.plan, api.bands, api.scales)}
+ANSWERS = {each.__name__: each for each in (api.draft, api.sketch, api.plan, api.bands, api.scales)}
 
 
 def answer(task: Record) -> Record:
