@@ -245,7 +245,7 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         whose = "" if plan.unbounded_shape is None else f" of {plan.unbounded_shape}, {_sizes(other)}"
         said.append(("All counts", f"{other.experts:g} experts{whose}: cost {price:+.0%}, loss {loss:+.4f}"))
     if (other := plan.default_law) is not None:
-        beyond = " (beyond the runs of this law)" if other.experts in plan.excluded_experts else ""
+        beyond = " (beyond this law's runs)" if other.experts in plan.excluded_experts else ""
         price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here"
         said.append(("Default law", f"{other.experts:g} experts{beyond}, {_sizes(other)}: {price}"))
     if plan.least_training:
