@@ -534,7 +534,7 @@ def _closed_loops(cases: Sequence[Case], model: Any, source: Any, template: Any)
     clients = column("max_num_seqs")
     deployment = replace(
         template, prompt_tokens=column("prompt_tokens"), output_tokens=column("output_tokens"),
-        expert_parallel=column("expert_parallel"), max_num_seqs=np.maximum(clients / column("attention_dp"), 1.0),
+        expert_parallel=column("expert_parallel"), max_num_seqs=clients,
         **({"attention_dp": column("attention_dp")} if np.any(column("attention_dp") > 1) else {}),
     )  # fmt: skip
     found = serve(model, column("gpus"), source, deployment)

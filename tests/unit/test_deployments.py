@@ -342,8 +342,6 @@ def test_groups_are_searched_where_the_cache_would_be_held_twice(
     searched = cheapest(model, source, d, every=True)
     assert float(searched.usd_per_mtok) == pytest.approx(found.usd_per_mtok, rel=1e-12)
     assert (int(searched.gpus), int(searched.attention_dp)) == (found.gpus, found.attention_dp or 1)
-    usual = replace(d, max_num_seqs=float(gpu.default_max_num_seqs))  # stated, of each group as the default
-    assert cost(model, source, usual) == found
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,7 @@ def test_groups_of_deepseek_hold_more_requests_as_each_has_a_cache_of_its_own() 
 
 def test_prompts_that_wait_for_each_other_share_a_pass() -> None:
     """A prompt alone holds up all groups; eight of them, one a group, hold them up as long."""
-    one = replace(SERVED, output_tokens=1024, max_num_seqs=32)  # of each group: a prompt in 4 passes
-    served = replace(one, attention_dp=8.0, expert_parallel=math.inf)
+    served = replace(SERVED, output_tokens=1024, attention_dp=8.0, expert_parallel=math.inf)  # a prompt in 4 passes
     alone = serve(QWEN, 8, ROOFLINE, served)
     waiting = serve(QWEN, 8, ROOFLINE, replace(served, engine=Engine(balance_passes=16)))  # 4 prompts
     longest = serve(QWEN, 8, ROOFLINE, replace(served, engine=Engine(balance_passes=10**6)))  # 8 prompts, one a group

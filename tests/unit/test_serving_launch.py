@@ -135,26 +135,6 @@ def test_no_group_takes_more_requests_than_were_priced(batch: float, each: str) 
     assert int(sglang["--max-running-requests"]) // 4 == int(each)
 
 
-def test_a_server_of_groups_starts_with_the_stated_number_of_each() -> None:
-    asked = (
-        "cost",
-        "deepseek-v3",
-        "--gpu",
-        "h200-sxm",
-        "--weights",
-        "fp8",
-        "--gpus",
-        8,
-        "--attention-dp",
-        8,
-        "--max-num-seqs",
-        16,
-    )
-    found = json.loads(run(*asked, "--latency", "roofline", "--launch", "vllm", "--json").out)
-    assert (found["batch"], found["limited_by"], found["question"]["max_num_seqs"]) == (128.0, "max_num_seqs", 16.0)
-    assert options(found["launch"])["--max-num-seqs"] == "16"
-
-
 def test_what_a_line_cannot_say_is_noted() -> None:
     four_bits = launch("vllm", "here", COST, served(weights="nvfp4", weight_bytes_per_param=0.57))
     assert any("name a checkpoint in nvfp4" in note for note in four_bits.notes)

@@ -46,8 +46,7 @@ class Deployment:
     output_tokens: Annotated[Real, AT_LEAST_ONE]  # n, mean output length
     max_gpus: int = 8  # of one replica
     tensor_parallel_degrees: tuple[int, ...] | None = None  # GPU counts to look at; None: powers of two (`degrees`)
-    # Of each attention group, as each is an engine; None: vLLM's for the GPU; inf: memory alone limits the batch.
-    max_num_seqs: Annotated[Real | None, CAP] = None
+    max_num_seqs: Annotated[Real | None, CAP] = None  # None: vLLM's (`batch_cap`); inf: memory alone limits the batch
     memory_fraction: Annotated[Real, SHARE] = 0.9  # for weights, reserve and cache: vLLM's gpu_memory_utilization
     utilization: Annotated[Real, SHARE] = 1.0  # share of the plateau throughput that traffic uses
     weight_bytes_per_param: Annotated[Real, POSITIVE] = 2.0  # bf16
@@ -143,15 +142,13 @@ def context_tokens(deployment: Deployment) -> Real:
     return d.prompt_tokens + d.output_tokens / 2 if d.context_tokens is None else d.context_tokens
 
 
-def max_num_seqs(deployment: Deployment) -> Real:
-    """Most concurrent requests of one attention group: as stated, or vLLM's for the GPU; infinite where memory alone limits them."""
-    d = deployment
-    return d.gpu.default_max_num_seqs if d.max_num_seqs is None else d.max_num_seqs
-
-
 def batch_cap(deployment: Deployment) -> Real:
-    """Most concurrent requests of a replica, over all its attention groups: each has a scheduler of its own, as in vLLM."""
-    return max_num_seqs(deployment) * deployment.attention_dp
+    """Most concurrent requests of a replica; infinite where memory alone limits them.
+
+    By default vLLM's own cap for the GPU, of each attention group: each is an engine.
+    """
+    d = deployment
+    return d.gpu.default_max_num_seqs * d.attention_dp if d.max_num_seqs is None else d.max_num_seqs
 
 
 def max_num_batched_tokens(deployment: Deployment) -> int:

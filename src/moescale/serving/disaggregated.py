@@ -28,7 +28,7 @@ from moescale.models.parameters import kv_bytes_per_request, kv_bytes_per_token,
 from moescale.models.quantisation import with_usual_shares
 from moescale.roots import bracket
 from moescale.serving.deployment import Deployment, degrees, max_num_batched_tokens
-from moescale.serving.engine import policy_of, simulate
+from moescale.serving.engine import simulate
 from moescale.serving.gpu_counts import layouts
 from moescale.serving.loads import BATCHES, LEAST_REQUESTS, MOST_REQUESTS, WARM_UP
 from moescale.serving.servers import Servers, shape_of
@@ -209,10 +209,10 @@ def disaggregated(
         return [(worker, stated // worker.gpus) for worker in kind if stated % worker.gpus == 0]
 
     def run_of(worker: _Worker, copies: int, load: Load, output_tokens: float) -> Run:
-        alone = _alone(worker.deployment, context_tokens=None, output_tokens=output_tokens)
-        policy = replace(policy_of(alone), max_num_seqs=float(max(math.floor(worker.batch), 1)))
+        changed = {"max_num_seqs": max(math.floor(worker.batch), 1), "output_tokens": output_tokens}
+        alone = _alone(worker.deployment, context_tokens=None, **changed)
         load = replace(load, requests_per_s=load.requests_per_s / copies, burstiness=float(copies))
-        return simulate(model, latency, alone, worker.gpus, load, policy)
+        return simulate(model, latency, alone, worker.gpus, load)
 
     pairs = [  # requests a second, GPUs, and the workers of each kind
         (min(w_p * p.requests_per_s, w_d * q.requests_per_s), w_p * p.gpus + w_d * q.gpus, p, w_p, q, w_d)
