@@ -105,7 +105,7 @@ class ServingOptions(ChosenGpu):
         "Owned hardware: power usage effectiveness of the site; default 1.56.", 1, 100, panel=PRICE
     )
     max_num_seqs: str | None = text(
-        "Most concurrent requests of a replica; none: memory alone limits the batch; default: vLLM's for that GPU.",
+        "Most concurrent requests of a replica; none: memory alone limits the batch; default: vLLM's, for each attention group.",
         metavar="INT|none",
     )
     max_ttft: float | None = seconds("Longest TTFT (time to first token), such as 500ms.")
