@@ -161,15 +161,14 @@ def plan_of_shapes(
             plan = replace(plans[best], shapes=compared, warnings=(*notes, *plans[best].warnings))
             if bounds.experts is None or plan.of_life:
                 return plan
-            free = {
-                name: replace(
-                    replace(bounds, experts=None).question(laws[name], deployment, details, **asked), base=base
-                )
-                for name in served
-            }
-            return _with_all_counts(
-                plan, {name: Search.of(laws[name], free[name], deployment, latency) for name in served}
-            )
+            free = replace(bounds, experts=None)
+            every: dict[str, Search] = {}
+            for name in served:
+                question = free.question(laws[name], deployment, details, **asked)
+                with suppress(MoescaleError):
+                    question = replace(question, base=questions[name].base)
+                    every[name] = Search.of(laws[name], question, deployment, latency)
+            return _with_all_counts(plan, every) if every else plan
         if progress is not None:
             progress(f"plan with the shape {best}", len(served) / (len(served) + 1))
         known: dict[str, Any] = {"question": questions[best], "search": searches[best]}
