@@ -230,8 +230,8 @@ def test_a_score_that_no_model_has_surely_is_out_of_reach() -> None:
     asked = ("plan", "--target", "mmlu=.5", "--gpu", "h100-sxm", "--shape", "mixtral", *FAST, "--bootstrap", 0)
     plan, out = answer_of(*asked), run(*asked).out
     assert "model" not in plan["target_spend"]
-    assert 0.5 < plan["target_spend"]["most"] < 0.8
-    assert f"80% chance   out of reach: {plan['target_spend']['most']:.0%} at most" in out
+    assert 0.5 < plan["target_spend"]["highest_chance"] < 0.8
+    assert f"80% chance   out of reach: {plan['target_spend']['highest_chance']:.0%} at most" in out
     assert physical(out) <= 18
 
 
@@ -293,6 +293,8 @@ def test_stated_expert_counts_are_set_against_all_counts_of_all_shapes() -> None
     free, stated = answer_of(*asked), answer_of(*asked, "--experts", "32")
     assert stated["unbounded"]["usd_per_mtok"] == pytest.approx(free["recommendation"]["usd_per_mtok"], rel=0.05)
     assert stated["unbounded_shape"] == free["shapes"][0]["shape"]
+    matched = [answer_of(*asked, "--match", "llama-3.1-8b", *more) for more in ((), ("--experts", "32"))]
+    assert matched[1]["unbounded"]["loss"] == pytest.approx(matched[0]["recommendation"]["loss"], abs=0.02)
     assert re.search(
         r"^All counts   \d+ experts of deepseek, .*: cost -\d+%, loss", run(*asked, "--experts", "32").out, re.M
     )

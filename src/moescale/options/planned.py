@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -121,7 +121,14 @@ def plan_of_shapes(
     """
     from moescale.planning.beside import is_served
     from moescale.planning.search import Search
-    from moescale.planning.shapes import ShapeChoice, at_one_loss, choice_in_shape, in_order, looks_for_loss
+    from moescale.planning.shapes import (
+        ShapeChoice,
+        at_one_loss,
+        better_choice,
+        choice_in_shape,
+        in_order,
+        looks_for_loss,
+    )
 
     asked: dict[str, Any] = {name: how[name] for name in ("kv_heads", "unpriced", "launch") if name in how}
     laws = {name: in_shape(law, name) for name in shapes}
@@ -168,7 +175,8 @@ def plan_of_shapes(
                 with suppress(MoescaleError):
                     question = replace(question, base=questions[name].base)
                     every[name] = Search.of(laws[name], question, deployment, latency)
-            return _with_all_counts(plan, every) if every else plan
+            other = better_choice(plan.decision.model, every, PLANNED_SHAPE)
+            return replace(plan, unbounded=other and other.model, unbounded_shape=other and other.shape)
         if progress is not None:
             progress(f"plan with the shape {best}", len(served) / (len(served) + 1))
         known: dict[str, Any] = {"question": questions[best], "search": searches[best]}
@@ -182,23 +190,6 @@ def plan_of_shapes(
     if refused is not None:
         raise refused
     return plan_of(bounds, laws[PLANNED_SHAPE], deployment, latency, details, question=usual, **how)
-
-
-def _with_all_counts(plan: Plan, searches: Mapping[str, Search]) -> Plan:
-    """A plan of stated expert counts with the best model of searches among all counts, one a shape, where that is better."""
-    from moescale.planning.recommend import EQUAL, FOR_NOTHING
-    from moescale.planning.shapes import at_one_loss, choice_in_shape, in_order, looks_for_loss
-
-    found = [choice for name, search in searches.items() if (choice := choice_in_shape(name, search)) is not None]
-    by_loss = looks_for_loss(next(iter(searches.values())).question)
-    first = in_order(at_one_loss(found, searches), PLANNED_SHAPE, by_loss=by_loss)[0] if found else None
-    ours = plan.decision.model
-    if first is None:
-        return plan
-    lower, price = first.model.loss < ours.loss - FOR_NOTHING, first.model.usd_per_mtok / ours.usd_per_mtok
-    if lower if by_loss else price < 1.0 - EQUAL or (lower and price <= 1.0 + EQUAL):
-        return replace(plan, unbounded=first.model, unbounded_shape=first.shape)
-    return replace(plan, unbounded=None)
 
 
 def usual_base(

@@ -36,7 +36,7 @@ class TargetSpend:
     """
 
     chance: float
-    most: float
+    highest_chance: float
     model: Candidate | None = None
 
 
@@ -68,7 +68,7 @@ def _spend(search: Search, price: TrainingPrice) -> TargetSpend:
     near_best = [int(i) for i in np.argsort(usd)[:MOST_BUILT] if np.isfinite(usd[i])]
     models = [model for i in near_best for model in _built(search, price, i, high, most, sizes)]
     cheapest = min(models, key=lambda model: model.training_usd or 0.0, default=None)
-    return TargetSpend(chance=SURE, most=float(sure.max()), model=cheapest)
+    return TargetSpend(chance=SURE, highest_chance=float(sure.max()), model=cheapest)
 
 
 def _trained_with(question: Question, experts: FloatArray, flops: FloatArray) -> Question:

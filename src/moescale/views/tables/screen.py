@@ -462,7 +462,7 @@ def _surely(spend: TargetSpend) -> str:
     model = spend.model
     if model is None or model.training_usd is None:
         stated = "no model that has it can be trained on the stated GPUs"
-        return stated if spend.most >= spend.chance else f"out of reach: {spend.most:.0%} at most"
+        return stated if spend.highest_chance >= spend.chance else f"out of reach: {spend.highest_chance:.0%} at most"
     return f"{format_usd(model.training_usd)}: {_to_serve(model)}"
 
 
