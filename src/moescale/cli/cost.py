@@ -15,9 +15,9 @@ from moescale.options.cost import (
     LoadOptions,
     ModelOptions,
     asked_by,
-    missed_by_error,
     trace_lengths,
 )
+from moescale.options.missed_limits import missed_by_error
 
 
 @app.command(

@@ -172,10 +172,9 @@ class Costs:
     prices: dict[Buildable, Serving] = field(
         default_factory=dict[Buildable, Serving]
     )  # of built models, (1,): remembered
-    answered: dict[tuple[object, ...], Serving] = (
-        field(  # by sizes and experts: a plan asks again what its choice has asked
-            init=False, default_factory=dict[tuple[object, ...], Serving], repr=False, compare=False
-        )
+    # By sizes and experts: a plan asks again what its choice has asked.
+    answered: dict[tuple[object, ...], Serving] = field(
+        init=False, default_factory=dict[tuple[object, ...], Serving], repr=False, compare=False
     )
 
     def usd_per_mtok(self, n_params: FloatArray, experts: FloatArray) -> FloatArray:

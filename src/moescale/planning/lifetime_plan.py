@@ -38,14 +38,8 @@ from moescale.units import format_count, format_usd, plural
 
 MOST_CORRECTIONS = 5  # of the loss that promises the goal, and of the tokens that dollars buy
 CORRECTED = 1e-4  # of ln L, and of tokens
-NEARBY = (
-    0.97,
-    0.98,
-    0.99,
-    1.01,
-    1.02,
-    1.03,
-)  # sizes that are built within total dollars, over the best before rounding
+# Sizes that are built within total dollars, over the best before rounding.
+NEARBY = (0.97, 0.98, 0.99, 1.01, 1.02, 1.03)
 MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes a search
 MOST_BUILT, NEAR_USD, NEAR_LOSS = 4, 0.25, 0.008  # lives that are built, and how far from the best before rounding
 REGRET_DRAWS = 40  # that the regret of a life is over: two searches a draw
@@ -288,9 +282,8 @@ class LifeSearch:
         law, costs = self.search.law, self.search.costs
         bounds = Bounds(target, question.max_usd_per_mtok, question.max_total_usd, min_probability=self._promise)
         built = as_built(law, costs, row, self._priced_as_built, bounds)
-        if (
-            question.total_limit is not None
-        ):  # the price of serving has steps, near which the size as built may be another one
+        if question.total_limit is not None:
+            # The price of serving has steps, near which another size as built may be the better one.
             near = (replace(row, n_params=row.n_params * share) for share in NEARBY)
             others = [rounded(law, costs, each, self._priced_as_built, at_most=True) for each in near]
             kept = [each for each in others if each is not None and bounds.excess(each.model) <= SLACK]

@@ -93,7 +93,7 @@ class Plan:
     base_name: str = "the loss-optimal model"
     base: Candidate | Trained | None = None  # None in files of before it was there
     base_n_experts: float | None = (
-        None  # routed experts of a layer of a baseline that is built, where the law counts others
+        None  # routed experts of a layer of a baseline that is stated; the law may count others
     )
     base_as_built: Candidate | None = None  # in whole layers and heads; None where `base` is built or cannot be served
     built: tuple[Candidate, ...] = ()  # the model of each expert count that answers, in whole layers and heads
@@ -123,9 +123,7 @@ class Plan:
     repeats_loss_interval: tuple[float, float] | None = None  # that holds 90% of the law's draws
     fresh_usd_per_mtok: float | None = None  # of the model that would be trained if no token were repeated
     default_law: Candidate | None = None  # what the default law would choose, with its loss by the law that was named
-    unbounded: Candidate | None = (
-        None  # the choice among all expert counts, where these are stated and it is a better one
-    )
+    unbounded: Candidate | None = None  # the choice among all expert counts, where it is better than the stated ones
     unbounded_shape: str | None = None  # the shape that it is of, where several were compared
     accuracy: Accuracy | None = None  # of the prices, where held-out measurements of the recommended kind were compared
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from moescale.models.published import Shape
-    from moescale.options.cost import Missed
+    from moescale.options.missed_limits import Missed
     from moescale.serving.accuracy import Accuracy, Calibrated
     from moescale.serving.deployment import Deployment
     from moescale.serving.disaggregated import Disaggregated, Pool
