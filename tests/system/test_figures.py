@@ -32,6 +32,7 @@ from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.planning.allocation import Budget
 from moescale.planning.plan import Plan, Question, make_plan
+from moescale.planning.plan_file import parse_plan
 from moescale.runs.table import read_runs
 from moescale.scaling_laws import find_form, find_law
 from moescale.serving.deployment import Deployment
@@ -228,6 +229,15 @@ def test_plan_figure_shows_curves_optima_base_and_recommendation(figures: dict[s
 
 
 # -- files
+
+
+def test_a_plan_of_a_file_is_drawn_as_it_was_made(plan: Plan) -> None:
+    stored = parse_plan(json.loads(json.dumps(plan.to_dict())), where="plan")
+    axes = [plan_figure(each).get_axes()[0] for each in (plan, stored)]
+    lines = [
+        [np.isfinite(line.get_xdata()).sum() for line in ax.get_lines()] for ax in axes
+    ]  # a file has what is served
+    assert lines[0] == lines[1]
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])

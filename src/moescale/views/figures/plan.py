@@ -27,6 +27,7 @@ SHORT = 26  # letters of an entry of the key that stands twice in a narrow figur
 POINTS = 7.0  # size of a label
 PAPER = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}  # under text on lines
 End = tuple[float, float, str, str]  # x, y, text, colour
+SAME = 1e-4  # of a size, relative: curves of a file have six digits, and their sizes differ by far more
 FADED = 0.3  # opacity of the curves on which neither the recommended model nor the baseline lies
 
 
@@ -64,7 +65,7 @@ def _curves(ax: Axes, plan: Plan) -> None:
     for curve in plan.curves:
         colour, best = colour_of(curve.experts), optima.get(curve.experts)
         seen = 1.0 if curve.experts in told else FADED
-        over = curve.n_params <= (math.inf if best is None else best.n_params * (1 + 1e-9))
+        over = curve.n_params <= (math.inf if best is None else best.n_params * (1.0 + SAME))
         last = np.flatnonzero(over)[-1] if over.any() else 0
         usd = np.where(curve.usd_per_mtok <= edge, curve.usd_per_mtok, np.nan)  # its name stands beyond
         ax.plot(usd[over], curve.loss[over], color=colour, alpha=seen)
