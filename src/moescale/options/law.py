@@ -22,7 +22,8 @@ SHAPES = {"paper": "yun2024", "mixtral": "mixtral", "fine-grained": "fine-graine
 """What `--shape` calls families of models."""
 EVERY_SHAPE = "all"  # `plan` compares them
 PLANNED_SHAPE = "mixtral"  # of the default law, which speaks of every shape, where one is needed and none is named
-USUAL_SHAPES = (PLANNED_SHAPE, "deepseek")  # that a plan by that law compares where none is named
+# That a plan by that law compares where none is named: the first, and of the others the first that the GPU's kernels serve.
+USUAL_SHAPES = (PLANNED_SHAPE, "deepseek", "fine-grained")
 
 
 @dataclass(frozen=True, kw_only=True)

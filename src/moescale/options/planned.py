@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from moescale.errors import InfeasibleError, MoescaleError
@@ -139,7 +140,8 @@ def plan_of_shapes(
         own = bounds.question(laws[name], deployment, details, **asked)
         questions[name] = replace(own, explained=how.get("explained", True))
     usual, base = questions[PLANNED_SHAPE], None
-    served = [name for name in shapes if is_served(laws[name], questions[name], deployment, latency)]
+    answering = (name for name in shapes if is_served(laws[name], questions[name], deployment, latency))
+    served = list(islice(answering, 2 if shapes == USUAL_SHAPES else None))
     for i, name in enumerate(served if served != [PLANNED_SHAPE] else ()):  # else there is nothing to compare
         if progress is not None:
             progress(f"models of the shape {name}", i / (len(served) + 1))

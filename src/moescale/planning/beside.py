@@ -39,7 +39,7 @@ def best_of(search: Search) -> Advice | None:
     served = [c for c in rows if isinstance(c, Candidate) and search.law.allows(c.experts)]
     by_price = search.question.budget_goal == "serve"
     near = sorted(served, key=lambda c: c.usd_per_mtok if by_price else c.loss)[:MOST_RIVALS]
-    return recommend(search, near, promised=promised) if near else None
+    return recommend(search, near, promised=promised, by_each_law=False) if near else None
 
 
 def least_training(search: Search) -> tuple[Life, ...]:
@@ -71,7 +71,7 @@ def best_life(search: Search) -> Life | None:
 
 def _lives(search: Search) -> tuple[LifeSearch, list[Life | Unreachable]]:
     wanted = LifeSearch.of(search)
-    return wanted, wanted.rows(intervals=False)
+    return wanted, wanted.rows()
 
 
 def repeats_loss(search: Search, model: Candidate) -> tuple[float, tuple[float, float] | None] | None:
@@ -97,7 +97,8 @@ def fresh_usd(search: Search) -> float | None:
     question = replace(search.question, budget=replace(search.question.budget, extra=_fresh(search.question.budget)))
     with suppress(InfeasibleError):
         fresh = Search.of(search.law, question, search.costs.deployment, search.costs.latency, coarse=True)
-        return recommend(fresh, fresh.answering(), promised=question.budget_goal == "serve").advice.model.usd_per_mtok
+        promised = question.budget_goal == "serve"
+        return recommend(fresh, fresh.answering(), promised=promised, by_each_law=False).advice.model.usd_per_mtok
     return None
 
 

@@ -94,7 +94,7 @@ def choices(search: Search, at_loss: Sequence[Row], at_cost: Sequence[Row], fron
 def beside(search: Search) -> Search | None:
     """The search under the named laws, which a law of sources stands beside; None where there are none to ask, or none of the expert counts is theirs."""
     law, budget = search.law, search.question.budget
-    if not law.form.of_sources or budget.extra or not search.question.explained:
+    if not law.form.of_sources or budget.extra:
         return None
     named = restate(find_law(NAMED_LAWS), law.family)
     search = replace(search, law=named)

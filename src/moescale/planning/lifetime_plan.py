@@ -20,7 +20,7 @@ from moescale.planning.decision import each_law
 from moescale.planning.draws import UNLIKELY
 from moescale.planning.intervals import lifetime_limits
 from moescale.planning.question import inputs_of
-from moescale.planning.rationale import Recommendation, lifetime_caveats, lifetime_why, slow
+from moescale.planning.rationale import Recommendation, lifetime_caveats, lifetime_why, open_counts, slow, undecided
 from moescale.planning.search import Search
 from moescale.planning.total_cost import (
     Lifetime,
@@ -113,14 +113,35 @@ class LifeSearch:
             return best_within_total(self.search.law, experts, question.total_limit, self.life, cost_of, theta=theta)
         return cheapest_at_loss(self.search.law, experts, goals, self.life, cost_of, theta=theta)
 
-    def rows(self, *, intervals: bool) -> list[Life | Unreachable]:
-        """The best life of each expert count with its probability, and intervals where they are wanted, or why there is none."""
-        search, question, goals = self.search, self.search.question, self.goals()
-        rows = self.judged(lives(self._best_priced(goals), search.costs, self._reasons(goals)))
-        if intervals and len(search.law.draws) and question.draws != 0:
-            theta, goal = self._some_draws(MOST_DRAWS)
-            rows = with_intervals(rows, lifetime_limits(self.best(goal[:, None], sampled=True, theta=theta)))
-        return rows
+    def rows(self) -> list[Life | Unreachable]:
+        """The best life of each expert count with its probability, or why there is none."""
+        goals = self.goals()
+        return self.judged(lives(self._best_priced(goals), self.search.costs, self._reasons(goals)))
+
+    def under_draws(self) -> LifetimeCost | None:
+        """The best life of each expert count under some of the draws (k, m); None without draws."""
+        if not len(self.search.law.draws) or self.search.question.draws == 0:
+            return None
+        theta, goal = self._some_draws(MOST_DRAWS)
+        return self.best(goal[:, None], sampled=True, theta=theta)
+
+    def best_counts(self, found: LifetimeCost) -> FloatArray:
+        """Share of the draws under which each expert count, of those allowed, has the best life, (m,)."""
+        value = found.loss if self.search.question.total_limit is not None else found.total_usd
+        value = np.where(np.isfinite(value) & self.search.law.allows(self.search.best.experts), value, np.inf)
+        known = np.isfinite(value).any(axis=1)
+        return np.bincount(value.argmin(axis=1)[known], minlength=value.shape[1]) / max(int(known.sum()), 1)
+
+    def at_most_as_lossy(self, one: Built[Life], other: Built[Life]) -> float | None:
+        """The share of the draws under which a built life has at most the loss of another; None without draws."""
+        if not len(theta := self.search.law.draws) or self.search.question.draws == 0:
+            return None
+        losses = (
+            self._ln_losses(theta, *np.array([[m.n_params], [m.tokens], [m.experts]]), shape=each.shape.architecture())
+            for each in (one, other)
+            for m in (each.model,)
+        )
+        return float(np.mean(np.less_equal(*losses)))
 
     def _best_priced(self, goals: FloatArray) -> LifetimeCost:
         """The best lives (m,): at a loss found by the sampled costs, as dollars are flat around their least, and priced exactly.
@@ -404,7 +425,8 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     wanted, question, training = LifeSearch.of(search), search.question, search.question.training
     assert training is not None
     within = question.total_limit is not None
-    rows = wanted.rows(intervals=True)
+    rows, drawn = wanted.rows(), wanted.under_draws()
+    rows = rows if drawn is None else with_intervals(rows, lifetime_limits(drawn))
     rule = wanted.choose(rows)[1]
     # Rounding moves the dollars of a life by more than the best of several expert counts differ.
     every, left_out = wanted.every_built(rows)
@@ -412,10 +434,15 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     if built.notes and not within:
         wanted.check_total(built.model, f"a loss of at most {built.model.loss:g}")
     own = (row for row in rows if isinstance(row, Life) and row.experts == question.match_experts)
-    base = None if within else wanted.least_training()
-    with suppress(InfeasibleError):  # the stated GPUs do not hold it
-        base = next((wanted.built(row).model for row in own), None) if within else base
-    model = replace(built.model, regret=wanted.regret(built.model, base, built.shape.architecture()))
+    base, model = None if within else wanted.least_training(), built.model
+    if within:
+        with suppress(InfeasibleError):  # the stated GPUs do not hold it
+            if (base_built := next((wanted.built(row) for row in own), None)) is not None:
+                base = base_built.model
+                model = replace(model, probability_at_least_base=wanted.at_most_as_lossy(built, base_built))
+    model = replace(model, regret=wanted.regret(model, base, built.shape.architecture()))
+    others = [each.model for each in every if each is not built and not each.notes]
+    rivals = [] if drawn is None else open_counts(search, wanted.best_counts(drawn), model, others)
     bill = wanted.bill(built.model, built.shape.architecture())
     hours = 24.0 * bill.gpu_days
     return LifetimePlan(
@@ -438,6 +465,7 @@ def plan_lifetime(search: Search) -> LifetimePlan:
             why=lifetime_why(search, model, rule, f"{format_count(hours)} hours of {training.gpu.name}", base),
             caveats=(*slow(search, model), *built.notes, *left_out, *lifetime_caveats(search, model, rows)),
             architecture=built.shape,
-            rivals=tuple(each.model for each in every if each is not built and not each.notes),
+            undecided=undecided(search, model, rivals),
+            rivals=tuple(rivals or others),
         ),
     )

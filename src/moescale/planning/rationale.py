@@ -27,6 +27,7 @@ from moescale.serving.question import slow_for_use
 from moescale.training.choice import Launch
 from moescale.training.parallelism import Trainer
 from moescale.training.step_time import StepError
+from moescale.typing import FloatArray
 from moescale.units import expert_model, format_count, format_flops, format_usd, plural
 
 NEARLY = 0.05  # of a cost: rivals within it are named
@@ -122,13 +123,13 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
     flops, budget, because = model.training_flops, question.budget, None
     share = flops / float(budget.flops_at(model.experts))
     if share < SPENT and budget.max_tokens is not None and model.tokens > SPENT * budget.max_tokens:
-        because = f"--max-tokens limits training to {format_count(budget.max_tokens)} tokens, and "
+        because = f"--max-tokens is {format_count(budget.max_tokens)}, and "
         if question.budget_goal == "loss":
             because += f"{size_bounds(question) or 'the law'} allows no larger model"
         elif question.cost_limit is not None:
             because += f"a larger model costs more than {format_usd(question.cost_limit)} per million output tokens"
         else:
-            because += "this size reaches the loss with them"
+            because += "this size reaches the loss with so many"
     price = question.training
     gpus = None if question.train_gpus is None else int(question.train_gpus)
     use = TrainingUse(
@@ -225,20 +226,18 @@ def compute_ratio(search: Search, model: Candidate) -> float | None:
     return math.exp(ln_times) if math.isfinite(ln_times) else None
 
 
-def open_counts(search: Search, chosen: Candidate, rows: Sequence[Row]) -> list[Candidate]:
+def open_counts(search: Search, shares: FloatArray, chosen: Model, rows: Sequence[Model]) -> list[Model]:
     """The models of other expert counts between which a law of sources leaves the choice: the ends hold SETTLED of the draws.
 
-    `rows` are the models that each count matches the loss with.
+    `shares` (m,) are those of the draws under which each count is best; `rows` are the models of the counts as built.
     """
-    if not search.law.form.of_sources or search.question.budget_goal != "serve" or len(search.draws.theta) < 2:
+    if not search.law.form.of_sources or not shares.any():
         return []
-    shares, counts = np.cumsum(search.cheapest_counts()), search.best.experts
+    below, counts = np.cumsum(shares), search.best.experts
     tail = (1.0 - SETTLED) / 2.0
-    low, high = (float(counts[int((shares >= level - TINY).argmax())]) for level in (tail, 1.0 - tail))
+    low, high = (float(counts[int((below >= level - TINY).argmax())]) for level in (tail, 1.0 - tail))
     ends = min(low, chosen.experts), max(high, chosen.experts)
-    return [
-        c for c in rows if isinstance(c, Candidate) and c.experts != chosen.experts and ends[0] <= c.experts <= ends[1]
-    ]
+    return [c for c in rows if c.experts != chosen.experts and ends[0] <= c.experts <= ends[1]]
 
 
 def undecided(search: Search, model: Candidate, rivals: Sequence[Candidate]) -> str | None:
@@ -247,9 +246,13 @@ def undecided(search: Search, model: Candidate, rivals: Sequence[Candidate]) -> 
         return None
     every = sorted((model, *rivals), key=lambda c: c.experts)
     first, last = every[0], every[-1]
+    usd = [
+        f"{format_usd(c.total_usd)} in all" if isinstance(c, Life) else f"{format_usd(c.usd_per_mtok)}/Mtok"
+        for c in (first, last)
+    ]
     text = (
-        f"undecided between {first.experts:g} and {last.experts:g} ({SETTLED:.0%} of draws): {format_usd(first.usd_per_mtok)} "
-        f"against {format_usd(last.usd_per_mtok)}/Mtok, loss {first.loss:.4f} against {last.loss:.4f}"
+        f"undecided between {first.experts:g} and {last.experts:g} ({SETTLED:.0%} of draws): {usd[0]} "
+        f"against {usd[1]}, loss {first.loss:.4f} against {last.loss:.4f}"
     )
     counts = search.best.experts
     most = float(counts[search.law.allows(counts)].max())

@@ -49,10 +49,10 @@ class Advice:
     search: Search  # which judges models as built
 
 
-def recommend(search: Search, rows: Sequence[Row], *, promised: bool) -> Advice:
+def recommend(search: Search, rows: Sequence[Row], *, promised: bool, by_each_law: bool = True) -> Advice:
     """The model that is chosen among the rows, as built: it meets the bounds that it was chosen by.
 
-    `promised`: with the search's confidence.
+    `promised`: with the search's confidence. Without `by_each_law` what each law says of it is left out.
     """
     question = search.question
     chosen, rule = choose(search, rows)
@@ -100,13 +100,14 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool) -> Advice:
         alike = [each for each in every if not each.notes and each.model.usd_per_mtok <= dearest]
         built = min((each for each in alike if each.model.loss < most), key=lambda each: each.model.loss, default=built)
     model = built.model
-    views = law_views(search, model, built.shape)
+    views = law_views(search, model, built.shape) if by_each_law else ()
     use = training_use(question, model, built.shape)
     best: dict[float, Candidate] = {}  # of each expert count
     for each in sorted(every, key=lambda each: (each is not built, bool(each.notes), rank(search, each.model))):
         best.setdefault(each.model.experts, each.model)
     models = sorted(best.values(), key=lambda c: c.experts)
-    rivals = open_counts(search, model, models)
+    drawn = to_loss and len(search.draws.theta) > 1
+    rivals = open_counts(search, search.cheapest_counts(), model, models) if drawn else []
     advice = Recommendation(
         model=model,
         rule=rule,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES, shape_name
 from moescale.options.serving import PLANNED_TPOT_S
-from moescale.planning.question import LEAST_SERVED
 from moescale.planning.recommend import FOR_NOTHING
 from moescale.planning.scores import stated_score
 from moescale.planning.shapes import repaid_after
@@ -32,10 +31,11 @@ NEAR = 0.05  # relative difference in dollars below which the cheapest model is 
 MOST_LINES, MOST_ROWS, MOST_KNOWN = 18, 9, 3
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
+RANKED = "ranked answers"  # how the tasks are read: not by the letters of model cards
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
-OF_SOURCES = "labs that the law has not seen"  # what draws of the default law are
+OF_SOURCES = "labs unseen by the law"  # what draws of the default law are
 UNLIKE = 1.25  # largest over smallest size that several laws choose alone, or FLOPs over a budget: more is said
 LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
@@ -132,23 +132,24 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         label += "" if plan.of_life else _more_flops(plan, match or plan.built_base)
         row = with_life(plan, match or plan.built_base)
         named.append((1, label, row if plan.base_n_experts is None else replace(row, experts=plan.base_n_experts)))
+    if plan.least_training:
+        least = plan.least_training[0]
+        named.append((6, f"  least spend, {format_usd(least.training_usd)}", least))
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
     known = [(8, f"  {c.name}{_more_flops(plan, c)}", c) for c in plan.known if c.name != plan.base_name]
     asked_for = known[:MOST_KNOWN] if len(known) > 1 else []  # as --against names them
-    named += [
-        *asked_for,
-        *also[:1],
-        *(also[1:][-1:] if plan.decision.undecided else []),
-        *known[len(asked_for) : MOST_KNOWN],
-    ]
-    built = {c.experts for _, _, c in (*named, *also) if c is not None and c not in plan.known}
-    if plan.of_life or plan.objective in ("loss", "quality"):
+    named += [*asked_for, *also[:1]]
+    by_price = not plan.of_life and plan.objective not in ("loss", "quality")
+    named += [(7, "  lower loss", better)] if by_price else []
+    named += [*(also[1:][-1:] if plan.decision.undecided else []), *known[len(asked_for) : MOST_KNOWN]]
+    built = {c.experts for _, _, c in (*named, *also) if c is not None and c not in plan.known and c is not better}
+    if not by_price:
         more = (c for c in _rows(plan) if c.experts > chosen.experts and c.experts not in built)
         named.append((7, "  more experts", min(more, key=lambda c: c.experts, default=None)))
     else:
         saves = cheapest is not None and cheapest.usd_per_mtok < (1.0 - NEAR) * chosen.usd_per_mtok
-        named += [(6, "  knee", None if at_knee else knee), (7, "  lower loss", better)]
+        named.append((6, "  knee", None if at_knee else knee))
         named.append((5, "  cheapest", cheapest if saves and cheapest and cheapest.experts not in built else None))
     fewer = (c for c in _rows(plan) if c.experts < chosen.experts and c.experts not in built)
     named += [(0, "  best dense", best_dense(plan)), *also[1:], *known[MOST_KNOWN:]]
@@ -217,12 +218,15 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         said.append(("Open", _open(plan)))
     if model.probability_at_least_base is not None and not plan.is_baseline:
         limit = plan.asked.get("max_loss")
-        goal = "reaches the baseline's loss" if limit is None else f"has a loss of at most {limit}"
+        goal = "to reach the baseline's loss" if limit is None else f"of a loss of at most {limit}"
         voting = len(plan.voting_laws)
         source = f"{voting} laws" if voting else OF_SOURCES if plan.law == DEFAULT_LAW else f"the draws of {plan.law}"
         if voting and model.probability_at_least_base > voting / (voting + 1):
             source += f"; trust at most {voting / (voting + 1):.0%}, as so few laws agree by chance"
-        said.append(("Chance", f"{percentage(model.probability_at_least_base)} that it {goal}, over {source}"))
+        named = () if voting or plan.of_life else plan.laws
+        agree = sum(view.probability >= 0.5 for view in named)
+        source += f"; {agree} of {len(named)} named laws agree" if named else ""
+        said.append(("Chance", f"{percentage(model.probability_at_least_base)} {goal}, over {source}"))
     better = None if plan.of_life or plan.objective in ("loss", "quality") else plan.choices.quality
     if better is not None and _dominates(better, model):
         chance = percentage(better.probability_at_least_base)
@@ -248,8 +252,6 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         beyond = " (beyond this law's runs)" if other.experts in plan.excluded_experts else ""
         price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here"
         said.append(("Default law", f"{other.experts:g} experts{beyond}, {_sizes(other)}: {price}"))
-    if plan.least_training:
-        said.append(("Least spend", _least_training(plan)))
     if (sure := plan.target_spend) is not None:
         said.append((f"{sure.chance:.0%} chance", _surely(sure)))
     if scores := scores_text(plan):
@@ -262,6 +264,8 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
         least = min(choice.model.loss for choice in plan.shapes)
         said.append(("Shapes", "; ".join(_shape(choice, least) for choice in plan.shapes) + _repaid(plan)))
     said.append(("Training", _training(plan)))
+    if (use := plan.training) is not None and _is_unspent(use):
+        said.append(("Unspent", f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}"))
     if plan.of_life and model.serving_usd is not None:
         said.append(
             ("Life", f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd)} to serve")
@@ -347,7 +351,7 @@ def _training(plan: Plan) -> str:
     text = f"{format_usd(use.usd)}{fp8}, {days}"
     dollars = plan.asked.get("max_training_usd")
     share = use.usd / dollars if plan.of_life and isinstance(dollars, float) else use.budget_share
-    if use.budget_of is None and abs(share - 1.0) > LEFT:
+    if use.budget_of is None and abs(share - 1.0) > LEFT and not _is_unspent(use):
         text += f", {share:.0%} of the budget"
     if use.error is None or use.mfu is None:
         return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
@@ -355,6 +359,11 @@ def _training(plan: Plan) -> str:
         text += f", {use.trainer}"
     uneven = f", routing to +{use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
     return f"{text}, MFU {use.mfu:.2f}{f' ({use.precision} over the bf16 peak)' if use.precision else ''}; {_kept(plan, use, use.error)}{uneven}"
+
+
+def _is_unspent(use: TrainingUse) -> bool:
+    """Whether some of a stated budget is left over for a reason that is known."""
+    return use.unused_because is not None and not use.spent and use.budget_of is None
 
 
 def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
@@ -431,7 +440,7 @@ def _price_error(plan: Plan) -> str:
     a, model = plan.accuracy, plan.decision.model
     right = calibrated(model.usd_per_mtok, a)
     if a is None or right is None:
-        return "unknown: no held-out servings of this kind were compared"
+        return f"unknown: no servings of this kind were compared; full servers, {format_usd(plan.usd_per_gpu_hour)} a GPU hour"
     low, high = (format_usd(end) for end in right.interval)
     slow = "" if (late := late_tpot_s(plan)) is None else f", TPOT {format_seconds(late)}"
     ttft_s = "" if model.ttft_s is None else f" {format_seconds(model.ttft_s)}"
@@ -440,30 +449,14 @@ def _price_error(plan: Plan) -> str:
     return f"corrected {format_usd(right.usd_per_mtok)} ({low} to {high}){ttft}: {a.n} servings of {a.kind}"
 
 
-def _least_training(plan: Plan) -> str:
-    """The model that reaches the score or loss for the fewest dollars of training, and what it costs to serve."""
-    least = plan.least_training[0]
-    if chance := _chance_of_target(plan, least):
-        return f"{format_usd(least.training_usd)}, {chance}: {_to_serve(least)}"
-    base = plan.built_base.usd_per_mtok
-    times = f" ({least.usd_per_mtok / base:.2g} times the baseline's)" if base else ""
-    return (
-        f"{format_usd(least.training_usd)} ({format_flops(least.training_flops)} FLOPs): {_to_serve(least)}{times} "
-        f"(--lifetime-tokens {format_count(LEAST_SERVED)})"
-    )
-
-
-def _to_serve(model: Candidate) -> str:
-    return f"{plural(model.experts, 'expert')}, {_sizes(model)}, {format_usd(model.usd_per_mtok)}/Mtok"
-
-
 def _surely(spend: TargetSpend) -> str:
     """The model that has the target score with the chance that is asked for, or the highest chance."""
     model = spend.model
     if model is None or model.training_usd is None:
         stated = "no model that has it can be trained on the stated GPUs"
         return stated if spend.highest_chance >= spend.chance else f"out of reach: {spend.highest_chance:.0%} at most"
-    return f"{format_usd(model.training_usd)}: {_to_serve(model)}"
+    served = f"{format_usd(model.usd_per_mtok)}/Mtok"
+    return f"{format_usd(model.training_usd)}: {plural(model.experts, 'expert')}, {_sizes(model)}, {served}"
 
 
 def _chance_of_target(plan: Plan, model: Candidate) -> str:
@@ -483,11 +476,13 @@ def scores_text(plan: Plan) -> str:
     if target in scores:
         found, (low, high) = scores[target], scores[target].interval
         chance = _chance_of_target(plan, plan.decision.model)
-        return f"{target} {found.estimate:.2f}, 90% between {low:.2f} and {high:.2f}; {chance}"
+        least = _chance_of_target(plan, plan.least_training[0]) if plan.least_training else ""
+        least = f", {least.partition(' ')[0]} at the least spend" if least else ""
+        return f"{target} {found.estimate:.2f}, 90% between {low:.2f} and {high:.2f}; {chance}{least}; {RANKED}"
     within = {task: (scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED}
     kept = [task for task in SCORED if within[task] <= MOST_WITHIN]
     shown = ", ".join(f"{task} {scores[task].estimate:.2f}" for task in kept)
-    return f"{shown}; each within {max(within[task] for task in kept):.2f}" if kept else ""
+    return f"{shown} ({RANKED}), each within {max(within[task] for task in kept):.2f}" if kept else ""
 
 
 def _next(plan: Plan, options: str | None) -> str:
