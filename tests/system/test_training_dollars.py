@@ -24,7 +24,7 @@ from moescale.options.serving import ServingOptions
 from moescale.planning.compare_models import compare_models
 from moescale.planning.plan import Plan
 from moescale.planning.question import KnownModel
-from moescale.planning.rationale import TrainingUse
+from moescale.planning.training_use import TrainingUse
 from moescale.scaling_laws import find_law
 from moescale.training.choice import Launch, choose_launch
 from moescale.training.parallelism import stages_of

@@ -15,7 +15,7 @@ from moescale.planning.allocation import Budget
 from moescale.planning.as_built import Bounds, as_built
 from moescale.planning.candidate import Candidate, Life, Unreachable
 from moescale.planning.choice import choose
-from moescale.planning.lifetime_plan import LifeSearch
+from moescale.planning.life_search import LifeSearch
 from moescale.planning.question import LEAST_SERVED, Question, ladder, only_experts
 from moescale.planning.recommend import Advice, at_floor, recommend, with_scores
 from moescale.planning.search import Search, costs_of

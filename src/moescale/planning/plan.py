@@ -29,10 +29,7 @@ from moescale.planning.lifetime_plan import LifetimePlan, plan_lifetime
 from moescale.planning.question import Objective, Question, release_notes
 from moescale.planning.rationale import (
     Recommendation,
-    TrainingUse,
-    beside_fp8,
     no_interval_words,
-    training_use,
 )
 from moescale.planning.recommend import (
     EQUAL,
@@ -46,6 +43,7 @@ from moescale.planning.recommend import (
 from moescale.planning.search import Search
 from moescale.planning.shapes import OVER, ShapeChoice, of_limits
 from moescale.planning.target import TargetSpend, target_spend
+from moescale.planning.training_use import TrainingUse, beside_fp8, training_use
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
@@ -53,6 +51,7 @@ from moescale.serving.gpu_counts import laid_out
 
 MOST_PLANS = 5  # that are made to meet days or dollars of training
 NEAR = 0.02  # of these
+SHOWN = 1e-7  # of a size, relative: how close the models at the cost of the baseline are to it
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
 LISTS = (
     "laws",
@@ -218,7 +217,7 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
     at_loss = with_intervals(at_loss, draws and at_loss_limits(draws, sampled, base.usd_per_mtok, sizes_of(at_loss)))
     at_cost: list[Row] = []
     if base.usd_per_mtok is not None and question.explained:
-        at_cost = search.within_cost(base.usd_per_mtok)
+        at_cost = search.within_cost(base.usd_per_mtok, close=SHOWN)
         at_cost = with_intervals(at_cost, draws and loss_limits(draws, sizes_of(at_cost)))
     lifetime, no_life = _lifetime(search)
     named = [*([] if question.base is None else [question.base]), *question.against]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
 
-from moescale.errors import InfeasibleError, MoescaleError
+from moescale.errors import MoescaleError
 from moescale.io.records import record
 from moescale.models.coordinates import expansion
 from moescale.models.family import law_size
@@ -18,22 +17,17 @@ from moescale.models.rounding import Buildable
 from moescale.planning.allocation import loss_optimal
 from moescale.planning.candidate import Candidate, Life, Row, Trained
 from moescale.planning.decision import LawView
-from moescale.planning.question import Question
-from moescale.planning.search import Search, fitted_up_to, size_bounds
+from moescale.planning.search import Search, fitted_up_to
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
 from moescale.serving.deployment import batch_cap
 from moescale.serving.question import slow_for_use
-from moescale.training.choice import Launch
-from moescale.training.parallelism import Trainer
-from moescale.training.step_time import StepError
 from moescale.typing import FloatArray
 from moescale.units import expert_model, format_count, format_flops, format_usd, plural
 
 NEARLY = 0.05  # of a cost: rivals within it are named
 SETTLED = 0.8  # of the draws lie between the expert counts that are called undecided: what a plan promises by default
 TINY = 1e-9
-SPENT = 0.99  # of a budget: a plan that uses less says so
 MOST_COMPUTE, NEAR_COMPUTE, MOST_STEPS = (
     1e3,
     1e-3,
@@ -42,44 +36,6 @@ MOST_COMPUTE, NEAR_COMPUTE, MOST_STEPS = (
 FLAT = 1.001  # of a loss: as good
 
 Model = TypeVar("Model", bound=Candidate)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingUse:
-    """What training the recommended model takes; dollars and days where the GPU to train on is known."""
-
-    flops_used: float
-    tokens_per_active_param: float
-    budget_share: float  # of the budget's FLOPs; above 1 where a life is worth more training
-    budget_of: str | None = None  # whose FLOPs are the budget, where none is stated
-    unused_because: str | None = None  # what bounds the training, where the budget is not spent
-    train_gpu: str | None = None
-    mfu: float | None = None
-    gpu_days: float | None = None
-    days: float | None = None  # on the GPUs that are stated
-    usd: float | None = None
-    mfu_from: str | None = None  # as TrainingBill
-    train_gpus: int | None = None  # that the MFU from parts is of
-    error: StepError | None = None  # of an MFU from parts
-    precision: str | None = None  # of training products, where it is not bf16
-    fp8_usd: float | None = None  # of the same run in fp8, where it is planned in bf16 on a GPU that has it
-    trainer: str | None = None  # what of a model the trainer splits, where that is not everything
-
-    @property
-    def mfu_words(self) -> str:
-        """The MFU, and how far published runs lie from it where it comes from its parts."""
-        if self.mfu is None or self.error is None:
-            assumed = f" assumed: no split holds this model on any number of {self.train_gpu}"
-            return "" if self.mfu is None else f"{self.mfu:g}{assumed if self.mfu_from == 'assumed' else ''}"
-        kind, most = "MoE" if self.error.kind == "moe" else "dense", self.error.real_routing
-        uneven = f"; real routing took up to {most:.2f} times a forced balance" if most else ""
-        spread = f"published {kind} runs spread {self.error.spread:.2f}x around predictions{uneven}"
-        return f"{self.mfu:.2f} predicted{f' in {self.precision}' if self.precision else ''} ({spread})"
-
-    @property
-    def spent(self) -> bool:
-        """Whether training uses the budget, but for rounding."""
-        return self.budget_share >= SPENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,82 +72,6 @@ def why(search: Search, model: Candidate, rule: str, base: Trained) -> str:
         f"{_sentence(rule)}: {plural(model.experts, 'expert')}, {sizes} (N = {format_count(model.n_params)}, {share:.0%} of the loss-optimal N "
         f"at this expert count), {format_count(model.tokens)} tokens, loss {model.loss:.4f}. Serving costs {served}."
     )
-
-
-def training_use(question: Question, model: Candidate, shape: Buildable) -> TrainingUse:
-    """What training a model of the plan takes, as the shape that is built, and why some of the budget is left over."""
-    flops, budget, because = model.training_flops, question.budget, None
-    share = flops / float(budget.flops_at(model.experts))
-    if share < SPENT and budget.max_tokens is not None and model.tokens > SPENT * budget.max_tokens:
-        because = f"--max-tokens is {format_count(budget.max_tokens)}, and "
-        if question.budget_goal == "loss":
-            because += f"{size_bounds(question) or 'the law'} allows no larger model"
-        elif question.cost_limit is not None:
-            because += f"a larger model costs more than {format_usd(question.cost_limit)} per million output tokens"
-        else:
-            because += "this size reaches the loss with so many"
-    price = question.training
-    gpus = None if question.train_gpus is None else int(question.train_gpus)
-    use = TrainingUse(
-        flops_used=flops,
-        tokens_per_active_param=model.tokens / model.n_params_active,
-        budget_share=share,
-        budget_of=question.budget_of,
-        unused_because=because,
-    )
-    if price is None:
-        return use
-    bill = price.bill(shape.architecture(), flops, model.tokens, gpus)
-    return replace(
-        use,
-        train_gpu=price.gpu.name,
-        mfu=bill.mfu,
-        gpu_days=bill.gpu_days,
-        days=bill.gpu_days / gpus if gpus else None,
-        usd=bill.usd,
-        mfu_from=bill.mfu_from,
-        train_gpus=bill.gpus,
-        error=bill.error,
-        precision=None if price.launch.precision == "bf16" else price.launch.precision,
-        trainer=_limits_of(price.launch.trainer) if bill.mfu_from == "parts" else None,
-    )
-
-
-def beside_fp8(question: Question, use: TrainingUse, model: Candidate, shape: Buildable) -> TrainingUse:
-    """The use with what the same run costs in fp8, as where that is stated; as it is where no such run can be asked for."""
-    price = question.training
-    if price is None or price.launch != Launch() or price.gpu.fp8_flops_per_s is None or use.mfu_from != "parts":
-        return use
-    fp8 = replace(price, launch=replace(price.launch, precision="fp8"))
-    with suppress(InfeasibleError):  # its copies of weights do not fit the stated GPUs
-        return replace(use, fp8_usd=training_use(replace(question, training=fp8), model, shape).usd)
-    return use
-
-
-def _limits_of(trainer: Trainer) -> str | None:
-    """What a trainer that does not split models in every way does, in words."""
-    split = [name for name, does in (("tensor", trainer.tensor), ("pipeline", trainer.pipeline)) if not does]
-    return f"the exported trainer has no {' and no '.join(split)} parallelism" if split else None
-
-
-def training_words(use: TrainingUse, budget_flops: float) -> str:
-    """What training takes: share of the budget, tokens per active parameter, days and dollars, and what is left over."""
-    if use.budget_of is not None:
-        compute = f"{format_flops(use.flops_used)} FLOPs ({use.budget_share:.0%} of those of {use.budget_of})"
-    elif use.spent:
-        compute = "the whole budget"
-    else:
-        compute = f"{format_flops(use.flops_used)} of {format_flops(budget_flops)} FLOPs ({use.budget_share:.0%})"
-    parts = [compute, f"{format_count(use.tokens_per_active_param)} tokens per active parameter"]
-    if use.gpu_days is not None and use.usd is not None:
-        parts.append(
-            f"{format_count(use.gpu_days)} GPU days on {use.train_gpu} at MFU {use.mfu_words}, {format_usd(use.usd)}"
-        )
-    text = f"Training uses {', '.join(parts)}."
-    if use.spent or use.budget_of is not None:
-        return text
-    why_left = f": {use.unused_because}" if use.unused_because else ""
-    return f"{text} {1.0 - use.budget_share:.0%} of the budget is unused{why_left}."
 
 
 def compute_ratio(search: Search, model: Candidate) -> float | None:

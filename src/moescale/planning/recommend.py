@@ -18,18 +18,16 @@ from moescale.planning.decision import Choices, LawView, law_views
 from moescale.planning.question import Question
 from moescale.planning.rationale import (
     Recommendation,
-    TrainingUse,
     caveats,
     compute_ratio,
     open_counts,
     slow,
-    training_use,
-    training_words,
     undecided,
     why,
 )
 from moescale.planning.scores import scores_of
 from moescale.planning.search import Search
+from moescale.planning.training_use import TrainingUse, training_use, training_words
 
 Model = TypeVar("Model", bound=Candidate)
 TO_BUILD = 1e-4  # of a size, relative: whole layers and heads move it by more

@@ -21,9 +21,9 @@ from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_
 if TYPE_CHECKING:
     from moescale.planning.candidate import Candidate, Trained
     from moescale.planning.plan import Plan
-    from moescale.planning.rationale import TrainingUse
     from moescale.planning.shapes import ShapeChoice
     from moescale.planning.target import TargetSpend
+    from moescale.planning.training_use import TrainingUse
     from moescale.training.step_time import StepError
 
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
@@ -31,7 +31,6 @@ NEAR = 0.05  # relative difference in dollars below which the cheapest model is 
 MOST_LINES, MOST_ROWS, MOST_KNOWN = 18, 9, 3
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
-RANKED = "ranked answers"  # how the tasks are read: not by the letters of model cards
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
@@ -478,11 +477,11 @@ def scores_text(plan: Plan) -> str:
         chance = _chance_of_target(plan, plan.decision.model)
         least = _chance_of_target(plan, plan.least_training[0]) if plan.least_training else ""
         least = f", {least.partition(' ')[0]} at the least spend" if least else ""
-        return f"{target} {found.estimate:.2f}, 90% between {low:.2f} and {high:.2f}; {chance}{least}; {RANKED}"
+        return f"{target} {found.estimate:.2f} (ranked), 90% {low:.2f} to {high:.2f}; {chance}{least}"
     within = {task: (scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED}
     kept = [task for task in SCORED if within[task] <= MOST_WITHIN]
     shown = ", ".join(f"{task} {scores[task].estimate:.2f}" for task in kept)
-    return f"{shown} ({RANKED}), each within {max(within[task] for task in kept):.2f}" if kept else ""
+    return f"{shown}; each within {max(within[task] for task in kept):.2f} (ranked)" if kept else ""
 
 
 def _next(plan: Plan, options: str | None) -> str:

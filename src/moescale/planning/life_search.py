@@ -1,0 +1,386 @@
+"""The search of the life that costs least to train and to serve, or has the lowest loss within total dollars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from moescale.errors import InfeasibleError, InputError
+from moescale.models.architecture import Architecture
+from moescale.planning.allocation import inputs_at
+from moescale.planning.as_built import SLACK, Bounds, Built, as_built, carried, rounded
+from moescale.planning.candidate import KNOWN_SIZE, Costs, Life, Regret, Unreachable, lives
+from moescale.planning.choice import loss_goal
+from moescale.planning.decision import each_law
+from moescale.planning.draws import UNLIKELY
+from moescale.planning.question import inputs_of
+from moescale.planning.search import Search
+from moescale.planning.total_cost import (
+    Lifetime,
+    LifetimeCost,
+    best_within_total,
+    cheapest_at_loss,
+    flops_optimal,
+    life_costs,
+    lowest_loss,
+)
+from moescale.planning.training_price import TrainingBill, rate_of
+from moescale.scaling_laws.law import Law
+from moescale.typing import FloatArray, Real
+from moescale.units import format_count, format_usd, plural
+
+MOST_CORRECTIONS = 5  # of the loss that promises the goal, and of the tokens that dollars buy
+CORRECTED = 1e-4  # of ln L, and of tokens
+# Sizes that are built within total dollars, over the best before rounding.
+NEARBY = (0.97, 0.98, 0.99, 1.01, 1.02, 1.03)
+MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes a search
+MOST_BUILT, NEAR_USD, NEAR_LOSS = 4, 0.25, 0.008  # lives that are built, and how far from the best before rounding
+REGRET_DRAWS = 40  # that the regret of a life is over: two searches a draw
+
+
+@dataclass(frozen=True, slots=True)
+class LifeSearch:
+    """A plan's search with the dollars of a life as the objective, or with total dollars as a bound on the lowest loss."""
+
+    search: Search
+    life: Lifetime
+    target: float  # the loss that is to be reached, where dollars are not given instead
+
+    @classmethod
+    def of(cls, search: Search) -> LifeSearch:
+        """The search for the life that the question asks about; within total dollars at the MFU of about the lives that are found.
+
+        The question's own price is at that of models that spend the same dollars on training alone.
+        """
+        question, price = search.question, search.question.training
+        if question.life is None or price is None:
+            raise InputError("a lifetime plan needs tokens to serve and a price of training", where="question")
+        asked = cls(search, question.life, question.max_loss or search.base.loss)
+        if question.total_limit is None or price.rate is None:
+            return asked
+        found = asked.best(math.nan, sampled=True)
+        models = zip(found.experts.tolist(), found.n_params.tolist(), found.tokens.tolist(), strict=True)
+        gpus, vocab_size, launch = asked.train_gpus, question.vocab_size, price.launch
+        rate = rate_of(search.law, models, price.gpu, gpus=gpus, vocab_size=vocab_size, launch=launch)
+        life = replace(question, training=replace(price, rate=rate or price.rate)).life
+        return asked if life is None else replace(asked, life=life)
+
+    @property
+    def served(self) -> str:
+        """The tokens of a life in words."""
+        return f"{format_count(self.life.served_tokens)} served tokens"
+
+    def best(self, goals: Real, *, sampled: bool = False, theta: FloatArray | None = None) -> LifetimeCost:
+        """The best life of each expert count, (m,) or under draws `theta` (k, p) (k, m): at a loss, or within total dollars."""
+        question, experts = self.search.question, self.search.best.experts
+        cost_of = self._sampled if sampled else self.search.costs.usd_per_mtok
+        if question.total_limit is not None:
+            return best_within_total(self.search.law, experts, question.total_limit, self.life, cost_of, theta=theta)
+        return cheapest_at_loss(self.search.law, experts, goals, self.life, cost_of, theta=theta)
+
+    def rows(self) -> list[Life | Unreachable]:
+        """The best life of each expert count with its probability, or why there is none."""
+        goals = self.goals()
+        return self.judged(lives(self._best_priced(goals), self.search.costs, self._reasons(goals)))
+
+    def under_draws(self) -> LifetimeCost | None:
+        """The best life of each expert count under some of the draws (k, m); None without draws."""
+        if not len(self.search.law.draws) or self.search.question.draws == 0:
+            return None
+        theta, goal = self._some_draws(MOST_DRAWS)
+        return self.best(goal[:, None], sampled=True, theta=theta)
+
+    def best_counts(self, found: LifetimeCost) -> FloatArray:
+        """Share of the draws under which each expert count, of those allowed, has the best life, (m,)."""
+        value = found.loss if self.search.question.total_limit is not None else found.total_usd
+        value = np.where(np.isfinite(value) & self.search.law.allows(self.search.best.experts), value, np.inf)
+        known = np.isfinite(value).any(axis=1)
+        return np.bincount(value.argmin(axis=1)[known], minlength=value.shape[1]) / max(int(known.sum()), 1)
+
+    def at_most_as_lossy(self, one: Built[Life], other: Built[Life]) -> float | None:
+        """The share of the draws under which a built life has at most the loss of another; None without draws."""
+        if not len(theta := self.search.law.draws) or self.search.question.draws == 0:
+            return None
+        losses = (
+            self._ln_losses(theta, *np.array([[m.n_params], [m.tokens], [m.experts]]), shape=each.shape.architecture())
+            for each in (one, other)
+            for m in (each.model,)
+        )
+        return float(np.mean(np.less_equal(*losses)))
+
+    def _best_priced(self, goals: FloatArray) -> LifetimeCost:
+        """The best lives (m,): at a loss found by the sampled costs, as dollars are flat around their least, and priced exactly.
+
+        Next to the largest sizes that are served, which samples miss by a step, and within total dollars they are searched exactly.
+        """
+        if self.search.question.total_limit is not None:
+            return self.best(goals)
+        found, cost_of = self.best(goals, sampled=True), self.search.costs.usd_per_mtok
+        if np.any(self.search.sampled.next_to_largest(found.n_params)):
+            return self.best(goals)
+        n = np.where(np.isfinite(found.n_params), found.n_params, KNOWN_SIZE)
+        return life_costs(self.search.law, self.life, cost_of, n, found.tokens, found.experts)
+
+    def goals(self) -> FloatArray:
+        """The loss that each expert count has to have by the law (m,), so that it keeps the promise."""
+        search = self.search
+        goals = np.full(search.best.experts.size, self.target)
+        promised = search.confidence is not None and search.question.total_limit is None
+        return self._promising(search.confidence, goals) if promised and search.confidence is not None else goals
+
+    def _promising(self, confidence: float, goals: FloatArray) -> FloatArray:
+        """The losses (m,) of the law with which the goal is met with a probability of `confidence` over its draws.
+
+        The margin hardly depends on the loss, so that a few corrections find it.
+        """
+        draws = self.search.draws_at(self.search.question.max_loss)
+        for _ in range(MOST_CORRECTIONS):
+            found = self.best(goals, sampled=True)
+            over = (
+                self._ln_losses(draws.theta, found.n_params, found.tokens, found.experts) - np.log(draws.goal)[:, None]
+            )
+            order = np.argsort(over, axis=0)
+            enough = np.cumsum(draws.weights[order], axis=0) >= confidence - 1e-9
+            short = np.take_along_axis(np.take_along_axis(over, order, 0), enough.argmax(axis=0)[None], 0)[0]
+            goals = goals * np.exp(np.where(np.isnan(short), 0.0, -short))
+            if not np.any(np.abs(short) > CORRECTED):  # NaN where there is no model
+                break
+        return goals * (1.0 - CORRECTED)
+
+    def _extra(self, shape: Architecture | None) -> dict[str, float]:
+        """The further inputs of the law: those of a life, and of a built model its own."""
+        return dict(self.life.extra) if shape is None else inputs_of(self.search.law.form, shape, self.life.extra)
+
+    def _ln_losses(
+        self,
+        theta: FloatArray,
+        n_params: FloatArray,
+        tokens: FloatArray,
+        experts: FloatArray,
+        shape: Architecture | None = None,
+    ) -> FloatArray:
+        """ln L of models (j,), or of one of a built shape, under each draw, (k, j); NaN where there is none."""
+        known = np.isfinite(n_params)
+        n, d = np.where(known, n_params, 1e9), np.where(known, tokens, 1e9)
+        x = inputs_at(self.search.law, self._extra(shape), n, np.log(d), experts)
+        return np.where(known, self.search.law.form.log_loss(theta, x), np.nan)
+
+    def judged(self, rows: Sequence[Life | Unreachable], shape: Architecture | None = None) -> list[Life | Unreachable]:
+        """The rows, or one of a built shape, with how probable it is that they meet the loss that is the goal."""
+        draws = self.search.draws_at(self.search.question.max_loss)
+        known = [c for c in rows if isinstance(c, Life)]
+        if len(draws.theta) == 1 or self.search.question.total_limit is not None or not known:
+            return list(rows)
+        figures = np.array([(c.n_params, c.tokens, c.experts) for c in known])
+        sure = iter(draws.probability(np.exp(self._ln_losses(draws.theta, *figures.T, shape=shape))).tolist())
+        return [replace(c, probability_at_least_base=next(sure)) if isinstance(c, Life) else c for c in rows]
+
+    def _sampled(self, n_params: FloatArray, _: FloatArray) -> FloatArray:
+        usd = self.search.sampled.usd_per_mtok(n_params)
+        return np.where(np.isnan(usd), np.inf, usd)
+
+    def _some_draws(self, most: int) -> tuple[FloatArray, FloatArray]:
+        """Coefficients of at most so many draws (k, p), evenly through all, and their goals (k,)."""
+        draws = self.search.draws_at(self.search.question.max_loss)
+        count = len(draws.theta)
+        some = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+        return draws.theta[some], draws.goal[some]
+
+    def regret(self, model: Life, base: Life | None, shape: Architecture) -> Regret | None:
+        """What a life loses under each law's coefficients, as a share of the base's dollars, as in `draws`; of one law, under its draws."""
+        search, law = self.search, self.search.law
+        if not law.members or base is None:
+            return None
+        if several := len(law.members) > 1:
+            alone = each_law(search)
+            theta, goal, weights = alone.theta, alone.goal, alone.weights
+        else:
+            theta, goal = self._some_draws(REGRET_DRAWS)
+            weights = np.full(len(theta), 1.0 / len(theta))
+        own = np.array([[model.n_params], [model.tokens], [model.experts]])
+        losses = np.exp(self._ln_losses(theta, *own, shape=shape))
+        goals, allowed = np.concatenate((losses, goal[:, None])), law.allows(search.best.experts)
+        found = self.best(goals, sampled=True, theta=np.concatenate((theta, theta)))
+        least = np.where(allowed, found.total_usd, np.inf).min(axis=1)
+        worth, needed = np.minimum(least[: len(losses)], model.total_usd), least[len(losses) :]
+        missing = np.where(np.isfinite(needed), np.abs(worth - needed), 0.0)
+        lost = (model.total_usd - worth + missing) / base.total_usd
+        worst = lost.max() if several else np.quantile(lost, UNLIKELY, method="higher")
+        return Regret(expected=float(weights @ lost), worst=float(worst))
+
+    def choose(self, rows: Sequence[Life | Unreachable]) -> tuple[Life, str]:
+        """The recommended life and the rule that chose it; InfeasibleError where there is none."""
+        question = self.search.question
+        allowed = [c for c in rows if self.search.law.allows(c.experts)]
+        known = [c for c in allowed if isinstance(c, Life)]
+        if (total := question.total_limit) is not None:
+            if not known:
+                raise InfeasibleError(
+                    f"{format_usd(total)} do not cover {self.served} with any model: {allowed[0].infeasible}",
+                    where="--max-total-usd",
+                    next_step="raise --max-total-usd, serve fewer --lifetime-tokens, or take a cheaper GPU",
+                )
+            best = min(known, key=lambda c: (c.loss, c.experts))
+            return best, f"lowest loss for training and {self.served} within {format_usd(total)}"
+        if not known:
+            raise InfeasibleError(
+                f"no size and no number of tokens reaches {loss_goal(question)}",
+                nearest=f"with {plural(allowed[-1].experts, 'expert')}, {allowed[-1].infeasible}",
+                next_step="relax --max-loss, allow more --max-tokens or GPUs, or consider more experts",
+            )
+        best = min(known, key=lambda c: (c.total_usd, c.experts))
+        self.check_total(best, loss_goal(question))
+        return best, f"lowest cost of training and {self.served} at {loss_goal(question)}"
+
+    def rank(self, model: Life) -> float:
+        """What the recommended life has the least of: loss within total dollars, else dollars."""
+        return model.loss if self.search.question.total_limit is not None else model.total_usd
+
+    def near(self, rows: Sequence[Life | Unreachable], chosen: Life) -> list[Life]:
+        """The chosen life, and the next best ones of other expert counts that rounding may put before it."""
+        allowed = (c for c in rows if isinstance(c, Life) and self.search.law.allows(c.experts))
+        most = self.rank(chosen) * (1.0 + (NEAR_LOSS if self.search.question.total_limit is not None else NEAR_USD))
+        others = sorted((c for c in allowed if c is not chosen and self.rank(c) <= most), key=self.rank)
+        return [chosen, *others[: MOST_BUILT - 1]]
+
+    def every_built(self, rows: Sequence[Life | Unreachable]) -> tuple[list[Built[Life]], list[str]]:
+        """The best life and those near it, as built, and which of them the stated training GPUs do not hold.
+
+        Raises InfeasibleError where there is no life, or these hold none.
+        """
+        built: list[Built[Life]] = []
+        refused: dict[float, InfeasibleError] = {}
+        for row in self.near(rows, self.choose(rows)[0]):
+            try:
+                built.append(self.built(row))
+            except InfeasibleError as error:
+                refused[row.experts] = error
+        if not built:
+            raise next(iter(refused.values()))
+        return built, [f"Left out: {plural(e, 'expert')}, as {error.what}." for e, error in refused.items()]
+
+    def built(self, row: Life) -> Built[Life]:
+        """A life as built, which keeps the loss that it was chosen by, or the dollars."""
+        question = self.search.question
+        target = (
+            None if question.total_limit is not None else self.target if self.search.confidence is None else row.loss
+        )
+        law, costs = self.search.law, self.search.costs
+        bounds = Bounds(target, question.max_usd_per_mtok, question.max_total_usd, min_probability=self._promise)
+        built = as_built(law, costs, row, self._priced_as_built, bounds)
+        if question.total_limit is not None:
+            # The price of serving has steps, near which another size as built may be the better one.
+            near = (replace(row, n_params=row.n_params * share) for share in NEARBY)
+            others = [rounded(law, costs, each, self._priced_as_built, at_most=True) for each in near]
+            kept = [each for each in others if each is not None and bounds.excess(each.model) <= SLACK]
+            built = min((built, *kept), key=lambda each: (bool(each.notes), each.model.loss))
+            built = replace(built, model=replace(built.model, intervals=carried(row, built.model)))
+        return replace(built, model=self._billed(built.model, built.shape.architecture()))
+
+    def _priced_as_built(self, law: Law, costs: Costs, model: Life) -> Life | None:
+        """The life of a built model: by its own bill where dollars are stated, and with the tokens that they leave to pay for."""
+        question, shape = self.search.question, costs.shape
+        found = self.priced(law, costs, model.n_params, model.tokens, model.experts)
+        if found is None or shape is None:
+            return None
+        if question.total_limit is not None:
+            return self._spending(law, costs, self._billed(found, shape), shape, question.total_limit)
+        found = found if question.max_total_usd is None else self._billed(found, shape)
+        return next(c for c in self.judged([found], shape) if isinstance(c, Life))
+
+    def _spending(self, law: Law, costs: Costs, model: Life, shape: Architecture, limit: float) -> Life:
+        """A built model with the most tokens that it can be trained on within the dollars; as it is where serving alone takes them."""
+        within, left, most = None, limit - model.serving_usd, self.life.max_tokens or math.inf
+        for _ in range(MOST_CORRECTIONS if left > 0.0 else 0):  # as the MFU depends on the tokens
+            if model.training_usd <= left and (within is None or model.tokens > within.tokens):
+                within = model
+            tokens = min(model.tokens * left / model.training_usd * (1.0 - CORRECTED), most)
+            if within is not None and tokens <= model.tokens * (1.0 + CORRECTED):
+                break
+            found = self.priced(law, costs, model.n_params, tokens, model.experts)
+            model = model if found is None else self._billed(found, shape)
+        return within or model
+
+    @property
+    def _promise(self) -> float | None:
+        """The probability of the loss that a life keeps; None where dollars are given instead."""
+        return None if self.search.question.total_limit is not None else self.search.confidence
+
+    def bill(self, model: Life, shape: Architecture) -> TrainingBill:
+        """What training a built model costs, as where no life is asked about."""
+        price = self.search.question.training
+        assert price is not None
+        return price.bill(shape, model.training_flops, model.tokens, self.train_gpus)
+
+    def _billed(self, model: Life, shape: Architecture) -> Life:
+        """A life with the dollars of that bill."""
+        usd = self.bill(model, shape).usd
+        return replace(model, training_usd=usd, total_usd=usd + model.serving_usd)
+
+    @property
+    def train_gpus(self) -> int | None:
+        """The number of training GPUs, where it is stated."""
+        stated = self.search.question.train_gpus
+        return None if stated is None else int(stated)
+
+    def priced(self, law: Law, costs: Costs, n_params: float, tokens: float, experts: float) -> Life | None:
+        """The life of one model of known size and tokens under a law and family; None where it cannot be served."""
+        n, d, e = (np.array([value]) for value in (n_params, tokens, experts))
+        life = replace(self.life, extra=self._extra(costs.shape))
+        (row,) = lives(life_costs(law, life, costs.usd_per_mtok, n, d, e), costs, [""])
+        return row if isinstance(row, Life) else None
+
+    def least_training(self) -> Life | None:
+        """The base's model that reaches the loss with the least training; None where there is none to serve."""
+        law, base, experts = self.search.law, self.search.base, self.search.question.match_experts
+        if self.search.question.base is not None:  # it is trained as it was
+            found = self.priced(law, self.search.costs, base.n_params, base.tokens, base.experts)
+            if found is None or (price := self.search.question.training) is None:
+                return None
+            known = self.search.question.base
+            with suppress(InfeasibleError):  # the training GPUs that are stated do not hold it
+                usd = (
+                    known.priced_as_trained(price)
+                    .bill(known.architecture, known.training_flops, known.tokens, self.train_gpus)
+                    .usd
+                )
+                found = replace(found, training_usd=usd)
+            serving = (
+                found.serving_usd if base.usd_per_mtok is None else base.usd_per_mtok * self.life.served_tokens / 1e6
+            )
+            return replace(found, loss=base.loss, serving_usd=serving, total_usd=found.training_usd + serving)
+        least = flops_optimal(law, experts, self.target, 0.0, max_tokens=self.life.max_tokens, extra=self.life.extra)
+        n, tokens = float(least.n_params[0]), float(least.tokens[0])
+        return self.priced(law, self.search.costs, n, tokens, experts) if math.isfinite(n) else None
+
+    def check_total(self, model: Life, goal: str) -> None:
+        """InfeasibleError for a life that reaches its goal for more dollars than the question allows."""
+        most = self.search.question.max_total_usd
+        if most is not None and model.total_usd > most:
+            raise InfeasibleError(
+                f"training to {goal} and {self.served} cost {format_usd(model.total_usd)} at least, more than {format_usd(most)}",
+                where="--max-total-usd",
+                nearest=format_usd(model.total_usd),
+                next_step="raise --max-total-usd, or relax --max-loss",
+            )
+
+    def _reasons(self, goals: FloatArray) -> list[str]:
+        """Why each expert count has no life: the dollars, the law's floor, or no GPU count that serves what reaches the loss."""
+        life, experts, total = self.life, self.search.best.experts, self.search.question.total_limit
+        limit = life.max_usd_per_mtok
+        at = "" if limit is None else f" at {format_usd(limit)} per million output tokens or less"
+        if total is not None:
+            served = self.served.replace(" served", "")
+            return [f"no size serves {served}{at} for less than {format_usd(total)}"] * experts.size
+        data = "" if life.max_tokens is None else f" with {format_count(life.max_tokens)} tokens"
+        floor = lowest_loss(self.search.law, experts, max_tokens=life.max_tokens, extra=life.extra)
+        return [
+            f"its lowest loss is {least:.4f}{data}, above {goal:.4f}"
+            if least > goal
+            else f"no size that reaches a loss of {goal:.4f} can be served{at}"
+            for least, goal in zip(floor.tolist(), goals.tolist(), strict=True)
+        ]
