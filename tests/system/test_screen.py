@@ -329,3 +329,24 @@ def test_a_life_at_a_loss_needs_no_budget() -> None:
     budgets = answer_of(*asked, "--budget", "1e22", "--objective", "serve")
     assert budgets["training"]["flops_used"] == budgets["recommendation"]["training_flops"]
     assert "--max-loss X" in run(*asked).err
+
+
+def test_a_life_has_the_error_and_the_chance_of_its_own_model() -> None:
+    """The model of the budget alone is dense here, of which the price's error is known; that of the life is an MoE."""
+    asked = ("plan", "--lifetime-tokens", "5T", "--max-total-usd", "20M", "--gpu", "h100-sxm", "--shape", "mixtral")
+    plan = answer_of(*asked)
+    life, base = plan["lifetime"]["recommendation"], plan["lifetime"]["least_training"]
+    assert (plan["decided_by"], "accuracy" in plan) == ("lifetime.recommendation", False)
+    assert life["experts"] > 1.0
+    draws = in_shape(LawOptions().find_law(), "mixtral").draws
+    assert life["probability_at_least_base"] == pytest.approx(
+        np.mean([_loss(life, theta) <= _loss(base, theta) for theta in draws]), abs=0.02
+    )
+    assert life["loss"] < base["loss"]
+    assert {c["experts"] for c in life["rivals"]} <= {8, 16, 32, 64}
+    assert "undecided between" in life["undecided"]
+
+
+def _loss(model: dict[str, Any], theta: Any) -> float:
+    law = in_shape(LawOptions().find_law(), "mixtral")
+    return float(loss(law, model["n_params"], model["tokens"], model["experts"], theta=theta))

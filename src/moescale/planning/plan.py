@@ -13,7 +13,6 @@ from moescale.hardware.precisions import format_of_bytes
 from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.latency.engines import NO_OVERHEAD
-from moescale.models.family import architecture
 from moescale.planning.beside import (
     fresh_usd,
     least_training,
@@ -299,8 +298,8 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         fresh_usd_per_mtok=None if repeats is None or of_life else fresh_usd(search),
         unbounded=None if of_life else unbounded(search, advice.model),
         accuracy=accuracy_of(
-            architecture(search.law.family, advice.model.n_params, advice.model.experts),
-            laid_out(deployment, advice.model.attention_dp),
+            decided.architecture.architecture(),
+            laid_out(deployment, decided.model.attention_dp),
             latency,
             apart=question.disaggregated,
         ),

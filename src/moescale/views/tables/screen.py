@@ -319,6 +319,8 @@ def _open(plan: Plan) -> str:
     ]
     for c in {c.experts: c for c in (rivals[0], rivals[-1])}.values():
         price, loss = c.usd_per_mtok / model.usd_per_mtok - 1.0, c.loss - model.loss
+        if plan.of_life and "max_total_usd" not in plan.asked and c.total_usd and model.total_usd:
+            price = c.total_usd / model.total_usd - 1.0
         words.append(f"{c.experts:g} cost {0.0 if abs(price) < 0.005 else price:+.0%}, loss {loss:+.4f}")
     return "; ".join(words)
 
