@@ -28,7 +28,8 @@ MOST_RIVALS = 3  # expert counts of another shape that are built
 
 def is_served(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> bool:
     """Whether models of the law's shape are served at all: not where the GPU's kernels for it were not measured."""
-    sizes, costs = np.array(TRIED), costs_of(law, question, deployment, latency)
+    at_any_speed = replace(deployment, max_tpot_s=None, max_ttft_s=None)
+    sizes, costs = np.array(TRIED), costs_of(law, question, at_any_speed, latency)
     return bool(np.isfinite(costs.usd_per_mtok(sizes, np.full(sizes.shape, question.experts[0]))).any())
 
 
