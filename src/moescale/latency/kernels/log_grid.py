@@ -51,7 +51,9 @@ class LogGrid:
             place = place + low * stride
         flat = self.log_s.ravel()
         for on, weight in corners:
-            log_s = log_s + weight * flat[on:].take(place)
+            there = flat[on:].take(place)
+            there *= weight
+            log_s = log_s + there
         return np.exp(log_s)
 
 
