@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from moescale.hardware.gpus import Gpu, find_gpu
 from moescale.latency.roofline import Roofline
+from moescale.models.architecture import Architecture
 from moescale.models.parameters import training_flops_per_token
 from moescale.models.published import find_shape
 from moescale.models.recipe import Recipe, recipe_for
@@ -137,9 +138,8 @@ def recipe() -> Recipe:
     return replace(recipe_for(1e9, 1e12), batch_sequences=1024, sequence_tokens=4096)
 
 
-@pytest.mark.parametrize("model", [DENSE, MOE], ids=["dense", "experts"])
-def test_the_split_is_the_fastest_that_fits(model: object) -> None:
-    shape = DENSE if model is DENSE else MOE
+@pytest.mark.parametrize("shape", [DENSE, MOE], ids=["dense", "experts"])
+def test_the_split_is_the_fastest_that_fits(shape: Architecture) -> None:
     found = choose(shape, recipe(), H100, Launch(trainer=SPLIT), gpus=512)
     for split in splits(shape, recipe(), 512, SPLIT):
         memory = memory_of(shape, recipe(), H100, split, SPLIT)
@@ -148,6 +148,19 @@ def test_the_split_is_the_fastest_that_fits(model: object) -> None:
             assert found.step.total_s <= step.total_s * (1 + NEAR)
     assert found.mfu == found.step.mfu
     assert found.days == pytest.approx(1e12 / (512 * found.step.tokens_per_s_per_gpu) / 86400)
+
+
+@pytest.mark.parametrize("model", [DENSE, MOE], ids=["dense", "experts"])
+def test_many_splits_are_priced_as_each_alone(model: Architecture) -> None:
+    ways, sizes = splits(model, recipe(), 96, SPLIT), {"batch_sequences": 1024, "sequence_tokens": 4096}
+    memory = memory_of(model, recipe(), H100, ways, SPLIT)
+    step = step_time(model, **sizes, gpu=H100, split=ways, trainer=SPLIT)
+    for i, split in enumerate(ways):
+        assert memory.total_bytes[i] == pytest.approx(
+            memory_of(model, recipe(), H100, split, SPLIT).total_bytes, rel=1e-12
+        )
+        alone = step_time(model, **sizes, gpu=H100, split=split, trainer=SPLIT)
+        assert step.total_s[i] == pytest.approx(alone.total_s, rel=1e-12)
 
 
 def test_a_stated_mfu_rules_over_the_parts() -> None:

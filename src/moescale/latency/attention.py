@@ -19,6 +19,7 @@ from moescale.latency.kernels.latent import (
     Module,
     attention_grid,
     into_space_grids,
+    latent_params,
     latent_roofline_s,
     module_grid,
     module_types,
@@ -48,6 +49,10 @@ class _Attention:
     heads: Real
     prefix: Real = 0.0  # tokens that the cache holds already of each prompt
     queries: Real = 1.0  # new tokens of each context
+    params: tuple[Real | None, Real | None] = (
+        None,
+        None,
+    )  # of latent attention's projections, and of the measured ones
 
 
 def sparse_module(card: Card, model: Architecture) -> Module | None:
@@ -83,12 +88,16 @@ def attention_s(card: Card, op: Attention, model: Architecture, module: Module |
         launches = launches + QK_NORM_LAUNCHES
     if np.any(launches):
         total_s = total_s + op.layers * (launches * card.system.elementwise_latency_s)
+    latent = is_latent(model)
+    params = (
+        (latent_params(model, heads), latent_params(MEASURED, heads)) if latent and module is None else (None, None)
+    )
     for part in asked:
         share = np.minimum(part.batch, 1.0) if part.stage == "context" else np.asarray(part.batch) > 0.0  # of a prompt
-        one = replace(part, batch=np.maximum(part.batch, 1.0))
+        one = replace(part, batch=np.maximum(part.batch, 1.0), params=params)
         if module is not None:
             seconds = op.layers * _sparse_s(card, one, model, module)
-        elif is_latent(model):
+        elif latent:
             seconds = op.layers * _latent_s(card, one, model)
         else:
             seconds = _grouped_s(card, one, op.with_chosen_window())
@@ -182,8 +191,11 @@ def _latent_ratio(
     measured_cache = KINDS[cached].bytes_per_weight
     wanted_cache = KINDS[card.cache_type].bytes_per_weight
     here = (rate * bandwidth, flops * peak)
-    this = latent_roofline_s(model, *where, here, weight_bytes, wanted_cache, prefix=a.prefix, queries=a.queries)
-    return this / latent_roofline_s(MEASURED, *where, (rate, flops), measured_bytes, measured_cache)
+    own, theirs = a.params
+    this = latent_roofline_s(
+        model, *where, here, weight_bytes, wanted_cache, prefix=a.prefix, queries=a.queries, params=own
+    )
+    return this / latent_roofline_s(MEASURED, *where, (rate, flops), measured_bytes, measured_cache, params=theirs)
 
 
 def _latent_parts_s(card: Card, a: _Attention, model: Architecture, weight_bytes: float) -> FloatArray:

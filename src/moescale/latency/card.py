@@ -87,6 +87,8 @@ class Card:
     def products_s(self, asked: list[Asked], tokens: Real, model: Architecture) -> Real:
         """Seconds of products with so many tokens each, what is quantised in the kernels of models with experts or without."""
         kinds = [self.product_kind(model, with_experts=with_experts) for with_experts in (False, True)]
+        if kinds == [BF16, BF16] and self.weight_bytes_per_param == 2.0:  # nothing is quantised: all in one
+            return self.summed_s([(op, 1.0) for op, _ in sorted(asked, key=lambda each: -each[1])], tokens, None, ())
         static, sparse = self.backend in STATIC_SCALES and "fp8" in kinds, np.asarray(model.n_moe_layers) > 0
         total_s: Real = 0.0
         alike = kinds[0] == kinds[1] or not sparse.any()
@@ -105,9 +107,10 @@ class Card:
         """Seconds of all products, in one question, which costs a third of as many: of bf16 weights, or in kernels of a kind."""
         if not asked:
             return 0.0
-        sizes = ([op.times * share for op, share in asked], [op.n for op, _ in asked], [op.k for op, _ in asked])
-        fields = np.broadcast_arrays(*(size for part in sizes for size in part), tokens)
-        times, n, k = (np.stack(fields[start * len(asked) : (start + 1) * len(asked)]) for start in range(3))
+        fields = np.broadcast_arrays(*(size for op, share in asked for size in (op.times * share, op.n, op.k)))
+        # Sizes of products along the first axis, and axes that tokens alone have after it: each size is looked up once.
+        alone = (1,) * (np.ndim(tokens) - fields[0].ndim)
+        times, n, k = (np.stack(fields[start::3]).reshape(-1, *alone, *fields[0].shape) for start in range(3))
         n, k, kind = np.maximum(n, 1.0), np.maximum(k, 1.0), quantised or BF16
         wanted = 2.0 if quantised is None else self.weight_bytes_per_param
         weights = n * k

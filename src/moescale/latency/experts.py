@@ -40,31 +40,22 @@ def experts_s(card: Card, model: Architecture, a: Pass) -> FloatArray:
 def _grouped_experts_s(
     card: Card, model: Architecture, gpus: FloatArray, tokens: Real, expert_parallel: Real
 ) -> FloatArray:
-    """Seconds of the routed experts of all layers; asked for the models that have any."""
+    """Seconds of the routed experts of all layers; none of models without."""
     if card.moe_execution == ALL_EXPERTS:
         return _looped_experts_s(card, model, gpus, tokens)
     top_k = model.n_experts if card.moe_execution == ALL_EXPERTS_GROUPED else model.top_k
-    sizes = (model.n_moe_layers, _expert_model_width(model), model.n_experts, top_k, model.d_expert)
-    arrays = np.broadcast_arrays(*(np.asarray(n, np.float64) for n in (*sizes, gpus, tokens, expert_parallel)))
-    some = arrays[0] > 0
-    every = bool(some.all())
-    layers, d_model, experts, met, width, count, batch, ways = arrays if every else [part[some] for part in arrays]
-    ep = np.minimum(ways, experts)
-    local, width = np.ceil(experts / ep), np.maximum(width * ep / count, 1.0)
-    matrices = float(model.ffn_matrices)
-    shape = Shape(np.maximum(batch, 1.0), d_model, width, local, np.maximum(met, 1.0), ep, matrices)
-    share, pairs = card.share(model, "experts"), batch * met / ep
+    layers, experts = (np.asarray(n, dtype=np.float64) for n in (model.n_moe_layers, model.n_experts))
+    ep = np.minimum(expert_parallel, experts)
+    local, width = np.ceil(experts / ep), np.maximum(model.d_expert * ep / gpus, 1.0)
+    sizes = (np.maximum(tokens, 1.0), _expert_model_width(model), width, local, np.maximum(top_k, 1.0), ep)
+    shape = Shape(*sizes, float(model.ffn_matrices))
+    share, pairs = card.share(model, "experts"), tokens * np.asarray(top_k) / ep
     layer_s: Real = 0.0
     if share > 0.0:
         layer_s = share * _expert_layer_s(card, shape, pairs, card.expert_kind(model), card.weight_bytes_per_param)
     if share < 1.0:
         layer_s = layer_s + (1.0 - share) * _expert_layer_s(card, shape, pairs, BF16, 2.0)
-    layers_s = layers * layer_s
-    if every:
-        return layers_s
-    seconds = np.zeros(some.shape)
-    seconds[some] = layers_s
-    return seconds
+    return np.where(layers > 0, layers * layer_s, 0.0)
 
 
 def _expert_layer_s(card: Card, shape: Shape, pairs: FloatArray, kind: str, wanted: float) -> FloatArray:

@@ -8,7 +8,7 @@ out the gain of the experts, so a plan takes all of it from the law.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -30,6 +30,7 @@ CONVENTIONS = {
 
 LADDER = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # the expert counts of the paper's plans (section 4)
 LATENT = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim")  # of a family, a shape and an Architecture
+MOST_KEPT = 4096  # sizes whose widths are remembered
 SQUARED = 1e-8  # relative, of a step of Newton's after which the next one is below rounding
 
 
@@ -157,15 +158,24 @@ def _latent_attention(family: ModelFamily) -> tuple[float, float]:
 def width(family: ModelFamily, n_params: Real) -> FloatArray:
     """d_model (real-valued) of the dense model with `n_params` parameters, same shape."""
     n = np.asarray(n_params, dtype=float)
+    return _width(family, n) if n.size > MOST_KEPT else _known_width(family, n.tobytes(), n.shape).copy()
+
+
+@lru_cache(maxsize=8)  # each count of parameters and its slope ask for that of the same models
+def _known_width(family: ModelFamily, n_params: bytes, shape: tuple[int, ...]) -> FloatArray:
+    return _width(family, np.frombuffer(n_params).reshape(shape))
+
+
+def _width(family: ModelFamily, n: FloatArray) -> FloatArray:
     # Grouped queries begin at one width; below it a head has a key-value head of its own.
     edge = 0.0 if family.kv_heads is None else family.kv_heads * family.head_dim / family.attention_ratio
     at_edge = family.layer_multiple / family.d_model_per_layer * edge**3
     grouped = n > at_edge + family.embedding_matrices * family.vocab_size * edge
     cubic, square, linear = _powers_of_width(family, np.where(grouped, np.inf, 0.0))
-    alone = np.cbrt(n / cubic)
-    d = np.maximum(alone - square / (3.0 * cubic), 0.5 * alone)
+    alone, slope, curve = np.cbrt(n / cubic), 2.0 * square, 3.0 * cubic
+    d = np.maximum(alone - square / curve, 0.5 * alone)
     for _ in range(60):  # Newton falls onto the root of a convex rising function from above, where its first step leads
-        step = (((cubic * d + square) * d + linear) * d - n) / ((3.0 * cubic * d + 2.0 * square) * d + linear)
+        step = (((cubic * d + square) * d + linear) * d - n) / ((curve * d + slope) * d + linear)
         d = d - step
         if np.all(np.abs(step) <= SQUARED * d):
             break

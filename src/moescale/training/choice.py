@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
+
+import numpy as np
 
 from moescale import catalogue
 from moescale.errors import InfeasibleError
@@ -13,7 +15,7 @@ from moescale.hardware.gpus import Gpu
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters, training_flops_per_token
 from moescale.models.recipe import Recipe, find_rule, recipe_for, sequence_for
-from moescale.training.parallelism import Memory, Split, Trainer, fits, gpu_counts, memory_of, splits
+from moescale.training.parallelism import Memory, Split, Splits, Trainer, fits, gpu_counts, memory_of, splits
 from moescale.training.step_time import Precision, StepError, StepTime, arithmetic_share, step_error, step_time
 from moescale.units import format_bytes, plural
 
@@ -109,7 +111,7 @@ def choose(
     reasons = [why, f"the fastest of {fitting} splits that fit" if fitting > 1 else "the only split that fits"]
     if split.recompute:
         reasons.append("layers are recomputed in the backward pass to fit their activations")
-    share = step.mfu if mfu is None else mfu
+    share = float(step.mfu) if mfu is None else mfu
     return Choice(
         gpu=gpu.name,
         split=split,
@@ -137,29 +139,27 @@ def _fastest(
     model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, launch: Launch
 ) -> tuple[Split, StepTime, int] | None:
     """The split that fits with the shortest step, the most wanted of those that are NEAR it, and how many fit; None: none."""
-    sizes = {"batch_sequences": recipe.batch_sequences, "sequence_tokens": recipe.sequence_tokens}
-    kind: dict[str, Any] = {"gpu": gpu, "trainer": launch.trainer, "precision": launch.precision}
-    fitting = _fitting(model, recipe, gpu, gpus, launch.trainer)
-    timed = [(split, step_time(model, split=split, **sizes, **kind)) for split in fitting]
-    if not timed:
+    ways = splits(model, recipe, gpus, launch.trainer)
+
+    def timed(split: Split | Splits) -> StepTime:
+        return step_time(
+            model,
+            batch_sequences=recipe.batch_sequences,
+            sequence_tokens=recipe.sequence_tokens,
+            gpu=gpu,
+            split=split,
+            trainer=launch.trainer,
+            precision=launch.precision,
+        )
+
+    # Layers are recomputed only where the same split does not fit without it.
+    plain, again = np.reshape(memory_of(model, recipe, gpu, ways, launch.trainer).fits, (2, -1))
+    fitting = np.concatenate([plain, again & ~plain])
+    if not fitting.any():
         return None
-    seconds = [step.total_s for _, step in timed]
-    least = min(seconds) * (1.0 + NEAR)
-    split, step = next(each for each, total_s in zip(timed, seconds, strict=True) if total_s <= least)
-    return split, step, len(timed)
-
-
-@lru_cache(maxsize=64)  # the same whatever the precision of products
-def _fitting(model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, trainer: Trainer) -> tuple[Split, ...]:
-    """The splits that fit, the most wanted first; layers are recomputed only where the same split does not fit without it."""
-    found: list[Split] = []
-    plain: set[tuple[int, ...]] = set()
-    for split in splits(model, recipe, gpus, trainer):
-        ways = split.tensor, split.pipeline, split.expert, split.micro_batch
-        if ways not in plain and memory_of(model, recipe, gpu, split, trainer).fits:
-            found.append(split)
-            plain.add(ways)
-    return tuple(found)
+    seconds = np.where(fitting, timed(ways).total_s, np.inf)
+    split = ways[int(np.argmax(seconds <= seconds.min() * (1.0 + NEAR)))]
+    return split, timed(split), int(fitting.sum())
 
 
 def _days(flops: float, gpu: Gpu, gpus: int, mfu: float) -> float:
@@ -198,14 +198,13 @@ def _count(
 def _does_not_fit(model: Architecture, recipe: Recipe, gpu: Gpu, trainer: Trainer, gpus: int) -> InfeasibleError:
     """Why so many GPUs cannot train a model, and the next number that can."""
     fitting = [count for count in gpu_counts() if fits(model, recipe, gpu, count, trainer)]
-    memories = [memory_of(model, recipe, gpu, split, trainer) for split in splits(model, recipe, gpus, trainer)]
-    if not memories:
+    memory = memory_of(model, recipe, gpu, splits(model, recipe, gpus, trainer), trainer)
+    if not np.size(memory.total_bytes):
         near = min(fitting, key=lambda count: abs(math.log(count / gpus)), default=None)
         why = f"no split of them divides heads, layers and the batch of {recipe.batch_sequences} sequences"
     else:
-        least = min(memories, key=lambda memory: memory.total_bytes)
         near = next((count for count in fitting if count > gpus), None)
-        taken, there = format_bytes(least.total_bytes), format_bytes(least.available_bytes)
+        taken, there = format_bytes(float(np.min(memory.total_bytes))), format_bytes(memory.available_bytes)
         why = f"it needs {taken} per GPU, and {there} are usable"
     larger = "take a GPU with more memory (--train-gpu), or export for a trainer that splits models (megatron)"
     return InfeasibleError(

@@ -9,10 +9,13 @@ attention that keeps no s x s scores; sequence parallelism splits all of them by
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from moescale import catalogue
 from moescale.hardware.gpus import Gpu
@@ -20,11 +23,13 @@ from moescale.io.records import record
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters
 from moescale.models.recipe import Recipe
+from moescale.typing import FloatArray, Real
 from moescale.units import format_bytes, format_count
 
 States = Literal["full", "optimizer"]  # what data-parallel GPUs split: all training state, or the optimiser's alone
 MOST_GPUS = 2**17
 PARTS = ("weights", "gradients", "optimizer", "gathered", "activation", "logit")
+SIZES = ("tensor", "pipeline", "expert", "data", "micro_batch", "accumulation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,48 +57,82 @@ class Split:
     recompute: bool  # whether each layer runs again in the backward pass
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splits:
+    """Many splits of one run, an entry each: the fields of `Split`."""
+
+    gpus: int
+    tensor: FloatArray
+    pipeline: FloatArray
+    expert: FloatArray
+    data: FloatArray
+    micro_batch: FloatArray
+    accumulation: FloatArray
+    recompute: npt.NDArray[np.bool_]
+
+    def __getitem__(self, i: int) -> Split:
+        sizes = {name: int(getattr(self, name)[i]) for name in SIZES}
+        return Split(gpus=self.gpus, **sizes, recompute=bool(self.recompute[i]))
+
+    def __iter__(self) -> Iterator[Split]:
+        return (self[i] for i in range(self.tensor.size))
+
+
+def _periods(model: Architecture) -> tuple[int, int]:
+    """Whole periods of layers with and without experts, of which stages are made: layers of one, and their number."""
+    layers, moe = int(model.n_layers), int(model.n_moe_layers)
+    period = layers // moe if moe else 1
+    return period, layers // period
+
+
 def stages_of(model: Architecture, pipeline: int) -> tuple[int, ...] | None:
     """The layers of each of so many stages, as even as whole layers go, the fuller ones first; None where they do not suffice.
 
     A stage holds whole periods of layers with and without experts; the last one also holds the output layer.
     """
-    layers, moe = int(model.n_layers), int(model.n_moe_layers)
-    period = layers // moe if moe else 1
-    least, more = divmod(layers // period, pipeline)
+    period, number = _periods(model)
+    least, more = divmod(number, pipeline)
     return (period * (least + 1),) * more + (period * least,) * (pipeline - more) if least else None
+
+
+def first_and_last_stage(model: Architecture, pipeline: Real) -> tuple[Real, Real]:
+    """The layers of the first and of the last of these stages; the last has none where layers do not suffice."""
+    period, number = _periods(model)
+    return period * -(-number // pipeline), period * (number // pipeline)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes on the fullest GPU, and the parameters that it holds outside of experts and in them."""
+    """Bytes on the fullest GPU, and the parameters that it holds outside of experts and in them; of one split, or of many."""
 
-    dense_params: float
-    expert_params: float
-    weights_bytes: float
-    gradients_bytes: float
-    optimizer_bytes: float
-    gathered_bytes: float  # of blocks that run, and their gradients
-    activation_bytes: float
-    logit_bytes: float
+    dense_params: Real
+    expert_params: Real
+    weights_bytes: Real
+    gradients_bytes: Real
+    optimizer_bytes: Real
+    gathered_bytes: Real  # of blocks that run, and their gradients
+    activation_bytes: Real
+    logit_bytes: Real
     available_bytes: float
 
     @property
-    def total_bytes(self) -> float:
+    def total_bytes(self) -> Any:
         """All of it."""
         return sum(getattr(self, f"{name}_bytes") for name in PARTS)
 
     @property
-    def fits(self) -> bool:
+    def fits(self) -> Any:
         """Whether the GPU holds it."""
         return self.total_bytes <= self.available_bytes
 
     @property
     def arithmetic(self) -> tuple[str, ...]:
         """The sum, a line each."""
-        experts = f" outside of experts, {format_count(self.expert_params)} in them" if self.expert_params else ""
+        dense, routed = float(self.dense_params), float(self.expert_params)
+        experts = f" outside of experts, {format_count(routed)} in them" if routed else ""
         parts = {name: getattr(self, f"{name}_bytes") for name in PARTS}
         return (
-            f"parameters on a GPU: {format_count(self.dense_params)}{experts}",
+            f"parameters on a GPU: {format_count(dense)}{experts}",
             *(f"{name.removesuffix('s')} memory {format_bytes(size)}" for name, size in parts.items() if size),
             f"total {format_bytes(self.total_bytes)} of {format_bytes(self.available_bytes)} that are usable",
         )
@@ -132,16 +171,15 @@ def layer_elements_per_token(model: Architecture, *, moe: bool, expert_imbalance
     return attention + h + 2 * float(model.n_experts) + routed + shared
 
 
-def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, trainer: Trainer) -> Memory:
-    """Bytes of training on the fullest GPU of a split."""
+def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split | Splits, trainer: Trainer) -> Memory:
+    """Bytes of training on the fullest GPU of a split, or of each of many."""
     facts, parts = _facts(), parts_of(model)
     state, element = facts["states"][trainer.states], float(facts["activations"]["bytes_per_element"])
     t, p, e, fully = split.tensor, split.pipeline, split.expert, trainer.states == "full"
     layers, moe_layers = float(model.n_layers), float(model.n_moe_layers)
-    stages = stages_of(model, p)
-    share = stages[0] / layers if stages else 1.0 / p  # of the layers, on the fullest stage
-    # Of the two tables the first stage has the input's, the last one the output's; those that are tied are one.
-    table, tables = float(model.vocab_size * model.d_model) / t, 2 if p == 1 and not model.tied_embeddings else 1
+    first, last = first_and_last_stage(model, p)
+    share = np.where(np.greater(last, 0), first / layers, 1.0 / p)  # of the layers, on the fullest stage
+    table, tables = float(model.vocab_size * model.d_model) / t, tables_of(model, p)
 
     # Parameters on a GPU; norms and routers are whole on every GPU of a stage.
     split_params = float(parts.attention + parts.dense_ffn + parts.shared_experts) / t
@@ -152,25 +190,25 @@ def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, train
     # The larger kind of block, which FSDP gathers whole.
     plain_layers = layers - moe_layers
     ffn = float(parts.dense_ffn) / plain_layers / t if plain_layers else 0.0
-    routed = float(parts.experts / e + parts.shared_experts / t) / moe_layers if moe_layers else 0.0
-    block = float(parts.attention) / layers / t + max(ffn, routed)
+    routed = (float(parts.experts) / e + float(parts.shared_experts) / t) / moe_layers if moe_layers else 0.0
+    block = float(parts.attention) / layers / t + np.maximum(ffn, routed)
     gathered = float(state["gathered"]) * (state["gathered_blocks"] * block + (table if fully else 0.0))
     gathered += float(state["block_gradients"]) * (block + table)
 
-    tokens, in_flight = split.micro_batch * recipe.sequence_tokens, min(p, split.accumulation)
+    tokens, in_flight = split.micro_batch * recipe.sequence_tokens, np.minimum(p, split.accumulation)
     # What a layer keeps of a token: one without experts, one with them, which are sent more than their share.
-    imbalance = float(facts["choice"]["expert_imbalance"]) if e > 1 else 1.0
-    plain, moe = layer_elements_per_token(model, moe=False), 0.0
+    plain, moe = layer_elements_per_token(model, moe=False), np.zeros(())
     if moe_layers:
-        moe = layer_elements_per_token(model, moe=True, expert_imbalance=imbalance)
-    if split.recompute:  # a layer's input, and all of the one that runs again
-        kept_per_token = in_flight * layers * share * float(model.d_model) + max(plain, moe)
-    else:
-        kept_per_token = in_flight * share * (plain_layers * plain + moe_layers * moe)
+        imbalance = float(facts["choice"]["expert_imbalance"])
+        even, uneven = (layer_elements_per_token(model, moe=True, expert_imbalance=n) for n in (1.0, imbalance))
+        moe = np.where(np.greater(e, 1), uneven, even)
+    # Where layers are recomputed, a layer's input, and all of the one that runs again.
+    inputs = in_flight * layers * share * float(model.d_model) + np.maximum(plain, moe)
+    kept_per_token = np.where(split.recompute, inputs, in_flight * share * (plain_layers * plain + moe_layers * moe))
     activation = tokens * element * kept_per_token / t
     logits = float(state["logits"]) * tokens * float(model.vocab_size) / t / trainer.logit_chunks
-    if in_flight > 1:  # the last stage, which holds the logits, keeps one micro-batch, the first all in flight
-        logits = max(0.0, logits - activation * (in_flight - 1) / in_flight)
+    # The last stage, which holds the logits, keeps one micro-batch, the first all in flight.
+    logits = np.maximum(0.0, logits - activation * (in_flight - 1) / in_flight)
     return Memory(
         dense_params=dense,
         expert_params=experts,
@@ -184,39 +222,43 @@ def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, train
     )
 
 
-def _divisors(of: int, most: int) -> list[int]:
-    return [k for k in range(1, min(of, most) + 1) if of % k == 0]
+def tables_of(model: Architecture, pipeline: Real) -> Real:
+    """Embedding tables on a GPU: the first stage has the input's, the last one the output's; those that are tied are one."""
+    return 1 + (pipeline == 1) * (not model.tied_embeddings)
 
 
-def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> Iterable[Split]:
+def _divisors(of: int, most: int) -> FloatArray:
+    numbers = np.arange(1.0, min(of, most) + 1)
+    return numbers[of % numbers == 0]
+
+
+def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> Splits:
     """Every way to split a run over `gpus` GPUs, most wanted first, whether it fits or not.
 
     Wanted is, in this order: no recomputation, few GPUs a replica (t p), few stages, experts within a server, few expert
-    groups, large micro-batches.
+    groups, large micro-batches. So the second half are those of the first, with recomputation.
     """
-    choice = _facts()["choice"]
+    choice, batch = _facts()["choice"], recipe.batch_sequences
     server, per_stage = int(choice["gpus_per_server"]), int(choice["micro_batches_per_stage"])
     most = max(1, int(choice["micro_batch_tokens"]) // recipe.sequence_tokens)
     heads, kv_heads, n_layers = int(model.n_heads), int(model.n_kv_heads), int(model.n_layers)
     groups = int(model.n_experts) if trainer.expert and model.n_moe_layers else 1
-    found: list[Split] = []
-    for t in _divisors(math.gcd(heads, kv_heads, gpus, recipe.sequence_tokens), server if trainer.tensor else 1):
-        for p in _divisors(gpus // t, n_layers if trainer.pipeline else 1):
-            d = gpus // (t * p)
-            if recipe.batch_sequences % d or stages_of(model, p) is None:
-                continue
-            rank = recipe.batch_sequences // d  # sequences of a step on each
-            for e in _divisors(math.gcd(groups, t * d), groups):
-                sizes = {"gpus": gpus, "tensor": t, "pipeline": p, "expert": e, "data": d}
-                for b in _divisors(rank, most):
-                    if p == 1 or rank // b >= per_stage * p:
-                        more = {"micro_batch": b, "accumulation": rank // b}
-                        found += [Split(**sizes, **more, recompute=again) for again in (False, True)]
-
-    def wanted(s: Split) -> tuple[int, ...]:
-        return s.recompute, s.tensor * s.pipeline, s.pipeline, s.expert > server, s.expert, -s.micro_batch
-
-    return sorted(found, key=wanted)
+    tried = (
+        _divisors(math.gcd(heads, kv_heads, gpus, recipe.sequence_tokens), server if trainer.tensor else 1),
+        _divisors(gpus, n_layers if trainer.pipeline else 1),
+        _divisors(groups, groups),
+        _divisors(batch, most),
+    )
+    t, p, e, b = (size.ravel() for size in np.meshgrid(*tried))
+    d = np.maximum(gpus // (t * p), 1)
+    accumulation = batch // (d * b)
+    whole = (t * p * d == gpus) & (t * d % e == 0) & (d * b * accumulation == batch)
+    _, last = first_and_last_stage(model, p)
+    found = np.flatnonzero(whole & np.greater(last, 0) & ((p == 1) | (accumulation >= per_stage * p)))
+    found = found[np.lexsort([key[found] for key in (-b, e, e > server, p, t * p)])]
+    twice = np.tile(found, 2)
+    sizes = {name: size[twice] for name, size in zip(SIZES, (t, p, e, d, b, accumulation), strict=True)}
+    return Splits(gpus=gpus, **sizes, recompute=np.repeat([False, True], found.size))
 
 
 def gpu_counts() -> list[int]:
@@ -227,4 +269,4 @@ def gpu_counts() -> list[int]:
 
 def fits(model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, trainer: Trainer) -> bool:
     """Whether some split of a run over so many GPUs fits in their memory."""
-    return any(memory_of(model, recipe, gpu, split, trainer).fits for split in splits(model, recipe, gpus, trainer))
+    return bool(np.any(memory_of(model, recipe, gpu, splits(model, recipe, gpus, trainer), trainer).fits))

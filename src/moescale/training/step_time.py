@@ -16,11 +16,12 @@ Constants: catalogue/training.toml. What is not modelled: routing that is uneven
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from statistics import NormalDist
 from typing import Any, Literal
+
+import numpy as np
 
 from moescale import catalogue
 from moescale.hardware.gpus import Gpu
@@ -28,7 +29,16 @@ from moescale.io.records import record
 from moescale.latency import network
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import active_matmul_params, training_flops_per_token
-from moescale.training.parallelism import Split, Trainer, layer_elements_per_token, parts_of, stages_of
+from moescale.training.parallelism import (
+    Split,
+    Splits,
+    Trainer,
+    first_and_last_stage,
+    layer_elements_per_token,
+    parts_of,
+    tables_of,
+)
+from moescale.typing import Real
 
 Precision = Literal["bf16", "fp8"]
 ELEMENT = 2.0  # bytes of an activation
@@ -50,33 +60,33 @@ GRADIENT_BYTES = 4.0  # reduced in fp32, as both trainers have it by default (ca
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """Seconds of one optimiser step by part, one after another: what other work hides is not in them."""
+    """Seconds of one optimiser step by part, one after another: what other work hides is not in them; of one split, or many."""
 
-    compute_s: float  # matrix products and what is done to activations
-    attention_s: float
-    recompute_s: float  # layers that run again, with their messages
-    tensor_parallel_s: float
-    context_parallel_s: float
-    expert_exchange_s: float  # dispatch and combine
-    data_parallel_s: float  # FSDP's gathers and scatters, or those of gradients and weights, beyond what compute hides
-    pipeline_bubble_s: float
-    optimizer_s: float
-    tokens_per_gpu: float  # of a step
+    compute_s: Real  # matrix products and what is done to activations
+    attention_s: Real
+    recompute_s: Real  # layers that run again, with their messages
+    tensor_parallel_s: Real
+    context_parallel_s: Real
+    expert_exchange_s: Real  # dispatch and combine
+    data_parallel_s: Real  # FSDP's gathers and scatters, or those of gradients and weights, beyond what compute hides
+    pipeline_bubble_s: Real
+    optimizer_s: Real
+    tokens_per_gpu: Real  # of a step
     model_flops_per_token: float  # matrices and causal attention
     peak_flops_per_s: float  # bf16, as MFU has it also where products are in fp8
 
     @property
-    def total_s(self) -> float:
+    def total_s(self) -> Any:
         """All parts."""
         return sum(getattr(self, f"{name}_s") for name in NAMES)
 
     @property
-    def tokens_per_s_per_gpu(self) -> float:
+    def tokens_per_s_per_gpu(self) -> Any:
         """Training throughput of one GPU."""
         return self.tokens_per_gpu / self.total_s
 
     @property
-    def mfu(self) -> float:
+    def mfu(self) -> Any:
         """Model FLOPs over peak bf16 FLOPs."""
         return self.tokens_per_s_per_gpu * self.model_flops_per_token / self.peak_flops_per_s
 
@@ -160,14 +170,14 @@ def step_time(
     batch_sequences: int,
     sequence_tokens: int,
     gpu: Gpu,
-    split: Split,
+    split: Split | Splits,
     trainer: Trainer,
     precision: Precision = "bf16",
     stages_per_gpu: int = 1,
     context: int = 1,
     exchange_hidden: bool = False,
 ) -> StepTime:
-    """Seconds of one step of `batch_sequences` over the GPUs of `split`, by part.
+    """Seconds of one step of `batch_sequences` over the GPUs of `split`, by part; of each of many splits.
 
     `stages_per_gpu` interleaves the pipeline, `context` GPUs share a sequence (split.gpus then holds t p c d), `exchange_hidden`
     lets another micro-batch's work hide the exchange of experts. A GPU without fp8 arithmetic multiplies in bf16.
@@ -202,22 +212,24 @@ def step_time(
 
     # Messages of a micro-batch, in one direction.
     hidden_state = ELEMENT * tokens * float(model.d_model)
-    tensor = layers * 4.0 * _gather_s(gpu, t, hidden_state) if t > 1 else 0.0
-    exchange = moe_layers * 2.0 * _exchange_s(gpu, e, tokens / t, model) if moe_layers and e > 1 else 0.0
+    tensor = layers * 4.0 * _gather_s(gpu, t, hidden_state)
+    exchange = moe_layers * 2.0 * _exchange_s(gpu, e, tokens / t, model)
     keys = ELEMENT * tokens * context * 2.0 * float(model.n_kv_heads * model.head_dim) / t
-    sequence = max(0.0, layers * 3.0 * _gather_s(gpu, t * context, keys) - 3.5 * attention) if context > 1 else 0.0
+    sequence = np.maximum(0.0, layers * 3.0 * _gather_s(gpu, t * context, keys) - 3.5 * attention) * (context > 1)
 
-    again = (products + weights) + activations / 3.0 + overhead / 3.0 + attention if split.recompute else 0.0
+    forward = (products + weights) + activations / 3.0 + overhead / 3.0 + attention
+    again = np.where(split.recompute, forward, 0.0)
     if exchange_hidden:
         exchange = _exposed_s(exchange, (layer_work + 3.5 * attention) / 2.0)
-    again_messages = (tensor + exchange) if split.recompute else 0.0
+    again_messages = np.where(split.recompute, tensor + exchange, 0.0)
 
     # A pipeline goes at the pace of its slowest stage, and the last one holds the output layer. Several stages a GPU of layers that
     # do not divide are laid out evenly.
-    stages = stages_of(model, p) if stages_per_gpu == 1 or layers % p == 0 else None
+    first, last = first_and_last_stage(model, p)
+    whole_stages = np.greater(last, 0) & ((stages_per_gpu == 1) | (layers % p == 0))
     per_layer = (layer_work + 3.5 * attention + again + again_messages + 2.0 * (tensor + exchange) + sequence) / layers
-    pace = max(stages[0] * per_layer, stages[-1] * per_layer + vocabulary) if stages else 0.0
-    uneven = max(0.0, p * pace - layers * per_layer - vocabulary) if p > 1 else 0.0
+    pace = np.maximum(first * per_layer, last * per_layer + vocabulary)
+    uneven = np.maximum(0.0, p * pace - layers * per_layer - vocabulary) * ((p > 1) & whole_stages)
     per_step = micro_batches / p
     compute_s = (layer_work + vocabulary + uneven) * per_step
     attention_s = 3.5 * attention * per_step
@@ -228,8 +240,8 @@ def step_time(
 
     # Weights are gathered in bf16, gradients reduced in fp32; what lies beyond the work that hides them.
     group = d * context
-    copies = max(1.0, t * group / e)
-    whole = dense / (p * t) + head / t * (2 if p == 1 and not model.tied_embeddings else 1)
+    copies = np.maximum(1.0, t * group / e)
+    whole = dense / (p * t) + head / t * tables_of(model, p)
     own = experts / (p * e)
     each = (compute_s + attention_s + recompute_s) / micro_batches
     gather, scatter = (
@@ -257,34 +269,24 @@ def step_time(
     )
 
 
-def _gather_s(gpu: Gpu, gpus: float, message_bytes: float) -> float:
+def _gather_s(gpu: Gpu, gpus: Real, message_bytes: Real) -> Real:
     """An all-gather, or a reduce-scatter, of so many bytes in all."""
-    if gpus <= 1:
-        return 0.0
-    k, near = _constants(), min(gpus, gpu.gpus_per_server)
+    k, near = _constants(), np.minimum(gpus, gpu.gpus_per_server)
     inside = message_bytes * (near - 1) / near / (gpu.interconnect_bytes_per_s * float(k["link_share"]))
-    return inside + _network_s(gpu, gpus)(message_bytes / float(k["network_share"]))
+    return inside + network.gather_s(gpu, gpus, message_bytes / float(k["network_share"]))
 
 
-@lru_cache(maxsize=256)  # a search asks thousands of times about a few numbers of GPUs
-def _network_s(gpu: Gpu, gpus: float) -> Callable[[float], float]:
-    """What the network adds to an all-gather over so many GPUs, of bytes: a straight line."""
-    fixed = float(network.gather_s(gpu, gpus, 0.0))
-    per_byte = float(network.gather_s(gpu, gpus, 1e12)) / 1e12 - fixed / 1e12
-    return lambda message_bytes: fixed + per_byte * message_bytes
-
-
-def _exchange_s(gpu: Gpu, gpus: float, tokens: float, model: Architecture) -> float:
+def _exchange_s(gpu: Gpu, gpus: Real, tokens: Real, model: Architecture) -> Real:
     """Dispatch or combine of one layer: every token's state to each of its experts, once to each server that holds some."""
     k, top_k = _constants(), float(model.top_k)
     state = ELEMENT * tokens * float(model.d_expert_model or model.d_model)
     inside = state * top_k * (1.0 - 1.0 / gpus) / (gpu.interconnect_bytes_per_s * float(k["link_share"]))
-    count = float(network.servers(gpu, gpus))
+    count = network.servers(gpu, gpus)
     reached = (count - 1.0) * (1.0 - (1.0 - 1.0 / count) ** top_k)  # other servers that a token's experts are on
     across = state * reached / (gpu.network_bytes_per_s * float(k["network_share"])) + network.HOP_S * (count > 1)
-    return max(inside, across)  # what arrives is handed on while the rest is under way
+    return np.maximum(inside, across)  # what arrives is handed on while the rest is under way
 
 
-def _exposed_s(message_s: float, work_s: float) -> float:
+def _exposed_s(message_s: Real, work_s: Real) -> Real:
     """What a message adds to the work beside it: what is longer, and the part of the GPU that it takes from the work."""
-    return max(0.0, message_s - work_s) + float(_constants()["contention"]) * min(message_s, work_s)
+    return np.maximum(0.0, message_s - work_s) + float(_constants()["contention"]) * np.minimum(message_s, work_s)

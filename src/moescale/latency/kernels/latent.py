@@ -134,6 +134,11 @@ def into_space_grids(system: str, engine: str, version: str, kind: str) -> tuple
     return tuple(grid_of((rows["num_heads"], rows["num_tokens"]), rows["latency"], (1.0, 1.0)) for rows in both)
 
 
+def latent_params(a: Architecture, heads: Real) -> Real:
+    """Parameters of a layer's projections with so many heads."""
+    return sum((op.params for op in attention_products(a, heads)), start=0.0)
+
+
 def latent_roofline_s(
     a: Architecture,
     heads: Real,
@@ -147,15 +152,16 @@ def latent_roofline_s(
     prefix: Real = 0.0,
     queries: Real = 1.0,
     sparse: bool = False,
+    params: Real | None = None,
 ) -> FloatArray:
     """Roofline of an average layer on one GPU with `heads` of the heads, for ratios between models and formats.
 
     `rates` are bytes and FLOPs a second. Weights of no bytes stand for attention alone, without its projections. Prompts may
     follow a cached `prefix`, which every new token meets whole; a context may meet several `queries`. `sparse`: each query
-    meets the tokens that it chooses, and the indexer all.
+    meets the tokens that it chooses, and the indexer all. `params`: `latent_params`, where they are known.
     """
     heads, requests = np.asarray(heads, dtype=np.float64), np.asarray(batch, dtype=np.float64)
-    rank, params = np.asarray(a.kv_lora_rank, dtype=np.float64), sum(op.params for op in attention_products(a, heads))
+    rank, params = np.asarray(a.kv_lora_rank, dtype=np.float64), latent_params(a, heads) if params is None else params
     chosen = np.asarray(a.index_topk, dtype=np.float64) if sparse else np.asarray(math.inf)
 
     def pairs(length: Real) -> FloatArray:  # twice: a token meets half of its own prompt

@@ -32,28 +32,28 @@ class LogGrid:
 
     def seconds(self, *sizes: Real) -> FloatArray:
         """Seconds at `sizes`, one an axis, which broadcast; NaN beyond MOST_BEYOND times an axis."""
-        beyond_s: FloatArray = np.asarray(0.0)
-        corners: list[tuple[npt.NDArray[np.intp], FloatArray | None]] = [(np.asarray(0, dtype=np.intp), None)]
-        stride = self.log_s.size
+        log_s: Real = 0.0
+        # In the flat table: the corner below in every axis, and what leads from there to each corner, with its weight.
+        place, stride = np.intp(0), self.log_s.size
+        corners: list[tuple[int, FloatArray | float]] = [(0, 1.0)]
         for axis, size, slope in zip(self.axes, sizes, self.slopes, strict=True):
             stride //= len(axis)
             at = np.log(np.asarray(size, dtype=np.float64))
-            if at.size and np.max(at) > axis[-1]:
+            if at.size and at.max() > axis[-1]:
                 beyond = np.maximum(at - axis[-1], 0.0)
-                beyond_s = beyond_s + np.where(beyond <= np.log(MOST_BEYOND), slope * beyond, np.nan)
+                log_s = log_s + np.where(beyond <= np.log(MOST_BEYOND), slope * beyond, np.nan)
             if len(axis) == 1:
                 continue
-            low = np.minimum(np.maximum(np.searchsorted(axis, at, side="right") - 1, 0), len(axis) - 2)
-            share = np.minimum(np.maximum((at - axis[low]) / (axis[low + 1] - axis[low]), 0.0), 1.0)
-            rest = 1.0 - share
-            start = low * stride
-            corners = [
-                (index + offset, part if weight is None else weight * part)
-                for index, weight in corners
-                for offset, part in ((start, rest), (start + stride, share))
-            ]
+            low = axis[1:-1].searchsorted(at, side="right")
+            share = np.minimum(np.maximum((at - axis[low]) / (axis[1:] - axis[:-1])[low], 0.0), 1.0)
+            parts = ((0, 1.0 - share), (stride, share))
+            corners = [(on + step, weight * part) for on, weight in corners for step, part in parts]
+            place = place + low * stride
         flat = self.log_s.ravel()
-        log_s = sum((flat[i] if weight is None else weight * flat[i] for i, weight in corners), start=beyond_s)
+        for on, weight in corners:
+            there = flat[on:].take(place)
+            there *= weight
+            log_s = log_s + there
         return np.exp(log_s)
 
 

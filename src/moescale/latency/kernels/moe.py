@@ -71,7 +71,7 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What decides the time of one GPU's experts; all arrays of one shape, or numbers."""
+    """What decides the time of one GPU's experts; all fields broadcast."""
 
     tokens: Real  # of the whole batch
     d_model: Real
@@ -92,6 +92,7 @@ class MoeKernels:
     flops_per_s: float
     features: npt.NDArray[np.float32]  # (shapes, 4), divided by LIKENESS
     missed: npt.NDArray[np.float32]  # (steps, shapes): log(measured / formula) on a grid of pairs per expert
+    rises: npt.NDArray[np.float32]  # of it to the next step
     widths: FloatArray  # of the measured shapes, as _key has them; sorted
 
     def is_measured(self, d_model: Real, width: Real) -> npt.NDArray[np.bool_]:
@@ -102,38 +103,44 @@ class MoeKernels:
 
     def seconds(self, shape: Shape) -> FloatArray:
         """Seconds of one layer's experts, all fields of `shape` broadcast; without the router and the all-reduce."""
-        fields = np.broadcast_arrays(*(np.asarray(getattr(shape, n), dtype=np.float64) for n in Shape.__slots__))
-        whole = fields[0].shape
-        flat = Shape(*(values.ravel() for values in fields))
-        base = formula_s(self.formula, flat, self.system, self.bytes_per_weight, self.flops_per_s)
-        out = np.empty_like(base)
-        for start in range(0, base.size, 4096):  # so few points at a time that the likenesses stay in the cache
-            part = slice(start, start + 4096)
-            out[part] = base[part] * np.exp(self._missed(Shape(*(getattr(flat, n)[part] for n in Shape.__slots__))))
-        return out.reshape(whole)
+        base = formula_s(self.formula, shape, self.system, self.bytes_per_weight, self.flops_per_s)
+        return base * np.exp(self._missed(shape))
 
     def _missed(self, shape: Shape) -> FloatArray:
+        """The mean of log(measured / formula) at these sizes, weighted with likeness."""
         features, at = _features(shape, self.formula)
+        place = np.clip((at / np.log(2.0) - OCTAVES[0]) * STEPS_AN_OCTAVE, 0.0, len(self.missed) - 1 - 1e-9)
+        # Sizes that differ in tokens alone, along the first axes, are as like: a likeness for all of them.
+        whole = np.broadcast_shapes(place.shape, features.shape[:-1])
+        alike = whole[len(whole) - features.ndim + 1 :]
+        weight = self._likeness(np.broadcast_to(features, (*alike, 4)).reshape(-1, 4))
+        total = np.sum(weight, axis=1) + DOUBT
+        places = np.broadcast_to(place, whole).ravel()
+        own, out = np.arange(places.size) % max(len(weight), 1), np.empty(places.size)
+        for start in range(0, places.size, 1024):  # so few points at a time that what is weighted stays in the cache
+            part = slice(start, start + 1024)
+            low = places[part].astype(np.intp)
+            there = self.rises[low]
+            there *= (places[part] - low).astype(np.float32)[:, None]
+            there += self.missed[low]
+            there *= weight[own[part]]
+            out[part] = np.sum(there, axis=1) / total[own[part]]
+        return out.reshape(whole)
+
+    def _likeness(self, features: FloatArray) -> npt.NDArray[np.float32]:
+        """The weight of each measured shape, (n, shapes), at features of (n, 4)."""
         likeness = (features / np.asarray(LIKENESS)).astype(np.float32)
         # Each point by itself, not as a product of matrices, whose last digit depends on how many are asked at once.
         squared = np.zeros((len(likeness), len(self.features)), dtype=np.float32)
         for mine, theirs in zip(likeness.T, self.features.T, strict=True):
-            # One number for all points, as the experts a token meets often are, is compared once.
-            column = mine[:1] if np.all(mine == mine[0]) else mine
-            away = column[:, None] - theirs[None, :]
+            away = mine[:, None] - theirs[None, :]
             away *= away
             squared += away
         same = squared < np.float32((SAME / min(LIKENESS)) ** 2)
         squared *= np.float32(-0.5)
         weight = np.exp(squared, out=squared)
-        if same.any():
-            weight = np.where(same, np.float32(SAME_WEIGHT), weight)
-        place = np.clip((at / np.log(2.0) - OCTAVES[0]) * STEPS_AN_OCTAVE, 0.0, len(self.missed) - 1 - 1e-9)
-        low = place.astype(np.intp)
-        share = (place - low).astype(np.float32)[:, None]
-        there = self.missed[low]
-        there += (self.missed[low + 1] - there) * share
-        return np.asarray(np.sum(weight * there, axis=1) / (np.sum(weight, axis=1) + DOUBT), dtype=np.float64)
+        weight[same] = SAME_WEIGHT
+        return weight
 
 
 def _key(d_model: Real, width: Real) -> FloatArray:
@@ -161,11 +168,11 @@ def formula_s(
 
 
 def _features(shape: Shape, formula: Formula) -> tuple[FloatArray, FloatArray]:
-    """What likeness is measured in, (n, 4), and the logarithm of pairs per local expert, (n,)."""
+    """What likeness is measured in, (..., 4), and the logarithm of pairs per local expert."""
     met = np.log(shape.top_k) - formula.imbalance * np.log(shape.expert_parallel)
     experts = np.log(shape.local_experts)
     columns = np.broadcast_arrays(np.log(shape.width), np.log(shape.d_model), experts, met)
-    return np.stack(columns, axis=-1), np.log(shape.tokens) + met - experts
+    return np.stack(columns, axis=-1), np.asarray(np.log(shape.tokens) + met - experts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -275,7 +282,7 @@ def kernels_of(rows: Rows, formula: Formula, system: System, bytes_per_weight: f
     grid = (OCTAVES[0] + steps / STEPS_AN_OCTAVE) * np.log(2.0)
     order = np.lexsort((at, rows.cut))
     groups = np.split(order, np.flatnonzero(np.diff(rows.cut[order])) + 1)
-    missed = np.stack([np.interp(grid, at[group], logs[group]) for group in groups], axis=1)
+    missed = np.stack([np.interp(grid, at[group], logs[group]) for group in groups], axis=1).astype(np.float32)
     firsts = features[[group[0] for group in groups]]
     return MoeKernels(
         formula=formula,
@@ -283,7 +290,8 @@ def kernels_of(rows: Rows, formula: Formula, system: System, bytes_per_weight: f
         bytes_per_weight=bytes_per_weight,
         flops_per_s=flops_per_s,
         features=(firsts / np.asarray(LIKENESS)).astype(np.float32),
-        missed=missed.astype(np.float32),
+        missed=missed,
+        rises=np.diff(missed, axis=0),
         widths=np.unique(_key(rows.shape.d_model, rows.shape.width)),
     )
 
