@@ -161,9 +161,10 @@ def family_of(runs: RunTable) -> tuple[ModelFamily, list[str]]:
     return family, remarks
 
 
-def letters_of(runs: RunTable, family: ModelFamily) -> tuple[FloatArray, FloatArray]:
-    """N and E of each run, (n,) each, as the family counts them."""
-    return in_family(family, *models_of(runs, family)[:2]) if active_sizes(runs) else (runs.n_params, runs.experts)
+def letters_of(runs: RunTable, family: ModelFamily) -> RunArrays:
+    """The runs with N and E as the family counts them, without further inputs."""
+    n, e = in_family(family, *models_of(runs, family)[:2]) if active_sizes(runs) else (runs.n_params, runs.experts)
+    return RunArrays(n, runs.tokens, e, runs.loss, {})
 
 
 def of_models(runs: RunTable) -> bool:

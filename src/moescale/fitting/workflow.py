@@ -16,7 +16,7 @@ from moescale.errors import InputError, located
 from moescale.fitting import auto, canonical
 from moescale.fitting.auto import Chosen
 from moescale.fitting.canonical import RunArrays, inputs_of, run_arrays
-from moescale.fitting.fit import Fit, bootstrap, fit, fit_range, parameter_intervals
+from moescale.fitting.fit import Fit, bootstrap, fit_arrays, fit_range, parameter_intervals
 from moescale.fitting.holdout import HoldOut, hold_out, residuals
 from moescale.fitting.prior import DRAWS as PRIOR_DRAWS
 from moescale.fitting.prior import DRIFT, STARTS, fit_under, prior_of
@@ -117,7 +117,7 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
     if isinstance(form, str):
         return _fit_auto(runs, how, family, remarks, report)
     arrays, notes = run_arrays(form, runs, how.extra, family)
-    found = _fit_one(form, arrays, how, progress=report)
+    found = fit_arrays(form, arrays, starts=how.starts, progress=report)
     draws = _bootstrap(found, arrays, how, how.bootstrap, progress=report) if how.bootstrap else None
     remarks += table_remarks(form, residuals(found, arrays), runs)
     counted = canonical.law_family(form, family)
@@ -156,27 +156,24 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     arrays, notes = run_arrays(form, runs, how.extra, family)
     result = fit_under(
         prior,
-        inputs_of(form, arrays),
-        np.log(arrays.loss),
+        arrays,
         starts=STARTS if how.starts == "auto" else int(how.starts),
         draws=max(how.bootstrap, PRIOR_DRAWS),
         seed=how.seed,
     )
     remarks += table_remarks(form, residuals(result.fit, arrays), runs)
-    ranges = fit_range(arrays.n_params, arrays.tokens, arrays.experts)
     notes = (*runs.warnings, *remarks, *notes, *result.fit.warnings)
-    found = replace(result.fit, warnings=notes, fit_range=ranges)
+    found = replace(result.fit, warnings=notes)
     about = _about(runs, replace(how, prior=law), family)
     held = {"prior_mean": found.theta.tolist(), "prior_covariance": result.covariance.tolist()}
     of_member: dict[str, Any] = about | {"name": form.name, "evidence": about["evidence"] | held}
     member = fitted_law(found, canonical.law_family(form, family), draws=result.draws, **of_member)
-    member = replace(member, max_experts=max(law.members[0].law.max_experts or 1.0, ranges["experts"][1]))
+    member = replace(member, max_experts=max(law.members[0].law.max_experts or 1.0, found.fit_range["experts"][1]))
     about["evidence"] |= {"law": form.name, "n_runs": found.n_runs}
-    n, e = canonical.letters_of(runs, family)
     fitted = combine(
         [Member(member, 1.0)],
         family=family,
-        fit_range=fit_range(n, runs.tokens, e),
+        fit_range=fit_range(canonical.letters_of(runs, family)),
         notes=notes,
         run_noise=result.run_noise,
         drift=DRIFT,
@@ -185,11 +182,6 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     )
     intervals = parameter_intervals(found, result.draws)
     return FittedLaw(fitted, found, intervals, arrays, (Chosen(form.name, 1.0, None),))
-
-
-def _fit_one(form: LawForm, arrays: RunArrays, how: FitSettings, **more: Any) -> Fit:
-    given = (arrays.n_params, arrays.tokens, arrays.experts, arrays.loss)
-    return fit(form, *given, extra=arrays.extra, starts=how.starts, **more)
 
 
 def _bootstrap(found: Fit, arrays: RunArrays, how: FitSettings, count: int, **more: Any) -> FloatArray:
@@ -205,10 +197,10 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     fits: list[Fit] = []
     for i, (form, own, _) in enumerate(letters):
         report(f"fit {form.name}", i / len(letters))
-        fits.append(_fit_one(form, own, how, search=auto.SEARCH))
+        fits.append(fit_arrays(form, own, starts=how.starts, search=auto.SEARCH))
     table = RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
-    n, e = canonical.letters_of(runs, family)
-    faults = [auto.fault(found, family, n, runs.tokens, e, runs.loss) for found in fits]
+    in_letters = canonical.letters_of(runs, family)
+    faults = [auto.fault(found, family, in_letters) for found in fits]
     sound = np.array([fault is None for fault in faults])
     choice = auto.choose(fits, arrays, table, sound if sound.any() else ~sound, report)
     about = _about(runs, how, family)
@@ -248,7 +240,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     if family.n_counts == "total":  # no other law can be asked in these letters
         return FittedLaw(replace(leading, **about), best, intervals, own, chosen)
     ranges = {key: ends for member in members for key, ends in member.law.fit_range.items()}
-    ranges |= fit_range(n, runs.tokens, e)
+    ranges |= fit_range(in_letters)
     law = combine(members, family=family, fit_range=ranges, draws=max(how.bootstrap, DRAWS), **about)
     return FittedLaw(law, best, intervals, own, chosen)
 

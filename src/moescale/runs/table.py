@@ -124,11 +124,8 @@ class RunTable:
 
     def best_of(self) -> RunTable:
         """The run of the lowest loss of each size, tokens and experts, and of one value of each further input."""
-        return self._only(
-            notes.of_one_model(self._model, self.loss).first(),
-            "runs",
-            "the lowest loss of each size, tokens and experts",
-        )
+        rows = notes.least_of_each(notes.of_one_model(self._model), self.loss)
+        return self._only(rows, "runs", "the lowest loss of each size, tokens and experts")
 
     def notes(self) -> tuple[str, ...]:
         """What is said of rows that are points of one run, and of runs of one size, tokens and experts."""
@@ -140,7 +137,9 @@ class RunTable:
         if found is None:
             what = f"no column names the run of each row: none of {', '.join(notes.RUN_COLUMNS)} has one size and E a value"
             raise ColumnError(what, where=self.source, next_step="add a column run_id, or choose rows with --where")
-        return self._only(found[1].first(), "rows", f"the last point of each run (column {found[0]!r})")
+        name, groups = found
+        rows = notes.least_of_each(groups, -self.tokens)
+        return self._only(rows, "rows", f"the last point of each run (column {name!r})")
 
     def _only(self, rows: NDArray[np.intp], noun: str, what: str) -> RunTable:
         mask = np.zeros(len(self), dtype=np.bool_)
