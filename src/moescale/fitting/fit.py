@@ -210,17 +210,12 @@ def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, note
         f"not identified by these runs: {', '.join(not_identified)} (predictions near the runs remain valid)": not_identified,
     }
     return Fit.of(
-        form,
-        theta,
-        residual,
-        objective=float(reached[best]),
-        starts=len(candidates),
+        form, theta, residual, objective=float(reached[best]), starts=len(candidates),
         starts_at_optimum=int((reached <= reached[best] * (1.0 + SAME_OPTIMUM)).sum()),
-        at_bound=at_bound,
-        not_identified=not_identified,
+        at_bound=at_bound, not_identified=not_identified,
         standard_error=dict(zip(form.names, error.tolist(), strict=True)),
         warnings=(*notes, *(note for note, names in said.items() if names)),
-    )
+    )  # fmt: skip
 
 
 def robust_spread(residual: FloatArray) -> float:

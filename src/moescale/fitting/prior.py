@@ -234,26 +234,15 @@ def fit_under(prior: Prior, arrays: RunArrays, *, starts: int = STARTS, draws: i
     reached = np.array([found.objective, *(other.objective for other in others)])
     found = [found, *others][int(reached.argmin())]
     theta = posterior(source, found, draws, seed)
-    at_optimum = int((reached <= reached.min() * (1.0 + SAME_OPTIMUM)).sum())
-    error = log_loss(theta[0], x) - values
+    found_fit = Fit.of(
+        FORM, theta[0], log_loss(theta[0], x) - values, objective=float(reached.min()), starts=starts,
+        starts_at_optimum=int((reached <= reached.min() * (1.0 + SAME_OPTIMUM)).sum()),
+        standard_error=dict(zip(FORM.names, theta[1:].std(axis=0).tolist(), strict=True)),
+        fit_range=fit_range(replace(arrays, extra={})), warnings=_remarks(source, found, prior),
+    )  # fmt: skip
     theta[:, 0] += unit
-    return Fitted(
-        fit=Fit.of(
-            FORM,
-            theta[0],
-            error,
-            objective=float(reached.min()),
-            starts=starts,
-            starts_at_optimum=at_optimum,
-            standard_error=dict(zip(FORM.names, theta[1:].std(axis=0).tolist(), strict=True)),
-            seconds=time.perf_counter() - began,
-            fit_range=fit_range(replace(arrays, extra={})),
-            warnings=_remarks(source, found, prior),
-        ),
-        draws=theta[1:],
-        covariance=found.covariance,
-        run_noise=source.noise,
-    )
+    fit = replace(found_fit, theta=theta[0], seconds=time.perf_counter() - began)
+    return Fitted(fit=fit, draws=theta[1:], covariance=found.covariance, run_noise=source.noise)
 
 
 def _remarks(source: Source, found: Mode, prior: Prior) -> tuple[str, ...]:

@@ -121,12 +121,8 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
     draws = _bootstrap(found, arrays, how, how.bootstrap, progress=report) if how.bootstrap else None
     remarks += table_remarks(form, residuals(found, arrays), runs)
     counted = canonical.law_family(form, family)
-    if (
-        canonical.active_sizes(runs)
-        and not form.of_models
-        and counted.n_counts == "dense"
-        and np.any(runs.experts > 1.0)
-    ):
+    of_active = canonical.active_sizes(runs) and counted.n_counts == "dense" and np.any(runs.experts > 1.0)
+    if of_active and not form.of_models:
         notes.append(
             f"{form.name} is fitted to active parameters, and a plan would read its N as dense-equivalent: "
             "give --size-column n_params_dense, or fit without --law"
@@ -154,13 +150,8 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
         prior = prior_of(law)
     family = canonical.with_tables(family, runs)
     arrays, notes = run_arrays(form, runs, how.extra, family)
-    result = fit_under(
-        prior,
-        arrays,
-        starts=STARTS if how.starts == "auto" else int(how.starts),
-        draws=max(how.bootstrap, PRIOR_DRAWS),
-        seed=how.seed,
-    )
+    starts = STARTS if how.starts == "auto" else int(how.starts)
+    result = fit_under(prior, arrays, starts=starts, draws=max(how.bootstrap, PRIOR_DRAWS), seed=how.seed)
     remarks += table_remarks(form, residuals(result.fit, arrays), runs)
     notes = (*runs.warnings, *remarks, *notes, *result.fit.warnings)
     found = replace(result.fit, warnings=notes)
@@ -171,15 +162,9 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     member = replace(member, max_experts=max(law.members[0].law.max_experts or 1.0, found.fit_range["experts"][1]))
     about["evidence"] |= {"law": form.name, "n_runs": found.n_runs}
     fitted = combine(
-        [Member(member, 1.0)],
-        family=family,
-        fit_range=fit_range(canonical.letters_of(runs, family)),
-        notes=notes,
-        run_noise=result.run_noise,
-        drift=DRIFT,
-        draws=len(result.draws),
-        **about,
-    )
+        [Member(member, 1.0)], family=family, fit_range=fit_range(canonical.letters_of(runs, family)), notes=notes,
+        run_noise=result.run_noise, drift=DRIFT, draws=len(result.draws), **about,
+    )  # fmt: skip
     intervals = parameter_intervals(found, result.draws)
     return FittedLaw(fitted, found, intervals, arrays, (Chosen(form.name, 1.0, None),))
 
@@ -320,18 +305,11 @@ def fitted_law(
     """The law that a fit found, with the family of models that the runs belong to and a bootstrap's draws (k, p)."""
     facts = {fact: getattr(found, fact) for fact in ("n_runs", "rmsle", "huber", "starts", "starts_at_optimum")}
     return Law(
-        name=name,
-        form=found.form,
-        theta=found.theta,
-        family=family,
-        source=source,
-        date=date,
-        fit_range=found.fit_range,
-        draws=np.empty((0, found.theta.size)) if draws is None else draws,
-        notes=found.warnings,
+        name=name, form=found.form, theta=found.theta, family=family, source=source, date=date, fit_range=found.fit_range,
+        draws=np.empty((0, found.theta.size)) if draws is None else draws, notes=found.warnings,
         max_experts=found.fit_range["experts"][1] if found.form.uses_experts else None,
         evidence=facts | {"objective": f"sum of Huber terms, delta {HUBER_DELTA:g}, of ln L"} | (evidence or {}),
-    )
+    )  # fmt: skip
 
 
 def _about(runs: RunTable, how: FitSettings, family: ModelFamily) -> dict[str, Any]:

@@ -149,16 +149,11 @@ def _outcome(claim: Claim, central: World, drawn: World | None) -> Outcome:
         reason = "some of these models do not exist or cannot be served, so the number cannot be computed"
     of_parts = draws.T if draws is not None else [None] * len(ours)
     return Outcome(
-        **asdict(verdict) | {"holds": verdict.holds if counts else None},
-        claim=claim,
-        role="input" if is_input else "prediction",
-        parts=tuple(map(_part_outcome, claim.parts, ours.tolist(), of_parts)),
-        direction_share=share,
-        counts=counts,
+        **asdict(verdict) | {"holds": verdict.holds if counts else None}, claim=claim,
+        role="input" if is_input else "prediction", direction_share=share, counts=counts, drawn=draws,
+        parts=tuple(map(_part_outcome, claim.parts, ours.tolist(), of_parts)), inputs=_inputs(claim, central),
         reason=reason or _why(claim, ours, verdict),
-        inputs=_inputs(claim, central),
-        drawn=draws,
-    )
+    )  # fmt: skip
 
 
 def _not_judged(claim: Claim, law: str, is_input: bool, other_data: set[str | None]) -> str | None:
@@ -275,16 +270,12 @@ def score(outcomes: Sequence[Outcome]) -> Score:
     verdicts = [[judge(o.claim, row).holds is True for row in o.drawn] for o in drawn if o.drawn is not None]
     near = [abs(o.drawn[:, i] / part.paper - 1.0) <= 0.15 for o, i, part in parts if o.drawn is not None and part.paper]
     return Score(
-        numbers=Numbers.of(pairs),
-        first_count=Numbers.of([*pairs, *first]),
-        judged=len(judged),
-        trends=sum(o.claim.ordered for o in judged),
-        trends_held=sum(o.direction_holds is True for o in judged),
+        numbers=Numbers.of(pairs), first_count=Numbers.of([*pairs, *first]), judged=len(judged), claims=len(outcomes),
+        trends=sum(o.claim.ordered for o in judged), trends_held=sum(o.direction_holds is True for o in judged),
         which=tuple(o.claim.id for o in judged if o.holds),
         drawn_held=tuple(np.sum(verdicts, axis=0).tolist()) if verdicts else (),
         drawn_within=tuple(np.sum(near, axis=0).tolist()) if near else (),
         values={f"{o.claim.id}, {part.label}": o.parts[i].ours for o, i, part in parts},
-        claims=len(outcomes),
         inputs=sum(o.role == "input" for o in outcomes),
         unknown=sum(o.role != "input" and not o.counts and o.claim.same_as is None for o in outcomes),
-    )
+    )  # fmt: skip

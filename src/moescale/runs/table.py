@@ -27,6 +27,7 @@ from moescale.typing import FloatArray
 SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")  # in the order of preference
 EXPERTS_COLUMN, TOKENS_COLUMN = "n_experts", "tokens"
 _SUFFIXES = (*frames.DELIMITERS, ".parquet")  # that are written
+ARRAYS = ("n_params", "tokens", "experts", "loss", "row_numbers")  # of a RunTable, beside its columns
 DIVERGED_COLUMNS = ("diverged", "flagged")
 """Columns that mark runs which are not to be used."""
 
@@ -59,8 +60,7 @@ class RunTable:
 
     def __post_init__(self) -> None:
         n_rows, rows = np.size(self.loss), np.asarray(self.row_numbers, dtype=np.int64)
-        names = ("n_params", "tokens", "experts", "loss")
-        arrays: dict[str, NDArray[Any]] = {name: np.array(getattr(self, name), dtype=np.float64) for name in names}
+        arrays: dict[str, NDArray[Any]] = {name: np.array(getattr(self, name), dtype=np.float64) for name in ARRAYS[:4]}
         arrays["row_numbers"] = rows if rows.size else np.arange(1, n_rows + 1)
         others = {name: np.asarray(values) for name, values in self.columns.items()}
         for name, values in (*arrays.items(), *others.items()):
@@ -115,9 +115,7 @@ class RunTable:
         if chosen.dtype != np.bool_ or chosen.shape != (len(self),):
             what = f"the mask has shape {chosen.shape} and type {chosen.dtype}"
             raise InputError(what, next_step=f"give one boolean a run, shape {(len(self),)}")
-        arrays = {
-            name: getattr(self, name)[chosen] for name in ("n_params", "tokens", "experts", "loss", "row_numbers")
-        }
+        arrays = {name: getattr(self, name)[chosen] for name in ARRAYS}
         kept = replace(self, **arrays, columns={name: values[chosen] for name, values in self.columns.items()})
         old = self.notes()
         return replace(kept, warnings=(*(each for each in self.warnings if each not in old), *kept.notes()))
@@ -179,10 +177,9 @@ def read_runs(
     roles = _roles(table, named)
     if table.n_rows == 0:
         raise InputError("has column names but no rows", where=table.source, next_step="add one row a run")
+    good = np.zeros(table.n_rows, np.bool_)
     cells: dict[str, Cells] = {
-        name: frames.as_numbers(column)
-        if name in roles
-        else (frames.as_values(column), np.zeros(len(column), np.bool_))
+        name: frames.as_numbers(column) if name in roles else (frames.as_values(column), good)
         for name, column in table.columns.items()
     }
     rows = _kept_rows(table, where, cells, warnings)
@@ -193,20 +190,10 @@ def read_runs(
     columns = {name: found[rows - 1] for name, (found, _) in cells.items() if name not in roles}
     warnings += notes.model_warnings(columns, values["experts"], rows)
     runs = RunTable(
-        n_params=values["size"],
-        tokens=values["tokens"],
-        experts=values["experts"],
-        loss=loss,
-        size_column=size,
-        loss_column=loss_column,
-        tokens_column=tokens_column,
-        experts_column=experts_column,
-        source=table.source,
-        row_numbers=rows,
-        columns=columns,
-        warnings=tuple(warnings),
-        sha256=table.sha256,
-    )
+        n_params=values["size"], tokens=values["tokens"], experts=values["experts"], loss=loss, size_column=size,
+        loss_column=loss_column, tokens_column=tokens_column, experts_column=experts_column, source=table.source,
+        row_numbers=rows, columns=columns, warnings=tuple(warnings), sha256=table.sha256,
+    )  # fmt: skip
     if last_point:
         runs = runs.last_points()
     if best_of:
