@@ -30,6 +30,7 @@ from moescale.experiments import corpus as corpora
 from moescale.experiments.corpus import CORPUS, SPLITS, Corpus, SplitName, open_corpus
 from moescale.io import files
 from moescale.io.files import explained, read_bytes, write_atomically
+from moescale.io.frames import first_line
 from moescale.io.json_text import parse_json
 from moescale.io.locks import lock_beside, locked, staged_folder
 
@@ -305,8 +306,8 @@ def _rows(name: str, suffix: str, text_field: str) -> Iterator[str]:
     except InputError:
         raise
     except Exception as error:  # whatever the library, its parsers and its transport raise
-        what = f"cannot be read: {(str(error).strip().splitlines() or [type(error).__name__])[0][:300]}"
-        raise InputError(what, where=name, next_step="check that it is whole; of the hub its name and split") from error
+        what, step = f"cannot be read: {first_line(error)}", "check that it is whole; of the hub its name and split"
+        raise InputError(what, where=name, next_step=step) from error
 
 
 def _field(value: object, text_field: str, where: str) -> str:

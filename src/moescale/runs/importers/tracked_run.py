@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -207,29 +208,20 @@ def files_of(source: str, is_one: Callable[[Path], object], kind: str, advice: s
     Links are not followed. Raises InputError for a path that does not exist, where there is no such file, and for a folder
     of more than MOST_FILES files.
     """
-    found = [file for file in _files_under(Path(source)) if is_one(file)]
+    place = Path(source)
+    if not os.path.exists(place):
+        nearest = nearest_file_names(place)
+        raise InputError("no such file or folder", where=source, nearest=nearest, next_step="check the path")
+    if not os.path.isdir(place):
+        return [place]
+    inside = (Path(folder, name) for folder, _, names in os.walk(place) for name in names)
+    files = list(islice(inside, MOST_FILES + 1))
+    if len(files) > MOST_FILES:
+        raise InputError(f"holds more than {MOST_FILES:,} files", where=source, next_step="give a part")
+    found = sorted(file for file in files if is_one(file) and file.is_file())  # a pipe would be waited for
     if not found:
         raise InputError(f"there is no {kind} in it", where=source, next_step=advice)
     return found
-
-
-def _files_under(source: Path) -> Iterator[Path]:
-    if not os.path.exists(source):
-        nearest = nearest_file_names(source)
-        raise InputError("no such file or folder", where=str(source), nearest=nearest, next_step="check the path")
-    if not os.path.isdir(source):
-        yield source
-        return
-    seen = 0
-    for folder, folders, names in os.walk(source):
-        folders.sort()
-        for name in sorted(names):
-            seen += 1
-            if seen > MOST_FILES:
-                raise InputError(f"holds more than {MOST_FILES:,} files", where=str(source), next_step="give a part")
-            path = Path(folder) / name
-            if path.is_file():  # a pipe would be waited for
-                yield path
 
 
 @contextmanager
