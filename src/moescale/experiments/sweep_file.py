@@ -169,8 +169,11 @@ def _combinations(grid: Mapping[str, Any], where: str) -> list[Entry]:
         if not values:
             raise InputError("is empty", where=f"{where}, {key}", next_step="give it at least one entry")
         if key == "shapes":
-            values = [dict(zip(SHAPE, v, strict=False)) if isinstance(v, list) else as_mapping(v, key) for v in values]
-            axes.append(values)
+            axes.append([])
+            for value in values:
+                axes[-1].append(
+                    dict(zip(SHAPE, value, strict=False)) if isinstance(value, list) else as_mapping(value, key)
+                )
         else:
             axes.append([{"seed" if key == "seeds" else key: value} for value in values])
     if (count := math.prod(map(len, axes))) > MOST_RUNS:

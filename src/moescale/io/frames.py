@@ -54,8 +54,10 @@ FORMATS = "CSV (.csv), TSV (.tsv), Parquet (.parquet), JSON lines (.jsonl)"
 FRAME = "frame"
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
-_FORMATS = {".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet"}
-_FORMATS |= dict.fromkeys((".jsonl", ".ndjson", ".json"), "json")
+_FORMATS = {
+    **{".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet"},
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "json"),
+}
 _COMMENTS = re.compile(r'\ufeff?(?:"?sep=[^\r\n]"?[\r\n]+)?(?:[ \t]*"?#[^\r\n]*(?:[\r\n]+|\Z)|[ \t]*[\r\n]+)*')
 """Lines at the top of a text table that begin with #, some of which a spreadsheet quotes, empty ones between them, and before them
 the line by which Excel states the delimiter."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -156,7 +156,7 @@ def _outcome(claim: Claim, central: World, drawn: World | None) -> Outcome:
     )  # fmt: skip
 
 
-def _not_judged(claim: Claim, law: str, is_input: bool, other_data: set[str | None]) -> str | None:
+def _not_judged(claim: Claim, law: str, is_input: bool, other_data: Collection[str | None]) -> str | None:
     if claim.cannot is not None:
         return claim.cannot
     if claim.same_as is not None:
