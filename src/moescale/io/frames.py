@@ -29,9 +29,7 @@ from moescale.typing import FloatArray
 BoolArray = NDArray[np.bool_]
 
 FILE_LIMIT_BYTES = 2 * 2**30
-TEXT_LIMIT_BYTES = 64 * 2**20
-"""Of a text table: 16 MiB of the shortest cells take 1 GB and some seconds."""
-
+TEXT_LIMIT_BYTES = 64 * 2**20  # of a text table: 16 MiB of the shortest cells take 1 GB and some seconds
 ROW_LIMIT = 20_000_000
 """A row is one measured run or iteration; a compressed file that claims more is broken or hostile."""
 
@@ -218,8 +216,7 @@ def _cell_text(value: Any) -> str:
 
 # Text.
 
-_Read = tuple[list[str], list[NDArray[Any]]]
-"""Names and cells of the columns."""
+_Read = tuple[list[str], list[NDArray[Any]]]  # names and cells of the columns
 
 
 def _sniff(data: bytes, path: str) -> str:

@@ -16,9 +16,7 @@ Rows = NDArray[np.int64]
 Model = tuple[FloatArray, FloatArray, FloatArray, Mapping[str, NDArray[Any]]]
 """Size, tokens, experts (n,) and the other columns of runs."""
 
-Groups = NDArray[np.intp]
-"""(n,): rows of one number, counted from 0, belong together."""
-
+Groups = NDArray[np.intp]  # (n,): rows of one number, counted from 0, belong together
 RUN_COLUMNS = ("run_id", "run", "run_name", "name")
 """Columns that may name the run that a row is a point of, in the order of preference."""
 

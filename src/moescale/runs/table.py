@@ -28,9 +28,7 @@ SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")  # in the
 EXPERTS_COLUMN, TOKENS_COLUMN = "n_experts", "tokens"
 _SUFFIXES = (*frames.DELIMITERS, ".parquet")  # that are written
 ARRAYS = ("n_params", "tokens", "experts", "loss", "row_numbers")  # of a RunTable, beside its columns
-DIVERGED_COLUMNS = ("diverged", "flagged")
-"""Columns that mark runs which are not to be used."""
-
+DIVERGED_COLUMNS = ("diverged", "flagged")  # columns that mark runs which are not to be used
 Cells = tuple[NDArray[Any], BoolArray]
 """The values of a column, (n,), and which of them are something else than the number that they should be."""
 

@@ -25,8 +25,7 @@ SAME = 1e-6  # relative difference of two columns that state one value, each rou
 SHAPE = "the model's configuration (without embeddings)"
 DENSE = "1, as no name mentions experts"
 FLOS = "total_flos / (6 times the parameters that Trainer counts)"
-DERIVED = (SHAPE, DENSE, FLOS)
-"""Texts of origins that are no names."""
+DERIVED = (SHAPE, DENSE, FLOS)  # texts of origins that are no names
 
 
 @cache

@@ -26,8 +26,7 @@ from moescale.models.hf_config import from_config
 from moescale.models.parameters import count_parameters
 
 FINISHED = "finished"
-STEP = "step"
-"""In an expression: the step at which the loss was taken."""
+STEP = "step"  # in an expression: the step at which the loss was taken
 
 # The names under which libraries log the optimiser's step; W&B's own _step counts calls of log.
 STEPS = ("train/global_step", "trainer/global_step", "global_step", "step", "iteration", "iter", "_step")
