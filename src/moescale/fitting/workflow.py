@@ -283,13 +283,12 @@ def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None 
         what = f"{law.name} gives no finite loss at this size, tokens and experts"
         advice = "stay closer to the fitted range, or use another law"
         raise InputError(what, where=f"{runs.source}, data row {row}", next_step=advice)
-    found: list[Prediction] = []
-    for i, (value, low, high) in enumerate(zip(*(values.tolist() for values in ends), strict=True)):
-        further = {name: values[i] for name, values in arrays.extra.items()}
-        n_params, tokens, experts = (float(values[i]) for values in where)
-        beyond = extrapolation(law, n_params, tokens, experts, further)
-        found.append(Prediction(value, None if np.isnan(low) else (low, high), beyond))
-    return found
+    further = [dict(zip(arrays.extra, row, strict=True)) for row in zip(*arrays.extra.values(), strict=True)]
+    models = zip(*(values.tolist() for values in (*where, *ends)), further or [{}] * len(runs), strict=True)
+    return [
+        Prediction(value, None if np.isnan(low) else (low, high), extrapolation(law, n, d, e, other))
+        for n, d, e, value, low, high, other in models
+    ]
 
 
 def fitted_law(
