@@ -121,7 +121,7 @@ def stated_wrongly(run: TrackedRun, column: str) -> tuple[str, Scalar] | None:
 
 @dataclass(frozen=True)
 class _Named:
-    """A name of the runs with the factor of its unit, or none of the names that may be meant and state different values."""
+    """A name of the runs with the factor of its unit; none where no name fits, or where those that do state different values."""
 
     name: str = ""
     factor: str = ""
@@ -133,7 +133,7 @@ class _Named:
         return quoted_name(self.name) + (f" * {self.factor}" if self.factor else "")
 
 
-def _guess_name(runs: Sequence[TrackedRun], column: str) -> _Named | None:
+def _guess_name(runs: Sequence[TrackedRun], column: str) -> _Named:
     """The name of the catalogue that most runs have, of the first tier that any has; the column's own name before all."""
     names = {name: plain(name) for run in runs for name in (*run.params, *run.metrics) if name not in BODY_COLUMNS}
     for tier, stated in zip(_patterns(column), _catalogue().get(column, ()), strict=True):
@@ -151,7 +151,7 @@ def _guess_name(runs: Sequence[TrackedRun], column: str) -> _Named | None:
         if differ := [other for other, scale in others.items() if _differ(runs, (name, factor), (other, scale))]:
             return _Named(unclear=(name, *differ))
         return _Named(name, factor, stated.get("mean_of", 1))
-    return None
+    return _Named()
 
 
 def _differ(runs: Sequence[TrackedRun], one: tuple[str, str], other: tuple[str, str]) -> bool:
@@ -177,28 +177,28 @@ def other_unit(names: Iterable[str]) -> InputError | None:
 def guess(logged: Logged, column: str) -> tuple[list[Origin], tuple[str, ...]]:
     """The origins to try in turn for a column that nothing states, and the names that may be meant where these differ."""
     runs, found = logged.runs, _guess_name(logged.runs, column)
-    unclear = found.unclear if found is not None else ()
-    origins: list[Origin] = []
-    if found is not None and not unclear:
-        if column == LOSS_COLUMN:  # one for all: a training loss is not one of validation
-            return [logged.loss(found.name, found.mean_of)], ()
-        origins = [logged.computed(found.expression) if found.factor else logged.named(found.name)]
-    if column == LOSS_COLUMN or (column == TOKENS_COLUMN and unclear):
-        return [], unclear
+    if column == LOSS_COLUMN:  # one for all: a training loss is not one of validation
+        return ([logged.loss(found.name, found.mean_of)] if found.name else []), found.unclear
+    guessed: list[Origin] = []
+    if found.name:
+        guessed = [logged.computed(found.expression) if found.factor else logged.named(found.name)]
     if column == TOKENS_COLUMN:
+        if found.unclear:
+            return [], found.unclear
         batch, *sizes = (_guess_name(runs, part) for part in ("batch_tokens", "batch_sequences", "sequence_tokens"))
-        factors = [batch] if batch is not None and batch.name else sizes
-        unclear = next((each.unclear for each in (batch, *sizes) if each is not None and each.unclear), ())
-        known = [each.expression for each in factors if each is not None]
-        if len(known) == len(factors) and not unclear:
-            origins.append(logged.computed(" * ".join([STEP, *known])))
-        return [*origins, Origin(FLOS, [run.tokens_of_flos for run in runs])], () if found else unclear
-    first = [logged.named(column)] if any(column in run.params for run in runs) else []
+        factors = [batch] if batch.name else sizes
+        unclear = next((each.unclear for each in (batch, *sizes) if each.unclear), ())
+        if all(each.name for each in factors) and not unclear:
+            guessed.append(logged.computed(" * ".join([STEP, *(each.expression for each in factors)])))
+        guessed.append(Origin(FLOS, [run.tokens_of_flos for run in runs]))
+        return guessed, () if found.name else unclear
+    origins = [logged.named(column)] if any(column in run.params for run in runs) else []
     if column in (*SIZE_COLUMNS, EXPERTS_COLUMN, "top_k"):
-        first.append(Origin(SHAPE, [run.sizes.get(column) for run in runs]))
-    last = [Origin(DENSE, [None if _mentions_experts(run) else 1.0 for run in runs])]
-    guessed = [origin for origin in origins if origin.text != repr(column)]
-    return [*first, *guessed, *(last if column == EXPERTS_COLUMN and not unclear else [])], unclear
+        origins.append(Origin(SHAPE, [run.sizes.get(column) for run in runs]))
+    origins += [origin for origin in guessed if origin.text != repr(column)]
+    if column == EXPERTS_COLUMN and not found.unclear:
+        origins.append(Origin(DENSE, [None if _mentions_experts(run) else 1.0 for run in runs]))
+    return origins, found.unclear
 
 
 def _mentions_experts(run: TrackedRun) -> bool:
