@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from moescale.errors import InputError
+from moescale.fitting.canonical import RunArrays
 from moescale.fitting.prior import BEYOND, DRAWS, DRIFT, EFFECTS, GAIN, STARTS, Prior, fit_under, prior_of
 from moescale.fitting.workflow import FitSettings, FittedLaw, compare_laws, fit_runs, predict_runs
 from moescale.models.family import find_family
@@ -108,8 +109,8 @@ def test_dense_runs_leave_what_experts_gain_to_other_labs_and_runs_with_experts_
     prior = np.diag(PRIOR.covariance)[gain]
     for experts, left in (((1.0,), True), ((1.0, 4.0, 16.0, 64.0), False)):
         runs = study(3, 40, 0.003, experts)
-        x = make_inputs(runs.n_params, runs.tokens, runs.experts, SHAPE)
-        fitted = fit_under(PRIOR, x, np.log(runs.loss))
+        extra = {name: np.full(len(runs), value) for name, value in SHAPE.items()}
+        fitted = fit_under(PRIOR, RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, extra))
         assert np.allclose(np.diag(fitted.covariance)[gain], prior, rtol=1e-9) == left
         assert any("all runs have one expansion" in w for w in fitted.fit.warnings) == left
 

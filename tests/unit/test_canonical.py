@@ -15,7 +15,7 @@ from command_line import RUNS
 from examples import daily
 from moescale.errors import InputError
 from moescale.fitting import auto
-from moescale.fitting.canonical import in_unit, order, reordered
+from moescale.fitting.canonical import RunArrays, in_unit, order, reordered
 from moescale.fitting.fit import fit
 from moescale.fitting.workflow import FitSettings, FittedLaw, fit_runs, predict_runs
 from moescale.models.family import find_family
@@ -180,7 +180,7 @@ def _fault(changes: dict[str, float], lowest: float = 2.0) -> str | None:
     theta = law.form.encode(np.array([(law.parameters | changes)[name] for name in law.form.names]))
     found = replace(alone().fit, form=law.form, theta=theta)
     sizes, tokens, experts = np.array([1e8, 7e8]), np.array([2e9, 2e10]), np.array([1.0, 32.0])
-    return auto.fault(found, find_family("yun2024"), sizes, tokens, experts, np.full(2, lowest))
+    return auto.fault(found, find_family("yun2024"), RunArrays(sizes, tokens, experts, np.full(2, lowest), {}))
 
 
 def test_what_no_experts_can_do_is_found() -> None:

@@ -67,9 +67,7 @@ class Corpus(BaseModel):
 
     def size(self, split: SplitName) -> tuple[int, int]:
         """Tokens and documents of a split."""
-        if split == "train":
-            return self.n_train, self.n_train_documents
-        return self.n_validation, self.n_validation_documents
+        return getattr(self, f"n_{split}"), getattr(self, f"n_{split}_documents")
 
     def hashes(self) -> dict[SplitName, str]:
         """The hash of each split, of the files' content as it is."""

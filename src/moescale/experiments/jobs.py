@@ -98,40 +98,36 @@ class Jobs:
         if not hasattr(os, "killpg"):  # which ends a job whole
             step = "start it on Linux, macOS or WSL; --dry-run works here"
             raise InputError("a sweep needs process groups", next_step=step)
-        self._folder, self._stop = folder, Event()
-        self._executor = _submitit(options, make_folder(folder)) if place == "slurm" else None
-        self._threads = ThreadPoolExecutor(most)
+        self._folder, self._stop, self._local = folder, Event(), place != "slurm"
+        self._executor: Any = ThreadPoolExecutor(most) if self._local else _submitit(options, make_folder(folder))
+        errors: Any = None if self._local else importlib.import_module("submitit.core.utils")
+        self._lost = () if self._local else (errors.FailedJobError, errors.UncompletedJobError)
 
     def start(self, command: Sequence[str], log: Path, lock: Path) -> Any:
         """Start `execute`; the job, for `poll`."""
-        if self._executor is None:
-            return self._threads.submit(execute, command, str(log), str(lock), self._stop)
         with explained(write_error, str(self._folder)):
-            return self._executor.submit(execute, command, str(log), str(lock))
+            return self._executor.submit(execute, command, str(log), str(lock), *([self._stop] if self._local else []))
 
     def poll(self, job: Any) -> int | None:
         """Its exit code, BUSY or LOST, and None until it has ended."""
         if not job.done():
             return None
-        if self._executor is None:
-            return job.result()
-        errors: Any = importlib.import_module("submitit.core.utils")
         try:
             return int(job.result())
-        except (errors.FailedJobError, errors.UncompletedJobError):
+        except self._lost:
             return LOST
 
     def end(self, jobs: Sequence[Any]) -> None:
         """Stop these jobs, all that run, and wait until they have ended or the grace is over."""
         self._stop.set()
-        if self._executor is not None:
-            for job in jobs:
-                with suppress(OSError, subprocess.CalledProcessError):
-                    job.cancel()
+        for job in () if self._local else jobs:
+            with suppress(OSError, subprocess.CalledProcessError):
+                job.cancel()
         limit = time.monotonic() + 2 * GRACE_S
         while not all(job.done() for job in jobs) and time.monotonic() < limit:
             time.sleep(POLL_S)
-        self._threads.shutdown(wait=self._executor is None)
+        if self._local:
+            self._executor.shutdown()
 
 
 def _submitit(options: Mapping[str, Any], folder: Path) -> Any:

@@ -26,27 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moescale.errors import InputError, install, nearest_names
-from moescale.experiments.corpus import (
-    CORPUS,
-    FORMAT,
-    INDEX_HEAD,
-    SPLITS,
-    TOKENIZER,
-    VERSION,
-    Corpus,
-    SplitName,
-    open_corpus,
-    read_description,
-)
-from moescale.io.files import (
-    check_folder,
-    explained,
-    make_folder,
-    nearest_file_names,
-    read_bytes,
-    read_error,
-    write_atomically,
-)
+from moescale.experiments import corpus as corpora
+from moescale.experiments.corpus import CORPUS, SPLITS, Corpus, SplitName, open_corpus
+from moescale.io import files
+from moescale.io.files import explained, read_bytes, write_atomically
+from moescale.io.frames import first_line
 from moescale.io.json_text import parse_json
 from moescale.io.locks import lock_beside, locked, staged_folder
 
@@ -91,7 +75,7 @@ def pack(
     if not 0 <= validation < 1:
         raise InputError(f"{validation:g} is not a share from 0 to below 1", where="--validation", nearest="0.01")
     if not os.path.isfile(Path(folder, CORPUS)):  # a finished corpus may be on a disk that is only read
-        check_folder(folder)
+        files.check_folder(folder)
     target = Path(os.path.realpath(folder))
     names, made = find_sources(sources, target), read_tokenizer(tokenizer, eos=eos)
     request = {
@@ -101,7 +85,7 @@ def pack(
     }  # fmt: skip
     if os.path.isfile(target / CORPUS):
         return _same(Path(folder), request)
-    make_folder(target.parent)
+    files.make_folder(target.parent)
     with locked(lock_beside(target)):
         if os.path.isfile(target / CORPUS):  # another process has made it
             return _same(Path(folder), request)
@@ -115,7 +99,7 @@ def pack(
 
 def _same(folder: Path, request: Mapping[str, Any]) -> Corpus:
     """The finished corpus of a folder; InputError unless it was packed from the same request."""
-    found: Any = read_description(folder).get("request")
+    found: Any = corpora.read_description(folder).get("request")
     if other := next((name for name, value in request.items() if not found or found.get(name) != value), None):
         before, now = (str(each.get(other))[:200] for each in (found or {}, request))
         what = f"holds a corpus that was packed with other {other}: {before}, not {now}"
@@ -149,7 +133,7 @@ class SplitWriter:
         os.fsync(self.stream.fileno())
         count, sizes = len(self.lengths), np.array(self.lengths, dtype="<i4")
         offsets = (np.cumsum(sizes, dtype="<i8") - sizes) * np.dtype(self.dtype).itemsize
-        head = INDEX_HEAD.pack(b"MMIDIDX\0\0", 1, TOKEN_CODES[self.dtype], count, count + 1)
+        head = corpora.INDEX_HEAD.pack(b"MMIDIDX\0\0", 1, TOKEN_CODES[self.dtype], count, count + 1)
         parts = (sizes, offsets, np.arange(count + 1, dtype="<i8"))
         write_atomically(self.prefix.with_suffix(".idx"), head + b"".join(part.tobytes() for part in parts))
 
@@ -182,9 +166,10 @@ def _write(folder: Path, names: Sequence[str], made: Tokenizer, request: Mapping
     )  # fmt: skip
     found = corpus.hashes()
     corpus = corpus.model_copy(update={"split_sha256": found, "sha256": corpus.hash_of(found)})
-    content = {"format": FORMAT, "version": VERSION, **corpus.model_dump(mode="json", exclude={"folder"})}
+    content: dict[str, Any] = {"format": corpora.FORMAT, "version": corpora.VERSION}
+    content |= corpus.model_dump(mode="json", exclude={"folder"})
     content["sources"] = [{"name": name, "documents": read[name], "skipped": skipped[name]} for name in names]
-    write_atomically(folder / TOKENIZER, made.json)
+    write_atomically(folder / corpora.TOKENIZER, made.json)
     write_atomically(folder / CORPUS, json.dumps(content | {"request": request}, indent=1) + "\n")
     if skipped:
         report(f"{skipped.total():,} of {read.total():,} documents left out: empty, or not UTF-8")
@@ -256,7 +241,7 @@ def find_sources(given: Sequence[str | Path], output: Path | None = None) -> lis
                     found.append(path.as_posix())
         else:
             step = f"a data set of the hub is {HUB}{name}" if name.count("/") == 1 and "." not in name else None
-            nearest = nearest_file_names(name) if name else None
+            nearest = files.nearest_file_names(name) if name else None
             raise InputError("no such file or folder", where=name or "sources", nearest=nearest, next_step=step)
     if not found:
         raise InputError("no file is given to read", where="sources", next_step="name a file, a folder or hf:NAME")
@@ -273,7 +258,7 @@ def documents(name: str, text_field: str = "text") -> Iterator[str]:
     if name.startswith(HUB) or (suffix in BUILDERS and path.suffix.lower() not in LINES):
         yield from _rows(name, suffix, text_field)
     elif suffix in LINES:
-        with explained(read_error, name), path.open("rb") as stream:
+        with explained(files.read_error, name), path.open("rb") as stream:
             for number, line in enumerate(iter(partial(stream.readline, MOST_BYTES + 1), b""), 1):
                 if len(line) > MOST_BYTES:
                     raise InputError(f"a line is larger than {MOST_BYTES:,} bytes", where=name, next_step="split it")
@@ -321,8 +306,8 @@ def _rows(name: str, suffix: str, text_field: str) -> Iterator[str]:
     except InputError:
         raise
     except Exception as error:  # whatever the library, its parsers and its transport raise
-        what = f"cannot be read: {(str(error).strip().splitlines() or [type(error).__name__])[0][:300]}"
-        raise InputError(what, where=name, next_step="check that it is whole; of the hub its name and split") from error
+        what, step = f"cannot be read: {first_line(error)}", "check that it is whole; of the hub its name and split"
+        raise InputError(what, where=name, next_step=step) from error
 
 
 def _field(value: object, text_field: str, where: str) -> str:

@@ -17,22 +17,8 @@ from pydantic import Field, StrictBool, model_validator
 from moescale.errors import InputError
 from moescale.export.huggingface import config_of
 from moescale.hardware.gpus import gpus
-from moescale.io.toml import (
-    Experts,
-    Listed,
-    Quantity,
-    Rate,
-    Seed,
-    Share,
-    Size,
-    Table,
-    Text,
-    Tokens,
-    Whole,
-    Width,
-    checked,
-    read_toml,
-)
+from moescale.io import toml
+from moescale.io.toml import Quantity, Table, checked, read_toml
 from moescale.models.family import find_family
 from moescale.models.hf_config import from_config
 from moescale.models.parameters import ParameterCount, count_parameters, training_flops_per_token
@@ -51,15 +37,15 @@ NOT_HASHED_TRAINING = ("micro_batch_tokens", "checkpoint_every_s", "checkpoint_e
 class ModelSettings(Table):
     """The table [model]: a whole-number shape, stated or the buildable one nearest to a size; 0 is filled in."""
 
-    n_params: Size | None = None  # None once the shape is known
-    d_model: Width = 0
+    n_params: toml.Size | None = None  # None once the shape is known
+    d_model: toml.Width = 0
     n_layers: Annotated[int, Quantity, Field(ge=1, le=10**4)] = 0
-    n_heads: Width = 0
-    n_kv_heads: Width = 0
-    head_dim: Width = 0
-    d_ffn: Width = 0
-    experts: Experts = 1
-    top_k: Experts = 2  # never more than `experts`
+    n_heads: toml.Width = 0
+    n_kv_heads: toml.Width = 0
+    head_dim: toml.Width = 0
+    d_ffn: toml.Width = 0
+    experts: toml.Experts = 1
+    top_k: toml.Experts = 2  # never more than `experts`
     moe_every: Annotated[int, Quantity, Field(ge=1, le=10**4)] = 2  # layers 1, 3, 5 .. hold experts
     balance_loss: Annotated[float, Quantity, Field(ge=0, le=1e3)] = USUAL.balance_loss
 
@@ -106,27 +92,27 @@ class ModelSettings(Table):
 class DataSettings(Table):
     """The table [data]: a corpus that `pack` made."""
 
-    corpus: Text
+    corpus: toml.Text
     max_epochs: Annotated[float, Quantity, Field(ge=1e-9, le=1e6)] = 1.0  # passes over the corpus that are allowed
 
 
 class TrainingSettings(Table):
     """The table [training]; the optimiser is AdamW. What the paper states or leaves open comes from moescale.models.recipe."""
 
-    tokens: Tokens  # D
+    tokens: toml.Tokens  # D
     sequence_tokens: Annotated[int, Quantity, Field(ge=2, le=10**7)] = USUAL.sequence_tokens
-    batch_tokens: Whole = USUAL.batch_sequences * USUAL.sequence_tokens
-    micro_batch_tokens: Whole = 16_384  # of one process; gradient accumulation fills the batch
-    peak_lr: Rate = math.nan  # until the model's size gives the paper's
-    warmup: Share = USUAL.warmup  # share of all steps
+    batch_tokens: toml.Whole = USUAL.batch_sequences * USUAL.sequence_tokens
+    micro_batch_tokens: toml.Whole = 16_384  # of one process; gradient accumulation fills the batch
+    peak_lr: toml.Rate = math.nan  # until the model's size gives the paper's
+    warmup: toml.Share = USUAL.warmup  # share of all steps
     schedule: Literal["cosine", "wsd"] = "cosine"
     decay: Annotated[float, Quantity, Field(ge=1e-9, le=1)] = USUAL.decay  # of wsd
-    min_lr_ratio: Share = USUAL.min_lr_ratio
-    weight_decay: Rate = USUAL.weight_decay
+    min_lr_ratio: toml.Share = USUAL.min_lr_ratio
+    weight_decay: toml.Rate = USUAL.weight_decay
     beta1: Annotated[float, Quantity, Field(ge=0, le=0.999999)] = USUAL.beta1
     beta2: Annotated[float, Quantity, Field(ge=0, le=0.9999999)] = USUAL.beta2
     grad_clip: Annotated[float, Quantity, Field(ge=1e-9, le=1e9)] = USUAL.grad_clip
-    validation_tokens: Whole = 1_000_000
+    validation_tokens: toml.Whole = 1_000_000
     dtype: Literal["float32", "bfloat16"] = "float32"
     checkpoint_every_s: Annotated[float, Quantity, Field(ge=0, le=1e9)] = 600.0
     checkpoint_every_steps: Annotated[int, Quantity, Field(ge=0, le=10**12)] = 0  # 0: by time alone
@@ -186,15 +172,15 @@ class ParallelSettings(Table):
 class TrackingSettings(Table):
     """The table [tracking]: accelerate's trackers, besides progress.jsonl."""
 
-    to: Annotated[tuple[Literal["mlflow", "tensorboard", "wandb"], ...], Listed] = ()
-    project: Text = "moescale"
+    to: Annotated[tuple[Literal["mlflow", "tensorboard", "wandb"], ...], toml.Listed] = ()
+    project: toml.Text = "moescale"
 
 
 class RunSettings(Table):
     """One run, with every default filled in; `output` and `data.corpus` are relative to the current directory."""
 
-    name: Text
-    seed: Seed = 0
+    name: toml.Text
+    seed: toml.Seed = 0
     output: str = ""  # runs/NAME
     model: ModelSettings
     data: DataSettings

@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
-from typing import Any, cast
+from statistics import fmean, median
+from typing import Any
 
 import tomli_w
 
@@ -34,6 +34,7 @@ from moescale.io.files import make_folder, read_text, write_atomically
 from moescale.io.json_text import parse_json
 from moescale.io.signals import sigterm_interrupts, uninterrupted
 from moescale.models.recipe import defaults
+from moescale.runs.importers.tracked_run import number
 from moescale.training.choice import Launch
 from moescale.units import format_count, plural
 
@@ -261,13 +262,11 @@ def read_progress(output: str | Path) -> Mapping[str, float]:
     Lines that are torn or hold something else are passed over: a run that was killed may leave one.
     """
     for line in reversed(_tail(Path(output) / "progress.jsonl").splitlines()):
-        found: object = None
-        with suppress(InputError):
-            found = parse_json(line.decode("utf-8", "replace"), where="")
-        values = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-        known = {k: float(v) for k, v in values.items() if isinstance(v, int | float) and abs(v) < 1e300}
-        if "step" in known:
-            return known
+        with suppress(InputError, AttributeError):
+            values: Any = parse_json(line.decode("utf-8", "replace"), where="")
+            known = {k: float(v) for k, v in values.items() if isinstance(v, int | float) and abs(v) < 1e300}
+            if "step" in known:
+                return known
     return {}
 
 
@@ -319,32 +318,22 @@ def read_log(run: PlannedRun, engine: str) -> list[dict[str, Any]] | None:
     if not log.exists():
         return None
     text = COLOURS.sub("", read_text(log, limit_bytes=LOG_LIMIT_BYTES))
-    steps = [(int(step), _number(loss)) for step, loss in STEPS[engine].findall(text)]
-    validations = dict((int(step), _number(loss)) for step, loss in VALIDATIONS[engine].findall(text))
+    steps = [(int(step), number(loss)) for step, loss in STEPS[engine].findall(text)]
+    validations = dict((int(step), number(loss)) for step, loss in VALIDATIONS[engine].findall(text))
     last = run.settings.training.steps
     # A trainer logs every so many steps: the end is the last step that it would log.
     every = max((b - a for (a, _), (b, _) in pairwise(steps)), default=1)
     if not steps or steps[-1][0] <= last - max(every, 1):
         return None
-    recent = [loss for _, loss in steps[-LAST_LOSSES:]]
-    train_loss = sum(recent) / len(recent)
+    train_loss = fmean(loss for _, loss in steps[-LAST_LOSSES:])
     loss = validations.get(last, train_loss)
     diverged = not math.isfinite(loss)
-    return [
-        {
-            **stated_columns(run.settings, defaults().vocab_size),
-            "loss": None if diverged else loss,
-            "loss_of": "validation" if last in validations else "train",
-            "train_loss": train_loss if math.isfinite(train_loss) else None,
-            "diverged": diverged,
-            "diverged_why": "the loss is not finite" if diverged else "",
-            "engine": engine,
-        }
-    ]
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+    found = {
+        "loss": None if diverged else loss,
+        "loss_of": "validation" if last in validations else "train",
+        "train_loss": train_loss if math.isfinite(train_loss) else None,
+        "diverged": diverged,
+        "diverged_why": "the loss is not finite" if diverged else "",
+        "engine": engine,
+    }
+    return [stated_columns(run.settings, defaults().vocab_size) | found]

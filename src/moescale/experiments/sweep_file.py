@@ -154,13 +154,8 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
         runs[name] = PlannedRun(name=name, output=output, settings=made, **sizes)
     # The cheapest first: what is wrong shows in minutes, and measured rates come early.
     ordered = tuple(sorted(runs.values(), key=lambda run: run.training_flops))
-    return Sweep(
-        table=Path(stated.table),
-        folder=Path(stated.folder),
-        runs=ordered,
-        engine=stated.engine,
-        execution=stated.execute,
-    )
+    table_file, folder = Path(stated.table), Path(stated.folder)
+    return Sweep(table=table_file, folder=folder, runs=ordered, engine=stated.engine, execution=stated.execute)
 
 
 def _combinations(grid: Mapping[str, Any], where: str) -> list[Entry]:
@@ -174,9 +169,11 @@ def _combinations(grid: Mapping[str, Any], where: str) -> list[Entry]:
         if not values:
             raise InputError("is empty", where=f"{where}, {key}", next_step="give it at least one entry")
         if key == "shapes":
-            axes.append(
-                [dict(zip(SHAPE, v, strict=False)) if isinstance(v, list) else as_mapping(v, key) for v in values]
-            )
+            axes.append([])
+            for value in values:
+                axes[-1].append(
+                    dict(zip(SHAPE, value, strict=False)) if isinstance(value, list) else as_mapping(value, key)
+                )
         else:
             axes.append([{"seed" if key == "seeds" else key: value} for value in values])
     if (count := math.prod(map(len, axes))) > MOST_RUNS:

@@ -37,6 +37,7 @@ from moescale.experiments.corpus import Corpus
 from moescale.experiments.health import Watch, balance
 from moescale.experiments.settings import RunSettings, mfu, stated_columns
 from moescale.io.files import append_line, opened_to_append, write_atomically, write_error
+from moescale.io.frames import first_line
 from moescale.models.recipe import defaults
 
 PROGRESS_EVERY_S = 5.0
@@ -221,7 +222,7 @@ class Run:
             self.watch = Watch(**state["watch"])
             self.routers.shares = torch.tensor(state["shares"], device=self.device).view_as(self.routers.shares)
         except Exception as error:  # whatever torch, safetensors and JSON raise
-            what = f"cannot be read as a checkpoint: {_first(error)}"
+            what = f"cannot be read as a checkpoint: {first_line(error)}"
             step = "remove that folder, or start over with --no-resume"
             raise InputError(what, where=str(place), next_step=step) from error
 
@@ -290,7 +291,7 @@ def measure(settings: RunSettings, corpus: Corpus, *, resume: bool, report: Repo
                 AcceleratorState._reset_state(True)  # another run of this process has another one
     except torch.OutOfMemoryError as error:
         step = "make micro_batch_tokens smaller, set fsdp = true, or export the run for torchtitan or megatron"
-        raise InputError(f"the run does not fit in memory: {_first(error)}", next_step=step) from error
+        raise InputError(f"the run does not fit in memory: {first_line(error)}", next_step=step) from error
     except OSError as error:
         raise write_error(os.fsdecode(error.filename or folder), error) from error
     return {
@@ -429,8 +430,4 @@ def unwritten(place: Path, error: BaseException) -> UnwrittenError:
             return write_error(str(place), OSError(code, os.strerror(code)))
         cause = cause.__cause__ or cause.__context__
     step = "mend it; the run goes on from its last checkpoint"
-    return UnwrittenError(f"cannot be written: {_first(error)}", where=str(place), next_step=step)
-
-
-def _first(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    return UnwrittenError(f"cannot be written: {first_line(error)}", where=str(place), next_step=step)

@@ -98,8 +98,7 @@ def choose(
     beyond: list[FloatArray] = []  # e-folds, (held out,)
     for mask in masks:
         left, out = table.where(~mask), table.where(mask & sound)
-        ranges = fit_range(left.n_params, left.tokens, left.experts)
-        beyond.append(efolds_beyond(ranges, out.n_params, out.tokens, out.experts))
+        beyond.append(efolds_beyond(fit_range(left), out.n_params, out.tokens, out.experts))
     rmsle = np.array([np.sqrt((error**2).mean(axis=1)) for error in missed])  # (splits, forms)
     scores = np.exp(np.log(np.maximum(rmsle, LOWEST_SCORE)).mean(axis=0))
     weights = np.zeros(len(fits))
@@ -184,19 +183,19 @@ def _noise(error: FloatArray, parameters: float) -> float:
     return robust_spread(error) * float(np.sqrt(n / max(n - parameters, 1.0)))
 
 
-def fault(
-    found: Fit, family: ModelFamily, n_params: FloatArray, tokens: FloatArray, experts: FloatArray, loss: FloatArray
-) -> str | None:
+def fault(found: Fit, family: ModelFamily, runs: RunArrays) -> str | None:
     """What is impossible in the predictions of a fit for the family's models of 2 to 1,024 experts, or None.
+
+    `runs` are in the letters of the family.
 
     A model with experts is no worse than the dense one of its active size and no better than that of its total size, at
     equal tokens, by the fit's own prediction of both, and no loss is below half of the lowest measured. Looked at where
-    sizes and tokens (n,) end. Runs of one expert count, and forms of further inputs or of all parameters, are not judged.
+    their sizes and tokens end. Runs of one expert count, and forms of further inputs or of all parameters, are not judged.
     """
     form = found.form
-    if np.ptp(experts) == 0.0 or form.extra_inputs or family.n_counts == "total":
+    if np.ptp(runs.experts) == 0.0 or form.extra_inputs or family.n_counts == "total":
         return None
-    ends = ([values.min(), values.max()] for values in (n_params, tokens))
+    ends = ([values.min(), values.max()] for values in (runs.n_params, runs.tokens))
     n, d, e = (grid.ravel() for grid in np.meshgrid(*ends, EXPERTS))
     body, x = model_of(family, n, e)
 
@@ -211,7 +210,7 @@ def fault(
     faults = {
         "worse than a dense model of its active size": sparse > active + BEYOND,
         "better than a dense model of its total size": sparse < total - BEYOND,
-        "below half of the lowest loss measured": sparse < np.log(LOWEST * loss.min()),
+        "below half of the lowest loss measured": sparse < np.log(LOWEST * runs.loss.min()),
     }
     first = {what: e[where].min() for what, where in faults.items() if where.any()}
     if not first:

@@ -17,7 +17,7 @@ from moescale.errors import InputError
 from moescale.models.coordinates import expansion, in_family, model_of
 from moescale.models.family import ModelFamily, match_family, width
 from moescale.runs.expansion import LEAST, OF_ROUTED, expert_shape
-from moescale.runs.table import SIZE_COLUMNS, RunTable
+from moescale.runs.table import ARRAYS, SIZE_COLUMNS, RunTable
 from moescale.scaling_laws.covariates import FURTHER_INPUTS, from_columns, further_inputs, known_to, option
 from moescale.scaling_laws.ensemble import MODEL_INPUTS, SHAPE_INPUTS, shape_inputs
 from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
@@ -44,7 +44,7 @@ def order(runs: RunTable) -> Rows:
 
 def reordered(runs: RunTable, rows: Rows) -> RunTable:
     """The table with its rows in another order."""
-    arrays = {name: getattr(runs, name)[rows] for name in ("n_params", "tokens", "experts", "loss", "row_numbers")}
+    arrays = {name: getattr(runs, name)[rows] for name in ARRAYS}
     return replace(runs, **arrays, columns={name: values[rows] for name, values in runs.columns.items()})
 
 
@@ -161,9 +161,10 @@ def family_of(runs: RunTable) -> tuple[ModelFamily, list[str]]:
     return family, remarks
 
 
-def letters_of(runs: RunTable, family: ModelFamily) -> tuple[FloatArray, FloatArray]:
-    """N and E of each run, (n,) each, as the family counts them."""
-    return in_family(family, *models_of(runs, family)[:2]) if active_sizes(runs) else (runs.n_params, runs.experts)
+def letters_of(runs: RunTable, family: ModelFamily) -> RunArrays:
+    """The runs with N and E as the family counts them, without further inputs."""
+    n, e = in_family(family, *models_of(runs, family)[:2]) if active_sizes(runs) else (runs.n_params, runs.experts)
+    return RunArrays(n, runs.tokens, e, runs.loss, {})
 
 
 def of_models(runs: RunTable) -> bool:

@@ -11,12 +11,12 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.fitting import multistart
-from moescale.fitting.canonical import by_numbers
+from moescale.fitting.canonical import RunArrays, by_numbers, inputs_of
 from moescale.fitting.search import PATIENCE, Problem, Progress, huber, polish, scan
 from moescale.io.records import plain, record
 from moescale.io.signals import uninterrupted
 from moescale.scaling_laws.covariates import further_inputs
-from moescale.scaling_laws.form import Ends, Inputs, LawForm, make_inputs
+from moescale.scaling_laws.form import Ends, Inputs, LawForm
 from moescale.scaling_laws.law import MOST_DRAWS, interval
 from moescale.typing import FloatArray, Real
 
@@ -85,11 +85,9 @@ class Fit:
         return {**known, **shown, "intervals": plain(intervals) if intervals else None}
 
 
-def check_runs(
-    form: LawForm, n_params: FloatArray, tokens: FloatArray, experts: FloatArray, extra: Mapping[str, Real]
-) -> list[str]:
+def check_runs(form: LawForm, runs: RunArrays) -> list[str]:
     """Refuse tables that cannot hold a fit, and warn about variables that do not vary."""
-    n_runs, many = n_params.size, len(form.parameters)
+    n_runs, many = runs.loss.size, len(form.parameters)
     if n_runs < 3:
         what = f"{n_runs} runs are too few to fit {form.name} with its {many} parameters"
         raise InputError(what, next_step=f"give at least 3 runs, and more than {many} for a fit that can be checked")
@@ -97,7 +95,7 @@ def check_runs(
     if n_runs <= many:
         notes.append(f"{n_runs} runs for {many} parameters: the fit follows the noise; do not extrapolate")
     used = {"size": True, "tokens": form.uses_tokens, "n_experts": form.uses_experts}
-    for (label, is_used), values in zip(used.items(), (n_params, tokens, experts), strict=True):
+    for (label, is_used), values in zip(used.items(), (runs.n_params, runs.tokens, runs.experts), strict=True):
         varies = np.unique(values).size > 1
         # What further inputs say of the experts (a sparsity) may vary with their number.
         if not is_used and varies and not (label == "n_experts" and form.implied_inputs):
@@ -105,8 +103,8 @@ def check_runs(
         # An expansion of 1 gives no gain: a dense table leaves nothing to tell from the constant.
         if is_used and not varies and not (form.of_models and label == "n_experts" and values[0] == 1.0):
             notes.append(f"all runs have the same {label} ({values[0]:g}): its terms are not identified")
-    for label, values in extra.items():
-        distinct = np.unique(np.asarray(values, dtype=float))
+    for label, values in runs.extra.items():
+        distinct = np.unique(values)
         if label == "unique_tokens" and np.isinf(distinct).all():
             notes.append(NO_REPEATS)
         elif distinct.size == 1:
@@ -137,15 +135,25 @@ def fit(
     "paper" the best 400 distinct ends are carried on, each counted as often as starts share it (the box makes many of
     the 810,000 starts equal), so that the count is a lower bound.
     """
+    n, d, e, y = (np.asarray(values, dtype=float) for values in (n_params, tokens, experts, loss))
+    further = {name: np.asarray(values, dtype=float) for name, values in further_inputs(form, extra).items()}
+    columns = {name: np.broadcast_to(values, y.shape) for name, values in further.items()}
+    return fit_arrays(form, RunArrays(n, d, e, y, columns), starts=starts, search=search, progress=progress)
+
+
+def fit_arrays(
+    form: LawForm,
+    runs: RunArrays,
+    *,
+    starts: str | int = "auto",
+    search: Search = THOROUGH,
+    progress: Progress | None = None,
+) -> Fit:
+    """`fit` of runs in the form's letters, their further inputs filled in."""
     began = time.perf_counter()
-    n_params, tokens, experts, loss = (np.asarray(v, dtype=float) for v in (n_params, tokens, experts, loss))
-    further = further_inputs(form, extra)
-    notes = check_runs(form, n_params, tokens, experts, further)
-    columns = {name: np.broadcast_to(np.asarray(v, dtype=float), loss.shape) for name, v in further.items()}
-    rows = by_numbers(n_params, tokens, experts, loss, list(columns.values()))
-    n_params, tokens, experts, loss = (values[rows] for values in (n_params, tokens, experts, loss))
-    x = make_inputs(n_params, tokens, experts, {name: values[rows] for name, values in columns.items()})
-    problem = Problem.of(form, x, np.log(loss))
+    notes = check_runs(form, runs)
+    runs = runs.where(by_numbers(runs.n_params, runs.tokens, runs.experts, runs.loss, list(runs.extra.values())))
+    problem = Problem.of(form, inputs_of(form, runs), np.log(runs.loss))
     report: Progress = progress or (lambda step, share: None)
     few = problem.thinned(SCAN_ROWS)
     if starts == "paper":
@@ -160,14 +168,13 @@ def fit(
         # The subset's optimum is a step or two away from that of all runs; many rows pay for few iterations only.
         best = candidates[[np.argmin(reached)]]
         candidates, reached = polish(problem, best, max_iterations=LARGE_ITERATIONS, tolerance=LARGE_TOLERANCE)
-    ranges = fit_range(n_params, tokens, experts, **x.extra)
-    seconds = time.perf_counter() - began
-    return replace(describe(problem, candidates, reached, notes), starts=tried, seconds=seconds, fit_range=ranges)
+    found, seconds = describe(problem, candidates, reached, notes), time.perf_counter() - began
+    return replace(found, starts=tried, seconds=seconds, fit_range=fit_range(runs))
 
 
-def fit_range(n_params: FloatArray, tokens: FloatArray, experts: FloatArray, **extra: FloatArray) -> dict[str, Ends]:
-    """The smallest and largest value of each column, but of those that hold an infinite one."""
-    columns = {"n_params": n_params, "tokens": tokens, "experts": experts, **extra}
+def fit_range(runs: RunArrays) -> dict[str, Ends]:
+    """The smallest and largest value of each input, but of those that hold an infinite one."""
+    columns = {"n_params": runs.n_params, "tokens": runs.tokens, "experts": runs.experts, **runs.extra}
     return {name: (float(v.min()), float(v.max())) for name, v in columns.items() if np.isfinite(v).all()}
 
 
@@ -203,17 +210,12 @@ def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, note
         f"not identified by these runs: {', '.join(not_identified)} (predictions near the runs remain valid)": not_identified,
     }
     return Fit.of(
-        form,
-        theta,
-        residual,
-        objective=float(reached[best]),
-        starts=len(candidates),
+        form, theta, residual, objective=float(reached[best]), starts=len(candidates),
         starts_at_optimum=int((reached <= reached[best] * (1.0 + SAME_OPTIMUM)).sum()),
-        at_bound=at_bound,
-        not_identified=not_identified,
+        at_bound=at_bound, not_identified=not_identified,
         standard_error=dict(zip(form.names, error.tolist(), strict=True)),
         warnings=(*notes, *(note for note, names in said.items() if names)),
-    )
+    )  # fmt: skip
 
 
 def robust_spread(residual: FloatArray) -> float:

@@ -9,12 +9,11 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.fitting.canonical import RunArrays, inputs_of
-from moescale.fitting.fit import Fit, fit
+from moescale.fitting.fit import Fit, fit_arrays
 from moescale.fitting.prior import fit_under, prior_of
 from moescale.fitting.search import Progress
 from moescale.io.records import record
 from moescale.scaling_laws import pooled2026
-from moescale.scaling_laws.covariates import known_to
 from moescale.scaling_laws.form import LawForm
 from moescale.scaling_laws.law import Prediction
 from moescale.scaling_laws.store import find_law
@@ -61,10 +60,9 @@ def hold_out(
         raise InputError(what, where="--holdout", next_step=advice)
     if form == pooled2026.FORM:
         prior = prior_of(find_law(form.name))
-        found = fit_under(prior, inputs_of(form, train), np.log(train.loss)).fit
+        found = fit_under(prior, train).fit
     else:
-        extra = known_to(form, train.extra)
-        found = fit(form, train.n_params, train.tokens, train.experts, train.loss, extra=extra, progress=progress)
+        found = fit_arrays(form, train, progress=progress)
     error = residuals(found, test)
     rmsle, bias, parameters = float(np.sqrt(np.mean(error**2))), float(np.mean(error)), len(form.parameters)
     return HoldOut(form.name, train.loss.size, test.loss.size, found.rmsle, rmsle, bias, parameters)

@@ -26,7 +26,6 @@ ARMIJO = 1e-4  # share of the promised decrease that a step must keep
 SHRINK = 0.4  # of the step after a refusal
 RIDGE = 1e-2  # added to the normalised Gauss-Newton matrix, whose inverse is the metric of the search
 METRIC_STARTS = 512  # starts over which that matrix is averaged
-LARGEST_EXPONENT = 690.0  # without the box a term may leave the range of a double; it is then held at its edge
 NUMBERS = 120_000  # numbers in an array of the search: starts times runs, so that it stays in the cache
 POLISHED_ENDS, FIRST_ITERATIONS = 400, 30  # of the searches, the best distinct ones, and steps that all of these take
 FINISHED_FACTOR = 2.0  # of them, those whose objective is within this factor of the best are carried to the end
@@ -130,9 +129,9 @@ def factorised(problem: Problem) -> Evaluate:
         e = ln_effective(u[:, None], m[:, None], distinct).T  # (counts, k)
         e_u = ln_effective(u[:, None] + 1j * STEP, m[:, None], distinct).T.imag / STEP
         e_m = ln_effective(u[:, None], m[:, None] + 1j * STEP, distinct).T.imag / STEP
-        size = _exp(ln_a - alpha * ln_n[:, None])[n_of]
-        data = _exp(ln_c - gamma * ln_d[:, None])[d_of]
-        routing, floor = _exp(ln_b - beta * e), np.exp(ln_f)
+        size = np.exp(ln_a - alpha * ln_n[:, None])[n_of]
+        data = np.exp(ln_c - gamma * ln_d[:, None])[d_of]
+        routing, floor = np.exp(ln_b - beta * e), np.exp(ln_f)
         terms = size + data
         terms += (routing + floor)[e_of]
         bent = d * e
@@ -159,10 +158,6 @@ def factorised(problem: Problem) -> Evaluate:
         return value, gradient
 
     return at
-
-
-def _exp(exponent: FloatArray) -> FloatArray:
-    return np.exp(np.clip(exponent, -LARGEST_EXPONENT, LARGEST_EXPONENT))
 
 
 def descend(

@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.fitting.canonical import DECIMALS
+from moescale.fitting.canonical import DECIMALS, RunArrays, inputs_of
 from moescale.fitting.fit import Fit, check_runs, fit_range
 from moescale.fitting.search import Problem
 from moescale.scaling_laws.form import Inputs, complex_jacobian
@@ -214,16 +214,15 @@ def prior_of(law: Law) -> Prior:
     return Prior(mean, covariance + np.diag(doubt), labs)
 
 
-def fit_under(
-    prior: Prior, x: Inputs, ln_loss: FloatArray, *, starts: int = STARTS, draws: int = DRAWS, seed: int = 0
-) -> Fitted:
-    """The most probable coefficients of runs (n,), and draws of what else they may be.
+def fit_under(prior: Prior, arrays: RunArrays, *, starts: int = STARTS, draws: int = DRAWS, seed: int = 0) -> Fitted:
+    """The most probable coefficients of runs in the letters of pooled2026, and draws of what else they may be.
 
     `starts` searches begin at the mean and at draws of the prior. Neither the unit of the loss nor, in the order of `canonical`, that of the runs changes a digit. Raises InputError for
     fewer than three runs and for losses in no unit.
     """
     began = time.perf_counter()
-    check_runs(FORM, np.exp(x.ln_n), np.exp(x.ln_d), x.experts, {})
+    x, ln_loss = inputs_of(FORM, arrays), np.log(arrays.loss)
+    check_runs(FORM, arrays)
     Problem.of(FORM, x, ln_loss)
     unit = float(ln_loss.mean())
     values = np.round(ln_loss - unit, DECIMALS)
@@ -235,26 +234,15 @@ def fit_under(
     reached = np.array([found.objective, *(other.objective for other in others)])
     found = [found, *others][int(reached.argmin())]
     theta = posterior(source, found, draws, seed)
-    at_optimum = int((reached <= reached.min() * (1.0 + SAME_OPTIMUM)).sum())
-    error = log_loss(theta[0], x) - values
+    found_fit = Fit.of(
+        FORM, theta[0], log_loss(theta[0], x) - values, objective=float(reached.min()), starts=starts,
+        starts_at_optimum=int((reached <= reached.min() * (1.0 + SAME_OPTIMUM)).sum()),
+        standard_error=dict(zip(FORM.names, theta[1:].std(axis=0).tolist(), strict=True)),
+        fit_range=fit_range(replace(arrays, extra={})), warnings=_remarks(source, found, prior),
+    )  # fmt: skip
     theta[:, 0] += unit
-    return Fitted(
-        fit=Fit.of(
-            FORM,
-            theta[0],
-            error,
-            objective=float(reached.min()),
-            starts=starts,
-            starts_at_optimum=at_optimum,
-            standard_error=dict(zip(FORM.names, theta[1:].std(axis=0).tolist(), strict=True)),
-            seconds=time.perf_counter() - began,
-            fit_range=fit_range(np.exp(x.ln_n), np.exp(x.ln_d), x.experts),
-            warnings=_remarks(source, found, prior),
-        ),
-        draws=theta[1:],
-        covariance=found.covariance,
-        run_noise=source.noise,
-    )
+    fit = replace(found_fit, theta=theta[0], seconds=time.perf_counter() - began)
+    return Fitted(fit=fit, draws=theta[1:], covariance=found.covariance, run_noise=source.noise)
 
 
 def _remarks(source: Source, found: Mode, prior: Prior) -> tuple[str, ...]:

@@ -95,8 +95,4 @@ def _unused(form: LawForm, runs: RunTable, name: str) -> FloatArray | None:
 
 def table_remarks(form: LawForm, residuals: FloatArray, runs: RunTable) -> Sequence[str]:
     """All remarks of a fit of the form on its table, with the residuals ln(predicted / measured) of the runs."""
-    return (
-        *unused_columns(form, runs),
-        *source_remarks(residuals, runs),
-        *far_off_remarks(residuals, runs),
-    )
+    return (*unused_columns(form, runs), *source_remarks(residuals, runs), *far_off_remarks(residuals, runs))

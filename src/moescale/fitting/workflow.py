@@ -16,7 +16,7 @@ from moescale.errors import InputError, located
 from moescale.fitting import auto, canonical
 from moescale.fitting.auto import Chosen
 from moescale.fitting.canonical import RunArrays, inputs_of, run_arrays
-from moescale.fitting.fit import Fit, bootstrap, fit, fit_range, parameter_intervals
+from moescale.fitting.fit import Fit, bootstrap, fit_arrays, fit_range, parameter_intervals
 from moescale.fitting.holdout import HoldOut, hold_out, residuals
 from moescale.fitting.prior import DRAWS as PRIOR_DRAWS
 from moescale.fitting.prior import DRIFT, STARTS, fit_under, prior_of
@@ -117,16 +117,12 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
     if isinstance(form, str):
         return _fit_auto(runs, how, family, remarks, report)
     arrays, notes = run_arrays(form, runs, how.extra, family)
-    found = _fit_one(form, arrays, how, progress=report)
+    found = fit_arrays(form, arrays, starts=how.starts, progress=report)
     draws = _bootstrap(found, arrays, how, how.bootstrap, progress=report) if how.bootstrap else None
     remarks += table_remarks(form, residuals(found, arrays), runs)
     counted = canonical.law_family(form, family)
-    if (
-        canonical.active_sizes(runs)
-        and not form.of_models
-        and counted.n_counts == "dense"
-        and np.any(runs.experts > 1.0)
-    ):
+    of_active = canonical.active_sizes(runs) and counted.n_counts == "dense" and np.any(runs.experts > 1.0)
+    if of_active and not form.of_models:
         notes.append(
             f"{form.name} is fitted to active parameters, and a plan would read its N as dense-equivalent: "
             "give --size-column n_params_dense, or fit without --law"
@@ -154,42 +150,23 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
         prior = prior_of(law)
     family = canonical.with_tables(family, runs)
     arrays, notes = run_arrays(form, runs, how.extra, family)
-    result = fit_under(
-        prior,
-        inputs_of(form, arrays),
-        np.log(arrays.loss),
-        starts=STARTS if how.starts == "auto" else int(how.starts),
-        draws=max(how.bootstrap, PRIOR_DRAWS),
-        seed=how.seed,
-    )
+    starts = STARTS if how.starts == "auto" else int(how.starts)
+    result = fit_under(prior, arrays, starts=starts, draws=max(how.bootstrap, PRIOR_DRAWS), seed=how.seed)
     remarks += table_remarks(form, residuals(result.fit, arrays), runs)
-    ranges = fit_range(arrays.n_params, arrays.tokens, arrays.experts)
     notes = (*runs.warnings, *remarks, *notes, *result.fit.warnings)
-    found = replace(result.fit, warnings=notes, fit_range=ranges)
+    found = replace(result.fit, warnings=notes)
     about = _about(runs, replace(how, prior=law), family)
     held = {"prior_mean": found.theta.tolist(), "prior_covariance": result.covariance.tolist()}
     of_member: dict[str, Any] = about | {"name": form.name, "evidence": about["evidence"] | held}
     member = fitted_law(found, canonical.law_family(form, family), draws=result.draws, **of_member)
-    member = replace(member, max_experts=max(law.members[0].law.max_experts or 1.0, ranges["experts"][1]))
+    member = replace(member, max_experts=max(law.members[0].law.max_experts or 1.0, found.fit_range["experts"][1]))
     about["evidence"] |= {"law": form.name, "n_runs": found.n_runs}
-    n, e = canonical.letters_of(runs, family)
     fitted = combine(
-        [Member(member, 1.0)],
-        family=family,
-        fit_range=fit_range(n, runs.tokens, e),
-        notes=notes,
-        run_noise=result.run_noise,
-        drift=DRIFT,
-        draws=len(result.draws),
-        **about,
-    )
+        [Member(member, 1.0)], family=family, fit_range=fit_range(canonical.letters_of(runs, family)), notes=notes,
+        run_noise=result.run_noise, drift=DRIFT, draws=len(result.draws), **about,
+    )  # fmt: skip
     intervals = parameter_intervals(found, result.draws)
     return FittedLaw(fitted, found, intervals, arrays, (Chosen(form.name, 1.0, None),))
-
-
-def _fit_one(form: LawForm, arrays: RunArrays, how: FitSettings, **more: Any) -> Fit:
-    given = (arrays.n_params, arrays.tokens, arrays.experts, arrays.loss)
-    return fit(form, *given, extra=arrays.extra, starts=how.starts, **more)
 
 
 def _bootstrap(found: Fit, arrays: RunArrays, how: FitSettings, count: int, **more: Any) -> FloatArray:
@@ -205,10 +182,10 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     fits: list[Fit] = []
     for i, (form, own, _) in enumerate(letters):
         report(f"fit {form.name}", i / len(letters))
-        fits.append(_fit_one(form, own, how, search=auto.SEARCH))
+        fits.append(fit_arrays(form, own, starts=how.starts, search=auto.SEARCH))
     table = RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
-    n, e = canonical.letters_of(runs, family)
-    faults = [auto.fault(found, family, n, runs.tokens, e, runs.loss) for found in fits]
+    in_letters = canonical.letters_of(runs, family)
+    faults = [auto.fault(found, family, in_letters) for found in fits]
     sound = np.array([fault is None for fault in faults])
     choice = auto.choose(fits, arrays, table, sound if sound.any() else ~sound, report)
     about = _about(runs, how, family)
@@ -248,7 +225,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     if family.n_counts == "total":  # no other law can be asked in these letters
         return FittedLaw(replace(leading, **about), best, intervals, own, chosen)
     ranges = {key: ends for member in members for key, ends in member.law.fit_range.items()}
-    ranges |= fit_range(n, runs.tokens, e)
+    ranges |= fit_range(in_letters)
     law = combine(members, family=family, fit_range=ranges, draws=max(how.bootstrap, DRAWS), **about)
     return FittedLaw(law, best, intervals, own, chosen)
 
@@ -306,13 +283,12 @@ def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None 
         what = f"{law.name} gives no finite loss at this size, tokens and experts"
         advice = "stay closer to the fitted range, or use another law"
         raise InputError(what, where=f"{runs.source}, data row {row}", next_step=advice)
-    found: list[Prediction] = []
-    for i, (value, low, high) in enumerate(zip(*(values.tolist() for values in ends), strict=True)):
-        further = {name: values[i] for name, values in arrays.extra.items()}
-        n_params, tokens, experts = (float(values[i]) for values in where)
-        beyond = extrapolation(law, n_params, tokens, experts, further)
-        found.append(Prediction(value, None if np.isnan(low) else (low, high), beyond))
-    return found
+    further = [dict(zip(arrays.extra, row, strict=True)) for row in zip(*arrays.extra.values(), strict=True)]
+    models = zip(*(values.tolist() for values in (*where, *ends)), further or [{}] * len(runs), strict=True)
+    return [
+        Prediction(value, None if np.isnan(low) else (low, high), extrapolation(law, n, d, e, other))
+        for n, d, e, value, low, high, other in models
+    ]
 
 
 def fitted_law(
@@ -328,18 +304,11 @@ def fitted_law(
     """The law that a fit found, with the family of models that the runs belong to and a bootstrap's draws (k, p)."""
     facts = {fact: getattr(found, fact) for fact in ("n_runs", "rmsle", "huber", "starts", "starts_at_optimum")}
     return Law(
-        name=name,
-        form=found.form,
-        theta=found.theta,
-        family=family,
-        source=source,
-        date=date,
-        fit_range=found.fit_range,
-        draws=np.empty((0, found.theta.size)) if draws is None else draws,
-        notes=found.warnings,
+        name=name, form=found.form, theta=found.theta, family=family, source=source, date=date, fit_range=found.fit_range,
+        draws=np.empty((0, found.theta.size)) if draws is None else draws, notes=found.warnings,
         max_experts=found.fit_range["experts"][1] if found.form.uses_experts else None,
         evidence=facts | {"objective": f"sum of Huber terms, delta {HUBER_DELTA:g}, of ln L"} | (evidence or {}),
-    )
+    )  # fmt: skip
 
 
 def _about(runs: RunTable, how: FitSettings, family: ModelFamily) -> dict[str, Any]:

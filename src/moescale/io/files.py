@@ -92,11 +92,8 @@ def opened_to_append(path: str | os.PathLike[str]) -> IO[bytes]:
 
 def append_line(stream: IO[bytes], line: str) -> None:
     """Add a line to a file opened with "ab+", in one write; a torn line that a killed process left is ended first."""
-    stream.seek(0, 2)
-    torn = b""
-    if stream.tell():
-        stream.seek(-1, 2)
-        torn = b"" if stream.read(1) == b"\n" else b"\n"
+    stream.seek(max(stream.seek(0, 2) - 1, 0))
+    torn = b"" if stream.read(1) in (b"", b"\n") else b"\n"
     stream.write(torn + line.encode("utf-8") + b"\n")
     stream.flush()
 
@@ -169,10 +166,9 @@ def _mode_of_target(name: str) -> int | None:
 
 
 def _mode(path: str | Path) -> int | None:
-    try:
+    with contextlib.suppress(FileNotFoundError):
         return os.stat(path).st_mode
-    except FileNotFoundError:
-        return None
+    return None
 
 
 def _check_writable(place: Path) -> None:
@@ -250,16 +246,14 @@ def explained(explain: Callable[[str, OSError | ValueError], InputError], name: 
         raise explain(name, error) from error
 
 
+_OCCUPIED = ("it is a file, not a folder, or a part of its path is", "give another name")
 _REFUSED = ("permission denied", "choose a folder and file you may write to")
 _FULL = ("the disk is full or the quota is spent", "free some space or choose another disk")
 WHY_UNWRITTEN = {
-    errno.ENOTDIR: ("it is a file, not a folder, or a part of its path is", "give another name"),
-    errno.EEXIST: ("it is a file, not a folder, or a part of its path is", "give another name"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), _OCCUPIED),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), _REFUSED),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL),
     errno.EROFS: ("its file system is read-only", "choose a folder on another"),
-    errno.EACCES: _REFUSED,
-    errno.EPERM: _REFUSED,
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
     errno.EFBIG: ("the file grew beyond what this system or its limits allow (ulimit -f)", _FULL[1]),
 }
 """Reason and next step by the error of the system."""

@@ -1,7 +1,7 @@
 """Filters such as `tokens / n_params_active >= 2 and n_experts <= 8`, evaluated over columns without running code.
 
 Python's parser gives the tree, which is walked over an allow-list of nodes, each a NumPy operation on float64. A missing or
-undefined value is NaN; the truth of a row is 1, 0 or NaN (not known), by Kleene's logic.
+undefined number is NaN; the truth of a row is 1, 0 or 0.5 (not known), so that `and` is a minimum, `or` a maximum (Kleene's logic).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from moescale.units import parse_quantity
 
 MAX_LENGTH = 1000
 MAX_DEPTH = 60
+UNKNOWN = 0.5
 ALLOWED = (
     "allowed: column names (`name with spaces` in backquotes), numbers such as 2, 1e9 or 20B, 'text', "
     "+ - * / **, < <= == != >= >, in {1, 2}, and, or, not, parentheses"
@@ -61,8 +62,8 @@ def evaluate(expression: str, columns: Columns) -> tuple[NDArray[np.bool_], NDAr
     is decided for every x. Raises InputError for what is not in the language, for unknown columns, and for an expression
     that is not boolean.
     """
-    values = _evaluated(expression, columns, "boolean")
-    return values == 1.0, ~np.isnan(values)
+    truth = _evaluated(expression, columns, "boolean")
+    return truth == 1.0, truth != UNKNOWN
 
 
 def evaluate_numbers(expression: str, columns: Columns) -> tuple[FloatArray, NDArray[np.bool_]]:
@@ -134,7 +135,7 @@ def _parsed(expression: str) -> tuple[ast.expr, dict[str, str]]:
 
 
 def _evaluated(expression: str, columns: Columns, wanted: str) -> FloatArray:
-    """The value of each row as a float; NaN where it is not known."""
+    """The number or truth of each row as a float."""
     tree, names = _parsed(expression)
     lengths = {len(column) for column in columns.values()} or {0}
     if len(lengths) > 1:
@@ -162,7 +163,7 @@ def _evaluated(expression: str, columns: Columns, wanted: str) -> FloatArray:
             if not listed or not all(isinstance(item, ast.Constant) for item in plain):
                 what = "after `in` comes a list of numbers or texts"
                 raise _error(expression, what, "write, for example, in {1, 2}")
-            found = reduce(_or, [link(left, ast.Eq(), item) for item in listed])
+            found = reduce(np.maximum, [link(left, ast.Eq(), item) for item in listed])
             return 1.0 - found if isinstance(operator, ast.NotIn) else found
         if not isinstance(operator, ast.Eq | ast.NotEq):
             return _compared(operator, part(left, "number"), part(right, "number"))
@@ -171,7 +172,8 @@ def _evaluated(expression: str, columns: Columns, wanted: str) -> FloatArray:
             what = f"{shown(left)} is {_NAMED[one]}, and compared with {_NAMED[other]}"
             step = "compare text with a quoted text such as 'train', numbers with numbers"
             raise _error(expression, what, step)
-        return _compared(operator, values, others)
+        sides = ((one, values), (other, others))
+        return _compared(operator, *(np.where(v == UNKNOWN, np.nan, v) if k == "boolean" else v for k, v in sides))
 
     def of(node: ast.expr) -> Value:
         match node:
@@ -182,7 +184,7 @@ def _evaluated(expression: str, columns: Columns, wanted: str) -> FloatArray:
             case ast.Constant(value=str() as value):
                 return "text", np.array([value], dtype=np.object_)
             case ast.BoolOp(op=operator, values=children):
-                both = _and if isinstance(operator, ast.And) else _or
+                both = np.minimum if isinstance(operator, ast.And) else np.maximum
                 return "boolean", reduce(both, [part(child, "boolean") for child in children])
             case ast.UnaryOp(op=ast.Not(), operand=child):
                 return "boolean", 1.0 - part(child, "boolean")
@@ -194,7 +196,7 @@ def _evaluated(expression: str, columns: Columns, wanted: str) -> FloatArray:
             case ast.Compare(left=left, ops=operators, comparators=others):
                 sides = [left, *others]
                 links = zip(sides, operators, sides[1:], strict=False)  # a < b <= c is a < b and b <= c
-                return "boolean", reduce(_and, [link(*each) for each in links])
+                return "boolean", reduce(np.minimum, [link(*each) for each in links])
             case _:
                 raise _error(expression, f"{shown(node)} is not available here")
 
@@ -222,18 +224,10 @@ def _text(given: str) -> str:
     return given.encode("utf-8", "backslashreplace").decode()
 
 
-def _and(left: FloatArray, right: FloatArray) -> FloatArray:
-    return np.where((left == 0.0) | (right == 0.0), 0.0, left * right)
-
-
-def _or(left: FloatArray, right: FloatArray) -> FloatArray:
-    return 1.0 - _and(1.0 - left, 1.0 - right)
-
-
 def _compared(operator: ast.cmpop, left: NDArray[Any], right: NDArray[Any]) -> FloatArray:
     none: Any = None
     missing = [np.equal(side, none) if side.dtype.kind == "O" else np.isnan(side) for side in (left, right)]
-    return np.where(missing[0] | missing[1], np.nan, _COMPARISONS[type(operator)](left, right).astype(np.float64))
+    return np.where(missing[0] | missing[1], UNKNOWN, _COMPARISONS[type(operator)](left, right).astype(np.float64))
 
 
 def _computed(operation: Any, left: FloatArray, right: FloatArray) -> FloatArray:

@@ -29,9 +29,7 @@ from moescale.typing import FloatArray
 BoolArray = NDArray[np.bool_]
 
 FILE_LIMIT_BYTES = 2 * 2**30
-TEXT_LIMIT_BYTES = 64 * 2**20
-"""Of a text table: 16 MiB of the shortest cells take 1 GB and some seconds."""
-
+TEXT_LIMIT_BYTES = 64 * 2**20  # of a text table: 16 MiB of the shortest cells take 1 GB and some seconds
 ROW_LIMIT = 20_000_000
 """A row is one measured run or iteration; a compressed file that claims more is broken or hostile."""
 
@@ -54,8 +52,10 @@ FORMATS = "CSV (.csv), TSV (.tsv), Parquet (.parquet), JSON lines (.jsonl)"
 FRAME = "frame"
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
-_SUFFIXES = {"csv": "csv", "tsv": "tsv tab", "parquet": "parquet pq", "json": "jsonl ndjson json"}
-_FORMATS = {f".{suffix}": kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
+_FORMATS = {
+    **{".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet"},
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "json"),
+}
 _COMMENTS = re.compile(r'\ufeff?(?:"?sep=[^\r\n]"?[\r\n]+)?(?:[ \t]*"?#[^\r\n]*(?:[\r\n]+|\Z)|[ \t]*[\r\n]+)*')
 """Lines at the top of a text table that begin with #, some of which a spreadsheet quotes, empty ones between them, and before them
 the line by which Excel states the delimiter."""
@@ -216,8 +216,7 @@ def _cell_text(value: Any) -> str:
 
 # Text.
 
-_Read = tuple[list[str], list[NDArray[Any]]]
-"""Names and cells of the columns."""
+_Read = tuple[list[str], list[NDArray[Any]]]  # names and cells of the columns
 
 
 def _sniff(data: bytes, path: str) -> str:
@@ -317,11 +316,7 @@ def require_arrow(where: str, what: str = "Parquet") -> None:
 
 
 def _read_parquet(data: bytes, path: str) -> Any:
-    """The Arrow table in the bytes of a Parquet file.
-
-    Raises InputError for a damaged file, more than ROW_LIMIT rows, and for a file that unpacks to more than its size
-    allows: a column of one value takes nothing on disk.
-    """
+    """The Arrow table in a Parquet file, unless it unpacks to more than its size allows: one value repeated takes no disk."""
     require_arrow(path)
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -332,18 +327,18 @@ def _read_parquet(data: bytes, path: str) -> Any:
         n_rows, n_columns = int(file.metadata.num_rows), int(file.metadata.num_columns)
         # What its pages are said to unpack to: one page alone may be larger than all memory.
         n_bytes = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
-        if n_rows <= ROW_LIMIT and n_bytes <= most_bytes and n_columns <= COLUMN_LIMIT:
-            texts = sum(not pa.types.is_primitive(field.type) for field in file.schema_arrow)
-            batches, n_bytes, names = list[Any](), 0, file.schema_arrow.names
-            for batch in file.iter_batches(BATCH_ROWS):
-                batch.validate(full=True)
-                plain = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in batch.columns]
-                n_bytes += sum(column.nbytes for column in plain) + CELL_BYTES * texts * batch.num_rows
-                if n_bytes > most_bytes:
-                    break
-                batches.append(pa.RecordBatch.from_arrays(plain, names=names))
-            else:
-                return pa.Table.from_batches(batches) if batches else file.read()
+        texts = sum(not pa.types.is_primitive(field.type) for field in file.schema_arrow)
+        few = n_rows <= ROW_LIMIT and n_bytes <= most_bytes and n_columns <= COLUMN_LIMIT
+        batches, n_bytes = list[Any](), 0 if few else n_bytes
+        for batch in file.iter_batches(BATCH_ROWS) if few else ():
+            batch.validate(full=True)
+            plain = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in batch.columns]
+            n_bytes += sum(column.nbytes for column in plain) + CELL_BYTES * texts * batch.num_rows
+            if n_bytes > most_bytes:
+                break
+            batches.append(pa.RecordBatch.from_arrays(plain, names=file.schema_arrow.names))
+        if few and n_bytes <= most_bytes:
+            return pa.Table.from_batches(batches) if batches else file.read()
     except Exception as error:  # a damaged file surfaces as many kinds of error
         what, advice = f"is not a readable Parquet file: {first_line(error)}", "write it again, or export it as CSV"
         raise DamagedFileError(what, where=path, next_step=advice) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -20,11 +20,13 @@ class Terminated(SystemExit):
         self.name = signal.Signals(number).name
 
 
-@contextmanager
-def sigterm_interrupts() -> Generator[None]:
+def sigterm_interrupts() -> AbstractContextManager[None]:
     """SIGTERM and SIGHUP raise Terminated in this context, where this is the main thread and they are not ignored."""
-    with _handled(ENDING, _raise):
-        yield
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        raise Terminated(number)
+
+    return _handled(ENDING, interrupt)
 
 
 @contextmanager
@@ -53,7 +55,3 @@ def _handled(names: tuple[str, ...], handler: Callable[[int, FrameType | None], 
         for number, old in before.items():
             # None: a handler that was not set from Python, which cannot be put back.
             signal.signal(number, signal.SIG_DFL if old is None else old)
-
-
-def _raise(number: int, _frame: FrameType | None) -> None:
-    raise Terminated(number)

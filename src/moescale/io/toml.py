@@ -72,8 +72,7 @@ def _listed(value: object) -> object:
 
 Quantity = BeforeValidator(_quantity)
 """A number that may be written with a unit, such as "7B"; its bounds stand beside it."""
-Listed = BeforeValidator(_listed)
-"""One value may stand for a list; an empty list is refused."""
+Listed = BeforeValidator(_listed)  # one value may stand for a list; an empty list is refused
 Text = Annotated[str, BeforeValidator(_text)]
 Whole = Annotated[int, Quantity, Field(ge=1, le=10**12)]
 Tokens = Annotated[int, Quantity, Field(ge=1, le=10**18)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -143,33 +143,30 @@ def _outcome(claim: Claim, central: World, drawn: World | None) -> Outcome:
     share = None
     if draws is not None and verdict.direction_holds is not None:
         share = float(np.mean([bool(_direction(claim, row[claim.judged])) for row in draws]))
-    counts = False
-    if claim.cannot is not None:
-        reason = claim.cannot
-    elif claim.same_as is not None:
-        reason = f"the same fact as {claim.same_as}, which is judged"
-    elif is_input:
-        reason = f"an input of {central.law.name}: agreement is not a test"
-    elif claim.data is not None and other_data:
-        others = " and ".join(sorted(name or "other data" for name in other_data))
-        reason = f"losses on {others} are not those on {claim.data}"
-    else:
-        counts = True
+    reason = _not_judged(claim, central.law.name, is_input, other_data if claim.data is not None else set())
+    counts = reason is None
+    if reason is None and verdict.holds is None:
         reason = "some of these models do not exist or cannot be served, so the number cannot be computed"
-        if verdict.holds is not None:
-            reason = _why(claim, ours, verdict)
     of_parts = draws.T if draws is not None else [None] * len(ours)
     return Outcome(
-        **asdict(verdict) | {"holds": verdict.holds if counts else None},
-        claim=claim,
-        role="input" if is_input else "prediction",
-        parts=tuple(map(_part_outcome, claim.parts, ours.tolist(), of_parts)),
-        direction_share=share,
-        counts=counts,
-        reason=reason,
-        inputs=_inputs(claim, central),
-        drawn=draws,
-    )
+        **asdict(verdict) | {"holds": verdict.holds if counts else None}, claim=claim,
+        role="input" if is_input else "prediction", direction_share=share, counts=counts, drawn=draws,
+        parts=tuple(map(_part_outcome, claim.parts, ours.tolist(), of_parts)), inputs=_inputs(claim, central),
+        reason=reason or _why(claim, ours, verdict),
+    )  # fmt: skip
+
+
+def _not_judged(claim: Claim, law: str, is_input: bool, other_data: Collection[str | None]) -> str | None:
+    if claim.cannot is not None:
+        return claim.cannot
+    if claim.same_as is not None:
+        return f"the same fact as {claim.same_as}, which is judged"
+    if is_input:
+        return f"an input of {law}: agreement is not a test"
+    if other_data:
+        others = " and ".join(sorted(name or "other data" for name in other_data))
+        return f"losses on {others} are not those on {claim.data}"
+    return None
 
 
 def _part_outcome(part: Part, ours: float, draws: FloatArray | None) -> PartOutcome:
@@ -178,14 +175,11 @@ def _part_outcome(part: Part, ours: float, draws: FloatArray | None) -> PartOutc
         low, high = interval(np.where(np.isfinite(draws), draws, np.nan))
         limits = (float(low), float(high))
     error, within = _off(part, ours)
+    tolerance = None if part.tolerance is None else part.tolerance.value
     return PartOutcome(
-        **{name: getattr(part, name) for name in ("label", "paper", "judged")},
-        ours=_number(ours),
-        interval=limits,
-        rel_error=error,
-        within=within,
-        tolerance=None if part.tolerance is None else part.tolerance.value,
-    )
+        label=part.label, paper=part.paper, judged=part.judged, ours=_number(ours), interval=limits, rel_error=error,
+        within=within, tolerance=tolerance,
+    )  # fmt: skip
 
 
 def _why(claim: Claim, ours: FloatArray, verdict: Verdict) -> str:
@@ -193,13 +187,11 @@ def _why(claim: Claim, ours: FloatArray, verdict: Verdict) -> str:
     if verdict.direction_holds is not None:
         parts.append("the direction holds" if verdict.direction_holds else "the direction fails")
     if verdict.magnitude_holds is not None:
-        off = [
-            f"{part.label}: {error:+.0%} against {part.tolerance.value:.3g}"
-            for part, (error, within) in (
-                (part, _off(part, value)) for part, value in zip(claim.parts, ours, strict=True)
-            )
-            if part.judged and part.tolerance is not None and not within
-        ]
+        off: list[str] = []
+        for part, value in zip(claim.parts, ours, strict=True):
+            error, within = _off(part, value)
+            if part.judged and part.tolerance is not None and not within:
+                off.append(f"{part.label}: {error:+.0%} against {part.tolerance.value:.3g}")
         parts.append(f"beyond tolerance ({'; '.join(off)})" if off else "every number is within its tolerance")
     return ", ".join(parts)
 
@@ -209,13 +201,10 @@ def _inputs(claim: Claim, world: World) -> dict[str, object]:
     if all(part.quantity not in OF_COSTS for part in claim.parts):
         return used
     d, latency = world.costs.deployment, world.costs.latency
-    used |= {
-        "latency": latency.name,
-        "moe_execution": getattr(latency, "moe_execution", "as measured"),
-        "gpu": d.gpu.name,
-    }
-    used |= {"max_gpus": d.max_gpus, "max_num_seqs": _number(float(batch_cap(d)))}
-    return used | {name: float(getattr(d, name)) for name in ("prompt_tokens", "output_tokens", "memory_fraction")}
+    execution, batch = getattr(latency, "moe_execution", "as measured"), _number(float(batch_cap(d)))
+    used |= {"latency": latency.name, "moe_execution": execution, "gpu": d.gpu.name, "max_gpus": d.max_gpus}
+    lengths = {name: float(getattr(d, name)) for name in ("prompt_tokens", "output_tokens", "memory_fraction")}
+    return used | {"max_num_seqs": batch} | lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,16 +270,12 @@ def score(outcomes: Sequence[Outcome]) -> Score:
     verdicts = [[judge(o.claim, row).holds is True for row in o.drawn] for o in drawn if o.drawn is not None]
     near = [abs(o.drawn[:, i] / part.paper - 1.0) <= 0.15 for o, i, part in parts if o.drawn is not None and part.paper]
     return Score(
-        numbers=Numbers.of(pairs),
-        first_count=Numbers.of([*pairs, *first]),
-        judged=len(judged),
-        trends=sum(o.claim.ordered for o in judged),
-        trends_held=sum(o.direction_holds is True for o in judged),
+        numbers=Numbers.of(pairs), first_count=Numbers.of([*pairs, *first]), judged=len(judged), claims=len(outcomes),
+        trends=sum(o.claim.ordered for o in judged), trends_held=sum(o.direction_holds is True for o in judged),
         which=tuple(o.claim.id for o in judged if o.holds),
         drawn_held=tuple(np.sum(verdicts, axis=0).tolist()) if verdicts else (),
         drawn_within=tuple(np.sum(near, axis=0).tolist()) if near else (),
         values={f"{o.claim.id}, {part.label}": o.parts[i].ours for o, i, part in parts},
-        claims=len(outcomes),
         inputs=sum(o.role == "input" for o in outcomes),
         unknown=sum(o.role != "input" and not o.counts and o.claim.same_as is None for o in outcomes),
-    )
+    )  # fmt: skip

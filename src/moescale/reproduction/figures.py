@@ -5,10 +5,7 @@ Crosses are numbers that the paper prints; it publishes no data of its figures.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -19,6 +16,7 @@ import numpy as np
 
 from moescale.errors import InputError, unknown_name
 from moescale.io.files import make_folder, write_atomically
+from moescale.io.frames import delimited, mixed_array
 from moescale.models.family import n_active
 from moescale.models.parameters import dense_equivalent_params
 from moescale.models.published import hl_coefficient, shapes_of_hl
@@ -406,8 +404,5 @@ def publish(
 
 def csv_text(rows: Sequence[Row]) -> str:
     """Records as CSV with every column that any of them has; numbers to the last digit, NaN as an empty cell."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({k: v for k, v in row.items() if not (isinstance(v, float) and math.isnan(v))} for row in rows)
-    return out.getvalue()
+    names = dict.fromkeys(name for row in rows for name in row)
+    return delimited({name: mixed_array([row.get(name) for row in rows]) for name in names}, ",")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ Rows = NDArray[np.int64]
 Model = tuple[FloatArray, FloatArray, FloatArray, Mapping[str, NDArray[Any]]]
 """Size, tokens, experts (n,) and the other columns of runs."""
 
+Groups = NDArray[np.intp]  # (n,): rows of one number, counted from 0, belong together
 RUN_COLUMNS = ("run_id", "run", "run_name", "name")
 """Columns that may name the run that a row is a point of, in the order of preference."""
 
@@ -43,22 +43,21 @@ def rows_text(rows: Rows) -> str:
 
 def unit_warnings(counts: Mapping[str, FloatArray], loss: FloatArray, loss_column: str) -> list[str]:
     """Notes on columns of which no value is plausible in the unit that a run table has: the rows stay as they are."""
-    found: list[str] = []
-    for name, values in counts.items():
-        if values.max() < SMALLEST_PLAUSIBLE:
-            found.append(
-                f"column {name!r} reaches {values.max():g} at most: if the unit is millions or billions, write plain "
-                "numbers (7e9); otherwise every answer of the law is in that unit"
-            )
-    loss = loss[~np.isnan(loss)]
-    if loss.size and loss.max() < LOWEST_PLAUSIBLE_LOSS:
+    found = [
+        f"column {name!r} reaches {values.max():g} at most: if the unit is millions or billions, write plain numbers (7e9); "
+        "otherwise every answer of the law is in that unit"
+        for name, values in counts.items()
+        if values.max() < SMALLEST_PLAUSIBLE
+    ]
+    highest = float(loss.max(where=~np.isnan(loss), initial=-np.inf))
+    if 0.0 < highest < LOWEST_PLAUSIBLE_LOSS:
         found.append(
-            f"column {loss_column!r} reaches {loss.max():g} at most: if it is bits per byte, multiply by ln 2 and the bytes "
+            f"column {loss_column!r} reaches {highest:g} at most: if it is bits per byte, multiply by ln 2 and the bytes "
             "per token; the law assumes nats per token"
         )
-    if loss.size and loss.max() > HIGHEST_PLAUSIBLE_LOSS:
+    if highest > HIGHEST_PLAUSIBLE_LOSS:
         found.append(
-            f"column {loss_column!r} reaches {loss.max():g}: if it is perplexity, take its natural logarithm; "
+            f"column {loss_column!r} reaches {highest:g}: if it is perplexity, take its natural logarithm; "
             "the law assumes nats per token"
         )
     return found
@@ -81,22 +80,23 @@ def model_warnings(columns: Mapping[str, NDArray[Any]], experts: FloatArray, row
 def group_notes(model: Model, row_numbers: Rows) -> tuple[str, ...]:
     """Notes on rows that are points of one run, and on runs of one size, tokens and experts, which are all kept."""
     notes: list[str] = []
+    tokens = model[1]
     if (found := of_one_run(model)) is not None:
         name, groups = found
-        ordered = model[1][groups.order]
-        several = np.maximum.reduceat(ordered, groups.starts) > np.minimum.reduceat(ordered, groups.starts)
-        if several.any():
+        differs = tokens != tokens[_representatives(groups)]
+        if differs.any():
+            several = np.bincount(groups[differs]) > 0
             notes.append(
-                f"{int(groups.sizes[several].sum()):,} rows are points of {count(several, 'run')} (column {name!r}): losses "
-                "before the decay of the learning rate are too high; --last-point keeps the last point of each run"
+                f"{int(np.isin(groups, np.flatnonzero(several)).sum()):,} rows are points of {count(several, 'run')} "
+                f"(column {name!r}): losses before the decay of the learning rate are too high; --last-point keeps the last "
+                "point of each run"
             )
-    groups = of_one_model(model, row_numbers.astype(float))
     repeats = np.ones(len(row_numbers), dtype=np.bool_)
-    repeats[groups.starts] = False
+    repeats[least_of_each(of_one_model(model), row_numbers)] = False
     if repeats.any():
         notes.append(
             f"{count(repeats, 'repeat')} of another run's size, tokens and experts; all are kept, and --best-of keeps the lowest "
-            f"loss of each ({rows_text(np.sort(row_numbers[groups.order[repeats]]))})"
+            f"loss of each ({rows_text(np.sort(row_numbers[repeats]))})"
         )
     return tuple(notes)
 
@@ -104,56 +104,39 @@ def group_notes(model: Model, row_numbers: Rows) -> tuple[str, ...]:
 # Rows that belong together.
 
 
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """Rows in the order of their groups, and where in it each group starts."""
-
-    order: NDArray[np.intp]
-    starts: NDArray[np.intp]
-
-    @property
-    def sizes(self) -> NDArray[np.intp]:
-        """Rows of each group."""
-        return np.diff(np.append(self.starts, self.order.size))
-
-    def first(self) -> NDArray[np.intp]:
-        """The first row of each group, sorted."""
-        return np.sort(self.order[self.starts])
-
-
-def grouped(keys: Sequence[NDArray[Any]], then: FloatArray) -> Groups:
-    """Rows that are equal in all `keys`, each (n,) and comparable; within a group by `then`, smallest first."""
-    order = np.lexsort((then, *keys[::-1]))
-    differs = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
-    return Groups(order, np.flatnonzero(np.concatenate(([True], differs))[: order.size]))
-
-
-def of_one_model(model: Model, then: FloatArray) -> Groups:
-    """Runs of one size, tokens and experts, and of one value in each of `MODEL_COLUMNS` and `DATA_COLUMNS`.
-
-    Sorted by `then` within a group.
-    """
+def of_one_model(model: Model) -> Groups:
+    """Runs of one size, tokens and experts, and of one value in each of `MODEL_COLUMNS` and `DATA_COLUMNS`."""
     n_params, tokens, experts, columns = model
-    others = [columns[name] for name in MODEL_COLUMNS if name in columns and columns[name].dtype.kind == "f"]
-    texts = [_numbered(columns[name]) for name in DATA_COLUMNS if name in columns and columns[name].dtype.kind == "O"]
-    return grouped((n_params, tokens, experts, *others, *texts), then)
+    kinds = dict.fromkeys(MODEL_COLUMNS, "f") | dict.fromkeys(DATA_COLUMNS, "O")
+    others = [columns[name] for name, kind in kinds.items() if name in columns and columns[name].dtype.kind == kind]
+    return _numbered(zip(*(values.tolist() for values in (n_params, tokens, experts, *others)), strict=True))
 
 
 def of_one_run(model: Model) -> tuple[str, Groups] | None:
-    """The points of each run, longest first, and the column that names runs; None where no column does.
+    """The points of each run, and the column that names runs; None where no column does.
 
     A column names runs where each of its values belongs to one size and one expert count.
     """
-    n_params, tokens, experts, columns = model
+    n_params, _, experts, columns = model
     for name in (column for column in RUN_COLUMNS if column in columns):
-        by_run = grouped((_numbered(columns[name]),), -tokens)
-        of_run = np.repeat(by_run.order[by_run.starts], by_run.sizes)  # the first row of each row's run
-        if all((values[by_run.order] == values[of_run]).all() for values in (n_params, experts)):
-            return name, by_run
+        groups = _numbered(columns[name].tolist())
+        if all((values == values[_representatives(groups)]).all() for values in (n_params, experts)):
+            return name, groups
     return None
 
 
-def _numbered(column: NDArray[Any]) -> NDArray[np.intp]:
-    """The cells of a column as numbers that are equal where the cells are; a missing number is equal to no other."""
+def least_of_each(groups: Groups, values: NDArray[Any]) -> NDArray[np.intp]:
+    """The row of the smallest value of each group, sorted; the first of several, NaN last."""
+    order = np.lexsort((values, groups))
+    return np.sort(order[np.unique(groups[order], return_index=True)[1]])
+
+
+def _numbered(keys: Iterable[Any]) -> Groups:
+    """A number for each key, the same where keys are equal; a missing number (NaN) is equal to no other."""
     number: dict[Any, int] = {}
-    return np.array([number.setdefault(value, len(number)) for value in column.tolist()], dtype=np.intp)
+    return np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.intp)
+
+
+def _representatives(groups: Groups) -> NDArray[np.intp]:
+    """A row of the group of each row, (n,)."""
+    return np.unique(groups, return_index=True)[1][groups]

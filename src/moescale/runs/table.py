@@ -27,9 +27,8 @@ from moescale.typing import FloatArray
 SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")  # in the order of preference
 EXPERTS_COLUMN, TOKENS_COLUMN = "n_experts", "tokens"
 _SUFFIXES = (*frames.DELIMITERS, ".parquet")  # that are written
-DIVERGED_COLUMNS = ("diverged", "flagged")
-"""Columns that mark runs which are not to be used."""
-
+ARRAYS = ("n_params", "tokens", "experts", "loss", "row_numbers")  # of a RunTable, beside its columns
+DIVERGED_COLUMNS = ("diverged", "flagged")  # columns that mark runs which are not to be used
 Cells = tuple[NDArray[Any], BoolArray]
 """The values of a column, (n,), and which of them are something else than the number that they should be."""
 
@@ -59,8 +58,7 @@ class RunTable:
 
     def __post_init__(self) -> None:
         n_rows, rows = np.size(self.loss), np.asarray(self.row_numbers, dtype=np.int64)
-        names = ("n_params", "tokens", "experts", "loss")
-        arrays: dict[str, NDArray[Any]] = {name: np.array(getattr(self, name), dtype=np.float64) for name in names}
+        arrays: dict[str, NDArray[Any]] = {name: np.array(getattr(self, name), dtype=np.float64) for name in ARRAYS[:4]}
         arrays["row_numbers"] = rows if rows.size else np.arange(1, n_rows + 1)
         others = {name: np.asarray(values) for name, values in self.columns.items()}
         for name, values in (*arrays.items(), *others.items()):
@@ -115,20 +113,15 @@ class RunTable:
         if chosen.dtype != np.bool_ or chosen.shape != (len(self),):
             what = f"the mask has shape {chosen.shape} and type {chosen.dtype}"
             raise InputError(what, next_step=f"give one boolean a run, shape {(len(self),)}")
-        arrays = {
-            name: getattr(self, name)[chosen] for name in ("n_params", "tokens", "experts", "loss", "row_numbers")
-        }
+        arrays = {name: getattr(self, name)[chosen] for name in ARRAYS}
         kept = replace(self, **arrays, columns={name: values[chosen] for name, values in self.columns.items()})
         old = self.notes()
         return replace(kept, warnings=(*(each for each in self.warnings if each not in old), *kept.notes()))
 
     def best_of(self) -> RunTable:
         """The run of the lowest loss of each size, tokens and experts, and of one value of each further input."""
-        return self._only(
-            notes.of_one_model(self._model, self.loss).first(),
-            "runs",
-            "the lowest loss of each size, tokens and experts",
-        )
+        rows = notes.least_of_each(notes.of_one_model(self._model), self.loss)
+        return self._only(rows, "runs", "the lowest loss of each size, tokens and experts")
 
     def notes(self) -> tuple[str, ...]:
         """What is said of rows that are points of one run, and of runs of one size, tokens and experts."""
@@ -140,7 +133,9 @@ class RunTable:
         if found is None:
             what = f"no column names the run of each row: none of {', '.join(notes.RUN_COLUMNS)} has one size and E a value"
             raise ColumnError(what, where=self.source, next_step="add a column run_id, or choose rows with --where")
-        return self._only(found[1].first(), "rows", f"the last point of each run (column {found[0]!r})")
+        name, groups = found
+        rows = notes.least_of_each(groups, -self.tokens)
+        return self._only(rows, "rows", f"the last point of each run (column {name!r})")
 
     def _only(self, rows: NDArray[np.intp], noun: str, what: str) -> RunTable:
         mask = np.zeros(len(self), dtype=np.bool_)
@@ -180,10 +175,9 @@ def read_runs(
     roles = _roles(table, named)
     if table.n_rows == 0:
         raise InputError("has column names but no rows", where=table.source, next_step="add one row a run")
+    good = np.zeros(table.n_rows, np.bool_)
     cells: dict[str, Cells] = {
-        name: frames.as_numbers(column)
-        if name in roles
-        else (frames.as_values(column), np.zeros(len(column), np.bool_))
+        name: frames.as_numbers(column) if name in roles else (frames.as_values(column), good)
         for name, column in table.columns.items()
     }
     rows = _kept_rows(table, where, cells, warnings)
@@ -194,20 +188,10 @@ def read_runs(
     columns = {name: found[rows - 1] for name, (found, _) in cells.items() if name not in roles}
     warnings += notes.model_warnings(columns, values["experts"], rows)
     runs = RunTable(
-        n_params=values["size"],
-        tokens=values["tokens"],
-        experts=values["experts"],
-        loss=loss,
-        size_column=size,
-        loss_column=loss_column,
-        tokens_column=tokens_column,
-        experts_column=experts_column,
-        source=table.source,
-        row_numbers=rows,
-        columns=columns,
-        warnings=tuple(warnings),
-        sha256=table.sha256,
-    )
+        n_params=values["size"], tokens=values["tokens"], experts=values["experts"], loss=loss, size_column=size,
+        loss_column=loss_column, tokens_column=tokens_column, experts_column=experts_column, source=table.source,
+        row_numbers=rows, columns=columns, warnings=tuple(warnings), sha256=table.sha256,
+    )  # fmt: skip
     if last_point:
         runs = runs.last_points()
     if best_of:

@@ -9,11 +9,13 @@ from typing import Any
 
 from moescale.errors import unknown_name
 from moescale.runs.importers.guesses import plain
-from moescale.runs.importers.rows import Imported, rows_of
-from moescale.runs.importers.tracked_run import Rule, rule_of
+from moescale.runs.importers.rows import Imported, rows_of, rule_of
 
 TRACKERS = ("mlflow", "wandb", "tensorboard", "trainer", "csv")
 """What `import_runs` reads: each a module here, whose `read_NAME(source, wanted)` gives runs and warnings."""
+
+Rule = str
+"""Where a column is from, as `--set COLUMN=EXPR` states it: a name, an expression over names, a number, or a 'text'."""
 
 __all__ = ["TRACKERS", "Imported", "Rule", "import_runs", "rule_of"]
 
@@ -30,10 +32,9 @@ def import_runs(
     `mapping` says where columns come from; what it leaves open is guessed.
     Raises InputError for an unknown tracker, a source that holds no run, and where no run makes a row.
     """
-    rules = mapping or {}
     if tracker not in TRACKERS:
         raise unknown_name("tracker", tracker, TRACKERS)
-    named = " ".join(part for rule in rules.values() for part in (rule.name, rule.expression) if part)
+    named = " ".join((mapping or {}).values())
 
     def wanted(metric: str) -> bool:
         words = plain(metric)
@@ -41,4 +42,4 @@ def import_runs(
 
     reader: Any = import_module(f"{__name__}.{tracker}")
     runs, warnings = getattr(reader, f"read_{tracker}")(str(source), wanted)
-    return rows_of(runs, rules, unfinished=unfinished, source=str(source), warnings=warnings)
+    return rows_of(runs, mapping, unfinished=unfinished, source=str(source), warnings=warnings)

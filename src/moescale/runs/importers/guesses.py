@@ -5,21 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
-
-import numpy as np
 
 from moescale import catalogue
 from moescale.errors import InputError
 from moescale.io.filters import quoted_name
 from moescale.io.frames import COLUMN_LIMIT
-from moescale.models.architecture import Architecture
-from moescale.models.hf_config import from_config
-from moescale.models.parameters import count_parameters
 from moescale.runs.expansion import BODY_COLUMNS
-from moescale.runs.importers.tracked_run import STEP, Rule, Scalar, TrackedRun, bare
+from moescale.runs.importers.tracked_run import STEP, Logged, Origin, Scalar, TrackedRun, bare
 from moescale.runs.table import EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
 LOSS_COLUMN = "loss"
@@ -27,8 +22,10 @@ LOSS_COLUMN = "loss"
 SAME = 1e-6  # relative difference of two columns that state one value, each rounded
 
 
-Guess = tuple[list[Rule], list[str]]
-"""The rules to try in turn for a column, and names that may be meant and state different values."""
+SHAPE = "the model's configuration (without embeddings)"
+DENSE = "1, as no name mentions experts"
+FLOS = "total_flos / (6 times the parameters that Trainer counts)"
+DERIVED = (SHAPE, DENSE, FLOS)  # texts of origins that are no names
 
 
 @cache
@@ -122,11 +119,22 @@ def stated_wrongly(run: TrackedRun, column: str) -> tuple[str, Scalar] | None:
     return next(found, None)
 
 
-def _guess_name(runs: Sequence[TrackedRun], column: str) -> Guess:
-    """The name of the catalogue that most runs have, of the first tier that any has; the column's own name before all.
+@dataclass(frozen=True)
+class _Named:
+    """A name of the runs with the factor of its unit; none where no name fits, or where those that do state different values."""
 
-    Unclear where others of that tier state other values.
-    """
+    name: str = ""
+    factor: str = ""
+    mean_of: int = 1
+    unclear: tuple[str, ...] = ()
+
+    @property
+    def expression(self) -> str:
+        return quoted_name(self.name) + (f" * {self.factor}" if self.factor else "")
+
+
+def _guess_name(runs: Sequence[TrackedRun], column: str) -> _Named:
+    """The name of the catalogue that most runs have, of the first tier that any has; the column's own name before all."""
     names = {name: plain(name) for run in runs for name in (*run.params, *run.metrics) if name not in BODY_COLUMNS}
     for tier, stated in zip(_patterns(column), _catalogue().get(column, ()), strict=True):
         ranked: list[tuple[int, bool, int, int, str, str]] = []
@@ -138,15 +146,12 @@ def _guess_name(runs: Sequence[TrackedRun], column: str) -> Guess:
                     break
         if not ranked:
             continue
-        _, _, _, _, name, factor = min(ranked)
+        *_, name, factor = min(ranked)
         others = {other: scale for *_, other, scale in sorted(ranked) if name not in (other, column)}
         if differ := [other for other, scale in others.items() if _differ(runs, (name, factor), (other, scale))]:
-            return [], [name, *differ]
-        if factor:
-            return [Rule(expression=f"{quoted_name(name)} * {factor}")], []
-        of_metric = any(name in run.metrics for run in runs)
-        return [Rule(name=name, mean_of=stated.get("mean_of", 1) if of_metric else 1)], []
-    return [], []
+            return _Named(unclear=(name, *differ))
+        return _Named(name, factor, stated.get("mean_of", 1))
+    return _Named()
 
 
 def _differ(runs: Sequence[TrackedRun], one: tuple[str, str], other: tuple[str, str]) -> bool:
@@ -169,68 +174,32 @@ def other_unit(names: Iterable[str]) -> InputError | None:
     return None
 
 
-def guess(runs: Sequence[TrackedRun], column: str) -> Guess:
-    """The rules to try in turn for a column that the mapping leaves open."""
-    rules, unclear = _guess_name(runs, column)
-    if column == LOSS_COLUMN or (column == TOKENS_COLUMN and unclear):
-        return rules, unclear  # one for all: a training loss is not one of validation
+def guess(logged: Logged, column: str) -> tuple[list[Origin], tuple[str, ...]]:
+    """The origins to try in turn for a column that nothing states, and the names that may be meant where these differ."""
+    runs, found = logged.runs, _guess_name(logged.runs, column)
+    if column == LOSS_COLUMN:  # one for all: a training loss is not one of validation
+        return ([logged.loss(found.name, found.mean_of)] if found.name else []), found.unclear
+    guessed: list[Origin] = []
+    if found.name:
+        guessed = [logged.computed(found.expression) if found.factor else logged.named(found.name)]
     if column == TOKENS_COLUMN:
-        parts = [_guess_name(runs, part) for part in ("batch_tokens", "batch_sequences", "sequence_tokens")]
-        unclear = next((names for _, names in parts if names), [])
-        whole, *factors = ["".join(r.expression or quoted_name(r.name or "") for r in part) for part, _ in parts]
-        seen = [whole] if whole else factors
-        product = [Rule(expression=" * ".join([STEP, *seen]))] if all(seen) and not unclear else []
-        return [*rules, *product, Rule(derived="flos")], [] if rules else unclear
-    shaped = [Rule(derived="shape")] if column in (*SIZE_COLUMNS, EXPERTS_COLUMN, "top_k") else []
-    own = [Rule(name=column)] if any(column in run.params for run in runs) else []
-    dense = [Rule(derived="dense")] if column == EXPERTS_COLUMN and not unclear else []
-    return [*own, *shaped, *(rule for rule in rules if rule.name != column), *dense], unclear
+        if found.unclear:
+            return [], found.unclear
+        batch, *sizes = (_guess_name(runs, part) for part in ("batch_tokens", "batch_sequences", "sequence_tokens"))
+        factors = [batch] if batch.name else sizes
+        unclear = next((each.unclear for each in (batch, *sizes) if each.unclear), ())
+        if all(each.name for each in factors) and not unclear:
+            guessed.append(logged.computed(" * ".join([STEP, *(each.expression for each in factors)])))
+        guessed.append(Origin(FLOS, [run.tokens_of_flos for run in runs]))
+        return guessed, () if found.name else unclear
+    origins = [logged.named(column)] if any(column in run.params for run in runs) else []
+    if column in (*SIZE_COLUMNS, EXPERTS_COLUMN, "top_k"):
+        origins.append(Origin(SHAPE, [run.sizes.get(column) for run in runs]))
+    origins += [origin for origin in guessed if origin.text != repr(column)]
+    if column == EXPERTS_COLUMN and not found.unclear:
+        origins.append(Origin(DENSE, [None if _mentions_experts(run) else 1.0 for run in runs]))
+    return origins, found.unclear
 
 
-# What a Hugging Face configuration that was logged, or lies beside the run, states.
-
-
-def _architecture(run: TrackedRun) -> Architecture | None:
-    """The shape that a configuration beside the run, or among its params, states; None where there is none readable."""
-    candidates: list[Mapping[str, Any]] = [run.config] if run.config is not None else []
-    for name in run.params:
-        if name == "model_type" or name.endswith((".model_type", "/model_type")):
-            prefix = name.removesuffix("model_type")
-            candidates.append({k.removeprefix(prefix): v for k, v in run.params.items() if k.startswith(prefix)})
-    for config in candidates:
-        try:
-            return from_config(config)
-        except InputError:
-            continue
-    return None
-
-
-@lru_cache(maxsize=1)  # each run is asked column by column
-def shape_columns(run: TrackedRun) -> Mapping[str, float]:
-    """Sizes without embeddings, experts and top-k; the dense size is that of one FFN in every layer. Empty where unknown."""
-    a = _architecture(run)
-    if a is None:
-        return {}
-    moe, counted = float(np.max(a.n_moe_layers)) > 0, count_parameters(a)
-    width = a.d_ffn if float(np.max(a.d_ffn)) > 0 else a.top_k * a.d_expert + a.d_shared_expert
-    dense = count_parameters(replace(a, n_moe_layers=0.0, d_ffn=width))
-    return {
-        "n_params_dense": float(dense.non_embedding_total),
-        "n_params_active": float(counted.non_embedding_active),
-        "n_params_total": float(counted.non_embedding_total),
-        "n_experts": float(a.n_experts) if moe else 1.0,
-        "top_k": float(a.top_k) if moe else 1.0,
-    }
-
-
-def tokens_of_flos(run: TrackedRun) -> float | None:
-    """Tokens by Trainer's own count of FLOPs, 6 tokens (parameters - input embedding): modeling_utils' floating_point_ops."""
-    flos = run.params.get("total_flos")
-    if flos is None and "train/total_flos" in run.metrics:
-        flos = run.metrics["train/total_flos"].until(float("nan"))
-    a = _architecture(run)
-    if a is None or not isinstance(flos, float) or not flos > 0:
-        return None
-    counted = float(count_parameters(a).total) - float(a.vocab_size) * float(a.d_model)
-    tokens = flos / (6.0 * counted)
-    return float(round(tokens)) if math.isfinite(tokens) else None
+def _mentions_experts(run: TrackedRun) -> bool:
+    return any(word in name.lower() for name in (*run.params, *run.metrics) for word in ("expert", "moe"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from moescale.errors import InputError, UnknownNameError, nearest_names
 from moescale.io import frames
-from moescale.io.filters import column_names, evaluate_numbers
+from moescale.io.filters import column_names
 from moescale.runs.importers import guesses
 from moescale.runs.importers.guesses import LOSS_COLUMN
-from moescale.runs.importers.tracked_run import DERIVED, FINISHED, STEP, Rule, Scalar, TrackedRun
+from moescale.runs.importers.tracked_run import FINISHED, STEP, Logged, Origin, Scalar, TrackedRun, scalar
 from moescale.runs.table import DIVERGED_COLUMNS, EXPERTS_COLUMN, SIZE_COLUMNS, TOKENS_COLUMN
 
 Row = dict[str, Scalar]
@@ -69,7 +69,7 @@ class Imported:
 
 def rows_of(
     runs: Sequence[TrackedRun],
-    mapping: Mapping[str, Rule] | None = None,
+    mapping: Mapping[str, str] | None = None,
     *,
     unfinished: bool = False,
     source: str = "tracker",
@@ -81,13 +81,16 @@ def rows_of(
     n_experts, tokens or a loss, are left out with the reason; a loss that ended as NaN or infinity is kept, marked
     as diverged. Raises InputError where no run is left, and for names that no run has.
     """
-    known = dict.fromkeys(name for run in runs for name in (*run.params, *run.metrics))
-    given = _resolved(mapping or {}, known, source)
-    rules, unclear = {column: [rule] for column, rule in given.items()}, dict[str, str]()
-    for column in (LOSS_COLUMN, *SIZE_COLUMNS, EXPERTS_COLUMN, "top_k", TOKENS_COLUMN):
-        if column not in rules and not (column in SIZE_COLUMNS and any(size in given for size in SIZE_COLUMNS)):
-            rules[column], meant = guesses.guess(runs, column)
-            if column == LOSS_COLUMN and not (rules[column] or meant) and (refused := guesses.other_unit(known)):
+    stated, logged = mapping or {}, Logged(runs)
+    origins: dict[str, list[Origin]] = {}
+    unclear: dict[str, str] = {}
+    for column in dict.fromkeys((LOSS_COLUMN, *stated, *SIZE_COLUMNS, EXPERTS_COLUMN, "top_k", TOKENS_COLUMN)):
+        if column in stated:
+            origins[column] = [_stated(logged, column, stated[column], source)]
+        elif not (column in SIZE_COLUMNS and any(size in stated for size in SIZE_COLUMNS)):
+            origins[column], meant = guesses.guess(logged, column)
+            unknown_loss = column == LOSS_COLUMN and not (origins[column] or meant)
+            if unknown_loss and (refused := guesses.other_unit(logged.names)):
                 raise refused.at(source)
             if meant:
                 names = " and ".join(map(repr, meant[:_MOST_STATED]))
@@ -96,9 +99,9 @@ def rows_of(
     used: Counter[tuple[str, str]] = Counter()
     left_out: list[tuple[str, str]] = []
     lacking: dict[str, None] = {}
-    for run in runs:
+    for number, run in enumerate(runs):
         try:
-            row, taken = _row(run, rules, unclear, unfinished)
+            row, taken = _row(run, number, origins, unclear, unfinished)
         except _LeftOutError as error:
             reason, *lacked = error.args
             left_out.append((f"{run.name} ({run.where})", reason))
@@ -113,10 +116,10 @@ def rows_of(
     rows = _one_size(rows, left_out, notes)
     if not rows:
         what = f"none of {len(runs)} runs gives a row: {_reasons(left_out)}" if runs else "there is no run in it"
-        stated = " ".join(f"--set {column}=EXPR" for column in sorted(lacking, key=_place) or ["COLUMN"])
-        raise InputError(what, where=source, next_step=f"state what is missing, {stated}; names: {_listed(known)}")
-    stated = _statements(used, given)
-    return Imported(_columns(rows), len(runs), stated, tuple(left_out), tuple(notes))
+        columns = " ".join(f"--set {column}=EXPR" for column in sorted(lacking, key=_place) or ["COLUMN"])
+        step = f"state what is missing, {columns}; names: {_listed(logged.names)}"
+        raise InputError(what, where=source, next_step=step)
+    return Imported(_columns(rows), len(runs), _statements(used, stated), tuple(left_out), tuple(notes))
 
 
 def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
@@ -126,37 +129,44 @@ def _reasons(left_out: Sequence[tuple[str, str]]) -> str:
     return "; ".join([*told, *([f"and {len(counted) - 3} reasons more"] if len(counted) > 3 else [])])
 
 
-def _statements(used: Mapping[tuple[str, str], int], given: Mapping[str, Rule]) -> tuple[str, ...]:
+def _statements(used: Mapping[tuple[str, str], int], stated: Collection[str]) -> tuple[str, ...]:
     lines: dict[str, list[str]] = {}
-    for (column, rule), count in sorted(used.items(), key=lambda item: _place(item[0][0])):
-        guessed = "" if column in given or rule in (repr(column), DERIVED["shape"]) else " (guessed)"
-        lines.setdefault(f"from {rule}{guessed}: {count} run{'s' * (count > 1)}", []).append(column)
+    for (column, origin), count in sorted(used.items(), key=lambda item: _place(item[0][0])):
+        guessed = "" if column in stated or origin in (repr(column), guesses.SHAPE) else " (guessed)"
+        lines.setdefault(f"from {origin}{guessed}: {count} run{'s' * (count > 1)}", []).append(column)
     return tuple(f"{', '.join(columns)} {origin}" for origin, columns in lines.items())
 
 
-def _resolved(mapping: Mapping[str, Rule], known: Mapping[str, None], source: str) -> dict[str, Rule]:
-    """The mapping with texts that are names told from expressions; InputError for names that no run has."""
-    found: dict[str, Rule] = {}
-    for column, rule in mapping.items():
-        where, names, made = f"--set {column}", [rule.name or STEP], rule
-        if (plain := (rule.expression or "").strip("`")) in known:
-            names, made = [plain], Rule(name=plain)
-        elif rule.expression is not None:
-            expression = _DOTTED.sub(lambda found: f"`{found[0].strip('`')}`", rule.expression)
-            made = Rule(expression=expression)
-            try:
-                names = list(column_names(expression))
-                evaluate_numbers(expression, dict.fromkeys(names or [STEP], np.ones(1)))
-            except InputError as error:
-                raise error.within(where) from error
-        if (unknown := next((name for name in names if name not in (*known, STEP)), None)) is not None:
-            advice = f"{source} has: {_listed(known)}; quote names with other signs as `a/b`"
-            what, nearest = f"no run has a param or metric {unknown!r}", nearest_names(unknown, known)
-            raise UnknownNameError(what, where=where, nearest=nearest, next_step=advice)
-        if column == LOSS_COLUMN and (refused := guesses.other_unit([made.name] if made.name else [])) is not None:
+def rule_of(stated: str) -> tuple[str, str]:
+    """The column and the rule of a text COLUMN=EXPR, without blanks around them; raises InputError for any other."""
+    column, _, rule = (part.strip() for part in stated.partition("="))
+    if not (column and rule):
+        what = f"{stated!r} is not COLUMN=EXPR"
+        raise InputError(what, next_step="write, for example, --set tokens='step * 524288'")
+    return column, rule
+
+
+def _stated(logged: Logged, column: str, rule: str, source: str) -> Origin:
+    """The origin that a rule states: a name, a 'text', a number, or an expression; InputError for names that no run has."""
+    where, name, constant = f"--set {column}", rule.strip("`"), scalar(rule)
+    if rule[0] in "\"'" and rule[-1] == rule[0] and len(rule) > 2:
+        constant = rule[1:-1]
+    elif name in logged.names:
+        if column == LOSS_COLUMN and (refused := guesses.other_unit([name])) is not None:
             raise refused.at(where)
-        found[column] = made
-    return found
+        return logged.loss(name) if column == LOSS_COLUMN else logged.named(name)
+    elif not isinstance(constant, bool | float):
+        expression = _DOTTED.sub(lambda found: f"`{found[0].strip('`')}`", rule)
+        try:
+            unknown = next((name for name in column_names(expression) if name not in (*logged.names, STEP)), None)
+            if unknown is None:
+                return logged.computed(expression)
+        except InputError as error:
+            raise error.within(where) from error
+        advice = f"{source} has: {_listed(logged.names)}; quote names with other signs as `a/b`"
+        what, nearest = f"no run has a param or metric {unknown!r}", nearest_names(unknown, logged.names)
+        raise UnknownNameError(what, where=where, nearest=nearest, next_step=advice)
+    return Origin(repr(constant), [constant] * len(logged.runs))
 
 
 def _place(column: str) -> int:
@@ -173,31 +183,25 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _row(
-    run: TrackedRun, rules: Mapping[str, Sequence[Rule]], unclear: Mapping[str, str], unfinished: bool
+    run: TrackedRun, number: int, origins: Mapping[str, Sequence[Origin]], unclear: Mapping[str, str], unfinished: bool
 ) -> tuple[Row, list[tuple[str, str]]]:
     """The row of a run, and each column with what it came from; raises _LeftOutError with the reason why there is none."""
     if run.state not in ("", FINISHED) and not unfinished:
         raise _LeftOutError(f"not finished: {run.state} (--unfinished keeps such runs)")
     row: Row = {}
     taken: list[tuple[str, str]] = []
-    step, diverged = run.last_step(), run.params.get("diverged") is True
-    for column in sorted(rules, key=lambda column: column != LOSS_COLUMN):  # the loss says at which step
-        for rule in rules[column]:
-            value = _evaluated(run, rule, step, column)
-            if column == LOSS_COLUMN:
-                curve, usable = run.curve(rule.name), isinstance(value, float)
-                step = step if curve is None or math.isnan(curve.steps[-1]) else float(curve.steps[-1])
-            else:
-                usable = _positive(value) or column not in _RESERVED
-            if usable and value is not None:
-                row[column] = value
-                taken.append((column, str(rule)))
-                break
+    diverged = run.params.get("diverged") is True
+    for column, origin in ((column, origin) for column, tried in origins.items() for origin in tried):
+        value = origin.cells[number]
+        usable = isinstance(value, float) if column == LOSS_COLUMN else _positive(value) or column not in _RESERVED
+        if column not in row and usable and value is not None:
+            row[column] = value
+            taken.append((column, origin.text))
     sizes = any(size in row for size in SIZE_COLUMNS)
     lacking = [column for column in _REQUIRED if column not in row and not (column == LOSS_COLUMN and diverged)]
     lacking = [*([] if sizes else [next((s for s in SIZE_COLUMNS if s in unclear), SIZE_COLUMNS[0])]), *lacking]
     if lacking:
-        reasons = "; ".join(_why_lacking(run, column, rules.get(column, ()), unclear) for column in lacking)
+        reasons = "; ".join(_why_lacking(run, column, origins.get(column, ()), unclear) for column in lacking)
         raise _LeftOutError(reasons, *lacking)
     experts, loss = row[EXPERTS_COLUMN], row.setdefault(LOSS_COLUMN, math.nan)
     if not isinstance(experts, float) or experts < 1:  # an expansion need not be whole
@@ -206,8 +210,9 @@ def _row(
         if isinstance(loss, float) and math.isfinite(loss) and not diverged:
             raise _LeftOutError(f"the loss is {loss:g}; a cross-entropy loss is positive")
         row["diverged"] = True
-    for name, value in run.values_at(math.nan).items():
-        if (name == STEP and STEP not in run.params) or row.get(name) == value:
+    others = {name: float(curve.values[-1]) for name, curve in run.metrics.items() if name != STEP} | run.params
+    for name, value in others.items():
+        if row.get(name) == value:
             continue
         # What a reader would take for its own, and is not, keeps its value under another name.
         taken_name = name in row or name in _RESERVED or (name in DIVERGED_COLUMNS and not isinstance(value, bool))
@@ -218,36 +223,13 @@ def _row(
     return row, taken
 
 
-def _evaluated(run: TrackedRun, rule: Rule, step: float, column: str) -> Scalar | None:
-    """What the rule gives for a column of the run at the step of the loss (NaN: at the last); None for nothing."""
-    if rule.constant is not None:
-        return rule.constant
-    if rule.name is not None:
-        curve = run.curve(rule.name)
-        if curve is None:
-            return run.params.get(rule.name)
-        return float(np.mean(curve.values[-rule.mean_of :])) if column == LOSS_COLUMN else curve.until(step)
-    if rule.expression is not None:
-        known = run.values_at(step)
-        columns = {name: known.get(name) for name in column_names(rule.expression)}
-        if not all(isinstance(value, float) for value in columns.values()):
-            return None
-        arrays = {name: np.array([value]) for name, value in columns.items()}
-        values, decided = evaluate_numbers(rule.expression, arrays or {STEP: np.zeros(1)})
-        return float(values[0]) if decided[0] else None
-    if rule.derived == "dense":
-        names = (*run.params, *run.metrics)
-        return None if any("expert" in name.lower() or "moe" in name.lower() for name in names) else 1.0
-    return guesses.tokens_of_flos(run) if rule.derived == "flos" else guesses.shape_columns(run).get(column)
-
-
-def _why_lacking(run: TrackedRun, column: str, rules: Sequence[Rule], unclear: Mapping[str, str]) -> str:
+def _why_lacking(run: TrackedRun, column: str, origins: Sequence[Origin], unclear: Mapping[str, str]) -> str:
     """Why a run has no cell for a column that it needs: what stands in its place, or what is not there."""
     columns = SIZE_COLUMNS if column in SIZE_COLUMNS else (column,)
     wrong = next(filter(None, (guesses.stated_wrongly(run, each) for each in columns)), None)
     noun, reason = "size" if column in SIZE_COLUMNS else column, unclear.get(column, _MISSING.get(column, ""))
-    if column not in unclear and len(rules) == 1 and rules[0].derived is None:
-        reason = f"{rules[0]} is not there" if column == LOSS_COLUMN else f"{rules[0]} gives no positive number"
+    if column not in unclear and len(origins) == 1 and (text := origins[0].text) not in guesses.DERIVED:
+        reason = f"{text} is not there" if column == LOSS_COLUMN else f"{text} gives no positive number"
     if wrong is not None and column not in unclear:
         shown = repr(wrong[1][:_LONGEST_NAME]) if isinstance(wrong[1], str) else frames.written(wrong[1])
         reason = f"{wrong[0]!r} is {shown}, not a positive number" + "; dense models have 1" * (noun == EXPERTS_COLUMN)

@@ -27,9 +27,8 @@ def read_tensorboard(source: str, wanted: Wanted) -> tuple[list[TrackedRun], lis
     """
     path = Path(source)
     warnings: list[str] = []
-    files = tracked_run.files_of(
-        source, lambda file: "tfevents" in file.name or file == path, "event file (*tfevents*)", "give a log folder"
-    )
+    kind = "event file (*tfevents*)"
+    files = tracked_run.files_of(source, lambda file: "tfevents" in file.name, kind, "give a log folder")
     logs: dict[Path, TrackedRun] = {}
     for folder in dict.fromkeys(file.parent for file in files):
         place = path if path.is_file() else folder

@@ -1,15 +1,16 @@
-"""A run as any experiment tracker holds it: params, curves, and whether it ended."""
+"""Runs as any experiment tracker holds them: params, curves, and whether they ended; and what their readers share."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ from numpy.typing import NDArray
 
 from moescale.errors import DamagedFileError, InputError, install
 from moescale.io.files import nearest_file_names
+from moescale.io.filters import column_names, evaluate_numbers
 from moescale.io.frames import first_line
+from moescale.models.architecture import Architecture
+from moescale.models.hf_config import from_config
+from moescale.models.parameters import count_parameters
 
 FINISHED = "finished"
-STEP = "step"
-"""In an expression: the step at which the loss was taken."""
+STEP = "step"  # in an expression: the step at which the loss was taken
 
 # The names under which libraries log the optimiser's step; W&B's own _step counts calls of log.
 STEPS = ("train/global_step", "trainer/global_step", "global_step", "step", "iteration", "iter", "_step")
@@ -80,15 +84,13 @@ class TrackedRun:
         """The curve of each metric; to be asked once all points are there."""
         return {name: series(logged) for name, logged in self.points.items() if logged}
 
-    def curve(self, name: str | None) -> Series | None:
-        """The curve of a metric, where no param stands before it."""
-        return None if name is None or name in self.params else self.metrics.get(name)
-
-    def values_at(self, step: float) -> dict[str, Scalar]:
-        """Everything that an expression may name: params, metrics at `step` (NaN: their last), and the step itself."""
-        logged = {name: curve.until(step) for name, curve in self.metrics.items()}
-        found: dict[str, Scalar] = {name: value for name, value in logged.items() if value is not None}
-        return found | dict(self.params) | ({} if math.isnan(step) else {STEP: step})
+    def value(self, name: str, step: float) -> Scalar | None:
+        """What an expression has under a name: a param, a metric's value at `step` (NaN: its last), or the step itself."""
+        if name == STEP and not math.isnan(step):
+            return step
+        if name in self.params:
+            return self.params[name]
+        return self.metrics[name].until(step) if name in self.metrics else None
 
     def last_step(self) -> float:
         """The last step of any metric, else what the params state; NaN where it is not known."""
@@ -97,6 +99,45 @@ class TrackedRun:
         return max(
             steps, default=next((step for name in STEPS if isinstance(step := stated.get(name), float)), math.nan)
         )
+
+    @cached_property
+    def architecture(self) -> Architecture | None:
+        """The shape that a configuration beside the run, or among its params, states; None where there is none readable."""
+        candidates: list[Mapping[str, Any]] = [self.config] if self.config is not None else []
+        for name in self.params:
+            if name == "model_type" or name.endswith((".model_type", "/model_type")):
+                prefix = name.removesuffix("model_type")
+                candidates.append({k.removeprefix(prefix): v for k, v in self.params.items() if k.startswith(prefix)})
+        for config in candidates:
+            with suppress(InputError):
+                return from_config(config)
+        return None
+
+    @cached_property
+    def sizes(self) -> Mapping[str, float]:
+        """Sizes without embeddings, experts and top-k by the configuration; the dense size is that of one FFN in every layer."""
+        a = self.architecture
+        if a is None:
+            return {}
+        moe, counted = float(np.max(a.n_moe_layers)) > 0, count_parameters(a)
+        width = a.d_ffn if float(np.max(a.d_ffn)) > 0 else a.top_k * a.d_expert + a.d_shared_expert
+        dense = count_parameters(replace(a, n_moe_layers=0.0, d_ffn=width))
+        return {
+            "n_params_dense": float(dense.non_embedding_total),
+            "n_params_active": float(counted.non_embedding_active),
+            "n_params_total": float(counted.non_embedding_total),
+            "n_experts": float(a.n_experts) if moe else 1.0,
+            "top_k": float(a.top_k) if moe else 1.0,
+        }
+
+    @property
+    def tokens_of_flos(self) -> float | None:
+        """Tokens by Trainer's own count of FLOPs, 6 tokens (parameters - input embedding): modeling_utils' floating_point_ops."""
+        flos, a = self.params.get("total_flos", self.value("train/total_flos", math.nan)), self.architecture
+        if a is None or not isinstance(flos, float) or not flos > 0:
+            return None
+        tokens = flos / (6.0 * (float(count_parameters(a).total) - float(a.vocab_size) * float(a.d_model)))
+        return float(round(tokens)) if math.isfinite(tokens) else None
 
 
 def series(points: Iterable[tuple[float, float]]) -> Series:
@@ -166,29 +207,20 @@ def files_of(source: str, is_one: Callable[[Path], object], kind: str, advice: s
     Links are not followed. Raises InputError for a path that does not exist, where there is no such file, and for a folder
     of more than MOST_FILES files.
     """
-    found = [file for file in _files_under(Path(source)) if is_one(file)]
+    place = Path(source)
+    if not os.path.exists(place):
+        nearest = nearest_file_names(place)
+        raise InputError("no such file or folder", where=source, nearest=nearest, next_step="check the path")
+    if not os.path.isdir(place):
+        return [place]
+    inside = (Path(folder, name) for folder, _, names in os.walk(place) for name in names)
+    files = list(islice(inside, MOST_FILES + 1))
+    if len(files) > MOST_FILES:
+        raise InputError(f"holds more than {MOST_FILES:,} files", where=source, next_step="give a part")
+    found = sorted(file for file in files if is_one(file) and file.is_file())  # a pipe would be waited for
     if not found:
         raise InputError(f"there is no {kind} in it", where=source, next_step=advice)
     return found
-
-
-def _files_under(source: Path) -> Iterator[Path]:
-    if not os.path.exists(source):
-        nearest = nearest_file_names(source)
-        raise InputError("no such file or folder", where=str(source), nearest=nearest, next_step="check the path")
-    if not os.path.isdir(source):
-        yield source
-        return
-    seen = 0
-    for folder, folders, names in os.walk(source):
-        folders.sort()
-        for name in sorted(names):
-            seen += 1
-            if seen > MOST_FILES:
-                raise InputError(f"holds more than {MOST_FILES:,} files", where=str(source), next_step="give a part")
-            path = Path(folder) / name
-            if path.is_file():  # a pipe would be waited for
-                yield path
 
 
 @contextmanager
@@ -229,46 +261,48 @@ def run_name(folder: Path, source: Path) -> str:
     return _printable("/".join(parts) or Path(os.path.abspath(folder)).name or "run")
 
 
-# Where the cells of a column come from.
-
-DERIVED = {
-    "shape": "the model's configuration (without embeddings)",
-    "dense": "1, as no name mentions experts",
-    "flos": "total_flos / (6 times the parameters that Trainer counts)",
-}
+# All runs of a source, column by column.
 
 
-@dataclass(frozen=True)
-class Rule:
-    """Where the cells of one column come from: one of a name, an expression over names, a constant, or a derivation.
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Where a column may come from: what is said of it, and its cells, one a run, None where there is none."""
 
-    A param stands before a metric of its name. Of a loss's curve the mean of the last `mean_of` values is taken.
-    """
-
-    name: str | None = None
-    expression: str | None = None
-    constant: Scalar | None = None
-    derived: str | None = None
-    mean_of: int = 1
-
-    def __str__(self) -> str:
-        if self.derived is not None:
-            return DERIVED[self.derived]
-        if self.name is not None:
-            return f"{self.name!r}" + (f" (mean of last {self.mean_of})" if self.mean_of > 1 else "")
-        return f"'{self.expression}'" if self.expression is not None else f"{self.constant!r}"
+    text: str
+    cells: Sequence[Scalar | None]
 
 
-def rule_of(stated: str) -> tuple[str, Rule]:
-    """The column and the rule of a text COLUMN=EXPR: a name, an expression over names, a number, or a 'text' in quotes.
+class Logged:
+    """The runs of a source, the names that any of them has, and the step at which the loss of each was taken."""
 
-    Raises InputError for any other.
-    """
-    column, equals, given = (part.strip() for part in stated.partition("="))
-    if not (column and equals and given):
-        what = f"{stated!r} is not COLUMN=EXPR"
-        raise InputError(what, next_step="write, for example, --set tokens='step * 524288'")
-    if given[0] in "\"'" and given[-1] == given[0] and len(given) > 2:
-        return column, Rule(constant=given[1:-1])
-    number = scalar(given)
-    return column, Rule(constant=number) if isinstance(number, bool | float) else Rule(expression=given)
+    def __init__(self, runs: Sequence[TrackedRun]) -> None:
+        self.runs = runs
+        self.names = dict.fromkeys(name for run in runs for name in (*run.params, *run.metrics))
+        self.steps = [run.last_step() for run in runs]
+
+    def named(self, name: str) -> Origin:
+        """What the runs have under a name; a param stands before a metric."""
+        return Origin(repr(name), [run.value(name, step) for run, step in zip(self.runs, self.steps, strict=True)])
+
+    def loss(self, name: str, mean_of: int = 1) -> Origin:
+        """The mean of the last `mean_of` values of a loss's curves, whose last steps are those of the loss from here on."""
+        curves = [None if name in run.params else run.metrics.get(name) for run in self.runs]
+        for i, curve in enumerate(curves):
+            if curve is not None and not math.isnan(curve.steps[-1]):
+                self.steps[i] = float(curve.steps[-1])
+        cells = [
+            run.params.get(name) if curve is None else float(np.mean(curve.values[-mean_of:]))
+            for run, curve in zip(self.runs, curves, strict=True)
+        ]
+        return Origin(repr(name) + (f" (mean of last {mean_of})" if mean_of > 1 else ""), cells)
+
+    def computed(self, expression: str) -> Origin:
+        """The numbers of an expression over names; raises InputError for what is none."""
+        columns: dict[str, NDArray[np.float64]] = {}
+        for name in column_names(expression) or (STEP,):
+            cells = self.named(name).cells
+            columns[name] = np.array(
+                [cell if isinstance(cell, float) else math.nan for cell in cells], dtype=np.float64
+            )
+        values, known = evaluate_numbers(expression, columns)
+        return Origin(f"'{expression}'", [v if k else None for v, k in zip(values.tolist(), known, strict=True)])

@@ -24,7 +24,7 @@ def read_trainer(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[st
     latest: dict[Path, tuple[float, Path, dict[str, Any]]] = {}
     warnings: list[str] = []
     advice = "give the output folder of a Trainer, or one above it"
-    for file in tracked_run.files_of(source, lambda file: file.name == STATE or file == path, STATE, advice):
+    for file in tracked_run.files_of(source, lambda file: file.name == STATE, STATE, advice):
         with tracked_run.damage_noted(file, path, warnings):
             state = read_object(file)
             if not isinstance(state.get("log_history"), list):
