@@ -18,14 +18,9 @@ RUNS = str(ROOT / "examples" / "runs.csv")
 BUDGET = ("plan", "--budget", "5.15e21")
 MODEL = ("cost", "--n-params", "1.5B", "--experts", "16")
 LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 32000,
-}
+    "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000,
+}  # fmt: skip
 
 
 COMMAND = re.compile(r"(?:(`|\$ ?)moescale|(`)|moescale) ?([a-z][a-z-]*)((?: [^`\n|]*)?)")

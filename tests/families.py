@@ -34,15 +34,9 @@ PAPER = ModelFamily(
 )
 # arXiv 2502.05172: gated FFN 3 wide, top-1 in every layer, both embedding tables counted.
 JOINT = ModelFamily(
-    name="ludziejewski2025",
-    top_k=1,
-    moe_every=1,
-    ffn_ratio=3.0,
-    d_model_per_layer=64.0,
-    head_dim=64.0,
-    vocab_size=50257.0,
-    embedding_matrices=2,
-)
+    name="ludziejewski2025", top_k=1, moe_every=1, ffn_ratio=3.0, d_model_per_layer=64.0, head_dim=64.0,
+    vocab_size=50257.0, embedding_matrices=2,
+)  # fmt: skip
 # Dense models without embeddings.
 DENSE = ModelFamily(name="dense", top_k=1, moe_every=1, ffn_ratio=8 / 3, d_model_per_layer=aspect_ratio(DENSE_MU, 12.0))
 

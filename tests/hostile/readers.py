@@ -189,19 +189,9 @@ def _answers() -> Sequence[Files]:
     from command_line import run
 
     plan = run(
-        "plan",
-        "--budget",
-        "1e20",
-        "--experts",
-        "1,4",
-        "--lifetime-tokens",
-        "1e12",
-        "--latency",
-        "roofline",
-        "--json",
-        "--law",
-        "yun2024-recovered",
-    )
+        "plan", "--budget", "1e20", "--experts", "1,4", "--lifetime-tokens", "1e12", "--latency", "roofline",
+        "--json", "--law", "yun2024-recovered",
+    )  # fmt: skip
     short = run("plan", "--budget", "1e20", "--experts", "4", "--bootstrap", "0", "--latency", "roofline", "--json")
     assert (plan.code, short.code) == (0, 0), (plan.err, short.err)
     return [{"plan.json": answer.out.encode()} for answer in (plan, short)]

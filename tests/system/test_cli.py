@@ -185,17 +185,9 @@ def test_an_open_loop_finds_the_replicas() -> None:
 
 def test_a_limit_that_the_known_error_breaks_is_named() -> None:
     asked = (
-        "cost",
-        "llama-3.3-70b",
-        "--gpu",
-        "h200-sxm",
-        "--max-ttft",
-        "1s",
-        "--max-tpot",
-        "33.3ms",
-        "--concurrency",
+        "cost", "llama-3.3-70b", "--gpu", "h200-sxm", "--max-ttft", "1s", "--max-tpot", "33.3ms", "--concurrency",
         100,
-    )
+    )  # fmt: skip
     found = answer_of(*asked)
     late = found["limits_missed_by_error"]
     assert set(late) == {"TTFT"}

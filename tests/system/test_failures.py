@@ -308,13 +308,9 @@ def test_a_pack_on_a_small_disk_goes_on_when_there_is_room(tmp_path: Path) -> No
     pack = f"{sys.executable} -m moescale pack text.jsonl --tokenizer bytes --validation 0 -o disk/corpus"
     script = f"{mounted} && {pack}; echo $?; find disk -name '*.tmp'; mount -o remount,size=1m disk; {pack}"
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+        ["unshare", "-m", "sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False,
         env=ENVIRONMENT,
-    )
+    )  # fmt: skip
     assert done.stdout.splitlines()[0] == "2"
     assert done.stdout.splitlines()[1].startswith("disk/corpus: ")
     assert done.stderr.count("moescale: ") == 1

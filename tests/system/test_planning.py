@@ -53,13 +53,9 @@ MAIN = Question(budget=Budget(BUDGET), match_experts=4.0)
 
 def served_on(gpu: str = "a100-sxm-40gb", **changes: Any) -> Deployment:
     base = Deployment(
-        gpu=find_gpu(gpu),
-        usd_per_gpu_hour=price(gpu).usd_per_gpu_hour,
-        prompt_tokens=230,
-        output_tokens=203,
-        max_num_seqs=math.inf,
-        reserve_bytes=0.0,
-    )
+        gpu=find_gpu(gpu), usd_per_gpu_hour=price(gpu).usd_per_gpu_hour, prompt_tokens=230, output_tokens=203,
+        max_num_seqs=math.inf, reserve_bytes=0.0,
+    )  # fmt: skip
     return replace(base, **changes)
 
 

@@ -127,19 +127,8 @@ def test_training_in_fp8_is_cheaper_and_said() -> None:
 
 def test_a_limit_has_its_chance_by_the_spread_of_published_runs() -> None:
     asked = (
-        "plan",
-        "--train-gpus",
-        64,
-        "--days",
-        10,
-        "--gpu",
-        "h100-sxm",
-        "--shape",
-        "mixtral",
-        *FAST,
-        "--bootstrap",
-        0,
-    )
+        "plan", "--train-gpus", 64, "--days", 10, "--gpu", "h100-sxm", "--shape", "mixtral", *FAST, "--bootstrap", 0,
+    )  # fmt: skip
     training = answer_of(*asked)["training"]
     error = training["error"]
     width = math.log(error["spread"])

@@ -602,14 +602,10 @@ def test_sparse_attention_reads_what_it_chooses_and_all_keys_of_its_indexer() ->
 @pytest.mark.parametrize(
     ("config", "weight_bytes_each"),
     [
-        ("QWEN3_NEXT", 2.0),
-        ("NEMOTRON_3_NANO", 2.0),
-        ("DEEPSEEK_V32", 1.0),
-        ("GLM_5", 1.0),
-        ("GEMMA_4_26B", 2.0),
+        ("QWEN3_NEXT", 2.0), ("NEMOTRON_3_NANO", 2.0), ("DEEPSEEK_V32", 1.0), ("GLM_5", 1.0), ("GEMMA_4_26B", 2.0),
         ("KIMI_LINEAR", 2.0),
     ],
-)
+)  # fmt: skip
 def test_measured_kernels_and_the_roofline_agree_within_a_factor(
     engine: str, config: str, weight_bytes_each: float
 ) -> None:

@@ -93,17 +93,9 @@ def test_a_life_spends_its_dollars_as_built(shape: str, bounds: dict[str, float]
 
 def test_rivals_that_stated_gpus_do_not_hold_are_left_out_of_a_life() -> None:
     asked = (
-        "plan",
-        "--max-total-usd",
-        "1M",
-        "--lifetime-tokens",
-        "1T",
-        "--gpu",
-        "h100-sxm",
-        "--shape",
-        "mixtral",
+        "plan", "--max-total-usd", "1M", "--lifetime-tokens", "1T", "--gpu", "h100-sxm", "--shape", "mixtral",
         *ROOFLINE,
-    )
+    )  # fmt: skip
     free, held = (answer_of(*asked, "--bootstrap", 0, *more)["lifetime"] for more in ((), ("--train-gpus", 64)))
     left_out = [note for note in held["recommendation"]["caveats"] if note.startswith("Left out: ")]
     assert left_out
@@ -218,13 +210,9 @@ def prices(seed: int, folder: Path) -> dict[str, float] | None:
     best, gpus = plan.decision, int(query["train-gpus"]) if "train-gpus" in query else None
     model = KnownModel(name="built", architecture=best.architecture.architecture(), tokens=best.model.tokens)
     rows = compare_models(
-        (model, replace(model, name="again")),
-        asked.law,
-        asked.deployment,
-        asked.latency,
-        training=price,
+        (model, replace(model, name="again")), asked.law, asked.deployment, asked.latency, training=price,
         train_gpus=gpus,
-    )
+    )  # fmt: skip
     done = export_model(best.architecture, best.model.tokens, "megatron", folder, gpu=price.gpu, gpus=gpus)
     return {
         "plan": told["training"]["usd"],

@@ -107,28 +107,23 @@ def ask(client: Client, name: str, **query: str) -> Any:
     [
         {},
         {
-            "budget": "2e22",
-            "gpu": "h100-sxm",
-            "experts": "1,8,16",
-            "match-experts": "1",
-            "utilization": "0.5",
+            "budget": "2e22", "gpu": "h100-sxm", "experts": "1,8,16", "match-experts": "1", "utilization": "0.5",
             **ONE_LAW,
         },
         {"train-gpus": "64", "days": "65", "train-gpu": "h100-sxm", "mfu": "0.35", "max-tokens": "400B", **ONE_LAW},
         {
-            "budget-usd": "200K",
-            "objective": "loss",
-            "shape": "fine-grained",
-            "max-active-params": "3B",
-            "mfu": "0.35",
-            **ONE_LAW,
+            "budget-usd": "200K", "objective": "loss", "shape": "fine-grained", "max-active-params": "3B",
+            "mfu": "0.35", **ONE_LAW,
         },
         {"match": "olmoe-1b-7b", "budget": "5e22", "experts": "4,16", "confidence": "0.95", **FAST},
         {"lifetime-tokens": "2T", "experts": "1,8", **ONE_LAW},
-        {"max-loss": "2.25", "prompt": "1155", "output": "211", "usd-per-gpu-hour": "2.5", "max-gpus": "4", **ONE_LAW},
+        {
+            "max-loss": "2.25", "prompt": "1155", "output": "211", "usd-per-gpu-hour": "2.5", "max-gpus": "4",
+            **ONE_LAW,
+        },
         {"max-usd-per-mtok": "0.05", "weights": "fp8", "kv-cache": "fp8", "max-num-seqs": "256", **ONE_LAW},
     ],
-)
+)  # fmt: skip
 def test_the_command_gives_the_same_plan(client: Client, query: dict[str, str]) -> None:
     page = client.get("/api/plan", params=query).json()
     command = shlex.split(page["command"])

@@ -156,13 +156,9 @@ GROWTH = [("n_heads", "n_kv_heads"), *((name,) for name in ALONE)]
 
 @pytest.mark.system
 @given(
-    real_models(),
-    st.sampled_from(GROWTH),
-    st.integers(2, 5),
-    st.floats(0, 1e5),
-    st.sampled_from([1, 2, 3, 4, 8, 64]),
-    st.sampled_from([0.5, 1.0, 2.0, 4.0]),
-)
+    real_models(), st.sampled_from(GROWTH), st.integers(2, 5), st.floats(0, 1e5),
+    st.sampled_from([1, 2, 3, 4, 8, 64]), st.sampled_from([0.5, 1.0, 2.0, 4.0]),
+)  # fmt: skip
 def test_a_larger_model_needs_no_less(
     model: Architecture, grown: tuple[str, ...], factor: int, context: float, gpus: int, size: float
 ) -> None:

@@ -217,13 +217,8 @@ def test_bands_come_from_the_half_set_aside_alone(tmp_path: Path, monkeypatch: p
     read = tomllib.loads(document.catalogue())
     assert read["scored"] == facts
     band = {
-        "kind": "dense fp8",
-        "metric": "output_tok_s",
-        "rows": 30,
-        "sets": 3,
-        "geometric_mean": 0.97,
-        "spread": 1.12,
-    }
+        "kind": "dense fp8", "metric": "output_tok_s", "rows": 30, "sets": 3, "geometric_mean": 0.97, "spread": 1.12,
+    }  # fmt: skip
     assert read["held_out"] == [
         band | {"gpus": ["b200-sxm", "h100-sxm"]},
         band | {"gpu": "h100-sxm", "gpus": ["h100-sxm"]},

@@ -430,13 +430,9 @@ def test_a_measured_table_runs_its_experts_as_they_were_measured(tmp_path: Path)
 
 @pytest.mark.system
 @given(
-    st.floats(1e7, 1e12),
-    st.sampled_from([1.0, 2.0, 4.0, 16.0, 128.0]),
-    st.integers(1, 8),
-    st.floats(1, 4096),
-    st.floats(1, 1e5),
-    st.floats(1.001, 10),
-)
+    st.floats(1e7, 1e12), st.sampled_from([1.0, 2.0, 4.0, 16.0, 128.0]), st.integers(1, 8), st.floats(1, 4096),
+    st.floats(1, 1e5), st.floats(1.001, 10),
+)  # fmt: skip
 def test_the_roofline_never_falls_when_anything_grows(
     size: float, n_experts: float, gpus: int, batch: float, tokens: float, factor: float
 ) -> None:
@@ -560,15 +556,10 @@ def sized(n_params_total: float) -> Architecture:
 @pytest.mark.parametrize(
     ("size", "gpus", "batch", "tokens"),
     [
-        (3.99e10, 2, 8, 512),
-        (5.01e10, 2, 8, 512),
-        (4.5e10, 1, 8, 512),
-        (4.5e10, 2, 0.5, 512),
-        (4.5e10, 2, 65, 512),
-        (4.5e10, 2, 8, 255),
-        (4.5e10, 2, 8, 1025),
+        (3.99e10, 2, 8, 512), (5.01e10, 2, 8, 512), (4.5e10, 1, 8, 512), (4.5e10, 2, 0.5, 512), (4.5e10, 2, 65, 512),
+        (4.5e10, 2, 8, 255), (4.5e10, 2, 8, 1025),
     ],
-)
+)  # fmt: skip
 def test_outside_the_measured_range_the_answer_is_nan(
     size: float, gpus: int, batch: float, tokens: float, tmp_path: Path
 ) -> None:

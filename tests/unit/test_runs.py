@@ -43,13 +43,9 @@ def _write(folder: Path, content: str | bytes, name: str = "runs.csv") -> Path:
 
 def _columns() -> dict[str, list[Any]]:
     return {
-        "run_id": ["a", "b", "c"],
-        "n_params_dense": [1e8, 2e8, 4e8],
-        "n_experts": [1, 8, 4],
-        "tokens": [2e9, 4e9, 5e21],
-        "loss": [3.1, 2.9, 2.5],
-        "split": ["train", "train", "test"],
-    }
+        "run_id": ["a", "b", "c"], "n_params_dense": [1e8, 2e8, 4e8], "n_experts": [1, 8, 4],
+        "tokens": [2e9, 4e9, 5e21], "loss": [3.1, 2.9, 2.5], "split": ["train", "train", "test"],
+    }  # fmt: skip
 
 
 def _check_is_the_example(runs: RunTable) -> None:
