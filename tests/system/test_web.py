@@ -32,7 +32,6 @@ from reference_data import ROOT
 from web_client import FAST, TOKEN, ask, serving
 
 BYTES = {"content-type": "application/octet-stream"}
-RUNS = ROOT / "examples" / "runs.csv"
 ONE_LAW = {"law": "yun2024-recovered", **FAST}
 
 
