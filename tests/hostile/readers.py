@@ -67,13 +67,10 @@ def _reads(module: str, function: str) -> Callable[[Path, Random], None]:
 @lru_cache(maxsize=1)
 def _columns() -> dict[str, Any]:
     return {
-        "n_params_dense": [1e8, 2e8, 4e8, 1e8, 2e8, 4e8],
-        "n_experts": [1, 1, 1, 8, 8, 8],
-        "tokens": [2e9, 4e9, 8e9, 2e9, 4e9, 8e9],
-        "loss": [3.1, 2.9, 2.7, 3.0, 2.8, 2.6],
-        "diverged": [False, False, False, False, False, True],
-        "note": ["a", "b, c", 'd "e"', "", "é", "f"],
-    }
+        "n_params_dense": [1e8, 2e8, 4e8, 1e8, 2e8, 4e8], "n_experts": [1, 1, 1, 8, 8, 8],
+        "tokens": [2e9, 4e9, 8e9, 2e9, 4e9, 8e9], "loss": [3.1, 2.9, 2.7, 3.0, 2.8, 2.6],
+        "diverged": [False, False, False, False, False, True], "note": ["a", "b, c", 'd "e"', "", "é", "f"],
+    }  # fmt: skip
 
 
 def _run_tables(suffix: str) -> Sequence[Files]:

@@ -162,12 +162,9 @@ def test_a_folder_that_is_only_read_is_found_out_before_the_work(public: Path) -
         ("pack", "text.jsonl", "--tokenizer", "bytes", "--validation", "0", "-o", "corpus"),
     ]
     started = [
-        ("reproduce", "--latency", "roofline", "-o", "x"),
-        ("profile", "profile.toml", "-o", "t.csv"),
-        ("train", "run.toml"),
-        ("train", "run.toml", "-o", "rows.csv"),
-        ("sweep", "sweep.toml"),
-    ]
+        ("reproduce", "--latency", "roofline", "-o", "x"), ("profile", "profile.toml", "-o", "t.csv"),
+        ("train", "run.toml"), ("train", "run.toml", "-o", "rows.csv"), ("sweep", "sweep.toml"),
+    ]  # fmt: skip
     loaded = (
         "moescale.reproduction.figures",
         "moescale.experiments.profile",

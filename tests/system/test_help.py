@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from command_line import ONE_LAW, ROOT, run, split
+from command_line import ONE_LAW, ROOT, options_of, run, split
 from moescale.cli import COMMANDS
 
 pytestmark = pytest.mark.usefixtures("plans_made_once")
@@ -44,20 +43,10 @@ def test_help_fits_a_screen_and_names_every_option(command: str, monkeypatch: py
     def options(text: str) -> set[str]:
         return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text.partition("Example")[0]))
 
-    everything = {name for parameter in parameters(command) for name in parameter.opts if name.startswith("--")}
+    everything = {name for name in options_of(command) if name.startswith("--")}
     assert everything <= options(whole.out)
     assert everything <= options(short.out)
     assert f"moescale {command} --" in short.out or len(whole.out.splitlines()) < 46
-
-
-def parameters(command: str) -> list[Any]:
-    """The options and arguments of a command."""
-    import typer
-
-    from moescale.cli.options import app
-
-    commands: dict[str, Any] = getattr(typer.main.get_command(app), "commands")  # noqa: B009 - typer's group is untyped
-    return list(commands[command].params)
 
 
 # In an example of the help: files and environments of the reader's own, or a tokenizer to be trained.

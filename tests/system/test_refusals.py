@@ -14,14 +14,10 @@ pytestmark = pytest.mark.usefixtures("plans_made_once")
 ALONE = " ".join(ONE_LAW)
 # Loads and what speeds a server up, each with the option that its refusal names.
 LOADS = [
-    ("speculative 1.5 --draft-tokens 1", "exceed 1 draft tokens"),
-    ("draft-tokens 1", "--draft-tokens"),
-    ("prefix-hit 2", "--prefix-hit"),
-    ("burst 0", "--burst"),
-    ("percentile 99", "--percentile"),
-    ("percentile 99 --burst 10", "--percentile"),
-    ("request-rate 20 --replicas 2", "--replicas"),
-]
+    ("speculative 1.5 --draft-tokens 1", "exceed 1 draft tokens"), ("draft-tokens 1", "--draft-tokens"),
+    ("prefix-hit 2", "--prefix-hit"), ("burst 0", "--burst"), ("percentile 99", "--percentile"),
+    ("percentile 99 --burst 10", "--percentile"), ("request-rate 20 --replicas 2", "--replicas"),
+]  # fmt: skip
 # (arguments, exit code, words that the message must hold). NAME stands for the file of that name in `bad_files`.
 REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     # What typer itself refuses.

@@ -122,13 +122,10 @@ def test_measured_experts_are_answered_from_their_own_rows(system: str, version:
 @pytest.mark.parametrize(
     ("system", "engine", "kind"),
     [
-        ("b200_sxm", "trtllm", "nvfp4"),
-        ("b200_sxm", "vllm", "nvfp4"),
-        ("b200_sxm", "vllm", "w4a8_mxfp4_mxfp8"),
-        ("h200_sxm", "vllm", "w4a16_mxfp4"),
-        ("h200_sxm", "vllm", "int4_wo"),
+        ("b200_sxm", "trtllm", "nvfp4"), ("b200_sxm", "vllm", "nvfp4"), ("b200_sxm", "vllm", "w4a8_mxfp4_mxfp8"),
+        ("h200_sxm", "vllm", "w4a16_mxfp4"), ("h200_sxm", "vllm", "int4_wo"),
     ],
-)
+)  # fmt: skip
 def test_measured_experts_of_4_bits_are_answered_from_their_own_rows(system: str, engine: str, kind: str) -> None:
     table = (system, engine, default_version(system, engine), kind, LOAD)
     assert shipped_formula(*table) is not None

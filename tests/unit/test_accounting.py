@@ -53,18 +53,10 @@ def decode_flops_per_token(architecture: Architecture, context_tokens: Real) -> 
 def paper_model(width: int, depth: int, d_ffn: int, n_experts: float, top_k: float = 2.0) -> Architecture:
     """The paper's family as Qwen3-MoE builds it: experts in every other layer."""
     return Architecture(
-        n_layers=depth,
-        d_model=width,
-        n_heads=width // 64,
-        n_kv_heads=width // 64,
-        head_dim=64,
-        d_ffn=d_ffn,
-        n_moe_layers=depth // 2 if n_experts > 1 else 0,
-        n_experts=n_experts,
-        top_k=min(top_k, n_experts),
-        d_expert=d_ffn,
-        qk_norm=True,
-    )
+        n_layers=depth, d_model=width, n_heads=width // 64, n_kv_heads=width // 64, head_dim=64, d_ffn=d_ffn,
+        n_moe_layers=depth // 2 if n_experts > 1 else 0, n_experts=n_experts, top_k=min(top_k, n_experts),
+        d_expert=d_ffn, qk_norm=True,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
