@@ -248,19 +248,15 @@ def _traces() -> Sequence[Files]:
         {"id": "a", "conversations": [{"from": "human", "value": "hello there"}, {"from": "gpt", "value": "hi " * 9}]},
         {
             "conversations": [
-                {"from": "human", "value": "?"},
-                {"from": "gpt", "value": "!"},
-                {"from": "human", "value": "x"},
-            ]
+                {"from": "human", "value": "?"}, {"from": "gpt", "value": "!"}, {"from": "human", "value": "x"},
+            ],
         },
-    ]
+    ]  # fmt: skip
     head = b"".join((EXAMPLES / "requests.csv").read_bytes().splitlines(keepends=True)[:8])
     return [
-        {"trace.csv": head},
-        {"trace.jsonl": "\n".join(map(json.dumps, rows)).encode()},
-        {"trace.json": json.dumps(rows).encode()},
-        {"sharegpt.json": json.dumps(talks).encode()},
-    ]
+        {"trace.csv": head}, {"trace.jsonl": "\n".join(map(json.dumps, rows)).encode()},
+        {"trace.json": json.dumps(rows).encode()}, {"sharegpt.json": json.dumps(talks).encode()},
+    ]  # fmt: skip
 
 
 def _read_trace(folder: Path, rng: Random) -> None:

@@ -166,11 +166,9 @@ def test_a_folder_that_is_only_read_is_found_out_before_the_work(public: Path) -
         ("train", "run.toml"), ("train", "run.toml", "-o", "rows.csv"), ("sweep", "sweep.toml"),
     ]  # fmt: skip
     loaded = (
-        "moescale.reproduction.figures",
-        "moescale.experiments.profile",
-        "moescale.experiments.sweep",
+        "moescale.reproduction.figures", "moescale.experiments.profile", "moescale.experiments.sweep",
         "moescale.latency.roofline",
-    )
+    )  # fmt: skip
     case = {"folder": str(start), "work": str(public / "work"), "mode": "refused", "load": loaded,
             "each": [*((arguments, True) for arguments in each), *((arguments, False) for arguments in started)]}  # fmt: skip
     records = faulty(case, public)

@@ -58,11 +58,9 @@ OF_THE_READER = (
 
 # One law and the roofline in place of 400 draws and the measured kernels, one form in place of all.
 QUICK = {
-    "plan": ONE_LAW[3:],
-    "fit": ("--law", "chinchilla"),
-    "cost": ("--latency", "roofline"),
+    "plan": ONE_LAW[3:], "fit": ("--law", "chinchilla"), "cost": ("--latency", "roofline"),
     "design": ("--law", "public-2026", "--latency", "roofline"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -235,13 +235,11 @@ def test_a_named_format_is_read_from_its_own_kernels() -> None:
 @pytest.mark.parametrize(
     ("model", "gpu", "backend", "weights", "held"),
     [
-        (GPT_OSS, "h200-sxm", "vllm", "mxfp4", 0.53125),
-        (GPT_OSS, "b200-sxm", "trtllm", "mxfp4", 0.53125),
-        (MODEL, "h100-sxm", "vllm", "fp8", 1.0),
-        (DEEPSEEK, "b200-sxm", "trtllm", "nvfp4", 0.5625),
+        (GPT_OSS, "h200-sxm", "vllm", "mxfp4", 0.53125), (GPT_OSS, "b200-sxm", "trtllm", "mxfp4", 0.53125),
+        (MODEL, "h100-sxm", "vllm", "fp8", 1.0), (DEEPSEEK, "b200-sxm", "trtllm", "nvfp4", 0.5625),
         (DEEPSEEK, "h200-sxm", "sglang", "fp8", 1.0),
     ],
-)
+)  # fmt: skip
 def test_every_part_has_the_time_of_its_own_format(
     model: Architecture, gpu: str, backend: str, weights: str, held: float
 ) -> None:
@@ -414,10 +412,8 @@ def test_the_loop_over_experts_is_as_far_from_a_measured_server_at_every_batch()
     m = catalogue.read("claims.toml")["loop_measurement"]
     source = Silicon(find_gpu(m["gpu"]), moe_execution="all-experts")
     model, batch, context = (
-        from_config(MIXTRAL),
-        np.array(m["batch"], float),
-        m["prompt_tokens"] + m["output_tokens"] / 2,
-    )
+        from_config(MIXTRAL), np.array(m["batch"], float), m["prompt_tokens"] + m["output_tokens"] / 2,
+    )  # fmt: skip
     predicted_s = source.prefill_s(model, m["gpus"], batch, m["prompt_tokens"])
     predicted_s = predicted_s + (m["output_tokens"] - 1) * source.decode_s(model, m["gpus"], batch, context)
     share = predicted_s / np.array(m["all_experts_s"])

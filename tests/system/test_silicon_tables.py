@@ -89,12 +89,10 @@ def test_holes_between_measured_sizes_are_interpolated() -> None:
 @pytest.mark.parametrize(
     ("system", "stage", "median", "most"),
     [
-        ("h100_sxm", "generation", 0.094, 0.262),
-        ("h100_sxm", "context", 0.037, 0.110),
-        ("a100_sxm", "generation", 0.132, 0.347),
-        ("l40s", "generation", 0.040, 0.274),
+        ("h100_sxm", "generation", 0.094, 0.262), ("h100_sxm", "context", 0.037, 0.110),
+        ("a100_sxm", "generation", 0.132, 0.347), ("l40s", "generation", 0.040, 0.274),
     ],
-)
+)  # fmt: skip
 def test_left_out_attention_is_predicted_as_stated(system: str, stage: str, median: float, most: float) -> None:
     version = default_version(system, "vllm")
     off = np.abs(

@@ -215,11 +215,9 @@ def prices(seed: int, folder: Path) -> dict[str, float] | None:
     )  # fmt: skip
     done = export_model(best.architecture, best.model.tokens, "megatron", folder, gpu=price.gpu, gpus=gpus)
     return {
-        "plan": told["training"]["usd"],
-        "compare-models": rows[0].training_usd or 0.0,
-        "page": use_of(plan).usd or 0.0,
-        "export": done.choice.gpu_days * 24.0 * price.usd_per_gpu_hour,
-    }
+        "plan": told["training"]["usd"], "compare-models": rows[0].training_usd or 0.0,
+        "page": use_of(plan).usd or 0.0, "export": done.choice.gpu_days * 24.0 * price.usd_per_gpu_hour,
+    }  # fmt: skip
 
 
 def agree(dollars: dict[str, float]) -> bool:

@@ -83,12 +83,10 @@ def test_counts_of_the_papers_architecture(
 @pytest.mark.parametrize(
     ("width", "depth", "ffn_ratio", "stated", "with_embedding"),
     [
-        (768, 12, 2.5, 81_395_712, 106e6),
-        (896, 20, 2.5, 184_647_680, 213e6),
-        (1024, 24, 2.5, 289_406_976, 322e6),
+        (768, 12, 2.5, 81_395_712, 106e6), (896, 20, 2.5, 184_647_680, 213e6), (1024, 24, 2.5, 289_406_976, 322e6),
         (1536, 24, 8 / 3, 679_477_248, 729e6),
     ],
-)
+)  # fmt: skip
 def test_table_1_of_the_paper(width: int, depth: int, ffn_ratio: float, stated: int, with_embedding: float) -> None:
     model = Architecture(
         n_layers=depth, d_model=width, n_heads=1, n_kv_heads=1, head_dim=width, d_ffn=ffn_ratio * width
