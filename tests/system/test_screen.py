@@ -312,7 +312,8 @@ def test_stated_expert_counts_are_planned_in_the_better_shape_that_can_have_them
 
 
 def test_a_life_at_a_loss_needs_no_budget() -> None:
-    asked = ("plan", "--gpu", "h100-sxm", "--shape", "mixtral", *FAST, "--bootstrap", 40, "--lifetime-tokens", "1T")
+    question = "--gpu h100-sxm --shape mixtral --experts 4,16,32 --bootstrap 40 --lifetime-tokens 1T"
+    asked = ("plan", *split(question), *FAST)
     life = answer_of(*asked, "--max-loss", "2.1")
     assert life["bounded_loss"]["loss"] == pytest.approx(2.1, rel=1e-4)
     assert life["lifetime"]["total_usd"] < life["lifetime"]["least_training"]["total_usd"]
