@@ -32,8 +32,12 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
-import measured_servings as servings
-from measured_servings import APART, DEVELOPMENT, HELD_OUT, Case, Measured, Scored, Setting
+import serving_predictions
+import serving_rows
+import serving_scores
+from serving_predictions import Setting
+from serving_rows import APART, DEVELOPMENT, HELD_OUT, Case, Measured
+from serving_scores import Scored
 
 UNSTATED = "workers or clients not stated"
 FITS_NOTHING = "degrees that make no server"
@@ -44,13 +48,15 @@ def rows_of(which: str) -> Iterator[Mapping[str, str]]:
     path = importlib.resources.files("aiconfigurator_core") / "systems" / "silicon_sample.csv"
     with path.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            if row["mode"] == "disagg" and servings.half(*servings._set(row)) == which:
+            if row["mode"] == "disagg" and serving_rows.half(*serving_rows.set_of(row)) == which:
                 yield row
 
 
 def worker(row: Mapping[str, str], kind: str) -> tuple[int, int, int]:
     """GPUs, GPUs that split whole experts (0 where they fit no server) and attention groups of a prefill or decode worker."""
-    return servings.degrees({**row, **{k.removeprefix(f"{kind}_"): v for k, v in row.items() if k.startswith(kind)}})
+    return serving_rows.degrees(
+        {**row, **{k.removeprefix(f"{kind}_"): v for k, v in row.items() if k.startswith(kind)}}
+    )
 
 
 def predicted(row: Mapping[str, str], case: Case) -> dict[str, float] | str:
@@ -70,7 +76,7 @@ def predicted(row: Mapping[str, str], case: Case) -> dict[str, float] | str:
     parts = [worker(row, kind) for kind in ("prefill", "decode")]
     if any(ways == 0 for _, ways, _ in parts):
         return FITS_NOTHING
-    stated = servings.config(case.model)
+    stated = serving_rows.config(case.model)
     if stated is None:
         return f"no config.json of {case.model} at hand"
     try:
@@ -80,18 +86,18 @@ def predicted(row: Mapping[str, str], case: Case) -> dict[str, float] | str:
         gpu = find_gpu(case.gpu)
         held = (find_precision("weights", case.weights), find_precision("kv_cache", case.kv_cache))
         weights, cache = (one.bytes_per_element for one in held)
-        source, template = servings._source(gpu, case.engine, weights, cache, Setting(), case.weights)
+        source, template = serving_predictions.latency_source(gpu, case.engine, weights, cache, Setting(), case.weights)
         lengths = {"prompt_tokens": case.prompt_tokens, "output_tokens": case.output_tokens}
         template = _alone(replace(template, **lengths))
         (p, q) = (
-            Servers(model, np.asarray(float(n)), source, replace(template, attention_dp=float(groups), expert_parallel=float(ways if servings.is_moe(case.model) else 1)))
+            Servers(model, np.asarray(float(n)), source, replace(template, attention_dp=float(groups), expert_parallel=float(ways if serving_rows.is_moe(case.model) else 1)))
             for n, ways, groups in parts
         )  # fmt: skip
         moved_s = float(_transfer_s(model, template, min(p.count, q.count), (p.count + q.count) / 2.0))
         room = max(max_num_batched_tokens(template) / case.prompt_tokens, 1.0) * parts[0][2]
         return _equilibrium(case, p, q, [int(float(n)) for n in workers], room, moved_s)
     except MoescaleError as error:
-        return servings._reason(error)
+        return serving_predictions.reason_of(error)
 
 
 def _equilibrium(case: Case, p: Any, q: Any, workers: list[int], room: float, moved_s: float) -> dict[str, float]:
@@ -129,11 +135,11 @@ def scored_rows(rows: Iterable[Mapping[str, str]]) -> list[Scored]:
     """Every figure of some rows beside its prediction."""
     found: list[Scored] = []
     for row in rows:
-        figures = servings.package_row({**row, "batch_size": ""})
+        figures = serving_rows.package_row({**row, "batch_size": ""})
         case = replace(figures[0].case, not_in_words=APART, attention_dp=worker(row, "decode")[2])
         answer = predicted(row, case)
         measured = [Measured(case, one.source, one.metric, one.value) for one in figures]
-        found += servings.compare(measured, {case: answer})
+        found += serving_scores.compare(measured, {case: answer})
     return found
 
 
@@ -147,12 +153,12 @@ def main() -> int:
         raise SystemExit("--held-out is scored by kind only: leave out --rows")
     which = HELD_OUT if asked.held_out else DEVELOPMENT
     found = scored(which)
-    results = servings.scores(found, servings.BY_KIND if asked.held_out else tuple(servings.LEVELS))
-    refused, facts = servings.refusals(found), servings.about(which, Setting())
+    results = serving_scores.scores(found, serving_scores.BY_KIND if asked.held_out else tuple(serving_scores.LEVELS))
+    refused, facts = serving_scores.refusals(found), serving_scores.about(which, Setting())
     if asked.rows is not None:
-        servings.write_rows(asked.rows, found)
+        serving_scores.write_rows(asked.rows, found)
     print(", ".join(f"{name} {value}" for name, value in facts.items()), "\n")
-    print("\n".join(servings.table(results)))
+    print("\n".join(serving_scores.table(results)))
     print("\nRows without a ratio")
     for (_, name, reason), n in refused.items():
         print(f"{n:5d}  {name}: {reason}")

@@ -31,8 +31,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import measured_servings as servings
-from measured_servings import Case, Measured, Prediction, Score, Scored
+import serving_predictions
+import serving_rows
+import serving_scores
+from serving_predictions import Prediction
+from serving_rows import Case, Measured
+from serving_scores import Score, Scored
 
 # (matrix products, experts) by the name of a format; more than one in the order in which they are tried.
 MODES: dict[str, tuple[tuple[str, str], ...]] = {
@@ -61,7 +65,7 @@ def _predict(case: Case, mode: str) -> Prediction:
         return case.not_in_words
     if case.n_requests is not None:
         return "a burst"
-    if servings.config(case.model) is None:
+    if serving_rows.config(case.model) is None:
         return f"no config.json of {case.model} at hand"
     try:
         system = find_gpu(case.gpu).silicon_system
@@ -84,7 +88,7 @@ def _modes(case: Case) -> Iterator[tuple[str | None, str | None, str | None, str
     known = MODES.get(case.weights, ())
     own = _checkpoint_modes(_name(case.model), case.engine)
     stated: list[tuple[str | None, str | None]] = [*known]
-    if own is not None and own[1 if servings.is_moe(case.model) else 0] in {pair[1] for pair in known}:
+    if own is not None and own[1 if serving_rows.is_moe(case.model) else 0] in {pair[1] for pair in known}:
         stated.insert(0, (None, None))
     for (gemm, moe), kv_cache, attention in product(stated, (CACHES.get(case.kv_cache), None), (None, "bfloat16")):
         yield gemm, moe, kv_cache, attention
@@ -107,9 +111,9 @@ def _checkpoint_modes(name: str, engine: str) -> tuple[str, str] | None:
 def _name(model: str) -> str:
     """The name, or the folder, under which the package finds a model."""
     if model != "qwen3-14b":
-        return servings.CONFIGS.get(model, model)
+        return serving_rows.CONFIGS.get(model, model)
     folder = str(FOLDER.name)
-    content = {"architectures": ["Qwen3ForCausalLM"], "max_position_embeddings": 40960, **servings.QWEN3_14B}
+    content = {"architectures": ["Qwen3ForCausalLM"], "max_position_embeddings": 40960, **serving_rows.QWEN3_14B}
     Path(folder, "config.json").write_text(json.dumps(content), encoding="utf-8")
     return folder
 
@@ -138,7 +142,7 @@ def _run(case: Case, system: str, mode: str, modes: tuple[str | None, ...]) -> P
 
     groups = getattr(case, "attention_dp", 1)
     split = (case.gpus // groups, groups, case.gpus // case.expert_parallel, case.expert_parallel)
-    split = split if servings.is_moe(case.model) else (*split[:2], 1, 1)
+    split = split if serving_rows.is_moe(case.model) else (*split[:2], 1, 1)
     backend, model, database = _parts(_name(case.model), case.engine, system, mode, split, modes)
     prompt, output = max(round(case.prompt_tokens), 1), max(round(case.output_tokens), 1)
     if case.max_num_seqs is None:
@@ -163,7 +167,11 @@ def alone(ours: Sequence[Scored], theirs: Sequence[Scored]) -> dict[tuple[str, s
     counted: dict[tuple[str, str, str], int] = {}
     for a, b in zip(ours, theirs, strict=True):
         if (a.reason is None) != (b.reason is None):
-            key = (a.measured.source, servings.kind(a.measured.case), ENGINE_ALONE if b.reason is None else OURS_ALONE)
+            key = (
+                a.measured.source,
+                serving_rows.kind(a.measured.case),
+                ENGINE_ALONE if b.reason is None else OURS_ALONE,
+            )
             counted[key] = counted.get(key, 0) + 1
     return dict(sorted(counted.items()))
 
@@ -172,7 +180,7 @@ def beside(ours: Sequence[Scored], theirs: Sequence[Scored]) -> list[tuple[Score
     """Scores by kind and metric on the rows that both answer: this version's, and the engine's."""
     a, b = both(ours, theirs)
     levels = ("all", "kind")
-    return list(zip(servings.scores(a, levels), servings.scores(b, levels), strict=True))
+    return list(zip(serving_scores.scores(a, levels), serving_scores.scores(b, levels), strict=True))
 
 
 def table(pairs: Iterable[tuple[Score, Score]]) -> list[str]:
@@ -189,12 +197,14 @@ def table(pairs: Iterable[tuple[Score, Score]]) -> list[str]:
     return lines
 
 
-def judge(rows: Sequence[Measured], setting: servings.Setting, mode: str) -> tuple[list[Scored], list[Scored]]:
+def judge(
+    rows: Sequence[Measured], setting: serving_predictions.Setting, mode: str
+) -> tuple[list[Scored], list[Scored]]:
     """Every row beside this version's prediction, and beside the engine's."""
-    left_out, cases = servings.implausible(rows), [row.case for row in rows]
+    left_out, cases = serving_scores.implausible(rows), [row.case for row in rows]
     return (
-        servings.compare(rows, servings.predict(cases, setting), left_out),
-        servings.compare(rows, predict(cases, mode), left_out),
+        serving_scores.compare(rows, serving_predictions.predict(cases, setting), left_out),
+        serving_scores.compare(rows, predict(cases, mode), left_out),
     )
 
 
@@ -211,11 +221,15 @@ def main() -> int:
         sys.path.insert(0, str(asked.src.resolve()))
     if asked.held_out and asked.rows is not None:
         raise SystemExit("--held-out is scored by kind only: leave out --rows")
-    which = servings.HELD_OUT if asked.held_out else servings.DEVELOPMENT
-    rows = servings.read_package(which) if asked.held_out else servings.read_points() + servings.read_package(which)
-    ours, theirs = judge(rows, servings.Setting(), asked.mode)
+    which = serving_rows.HELD_OUT if asked.held_out else serving_rows.DEVELOPMENT
+    rows = (
+        serving_rows.read_package(which)
+        if asked.held_out
+        else serving_rows.read_points() + serving_rows.read_package(which)
+    )
+    ours, theirs = judge(rows, serving_predictions.Setting(), asked.mode)
     print("\n".join(table(beside(ours, theirs))))
-    refused = servings.refusals(theirs)
+    refused = serving_scores.refusals(theirs)
     print("\nFigures that one of them answers alone")
     for (source, name, who), n in alone(ours, theirs).items():
         print(f"{source:8s} {n:5d}  {name}: {who}")
@@ -223,10 +237,10 @@ def main() -> int:
     for (source, name, reason), n in refused.items():
         print(f"{source:8s} {n:5d}  {name}: {reason}")
     if asked.output is not None:
-        facts: Mapping[str, str] = servings.about(which, servings.Setting()) | {"engine": asked.mode}
-        servings.write_scores(asked.output, servings.scores(theirs, ("all", "kind")), refused, facts)
+        facts: Mapping[str, str] = serving_scores.about(which, serving_predictions.Setting()) | {"engine": asked.mode}
+        serving_scores.write_scores(asked.output, serving_scores.scores(theirs, ("all", "kind")), refused, facts)
     if asked.rows is not None:
-        servings.write_rows(asked.rows, theirs)
+        serving_scores.write_rows(asked.rows, theirs)
     return 0
 
 

@@ -43,13 +43,15 @@ def serving() -> Generator[tuple[str, float]]:
         [sys.executable, "-m", "moescale", "web", "--no-open", "--port", "0"],
         env=environment, stderr=subprocess.PIPE, text=True,
     ) as server:  # fmt: skip
-        assert server.stderr is not None
-        found = re.search(r"http://\S+", server.stderr.readline())
-        if found is None:
-            raise SystemExit("the server did not start")
-        threading.Thread(target=server.stderr.read, daemon=True).start()  # a full pipe would stop the server
-        yield found[0], began
-        server.terminate()
+        try:
+            assert server.stderr is not None
+            found = re.search(r"http://\S+", server.stderr.readline())
+            if found is None:
+                raise SystemExit("the server did not start")
+            threading.Thread(target=server.stderr.read, daemon=True).start()  # a full pipe would stop the server
+            yield found[0], began
+        finally:
+            server.terminate()
 
 
 class Client:

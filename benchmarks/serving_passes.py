@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-import measured_servings as servings
+import serving_rows
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.engines import engines, find_host
 from moescale.latency.silicon import Silicon
@@ -62,7 +62,7 @@ def half(row: Row) -> str:
 def kernels_s(row: Row) -> tuple[float, float]:
     """Seconds of the kernels of a pass, and its tokens on rank 0."""
     data, tensor = float(row["dp"]), float(row["tp"])
-    stated = servings.config(MODELS[row["model"]])
+    stated = serving_rows.config(MODELS[row["model"]])
     assert stated is not None
     model, gpu = from_config(stated), find_gpu("b300-sxm")
     decodes, prompts, new = (float(row[name]) for name in ("decode_requests_rank0", "ctx_requests", "ctx_tokens"))

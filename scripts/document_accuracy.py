@@ -31,20 +31,23 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
 
 import disaggregated  # noqa: E402
-import measured_servings as servings  # noqa: E402
 import package_engine as engine  # noqa: E402
-from measured_servings import Score  # noqa: E402
+import serving_predictions  # noqa: E402
+import serving_rows  # noqa: E402
+import serving_scores  # noqa: E402
+from serving_scores import Score  # noqa: E402
 
 RESULTS = ROOT / "benchmarks/results"
 CATALOGUE = ROOT / "src/moescale/catalogue/accuracy.toml"
 PAGE, OWNER = "evidence/serving.md", "accuracy"
 NOW = "measured_servings_v0.3.csv"
 STORED = {
-    servings.DEVELOPMENT: (NOW, "package_engine_v0.3.csv"),
-    servings.HELD_OUT: ("measured_servings_v0.3_held_out.csv", "package_engine_v0.3_held_out.csv"),
+    serving_rows.DEVELOPMENT: (NOW, "package_engine_v0.3.csv"),
+    serving_rows.HELD_OUT: ("measured_servings_v0.3_held_out.csv", "package_engine_v0.3_held_out.csv"),
 }
 APART = {
-    half: f"disaggregated_v0.3{end}.csv" for half, end in ((servings.DEVELOPMENT, ""), (servings.HELD_OUT, "_held_out"))
+    half: f"disaggregated_v0.3{end}.csv"
+    for half, end in ((serving_rows.DEVELOPMENT, ""), (serving_rows.HELD_OUT, "_held_out"))
 }
 METRICS = {"output_tok_s": "output tokens/s", "tpot": "TPOT", "ttft": "TTFT"}
 VERSIONS = {  # 0.1.9: before formats, parallelism and load were priced as servers run them; 0.2: before presets of engines
@@ -63,29 +66,31 @@ Scores = Mapping[tuple[str, ...], Score]
 
 def score(which: str) -> None:
     """Score one half, and store it: this version, and beside the package's engine on the rows that both answer."""
-    rows = servings.read_package(which)
-    held_out = which == servings.HELD_OUT
-    rows = rows if held_out else servings.read_points() + rows
-    setting = servings.Setting()
+    rows = serving_rows.read_package(which)
+    held_out = which == serving_rows.HELD_OUT
+    rows = rows if held_out else serving_rows.read_points() + rows
+    setting = serving_predictions.Setting()
     ours, theirs = engine.judge(rows, setting, engine.HYBRID)
-    facts = servings.about(which, setting)
+    facts = serving_scores.about(which, setting)
     own, beside = (RESULTS / name for name in STORED[which])
-    levels = servings.BY_KIND if held_out else tuple(servings.LEVELS)
-    results = servings.scores(ours, levels) + ([] if held_out else servings.sample_scores(ours))
-    servings.write_scores(own, results, servings.refusals(ours), facts)
+    levels = serving_scores.BY_KIND if held_out else tuple(serving_scores.LEVELS)
+    results = serving_scores.scores(ours, levels) + ([] if held_out else serving_scores.sample_scores(ours))
+    serving_scores.write_scores(own, results, serving_scores.refusals(ours), facts)
     pairs = engine.beside(ours, theirs)
     named = [_from(OURS, a) for a, _ in pairs] + [_from(THEIRS, b) for _, b in pairs]
-    servings.write_scores(beside, named, engine.alone(ours, theirs), facts)
+    serving_scores.write_scores(beside, named, engine.alone(ours, theirs), facts)
 
 
 def score_apart(which: str) -> None:
     """Score one half's rows with prefill and decode apart, and store it."""
     found, levels = (
         disaggregated.scored(which),
-        servings.BY_KIND if which == servings.HELD_OUT else tuple(servings.LEVELS),
+        serving_scores.BY_KIND if which == serving_rows.HELD_OUT else tuple(serving_scores.LEVELS),
     )
-    facts = servings.about(which, servings.Setting())
-    servings.write_scores(RESULTS / APART[which], servings.scores(found, levels), servings.refusals(found), facts)
+    facts = serving_scores.about(which, serving_predictions.Setting())
+    serving_scores.write_scores(
+        RESULTS / APART[which], serving_scores.scores(found, levels), serving_scores.refusals(found), facts
+    )
 
 
 def _from(who: str, one: Score) -> Score:
@@ -95,7 +100,7 @@ def _from(who: str, one: Score) -> Score:
 def stored(name: str) -> dict[tuple[str, ...], Score]:
     """The stored scores of a file; nothing where it was not written yet."""
     path = RESULTS / name
-    return servings.read_scores(path) if path.exists() else {}
+    return serving_scores.read_scores(path) if path.exists() else {}
 
 
 def facts(name: str) -> dict[str, str]:
@@ -109,14 +114,14 @@ def facts(name: str) -> dict[str, str]:
 
 def catalogue() -> str:
     """The text of catalogue/accuracy.toml, from the stored scores of the half set aside."""
-    name = STORED[servings.HELD_OUT][0]
+    name = STORED[serving_rows.HELD_OUT][0]
     found, head = (
-        stored(name) | {key: one for key, one in stored(APART[servings.HELD_OUT]).items() if one.level != "all"},
+        stored(name) | {key: one for key, one in stored(APART[serving_rows.HELD_OUT]).items() if one.level != "all"},
         facts(name),
     )
     entries: list[dict[str, Any]] = []
     for one in (one for one in found.values() if one.source == "package" and one.metric in METRICS):
-        if one.level not in ("kind", *servings.NARROWED) or not math.isfinite(one.geometric_mean):
+        if one.level not in ("kind", *serving_scores.NARROWED) or not math.isfinite(one.geometric_mean):
             continue
         words = {"kind gpu": " on ", "kind engine": " with "}.get(one.level)
         kind, _, narrowed = one.name.rpartition(words) if words else (one.name, "", "")
@@ -277,8 +282,8 @@ def _cell(value: float) -> str:
 
 def csvs() -> dict[str, str]:
     """The tables beside the page, by name: every stored score by kind, those beside the engine, and rows without a score."""
-    files = [(servings.HELD_OUT, "0.2", STORED[servings.HELD_OUT][0])]
-    files += [(servings.DEVELOPMENT, version, name) for version, name in VERSIONS.items()]
+    files = [(serving_rows.HELD_OUT, "0.2", STORED[serving_rows.HELD_OUT][0])]
+    files += [(serving_rows.DEVELOPMENT, version, name) for version, name in VERSIONS.items()]
     scored = [
         [
             *(half, one.source, one.name, one.metric, version, one.sets, one.rows),
@@ -337,17 +342,17 @@ def scored_by(names: Iterable[str]) -> str:
 
 def page() -> str:
     """docs/evidence/serving.md with its parts of held-out measurements."""
-    held_out, development = (STORED[half] for half in (servings.HELD_OUT, servings.DEVELOPMENT))
+    held_out, development = (STORED[half] for half in (serving_rows.HELD_OUT, serving_rows.DEVELOPMENT))
     parts: dict[str, str | Sequence[str]] = {
         "stored": scored_by((*VERSIONS.values(), held_out[0], *APART.values())),
         "held-out": kinds_table(held_out[0]),
-        "apart": kinds_table(APART[servings.DEVELOPMENT]),
-        "apart-held-out": kinds_table(APART[servings.HELD_OUT]),
+        "apart": kinds_table(APART[serving_rows.DEVELOPMENT]),
+        "apart-held-out": kinds_table(APART[serving_rows.HELD_OUT]),
         "points": points(),
-        "overall": overall(servings.HELD_OUT),
-        "closer-engine": closer_engine(servings.HELD_OUT),
-        "short-held-out": short(servings.HELD_OUT, names=False),
-        "short-development": short(servings.DEVELOPMENT, names=True),
+        "overall": overall(serving_rows.HELD_OUT),
+        "closer-engine": closer_engine(serving_rows.HELD_OUT),
+        "short-held-out": short(serving_rows.HELD_OUT, names=False),
+        "short-development": short(serving_rows.DEVELOPMENT, names=True),
         "history": history(),
         "alone": alone(development[1]),
         "alone-held-out": alone(held_out[1]),
@@ -367,9 +372,9 @@ def main() -> None:
     if asked.apart:
         score_apart(asked.apart)
     if asked.score or asked.held_out:
-        score(servings.DEVELOPMENT)
+        score(serving_rows.DEVELOPMENT)
     if asked.held_out:
-        score(servings.HELD_OUT)
+        score(serving_rows.HELD_OUT)
     write_atomically(CATALOGUE, catalogue())
     for name, text in csvs().items():
         write(name, text)

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import shlex
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -16,16 +17,13 @@ from reference_data import ROOT
 
 RUNS = str(ROOT / "examples" / "runs.csv")
 BUDGET = ("plan", "--budget", "5.15e21")
+# The same question of one law and the roofline, a tenth of the time: for tests of what does not depend on the numbers.
+ONE_LAW = (*BUDGET, "--law", "yun2024-recovered", "--latency", "roofline", "--bootstrap", "0")
 MODEL = ("cost", "--n-params", "1.5B", "--experts", "16")
 LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 32000,
-}
+    "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000,
+}  # fmt: skip
 
 
 COMMAND = re.compile(r"(?:(`|\$ ?)moescale|(`)|moescale) ?([a-z][a-z-]*)((?: [^`\n|]*)?)")
@@ -53,6 +51,11 @@ def commands_that_fail(text: str) -> list[str]:
         elif told and not short:
             found.append(match[0])
     return found
+
+
+def split(line: str) -> list[str]:
+    """The arguments of a command line, in which RUNS stands for the example runs."""
+    return [RUNS if part == "RUNS" else part for part in shlex.split(line)]
 
 
 class Answer(NamedTuple):

@@ -1,4 +1,4 @@
-"""Runs a command again and again, each time with a fault at another of its file operations, for tests/system/test_failures.py.
+"""Runs a command again and again, each time with a fault at another of its file operations, for tests/system/test_faults.py.
 
     python faulty_files.py CASE.json
 

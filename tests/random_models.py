@@ -32,22 +32,15 @@ def real_models(draw: st.DrawFn) -> Architecture:
     layers, heads = draw(st.integers(2, 96)), draw(st.sampled_from([8, 16, 40, 64, 128]))
     experts = draw(st.sampled_from([1, 8, 60, 128, 256]))
     shape: dict[str, Any] = {
-        "n_layers": layers,
-        "d_model": draw(st.sampled_from([512, 2880, 4096, 7168])),
-        "n_heads": heads,
-        "n_kv_heads": draw(st.sampled_from([1, 2, 8, heads])),
-        "head_dim": draw(st.sampled_from([64, 128])),
-        "d_ffn": draw(st.sampled_from([1024, 14336])),
-        "vocab_size": draw(st.sampled_from([0, 32000, 201088])),
-    }
+        "n_layers": layers, "d_model": draw(st.sampled_from([512, 2880, 4096, 7168])), "n_heads": heads,
+        "n_kv_heads": draw(st.sampled_from([1, 2, 8, heads])), "head_dim": draw(st.sampled_from([64, 128])),
+        "d_ffn": draw(st.sampled_from([1024, 14336])), "vocab_size": draw(st.sampled_from([0, 32000, 201088])),
+    }  # fmt: skip
     if experts > 1:
         shape |= {
-            "n_experts": experts,
-            "n_moe_layers": draw(st.integers(1, layers)),
-            "top_k": draw(st.integers(1, 8)),
-            "d_expert": draw(st.sampled_from([256, 2048])),
-            "d_shared_expert": draw(st.sampled_from([0, 2048])),
-        }
+            "n_experts": experts, "n_moe_layers": draw(st.integers(1, layers)), "top_k": draw(st.integers(1, 8)),
+            "d_expert": draw(st.sampled_from([256, 2048])), "d_shared_expert": draw(st.sampled_from([0, 2048])),
+        }  # fmt: skip
         shape["d_expert_model"] = draw(st.sampled_from([0, 256]))
     kind = draw(st.sampled_from(["full", "window", "heads", "latent", "sparse", "linear", "compressed"]))
     if kind in ("window", "heads"):

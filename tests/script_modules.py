@@ -8,11 +8,16 @@ from types import ModuleType
 
 from reference_data import ROOT
 
+sys.path += [str(ROOT / "scripts"), str(ROOT / "benchmarks")]  # where they find each other
+
+
+def imported(name: str) -> ModuleType:
+    """A module that scripts or benchmarks import, as they have it."""
+    return importlib.import_module(name)
+
 
 def load_script(path: str) -> ModuleType:
     """The script at a path of the repository, under a name of its own: some are called as libraries are."""
-    if (scripts := str(ROOT / "scripts")) not in sys.path:  # where scripts find each other
-        sys.path.append(scripts)
     name = "script_" + path.removesuffix(".py").replace("/", "_")
     spec = importlib.util.spec_from_file_location(name, ROOT / path)
     assert spec is not None

@@ -26,23 +26,9 @@ torch: Any = pytest.importorskip("torch", reason="needs torch")
 transformers: Any = pytest.importorskip("transformers", reason="needs transformers")
 
 WORDS = [
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "and",
-    "or",
-    "but",
-    "not",
-    "for",
+    "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "and", "or", "but", "not", "for",
     "if",
-]
+]  # fmt: skip
 PROMPT = [5, 17, 200, 31, 64, 90, 8, 120]
 
 

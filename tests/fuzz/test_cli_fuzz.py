@@ -162,12 +162,8 @@ START: dict[str, list[list[str]]] = {
     "fit": [[RUNS, "--law", "chinchilla", "--starts", "2"]],
     "compare": [[RUNS, "--law", "chinchilla"]],
     "compare-models": [
-        ["llama-3.1-8b", "olmoe-1b-7b"],
-        ["deepseek-v3:1", "llama-3.1-8b:1e24", "gpt-oss-20b:5T"],
-        ["LLAMA.json:1T", "llama-3.1-8b"],
-        ["llama-3.1-8b", "MINE.toml:quality"],
-        ["CUT.toml", ":", "x:"],
-        [],
+        ["llama-3.1-8b", "olmoe-1b-7b"], ["deepseek-v3:1", "llama-3.1-8b:1e24", "gpt-oss-20b:5T"],
+        ["LLAMA.json:1T", "llama-3.1-8b"], ["llama-3.1-8b", "MINE.toml:quality"], ["CUT.toml", ":", "x:"], [],
     ],
     "design": [["--budget", "1e20"], ["--budget", "1e21", "--plan-budget", "1e23"]],
     "isoflop": [[str(ROOT / "tests" / "data" / "public" / "joint_moe_runs.csv")], [RUNS]],
@@ -182,7 +178,7 @@ START: dict[str, list[list[str]]] = {
     "report": [[answer, "-o", "page.html"] for answer in ("MINE.toml", "CUT.toml", "LLAMA.json", "DEEP.json", RUNS)],
     "reproduce": [["--latency", "roofline"]],
     "web": [["--no-open"]],
-}
+}  # fmt: skip
 NEEDED = {"compare": ["--holdout"], "predict": ["--n-params", "--tokens"], "cost": ["--n-params"], "plan": ["--budget"]}
 # Given no value that is not listed above: they write to the path that they are given, install, open a browser, compute
 # for hours (every start of the paper's) or would take the place of what START says.

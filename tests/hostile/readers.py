@@ -67,13 +67,10 @@ def _reads(module: str, function: str) -> Callable[[Path, Random], None]:
 @lru_cache(maxsize=1)
 def _columns() -> dict[str, Any]:
     return {
-        "n_params_dense": [1e8, 2e8, 4e8, 1e8, 2e8, 4e8],
-        "n_experts": [1, 1, 1, 8, 8, 8],
-        "tokens": [2e9, 4e9, 8e9, 2e9, 4e9, 8e9],
-        "loss": [3.1, 2.9, 2.7, 3.0, 2.8, 2.6],
-        "diverged": [False, False, False, False, False, True],
-        "note": ["a", "b, c", 'd "e"', "", "é", "f"],
-    }
+        "n_params_dense": [1e8, 2e8, 4e8, 1e8, 2e8, 4e8], "n_experts": [1, 1, 1, 8, 8, 8],
+        "tokens": [2e9, 4e9, 8e9, 2e9, 4e9, 8e9], "loss": [3.1, 2.9, 2.7, 3.0, 2.8, 2.6],
+        "diverged": [False, False, False, False, False, True], "note": ["a", "b, c", 'd "e"', "", "é", "f"],
+    }  # fmt: skip
 
 
 def _run_tables(suffix: str) -> Sequence[Files]:
@@ -189,19 +186,9 @@ def _answers() -> Sequence[Files]:
     from command_line import run
 
     plan = run(
-        "plan",
-        "--budget",
-        "1e20",
-        "--experts",
-        "1,4",
-        "--lifetime-tokens",
-        "1e12",
-        "--latency",
-        "roofline",
-        "--json",
-        "--law",
-        "yun2024-recovered",
-    )
+        "plan", "--budget", "1e20", "--experts", "1,4", "--lifetime-tokens", "1e12", "--latency", "roofline",
+        "--json", "--law", "yun2024-recovered",
+    )  # fmt: skip
     short = run("plan", "--budget", "1e20", "--experts", "4", "--bootstrap", "0", "--latency", "roofline", "--json")
     assert (plan.code, short.code) == (0, 0), (plan.err, short.err)
     return [{"plan.json": answer.out.encode()} for answer in (plan, short)]
@@ -261,19 +248,15 @@ def _traces() -> Sequence[Files]:
         {"id": "a", "conversations": [{"from": "human", "value": "hello there"}, {"from": "gpt", "value": "hi " * 9}]},
         {
             "conversations": [
-                {"from": "human", "value": "?"},
-                {"from": "gpt", "value": "!"},
-                {"from": "human", "value": "x"},
-            ]
+                {"from": "human", "value": "?"}, {"from": "gpt", "value": "!"}, {"from": "human", "value": "x"},
+            ],
         },
-    ]
+    ]  # fmt: skip
     head = b"".join((EXAMPLES / "requests.csv").read_bytes().splitlines(keepends=True)[:8])
     return [
-        {"trace.csv": head},
-        {"trace.jsonl": "\n".join(map(json.dumps, rows)).encode()},
-        {"trace.json": json.dumps(rows).encode()},
-        {"sharegpt.json": json.dumps(talks).encode()},
-    ]
+        {"trace.csv": head}, {"trace.jsonl": "\n".join(map(json.dumps, rows)).encode()},
+        {"trace.json": json.dumps(rows).encode()}, {"sharegpt.json": json.dumps(talks).encode()},
+    ]  # fmt: skip
 
 
 def _read_trace(folder: Path, rng: Random) -> None:

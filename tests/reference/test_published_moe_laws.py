@@ -148,13 +148,10 @@ def test_frantar_size_of_the_equal_dense_model(name: str, multiples: dict[float,
 @pytest.mark.parametrize(
     ("n_active", "tokens", "granularity", "printed", "ours"),
     [
-        (1e8, 4.37e9, 8.0, 3.133, 3.1097),
-        (1e9, 28.94e9, 16.0, 2.491, 2.4714),
-        (3e9, 72.90e9, 16.0, 2.245, 2.2264),
-        (7e9, 137.60e9, 32.0, 2.076, 2.0596),
-        (70e9, 941.07e9, 32.0, 1.694, 1.6802),
+        (1e8, 4.37e9, 8.0, 3.133, 3.1097), (1e9, 28.94e9, 16.0, 2.491, 2.4714), (3e9, 72.90e9, 16.0, 2.245, 2.2264),
+        (7e9, 137.60e9, 32.0, 2.076, 2.0596), (70e9, 941.07e9, 32.0, 1.694, 1.6802),
     ],
-)
+)  # fmt: skip
 def test_krajewski_table_2(n_active: float, tokens: float, granularity: float, printed: float, ours: float) -> None:
     law = find_law("krajewski2024")
     value = float(loss(law, 43.0 * n_active, tokens, 64.0, extra={"granularity": granularity}))

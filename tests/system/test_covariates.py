@@ -21,17 +21,11 @@ from moescale.scaling_laws.law import extrapolation
 from moescale.typing import FloatArray
 
 PUBLISHED = {
-    "yun2024": "yun2024-recovered",
-    "chinchilla": "hoffmann2022",
-    "kaplan2020": "kaplan2020",
-    "clark2022": "clark2022-s-base",
-    "muennighoff2023": "muennighoff2023",
-    "frantar2023": "frantar2023-t5",
-    "krajewski2024": "krajewski2024",
-    "ludziejewski2025": "ludziejewski2025",
-    "abnar2025": "abnar2025",
+    "yun2024": "yun2024-recovered", "chinchilla": "hoffmann2022", "kaplan2020": "kaplan2020",
+    "clark2022": "clark2022-s-base", "muennighoff2023": "muennighoff2023", "frantar2023": "frantar2023-t5",
+    "krajewski2024": "krajewski2024", "ludziejewski2025": "ludziejewski2025", "abnar2025": "abnar2025",
     "zhao2025": "zhao2025",
-}
+}  # fmt: skip
 OWN = {
     "yun2024-centred",
     "moescale2026",

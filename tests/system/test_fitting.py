@@ -217,10 +217,8 @@ def test_the_report_of_a_fit(noisy: Columns, noisy_fit: Fit) -> None:
     assert noisy_fit.rmsle == pytest.approx(np.sqrt(np.mean(residual**2)), rel=1e-12)
     assert noisy_fit.huber == pytest.approx(huber(residual).mean(), rel=1e-12)
     assert noisy_fit.fit_range == {
-        "n_params": pytest.approx((1e8, 7.3e8)),
-        "tokens": pytest.approx((2.5e9, 2e10)),
-        "experts": (1.0, 32.0),
-    }
+        "n_params": pytest.approx((1e8, 7.3e8)), "tokens": pytest.approx((2.5e9, 2e10)), "experts": (1.0, 32.0),
+    }  # fmt: skip
     assert 1 <= noisy_fit.starts_at_optimum <= noisy_fit.starts
     assert set(noisy_fit.standard_error) == set(YUN.names)
     np.testing.assert_allclose(list(noisy_fit.parameters.values()), YUN.decode(noisy_fit.theta))

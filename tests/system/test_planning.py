@@ -25,7 +25,6 @@ from moescale.hardware.prices import price
 from moescale.latency.roofline import Roofline
 from moescale.models.family import architecture
 from moescale.models.hf_config import from_config
-from moescale.models.rounding import buildable
 from moescale.planning.allocation import Budget
 from moescale.planning.lifetime_plan import LifetimePlan
 from moescale.planning.plan import Plan, Question, make_plan
@@ -33,7 +32,6 @@ from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws import Law, find_law, loss
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cheapest
-from moescale.serving.pareto import pareto
 from moescale.units import format_count, format_usd
 from moescale.views.tables.plan import bounded_loss_table, loss_optimal_table
 from moescale.views.terminal.plan import show_plan
@@ -53,13 +51,9 @@ MAIN = Question(budget=Budget(BUDGET), match_experts=4.0)
 
 def served_on(gpu: str = "a100-sxm-40gb", **changes: Any) -> Deployment:
     base = Deployment(
-        gpu=find_gpu(gpu),
-        usd_per_gpu_hour=price(gpu).usd_per_gpu_hour,
-        prompt_tokens=230,
-        output_tokens=203,
-        max_num_seqs=math.inf,
-        reserve_bytes=0.0,
-    )
+        gpu=find_gpu(gpu), usd_per_gpu_hour=price(gpu).usd_per_gpu_hour, prompt_tokens=230, output_tokens=203,
+        max_num_seqs=math.inf, reserve_bytes=0.0,
+    )  # fmt: skip
     return replace(base, **changes)
 
 
@@ -600,38 +594,3 @@ def test_the_interval_of_a_life_is_of_what_varies() -> None:
     assert low < high
     assert f"90% interval over the law's draws: loss {low:.4f} to {high:.4f}." in within.recommendation.why
     assert "$100K to $100K" not in within.recommendation.why
-
-
-# Shapes.
-
-
-@pytest.mark.parametrize(("n_params", "experts"), [(math.nan, 4.0), (-1.0, 4.0), (1e9, 0.0)])
-def test_an_impossible_model_has_no_shape(n_params: float, experts: float) -> None:
-    with pytest.raises(InputError, match="no shape"):
-        buildable(PAPER, n_params, experts)
-
-
-# The frontier.
-
-points = st.lists(
-    st.tuples(
-        st.sampled_from([1.0, 2.0, 3.0, math.inf, math.nan]) | st.floats(0.1, 10), st.floats(1, 5) | st.just(math.nan)
-    ),
-    max_size=20,
-)
-
-
-@given(points)
-def test_the_frontier_is_what_nothing_beats(pairs: list[tuple[float, float]]) -> None:
-    cost, at = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
-    front = pareto(cost, at)
-    assert np.all(np.diff(cost[front]) > 0)
-    assert np.all(np.diff(at[front]) < 0)
-    finite = np.flatnonzero(np.isfinite(cost) & np.isfinite(at))
-    assert set(front) <= set(finite)
-    for i in finite:
-        beaten = np.any(
-            (cost[finite] <= cost[i]) & (at[finite] <= at[i]) & ((cost[finite] < cost[i]) | (at[finite] < at[i]))
-        )
-        assert beaten or (cost[i], at[i]) in {(cost[j], at[j]) for j in front}
-        assert np.any((cost[front] <= cost[i]) & (at[front] <= at[i]))

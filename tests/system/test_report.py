@@ -187,14 +187,11 @@ def test_nothing_from_the_answer_becomes_markup(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("x.json", "{}", "holds nothing to report"),
-        ("x.json", "[]", "holds nothing to report"),
-        ("x.json", '{"infeasible": "no"}', "has no answer"),
-        ("x.json", "{", "is not JSON"),
-        ("x.toml", "format = 1", "is not JSON"),
-        ("nothing.json", None, "no such file"),
+        ("x.json", "{}", "holds nothing to report"), ("x.json", "[]", "holds nothing to report"),
+        ("x.json", '{"infeasible": "no"}', "has no answer"), ("x.json", "{", "is not JSON"),
+        ("x.toml", "format = 1", "is not JSON"), ("nothing.json", None, "no such file"),
     ],
-)
+)  # fmt: skip
 def test_refusals(folder: Path, tmp_path: Path, name: str, text: str | None, words: str) -> None:
     path = folder / name
     if text is not None:

@@ -143,15 +143,9 @@ def test_a_server_is_its_parts_but_for_what_is_stated() -> None:
 
 def test_options_beyond_a_plans_reach_the_costs() -> None:
     changed = ReproductionOptions(
-        latency="roofline",
-        moe_execution="fused",
-        gpu_counts="1,2",
-        gpu_memory=80e9,
-        context=600.0,
-        vocab_size=32000,
-        layer_width=64.0,
-        host_times="1ms,0.1ms",
-    ).costs()
+        latency="roofline", moe_execution="fused", gpu_counts="1,2", gpu_memory=80e9, context=600.0, vocab_size=32000,
+        layer_width=64.0, host_times="1ms,0.1ms",
+    ).costs()  # fmt: skip
     d = changed.deployment
     assert d.tensor_parallel_degrees == (1, 2)
     assert (d.gpu.memory_bytes, d.context_tokens, d.longest_request_tokens) == (80e9, 600.0, 600.0)

@@ -29,7 +29,7 @@ ASKED = [
     "--budget 1e22 --gpu h100-sxm --match olmoe-1b-7b",
     f"--budget 3e24 --max-tokens 15T --against deepseek-v3,qwen3-30b-a3b,olmoe-1b-7b,deepseek-v2 {DEEPSEEK}",
     pytest.param("--budget 1e23 --gpu h100-sxm --max-active-params 3B", marks=pytest.mark.fuzz),
-    "--budget 1e24 --gpu h100-sxm --lifetime-tokens 10T --law yun2024-recovered",
+    "--budget 1e24 --gpu h100-sxm --lifetime-tokens 10T --law yun2024-recovered --bootstrap 40",
     "--budget 5.15e21 --law yun2024-recovered --max-tpot none",
 ]
 
@@ -112,7 +112,10 @@ def test_a_bound_on_sizes_asks_for_the_lowest_loss() -> None:
 
 
 def test_training_in_fp8_is_cheaper_and_said() -> None:
-    asked = ("plan", "--budget", "1e24", "--gpu", "h100-sxm", "--bootstrap", 0, "--experts", "16", *FAST)
+    asked = (
+        "plan", "--budget", "1e24", "--gpu", "h100-sxm", "--shape", "mixtral", "--bootstrap", 0, "--experts", 16,
+        *FAST,
+    )  # fmt: skip
     plain, fp8 = (answer_of(*asked, "--train-precision", name)["training"] for name in ("bf16", "fp8"))
     assert 1.1 < plain["usd"] / fp8["usd"] < 2.0
     assert (plain.get("precision"), fp8["precision"]) == (None, "fp8")
@@ -127,19 +130,8 @@ def test_training_in_fp8_is_cheaper_and_said() -> None:
 
 def test_a_limit_has_its_chance_by_the_spread_of_published_runs() -> None:
     asked = (
-        "plan",
-        "--train-gpus",
-        64,
-        "--days",
-        10,
-        "--gpu",
-        "h100-sxm",
-        "--shape",
-        "mixtral",
-        *FAST,
-        "--bootstrap",
-        0,
-    )
+        "plan", "--train-gpus", 64, "--days", 10, "--gpu", "h100-sxm", "--shape", "mixtral", *FAST, "--bootstrap", 0,
+    )  # fmt: skip
     training = answer_of(*asked)["training"]
     error = training["error"]
     width = math.log(error["spread"])
@@ -180,7 +172,7 @@ def test_a_loss_that_costs_nothing_is_taken() -> None:
 
 
 def test_a_plan_says_what_its_restrictions_cost() -> None:
-    asked = ("plan", "--gpu", "h100-sxm", *FAST, "--bootstrap", "40")
+    asked = ("plan", "--gpu", "h100-sxm", "--shape", "mixtral", *FAST, "--bootstrap", "40")
     free, bound = (answer_of(*asked, "--budget", "1e22", *more) for more in ((), ("--experts", "4")))
     assert bound["unbounded"]["usd_per_mtok"] < bound["recommendation"]["usd_per_mtok"]
     assert {"unbounded", "repeats_loss", "default_law", "least_training"}.isdisjoint(free)
@@ -250,7 +242,7 @@ def test_the_baseline_is_one_whatever_the_precision_and_within_the_bounds() -> N
 
 
 def test_every_model_of_the_screen_is_built_and_none_answers_for_less() -> None:
-    plan = answer_of("plan", "--budget", "1e23", "--gpu", "h100-sxm", *FAST)
+    plan = answer_of("plan", "--budget", "1e23", "--gpu", "h100-sxm", *FAST, "--bootstrap", "40")
     chosen, built = plan["recommendation"], plan["built"]
     assert [c["experts"] for c in built] == sorted({c["experts"] for c in built})
     assert chosen["n_params"] in {c["n_params"] for c in built}
@@ -260,7 +252,7 @@ def test_every_model_of_the_screen_is_built_and_none_answers_for_less() -> None:
 
 
 def test_the_better_shape_is_planned_where_none_is_stated(tmp_path: Path) -> None:
-    asked = ("plan", "--budget", "1e23", "--gpu", "h100-sxm", *FAST)
+    asked = ("plan", "--budget", "1e23", "--gpu", "h100-sxm", *FAST, "--bootstrap", "40")
     plan, named = answer_of(*asked), {name: answer_of(*asked, "--shape", name) for name in ("deepseek", "mixtral")}
     best, other = plan["shapes"]
     assert plan["asked"]["family"] == best["shape"] == "deepseek"
@@ -320,7 +312,8 @@ def test_stated_expert_counts_are_planned_in_the_better_shape_that_can_have_them
 
 
 def test_a_life_at_a_loss_needs_no_budget() -> None:
-    asked = ("plan", "--gpu", "h100-sxm", *FAST, "--bootstrap", "40", "--lifetime-tokens", "1T")
+    question = "--gpu h100-sxm --shape mixtral --experts 4,16,32 --bootstrap 40 --lifetime-tokens 1T"
+    asked = ("plan", *split(question), *FAST)
     life = answer_of(*asked, "--max-loss", "2.1")
     assert life["bounded_loss"]["loss"] == pytest.approx(2.1, rel=1e-4)
     assert life["lifetime"]["total_usd"] < life["lifetime"]["least_training"]["total_usd"]

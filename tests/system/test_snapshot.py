@@ -70,11 +70,8 @@ def test_an_optimum_may_differ_as_much_as_between_processors() -> None:
 
 def test_what_is_stored_does_not_depend_on_when_or_with_what() -> None:
     answer = {
-        "b": 1 / 3,
-        "a": [1e30, 7, "x", None, True],
-        "seconds": 1.5,
-        "inner": {"date": "today", "made_with": "0.1"},
-    }
+        "b": 1 / 3, "a": [1e30, 7, "x", None, True], "seconds": 1.5, "inner": {"date": "today", "made_with": "0.1"},
+    }  # fmt: skip
     stable = snapshot.stable(answer)
     assert stable == {"a": [1e30, 7, "x", None, True], "b": 0.333333333, "inner": {}}
     assert snapshot.packed(stable) == snapshot.packed(dict(reversed(stable.items())))

@@ -48,11 +48,8 @@ def torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "torchrun").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     settings = {
-        "ARGUMENTS": tmp_path / "arguments",
-        "FAILS": tmp_path / "fails",
-        "VALIDATES": "",
-        "MEGATRON": "/megatron",
-    }
+        "ARGUMENTS": tmp_path / "arguments", "FAILS": tmp_path / "fails", "VALIDATES": "", "MEGATRON": "/megatron",
+    }  # fmt: skip
     for name, value in settings.items():
         monkeypatch.setenv(name, str(value))
     return tmp_path

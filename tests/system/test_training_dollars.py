@@ -31,6 +31,7 @@ from moescale.training.parallelism import stages_of
 from moescale.units import format_usd
 from moescale.web.state import read_state
 
+pytestmark = pytest.mark.usefixtures("plans_made_once")
 SHAPES = ("paper", "mixtral", "fine-grained", "deepseek")
 GPUS = ("a100-sxm-80gb", "h100-sxm", "b200-sxm")
 H100 = find_gpu("h100-sxm")
@@ -93,17 +94,9 @@ def test_a_life_spends_its_dollars_as_built(shape: str, bounds: dict[str, float]
 
 def test_rivals_that_stated_gpus_do_not_hold_are_left_out_of_a_life() -> None:
     asked = (
-        "plan",
-        "--max-total-usd",
-        "1M",
-        "--lifetime-tokens",
-        "1T",
-        "--gpu",
-        "h100-sxm",
-        "--shape",
-        "mixtral",
-        *ROOFLINE,
-    )
+        "plan", "--max-total-usd", "1M", "--lifetime-tokens", "1T", "--gpu", "h100-sxm", "--shape", "mixtral",
+        "--experts", "1,8,32,128", *ROOFLINE,
+    )  # fmt: skip
     free, held = (answer_of(*asked, "--bootstrap", 0, *more)["lifetime"] for more in ((), ("--train-gpus", 64)))
     left_out = [note for note in held["recommendation"]["caveats"] if note.startswith("Left out: ")]
     assert left_out
@@ -125,7 +118,9 @@ def test_a_life_is_planned_where_no_model_of_its_dollars_as_a_budget_is_served()
     assert "this plan is of the lowest loss" in found.err
 
 
-@pytest.mark.parametrize("more", [(), ("--train-gpus", 64), ("--lifetime-tokens", "1T", "--objective", "serve")])
+@pytest.mark.parametrize(
+    "more", [(), ("--train-gpus", 64), ("--lifetime-tokens", "1T", "--objective", "serve", "--experts", "4,16,32")]
+)
 def test_fp8_beside_bf16_is_what_fp8_states(more: tuple[object, ...]) -> None:
     asked = ("plan", "--budget", "1e22", "--gpu", "h100-sxm", "--shape", "mixtral", "--bootstrap", 0, *ROOFLINE, *more)
     plain, fp8 = answer_of(*asked), answer_of(*asked, "--train-precision", "fp8")
@@ -218,20 +213,14 @@ def prices(seed: int, folder: Path) -> dict[str, float] | None:
     best, gpus = plan.decision, int(query["train-gpus"]) if "train-gpus" in query else None
     model = KnownModel(name="built", architecture=best.architecture.architecture(), tokens=best.model.tokens)
     rows = compare_models(
-        (model, replace(model, name="again")),
-        asked.law,
-        asked.deployment,
-        asked.latency,
-        training=price,
+        (model, replace(model, name="again")), asked.law, asked.deployment, asked.latency, training=price,
         train_gpus=gpus,
-    )
+    )  # fmt: skip
     done = export_model(best.architecture, best.model.tokens, "megatron", folder, gpu=price.gpu, gpus=gpus)
     return {
-        "plan": told["training"]["usd"],
-        "compare-models": rows[0].training_usd or 0.0,
-        "page": use_of(plan).usd or 0.0,
-        "export": done.choice.gpu_days * 24.0 * price.usd_per_gpu_hour,
-    }
+        "plan": told["training"]["usd"], "compare-models": rows[0].training_usd or 0.0,
+        "page": use_of(plan).usd or 0.0, "export": done.choice.gpu_days * 24.0 * price.usd_per_gpu_hour,
+    }  # fmt: skip
 
 
 def agree(dollars: dict[str, float]) -> bool:

@@ -53,18 +53,10 @@ def decode_flops_per_token(architecture: Architecture, context_tokens: Real) -> 
 def paper_model(width: int, depth: int, d_ffn: int, n_experts: float, top_k: float = 2.0) -> Architecture:
     """The paper's family as Qwen3-MoE builds it: experts in every other layer."""
     return Architecture(
-        n_layers=depth,
-        d_model=width,
-        n_heads=width // 64,
-        n_kv_heads=width // 64,
-        head_dim=64,
-        d_ffn=d_ffn,
-        n_moe_layers=depth // 2 if n_experts > 1 else 0,
-        n_experts=n_experts,
-        top_k=min(top_k, n_experts),
-        d_expert=d_ffn,
-        qk_norm=True,
-    )
+        n_layers=depth, d_model=width, n_heads=width // 64, n_kv_heads=width // 64, head_dim=64, d_ffn=d_ffn,
+        n_moe_layers=depth // 2 if n_experts > 1 else 0, n_experts=n_experts, top_k=min(top_k, n_experts),
+        d_expert=d_ffn, qk_norm=True,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -91,12 +83,10 @@ def test_counts_of_the_papers_architecture(
 @pytest.mark.parametrize(
     ("width", "depth", "ffn_ratio", "stated", "with_embedding"),
     [
-        (768, 12, 2.5, 81_395_712, 106e6),
-        (896, 20, 2.5, 184_647_680, 213e6),
-        (1024, 24, 2.5, 289_406_976, 322e6),
+        (768, 12, 2.5, 81_395_712, 106e6), (896, 20, 2.5, 184_647_680, 213e6), (1024, 24, 2.5, 289_406_976, 322e6),
         (1536, 24, 8 / 3, 679_477_248, 729e6),
     ],
-)
+)  # fmt: skip
 def test_table_1_of_the_paper(width: int, depth: int, ffn_ratio: float, stated: int, with_embedding: float) -> None:
     model = Architecture(
         n_layers=depth, d_model=width, n_heads=1, n_kv_heads=1, head_dim=width, d_ffn=ffn_ratio * width
@@ -156,13 +146,9 @@ GROWTH = [("n_heads", "n_kv_heads"), *((name,) for name in ALONE)]
 
 @pytest.mark.system
 @given(
-    real_models(),
-    st.sampled_from(GROWTH),
-    st.integers(2, 5),
-    st.floats(0, 1e5),
-    st.sampled_from([1, 2, 3, 4, 8, 64]),
-    st.sampled_from([0.5, 1.0, 2.0, 4.0]),
-)
+    real_models(), st.sampled_from(GROWTH), st.integers(2, 5), st.floats(0, 1e5),
+    st.sampled_from([1, 2, 3, 4, 8, 64]), st.sampled_from([0.5, 1.0, 2.0, 4.0]),
+)  # fmt: skip
 def test_a_larger_model_needs_no_less(
     model: Architecture, grown: tuple[str, ...], factor: int, context: float, gpus: int, size: float
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import importlib.resources
+import importlib.util
 import json
 import math
 import tomllib
@@ -22,14 +24,16 @@ from moescale.planning.plan_file import read_plan
 from moescale.serving import accuracy
 from moescale.serving.accuracy import accuracy_of, kind_of, kind_of_served
 from moescale.serving.deployment import Deployment
-from script_modules import ROOT, load_script
+from script_modules import ROOT, imported, load_script
 
 DRIFT = 0.05  # of a geometric mean from the stored one; a change on purpose comes with scores stored anew
 
 document = load_script("scripts/document_accuracy.py")
-servings = document.servings
+serving_rows, serving_predictions, serving_scores = map(
+    imported, ("serving_rows", "serving_predictions", "serving_scores")
+)
 needs_package = pytest.mark.skipif(
-    servings.importlib.util.find_spec("aiconfigurator_core") is None, reason="needs the kernel package's measured rows"
+    importlib.util.find_spec("aiconfigurator_core") is None, reason="needs the kernel package's measured rows"
 )
 
 
@@ -41,7 +45,9 @@ def deployment(**changes: Any) -> Deployment:
 def drifted(stored: dict[tuple[str, ...], Any], found: list[Any]) -> list[str]:
     """Kinds and metrics whose geometric mean on the sample is not the stored one."""
     now = {(one.name, one.metric): one.geometric_mean for one in found}
-    before = {(one.name, one.metric): one.geometric_mean for one in stored.values() if one.level == servings.SAMPLE}
+    before = {
+        (one.name, one.metric): one.geometric_mean for one in stored.values() if one.level == serving_scores.SAMPLE
+    }
     return [
         f"{kind}, {metric}: {before.get((kind, metric), math.nan):.3f} -> {now.get((kind, metric), math.nan):.3f}"
         for kind, metric in sorted(before.keys() | now.keys())
@@ -56,10 +62,12 @@ def drifted(stored: dict[tuple[str, ...], Any], found: list[Any]) -> list[str]:
 )
 def test_predictions_are_as_far_from_measurements_as_the_stored_scores_say(kinds: tuple[str, ...]) -> None:
     """Whoever changes them on purpose runs scripts/document_accuracy.py --score, and looks at what moved."""
-    rows = servings.sample(servings.read_package(servings.DEVELOPMENT))
-    rows = [row for row in rows if not kinds or servings.kind(row.case) in kinds]
-    found = servings.compare(rows, servings.predict([row.case for row in rows], servings.Setting()))
-    results = servings.scores(found, ("kind",))
+    rows = serving_scores.sample(serving_rows.read_package(serving_rows.DEVELOPMENT))
+    rows = [row for row in rows if not kinds or serving_rows.kind(row.case) in kinds]
+    found = serving_scores.compare(
+        rows, serving_predictions.predict([row.case for row in rows], serving_predictions.Setting())
+    )
+    results = serving_scores.scores(found, ("kind",))
     assert sum(one.rows for one in results) >= 60
     stored = document.stored(document.NOW)
     assert drifted({key: one for key, one in stored.items() if not kinds or one.name in kinds}, results) == []
@@ -67,11 +75,11 @@ def test_predictions_are_as_far_from_measurements_as_the_stored_scores_say(kinds
 
 @needs_package
 def test_the_sample_holds_every_kind_and_stays_the_same() -> None:
-    rows = servings.read_package(servings.DEVELOPMENT)
-    chosen = servings.sample(rows)
-    assert chosen == servings.sample(list(reversed(rows)))[::-1]
-    asked = {servings.kind(row.case) for row in rows if row.case.not_in_words is None}
-    assert {servings.kind(row.case) for row in chosen} == asked
+    rows = serving_rows.read_package(serving_rows.DEVELOPMENT)
+    chosen = serving_scores.sample(rows)
+    assert chosen == serving_scores.sample(list(reversed(rows)))[::-1]
+    asked = {serving_rows.kind(row.case) for row in rows if row.case.not_in_words is None}
+    assert {serving_rows.kind(row.case) for row in chosen} == asked
 
 
 SHAPES = ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-120b")
@@ -90,17 +98,17 @@ def test_a_kind_names_family_format_and_parallelism(shape: str, kind: str) -> No
 @pytest.mark.system
 def test_the_benchmark_and_the_product_name_kinds_alike() -> None:
     """Also where this version does not read a config, whose kind the benchmark tells from its text."""
-    case = servings.read_package(servings.DEVELOPMENT)[0].case
-    folder = servings.importlib.resources.files("aiconfigurator_core") / "model_configs"
+    case = serving_rows.read_package(serving_rows.DEVELOPMENT)[0].case
+    folder = importlib.resources.files("aiconfigurator_core") / "model_configs"
     names = [path.name.removesuffix("_config.json").replace("--", "/") for path in folder.iterdir()]
     judged = 0
     for name in (name for name in names if not name.endswith("hf_quant")):
-        model = servings._architecture(name)
+        model = serving_rows._architecture(name)
         if model is None:
             continue
         one = replace(case, model=name, weights="fp8", not_in_words=None)
-        told = servings.kind(one)
-        text = servings._kind_of_text(one)
+        told = serving_rows.kind(one)
+        text = serving_rows._kind_of_text(one)
         assert told == kind_of(model, "fp8")
         assert told == text, name
         judged += 1
@@ -177,8 +185,8 @@ def test_catalogue_page_and_tables_are_those_of_the_stored_scores() -> None:
 
 def test_the_table_holds_every_stored_score_by_kind_and_says_which_miss_the_target() -> None:
     rows = list(csv.DictReader(document.csvs()["evidence/serving-accuracy.csv"].splitlines()))
-    held_out = [row for row in rows if row["half"] == servings.HELD_OUT]
-    scored = document.stored(document.STORED[servings.HELD_OUT][0]).values()
+    held_out = [row for row in rows if row["half"] == serving_rows.HELD_OUT]
+    scored = document.stored(document.STORED[serving_rows.HELD_OUT][0]).values()
     assert len(held_out) == len(
         [one for one in scored if one.level in ("all", "kind") and one.metric in document.METRICS]
     )
@@ -195,27 +203,22 @@ def test_the_table_holds_every_stored_score_by_kind_and_says_which_miss_the_targ
 
 def test_bands_come_from_the_half_set_aside_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document, "RESULTS", tmp_path)
-    score = servings.Score("package", "kind", "dense fp8", "output_tok_s", 3, 30, 0.97, 1.12, 0.9, 0.08)
+    score = serving_scores.Score("package", "kind", "dense fp8", "output_tok_s", 3, 30, 0.97, 1.12, 0.9, 0.08)
     narrow = [
         replace(score, level="kind gpu", name="dense fp8 on h100-sxm"),
         replace(score, level="kind gpu", name="dense fp8 on b200-sxm", sets=1, geometric_mean=math.nan),
         replace(score, level="kind engine", name="dense fp8 with vllm"),
     ]
     facts = {"version": "0.2", "commit": "abc", "date": "today"}
-    servings.write_scores(tmp_path / document.NOW, [replace(score, geometric_mean=7.0), *narrow], {}, facts)
+    serving_scores.write_scores(tmp_path / document.NOW, [replace(score, geometric_mean=7.0), *narrow], {}, facts)
     assert tomllib.loads(document.catalogue()) == {}
-    held_out = document.STORED[servings.HELD_OUT][0]
-    servings.write_scores(tmp_path / held_out, [score, *narrow], {}, facts)
+    held_out = document.STORED[serving_rows.HELD_OUT][0]
+    serving_scores.write_scores(tmp_path / held_out, [score, *narrow], {}, facts)
     read = tomllib.loads(document.catalogue())
     assert read["scored"] == facts
     band = {
-        "kind": "dense fp8",
-        "metric": "output_tok_s",
-        "rows": 30,
-        "sets": 3,
-        "geometric_mean": 0.97,
-        "spread": 1.12,
-    }
+        "kind": "dense fp8", "metric": "output_tok_s", "rows": 30, "sets": 3, "geometric_mean": 0.97, "spread": 1.12,
+    }  # fmt: skip
     assert read["held_out"] == [
         band | {"gpus": ["b200-sxm", "h100-sxm"]},
         band | {"gpu": "h100-sxm", "gpus": ["h100-sxm"]},
@@ -227,21 +230,21 @@ def test_bands_come_from_the_half_set_aside_alone(tmp_path: Path, monkeypatch: p
 @pytest.mark.system
 def test_of_the_half_set_aside_kinds_alone_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tried with a few rows of the other half in its place."""
-    rows = [row for row in servings.read_package(servings.DEVELOPMENT) if row.case.gpu == "h100_sxm"]
-    rows = [row for row in servings.sample(rows) if not servings.is_moe(row.case.model)]
+    rows = [row for row in serving_rows.read_package(serving_rows.DEVELOPMENT) if row.case.gpu == "h100_sxm"]
+    rows = [row for row in serving_scores.sample(rows) if not serving_rows.is_moe(row.case.model)]
     asked: list[str] = []
-    monkeypatch.setattr(servings, "read_package", lambda which: asked.append(which) or rows)
+    monkeypatch.setattr(serving_rows, "read_package", lambda which: asked.append(which) or rows)
     monkeypatch.setattr(document, "RESULTS", tmp_path)
-    document.score(servings.HELD_OUT)
-    assert asked == [servings.HELD_OUT]
-    own, beside = document.STORED[servings.HELD_OUT]
-    assert document.facts(own)["half"] == servings.HELD_OUT
-    assert {one.level for one in document.stored(own).values()} == set(servings.BY_KIND)
+    document.score(serving_rows.HELD_OUT)
+    assert asked == [serving_rows.HELD_OUT]
+    own, beside = document.STORED[serving_rows.HELD_OUT]
+    assert document.facts(own)["half"] == serving_rows.HELD_OUT
+    assert {one.level for one in document.stored(own).values()} == set(serving_scores.BY_KIND)
     assert {one.level for one in document.stored(beside).values()} == {"all", "kind"}
     assert not any(row.case.model in (tmp_path / own).read_text(encoding="utf-8") for row in rows)
     bands = tomllib.loads(document.catalogue())["held_out"]
-    assert {band["kind"] for band in bands} <= {servings.kind(row.case) for row in rows}
-    assert all(band["sets"] >= servings.LEAST_SETS for band in bands if "gpu" in band or "engine" in band)
+    assert {band["kind"] for band in bands} <= {serving_rows.kind(row.case) for row in rows}
+    assert all(band["sets"] >= serving_scores.LEAST_SETS for band in bands if "gpu" in band or "engine" in band)
     page = document.page()
     assert all(f"| {band['kind']} |" in page for band in bands)
 

@@ -70,24 +70,13 @@ def test_counts_of_every_config(name: str) -> None:
 @pytest.mark.parametrize(
     ("config", "name"),
     [
-        (LLAMA, "llama-3.1-8b"),
-        (MISTRAL, "mistral-7b"),
-        (MIXTRAL, "mixtral-8x7b"),
-        (QWEN2, "qwen2.5-7b"),
-        (QWEN3, "qwen3-0.6b"),
-        (QWEN3_MOE, "qwen3-30b-a3b"),
-        (QWEN2_MOE, "qwen1.5-moe-a2.7b"),
-        (OLMOE, "olmoe-1b-7b"),
-        (GPT_OSS, "gpt-oss-20b"),
-        (DEEPSEEK_V2, "deepseek-v2"),
-        (DEEPSEEK_V2_LITE, "deepseek-v2-lite"),
-        (DEEPSEEK_V3, "deepseek-v3"),
-        (DEEPSEEK_V3 | {"model_type": "kimi_k2"}, "deepseek-v3"),
-        (SCOUT_TEXT, "llama-4-scout"),
-        (SCOUT, "llama-4-scout"),
-        (MAVERICK, "llama-4-maverick"),
+        (LLAMA, "llama-3.1-8b"), (MISTRAL, "mistral-7b"), (MIXTRAL, "mixtral-8x7b"), (QWEN2, "qwen2.5-7b"),
+        (QWEN3, "qwen3-0.6b"), (QWEN3_MOE, "qwen3-30b-a3b"), (QWEN2_MOE, "qwen1.5-moe-a2.7b"), (OLMOE, "olmoe-1b-7b"),
+        (GPT_OSS, "gpt-oss-20b"), (DEEPSEEK_V2, "deepseek-v2"), (DEEPSEEK_V2_LITE, "deepseek-v2-lite"),
+        (DEEPSEEK_V3, "deepseek-v3"), (DEEPSEEK_V3 | {"model_type": "kimi_k2"}, "deepseek-v3"),
+        (SCOUT_TEXT, "llama-4-scout"), (SCOUT, "llama-4-scout"), (MAVERICK, "llama-4-maverick"),
     ],
-)
+)  # fmt: skip
 def test_a_config_gives_the_shape_of_the_catalogue(config: dict[str, Any], name: str) -> None:
     # The catalogue's counts and cache bytes are held to published figures in reference/test_published_shapes.py.
     known = shapes()[name]  # whose quantised parts are those of published checkpoints, which these configs leave open
@@ -97,16 +86,12 @@ def test_a_config_gives_the_shape_of_the_catalogue(config: dict[str, Any], name:
 @pytest.mark.parametrize(
     ("asked", "name"),
     [
-        ("meta-llama/Llama-3.1-8B", "llama-3.1-8b"),
-        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
-        ("deepseek-ai/DeepSeek-V3", "deepseek-v3"),
-        ("unsloth/DeepSeek-V3-Base", "deepseek-v3"),
-        ("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"),
-        ("allenai/OLMo-2-0325-32B", "olmo-2-32b"),
-        ("moonshotai/Kimi-K2-Instruct", "kimi-k2"),
-        (" Qwen3-30B-A3B ", "qwen3-30b-a3b"),
+        ("meta-llama/Llama-3.1-8B", "llama-3.1-8b"), ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("deepseek-ai/DeepSeek-V3", "deepseek-v3"), ("unsloth/DeepSeek-V3-Base", "deepseek-v3"),
+        ("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"), ("allenai/OLMo-2-0325-32B", "olmo-2-32b"),
+        ("moonshotai/Kimi-K2-Instruct", "kimi-k2"), (" Qwen3-30B-A3B ", "qwen3-30b-a3b"),
     ],
-)
+)  # fmt: skip
 def test_a_published_model_is_found_by_its_names(asked: str, name: str) -> None:
     assert find_shape(asked).architecture.name == name
 

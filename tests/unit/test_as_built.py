@@ -85,15 +85,10 @@ def assert_like_for_like(plan: Plan, question: Question, law_name: str, deployme
 
 @pytest.mark.system
 @given(
-    st.sampled_from(LAWS),
-    st.floats(20.5, 24.5).map(lambda x: 10.0**x),
-    st.sampled_from(GPUS),
-    st.floats(1.0, 4.0),
-    st.floats(1.0, 3.3),
-    st.sampled_from([None, 4.0, 8.0]),
-    st.sampled_from([None, 64.0, 256.0]),
+    st.sampled_from(LAWS), st.floats(20.5, 24.5).map(lambda x: 10.0**x), st.sampled_from(GPUS), st.floats(1.0, 4.0),
+    st.floats(1.0, 3.3), st.sampled_from([None, 4.0, 8.0]), st.sampled_from([None, 64.0, 256.0]),
     st.sampled_from([None, 3e12]),
-)
+)  # fmt: skip
 @daily(5)
 def test_the_recommendation_is_the_model_as_built(
     law: str, flops: float, gpu: str, prompt: float, output: float, kv_heads: Any, most: Any, max_tokens: Any

@@ -89,10 +89,8 @@ def test_the_law_of_the_page_is_known_and_fits(law: LawForm) -> None:
 
 def test_the_law_of_the_page_has_the_derivatives_that_it_states(law: LawForm) -> None:
     theta, x, step = (
-        law.encode(np.array([400.0, 0.34, 410.0, 0.28])),
-        make_inputs(np.array([1e8, 1e10]), 1e10, 1.0),
-        1e-6,
-    )
+        law.encode(np.array([400.0, 0.34, 410.0, 0.28])), make_inputs(np.array([1e8, 1e10]), 1e10, 1.0), 1e-6,
+    )  # fmt: skip
     differences = np.stack(
         [(law.log_loss(theta + h, x) - law.log_loss(theta - h, x)) / (2 * step) for h in step * np.eye(4)], axis=-1
     )

@@ -265,12 +265,10 @@ def test_a_saturated_server_comes_to_the_plateau_of_serve(case: int, scheduling:
 @pytest.mark.parametrize(
     ("source", "name"),
     [
-        (Lines(), "llama-3.1-8b"),
-        (Roofline(H100), "llama-3.1-8b"),
-        (Roofline(H100), "mixtral-8x7b"),
+        (Lines(), "llama-3.1-8b"), (Roofline(H100), "llama-3.1-8b"), (Roofline(H100), "mixtral-8x7b"),
         (Roofline(find_gpu("a100-pcie-80gb")), "qwen3-30b-a3b"),
     ],
-)
+)  # fmt: skip
 def test_interpolated_prices_are_within_one_percent(source: Lines | Roofline, name: str) -> None:
     """One pass of a run against the source itself, at random batches, contexts and chunks."""
     model, rng = SHAPES[name], np.random.default_rng(0)

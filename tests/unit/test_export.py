@@ -408,13 +408,8 @@ def test_the_script_starts_torchrun_with_every_argument(name: str, tmp_path: Pat
     fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     fake.chmod(0o755)
     given = {
-        "MEGATRON": "/m",
-        "TOKENIZER": "t",
-        "DATA": "d d",
-        "CORPUS": "c",
-        "OUTPUT": "o",
-        "RENDEZVOUS": "host:29500",
-    }
+        "MEGATRON": "/m", "TOKENIZER": "t", "DATA": "d d", "CORPUS": "c", "OUTPUT": "o", "RENDEZVOUS": "host:29500",
+    }  # fmt: skip
     path = f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
     ran = subprocess.run(
         ["bash", str(tmp_path / "run" / "run.sh"), "--more"],

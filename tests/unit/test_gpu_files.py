@@ -15,12 +15,8 @@ from reference_data import ROOT
 
 TPU = ROOT / "examples" / "gpus" / "tpu-v5e.toml"
 NEEDED: dict[str, object] = {
-    "name": "mine",
-    "memory_gib": 96,
-    "bandwidth_gb_per_s": 3e3,
-    "bf16_tflops": 500.0,
-    "link_gb_per_s": 100,
-}
+    "name": "mine", "memory_gib": 96, "bandwidth_gb_per_s": 3e3, "bf16_tflops": 500.0, "link_gb_per_s": 100,
+}  # fmt: skip
 
 
 def write(folder: Path, **changes: object) -> Path:
@@ -34,17 +30,10 @@ def write(folder: Path, **changes: object) -> Path:
 def test_a_file_of_numbers_is_a_gpu(tmp_path: Path) -> None:
     gpu = read_gpu(write(tmp_path))
     assert gpu == Gpu(
-        name="mine",
-        memory_bytes=96 * 2.0**30,
-        memory_bandwidth_bytes_per_s=3e12,
-        bf16_flops_per_s=5e14,
-        fp8_flops_per_s=None,
-        interconnect_bytes_per_s=1e11,
-        default_max_num_seqs=1024,
-        silicon_system=None,
-        source=str(tmp_path / "gpu.toml"),
-        date="",
-    )
+        name="mine", memory_bytes=96 * 2.0**30, memory_bandwidth_bytes_per_s=3e12, bf16_flops_per_s=5e14,
+        fp8_flops_per_s=None, interconnect_bytes_per_s=1e11, default_max_num_seqs=1024, silicon_system=None,
+        source=str(tmp_path / "gpu.toml"), date="",
+    )  # fmt: skip
     assert read_gpu(write(tmp_path, memory_gib=69.9)).default_max_num_seqs == 256
     full = read_gpu(
         write(tmp_path, fp8_tflops=1e3, max_num_seqs=7, usd_per_gpu_hour=2, silicon_system="h100_sxm", source="sheet")

@@ -72,11 +72,8 @@ def test_the_command_writes_a_table_that_fit_reads(tmp_path: Path) -> None:
 
 def test_a_trainer_that_stopped_early_is_left_out_with_the_reason(tmp_path: Path) -> None:
     state = {
-        "global_step": 10,
-        "max_steps": 40,
-        "num_input_tokens_seen": 100,
-        "log_history": [{"step": 10, "loss": 3.0}],
-    }
+        "global_step": 10, "max_steps": 40, "num_input_tokens_seen": 100, "log_history": [{"step": 10, "loss": 3.0}],
+    }  # fmt: skip
     (tmp_path / "trainer_state.json").write_text(json.dumps(state | {"n_params_dense": 5.0}))
     with pytest.raises(InputError, match="at step 10 of 40"):
         import_runs("trainer", tmp_path)

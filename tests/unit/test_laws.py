@@ -44,13 +44,9 @@ every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 # Ranges of the further variables of forms that have any: what their own runs spanned.
 EXTRA_RANGES: dict[str, tuple[float, float]] = {
-    "unique_tokens": (5e8, 2e12),
-    "granularity": (1.0, 32.0),
-    "sparsity": (0.0, 0.95),
-    "activated_experts": (1.0, 16.0),
-    "shared_ratio": (0.0, 0.9),
-    "shared_ffn": (0.0, 0.9),
-}
+    "unique_tokens": (5e8, 2e12), "granularity": (1.0, 32.0), "sparsity": (0.0, 0.95),
+    "activated_experts": (1.0, 16.0), "shared_ratio": (0.0, 0.9), "shared_ffn": (0.0, 0.9),
+}  # fmt: skip
 # Parameters with which size or data may lose their worth at some expert count.
 INTERACTIONS = {
     "yun2024": ["d"],

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from dataclasses import replace
 
 import pytest
 
-from script_modules import load_script
+from script_modules import imported, load_script
 
 document = load_script("scripts/document_accuracy.py")  # which finds the benchmarks
-script, servings = document.engine, document.servings
+script = document.engine
+serving_rows, serving_scores = map(imported, ("serving_rows", "serving_scores"))
 needs_package = pytest.mark.skipif(
-    servings.importlib.util.find_spec("aiconfigurator_core") is None, reason="needs the kernel package"
+    importlib.util.find_spec("aiconfigurator_core") is None, reason="needs the kernel package"
 )
 
-CASE = servings.Case(
+CASE = serving_rows.Case(
     model="Qwen/Qwen3-32B", gpu="h100_sxm", engine="vllm", weights="fp8", kv_cache="bf16", gpus=2, expert_parallel=1,
     prompt_tokens=1000.0, output_tokens=200.0, max_num_seqs=16.0,
 )  # fmt: skip
 
 
 def rows(*ratios: float, **changes: object) -> list[object]:
-    row = servings.Measured(replace(CASE, **changes), "made up", "tpot", 1.0)
-    return [servings.Scored(row, ratio, "refused" if math.isnan(ratio) else None) for ratio in ratios]
+    row = serving_rows.Measured(replace(CASE, **changes), "made up", "tpot", 1.0)
+    return [serving_scores.Scored(row, ratio, "refused" if math.isnan(ratio) else None) for ratio in ratios]
 
 
 @pytest.mark.parametrize(

@@ -214,16 +214,12 @@ def measured(
 @pytest.mark.parametrize(
     ("column", "value", "what"),
     [
-        ("status", "fine", "not ok"),
-        ("batch", "1.5", "whole"),
-        ("latency_s", "", "positive"),
-        ("latency_s", "-1", "negative"),
-        ("latency_s", "0", "needs a positive latency"),
-        ("latency_s", "5e-324", "needs a positive latency"),
-        ("stage", "both", "neither"),
+        ("status", "fine", "not ok"), ("batch", "1.5", "whole"), ("latency_s", "", "positive"),
+        ("latency_s", "-1", "negative"), ("latency_s", "0", "needs a positive latency"),
+        ("latency_s", "5e-324", "needs a positive latency"), ("stage", "both", "neither"),
         ("d_model", "wide", "not a number"),
     ],
-)
+)  # fmt: skip
 def test_bad_rows_are_named(column: str, value: str, what: str, tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     row = {k: "" if v in (None, ()) else v for k, v in asdict(measured(lambda b, n: 1.0)[0]).items()}

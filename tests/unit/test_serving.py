@@ -32,28 +32,13 @@ from moescale.typing import FloatArray, Real
 # at 2 bytes 2384 bytes of weights, and 2 layers x 2 (K, V) x 1 head x 4 x 2 bytes = 32 bytes of KV cache a token.
 TINY = Architecture(n_layers=2, d_model=8, n_heads=2, n_kv_heads=1, head_dim=4, d_ffn=16, name="tiny")
 TINY_GPU = Gpu(
-    name="toy",
-    memory_bytes=10_000.0,
-    memory_bandwidth_bytes_per_s=1e6,
-    bf16_flops_per_s=1e9,
-    fp8_flops_per_s=None,
-    interconnect_bytes_per_s=1e5,
-    default_max_num_seqs=256,
-    silicon_system=None,
-    source="made up",
-    date="2026-01-01",
-)
+    name="toy", memory_bytes=10_000.0, memory_bandwidth_bytes_per_s=1e6, bf16_flops_per_s=1e9, fp8_flops_per_s=None,
+    interconnect_bytes_per_s=1e5, default_max_num_seqs=256, silicon_system=None, source="made up", date="2026-01-01",
+)  # fmt: skip
 TINY_SERVED = Deployment(
-    gpu=TINY_GPU,
-    usd_per_gpu_hour=3.6,
-    prompt_tokens=10,
-    output_tokens=20,
-    max_gpus=4,
-    memory_fraction=0.9,
-    utilization=0.5,
-    max_num_seqs=math.inf,
-    reserve_bytes=0.0,
-)
+    gpu=TINY_GPU, usd_per_gpu_hour=3.6, prompt_tokens=10, output_tokens=20, max_gpus=4, memory_fraction=0.9,
+    utilization=0.5, max_num_seqs=math.inf, reserve_bytes=0.0,
+)  # fmt: skip
 A100 = find_gpu("a100-sxm-40gb")
 SHARE_GPT = Deployment(
     gpu=A100, usd_per_gpu_hour=2.0, prompt_tokens=230, output_tokens=203, max_num_seqs=math.inf, reserve_bytes=0.0

@@ -51,13 +51,9 @@ def time_of(
     split: Split, *, gpu: Gpu = H100, trainer: Trainer = WHOLE, moe: bool = True, sequence: int = 4096
 ) -> StepTime:
     return step_time(
-        MOE if moe else DENSE,
-        batch_sequences=split.data * split.micro_batch * 16,
-        sequence_tokens=sequence,
-        gpu=gpu,
-        split=split,
-        trainer=trainer,
-    )
+        MOE if moe else DENSE, batch_sequences=split.data * split.micro_batch * 16, sequence_tokens=sequence, gpu=gpu,
+        split=split, trainer=trainer,
+    )  # fmt: skip
 
 
 @st.composite

@@ -76,17 +76,14 @@ def test_sharegpt_pairs_each_human_turn_with_the_answer_after_it(tmp_path: Path)
         {
             "id": "a",
             "conversations": [
-                {"from": "gpt", "value": "an answer to nothing"},
-                {"from": "human", "value": "x" * 400},
-                {"from": "gpt", "value": "y" * 40},
-                {"from": "human", "value": "x" * 1200},
-                {"from": "gpt", "value": "y" * 120},
-                {"from": "human", "value": "left without an answer"},
+                {"from": "gpt", "value": "an answer to nothing"}, {"from": "human", "value": "x" * 400},
+                {"from": "gpt", "value": "y" * 40}, {"from": "human", "value": "x" * 1200},
+                {"from": "gpt", "value": "y" * 120}, {"from": "human", "value": "left without an answer"},
             ],
         },
         {"id": "b", "conversations": []},
         {"messages": [{"role": "user", "content": ""}, {"role": "assistant", "content": "hello"}]},
-    ]
+    ]  # fmt: skip
     found = read_trace(written(tmp_path, json.dumps(talks), "sharegpt.json"))
     assert found.approximate
     assert (found.prompt_tokens, found.output_tokens, found.n_requests) == (200, 20, 2)

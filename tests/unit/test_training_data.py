@@ -218,7 +218,7 @@ def test_megatron_reads_what_is_packed(tmp_path: Path) -> None:
     assert (corpus.folder / "train.idx").read_bytes() == index
 
 
-# Beside others; of a pack that is killed: test_failures.py.
+# Beside others; of a pack that is killed: test_faults.py.
 
 
 def test_a_pack_that_fails_leaves_nothing_and_takes_nothing_of_others(tmp_path: Path) -> None:

@@ -23,11 +23,9 @@ from reference_data import ROOT
 def tables(**changes: Any) -> dict[str, Any]:
     """A run's tables; a change of a table is merged into it."""
     base: dict[str, Any] = {
-        "name": "run",
-        "model": {"d_model": 768, "n_layers": 12, "experts": 4},
-        "data": {"corpus": "corpus"},
+        "name": "run", "model": {"d_model": 768, "n_layers": 12, "experts": 4}, "data": {"corpus": "corpus"},
         "training": {"tokens": "2.5B", "batch_tokens": 524_288},
-    }
+    }  # fmt: skip
     for key, value in changes.items():
         base[key] = {**base.get(key, {}), **value} if isinstance(value, dict) else value
     return base
@@ -179,11 +177,9 @@ def test_even_loads_are_healthy_and_one_expert_is_not(layers: int, experts: int,
     skewed = np.zeros((layers, experts))
     skewed[:, 0] = tokens
     alone = balance(skewed)
-    assert (alone["dead_experts"], alone["imbalance"], alone["router_entropy"]) == (
-        layers * (experts - 1),
-        experts,
-        0.0,
-    )
+    assert (
+        alone["dead_experts"], alone["imbalance"], alone["router_entropy"],
+    ) == (layers * (experts - 1), experts, 0.0)  # fmt: skip
 
 
 def test_the_worst_layer_counts() -> None:

@@ -1,0 +1,136 @@
+"""What `cost` answers beside the plateau: loops, rates, bursts, limits that the known error breaks, and what times rest on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command_line import answer_of, run
+
+
+def test_a_gpu_without_a_price_has_all_figures_but_dollars() -> None:
+    """gb200 has no list price: the throughput is answered, with a warning; `plan` needs the price and says so."""
+    asked = ("cost", "--n-params", "1.5B", "--experts", 16, "--gpu", "gb200", "--latency", "roofline", "--burst", 20)
+    free, priced = run(*asked, "--json"), run(*asked, "--json", "--usd-per-gpu-hour", 5)
+    assert free.code == priced.code == 0
+    assert free.err.startswith("warning: no dollars, because no on-demand price is recorded for gb200")
+    assert "--usd-per-gpu-hour" in free.err
+    ours, theirs = json.loads(free.out), json.loads(priced.out)
+    assert "usd" not in free.out
+    for record in (theirs, theirs["question"], theirs["burst"], *theirs["candidates"]):
+        for name in [name for name in record if name.startswith("usd")]:
+            del record[name]
+    assert ours == theirs
+    table = run(*asked)
+    assert table.code == 0
+    assert "$" not in table.out
+    assert "output tokens/s on" in table.out.splitlines()[0]
+    refused = run("plan", "--budget", "5e21", "--gpu", "gb200", "--latency", "roofline")
+    assert refused.code == 2
+    assert "--usd-per-gpu-hour" in refused.err
+
+
+LLAMA = ("cost", "llama-3.1-8b", "--gpu", "h100-sxm")
+
+
+def test_a_closed_loop_is_answered_beside_the_plateau() -> None:
+    asked = (*LLAMA, "--prompt", 1024, "--output", 256, "--concurrency", 32)
+    chosen, told = answer_of(*asked), run(*asked).out
+    loop = chosen["closed_loop"]
+    assert loop["usd_per_mtok"] == min(one["closed_loop"]["usd_per_mtok"] for one in chosen["candidates"])
+    assert loop["e2e_s"] == pytest.approx(loop["ttft_s"] + 255 * loop["tpot_s"], rel=0.01)
+    assert loop["usd_per_mtok"] > chosen["usd_per_mtok"]  # fewer clients than the server could hold
+    assert "for 32 clients" in told.splitlines()[0]
+    assert "Closed loop of 32 clients" in " ".join(told.split())
+
+
+def test_an_open_loop_finds_the_replicas() -> None:
+    one = " ".join(run(*LLAMA, "--gpus", 1, "--request-rate", 1, "--prompt", 100, "--output", 20).out.split())
+    assert "1 request per second: 1 x h100-sxm (1 replica of 1)" in one
+    assert "% of their maximum rate (the table is of full load); TTFT" in one
+    assert one.endswith("host: in-line (default of --request-rate).")
+    rate = answer_of(*LLAMA, "--gpus", 1, "--request-rate", 1, "--prompt", 100, "--output", 20)["open_loop"]
+    assert rate["usd_per_mtok"] == pytest.approx(rate["usd_per_hour"] / (3600 * 20) * 1e6)  # of 20 tokens a second
+    assert one.startswith(
+        f"${rate['usd_per_mtok']:.2f} per million output tokens on 1 x h100-sxm at 1 request a second"
+    )
+
+
+def test_a_limit_that_the_known_error_breaks_is_named() -> None:
+    asked = (
+        "cost", "llama-3.3-70b", "--gpu", "h200-sxm", "--max-ttft", "1s", "--max-tpot", "33.3ms", "--concurrency",
+        100,
+    )  # fmt: skip
+    found = answer_of(*asked)
+    late = found["limits_missed_by_error"]
+    assert set(late) == {"TTFT"}
+    assert late["TTFT"] == pytest.approx(found["closed_loop"]["ttft_s"] / found["accuracy"]["ttft"]["geometric_mean"])
+    assert late["TTFT"] > 1.0 > found["closed_loop"]["ttft_s"]
+    kept = found["limits_kept_by_error"]  # by a server of the table: it needs no stricter limits
+    assert kept.keys() == {"gpus", "replicas", "usd_per_mtok"}
+    assert kept["gpus"] == 4
+    assert "would miss the limit of TTFT" in " ".join(run(*asked).out.split())
+    assert "limits_missed_by_error" not in answer_of(*asked, "--gpus", 8)
+    unpriced = run("cost", "llama-3.3-70b", "--gpu", "gb200", "--max-ttft", "500ms", "--concurrency", 100).out
+    assert "the cheapest that would keep it: 4 GPUs." in " ".join(unpriced.split())
+    assert "$" not in unpriced
+    at_rate = answer_of(*asked[:-2], "--request-rate", 13)  # whose TTFT is far below that of full load
+    assert "limits_missed_by_error" not in at_rate
+
+
+def test_the_cheapest_server_that_keeps_a_limit_despite_the_known_error_may_have_a_smaller_batch() -> None:
+    asked = ("cost", "llama-3.1-405b", "--gpu", "h200-sxm", "--weights", "fp8")
+    found = answer_of(*asked, "--max-tpot", "50ms")
+    kept = found["limits_kept_by_error"]
+    assert (found["gpus"], kept["gpus"], kept["replicas"]) == (8, 8, 1)
+    assert kept["max_tpot_s"] == pytest.approx(0.05 * found["accuracy"]["tpot"]["geometric_mean"], rel=0.01)
+    again = answer_of(*asked, "--max-tpot", f"{kept['max_tpot_s'] * 1e3:g}ms")
+    assert (again["gpus"], again["usd_per_mtok"]) == (8, kept["usd_per_mtok"])
+    assert kept["usd_per_mtok"] < min(c["usd_per_mtok"] for c in found["candidates"] if c["gpus"] == 4)
+    said = " ".join(run(*asked, "--max-tpot", "50ms").out.split())
+    assert f"the cheapest that would keep it: 8 GPUs at --max-tpot 47.4ms, ${kept['usd_per_mtok']:.2f}." in said
+
+
+def test_at_a_rate_the_server_that_keeps_a_limit_despite_the_known_error_is_found_by_asking_again() -> None:
+    asked = ("cost", "llama-3.1-8b", "--gpu", "l40s", "--weights", "fp8", "--request-rate", 2, "--max-tpot", "60ms")
+    kept = answer_of(*asked, "--max-ttft", "37ms")["limits_kept_by_error"]
+    again = answer_of(*asked, "--max-ttft", f"{kept['max_ttft_s'] * 1e3:g}ms")["open_loop"]
+    assert {name: again[name] for name in ("gpus", "replicas", "usd_per_mtok")} == {
+        name: kept[name] for name in ("gpus", "replicas", "usd_per_mtok")
+    }
+    assert again["ttft_s"] < kept["max_ttft_s"] < 0.037
+
+
+def test_a_burst_is_simulated_beside_the_plateau(tmp_path: Path) -> None:
+    model = ("cost", "--n-params", "1B", "--experts", 8, "--gpu", "h100-sxm", "--latency", "roofline")
+    burst = answer_of(*model, "--gpus", 1, "--burst", 200)["burst"]
+    assert burst["peak_running"] == 200
+    assert burst["usd_per_mtok"] == pytest.approx(3.9 / 3600 / burst["output_tok_s"] * 1e6)
+    assert "Simulated: 200 requests" in run(*model, "--burst", 200).out
+    trace = tmp_path / "requests.csv"
+    trace.write_text("prompt_tokens,output_tokens\n100,10\n2000,30\n")
+    found = answer_of(*model, "--trace", trace, "--burst", 5)["burst"]
+    assert found["output_tok_s"] * found["makespan_s"] == pytest.approx(10 + 30 + 10 + 30 + 10)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "says", "leaves_out"),
+    [
+        ("deepseek-v3", "mi300x", "latent layers carry 196 us each, from servings of DeepSeek-R1 on MI300X", "no m"),
+        ("deepseek-v3", "mi325x", "on MI300X; no measurement of mi325x was compared", "mi300x"),
+        ("deepseek-v3", "mi355x", "no measurement of mi355x was compared", "latent layers"),
+        ("llama-3.1-8b", "mi300x", "lowered to 45% of its arithmetic and 81% of its bandwidth\n", "latent layers"),
+        ("llama-3.1-8b", "h100-sxm", "", "roofline with"),
+    ],
+)
+def test_a_gpu_without_measured_kernels_says_what_its_times_rest_on(
+    model: str, gpu: str, says: str, leaves_out: str
+) -> None:
+    asked = ("cost", model, "--gpu", gpu, "--usd-per-gpu-hour", 2, "--latency", "roofline", "--weights", "fp8")
+    found = run(*asked, "--gpus", 8)
+    assert found.code == 0
+    assert found.err.count(f"{gpu}: roofline with") == bool(says)
+    assert says in found.err
+    assert leaves_out not in found.err
