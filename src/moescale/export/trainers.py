@@ -9,8 +9,6 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import tomli_w
-
 from moescale import catalogue
 from moescale.export.huggingface import huggingface_config
 from moescale.models.recipe import Recipe
@@ -57,21 +55,7 @@ def _own(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Made:
     """A RUN.toml for `moescale train`."""
     if not is_own(shape):
         return {}, ()
-    model = _fields(shape, "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ffn")
-    model |= {"experts": shape.n_experts, **_fields(shape, "top_k", "moe_every"), "balance_loss": recipe.balance_loss}
-    training = {"tokens": round(recipe.tokens), **_fields(recipe, "batch_tokens", "sequence_tokens")}
-    training |= {"micro_batch_tokens": split.micro_batch * recipe.sequence_tokens, "peak_lr": recipe.peak_lr}
-    training |= {"warmup": recipe.warmup_steps / recipe.steps, "schedule": recipe.schedule}
-    if recipe.schedule == "wsd":
-        training["decay"] = recipe.decay_steps / recipe.steps
-    training |= _fields(recipe, "min_lr_ratio", "weight_decay", "beta1", "beta2", "grad_clip") | {"dtype": "bfloat16"}
-    parts = {"name": "plan", "output": "runs/plan", "model": model, "data": {"corpus": "corpus"}, "training": training}
-    parts["parallel"] = {"processes": split.gpus, "fsdp": split.data > 1}
-    return {"run.toml": f"# {title}\n{tomli_w.dumps(parts)}"}, ()
-
-
-def _fields(of: object, *names: str) -> dict[str, object]:
-    return {name: getattr(of, name) for name in names}
+    return {"run.toml": filled("run.toml.j2", title=title, shape=shape, recipe=recipe, split=split)}, ()
 
 
 def _torchtitan(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Made:
