@@ -14,6 +14,7 @@ from moescale.export.huggingface import huggingface_config
 from moescale.models.recipe import Recipe
 from moescale.models.rounding import Buildable
 from moescale.training.parallelism import Split, Trainer, stages_of
+from moescale.units import format_bytes, format_flops, format_seconds
 
 Made = tuple[dict[str, str], tuple[str, ...]]  # text by name, and notes
 
@@ -43,7 +44,9 @@ def _environment() -> Any:
         return (resources.files("moescale.export") / "templates" / name).read_text(encoding="utf-8")
 
     kept: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
-    return Environment(loader=FunctionLoader(text), undefined=StrictUndefined, **kept)
+    made: Any = Environment(loader=FunctionLoader(text), undefined=StrictUndefined, **kept)
+    made.globals.update(format_bytes=format_bytes, format_flops=format_flops, format_seconds=format_seconds)
+    return made
 
 
 def is_own(shape: Buildable) -> bool:
