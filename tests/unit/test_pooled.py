@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,8 +12,8 @@ from hypothesis import strategies as st
 from command_line import answer_of, run
 from moescale.fitting.prior import Source, fit_source, posterior
 from moescale.scaling_laws import find_law, make_inputs
-from moescale.scaling_laws.form import Inputs, complex_slopes
-from moescale.scaling_laws.pooled2026 import COUNT, FORM, RUNS_X, ln_multiplier, log_loss, slopes
+from moescale.scaling_laws.form import Inputs
+from moescale.scaling_laws.pooled2026 import COUNT, FORM, RUNS_X, ln_multiplier, log_loss
 from script_modules import load_script
 
 pooling = load_script("scripts/pooling.py")
@@ -30,8 +32,9 @@ def models(seed: int, count: int = 30, unique: float = np.inf) -> Inputs:
 @given(st.integers(0, 10_000), st.sampled_from([np.inf, 1e9, 1e11]))
 def test_slopes_are_the_derivatives(seed: int, unique: float) -> None:
     x = models(seed, unique=unique)
-    for own, exact in zip(slopes(DRAWS, x), complex_slopes(log_loss, DRAWS, x), strict=True):
-        np.testing.assert_allclose(own, exact, rtol=1e-9, atol=1e-12)
+    for own, name in zip(FORM.slopes(DRAWS, x), ("ln_n", "ln_d"), strict=True):
+        above, below = (log_loss(DRAWS, replace(x, **{name: getattr(x, name) + h})) for h in (1e-6, -1e-6))
+        np.testing.assert_allclose(own, (above - below) / 2e-6, rtol=1e-3, atol=1e-6)
 
 
 @given(st.integers(0, 10_000))

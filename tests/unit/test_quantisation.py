@@ -99,6 +99,7 @@ def test_the_files_of_deepseek_v3() -> None:
         ({"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}, "fp8", 1.0),
         ({"quantization": {"quant_algo": "W4A16_AWQ", "group_size": 128}}, "int4", (4 + 16 / 128) / 8),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}, "int4", (4 + 20 / 128) / 8),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 100}, "int4", (4 + 20 / 100) / 8),
         ({"quant_method": "gptq", "bits": 8, "group_size": -1}, "int8", 1.0),
         ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, "int4", (4 + 20 / 128) / 8),
         ({"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "zero_point": False}, "int4", (4 + 16 / 64) / 8),

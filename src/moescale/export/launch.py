@@ -20,7 +20,7 @@ from moescale.models.parameters import count_parameters
 from moescale.models.recipe import Recipe, find_rule
 from moescale.models.rounding import Buildable
 from moescale.training.choice import Choice, Launch, choose_launch
-from moescale.units import format_bytes, format_count, format_flops, format_seconds, plural
+from moescale.units import format_count, plural
 
 NAMES = frozenset({"config.json", "run.toml", f"{MODULE}.py", ARGUMENTS, "run.sh", "README.md", SERVE})
 """Every file that an export of any format may hold."""
@@ -123,10 +123,7 @@ def export_model(
         server=server,
         serve=SERVE,
         serving_notes=() if started is None else started.notes,
-        format_bytes=format_bytes,
-        format_flops=format_flops,
-        format_seconds=format_seconds,
-        split_in_words=split_in_words,
+        split=split_in_words(choice),
     )
     if started is not None:
         files[SERVE] = started.command

@@ -55,11 +55,9 @@ def launch(
         raise unknown_name("engine", engine, ENGINES, where="--launch")
     if cost.batch is None or cost.tensor_parallel is None:
         raise InputError("no server is recommended", where="--launch")
-    tokens, stated = (
-        float(np.asarray(longest_request_tokens(deployment))),
-        deployment.longest_request_tokens is not None,
-    )
-    admitted, priced = tokens if stated else max(BEYOND_MEAN * tokens, USUAL_TOKENS), math.ceil(tokens)
+    tokens = float(np.asarray(longest_request_tokens(deployment)))
+    priced, stated = math.ceil(tokens), deployment.longest_request_tokens is not None
+    admitted = tokens if stated else max(BEYOND_MEAN * tokens, USUAL_TOKENS)
     s = _replica(cost, cost.batch, deployment, checkpoint_format) | {"longest": most_tokens or math.ceil(admitted)}
     notes = list(_notes(engine, deployment.weights or "bf16", checkpoint_format, s))
     if s["longest"] != priced:

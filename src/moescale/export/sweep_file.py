@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 
 from moescale.errors import InputError
+from moescale.export.trainers import filled
 from moescale.io.files import write_atomically
 from moescale.models.family import ModelFamily
 from moescale.models.recipe import defaults
@@ -35,29 +35,15 @@ def check_family(family: ModelFamily) -> None:
 def write_sweep(design: SweepDesign, family: ModelFamily, path: Path, sequence_tokens: int | None = None) -> None:
     """Write the runs of a design, the cheapest first, with what all of them share; raises as `check_family` does."""
     check_family(family)
-    name = path.stem
-    title = (
-        f"# {plural(len(design.runs), 'run')} of {format_flops(design.flops)} FLOPs in all, chosen for a plan of "
-        f"{format_flops(design.budget_flops)} FLOPs: `moescale design`.\n"
-        "# corpus is what `moescale pack` made; a run sees up to "
-        f"{format_count(max(run.tokens for run in design.runs))} tokens.\n"
+    text = filled(
+        "sweep.toml.j2",
+        runs=plural(len(design.runs), "run"),
+        flops=format_flops(design.flops),
+        budget=format_flops(design.budget_flops),
+        most_tokens=format_count(max(run.tokens for run in design.runs)),
+        names=tomli_w.dumps({"name": path.stem, "table": f"{path.stem}.csv", "folder": path.stem}),
+        family=family,
+        sequence_tokens=sequence_tokens or defaults().sequence_tokens,
+        cheapest_first=sorted(design.runs, key=lambda run: run.flops),
     )
-    document: dict[str, Any] = {
-        "name": name,
-        "table": f"{name}.csv",
-        "folder": name,
-        "data": {"corpus": "corpus"},
-        "model": {"top_k": family.top_k, "moe_every": family.moe_every},
-        "training": {"sequence_tokens": sequence_tokens or defaults().sequence_tokens, "schedule": "cosine"},
-        "runs": [
-            {
-                "n_params": round(run.n_params),
-                "experts": run.experts,
-                "tokens": round(run.tokens),
-                "batch_tokens": run.batch_tokens,
-                "peak_lr": float(f"{run.peak_lr:.3g}"),
-            }
-            for run in sorted(design.runs, key=lambda run: run.flops)
-        ],
-    }
-    write_atomically(path, title + tomli_w.dumps(document))
+    write_atomically(path, text)

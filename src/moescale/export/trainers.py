@@ -9,13 +9,12 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-import tomli_w
-
 from moescale import catalogue
 from moescale.export.huggingface import huggingface_config
 from moescale.models.recipe import Recipe
 from moescale.models.rounding import Buildable
 from moescale.training.parallelism import Split, Trainer, stages_of
+from moescale.units import format_bytes, format_flops, format_seconds
 
 Made = tuple[dict[str, str], tuple[str, ...]]  # text by name, and notes
 
@@ -45,7 +44,9 @@ def _environment() -> Any:
         return (resources.files("moescale.export") / "templates" / name).read_text(encoding="utf-8")
 
     kept: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
-    return Environment(loader=FunctionLoader(text), undefined=StrictUndefined, **kept)
+    made: Any = Environment(loader=FunctionLoader(text), undefined=StrictUndefined, **kept)
+    made.globals.update(format_bytes=format_bytes, format_flops=format_flops, format_seconds=format_seconds)
+    return made
 
 
 def is_own(shape: Buildable) -> bool:
@@ -57,21 +58,7 @@ def _own(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Made:
     """A RUN.toml for `moescale train`."""
     if not is_own(shape):
         return {}, ()
-    model = _fields(shape, "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ffn")
-    model |= {"experts": shape.n_experts, **_fields(shape, "top_k", "moe_every"), "balance_loss": recipe.balance_loss}
-    training = {"tokens": round(recipe.tokens), **_fields(recipe, "batch_tokens", "sequence_tokens")}
-    training |= {"micro_batch_tokens": split.micro_batch * recipe.sequence_tokens, "peak_lr": recipe.peak_lr}
-    training |= {"warmup": recipe.warmup_steps / recipe.steps, "schedule": recipe.schedule}
-    if recipe.schedule == "wsd":
-        training["decay"] = recipe.decay_steps / recipe.steps
-    training |= _fields(recipe, "min_lr_ratio", "weight_decay", "beta1", "beta2", "grad_clip") | {"dtype": "bfloat16"}
-    parts = {"name": "plan", "output": "runs/plan", "model": model, "data": {"corpus": "corpus"}, "training": training}
-    parts["parallel"] = {"processes": split.gpus, "fsdp": split.data > 1}
-    return {"run.toml": f"# {title}\n{tomli_w.dumps(parts)}"}, ()
-
-
-def _fields(of: object, *names: str) -> dict[str, object]:
-    return {name: getattr(of, name) for name in names}
+    return {"run.toml": filled("run.toml.j2", title=title, shape=shape, recipe=recipe, split=split)}, ()
 
 
 def _torchtitan(shape: Buildable, recipe: Recipe, split: Split, title: str) -> Made:

@@ -55,11 +55,25 @@ class Settings:
         outer, _, inner = self.called.get(key, key).partition(".")
         self.seen.add(outer)
         value = self.config.get(outer)
-        if not inner or value is None:
-            return value
-        if not isinstance(value, Mapping):
-            raise self.bad(outer, "an object of settings")
-        return cast("Mapping[str, Any]", value).get(inner)
+        return value if not inner or value is None else self.inner(outer).config.get(inner)
+
+    def inner(self, key: str) -> Settings:
+        """The object under `key`."""
+        if not isinstance(value := self.get(key), Mapping):
+            raise self.bad(key, "an object of settings")
+        return Settings(cast("Mapping[str, Any]", value), self.where)
+
+    def entries(self, key: str) -> dict[str, Settings]:
+        """The objects in the object under `key`, by name."""
+        named = {str(name): Settings({key: value}, self.where) for name, value in self.inner(key).config.items()}
+        return {name: entry.inner(key) for name, entry in named.items()}
+
+    def texts(self, key: str) -> list[str]:
+        """The list of texts under `key`, empty where it is absent."""
+        value: Any = [] if (found := self.get(key)) is None else found
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in cast("list[Any]", value)):
+            raise self.bad(key, "a list of texts")
+        return cast("list[str]", value)
 
     def bad(self, key: str, wanted: str) -> InputError:
         return InputError(f"{self.called.get(key, key)} must be {wanted}, not {shown(self.get(key))}", where=self.where)

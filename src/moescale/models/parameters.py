@@ -45,7 +45,6 @@ class ParameterCount:
 STATE_FLOPS = 6.0  # of a linear layer a token and element of its state: read by the key, updated, read by the query
 # Which number of a ParameterCount, and which field of Quantised, a part of the operations belongs to; the others by their name.
 _COUNTED = {"states": "attention", "indexer": "attention", "expert_projection": "router", "residual": "router"}
-_TAKEN = {"states": "attention", "indexer": "attention"}
 
 
 def count_parameters(architecture: Architecture) -> ParameterCount:
@@ -186,23 +185,21 @@ def weight_bytes_per_gpu(
         even = np.asarray(bytes_per_param) * ((counted.total - counted.experts) * groups + counted.experts) / t
         return np.broadcast_arrays(even, expert_parallel)[0]
     table = np.ceil(a.vocab_size / (t / groups)) * a.d_model
-    tables: tuple[tuple[float, Real], ...] = ((a.quantised.embedding, table),)
-    if not a.tied_embeddings:
-        tables = (*tables, (a.quantised.lm_head, table * (stages <= 1)))
-    matrices = sum((share * params for share, params in tables), start=np.zeros(()))
-    rest = sum(((1.0 - share) * params for share, params in tables), start=np.zeros(()))
+    output = 0.0 if a.tied_embeddings else table * (stages <= 1)
+    matrices = a.quantised.embedding * table + a.quantised.lm_head * output
+    rest = table + output - matrices
     for op in operations(a, t / groups, expert_gpus=t, expert_parallel=np.asarray(expert_parallel, np.float64)):
         if isinstance(op, Vectors):
             rest = rest + op.params
         elif isinstance(op, Product) and op.part != "lm_head":
-            share = share_taken(a.quantised, op.part)
-            matrices, rest = matrices + share * op.params, rest + (1.0 - share) * op.params + op.biases
+            taken = share_taken(a.quantised, op.part) * op.params
+            matrices, rest = matrices + taken, rest + op.params - taken + op.biases
     return matrices * bytes_per_param + rest * np.maximum(bytes_per_param, UNQUANTISED_BYTES)
 
 
 def share_taken(quantised: Quantised, part: str) -> float:
     """The share of a part's matrices that a quantised checkpoint holds in its format; routers are left in 16 bits."""
-    return getattr(quantised, _TAKEN.get(part, part), 0.0)
+    return getattr(quantised, _COUNTED.get(part, part), 0.0)
 
 
 def kv_bytes_per_token(architecture: Architecture, bytes_per_element: Real = 2.0) -> FloatArray:

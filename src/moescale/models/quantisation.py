@@ -15,11 +15,14 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from moescale.errors import InputError
 from moescale.models.architecture import UNQUANTISED_BYTES, Architecture, Quantised
-from moescale.models.config_parts import Layer, shown, type_rows
+from moescale.models.config_parts import Layer, Settings, shown, type_rows
 from moescale.models.operations import State, operations
+from moescale.typing import Real
 
 MOST_PATTERNS = 50_000  # of module names in one list; MiniMax-M3 names each of its experts, 22,400
+MOST_IN_GROUP = 10**6  # weights that share a scale
 MOST_REPEATS = 4  # in a regular expression, which could take for ever with more
 LISTS = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
 # Alone, in models that also see, and of Nemotron-H.
@@ -50,7 +53,7 @@ class Patterns:
         self.plain, self.regexes, wild = set[str](), list[re.Pattern[str]](), list[str]()
         for count, text in enumerate(texts):
             if count >= MOST_PATTERNS:
-                raise NotUnderstoodError(f"lists more than {MOST_PATTERNS:,} modules")
+                raise InputError(f"more than {MOST_PATTERNS:,} modules are listed")
             if text.startswith("re:"):
                 self.regexes.append(_regex(text[3:]))
             elif "*" in text or "?" in text:
@@ -77,48 +80,14 @@ def _within(name: str) -> Iterator[str]:
 
 def _regex(text: str) -> re.Pattern[str]:
     if len(re.findall(r"[*+{]", text)) > MOST_REPEATS or re.search(r"\)[*+{]", text):
-        raise NotUnderstoodError(f"lists modules by a regular expression of many repeats, {shown(text)}")
+        raise InputError(f"modules are listed by a regular expression of many repeats, {shown(text)}")
     try:
         return re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise NotUnderstoodError(f"lists modules by {shown(text)}, no regular expression") from error
+        raise InputError(f"modules are listed by {shown(text)}, no regular expression") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
-    """What a config says: formats, each with the modules that it is for (None: all), and the modules left out."""
-
-    groups: tuple[tuple[Format, Patterns | None], ...]
-    text: str
-    lm_head: bool = False  # whether the output projection is quantised, unless left out
-
-
-class NotUnderstoodError(Exception):
-    """A quantization_config that says something else than the readers here know."""
-
-
-def _number(config: Mapping[str, Any], key: str, least: int, most: int, default: int | None = None) -> int | None:
-    value = config.get(key)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise NotUnderstoodError(f"has {key} = {shown(value)}")
-    return value
-
-
-def mapping_of(value: Any, what: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise NotUnderstoodError(f"has {what} = {shown(value)}")
-    return cast("Mapping[str, Any]", value)
-
-
-def names_of(config: Mapping[str, Any], key: str) -> list[str]:
-    value = config.get(key)
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in cast("list[Any]", value)):
-        raise NotUnderstoodError(f"has {key} = {shown(value)}")
-    return cast("list[str]", value)
+Groups = list[tuple[Format, Patterns | None]]  # each format with the modules that it is for (None: all)
 
 
 def _integers(bits: int, group: int | None, symmetric: bool) -> Format:
@@ -140,7 +109,7 @@ def floats(bits: int, group: int | None, block: tuple[int, int] | None = None) -
         return Format("mxfp4", (4 + 8 / 32) / 8, "mxfp4, groups of 32")
     if bits == 4 and group in (None, 16):
         return Format("nvfp4", (4 + 8 / 16) / 8, "nvfp4, groups of 16")
-    raise NotUnderstoodError(f"has {bits}-bit floating point in groups of {group}")
+    raise InputError(f"no format has {bits}-bit floating point in groups of {group}")
 
 
 def _block(value: Any) -> tuple[int, int] | None:
@@ -152,44 +121,36 @@ def _block(value: Any) -> tuple[int, int] | None:
     except (TypeError, ValueError, OverflowError):
         a = b = 0
     if not (1 <= a <= 10**6 and 1 <= b <= 10**6):
-        raise NotUnderstoodError(f"has blocks of {shown(value)}")
+        raise InputError(f"blocks must be of two sizes, not {shown(value)}")
     return a, b
 
 
-def _one(found: Format, *, only: Patterns | None = None, lm_head: bool = False) -> Scheme:
-    return Scheme(((found, only),), found.text, lm_head)
-
-
-def _grouped(config: Mapping[str, Any]) -> Scheme:
+def _grouped(settings: Settings) -> Groups:
     """GPTQ and AWQ: zero points are in the file, even where all are the same, unless zero_point is false."""
-    bits = _number(config, "bits", 2, 8) or cast("int", _number(config, "w_bit", 2, 8, 4))
-    group = _number(config, "group_size", -1, 10**6) or _number(config, "q_group_size", -1, 10**6, 128)
-    found = _integers(bits, group, symmetric=config.get("zero_point") is False)
-    return _one(found, lm_head=config.get("lm_head") is True)
+    bits = settings.integer("bits", "w_bit", default=4, least=2, most=8)
+    group = settings.integer("group_size", "q_group_size", default=128, least=-1, most=MOST_IN_GROUP)
+    return [(_integers(bits, group, symmetric=settings.get("zero_point") is False), None)]
 
 
-def _compressed(config: Mapping[str, Any]) -> Scheme:
-    groups: list[tuple[Format, Patterns | None]] = []
-    for group in mapping_of(config.get("config_groups"), "config_groups").values():
-        entry = mapping_of(group, "config_groups")
-        if entry.get("weights") is None:  # activations or the cache only
+def _compressed(settings: Settings) -> Groups:
+    groups: Groups = []
+    for group in settings.entries("config_groups").values():
+        if group.get("weights") is None:  # activations or the cache only
             continue
-        weights = mapping_of(entry["weights"], "weights")
-        bits, size = _number(weights, "num_bits", 2, 8, 8), _number(weights, "group_size", -1, 10**6)
-        assert bits is not None
-        if weights.get("type", "int") == "float":
+        weights = group.inner("weights")
+        bits = weights.integer("num_bits", default=8, least=2, most=8)
+        size = max(weights.integer("group_size", default=0, least=-1, most=MOST_IN_GROUP), 0)
+        if weights.get("type") == "float":
             block = _block(weights.get("block_structure")) if weights.get("strategy") == "block" else None
-            found = floats(bits, None if size is None or size < 0 else size, block)
+            found = floats(bits, size or None, block)
         else:
             found = _integers(bits, size, symmetric=weights.get("symmetric") is not False)
-        targets = names_of(entry, "targets") or ["Linear"]
+        targets = group.texts("targets") or ["Linear"]
         classes = [name for name in targets if name[:1].isupper() and "." not in name]
         if any(name != "Linear" for name in classes):
-            raise NotUnderstoodError(f"is for modules of the class {shown(classes[0])}")
+            raise InputError(f"modules of the class {shown(classes[0])} are quantised")
         groups.append((found, None if classes else Patterns(targets)))
-    if not groups:
-        raise NotUnderstoodError("has no group of weights")
-    return Scheme(tuple(groups), " and ".join(dict.fromkeys(found.text for found, _ in groups)), lm_head=True)
+    return groups
 
 
 # A quant_algo of NVIDIA's Model Optimizer, by the pattern that it matches, in this order; the group is the config's.
@@ -204,125 +165,126 @@ ALGORITHMS: dict[str, Callable[[int | None], Format]] = {
 }
 
 
-def _algorithm(name: Any, group: int | None) -> Format:
+def _algorithm(settings: Settings) -> Format:
+    name, group = settings.get("quant_algo"), settings.integer("group_size", default=0, most=MOST_IN_GROUP)
     for pattern, form in ALGORITHMS.items():
         if isinstance(name, str) and re.match(pattern, name.upper()):
-            return form(group)
-    raise NotUnderstoodError(f"has quant_algo = {shown(name)}")
+            return form(group or None)
+    raise settings.bad("quant_algo", "an algorithm of Model Optimizer")
 
 
-def _modelopt(config: Mapping[str, Any]) -> Scheme:
-    group = _number(config, "group_size", 1, 10**6)
-    if config.get("quant_algo") != "MIXED_PRECISION":
-        return _one(_algorithm(config.get("quant_algo"), group), lm_head=True)
+def _modelopt(settings: Settings) -> Groups:
+    if settings.get("quant_algo") != "MIXED_PRECISION":
+        return [(_algorithm(settings), None)]
     listed: dict[Format, list[str]] = {}
-    for name, entry in mapping_of(config.get("quantized_layers"), "quantized_layers").items():
-        stated = mapping_of(entry, "quantized_layers")
-        found = _algorithm(stated.get("quant_algo"), _number(stated, "group_size", 1, 10**6))
-        listed.setdefault(found, []).append(str(name))
-    if not listed:
-        raise NotUnderstoodError("names no quantized_layers")
-    groups = tuple((found, Patterns(names)) for found, names in listed.items())
-    return Scheme(groups, " and ".join(found.text for found in listed), lm_head=True)
+    for name, entry in settings.entries("quantized_layers").items():
+        listed.setdefault(_algorithm(entry), []).append(name)
+    return [(found, Patterns(names)) for found, names in listed.items()]
 
 
-METHODS: dict[str, Callable[[Mapping[str, Any]], Scheme]] = {
-    "fp8": lambda config: _one(floats(8, None, _block(config.get("weight_block_size")))),
-    "fbgemm_fp8": lambda _: _one(floats(8, None)),
+METHODS: dict[str, Callable[[Settings], Groups]] = {
+    "fp8": lambda settings: [(floats(8, None, _block(settings.get("weight_block_size"))), None)],
+    "fbgemm_fp8": lambda _: [(floats(8, None), None)],
     "compressed-tensors": _compressed,
     "modelopt": _modelopt,
     "modelopt_fp4": _modelopt,
     # transformers and vLLM quantise the routed experts only, whatever the list of exceptions says (gpt-oss).
-    "mxfp4": lambda _: _one(floats(4, 32), only=Patterns(["experts"])),
+    "mxfp4": lambda _: [(floats(4, 32), Patterns(["experts"]))],
     **dict.fromkeys(("gptq", "gptq_marlin", "awq", "awq_marlin"), _grouped),
 }
 
 
-def _linear_matrices(a: Architecture) -> dict[str, float]:
+def _linear_matrices(a: Architecture) -> Mapping[str, Real]:
     state = next(op for op in operations(a) if isinstance(op, State))
-    k, v, heads = float(state.keys), float(state.values), float(state.heads)
-    d, rank = float(a.d_model), float(a.linear_rank)
-    if a.linear_kind == "gated-delta":
+    k, v, heads, d, rank = state.keys, state.values, state.heads, a.d_model, a.linear_rank
+    kda = {"q_proj": d * k, "k_proj": d * k, "v_proj": d * v, "b_proj": d * heads, "o_proj": v * d}
+    return {
         # Qwen3-Next has them in two, Qwen3.5 in four; lists name what the checkpoint has.
-        sizes = {"in_proj_qkv": d * (2 * k + v), "in_proj_z": d * v, "in_proj_b": d * heads, "in_proj_a": d * heads}
-    elif a.linear_kind == "kda":
-        sizes = {"q_proj": d * k, "k_proj": d * k, "v_proj": d * v, "b_proj": d * heads}
-        sizes |= {"f_a_proj": d * rank, "f_b_proj": rank * k, "g_a_proj": d * rank, "g_b_proj": rank * v}
-        return sizes | {"o_proj": v * d}
-    elif a.linear_kind == "mamba2":
-        sizes = {"in_proj": d * (2 * k + 2 * v + heads)}
+        "gated-delta": {
+            **{"in_proj_qkv": d * (2 * k + v), "in_proj_z": d * v, "in_proj_b": d * heads, "in_proj_a": d * heads},
+            "out_proj": v * d,
+        },
+        "kda": kda | {"f_a_proj": d * rank, "f_b_proj": rank * k, "g_a_proj": d * rank, "g_b_proj": rank * v},
+        "mamba2": {"in_proj": d * (2 * k + 2 * v + heads), "out_proj": v * d},
+        "mamba": {
+            **{"in_proj": 2 * d * v, "x_proj": v * (rank + 2 * a.linear_key_dim), "dt_proj": rank * v},
+            "out_proj": v * d,
+        },
+    }[a.linear_kind]
+
+
+def _attention_matrices(a: Architecture) -> dict[str, Real]:
+    d, heads, qk, rank, query_rank = a.d_model, a.n_heads, a.head_dim, a.kv_lora_rank, a.q_lora_rank
+    value = a.v_head_dim or qk
+    if rank:
+        queries = {"q_a_proj": d * query_rank, "q_b_proj": query_rank * heads * qk}
+        sizes = queries if query_rank else {"q_proj": d * heads * qk}
+        sizes["kv_a_proj_with_mqa"] = d * (rank + a.qk_rope_head_dim)
+        sizes["kv_b_proj"] = rank * heads * (qk - a.qk_rope_head_dim + value)
     else:
-        sizes = {"in_proj": 2 * d * v, "x_proj": v * (rank + 2 * float(a.linear_key_dim)), "dt_proj": rank * v}
-    return sizes | {"out_proj": v * d}
+        sizes = {"q_proj": d * heads * (qk + a.attention_gate), "k_proj": d * a.n_kv_heads * qk}
+        sizes["v_proj"] = d * a.n_kv_heads * value
+    if a.index_topk:
+        of_queries, of_key = ("indexer.wq_b", "indexer.wk") if rank else ("index_q_proj", "index_k_proj")
+        sizes[of_queries] = a.index_n_heads * a.index_head_dim * (query_rank or d)
+        sizes[of_key] = d * a.index_head_dim
+    return sizes | {"o_proj": heads * value * d}
 
 
-def layer_matrices(a: Architecture, model_type: str, layer: Layer) -> Iterator[tuple[str, str, float]]:
-    """Part (a field of Quantised), name and parameters of the matrices of one layer."""
-    d, heads, kv_heads, qk = (float(n) for n in (a.d_model, a.n_heads, a.n_kv_heads, a.head_dim))
-    rank, query_rank, rope = (float(n) for n in (a.kv_lora_rank, a.q_lora_rank, a.qk_rope_head_dim))
-    value = float(a.v_head_dim) or qk
-    # Where transformers keeps the parts of this model type, if not in the usual places.
-    places = type_rows().get(model_type, {}).get("names", {})
-    linear, attention = places.get("linear", "linear_attn"), places.get("attention", "self_attn")
-    if layer.mixer == "linear":
-        for name, params in _linear_matrices(a).items():
-            yield "attention", f"{linear}.{name}", params
-    elif layer.mixer:
-        sizes = {"q_proj": d * heads * (qk + float(a.attention_gate)), "k_proj": d * kv_heads * qk}
-        sizes |= {"v_proj": d * kv_heads * value}
-        if rank:
-            sizes = {"q_a_proj": d * query_rank, "q_b_proj": query_rank * heads * qk}
-            sizes = sizes if query_rank else {"q_proj": d * heads * qk}
-            sizes |= {"kv_a_proj_with_mqa": d * (rank + rope), "kv_b_proj": rank * heads * (qk - rope + value)}
-        if float(a.index_topk):
-            queries, keys = float(a.index_n_heads * a.index_head_dim), d * float(a.index_head_dim)
-            names = ("indexer.wq_b", "indexer.wk") if rank else ("index_q_proj", "index_k_proj")
-            sizes |= {names[0]: queries * (query_rank or d), names[1]: keys}
-        for name, params in (sizes | {"o_proj": heads * value * d}).items():
-            yield "attention", f"{attention}.{name}", params
-    if not layer.ffn:
-        return
-    dense, experts = places.get("ffn", "mlp"), places.get("experts", "mlp.experts.0")
-    ffns = [("dense_ffn", dense)] if layer.ffn == "dense" else [("experts", experts)]
-    if layer.ffn == "experts" and float(a.d_shared_expert):
-        ffns.append(("shared_experts", places.get("shared", "mlp.shared_experts")))
-    for part, place in ffns:
-        letters = places.get("w_named") and part == "experts"
-        names = ("w1", "w3", "w2") if letters else ("gate_proj", "up_proj", "down_proj")
+def layer_matrices(a: Architecture, places: Mapping[str, Any], layer: Layer) -> Iterator[tuple[str, str, float]]:
+    """Part (a field of Quantised), name and parameters of the matrices of one layer; `places` is `names` of the type's row."""
+    if layer.mixer:
+        linear = layer.mixer == "linear"
+        place = places.get("linear", "linear_attn") if linear else places.get("attention", "self_attn")
+        for name, params in (_linear_matrices(a) if linear else _attention_matrices(a)).items():
+            yield "attention", f"{place}.{name}", float(params)
+    ffns: dict[str, str] = {}
+    if layer.ffn == "dense":
+        ffns["dense_ffn"] = places.get("ffn", "mlp")
+    elif layer.ffn == "experts":
+        ffns["experts"] = places.get("experts", "mlp.experts.0")
+        if a.d_shared_expert:
+            ffns["shared_experts"] = places.get("shared", "mlp.shared_experts")
+    for part, place in ffns.items():
+        by_letter = part == "experts" and places.get("w_named")
+        names = ("w1", "w3", "w2") if by_letter else ("gate_proj", "up_proj", "down_proj")
         for name in names[3 - a.ffn_matrices :]:
             yield part, f"{place}.{name}", 1.0  # all have one size
 
 
-def _shares(
-    a: Architecture, scheme: Scheme, ignored: Patterns, model_type: str, layers: list[Layer]
-) -> tuple[Quantised, float]:
-    """How much of each part is quantised, and the bytes a weight of the smallest format in use."""
-    bytes_of: dict[str, list[tuple[float, float]]] = {}  # by part: bytes a weight, parameters
-
-    def bytes_in(names: tuple[str, ...]) -> float:
-        if ignored.match(names):
-            return UNQUANTISED_BYTES
-        fitting = (found for found, targets in scheme.groups if targets is None or targets.match(names))
-        return next((found.bytes_per_weight for found in fitting), UNQUANTISED_BYTES)
-
-    for number, layer in enumerate(layers):
-        for part, name, params in layer_matrices(a, model_type, layer):
-            names = tuple(f"{prefix}layers.{number}.{name}" for prefix in PREFIXES)
-            bytes_of.setdefault(part, []).append((bytes_in(names), params))
-    if scheme.lm_head and not a.tied_embeddings:
-        bytes_of["lm_head"] = [(bytes_in(("lm_head", "language_model.lm_head")), 1.0)]
-    least = min(held for entries in bytes_of.values() for held, _ in entries)
+def _shares(entries: Iterable[tuple[str, float, float]]) -> tuple[Quantised, float]:
+    """How much of each part is quantised, and the least bytes a weight: of parts, parameters and bytes of each."""
+    by_part: dict[str, list[tuple[float, float]]] = {}
+    for part, params, held in entries:
+        by_part.setdefault(part, []).append((params, held))
+    least = min(held for of_part in by_part.values() for _, held in of_part)
     if least >= UNQUANTISED_BYTES:
         return Quantised(), UNQUANTISED_BYTES
 
-    def share(entries: list[tuple[float, float]]) -> float:
-        total = sum(params for _, params in entries)
-        saved = sum((UNQUANTISED_BYTES - held) * params for held, params in entries)
-        return min(saved / (UNQUANTISED_BYTES - least) / total, 1.0)
+    def share(of_part: list[tuple[float, float]]) -> float:
+        saved = sum((UNQUANTISED_BYTES - held) * params for params, held in of_part)
+        return min(saved / (UNQUANTISED_BYTES - least) / sum(params for params, _ in of_part), 1.0)
 
-    shares = {part: share(entries) for part, entries in bytes_of.items()}
-    per_tensor = any(f.name == "fp8" and f.bytes_per_weight == least == 1.0 for f, _ in scheme.groups)
-    return Quantised(**shares, scale_per_tensor=per_tensor), least
+    return replace(Quantised(), **{part: share(of_part) for part, of_part in by_part.items()}), least
+
+
+def _bytes_of(
+    a: Architecture, model_type: str, layers: list[Layer], groups: Groups, left_out: Patterns, *, lm_head: bool
+) -> Iterator[tuple[str, float, float]]:
+    """Part, parameters and bytes a weight of every matrix of a checkpoint."""
+
+    def held(*names: str) -> float:
+        if left_out.match(names):
+            return UNQUANTISED_BYTES
+        fitting = (found for found, targets in groups if targets is None or targets.match(names))
+        return next((found.bytes_per_weight for found in fitting), UNQUANTISED_BYTES)
+
+    places = type_rows().get(model_type, {}).get("names", {})
+    for number, layer in enumerate(layers):
+        for part, name, params in layer_matrices(a, places, layer):
+            yield part, params, held(*(f"{prefix}layers.{number}.{name}" for prefix in PREFIXES))
+    if lm_head and not a.tied_embeddings:
+        yield "lm_head", 1.0, held("lm_head", "language_model.lm_head")
 
 
 def read_weights(
@@ -332,52 +294,55 @@ def read_weights(
 
     Never an error: a quantization_config that is not understood has the format None, and says why.
     """
+    unquantised = _unquantised(config, where)
     if quantisation is None:
-        return _unquantised(config, where), Quantised()
+        return unquantised, Quantised()
     try:
-        settings = mapping_of(quantisation, "quantization_config")
-        if "quantization" in settings:  # the layout of hf_quant_config.json
-            settings = mapping_of(settings["quantization"], "quantization")
-        method = settings.get("quant_method")
-        if method is None:  # older files of Model Optimizer and compressed-tensors
-            method = (
-                "modelopt"
-                if "quant_algo" in settings
-                else "compressed-tensors"
-                if "config_groups" in settings
-                else None
-            )
-        if not isinstance(method, str):
-            raise NotUnderstoodError(f"has quant_method = {shown(method)}")
-        if (method := method.lower()) not in METHODS:
-            raise NotUnderstoodError(f"has quant_method {shown(method)}; known: {', '.join(METHODS)}")
-        scheme = METHODS[method](settings)
-        if config.get("expert_dtype") == "fp4":  # DeepSeek-V4's routed experts beside fp8
-            experts = floats(4, 16 if settings.get("moe_quant_algo") == "NVFP4" else 32)
-            groups = ((experts, Patterns(["experts"])), *scheme.groups)
-            scheme = replace(scheme, groups=groups, text=f"{scheme.text}, experts {experts.text}")
-        listed = [name for key in LISTS for name in names_of(settings, key)]
-        dynamic = settings.get("dynamic")  # GPTQModel's exceptions: "-:" and a regular expression
-        if isinstance(dynamic, Mapping):
-            keys = [str(key) for key in cast("Mapping[Any, Any]", dynamic)]
-            listed += [f"re:{key[2:]}" for key in keys if key.startswith("-:")]
-        model_type = str(config.get("model_type"))
-        quantised, held = _shares(a, scheme, Patterns(listed), model_type, layers)
-    except NotUnderstoodError as error:
-        return CheckpointWeights(format=None, bytes_per_param=UNQUANTISED_BYTES, stated=str(error)), Quantised()
-    found = next((f for f, _ in scheme.groups if f.bytes_per_weight == held), None)
+        settings = Settings({"quantization_config": quantisation}, where).inner("quantization_config")
+        if "quantization" in settings.config:  # the layout of hf_quant_config.json
+            settings = settings.inner("quantization")
+        return _read_quantised(config, settings, a, layers, unquantised.remarks)
+    except InputError as error:
+        stated = f"is not understood: {error.what}"
+        return CheckpointWeights(format=None, bytes_per_param=UNQUANTISED_BYTES, stated=stated), Quantised()
+
+
+def _read_quantised(
+    config: Mapping[str, Any], settings: Settings, a: Architecture, layers: list[Layer], remarks: tuple[str, ...]
+) -> tuple[CheckpointWeights, Quantised]:
+    method = settings.get("quant_method")
+    if method is None:  # older files of Model Optimizer and compressed-tensors
+        older = {"quant_algo": "modelopt", "config_groups": "compressed-tensors"}
+        method = next((name for key, name in older.items() if key in settings.config), None)
+    if not isinstance(method, str) or (method := method.lower()) not in METHODS:
+        raise settings.bad("quant_method", f"one of {', '.join(METHODS)}")
+    groups = METHODS[method](settings)
+    if not groups:
+        raise InputError("no weights are quantised")
+    text = f"quantization_config {method}: {' and '.join(dict.fromkeys(found.text for found, _ in groups))}"
+    if config.get("expert_dtype") == "fp4":  # DeepSeek-V4's routed experts beside fp8
+        experts = floats(4, 16 if settings.get("moe_quant_algo") == "NVFP4" else 32)
+        groups, text = [(experts, Patterns(["experts"])), *groups], f"{text}, experts {experts.text}"
+    listed = [name for key in LISTS for name in settings.texts(key)]
+    if isinstance(dynamic := settings.get("dynamic"), Mapping):  # GPTQModel's exceptions: "-:" and a regular expression
+        listed += [f"re:{key[2:]}" for key in map(str, cast("Mapping[Any, Any]", dynamic)) if key.startswith("-:")]
+    lm_head = METHODS[method] in (_compressed, _modelopt) or settings.get("lm_head") is True
+    model_type = str(config.get("model_type"))
+    entries = _bytes_of(a, model_type, layers, groups, Patterns(listed), lm_head=lm_head)
+    quantised, held = _shares(entries)
+    found = next((each for each, _ in groups if each.bytes_per_weight == held), None)
     caches = [settings.get(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo")]
     in_fp8 = any(
         cache.get("num_bits") == 8 if isinstance(cache, Mapping) else str(cache).upper() == "FP8" for cache in caches
     )
-    text = f"quantization_config {method}: {scheme.text}"
-    return CheckpointWeights(
+    weights = CheckpointWeights(
         format="bf16" if found is None else found.name,
         bytes_per_param=held,
         stated=text if found is not None else f"{text}, but for no matrix of the model",
         kv_cache="fp8" if in_fp8 else None,
-        remarks=_unquantised(config, where).remarks,
-    ), quantised
+        remarks=remarks,
+    )
+    return weights, replace(quantised, scale_per_tensor=found is not None and found.name == "fp8" and held == 1.0)
 
 
 def with_usual_shares(a: Architecture, weights: str | None) -> Architecture:

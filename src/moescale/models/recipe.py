@@ -93,8 +93,7 @@ def most_trained_tokens() -> float:
 @cache
 def defaults() -> Defaults:
     """The recipe's numbers where nobody says otherwise."""
-    stated = catalogue.read("recipe.toml")
-    every: dict[str, Any] = {**stated["paper"], **stated["own"], "decay": stated["wsd"]["decay"]}
+    every: dict[str, Any] = {**_stated()["paper"], **_stated()["own"], "decay": _stated()["wsd"]["decay"]}
     return Defaults(**{f.name: every[f.name] for f in fields(Defaults)})
 
 
@@ -122,19 +121,19 @@ class Rule:
 
 
 @cache
-def rules() -> dict[str, Rule]:
-    """The published rules by name."""
-    return {name: Rule(name=name, **row) for name, row in catalogue.read("recipe.toml")["rules"].items()}
+def _stated() -> dict[str, Any]:
+    return catalogue.read("recipe.toml")
 
 
 @cache
-def _launch(key: str) -> Any:
-    return catalogue.read("recipe.toml")["launch"][key]
+def rules() -> dict[str, Rule]:
+    """The published rules by name."""
+    return {name: Rule(name=name, **row) for name, row in _stated()["rules"].items()}
 
 
 def find_rule(name: str | None = None, *, where: str | None = None) -> Rule:
     """The rule of a name, or that of launches. Raises UnknownNameError with the nearest."""
-    named = name or str(_launch("rule"))
+    named = name or str(_stated()["launch"]["rule"])
     if named not in rules():
         raise unknown_name("recipe", named, rules(), where=where)
     return rules()[named]
@@ -149,7 +148,7 @@ def check_schedule(name: str, *, where: str | None = None) -> str:
 
 def sequence_for(rule: Rule) -> int:
     """Tokens of a sequence where nobody says otherwise: the paper's, or those of launches."""
-    return defaults().sequence_tokens if rule.name == "paper" else int(_launch("sequence_tokens"))
+    return defaults().sequence_tokens if rule.name == "paper" else int(_stated()["launch"]["sequence_tokens"])
 
 
 def _value(law: Mapping[str, float], at: Mapping[str, float]) -> float:
@@ -252,13 +251,13 @@ def recipe_for(
         origin = f"as stated: {format_count(asked)}"
     rate = f"{_words(chosen.lr)} ({chosen.name})" if peak_lr is None else "as stated"
     if peak_lr is None:
-        other = f"take the recipe {_launch('rule')}, or state a peak learning rate, such as 3e-4"
+        other = f"take the recipe {find_rule().name}, or state a peak learning rate, such as 3e-4"
         peak_lr = _peak_lr(chosen, at, "--peak-lr", other)
     batch = sequences * sequence
     steps = training_steps(tokens, batch)
     warmup_steps = round(warmup * steps)
     if chosen.name != "paper":
-        warmup_steps = min(warmup_steps, int(_launch("warmup_steps")))
+        warmup_steps = min(warmup_steps, int(_stated()["launch"]["warmup_steps"]))
     falling = min(steps, max(1, round(decay * steps))) if schedule == "wsd" else steps - warmup_steps
     shared = f" = {gpus:,} GPUs x {sequences // gpus:,}" if gpus and not sequences % gpus else ""
     return Recipe(

@@ -167,25 +167,24 @@ def buildable(
         if not usual or (any(which.any() for which in wanted) and not (must_split and not splits[0].any())):
             break
     at = _best(unlike, wanted, splits, off)
-    built = Buildable(
-        **{name: int(np.asarray(getattr(s, name))[at]) for name in WIDTHS},
+    sizes = {name: int(np.asarray(getattr(s, name))[at]) for name in WIDTHS}
+    n_experts, d_ffn = int(experts), sizes["d_ffn"]
+    d_expert = int(np.asarray(s.d_expert)[at]) if n_experts > 1 else d_ffn
+    shared = round(family.shared_experts * d_expert) if n_experts > 1 else 0
+    further = n_experts * d_expert + shared - d_ffn  # width that a MoE layer holds beyond a dense one
+    return Buildable(
+        **sizes,
         head_dim=head,
-        n_experts=int(experts),
+        n_experts=n_experts,
         top_k=int(min(family.top_k, experts)),
         moe_every=family.moe_every,
         vocab_size=vocabulary(family, vocab_size),
         n_params=float(counted[at]),
-        n_params_total=float(counted[at]),
+        n_params_total=float(counted[at]) + sizes["n_layers"] // family.moe_every * 3.0 * sizes["d_model"] * further,
+        d_expert=0 if d_expert == d_ffn else d_expert,
+        d_shared_expert=shared,
         **{name: int(getattr(family, name)) for name in LATENT},
     )
-    if built.n_experts == 1:
-        return built
-    d_expert = int(np.asarray(s.d_expert)[at])
-    shared = round(family.shared_experts * d_expert)
-    further = built.n_experts * d_expert + shared - built.d_ffn  # width that a MoE layer holds beyond a dense one
-    total = built.n_params + built.n_layers // family.moe_every * 3.0 * built.d_model * further
-    own = 0 if d_expert == built.d_ffn else d_expert
-    return replace(built, n_params_total=total, d_expert=own, d_shared_expert=shared)
 
 
 def _whole_shapes(

@@ -21,7 +21,7 @@ from moescale.errors import InputError
 from moescale.models.coordinates import expansion, experts_at, in_family, model_of, same_letters
 from moescale.models.family import ModelFamily, law_size
 from moescale.scaling_laws.covariates import known_to
-from moescale.scaling_laws.form import Ends, Inputs, LawForm, Parameter, with_experts
+from moescale.scaling_laws.form import Ends, Inputs, LawForm, Parameter, stacked, with_experts
 from moescale.scaling_laws.law import Law, Member
 from moescale.typing import FloatArray
 
@@ -123,15 +123,15 @@ class _Part:
             body, ratio = _stated(x, "active_body", body), _stated(x, "expansion", ratio)
         return np.log(law_size(self.law.family, *in_family(self.law.family, body, ratio)))
 
-    def log_loss(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
-        """ln L in the ensemble's unit."""
-        return (self.unit + self.law.form.log_loss(theta, self.inputs(x)),)
+    def log_loss(self, theta: FloatArray, x: Inputs) -> FloatArray:
+        """ln L in the ensemble's unit, (1, ..., n)."""
+        return (self.unit + self.law.form.log_loss(theta, self.inputs(x)))[None]
 
-    def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, ...]:
-        """Derivatives of ln L with respect to the ensemble's ln N and ln D."""
+    def slopes(self, theta: FloatArray, x: Inputs) -> FloatArray:
+        """Derivatives of ln L with respect to the ensemble's ln N and ln D, (2, ..., n)."""
         in_n, in_d = self.law.form.slopes(theta, self.inputs(x))
         elasticity = 1.0 if self.same else (self.ln_size(x, STEP) - self.ln_size(x, -STEP)) / (2.0 * STEP)
-        return in_n * elasticity, in_d
+        return stacked((in_n * elasticity, in_d))
 
 
 def _stated(x: Inputs, name: str, otherwise: FloatArray) -> FloatArray:
@@ -208,30 +208,22 @@ class EnsembleForm(LawForm):
         return out
 
     def _sums(
-        self,
-        values: Callable[[_Part, FloatArray, Inputs], tuple[FloatArray, ...]],
-        count: int,
-        theta: FloatArray,
-        x: Inputs,
-    ) -> tuple[FloatArray, ...]:
-        """sum_k w_k value_k of each of `count` values, (..., n), where a draw that gives a member no weight does not evaluate it."""
+        self, values: Callable[[_Part, FloatArray, Inputs], FloatArray], count: int, theta: FloatArray, x: Inputs
+    ) -> FloatArray:
+        """sum_k w_k value_k, (count, ..., n), where a draw that gives a member no weight does not evaluate it."""
         shape = np.broadcast_shapes((*theta.shape[:-1], 1), x.ln_n.shape, x.ln_d.shape)
-        outs = tuple(np.zeros(shape, theta.dtype) for _ in range(count))  # of complex steps too
+        out = np.zeros((count, *shape), theta.dtype)  # of complex steps too
         for part in self.members:
-            weight = theta[..., part.weight]
-            if theta.ndim != 2 or np.all(weight != 0.0):
-                if np.any(weight != 0.0):
-                    for k, value in enumerate(values(part, theta[..., part.columns], x)):
-                        outs[k][...] += weight[..., None] * value
-                continue
-            rows = np.flatnonzero(weight)
-            if rows.size:
+            weight, own = theta[..., part.weight, None], theta[..., part.columns]
+            if weight.all() or (weight.any() and theta.ndim != 2):
+                out += weight * values(part, own, x)
+            elif weight.any():
+                rows = np.flatnonzero(weight)
                 # Values (..., k, n) of all draws are cut to those of these rows; values that all draws share stay.
                 wide = {n: v for n in ("ln_n", "ln_d") if (v := getattr(x, n)).ndim > 1 and v.shape[-2] == len(theta)}
                 some = replace(x, **{name: each[..., rows, :] for name, each in wide.items()})
-                for k, value in enumerate(values(part, theta[rows, part.columns], some)):
-                    outs[k][..., rows, :] += weight[rows, None] * value
-        return outs
+                out[..., rows, :] += weight[rows] * values(part, own[rows], some)
+        return out
 
 
 def _draws(members: Sequence[Member], count: int) -> FloatArray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,7 +62,6 @@ class Observed:
 
 # theta has shape (..., p) in search coordinates; answers add an axis of n points.
 LogLoss = Callable[[FloatArray, Inputs], FloatArray]
-Slopes = Callable[[FloatArray, Inputs], tuple[FloatArray, FloatArray]]
 Shape = Sequence[Any]  # shape parameters, each (..., 1)
 Parts = Callable[[Shape, Inputs], tuple[Sequence[FloatArray | float], FloatArray | float]]
 Columns = Mapping[str, FloatArray]  # parameters by name, all of one shape
@@ -101,8 +99,7 @@ class LawForm:
     A form that is linear in its amplitudes once its shape is fixed states `parts`: ln L = offset + ln sum_k exp(theta_k + ln
     column_k). `parts` of the shape parameters, each (..., 1), and the inputs gives the columns, one array (..., n) or number an
     amplitude but not all of them numbers, and the offset. Its complex steps give all derivatives: exact, and cheap since terms
-    in which a parameter has no part stay real. Another form states `ln_loss`, which must take complex numbers, and may state
-    `ln_slopes`.
+    in which a parameter has no part stay real. Another form states `ln_loss`, which must take complex numbers.
     """
 
     name: str
@@ -116,7 +113,6 @@ class LawForm:
     of_models: bool = False  # N is the active body and E the expansion of models.coordinates, whatever the family
     parts: Parts | None = None
     ln_loss: LogLoss | None = None
-    ln_slopes: Slopes | None = None
     domain: str = "amplitudes are positive"  # of the public parameters; outside, `encode` is not finite
     # Further variables by name, with their defaults (None: must be given).
     extra_inputs: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
@@ -188,7 +184,7 @@ class LawForm:
     def slopes(self, theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
         """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
         if not self.parts:
-            return (self.ln_slopes or partial(complex_slopes, self.log_loss))(theta, x)
+            return complex_slopes(self.log_loss, theta, x)
         shape, _, shares = self._terms(theta, x)
         in_n = self._derivative(shares, shape, replace(x, ln_n=x.ln_n + 1j * STEP))
         return in_n, self._derivative(shares, shape, replace(x, ln_d=x.ln_d + 1j * STEP))

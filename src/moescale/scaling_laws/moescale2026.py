@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from moescale.scaling_laws.effective_experts import DOMAIN, E_MAX, E_START, ln_effective
-from moescale.scaling_laws.form import EXPONENT, Ends, Inputs, LawForm, Observed, Parameter, Shape, ln_add
+from moescale.scaling_laws.form import EXPONENT, Ends, Inputs, LawForm, Parameter, Shape, ln_add
 from moescale.typing import FloatArray
 
 LN_N_REF, LN_D_REF = float(np.log(1e9)), float(np.log(1e10))
@@ -39,17 +39,13 @@ def _parts(shape: Shape, x: Inputs) -> tuple[tuple[float, FloatArray], float]:
     return (0.0, kappa * ln_add(size / kappa, data / kappa)), 0.0
 
 
-def _floor(observed: Observed) -> Ends:
-    return float(np.log(LEAST_FLOOR)), float(np.log(observed.loss_min))
-
-
 def _ln(low: float, high: float) -> Ends:
     return float(np.log(low)), float(np.log(high))
 
 
 SOFTNESS = _ln(0.2, 0.8)
 PARAMETERS = (
-    Parameter("F", True, "irreducible loss", box=_floor),
+    Parameter("F", True, "irreducible loss", box=lambda observed: _ln(LEAST_FLOOR, observed.loss_min)),
     Parameter("A", True, "loss that a body of 1e9 parameters adds with endless data"),
     Parameter(
         "B", True, "loss that 1e10 effective tokens add at endless size", scan=(-2.0, 2.0), box=(-12.0, 12.0),

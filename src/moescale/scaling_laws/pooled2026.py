@@ -15,11 +15,10 @@ which sources are normal (docs/evidence/pooled-law.md); a draw is a source that 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from moescale.scaling_laws.form import STEP, Inputs, LawForm, Parameter
+from moescale.scaling_laws.effective_experts import effective_experts
+from moescale.scaling_laws.form import Inputs, LawForm, Parameter
 from moescale.scaling_laws.muennighoff2023 import saturated
 from moescale.typing import FloatArray
 
@@ -61,72 +60,38 @@ def _sigmoid(z: FloatArray) -> FloatArray:
     return 1.0 / (1.0 + np.exp(-z))
 
 
-def _gain(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """ln m, and what its slopes follow from: h ln(Xhat/E_start), the logistic's rest, the share of R N/D; (..., n) each."""
-    t = theta[..., None, :]
-    start = 1.0 + 0.5 * np.exp(t[..., 11])
-    most = start + 300.0 * np.exp(t[..., 10])
-    # Of each expansion once: there are few.
-    each = x.experts_distinct
-    ln_x = -np.log((1.0 / (each - 1.0 + 1.0 / (1.0 / start - 1.0 / most)) + 1.0 / most) * start)
-    beyond = t[..., 15] * _above(np.log(each) - t[..., 19])
-    at = x.experts_index
-    grain = np.log(np.clip(x.extra["granularity"], 1.0 / MOST_GRANULAR, MOST_GRANULAR))
-    logit = t[..., 7] + t[..., 9] * (x.ln_n - LN_N) + t[..., 12] * grain + t[..., 13] * x.extra["shared_ffn"]
-    rest, odds = np.exp(-logit), 10.0 * np.exp(t[..., 8] + x.ln_n - x.ln_d)
-    pull = ln_x[..., at] / ((1.0 + rest) * (1.0 + odds))
-    return pull + beyond[..., at], pull, rest / (1.0 + rest), odds / (1.0 + odds)
+def _named(theta: FloatArray) -> dict[str, FloatArray]:
+    """The coefficients by name, (..., 1) each."""
+    return dict(zip(FORM.names, np.moveaxis(theta[..., None, :], -1, 0), strict=True))
 
 
 def ln_multiplier(theta: FloatArray, x: Inputs) -> FloatArray:
     """ln of the dense body that an MoE's body is worth, over it, (..., n): 0 where X = 1."""
-    return _gain(theta, x)[0]
-
-
-def _effective_tokens(theta: FloatArray, x: Inputs) -> FloatArray:
-    """ln of the tokens that repeated data are worth, (..., n)."""
-    unique = x.extra["unique_tokens"]
-    if not np.isfinite(unique).any():
-        return x.ln_d
-    return saturated(x.ln_d, np.log(unique), np.log(15.0) + theta[..., None, 14])
+    t = _named(theta)
+    start = 1.0 + 0.5 * np.exp(t["ln_E_start"])
+    most = start + 300.0 * np.exp(t["ln_E_max"])
+    # Of each expansion once: there are few.
+    each, at = x.experts_distinct, x.experts_index
+    ln_x = np.log(effective_experts(np.log(start), np.log(most), each) / start)
+    beyond = t["w_x"] * _above(np.log(each) - t["ln_X_runs"])
+    grain = np.log(np.clip(x.extra["granularity"], 1.0 / MOST_GRANULAR, MOST_GRANULAR))
+    h = _sigmoid(t["a"] + t["nu"] * (x.ln_n - LN_N) + t["g"] * grain + t["s"] * x.extra["shared_ffn"])
+    return h * ln_x[..., at] / (1.0 + 10.0 * np.exp(t["ln_R"] + x.ln_n - x.ln_d)) + beyond[..., at]
 
 
 def log_loss(theta: FloatArray, x: Inputs) -> FloatArray:
     """ln L at each point, shape (..., n)."""
-    return _values(theta, x, _gain(theta, x)[0], _effective_tokens(theta, x))[0]
-
-
-def _values(
-    theta: FloatArray, x: Inputs, gain: FloatArray, ln_d: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """ln L, minus its slopes in ln N_eff and in ln D_eff, and the share of D_eff in D; (..., n) each."""
-    t = theta[..., None, :]
-    k, tau, f = np.exp(t[..., 5]), _sigmoid(t[..., 2]), _sigmoid(t[..., 1])
-    alpha, beta = np.exp(t[..., 3]), np.exp(t[..., 4])
-    spent = 1.0 + 1e8 * np.exp(t[..., 6] - ln_d)
-    size = tau * np.exp(-alpha / k * (x.ln_n - LN_N + gain + np.log1p(_embeddings(t, x, gain))))
-    data = (1.0 - tau) * np.exp(-beta / k * (ln_d - LN_D - np.log(spent)))
-    rest = (1.0 - f) * (size + data) ** k
-    per = rest / ((f + rest) * (size + data))
-    beyond = t[..., 16] * _above(x.ln_n - np.log(RUNS_N)) + t[..., 17] * _above(x.ln_d - np.log(RUNS_D))
-    return t[..., 0] + np.log(f + rest) + beyond, alpha * per * size, beta * per * data, (2.0 * spent - 1.0) / spent
-
-
-def _embeddings(t: FloatArray, x: Inputs, gain: FloatArray) -> FloatArray:
-    """What embeddings are worth over what the body is worth, (..., n)."""
-    return 1e7 * np.exp(t[..., 18] - x.ln_n - gain)
-
-
-def slopes(theta: FloatArray, x: Inputs) -> tuple[FloatArray, FloatArray]:
-    """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n); unique tokens stay as they are."""
-    t = theta[..., None, :]
-    gain, pull, left, crowded = _gain(theta, x)
-    ln_d, stepped = (_effective_tokens(theta, at) for at in (x, replace(x, ln_d=x.ln_d + 1j * STEP)))
-    _, by_size, by_data, started = _values(theta, x, gain, ln_d)
-    by_size = by_size / (1.0 + _embeddings(t, x, gain))  # in ln N m
-    in_n = -by_size * (1.0 + pull * (left * t[..., 9] - crowded)) + t[..., 16] * (x.ln_n > np.log(RUNS_N))
-    in_d = -by_size * pull * crowded - by_data * started * stepped.imag / STEP + t[..., 17] * (x.ln_d > np.log(RUNS_D))
-    return in_n, in_d
+    t, unique = _named(theta), x.extra["unique_tokens"]
+    repeats = np.isfinite(unique).any()
+    ln_d = saturated(x.ln_d, np.log(unique), np.log(15.0) + t["ln_R_D"]) if repeats else x.ln_d
+    ln_body = x.ln_n + ln_multiplier(theta, x)
+    ln_body = ln_body + np.log1p(1e7 * np.exp(t["ln_N_0"] - ln_body))
+    k, tau, f = np.exp(t["ln_kappa"]), _sigmoid(t["logit_tau"]), _sigmoid(t["logit_f"])
+    size = tau * np.exp(-np.exp(t["ln_alpha"]) / k * (ln_body - LN_N))
+    spent = np.log1p(1e8 * np.exp(t["ln_D_0"] - ln_d))
+    data = (1.0 - tau) * np.exp(-np.exp(t["ln_beta"]) / k * (ln_d - LN_D - spent))
+    beyond = t["w_n"] * _above(x.ln_n - np.log(RUNS_N)) + t["w_d"] * _above(x.ln_d - np.log(RUNS_D))
+    return t["ln_u"] + np.log(f + (1.0 - f) * (size + data) ** k) + beyond
 
 
 def _above(z: FloatArray) -> FloatArray:
@@ -142,7 +107,6 @@ FORM = LawForm(
     source="moescale (docs/evidence/pooled-law.md)",
     parameters=PARAMETERS,
     ln_loss=log_loss,
-    ln_slopes=slopes,
     uses_experts=True,
     of_models=True,
     of_sources=True,

@@ -12,15 +12,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
-from moescale.errors import (
-    DamagedFileError,
-    InputError,
-    UnknownNameError,
-    damaged,
-    located,
-    nearest_names,
-    unknown_name,
-)
+from moescale.errors import DamagedFileError, InputError, UnknownNameError, damaged, located, unknown_name
 from moescale.io.files import read_text, write_atomically
 from moescale.io.records import record
 from moescale.io.toml import parse_toml
@@ -32,29 +24,22 @@ from moescale.scaling_laws import (
     moescale2026,
     muennighoff2023,
     pooled2026,
-    power_laws,
     yun2024,
     zhao2025,
 )
 from moescale.scaling_laws.ensemble import combine
 from moescale.scaling_laws.form import LawForm
 from moescale.scaling_laws.law import MOST_DRAWS, Law, Member
+from moescale.scaling_laws.power_laws import POWER_LAWS
 
 FORMAT = 1
 ABOUT = ("name", "source", "date", "notes", "evidence", "run_noise", "drift")  # of every law
 FORMS: dict[str, LawForm] = {
     form.name: form
     for form in (
-        *(
-            yun2024.FORM,
-            power_laws.CHINCHILLA,
-            kaplan2020.FORM,
-            clark2022.FORM,
-            muennighoff2023.FORM,
-            power_laws.FRANTAR,
-        ),
-        *(power_laws.KRAJEWSKI, ludziejewski2025.FORM, power_laws.ABNAR, yun2024.CENTRED),
-        *(moescale2026.FORM, moescale2026.FORM_LATE, zhao2025.FORM, pooled2026.FORM),
+        *(yun2024.FORM, POWER_LAWS["chinchilla"], kaplan2020.FORM, clark2022.FORM, muennighoff2023.FORM),
+        *(POWER_LAWS["frantar2023"], POWER_LAWS["krajewski2024"], ludziejewski2025.FORM, POWER_LAWS["abnar2025"]),
+        *(yun2024.CENTRED, moescale2026.FORM, moescale2026.FORM_LATE, zhao2025.FORM, pooled2026.FORM),
     )
 }
 ALIASES = {
@@ -101,9 +86,7 @@ def find_law(name_or_path: str) -> Law:
         command = f"moescale fit RUNS --law {name_or_path} -o law.toml"
         advice = f"use a coefficient set, or fit the form to your runs: `{command}`"
         raise UnknownNameError(what, nearest=fitted or None, next_step=advice)
-    nearest = nearest_names(name_or_path, names)
-    advice = f"known coefficient sets: {', '.join(names)}; or give the path of a law file that `moescale fit -o` wrote"
-    raise UnknownNameError(f"unknown law {name_or_path!r}", nearest=nearest, next_step=advice)
+    raise unknown_name("law", name_or_path, names, otherwise="or the path of a law file that `moescale fit -o` wrote")
 
 
 class About(BaseModel, extra="forbid", allow_inf_nan=False, defer_build=True):
