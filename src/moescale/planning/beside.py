@@ -40,7 +40,7 @@ def best_of(search: Search) -> Advice | None:
     served = [c for c in rows if isinstance(c, Candidate) and search.law.allows(c.experts)]
     by_price = search.question.budget_goal == "serve"
     near = sorted(served, key=lambda c: c.usd_per_mtok if by_price else c.loss)[:MOST_RIVALS]
-    return recommend(search, near, promised=promised, by_each_law=False) if near else None
+    return recommend(search, near, promised=promised, in_full=False) if near else None
 
 
 def least_training(search: Search) -> tuple[Life, ...]:
@@ -99,7 +99,7 @@ def fresh_usd(search: Search) -> float | None:
     with suppress(InfeasibleError):
         fresh = Search.of(search.law, question, search.costs.deployment, search.costs.latency, coarse=True)
         promised = question.budget_goal == "serve"
-        return recommend(fresh, fresh.answering(), promised=promised, by_each_law=False).advice.model.usd_per_mtok
+        return recommend(fresh, fresh.answering(), promised=promised, in_full=False).advice.model.usd_per_mtok
     return None
 
 

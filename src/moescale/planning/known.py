@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
+from moescale.errors import InfeasibleError
 from moescale.models.coordinates import expansion, of_architecture
 from moescale.planning.candidate import Candidate, Trained
 from moescale.planning.question import KnownModel, only_experts
@@ -40,6 +42,13 @@ def _row(search: Search, model: KnownModel, frontier: Sequence[Candidate]) -> Kn
     losses = [c.loss for c in frontier if usd is not None and c.usd_per_mtok <= usd]
     dollars = [c.usd_per_mtok for c in frontier if c.loss <= row.loss]
     figures: dict[str, Any] = {field.name: getattr(row, field.name) for field in fields(Trained)}
+    question, price = search.question, search.question.training
+    with suppress(InfeasibleError):  # the stated GPUs do not hold it
+        gpus = None if question.train_gpus is None else int(question.train_gpus)
+        bill = price and model.priced_as_trained(price).bill(
+            model.architecture, model.training_flops, model.tokens, gpus
+        )
+        figures["training_usd"] = bill and bill.usd
     return KnownRow(
         **figures,
         name=model.name,

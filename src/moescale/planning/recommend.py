@@ -47,10 +47,10 @@ class Advice:
     search: Search  # which judges models as built
 
 
-def recommend(search: Search, rows: Sequence[Row], *, promised: bool, by_each_law: bool = True) -> Advice:
+def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: bool = True) -> Advice:
     """The model that is chosen among the rows, as built: it meets the bounds that it was chosen by.
 
-    `promised`: with the search's confidence. Without `by_each_law` what each law says of it is left out.
+    `promised`: with the search's confidence. Unless `in_full`, what each law says of it and training dollars of others are left out.
     """
     question = search.question
     chosen, rule = choose(search, rows)
@@ -98,11 +98,13 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, by_each_la
         alike = [each for each in every if not each.notes and each.model.usd_per_mtok <= dearest]
         built = min((each for each in alike if each.model.loss < most), key=lambda each: each.model.loss, default=built)
     model = built.model
-    views = law_views(search, model, built.shape) if by_each_law else ()
+    views = law_views(search, model, built.shape) if in_full else ()
     use = training_use(question, model, built.shape)
-    best: dict[float, Candidate] = {}  # of each expert count
-    for each in sorted(every, key=lambda each: (each is not built, bool(each.notes), rank(search, each.model))):
-        best.setdefault(each.model.experts, each.model)
+    model = replace(model, training_usd=use.usd)
+    best = {model.experts: model}  # of each expert count
+    for each in sorted(every, key=lambda each: (bool(each.notes), rank(search, each.model))):
+        if each.model.experts not in best:
+            best[each.model.experts] = billed(question, each) if in_full else each.model
     models = sorted(best.values(), key=lambda c: c.experts)
     drawn = to_loss and len(search.draws.theta) > 1
     rivals = open_counts(search, search.cheapest_counts(), model, models) if drawn else []
@@ -117,7 +119,7 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, by_each_la
         compute_ratio=compute_ratio(search, model) if question.explained else None,
         rivals=tuple(rivals),
     )
-    base_row = base_built and _with_life(question, base_built)
+    base_row = base_built and billed(question, base_built)
     return Advice(advice, views, base_row, use, tuple(models), search)
 
 
@@ -126,16 +128,17 @@ def _beats(one: Candidate, other: Candidate) -> bool:
     return one.usd_per_mtok < other.usd_per_mtok and one.loss < other.loss
 
 
-def _with_life(question: Question, built: Built[Candidate]) -> Candidate:
-    """A built model with the dollars of its life, where lives are asked about and its training can be priced."""
+def billed(question: Question, built: Built[Candidate]) -> Candidate:
+    """A built model with the dollars of its training where these are known, and of its life where one is asked about."""
     price, served, model = question.training, question.lifetime_tokens, built.model
-    if price is None or served is None:
+    if price is None:
         return model
     gpus = None if question.train_gpus is None else int(question.train_gpus)
     with suppress(InfeasibleError):  # the stated GPUs do not hold it
         training = price.bill(built.shape.architecture(), model.training_flops, model.tokens, gpus).usd
-        serving = model.usd_per_mtok * served / 1e6
-        return replace(model, training_usd=training, serving_usd=serving, total_usd=training + serving)
+        serving = None if served is None else model.usd_per_mtok * served / 1e6
+        total = None if serving is None else training + serving
+        return replace(model, training_usd=training, serving_usd=serving, total_usd=total)
     return model
 
 
@@ -153,7 +156,10 @@ def built_choices(search: Search, rows: Choices, built: Sequence[Candidate], bas
     )
     remember_prices(search.costs, shapes)
     price = partial(search.built, base=base)
-    made = {name: as_built(search.law, search.costs, row, price, bounds[name]).model for name, row in found.items()}
+    made = {
+        name: billed(search.question, as_built(search.law, search.costs, row, price, bounds[name]))
+        for name, row in found.items()
+    }
     if to_loss and rows.cheapest is not None:
         made["cheapest"] = min(built, key=lambda c: (c.usd_per_mtok, c.experts))
     return Choices(**made)

@@ -196,14 +196,24 @@ def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
         (Column("loss"), lambda r: f"{r[1].loss:.4f}{MARK if getattr(r[1], 'beyond_law', None) else ''}"),
         (Column("$/Mtok"), lambda r: "-" if r[1].usd_per_mtok is None else format_usd(r[1].usd_per_mtok)),
         (Column("GPUs"), lambda r: gpus_text(r[1].gpus, r[1].attention_dp, r[1].prefill_gpus)),
-        (Column("TPOT", rank=1), lambda r: "-" if r[1].tpot_s is None else format_seconds(r[1].tpot_s)),
+        (Column("TPOT", rank=2), lambda r: "-" if r[1].tpot_s is None else format_seconds(r[1].tpot_s)),
+        _training_cell(plan),
     ]
     if plan.of_life:
         cells.append(
-            (Column("life $", rank=2), lambda r: "-" if r[1].total_usd is None else format_usd(r[1].total_usd))
+            (Column("life $", rank=3), lambda r: "-" if r[1].total_usd is None else format_usd(r[1].total_usd))
         )
     experts = tuple(model.experts for _, model in rows)
     return table_of(question_line(plan), rows, cells, experts=experts, notes=beyond_notes(plan.known))
+
+
+def _training_cell(plan: Plan) -> Cell[tuple[str, Trained]]:
+    """The training dollars of each row; the days where GPUs are stated without."""
+    use, gpus = plan.training, plan.asked.get("train_gpus")
+    if use is not None and use.usd and use.gpu_days and isinstance(gpus, float) and "max_days" not in plan.asked:
+        days_per_usd = use.gpu_days / use.usd / gpus
+        return Column("days", rank=1), lambda r: f"{r[1].training_usd * days_per_usd:.3g}" if r[1].training_usd else "-"
+    return Column("train $", rank=1), lambda r: format_usd(r[1].training_usd) if r[1].training_usd else "-"
 
 
 def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
