@@ -17,8 +17,8 @@ from command_line import answer_of, run
 from moescale.export.launch import export_model
 from moescale.hardware.gpus import find_gpu
 from moescale.models.published import find_shape
-from moescale.options import planned
 from moescale.options.law import LawOptions
+from moescale.options.planned import PlanRequest
 from moescale.options.question import BoundOptions
 from moescale.options.serving import ServingOptions
 from moescale.planning.compare_models import compare_models
@@ -41,7 +41,8 @@ def plan_of(shape: str, gpu: str, **bounds: float) -> Plan:
     details, serving = LawOptions(shape=shape), ServingOptions(gpu=gpu, max_gpus=64, latency="roofline")
     law, deployment = details.find_law(), serving.deployment()
     asked = BoundOptions(**bounds)  # pyright: ignore[reportArgumentType]
-    return planned.plan_of(asked, law, deployment, serving.open_latency(deployment), details)
+    source = serving.open_latency(deployment)
+    return PlanRequest(bounds=asked, deployment=deployment, latency=source, details=details).plan(law)
 
 
 def use_of(plan: Plan) -> TrainingUse:

@@ -14,11 +14,11 @@ from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu, gpus
 from moescale.hardware.precisions import precisions
 from moescale.hardware.prices import usd_per_gpu_hour
-from moescale.models.published import published_shapes
+from moescale.options.known import published_models
 from moescale.options.law import SHAPES, shape_name
 from moescale.planning.curves import Draft, draft_plan, loss_band, scaling
 from moescale.planning.plan import Plan
-from moescale.planning.question import CONFIDENCE, KnownModel, prepare
+from moescale.planning.question import CONFIDENCE, prepare
 from moescale.planning.search import FRONTIER_SIZES, costs_of, known_model
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.law import Law
@@ -78,7 +78,7 @@ def catalogue(laws: Laws, default_law: str) -> Record:
         "kv_cache": list(precisions("kv_cache")),
         "latency": list(LATENCIES),
         "shapes": list(SHAPES),
-        "models": [{"name": model.name, "flops": model.training_flops} for model in _published()],
+        "models": [{"name": model.name, "flops": model.training_flops} for model in published_models()],
         "defaults": {**DEFAULTS, "law": default_law},
         "looks": [look(2.0**power) for power in range(10)],
         "accent": ACCENT,
@@ -190,19 +190,11 @@ def _built(asked: Asked, found: Plan) -> Record:
     return {name: _numbers(getattr(served, name))[0] for name in SERVED}
 
 
-def _published() -> list[KnownModel]:
-    return [
-        KnownModel(name=name, architecture=shape.architecture, tokens=shape.tokens, weights=shape.weights)
-        for name, shape in published_shapes().items()
-        if shape.tokens is not None
-    ]
-
-
 def _known_models(asked: Asked) -> list[Record]:
     law, question = asked.law, asked.question
     costs = costs_of(law, question, asked.deployment, asked.latency)
     found: list[Record] = []
-    for model in _published():
+    for model in published_models():
         alike = 1 / ALIKE_BUDGETS <= model.training_flops / question.budget.flops <= ALIKE_BUDGETS
         if not alike or question.budget.extra:  # further inputs, which no publication states
             continue
