@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from moescale.cli.options import Json, command
 from moescale.cli.output import answer, warn
-from moescale.options.cost import CostServingOptions, LaunchOptions, LoadOptions, ModelOptions, asked_by
+from moescale.options.cost import CostServingOptions, LoadOptions, ModelOptions, asked_by
 from moescale.options.priced import Priced, Server, missed_by_error
 
 
@@ -21,12 +21,10 @@ from moescale.options.priced import Priced, Server, missed_by_error
     "moescale cost llama-3.1-8b --gpu h100-sxm --prompt 1024 --output 1024 --concurrency 64",
     "moescale cost llama-3.1-8b --gpu h100-sxm --request-rate 100 --max-ttft 500ms --max-tpot 25ms --percentile 99",
     "moescale cost deepseek-v3 --gpu h200-sxm --weights fp8 --prompt 4000 --output 1000 --prefill-gpus auto",
-    top="published config n_params experts gpu max_gpus gpus prompt output max_ttft max_tpot weights concurrency",
+    top="published config n_params experts gpu max_gpus gpus prompt output max_ttft max_tpot weights concurrency launch",
     then="top_k vocab_size replicas expert_parallel trace",
 )
-def cost(
-    described: ModelOptions, load: LoadOptions, serving: CostServingOptions, launch: LaunchOptions, json_: Json = False
-) -> None:
+def cost(described: ModelOptions, load: LoadOptions, serving: CostServingOptions, json_: Json = False) -> None:
     """Serving cost of a model in dollars per million output tokens, and the cheapest GPU count."""
     from moescale.latency.silicon import Silicon
     from moescale.models.quantisation import with_usual_shares
@@ -38,7 +36,6 @@ def cost(
     from moescale.views.terminal.serving import show_cost
 
     load.check(serving)
-    launch.check()
     model, checkpoint = described.model(serving.kv_heads, warn)
     has_price = serving.has_price(warn)
     weights = serving.weight_format(checkpoint, warn)
@@ -73,7 +70,7 @@ def cost(
         serving=serving,
         has_price=has_price,
         server=server,
-        launch=launch.line(described, server.cost, server.deployment, checkpoint, source, warn),
+        launch=serving.launch_line(described, server.cost, server.deployment, checkpoint, source, warn),
         apart=apart,
         apart_accuracy=apart_accuracy,
         burst=load.simulated(model, source, server.deployment, serving, server.cost.gpus_per_replica),

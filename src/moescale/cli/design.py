@@ -90,8 +90,7 @@ def design(
     deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
     question = bounds.question(chosen, deployment, law, kv_heads=serving.kv_heads, unpriced=True)
     with show_progress(not json_) as report:
-        if report is not None:
-            report("price the models of the plan", 0.1)
+        report("price the models of the plan", 0.1)
         source, kv_heads = serving.open_latency(deployment, remark=warn), serving.kv_heads
         asked = PlanRequest(
             bounds=bounds, deployment=deployment, latency=source, details=law, kv_heads=kv_heads, unpriced=True
@@ -101,8 +100,7 @@ def design(
             question = replace(question, budget=replace(question.budget, flops=flops_bought))
         base = asked.usual_base(chosen, question)
         search = asked.search(chosen, question if base is None else replace(question, base=base))
-        if report is not None:
-            report("choose runs", 0.6)
+        report("choose runs", 0.6)
         known = None
         if wanted.runs is not None:
             table = TableOptions().read_from(wanted.runs)
@@ -121,7 +119,7 @@ def design(
         found = design_sweep(search, limits, known=known)
     held_back = HeldBack()
     if wanted.sweep_file is not None:
-        with held_back:
+        with held_back.writing():
             write_sweep(found, search.law.family, wanted.sweep_file, wanted.sequence_tokens)
     record = found.to_dict() | ({} if wanted.sweep_file is None else {"sweep": str(wanted.sweep_file)})
     answer(

@@ -57,7 +57,7 @@ def fit(
         made = made_with(context)
         origin = {"where": runs.where or "", "command": made.get("command", ""), **runs.choices()}
         origin["versions"] = f"moescale {made['moescale']}, {found.law.evidence['versions']}"
-        with held_back, at_option("-o"):
+        with held_back.writing(), at_option("-o"):
             save_law(found.named(output.stem, **origin), output)
     held_back.draw(plot, fit_figure, found.fit, found.runs)
     answer(json_, found.to_dict(), show_fit, found.fit, found.intervals, table.size_column, found.chosen)

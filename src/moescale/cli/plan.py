@@ -74,7 +74,7 @@ def plan(
 
         held_back.draw(plot, plan_figure, found)
     exported = None
-    with held_back, at_option("--export"):
+    with held_back.writing(), at_option("--export"):
         gpu = bounds.training_gpu(deployment)
         exported = export.write(found, gpu, bounds.train_gpus, bounds.mfu, deployment, source)
     record = {}

@@ -50,7 +50,7 @@ def reproduce(law: PaperLaw, wanted: ReproductionOptions, json_: Json = False) -
             # The other server beside this one in the figure of the verdict.
             beside = evaluate(chosen, ReproductionOptions(server=TODAY).costs()) if VERDICT in names else ()
             world = world_of(of_the_papers_models(chosen), costs)
-            with held_back, at_option("-o"):
+            with held_back.writing(), at_option("-o"):
                 shown = None if wanted.figure is not None else outcomes
                 written = publish(folder, drawn(names, world, outcomes, beside), shown)
                 if wanted.figure is not None:

@@ -41,7 +41,7 @@ def import_(wanted: ImportOptions, json_: Json = False) -> None:
     found = import_runs(tracker, source, mapping=wanted.rules(), unfinished=wanted.unfinished)
     held_back = HeldBack()
     if output is not None:
-        with held_back:
+        with held_back.writing():
             write_runs(found.columns, output)
     warn(found.warnings)
     if json_:
@@ -149,7 +149,7 @@ def train(wanted: TrainOptions, json_: Json = False) -> None:
         return
     held_back = HeldBack()
     if output is not None:
-        with held_back:
+        with held_back.writing():
             add_rows(output, rows)
     held = settings.output + "/result.json" if output is None or held_back.errors else str(output)
     answer(json_, {"rows": rows}, show_trained, rows, settings.output, held)

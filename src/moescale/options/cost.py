@@ -142,6 +142,8 @@ class CostServingOptions(ServingOptions):
         "Draft tokens per pass, with --speculative; default: --speculative, rounded up.", 1, MOST_DRAFTED, whole=True
     )
 
+    launch: str | None = text("Print the launch command for vllm, sglang or trtllm.", metavar="ENGINE")
+
     def deployment(self, *, remark: Remark = ignore, **given: Any) -> Deployment:
         """As for a plan, with replicas, parallelism and what speeds the server up."""
         found = super().deployment(remark=remark, **given)
@@ -272,6 +274,37 @@ class CostServingOptions(ServingOptions):
         )
         return asked
 
+    def launch_line(
+        self,
+        described: ModelOptions,
+        cost: Cost,
+        deployment: Deployment,
+        checkpoint: CheckpointWeights | None,
+        source: LatencySource,
+        remark: Remark = ignore,
+    ) -> str | None:
+        """The line that starts the recommended server, if it is asked for; what it does not say is remarked on."""
+        from moescale.export.serving_launch import launch, published_name
+        from moescale.models.hf_config import read_config
+
+        if self.launch is None:
+            return None
+        model, most_tokens, stated = "MODEL", None, None if checkpoint is None else checkpoint.format
+        if described.published is not None:
+            model = published_name(described.published)
+        elif (config := described.config) is not None:
+            model = str(config if config.is_dir() else config.parent)
+            most_tokens = read_config(config).max_position_embeddings
+        else:
+            remark("--launch: put the folder of the trained model in place of MODEL")
+        found = launch(self.launch, model, cost, deployment, stated, most_tokens=most_tokens)
+        if (priced := getattr(source, "backend", self.launch)) != self.launch:
+            others = f"--latency silicon:{self.launch} takes those of {self.launch}"
+            remark(f"--launch: priced with the kernels of {priced}; {others}")
+        for note in found.notes:
+            remark(f"--launch: {note}")
+        return found.command
+
 
 def _pool(option: str, stated: str | None) -> int | None:
     if stated is None or stated.strip().lower() == "auto":
@@ -362,49 +395,3 @@ def asked_by(option: str) -> Generator[None]:
         if error.where != SIMULATED:
             raise
         raise type(error)(error.what, where=option, nearest=error.nearest, next_step=error.next_step) from error
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchOptions(Group):
-    """The line that starts the recommended server."""
-
-    launch: str | None = text("Print the launch command for vllm, sglang or trtllm.", metavar="ENGINE")
-
-    def check(self) -> None:
-        """InputError for an unknown engine."""
-        from moescale.errors import unknown_name
-        from moescale.export.serving_launch import ENGINES
-
-        if self.launch is not None and self.launch not in ENGINES:
-            raise unknown_name("engine", self.launch, ENGINES, where="--launch")
-
-    def line(
-        self,
-        described: ModelOptions,
-        answer: Cost,
-        deployment: Deployment,
-        checkpoint: CheckpointWeights | None,
-        source: LatencySource,
-        remark: Remark = ignore,
-    ) -> str | None:
-        """The launch line, if it is asked for; what it does not say is remarked on."""
-        from moescale.export.serving_launch import launch, published_name
-        from moescale.models.hf_config import read_config
-
-        if self.launch is None:
-            return None
-        model, most_tokens, stated = "MODEL", None, None if checkpoint is None else checkpoint.format
-        if described.published is not None:
-            model = published_name(described.published)
-        elif (config := described.config) is not None:
-            model = str(config if config.is_dir() else config.parent)
-            most_tokens = read_config(config).max_position_embeddings
-        else:
-            remark("--launch: put the folder of the trained model in place of MODEL")
-        found = launch(self.launch, model, answer, deployment, stated, most_tokens=most_tokens)
-        if (priced := getattr(source, "backend", self.launch)) != self.launch:
-            others = f"--latency silicon:{self.launch} takes those of {self.launch}"
-            remark(f"--launch: priced with the kernels of {priced}; {others}")
-        for note in found.notes:
-            remark(f"--launch: {note}")
-        return found.command

@@ -51,11 +51,9 @@ def stated_model(stated: str, option: str, remark: Remark = ignore) -> KnownMode
     if not (named.endswith(".json") or Path(named).exists() or path.endswith(".json")):
         return published_model(stated, option)
     if named == stated and path.endswith(".json") and Path(path).exists():
-        nearest, next_step = (
-            f"{path}:recommendation",
-            f"write :15T, its training tokens, or one of {', '.join(PLAN_ROWS)}",
-        )
-        raise InputError(f"{tail!r} is no row of a plan", where=stated, nearest=nearest, next_step=next_step)
+        next_step = f"write :15T, its training tokens, or one of {', '.join(PLAN_ROWS)}"
+        what, nearest = f"{tail!r} is no row of a plan", f"{path}:recommendation"
+        raise InputError(what, where=stated, nearest=nearest, next_step=next_step)
     if named == stated:
         what = "needs its training tokens, or the row of a plan"
         next_step = f"write {stated}:15T, or {stated}:recommendation for what `moescale plan --json` printed"

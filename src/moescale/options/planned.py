@@ -60,15 +60,14 @@ class PlanRequest:
 
         return Search.of(law, question, self.deployment, self.latency, coarse=coarse)
 
-    def plan(self, law: Law, progress: Progress | None = None) -> Plan:
+    def plan(self, law: Law, progress: Progress = lambda step, share: None) -> Plan:
         """The plan under a law: in all shapes where asked, in the usual ones where nothing stated speaks against it, else in the law's."""
         stated = (self.details.shape, self.bounds.disaggregated or None, self.kv_heads)
         if self.details.shape == EVERY_SHAPE:
             return self._plan_of_shapes(tuple(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE)), law, progress)
         if law.form.of_sources and stated == (None,) * len(stated):
             return self._plan_of_shapes(USUAL_SHAPES, law, progress)
-        if progress is not None:
-            progress("train and serve models of every size", 0.1)
+        progress("train and serve models of every size", 0.1)
         return self.plan_of_shape(law)
 
     def plan_of_shape(self, law: Law, question: Question | None = None, search: Search | None = None) -> Plan:
@@ -116,7 +115,7 @@ class PlanRequest:
             slow = f"no model serves within {format_seconds(limit)} per output token: planned with --max-tpot {nearest}"
             return replace(found, warnings=(slow, *found.warnings))
 
-    def _plan_of_shapes(self, shapes: tuple[str, ...], law: Law, progress: Progress | None) -> Plan:
+    def _plan_of_shapes(self, shapes: tuple[str, ...], law: Law, progress: Progress) -> Plan:
         """The plan in the best of `shapes`, all against one baseline: that of the default shape, where none is named.
 
         The best model of each shape is built first; the plan is made in the shape whose model stays the best when planned. Shapes that
@@ -134,8 +133,7 @@ class PlanRequest:
         answering = (name for name in shapes if is_served(laws[name], questions[name], self.deployment, self.latency))
         served = list(islice(answering, 2 if shapes == USUAL_SHAPES else None))
         for i, name in enumerate(served if served != [PLANNED_SHAPE] else ()):  # else there is nothing to compare
-            if progress is not None:
-                progress(f"models of the shape {name}", i / (len(served) + 1))
+            progress(f"models of the shape {name}", i / (len(served) + 1))
             base = base or self.usual_base(laws[name], questions[name])
             if base is not None:
                 questions[name] = replace(questions[name], base=base)
@@ -168,8 +166,7 @@ class PlanRequest:
                         every[name] = self.search(laws[name], replace(question, base=questions[name].base))
                 other = compared.better_choice(plan.decision.model, every, PLANNED_SHAPE)
                 return replace(plan, unbounded=other and other.model, unbounded_shape=other and other.shape)
-            if progress is not None:
-                progress(f"plan with the shape {best}", len(served) / (len(served) + 1))
+            progress(f"plan with the shape {best}", len(served) / (len(served) + 1))
             try:
                 plans[best] = plan = self.plan_of_shape(laws[best], questions[best], searches[best])
             except InfeasibleError as error:

@@ -37,6 +37,11 @@ class Server:
         """At the rate, or of the closed loop, where one is stated; else at full load."""
         return self.opened or self.cost.closed_loop or self.cost
 
+    @property
+    def usd_per_mtok(self) -> float:
+        """Under the load that was asked about."""
+        return self.loaded.usd_per_mtok or 0.0
+
     def late_s(self, limits: Deployment) -> dict[str, float]:
         """Which of the limits it misses by the known error, with the seconds as corrected."""
         from moescale.serving.accuracy import limits_missed
@@ -46,31 +51,25 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """A server that keeps all limits by the known error of its kind, and the stricter limits that give it."""
-
-    server: Server
-    limits_s: dict[str, float]  # by option, such as --max-tpot; none: the server was looked at under the stated limits
-
-    @property
-    def usd_per_mtok(self) -> float:
-        """Under the load that was asked about."""
-        return self.server.loaded.usd_per_mtok or 0.0
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values."""
-        one, groups = self.server.opened or self.server.cost, self.server.cost.attention_dp
-        record: dict[str, object] = {"gpus": one.gpus, "replicas": one.replicas or 1, "usd_per_mtok": self.usd_per_mtok}
-        record |= {} if groups is None else {"attention_dp": groups}
-        return record | {f"{option[2:].replace('-', '_')}_s": s for option, s in self.limits_s.items()}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Missed:
-    """Which limits a server misses by the known error of its kind, with the seconds as corrected, and what keeps them."""
+    """Which limits a server misses by the known error of its kind, and the cheapest server found that keeps all of them."""
 
-    times_s: dict[str, float]
-    kept: Kept | None  # None: nothing that was looked at
+    times_s: dict[str, float]  # as corrected
+    kept: Server | None  # None: nothing that was looked at
+    stricter_s: dict[str, float]  # limits that give it, by option, such as --max-tpot; none: the stated ones do
+
+    def kept_record(self) -> dict[str, object]:
+        """The server that keeps the limits as JSON-ready values; empty where there is none."""
+        if self.kept is None:
+            return {}
+        one, groups = self.kept.opened or self.kept.cost, self.kept.cost.attention_dp
+        record: dict[str, object] = {
+            "gpus": one.gpus,
+            "replicas": one.replicas or 1,
+            "usd_per_mtok": self.kept.usd_per_mtok,
+        }
+        record |= {} if groups is None else {"attention_dp": groups}
+        return record | {f"{option[2:].replace('-', '_')}_s": s for option, s in self.stricter_s.items()}
 
 
 def missed_by_error(server: Server, limits: Deployment, ask: Callable[[Deployment], Server]) -> Missed | None:
@@ -83,7 +82,7 @@ def missed_by_error(server: Server, limits: Deployment, ask: Callable[[Deploymen
         return None
     looked_at = server.cost.candidates or () if server.opened is None else ()
     others = [replace(server, cost=candidate) for candidate in looked_at if candidate.batch is not None]
-    found = [Kept(server=other, limits_s={}) for other in others if not other.late_s(limits)]
+    found = [(other, dict[str, float]()) for other in others if not other.late_s(limits)]
     strict: dict[str, float] = {}
     asked, last = limits, server
     for _ in range(2):  # the smaller batch may miss the other limit
@@ -96,11 +95,11 @@ def missed_by_error(server: Server, limits: Deployment, ask: Callable[[Deploymen
         except MoescaleError:
             break
         if not (missed := last.late_s(limits)):
-            found.append(Kept(server=last, limits_s=strict))
+            found.append((last, strict))
             break
-    loops = ((kept, kept.server.cost.closed_loop) for kept in found)
-    found = [kept for kept, loop in loops if loop is None or loop.meets_limits]
-    return Missed(times_s=first, kept=min(found, key=lambda k: float(f"{k.usd_per_mtok:.9g}"), default=None))
+    found = [(one, given) for one, given in found if one.cost.closed_loop is None or one.cost.closed_loop.meets_limits]
+    kept, stricter_s = min(found, key=lambda each: float(f"{each[0].usd_per_mtok:.9g}"), default=(None, {}))
+    return Missed(times_s=first, kept=kept, stricter_s=stricter_s)
 
 
 def _three_digits(value: float) -> float:
@@ -159,7 +158,7 @@ class Priced:
             "accuracy": server.accuracy and server.accuracy.to_dict(),
             "calibrated": self.calibrated and self.calibrated.to_dict(),
             "limits_missed_by_error": self.missed and self.missed.times_s,
-            "limits_kept_by_error": self.missed and self.missed.kept and self.missed.kept.to_dict(),
+            "limits_kept_by_error": self.missed and self.missed.kept_record(),
             "launch": self.launch,
         }
         record |= {name: part for name, part in parts.items() if part}

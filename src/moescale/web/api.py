@@ -88,7 +88,7 @@ def catalogue(laws: Laws, default_law: str) -> Record:
 
 def draft(asked: Asked, sizes: int = FRONTIER_SIZES) -> Record:
     """The curves of a plan, each point with its serving figures: what the main chart needs at once."""
-    found = draft_plan(asked.law, asked.question, asked.deployment, asked.latency, sizes=sizes)
+    found = draft_plan(asked.law, asked.question, asked.request.deployment, asked.request.latency, sizes=sizes)
     ceiling = asked.law.max_experts or math.inf
     return {
         "budget_flops": asked.question.budget.flops,
@@ -98,11 +98,11 @@ def draft(asked: Asked, sizes: int = FRONTIER_SIZES) -> Record:
         "base_usd_per_mtok": found.base_usd_per_mtok,
         "max_loss": asked.question.max_loss,
         "max_usd_per_mtok": asked.question.max_usd_per_mtok,
-        "gpu_memory_bytes": asked.deployment.gpu.memory_bytes,
-        "memory_fraction": asked.deployment.memory_fraction,
-        "context_tokens": asked.deployment.prompt_tokens + asked.deployment.output_tokens / 2,
-        "latency_source": asked.latency.name,
-        "usd_per_gpu_hour": asked.deployment.usd_per_gpu_hour,
+        "gpu_memory_bytes": asked.request.deployment.gpu.memory_bytes,
+        "memory_fraction": asked.request.deployment.memory_fraction,
+        "context_tokens": asked.request.deployment.prompt_tokens + asked.request.deployment.output_tokens / 2,
+        "latency_source": asked.request.latency.name,
+        "usd_per_gpu_hour": asked.request.deployment.usd_per_gpu_hour,
         "optimum": found.optimum,
         "curves": [{**_curve(found, i), "beyond_law": float(e) > ceiling} for i, e in enumerate(found.experts)],
         "limits": LIMITS,
@@ -183,7 +183,7 @@ def _decision(found: Plan, serving: Record) -> Record:
 
 def _built(asked: Asked, found: Plan) -> Record:
     law, question, _ = prepare(asked.law, asked.question)
-    costs = costs_of(law, question, asked.deployment, asked.latency)
+    costs = costs_of(law, question, asked.request.deployment, asked.request.latency)
     shape = found.decision.architecture.architecture()
     n = np.array([found.decision.model.n_params])
     served = replace(costs, shape=shape).serving(n, np.array([found.decision.model.experts]))
@@ -192,7 +192,7 @@ def _built(asked: Asked, found: Plan) -> Record:
 
 def _known_models(asked: Asked) -> list[Record]:
     law, question = asked.law, asked.question
-    costs = costs_of(law, question, asked.deployment, asked.latency)
+    costs = costs_of(law, question, asked.request.deployment, asked.request.latency)
     found: list[Record] = []
     for model in published_models():
         alike = 1 / ALIKE_BUDGETS <= model.training_flops / question.budget.flops <= ALIKE_BUDGETS

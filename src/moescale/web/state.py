@@ -5,12 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeVar
 
 from moescale.errors import InputError, MoescaleError, located, unknown_name
 from moescale.hardware.gpus import find_gpu
-from moescale.latency import LatencySource
 from moescale.options.fields import Described, FilePath, Group, described, option_name
 from moescale.options.law import LawOptions
 from moescale.options.planned import PlanRequest
@@ -18,7 +16,6 @@ from moescale.options.question import BoundOptions
 from moescale.options.serving import DEFAULT_TRAFFIC, PLANNED_TPOT_S, ServingOptions
 from moescale.planning.plan import Plan, Question
 from moescale.scaling_laws.law import Law
-from moescale.serving.deployment import Deployment
 from moescale.web.store import PREFIX
 
 LATENCIES = ("auto", "silicon", "roofline")  # never a table, whose name would be a path
@@ -63,11 +60,13 @@ class Asked:
 
     law: Law
     question: Question
-    deployment: Deployment
-    latency: LatencySource
+    request: PlanRequest
     command: str
     notes: tuple[str, ...]
-    plan: Callable[[], Plan]
+
+    def plan(self) -> Plan:
+        """The plan, in the best shape where none is stated."""
+        return self.request.plan(self.law)
 
 
 def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
@@ -103,7 +102,7 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
         source = serving.open_latency(deployment, remark=notes.append)
     except MoescaleError as error:
         raise InputError(error.what, where="latency", nearest=error.nearest, next_step=error.next_step) from error
-    asked = PlanRequest(
+    request = PlanRequest(
         bounds=bounds,
         deployment=deployment,
         latency=source,
@@ -115,11 +114,9 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
     return Asked(
         law=law,
         question=question,
-        deployment=deployment,
-        latency=source,
+        request=request,
         command=_command({type(group): group for group in (bounds, about, serving)}, given, law),
         notes=tuple(notes),
-        plan=partial(asked.plan, law),
     )
 
 

@@ -131,9 +131,11 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     told, sizes = answer.benefit(plan), plan_tables.plan_headline(plan)
     meta = [f"Which model to train: {screen.budget_words(plan)}"]
     meta += [f"moescale {made.version}"] if made.version else []
+    drawn = find_spec("matplotlib") is not None
+    images = [_image(plan_figure(plan, narrow=narrow)) for narrow in (False, True)] if drawn else []
     return ENVIRONMENT.get_template("templates/page.html").render(
         title=f"{told}: {sizes.removeprefix('Train ').replace('experts: ', 'experts, ')}" if told else sizes,
-        figures=[figure for figure in answer.figures(plan) if figure.key], drawn=_drawn(plan), marked=CHOSEN,
+        figures=[figure for figure in answer.figures(plan) if figure.key], images=images, sizes=sizes, no_figure=NO_FIGURE, marked=CHOSEN,
         meta=meta, sections=sections, more=more,
         linked=_linked, colour_of=colour_of, colour_on_dark=colour_on_dark,
     )  # fmt: skip
@@ -148,22 +150,6 @@ def _chosen(table: Table) -> Table:
     )
     note = "$ a million: of serving a million output tokens. a token: time until the next one. GPUs: of one server."
     return replace(table, title="", columns=columns, rows=rows, notes=(*table.notes, note))
-
-
-def _drawn(plan: Plan) -> Markup:
-    """The plan's figure for wide and for narrow screens, light and dark."""
-    caption = (
-        "Loss against serving cost: a curve an expert count, all models of the budget; the arrow leads from the baseline to the "
-        "recommended model. Lower left is better."
-    )
-    if find_spec("matplotlib") is None:
-        return Markup("<p>{}</p>").format(NO_FIGURE)
-    wide, narrow = (_image(plan_figure(plan, narrow=narrow)) for narrow in (False, True))
-    # What it shows: the caption to everyone, the description in words to those who do not see it.
-    return Markup(
-        '<figure><picture><source media="(max-width: 34rem)" srcset="{}"><img src="{}" alt="{}"></picture>'
-        "<figcaption>{}</figcaption></figure>"
-    ).format(narrow, wide, f"{caption} {plan_tables.plan_headline(plan)}.", caption)
 
 
 def _image(figure: Figure) -> str:

@@ -95,9 +95,8 @@ def _headline(found: Priced) -> str:
         rate = plural(opened.requests_per_s, "request")
         return f"{usd if found.has_price else ''}{opened.gpus} x {gpu} at {rate} a second"
     loop = server.cost.closed_loop
-    tokens_s = (server.cost.throughput_tok_s or 0.0) if loop is None else loop.output_tok_s
     clients = "" if loop is None else f" for {plural(loop.concurrency or 0, 'client')}"
-    return f"{usd if found.has_price else f'{tokens_s:,.0f} output tokens/s on '}{server.cost.gpus} x {gpu}{clients}"
+    return f"{usd if found.has_price else f'{_tokens_s(server.cost):,.0f} output tokens/s on '}{server.cost.gpus} x {gpu}{clients}"
 
 
 def _layout(cost: Cost) -> str:
@@ -189,10 +188,10 @@ def _missed(found: Priced, missed: Missed) -> str:
         deployment = found.server.deployment
         fp8 = weight_format(deployment) == "bf16" and deployment.gpu.fp8_flops_per_s
         return f"{text}, as would all others{'; --weights fp8 may keep it' if fp8 else ''}."
-    stated = " ".join(f"{option} {format_seconds(s).replace(' ', '')}" for option, s in kept.limits_s.items())
+    stated = " ".join(f"{option} {format_seconds(s).replace(' ', '')}" for option, s in missed.stricter_s.items())
     usd = f", {format_usd(kept.usd_per_mtok)}" if found.has_price else ""
     at = f" at {stated}" if stated else ""
-    return f"{text}; the cheapest that would keep it: {_server(kept.server.cost, kept.server.opened)}{at}{usd}."
+    return f"{text}; the cheapest that would keep it: {_server(kept.cost, kept.opened)}{at}{usd}."
 
 
 def _server(c: Cost, opened: OpenLoop | None = None) -> str:
@@ -212,43 +211,41 @@ def _gpus(c: Cost, many: bool) -> str:
 def cost_table(cost: Cost, *, priced: bool = True) -> Table:
     """Each GPU count that was looked at, in the closed loop where there is one; without dollars where there is no price."""
     looked_at = cost.candidates or (cost,)
-    rows: list[tuple[Cost, Cost | Answer, float]] = [
-        (c, c.closed_loop or c, c.closed_loop.output_tok_s if c.closed_loop else c.throughput_tok_s or 0.0)
-        for c in looked_at
-        if (c.closed_loop if cost.closed_loop else c.batch) is not None and c.usd_per_mtok is not None
-    ]
+    closed = cost.closed_loop is not None
+    answering = [c for c in looked_at if (c.closed_loop if closed else c.batch) is not None]
+    many = len({c.replicas for c in looked_at}) > 1
 
-    def layout(c: Cost) -> tuple[int, int | None, int | None]:
-        return c.gpus, c.replicas, c.attention_dp
+    def of(c: Cost) -> Cost | Answer:
+        return c.closed_loop or c
 
     def last(c: Cost) -> str:
         breaks = c.closed_loop is not None and not c.closed_loop.meets_limits
-        cheapest = "<- cheapest" if layout(c) == layout(cost) else ""
-        return ", ".join(filter(None, (cheapest, "breaks a limit" if breaks else "")))
+        same = (c.gpus, c.replicas, c.attention_dp) == (cost.gpus, cost.replicas, cost.attention_dp)
+        return ", ".join(filter(None, ("<- cheapest" if same else "", "breaks a limit" if breaks else "")))
 
-    limited: Cell[tuple[Cost, Cost | Answer, float]] = (
+    limited: Cell[Cost] = (
         Column("batch limited by", text=True),
-        lambda r: BROKEN.get(r[0].latency_limit or "", LIMITED_BY.get(r[0].limited_by or "", r[0].limited_by or "")),
+        lambda c: BROKEN.get(c.latency_limit or "", LIMITED_BY.get(c.limited_by or "", c.limited_by or "")),
     )
-    if cost.closed_loop is not None:
-        limited = (Column("request time", rank=2), lambda r: format_seconds(getattr(r[1], "e2e_s", 0.0)))
-    many = len({c.replicas for c in looked_at}) > 1
-    usd: Cell[tuple[Cost, Cost | Answer, float]] = (Column("$/Mtok"), lambda r: format_usd(r[1].usd_per_mtok or 0.0))
-    return table_of(
-        "",
-        rows,
-        (
-            (Column("GPUs"), lambda r: _gpus(r[0], many)),
-            *((usd,) if priced else ()),
-            (Column("batch"), lambda r: f"{r[1].batch:.0f}"),
-            (Column("output tok/s"), lambda r: f"{r[2]:,.0f}"),
-            (Column("TTFT"), lambda r: format_seconds(r[1].ttft_s or 0.0)),
-            (Column("TPOT"), lambda r: format_seconds(r[1].tpot_s or 0.0)),
-            limited,
-            (Column("", text=True), lambda r: last(r[0])),
-        ),
-        notes=reason_lines((_server(c), c.infeasible) for c in looked_at if c.infeasible),
+    if closed:
+        limited = (Column("request time", rank=2), lambda c: format_seconds(getattr(of(c), "e2e_s", 0.0)))
+    usd: Cell[Cost] = (Column("$/Mtok"), lambda c: format_usd(of(c).usd_per_mtok or 0.0))
+    cells: tuple[Cell[Cost], ...] = (
+        (Column("GPUs"), lambda c: _gpus(c, many)),
+        *((usd,) if priced else ()),
+        (Column("batch"), lambda c: f"{of(c).batch:.0f}"),
+        (Column("output tok/s"), lambda c: f"{_tokens_s(c):,.0f}"),
+        (Column("TTFT"), lambda c: format_seconds(of(c).ttft_s or 0.0)),
+        (Column("TPOT"), lambda c: format_seconds(of(c).tpot_s or 0.0)),
+        limited,
+        (Column("", text=True), last),
     )
+    rows = [c for c in answering if c.usd_per_mtok is not None]
+    return table_of("", rows, cells, notes=reason_lines((_server(c), c.infeasible) for c in looked_at if c.infeasible))
+
+
+def _tokens_s(cost: Cost) -> float:
+    return (cost.throughput_tok_s or 0.0) if cost.closed_loop is None else cost.closed_loop.output_tok_s
 
 
 def _attention_groups(console: Console, deployment: Deployment) -> None:
