@@ -221,8 +221,8 @@ def prices(seed: int, folder: Path) -> dict[str, float] | None:
     rows = compare_models(
         (model, replace(model, name="again")),
         asked.law,
-        asked.deployment,
-        asked.latency,
+        asked.request.deployment,
+        asked.request.latency,
         training=price,
         train_gpus=gpus,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, get_args
@@ -198,10 +199,8 @@ class BoundOptions(TrainingOptions):
             return (None if law is None else self._of_target(law, self.target)), None
         if self.match is None or self.match.strip().isdigit():
             return None, None
-        try:
+        with suppress(ValueError):
             return None, float(self.match)
-        except ValueError:
-            pass
         return published_model(self.match, "--match"), None
 
     def _of_target(self, law: Law, target: str) -> KnownModel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -225,10 +226,9 @@ def _law_entry(name: str, law: Law) -> Record:
 
 
 def _price(gpu: Gpu) -> float | None:
-    try:
+    with suppress(InputError):
         return usd_per_gpu_hour(gpu)
-    except InputError:
-        return None
+    return None
 
 
 def _numbers(values: npt.NDArray[Any]) -> list[float | None]:

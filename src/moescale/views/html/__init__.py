@@ -9,6 +9,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -192,11 +193,8 @@ def _law_facts(plan: Plan) -> Facts:
 
 def _serving_facts(plan: Plan) -> Facts:
     gpu, usd = plan.gpu, f"{format_usd(plan.usd_per_gpu_hour)} a GPU hour, as stated"
-    try:
+    with suppress(InputError):  # a file of one's own, or one without a listed price
         card, listed = find_gpu(plan.gpu), price(plan.gpu)
-    except InputError:  # a file of one's own, or one without a listed price
-        pass
-    else:
         gpu = f"{card.name}, {format_bytes(card.memory_bytes)} ({card.source})"
         if listed.usd_per_gpu_hour == plan.usd_per_gpu_hour:
             usd = f"{format_usd(plan.usd_per_gpu_hour)} a GPU hour ({listed.terms}; {listed.source}, {listed.date})"
