@@ -53,16 +53,16 @@ def cold(*arguments: str) -> Callable[[], object]:
 def warm_plan(gpu: str | None = None, latency: str | None = None) -> Callable[[], object]:
     """The default plan of 5.15e21 FLOPs in this process, after one call that warms it."""
     from moescale import BoundOptions, LawOptions, ServingOptions
-    from moescale.options.planned import plan_of
+    from moescale.options.planned import PlanRequest
     from moescale.options.serving import PLANNED_TPOT_S
 
     default, bounds = ServingOptions(), BoundOptions(budget=5.15e21)
     serving = ServingOptions(gpu=gpu or default.gpu, latency=latency or default.latency)
     law, deployment = LawOptions().find_law(), serving.deployment(usual_tpot_s=PLANNED_TPOT_S)
-    source = serving.open_latency(deployment)
+    asked = PlanRequest(bounds=bounds, deployment=deployment, latency=serving.open_latency(deployment))
 
     def call() -> object:
-        return plan_of(bounds, law, deployment, source)
+        return asked.plan_of_shape(law)
 
     call()
     return call

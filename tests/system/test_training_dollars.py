@@ -17,8 +17,8 @@ from command_line import answer_of, run
 from moescale.export.launch import export_model
 from moescale.hardware.gpus import find_gpu
 from moescale.models.published import find_shape
-from moescale.options import planned
 from moescale.options.law import LawOptions
+from moescale.options.planned import PlanRequest
 from moescale.options.question import BoundOptions
 from moescale.options.serving import ServingOptions
 from moescale.planning.compare_models import compare_models
@@ -42,7 +42,8 @@ def plan_of(shape: str, gpu: str, **bounds: float) -> Plan:
     details, serving = LawOptions(shape=shape), ServingOptions(gpu=gpu, max_gpus=64, latency="roofline")
     law, deployment = details.find_law(), serving.deployment()
     asked = BoundOptions(**bounds)  # pyright: ignore[reportArgumentType]
-    return planned.plan_of(asked, law, deployment, serving.open_latency(deployment), details)
+    source = serving.open_latency(deployment)
+    return PlanRequest(bounds=asked, deployment=deployment, latency=source, details=details).plan(law)
 
 
 def use_of(plan: Plan) -> TrainingUse:
@@ -213,7 +214,7 @@ def prices(seed: int, folder: Path) -> dict[str, float] | None:
     best, gpus = plan.decision, int(query["train-gpus"]) if "train-gpus" in query else None
     model = KnownModel(name="built", architecture=best.architecture.architecture(), tokens=best.model.tokens)
     rows = compare_models(
-        (model, replace(model, name="again")), asked.law, asked.deployment, asked.latency, training=price,
+        (model, replace(model, name="again")), asked.law, asked.request.deployment, asked.request.latency, training=price,
         train_gpus=gpus,
     )  # fmt: skip
     done = export_model(best.architecture, best.model.tokens, "megatron", folder, gpu=price.gpu, gpus=gpus)

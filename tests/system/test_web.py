@@ -183,7 +183,7 @@ def test_the_keys_are_options_of_plan_and_none_opens_a_file() -> None:
 def test_the_defaults_that_are_shown_are_those_that_hold() -> None:
     assert set(DEFAULTS) <= set(OPTIONS)
     given, left_out = read_state(DEFAULTS, find_law), read_state({}, find_law)
-    assert (given.question, given.deployment) == (left_out.question, left_out.deployment)
+    assert (given.question, given.request.deployment) == (left_out.question, left_out.request.deployment)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from typing import Annotated, NoReturn
 import typer
 from typer import Option
 
-from moescale.cli.flat import Command
 from moescale.cli.options import app
 from moescale.cli.output import print_json
 from moescale.errors import InfeasibleError, MoescaleError
@@ -42,7 +41,6 @@ def load(*commands: str) -> None:
     named = {c.callback.__name__.rstrip("_").replace("_", "-"): c for c in app.registered_commands if c.callback}
     for command, registered in named.items():
         registered.rich_help_panel = HOMES[command][0]
-        registered.cls = Command
     app.registered_commands[:] = [named[command] for command in COMMANDS if command in named]
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 import typer
 
 from moescale.bounds import FLOPS, PARAMETERS, SHARE, TOKENS
-from moescale.cli.flat import flat
-from moescale.cli.options import Json, app, examples
+from moescale.cli.options import Json, command
 from moescale.cli.output import HeldBack, answer, show_progress, warn
 from moescale.errors import InputError
 from moescale.options.fields import SEQUENCE_TOKENS, Group, path, quantity
 from moescale.options.law import LawOptions
-from moescale.options.planned import plan_of, usual_base
+from moescale.options.planned import PlanRequest
 from moescale.options.question import BoundOptions
 from moescale.options.runs import TableOptions
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
@@ -54,14 +53,13 @@ class PlanOptions(BoundOptions):
     )
 
 
-@app.command(
-    epilog=examples(
-        "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm",
-        "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm --runs runs.csv --next 5",
-        "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm -o sweep.toml",
-    )
+@command(
+    "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm",
+    "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm --runs runs.csv --next 5",
+    "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm -o sweep.toml",
+    top="flops runs next_ sweep_file",
+    then="max_runs max_run_flops max_run_tokens min_params run_noise sequence_tokens",
 )
-@flat("flops runs next_ sweep_file", then="max_runs max_run_flops max_run_tokens min_params run_noise sequence_tokens")
 def design(
     wanted: DesignOptions,
     bounds: PlanOptions,
@@ -75,7 +73,6 @@ def design(
     from moescale.io.files import check_target
     from moescale.models.recipe import defaults
     from moescale.planning.gaussian_process import RUN_NOISE
-    from moescale.planning.search import Search
     from moescale.planning.sweep_design import LEAST_PARAMS, MOST_RUNS, SweepLimits, design_sweep, in_letters
     from moescale.views.terminal.runs import show_design
 
@@ -93,17 +90,17 @@ def design(
     deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
     question = bounds.question(chosen, deployment, law, kv_heads=serving.kv_heads, unpriced=True)
     with show_progress(not json_) as report:
-        if report is not None:
-            report("price the models of the plan", 0.1)
-        source = serving.open_latency(deployment, remark=warn)
+        report("price the models of the plan", 0.1)
+        source, kv_heads = serving.open_latency(deployment, remark=warn), serving.kv_heads
+        asked = PlanRequest(
+            bounds=bounds, deployment=deployment, latency=source, details=law, kv_heads=kv_heads, unpriced=True
+        )
         if (question.max_days, question.max_training_usd) != (None, None):  # what they buy, the plan says
-            plan = plan_of(bounds, chosen, deployment, source, law, kv_heads=serving.kv_heads, unpriced=True)
-            question = replace(question, budget=replace(question.budget, flops=plan.budget_flops))
-        base = usual_base(bounds, chosen, question, deployment, source, law, kv_heads=serving.kv_heads, unpriced=True)
-        question = question if base is None else replace(question, base=base)
-        search = Search.of(chosen, question, deployment, source)
-        if report is not None:
-            report("choose runs", 0.6)
+            flops_bought = asked.plan_of_shape(chosen).budget_flops
+            question = replace(question, budget=replace(question.budget, flops=flops_bought))
+        base = asked.usual_base(chosen, question)
+        search = asked.search(chosen, question if base is None else replace(question, base=base))
+        report("choose runs", 0.6)
         known = None
         if wanted.runs is not None:
             table = TableOptions().read_from(wanted.runs)
@@ -122,7 +119,7 @@ def design(
         found = design_sweep(search, limits, known=known)
     held_back = HeldBack()
     if wanted.sweep_file is not None:
-        with held_back:
+        with held_back.writing():
             write_sweep(found, search.law.family, wanted.sweep_file, wanted.sequence_tokens)
     record = found.to_dict() | ({} if wanted.sweep_file is None else {"sweep": str(wanted.sweep_file)})
     answer(

@@ -19,7 +19,7 @@ from typer import Argument, Option
 from typer.core import TyperCommand
 
 from moescale.cli.output import warn
-from moescale.options.fields import Described, Flag, Text, described, option_name
+from moescale.options.fields import Described, described, option_name
 
 WIDEST = 100  # columns
 GAP = 2  # columns between an option and its description
@@ -39,64 +39,54 @@ def show_all(context: typer.Context, wanted: bool) -> None:
 HelpAll = Annotated[bool, Option("--help-all", is_eager=True, callback=show_all, help="Describe every option.")]
 
 
-def flat(*top: str, then: str = "") -> Callable[[Callable[..., T]], Callable[..., T]]:
+def flat(command: Callable[..., T], top: str = "", then: str = "") -> Callable[..., T]:
     """Make each field of a command's option dataclasses, and what is annotated as one, an option of the command.
 
-    Those at the `top` of its help stand above all headings, and those of `then` before the others, which follow in the
-    order of the signature and of the fields. A string may hold several names with spaces. The last option is --help-all.
+    Those of `top`, names with spaces, stand above all headings of its help, and those of `then` before the others, which
+    follow in the order of the signature and of the fields. The last option is --help-all.
     """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters: dict[str, Parameter] = {}
+    for name, parameter in signature(command).parameters.items():
+        if name not in groups:
+            parameters[name] = parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
+            continue
+        types = get_type_hints(groups[name])
+        for field in fields(groups[name]):
+            kind = described(groups[name])[field.name]
+            if field.name in top.split():
+                kind = replace(kind, panel="")
+            hint = Annotated[types[field.name], typer_option(kind, option_name(field.name, kind))]
+            default = Parameter.empty if field.default is MISSING else field.default
+            parameters[field.name] = Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+    ordered = [parameters[name] for name in dict.fromkeys([*top.split(), *then.split(), *parameters])]
+    ordered.append(Parameter("help_all", Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll))
 
-    first = " ".join(top).split()
+    @wraps(command)
+    def call(help_all: bool = False, **given: Any) -> T:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        return command(**given)
 
-    def flatten(command: Callable[..., T]) -> Callable[..., T]:
-        hints = get_type_hints(command, include_extras=True)
-        groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-        parameters: dict[str, Parameter] = {}
-        for name, parameter in signature(command).parameters.items():
-            if name not in groups:
-                parameters[name] = parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
-                continue
-            types = get_type_hints(groups[name])
-            for field in fields(groups[name]):
-                kind = described(groups[name])[field.name]
-                if field.name in first:
-                    kind = replace(kind, panel="")
-                hint = Annotated[types[field.name], typer_option(kind, option_name(field.name, kind))]
-                default = Parameter.empty if field.default is MISSING else field.default
-                parameters[field.name] = Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=hint)
-        ordered = [parameters[name] for name in dict.fromkeys([*first, *then.split(), *parameters])]
-        ordered.append(Parameter("help_all", Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll))
-
-        @wraps(command)
-        def call(help_all: bool = False, **given: Any) -> T:
-            built = {
-                name: group(**{field.name: given.pop(field.name) for field in fields(group)})
-                for name, group in groups.items()
-            }
-            return command(**given, **built)
-
-        call.__signature__ = Signature(ordered)  # type: ignore[attr-defined]
-        call.__annotations__ = {parameter.name: parameter.annotation for parameter in ordered}
-        return call
-
-    return flatten
+    call.__signature__ = Signature(ordered)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in ordered}
+    return call
 
 
 def typer_option(kind: Described, name: str) -> Any:
     """An option of the command line, or where `name` is in capitals an argument, that is described so."""
-    if isinstance(kind, Flag):
-        return Option(name, help=kind.help, rich_help_panel=kind.panel or None)
 
     def parse(text: Any) -> Any:
         return kind.parse(text, name, warn)
 
-    parser = None if isinstance(kind, Text) else parse
+    how: dict[str, Any] = {"parser": None if type(kind) is Described else parse, "help": kind.help}
     if name.isupper():
-        return Argument(parser=parser, metavar=name, help=kind.help)
-    return Option(name, parser=parser, metavar=kind.metavar, help=kind.help, rich_help_panel=kind.panel or None)
+        return Argument(metavar=name, **how)
+    return Option(name, metavar=kind.metavar or None, rich_help_panel=kind.panel or None, **how)
 
 
-class Command(TyperCommand):
+class ShortHelp(TyperCommand):
     """A command whose --help is short where some of its options stand under headings."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -108,7 +98,7 @@ class Command(TyperCommand):
         print("\n".join(_lines(self, ctx, width)), end="")
 
 
-def _lines(command: Command, context: Any, width: int) -> Iterator[str]:
+def _lines(command: ShortHelp, context: Any, width: int) -> Iterator[str]:
     def wrapped(text: str, first: str = "", indent: int = 0) -> list[str]:
         how: dict[str, Any] = {"break_on_hyphens": False, "break_long_words": False}
         return textwrap.wrap(text, width - 1, initial_indent=first, subsequent_indent=" " * indent, **how)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moescale.cli.flat import flat, typer_option
-from moescale.cli.options import Json, Plot, app, check_plot, examples
-from moescale.cli.output import HeldBack, answer, made_with, print_json, say, show_progress, warn
+from moescale.cli.flat import typer_option
+from moescale.cli.options import Json, Plot, check_plot, command
+from moescale.cli.output import HeldBack, answer, made_with, say, show_progress, warn
 from moescale.errors import InputError, located
 from moescale.options.fields import FilePath, at_option, refuse
 from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, ChosenLaw, InputOptions, PointOptions, in_shape
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     from moescale.scaling_laws import Law
 
 
-@app.command(
-    epilog=examples(
-        "moescale fit examples/runs.csv -o law.toml",
-        'moescale fit runs.csv --size-column n_params_active --where "tokens >= 5e9" --bootstrap 200',
-    )
+@command(
+    "moescale fit examples/runs.csv -o law.toml",
+    'moescale fit runs.csv --size-column n_params_active --where "tokens >= 5e9" --bootstrap 200',
+    top="runs law where bootstrap prior size_column",
+    then=" ".join(COLUMNS),
 )
-@flat("runs law where bootstrap prior size_column", then=" ".join(COLUMNS))
 def fit(
     context: typer.Context,
     wanted: FitOptions,
@@ -42,8 +41,7 @@ def fit(
     from moescale.io.files import check_target
     from moescale.scaling_laws import save_law
     from moescale.views.figures import fit_figure
-    from moescale.views.terminal.fits import show_chosen, show_fit
-    from moescale.views.terminal.text import terminal
+    from moescale.views.terminal.fits import show_fit
 
     # All that can be refused is refused before the fit, which may take minutes.
     how = wanted.settings(inputs.inputs())
@@ -57,25 +55,19 @@ def fit(
     held_back = HeldBack()
     if output is not None:
         made = made_with(context)
-        origin = {"where": runs.where or "", "command": made.get("command", "")}
-        origin |= runs.choices()
+        origin = {"where": runs.where or "", "command": made.get("command", ""), **runs.choices()}
         origin["versions"] = f"moescale {made['moescale']}, {found.law.evidence['versions']}"
-        with held_back, at_option("-o"):
+        with held_back.writing(), at_option("-o"):
             save_law(found.named(output.stem, **origin), output)
     held_back.draw(plot, fit_figure, found.fit, found.runs)
-    if json_:
-        print_json(found.to_dict())
-    else:
-        show_chosen(terminal(), found.chosen)
-        show_fit(terminal(), found.fit, found.intervals, table.size_column)
-        if output is not None and not held_back.errors:
-            say(f"wrote {output}")
+    answer(json_, found.to_dict(), show_fit, found.fit, found.intervals, table.size_column, found.chosen)
+    if output is not None and not json_ and not held_back.errors:
+        say(f"wrote {output}")
     warn(found.fit.warnings)
     held_back.tell()
 
 
-@app.command(epilog=examples("moescale laws --json"))
-@flat()
+@command("moescale laws --json")
 def laws(json_: Json = False) -> None:
     """List the laws of the catalogue with their coefficients."""
     from moescale.scaling_laws import catalogue_names, find_law
@@ -85,14 +77,12 @@ def laws(json_: Json = False) -> None:
     answer(json_, [law.summary() for law in known], show_laws, known)
 
 
-@app.command(
-    epilog=examples(
-        "moescale predict --n-params 567M --tokens 374B --experts 8",
-        "moescale predict --law hoffmann2022 --n-params 7B --tokens 2T --json",
-        'moescale predict --law law.toml --runs runs.csv --where "tokens >= 12e9"',
-    )
+@command(
+    "moescale predict --n-params 567M --tokens 374B --experts 8",
+    "moescale predict --law hoffmann2022 --n-params 7B --tokens 2T --json",
+    'moescale predict --law law.toml --runs runs.csv --where "tokens >= 12e9"',
+    top="n_params tokens runs law experts",
 )
-@flat("n_params tokens runs law experts")
 def predict(
     law: ChosenLaw, model: PointOptions, table: PredictedOptions, inputs: InputOptions, json_: Json = False
 ) -> None:
@@ -144,13 +134,11 @@ def _predict_table(
     warn(runs.warnings)
 
 
-@app.command(
-    epilog=examples(
-        'moescale compare runs.csv --law yun2024 --law chinchilla --holdout "tokens >= 12e9"',
-        'moescale compare runs.csv --law yun2024 --holdout "n_experts >= 16" --where "tokens >= 1B" --json',
-    )
+@command(
+    'moescale compare runs.csv --law yun2024 --law chinchilla --holdout "tokens >= 12e9"',
+    'moescale compare runs.csv --law yun2024 --holdout "n_experts >= 16" --where "tokens >= 1B" --json',
+    top="runs holdout law where size_column",
 )
-@flat("runs holdout law where size_column")
 def compare(context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, json_: Json = False) -> None:
     """Fit laws to part of the runs and test them on the held-out runs."""
     from moescale.fitting.remarks import unused_columns
@@ -173,8 +161,7 @@ def compare(context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, 
     warn(dict.fromkeys((*table.warnings, *(remark for form in forms for remark in unused_columns(form, table)))))
 
 
-@app.command(epilog=examples("moescale isoflop runs.csv", "moescale isoflop runs.csv --budget 1e24"))
-@flat("runs where tolerance budget")
+@command("moescale isoflop runs.csv", "moescale isoflop runs.csv --budget 1e24", top="runs where tolerance budget")
 def isoflop(runs: IsoflopOptions, json_: Json = False) -> None:
     """Fit the exponents of loss-optimal N and D in FLOPs to runs at equal FLOPs."""
     from moescale.fitting.isoflop import isoflop as fit_parabolas

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from typer import Option
 
-from moescale.cli.flat import typer_option
+from moescale.cli.flat import ShortHelp, flat, typer_option
 from moescale.options.fields import FilePath, at_option
 
+T = TypeVar("T")
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 
 app = typer.Typer(
@@ -27,9 +29,16 @@ Json = Annotated[bool, Option("--json", help="Print one JSON value and nothing e
 Plot = Annotated[Path | None, typer_option(FilePath("Draw the answer to this SVG, PDF or PNG file."), "--plot")]
 
 
-def examples(*commands: str) -> str:
-    """The end of a command's help: an example a paragraph, as typer keeps no single line breaks."""
-    return "\n\n".join(("Examples:", *(f"`{command}`" for command in commands)))
+def command(
+    *examples: str, name: str | None = None, top: str = "", then: str = ""
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Add a function to the application, with `examples` at the end of its help; `top` and `then` as in `flat`."""
+    epilog = "\n\n".join(("Examples:", *(f"`{example}`" for example in examples)))  # typer keeps no single line breaks
+
+    def add(function: Callable[..., T]) -> Callable[..., T]:
+        return app.command(name, cls=ShortHelp, epilog=epilog)(flat(function, top, then))
+
+    return add
 
 
 def check_plot(path: Path | None) -> None:

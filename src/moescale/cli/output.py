@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from moescale.errors import InputError
@@ -53,10 +52,10 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def show_progress(enabled: bool) -> Generator[Progress | None]:
+def show_progress(enabled: bool) -> Generator[Progress]:
     """A callback that shows what is being done on standard error, where that is a terminal."""
     if not (enabled and sys.stderr.isatty()):
-        yield None
+        yield lambda step, share: None
         return
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -76,7 +75,7 @@ def show_progress(enabled: bool) -> Generator[Progress | None]:
 class HeldBack:
     """The errors of files that could not be written, told once the answer is printed.
 
-    A command writes its files inside this context, before it prints, and calls `tell` at its end: the answer of minutes of
+    A command writes its files inside `writing`, before it prints, and calls `tell` at its end: the answer of minutes of
     work is not lost to a full disk, nor a file to a reader that closes our output early. Errors of other kinds pass.
     """
 
@@ -84,22 +83,20 @@ class HeldBack:
         self.kind = kind
         self.errors: list[InputError] = []
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if isinstance(error, self.kind):
+    @contextmanager
+    def writing(self) -> Generator[None]:
+        """Hold an error of this kind back."""
+        try:
+            yield
+        except self.kind as error:
             self.errors.append(error)
-        return isinstance(error, self.kind)
 
     def draw(self, path: Path | None, figure: Callable[P, Figure], *of: P.args, **how: P.kwargs) -> None:
         """Draw a figure to the file that --plot names, if it names one."""
         if path is not None:
             from moescale.views.figures import save_figure
 
-            with self:
+            with self.writing():
                 save_figure(figure(*of, **how), path)
 
     def tell(self) -> None:

@@ -7,8 +7,7 @@ import secrets
 from dataclasses import MISSING, dataclass, replace
 from pathlib import Path
 
-from moescale.cli.flat import flat
-from moescale.cli.options import app, examples
+from moescale.cli.options import command
 from moescale.cli.output import say, warn
 from moescale.errors import InputError, install, located
 from moescale.options.fields import Group, flag, path, quantity
@@ -31,8 +30,7 @@ class ReportOptions(Group):
     output: Path = path("Write the report to this HTML file.", name="-o", default=MISSING)
 
 
-@app.command(epilog=examples("moescale report plan.json -o plan.html"))
-@flat()
+@command("moescale report plan.json -o plan.html")
 def report(wanted: ReportOptions) -> None:
     """Write a plan as one HTML file: a plain page, then its tables and figure."""
     from moescale import __version__
@@ -50,8 +48,7 @@ def report(wanted: ReportOptions) -> None:
     say(f"wrote {wanted.output}")
 
 
-@app.command(epilog=examples("moescale web", "moescale web --port 8600 --no-open --law law.toml"))
-@flat()
+@command("moescale web", "moescale web --port 8600 --no-open --law law.toml")
 def web(wanted: PageOptions) -> None:
     """Serve the interactive page on this machine: inputs, curves, uploads."""
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from moescale.cli.flat import flat
-from moescale.cli.options import Json, app, examples
+from moescale.cli.options import Json, command
 from moescale.cli.output import HeldBack, answer, warn
 from moescale.errors import located
 from moescale.options.fields import at_option
@@ -14,15 +13,13 @@ from moescale.options.law import PaperLaw
 from moescale.options.reproduction import TODAY, ReproductionOptions
 
 
-@app.command(
-    epilog=examples(
-        "moescale reproduce --summary",
-        "moescale reproduce --server today --summary --json",
-        "moescale reproduce --max-num-seqs 256 --memory-fraction 0.8",
-        "moescale reproduce --figure 4",
-    )
+@command(
+    "moescale reproduce --summary",
+    "moescale reproduce --server today --summary --json",
+    "moescale reproduce --max-num-seqs 256 --memory-fraction 0.8",
+    "moescale reproduce --figure 4",
+    top="server summary figure folder law convention moe_execution prompt output max_num_seqs",
 )
-@flat("server", "summary", "figure", "folder", "law", "convention", "moe_execution", "prompt", "output", "max_num_seqs")
 def reproduce(law: PaperLaw, wanted: ReproductionOptions, json_: Json = False) -> None:
     """Recompute every claim of the paper: its value, ours with an interval, and whether it holds."""
     from moescale.models.family import with_convention
@@ -53,7 +50,7 @@ def reproduce(law: PaperLaw, wanted: ReproductionOptions, json_: Json = False) -
             # The other server beside this one in the figure of the verdict.
             beside = evaluate(chosen, ReproductionOptions(server=TODAY).costs()) if VERDICT in names else ()
             world = world_of(of_the_papers_models(chosen), costs)
-            with held_back, at_option("-o"):
+            with held_back.writing(), at_option("-o"):
                 shown = None if wanted.figure is not None else outcomes
                 written = publish(folder, drawn(names, world, outcomes, beside), shown)
                 if wanted.figure is not None:

@@ -5,28 +5,26 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from moescale.cli.flat import flat
-from moescale.cli.options import TABLE_SUFFIXES, Json, app, examples
-from moescale.cli.output import HeldBack, print_json, say, warn
+from moescale.bounds import TOKENS
+from moescale.cli.options import TABLE_SUFFIXES, Json, command
+from moescale.cli.output import HeldBack, answer, print_json, say, warn
 from moescale.errors import InputError, unknown_name
-from moescale.options.experiments import GridOptions, PackOptions, ProfileOptions, TrainOptions
+from moescale.options.fields import MOST_SECONDS, MOST_SEED, Group, flag, path, quantity, seconds, text
 from moescale.options.runs import ImportOptions
-from moescale.units import format_count, format_flops, format_seconds, plural
+from moescale.units import format_count, format_seconds, plural
 
 
-@app.command(
-    "import",
-    epilog=examples(
-        "moescale import trainer examples/trainer",
-        "moescale import mlflow http://localhost:5000 -o runs.csv",
-        "moescale import wandb wandb -o runs.csv",
-        "moescale import csv runs.tsv --set tokens='step * 524288' --set loss=eval/loss -o runs.csv",
-    ),
+@command(
+    "moescale import trainer examples/trainer",
+    "moescale import mlflow http://localhost:5000 -o runs.csv",
+    "moescale import wandb wandb -o runs.csv",
+    "moescale import csv runs.tsv --set tokens='step * 524288' --set loss=eval/loss -o runs.csv",
+    name="import",
 )
-@flat()
 def import_(wanted: ImportOptions, json_: Json = False) -> None:
     """Write a run table for `fit` from runs in MLflow, W&B, TensorBoard, a Trainer's folder, or any table."""
     from moescale.io.files import check_target
@@ -43,7 +41,7 @@ def import_(wanted: ImportOptions, json_: Json = False) -> None:
     found = import_runs(tracker, source, mapping=wanted.rules(), unfinished=wanted.unfinished)
     held_back = HeldBack()
     if output is not None:
-        with held_back:
+        with held_back.writing():
             write_runs(found.columns, output)
     warn(found.warnings)
     if json_:
@@ -57,15 +55,29 @@ def import_(wanted: ImportOptions, json_: Json = False) -> None:
     held_back.tell()
 
 
-@app.command(
-    epilog=examples(
-        "moescale pack LICENSE --tokenizer bytes --validation 0 -o corpus",
-        "moescale pack docs src --tokenizer tokenizer.json -o corpus",
-        "moescale pack hf:cerebras/SlimPajama-627B --tokenizer tokenizer.json --max-tokens 20B -o corpus",
-        "moescale pack --show corpus",
+@dataclass(frozen=True, kw_only=True)
+class PackOptions(Group):
+    """What a corpus is made of and where it goes, or a corpus to show."""
+
+    sources: list[str] | None = text(
+        "Text files, folders or hf:NAME; rows of jsonl, json, csv or parquet are documents.", name="SOURCE.."
     )
+    output: Path | None = path("Folder of the corpus; an interrupted pack starts over.", name="-o")
+    tokenizer: str | None = text("A tokenizer.json, or bytes (one token per byte).", metavar="PATH")
+    eos: str | None = text("End-of-document token, if the tokenizer has none with a usual name.", metavar="TOKEN")
+    validation: float = quantity("Share of documents held out for validation.", 0, 1, default=0.01)
+    text_field: str = text("Field or column of the text.", default="text")
+    max_tokens: int | None = quantity("Stop after this many training tokens.", 1, TOKENS.most, whole=True)
+    seed: int = quantity("Seed of the choice of validation documents.", 0, MOST_SEED, default=0, whole=True)
+    show: Path | None = path("Describe a corpus and verify its hashes.")
+
+
+@command(
+    "moescale pack LICENSE --tokenizer bytes --validation 0 -o corpus",
+    "moescale pack docs src --tokenizer tokenizer.json -o corpus",
+    "moescale pack hf:cerebras/SlimPajama-627B --tokenizer tokenizer.json --max-tokens 20B -o corpus",
+    "moescale pack --show corpus",
 )
-@flat()
 def pack(wanted: PackOptions, json_: Json = False) -> None:
     """Tokenise text into a corpus for `train` and `sweep`."""
     from moescale.experiments.corpus import open_corpus, verify
@@ -99,23 +111,33 @@ def pack(wanted: PackOptions, json_: Json = False) -> None:
     print(f"sha256 {corpus.sha256}")
 
 
-@app.command(
-    epilog=examples(
-        "moescale train examples/run.toml --dry-run",
-        "moescale train run.toml -o runs.csv",
-        "moescale train run.toml --no-resume",
-    )
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(Group):
+    """One model to train."""
+
+    run: Path = path("RUN.toml with the settings of the run.", name="RUN", default=MISSING)
+    output: Path | None = path("Run table to write or extend: .csv or .tsv.", name="-o")
+    resume: bool = flag("Resume from the last checkpoint, or start over.", name="--resume/--no-resume", default=True)
+    dry_run: bool = flag("Print all settings, sizes and FLOPs without training.")
+
+
+@command(
+    "moescale train examples/run.toml --dry-run",
+    "moescale train run.toml -o runs.csv",
+    "moescale train run.toml --no-resume",
 )
-@flat()
 def train(wanted: TrainOptions, json_: Json = False) -> None:
     """Train one model and write its row of a run table for `fit`."""
     from moescale.experiments.run import add_rows, check_run_table, torchrun
     from moescale.experiments.run import train as run_train
     from moescale.experiments.settings import estimate, read_settings
+    from moescale.views.terminal.runs import show_settings, show_trained
 
     settings, output = read_settings(wanted.run), wanted.output
     if wanted.dry_run:
-        _show_settings(settings.to_dict(), settings.sha256, estimate(settings), json_)
+        expected = estimate(settings)
+        record = {"settings": settings.to_dict(), "settings_sha256": settings.sha256, "estimate": expected}
+        answer(json_, record, show_settings, settings.to_dict(), expected)
         return
     if output is not None:
         check_run_table(output)
@@ -127,37 +149,11 @@ def train(wanted: TrainOptions, json_: Json = False) -> None:
         return
     held_back = HeldBack()
     if output is not None:
-        with held_back:
+        with held_back.writing():
             add_rows(output, rows)
-    if json_:
-        print_json({"rows": rows})
-    else:
-        for row in rows:
-            print(_row_text(row))
-        held = settings.output + "/result.json" if output is None or held_back.errors else output
-        print(f"Weights: {settings.output}/model. Rows: {held}.")
+    held = settings.output + "/result.json" if output is None or held_back.errors else str(output)
+    answer(json_, {"rows": rows}, show_trained, rows, settings.output, held)
     held_back.tell()
-
-
-def _show_settings(settings: Mapping[str, Any], sha256: str, expected: Mapping[str, float], json_: bool) -> None:
-    if json_:
-        print_json({"settings": settings, "settings_sha256": sha256, "estimate": expected})
-        return
-    import tomli_w
-
-    print(tomli_w.dumps(settings))
-    for key, value in expected.items():
-        print(f"# {key:15} {format_flops(value) if key == 'training_flops' else format_count(value)}")
-
-
-def _row_text(row: Mapping[str, Any]) -> str:
-    flag = f"  DIVERGED: {row['diverged_why']}" if row["diverged"] else ""
-    loss = "none" if row["loss"] is None else f"{row['loss']:.4f}"
-    return (
-        f"{row['name']}: loss {loss} nats per token after {format_count(row['tokens'])} tokens, "
-        f"{format_count(row['n_params_dense'])} dense-equivalent parameters, {row['n_experts']} experts, "
-        f"{format_count(row['tokens_per_s'])} tokens/s{flag}"
-    )
 
 
 def _print_event(event: Mapping[str, Any]) -> None:
@@ -175,29 +171,38 @@ def _print_event(event: Mapping[str, Any]) -> None:
     say(f"{at}: {event['event']}{checkpoint}{loss}")
 
 
-@app.command(
-    epilog=examples(
-        "moescale sweep examples/sweep.toml --dry-run",
-        "moescale sweep sweep.toml --jobs 2",
-        "moescale sweep sweep.toml --max-time 9m --json",
+@dataclass(frozen=True, kw_only=True)
+class GridOptions(Group):
+    """A grid of models to train."""
+
+    file: Path = path("SWEEP.toml: a RUN.toml with [grid] or [[runs]].", name="SWEEP", default=MISSING)
+    dry_run: bool = flag("List the runs with parameters, tokens, FLOPs and time, without training.")
+    resume: bool = flag(
+        "Resume interrupted runs from their last checkpoint, or start over.", name="--resume/--no-resume", default=True
     )
+    jobs: int | None = quantity("Runs in parallel; default: the file's, or 1 (on a cluster: all).", whole=True)
+    retries: int = quantity("Restarts of a run whose process died.", 0, 1000, default=1, whole=True)
+    max_time: float | None = seconds(
+        "Stop after this time, such as 9m; run the same command again to continue.", MOST_SECONDS
+    )
+
+
+@command(
+    "moescale sweep examples/sweep.toml --dry-run",
+    "moescale sweep sweep.toml --jobs 2",
+    "moescale sweep sweep.toml --max-time 9m --json",
 )
-@flat()
 def sweep(wanted: GridOptions, json_: Json = False) -> int:
     """Train a grid of models, here or on a cluster, and write a run table for `fit`."""
     from moescale.experiments.sweep import drive, dry_run
     from moescale.experiments.sweep_file import read_sweep
     from moescale.io.records import record
     from moescale.views.terminal.runs import show_planned_runs
-    from moescale.views.terminal.text import terminal
 
     grid = read_sweep(wanted.file)
     if wanted.dry_run:
         plan = dry_run(grid, wanted.jobs)
-        if json_:
-            print_json(plan)
-        else:
-            show_planned_runs(terminal(), plan)
+        answer(json_, plan, show_planned_runs, plan)
         return 0
     done = drive(grid, jobs=wanted.jobs, retries=wanted.retries, resume=wanted.resume, say=say, seconds=wanted.max_time)
     if json_:
@@ -218,13 +223,22 @@ def sweep(wanted: GridOptions, json_: Json = False) -> int:
     return 1
 
 
-@app.command(
-    epilog=examples(
-        "moescale profile profile.toml -o h100.parquet",
-        "moescale profile profile.toml --python envs/vllm/bin/python -o h100.csv",
-    )
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions(Group):
+    """How latencies are measured, and their table."""
+
+    grid: Path = path("PROFILE.toml with the grid.", name="GRID", default=MISSING)
+    output: Path = path("Latency table to write or extend: .parquet, .csv or .tsv.", name="-o", default=MISSING)
+    python: Path | None = path("Python interpreter of vLLM's environment; default: this one.")
+    repeats: int = quantity("Repeats per start of vLLM.", 1, 10_000, default=10, whole=True)
+    rounds: int = quantity("Passes over the grid, each with fresh engines.", 1, 100, default=3, whole=True)
+    log: Path | None = path("Log file of vLLM.")
+
+
+@command(
+    "moescale profile profile.toml -o h100.parquet",
+    "moescale profile profile.toml --python envs/vllm/bin/python -o h100.csv",
 )
-@flat()
 def profile(how: ProfileOptions, json_: Json = False) -> None:
     """Measure prefill and decode latencies of vLLM on this machine for --latency of `cost` and `plan`."""
     from moescale.experiments import profile as profiling

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moescale.bounds import PARAMETERS
 from moescale.errors import InputError, MoescaleError, located
-from moescale.options.fields import LEAST, Group, Quantity, Remark, flag, path, quantity, refuse, text, unsaid
+from moescale.options.fields import LEAST, Group, Quantity, Remark, flag, ignore, path, quantity, refuse, text
 from moescale.options.law import family_of_shape
 from moescale.options.serving import ServingOptions
 from moescale.units import plural
 
 if TYPE_CHECKING:
-    from moescale.hardware.gpus import Gpu
     from moescale.hardware.precisions import Precision
     from moescale.latency import LatencySource
     from moescale.models.architecture import Architecture
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from moescale.serving.workload import Answer
     from moescale.typing import FloatArray
 
-LOAD, FASTER = "Load", "Caching and speculative decoding"
+faster = partial(quantity, panel="Caching and speculative decoding")
 SIMULATED = "load"  # where engine.simulate says that its refusals lie
 POOL = Quantity("", 1, 1e5, whole=True)  # GPUs of a kind
 MOST_CLIENTS = 1e5  # far beyond what a server is asked
@@ -62,7 +62,7 @@ class ModelOptions(Group):
             object.__setattr__(self, "published", None)
 
     def model(
-        self, kv_heads: int | None = None, remark: Remark = unsaid
+        self, kv_heads: int | None = None, remark: Remark = ignore
     ) -> tuple[Architecture, CheckpointWeights | None]:
         """The model, and the format of its weights as they were released or as the config states it."""
         from moescale.models.hf_config import read_config
@@ -130,48 +130,37 @@ class CostServingOptions(ServingOptions):
         "GPUs for prefill only (disaggregated serving), or auto; priced in addition.", metavar="INT|auto"
     )
     decode_gpus: str | None = text("GPUs for decode only, or auto.", metavar="INT|auto")
-    max_num_batched_tokens: int | None = quantity(
+    max_num_batched_tokens: int | None = faster(
         "Most tokens per pass; with --scheduling chunked, longer prompts take several passes; default: no limit.",
-        panel=FASTER,
         whole=True,
     )
-    prefix_hit: float | None = quantity(
-        "Share of prompt tokens found in the prefix cache; one copy for all requests; default 0.", 0, 1, panel=FASTER
+    prefix_hit: float | None = faster(
+        "Share of prompt tokens found in the prefix cache; one copy for all requests; default 0.", 0, 1
     )
-    speculative: float | None = quantity(
-        "Accepted draft tokens per pass, such as 0.85; default 0.", 0, MOST_DRAFTED, panel=FASTER
-    )
-    draft_tokens: int | None = quantity(
-        "Draft tokens per pass, with --speculative; default: --speculative, rounded up.",
-        1,
-        MOST_DRAFTED,
-        panel=FASTER,
-        whole=True,
+    speculative: float | None = faster("Accepted draft tokens per pass, such as 0.85; default 0.", 0, MOST_DRAFTED)
+    draft_tokens: int | None = faster(
+        "Draft tokens per pass, with --speculative; default: --speculative, rounded up.", 1, MOST_DRAFTED, whole=True
     )
 
-    def deployment(
-        self,
-        *,
-        gpu: Gpu | None = None,
-        weights: Precision | None = None,
-        usd_per_gpu_hour: float | None = None,
-        usual_tpot_s: float | None = None,
-        remark: Remark = unsaid,
-    ) -> Deployment:
+    launch: str | None = text("Print the launch command for vllm, sglang or trtllm.", metavar="ENGINE")
+
+    def deployment(self, *, remark: Remark = ignore, **given: Any) -> Deployment:
         """As for a plan, with replicas, parallelism and what speeds the server up."""
-        found = super().deployment(
-            gpu=gpu, weights=weights, usd_per_gpu_hour=usd_per_gpu_hour, usual_tpot_s=usual_tpot_s, remark=remark
-        )
+        found = super().deployment(remark=remark, **given)
         accepted, drafted = self.speculative or 0.0, self.draft_tokens
         if not accepted:
             refuse(self, ("draft_tokens",), "goes with --speculative", "add it, or leave this out")
         if drafted is not None and accepted > drafted:
             what = f"{accepted:g} accepted tokens exceed {drafted} draft tokens"
             raise InputError(what, where="--speculative", nearest=f"{drafted}")
+        replicas = self.replicas or 1
+        if self.max_gpus < replicas:
+            what = f"{plural(self.max_gpus, 'GPU')} cannot hold {replicas} replicas"
+            raise InputError(what, where="--max-gpus", nearest=f"{replicas}")
         return replace(
             found,
-            max_gpus=self._max_gpus_of_replica(),
-            replicas=float(self.replicas or 1),
+            max_gpus=self.gpus_of_replica() or self.max_gpus // replicas,
+            replicas=float(replicas),
             searches_groups=found.searches_groups and self.pipeline_parallel == 1,
             pipeline_parallel=float(self.pipeline_parallel),
             max_num_batched_tokens=self.max_num_batched_tokens,
@@ -181,7 +170,7 @@ class CostServingOptions(ServingOptions):
         )
 
     def open_latency(
-        self, deployment: Deployment, model: Architecture | None = None, remark: Remark = unsaid
+        self, deployment: Deployment, model: Architecture | None = None, remark: Remark = ignore
     ) -> LatencySource:
         """As for a plan; says what the roofline of a GPU without measured kernels rests on."""
         import numpy as np
@@ -195,50 +184,29 @@ class CostServingOptions(ServingOptions):
             remark(rests_on)
         return source
 
-    def _max_gpus_of_replica(self) -> int:
-        replicas = self.replicas or 1
-        if self.max_gpus < replicas:
-            what = f"{plural(self.max_gpus, 'GPU')} cannot hold {replicas} replicas"
-            raise InputError(what, where="--max-gpus", nearest=f"{replicas}")
-        return self.gpus_of_replica() or self.max_gpus // replicas
-
     def gpus_of_replica(self) -> int | None:
         """Exactly so many GPUs of each replica; None where they are not stated."""
         if self.gpus is None:
             return None
         replicas = self.replicas or 1
         if self.gpus % replicas:
-            raise InputError(
-                f"{plural(self.gpus, 'GPU')} cannot be shared evenly by {replicas} replicas",
-                where="--gpus",
-                nearest=f"{max(round(self.gpus / replicas), 1) * replicas}",
-            )
+            what = f"{plural(self.gpus, 'GPU')} cannot be shared evenly by {replicas} replicas"
+            nearest = max(round(self.gpus / replicas), 1) * replicas
+            raise InputError(what, where="--gpus", nearest=f"{nearest}")
         return self.gpus // replicas
 
     def apart(self, model: Architecture, source: LatencySource, deployment: Deployment) -> Disaggregated | None:
         """Prefill and decode on GPUs of their own, if either count is stated; the other one is searched."""
         from moescale.serving.disaggregated import disaggregated
 
-        stated = {"prefill_gpus": self.prefill_gpus, "decode_gpus": self.decode_gpus}
+        stated = {"--prefill-gpus": self.prefill_gpus, "--decode-gpus": self.decode_gpus}
         if not any(stated.values()):
             return None
         refuse(self, ("replicas",), "goes without --prefill-gpus and --decode-gpus, which count the workers")
-        counts = [_pool(name, value) for name, value in stated.items()]
+        counts = [_pool(option, value) for option, value in stated.items()]
         return disaggregated(model, source, deployment, prefill_gpus=counts[0], decode_gpus=counts[1])
 
-    def slow(
-        self, deployment: Deployment, answer: Cost, opened: OpenLoop | None, apart: Disaggregated | None
-    ) -> list[str]:
-        """Warnings of latencies that are of little use and that no limit was stated for."""
-        from moescale.serving.question import slow_for_use
-
-        served = opened or answer.closed_loop or answer
-        found = slow_for_use(deployment, served.ttft_s, served.tpot_s)
-        if apart is not None:
-            found += slow_for_use(deployment, apart.ttft_s, apart.tpot_s, " with separate prefill and decode")
-        return found
-
-    def has_price(self, remark: Remark = unsaid) -> bool:
+    def has_price(self, remark: Remark = ignore) -> bool:
         """Whether an hour of the GPU has a price; a remark where it has none: everything but the dollars is answered."""
         from moescale.hardware.prices import usd_per_gpu_hour
 
@@ -252,77 +220,106 @@ class CostServingOptions(ServingOptions):
             return False
         return True
 
-    def weight_formats(self, checkpoint: CheckpointWeights | None, remark: Remark = unsaid) -> list[Precision]:
-        """The formats to price: those of --weights, else the checkpoint's; none where neither says any.
+    def lengths(self) -> tuple[FloatArray, FloatArray] | None:
+        """Whole prompt and output tokens of the trace in its order; None without one."""
+        import numpy as np
+
+        from moescale.serving.traffic import trace_lengths
+
+        if self.trace is None:
+            return None
+        prompt, output = (np.maximum(np.round(lengths), 1.0) for lengths in trace_lengths(self.trace))
+        return prompt, output
+
+    def under_load(self, deployment: Deployment) -> Deployment:
+        """The deployment under a burst or a rate: the host in line, unless stated."""
+        from moescale.latency.engines import find_host
+
+        return replace(deployment, host=find_host(self.host or "in-line"))
+
+    def weight_format(self, checkpoint: CheckpointWeights | None, remark: Remark = ignore) -> Precision | None:
+        """The format to price: that of --weights, else the checkpoint's; None where neither says any.
 
         A format that is asked for by the checkpoint's name has the checkpoint's bytes, and another one is remarked on.
         """
-        from moescale.hardware.precisions import Precision
+        from moescale.hardware.precisions import Precision, find_precision
 
-        asked = self.weights
-        formats = [] if asked is None else precisions("weights", asked, "--weights")
+        if self.weights is not None and "," in self.weights:
+            raise InputError("one format is priced at a time", where="--weights", next_step="ask once for each")
+        with located("--weights"):
+            asked = None if self.weights is None else find_precision("weights", self.weights)
         if checkpoint is None:
-            return formats
+            return asked
         if checkpoint.kv_cache is not None and self.kv_cache is None:
             name = checkpoint.kv_cache
             remark(f"the checkpoint states an {name} KV cache; to price it, add --kv-cache {name}")
         if checkpoint.format is None:
+            what = f"quantization_config {checkpoint.stated}"
             if asked is None:
-                raise InputError(
-                    f"quantization_config {checkpoint.stated}",
-                    where="--config",
-                    next_step="state the nearest format of the weights, such as --weights fp8",
-                )
-            remark(f"quantization_config {checkpoint.stated}; priced with --weights {asked}")
-            return formats
+                next_step = "state the nearest format of the weights, such as --weights fp8"
+                raise InputError(what, where="--config", next_step=next_step)
+            remark(f"{what}; priced with --weights {self.weights}")
+            return asked
         if asked is None:
             for said in checkpoint.remarks:
                 remark(said)
-        if checkpoint.bytes_per_param >= 2.0:
-            return formats
-        own = Precision(
-            name=checkpoint.format, bytes_per_element=checkpoint.bytes_per_param, source=checkpoint.stated, date=""
+        own, held = checkpoint.format, checkpoint.bytes_per_param
+        if held >= 2.0:
+            return asked
+        if asked is None or asked.name == own:
+            return Precision(name=own, bytes_per_element=held, source=checkpoint.stated, date="")
+        remark(
+            f"the checkpoint's weights are {own} ({checkpoint.stated}); priced with --weights {asked.name} instead for the "
+            "quantised matrices"
         )
-        other = [found.name for found in formats if found.name != own.name]
-        if other:
-            remark(
-                f"the checkpoint's weights are {own.name} ({own.source}); priced with --weights {', '.join(other)} instead "
-                "for the quantised matrices"
-            )
-        return [own if found.name == own.name else found for found in formats] or [own]
+        return asked
 
-    def released_words(self, checkpoint: CheckpointWeights | None, *, published: bool) -> str | None:
-        """The format of a checkpoint's weights and whose choice it is; None where that is --weights, or of 16 bits."""
-        if checkpoint is None or self.weights is not None or checkpoint.bytes_per_param >= 2.0:
+    def launch_line(
+        self,
+        described: ModelOptions,
+        cost: Cost,
+        deployment: Deployment,
+        checkpoint: CheckpointWeights | None,
+        source: LatencySource,
+        remark: Remark = ignore,
+    ) -> str | None:
+        """The line that starts the recommended server, if it is asked for; what it does not say is remarked on."""
+        from moescale.export.serving_launch import launch, published_name
+        from moescale.models.hf_config import read_config
+
+        if self.launch is None:
             return None
-        whose = "as released" if published else "as its config states"
-        return f"{checkpoint.format}, {whose}; --weights overrides"
+        model, most_tokens, stated = "MODEL", None, None if checkpoint is None else checkpoint.format
+        if described.published is not None:
+            model = published_name(described.published)
+        elif (config := described.config) is not None:
+            model = str(config if config.is_dir() else config.parent)
+            most_tokens = read_config(config).max_position_embeddings
+        else:
+            remark("--launch: put the folder of the trained model in place of MODEL")
+        found = launch(self.launch, model, cost, deployment, stated, most_tokens=most_tokens)
+        if (priced := getattr(source, "backend", self.launch)) != self.launch:
+            others = f"--latency silicon:{self.launch} takes those of {self.launch}"
+            remark(f"--launch: priced with the kernels of {priced}; {others}")
+        for note in found.notes:
+            remark(f"--launch: {note}")
+        return found.command
 
-    def weights_record(self, checkpoint: CheckpointWeights | None, formats: Sequence[Precision]) -> dict[str, object]:
-        """The format that was priced, and who says so, as JSON has it."""
-        name, held = (formats[0].name, formats[0].bytes_per_element) if formats else ("bf16", 2.0)
-        source = "--weights" if self.weights is not None else "default" if checkpoint is None else checkpoint.stated
-        record: dict[str, object] = {"format": name, "bytes_per_param": held, "source": source}
-        if checkpoint is not None and self.weights is not None:
-            record["checkpoint"] = checkpoint.format or "not understood"
-        return record
 
-
-def _pool(name: str, stated: str | None) -> int | None:
+def _pool(option: str, stated: str | None) -> int | None:
     if stated is None or stated.strip().lower() == "auto":
         return None
-    where = f"--{name.replace('_', '-')}"
     try:
-        return int(POOL.parse(stated, where))
+        return int(POOL.parse(stated, option))
     except InputError as error:
-        raise InputError(error.what, where=where, next_step=f"{error.next_step}, or auto") from None
+        raise InputError(error.what, where=option, next_step=f"{error.next_step}, or auto") from None
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions(Group):
     """What a server is asked: a closed loop, an open loop, or a simulated burst; without any, all that it can do."""
 
-    HEADING = LOAD
+    HEADING = "Load"
 
     concurrency: int | None = quantity(
         "Concurrent clients (closed loop); each sends its next request when the last one ends; times are means over ten "
@@ -367,20 +364,12 @@ class LoadOptions(Group):
 
         if self.request_rate is None or self.burst is not None:
             return None
-        loaded, (prompt, output) = _under_load(serving, deployment), trace_lengths(serving) or (None, None)
+        loaded, (prompt, output) = serving.under_load(deployment), serving.lengths() or (None, None)
+        how: dict[str, Any] = {"percentile": self.percentile, "prompt_tokens": prompt, "output_tokens": output}
         with asked_by("--request-rate"):
-            return open_loop(
-                model,
-                kernels_alone(source),
-                loaded,
-                gpus,
-                self.request_rate,
-                percentile=self.percentile,
-                prompt_tokens=prompt,
-                output_tokens=output,
-            )
+            return open_loop(model, kernels_alone(source), loaded, gpus, self.request_rate, **how)
 
-    def run(
+    def simulated(
         self, model: Architecture, source: LatencySource, deployment: Deployment, serving: CostServingOptions, gpus: int
     ) -> Answer | None:
         """The deployment under the burst, if one is stated."""
@@ -391,17 +380,10 @@ class LoadOptions(Group):
         if self.burst is None:
             return None
         load = burst(self.burst, math.inf if self.request_rate is None else self.request_rate)
-        if (lengths := trace_lengths(serving)) is not None:
+        if (lengths := serving.lengths()) is not None:
             load = replace(load, prompt_tokens=lengths[0], output_tokens=lengths[1])
         with asked_by("--burst"):
-            return simulate(model, kernels_alone(source), _under_load(serving, deployment), gpus, load).answer()
-
-
-def _under_load(serving: CostServingOptions, deployment: Deployment) -> Deployment:
-    """The deployment under a burst or a rate: the host in line, unless stated."""
-    from moescale.latency.engines import find_host
-
-    return replace(deployment, host=find_host(serving.host or "in-line"))
+            return simulate(model, kernels_alone(source), serving.under_load(deployment), gpus, load).answer()
 
 
 @contextmanager
@@ -413,73 +395,3 @@ def asked_by(option: str) -> Generator[None]:
         if error.where != SIMULATED:
             raise
         raise type(error)(error.what, where=option, nearest=error.nearest, next_step=error.next_step) from error
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchOptions(Group):
-    """The line that starts the recommended server."""
-
-    launch: str | None = text("Print the launch command for vllm, sglang or trtllm.", metavar="ENGINE")
-
-    def check(self) -> None:
-        """InputError for an unknown engine."""
-        from moescale.errors import unknown_name
-        from moescale.export.serving_launch import ENGINES
-
-        if self.launch is not None and self.launch not in ENGINES:
-            raise unknown_name("engine", self.launch, ENGINES, where="--launch")
-
-    def line(
-        self,
-        described: ModelOptions,
-        answer: Cost,
-        deployment: Deployment,
-        checkpoint: CheckpointWeights | None,
-        source: LatencySource,
-        remark: Remark = unsaid,
-    ) -> str | None:
-        """The launch line, if it is asked for; what it does not say is remarked on."""
-        from moescale.export.serving_launch import launch, published_name
-        from moescale.models.hf_config import read_config
-
-        if self.launch is None:
-            return None
-        stated = None if checkpoint is None else checkpoint.format
-        most_tokens = None
-        if described.published is not None:
-            model = published_name(described.published)
-        elif described.config is not None:
-            folder = described.config if described.config.is_dir() else described.config.parent
-            model, most_tokens = str(folder), read_config(described.config).max_position_embeddings
-        else:
-            model = "MODEL"
-            remark("--launch: put the folder of the trained model in place of MODEL")
-        found = launch(self.launch, model, answer, deployment, stated, most_tokens=most_tokens)
-        priced = getattr(source, "backend", self.launch)
-        if priced != self.launch:
-            remark(
-                f"--launch: priced with the kernels of {priced}; --latency silicon:{self.launch} takes those of {self.launch}"
-            )
-        for note in found.notes:
-            remark(f"--launch: {note}")
-        return found.command
-
-
-def trace_lengths(serving: CostServingOptions) -> tuple[FloatArray, FloatArray] | None:
-    """Whole prompt and output tokens of the trace in its order; None without one."""
-    import numpy as np
-
-    from moescale.serving.traffic import trace_lengths
-
-    if serving.trace is None:
-        return None
-    prompt, output = (np.maximum(np.round(lengths), 1.0) for lengths in trace_lengths(serving.trace))
-    return prompt, output
-
-
-def precisions(kind: str, names: str, option: str) -> list[Precision]:
-    """The number formats in a list with commas, of weights or kv_cache."""
-    from moescale.hardware.precisions import find_precision
-
-    with located(option):
-        return list(dict.fromkeys(find_precision(kind, name) for name in names.split(",")))

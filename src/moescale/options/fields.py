@@ -29,31 +29,23 @@ SECONDS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 Remark = Callable[[str], None]
 
 
-def unsaid(remark: str) -> None:
+def ignore(remark: str) -> None:
     """Where remarks go that nobody wants."""
 
 
 @dataclass(frozen=True)
 class Described:
-    """What every option has: its help, the heading that it stands under there, and a name other than the field's."""
+    """An option that is taken as it is written: its help, its heading there, and a name other than the field's."""
 
     help: str = ""
     _: KW_ONLY
     panel: str = ""  # empty: that of the group
     name: str | None = None
-    metavar: str = "NAME"
+    metavar: str = ""  # none: a switch
 
-    def parse(self, text: Any, place: str, remark: Remark = unsaid) -> Any:
+    def parse(self, text: Any, place: str, remark: Remark = ignore) -> Any:
         """The value that a text states; InputError at `place`, and a remark where the text is unlikely to be meant."""
         return text
-
-
-class Text(Described):
-    """A name, a list or an expression, as it is written."""
-
-
-class Flag(Described):
-    """A switch."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,7 @@ class FilePath(Described):
 
     metavar: str = field(default="PATH", kw_only=True)
 
-    def parse(self, text: Any, place: str, remark: Remark = unsaid) -> Path:
+    def parse(self, text: Any, place: str, remark: Remark = ignore) -> Path:
         if not str(text):
             raise InputError("the path is empty", where=place, next_step="give the path of a file")
         return Path(text)
@@ -83,7 +75,7 @@ class Quantity(Bound, Described):
         if self.whole:
             object.__setattr__(self, "metavar", "INT")
 
-    def parse(self, text: Any, place: str, remark: Remark = unsaid) -> float:
+    def parse(self, text: Any, place: str, remark: Remark = ignore) -> float:
         parse = parse_quantity if self.unit == "bytes" else parse_count
         if (below := _negative(text, parse)) is not None:
             raise self._refusal(text, below, place)
@@ -127,7 +119,7 @@ class Seconds(Described):
     metavar: str = field(default="SECONDS", kw_only=True)
     longest_s: float = MOST_SECONDS
 
-    def parse(self, text: Any, place: str, remark: Remark = unsaid) -> float:
+    def parse(self, text: Any, place: str, remark: Remark = ignore) -> float:
         given = str(text).strip().lower()
         if given == "none":
             return math.inf
@@ -159,9 +151,8 @@ class Group:
 
 def quantity(help: str, least: float | Bound = 1.0, most: float = MOST, *, default: Any = None, **kind: Any) -> Any:
     """A field that is a number within a named range or two ends; `default=MISSING` where it must be stated."""
-    return _field(
-        within(least, help, **kind) if isinstance(least, Bound) else Quantity(help, least, most, **kind), default
-    )
+    stated = within(least, help, **kind) if isinstance(least, Bound) else Quantity(help, least, most, **kind)
+    return _field(stated, default)
 
 
 def within(bound: Bound, help: str = "", **kind: Any) -> Quantity:
@@ -171,7 +162,7 @@ def within(bound: Bound, help: str = "", **kind: Any) -> Quantity:
 
 def text(help: str, *, default: Any = None, metavar: str = "NAME", **kind: Any) -> Any:
     """A field that is a name, a list or an expression."""
-    return _field(Text(help, metavar=metavar, **kind), default)
+    return _field(Described(help, metavar=metavar, **kind), default)
 
 
 def path(help: str, *, default: Any = None, name: str | None = None) -> Any:
@@ -186,7 +177,7 @@ def seconds(help: str, longest_s: float = LONGEST_WAIT_S) -> Any:
 
 def flag(help: str, *, default: bool = False, name: str | None = None, panel: str = "") -> Any:
     """A field that is a switch."""
-    return _field(Flag(help, name=name, panel=panel), default)
+    return _field(Described(help, name=name, panel=panel), default)
 
 
 def _field(kind: Described, default: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from moescale.bounds import TOKENS
 from moescale.errors import InputError, located
-from moescale.options.fields import Group, Remark, text, unsaid, within
+from moescale.options.fields import Group, Remark, ignore, text, within
 from moescale.units import format_count
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ class ComparedModels(Group):
         name="MODEL..",
     )
 
-    def known(self, remark: Remark = unsaid) -> tuple[KnownModel, ...]:
+    def known(self, remark: Remark = ignore) -> tuple[KnownModel, ...]:
         """The models in their order; InputError that names the one that is wrong."""
         return tuple(stated_model(stated, "MODEL..", remark) for stated in self.models or ())
 
 
-def stated_model(stated: str, option: str, remark: Remark = unsaid) -> KnownModel:
+def stated_model(stated: str, option: str, remark: Remark = ignore) -> KnownModel:
     """The model that a text states: NAME[:TOKENS], CONFIG.json:TOKENS or PLAN.json:ROW; InputError that names the option."""
     from moescale.models.hf_config import read_config
     from moescale.planning.question import KnownModel
@@ -51,11 +51,9 @@ def stated_model(stated: str, option: str, remark: Remark = unsaid) -> KnownMode
     if not (named.endswith(".json") or Path(named).exists() or path.endswith(".json")):
         return published_model(stated, option)
     if named == stated and path.endswith(".json") and Path(path).exists():
-        nearest, next_step = (
-            f"{path}:recommendation",
-            f"write :15T, its training tokens, or one of {', '.join(PLAN_ROWS)}",
-        )
-        raise InputError(f"{tail!r} is no row of a plan", where=stated, nearest=nearest, next_step=next_step)
+        next_step = f"write :15T, its training tokens, or one of {', '.join(PLAN_ROWS)}"
+        what, nearest = f"{tail!r} is no row of a plan", f"{path}:recommendation"
+        raise InputError(what, where=stated, nearest=nearest, next_step=next_step)
     if named == stated:
         what = "needs its training tokens, or the row of a plan"
         next_step = f"write {stated}:15T, or {stated}:recommendation for what `moescale plan --json` printed"
@@ -94,14 +92,18 @@ def published_model(stated: str, option: str) -> KnownModel:
     )
 
 
+def published_models(since: str = "") -> list[KnownModel]:
+    """The published models whose training tokens are known, from a year on."""
+    from moescale.models.published import published_shapes
+
+    dated = published_shapes().items()
+    return [published_model(name, "--against") for name, found in dated if found.tokens and found.date >= since]
+
+
 def nearest_published(flops: float) -> tuple[KnownModel, ...]:
     """The published model of SINCE and later whose training FLOPs are nearest to these, one with experts if it can; none
     beyond a factor of FAR."""
-    from moescale.models.published import published_shapes
-
-    known = [(name, found) for name, found in published_shapes().items() if found.tokens and found.date >= SINCE]
-    models = [published_model(name, "--against") for name, _ in known]
-    near = [model for model in models if 1.0 / FAR <= model.training_flops / flops <= FAR]
+    near = [model for model in published_models(SINCE) if 1.0 / FAR <= model.training_flops / flops <= FAR]
     near.sort(key=lambda m: (m.architecture.n_experts == 1, abs(math.log(m.training_flops / flops))))
     return tuple(near[:1])
 

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, get_args
 
-from moescale.bounds import (
-    COUNT,
-    DAYS,
-    DRAWS,
-    FLOPS,
-    LOSS,
-    PARAMETERS,
-    SHARE,
-    TOKENS,
-    TOTAL_USD,
-    USD_PER_MTOK,
-)
+from moescale import bounds
 from moescale.errors import InfeasibleError, InputError, MoescaleError, unknown_name
 from moescale.options.fields import flag, listed, quantity, text, within
 from moescale.options.known import nearest_published, published_model
@@ -34,9 +25,10 @@ if TYPE_CHECKING:
     from moescale.training.choice import Launch
 
 MOST_COUNTS = 256  # expert counts of one plan
-COUNTS = within(COUNT)
-SCORE = within(SHARE)  # a share of right answers
-MODELS, BOUNDS = "Models to consider", "Bounds"
+COUNTS = within(bounds.COUNT)
+SCORE = within(bounds.SHARE)  # a share of right answers
+MODELS = "Models to consider"
+bounded = partial(quantity, panel="Bounds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +40,10 @@ class BoundOptions(TrainingOptions):
     """
 
     budget: float | None = quantity(
-        "Training FLOPs, such as 5.15e21; instead: --train-gpus and --days, or --budget-usd.", FLOPS
+        "Training FLOPs, such as 5.15e21; instead: --train-gpus and --days, or --budget-usd.", bounds.FLOPS
     )
-    days: float | None = quantity("Days of training; they buy FLOPs at the predicted MFU.", DAYS)
-    budget_usd: float | None = quantity("Dollars for training.", TOTAL_USD)
+    days: float | None = quantity("Days of training; they buy FLOPs at the predicted MFU.", bounds.DAYS)
+    budget_usd: float | None = quantity("Dollars for training.", bounds.TOTAL_USD)
     experts: str | None = text(
         "Expert counts to consider, such as 8,16,32; default: those of --shape, doubled to 512 at most as far as the law speaks.",
         metavar="LIST",
@@ -77,30 +69,29 @@ class BoundOptions(TrainingOptions):
         "Goal: serve, quality, lifetime or loss; serve: cheapest at the baseline's loss, quality: lowest loss at a serving cost, "
         "lifetime: lowest cost of training and serving, loss: lowest loss; without it, the bounds decide."
     )
-    confidence: float | None = quantity(
+    confidence: float | None = bounded(
         "Required probability of reaching the loss; default: 0.8 for an ensemble; for one law, its central curve.",
-        SHARE,
-        panel=BOUNDS,
+        bounds.SHARE,
     )
-    max_loss: float | None = quantity("Highest loss; replaces the baseline's loss.", LOSS, panel=BOUNDS)
-    max_usd_per_mtok: float | None = quantity(
-        "Highest serving cost in dollars per million output tokens.", USD_PER_MTOK, panel=BOUNDS
+    max_loss: float | None = bounded("Highest loss; replaces the baseline's loss.", bounds.LOSS)
+    max_usd_per_mtok: float | None = bounded(
+        "Highest serving cost in dollars per million output tokens.", bounds.USD_PER_MTOK
     )
-    max_tokens: float | None = quantity(
-        "Most training tokens; default: the most that a published model was trained on.", TOKENS, panel=BOUNDS
+    max_tokens: float | None = bounded(
+        "Most training tokens; default: the most that a published model was trained on.", bounds.TOKENS
     )
-    max_active_params: float | None = quantity("Most active parameters, without embeddings.", PARAMETERS, panel=BOUNDS)
-    max_total_params: float | None = quantity("Most total parameters, without embeddings.", PARAMETERS, panel=BOUNDS)
-    max_days: float | None = quantity("Most days of training on --train-gpus.", DAYS, panel=BOUNDS)
+    max_active_params: float | None = bounded("Most active parameters, without embeddings.", bounds.PARAMETERS)
+    max_total_params: float | None = bounded("Most total parameters, without embeddings.", bounds.PARAMETERS)
+    max_days: float | None = bounded("Most days of training on --train-gpus.", bounds.DAYS)
     max_total_usd: float | None = quantity(
-        "Dollars for training and serving together; needs --lifetime-tokens.", TOTAL_USD, panel=LIFE
+        "Dollars for training and serving together; needs --lifetime-tokens.", bounds.TOTAL_USD, panel=LIFE
     )
     disaggregated: bool = flag(
         "Price models with prefill and decode on GPUs of their own, as many of each as keep all busy; cost --prefill-gpus auto has whole numbers.",
         panel="Price",
     )
     bootstrap: int | None = quantity(
-        "Draws of the law for intervals; default: all; 0: no intervals.", DRAWS, panel=DETAILS
+        "Draws of the law for intervals; default: all; 0: no intervals.", bounds.DRAWS, panel=DETAILS
     )
     vocab_size: int | None = quantity(
         "Vocabulary of the served and exported model; default: the law's, or 32000.", 2, whole=True, panel=MODELS
@@ -135,10 +126,11 @@ class BoundOptions(TrainingOptions):
         experts = self.expert_counts(law)
 
         def budget(training: TrainingPrice | None) -> Budget:
-            flops, bought = self.flops(training, law, base), ()
+            instead = self._instead(training, base, law)
+            most = self.budget if instead is None else instead[1]
+            flops, bought = self._flops(training, most), ()
             if training is not None and self.lifetime_tokens is None:
-                most = self._most_flops(training, base, law)
-                bought = training.flops_by_experts(self._most_days, self.train_gpus, self.budget_usd, most)
+                bought = training.flops_by_experts(*self._limits, most)
             return Budget(flops, tokens, stated.inputs(), bought)
 
         training = self.training_price(deployment, unpriced=unpriced, launch=launch)
@@ -146,7 +138,7 @@ class BoundOptions(TrainingOptions):
         first = budget(training)
         if training is not None and training.timed and bought != (None,) * len(bought):
             training = self._by_parts(training, law, first, (*experts, self._base_experts(law)))
-        asked = budget(training)
+        asked, instead = budget(training), self._instead(training, base, law)
         if self.against is not None:
             against = tuple(published_model(name, "--against") for name in listed("--against", self.against))
         else:
@@ -157,7 +149,7 @@ class BoundOptions(TrainingOptions):
             match_experts=self._base_experts(law),
             base=base,
             base_flops=self._base_flops(training, law, first) if asked.by_experts else None,
-            budget_of=self._budget_of(base, law),
+            budget_of=instead and instead[0],
             target=None if self.target is None else "{}={}".format(*_score(self.target)),
             against=against,
             max_loss=loss if self.max_loss is None else None if self._of_loss else self.max_loss,
@@ -165,9 +157,9 @@ class BoundOptions(TrainingOptions):
             lifetime_tokens=self.lifetime_tokens,
             training=training,
             train_gpus=None if self.train_gpus is None else float(self.train_gpus),
-            max_days=self._most_days,
+            max_days=self._limits[0],
             max_training_usd=self.budget_usd,
-            max_flops=self._most_flops(training, base, law),
+            max_flops=self.budget if instead is None else instead[1],
             max_total_usd=self.max_total_usd,
             kv_heads=self._kv_heads_of(base, law) if kv_heads is None else kv_heads,
             vocab_size=self.vocab_size,
@@ -207,10 +199,8 @@ class BoundOptions(TrainingOptions):
             return (None if law is None else self._of_target(law, self.target)), None
         if self.match is None or self.match.strip().isdigit():
             return None, None
-        try:
+        with suppress(ValueError):
             return None, float(self.match)
-        except ValueError:
-            pass
         return published_model(self.match, "--match"), None
 
     def _of_target(self, law: Law, target: str) -> KnownModel:
@@ -243,73 +233,57 @@ class BoundOptions(TrainingOptions):
             return COUNTS.parse(stated[0], "--match")
         return law.family.base_experts if self.match_experts is None else float(self.match_experts)
 
-    def flops(self, training: TrainingPrice | None, law: Law, base: KnownModel | None = None) -> float:
-        """The training FLOPs that are stated, that time or dollars buy, or of the base; InputError for none or two budgets."""
+    @property
+    def _limits(self) -> tuple[float | None, float | None, float | None]:
+        """Days, GPUs and dollars of training, as `TrainingPrice` takes them."""
+        days = [days for days in (self.days, self.max_days) if days is not None]
+        return min(days, default=None), self.train_gpus, self.budget_usd
+
+    def _flops(self, training: TrainingPrice | None, most: float | None) -> float:
+        """The FLOPs that time or dollars buy, `most` of them; InputError for none or two budgets."""
         stated = {"--budget": self.budget, "--days": self.days, "--budget-usd": self.budget_usd}
         given = [name for name, value in stated.items() if value is not None]
-        most = self._most_flops(training, base, law)
         if len(given) > 1 or (not given and most is None):
             what = f"{' and '.join(given)} state a budget each" if given else "no budget"
-            raise InputError(
-                what,
-                where="--budget",
-                next_step="give one of --budget FLOPS, --train-gpus N --days X, --budget-usd X, --match MODEL for its FLOPs"
-                + (", --max-total-usd X or --max-loss X" if self.lifetime_tokens is not None else ""),
+            next_step = (
+                "give one of --budget FLOPS, --train-gpus N --days X, --budget-usd X, --match MODEL for its FLOPs"
             )
+            next_step += "" if self.lifetime_tokens is None else ", --max-total-usd X or --max-loss X"
+            raise InputError(what, where="--budget", next_step=next_step)
         if training is None:
             if most is None:
                 next_step = "give --train-usd-per-gpu-hour as well"
                 raise InputError("needs a priced GPU to train on", where=given[0], next_step=next_step)
             return most
-        if self._most_days is not None and self.train_gpus is None:
+        if self._limits[0] is not None and self.train_gpus is None:
             where = "--days" if self.days else "--max-days"
             raise InputError("needs a number of GPUs", where=where, next_step="give --train-gpus as well")
-        return training.flops_bought(self._most_days, self.train_gpus, self.budget_usd, most)
+        return training.flops_bought(*self._limits, most)
 
-    @property
-    def _most_days(self) -> float | None:
-        return min((days for days in (self.days, self.max_days) if days is not None), default=None)
+    def _instead(self, training: TrainingPrice | None, base: KnownModel | None, law: Law) -> tuple[str, float] | None:
+        """Whose training FLOPs are the budget where none is stated, and how many; None where one is, or nothing stands for it."""
+        from moescale.planning.total_cost import flops_optimal
 
-    def _most_flops(self, training: TrainingPrice | None, base: KnownModel | None, law: Law) -> float | None:
-        """FLOPs that are stated, of the base, that the dollars of a life buy, or that a loss takes; None where days or dollars alone are the budget."""
-        if self.budget is not None or self._bought:
-            return self.budget
+        if (self.budget, self.days, self.budget_usd) != (None, None, None):
+            return None
         if training is not None and self.max_total_usd:
-            return self.max_total_usd / training.usd_per_flop
+            return "the total dollars", self.max_total_usd / training.usd_per_flop
         if base is not None:
-            return base.training_flops
-        return self._flops_of_loss(law) if self._of_loss else None
+            return base.name, base.training_flops
+        if not self._of_loss or self.max_loss is None:
+            return None
+        model = expert_model(self._base_experts(law))
+        found = float(flops_optimal(law, self._base_experts(law), self.max_loss, 0.0).training_flops[0])
+        if not math.isfinite(found):
+            what = f"no {model} has a loss of {self.max_loss:g} by {law.name}"
+            raise InfeasibleError(what, where="--max-loss", next_step="give a higher loss, or --budget FLOPS")
+        return f"the {model} of loss {self.max_loss:g}", found
 
     @property
     def _of_loss(self) -> bool:
         """Whether a life is asked for at a loss alone: the baseline is then the model that has it."""
         others = (self.budget, self.days, self.budget_usd, self.max_total_usd, self.match, self.target)
         return self.lifetime_tokens is not None and self.max_loss is not None and others == (None,) * len(others)
-
-    @property
-    def _bought(self) -> bool:
-        return (self.days, self.budget_usd) != (None, None)
-
-    def _budget_of(self, base: KnownModel | None, law: Law) -> str | None:
-        """Whose training FLOPs the budget is, as none is stated."""
-        if self.budget is not None or self._bought:
-            return None
-        if self.max_total_usd:
-            return "the total dollars"
-        if base is not None:
-            return base.name
-        return f"the {expert_model(self._base_experts(law))} of loss {self.max_loss:g}" if self._of_loss else None
-
-    def _flops_of_loss(self, law: Law) -> float:
-        """The least FLOPs with which the base's expert count has the loss that is stated."""
-        from moescale.planning.total_cost import flops_optimal
-
-        assert self.max_loss is not None
-        found = float(flops_optimal(law, self._base_experts(law), self.max_loss, 0.0).training_flops[0])
-        if not math.isfinite(found):
-            what = f"no {expert_model(self._base_experts(law))} has a loss of {self.max_loss:g} by {law.name}"
-            raise InfeasibleError(what, where="--max-loss", next_step="give a higher loss, or --budget FLOPS")
-        return found
 
     def _base_flops(self, training: TrainingPrice | None, law: Law, budget: Budget) -> float | None:
         """What days or dollars buy the baseline, in bf16 whatever the others are trained in; None where FLOPs are stated."""
@@ -319,7 +293,7 @@ class BoundOptions(TrainingOptions):
             plain = replace(training, rate=None, launch=replace(training.launch, precision="bf16"))
             training = self._by_parts(plain, law, budget, (self._base_experts(law),))
         own = replace(training, mfu=float(training.mfu_at(self._base_experts(law))))
-        return own.flops_bought(self._most_days, self.train_gpus, self.budget_usd, self.budget)
+        return own.flops_bought(*self._limits, self.budget)
 
     def expert_counts(self, law: Law) -> tuple[float, ...]:
         """The expert counts to consider: those that are stated, else those of the law's family."""
@@ -331,9 +305,8 @@ class BoundOptions(TrainingOptions):
         parts = [part for part in self.experts.split(",") if part.strip()]
         if not 1 <= len(parts) <= MOST_COUNTS:
             what = f"{len(parts)} expert counts" if parts else f"{self.experts!r} is not a list of expert counts"
-            raise InputError(
-                what, where="--experts", nearest=f"1 to {MOST_COUNTS} counts", next_step="such as 1,4,8,16"
-            )
+            nearest = f"1 to {MOST_COUNTS} counts"
+            raise InputError(what, where="--experts", nearest=nearest, next_step="such as 1,4,8,16")
         return tuple(COUNTS.parse(part.strip(), "--experts") for part in parts)
 
 

@@ -16,11 +16,11 @@ from moescale.options.fields import (
     Seconds,
     at_option,
     flag,
+    ignore,
     listed,
     path,
     quantity,
     text,
-    unsaid,
     within,
 )
 from moescale.options.serving import ServingOptions
@@ -59,8 +59,7 @@ class ReproductionOptions(ServingOptions):
         metavar="INT|none",
     )
     reserve: float | None = quantity(
-        "Memory of each GPU for activations and the runtime, such as 2GiB; default: the server's (0).",
-        RESERVED,
+        "Memory of each GPU for activations and the runtime, such as 2GiB; default: the server's (0).", RESERVED
     )
     summary: bool = flag("Count numbers and claims that hold, and over the law's draws, instead of listing claims.")
     figure: str | None = text(
@@ -98,7 +97,7 @@ class ReproductionOptions(ServingOptions):
             if getattr(self, name) == usual[name] and not (name in ("prompt", "output") and self.trace is not None):
                 object.__setattr__(self, name, part["value"])
 
-    def deployment(self, *, remark: Remark = unsaid, **given: Any) -> Deployment:
+    def deployment(self, *, remark: Remark = ignore, **given: Any) -> Deployment:
         """As for a plan, with every GPU count tried and batches that fill what memory and the cap allow, as in the paper."""
         from moescale.latency.engines import NO_ENGINE, NO_OVERHEAD
         from moescale.serving.deployment import longest_request_tokens
@@ -124,7 +123,7 @@ class ReproductionOptions(ServingOptions):
             changes["host"] = replace(NO_OVERHEAD, per_pass_s=times[0], per_sequence_s=times[1])
         return replace(found, **changes)
 
-    def costs(self, remark: Remark = unsaid) -> Costs:
+    def costs(self, remark: Remark = ignore) -> Costs:
         """Serving costs of the paper's models on this server."""
         from moescale.latency import with_moe_execution
         from moescale.models.family import find_family

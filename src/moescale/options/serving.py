@@ -18,12 +18,12 @@ from moescale.options.fields import (
     Group,
     Quantity,
     Remark,
+    ignore,
     path,
     quantity,
     refuse,
     seconds,
     text,
-    unsaid,
 )
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class ServingOptions(ChosenGpu):
     )
     scheduling: str | None = text(
         "separate or chunked; separate: prefill and decode in different passes, chunked: in the same pass; default: as the "
-        "engine of --latency does (vLLM: chunked).",
+        "engine of --latency does (vLLM: chunked)."
     )
     host: str | None = text(
         "CPU time of the server: none, in-line or asynchronous (vLLM's published times); default: as the engine of --latency "
@@ -132,7 +132,7 @@ class ServingOptions(ChosenGpu):
         weights: Precision | None = None,
         usd_per_gpu_hour: float | None = None,
         usual_tpot_s: float | None = None,
-        remark: Remark = unsaid,
+        remark: Remark = ignore,
     ) -> Deployment:
         """The deployment that the options state; the arguments stand before the options of their names.
 
@@ -187,7 +187,7 @@ class ServingOptions(ChosenGpu):
         return with_traffic(deployment, traffic)
 
     def open_latency(
-        self, deployment: Deployment, model: Architecture | None = None, remark: Remark = unsaid
+        self, deployment: Deployment, model: Architecture | None = None, remark: Remark = ignore
     ) -> LatencySource:
         """The latency source by its name; `auto` is silicon where it answers (for `model`), else the roofline, remarked on.
 
@@ -209,7 +209,7 @@ class ServingOptions(ChosenGpu):
             )
         return source if deployment.host == NO_OVERHEAD else kernels_alone(source)
 
-    def traffic(self, remark: Remark = unsaid) -> Traffic:
+    def traffic(self, remark: Remark = ignore) -> Traffic:
         """The lengths that --prompt, --output and --trace state; without any of them, ShareGPT's means."""
         from moescale.serving.traffic import Traffic, read_trace
 

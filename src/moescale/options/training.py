@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from moescale.bounds import SHARE, TOKENS, USD_PER_HOUR
@@ -16,32 +17,27 @@ if TYPE_CHECKING:
     from moescale.training.choice import Launch
 
 LIFE = "Training price and lifetime"
+of_life = partial(quantity, panel=LIFE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(Group):
     """What training costs, and how many tokens a model serves in its life."""
 
-    lifetime_tokens: float | None = quantity(
-        "Output tokens to serve; adds the serving bill and the model with the lowest total cost.", TOKENS, panel=LIFE
+    lifetime_tokens: float | None = of_life(
+        "Output tokens to serve; adds the serving bill and the model with the lowest total cost.", TOKENS
     )
     train_gpu: str | None = text("GPU to train on; default: --gpu.", panel=LIFE)
-    train_gpus: int | None = quantity(
-        "Number of GPUs to train on; default: as many as hold the run and end it within 30 days.",
-        whole=True,
-        panel=LIFE,
+    train_gpus: int | None = of_life(
+        "Number of GPUs to train on; default: as many as hold the run and end it within 30 days.", whole=True
     )
-    mfu: float | None = quantity(
-        "MFU of training; default: predicted from the parts of a training step.", SHARE, panel=LIFE
-    )
+    mfu: float | None = of_life("MFU of training; default: predicted from the parts of a training step.", SHARE)
     train_precision: str | None = text(
         "Precision of training products: bf16 or fp8; default: bf16, compare-models: as published; exports train in bf16.",
         panel=LIFE,
     )
-    train_usd_per_gpu_hour: float | None = quantity(
-        "Price of a GPU hour of training; default: the serving price, or the catalogue's for --train-gpu.",
-        USD_PER_HOUR,
-        panel=LIFE,
+    train_usd_per_gpu_hour: float | None = of_life(
+        "Price of a GPU hour of training; default: the serving price, or the catalogue's for --train-gpu.", USD_PER_HOUR
     )
 
     def training_gpu(self, deployment: Deployment) -> Gpu:
@@ -61,10 +57,10 @@ class TrainingOptions(Group):
         from moescale.hardware.prices import usd_per_gpu_hour
         from moescale.planning.training_price import TrainingPrice, default_mfu
 
-        launch = self._in_precision(launch, self.training_gpu(deployment))
+        gpu, usd = self.training_gpu(deployment), self.train_usd_per_gpu_hour
+        launch = self._in_precision(launch, gpu)
         stated = (self.lifetime_tokens, self.train_gpu, self.mfu, self.train_usd_per_gpu_hour)
         unpriced = unpriced or stated == (None,) * 4
-        gpu, usd = self.training_gpu(deployment), self.train_usd_per_gpu_hour
         if usd is None:
             try:
                 own = gpu.name == deployment.gpu.name
@@ -72,17 +68,10 @@ class TrainingOptions(Group):
             except InputError as error:
                 if self.lifetime_tokens is None and unpriced:
                     return None
-                next_step = "give --train-usd-per-gpu-hour as well"
-                raise InputError(
-                    error.what, where=error.where or "--train-gpu", nearest=error.nearest, next_step=next_step
-                ) from error
-        return TrainingPrice(
-            gpu=gpu,
-            usd_per_gpu_hour=usd,
-            mfu=default_mfu() if self.mfu is None else self.mfu,
-            timed=self.mfu is None,
-            launch=launch,
-        )
+                where, next_step = error.where or "--train-gpu", "give --train-usd-per-gpu-hour as well"
+                raise InputError(error.what, where=where, nearest=error.nearest, next_step=next_step) from error
+        mfu = default_mfu() if self.mfu is None else self.mfu
+        return TrainingPrice(gpu=gpu, usd_per_gpu_hour=usd, mfu=mfu, timed=self.mfu is None, launch=launch)
 
     def _in_precision(self, stated: Launch | None, gpu: Gpu) -> Launch:
         """A launch in the precision that is stated; InputError where the GPU lacks it, the trainer's files do, or an MFU is stated."""

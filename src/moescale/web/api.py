@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -14,11 +15,11 @@ from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu, gpus
 from moescale.hardware.precisions import precisions
 from moescale.hardware.prices import usd_per_gpu_hour
-from moescale.models.published import published_shapes
+from moescale.options.known import published_models
 from moescale.options.law import SHAPES, shape_name
 from moescale.planning.curves import Draft, draft_plan, loss_band, scaling
 from moescale.planning.plan import Plan
-from moescale.planning.question import CONFIDENCE, KnownModel, prepare
+from moescale.planning.question import CONFIDENCE, prepare
 from moescale.planning.search import FRONTIER_SIZES, costs_of, known_model
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.law import Law
@@ -78,7 +79,7 @@ def catalogue(laws: Laws, default_law: str) -> Record:
         "kv_cache": list(precisions("kv_cache")),
         "latency": list(LATENCIES),
         "shapes": list(SHAPES),
-        "models": [{"name": model.name, "flops": model.training_flops} for model in _published()],
+        "models": [{"name": model.name, "flops": model.training_flops} for model in published_models()],
         "defaults": {**DEFAULTS, "law": default_law},
         "looks": [look(2.0**power) for power in range(10)],
         "accent": ACCENT,
@@ -88,7 +89,7 @@ def catalogue(laws: Laws, default_law: str) -> Record:
 
 def draft(asked: Asked, sizes: int = FRONTIER_SIZES) -> Record:
     """The curves of a plan, each point with its serving figures: what the main chart needs at once."""
-    found = draft_plan(asked.law, asked.question, asked.deployment, asked.latency, sizes=sizes)
+    found = draft_plan(asked.law, asked.question, asked.request.deployment, asked.request.latency, sizes=sizes)
     ceiling = asked.law.max_experts or math.inf
     return {
         "budget_flops": asked.question.budget.flops,
@@ -98,11 +99,11 @@ def draft(asked: Asked, sizes: int = FRONTIER_SIZES) -> Record:
         "base_usd_per_mtok": found.base_usd_per_mtok,
         "max_loss": asked.question.max_loss,
         "max_usd_per_mtok": asked.question.max_usd_per_mtok,
-        "gpu_memory_bytes": asked.deployment.gpu.memory_bytes,
-        "memory_fraction": asked.deployment.memory_fraction,
-        "context_tokens": asked.deployment.prompt_tokens + asked.deployment.output_tokens / 2,
-        "latency_source": asked.latency.name,
-        "usd_per_gpu_hour": asked.deployment.usd_per_gpu_hour,
+        "gpu_memory_bytes": asked.request.deployment.gpu.memory_bytes,
+        "memory_fraction": asked.request.deployment.memory_fraction,
+        "context_tokens": asked.request.deployment.prompt_tokens + asked.request.deployment.output_tokens / 2,
+        "latency_source": asked.request.latency.name,
+        "usd_per_gpu_hour": asked.request.deployment.usd_per_gpu_hour,
         "optimum": found.optimum,
         "curves": [{**_curve(found, i), "beyond_law": float(e) > ceiling} for i, e in enumerate(found.experts)],
         "limits": LIMITS,
@@ -183,26 +184,18 @@ def _decision(found: Plan, serving: Record) -> Record:
 
 def _built(asked: Asked, found: Plan) -> Record:
     law, question, _ = prepare(asked.law, asked.question)
-    costs = costs_of(law, question, asked.deployment, asked.latency)
+    costs = costs_of(law, question, asked.request.deployment, asked.request.latency)
     shape = found.decision.architecture.architecture()
     n = np.array([found.decision.model.n_params])
     served = replace(costs, shape=shape).serving(n, np.array([found.decision.model.experts]))
     return {name: _numbers(getattr(served, name))[0] for name in SERVED}
 
 
-def _published() -> list[KnownModel]:
-    return [
-        KnownModel(name=name, architecture=shape.architecture, tokens=shape.tokens, weights=shape.weights)
-        for name, shape in published_shapes().items()
-        if shape.tokens is not None
-    ]
-
-
 def _known_models(asked: Asked) -> list[Record]:
     law, question = asked.law, asked.question
-    costs = costs_of(law, question, asked.deployment, asked.latency)
+    costs = costs_of(law, question, asked.request.deployment, asked.request.latency)
     found: list[Record] = []
-    for model in _published():
+    for model in published_models():
         alike = 1 / ALIKE_BUDGETS <= model.training_flops / question.budget.flops <= ALIKE_BUDGETS
         if not alike or question.budget.extra:  # further inputs, which no publication states
             continue
@@ -233,10 +226,9 @@ def _law_entry(name: str, law: Law) -> Record:
 
 
 def _price(gpu: Gpu) -> float | None:
-    try:
+    with suppress(InputError):
         return usd_per_gpu_hour(gpu)
-    except InputError:
-        return None
+    return None
 
 
 def _numbers(values: npt.NDArray[Any]) -> list[float | None]:

@@ -12,7 +12,7 @@ import lzma
 import socket
 import threading
 import webbrowser
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib import resources
@@ -131,14 +131,12 @@ def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
             wanted = [laws.uploaded(query["law"])]
         return await _ask(request, name, query, wanted)
 
-    def route(name: str) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            return Response(await ask(request, name), media_type=JSON, headers=NO_STORE)
-
-        return answer
+    async def answer(request: Request) -> Response:
+        name = request.url.path.removeprefix("/api/")
+        return Response(await ask(request, name), media_type=JSON, headers=NO_STORE)
 
     for name in ("draft", "sketch", "plan", "bands", "scales", "faults"):
-        app.add_api_route(f"/api/{name}", route(name), methods=["GET"])
+        app.add_api_route(f"/api/{name}", answer, methods=["GET"])
 
     @app.get("/api/catalogue")
     async def catalogue(request: Request) -> Response:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeVar
 
 from moescale.errors import InputError, MoescaleError, located, unknown_name
 from moescale.hardware.gpus import find_gpu
-from moescale.latency import LatencySource
 from moescale.options.fields import Described, FilePath, Group, described, option_name
 from moescale.options.law import LawOptions
-from moescale.options.planned import plan_of, plan_of_shapes, shapes_to_compare
+from moescale.options.planned import PlanRequest
 from moescale.options.question import BoundOptions
 from moescale.options.serving import DEFAULT_TRAFFIC, PLANNED_TPOT_S, ServingOptions
 from moescale.planning.plan import Plan, Question
 from moescale.scaling_laws.law import Law
-from moescale.serving.deployment import Deployment
 from moescale.web.store import PREFIX
 
 LATENCIES = ("auto", "silicon", "roofline")  # never a table, whose name would be a path
@@ -64,11 +60,13 @@ class Asked:
 
     law: Law
     question: Question
-    deployment: Deployment
-    latency: LatencySource
+    request: PlanRequest
     command: str
     notes: tuple[str, ...]
-    plan: Callable[[], Plan]
+
+    def plan(self) -> Plan:
+        """The plan, in the best shape where none is stated."""
+        return self.request.plan(self.law)
 
 
 def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
@@ -89,11 +87,14 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
     if serving.latency not in LATENCIES:
         raise unknown_name("latency source", serving.latency, LATENCIES, where="latency")
     notes: list[str] = []
-    with _places_as_keys():
+    try:
         law = about.find_law(laws)
         with located("gpu"):
             deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=notes.append)
         question = bounds.question(law, deployment, about, kv_heads=serving.kv_heads, unpriced=True)
+    except InputError as error:
+        where = error.where and error.where.removeprefix("--")
+        raise type(error)(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error
     _check_work(question, deployment.max_gpus, len(law.draws))
     if question.training is None:  # of a GPU without a price
         bounds = replace(bounds, train_gpu=None, mfu=None)
@@ -101,25 +102,21 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
         source = serving.open_latency(deployment, remark=notes.append)
     except MoescaleError as error:
         raise InputError(error.what, where="latency", nearest=error.nearest, next_step=error.next_step) from error
-    shapes = shapes_to_compare(bounds, law, about, serving.kv_heads)
+    request = PlanRequest(
+        bounds=bounds,
+        deployment=deployment,
+        latency=source,
+        details=about,
+        kv_heads=serving.kv_heads,
+        unpriced=True,
+        slower=serving.max_tpot is None,
+    )
     return Asked(
         law=law,
         question=question,
-        deployment=deployment,
-        latency=source,
+        request=request,
         command=_command({type(group): group for group in (bounds, about, serving)}, given, law),
         notes=tuple(notes),
-        plan=partial(
-            partial(plan_of_shapes, shapes) if shapes else plan_of,
-            bounds,
-            law,
-            deployment,
-            source,
-            about,
-            kv_heads=serving.kv_heads,
-            unpriced=True,
-            slower=serving.max_tpot is None,
-        ),
     )
 
 
@@ -143,19 +140,8 @@ def faults(query: Mapping[str, str], laws: Callable[[str], Law]) -> dict[str, In
 
 
 def _read(group: type[Options], given: Mapping[str, str]) -> Options:
-    stated = {
-        name: kind.parse(given[key], key) for key, (of, name, kind) in OPTIONS.items() if of is group and key in given
-    }
-    return group(**stated)
-
-
-@contextmanager
-def _places_as_keys() -> Generator[None]:
-    try:
-        yield
-    except InputError as error:
-        where = error.where and error.where.removeprefix("--")
-        raise type(error)(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error
+    own = ((key, name, kind) for key, (of, name, kind) in OPTIONS.items() if of is group and key in given)
+    return group(**{name: kind.parse(given[key], key) for key, name, kind in own})
 
 
 def _check_work(question: Question, gpus: int, draws: int) -> None:

@@ -55,7 +55,8 @@ def plan_figure(plan: Plan, *, narrow: bool = False) -> Figure:
             served = f"served on {plan.gpu} ({plan.prompt_tokens:g} prompt, {plan.output_tokens:g} output tokens)"
             headline(figure, f"{format_flops(plan.budget_flops)} training FLOPs under {plan.law}, {served}", 8.0)
         _key(ax, plan, narrow)
-        _end_labels(figure, ax, _curve_ends(ax, plan))
+        if ends := _curve_ends(ax, plan):
+            _end_labels(figure, ax, ends)
     return figure
 
 
@@ -90,9 +91,7 @@ def _key(ax: Axes, plan: Plan, narrow: bool) -> None:
         entries += [entry("smaller, more tokens"), entry("larger, fewer tokens", linewidth=0.8, linestyle=LARGER)]
     base = plan.built_base
     cost = "" if base.usd_per_mtok is None else f", {format_usd(base.usd_per_mtok)}"
-    entries += [
-        entry(f"baseline (loss {base.loss:.4f}{cost})", linewidth=1.0, linestyle=DOTTED),
-    ]
+    entries.append(entry(f"baseline (loss {base.loss:.4f}{cost})", linewidth=1.0, linestyle=DOTTED))
     if plan.known:
         look: Look = {"marker": "o", "markersize": 4.5, "linestyle": "none", "markerfacecolor": "white"}
         entries.append(entry("published, 2x: FLOPs over the budget's", **look))
@@ -189,15 +188,10 @@ def _recommendation(ax: Axes, plan: Plan, narrow: bool) -> None:
         "zorder": 6,
         "bbox": PAPER,
     }
-    ax.annotate(
-        f"recommended{over}: {expert_label(model.experts)}, {format_count(model.n_params_active)} active, "
-        f"{format_count(model.tokens)} tokens\nloss {y:.4f}, {format_usd(x)} per Mtok{share}",
-        (0.0, 0.0),
-        xycoords="axes fraction",
-        xytext=(6, 6),
-        textcoords="offset points",
-        **look,
-    )
+    look |= {"xycoords": "axes fraction", "xytext": (6, 6), "textcoords": "offset points"}
+    sizes = f"{format_count(model.n_params_active)} active, {format_count(model.tokens)} tokens"
+    text = f"recommended{over}: {expert_label(model.experts)}, {sizes}\nloss {y:.4f}, {format_usd(x)} per Mtok{share}"
+    ax.annotate(text, (0.0, 0.0), **look)
 
 
 def _spread_apart(places: Sequence[float], gap: float) -> list[float]:
@@ -219,21 +213,15 @@ def _spread_apart(places: Sequence[float], gap: float) -> list[float]:
 
 def _end_labels(figure: Figure, ax: Axes, ends: Sequence[End]) -> None:
     """Label points (x, y, text, colour) at their right, in their colour, apart from each other, inside a widened axis."""
-    if not ends:
-        return
     figure.draw_without_rendering()  # the layout decides how large the axes are
-    box = ax.get_window_extent()
-    point = figure.dpi / 72.0
-    low, high = ax.get_xlim()
-    logarithmic = ax.get_xscale() == "log"
-    at = np.array([math.log(x) if logarithmic else x for x, *_ in ends])
-    a, b = (math.log(low), math.log(high)) if logarithmic else (low, high)
+    box, point = ax.get_window_extent(), figure.dpi / 72.0
+    at = np.array([math.log(x) for x, *_ in ends])
+    a, b = map(math.log, ax.get_xlim())
     room = min(0.5, (max(len(text) for _, _, text, _ in ends) * 0.60 * POINTS + 10.0) * point / box.width)
     b = max(b, a + (float(at.max()) - a) / (1.0 - room))
-    ax.set_xlim(low, math.exp(b) if logarithmic else b)
-    heights_of = np.log if ax.get_yscale() == "log" else np.asarray
-    bottom, top = heights_of(np.array(ax.get_ylim()))
-    level = (heights_of(np.array([y for _, y, *_ in ends])) - bottom) / (top - bottom)
+    ax.set_xlim(right=math.exp(b))
+    bottom, top = ax.get_ylim()
+    level = (np.array([y for _, y, *_ in ends]) - bottom) / (top - bottom)
     gap = 1.3 * POINTS * point / box.height
     heights = np.array(_spread_apart(level.tolist(), gap))
     heights += max(0.0, 0.5 * gap - heights.min()) - max(0.0, heights.max() + 0.5 * gap - 1.0)

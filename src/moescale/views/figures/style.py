@@ -79,18 +79,15 @@ def colour_of(experts: float) -> str:
 
 def colour_on_dark(experts: float) -> str:
     """The same colour mixed with white as far as a dark page needs, so that the darkest of the sequence can be seen."""
-    parts = _parts(colour_of(experts))
-    light = _light(parts)
-    share = max(0.0, 0.5 - light) / (1.0 - light)  # at least half as light as white
-    return _hexadecimal(p + share * (255 - p) for p in parts)
+    light = _light(parts := _parts(colour_of(experts)))
+    return _lightened(parts, max(0.0, 0.5 - light) / (1.0 - light))  # at least half as light as white
 
 
 def on_dark(colour: str) -> str:
     """What a colour of a figure is on a dark page: greys turned over, others lightened until they can be seen."""
     parts = _parts(colour)
     if max(parts) - min(parts) > 8:  # no grey
-        share = 0.25
-        return _hexadecimal(p + share * (255 - p) for p in parts)
+        return _lightened(parts, 0.25)
     return _hexadecimal(DARK_PAPER + (255 - p) * (DARK_INK - DARK_PAPER) / 255 for p in parts)
 
 
@@ -107,6 +104,10 @@ def _hexadecimal(parts: Iterable[float]) -> str:
     return f"#{bytes(map(round, parts)).hex()}"
 
 
+def _lightened(parts: bytes, share: float) -> str:
+    return _hexadecimal(p + share * (255 - p) for p in parts)
+
+
 def _light(parts: bytes) -> float:
     """Luma of a colour, 0 to 1 (ITU-R BT.601)."""
     return sum(weight * part for weight, part in zip((0.299, 0.587, 0.114), parts, strict=True)) / 255.0
@@ -114,8 +115,7 @@ def _light(parts: bytes) -> float:
 
 def readable(colour: str) -> str:
     """The colour dark enough for text on white."""
-    parts = _parts(colour)
-    light = _light(parts)
+    light = _light(parts := _parts(colour))
     share = min(1.0, 0.48 / light) if light > 0 else 1.0
     return _hexadecimal(share * p for p in parts)
 

@@ -1,7 +1,292 @@
-"""A plan as a page to send: one HTML file with its figure inside."""
+"""A plan as a page to send: the answer in plain sentences, what it stands on, and what could make it wrong.
+
+jinja2 escapes whatever is not made here, and nothing is loaded from elsewhere.
+"""
 
 from __future__ import annotations
 
-from moescale.views.html.reports import NO_FIGURE, Origin, plan_report, read_plan
+import base64
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["NO_FIGURE", "Origin", "plan_report", "read_plan"]
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from moescale.errors import InputError, install
+from moescale.hardware.gpus import find_gpu
+from moescale.hardware.prices import price
+from moescale.io.files import decode_utf8, read_bytes
+from moescale.io.json_text import parse_json
+from moescale.models.family import CONVENTIONS
+from moescale.planning.plan import Plan
+from moescale.planning.plan_file import AGAIN, parse_plan
+from moescale.scaling_laws import catalogue_names, find_law
+from moescale.scaling_laws.ensemble import measured_on
+from moescale.serving.accuracy import calibrated
+from moescale.units import format_bytes, format_count, format_flops, format_usd
+from moescale.views.figures import plan_figure
+from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes, on_dark
+from moescale.views.tables import Table, answer, range_text, screen
+from moescale.views.tables import plan as plan_tables
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BUDGET_BASE = "the loss-optimal "  # how the name of a baseline that is no known model begins
+CHOSEN = "recommended"  # how the name of the chosen row begins
+NO_FIGURE = f"The figure is left out, as matplotlib is not installed: {install('figures')}."
+
+Facts = Sequence[tuple[str, str]]  # names with their values
+# A paragraph, what is markup already, facts, the lines of a list, or a table.
+Block = str | Markup | Facts | Sequence[str] | Table
+Section = tuple[str, Sequence[Block]]  # under its heading
+
+# What may become a link: an arXiv number, a DOI, an address. Anything else stays text.
+LINK = re.compile(r"\bhttps?://[^\s<>\"']*[^\s<>\"'.,;:)\]]|\barXiv[: ](\d{4}\.\d{4,5})(v\d+)?\b", re.IGNORECASE)
+ENVIRONMENT = Environment(
+    loader=PackageLoader("moescale.views", "html"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where the reported answer comes from: its file, how that was made, and the report's program (None: not printed)."""
+
+    name: str | None = None
+    sha256: str | None = None
+    made_with: Mapping[str, object] = field(default_factory=dict[str, object])
+    version: str | None = None  # of the program that makes the report
+
+    def blocks(self) -> list[Block]:
+        """How to reproduce the answer."""
+        command, version, files = (self.made_with.get(key) for key in ("command", "moescale", "sha256"))
+        known = {
+            "answer by": f"moescale {version}" if isinstance(version, str) else None,
+            "report by": self.version and f"moescale {self.version}",
+            "answer file": self.name,
+            "its SHA-256": self.sha256,
+        }
+        if isinstance(files, Mapping):
+            known |= {f"SHA-256 of {name}": str(digest) for name, digest in files.items() if digest}
+        facts = [(label, text) for label, text in known.items() if text is not None]
+        typed = isinstance(command, str) and command
+        return [*([Markup("<pre><code>{}</code></pre>").format(command)] if typed else []), facts]
+
+
+def read_plan(path: str | Path) -> tuple[Plan, Origin]:
+    """The plan in a file and where it comes from; InputError for a file that holds none."""
+    where, data = str(path), read_bytes(path)
+    record = parse_json(decode_utf8(data, where=where), where=where, next_step=AGAIN, finite=True)
+    if not isinstance(record, Mapping) or not {"recommendation", "infeasible"} & set(record):
+        raise InputError("holds nothing to report", where=where, next_step="give a plan (`plan --json`)")
+    made = record.get("made_with")
+    made_with = dict(made) if isinstance(made, Mapping) else {}
+    origin = Origin(name=Path(path).name, sha256=hashlib.sha256(data).hexdigest(), made_with=made_with)
+    return parse_plan(record, where=where), origin
+
+
+def plan_report(plan: Plan, origin: Origin | None = None) -> str:
+    """A self-contained HTML page of a plan: what it says in plain sentences, and a technical part; the figure needs matplotlib."""
+    notes, no_life = [*plan.decision.caveats, *plan.warnings], plan.lifetime_infeasible
+    if no_life is not None and not any(no_life in warning for warning in plan.warnings):
+        notes.append(f"No plan for the whole life: {no_life}.")
+    most, tpot_s = plan.asked.get("max_gpus"), plan.asked.get("max_tpot_s")
+    servers = f"at most {most:g} {plan.gpu}" if isinstance(most, int | float) else plan.gpu
+    speed = f", at {1.0 / tpot_s:.3g} tokens a second for each user" if isinstance(tpot_s, float) else ""
+    question = (
+        f"Which model should {screen.budget_words(plan, flops_too=True)} train, if it is then served on {servers}{speed}, "
+        f"with {plan.prompt_tokens:g} tokens in and {plan.output_tokens:g} out a request?"
+    )
+    life: list[Block] = []
+    if plan.lifetime is not None:
+        others = [c for c in plan.lifetime.recommendation.caveats if c not in plan.decision.caveats]
+        life = [plan_tables.lifetime_table(plan.lifetime), plan_tables.training_sentence(plan.lifetime), others]
+    sections: list[Section] = [
+        ("Answer", [*_sentences(plan)]),
+        ("Models compared", [_chosen(screen.choices_table(plan))]),
+        ("What could make it wrong", [_doubts(plan)]),
+        ("Question", [question]),
+    ]
+    facts = [f for f in screen.facts(plan, _options(origin)) if f[0] != "More"]
+    details: list[Block] = [plan_tables.decision_facts(plan), *plan_tables.choice_tables(plan)]
+    more: list[Section] = [
+        ("Decision", [f"Looked for: {plan.recommendation.rule}.", facts]),
+        ("Caveats", [notes] if notes else []),
+        ("Details", [*details, *([plan_tables.known_table(plan)] if plan.known else [])]),
+        ("Evidence", plan_tables.evidence_tables(plan)),
+        ("Lifetime cost", life),
+        ("Assumptions", [[*_law_facts(plan), *_serving_facts(plan)]]),
+        ("Glossary", [plan_tables.GLOSSARY.format(base=plan_tables.base_name(plan))]),
+        ("How to reproduce it", (made := origin or Origin()).blocks()),
+    ]
+    told, sizes = answer.benefit(plan), plan_tables.plan_headline(plan)
+    meta = [f"Which model to train: {screen.budget_words(plan)}"]
+    meta += [f"moescale {made.version}"] if made.version else []
+    drawn = find_spec("matplotlib") is not None
+    images = [_image(plan_figure(plan, narrow=narrow)) for narrow in (False, True)] if drawn else []
+    return ENVIRONMENT.get_template("templates/page.html").render(
+        title=f"{told}: {sizes.removeprefix('Train ').replace('experts: ', 'experts, ')}" if told else sizes,
+        figures=[figure for figure in answer.figures(plan) if figure.key], images=images, sizes=sizes, no_figure=NO_FIGURE, marked=CHOSEN,
+        meta=meta, sections=sections, more=more,
+        linked=_linked, colour_of=colour_of, colour_on_dark=colour_on_dark,
+    )  # fmt: skip
+
+
+def _chosen(table: Table) -> Table:
+    """The choices in words that need no glossary, the recommended row marked by its name."""
+    heads = {"E": "experts", "$/Mtok": "$ a million", "TPOT": "a token", "life $": "$ of its life"}
+    columns = tuple(replace(column, head=heads.get(column.head, column.head)) for column in table.columns)
+    rows = tuple(
+        (name.removeprefix(">").strip().replace("knee", "balance of loss and price"), *row) for name, *row in table.rows
+    )
+    note = "$ a million: of serving a million output tokens. a token: time until the next one. GPUs: of one server."
+    return replace(table, title="", columns=columns, rows=rows, notes=(*table.notes, note))
+
+
+def _image(figure: Figure) -> str:
+    """A figure as the address of an image in the colours of the page that shows it; an old browser sees the light ones."""
+    svg = figure_bytes(figure, "svg").decode()
+    own = {colour_of(2.0**power): colour_on_dark(2.0**power) for power in range(10)}
+
+    def both(found: re.Match[str]) -> str:
+        kind, light = found[1], found[2]
+        dark = own.get(light) or on_dark(light)
+        return f"{kind}: {light}; {kind}: light-dark({light}, {dark})"
+
+    svg = re.sub(r"\b(fill|stroke): (#[0-9a-f]{6})\b", both, svg)
+    svg = svg.replace('<style type="text/css">', '<style type="text/css">:root{color-scheme:light dark}', 1)
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
+
+def _options(origin: Origin | None) -> str | None:
+    """The options of the command that made a plan, for the commands that go on from it."""
+    words = str((origin or Origin()).made_with.get("command", "")).split("moescale plan ", 1)
+    return " ".join(re.sub(r"\s--(?:json|details)\b", "", f" {words[1]}").split()) if len(words) == 2 else None
+
+
+def _law_facts(plan: Plan) -> Facts:
+    meaning = CONVENTIONS.get(plan.convention)
+    counted = f"{plan.convention}: activated parameters over N are {meaning}" if meaning else plan.convention
+    flops = ("training FLOPs", counted)
+    if plan.law not in catalogue_names():
+        return [("law", f"{plan.law}, a file of one's own"), flops]
+    law = find_law(plan.law)
+    families = [", ".join(filter(None, (family.dataset, family.tokenizer))) for family in measured_on(law)]
+    pairs = {
+        "law": f"{plan.law}: {law.source}",
+        "its form": law.form.equation,
+        "fitted on": range_text(law.fit_range, law.form),
+        "loss is measured on": "; ".join(dict.fromkeys(filter(None, families))),
+    }
+    return [*((name, text) for name, text in pairs.items() if text), flops]
+
+
+def _serving_facts(plan: Plan) -> Facts:
+    gpu, usd = plan.gpu, f"{format_usd(plan.usd_per_gpu_hour)} a GPU hour, as stated"
+    with suppress(InputError):  # a file of one's own, or one without a listed price
+        card, listed = find_gpu(plan.gpu), price(plan.gpu)
+        gpu = f"{card.name}, {format_bytes(card.memory_bytes)} ({card.source})"
+        if listed.usd_per_gpu_hour == plan.usd_per_gpu_hour:
+            usd = f"{format_usd(plan.usd_per_gpu_hour)} a GPU hour ({listed.terms}; {listed.source}, {listed.date})"
+    latency, accuracy = plan_tables.serving_basis(plan)
+    settings = [(name.replace("_", " "), _setting(value)) for name, value in plan.asked.items() if value is not None]
+    return [
+        ("GPU", gpu),
+        ("price", usd),
+        ("latency", latency),
+        ("accuracy", accuracy),
+        ("requests", f"{plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output tokens on average"),
+        *settings,
+    ]
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_setting, value))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {_setting(each)}" for name, each in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _sentences(plan: Plan) -> list[str]:
+    """What is trained and what that takes, what serving costs, and the chance that the quality falls short."""
+    model, use, base = plan.decision.model, plan.training, plan.base_name
+    if base.startswith(BUDGET_BASE):
+        base = f"the best {base.removeprefix(BUDGET_BASE).partition(' of ')[0]} of this budget"
+    kind = f" ({model.experts:g} experts, {format_count(model.n_params_active)} used for a token)"
+    text = f"train a model of {format_count(model.n_params_total)} parameters{'' if model.experts == 1 else kind}"
+    takes = f"{format_flops(model.training_flops)} FLOPs"
+    if use is not None and use.usd is not None and use.gpu_days is not None:
+        gpus = use.gpu_days / use.days if use.days else float(use.train_gpus or 1)
+        days = f"{use.gpu_days / gpus:,.0f}" if use.gpu_days >= 10 * gpus else f"{use.gpu_days / gpus:.2g}"
+        takes = f"{format_usd(use.usd)} and {days} days on {gpus:,.0f} {use.train_gpu} GPUs"
+    told = [f"We spend {takes} to {text} on {format_count(model.tokens)} tokens."]
+    ours, its = model.usd_per_mtok, plan.built_base.usd_per_mtok
+    text = f"Serving it costs {format_usd(ours)} per million output tokens"
+    if (corrected := calibrated(ours, plan.accuracy)) is not None:
+        text += f" ({format_usd(corrected.usd_per_mtok)} if corrected by the known error of such prices)"
+    if plan.of_life and plan.lifetime is not None and model.total_usd is not None:
+        own = plan.lifetime.least_training if "match" in plan.asked else None
+        ours, its = model.total_usd, (own or plan.built_base).total_usd
+        text += (
+            f"; its training and {format_count(plan.lifetime.lifetime_tokens)} served tokens cost {format_usd(ours)}"
+        )
+    told.append(f"{text}, {ours / its:.0%} of what {base} costs." if its and not plan.is_baseline else f"{text}.")
+    sure, limit, laws = model.probability_at_least_base, plan.asked.get("max_loss"), len(plan.voting_laws)
+    if sure is not None and not plan.is_baseline:
+        missed = max(1.0 - round(sure, 2), 1.0 / (laws + 1) if laws else 0.01)  # few laws agree by chance
+        goal = f"the quality of {base}" if limit is None else f"the quality that was asked for (a loss of {limit})"
+        told.append(f"The chance that it falls short of {goal} is {missed:.0%}.")
+    return told
+
+
+def _doubts(plan: Plan) -> list[str]:
+    """What is open, and what could make the answer wrong."""
+    best, error, told = plan.decision, plan.training and plan.training.error, list[str]()
+    if best.undecided and best.rivals:
+        counts = sorted(c.experts for c in (best.model, *best.rivals))
+        told.append(
+            f"Open: any number from {counts[0]:g} to {counts[-1]:g} experts may be best; they differ by less than can be "
+            f"predicted. Small training runs, for {screen.SWEEP_SHARE:.0%} of the budget, narrow it down."
+        )
+    for other in plan.shapes[1:2]:
+        spent = "" if other.training_usd is None else f" and takes {format_usd(other.training_usd)} to train"
+        told.append(
+            f"Another kind of model ({other.shape}, {other.model.experts:g} experts) would serve for "
+            f"{format_usd(other.model.usd_per_mtok)} per million output tokens{spent}."
+        )
+    if error is not None:
+        uneven = f"; uneven use of experts may add {error.real_routing - 1.0:.0%}" if error.real_routing else ""
+        runs = f"of {error.runs} published runs {error.within_25:.0%} were within 25% of their prediction"
+        told.append(f"Training days and dollars: {runs}{uneven}.")
+    if (corrected := calibrated(best.model.usd_per_mtok, plan.accuracy)) is None:
+        told.append("Serving price: its error is unknown, as no servers of this kind were compared.")
+    else:
+        low, high = (format_usd(end) for end in corrected.interval)
+        told.append(f"Serving price: nine of ten servers of this kind cost {low} to {high} per million output tokens.")
+    if (tpot_s := screen.late_tpot_s(plan)) is not None:
+        told.append(f"Speed: by the known error of such servers a user gets {1.0 / tpot_s:.3g} tokens a second.")
+    told += [f"Quality: {answer.plain(note)}" for note in best.caveats if note.startswith("Extrapolated: ")]
+    return [*told, *(note for note in best.caveats if note.startswith(screen.TOO_SLOW)), *plan.warnings]
+
+
+def _linked(text: str) -> Markup:
+    """Text whose addresses and arXiv numbers are links."""
+    parts: list[str] = []
+    end = 0
+    for found in LINK.finditer(text):
+        address = f"https://arxiv.org/abs/{found[1]}" if found[1] else found[0]
+        link = f'<a href="{escape(address)}" rel="noreferrer">{escape(found[0])}</a>'
+        parts += [escape(text[end : found.start()]), link]
+        end = found.end()
+    return Markup("".join([*parts, escape(text[end:])]))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from moescale.units import format_count, format_flops, format_seconds
-
-if TYPE_CHECKING:
-    from moescale.planning.compare_models import ComparedModel
-    from moescale.planning.known import KnownRow
-    from moescale.scaling_laws.form import LawForm
-    from moescale.serving.accuracy import Accuracy
+from moescale.planning.compare_models import ComparedModel
+from moescale.planning.known import KnownRow
+from moescale.scaling_laws.form import LawForm
+from moescale.scaling_laws.law import INPUT_NAMES
+from moescale.serving.accuracy import Accuracy
+from moescale.units import format_count, format_flops, format_seconds, format_usd
 
 MARK = "*"  # of a loss where the law may not speak
 
@@ -80,8 +79,6 @@ def range_text(fit_range: Mapping[str, tuple[float, float]], form: LawForm | Non
 
     With the column of the sizes, which N it is.
     """
-    from moescale.scaling_laws.law import INPUT_NAMES
-
     names = INPUT_NAMES | {"n_params": SIZE_NAMES.get(size_column, "N")}
     if form is not None and form.of_models:
         names |= {"n_params": "active body", "experts": "X"}
@@ -128,6 +125,16 @@ def ttft_doubt(accuracy: Accuracy | None, limit_s: object) -> str:
     return f" (a TTFT of {format_seconds(limit_s)} may be {format_seconds(limit_s / accuracy.ttft.geometric_mean)})"
 
 
+def or_dash(value: float | None, text: Callable[[float], str]) -> str:
+    """A number as text, or a dash."""
+    return "-" if value is None else text(value)
+
+
+def usd_range(ends: Sequence[float]) -> str:
+    """Dollars as `low to high`, or nothing."""
+    return " to ".join(map(format_usd, ends))
+
+
 def percentage(ratio: float | None) -> str:
     """A share in per cent, or a dash."""
-    return "-" if ratio is None else f"{ratio:.0%}"
+    return or_dash(ratio, "{:.0%}".format)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from moescale.options.law import DEFAULT_LAW
+from moescale.planning.plan import Plan
 from moescale.serving.accuracy import calibrated
 from moescale.units import format_count, format_seconds, format_usd
 from moescale.views.tables import percentage
 from moescale.views.tables.screen import OF_SOURCES, late_tpot_s, with_life
-
-if TYPE_CHECKING:
-    from moescale.planning.plan import Plan
 
 CHEAPER = 1.05  # the baseline's dollars over the model's from which a plan is called cheaper
 LESS_LOSS = 5e-4  # a difference of losses that is called one

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from moescale.models.rounding import Buildable
+from moescale.planning.candidate import Life, Regret, Trained, Unreachable
+from moescale.planning.decision import LawView
+from moescale.planning.known import KnownRow
+from moescale.planning.lifetime_plan import LifetimePlan
+from moescale.planning.plan import Plan
 from moescale.units import expert_label, format_count, format_flops, format_usd
 from moescale.views.tables import (
     MARK,
@@ -16,20 +22,14 @@ from moescale.views.tables import (
     beyond_notes,
     gpus_text,
     latency_name,
+    or_dash,
     percentage,
     reason_lines,
     span_text,
     table_of,
+    usd_range,
 )
 from moescale.views.tables.screen import scores_text
-
-if TYPE_CHECKING:
-    from moescale.models.rounding import Buildable
-    from moescale.planning.candidate import Life, Regret, Trained, Unreachable
-    from moescale.planning.decision import LawView
-    from moescale.planning.known import KnownRow
-    from moescale.planning.lifetime_plan import LifetimePlan
-    from moescale.planning.plan import Plan
 
 FRONTIER_ROWS = 10
 P_LOSS, RELATIVE_COST = "P(loss <= baseline)", "cost vs baseline"
@@ -63,9 +63,8 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
         facts.append(("MFU", use.mfu_words))
     if use is not None and use.fp8_usd is not None and use.usd is not None:
         share = f"{use.fp8_usd / use.usd:.0%} of bf16"
-        facts.append(
-            ("fp8", f"the same run with fp8 products costs {format_usd(use.fp8_usd)}, {share} (--train-precision fp8)")
-        )
+        price = f"the same run with fp8 products costs {format_usd(use.fp8_usd)}"
+        facts.append(("fp8", f"{price}, {share} (--train-precision fp8)"))
     if use is not None and not use.spent and use.budget_of is None:
         unused = f"{1.0 - use.budget_share:.0%} of the budget"
         if use.unused_because:
@@ -165,10 +164,10 @@ def laws_table(plan: Plan) -> Table:
         (Column("law", text=True), lambda v: v.law),
         *([(Column("weight", rank=2), lambda v: f"{v.weight:.0%}")] if plan.voting_laws else []),
         (Column(P_LOSS), lambda v: f"{v.probability:.0%}"),
-        (Column("regret"), lambda v: "-" if v.regret is None else f"{v.regret:.0%}"),
+        (Column("regret"), lambda v: percentage(v.regret)),
         (Column("choice: E"), lambda v: "none" if v.experts is None else f"{v.experts:g}"),
-        (Column("active", rank=1), lambda v: "-" if v.n_params_active is None else format_count(v.n_params_active)),
-        (Column("tokens", rank=1), lambda v: "-" if v.tokens is None else format_count(v.tokens)),
+        (Column("active", rank=1), lambda v: or_dash(v.n_params_active, format_count)),
+        (Column("tokens", rank=1), lambda v: or_dash(v.tokens, format_count)),
         (Column("its cost vs baseline"), lambda v: percentage(v.cost_ratio)),
     )
     model = "this model" if plan.decision is plan.recommendation else "the recommended model of the budget"
@@ -204,7 +203,7 @@ SIZES: tuple[Cell[Trained], ...] = (
 LOSS: Cell[Trained] = (Column("loss"), lambda c: f"{c.loss:.4f}")
 
 SERVING: tuple[Cell[Trained], ...] = (
-    (Column("$/Mtok"), lambda c: "-" if c.usd_per_mtok is None else format_usd(c.usd_per_mtok)),
+    (Column("$/Mtok"), lambda c: or_dash(c.usd_per_mtok, format_usd)),
     (Column("GPUs"), lambda c: gpus_text(c.gpus, c.attention_dp, c.prefill_gpus)),
 )
 
@@ -238,10 +237,7 @@ def bounded_loss_table(plan: Plan) -> Table:
     drawn = _drawn("", "cost_ratio", ".0%")
     if plan.base_usd_per_mtok is None:  # then no cost has a ratio to the baseline's
         drawn = _drawn("$/Mtok", "usd_per_mtok")
-    regret: Cell[Trained] = (
-        Column("regret", rank=1),
-        lambda c: "-" if c.regret is None else f"{c.regret.expected:.0%}",
-    )
+    regret: Cell[Trained] = (Column("regret", rank=1), lambda c: percentage(c.regret and c.regret.expected))
     return _models(title, plan.bounded_loss, (*SIZES, LOSS, *SERVING, *RATIOS, regret, drawn))
 
 
@@ -278,10 +274,7 @@ def known_table(plan: Plan) -> Table:
         (Column("FLOPs", rank=1), lambda c: format_flops(c.training_flops)),
         (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
         *SERVING,
-        (
-            Column("loss vs frontier"),
-            lambda c: "-" if c.loss_ratio_to_frontier is None else f"{c.loss_ratio_to_frontier - 1.0:+.1%}",
-        ),
+        (Column("loss vs frontier"), lambda c: or_dash(c.loss_ratio_to_frontier, lambda ratio: f"{ratio - 1.0:+.1%}")),
         (Column("cost vs frontier"), lambda c: percentage(c.cost_ratio_to_frontier)),
     )
     unserved = reason_lines((c.name, c.infeasible) for c in plan.known if c.infeasible)
@@ -335,6 +328,6 @@ def _models(title: str, models: Sequence[Model | Unreachable], cells: Sequence[C
 def _drawn(what: str, figure: str, form: str | None = None) -> Cell[Trained]:
     def text(model: Trained) -> str:
         limits = (model.intervals or {}).get(figure)
-        return " to ".join(format_usd(end) if form is None else f"{end:{form}}" for end in limits or ())
+        return usd_range(limits or ()) if form is None else span_text(limits, form)
 
     return Column(f"{what}, 90% interval".lstrip(", "), rank=1), text

@@ -4,35 +4,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from rich.console import Console
 
-from moescale.scaling_laws.law import INPUT_NAMES
+from moescale.fitting.auto import Chosen
+from moescale.fitting.fit import Fit
+from moescale.fitting.holdout import HoldOut, score
+from moescale.fitting.isoflop import IsoFlop, Minimum, Parabola, Trend
+from moescale.runs.table import RunTable
+from moescale.scaling_laws.form import Parameter
+from moescale.scaling_laws.law import INPUT_NAMES, Law, Prediction
 from moescale.units import expert_label, format_count, format_flops, format_seconds, plural
 from moescale.views.tables import Cell, Column, Table, range_text, span_text, table_of
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 MOST_BIAS = 1.0  # of the spread around it: a larger bias is explained
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from moescale.fitting.auto import Chosen
-    from moescale.fitting.fit import Fit
-    from moescale.fitting.holdout import HoldOut
-    from moescale.fitting.isoflop import IsoFlop, Minimum, Parabola, Trend
-    from moescale.runs.table import RunTable
-    from moescale.scaling_laws.form import Parameter
-    from moescale.scaling_laws.law import Law, Prediction
 
 PREDICTION_ROWS = 40
 
 
 def show_fit(
-    console: Console, found: Fit, intervals: dict[str, tuple[float, float]] | None, size_column: str = ""
+    console: Console,
+    found: Fit,
+    intervals: dict[str, tuple[float, float]] | None,
+    size_column: str = "",
+    chosen: Sequence[Chosen] = (),
 ) -> None:
-    """The optimum of a fit: its error, its parameters, remarks; N is called by the column of the sizes."""
+    """The optimum of a fit: its error, its parameters, remarks; N is called by the column of the sizes.
+
+    Of an ensemble first the `chosen` forms with their weights and scores.
+    """
+    if len(chosen) > 1:
+        columns = (Column("form"), Column("weight"), Column("held-out RMSLE"))
+        rows = tuple((c.law, f"{c.weight:.2f}", "unknown" if c.score is None else f"{c.score:.4f}") for c in chosen)
+        write_table(console, Table("Forms of the fitted law (weighted average, by inner hold-outs)", columns, rows))
+        write_line(console)
+        write_paragraph(console, f"Form with the largest weight: {chosen[0].law}")
     write_paragraph(console, found.form.equation, lead=found.form.title)
     write_paragraph(
         console,
@@ -52,17 +61,6 @@ def show_fit(
     write_table(console, table_of("", found.form.parameters, cells))
     write_line(console)
     write_paragraph(console, f"Fitted on {range_text(found.fit_range, found.form, size_column)}.")
-
-
-def show_chosen(console: Console, chosen: Sequence[Chosen]) -> None:
-    """The forms of an ensemble with their weights and scores; nothing for a single form."""
-    if len(chosen) < 2:
-        return
-    columns = (Column("form"), Column("weight"), Column("held-out RMSLE"))
-    rows = tuple((c.law, f"{c.weight:.2f}", "unknown" if c.score is None else f"{c.score:.4f}") for c in chosen)
-    write_table(console, Table("Forms of the fitted law (weighted average, by inner hold-outs)", columns, rows))
-    write_line(console)
-    write_paragraph(console, f"Form with the largest weight: {chosen[0].law}")
 
 
 def show_isoflop(console: Console, found: IsoFlop, budget: float | None = None) -> None:
@@ -137,8 +135,6 @@ def show_comparison(console: Console, records: Sequence[HoldOut]) -> None:
 
 def show_predictions(console: Console, law: Law, predicted: Sequence[Prediction], runs: RunTable) -> None:
     """Predicted and measured losses of each run of a table, and their error."""
-    from moescale.fitting.holdout import score
-
     shown = range(min(len(runs), PREDICTION_ROWS))
     more = len(runs) - len(shown)
     title = f" (the first {len(shown)}; {more:,} more with --json)" if more else ""

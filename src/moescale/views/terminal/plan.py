@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from moescale.scaling_laws.law import INPUT_NAMES
+from rich.console import Console
+
+from moescale.export.launch import Export, split_in_words
+from moescale.planning.compare_models import ComparedModel
+from moescale.planning.plan import Plan
+from moescale.planning.training_price import TrainingPrice
+from moescale.scaling_laws.law import INPUT_NAMES, Law
+from moescale.serving.deployment import Deployment
 from moescale.units import format_count, format_flops, format_seconds, format_usd
 from moescale.views.tables import (
     MARK,
@@ -15,26 +21,23 @@ from moescale.views.tables import (
     beyond_notes,
     gpus_text,
     latency_name,
+    or_dash,
     reason_lines,
     screen,
     span_text,
+    usd_range,
 )
 from moescale.views.tables import plan as tables
 from moescale.views.terminal.text import paragraph_lines, write_line, write_paragraph, write_table
 
-if TYPE_CHECKING:
-    from rich.console import Console
 
-    from moescale.export.launch import Export
-    from moescale.planning.compare_models import ComparedModel
-    from moescale.planning.plan import Plan
-    from moescale.planning.training_price import TrainingPrice
-    from moescale.scaling_laws.law import Law
-    from moescale.serving.deployment import Deployment
+def show_plan(
+    console: Console, plan: Plan, export: Export | None = None, *, details: bool = False, options: str | None = None
+) -> None:
+    """The decision on one screen, and what it was exported to; `details` adds its facts, all caveats and all tables.
 
-
-def show_plan(console: Console, plan: Plan, *, details: bool = False, options: str | None = None) -> None:
-    """The decision on one screen; `details` adds its facts, all caveats and all tables. `options` are what was typed."""
+    `options` are what was typed.
+    """
     headline = tables.plan_headline(plan)
     write_line(console, headline, bold=len(headline))
     facts = list[str]()
@@ -50,6 +53,8 @@ def show_plan(console: Console, plan: Plan, *, details: bool = False, options: s
         write_line(console, line)
     if details:
         _details(console, plan)
+    if export is not None:
+        _exported(console, export)
 
 
 def _details(console: Console, plan: Plan) -> None:
@@ -85,10 +90,8 @@ def _listed(console: Console, lines: Sequence[str]) -> None:
         write_paragraph(console, line, indent=4, first="  - ")
 
 
-def show_export(console: Console, export: Export) -> None:
+def _exported(console: Console, export: Export) -> None:
     """Files of an export, the parallelism of the run, and the arithmetic of its memory."""
-    from moescale.export.launch import split_in_words
-
     choice = export.choice
     write_line(console)
     write_line(console, f"Exported to {export.folder}: {', '.join(export.files)}", bold=len("Exported"))
@@ -143,25 +146,22 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
         (Column("expansion X"), lambda c: f"{c.expansion:.3g}"),
         (Column("training tokens"), lambda c: format_count(c.tokens)),
         (Column("training FLOPs"), lambda c: format_flops(c.training_flops)),
-        (Column("GPU days"), lambda c: _or_dash(c.gpu_days, format_count)),
-        (Column("training $"), lambda c: _or_dash(c.training_usd, format_usd)),
-        (
-            Column("  MFU"),
-            lambda c: _or_dash(c.mfu, "{:.2f}".format) + (f" {c.mfu_from}" if c.mfu_from == "assumed" else ""),
-        ),
+        (Column("GPU days"), lambda c: or_dash(c.gpu_days, format_count)),
+        (Column("training $"), lambda c: or_dash(c.training_usd, format_usd)),
+        (Column("  MFU"), lambda c: or_dash(c.mfu, "{:.2f}".format) + " assumed" * (c.mfu_from == "assumed")),
         (Column("  precision"), lambda c: c.train_precision or "-"),
         (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
         (Column("  90% interval"), lambda c: span_text(c.loss_interval, ".3f")),
-        (Column("  vs the first model"), lambda c: _or_dash(c.loss_change, "{:+.1%}".format)),
+        (Column("  vs the first model"), lambda c: or_dash(c.loss_change, "{:+.1%}".format)),
         (Column("    90% interval"), lambda c: span_text(c.loss_change_interval, "+.1%")),
-        (Column("  P(loss <= the first)"), lambda c: _or_dash(c.probability_better, "{:.0%}".format)),
-        (Column("$/Mtok"), lambda c: _or_dash(c.usd_per_mtok, format_usd)),
-        (Column("  by known error"), lambda c: _or_dash(c.calibrated and c.calibrated.usd_per_mtok, format_usd)),
-        (Column("    nine of ten"), lambda c: "-" if c.calibrated is None else _span_usd(c.calibrated.interval)),
+        (Column("  P(loss <= the first)"), lambda c: or_dash(c.probability_better, "{:.0%}".format)),
+        (Column("$/Mtok"), lambda c: or_dash(c.usd_per_mtok, format_usd)),
+        (Column("  by known error"), lambda c: or_dash(c.calibrated and c.calibrated.usd_per_mtok, format_usd)),
+        (Column("    nine of ten"), lambda c: "-" if c.calibrated is None else usd_range(c.calibrated.interval)),
         (Column("GPUs"), lambda c: gpus_text(c.gpus, c.attention_dp)),
-        (Column("batch"), lambda c: _or_dash(c.batch, "{:.0f}".format)),
-        (Column("TPOT"), lambda c: _or_dash(c.tpot_s, format_seconds)),
-        (Column("total $"), lambda c: _or_dash(c.total_usd, format_usd)),
+        (Column("batch"), lambda c: or_dash(c.batch, "{:.0f}".format)),
+        (Column("TPOT"), lambda c: or_dash(c.tpot_s, format_seconds)),
+        (Column("total $"), lambda c: or_dash(c.total_usd, format_usd)),
     )
     rows = [[fact.head, *(text(model) for model in models)] for fact, text in facts]
     columns = [Column(c.name, rank=i if i > 1 else 0) for i, c in enumerate(models)]
@@ -196,11 +196,3 @@ def _break_even_lines(models: Sequence[ComparedModel]) -> list[str]:
     for more, names in dearer.items():
         lines.append(f"{first.name} costs {'more' if more else 'less'} to train and to serve than {', '.join(names)}.")
     return lines
-
-
-def _span_usd(ends: tuple[float, float]) -> str:
-    return " to ".join(format_usd(end) for end in ends)
-
-
-def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
-    return "-" if value is None else text(value)

@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from rich.console import Console
+
+from moescale.planning.sweep_design import DesignedRun, SweepDesign
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import Cell, Column, Table, table_of
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rich.console import Console
-
-    from moescale.planning.sweep_design import DesignedRun, SweepDesign
-
-
 # Regret that designed sweeps of a third of a grid won over 13 true laws: 36% without runs, 34% by a law fitted to them,
 # 30% by the ensemble with the runs (docs/evidence/decisions.md, designed sweeps).
 STUDIED = (0.02, 0.06)
+
+
+def show_settings(console: Console, settings: Mapping[str, Any], expected: Mapping[str, float]) -> None:
+    """All settings of a run (as `train --dry-run` has them), and what the run takes."""
+    import tomli_w
+
+    for line in [*tomli_w.dumps(settings).splitlines(), ""]:
+        write_line(console, line)
+    for key, value in expected.items():
+        write_line(console, f"# {key:15} {format_flops(value) if key == 'training_flops' else format_count(value)}")
+
+
+def show_trained(console: Console, rows: Sequence[Mapping[str, Any]], folder: str, table: str) -> None:
+    """The rows of a trained model, and where it and they lie."""
+    for row in rows:
+        flag = f"  DIVERGED: {row['diverged_why']}" if row["diverged"] else ""
+        loss = "none" if row["loss"] is None else f"{row['loss']:.4f}"
+        write_line(
+            console,
+            f"{row['name']}: loss {loss} nats per token after {format_count(row['tokens'])} tokens, "
+            f"{format_count(row['n_params_dense'])} dense-equivalent parameters, {row['n_experts']} experts, "
+            f"{format_count(row['tokens_per_s'])} tokens/s{flag}",
+        )
+    write_line(console, f"Weights: {folder}/model. Rows: {table}.")
 
 
 def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING
+from typing import IO
+
+from rich.console import Console
+from rich.text import Text
 
 from moescale.views.tables import Table
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 PLAIN_WIDTH = 100  # where the output is no terminal: a file, a pipe, a page
 LONGEST_LINE = 100  # of prose: longer ones are hard to read, however wide the terminal
@@ -20,8 +20,6 @@ LONGEST_LINE = 100  # of prose: longer ones are hard to read, however wide the t
 
 def terminal(*, error: bool = False, file: IO[str] | None = None) -> Console:
     """A rich console on standard output, standard error or a stream; of a fixed width when it is not a terminal."""
-    from rich.console import Console
-
     console = Console(stderr=error, file=file, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
@@ -30,8 +28,6 @@ def terminal(*, error: bool = False, file: IO[str] | None = None) -> Console:
 
 def write_line(console: Console, text: str = "", *, bold: int = 0) -> None:
     """One line as it is, its first `bold` characters bold."""
-    from rich.text import Text
-
     line = Text(encodable(console, text.rstrip()))
     if bold:
         line.stylize("bold", 0, bold)
