@@ -10,7 +10,7 @@ from typing import Any
 from moescale.errors import InfeasibleError
 from moescale.models.coordinates import expansion, of_architecture
 from moescale.planning.candidate import Candidate, Trained
-from moescale.planning.question import KnownModel, only_experts
+from moescale.planning.question import KnownModel, Question, only_experts
 from moescale.planning.search import Search, known_model
 from moescale.scaling_laws.law import Law
 from moescale.units import expert_model
@@ -42,13 +42,7 @@ def _row(search: Search, model: KnownModel, frontier: Sequence[Candidate]) -> Kn
     losses = [c.loss for c in frontier if usd is not None and c.usd_per_mtok <= usd]
     dollars = [c.usd_per_mtok for c in frontier if c.loss <= row.loss]
     figures: dict[str, Any] = {field.name: getattr(row, field.name) for field in fields(Trained)}
-    question, price = search.question, search.question.training
-    with suppress(InfeasibleError):  # the stated GPUs do not hold it
-        gpus = None if question.train_gpus is None else int(question.train_gpus)
-        bill = price and model.priced_as_trained(price).bill(
-            model.architecture, model.training_flops, model.tokens, gpus
-        )
-        figures["training_usd"] = bill and bill.usd
+    figures["training_usd"] = training_usd(search.question, model)
     return KnownRow(
         **figures,
         name=model.name,
@@ -58,6 +52,17 @@ def _row(search: Search, model: KnownModel, frontier: Sequence[Candidate]) -> Kn
         cost_ratio_to_frontier=usd / min(dollars) if dollars and usd is not None else None,
         beyond_law=beyond_law(search.law, row.experts),
     )
+
+
+def training_usd(question: Question, model: KnownModel) -> float | None:
+    """Dollars of training a known model as it was trained; None without a price, and where the stated GPUs do not hold it."""
+    if question.training is None:
+        return None
+    gpus = None if question.train_gpus is None else int(question.train_gpus)
+    with suppress(InfeasibleError):
+        price = model.priced_as_trained(question.training)
+        return price.bill(model.architecture, model.training_flops, model.tokens, gpus).usd
+    return None
 
 
 def beyond_law(law: Law, experts: float) -> str | None:

@@ -23,7 +23,7 @@ from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import Choices, LawView, choices
 from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits
-from moescale.planning.known import KnownRow, known_rows
+from moescale.planning.known import KnownRow, known_rows, training_usd
 from moescale.planning.lifetime_plan import LifetimePlan, plan_lifetime
 from moescale.planning.question import Objective, Question, release_notes
 from moescale.planning.rationale import (
@@ -270,7 +270,7 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         base_loss=base.loss,
         base_usd_per_mtok=base.usd_per_mtok,
         base_name=search.question.base_name,
-        base=base,
+        base=base if question.base is None else replace(base, training_usd=training_usd(question, question.base)),
         base_n_experts=None if question.base is None else float(question.base.architecture.n_experts),
         base_as_built=found.base,
         built=found.built,

@@ -119,7 +119,7 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: b
         compute_ratio=compute_ratio(search, model) if question.explained else None,
         rivals=tuple(rivals),
     )
-    base_row = base_built and billed(question, base_built)
+    base_row = base_built and billed(question, base_built) if in_full else base_built and base_built.model
     return Advice(advice, views, base_row, use, tuple(models), search)
 
 

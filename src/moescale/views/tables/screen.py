@@ -132,8 +132,7 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         row = with_life(plan, match or plan.built_base)
         named.append((1, label, row if plan.base_n_experts is None else replace(row, experts=plan.base_n_experts)))
     if plan.least_training:
-        least = plan.least_training[0]
-        named.append((6, f"  least spend, {format_usd(least.training_usd)}", least))
+        named.append((6, "  least spend", plan.least_training[0]))
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
     known = [(8, f"  {c.name}{_more_flops(plan, c)}", c) for c in plan.known if c.name != plan.base_name]
@@ -162,7 +161,9 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
 
 
 def _more_flops(plan: Plan, model: Trained) -> str:
-    """The training FLOPs of a row over those of the recommended model, where they are others."""
+    """The training FLOPs of a row over those of the recommended model, where they are others and no dollars say so."""
+    if model.training_usd is not None:
+        return ""
     times = model.training_flops / plan.decision.model.training_flops
     return f", {times:.2g}x FLOPs" if max(times, 1.0 / times) > UNLIKE else ""
 
