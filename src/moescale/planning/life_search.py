@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -27,6 +27,7 @@ from moescale.planning.total_cost import (
     flops_optimal,
     life_costs,
     lowest_loss,
+    tokens_at_loss,
 )
 from moescale.planning.training_price import TrainingBill, rate_of
 from moescale.scaling_laws.law import Law
@@ -39,7 +40,24 @@ CORRECTED = 1e-4  # of ln L, and of tokens
 NEARBY = (0.97, 0.98, 0.99, 1.01, 1.02, 1.03)
 MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes a search
 MOST_BUILT, NEAR_USD, NEAR_LOSS = 4, 0.25, 0.008  # lives that are built, and how far from the best before rounding
+SHARES = np.geomspace(
+    0.125, 8.0, 13
+)  # sizes at which a promise is looked at, over those that reach the loss by the law itself
 REGRET_DRAWS = 40  # that the regret of a life is over: two searches a draw
+GoalAt = Callable[[FloatArray], FloatArray]  # the loss that sizes (..., m) have to have
+
+
+def _interpolated(n_params: FloatArray, goals: FloatArray) -> GoalAt:
+    """The losses of other sizes (..., m) between those of sizes (s, m), rising, in logarithms; beyond them those of the ends."""
+
+    def goal_at(n: FloatArray) -> FloatArray:
+        columns = [
+            np.interp(np.log(n[..., j]), np.log(own), values)
+            for j, (own, values) in enumerate(zip(n_params.T, goals.T, strict=True))
+        ]
+        return np.stack(columns, axis=-1)
+
+    return goal_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +92,20 @@ class LifeSearch:
         """The tokens of a life in words."""
         return f"{format_count(self.life.served_tokens)} served tokens"
 
-    def best(self, goals: Real, *, sampled: bool = False, theta: FloatArray | None = None) -> LifetimeCost:
+    def best(
+        self, goals: Real, *, sampled: bool = False, theta: FloatArray | None = None, goal_at: GoalAt | None = None
+    ) -> LifetimeCost:
         """The best life of each expert count, (m,) or under draws `theta` (k, p) (k, m): at a loss, or within total dollars."""
         question, experts = self.search.question, self.search.best.experts
         cost_of = self._sampled if sampled else self.search.costs.usd_per_mtok
         if question.total_limit is not None:
             return best_within_total(self.search.law, experts, question.total_limit, self.life, cost_of, theta=theta)
-        return cheapest_at_loss(self.search.law, experts, goals, self.life, cost_of, theta=theta)
+        return cheapest_at_loss(self.search.law, experts, goals, self.life, cost_of, theta=theta, loss_at=goal_at)
 
     def rows(self) -> list[Life | Unreachable]:
         """The best life of each expert count with its probability, or why there is none."""
-        goals = self.goals()
-        return self.judged(lives(self._best_priced(goals), self.search.costs, self._reasons(goals)))
+        found, goals = self._best_priced()
+        return self.judged(lives(found, self.search.costs, self._reasons(goals)))
 
     def under_draws(self) -> LifetimeCost | None:
         """The best life of each expert count under some of the draws (k, m); None without draws."""
@@ -112,41 +132,51 @@ class LifeSearch:
         )
         return float(np.mean(np.less_equal(*losses)))
 
-    def _best_priced(self, goals: FloatArray) -> LifetimeCost:
-        """The best lives (m,): at a loss found by the sampled costs, as dollars are flat around their least, and priced exactly.
+    def _best_priced(self) -> tuple[LifetimeCost, FloatArray]:
+        """The best lives (m,), priced exactly, and the losses that they have to have by the law.
 
-        Next to the largest sizes that are served, which samples miss by a step, and within total dollars they are searched exactly.
+        At a loss they are found by the sampled costs, as dollars are flat around their least; next to the largest sizes that are
+        served, which samples miss by a step, and within total dollars they are searched exactly.
         """
+        goals, confidence = np.full(self.search.best.experts.size, self.target), self.search.confidence
         if self.search.question.total_limit is not None:
-            return self.best(goals)
-        found, cost_of = self.best(goals, sampled=True), self.search.costs.usd_per_mtok
+            return self.best(goals), goals
+        found, goal_at = self.best(goals, sampled=True), None
+        if confidence is not None:
+            goals = self._promised(confidence, found.n_params, goals)
+            near = found.n_params * SHARES[:, None]
+            goal_at = _interpolated(near, self._promised(confidence, near, np.broadcast_to(goals, near.shape)))
+            goals = np.maximum(goals, np.nanmax(goal_at(near), axis=0, initial=0.0, where=np.isfinite(near)))
+            found = self.best(goals, sampled=True, goal_at=goal_at)
         if np.any(self.search.sampled.next_to_largest(found.n_params)):
-            return self.best(goals)
-        n = np.where(np.isfinite(found.n_params), found.n_params, KNOWN_SIZE)
-        return life_costs(self.search.law, self.life, cost_of, n, found.tokens, found.experts)
+            found = self.best(goals, goal_at=goal_at)
+        tokens, n = found.tokens, np.where(np.isfinite(found.n_params), found.n_params, KNOWN_SIZE)
+        if confidence is not None and goal_at is not None:
+            goals = self._promised(confidence, found.n_params, goal_at(found.n_params))
+            tokens = self._tokens(found.n_params, goals)
+        cost_of = self.search.costs.usd_per_mtok
+        return life_costs(self.search.law, self.life, cost_of, n, tokens, found.experts), goals
 
-    def goals(self) -> FloatArray:
-        """The loss that each expert count has to have by the law (m,), so that it keeps the promise."""
-        search = self.search
-        goals = np.full(search.best.experts.size, self.target)
-        promised = search.confidence is not None and search.question.total_limit is None
-        return self._promising(search.confidence, goals) if promised and search.confidence is not None else goals
+    def _tokens(self, n_params: FloatArray, goals: FloatArray) -> FloatArray:
+        """The tokens with which models of sizes (..., m) reach losses by the law, NaN where none do."""
+        experts, known = self.search.best.experts, np.isfinite(n_params)
+        n, most, extra = np.where(known, n_params, KNOWN_SIZE), self.life.max_tokens, self.life.extra
+        return np.where(known, tokens_at_loss(self.search.law, n, experts, goals, max_tokens=most, extra=extra), np.nan)
 
-    def _promising(self, confidence: float, goals: FloatArray) -> FloatArray:
-        """The losses (m,) of the law with which the goal is met with a probability of `confidence` over its draws.
+    def _promised(self, confidence: float, n_params: FloatArray, goals: FloatArray) -> FloatArray:
+        """The losses of the law with which models of sizes (..., m) meet the goal with a probability of `confidence` over its draws.
 
-        The margin hardly depends on the loss, so that a few corrections find it.
+        `goals` are where to begin. The margin hardly depends on the loss, so that a few corrections find it; it does on the size: more
+        tokens of a smaller model are surer.
         """
-        draws = self.search.draws_at(self.search.question.max_loss)
+        draws, experts = self.search.draws_at(self.search.question.max_loss), self.search.best.experts
         for _ in range(MOST_CORRECTIONS):
-            found = self.best(goals, sampled=True)
-            over = (
-                self._ln_losses(draws.theta, found.n_params, found.tokens, found.experts) - np.log(draws.goal)[:, None]
-            )
+            tokens, counts = self._tokens(n_params, goals).ravel(), np.broadcast_to(experts, n_params.shape).ravel()
+            over = self._ln_losses(draws.theta, n_params.ravel(), tokens, counts) - np.log(draws.goal)[:, None]
             order = np.argsort(over, axis=0)
             enough = np.cumsum(draws.weights[order], axis=0) >= confidence - 1e-9
             short = np.take_along_axis(np.take_along_axis(over, order, 0), enough.argmax(axis=0)[None], 0)[0]
-            goals = goals * np.exp(np.where(np.isnan(short), 0.0, -short))
+            goals = goals * np.exp(np.where(np.isnan(short), 0.0, -short)).reshape(n_params.shape)
             if not np.any(np.abs(short) > CORRECTED):  # NaN where there is no model
                 break
         return goals * (1.0 - CORRECTED)
@@ -164,7 +194,7 @@ class LifeSearch:
         shape: Architecture | None = None,
     ) -> FloatArray:
         """ln L of models (j,), or of one of a built shape, under each draw, (k, j); NaN where there is none."""
-        known = np.isfinite(n_params)
+        known = np.isfinite(n_params) & np.isfinite(tokens)
         n, d = np.where(known, n_params, 1e9), np.where(known, tokens, 1e9)
         x = inputs_at(self.search.law, self._extra(shape), n, np.log(d), experts)
         return np.where(known, self.search.law.form.log_loss(theta, x), np.nan)

@@ -151,20 +151,28 @@ def tokens_at_loss(
 
 
 def cheapest_at_loss(
-    law: Law, experts: Real, loss: Real, life: Lifetime, cost_of: CostOf, *, theta: FloatArray | None = None
+    law: Law,
+    experts: Real,
+    loss: Real,
+    life: Lifetime,
+    cost_of: CostOf,
+    *,
+    theta: FloatArray | None = None,
+    loss_at: Callable[[FloatArray], FloatArray] | None = None,
 ) -> LifetimeCost:
     """The size and tokens of each expert count that reach `loss` for the fewest training plus serving dollars.
 
     `experts` (m,), `loss` a number or (k, 1); answers (m,), with `theta` (k, p) (k, m). `cost_of` gives dollars per million
-    output tokens, infinite where nothing serves. Infinite dollars where an expert count reaches the loss at no size, or
-    cannot be served there.
+    output tokens, infinite where nothing serves. `loss_at` gives the loss that sizes (..., m) have to reach, `loss` at most,
+    where it depends on them. Infinite dollars where an expert count reaches the loss at no size, or cannot be served there.
     """
     check_trade_off(law)
     e, use = np.atleast_1d(np.asarray(experts, float)), theta_or_own(law, theta)
     low, high = _sizes_that_reach(law, use, e, loss, life)
 
     def tokens(n_params: FloatArray) -> FloatArray:
-        return tokens_at_loss(law, n_params, e, loss, max_tokens=life.max_tokens, extra=life.extra, theta=theta)
+        goal = loss if loss_at is None else loss_at(n_params)
+        return tokens_at_loss(law, n_params, e, goal, max_tokens=life.max_tokens, extra=life.extra, theta=theta)
 
     def dollars(n_params: FloatArray) -> FloatArray:
         d = tokens(n_params)
