@@ -32,6 +32,7 @@ from moescale.planning.training_use import TrainingUse, training_use, training_w
 Model = TypeVar("Model", bound=Candidate)
 TO_BUILD = 1e-4  # of a size, relative: whole layers and heads move it by more
 EQUAL = 0.01  # relative difference of two prices that decides nothing
+NEARBY = (0.96, 0.97, 0.98, 0.99, 1.01, 1.02, 1.03, 1.04)  # sizes that are built beside one within a price
 FOR_NOTHING = 0.005  # of loss: what a lower one at an equal price is taken for
 
 
@@ -81,13 +82,20 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: b
     for row in others:  # rounding moves prices by more than neighbours differ
         with suppress(InfeasibleError):
             every += [rival] if not (rival := build(row)).notes else []
+    sized: list[Candidate] = []
     if to_loss and promised and search.confidence is not None:  # a smaller shape may keep the promise, too
         sized = [chosen, *others]
+    elif (
+        question.budget_goal == "quality" and in_full
+    ):  # the price has steps, near which another shape may have a lower loss
+        sized = [replace(chosen, n_params=chosen.n_params * share) for share in NEARBY]
+    if sized:
         search.price_built(sized, at_most=True)
         price = partial(search.built, base=base)
-        smaller = [rounded(search.law, search.costs, row, price, at_most=True) for row in sized]
-        sure = Bounds(None, limit, min_probability=search.confidence)
-        kept = [each for each in smaller if each is not None and sure.excess(each.model) <= SLACK]
+        near = [rounded(search.law, search.costs, row, price, at_most=True) for row in sized]
+        sizes = (question.max_active_params, question.max_total_params)
+        bounds = Bounds(None, limit, None, *sizes, min_probability=search.confidence if promised else None)
+        kept = [each for each in near if each is not None and bounds.excess(each.model) <= SLACK]
         every += [each for each in kept if all(each.shape != other.shape for other in every)]
     built = min(every, key=lambda each: (bool(each.notes), rank(search, each.model)))
     if to_loss:  # whatever it regrets, none that another one beats in price and in loss
@@ -101,6 +109,8 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: b
     views = law_views(search, model, built.shape) if in_full else ()
     use = training_use(question, model, built.shape)
     model = replace(model, training_usd=use.usd)
+    if in_full and (gains := search.loss_gains(model, built.shape)) is not None:
+        model = replace(model, intervals={**(model.intervals or {}), "loss_gain": gains})
     best = {model.experts: model}  # of each expert count
     for each in sorted(every, key=lambda each: (bool(each.notes), rank(search, each.model))):
         if each.model.experts not in best:

@@ -14,7 +14,7 @@ from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.coordinates import expansion
 from moescale.models.family import n_active, n_total, with_convention
-from moescale.models.rounding import family_of, vocabulary
+from moescale.models.rounding import Buildable, family_of, vocabulary
 from moescale.planning.allocation import (
     CLOSE,
     Allocation,
@@ -44,7 +44,7 @@ from moescale.planning.sampled_costs import CURVE_SIZES, USUAL, SampledCosts, gr
 from moescale.roots import bracket
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import restate
-from moescale.scaling_laws.law import Law
+from moescale.scaling_laws.law import Law, interval
 from moescale.serving.deployment import Deployment
 from moescale.serving.pareto import pareto
 from moescale.serving.steady_state import Serving
@@ -291,6 +291,16 @@ class Search:
         """The budget with what the law takes of a built model, which is then judged as a published one of its shape is."""
         budget = self.question.budget
         return budget if shape is None else replace(budget, extra=inputs_of(self.law.form, shape, budget.extra))
+
+    def loss_gains(self, model: Candidate, shape: Buildable) -> tuple[float, float] | None:
+        """What a built model gains on the baseline's loss, for 90% of the draws; None without draws."""
+        if len(self.draws.theta) < 2:
+            return None
+        law = replace(self.law, family=family_of(shape, self.law.family))
+        draws = replace(self.draws, budget=self.budget_of(shape.architecture()))
+        losses = draws.losses(np.array([model.n_params]), np.array([model.experts]), law)[:, 0]
+        low, high = interval(draws.goal - losses)
+        return float(low), float(high)
 
     def frontier(self, known: Iterable[Row]) -> list[Candidate]:
         """The Pareto frontier over all expert counts that the law may speak of, all over-trained sizes, and known models."""

@@ -66,6 +66,8 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
             because += f"{size_bounds(question) or 'the law'} allows no larger model"
         elif question.cost_limit is not None:
             because += f"a larger model costs more than {format_usd(question.cost_limit)} per million output tokens"
+        elif question.budget_goal == "quality":
+            because += "a larger model costs more to serve than the baseline"
         else:
             because += "this size reaches the loss with so many"
     price = question.training

@@ -122,6 +122,10 @@ class StepError:
             return 0.0
         return NormalDist(math.log(self.geometric_mean), math.log(self.spread)).cdf(math.log(times))
 
+    def times(self, chance: float) -> float:
+        """The times of its predicted time that a run takes at most with a chance."""
+        return math.exp(NormalDist(math.log(self.geometric_mean), math.log(self.spread)).inv_cdf(chance))
+
     def __str__(self) -> str:
         kind = "MoE" if self.kind == "moe" else "dense"
         return (

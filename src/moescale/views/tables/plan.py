@@ -29,7 +29,7 @@ from moescale.views.tables import (
     table_of,
     usd_range,
 )
-from moescale.views.tables.screen import scores_text
+from moescale.views.tables.screen import scores_text, with_life
 
 FRONTIER_ROWS = 10
 P_LOSS, RELATIVE_COST = "P(loss <= baseline)", "cost vs baseline"
@@ -64,7 +64,8 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
     if use is not None and use.fp8_usd is not None and use.usd is not None:
         share = f"{use.fp8_usd / use.usd:.0%} of bf16"
         price = f"the same run with fp8 products costs {format_usd(use.fp8_usd)}"
-        facts.append(("fp8", f"{price}, {share} (--train-precision fp8)"))
+        loss = "the loss is taken to be the same: DeepSeek-V3 saw less than 0.25% between them (arXiv 2412.19437, section 3.3)"
+        facts.append(("fp8", f"{price}, {share} (--train-precision fp8); {loss}"))
     if use is not None and not use.spent and use.budget_of is None:
         unused = f"{1.0 - use.budget_share:.0%} of the budget"
         if use.unused_because:
@@ -75,13 +76,14 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
     facts.append(("loss", _loss_text(plan)))
     if (times := plan.decision.compute_ratio) is not None and not plan.is_baseline:
         like = "dense models" if plan.base_experts == 1 else f"{plan.base_experts:.0f}-expert models"
-        facts.append(("compute", f"loss-optimal {like} need {times:.2g} times the baseline's FLOPs for this loss"))
-    if model.regret is not None:
+        times = float(f"{times:.2g}")
+        facts.append(("compute", f"loss-optimal {like} need {times:g} times the baseline's FLOPs for this loss"))
+    if model.regret is not None and plan.objective not in ("loss", "quality"):
         facts.append(("regret", _regret_text(plan, model.regret)))
     if model.scores and not scores_text(plan):
         facts.append(("scores", "none: this model lies too far beyond the ladder of small models (--json has them)"))
     facts.append(("build", build_sentence(plan.decision.architecture)))
-    base = plan.built_base
+    base = with_life(plan, plan.built_base)
     usd = f"{format_usd(base.usd_per_mtok)}/Mtok" if base.usd_per_mtok else f"cannot be served on {plan.gpu}"
     sizes = f"{format_count(base.n_params_active)} active, {format_count(base.tokens)} tokens"
     return [*facts, ("baseline", f"{plan.base_name}: {sizes}, {usd}")]
@@ -95,7 +97,7 @@ def _training_text(plan: Plan) -> str:
     budget = "the budget" if use.budget_of is None else f"those of {use.budget_of}"
     if use.budget_share >= 2:
         text += f" ({use.budget_share:.1f} times {budget})"
-    elif not 0.99 <= use.budget_share <= 1.01:
+    elif not 0.99 <= use.budget_share <= 1.01 and not (plan.of_life and "max_total_usd" in plan.asked):
         text += f" ({use.budget_share:.0%} of {budget})"
     return text
 
@@ -105,7 +107,8 @@ def _loss_text(plan: Plan) -> str:
     if plan.is_baseline:
         return f"{model.loss:.4f}; this model is the baseline"
     gains, limits = ((model.intervals or {}).get(name) for name in ("loss_gain", "loss"))
-    gap, text = plan.base_loss - model.loss, f"{model.loss:.4f}; baseline {plan.base_loss:.4f}"
+    base_loss = with_life(plan, plan.built_base).loss
+    gap, text = base_loss - model.loss, f"{model.loss:.4f}; baseline {base_loss:.4f}"
     text += f" ({abs(gap):.4f} {'lower' if gap >= 0 else 'higher'}" if abs(gap) >= 5e-5 else " (equal"
     if gains:  # the units of the laws' losses differ, their differences hardly
         low, high = gains if gap > -5e-5 else (-gains[1], -gains[0])
@@ -121,7 +124,7 @@ def _regret_text(plan: Plan, regret: Regret) -> str:
     what = "if another law is true" if several else f"over the draws of {plan.law}"
     worst = "at worst" if several else "in one draw of 20"
     text = f"{shares[0]:.0%} of the baseline's cost expected {what}, {shares[1]:.0%} {worst}"
-    if plan.base_usd_per_mtok is None:
+    if plan.base_usd_per_mtok is None or plan.of_life:
         return text
     first, last = (format_usd(share * plan.base_usd_per_mtok) for share in shares)
     return f"{text} ({first} and {last}/Mtok)"

@@ -37,6 +37,7 @@ TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--p
 OF_SOURCES = "labs unseen by the law"  # what draws of the default law are
 UNLIKE = 1.25  # largest over smallest size that several laws choose alone, or FLOPs over a budget: more is said
 LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
+SURE = 0.9  # chance with which days or dollars are said to be enough
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
 
@@ -217,10 +218,10 @@ def _training_cell(plan: Plan) -> Cell[tuple[str, Trained]]:
     return Column("train $", rank=1), lambda r: format_usd(r[1].training_usd) if r[1].training_usd else "-"
 
 
-def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
+def facts(plan: Plan, options: str | None = None, rows: int = MOST_ROWS) -> list[tuple[str, str]]:
     """What is decided, open, likely, extrapolated, what training and prices cost and are worth, and the next command.
 
-    `options` are those of the command line that asked, for the commands that are named.
+    `options` are those of the command line that asked, for the commands that are named; of the choices so many `rows` are shown.
     """
     best = plan.decision
     model, said = best.model, [("Decided", _decided(plan))]
@@ -284,11 +285,13 @@ def facts(plan: Plan, options: str | None = None) -> list[tuple[str, str]]:
     rest = [note for note in best.caveats if note not in extrapolated]
     said += [("Too slow", note.removeprefix(TOO_SLOW).rstrip(".")) for note in rest if note.startswith(TOO_SLOW)]
     said.append(("Next", _next(plan, options)))
-    more = f"--details ({plural(len(rest), 'caveat')})" if rest else "--details"
+    hidden = len(_choices(plan, MOST_ROWS)) - rows
+    told = [plural(count, what) for count, what in ((hidden, "row"), (len(rest), "caveat")) if count > 0]
+    more = f"--details ({', '.join(told)})" if told else "--details"
     if "--shape" not in (options or ""):
         more += "; --shape all"
     life = "" if plan.of_life else "; --lifetime-tokens T"
-    said.append(("More", f"{more}{life}; --export megatron -o FOLDER"))
+    said.append(("More", f"{more}{life}; --export megatron"))
     return said
 
 
@@ -370,7 +373,8 @@ def _training(plan: Plan) -> str:
     if use.trainer is not None:
         text += f", {use.trainer}"
     uneven = f", routing to +{use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
-    return f"{text}, MFU {use.mfu:.2f}{f' ({use.precision} over the bf16 peak)' if use.precision else ''}; {_kept(plan, use, use.error)}{uneven}"
+    precision = f" ({use.precision} over the bf16 peak)" if use.precision else ""
+    return f"{text}, MFU {use.mfu:.2f}{precision}; {_kept(plan, use, use.error)}{uneven}"
 
 
 def _is_unspent(use: TrainingUse) -> bool:
@@ -379,19 +383,23 @@ def _is_unspent(use: TrainingUse) -> bool:
 
 
 def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
-    """The chance that a run stays within its days or dollars by the error of predicted times; the spread where none are stated."""
+    """The chance that a run stays within its days or dollars by the error of predicted times, and what it keeps SURE of the time.
+
+    The spread where none are stated.
+    """
     days, usd, total = (plan.asked.get(name) for name in ("max_days", "max_training_usd", "max_total_usd"))
-    limits: list[tuple[float, str]] = []
+    serving, longer = plan.decision.model.serving_usd or 0.0, error.times(SURE)
+    limits: list[tuple[float, str, str]] = []
     if isinstance(days, float) and use.days is not None:
-        limits.append((days / use.days, f"{days:g} days"))
+        limits.append((days / use.days, f"{days:g} days", f"{use.days * longer:.3g} days"))
     if isinstance(usd, float) and use.usd:
-        limits.append((usd / use.usd, format_usd(usd)))
+        limits.append((usd / use.usd, format_usd(usd), format_usd(use.usd * longer)))
     if plan.of_life and isinstance(total, float) and use.usd:
-        limits.append(((total - (plan.decision.model.serving_usd or 0.0)) / use.usd, format_usd(total)))
+        limits.append(((total - serving) / use.usd, format_usd(total), format_usd(serving + use.usd * longer)))
     if not limits:
         return f"spread {error.spread:.2f}x"
-    times, words = min(limits)
-    return f"in {words} {error.kept(times):.0%}"
+    times, words, surely = min(limits)
+    return f"in {words} {error.kept(times):.0%}, in {surely} {SURE:.0%}, without restarts"
 
 
 def _dominates(one: Candidate, other: Trained) -> bool:

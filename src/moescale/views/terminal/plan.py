@@ -40,14 +40,11 @@ def show_plan(
     """
     headline = tables.plan_headline(plan)
     write_line(console, headline, bold=len(headline))
-    facts = list[str]()
-    for name, text in screen.facts(plan, options):
-        first = f"{name:11}  "  # the command whole, so that it can be copied
-        facts += [first + text] if name == "Next" else paragraph_lines(console, text, indent=13, first=first)
-    table = screen.choices_table(plan)
+    facts, table = _facts(console, plan, options, screen.MOST_ROWS), screen.choices_table(plan)
     title = paragraph_lines(console, table.title)
     room = screen.MOST_LINES - 2 - len(title) - len(table.notes) - sum(1 + (len(x) - 1) // console.width for x in facts)
     rows = screen.MOST_ROWS if details else max(2, room)  # the rest of a screen, or as many as the page has
+    facts = _facts(console, plan, options, rows)
     write_table(console, screen.choices_table(plan, rows), ruled=False)
     for line in facts:
         write_line(console, line)
@@ -55,6 +52,15 @@ def show_plan(
         _details(console, plan)
     if export is not None:
         _exported(console, export)
+
+
+def _facts(console: Console, plan: Plan, options: str | None, rows: int) -> list[str]:
+    """The lines below a table of so many rows."""
+    lines: list[str] = []
+    for name, text in screen.facts(plan, options, rows):
+        first = f"{name:11}  "  # the command whole, so that it can be copied
+        lines += [first + text] if name == "Next" else paragraph_lines(console, text, indent=13, first=first)
+    return lines
 
 
 def _details(console: Console, plan: Plan) -> None:
