@@ -169,7 +169,7 @@ def test_a_design_stays_within_its_limits_and_beats_a_grid() -> None:
 
 def shown(found: SweepDesign, unbuilt: str = "") -> str:
     console = Console(width=100, record=True, file=io.StringIO())
-    show_design(console, found, details=False, written=None, unbuilt=unbuilt)
+    show_design(console, found, shape="mixtral", details=False, written=None, unbuilt=unbuilt)
     return " ".join(console.export_text().split())
 
 

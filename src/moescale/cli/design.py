@@ -12,7 +12,7 @@ from moescale.cli.options import Json, command
 from moescale.cli.output import HeldBack, answer, show_progress, warn
 from moescale.errors import InputError
 from moescale.options.fields import SEQUENCE_TOKENS, Group, path, quantity
-from moescale.options.law import LawOptions
+from moescale.options.law import LawOptions, shape_name
 from moescale.options.planned import PlanRequest
 from moescale.options.question import BoundOptions
 from moescale.options.runs import TableOptions
@@ -124,7 +124,8 @@ def design(
     record = found.to_dict() | ({} if wanted.sweep_file is None else {"sweep": str(wanted.sweep_file)})
     answer(
         json_, record, show_design, found,
-        details=details, written=wanted.sweep_file, unbuilt=unbuilt(search.law.family),
+        shape=shape_name(search.law.family.name), details=details, written=wanted.sweep_file,
+        unbuilt=unbuilt(search.law.family),
     )  # fmt: skip
     warn(found.notes)
     held_back.tell()

@@ -136,7 +136,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     images = [_image(plan_figure(plan, narrow=narrow)) for narrow in (False, True)] if drawn else []
     return ENVIRONMENT.get_template("templates/page.html").render(
         title=f"{told}: {sizes.removeprefix('Train ').replace('experts: ', 'experts, ')}" if told else sizes,
-        figures=[figure for figure in answer.figures(plan) if figure.key], images=images, sizes=sizes, no_figure=NO_FIGURE, marked=CHOSEN,
+        figures=[figure for figure in answer.figures(plan) if figure.key], images=images, sizes=sizes, marked=CHOSEN,
         meta=meta, sections=sections, more=more,
         linked=_linked, colour_of=colour_of, colour_on_dark=colour_on_dark,
     )  # fmt: skip
@@ -256,8 +256,13 @@ def _doubts(plan: Plan) -> list[str]:
     if best.undecided and best.rivals:
         counts = sorted(c.experts for c in (best.model, *best.rivals))
         told.append(
-            f"Open: any number from {counts[0]:g} to {counts[-1]:g} experts may be best; they differ by less than can be "
-            f"predicted. Small training runs, for {screen.SWEEP_SHARE:.0%} of the budget, narrow it down."
+            f"Open: labs differ so much that any number from {counts[0]:g} to {counts[-1]:g} experts may be best for ours; the table "
+            f"has their figures. Small training runs, for {screen.SWEEP_SHARE:.0%} of the budget, narrow it down."
+        )
+    named = () if plan.voting_laws or plan.of_life else plan.laws
+    if doubting := [view.law for view in named if view.probability < 0.5]:
+        told.append(
+            f"Quality: {len(doubting)} of {len(named)} published laws expect it to fall short of the baseline's ({', '.join(doubting)})."
         )
     for other in plan.shapes[1:2]:
         spent = "" if other.training_usd is None else f" and takes {format_usd(other.training_usd)} to train"

@@ -211,11 +211,17 @@ def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
 
 def _training_cell(plan: Plan) -> Cell[tuple[str, Trained]]:
     """The training dollars of each row; the days where GPUs are stated without."""
-    use, gpus = plan.training, plan.asked.get("train_gpus")
-    if use is not None and use.usd and use.gpu_days and isinstance(gpus, float) and "max_days" not in plan.asked:
-        days_per_usd = use.gpu_days / use.usd / gpus
-        return Column("days", rank=1), lambda r: f"{r[1].training_usd * days_per_usd:.3g}" if r[1].training_usd else "-"
+    if (days := _days_per_usd(plan)) is not None:
+        return Column("days", rank=1), lambda r: f"{r[1].training_usd * days:.3g}" if r[1].training_usd else "-"
     return Column("train $", rank=1), lambda r: format_usd(r[1].training_usd) if r[1].training_usd else "-"
+
+
+def _days_per_usd(plan: Plan) -> float | None:
+    """Days of training for a dollar on the GPUs that are stated; None where none are, or days are stated, too."""
+    use, gpus = plan.training, plan.asked.get("train_gpus")
+    if use is None or not use.usd or not use.gpu_days or not isinstance(gpus, float) or "max_days" in plan.asked:
+        return None
+    return use.gpu_days / use.usd / gpus
 
 
 def facts(plan: Plan, options: str | None = None, rows: int = MOST_ROWS) -> list[tuple[str, str]]:
@@ -258,7 +264,8 @@ def facts(plan: Plan, options: str | None = None, rows: int = MOST_ROWS) -> list
     if (other := plan.unbounded) is not None:
         price, loss = other.usd_per_mtok / model.usd_per_mtok - 1.0, other.loss - model.loss
         whose = "" if plan.unbounded_shape is None else f" of {plan.unbounded_shape}, {_sizes(other)}"
-        said.append(("All counts", f"{other.experts:g} experts{whose}: cost {price:+.0%}, loss {loss:+.4f}"))
+        spent = "" if other.training_usd is None else f", training {format_usd(other.training_usd)}"
+        said.append(("All counts", f"{other.experts:g} experts{whose}: cost {price:+.0%}, loss {loss:+.4f}{spent}"))
     if (other := plan.default_law) is not None:
         beyond = " (beyond this law's runs)" if other.experts in plan.excluded_experts else ""
         price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here"
@@ -273,7 +280,7 @@ def facts(plan: Plan, options: str | None = None, rows: int = MOST_ROWS) -> list
         said.append(("Repeats", _repeats(plan, plan.repeats_loss)))
     if plan.shapes:
         least = min(choice.model.loss for choice in plan.shapes)
-        said.append(("Shapes", "; ".join(_shape(choice, least) for choice in plan.shapes) + _repaid(plan)))
+        said.append(("Shapes", "; ".join(_shape(plan, choice, least) for choice in plan.shapes) + _repaid(plan)))
     said.append(("Training", _training(plan)))
     if (use := plan.training) is not None and _is_unspent(use):
         said.append(("Unspent", f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}"))
@@ -412,7 +419,7 @@ def _dominates(one: Candidate, other: Trained) -> bool:
     )
 
 
-def _shape(choice: ShapeChoice, least: float) -> str:
+def _shape(plan: Plan, choice: ShapeChoice, least: float) -> str:
     """The model of one shape, with what training costs, also to the `least` loss of all shapes."""
     model, usd = choice.model, choice.training_usd
     text = f"{choice.shape} E={model.experts:g} {format_usd(model.usd_per_mtok)}, loss {model.loss:.4f}"
@@ -421,7 +428,8 @@ def _shape(choice: ShapeChoice, least: float) -> str:
     if usd is None:
         return text
     longer = "does not" if choice.usd_at_loss is None else f"{format_usd(choice.usd_at_loss)} to"
-    text += f", training {format_usd(usd)}"
+    days = _days_per_usd(plan)
+    text += f", training {format_usd(usd)}{'' if days is None else f' in {usd * days:.3g} days'}"
     return f"{text} ({longer} reach {least:.4f})" if model.loss > least + FOR_NOTHING else text
 
 

@@ -183,7 +183,7 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
         "",
         (Column("", text=True), *columns),
         [row for row in rows if any(text.strip("-") for text in row[1:])],
-        notes=(*beyond_notes(models), *assumed, *unserved),
+        notes=(*beyond_notes(models), *assumed, *unserved, *(["--max-gpus allows more GPUs"] if unserved else [])),
     )
 
 

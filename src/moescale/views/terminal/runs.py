@@ -74,12 +74,14 @@ def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
     write_paragraph(console, f"Run table: {plan['table']}.")
 
 
-def show_design(console: Console, found: SweepDesign, *, details: bool, written: Path | None, unbuilt: str) -> None:
-    """The runs of a designed sweep, and the plan's regret after them and after other sweeps."""
+def show_design(
+    console: Console, found: SweepDesign, *, shape: str, details: bool, written: Path | None, unbuilt: str
+) -> None:
+    """The runs of a designed sweep, all of models of one shape, and the plan's regret after them and after other sweeps."""
     known = f" in addition to {plural(found.known_runs, 'known run')}" if found.known_runs else ""
     write_paragraph(
         console,
-        f"{format_flops(found.flops)} FLOPs in total{known}. Plan: {format_flops(found.budget_flops)} FLOPs, "
+        f"{format_flops(found.flops)} FLOPs in total{known}. Plan: {format_flops(found.budget_flops)} FLOPs, shape {shape}, "
         f"P(loss <= baseline) >= {found.confidence:.0%}; baseline: {found.base}.",
         lead=f"Train {plural(len(found.runs), 'run')}",
     )

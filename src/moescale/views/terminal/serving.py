@@ -44,6 +44,8 @@ def show_cost(console: Console, found: Priced) -> None:
         text, layout, hourly = _headline(found), _layout(cost), (server.opened or cost).gpus * float(usd_per_hour)
         hourly_text = f", {format_usd(hourly)} an hour" if found.has_price else ""
         write_line(console, text + (f" ({layout})" if layout else "") + hourly_text, bold=len(text))
+    if found.missed is not None:
+        write_paragraph(console, _missed(found, found.missed))
     terms = found.serving.price_terms() if found.has_price else None
     price = (
         f"{format_usd(float(usd_per_hour))} per GPU hour{f' ({terms})' if terms else ''}; " if found.has_price else ""
@@ -77,8 +79,6 @@ def show_cost(console: Console, found: Priced) -> None:
         text = f"{format_usd(corrected.usd_per_mtok)} per million output tokens; nine of ten servings within {low} to {high}"
         write_paragraph(console, f"Calibrated: {text}")
     write_table(console, cost_table(cost, priced=found.has_price))
-    if found.missed is not None:
-        write_paragraph(console, _missed(found, found.missed))
     if cost.attention_dp is not None:
         _attention_groups(console, deployment)
     _show_loads(console, found)
