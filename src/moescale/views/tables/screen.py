@@ -158,7 +158,8 @@ def _choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         again = row is None or (place in (2, 4, 5, 6, 7) and any(_same(row, c) for at, _, c in kept if at != 8))
         if row is not None and not again:
             kept.append((place, name, row))
-    return [(name, row) for _, name, row in sorted(kept[:most], key=lambda each: each[0])]
+    by_place = sorted(kept[:most], key=lambda each: (each[0], each[2].experts if each[0] in (2, 4) else 0.0))
+    return [(name, row) for _, name, row in by_place]
 
 
 def _more_flops(plan: Plan, model: Trained) -> str:
