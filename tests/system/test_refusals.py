@@ -177,7 +177,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
     ("plan --budget 5e21 --experts ,,,", 2, ("--experts", "1,4,8,16")),
     (f"plan --budget 5e21 --experts {','.join(map(str, range(1, 301)))}", 2, ("--experts", "300 expert counts", "256")),
     (
-        "plan --budget 5e21 --experts 1024 --match-experts 100",
+        "plan --budget 5e21 --shape mixtral --experts 1024 --match-experts 100",
         1,
         ("--experts", "up to X = 128 (256 experts", "nearest: 256"),
     ),

@@ -439,7 +439,18 @@ PLAN = ("plan", "--budget", "5.15e21", "--bootstrap", 0)
 
 @pytest.mark.system
 def test_plan_exports_its_recommendation(tmp_path: Path) -> None:
-    options = ("--export", "megatron", "-o", tmp_path / "x", "--train-gpu", "h100-sxm", "--train-gpus", 64)
+    options = (
+        "--shape",
+        "mixtral",
+        "--export",
+        "megatron",
+        "-o",
+        tmp_path / "x",
+        "--train-gpu",
+        "h100-sxm",
+        "--train-gpus",
+        64,
+    )
     code, out, err = run(*PLAN, *options, "--vocab-size", 50304, "--peak-lr", 2e-4, "--json")
     assert code == 0, err
     answer = json.loads(out)
