@@ -164,7 +164,7 @@ def test_the_first_view_is_the_command_lines_plan(browser: Any, address: str) ->
         assert page.inner_text("#picked").endswith(f"{price.removesuffix('/Mtok')} per million output tokens")
         assert page.inner_text("#command") == "moescale plan --budget 5.15e21"
         assert page.locator("canvas:visible").count() == 2
-        assert page.locator("#plans tbody tr").count() == 16
+        assert page.locator("#plans tbody tr").count() == 14
         unnamed = page.evaluate(
             """() => [...document.querySelectorAll('input, select, button, [role=img], [role=region], [role=group]')]
               .filter(e => !(e.labels?.length || e.getAttribute('aria-label') || e.getAttribute('aria-labelledby')
