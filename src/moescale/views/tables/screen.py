@@ -89,7 +89,7 @@ def question_line(plan: Plan) -> str:
     stated = 1.0 not in _considered(plan)  # then one shape is planned, which nothing else names
     own += (
         []
-        if family == SHAPES[PLANNED_SHAPE] and not (stated and plan.law == DEFAULT_LAW)
+        if plan.shapes or (family == SHAPES[PLANNED_SHAPE] and not (stated and plan.law == DEFAULT_LAW))
         else [f"shape {shape_name(str(family))}"]
     )
     return "; ".join((f"For {', '.join(parts)}", *own))
@@ -199,12 +199,12 @@ def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
         (Column("loss"), lambda r: f"{r[1].loss:.4f}{MARK if getattr(r[1], 'beyond_law', None) else ''}"),
         (Column("$/Mtok"), lambda r: "-" if r[1].usd_per_mtok is None else format_usd(r[1].usd_per_mtok)),
         (Column("GPUs"), lambda r: gpus_text(r[1].gpus, r[1].attention_dp, r[1].prefill_gpus)),
-        (Column("TPOT", rank=2), lambda r: "-" if r[1].tpot_s is None else format_seconds(r[1].tpot_s)),
+        (Column("TPOT", rank=3), lambda r: "-" if r[1].tpot_s is None else format_seconds(r[1].tpot_s)),
         _training_cell(plan),
     ]
     if plan.of_life:
         cells.append(
-            (Column("life $", rank=3), lambda r: "-" if r[1].total_usd is None else format_usd(r[1].total_usd))
+            (Column("life $", rank=1), lambda r: "-" if r[1].total_usd is None else format_usd(r[1].total_usd))
         )
     experts = tuple(model.experts for _, model in rows)
     return table_of(question_line(plan), rows, cells, experts=experts, notes=beyond_notes(plan.known))
@@ -213,8 +213,8 @@ def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
 def _training_cell(plan: Plan) -> Cell[tuple[str, Trained]]:
     """The training dollars of each row; the days where GPUs are stated without."""
     if (days := _days_per_usd(plan)) is not None:
-        return Column("days", rank=1), lambda r: f"{r[1].training_usd * days:.3g}" if r[1].training_usd else "-"
-    return Column("train $", rank=1), lambda r: format_usd(r[1].training_usd) if r[1].training_usd else "-"
+        return Column("days", rank=2), lambda r: f"{r[1].training_usd * days:.3g}" if r[1].training_usd else "-"
+    return Column("train $", rank=2), lambda r: format_usd(r[1].training_usd) if r[1].training_usd else "-"
 
 
 def _days_per_usd(plan: Plan) -> float | None:

@@ -104,7 +104,7 @@ def write_table(console: Console, table: Table, *, ruled: bool = True) -> None:
         write_line(console, rule * min(console.width, sum(width(i) + 2 for i in kept) - 2))
     for row in table.rows:
         write_line(console, row_text(row))
-    if left_out:
+    if left_out and ruled:  # a first screen has no room to say so
         write_paragraph(
             console, f"Columns left out for width: {', '.join(left_out)}. Widen the terminal, or use --json."
         )
