@@ -27,7 +27,7 @@ from moescale.scaling_laws.store import parse_law
 from moescale.serving.steady_state import LIMITS, REASONS
 from moescale.units import expert_label
 from moescale.views.figures.style import ACCENT, colour_of, colour_on_dark, marker_of
-from moescale.views.tables import answer, screen
+from moescale.views.tables import answer, choices
 from moescale.views.tables import plan as tables
 from moescale.views.tables.plan import decision_facts, plan_headline, serving_basis
 from moescale.web.state import DEFAULTS, LATENCIES, Asked
@@ -172,7 +172,7 @@ def _decision(found: Plan, serving: Record) -> Record:
                 "columns": [{"head": c.head, "text": c.text} for c in each.columns],
                 "rows": each.rows,
             }
-            for each in (screen.choices_table(found), *tables.choice_tables(found))
+            for each in (choices.choices_table(found), *tables.choice_tables(found))
         ],
         "why": best.why,
         "caveats": [answer.plain(note) for note in best.caveats],

@@ -32,7 +32,7 @@ from moescale.serving.accuracy import calibrated
 from moescale.units import format_bytes, format_count, format_flops, format_usd
 from moescale.views.figures import plan_figure
 from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes, on_dark
-from moescale.views.tables import Table, answer, range_text, screen
+from moescale.views.tables import Table, answer, choices, range_text, screen
 from moescale.views.tables import plan as plan_tables
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     servers = f"at most {most:g} {plan.gpu}" if isinstance(most, int | float) else plan.gpu
     speed = f", at {1.0 / tpot_s:.3g} tokens a second for each user" if isinstance(tpot_s, float) else ""
     question = (
-        f"Which model should {screen.budget_words(plan, flops_too=True)} train, if it is then served on {servers}{speed}, "
+        f"Which model should {choices.budget_words(plan, flops_too=True)} train, if it is then served on {servers}{speed}, "
         f"with {plan.prompt_tokens:g} tokens in and {plan.output_tokens:g} out a request?"
     )
     life: list[Block] = []
@@ -113,7 +113,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         life = [plan_tables.lifetime_table(plan.lifetime), plan_tables.training_sentence(plan.lifetime), others]
     sections: list[Section] = [
         ("Answer", [*_sentences(plan)]),
-        ("Models compared", [_chosen(screen.choices_table(plan))]),
+        ("Models compared", [_chosen(choices.choices_table(plan))]),
         ("What could make it wrong", [_doubts(plan)]),
         ("Question", [question]),
     ]
@@ -130,7 +130,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         ("How to reproduce it", (made := origin or Origin()).blocks()),
     ]
     told, sizes = answer.benefit(plan), plan_tables.plan_headline(plan)
-    meta = [f"Which model to train: {screen.budget_words(plan)}"]
+    meta = [f"Which model to train: {choices.budget_words(plan)}"]
     meta += [f"moescale {made.version}"] if made.version else []
     drawn = find_spec("matplotlib") is not None
     images = [_image(plan_figure(plan, narrow=narrow)) for narrow in (False, True)] if drawn else []

@@ -10,7 +10,8 @@ from moescale.planning.plan import Plan
 from moescale.serving.accuracy import calibrated
 from moescale.units import format_count, format_seconds, format_usd
 from moescale.views.tables import percentage
-from moescale.views.tables.screen import OF_SOURCES, late_tpot_s, with_life
+from moescale.views.tables.choices import with_life
+from moescale.views.tables.screen import OF_SOURCES, late_tpot_s
 
 CHEAPER = 1.05  # the baseline's dollars over the model's from which a plan is called cheaper
 LESS_LOSS = 5e-4  # a difference of losses that is called one

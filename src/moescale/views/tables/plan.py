@@ -29,7 +29,8 @@ from moescale.views.tables import (
     table_of,
     usd_range,
 )
-from moescale.views.tables.screen import scores_text, with_life
+from moescale.views.tables.choices import with_life
+from moescale.views.tables.screen import scores_text
 
 FRONTIER_ROWS = 10
 P_LOSS, RELATIVE_COST = "P(loss <= baseline)", "cost vs baseline"

@@ -19,6 +19,7 @@ from moescale.views.tables import (
     Column,
     Table,
     beyond_notes,
+    choices,
     gpus_text,
     latency_name,
     or_dash,
@@ -40,12 +41,12 @@ def show_plan(
     """
     headline = tables.plan_headline(plan)
     write_line(console, headline, bold=len(headline))
-    facts, table = _facts(console, plan, options, screen.MOST_ROWS), screen.choices_table(plan)
+    facts, table = _facts(console, plan, options, choices.MOST_ROWS), choices.choices_table(plan)
     title = paragraph_lines(console, table.title)
     room = screen.MOST_LINES - 2 - len(title) - len(table.notes) - sum(1 + (len(x) - 1) // console.width for x in facts)
-    rows = screen.MOST_ROWS if details else max(2, room)  # the rest of a screen, or as many as the page has
+    rows = choices.MOST_ROWS if details else max(2, room)  # the rest of a screen, or as many as the page has
     facts = _facts(console, plan, options, rows)
-    write_table(console, screen.choices_table(plan, rows), ruled=False)
+    write_table(console, choices.choices_table(plan, rows), ruled=False)
     for line in facts:
         write_line(console, line)
     if details:
