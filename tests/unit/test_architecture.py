@@ -295,10 +295,7 @@ NO_WIDTH = [0, -4096, 4096.5, math.nan, math.inf, 10**400, 10**5000, [4096]]
         (QWEN3_MOE | {"moe_intermediate_size": MISSING}, "moe_intermediate_size is missing"),
         (MISTRAL | {"sliding_window": 0}, "sliding_window must be"),
         (GPT_OSS | {"layer_types": ["sliding_attention"]}, "layer_types must be a list with one entry for each of 24"),
-        (
-            GPT_OSS | {"layer_types": ["linear_attention"] * 24},
-            "layer_types must be a list of sliding_attention and full",
-        ),
+        (GPT_OSS | {"layer_types": ["linear_attention"] * 24}, "layer_types must be a list of sliding_attention and"),
         (GPT_OSS | {"layer_types": [{}] * 24}, "layer_types must be"),
         (GPT_OSS | {"layer_types": "full_attention"}, "layer_types must be"),
         (DEEPSEEK_V3 | {"q_lora_rank": MISSING}, "q_lora_rank is missing"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import polars as pl
@@ -63,6 +64,10 @@ def test_a_fault_is_named_where_it_stands(tmp_path: Path, text: str, words: tupl
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
+def of_tokens(*tokens: Any) -> str:
+    return json_lines(three_runs() | {"tokens": list(tokens)})
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
@@ -76,27 +81,15 @@ def test_a_fault_is_named_where_it_stands(tmp_path: Path, text: str, words: tupl
         ("r.parquet", parquet(pa.table(three_runs()))[:-30], ("not a readable Parquet",)),
         (
             "r.parquet",
-            parquet(pa.table({**three_runs(), "tokens": [[1], [2], [3]]})),
+            parquet(pa.table(three_runs() | {"tokens": [[1], [2], [3]]})),
             ("data row 1", "'[1]' is not a num"),
         ),
         ("r.parquet", parquet(pa.table(three_runs()).slice(0, 0)), ("no rows",)),
         ("r.jsonl", '{"runs": [{"tokens": 1}]}\n', ("no size column", "columns: runs")),
-        ("r.jsonl", json_lines({**three_runs(), "tokens": [1, "x", 2]}), ("data row 2, column 'tokens'", "'x' is not")),
-        (
-            "r.jsonl",
-            json_lines({**three_runs(), "tokens": [1, {"n": 2}, 2]}),
-            ("data row 2, column 'tokens'", "is not a n"),
-        ),
-        (
-            "r.jsonl",
-            json_lines({**three_runs(), "tokens": [1, True, 2]}),
-            ("data row 2, column 'tokens'", "'true' is not"),
-        ),
-        (
-            "r.jsonl",
-            json_lines({**three_runs(), "tokens": [1, None, 2]}),
-            ("data row 2, column 'tokens'", "is missing"),
-        ),
+        ("r.jsonl", of_tokens(1, "x", 2), ("data row 2, column 'tokens'", "'x' is not")),
+        ("r.jsonl", of_tokens(1, {"n": 2}, 2), ("data row 2, column 'tokens'", "is not a n")),
+        ("r.jsonl", of_tokens(1, True, 2), ("data row 2, column 'tokens'", "'true' is not")),
+        ("r.jsonl", of_tokens(1, None, 2), ("data row 2, column 'tokens'", "is missing")),
         ("r.jsonl", json_lines(three_runs()) + '{"tokens": \n', ("line 4", "is not JSON")),
         ("r.jsonl", json_lines(three_runs()) + "5\n", ("data row 4", "must be an object, not 5")),
         ("r.jsonl", '{"tokens": 1, "tokens": 2}\n', ("two columns are named 'tokens'",)),
