@@ -21,9 +21,9 @@ pytestmark = pytest.mark.usefixtures("plans_made_once")
 
 
 @cache
-def a_plan() -> Any:
-    """The plan of the default question, computed once; tests only read it."""
-    return answer_of(*BUDGET)
+def a_plan(*shape: str) -> Any:
+    """The plan of the default question, or in a shape, computed once; tests only read it."""
+    return answer_of(*BUDGET, *shape)
 
 
 @cache
@@ -100,7 +100,7 @@ def test_plan_of_models_that_no_gpu_holds_says_so_and_leaves_their_cost_out() ->
 
 @pytest.mark.parametrize("experts", [1, 8, 32])
 def test_cost_of_a_plans_model_is_the_plans_cost(experts: int) -> None:
-    row = next(c for c in a_plan()["loss_optimal"] if c["experts"] == experts)
+    row = next(c for c in a_plan("--shape", "mixtral")["loss_optimal"] if c["experts"] == experts)
     model = ("--n-params", repr(row["n_params"]), "--experts", experts, "--shape", "mixtral")
     alone = answer_of("cost", *model, "--vocab-size", 32_000)
     for key in ("usd_per_mtok", "gpus", "batch"):
@@ -176,7 +176,7 @@ TABLES = [
         ("$0.148", "4 x a100-sxm-40gb", "61.5 GiB", "weights take"),
     ),
     (
-        (*BUDGET, "--bootstrap", "0"),
+        (*BUDGET, "--shape", "mixtral", "--bootstrap", "0"),
         ("Train 16 experts", "> recommended", "Decided", "Open", "Training", "Price error", "Next  ", "--details"),
     ),
     (

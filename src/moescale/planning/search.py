@@ -294,7 +294,7 @@ class Search:
 
     def loss_gains(self, model: Candidate, shape: Buildable) -> tuple[float, float] | None:
         """What a built model gains on the baseline's loss, for 90% of the draws; None without draws."""
-        if len(self.draws.theta) < 2:
+        if not len(self.law.draws) or self.question.draws == 0:
             return None
         law = replace(self.law, family=family_of(shape, self.law.family))
         draws = replace(self.draws, budget=self.budget_of(shape.architecture()))

@@ -1,0 +1,213 @@
+"""The rows of a plan's first screen: the choices as built with published models beside them, under the question that was asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES, shape_name
+from moescale.units import format_count, format_flops, format_seconds, format_usd
+from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_text, table_of
+
+if TYPE_CHECKING:
+    from moescale.planning.candidate import Trained
+    from moescale.planning.plan import Plan
+
+ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
+NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
+MOST_ROWS, MOST_KNOWN = 9, 3
+BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
+UNLIKE = 1.25  # largest over smallest size that several laws choose alone, or FLOPs over a budget: more is said
+
+
+def budget_words(plan: Plan, *, flops_too: bool = False) -> str:
+    """The budget as it was stated, with the FLOPs that days or dollars buy where these are asked for."""
+    days, gpus, usd = (plan.asked.get(name) for name in ("max_days", "train_gpus", "max_training_usd"))
+    flops = f"{format_flops(plan.budget_flops)} FLOPs"
+    stated = [f"{days:g} days on {gpus:g} GPUs"] if isinstance(days, float) and isinstance(gpus, float) else []
+    stated += [format_usd(usd)] if isinstance(usd, float) else []
+    return f"{' and '.join(stated)}{f' ({flops})' if flops_too else ''}" if stated else flops
+
+
+def question_line(plan: Plan) -> str:
+    """What was asked: budget, GPU and format, latency limits, request."""
+    asked = plan.asked
+    served, dollars = asked.get("lifetime_tokens"), asked.get("max_total_usd")
+    parts = [budget_words(plan)]
+    if plan.of_life and isinstance(served, float):
+        as_good = [f"as good as {asked['budget_of']}"] if "budget_of" in asked else parts
+        stated = [f"{format_usd(dollars)} in all"] if isinstance(dollars, float) else as_good
+        parts = [f"{format_count(served)} served tokens", *stated]
+    caps = {
+        "max_active_params": "active",
+        "max_total_params": "total without embeddings",
+        "unique_tokens": "unique tokens",
+    }
+    for name, words in caps.items():
+        if isinstance(value := asked.get(name), float):
+            parts.append(f"{'' if name == 'unique_tokens' else '<= '}{format_count(value)} {words}")
+    if plan.objective == "loss":
+        parts.append("lowest loss")
+    tokens, tpot_s, ttft_s = (asked.get(name) for name in ("max_tokens", "max_tpot_s", "max_ttft_s"))
+    if isinstance(tokens, float) and plan.decision.model.tokens > BINDS * tokens:
+        parts.append(f"<= {format_count(tokens)} tokens")
+    weights = asked.get("weights")
+    parts.append(f"{plan.gpu} {weights}" if isinstance(weights, str) else plan.gpu)
+    if isinstance(tpot_s, float):
+        parts.append(f"TPOT <= {format_seconds(tpot_s)} ({1.0 / tpot_s:.3g} tok/s a user)")
+    else:
+        parts.append("no limit of TPOT")
+    if isinstance(ttft_s, float):
+        parts.append(f"TTFT <= {format_seconds(ttft_s)}")
+    if asked.get("disaggregated"):
+        parts.append("disaggregated")
+    parts.append(f"{plan.prompt_tokens:g} in / {plan.output_tokens:g} out")
+    family = asked.get("family")
+    own = [] if plan.law == DEFAULT_LAW else [f"law {plan.law}"]
+    stated = 1.0 not in considered(plan)  # then one shape is planned, which nothing else names
+    own += (
+        []
+        if plan.shapes or (family == SHAPES[PLANNED_SHAPE] and not (stated and plan.law == DEFAULT_LAW))
+        else [f"shape {shape_name(str(family))}"]
+    )
+    return "; ".join((f"For {', '.join(parts)}", *own))
+
+
+def best_dense(plan: Plan) -> Trained | None:
+    """The dense model of the lowest loss for the budget; None where it was not asked about, is too large, or the baseline.
+
+    Nor in a shape that is not the default law's: the best dense model of the default one serves for less.
+    """
+    if plan.law == DEFAULT_LAW and plan.asked.get("family") != SHAPES[PLANNED_SHAPE]:
+        return None
+    limits = [
+        value for name in ("max_active_params", "max_total_params") if isinstance(value := plan.asked.get(name), float)
+    ]
+    dense = (c for c in plan.loss_optimal if c.experts == 1.0 != plan.base_experts)
+    return next((c for c in dense if c.n_params <= min(limits, default=c.n_params)), None)
+
+
+def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
+    """So many rows by name, the first named where there is no room for all, in the order of a screen."""
+    chosen, rivals = plan.decision.model, plan.decision.rivals
+    knee, better, cheapest = plan.choices.balanced, plan.choices.quality, plan.choices.cheapest
+    at_knee = knee is not None and not plan.of_life and _same(knee, chosen)
+    named: list[tuple[int, str, Trained | None]] = [(3, "> recommended, knee" if at_knee else "> recommended", chosen)]
+    if not plan.is_baseline:
+        match = next((c for c in plan.known if c.name == plan.base_name), None)
+        if (
+            match is not None
+            and plan.of_life
+            and plan.lifetime is not None
+            and plan.lifetime.least_training is not None
+        ):
+            match = replace(match, total_usd=plan.lifetime.least_training.total_usd)
+        of = f" ({plan.base_name.rpartition(' of ')[2]})" if " of " in plan.base_name else ""
+        label = f"  {'dense ' if plan.base_experts == 1 else ''}baseline{of}"
+        label = label if plan.base_name.startswith("the ") else f"  {plan.base_name} (baseline)"
+        bought = "match" not in plan.asked and {"max_training_usd", "max_days"} & plan.asked.keys()
+        label += " in bf16" if bought and plan.training and plan.training.precision else ""
+        label += "" if plan.of_life else _more_flops(plan, match or plan.built_base)
+        row = with_life(plan, match or plan.built_base)
+        named.append((1, label, row if plan.base_n_experts is None else replace(row, experts=plan.base_n_experts)))
+    if plan.least_training:
+        named.append((6, "  least spend", plan.least_training[0]))
+    label = "  also open" if plan.decision.undecided else "  next best"
+    also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
+    known = [(8, f"  {c.name}{_more_flops(plan, c)}", c) for c in plan.known if c.name != plan.base_name]
+    asked_for = known[:MOST_KNOWN] if len(known) > 1 else []  # as --against names them
+    named += [*asked_for, *also[:1]]
+    by_price = not plan.of_life and plan.objective not in ("loss", "quality")
+    named += [(7, "  lower loss", better)] if by_price else []
+    named += [*(also[1:][-1:] if plan.decision.undecided else []), *known[len(asked_for) : MOST_KNOWN]]
+    built = {c.experts for _, _, c in (*named, *also) if c is not None and c not in plan.known and c is not better}
+    if not by_price:
+        more = (c for c in _rows(plan) if c.experts > chosen.experts and c.experts not in built)
+        named.append((7, "  more experts", min(more, key=lambda c: c.experts, default=None)))
+    else:
+        saves = cheapest is not None and cheapest.usd_per_mtok < (1.0 - NEAR) * chosen.usd_per_mtok
+        named.append((6, "  knee", None if at_knee else knee))
+        named.append((5, "  cheapest", cheapest if saves and cheapest and cheapest.experts not in built else None))
+    fewer = (c for c in _rows(plan) if c.experts < chosen.experts and c.experts not in built)
+    named += [(0, "  best dense", best_dense(plan)), *also[1:], *known[MOST_KNOWN:]]
+    named.append((2, "  fewer experts", max(fewer, key=lambda c: c.experts, default=None)))
+    kept: list[tuple[int, str, Trained]] = []
+    for place, name, row in named:
+        again = row is None or (place in (2, 4, 5, 6, 7) and any(_same(row, c) for at, _, c in kept if at != 8))
+        if row is not None and not again:
+            kept.append((place, name, row))
+    by_place = sorted(kept[:most], key=lambda each: (each[0], each[2].experts if each[0] in (2, 4) else 0.0))
+    return [(name, row) for _, name, row in by_place]
+
+
+def _more_flops(plan: Plan, model: Trained) -> str:
+    """The training FLOPs of a row over those of the recommended model, where they are others and no dollars say so."""
+    if model.training_usd is not None:
+        return ""
+    times = model.training_flops / plan.decision.model.training_flops
+    return f", {times:.2g}x FLOPs" if max(times, 1.0 / times) > UNLIKE else ""
+
+
+def with_life(plan: Plan, base: Trained) -> Trained:
+    """A published baseline with the dollars of its life, where lives decide."""
+    own = plan.lifetime.least_training if plan.of_life and plan.lifetime else None
+    if own is not None and "max_total_usd" in plan.asked:
+        return own
+    return base if own is None or "match" not in plan.asked else replace(base, total_usd=own.total_usd)
+
+
+def _rows(plan: Plan) -> list[Trained]:
+    """The model of each expert count that answers, as built: of the whole life those near the best, which are its rivals."""
+    return [*plan.decision.rivals] if plan.of_life else [*plan.built]
+
+
+def _same(one: Trained, other: Trained) -> bool:
+    return one.experts == other.experts and abs(one.n_params / other.n_params - 1.0) < ALIKE
+
+
+def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
+    """The choices and published models as rows, `most` at most, all as built."""
+    rows = choices(plan, most)
+    cells: list[Cell[tuple[str, Trained]]] = [
+        (Column("", text=True), lambda r: r[0]),
+        (Column("E"), lambda r: _count(getattr(r[1], "n_experts", None) or r[1].experts)),
+        (Column("active"), lambda r: format_count(r[1].n_params_active)),
+        (Column("total"), lambda r: format_count(r[1].n_params_total)),
+        (Column("tokens"), lambda r: format_count(r[1].tokens)),
+        (Column("loss"), lambda r: f"{r[1].loss:.4f}{MARK if getattr(r[1], 'beyond_law', None) else ''}"),
+        (Column("$/Mtok"), lambda r: "-" if r[1].usd_per_mtok is None else format_usd(r[1].usd_per_mtok)),
+        (Column("GPUs"), lambda r: gpus_text(r[1].gpus, r[1].attention_dp, r[1].prefill_gpus)),
+        (Column("TPOT", rank=3), lambda r: "-" if r[1].tpot_s is None else format_seconds(r[1].tpot_s)),
+        _training_cell(plan),
+    ]
+    if plan.of_life:
+        cells.append(
+            (Column("life $", rank=1), lambda r: "-" if r[1].total_usd is None else format_usd(r[1].total_usd))
+        )
+    experts = tuple(model.experts for _, model in rows)
+    return table_of(question_line(plan), rows, cells, experts=experts, notes=beyond_notes(plan.known))
+
+
+def _training_cell(plan: Plan) -> Cell[tuple[str, Trained]]:
+    """The training dollars of each row; the days where GPUs are stated without."""
+    if (days := days_per_usd(plan)) is not None:
+        return Column("days", rank=2), lambda r: f"{r[1].training_usd * days:.3g}" if r[1].training_usd else "-"
+    return Column("train $", rank=2), lambda r: format_usd(r[1].training_usd) if r[1].training_usd else "-"
+
+
+def days_per_usd(plan: Plan) -> float | None:
+    """Days of training for a dollar on the GPUs that are stated; None where none are, or days are stated, too."""
+    use, gpus = plan.training, plan.asked.get("train_gpus")
+    if use is None or not use.usd or not use.gpu_days or not isinstance(gpus, float) or "max_days" in plan.asked:
+        return None
+    return use.gpu_days / use.usd / gpus
+
+
+def _count(experts: float) -> str:
+    return f"{experts:g}" if experts == round(experts) else "-"  # a published baseline, as the family counts it
+
+
+def considered(plan: Plan) -> tuple[float, ...]:
+    """The expert counts that were asked about."""
+    counts = plan.asked.get("experts")
+    return tuple(float(e) for e in counts if isinstance(e, int | float)) if isinstance(counts, list | tuple) else ()
