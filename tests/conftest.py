@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,20 @@ def bad_files(tmp_path_factory: pytest.TempPathFactory, saved_law: Path) -> Path
     for name in ("FOLDER", "FOLDER.toml"):
         (folder / name).mkdir()
     return folder
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """A client of the page's server; the tests skip without the extras that it needs."""
+    from web_client import serving
+
+    with serving() as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def port(client: Any) -> int:
+    return client.base_url.port or 0
 
 
 def changed(law: str, name: str, value: str) -> str:

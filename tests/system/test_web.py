@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +28,10 @@ from moescale.web.app import static_files
 from moescale.web.state import DEFAULTS, OPTIONS, read_state
 from moescale.web.store import LAW_LIMIT_BYTES, MOST_LAWS, Laws
 from reference_data import ROOT
-from web_client import FAST, TOKEN, ask, serving
+from web_client import FAST, TOKEN, ask
 
 BYTES = {"content-type": "application/octet-stream"}
 ONE_LAW = {"law": "yun2024-recovered", **FAST}
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with serving() as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def port(client: Client) -> int:
-    return client.base_url.port or 0
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------

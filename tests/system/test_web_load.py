@@ -33,19 +33,7 @@ from moescale.web import pool
 from moescale.web.app import create_app, listen
 from moescale.web.state import read_state
 from processes import PATIENCE_S, children, lives, until, web_server
-from web_client import FAST, KNOWN, TOKEN, ask, served, serving
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with serving() as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def port(client: Client) -> int:
-    return client.base_url.port or 0
-
+from web_client import FAST, KNOWN, TOKEN, ask, served
 
 HEAVY = {"max-gpus": "1024", "experts": ",".join(map(str, range(1, 31)))}  # took two minutes and 5 GB
 # A process of the pool that writes its number into a folder when it is asked, and answers whatever is no question of bands.

@@ -58,10 +58,9 @@ def training_usd(question: Question, model: KnownModel) -> float | None:
     """Dollars of training a known model as it was trained; None without a price, and where the stated GPUs do not hold it."""
     if question.training is None:
         return None
-    gpus = None if question.train_gpus is None else int(question.train_gpus)
     with suppress(InfeasibleError):
         price = model.priced_as_trained(question.training)
-        return price.bill(model.architecture, model.training_flops, model.tokens, gpus).usd
+        return price.bill(model.architecture, model.training_flops, model.tokens, question.n_train_gpus).usd
     return None
 
 

@@ -16,7 +16,7 @@ from moescale.planning.as_built import SLACK, Bounds, Built, as_built, carried, 
 from moescale.planning.candidate import KNOWN_SIZE, Costs, Life, Regret, Unreachable, lives
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import each_law
-from moescale.planning.draws import UNLIKELY
+from moescale.planning.draws import UNLIKELY, Draws
 from moescale.planning.question import inputs_of
 from moescale.planning.search import Search
 from moescale.planning.total_cost import (
@@ -40,9 +40,8 @@ CORRECTED = 1e-4  # of ln L, and of tokens
 NEARBY = (0.97, 0.98, 0.99, 1.01, 1.02, 1.03)
 MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes a search
 MOST_BUILT, NEAR_USD, NEAR_LOSS = 4, 0.25, 0.008  # lives that are built, and how far from the best before rounding
-SHARES = np.geomspace(
-    0.125, 8.0, 13
-)  # sizes at which a promise is looked at, over those that reach the loss by the law itself
+# Sizes at which a promise is looked at, over those that reach the loss by the law itself.
+SHARES = np.geomspace(0.125, 8.0, 13)
 REGRET_DRAWS = 40  # that the regret of a life is over: two searches a draw
 GoalAt = Callable[[FloatArray], FloatArray]  # the loss that sizes (..., m) have to have
 
@@ -82,7 +81,7 @@ class LifeSearch:
             return asked
         found = asked.best(math.nan, sampled=True)
         models = zip(found.experts.tolist(), found.n_params.tolist(), found.tokens.tolist(), strict=True)
-        gpus, vocab_size, launch = asked.train_gpus, question.vocab_size, price.launch
+        gpus, vocab_size, launch = question.n_train_gpus, question.vocab_size, price.launch
         rate = rate_of(search.law, models, price.gpu, gpus=gpus, vocab_size=vocab_size, launch=launch)
         life = replace(question, training=replace(price, rate=rate or price.rate)).life
         return asked if life is None else replace(asked, life=life)
@@ -142,17 +141,18 @@ class LifeSearch:
         if self.search.question.total_limit is not None:
             return self.best(goals), goals
         found, goal_at = self.best(goals, sampled=True), None
-        if confidence is not None:
-            goals = self._promised(confidence, found.n_params, goals)
+        draws = None if confidence is None else self.search.draws_at(self.search.question.max_loss)
+        if confidence is not None and draws is not None:
+            goals = self._promised(draws, confidence, found.n_params, goals)
             near = found.n_params * SHARES[:, None]
-            goal_at = _interpolated(near, self._promised(confidence, near, np.broadcast_to(goals, near.shape)))
+            goal_at = _interpolated(near, self._promised(draws, confidence, near, np.broadcast_to(goals, near.shape)))
             goals = np.maximum(goals, np.nanmax(goal_at(near), axis=0, initial=0.0, where=np.isfinite(near)))
             found = self.best(goals, sampled=True, goal_at=goal_at)
         if np.any(self.search.sampled.next_to_largest(found.n_params)):
             found = self.best(goals, goal_at=goal_at)
         tokens, n = found.tokens, np.where(np.isfinite(found.n_params), found.n_params, KNOWN_SIZE)
-        if confidence is not None and goal_at is not None:
-            goals = self._promised(confidence, found.n_params, goal_at(found.n_params))
+        if confidence is not None and draws is not None and goal_at is not None:
+            goals = self._promised(draws, confidence, found.n_params, goal_at(found.n_params))
             tokens = self._tokens(found.n_params, goals)
         cost_of = self.search.costs.usd_per_mtok
         return life_costs(self.search.law, self.life, cost_of, n, tokens, found.experts), goals
@@ -163,13 +163,13 @@ class LifeSearch:
         n, most, extra = np.where(known, n_params, KNOWN_SIZE), self.life.max_tokens, self.life.extra
         return np.where(known, tokens_at_loss(self.search.law, n, experts, goals, max_tokens=most, extra=extra), np.nan)
 
-    def _promised(self, confidence: float, n_params: FloatArray, goals: FloatArray) -> FloatArray:
-        """The losses of the law with which models of sizes (..., m) meet the goal with a probability of `confidence` over its draws.
+    def _promised(self, draws: Draws, confidence: float, n_params: FloatArray, goals: FloatArray) -> FloatArray:
+        """The losses of the law with which models of sizes (..., m) meet the goal with a probability of `confidence` over the draws.
 
         `goals` are where to begin. The margin hardly depends on the loss, so that a few corrections find it; it does on the size: more
         tokens of a smaller model are surer.
         """
-        draws, experts = self.search.draws_at(self.search.question.max_loss), self.search.best.experts
+        experts = self.search.best.experts
         for _ in range(MOST_CORRECTIONS):
             tokens, counts = self._tokens(n_params, goals).ravel(), np.broadcast_to(experts, n_params.shape).ravel()
             over = self._ln_losses(draws.theta, n_params.ravel(), tokens, counts) - np.log(draws.goal)[:, None]
@@ -344,18 +344,12 @@ class LifeSearch:
         """What training a built model costs, as where no life is asked about."""
         price = self.search.question.training
         assert price is not None
-        return price.bill(shape, model.training_flops, model.tokens, self.train_gpus)
+        return price.bill(shape, model.training_flops, model.tokens, self.search.question.n_train_gpus)
 
     def _billed(self, model: Life, shape: Architecture) -> Life:
         """A life with the dollars of that bill."""
         usd = self.bill(model, shape).usd
         return replace(model, training_usd=usd, total_usd=usd + model.serving_usd)
-
-    @property
-    def train_gpus(self) -> int | None:
-        """The number of training GPUs, where it is stated."""
-        stated = self.search.question.train_gpus
-        return None if stated is None else int(stated)
 
     def priced(self, law: Law, costs: Costs, n_params: float, tokens: float, experts: float) -> Life | None:
         """The life of one model of known size and tokens under a law and family; None where it cannot be served."""
@@ -375,7 +369,7 @@ class LifeSearch:
             with suppress(InfeasibleError):  # the training GPUs that are stated do not hold it
                 usd = (
                     known.priced_as_trained(price)
-                    .bill(known.architecture, known.training_flops, known.tokens, self.train_gpus)
+                    .bill(known.architecture, known.training_flops, known.tokens, self.search.question.n_train_gpus)
                     .usd
                 )
                 found = replace(found, training_usd=usd)

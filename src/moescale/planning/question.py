@@ -177,6 +177,11 @@ class Question:
         return self.goal == "lifetime" and self.life is not None
 
     @property
+    def n_train_gpus(self) -> int | None:
+        """The number of training GPUs, where it is stated."""
+        return None if self.train_gpus is None else int(self.train_gpus)
+
+    @property
     def budget_goal(self) -> Objective:
         """What is looked for within the budget, also where a life is decided for."""
         if self.goal != "lifetime":

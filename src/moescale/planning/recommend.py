@@ -143,9 +143,8 @@ def billed(question: Question, built: Built[Candidate]) -> Candidate:
     price, served, model = question.training, question.lifetime_tokens, built.model
     if price is None:
         return model
-    gpus = None if question.train_gpus is None else int(question.train_gpus)
     with suppress(InfeasibleError):  # the stated GPUs do not hold it
-        training = price.bill(built.shape.architecture(), model.training_flops, model.tokens, gpus).usd
+        training = price.bill(built.shape.architecture(), model.training_flops, model.tokens, question.n_train_gpus).usd
         serving = None if served is None else model.usd_per_mtok * served / 1e6
         total = None if serving is None else training + serving
         return replace(model, training_usd=training, serving_usd=serving, total_usd=total)

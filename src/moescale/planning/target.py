@@ -95,7 +95,7 @@ def _built(
     """The model of one expert count in whole layers and heads, with as many FLOPs as the score then takes, and its training dollars."""
     law, costs = search.law, search.costs
     task, wanted = stated_score(search.question.target or "")
-    gpus = None if search.question.train_gpus is None else int(search.question.train_gpus)
+    gpus = search.question.n_train_gpus
     for step in range(MOST_STEPS):
         spent = np.minimum(flops * MORE**step, most)
         question = _trained_with(search.question, search.best.experts, spent)

@@ -71,7 +71,7 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
         else:
             because += "this size reaches the loss with so many"
     price = question.training
-    gpus = None if question.train_gpus is None else int(question.train_gpus)
+    gpus = question.n_train_gpus
     use = TrainingUse(
         flops_used=flops,
         tokens_per_active_param=model.tokens / model.n_params_active,

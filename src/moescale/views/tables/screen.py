@@ -115,8 +115,8 @@ def facts(plan: Plan, options: str | None = None, rows: int = MOST_ROWS) -> list
     said += [("Too slow", note.removeprefix(TOO_SLOW).rstrip(".")) for note in rest if note.startswith(TOO_SLOW)]
     said.append(("Next", _next(plan, options)))
     hidden = len(choices(plan, MOST_ROWS)) - rows
-    told = [plural(count, what) for count, what in ((hidden, "row"), (len(rest), "caveat")) if count > 0]
-    more = f"--details ({', '.join(told)})" if told else "--details"
+    left_out = [plural(count, what) for count, what in ((hidden, "row"), (len(rest), "caveat")) if count > 0]
+    more = f"--details ({', '.join(left_out)})" if left_out else "--details"
     if "--shape" not in (options or ""):
         more += "; --shape all"
     life = "" if plan.of_life else "; --lifetime-tokens T"
