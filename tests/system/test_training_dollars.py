@@ -243,3 +243,31 @@ def test_dollars_of_an_expert_count_never_fall_over_forty_budgets(shape: str, gp
         model, larger = one.decision.model, other.decision.model
         if model.experts == larger.experts and model.training_flops <= larger.training_flops:
             assert (use_of(one).usd or 0.0) <= (use_of(other).usd or 0.0)
+
+
+LIVES = {"budget": ("--budget", "1e22"), "loss": ("--max-loss", "2.1"), "total": ("--max-total-usd", "5M")}
+
+
+@pytest.mark.parametrize("bound", LIVES)
+def test_bounds_on_parameters_hold_for_lives(bound: str) -> None:
+    asked = ("plan", "--gpu", "h100-sxm", "--shape", "deepseek", "--lifetime-tokens", "100B", "--experts", "1,64,256")
+    found = answer_of(*asked, *LIVES[bound], *ROOFLINE, "--max-active-params", "700M", "--bootstrap", 0)["lifetime"]
+    models = [row for row in found["plans"] if "n_params" in row] + [found["recommendation"], found["least_training"]]
+    if bound == "loss":  # the baseline is the dense model of that loss, whatever its size
+        assert models.pop()["n_params_active"] > 7e8
+        assert found["recommendation"]["loss"] <= 2.1
+    assert max(model["n_params_active"] for model in models) <= 7e8 * (1.0 + 1e-6)
+    if bound == "total":
+        words = " ".join(run(*asked, *LIVES[bound], *ROOFLINE, "--max-active-params", "700M").out.split())
+        assert re.search(
+            r"Unspent \d+% of the dollars: --max-tokens is 40T, and --max-active-params 700M allows", words
+        )
+
+
+def test_a_life_out_of_the_bounds_on_parameters_names_its_loss() -> None:
+    asked = ("plan", "--gpu", "h100-sxm", "--shape", "deepseek", "--lifetime-tokens", "1T", "--budget", "1e22")
+    code, _, error = run(*asked, "--max-active-params", "100M", "--max-loss", "2.0", *ROOFLINE)
+    assert code == 1
+    assert re.search(r"its lowest loss is|a loss of \d\.\d{4} can be served within --max-active-params 100M", error), (
+        error
+    )

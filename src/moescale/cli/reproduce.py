@@ -42,17 +42,17 @@ def reproduce(law: PaperLaw, wanted: ReproductionOptions, json_: Json = False) -
             check_folder(folder)
     costs = wanted.costs(remark=warn)
     held_back = HeldBack()
-    alone = wanted.figure is not None and wanted.figure != VERDICT
+    one_paper_figure = wanted.figure is not None and wanted.figure != VERDICT
     with at_option("--law"):
-        outcomes = () if alone else evaluate(chosen, costs)
+        outcomes = () if one_paper_figure else evaluate(chosen, costs)
         if folder is not None:
             names = (*FIGURES, VERDICT) if wanted.figure is None else (wanted.figure,)
-            # The other server beside this one in the figure of the verdict.
-            beside = evaluate(chosen, ReproductionOptions(server=TODAY).costs()) if VERDICT in names else ()
+            # Today's server beside this one in the figure of the verdict.
+            outcomes_today = evaluate(chosen, ReproductionOptions(server=TODAY).costs()) if VERDICT in names else ()
             world = world_of(of_the_papers_models(chosen), costs)
             with held_back.writing(), at_option("-o"):
                 shown = None if wanted.figure is not None else outcomes
-                written = publish(folder, drawn(names, world, outcomes, beside), shown)
+                written = publish(folder, drawn(names, world, outcomes, outcomes_today), shown)
                 if wanted.figure is not None:
                     print("\n".join(str(path) for path in written))
     if wanted.figure is None:

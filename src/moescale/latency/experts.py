@@ -17,24 +17,27 @@ from moescale.models.parameters import expected_distinct_experts
 from moescale.typing import FloatArray, Real
 
 
-def experts_s(card: Card, model: Architecture, a: Pass) -> FloatArray:
+def experts_s(card: Card, model: Architecture, work: Pass) -> FloatArray:
     """Seconds of the routed experts of all layers, of the tokens of all groups of attention."""
-    gpus = np.asarray(a.gpus, dtype=np.float64)
-    seconds, alone = _grouped_experts_s(card, model, gpus, a.tokens, a.expert_parallel), sends_alone(card, a)
-    if not np.any(alone):
+    gpus = np.asarray(work.gpus, dtype=np.float64)
+    seconds, to_experts = (
+        _grouped_experts_s(card, model, gpus, work.tokens, work.expert_parallel),
+        sends_alone(card, work),
+    )
+    if not np.any(to_experts):
         return seconds
-    experts = spread_experts(card.system.name, prompts=a.prompts is not None)
+    experts = spread_experts(card.system.name, prompts=work.prompts is not None)
     if experts is None:
         return seconds
     weights = float(model.ffn_matrices) * np.asarray(model.d_model, dtype=np.float64) * model.d_expert
-    layer_s = experts.seconds(gpus, a.tokens, model.top_k, model.n_experts, weights)
-    pairs = np.asarray(a.tokens, dtype=np.float64) * model.top_k / gpus
+    layer_s = experts.seconds(gpus, work.tokens, model.top_k, model.n_experts, weights)
+    pairs = np.asarray(work.tokens, dtype=np.float64) * model.top_k / gpus
     moved = ACTIVATION_BYTES * pairs * (2.0 * model.d_model + model.ffn_matrices * model.d_expert)
     local = np.ceil(np.asarray(model.n_experts, dtype=np.float64) / gpus)
     read = weights * np.minimum(local, pairs)
     flops, wanted = 2.0 * pairs * weights, card.weight_bytes_per_param
     layer_s = card.rescaled(layer_s, read, moved, flops, "fp8_block", wanted)
-    return np.where(alone, model.n_moe_layers * layer_s, seconds)
+    return np.where(to_experts, model.n_moe_layers * layer_s, seconds)
 
 
 def _grouped_experts_s(
@@ -68,7 +71,7 @@ def _expert_layer_s(card: Card, shape: Shape, pairs: FloatArray, kind: str, want
     flops = 2.0 * pairs * weights
     moved = ACTIVATION_BYTES * pairs * (2.0 * shape.d_model + shape.matrices * shape.width)
     seconds = card.rescaled(seconds, read, moved, flops, kind, wanted)
-    # Experts as they were measured are believed: uneven routing reads fewer of them than even routing does.
+    # Measured shapes keep their time below the data sheet's limit: uneven routing reads fewer experts than that assumes.
     limit_s = card.limit_s(read, flops, kind, wanted)
     return np.maximum(seconds, np.where(kernels.is_measured(shape.d_model, shape.width), 0.0, limit_s))
 
@@ -90,5 +93,5 @@ def _looped_experts_s(card: Card, model: Architecture, gpus: FloatArray, tokens:
     return layers * each * (products_s + small_s)
 
 
-def _expert_model_width(a: Architecture) -> Real:
-    return np.where(np.asarray(a.d_expert_model) > 0, a.d_expert_model, a.d_model)
+def _expert_model_width(model: Architecture) -> Real:
+    return np.where(np.asarray(model.d_expert_model) > 0, model.d_expert_model, model.d_model)

@@ -1,4 +1,4 @@
-"""What the roofline takes from measurements: how much of its data sheet a GPU reaches, and what kernels take beside."""
+"""Calibrated constants of the roofline: the share of its data sheet that a GPU reaches, and overheads of layers, messages and passes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class RooflineConstants:
     # How far reading and arithmetic of one product add up near the ridge: (r^p + a^p)^(1/p) with p = 1 / softness.
     # 0: the longer of the two, 1: their sum.
     ridge_softness: float
-    activation_traffic: float  # moved bytes of norms, activations and products, over those of _activation_bytes
+    activation_traffic: (
+        float  # moved bytes of norms, activations and products, over the activation bytes that `roofline` counts
+    )
     interconnect_efficiency: float  # reached share of interconnect bandwidth in an all-reduce
     interconnect_contention: float  # every GPU beyond two adds this share of a message's time: a bus that all share
     allreduce_latency_s: float  # of a message without bytes between two GPUs

@@ -1,4 +1,4 @@
-"""What a chart of a plan needs at once: its curves of loss against cost, in one call of the latency source."""
+"""The curves of a plan's chart, loss against cost, priced in one call of the latency source; their band, and optima of other budgets."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def draft_plan(
 def loss_band(law: Law, question: Question) -> tuple[FloatArray, FloatArray] | None:
     """The interval of 90% of the law's draws around a draft's losses, two arrays (m, s); None for a law without draws.
 
-    A draw's loss is relative to its own loss of the base, times the law's: the units of an ensemble's laws differ.
+    Each draw's curve is scaled so that its loss of the base equals the law's, as laws of an ensemble measure loss in units of their own.
     """
     law, question, _ = prepare(law, question)
     if not len(law.draws) or question.draws == 0:

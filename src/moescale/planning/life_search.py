@@ -12,13 +12,13 @@ import numpy as np
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.architecture import Architecture
 from moescale.planning.allocation import inputs_at
-from moescale.planning.as_built import SLACK, Bounds, Built, as_built, carried, rounded
+from moescale.planning.as_built import SLACK, STEP, Bounds, Built, as_built, carried, rounded
 from moescale.planning.candidate import KNOWN_SIZE, Costs, Life, Regret, Unreachable, lives
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import each_law
 from moescale.planning.draws import UNLIKELY, Draws
 from moescale.planning.question import inputs_of
-from moescale.planning.search import Search
+from moescale.planning.search import Search, largest_size, size_bounds
 from moescale.planning.total_cost import (
     Lifetime,
     LifetimeCost,
@@ -42,6 +42,7 @@ MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes 
 MOST_BUILT, NEAR_USD, NEAR_LOSS = 4, 0.25, 0.008  # lives that are built, and how far from the best before rounding
 # Sizes at which a promise is looked at, over those that reach the loss by the law itself.
 SHARES = np.geomspace(0.125, 8.0, 13)
+MOST_LONGER = 40  # steps of tokens, STEP each, by which a model that may grow no larger is trained longer
 REGRET_DRAWS = 40  # that the regret of a life is over: two searches a draw
 GoalAt = Callable[[FloatArray], FloatArray]  # the loss that sizes (..., m) have to have
 
@@ -96,7 +97,11 @@ class LifeSearch:
     ) -> LifetimeCost:
         """The best life of each expert count, (m,) or under draws `theta` (k, p) (k, m): at a loss, or within total dollars."""
         question, experts = self.search.question, self.search.best.experts
-        cost_of = self._sampled if sampled else self.search.costs.usd_per_mtok
+        price, largest = self._sampled if sampled else self.search.costs.usd_per_mtok, self.search.largest
+
+        def cost_of(n_params: FloatArray, counts: FloatArray) -> FloatArray:
+            return np.where(n_params <= largest, price(n_params, counts), np.inf)
+
         if question.total_limit is not None:
             return best_within_total(self.search.law, experts, question.total_limit, self.life, cost_of, theta=theta)
         return cheapest_at_loss(self.search.law, experts, goals, self.life, cost_of, theta=theta, loss_at=goal_at)
@@ -152,7 +157,8 @@ class LifeSearch:
             found = self.best(goals, goal_at=goal_at)
         tokens, n = found.tokens, np.where(np.isfinite(found.n_params), found.n_params, KNOWN_SIZE)
         if confidence is not None and draws is not None and goal_at is not None:
-            goals = self._promised(draws, confidence, found.n_params, goal_at(found.n_params))
+            promised = self._promised(draws, confidence, found.n_params, goal_at(found.n_params))
+            goals = np.where(np.isnan(promised), goals, promised)  # NaN where there is no model
             tokens = self._tokens(found.n_params, goals)
         cost_of = self.search.costs.usd_per_mtok
         return life_costs(self.search.law, self.life, cost_of, n, tokens, found.experts), goals
@@ -300,16 +306,27 @@ class LifeSearch:
             None if question.total_limit is not None else self.target if self.search.confidence is None else row.loss
         )
         law, costs = self.search.law, self.search.costs
-        bounds = Bounds(target, question.max_usd_per_mtok, question.max_total_usd, min_probability=self._promise)
+        sizes = question.max_active_params, question.max_total_params
+        bounds = Bounds(
+            target, question.max_usd_per_mtok, question.max_total_usd, *sizes, min_probability=self._promise
+        )
         built = as_built(law, costs, row, self._priced_as_built, bounds)
+        if built.notes and target is not None and sizes != (None, None):  # no larger one: a smaller one, trained longer
+            most = self.life.max_tokens or math.inf
+            longer = (replace(row, tokens=row.tokens * (1.0 + STEP) ** step) for step in range(MOST_LONGER))
+            tries = (
+                rounded(law, costs, each, self._priced_as_built, at_most=True) for each in longer if each.tokens <= most
+            )
+            kept = (each for each in tries if each is not None and bounds.excess(each.model) <= SLACK)
+            built = next(kept, built)
         if question.total_limit is not None:
             # The price of serving has steps, near which another size as built may be the better one.
             near = (replace(row, n_params=row.n_params * share) for share in NEARBY)
             others = [rounded(law, costs, each, self._priced_as_built, at_most=True) for each in near]
             kept = [each for each in others if each is not None and bounds.excess(each.model) <= SLACK]
             built = min((built, *kept), key=lambda each: (bool(each.notes), each.model.loss))
-            built = replace(built, model=replace(built.model, intervals=carried(row, built.model)))
-        return replace(built, model=self._billed(built.model, built.shape.architecture()))
+        model = replace(built.model, intervals=carried(row, built.model))
+        return replace(built, model=self._billed(model, built.shape.architecture()))
 
     def _priced_as_built(self, law: Law, costs: Costs, model: Life) -> Life | None:
         """The life of a built model: by its own bill where dollars are stated, and with the tokens that they leave to pay for."""
@@ -378,8 +395,13 @@ class LifeSearch:
             )
             return replace(found, loss=base.loss, serving_usd=serving, total_usd=found.training_usd + serving)
         least = flops_optimal(law, experts, self.target, 0.0, max_tokens=self.life.max_tokens, extra=self.life.extra)
-        n, tokens = float(least.n_params[0]), float(least.tokens[0])
-        return self.priced(law, self.search.costs, n, tokens, experts) if math.isfinite(n) else None
+        n, tokens = least.n_params, least.tokens
+        most = largest_size(law, self.search.question, experts)
+        if self.search.question.bounds_base and n[0] > most:  # a smaller one takes more tokens
+            n, life = np.array([most]), self.life
+            tokens = tokens_at_loss(law, n, least.experts, self.target, max_tokens=life.max_tokens, extra=life.extra)
+        known = math.isfinite(n[0]) and math.isfinite(tokens[0])
+        return self.priced(law, self.search.costs, float(n[0]), float(tokens[0]), experts) if known else None
 
     def check_total(self, model: Life, goal: str) -> None:
         """InfeasibleError for a life that reaches its goal for more dollars than the question allows."""
@@ -397,6 +419,7 @@ class LifeSearch:
         life, experts, total = self.life, self.search.best.experts, self.search.question.total_limit
         limit = life.max_usd_per_mtok
         at = "" if limit is None else f" at {format_usd(limit)} per million output tokens or less"
+        at += f" within {bounds}" if (bounds := size_bounds(self.search.question)) else ""
         if total is not None:
             served = self.served.replace(" served", "")
             return [f"no size serves {served}{at} for less than {format_usd(total)}"] * experts.size

@@ -255,7 +255,7 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
     of_life = lifetime is not None and goal == "lifetime"
     life = lifetime.recommendation if lifetime and of_life else None
     decided = advice if life is None else life
-    use = found.use if life is None else training_use(search.question, life.model, life.architecture)
+    use = found.use if life is None else training_use(question, life.model, life.architecture)
     repeats = repeats_loss(search, decided.model)
     return Plan(
         budget_flops=float(question.budget.flops_at(advice.model.experts)),

@@ -153,8 +153,13 @@ class Question:
         """What models are compared with, in words."""
         if self.base is not None:
             return self.base.name
+        return f"the loss-optimal {expert_model(self.match_experts)}{' within the bounds' if self.bounds_base else ''}"
+
+    @property
+    def bounds_base(self) -> bool:
+        """Whether bounds on parameters hold for the base, too: not where it is stated, or is the model of a stated loss."""
         bounded = (self.max_active_params, self.max_total_params) != (None, None)
-        return f"the loss-optimal {expert_model(self.match_experts)}{' within the bounds' if bounded else ''}"
+        return bounded and self.base is None and (self.budget_of is None or self.max_total_usd is not None)
 
     @property
     def base_budget(self) -> Budget:

@@ -128,7 +128,7 @@ class Search:
             sampled=sampled,
             draws=draws,
             oracle=oracle_of(draws, sampled, law.allows(experts)),
-            largest=np.array([_largest(law, question, e) for e in question.experts]),
+            largest=np.array([largest_size(law, question, e) for e in question.experts]),
         )
 
     @property
@@ -253,7 +253,8 @@ class Search:
         if self.question.base is not None or not isinstance(self.base, Candidate):
             return None
         search = replace(self, question=replace(self.question, budget=self.question.base_budget))
-        at_most |= self.base.n_params >= _largest(self.law, self.question, self.base.experts) * (1.0 - 1e-9)
+        most = largest_size(self.law, self.question, self.base.experts)
+        at_most |= self.question.bounds_base and self.base.n_params >= most * (1.0 - 1e-9)
         return rounded(self.law, self.costs, self.base, search._sized, at_most=at_most)
 
     def price_built(self, models: Iterable[Candidate], *, at_most: bool) -> None:
@@ -346,8 +347,8 @@ def base_optimum(law: Law, question: Question, best: Allocation) -> Allocation:
         found = Allocation(*(getattr(best, field.name)[[at]] for field in fields(best)))
     else:
         found = loss_optimal(law, question.base_budget, question.match_experts)
-    largest = np.array([_largest(law, question, question.match_experts)])
-    if np.all(found.n_params <= largest):
+    largest = np.array([largest_size(law, question, question.match_experts)])
+    if not question.bounds_base or np.all(found.n_params <= largest):
         return found
     return at_size(law, question.base_budget, largest, found.experts)
 
@@ -363,7 +364,7 @@ def known_model(law: Law, model: KnownModel, costs: Costs) -> tuple[Trained, All
     return replace(row, n_params_active=active, n_params_total=total, training_flops=model.training_flops), at
 
 
-def _largest(law: Law, question: Question, experts: float) -> float:
+def largest_size(law: Law, question: Question, experts: float) -> float:
     """The largest size of an expert count within the bounds on its active and total parameters."""
     most = np.inf
     for limit, count in ((question.max_active_params, n_active), (question.max_total_params, n_total)):

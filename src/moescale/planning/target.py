@@ -1,4 +1,4 @@
-"""What reaching a target score surely takes: the model of least training dollars that has the score with a chance of SURE."""
+"""The model of least training dollars whose chance of a target score is MIN_CHANCE, and the highest chance of any model."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ from moescale.planning.search import ANY_USD, Search
 from moescale.planning.training_price import TrainingPrice
 from moescale.typing import FloatArray
 
-SURE = 0.8  # chance of a score that is asked for
-LEAST = 1e-3  # FLOPs that are tried, over the baseline's
-TRIED, HALVINGS = 25, 12  # numbers of FLOPs that are tried, and steps between two of them
+MIN_CHANCE = 0.8  # that the model has the target score
+LEAST_FLOPS_SHARE = 1e-3  # the fewest FLOPs that are tried, over the baseline's
+GRID_POINTS, BISECTIONS = 25, 12  # numbers of FLOPs on the grid, and bisections between two of them
 CLOSE = 1e-3  # of the largest sizes that are served, relative
 SHARES = np.geomspace(0.2, 1.6, 19)  # sizes of each budget, over the loss-optimal one
-MOST_BUILT, MORE, MOST_STEPS = 3, 1.02, 12  # expert counts that are built; FLOPs of each step that rounding takes
+MOST_BUILT, FLOPS_GROWTH, MOST_GROWTH_STEPS = (
+    3,
+    1.02,
+    12,
+)  # expert counts that are built; rounding can lower the score: FLOPs then grow by 2% a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,19 +60,21 @@ def _spend(search: Search, price: TrainingPrice) -> TargetSpend:
     most_n = np.minimum(search.largest, SIZES[-1])
     sizes = largest_within_cost(experts, ANY_USD, search.costs.usd_per_mtok, largest=most_n, near=near, close=CLOSE)
     most = np.broadcast_to(MOST_FLOPS if question.budget_of else question.budget.flops_at(experts), experts.shape)
-    tried = np.geomspace(np.minimum(LEAST * search.base.training_flops, LEAST * most), most, TRIED)
-    sure = np.array([_surest(search, flops, sizes)[1] for flops in tried])
-    first = (sure >= SURE).argmax(axis=0)
+    tried = np.geomspace(
+        np.minimum(LEAST_FLOPS_SHARE * search.base.training_flops, LEAST_FLOPS_SHARE * most), most, GRID_POINTS
+    )
+    sure = np.array([_likeliest(search, flops, sizes)[1] for flops in tried])
+    first = (sure >= MIN_CHANCE).argmax(axis=0)
     low, high = (tried[np.maximum(first + side, 0), np.arange(experts.size)] for side in (-1, 0))
-    for _ in range(HALVINGS):
+    for _ in range(BISECTIONS):
         middle = np.sqrt(low * high)
-        enough = _surest(search, middle, sizes)[1] >= SURE
+        enough = _likeliest(search, middle, sizes)[1] >= MIN_CHANCE
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    usd = np.where((sure >= SURE).any(axis=0), high * price.usd_per_flop_at(experts), np.inf)
+    usd = np.where((sure >= MIN_CHANCE).any(axis=0), high * price.usd_per_flop_at(experts), np.inf)
     near_best = [int(i) for i in np.argsort(usd)[:MOST_BUILT] if np.isfinite(usd[i])]
     models = [model for i in near_best for model in _built(search, price, i, high, most, sizes)]
     cheapest = min(models, key=lambda model: model.training_usd or 0.0, default=None)
-    return TargetSpend(chance=SURE, highest_chance=float(sure.max()), model=cheapest)
+    return TargetSpend(chance=MIN_CHANCE, highest_chance=float(sure.max()), model=cheapest)
 
 
 def _trained_with(question: Question, experts: FloatArray, flops: FloatArray) -> Question:
@@ -76,8 +82,8 @@ def _trained_with(question: Question, experts: FloatArray, flops: FloatArray) ->
     return replace(question, budget=replace(question.budget, flops=float(flops.max()), by_experts=by_experts))
 
 
-def _surest(search: Search, flops: FloatArray, sizes: FloatArray) -> tuple[Allocation, FloatArray]:
-    """The models (m,) of so many FLOPs each that have the target score most surely, up to the largest sizes that are served, and how surely."""
+def _likeliest(search: Search, flops: FloatArray, sizes: FloatArray) -> tuple[Allocation, FloatArray]:
+    """Of each expert count the size with the highest chance of the target score with so many FLOPs (m,), up to the largest that is served; and the chance."""
     law, question, experts = search.law, search.question, search.best.experts
     budget = _trained_with(question, experts, flops).budget
     n = np.minimum(loss_optimal(law, budget, experts).n_params * SHARES[:, None], sizes)
@@ -96,16 +102,16 @@ def _built(
     law, costs = search.law, search.costs
     task, wanted = stated_score(search.question.target or "")
     gpus = search.question.n_train_gpus
-    for step in range(MOST_STEPS):
-        spent = np.minimum(flops * MORE**step, most)
+    for step in range(MOST_GROWTH_STEPS):
+        spent = np.minimum(flops * FLOPS_GROWTH**step, most)
         question = _trained_with(search.question, search.best.experts, spent)
         priced = partial(replace(search, question=question).built, base=search.base)
-        row = trained_models(_surest(search, spent, sizes)[0], costs)[i]
+        row = trained_models(_likeliest(search, spent, sizes)[0], costs)[i]
         built = rounded(law, costs, row, priced, at_most=True) if isinstance(row, Candidate) else None
         (model,) = with_scores(search, [built.model]) if built is not None else (None,)
         if built is None or model is None or model.scores is None:
             return
-        if model.scores[task].at_least(wanted) >= SURE:
+        if model.scores[task].at_least(wanted) >= MIN_CHANCE:
             with suppress(InfeasibleError):  # the stated GPUs do not hold it
                 bill = price.bill(built.shape.architecture(), model.training_flops, model.tokens, gpus)
                 yield replace(model, training_usd=bill.usd)

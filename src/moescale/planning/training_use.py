@@ -62,7 +62,10 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
     share = flops / float(budget.flops_at(model.experts))
     if share < SPENT and budget.max_tokens is not None and model.tokens > SPENT * budget.max_tokens:
         because = f"--max-tokens is {format_count(budget.max_tokens)}, and "
-        if question.budget_goal == "loss":
+        if question.of_life and question.total_limit is not None:
+            bounds = size_bounds(question)
+            because += f"{bounds} allows no larger model" if bounds else "the next larger model costs more"
+        elif question.budget_goal == "loss":
             because += f"{size_bounds(question) or 'the law'} allows no larger model"
         elif question.cost_limit is not None:
             because += f"a larger model costs more than {format_usd(question.cost_limit)} per million output tokens"

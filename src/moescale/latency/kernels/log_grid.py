@@ -58,15 +58,13 @@ class LogGrid:
 
 
 def grid_of(sizes: tuple[FloatArray, ...], seconds: FloatArray, slopes: tuple[float, ...]) -> LogGrid:
-    """The grid of measured rows: one size array an axis, all (n,); rows of one place are averaged (in logarithms).
+    """The grid of measured rows: one size array an axis, all (n,); rows of equal sizes are averaged (in logarithms).
 
     Rows that take ACCIDENT times as long as the next larger size along every axis are left out. Holes, such as sizes that
-    the GPU's memory did not hold and head counts that nobody measured, are filled by one rule.
-    Between measured sizes of an axis the time is interpolated along it, the last axis first. Any other hole is continued
-    from the largest smaller size that is known along one axis, with that axis's slope, or where there is none from the
-    smallest larger one with the same time: of the axes that know one, by the one that gives the least, as a row that its
-    launch decides, and not its size, gives too much. The two last axes come first, and all axes where they know nothing:
-    kernels of other head counts can be other kernels.
+    the GPU's memory did not hold and head counts that nobody measured, are filled in two steps. (1) Between measured sizes of
+    an axis: interpolated along it, the last axis first. (2) Elsewhere: continued from the nearest smaller known size with that
+    axis's slope, or where there is none, from the nearest larger one with its time; of several axes the least time, as the
+    launch of small rows gives too much. The last two axes come first, then all: kernels of other head counts can be others.
     """
     values = [np.unique(size) for size in sizes]
     index = tuple(np.searchsorted(v, size) for v, size in zip(values, sizes, strict=True))

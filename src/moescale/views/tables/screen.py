@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from moescale.training.step_time import StepError
 
 MOST_LINES = 18
+SPARE = ("Life", "Scores")  # facts that go first where there is no room for all: dollars of a life stand in its row
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
@@ -46,10 +47,13 @@ LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
 
 
-def facts(plan: Plan, options: str | None = None, rows: int = MOST_ROWS) -> list[tuple[str, str]]:
+def facts(
+    plan: Plan, options: str | None = None, rows: int = MOST_ROWS, without: Sequence[str] = ()
+) -> list[tuple[str, str]]:
     """What is decided, open, likely, extrapolated, what training and prices cost and are worth, and the next command.
 
-    `options` are those of the command line that asked, for the commands that are named; of the choices so many `rows` are shown.
+    `options` are those of the command line that asked, for the commands that are named; of the choices so many `rows` are shown, and
+    of the facts none of those named by `without`.
     """
     best = plan.decision
     model, said = best.model, [("Decided", _decided(plan))]
@@ -101,11 +105,17 @@ def facts(plan: Plan, options: str | None = None, rows: int = MOST_ROWS) -> list
     if plan.repeats_loss is not None:
         said.append(("Repeats", _repeats(plan, plan.repeats_loss)))
     if plan.shapes:
+        own, *others = plan.shapes
         least = min(choice.model.loss for choice in plan.shapes)
-        said.append(("Shapes", "; ".join(_shape(plan, choice, least) for choice in plan.shapes) + _repaid(plan)))
+        words = [f"{own.shape} as above", *(_shape(plan, choice, least) for choice in others)]
+        said.append(("Shapes", "; ".join(words) + _repaid(plan)))
     said.append(("Training", _training(plan)))
-    if (use := plan.training) is not None and _is_unspent(use):
+    use, total = plan.training, plan.asked.get("max_total_usd")
+    if use is not None and _is_unspent(use):
         said.append(("Unspent", f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}"))
+    if use is not None and use.unused_because and plan.of_life and isinstance(total, float) and model.total_usd:
+        left = 1.0 - model.total_usd / total
+        said += [("Unspent", f"{left:.0%} of the dollars: {use.unused_because}")] if left > LEFT else []
     if plan.of_life and model.serving_usd is not None:
         said.append(
             ("Life", f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd)} to serve")
@@ -115,13 +125,14 @@ def facts(plan: Plan, options: str | None = None, rows: int = MOST_ROWS) -> list
     said += [("Too slow", note.removeprefix(TOO_SLOW).rstrip(".")) for note in rest if note.startswith(TOO_SLOW)]
     said.append(("Next", _next(plan, options)))
     hidden = len(choices(plan, MOST_ROWS)) - rows
-    left_out = [plural(count, what) for count, what in ((hidden, "row"), (len(rest), "caveat")) if count > 0]
+    kept = [fact for fact in said if fact[0] not in without]
+    counts = ((hidden, "row"), (len(said) - len(kept), "line"), (len(rest), "caveat"))
+    left_out = [plural(count, what) for count, what in counts if count > 0]
     more = f"--details ({', '.join(left_out)})" if left_out else "--details"
     if "--shape" not in (options or ""):
         more += "; --shape all"
     life = "" if plan.of_life else "; --lifetime-tokens T"
-    said.append(("More", f"{more}{life}; --export megatron"))
-    return said
+    return [*kept, ("More", f"{more}{life}; --export megatron")]
 
 
 def _decided(plan: Plan) -> str:

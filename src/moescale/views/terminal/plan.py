@@ -41,13 +41,19 @@ def show_plan(
     """
     headline = tables.plan_headline(plan)
     write_line(console, headline, bold=len(headline))
-    facts, table = _facts(console, plan, options, choices.MOST_ROWS), choices.choices_table(plan)
-    title = paragraph_lines(console, table.title)
-    room = screen.MOST_LINES - 2 - len(title) - len(table.notes) - sum(1 + (len(x) - 1) // console.width for x in facts)
-    rows = choices.MOST_ROWS if details else max(2, room)  # the rest of a screen, or as many as the page has
-    facts = _facts(console, plan, options, rows)
+    rows, without, table = choices.MOST_ROWS, list[str](), choices.choices_table(plan)
+    if not details:  # the rest of a screen; else as many as the page has
+        around = 2 + len(paragraph_lines(console, table.title)) + len(table.notes)
+        spare = list(screen.SPARE)
+        while (
+            room := screen.MOST_LINES - around - _height(console, _facts(console, plan, options, rows, without))
+        ) < 2:
+            if not spare:
+                break
+            without.append(spare.pop(0))
+        rows = max(2, room)
     write_table(console, choices.choices_table(plan, rows), ruled=False)
-    for line in facts:
+    for line in _facts(console, plan, options, rows, without):
         write_line(console, line)
     if details:
         _details(console, plan)
@@ -55,10 +61,15 @@ def show_plan(
         _exported(console, export)
 
 
-def _facts(console: Console, plan: Plan, options: str | None, rows: int) -> list[str]:
+def _height(console: Console, lines: Sequence[str]) -> int:
+    """Lines of the screen that lines take."""
+    return sum(1 + (len(line) - 1) // console.width for line in lines)
+
+
+def _facts(console: Console, plan: Plan, options: str | None, rows: int, without: Sequence[str]) -> list[str]:
     """The lines below a table of so many rows."""
     lines: list[str] = []
-    for name, text in screen.facts(plan, options, rows):
+    for name, text in screen.facts(plan, options, rows, without):
         first = f"{name:11}  "  # the command whole, so that it can be copied
         lines += [first + text] if name == "Next" else paragraph_lines(console, text, indent=13, first=first)
     return lines
