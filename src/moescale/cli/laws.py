@@ -37,9 +37,9 @@ def fit(
     json_: Json = False,
 ) -> None:
     """Fit a law to a table of runs."""
-    from moescale.fitting.workflow import fit_runs
+    from moescale.fitting.workflow import errors_on, fit_runs
     from moescale.io.files import check_target
-    from moescale.scaling_laws import save_law
+    from moescale.scaling_laws import find_law, save_law
     from moescale.views.figures import fit_figure
     from moescale.views.terminal.fits import show_fit
 
@@ -52,15 +52,17 @@ def fit(
     table = runs.read()
     with show_progress(not json_) as progress, at_option(table.source):
         found = fit_runs(table, wanted.law, how, progress=progress)
+    errors = errors_on(table, {DEFAULT_LAW: find_law(DEFAULT_LAW), "own": found.law}, inputs.inputs())
     held_back = HeldBack()
     if output is not None:
         made = made_with(context)
         origin = {"where": runs.where or "", "command": made.get("command", ""), **runs.choices()}
         origin["versions"] = f"moescale {made['moescale']}, {found.law.evidence['versions']}"
+        origin |= {f"error_{name}": error for name, error in errors.items()}
         with held_back.writing(), at_option("-o"):
             save_law(found.named(output.stem, **origin), output)
     held_back.draw(plot, fit_figure, found.fit, found.runs)
-    answer(json_, found.to_dict(), show_fit, found.fit, found.intervals, table.size_column, found.chosen)
+    answer(json_, found.to_dict(), show_fit, found.fit, found.intervals, table.size_column, found.chosen, errors)
     if output is not None and not json_ and not held_back.errors:
         say(f"wrote {output}")
     warn(found.fit.warnings)

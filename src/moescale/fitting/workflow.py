@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.errors import InputError, located
+from moescale.errors import InputError, MoescaleError, located
 from moescale.fitting import auto, canonical
 from moescale.fitting.auto import Chosen
 from moescale.fitting.canonical import RunArrays, inputs_of, run_arrays
@@ -289,6 +290,19 @@ def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None 
         Prediction(value, None if np.isnan(low) else (low, high), extrapolation(law, n, d, e, other))
         for n, d, e, value, low, high, other in models
     ]
+
+
+def errors_on(runs: RunTable, laws: Mapping[str, Law], extra: Mapping[str, float]) -> dict[str, float]:
+    """The root mean square error of ln L around its mean of each law on a table of runs, by name; without laws that cannot be asked.
+
+    Around the mean, as laws measure losses in units of their own. A law that was fitted to the runs is close to them anyway.
+    """
+    found: dict[str, float] = {}
+    for name, law in laws.items():
+        with suppress(MoescaleError):
+            predicted = np.array([each.loss for each in predict_runs(law, runs, extra=extra)])
+            found[name] = float(np.std(np.log(predicted / runs.loss)))
+    return found
 
 
 def fitted_law(

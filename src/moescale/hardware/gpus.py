@@ -104,9 +104,10 @@ def gpus() -> dict[str, Gpu]:
 
 
 def find_gpu(name: str) -> Gpu:
-    """The GPU called `name` (either case, `_` as `-`); raises InputError that names the nearest ones."""
-    known = gpus()
-    found = known.get(name.strip().lower().replace("_", "-"))
+    """The GPU called `name` (either case, `_` as `-`), or the only one whose name goes on from there; raises InputError that names the nearest ones."""
+    known, stated = gpus(), name.strip().lower().replace("_", "-")
+    longer = [gpu for other, gpu in known.items() if other.startswith(f"{stated}-")]
+    found = known.get(stated) or (longer[0] if len(longer) == 1 else None)
     if found is None:
         own = "or the path of a TOML file with the data sheet of another (docs/serving.md)"
         raise unknown_name("GPU", name, known, otherwise=own)

@@ -86,7 +86,10 @@ class PlanRequest:
                 asked = replace(self, details=LawOptions(), beside_default=False, explained=False)
                 other = asked.plan_of_shape(in_shape(LawOptions().find_law(), named)).decision.model
                 here = predict(law, other.n_params, other.tokens, other.experts, extra=self.details.inputs())
-                found = replace(found, default_law=replace(other, loss=here.loss))
+                errors = {name: law.evidence.get(f"error_{name}") for name in (DEFAULT_LAW, "own")}
+                known = {DEFAULT_LAW: errors[DEFAULT_LAW], law.name: errors["own"]}
+                on_runs = {name: error for name, error in known.items() if isinstance(error, float)}
+                found = replace(found, default_law=replace(other, loss=here.loss), errors_on_runs=on_runs or None)
         return found
 
     def _within_tpot(self, law: Law, question: Question, search: Search | None) -> Plan:
@@ -176,7 +179,9 @@ class PlanRequest:
             found[best] = compared.ShapeChoice(best, plan.decision.model, plan.training and plan.training.usd)
         if refused is not None:
             raise refused
-        return self.plan_of_shape(laws[PLANNED_SHAPE], usual)
+        # What is nearest is said of the shape whose models come closest.
+        nearest = min(searches, key=lambda name: compared.lowest_loss(searches[name]), default=PLANNED_SHAPE)
+        return self.plan_of_shape(laws[nearest], questions[nearest], searches.get(nearest))
 
     def usual_base(self, law: Law, question: Question) -> KnownModel | None:
         """The baseline of the default shape for a question in another one; None where that names one, or is of another law."""

@@ -13,11 +13,11 @@ from moescale.errors import InfeasibleError
 from moescale.latency import LatencySource
 from moescale.planning.allocation import Budget
 from moescale.planning.as_built import Bounds, as_built
-from moescale.planning.candidate import Candidate, Life, Unreachable
+from moescale.planning.candidate import Candidate, Life
 from moescale.planning.choice import choose
 from moescale.planning.life_search import LifeSearch
-from moescale.planning.question import LEAST_SERVED, Question, ladder, only_experts
-from moescale.planning.recommend import Advice, at_floor, recommend, with_scores
+from moescale.planning.question import Question, ladder, only_experts
+from moescale.planning.recommend import Advice, at_floor, recommend
 from moescale.planning.search import Search, costs_of
 from moescale.scaling_laws.law import Law, loss
 from moescale.serving.deployment import Deployment
@@ -43,36 +43,15 @@ def best_of(search: Search) -> Advice | None:
     return recommend(search, near, promised=promised, in_full=False) if near else None
 
 
-def least_training(search: Search) -> tuple[Life, ...]:
-    """The models of least training dollars at the base's loss, where no budget is stated: of a life that serves nothing."""
-    question = search.question
-    if question.budget_of is None or question.base is None or question.training is None:
-        return ()
-    lives = best_lives(replace(search, question=replace(question, lifetime_tokens=LEAST_SERVED)))
-    return tuple(sorted(with_scores(search, lives), key=lambda life: life.training_usd))
-
-
-def best_lives(search: Search) -> list[Life]:
-    """The best life of the question and those near it, as built; none where there is none."""
-    with suppress(InfeasibleError):
-        wanted, rows = _lives(search)
-        return [each.model for each in wanted.every_built(rows)[0] if not each.notes]
-    return []
-
-
 def best_life(search: Search) -> Life | None:
     """The best life of the question that the stated training GPUs hold, as built; None where there is none."""
     with suppress(InfeasibleError):
-        wanted, rows = _lives(search)
+        wanted = LifeSearch.of(search)
+        rows = wanted.rows()
         for row in wanted.near(rows, wanted.choose(rows)[0]):
             with suppress(InfeasibleError):
                 return wanted.built(row).model
     return None
-
-
-def _lives(search: Search) -> tuple[LifeSearch, list[Life | Unreachable]]:
-    wanted = LifeSearch.of(search)
-    return wanted, wanted.rows()
 
 
 def repeats_loss(search: Search, model: Candidate) -> tuple[float, tuple[float, float] | None] | None:

@@ -29,6 +29,7 @@ class KnownRow(Trained):
     loss_ratio_to_frontier: float | None = None  # over the lowest loss at its serving cost or less
     cost_ratio_to_frontier: float | None = None  # over the fewest dollars at its loss or less
     beyond_law: str | None = None  # why the law may not speak of it
+    trained_in: str | None = None  # the precision that its training is priced in, where that is not the plan's
 
 
 def known_rows(search: Search, frontier: Sequence[Candidate]) -> tuple[KnownRow, ...]:
@@ -51,6 +52,7 @@ def _row(search: Search, model: KnownModel, frontier: Sequence[Candidate]) -> Kn
         loss_ratio_to_frontier=row.loss / min(losses) if losses else None,
         cost_ratio_to_frontier=usd / min(dollars) if dollars and usd is not None else None,
         beyond_law=beyond_law(search.law, row.experts),
+        trained_in=_other_precision(search.question, model),
     )
 
 
@@ -62,6 +64,12 @@ def training_usd(question: Question, model: KnownModel) -> float | None:
         price = model.priced_as_trained(question.training)
         return price.bill(model.architecture, model.training_flops, model.tokens, question.n_train_gpus).usd
     return None
+
+
+def _other_precision(question: Question, model: KnownModel) -> str | None:
+    if question.training is None or model.trained_in in (None, question.training.launch.precision):
+        return None
+    return model.trained_in
 
 
 def beyond_law(law: Law, experts: float) -> str | None:

@@ -13,17 +13,13 @@ from moescale.hardware.precisions import format_of_bytes
 from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.latency.engines import NO_OVERHEAD
-from moescale.planning.beside import (
-    fresh_usd,
-    least_training,
-    repeats_loss,
-    unbounded,
-)
+from moescale.planning.beside import fresh_usd, repeats_loss, unbounded
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import Choices, LawView, choices
 from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits
 from moescale.planning.known import KnownRow, known_rows, training_usd
+from moescale.planning.least_training import TargetSpend, least_training, target_spend
 from moescale.planning.lifetime_plan import LifetimePlan, plan_lifetime
 from moescale.planning.question import Objective, Question, release_notes
 from moescale.planning.rationale import (
@@ -41,8 +37,7 @@ from moescale.planning.recommend import (
 )
 from moescale.planning.search import Search
 from moescale.planning.shapes import OVER, ShapeChoice, of_limits
-from moescale.planning.target import TargetSpend, target_spend
-from moescale.planning.training_use import TrainingUse, beside_fp8, training_use
+from moescale.planning.training_use import TrainingUse, beside_precision, training_use
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
@@ -113,14 +108,15 @@ class Plan:
     known: tuple[KnownRow, ...] = ()  # that the question names
     excluded_experts: tuple[float, ...] = ()  # beyond what the law was fitted to: shown, never recommended
     shapes: tuple[ShapeChoice, ...] = ()  # where several were compared, the best first
-    least_training: tuple[
-        Life, ...
-    ] = ()  # that keep the promise as built, the cheapest to train first, where no budget is stated
+    least_training: tuple[Candidate, ...] = ()  # that keep the loss as surely as built, the cheapest to train first
     target_spend: TargetSpend | None = None  # where a target score is stated
     repeats_loss: float | None = None  # what repeated tokens add to the loss of the model to train
     repeats_loss_interval: tuple[float, float] | None = None  # that holds 90% of the law's draws
     fresh_usd_per_mtok: float | None = None  # of the model that would be trained if no token were repeated
     default_law: Candidate | None = None  # what the default law would choose, with its loss by the law that was named
+    errors_on_runs: Mapping[str, float] | None = (
+        None  # of ln L around the bias on the runs of a fitted law, by law: the default one's, its own
+    )
     unbounded: Candidate | None = None  # the choice among all expert counts, where it is better than the stated ones
     unbounded_shape: str | None = None  # the shape that it is of, where several were compared
     accuracy: Accuracy | None = None  # of the prices, where held-out measurements of the recommended kind were compared
@@ -282,7 +278,7 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         warnings=tuple(notes),
         asked=_bounds(search.question, search.law.family.name, deployment),
         curves=search.curves(),
-        training=beside_fp8(search.question, use, decided.model, decided.architecture),
+        training=beside_precision(search.question, use, decided.model, decided.architecture),
         lifetime=lifetime,
         lifetime_infeasible=no_life,
         objective=goal,

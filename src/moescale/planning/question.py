@@ -36,7 +36,6 @@ from moescale.serving.deployment import Deployment
 from moescale.training.step_time import Precision
 from moescale.units import expert_model
 
-LEAST_SERVED = 1e6  # tokens of a life that is worth its training alone
 CONFIDENCE = 0.8  # of an ensemble's promise, where none is stated
 
 Objective = Literal["serve", "quality", "lifetime", "loss"]

@@ -60,6 +60,11 @@ def choice_in_shape(shape: str, search: Search) -> ShapeChoice | None:
     return None
 
 
+def lowest_loss(search: Search) -> float:
+    """The lowest loss of the models of a search that the law may recommend, served or not."""
+    return float(np.min(search.best.loss, where=search.law.allows(search.best.experts), initial=math.inf))
+
+
 def looks_for_loss(question: Question) -> bool:
     """Whether the lowest loss is looked for, and not the fewest dollars."""
     return question.goal in ("quality", "loss") or (question.of_life and question.max_total_usd is not None)

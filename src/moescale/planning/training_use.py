@@ -37,6 +37,7 @@ class TrainingUse:
     error: StepError | None = None  # of an MFU from parts
     precision: str | None = None  # of training products, where it is not bf16
     fp8_usd: float | None = None  # of the same run in fp8, where it is planned in bf16 on a GPU that has it
+    bf16_usd: float | None = None  # of the same run in bf16, where it is planned in fp8
     trainer: str | None = None  # what of a model the trainer splits, where that is not everything
 
     @property
@@ -55,13 +56,18 @@ class TrainingUse:
         """Whether training uses the budget, but for rounding."""
         return self.budget_share >= SPENT
 
+    @property
+    def left_over(self) -> bool:
+        """Whether some of a stated budget is not spent, for a reason that is known."""
+        return self.unused_because is not None and not self.spent and self.budget_of is None
+
 
 def training_use(question: Question, model: Candidate, shape: Buildable) -> TrainingUse:
     """What training a model of the plan takes, as the shape that is built, and why some of the budget is left over."""
     flops, budget, because = model.training_flops, question.budget, None
     share = flops / float(budget.flops_at(model.experts))
     if share < SPENT and budget.max_tokens is not None and model.tokens > SPENT * budget.max_tokens:
-        because = f"--max-tokens is {format_count(budget.max_tokens)}, and "
+        because = f"with --max-tokens {format_count(budget.max_tokens)} "
         if question.of_life and question.total_limit is not None:
             bounds = size_bounds(question)
             because += f"{bounds} allows no larger model" if bounds else "the next larger model costs more"
@@ -72,7 +78,9 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
         elif question.budget_goal == "quality":
             because += "a larger model costs more to serve than the baseline"
         else:
-            because += "this size reaches the loss with so many"
+            because += (
+                f"this size reaches {'the loss' if question.max_loss is not None else 'the loss of the baseline'}"
+            )
     price = question.training
     gpus = question.n_train_gpus
     use = TrainingUse(
@@ -100,14 +108,17 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
     )
 
 
-def beside_fp8(question: Question, use: TrainingUse, model: Candidate, shape: Buildable) -> TrainingUse:
-    """The use with what the same run costs in fp8, as where that is stated; as it is where no such run can be asked for."""
+def beside_precision(question: Question, use: TrainingUse, model: Candidate, shape: Buildable) -> TrainingUse:
+    """The use with what the same run costs in the other precision, fp8 or bf16; as it is where no such run can be asked for."""
     price = question.training
-    if price is None or price.launch != Launch() or price.gpu.fp8_flops_per_s is None or use.mfu_from != "parts":
+    if price is None or price.gpu.fp8_flops_per_s is None or use.mfu_from != "parts":
         return use
-    fp8 = replace(price, launch=replace(price.launch, precision="fp8"))
+    if (stated := price.launch.precision) == "bf16" and price.launch != Launch():  # an export's trainer has no fp8
+        return use
+    other = replace(price, launch=replace(price.launch, precision="fp8" if stated == "bf16" else "bf16"))
     with suppress(InfeasibleError):  # its copies of weights do not fit the stated GPUs
-        return replace(use, fp8_usd=training_use(replace(question, training=fp8), model, shape).usd)
+        usd = training_use(replace(question, training=other), model, shape).usd
+        return replace(use, fp8_usd=usd) if stated == "bf16" else replace(use, bf16_usd=usd)
     return use
 
 

@@ -242,6 +242,12 @@ def _sentences(plan: Plan) -> list[str]:
             f"; its training and {format_count(plan.lifetime.lifetime_tokens)} served tokens cost {format_usd(ours)}"
         )
     told.append(f"{text}, {ours / its:.0%} of what {base} costs." if its and not plan.is_baseline else f"{text}.")
+    own = plan.built_base
+    if (tokens := None if plan.of_life else choices.repaid_by(model, own)) is not None:
+        more = format_usd((model.training_usd or 0.0) - (own.training_usd or 0.0))
+        told.append(
+            f"Its training costs {more} more than that of {base}: serving repays it by {format_count(tokens)} output tokens."
+        )
     sure, limit, laws = model.probability_at_least_base, plan.asked.get("max_loss"), len(plan.voting_laws)
     if sure is not None and not plan.is_baseline:
         missed = max(1.0 - round(sure, 2), 1.0 / (laws + 1) if laws else 0.01)  # few laws agree by chance
@@ -272,7 +278,8 @@ def _doubts(plan: Plan) -> list[str]:
         )
     if error is not None:
         uneven = f"; uneven use of experts may add {error.real_routing - 1.0:.0%}" if error.real_routing else ""
-        runs = f"of {error.runs} published runs {error.within_25:.0%} were within 25% of their prediction"
+        times = error.times(screen.SURE)
+        runs = f"up to {times:.2f} times the prediction with {screen.SURE:.0%}, by {error.runs} published runs"
         told.append(f"Training days and dollars: {runs}{uneven}.")
     if (corrected := calibrated(best.model.usd_per_mtok, plan.accuracy)) is None:
         told.append("Serving price: its error is unknown, as no servers of this kind were compared.")

@@ -10,12 +10,12 @@ from moescale.planning.plan import Plan
 from moescale.serving.accuracy import calibrated
 from moescale.units import format_count, format_seconds, format_usd
 from moescale.views.tables import percentage
-from moescale.views.tables.choices import with_life
-from moescale.views.tables.screen import OF_SOURCES, late_tpot_s
+from moescale.views.tables.choices import repaid_by, with_life
+from moescale.views.tables.screen import OF_SOURCES, SURE, late_tpot_s
 
 CHEAPER = 1.05  # the baseline's dollars over the model's from which a plan is called cheaper
 LESS_LOSS = 5e-4  # a difference of losses that is called one
-WITHIN = 1.25  # the factor of `StepError.within_25`
+CERTAIN = 0.995  # a chance that is not said beside the benefit
 INPUTS = {"N": "parameters", "D": "training tokens", "E": "experts", "training FLOPs": "training FLOPs"}
 FITTED = re.compile(
     r"(?:dense-equivalent )?(N|D|E|training FLOPs)( \([^)]*\))? ([\d.,]+) times the (largest|smallest) fitted"
@@ -49,7 +49,9 @@ def benefit(plan: Plan) -> str:
         return f"{gap:.3f} lower loss for the same dollars of training and serving" if gap >= LESS_LOSS else ""
     if its / ours >= CHEAPER:
         what = "to train and serve" if plan.of_life else "to serve"
-        return f"{cheaper(its / ours)} {what} {'at the same loss or lower' if goal is None else f'at a loss of at most {goal}'}"
+        sure = model.probability_at_least_base
+        chance = f" with {percentage(sure)}" if sure is not None and sure < CERTAIN else ""
+        return f"{cheaper(its / ours)} {what} {'at the same loss or lower' if goal is None else f'at a loss of at most {goal}'}{chance}"
     whose = "dollars of training and serving" if plan.of_life else "serving cost"
     return f"{gap:.3f} lower loss at {ours / its:.0%} of the baseline's {whose}" if gap >= LESS_LOSS else ""
 
@@ -131,10 +133,14 @@ def _training(plan: Plan) -> list[Figure]:
     days = f"{use.gpu_days / gpus:.3g} days on {gpus:,.0f} {use.train_gpu}"
     notes = [f"{days}, at {use.mfu:.0%} of their peak speed" if use.mfu else days]
     if use.error is not None:
-        low, high = format_usd(use.usd / WITHIN), format_usd(use.usd * WITHIN)
-        notes.append(f"{low} to {high} for {use.error.within_25:.0%} of {use.error.runs} published runs")
+        most = format_usd(use.usd * use.error.times(SURE))
+        notes.append(f"{most} at most with {SURE:.0%}, by {use.error.runs} published runs")
         if use.error.real_routing:
             notes.append(f"unevenly used experts add up to {use.error.real_routing - 1.0:.0%}")
+    base = with_life(plan, plan.built_base)
+    if (tokens := None if plan.of_life else repaid_by(plan.decision.model, base)) is not None:
+        more = format_usd(use.usd - (base.training_usd or 0.0))
+        notes.append(f"{more} more than the baseline, repaid by {format_count(tokens)} output tokens")
     return [Figure("train", use.usd, format_usd(use.usd), tuple(notes), key=not plan.of_life)]
 
 

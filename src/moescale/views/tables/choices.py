@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
 MOST_ROWS, MOST_KNOWN = 9, 3
+CHEAPER = 0.9  # of the recommended model's training dollars, at most: a least spend that is shown
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
 UNLIKE = 1.25  # largest over smallest size that several laws choose alone, or FLOPs over a budget: more is said
 
@@ -110,15 +112,23 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         label += "" if plan.of_life else _more_flops(plan, match or plan.built_base)
         row = with_life(plan, match or plan.built_base)
         named.append((1, label, row if plan.base_n_experts is None else replace(row, experts=plan.base_n_experts)))
-    if plan.least_training:
+    unspent = plan.training is not None and plan.training.left_over
+    by_price = not plan.of_life and plan.objective not in ("loss", "quality")
+    named += [(7, "  lower loss", better)] if by_price and unspent else []  # what the rest buys
+    if plan.least_training and (plan.least_training[0].training_usd or 0.0) < CHEAPER * (
+        plan.decision.model.training_usd or math.inf
+    ):
         named.append((6, "  least spend", plan.least_training[0]))
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
-    known = [(8, f"  {c.name}{_more_flops(plan, c)}", c) for c in plan.known if c.name != plan.base_name]
+    known = [
+        (8, f"  {c.name}{f' in {c.trained_in}' if c.trained_in else ''}{_more_flops(plan, c)}", c)
+        for c in plan.known
+        if c.name != plan.base_name
+    ]
     asked_for = known[:MOST_KNOWN] if len(known) > 1 else []  # as --against names them
     named += [*asked_for, *also[:1]]
-    by_price = not plan.of_life and plan.objective not in ("loss", "quality")
-    named += [(7, "  lower loss", better)] if by_price else []
+    named += [(7, "  lower loss", better)] if by_price and not unspent else []
     named += [*(also[1:][-1:] if plan.decision.undecided else []), *known[len(asked_for) : MOST_KNOWN]]
     built = {c.experts for _, _, c in (*named, *also) if c is not None and c not in plan.known and c is not better}
     if not by_price:
@@ -154,6 +164,26 @@ def with_life(plan: Plan, base: Trained) -> Trained:
     if own is not None and "max_total_usd" in plan.asked:
         return own
     return base if own is None or "match" not in plan.asked else replace(base, total_usd=own.total_usd)
+
+
+def repaid_by(model: Trained, other: Trained) -> float | None:
+    """The output tokens by which a model's lower price has repaid what its training costs more than another's; None where it has nothing to repay, or never does."""
+    if None in (model.training_usd, other.training_usd, model.usd_per_mtok, other.usd_per_mtok):
+        return None
+    more = (model.training_usd or 0.0) - (other.training_usd or 0.0)
+    saved = (other.usd_per_mtok or 0.0) - (model.usd_per_mtok or 0.0)
+    return 1e6 * more / saved if more > 0.0 and saved > 0.0 else None
+
+
+def repayments(plan: Plan) -> list[tuple[str, float]]:
+    """The output tokens that repay the training of the recommended model against the baseline, the least spend and the fewest open experts."""
+    model, fewest = plan.decision.model, min(plan.decision.rivals, key=lambda c: c.experts, default=None)
+    others: list[tuple[str, Trained]] = [("the baseline", with_life(plan, plan.built_base))]
+    others += [("the least spend", each) for each in plan.least_training[:1] if not _same(each, model)]
+    if plan.decision.undecided and fewest is not None and fewest.experts < model.experts:
+        others.append((f"{fewest.experts:g} experts", fewest))
+    found = ((name, repaid_by(model, other)) for name, other in others)
+    return [(name, tokens) for name, tokens in found if tokens is not None]
 
 
 def _rows(plan: Plan) -> list[Trained]:

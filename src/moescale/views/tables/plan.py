@@ -66,7 +66,7 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
         share = f"{use.fp8_usd / use.usd:.0%} of bf16"
         price = f"the same run with fp8 products costs {format_usd(use.fp8_usd)}"
         loss = "the loss is taken to be the same: DeepSeek-V3 saw less than 0.25% between them (arXiv 2412.19437, section 3.3)"
-        facts.append(("fp8", f"{price}, {share} (--train-precision fp8); {loss}"))
+        facts.append(("fp8", f"{price}, {share} (--train-precision fp8), and exports train in bf16; {loss}"))
     if use is not None and not use.spent and use.budget_of is None:
         unused = f"{1.0 - use.budget_share:.0%} of the budget"
         if use.unused_because:

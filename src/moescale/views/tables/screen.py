@@ -23,19 +23,25 @@ from moescale.views.tables.choices import (
     choices,
     considered,
     days_per_usd,
+    repaid_by,
+    repayments,
     with_life,
 )
 
 if TYPE_CHECKING:
     from moescale.planning.candidate import Candidate, Trained
+    from moescale.planning.least_training import TargetSpend
     from moescale.planning.plan import Plan
     from moescale.planning.shapes import ShapeChoice
-    from moescale.planning.target import TargetSpend
     from moescale.planning.training_use import TrainingUse
     from moescale.training.step_time import StepError
 
 MOST_LINES = 18
-SPARE = ("Life", "Scores")  # facts that go first where there is no room for all: dollars of a life stand in its row
+SPARE = (
+    "Life",
+    "Scores",
+)  # facts that go first where there is no room for LEAST_ROWS: dollars of a life stand in its row
+LEAST_ROWS = 4
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
@@ -65,11 +71,16 @@ def facts(
         voting = len(plan.voting_laws)
         source = f"{voting} laws" if voting else OF_SOURCES if plan.law == DEFAULT_LAW else f"the draws of {plan.law}"
         if voting and model.probability_at_least_base > voting / (voting + 1):
-            source += f"; trust at most {voting / (voting + 1):.0%}, as so few laws agree by chance"
+            source += f", which may agree by chance: trust at most {voting / (voting + 1):.0%}"
         named = () if voting or plan.of_life else plan.laws
         agree = sum(view.probability >= 0.5 for view in named)
         source += f"; {agree} of {len(named)} named laws agree" if named else ""
-        said.append(("Chance", f"{percentage(model.probability_at_least_base)} {goal}, over {source}"))
+        chance = f"{percentage(model.probability_at_least_base)} {goal}, over {source}"
+        if isinstance(target := plan.asked.get("target"), str) and (scored := _chance_of_target(plan, model)):
+            chance = chance.replace(" to reach", " for", 1).replace(
+                f", over {OF_SOURCES}", f", {scored} for {target.replace('=', ' ')} in unseen labs", 1
+            )
+        said.append(("Chance", chance))
     better = None if plan.of_life or plan.objective in ("loss", "quality") else plan.choices.quality
     if better is not None and _dominates(better, model):
         chance = percentage(better.probability_at_least_base)
@@ -91,10 +102,14 @@ def facts(
         price, loss = other.usd_per_mtok / model.usd_per_mtok - 1.0, other.loss - model.loss
         whose = "" if plan.unbounded_shape is None else f" of {plan.unbounded_shape}, {_sizes(other)}"
         spent = "" if other.training_usd is None else f", training {format_usd(other.training_usd)}"
+        after = repaid_by(other, model)
+        spent += f" (repaid by {format_count(after)} output tokens)" if after else ""
         said.append(("All counts", f"{other.experts:g} experts{whose}: cost {price:+.0%}, loss {loss:+.4f}{spent}"))
     if (other := plan.default_law) is not None:
         beyond = " (beyond this law's runs)" if other.experts in plan.excluded_experts else ""
         price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here"
+        off = [f"{100 * error:.2g}% ({law})" for law, error in (plan.errors_on_runs or {}).items()]
+        price += f"; errors on this law's runs {', '.join(off)}" if off else ""
         said.append(("Default law", f"{other.experts:g} experts{beyond}, {_sizes(other)}: {price}"))
     if (sure := plan.target_spend) is not None:
         said.append((f"{sure.chance:.0%} chance", _surely(sure)))
@@ -104,14 +119,21 @@ def facts(
     said += [("Beyond runs", note.removeprefix("Extrapolated: ").rstrip(".")) for note in extrapolated]
     if plan.repeats_loss is not None:
         said.append(("Repeats", _repeats(plan, plan.repeats_loss)))
+    if not plan.of_life and (repaid := repayments(plan)):
+        (first, tokens), *others = repaid
+        words = [
+            f"{format_count(tokens)} output tokens ({first})",
+            *(f"{format_count(t)} ({name})" for name, t in others),
+        ]
+        said.append(("Repaid by", ", ".join(words)))
     if plan.shapes:
         own, *others = plan.shapes
         least = min(choice.model.loss for choice in plan.shapes)
-        words = [f"{own.shape} as above", *(_shape(plan, choice, least) for choice in others)]
+        words = [own.shape, *(_shape(plan, choice, least) for choice in others)]
         said.append(("Shapes", "; ".join(words) + _repaid(plan)))
     said.append(("Training", _training(plan)))
     use, total = plan.training, plan.asked.get("max_total_usd")
-    if use is not None and _is_unspent(use):
+    if use is not None and use.left_over:
         said.append(("Unspent", f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}"))
     if use is not None and use.unused_because and plan.of_life and isinstance(total, float) and model.total_usd:
         left = 1.0 - model.total_usd / total
@@ -128,10 +150,10 @@ def facts(
     kept = [fact for fact in said if fact[0] not in without]
     counts = ((hidden, "row"), (len(said) - len(kept), "line"), (len(rest), "caveat"))
     left_out = [plural(count, what) for count, what in counts if count > 0]
-    more = f"--details ({', '.join(left_out)})" if left_out else "--details"
+    more = f"--details: {', '.join(left_out)}" if left_out else "--details"
     if "--shape" not in (options or ""):
         more += "; --shape all"
-    life = "" if plan.of_life else "; --lifetime-tokens T"
+    life = "" if plan.of_life else "; --lifetime-tokens"
     return [*kept, ("More", f"{more}{life}; --export megatron")]
 
 
@@ -146,10 +168,15 @@ def _decided(plan: Plan) -> str:
     text = "" if best.undecided else f"{model.experts:g} experts{edge}, " if model.experts > 1 else "dense, "
     text += f"{_span(sizes)} active, {_span(tokens)} tokens"
     if isinstance(unique := plan.asked.get("unique_tokens"), float) and model.tokens > unique:
-        text += f" ({model.tokens / unique:.1f} epochs)"
+        epochs = sorted({f"{count / unique:.3g}" for count in (min(tokens), max(tokens))}, key=float)
+        text += (
+            f" ({' to '.join(epochs)} epochs)"
+            if len(epochs) == 1
+            else f" ({' to '.join(epochs)} epochs; {model.tokens / unique:.3g} here)"
+        )
     alone = [view.n_params_active for view in plan.voting_laws if view.n_params_active is not None]
     if len(alone) > 1 and max(alone) > UNLIKE * min(alone):
-        text += f" (its laws alone: {_span(alone)} active)"
+        text += f" (each law alone: {_span(alone)} active)"
     base = with_life(plan, plan.built_base)
     if plan.of_life and "max_total_usd" in plan.asked and base.total_usd is not None:
         return f"{text}; loss {model.loss - base.loss:+.4f} against the baseline, serving {_share(model, base)} of its price"
@@ -175,7 +202,8 @@ def _open(plan: Plan) -> str:
         price, loss = c.usd_per_mtok / model.usd_per_mtok - 1.0, c.loss - model.loss
         if plan.of_life and "max_total_usd" not in plan.asked and c.total_usd and model.total_usd:
             price = c.total_usd / model.total_usd - 1.0
-        words.append(f"{c.experts:g} cost {0.0 if abs(price) < 0.005 else price:+.0%}, loss {loss:+.4f}")
+        what = "serving price" if plan.of_life and "max_total_usd" in plan.asked else "cost"
+        words.append(f"{c.experts:g} {what} {0.0 if abs(price) < 0.005 else price:+.0%}, loss {loss:+.4f}")
     return "; ".join(words)
 
 
@@ -199,29 +227,27 @@ def _training(plan: Plan) -> str:
     else:
         days = f"{format_count(use.gpu_days)} GPU days{'' if use.train_gpu == plan.gpu else f' of {use.train_gpu}'}"
     fp8 = "" if use.fp8_usd is None else f" (fp8 {format_usd(use.fp8_usd)})"
+    if use.bf16_usd is not None:
+        fp8 = f" (bf16 {format_usd(use.bf16_usd)}; loss taken as equal: DeepSeek-V3 saw < 0.25%)"
     text = f"{format_usd(use.usd)}{fp8}, {days}"
     dollars = plan.asked.get("max_training_usd")
     share = use.usd / dollars if plan.of_life and isinstance(dollars, float) else use.budget_share
-    if use.budget_of is None and abs(share - 1.0) > LEFT and not _is_unspent(use):
+    if use.budget_of is None and abs(share - 1.0) > LEFT and not use.left_over:
         text += f", {share:.0%} of the budget"
     if use.error is None or use.mfu is None:
         return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
     if use.trainer is not None:
         text += f", {use.trainer}"
-    uneven = f", routing to +{use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
+    uneven = f", routing +{use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
     precision = f" ({use.precision} over the bf16 peak)" if use.precision else ""
-    return f"{text}, MFU {use.mfu:.2f}{precision}; {_kept(plan, use, use.error)}{uneven}"
-
-
-def _is_unspent(use: TrainingUse) -> bool:
-    """Whether some of a stated budget is left over for a reason that is known."""
-    return use.unused_because is not None and not use.spent and use.budget_of is None
+    longer = f"in {use.gpu_days / gpus * use.error.times(SURE):.3g} days {SURE:.0%}"
+    return f"{text}, MFU {use.mfu:.2f}{precision}; {_kept(plan, use, use.error) or longer}{uneven}"
 
 
 def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
     """The chance that a run stays within its days or dollars by the error of predicted times, and what it keeps SURE of the time.
 
-    The spread where none are stated.
+    Empty where none are stated.
     """
     days, usd, total = (plan.asked.get(name) for name in ("max_days", "max_training_usd", "max_total_usd"))
     serving, longer = plan.decision.model.serving_usd or 0.0, error.times(SURE)
@@ -233,7 +259,7 @@ def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
     if plan.of_life and isinstance(total, float) and use.usd:
         limits.append(((total - serving) / use.usd, format_usd(total), format_usd(serving + use.usd * longer)))
     if not limits:
-        return f"spread {error.spread:.2f}x"
+        return ""
     times, words, surely = min(limits)
     return f"in {words} {error.kept(times):.0%}, in {surely} {SURE:.0%}, without restarts"
 
@@ -294,8 +320,9 @@ def _price_error(plan: Plan) -> str:
         return f"unknown: no servings of this kind were compared; full servers, {format_usd(plan.usd_per_gpu_hour)} a GPU hour"
     low, high = (format_usd(end) for end in right.interval)
     slow = "" if (late := late_tpot_s(plan)) is None else f", TPOT {format_seconds(late)}"
-    ttft_s = "" if model.ttft_s is None else f" {format_seconds(model.ttft_s)}"
-    ttft = f"{slow}, TTFT{ttft_s} ({1.0 / a.ttft.geometric_mean:.2g}x)" if a.ttft else slow
+    ttft = slow
+    if a.ttft and model.ttft_s is not None:
+        ttft += f", TTFT {format_seconds(model.ttft_s / a.ttft.geometric_mean)}"
     ttft += ttft_doubt(a, plan.asked.get("max_ttft_s"))
     return f"corrected {format_usd(right.usd_per_mtok)} ({low} to {high}){ttft}: {a.n} servings of {a.kind}"
 
@@ -316,7 +343,7 @@ def _chance_of_target(plan: Plan, model: Candidate) -> str:
         return ""
     task, wanted = stated_score(target)
     found = (model.scores or {}).get(task)
-    return f"{found.at_least(wanted):.0%} for {wanted:g} or more" if found else ""
+    return f"{found.at_least(wanted):.0%}" if found else ""
 
 
 def scores_text(plan: Plan) -> str:
@@ -326,10 +353,10 @@ def scores_text(plan: Plan) -> str:
         return ""
     if target in scores:
         found, (low, high) = scores[target], scores[target].interval
-        chance = _chance_of_target(plan, plan.decision.model)
         least = _chance_of_target(plan, plan.least_training[0]) if plan.least_training else ""
-        least = f", {least.partition(' ')[0]} at the least spend" if least else ""
-        return f"{target} {found.estimate:.2f} (ranked), 90% {low:.2f} to {high:.2f}; {chance}{least}"
+        least = f"; {least} at the least spend" if least else ""
+        ranked = "(ranked answers; model cards: letters)"
+        return f"{target} {found.estimate:.2f} {ranked}, 90% {low:.2f} to {high:.2f}{least}"
     within = {task: (scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED}
     kept = [task for task in SCORED if within[task] <= MOST_WITHIN]
     shown = ", ".join(f"{task} {scores[task].estimate:.2f}" for task in kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from rich.console import Console
@@ -31,6 +31,7 @@ def show_fit(
     intervals: dict[str, tuple[float, float]] | None,
     size_column: str = "",
     chosen: Sequence[Chosen] = (),
+    errors: Mapping[str, float] | None = None,
 ) -> None:
     """The optimum of a fit: its error, its parameters, remarks; N is called by the column of the sizes.
 
@@ -61,6 +62,11 @@ def show_fit(
     write_table(console, table_of("", found.form.parameters, cells))
     write_line(console)
     write_paragraph(console, f"Fitted on {range_text(found.fit_range, found.form, size_column)}.")
+    if errors and (others := [f"{100 * error:.2g}% of {name}" for name, error in errors.items() if name != "own"]):
+        write_paragraph(
+            console,
+            f"Error on these runs around its mean: {100 * errors.get('own', found.rmsle):.2g}% of this law, {', '.join(others)} (the default law).",
+        )
 
 
 def show_isoflop(console: Console, found: IsoFlop, budget: float | None = None) -> None:
@@ -159,7 +165,7 @@ def show_predictions(console: Console, law: Law, predicted: Sequence[Prediction]
         around = math.sqrt(max(found.rmsle**2 - found.bias**2, 0.0))
         errors = f"RMSLE {found.rmsle:.4g}, bias {100 * found.bias:+.2f}%, {100 * around:.2f}% around the bias{held}"
         if abs(found.bias) > MOST_BIAS * around:
-            errors += ". The bias shifts all losses alike, as another tokenizer or text does; it changes no choice between models"
+            errors += ". A bias that is the same for all runs, as of another tokenizer or text, changes no choice between models; one that grows with size or tokens does"
         write_paragraph(console, f"{plural(found.n_runs, 'measured run')}: {errors}.")
     beyond = sum(bool(one.extrapolation) for one in predicted)
     if beyond:

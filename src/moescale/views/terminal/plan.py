@@ -44,10 +44,10 @@ def show_plan(
     rows, without, table = choices.MOST_ROWS, list[str](), choices.choices_table(plan)
     if not details:  # the rest of a screen; else as many as the page has
         around = 2 + len(paragraph_lines(console, table.title)) + len(table.notes)
-        spare = list(screen.SPARE)
+        spare = [name for name in screen.SPARE if name != "Scores" or "target" not in plan.asked]
         while (
             room := screen.MOST_LINES - around - _height(console, _facts(console, plan, options, rows, without))
-        ) < 2:
+        ) < screen.LEAST_ROWS:
             if not spare:
                 break
             without.append(spare.pop(0))

@@ -1,0 +1,186 @@
+"""The models of least training dollars that keep a plan's promise, or that have a target score with a chance of MIN_CHANCE, as built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from functools import partial
+
+import numpy as np
+
+from moescale.errors import InfeasibleError
+from moescale.planning.allocation import SIZES, Allocation, Budget, at_size, largest_within_cost, loss_optimal
+from moescale.planning.as_built import SLACK, rounded
+from moescale.planning.candidate import Candidate, trained_models
+from moescale.planning.question import Question
+from moescale.planning.recommend import with_scores
+from moescale.planning.scores import MOST_FLOPS, chances, has_scores, stated_score
+from moescale.planning.search import ANY_USD, Search
+from moescale.planning.training_price import TrainingPrice
+from moescale.typing import FloatArray
+
+MIN_CHANCE = 0.8  # that the model has the target score
+LEAST_FLOPS_SHARE = 1e-3  # the fewest FLOPs that are tried, over the baseline's
+GRID_POINTS, BISECTIONS = 13, 10  # numbers of FLOPs on the grid, and bisections between two of them
+CLOSE = 1e-3  # of the largest sizes that are served, relative
+SHARES = np.geomspace(0.2, 1.6, 10)  # sizes of each budget, over the loss-optimal one
+OPTIMA = 5  # numbers of FLOPs whose loss-optimal sizes are searched; those between follow in logarithms
+MOST_BUILT = 2  # expert counts that are built
+FLOPS_GROWTH, MOST_GROWTH_STEPS = 1.02, 12  # rounding can lower the chance: FLOPs then grow by 2% a step
+
+ChanceOf = Callable[[Allocation, Budget], FloatArray]  # with which models (j,) of a budget are what is asked for, (j,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSpend:
+    """The model of least training dollars, as built, that has the target score with a `chance`, and the highest chance of any.
+
+    No model: none has it within the budget, or MOST_FLOPS where none is stated, within the bounds and as far as models are served.
+    """
+
+    chance: float
+    highest_chance: float
+    model: Candidate | None = None
+
+
+def target_spend(search: Search) -> TargetSpend | None:
+    """The spend of a question with a target score; None for others, without a price of training, and for a law without scores."""
+    target, law = search.question.target, search.law
+    if target is None or search.question.training is None or not has_scores(law):
+        return None
+    task, wanted = stated_score(target)
+
+    def chance_of(models: Allocation, budget: Budget) -> FloatArray:
+        return chances(law, target, models, budget.extra)
+
+    def has_score(model: Candidate) -> bool:
+        (scored,) = with_scores(search, [model])
+        return scored.scores is not None and scored.scores[task].at_least(wanted) >= MIN_CHANCE
+
+    with suppress(InfeasibleError):  # so few or so many FLOPs may have no optimum
+        found = _Spend(search, search.question.training, chance_of, MIN_CHANCE, has_score)
+        highest, models = found.cheapest()
+        return TargetSpend(
+            chance=MIN_CHANCE, highest_chance=highest, model=next(iter(with_scores(search, models)), None)
+        )
+    return None
+
+
+def least_training(search: Search) -> tuple[Candidate, ...]:
+    """The models that keep the loss of a plan with its confidence for the least training dollars, the cheapest first.
+
+    None without a price of training, and where no loss is to be reached.
+    """
+    question, confidence = search.question, search.confidence
+    if question.training is None or question.budget_goal != "serve":
+        return ()
+    draws, goal = search.draws_at(question.max_loss), question.max_loss or search.base.loss
+
+    def chance_of(models: Allocation, budget: Budget) -> FloatArray:
+        if confidence is None:
+            return (models.loss <= goal).astype(float)
+        return draws.probability(replace(draws, budget=budget).losses(models.n_params, models.experts))
+
+    def keeps(model: Candidate) -> bool:
+        if confidence is None or model.probability_at_least_base is None:
+            return model.loss <= goal * (1.0 + SLACK)
+        return model.probability_at_least_base >= confidence
+
+    with suppress(InfeasibleError):
+        _, models = _Spend(search, question.training, chance_of, confidence or 1.0, keeps).cheapest()
+        return tuple(with_scores(search, models))
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Spend:
+    """The search for the fewest training dollars with which a model has what is asked for with a chance."""
+
+    search: Search
+    price: TrainingPrice
+    chance_of: ChanceOf
+    chance: float
+    kept: Callable[[Candidate], bool]  # by a model as built
+
+    def cheapest(self) -> tuple[float, list[Candidate]]:
+        """The highest chance of any model, and the models of the cheapest expert counts as built, with training dollars, cheapest first."""
+        search, question, experts = self.search, self.search.question, self.search.best.experts
+        near = search.sampled.size_within(np.array([ANY_USD]))[0]
+        most_n = np.minimum(search.largest, SIZES[-1])
+        price = search.costs.usd_per_mtok
+        largest = largest_within_cost(experts, ANY_USD, price, largest=most_n, near=near, close=CLOSE)
+        most = np.broadcast_to(MOST_FLOPS if question.budget_of else question.budget.flops_at(experts), experts.shape)
+        tried = np.geomspace(
+            np.minimum(LEAST_FLOPS_SHARE * search.base.training_flops, LEAST_FLOPS_SHARE * most), most, GRID_POINTS
+        )
+        some = np.linspace(0, GRID_POINTS - 1, OPTIMA).round().astype(int)
+        optima = [self._optimal(flops) for flops in tried[some]]
+        sizes = _Sizes(np.log(tried[some]), np.log(optima), largest)
+        sure = np.array([self._likeliest(flops, sizes)[1] for flops in tried])
+        first = (sure >= self.chance).argmax(axis=0)
+        low, high = (tried[np.maximum(first + side, 0), np.arange(experts.size)] for side in (-1, 0))
+        for _ in range(BISECTIONS):
+            middle = np.sqrt(low * high)
+            enough = self._likeliest(middle, sizes)[1] >= self.chance
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        usd = np.where((sure >= self.chance).any(axis=0), high * self.price.usd_per_flop_at(experts), np.inf)
+        near_best = [int(i) for i in np.argsort(usd)[:MOST_BUILT] if np.isfinite(usd[i])]
+        models = [model for i in near_best for model in self._built(i, high, most, sizes)]
+        return float(sure.max()), sorted(models, key=lambda model: model.training_usd or 0.0)
+
+    def _optimal(self, flops: FloatArray) -> FloatArray:
+        experts = self.search.best.experts
+        return loss_optimal(
+            self.search.law, _trained_with(self.search.question, experts, flops).budget, experts
+        ).n_params
+
+    def _likeliest(self, flops: FloatArray, sizes: _Sizes) -> tuple[Allocation, FloatArray]:
+        """Of each expert count the size with the highest chance with so many FLOPs (m,), up to the largest that is served; and the chance."""
+        law, experts = self.search.law, self.search.best.experts
+        budget = _trained_with(self.search.question, experts, flops).budget
+        n = np.minimum(sizes.optimal(flops) * SHARES[:, None], sizes.largest)
+        found = at_size(law, budget, n.ravel(), np.tile(experts, SHARES.size))
+        sure = self.chance_of(found, budget).reshape(n.shape)
+        sure = np.where(law.allows(experts) & np.isfinite(sure), sure, 0.0)
+        best = np.argmax(sure, axis=0), np.arange(experts.size)
+        columns = (getattr(found, field.name).reshape(n.shape)[best] for field in fields(found))
+        return Allocation(*columns), sure[best]
+
+    def _built(self, i: int, flops: FloatArray, most: FloatArray, sizes: _Sizes) -> Iterator[Candidate]:
+        """The model of one expert count in whole layers and heads, with as many FLOPs as it then takes, and its training dollars."""
+        search, law, costs = self.search, self.search.law, self.search.costs
+        for step in range(MOST_GROWTH_STEPS):
+            spent = np.minimum(flops * FLOPS_GROWTH**step, most)
+            question = _trained_with(search.question, search.best.experts, spent)
+            priced = partial(replace(search, question=question).built, base=search.base)
+            models, _ = self._likeliest(spent, sizes)
+            (row,) = trained_models(Allocation(*(getattr(models, f.name)[[i]] for f in fields(models))), costs)
+            built = rounded(law, costs, row, priced, at_most=True) if isinstance(row, Candidate) else None
+            if built is None:
+                return
+            if self.kept(built.model):
+                with suppress(InfeasibleError):  # the stated GPUs do not hold it
+                    shape, tokens, gpus = built.shape.architecture(), built.model.tokens, search.question.n_train_gpus
+                    usd = self.price.bill(shape, built.model.training_flops, tokens, gpus).usd
+                    yield replace(built.model, training_usd=usd)
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Loss-optimal sizes of m expert counts at some numbers of FLOPs, in logarithms (f, m), and the largest that are served (m,)."""
+
+    ln_flops: FloatArray
+    ln_optimal: FloatArray
+    largest: FloatArray
+
+    def optimal(self, flops: FloatArray) -> FloatArray:
+        """About the loss-optimal sizes with so many FLOPs, (m,)."""
+        columns = zip(np.log(flops), self.ln_flops.T, self.ln_optimal.T, strict=True)
+        return np.exp([np.interp(at, known, n) for at, known, n in columns])
+
+
+def _trained_with(question: Question, experts: FloatArray, flops: FloatArray) -> Question:
+    by_experts = tuple(zip(experts.tolist(), flops.tolist(), strict=True))
+    return replace(question, budget=replace(question.budget, flops=float(flops.max()), by_experts=by_experts))
