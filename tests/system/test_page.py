@@ -139,7 +139,7 @@ def test_the_first_view_is_the_command_lines_plan(browser: Any, address: str) ->
         decision = answer(address, page)["decision"]
         assert told.startswith(decision["label"])
         assert page.inner_text("#headline").startswith(f"{decision['benefit']}: ")
-        assert decision["benefit"].endswith(" cheaper to serve at the same loss or lower")
+        assert re.search(r" cheaper to serve at the same loss or lower \(\d+% likely\)$", decision["benefit"])
         assert page.locator("#facts dd").count() == 2
         details = " ".join(run("plan", "--budget", "5.15e21", "--details").out.split())
         for text in page.locator("#facts dd").all_inner_texts():
@@ -454,3 +454,14 @@ def test_no_rule_of_axe_fails(browser: Any, address: str, width: int, scheme: st
             found = page.evaluate(VIOLATIONS)
             assert found["violations"] == [], query
             assert found["passes"] > 30
+
+
+def test_a_report_prints_what_decides_on_one_page(browser: Any, tmp_path: Path) -> None:
+    plan, report = tmp_path / "plan.json", tmp_path / "plan.html"
+    plan.write_text(run("plan", "--budget", "1e23", "--gpu", "h100-sxm", "--json").out, encoding="utf-8")
+    assert run("report", plan, "-o", report).code == 0
+    page = browser.new_page()
+    page.goto(report.as_uri())
+    printed = [page.pdf(format=paper) for paper in ("A4", "Letter")]
+    assert [pdf.count(b"/Type /Page") - pdf.count(b"/Type /Pages") for pdf in printed] == [1, 1]
+    page.close()

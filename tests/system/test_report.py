@@ -139,7 +139,7 @@ def test_a_page_leads_with_the_benefit_three_figures_and_the_chart(folder: Path)
     page = plan_report(plan)
     parsed, first = Page(page), page[: page.index("<h2")]
     told = answer.benefit(plan)
-    assert re.fullmatch(r"[0-9.]+x cheaper to train and serve at the same loss or lower", told)
+    assert re.fullmatch(r"[0-9.]+x cheaper to train and serve at the same loss or lower \(\d+% likely\)", told)
     assert parsed.texts["h1"][0].startswith(f"{told}: ")
     shown = [figure for figure in answer.figures(plan) if figure.key]
     assert [figure.name for figure in shown] == ["life", "saving", "chance"]

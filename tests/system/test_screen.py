@@ -18,7 +18,7 @@ from moescale.options.law import LawOptions, in_shape
 from moescale.planning.allocation import Allocation
 from moescale.planning.scores import chances
 from moescale.scaling_laws import loss
-from moescale.units import format_usd
+from moescale.units import format_count, format_usd
 from moescale.views.tables.screen import of_design
 
 pytestmark = pytest.mark.usefixtures("plans_made_once")
@@ -121,7 +121,9 @@ def test_training_in_fp8_is_cheaper_and_said() -> None:
     assert (plain.get("precision"), fp8["precision"]) == (None, "fp8")
     out = " ".join(run(*asked, "--train-precision", "fp8").out.split())
     assert "(fp8 over the bf16 peak)" in out
-    assert "routing to +24%" in out
+    assert f"(bf16 {format_usd(plain['usd'])}; loss taken as equal" in out
+    assert fp8["bf16_usd"] == pytest.approx(plain["usd"], rel=1e-9)
+    assert "routing +24%" in out
     for more, said in ((("--train-gpu", "a100-sxm-80gb"), "has no fp8 arithmetic"), (("--mfu", 0.3), "stated --mfu")):
         refused = run(*asked, "--train-precision", "fp8", *more)
         assert refused.code == 2
@@ -175,7 +177,14 @@ def test_a_plan_says_what_its_restrictions_cost() -> None:
     asked = ("plan", "--gpu", "h100-sxm", "--shape", "mixtral", *FAST, "--bootstrap", "40")
     free, bound = (answer_of(*asked, "--budget", "1e22", *more) for more in ((), ("--experts", "4")))
     assert bound["unbounded"]["usd_per_mtok"] < bound["recommendation"]["usd_per_mtok"]
-    assert {"unbounded", "repeats_loss", "default_law", "least_training"}.isdisjoint(free)
+    assert {"unbounded", "repeats_loss", "default_law"}.isdisjoint(free)
+    least, model = free["least_training"][0], free["recommendation"]
+    assert least["training_usd"] < 0.5 * free["training"]["usd"]  # what serves for less is trained longer
+    assert least["probability_at_least_base"] >= 0.8 <= model["probability_at_least_base"]
+    tokens = (free["training"]["usd"] - least["training_usd"]) / (least["usd_per_mtok"] - model["usd_per_mtok"]) * 1e6
+    out = run(*asked, "--budget", "1e22").out
+    assert f"{format_count(tokens)} (the least spend)" in out
+    assert re.search(rf"^  least spend .*{re.escape(format_usd(least['training_usd']))}$", out, re.M)
     assert answer_of(*asked, "--budget", "1e23", "--unique-tokens", "100B")["repeats_loss"] > 0.0
     assert answer_of(*asked, "--budget", "1e22", "--law", "moescale2026-joint")["default_law"]["experts"] >= 1
 

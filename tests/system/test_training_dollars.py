@@ -260,7 +260,7 @@ def test_bounds_on_parameters_hold_for_lives(bound: str) -> None:
     if bound == "total":
         words = " ".join(run(*asked, *LIVES[bound], *ROOFLINE, "--max-active-params", "700M").out.split())
         assert re.search(
-            r"Unspent \d+% of the dollars: --max-tokens is 40T, and --max-active-params 700M allows", words
+            r"Unspent \d+% of the dollars: with --max-tokens 40T --max-active-params 700M allows", words
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from moescale.errors import InfeasibleError
 from moescale.planning.allocation import SIZES, Allocation, Budget, at_size, largest_within_cost, loss_optimal
-from moescale.planning.as_built import SLACK, rounded
+from moescale.planning.as_built import SLACK, nearest_shape, remember_prices, rounded
 from moescale.planning.candidate import Candidate, trained_models
 from moescale.planning.question import Question
 from moescale.planning.recommend import with_scores
@@ -27,7 +27,8 @@ CLOSE = 1e-3  # of the largest sizes that are served, relative
 SHARES = np.geomspace(0.2, 1.6, 10)  # sizes of each budget, over the loss-optimal one
 OPTIMA = 5  # numbers of FLOPs whose loss-optimal sizes are searched; those between follow in logarithms
 MOST_BUILT = 2  # expert counts that are built
-FLOPS_GROWTH, MOST_GROWTH_STEPS = 1.02, 12  # rounding can lower the chance: FLOPs then grow by 2% a step
+NEARBY = np.array([0.85, 1.0, 1.15])  # sizes that are built, over the likeliest: rounding moves chances and MFUs
+FLOPS_GROWTH, MOST_GROWTH_STEPS = 1.005, 40  # rounding can lower the chance: FLOPs then grow in small steps
 
 ChanceOf = Callable[[Allocation, Budget], FloatArray]  # with which models (j,) of a budget are what is asked for, (j,)
 
@@ -126,7 +127,8 @@ class _Spend:
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
         usd = np.where((sure >= self.chance).any(axis=0), high * self.price.usd_per_flop_at(experts), np.inf)
         near_best = [int(i) for i in np.argsort(usd)[:MOST_BUILT] if np.isfinite(usd[i])]
-        models = [model for i in near_best for model in self._built(i, high, most, sizes)]
+        each = [list(self._built(i, high, most, sizes)) for i in near_best]
+        models = [min(built, key=lambda model: model.training_usd or 0.0) for built in each if built]
         return float(sure.max()), sorted(models, key=lambda model: model.training_usd or 0.0)
 
     def _optimal(self, flops: FloatArray) -> FloatArray:
@@ -148,23 +150,31 @@ class _Spend:
         return Allocation(*columns), sure[best]
 
     def _built(self, i: int, flops: FloatArray, most: FloatArray, sizes: _Sizes) -> Iterator[Candidate]:
-        """The model of one expert count in whole layers and heads, with as many FLOPs as it then takes, and its training dollars."""
+        """Models of one expert count in whole layers and heads, with as many FLOPs as they then take, and their training dollars."""
         search, law, costs = self.search, self.search.law, self.search.costs
-        for step in range(MOST_GROWTH_STEPS):
-            spent = np.minimum(flops * FLOPS_GROWTH**step, most)
-            question = _trained_with(search.question, search.best.experts, spent)
-            priced = partial(replace(search, question=question).built, base=search.base)
-            models, _ = self._likeliest(spent, sizes)
-            (row,) = trained_models(Allocation(*(getattr(models, f.name)[[i]] for f in fields(models))), costs)
-            built = rounded(law, costs, row, priced, at_most=True) if isinstance(row, Candidate) else None
-            if built is None:
-                return
-            if self.kept(built.model):
-                with suppress(InfeasibleError):  # the stated GPUs do not hold it
-                    shape, tokens, gpus = built.shape.architecture(), built.model.tokens, search.question.n_train_gpus
-                    usd = self.price.bill(shape, built.model.training_flops, tokens, gpus).usd
-                    yield replace(built.model, training_usd=usd)
-                return
+        models, _ = self._likeliest(flops, sizes)
+        near = Allocation(*(np.repeat(getattr(models, f.name)[i], len(NEARBY)) for f in fields(models)))
+        near = replace(near, n_params=np.minimum(near.n_params * NEARBY, sizes.largest[i]))
+        rows = [row for row in trained_models(near, costs) if isinstance(row, Candidate)]
+        remember_prices(costs, (nearest_shape(law, costs, row, at_most=True) for row in rows))
+        for row in rows:
+            for step in range(MOST_GROWTH_STEPS):
+                spent = np.minimum(flops * FLOPS_GROWTH**step, most)
+                question = _trained_with(search.question, search.best.experts, spent)
+                priced = partial(replace(search, question=question).built, base=search.base)
+                built = rounded(law, costs, row, priced, at_most=True)
+                if built is None:
+                    break
+                if self.kept(built.model):
+                    with suppress(InfeasibleError):  # the stated GPUs do not hold it
+                        shape, tokens, gpus = (
+                            built.shape.architecture(),
+                            built.model.tokens,
+                            search.question.n_train_gpus,
+                        )
+                        usd = self.price.bill(shape, built.model.training_flops, tokens, gpus).usd
+                        yield replace(built.model, training_usd=usd)
+                    break
 
 
 @dataclass(frozen=True, slots=True)

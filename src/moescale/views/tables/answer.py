@@ -50,7 +50,7 @@ def benefit(plan: Plan) -> str:
     if its / ours >= CHEAPER:
         what = "to train and serve" if plan.of_life else "to serve"
         sure = model.probability_at_least_base
-        chance = f" with {percentage(sure)}" if sure is not None and sure < CERTAIN else ""
+        chance = f" ({percentage(sure)} likely)" if sure is not None and sure < CERTAIN else ""
         return f"{cheaper(its / ours)} {what} {'at the same loss or lower' if goal is None else f'at a loss of at most {goal}'}{chance}"
     whose = "dollars of training and serving" if plan.of_life else "serving cost"
     return f"{gap:.3f} lower loss at {ours / its:.0%} of the baseline's {whose}" if gap >= LESS_LOSS else ""

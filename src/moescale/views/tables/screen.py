@@ -251,17 +251,22 @@ def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
     """
     days, usd, total = (plan.asked.get(name) for name in ("max_days", "max_training_usd", "max_total_usd"))
     serving, longer = plan.decision.model.serving_usd or 0.0, error.times(SURE)
-    limits: list[tuple[float, str, str]] = []
+    limits: list[tuple[float, str, str, str]] = []
     if isinstance(days, float) and use.days is not None:
-        limits.append((days / use.days, f"{days:g} days", f"{use.days * longer:.3g} days"))
+        stated = f"--days {days / longer:.2g}"
+        limits.append((days / use.days, f"{days:g} days", f"{use.days * longer:.3g} days", stated))
     if isinstance(usd, float) and use.usd:
-        limits.append((usd / use.usd, format_usd(usd), format_usd(use.usd * longer)))
+        stated = f"--budget-usd {format_flops(usd / longer)}"
+        limits.append((usd / use.usd, format_usd(usd), format_usd(use.usd * longer), stated))
     if plan.of_life and isinstance(total, float) and use.usd:
-        limits.append(((total - serving) / use.usd, format_usd(total), format_usd(serving + use.usd * longer)))
+        most = (total - serving) / use.usd
+        stated = f"--max-total-usd {format_count(serving + (total - serving) / longer)}"
+        limits.append((most, format_usd(total), format_usd(serving + use.usd * longer), stated))
     if not limits:
         return ""
-    times, words, surely = min(limits)
-    return f"in {words} {error.kept(times):.0%}, in {surely} {SURE:.0%}, without restarts"
+    times, words, surely, stated = min(limits)
+    kept = f"in {words} {error.kept(times):.0%}, in {surely} {SURE:.0%}, without restarts"
+    return f"{kept}; about {stated} for {SURE:.0%} in {words}" if error.kept(times) < SURE else kept
 
 
 def _dominates(one: Candidate, other: Trained) -> bool:
