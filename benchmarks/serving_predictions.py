@@ -187,7 +187,8 @@ def _memory(case: Case, model: Any, source: Any, deployment: Any) -> dict[str, f
 
     script = _script(case)
     if "memory_fraction" in script:
-        return {"memory_fraction": script["memory_fraction"]} | ({"reserve_bytes": 0.0} if case.engine == "sglang" else {})
+        found = {"memory_fraction": script["memory_fraction"]}
+        return found | ({"reserve_bytes": 0.0} if case.engine == "sglang" else {})
     if "free_fraction" not in script:
         return {}
     whole = replace(deployment, memory_fraction=1.0)

@@ -99,7 +99,7 @@ def point(row: Mapping[str, str]) -> Measured | None:
     stated_cap = MAX_NUM_SEQS.search(row["notes"])
     cap = float(row["concurrency"]) if row["concurrency"].isdigit() else float(stated_cap[1]) if stated_cap else None
     campaign, weights = note in row["notes"], _format(row["weights"], row["model"])
-    asked = (_engine(row["engine"]), row["model"], row["gpu"].replace("-", "_"), weights)
+    asked = (_engine(row["engine"]), row["model"], row["gpu"].replace("-", "_"), weights, float(row["prompt"]))
     case = Case(
         model=row["model"], gpu=row["gpu"], engine=asked[0], weights=weights,
         kv_cache=row["kv"], gpus=int(row["n_gpus"]), expert_parallel=groups, prompt_tokens=scale * float(row["prompt"]),
@@ -137,7 +137,7 @@ def package_row(row: Mapping[str, str]) -> list[Measured]:
     eight_bits = row["backend"] == "trtllm" and weights != "bf16"
     eight_bits |= campaign and row["system"] in BLACKWELL
     day = MEASURED.search(row["silicon_data_source"])
-    asked = (row["backend"], row["model_path"], row["system"], weights, day[1] if day else "")
+    asked = (row["backend"], row["model_path"], row["system"], weights, float(row["isl"]), day[1] if day else "")
     script = campaign_script(*asked) if campaign else {}
     per_tensor = _per_tensor(row["model_path"], row["moe_quant_mode"] or row["precision"])
     case = Case(
@@ -159,11 +159,12 @@ def scripts() -> tuple[dict[str, Any], ...]:
     return tuple(tomllib.loads(Path(__file__).with_name("campaign.toml").read_text(encoding="utf-8"))["script"])
 
 
-def campaign_script(engine: str, model: str, system: str, weights: str, day: str = "") -> dict[str, Any]:
+def campaign_script(engine: str, model: str, system: str, weights: str, prompt: float, day: str = "") -> dict[str, Any]:
     """What the launching script of a row of the campaign states; nothing where none is listed."""
     for one in scripts():
         fits = one["engine"] == engine and one["model"].lower() in model.lower() and system in one["systems"]
-        if fits and weights in one["weights"] and day >= one.get("since", ""):
+        fits &= weights in one["weights"] and prompt <= one.get("longest_prompt", math.inf)
+        if fits and day >= one.get("since", ""):
             return one
     return {}
 
