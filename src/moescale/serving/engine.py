@@ -110,7 +110,8 @@ def simulate(
         raise InfeasibleError(str(what), where=where, next_step=REMEDIES[reason])
     in_flight = min(len(prompt), mine.clients or len(prompt))
     prices = _prices(servers, scheduler, int(min(per_stage, in_flight, scheduler.most_requests())))
-    first_s, last_s, busy, n_passes = _run(arrival_s, mine.request_s + mine.token_s * prompt, scheduler, prices)
+    sent_s = mine.request_s + mine.token_s * prompt.astype(np.float64)
+    first_s, last_s, busy, n_passes = _run(arrival_s, sent_s, scheduler, prices)
     whole, part = (load.n_requests, mine.n_requests) if load.clients is None else (load.clients, mine.clients or 1)
     return Run(
         load=mine,

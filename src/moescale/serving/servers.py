@@ -15,11 +15,10 @@ prompts; a prompt is processed in one pass, so that below x = 1 a share x of the
 TPOT, the mean time between a request's output tokens as its client measures it, holds the prompts of the b - 1 others
 and not its own: D for a batch of one. TTFT is the pass of its own prompt and W, the mean rest of the pass under way when
 it comes, which is E[S^2] / 2 E[S] of passes of S seconds, and E[S] more where an asynchronous host has filled the next
-one: none for a batch of one. In a closed loop requests start evenly
-spaced, so that no further prompt waits before it; those in service are b = X times a request's time in service
-(Little's law), and with the waiting ones c = b + X W = X (TTFT + n TPOT), where the paper charges n decodes beside the
-prompt's pass and chunked prefill n - 1. A client that holds more requests in flight than b waits for a place: its TTFT is
-c/X - n TPOT, and nothing else changes.
+one: none for a batch of one. In a closed loop requests start evenly spaced, so that no further prompt waits before it;
+those in service are b = X times a request's time in service (Little's law), and with the waiting ones c = b + X W =
+X (TTFT + n TPOT), where the paper charges n decodes beside the prompt's pass and chunked prefill n - 1. A client that
+holds more requests in flight than b waits for a place: its TTFT is c/X - n TPOT, and nothing else changes.
 
 `host` adds what a server's CPU does for each pass; the paper's formula, and the default, counts none. What speeds a server
 up changes the letters, not the formulas: with drafted tokens n is the passes of a request, n / (1 + accepted), and seconds
