@@ -26,13 +26,12 @@ answers, as with --latency auto. Conventions where a source says less than a pre
 
 - Lengths are as stated; where the notes say "0.8-1.0 of nominal", 0.9 of it.
 - (b) states no cache format: fp8 for TensorRT-LLM with weights of 8 or 4 bits, else bf16, as (a) has it for the same engines;
-  fp8 on Blackwell where the campaign's scripts say so, for all models but MiniMax-M2.5.
-- Rows of (b) whose file is named by a day are InferenceX's (the others are the package's authors'): its lengths are uniform in 0.8
+  what the campaign's scripts say (campaign.toml), or else fp8 on Blackwell.
+- Rows of (b) whose file is named by a day, or has no path, are InferenceX's (the others are the package's authors'): its lengths are uniform in 0.8
   to 1.0 of the stated ones, so 0.9 of them on average, as for (a).
 - fp8 has a scale a tensor where neither the row nor the model's own config states blocks: NVIDIA's checkpoints.
-- Schedulers of InferenceX, by its launching scripts: SGLang on Blackwell looks for requests every 10 passes (30 from 16 clients
-  on); TensorRT-LLM on B200 holds prompts of 1024 tokens, with as many out, back for 20 passes or 0.9 of 2,248 tokens (dense, fewer
-  than 8 GPUs), or 40 passes or 0.8 of 8,192 (latent MoE in fp8, 64 to 255 clients); vLLM's graphs reach 2,048 tokens for gpt-oss.
+- Servers of InferenceX, by its launching scripts: campaign.toml; TensorRT-LLM on B200 holds prompts of 1024 tokens, with as many out, back for 20 passes or 0.9 of 2,248 tokens (dense, fewer
+  than 8 GPUs), or 40 passes or 0.8 of 8,192 (latent MoE in fp8, 64 to 255 clients).
 - (b) states no throughput: output_tok_s is measured by the closed loop's law, c n / (TTFT + (n - 1) TPOT), n output tokens.
 - No number format in (b) (an empty field): bf16, the format of the checkpoints without one in their name.
 - The time of one whole request of a closed loop (e2e) is c n / throughput, in every version.

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from serving_rows import BLACKWELL, PARTIAL_LENGTHS, Case, config, is_moe, text_config
+from serving_rows import BLACKWELL, PARTIAL_LENGTHS, Case, config, is_moe, scripts, text_config
 
 Prediction = Mapping[str, float] | str  # metric -> value, or why there is none
 
@@ -166,6 +166,7 @@ def _engine_loop(case: Case, model: Any, source: Any, template: Any) -> dict[str
         expert_parallel=float(case.expert_parallel), max_num_seqs=case.max_num_seqs,
         attention_dp=float(case.attention_dp), engine=replace(template.engine, **_engine_settings(case)),
     )  # fmt: skip
+    deployment = replace(deployment, **_memory(case, model, source, deployment))
     try:
         found = simulate(model, source, deployment, case.gpus, closed(int(case.max_num_seqs))).answer()
     except InfeasibleError:
@@ -176,6 +177,25 @@ def _engine_loop(case: Case, model: Any, source: Any, template: Any) -> dict[str
     return dict(zip(ENGINE_FIGURES, figures, strict=True))
 
 
+def _script(case: Case) -> Mapping[str, Any]:
+    return next((one for one in scripts() if one["name"] == case.script), {})
+
+
+def _memory(case: Case, model: Any, source: Any, deployment: Any) -> dict[str, float]:
+    """Its share of GPU memory: SGLang's is of weights and cache alone, TensorRT-LLM's of what weights leave."""
+    from moescale.serving.servers import Servers
+
+    script = _script(case)
+    if "memory_fraction" in script:
+        found = {"memory_fraction": script["memory_fraction"]}
+        return found | ({"reserve_bytes": 0.0} if case.engine == "sglang" else {})
+    if "free_fraction" not in script:
+        return {}
+    whole = replace(deployment, memory_fraction=1.0)
+    free = float(Servers(model, np.asarray(float(case.gpus)), source, whole).bytes_per_gpu()[1])
+    return {"memory_fraction": 1.0 - (1.0 - script["free_fraction"]) * free / deployment.gpu.memory_bytes}
+
+
 def _engine_settings(case: Case) -> dict[str, Any]:
     """What the campaign's launching scripts state of the scheduler (see above)."""
     new, nominal = (
@@ -184,11 +204,12 @@ def _engine_settings(case: Case) -> dict[str, Any]:
     )
     if not case.campaign:
         return {}
-    clients, short = case.max_num_seqs or 0.0, max(nominal) < 2048.0
-    if case.engine == "sglang" and new:
-        return {"receive_interval": 30 if clients >= 16 else 10, "max_num_batched_tokens": 32768}
-    if case.engine == "vllm" and "gpt-oss" in case.model:
-        return {"graph_tokens": 2048.0, "max_num_batched_tokens": 8192}
+    clients, short, script = case.max_num_seqs or 0.0, max(nominal) < 2048.0, _script(case)
+    if script:
+        tokens = script.get("pass_tokens") or round(script.get("per_prompt", 0) * nominal[0])
+        found = {"graph_tokens": float(script["graph_tokens"])} if "graph_tokens" in script else {}
+        found |= {"max_num_batched_tokens": tokens} if tokens else {}
+        return found | ({"receive_interval": script["receive"][clients >= 16]} if "receive" in script else {})
     if case.engine == "trtllm" and new and short and not is_moe(case.model) and case.gpus < 8:
         return {"batch_wait_passes": 20, "batch_wait_share": 0.9, "max_num_batched_tokens": 2248}
     if (

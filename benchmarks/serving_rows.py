@@ -13,6 +13,7 @@ import math
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -49,6 +50,7 @@ class Case:
     attention_dp: int = 1  # groups of GPUs that hold attention each
     campaign: bool = False  # InferenceX's, whose launching scripts state settings of the scheduler (`_engine_settings`)
     per_tensor: bool = False  # fp8 with a scale a tensor
+    script: str = ""  # of the campaign, by its name in campaign.toml
     not_in_words: str | None = None  # what of the measurement `moescale cost` has no word for
 
 
@@ -71,9 +73,11 @@ class Measured:
 METRICS = {"output_tok_s": ("output_tok_s", 1.0), "tpot_ms": ("tpot", 1e-3), "ttft_ms": ("ttft", 1e-3), "e2e_s": ("e2e", 1.0)}  # fmt: skip
 PLAIN = re.compile(r"TP(\d+)|DEP(\d+)")  # tensor-parallel; attention data-parallel with the experts over all GPUs
 CONCURRENCY = re.compile(r"silicon_concurrency=(\d+)")
+MEASURED = re.compile(r"measured=(\d{4}-\d\d-\d\d)")
 MAX_NUM_SEQS = re.compile(r"max_num_seqs (\d+)")
 PARTIAL_LENGTHS = ("lengths 0.8-1.0 of nominal", 0.9)
-CAMPAIGN = ("source_file=20", "db-dump/")  # files named by their day
+# Files named by their day, and the two without a path, whose rows repeat theirs to the last digit.
+CAMPAIGN = ("source_file=20", "db-dump/", "source_file=qwen3.5-397b-gap", "source_file=kimi-k2.5-gap")
 BLACKWELL = ("b200_sxm", "b300_sxm", "gb200", "gb300", "b200-sxm", "b300-sxm")
 IN_ONE_SERVER = {"gb200": 72, "gb300": 72}  # NVL72; others: 8
 
@@ -94,12 +98,15 @@ def point(row: Mapping[str, str]) -> Measured | None:
     scale = share if note in row["notes"] else 1.0
     stated_cap = MAX_NUM_SEQS.search(row["notes"])
     cap = float(row["concurrency"]) if row["concurrency"].isdigit() else float(stated_cap[1]) if stated_cap else None
+    campaign, weights = note in row["notes"], _format(row["weights"], row["model"])
+    asked = (_engine(row["engine"]), row["model"], row["gpu"].replace("-", "_"), weights, float(row["prompt"]))
     case = Case(
-        model=row["model"], gpu=row["gpu"], engine=_engine(row["engine"]), weights=_format(row["weights"], row["model"]),
+        model=row["model"], gpu=row["gpu"], engine=asked[0], weights=weights,
         kv_cache=row["kv"], gpus=int(row["n_gpus"]), expert_parallel=groups, prompt_tokens=scale * float(row["prompt"]),
         output_tokens=scale * float(row["output"]), max_num_seqs=cap,
         n_requests=int(float(row["n_requests"])) if row["n_requests"] else None, attention_dp=groups,
-        not_in_words=reason, campaign=note in row["notes"], per_tensor=_per_tensor(row["model"], row["weights"]),
+        not_in_words=reason, campaign=campaign, per_tensor=_per_tensor(row["model"], row["weights"]),
+        script=campaign_script(*asked).get("name", "") if campaign else "",
     )  # fmt: skip
     return Measured(case, "points", metric, float(row["measured"]) * unit)
 
@@ -128,18 +135,38 @@ def package_row(row: Mapping[str, str]) -> list[Measured]:
     campaign = row["silicon_data_source"].startswith(CAMPAIGN)
     scale = PARTIAL_LENGTHS[1] if campaign else 1.0
     eight_bits = row["backend"] == "trtllm" and weights != "bf16"
-    eight_bits |= campaign and row["system"] in BLACKWELL and "MiniMax" not in row["model_path"]
+    eight_bits |= campaign and row["system"] in BLACKWELL
+    day = MEASURED.search(row["silicon_data_source"])
+    asked = (row["backend"], row["model_path"], row["system"], weights, float(row["isl"]), day[1] if day else "")
+    script = campaign_script(*asked) if campaign else {}
     per_tensor = _per_tensor(row["model_path"], row["moe_quant_mode"] or row["precision"])
     case = Case(
         model=row["model_path"], gpu=row["system"], engine=_engine(row["backend"]), weights=weights,
-        kv_cache="fp8" if eight_bits else "bf16", gpus=gpus, expert_parallel=ways, prompt_tokens=scale * float(row["isl"]),
+        kv_cache=script.get("kv_cache", "fp8" if eight_bits else "bf16"), gpus=gpus, expert_parallel=ways, prompt_tokens=scale * float(row["isl"]),
         output_tokens=scale * float(row["osl"]), max_num_seqs=c if concurrency else None, attention_dp=groups,
         not_in_words=reason, campaign=campaign, per_tensor=per_tensor,
+        script=script.get("name", ""),
     )  # fmt: skip
     ttft, tpot = float(row["silicon_ttft_ms"] or "nan") * 1e-3, float(row["silicon_tpot_ms"] or "nan") * 1e-3
     n = case.output_tokens
     found = {"output_tok_s": c * n / (ttft + (n - 1) * tpot), "tpot": tpot, "ttft": ttft}
     return [Measured(case, "package", metric, value) for metric, value in found.items()]
+
+
+@cache
+def scripts() -> tuple[dict[str, Any], ...]:
+    """The campaign's launching scripts, as campaign.toml has them."""
+    return tuple(tomllib.loads(Path(__file__).with_name("campaign.toml").read_text(encoding="utf-8"))["script"])
+
+
+def campaign_script(engine: str, model: str, system: str, weights: str, prompt: float, day: str = "") -> dict[str, Any]:
+    """What the launching script of a row of the campaign states; nothing where none is listed."""
+    for one in scripts():
+        fits = one["engine"] == engine and one["model"].lower() in model.lower() and system in one["systems"]
+        fits &= weights in one["weights"] and prompt <= one.get("longest_prompt", math.inf)
+        if fits and day >= one.get("since", ""):
+            return one
+    return {}
 
 
 def degrees(row: Mapping[str, str]) -> tuple[int, int, int]:

@@ -136,6 +136,21 @@ def test_every_token_is_produced_once_within_every_limit(case: dict[str, Any]) -
     assert answer.output_tok_s * answer.makespan_s == pytest.approx(run.engines * np.sum(run.output_tokens))
 
 
+@pytest.mark.parametrize(("asynchronous", "first_s"), [(False, 6e-3), (True, 8e-3)])
+def test_an_asynchronous_host_has_filled_the_next_pass_when_this_one_starts(asynchronous: bool, first_s: float) -> None:
+    """Passes of 2 ms; the second request comes during the second of them."""
+    load = Load(n_requests=2, arrival_s=np.asarray([0.0, 3.5e-3]))
+    d = deployment(host=replace(NO_OVERHEAD, asynchronous=asynchronous))
+    run = simulate(MODEL, Lines(cache_s=0.0), d, 1, load)
+    assert run.first_s == pytest.approx([2e-3, first_s])
+
+
+def test_a_prompt_reaches_the_scheduler_after_its_request_and_its_tokens() -> None:
+    load = replace(closed(1, 1), least_length=1.0)
+    run = simulate(MODEL, Lines(cache_s=0.0), deployment(), 1, load)
+    assert run.ttft_s == pytest.approx([load.request_s + 100 * load.token_s + 2e-3])
+
+
 @pytest.mark.system
 @daily(15)
 @given(case=runs)

@@ -110,7 +110,8 @@ def simulate(
         raise InfeasibleError(str(what), where=where, next_step=REMEDIES[reason])
     in_flight = min(len(prompt), mine.clients or len(prompt))
     prices = _prices(servers, scheduler, int(min(per_stage, in_flight, scheduler.most_requests())))
-    first_s, last_s, busy, n_passes = _run(arrival_s, mine.request_s, scheduler, prices)
+    sent_s = mine.request_s + mine.token_s * prompt.astype(np.float64)
+    first_s, last_s, busy, n_passes = _run(arrival_s, sent_s, scheduler, prices)
     whole, part = (load.n_requests, mine.n_requests) if load.clients is None else (load.clients, mine.clients or 1)
     return Run(
         load=mine,
@@ -371,7 +372,7 @@ class _Scheduler:
 
 
 def _run(
-    arrival_s: FloatArray, request_s: float, scheduler: _Scheduler, prices: _Prices
+    arrival_s: FloatArray, request_s: FloatArray, scheduler: _Scheduler, prices: _Prices
 ) -> tuple[FloatArray, FloatArray, float, int]:
     """First and last token of each request, running requests times seconds, and passes.
 
@@ -381,12 +382,13 @@ def _run(
     first_s, last_s = np.full(n, math.nan), np.full(n, math.nan)
     known = int(np.count_nonzero(np.isfinite(arrival_s)))  # requests whose clients have sent them
     clock_s, arrived, finished, n_passes, busy = 0.0, 0, 0, 0, 0.0
+    seen_s = 0.0  # a host that works while the GPU runs has filled the next pass when this one starts
     while finished < n:
         if not len(scheduler.running) and not scheduler.waiting:
-            clock_s = max(clock_s, float(arrival_s[arrived]) + request_s)
+            clock_s = seen_s = max(clock_s, float(arrival_s[arrived] + request_s[arrived]))
         if not len(scheduler.running) or scheduler.looked >= policy.engine.receive_interval:
             scheduler.looked = 0
-            while arrived < n and arrival_s[arrived] + request_s <= clock_s:
+            while arrived < n and arrival_s[arrived] + request_s[arrived] <= seen_s:
                 scheduler.waiting.append(arrived)
                 arrived += 1
         now = scheduler.step()
@@ -403,11 +405,12 @@ def _run(
             smaller = "a smaller max_num_seqs or max_num_batched_tokens may lie within its range"
             raise InfeasibleError(what, where="load", next_step=f"{smaller}; the roofline answers for every shape")
         if passes > 1 and arrived < n and len(running) < policy.max_num_seqs:
-            passes = min(passes, int(np.searchsorted(ends, arrival_s[arrived] + request_s)) + 1)
+            passes = min(passes, int(np.searchsorted(ends, arrival_s[arrived] + request_s[arrived])) + 1)
         given, done = scheduler.finish(now, passes)
         n_passes += passes
         busy += len(running) * (float(ends[passes - 1]) - clock_s)
-        clock_s = float(ends[passes - 1])
+        started_s, clock_s = float(ends[passes - 2]) if passes > 1 else clock_s, float(ends[passes - 1])
+        seen_s = started_s if policy.host.asynchronous else clock_s
         starting = given[np.isnan(first_s[given])]
         first_s[starting] = float(ends[0])
         last_s[done] = clock_s

@@ -14,11 +14,11 @@ prompts; a prompt is processed in one pass, so that below x = 1 a share x of the
 
 TPOT, the mean time between a request's output tokens as its client measures it, holds the prompts of the b - 1 others
 and not its own: D for a batch of one. TTFT is the pass of its own prompt and W, the mean rest of the pass under way when
-it comes, which is E[S^2] / 2 E[S] of passes of S seconds: none for a batch of one. In a closed loop requests start evenly
-spaced, so that no further prompt waits before it; those in service are b = X times a request's time in service
-(Little's law), and with the waiting ones c = b + X W = X (TTFT + n TPOT), where the paper charges n decodes beside the
-prompt's pass and chunked prefill n - 1. A client that holds more requests in flight than b waits for a place: its TTFT is
-c/X - n TPOT, and nothing else changes.
+it comes, which is E[S^2] / 2 E[S] of passes of S seconds, and E[S] more where an asynchronous host has filled the next
+one: none for a batch of one. In a closed loop requests start evenly spaced, so that no further prompt waits before it;
+those in service are b = X times a request's time in service (Little's law), and with the waiting ones c = b + X W =
+X (TTFT + n TPOT), where the paper charges n decodes beside the prompt's pass and chunked prefill n - 1. A client that
+holds more requests in flight than b waits for a place: its TTFT is c/X - n TPOT, and nothing else changes.
 
 `host` adds what a server's CPU does for each pass; the paper's formula, and the default, counts none. What speeds a server
 up changes the letters, not the formulas: with drafted tokens n is the passes of a request, n / (1 + accepted), and seconds
@@ -292,7 +292,8 @@ class Servers:
             squares = decode_s**2 + share * own_s**2
         prefill_s = share * added_s
         passes_s = prefill_s + decode_s
-        under_way_s = np.minimum(batch - 1.0, 1.0) * squares / (2.0 * passes_s)
+        ahead_s = passes_s if d.host.asynchronous else 0.0  # the next pass is filled when the present one starts
+        under_way_s = np.minimum(batch - 1.0, 1.0) * (squares / (2.0 * passes_s) + ahead_s)
         return Times(prefill_s, decode_s, passes_s / yielded, tpot_s / yielded, under_way_s + own_s + held_s)
 
     def times_per_token(self, batch: FloatArray) -> tuple[FloatArray, Times]:

@@ -26,6 +26,7 @@ ENOUGH = 20_000  # requests of one engine in a closed loop; beyond, clients send
 # benchmarks/measured_servings.py 58%, 77%, 86% and 88% were then within a factor of 2: the smallest was taken from which the
 # next adds less than 5%, a rule that was written with these scores in sight.
 REQUEST_S = 0.02
+TOKEN_S = 4e-6  # of each token of the prompt: tokenising on one thread, measured (docs/evidence/serving.md)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class Load:
     burstiness: Annotated[float, Bound(0.0, above=True)] = 1.0  # shape of the intervals' gamma distribution; 1: Poisson
     clients: Annotated[int | None, Bound(1, whole=True)] = None  # each sends its next request when one is answered
     request_s: Annotated[float, Bound(0.0)] = 0.0  # from sending a request until the scheduler has it
+    token_s: Annotated[float, Bound(0.0)] = 0.0  # the same, of each token of its prompt
     least_length: Annotated[float, Bound(0.0, 1.0, above=True)] = (
         1.0  # lengths are uniform from this share of the longest
     )
@@ -87,12 +89,13 @@ def burst(n_requests: int, requests_per_s: float = math.inf, *, seed: int = 0) -
 
 def closed(clients: int, rounds: int = ROUNDS, *, seed: int = 0) -> Load:
     """A benchmark of so many clients, which start at once and send so many requests each, as InferenceX does."""
-    return Load(n_requests=rounds * clients, clients=clients, request_s=REQUEST_S, least_length=LEAST_LENGTH, seed=seed)
+    sent: dict[str, Any] = {"request_s": REQUEST_S, "token_s": TOKEN_S, "least_length": LEAST_LENGTH, "seed": seed}
+    return Load(n_requests=rounds * clients, clients=clients, **sent)
 
 
 def saturated(batch: float, rounds: int = ROUNDS) -> Load:
     """A server that always has as many requests as it holds, `batch` of a replica."""
-    return replace(closed(math.ceil(batch), rounds), request_s=0.0)
+    return replace(closed(math.ceil(batch), rounds), request_s=0.0, token_s=0.0)
 
 
 def lengths_of(name: str, load: Load, mean: Real, rng: np.random.Generator) -> IntArray:
