@@ -40,10 +40,11 @@ from serving_scores import Score  # noqa: E402
 RESULTS = ROOT / "benchmarks/results"
 CATALOGUE = ROOT / "src/moescale/catalogue/accuracy.toml"
 PAGE, OWNER = "evidence/serving.md", "accuracy"
-NOW = "measured_servings_v0.3.csv"
+VERSION = "0.4"
+NOW = f"measured_servings_v{VERSION}.csv"
 STORED = {
-    serving_rows.DEVELOPMENT: (NOW, "package_engine_v0.3.csv"),
-    serving_rows.HELD_OUT: ("measured_servings_v0.3_held_out.csv", "package_engine_v0.3_held_out.csv"),
+    serving_rows.DEVELOPMENT: (NOW, f"package_engine_v{VERSION}.csv"),
+    serving_rows.HELD_OUT: (f"measured_servings_v{VERSION}_held_out.csv", f"package_engine_v{VERSION}_held_out.csv"),
 }
 APART = {
     half: f"disaggregated_v0.3{end}.csv"
@@ -51,9 +52,10 @@ APART = {
 }
 METRICS = {"output_tok_s": "output tokens/s", "tpot": "TPOT", "ttft": "TTFT"}
 VERSIONS = {  # 0.1.9: before formats, parallelism and load were priced as servers run them; 0.2: before presets of engines
-    **{name: f"measured_servings_v{name}.csv" for name in ("0.1", "0.1.9", "0.2")},
-    "0.3": NOW,
+    **{name: f"measured_servings_v{name}.csv" for name in ("0.1", "0.1.9", "0.2", "0.3")},
+    VERSION: NOW,
 }
+HELD_OUT_VERSIONS = ("0.2", "0.3", VERSION)  # that the half set aside was scored for, once each
 OURS, THEIRS = "ours", "engine"
 TOML_HEAD = """\
 # Predicted over measured servings of the half of the kernel package's rows that is set aside (benchmarks/measured_servings.py),
@@ -282,13 +284,13 @@ def _cell(value: float) -> str:
 
 def csvs() -> dict[str, str]:
     """The tables beside the page, by name: every stored score by kind, those beside the engine, and rows without a score."""
-    files = [(serving_rows.HELD_OUT, "0.2", STORED[serving_rows.HELD_OUT][0])]
+    files = [(serving_rows.HELD_OUT, name, f"measured_servings_v{name}_held_out.csv") for name in HELD_OUT_VERSIONS]
     files += [(serving_rows.DEVELOPMENT, version, name) for version, name in VERSIONS.items()]
     scored = [
         [
             *(half, one.source, one.name, one.metric, version, one.sets, one.rows),
             *map(_cell, (one.geometric_mean, one.spread, one.within_25pct, one.within_2x, one.median_error)),
-            ("no" if any(misses(one)) else "yes") if version == "0.2" and one.level == "kind" else "",
+            ("no" if any(misses(one)) else "yes") if version == VERSION and one.level == "kind" else "",
         ]
         for half, version, name in files
         for source in ("package", "points")

@@ -10,7 +10,7 @@ import re
 import sys
 from pkgutil import get_data
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 _STUB = (get_data(__name__, "__init__.pyi") or b"").decode()
 _HOME = {name: module for module, name in re.findall(r"^from (\S+) import (\S+) as", _STUB, re.MULTILINE)}
