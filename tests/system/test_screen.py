@@ -291,6 +291,25 @@ def test_a_lower_loss_for_the_price_of_another_shape_is_worth_its_training() -> 
     assert best["training_usd"] > other["training_usd"]
 
 
+def test_a_fitted_law_knows_the_errors_of_the_default_law_on_its_runs(tmp_path: Path) -> None:
+    law = tmp_path / "own.toml"
+    told = run("fit", "examples/runs.csv", "-o", law)
+    assert re.search(r"Error on these runs around its mean: 0\.28% of this law, 1\.6% of pooled2026", told.out)
+    asked = ("plan", "--budget", "1e22", "--gpu", "h100-sxm", "--law", law, *FAST, "--bootstrap", 20)
+    errors = answer_of(*asked)["errors_on_runs"]
+    assert {name: round(error, 3) for name, error in errors.items()} == {"pooled2026": 0.016, "own": 0.003}
+    assert "errors on this law's runs 1.6% (pooled2026), 0.28% (own)" in " ".join(run(*asked).out.split())
+
+
+def test_a_target_out_of_reach_names_the_shape_that_comes_closest() -> None:
+    asked = ("plan", "--target", "mmlu=0.50", "--gpu", "h100-sxm", "--budget", "2.2e22", *FAST)
+    found = [run(*asked, *more) for more in ((), ("--shape", "deepseek"), ("--shape", "mixtral"))]
+    assert [each.code for each in found] == [1, 1, 1]
+    lowest = [float(re.search(r"lowest loss of this budget is (\d\.\d+)", each.err)[1]) for each in found]  # type: ignore[index]
+    assert lowest[0] == pytest.approx(lowest[1], abs=1e-3)
+    assert lowest[1] < lowest[2]
+
+
 def test_stated_expert_counts_are_set_against_all_counts_of_all_shapes() -> None:
     asked = ("plan", "--budget", "1e23", "--gpu", "h100-sxm", *FAST, "--bootstrap", "40")
     free, stated = answer_of(*asked), answer_of(*asked, "--experts", "32")

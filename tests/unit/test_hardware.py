@@ -65,6 +65,9 @@ def test_silicon_systems_are_names_that_the_tables_have() -> None:
 
 def test_a_gpu_is_found_in_either_case_and_an_unknown_one_names_its_neighbours() -> None:
     assert find_gpu(" H100_SXM ") is find_gpu("h100-sxm")
+    assert find_gpu("h200").name == "h200-sxm"  # no other name goes on from there
+    with pytest.raises(InputError, match="nearest: h100-sxm, h100-pcie"):
+        find_gpu("h100")
     with pytest.raises(InputError, match="a100-sxm-40gb") as caught:
         find_gpu("a100-40gb")
     assert caught.value.nearest is not None

@@ -37,11 +37,8 @@ if TYPE_CHECKING:
     from moescale.training.step_time import StepError
 
 MOST_LINES = 18
-SPARE = (
-    "Life",
-    "Scores",
-)  # facts that go first where there is no room for LEAST_ROWS: dollars of a life stand in its row
-LEAST_ROWS = 4
+# Facts that go first where there is no room for so many rows; the dollars of a life stand in its row.
+SPARE = (("Life", 4), ("Scores", 4), ("Price error", 2), ("Beyond runs", 2))
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
@@ -71,7 +68,7 @@ def facts(
         voting = len(plan.voting_laws)
         source = f"{voting} laws" if voting else OF_SOURCES if plan.law == DEFAULT_LAW else f"the draws of {plan.law}"
         if voting and model.probability_at_least_base > voting / (voting + 1):
-            source += f", which may agree by chance: trust at most {voting / (voting + 1):.0%}"
+            source += f" (too few for more than {voting / (voting + 1):.0%})"
         named = () if voting or plan.of_life else plan.laws
         agree = sum(view.probability >= 0.5 for view in named)
         source += f"; {agree} of {len(named)} named laws agree" if named else ""

@@ -44,13 +44,11 @@ def show_plan(
     rows, without, table = choices.MOST_ROWS, list[str](), choices.choices_table(plan)
     if not details:  # the rest of a screen; else as many as the page has
         around = 2 + len(paragraph_lines(console, table.title)) + len(table.notes)
-        spare = [name for name in screen.SPARE if name != "Scores" or "target" not in plan.asked]
-        while (
-            room := screen.MOST_LINES - around - _height(console, _facts(console, plan, options, rows, without))
-        ) < screen.LEAST_ROWS:
-            if not spare:
-                break
-            without.append(spare.pop(0))
+        room = 0
+        for name, least in (*screen.SPARE, ("", 0)):
+            room = screen.MOST_LINES - around - _height(console, _facts(console, plan, options, rows, without))
+            if room < least and not (name == "Scores" and "target" in plan.asked):
+                without.append(name)
         rows = max(2, room)
     write_table(console, choices.choices_table(plan, rows), ruled=False)
     for line in _facts(console, plan, options, rows, without):
