@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -22,13 +22,13 @@ from moescale.typing import FloatArray
 
 MIN_CHANCE = 0.8  # that the model has the target score
 LEAST_FLOPS_SHARE = 1e-3  # the fewest FLOPs that are tried, over the baseline's
-GRID_POINTS, BISECTIONS = 13, 10  # numbers of FLOPs on the grid, and bisections between two of them
+GRID_POINTS, BISECTIONS = 7, 10  # numbers of FLOPs on the grid, and bisections between two of them
 CLOSE = 1e-3  # of the largest sizes that are served, relative
 SHARES = np.geomspace(0.2, 1.6, 10)  # sizes of each budget, over the loss-optimal one
-OPTIMA = 5  # numbers of FLOPs whose loss-optimal sizes are searched; those between follow in logarithms
+OPTIMA = 4  # numbers of FLOPs whose loss-optimal sizes are searched; those between follow in logarithms
 MOST_BUILT = 2  # expert counts that are built
 NEARBY = np.array([0.85, 1.0, 1.15])  # sizes that are built, over the likeliest: rounding moves chances and MFUs
-FLOPS_GROWTH, MOST_GROWTH_STEPS = 1.005, 40  # rounding can lower the chance: FLOPs then grow in small steps
+FLOPS_GROWTH, MOST_GROWTH_STEPS = 1.01, 20  # rounding can lower the chance: FLOPs then grow in small steps
 
 ChanceOf = Callable[[Allocation, Budget], FloatArray]  # with which models (j,) of a budget are what is asked for, (j,)
 
@@ -60,7 +60,7 @@ def target_spend(search: Search) -> TargetSpend | None:
         return scored.scores is not None and scored.scores[task].at_least(wanted) >= MIN_CHANCE
 
     with suppress(InfeasibleError):  # so few or so many FLOPs may have no optimum
-        found = _Spend(search, search.question.training, chance_of, MIN_CHANCE, has_score)
+        found = _Spend(search, search.question.training, chance_of, MIN_CHANCE, has_score, exact=True)
         highest, models = found.cheapest()
         return TargetSpend(
             chance=MIN_CHANCE, highest_chance=highest, model=next(iter(with_scores(search, models)), None)
@@ -103,6 +103,7 @@ class _Spend:
     chance_of: ChanceOf
     chance: float
     kept: Callable[[Candidate], bool]  # by a model as built
+    exact: bool = False  # whether the largest sizes that are served are, which the highest chance may need
 
     def cheapest(self) -> tuple[float, list[Candidate]]:
         """The highest chance of any model, and the models of the cheapest expert counts as built, with training dollars, cheapest first."""
@@ -110,7 +111,9 @@ class _Spend:
         near = search.sampled.size_within(np.array([ANY_USD]))[0]
         most_n = np.minimum(search.largest, SIZES[-1])
         price = search.costs.usd_per_mtok
-        largest = largest_within_cost(experts, ANY_USD, price, largest=most_n, near=near, close=CLOSE)
+        largest = np.fmin(near, most_n)
+        if self.exact:
+            largest = largest_within_cost(experts, ANY_USD, price, largest=most_n, near=near, close=CLOSE)
         most = np.broadcast_to(MOST_FLOPS if question.budget_of else question.budget.flops_at(experts), experts.shape)
         tried = np.geomspace(
             np.minimum(LEAST_FLOPS_SHARE * search.base.training_flops, LEAST_FLOPS_SHARE * most), most, GRID_POINTS
@@ -127,9 +130,9 @@ class _Spend:
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
         usd = np.where((sure >= self.chance).any(axis=0), high * self.price.usd_per_flop_at(experts), np.inf)
         near_best = [int(i) for i in np.argsort(usd)[:MOST_BUILT] if np.isfinite(usd[i])]
-        each = [list(self._built(i, high, most, sizes)) for i in near_best]
-        models = [min(built, key=lambda model: model.training_usd or 0.0) for built in each if built]
-        return float(sure.max()), sorted(models, key=lambda model: model.training_usd or 0.0)
+        models = sorted(self._built(near_best, high, most, sizes), key=lambda model: model.training_usd or 0.0)
+        best = {model.experts: model for model in reversed(models)}  # of each expert count
+        return float(sure.max()), [model for model in models if best[model.experts] is model]
 
     def _optimal(self, flops: FloatArray) -> FloatArray:
         experts = self.search.best.experts
@@ -149,13 +152,14 @@ class _Spend:
         columns = (getattr(found, field.name).reshape(n.shape)[best] for field in fields(found))
         return Allocation(*columns), sure[best]
 
-    def _built(self, i: int, flops: FloatArray, most: FloatArray, sizes: _Sizes) -> Iterator[Candidate]:
-        """Models of one expert count in whole layers and heads, with as many FLOPs as they then take, and their training dollars."""
+    def _built(self, counts: Sequence[int], flops: FloatArray, most: FloatArray, sizes: _Sizes) -> Iterator[Candidate]:
+        """Models of some expert counts in whole layers and heads, with as many FLOPs as they then take, and their training dollars."""
         search, law, costs = self.search, self.search.law, self.search.costs
         models, _ = self._likeliest(flops, sizes)
-        near = Allocation(*(np.repeat(getattr(models, f.name)[i], len(NEARBY)) for f in fields(models)))
-        near = replace(near, n_params=np.minimum(near.n_params * NEARBY, sizes.largest[i]))
-        rows = [row for row in trained_models(near, costs) if isinstance(row, Candidate)]
+        near = Allocation(*(np.repeat(getattr(models, f.name)[[*counts]], NEARBY.size) for f in fields(models)))
+        wanted = near.n_params * np.tile(NEARBY, len(counts))
+        near = replace(near, n_params=np.minimum(wanted, np.repeat(sizes.largest[[*counts]], NEARBY.size)))
+        rows = [row for row in trained_models(near, costs) if isinstance(row, Candidate)]  # all in one question
         remember_prices(costs, (nearest_shape(law, costs, row, at_most=True) for row in rows))
         for row in rows:
             for step in range(MOST_GROWTH_STEPS):
