@@ -289,7 +289,7 @@ def test_a_budget_that_is_not_spent_is_said_first() -> None:
     found = run("plan", "--budget", "3e24", "--max-tokens", "15T", "--bootstrap", "0", "--details", *law)
     assert found.code == 0
     words = " ".join(found.out.split())
-    assert re.search(r"training \S+ FLOPs \(\d+% of the budget\) .*--max-tokens is 15T", words)
+    assert re.search(r"training \S+ FLOPs \(\d+% of the budget\) .*with --max-tokens 15T", words)
     assert "of the budget" not in its_table()
 
 
@@ -311,7 +311,7 @@ def test_a_budget_that_nobody_stated_is_not_spoken_of(tmp_path: Path) -> None:
         assert "unused" not in text
         assert "of the budget is" not in text
     stated = run(*asked, "--budget", f"{plan['budget_flops']:g}", "--json")
-    assert "of the budget is unused: --max-tokens" in json.loads(stated.out)["recommendation"]["why"]
+    assert "of the budget is unused: with --max-tokens" in json.loads(stated.out)["recommendation"]["why"]
 
 
 def test_a_law_of_unknown_range_says_so() -> None:

@@ -87,7 +87,7 @@ def test_the_cheapest_server_that_keeps_a_limit_despite_the_known_error_may_have
     assert (found["gpus"], kept["gpus"], kept["replicas"]) == (8, 8, 1)
     assert kept["max_tpot_s"] == pytest.approx(0.05 * found["accuracy"]["tpot"]["geometric_mean"], rel=0.01)
     again = answer_of(*asked, "--max-tpot", f"{kept['max_tpot_s'] * 1e3:g}ms")
-    assert (again["gpus"], again["usd_per_mtok"]) == (8, kept["usd_per_mtok"])
+    assert (again["gpus"], again["usd_per_mtok"]) == (8, pytest.approx(kept["usd_per_mtok"], rel=1e-9))
     assert kept["usd_per_mtok"] < min(c["usd_per_mtok"] for c in found["candidates"] if c["gpus"] == 4)
     said = " ".join(run(*asked, "--max-tpot", "50ms").out.split())
     assert f"the cheapest that would keep it: 8 GPUs at --max-tpot 47.4ms, ${kept['usd_per_mtok']:.2f}." in said
@@ -95,12 +95,12 @@ def test_the_cheapest_server_that_keeps_a_limit_despite_the_known_error_may_have
 
 def test_at_a_rate_the_server_that_keeps_a_limit_despite_the_known_error_is_found_by_asking_again() -> None:
     asked = ("cost", "llama-3.1-8b", "--gpu", "l40s", "--weights", "fp8", "--request-rate", 2, "--max-tpot", "60ms")
-    kept = answer_of(*asked, "--max-ttft", "37ms")["limits_kept_by_error"]
+    kept = answer_of(*asked, "--max-ttft", "33ms")["limits_kept_by_error"]
     again = answer_of(*asked, "--max-ttft", f"{kept['max_ttft_s'] * 1e3:g}ms")["open_loop"]
     assert {name: again[name] for name in ("gpus", "replicas", "usd_per_mtok")} == {
         name: kept[name] for name in ("gpus", "replicas", "usd_per_mtok")
     }
-    assert again["ttft_s"] < kept["max_ttft_s"] < 0.037
+    assert again["ttft_s"] < kept["max_ttft_s"] < 0.033
 
 
 def test_a_burst_is_simulated_beside_the_plateau(tmp_path: Path) -> None:

@@ -155,6 +155,8 @@ class _Spend:
     def _built(self, counts: Sequence[int], flops: FloatArray, most: FloatArray, sizes: _Sizes) -> Iterator[Candidate]:
         """Models of some expert counts in whole layers and heads, with as many FLOPs as they then take, and their training dollars."""
         search, law, costs = self.search, self.search.law, self.search.costs
+        if not counts:
+            return
         models, _ = self._likeliest(flops, sizes)
         near = Allocation(*(np.repeat(getattr(models, f.name)[[*counts]], NEARBY.size) for f in fields(models)))
         wanted = near.n_params * np.tile(NEARBY, len(counts))
