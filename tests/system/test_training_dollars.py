@@ -259,9 +259,7 @@ def test_bounds_on_parameters_hold_for_lives(bound: str) -> None:
     assert max(model["n_params_active"] for model in models) <= 7e8 * (1.0 + 1e-6)
     if bound == "total":
         words = " ".join(run(*asked, *LIVES[bound], *ROOFLINE, "--max-active-params", "700M").out.split())
-        assert re.search(
-            r"Unspent \d+% of the dollars: with --max-tokens 40T --max-active-params 700M allows", words
-        )
+        assert re.search(r"Unspent \d+% of the dollars: with --max-tokens 40T --max-active-params 700M allows", words)
 
 
 def test_a_life_out_of_the_bounds_on_parameters_names_its_loss() -> None:

@@ -53,6 +53,7 @@ def fit(
     with show_progress(not json_) as progress, at_option(table.source):
         found = fit_runs(table, wanted.law, how, progress=progress)
     errors = errors_on(table, {DEFAULT_LAW: find_law(DEFAULT_LAW), "own": found.law}, inputs.inputs())
+    errors |= {} if found.held_out_error is None else {"held_out": found.held_out_error}
     held_back = HeldBack()
     if output is not None:
         made = made_with(context)

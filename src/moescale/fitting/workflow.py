@@ -72,6 +72,12 @@ class FittedLaw:
     runs: RunArrays
     chosen: tuple[Chosen, ...] = ()
 
+    @property
+    def held_out_error(self) -> float | None:
+        """The mean error of the forms on inner hold-outs, by their weights; None where none was held out."""
+        kept = [(each.weight, each.score) for each in self.chosen if each.weight > 0.0]
+        return sum(w * s for w, s in kept if s is not None) if all(s is not None for _, s in kept) and kept else None
+
     def to_dict(self) -> dict[str, object]:
         """The record of the command line's contract."""
         chosen = [record(each) for each in self.chosen if each.weight > 0.0]

@@ -86,8 +86,8 @@ class PlanRequest:
                 asked = replace(self, details=LawOptions(), beside_default=False, explained=False)
                 other = asked.plan_of_shape(in_shape(LawOptions().find_law(), named)).decision.model
                 here = predict(law, other.n_params, other.tokens, other.experts, extra=self.details.inputs())
-                errors = {name: law.evidence.get(f"error_{name}") for name in (DEFAULT_LAW, "own")}
-                known = {DEFAULT_LAW: errors[DEFAULT_LAW], law.name: errors["own"]}
+                keys = {DEFAULT_LAW: DEFAULT_LAW, law.name: "own", f"{law.name} held out": "held_out"}
+                known = {name: law.evidence.get(f"error_{key}") for name, key in keys.items()}
                 on_runs = {name: error for name, error in known.items() if isinstance(error, float)}
                 found = replace(found, default_law=replace(other, loss=here.loss), errors_on_runs=on_runs or None)
         return found

@@ -73,7 +73,7 @@ def looks_for_loss(question: Question) -> bool:
 def in_order(choices: Iterable[ShapeChoice], usual: str, *, by_loss: bool) -> list[ShapeChoice]:
     """The choices of several shapes, the best first: what the question looks for, dollars of a life or a token, or the loss.
 
-    The `usual` shape is first unless another one is better by more than CHEAPER, or FOR_NOTHING of loss at a price as good as
+    The `usual` shape is first unless another one is better by more than CHEAPER (of a life EQUAL), or FOR_NOTHING of loss at a price as good as
     equal, and repays what its training costs more before it has served as many tokens as it was trained on. Of dollars as good
     as equal, the lower price of serving is first, or the lower loss.
     """
@@ -89,7 +89,8 @@ def in_order(choices: Iterable[ShapeChoice], usual: str, *, by_loss: bool) -> li
         best = min(alike, key=lambda c: c.model.usd_per_mtok if isinstance(c.model, Life) else c.model.loss)
     if first is not None:
         lower_loss = (by_loss or not isinstance(best.model, Life)) and best.model.loss < first.model.loss - FOR_NOTHING
-        cheaper = value(best) < (1.0 - CHEAPER) * value(first)
+        worth = EQUAL if isinstance(best.model, Life) else CHEAPER  # all dollars of a life are counted
+        cheaper = value(best) < (1.0 - worth) * value(first)
         better = lower_loss if by_loss else cheaper or (lower_loss and value(best) <= (1.0 + EQUAL) * value(first))
         best = best if better and (by_loss or _repaid(best, first)) else first
     return [best, *(c for c in ordered if c is not best)]

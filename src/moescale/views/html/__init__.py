@@ -248,6 +248,13 @@ def _sentences(plan: Plan) -> list[str]:
         told.append(
             f"Its training costs {more} more than that of {base}: serving repays it by {format_count(tokens)} output tokens."
         )
+    least = dict(choices.choices(plan, choices.MOST_ROWS)).get(choices.LEAST_SPEND)
+    if least is not None and (tokens := choices.repaid_by(model, least)) is not None and not plan.of_life:
+        told.append(
+            f"A model that takes {format_usd(least.training_usd or 0.0)} to train (least spend) keeps the same promise at "
+            f"{format_usd(least.usd_per_mtok or 0.0)}: ours repays the difference by {format_count(tokens)} output tokens. A plan for a known "
+            "number of tokens costs less than either."
+        )
     sure, limit, laws = model.probability_at_least_base, plan.asked.get("max_loss"), len(plan.voting_laws)
     if sure is not None and not plan.is_baseline:
         missed = max(1.0 - round(sure, 2), 1.0 / (laws + 1) if laws else 0.01)  # few laws agree by chance

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
 MOST_ROWS, MOST_KNOWN = 9, 3
+LEAST_SPEND = "  least spend"
 CHEAPER = 0.9  # of the recommended model's training dollars, at most: a least spend that is shown
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
 UNLIKE = 1.25  # largest over smallest size that several laws choose alone, or FLOPs over a budget: more is said
@@ -27,7 +28,7 @@ def budget_words(plan: Plan, *, flops_too: bool = False) -> str:
     days, gpus, usd = (plan.asked.get(name) for name in ("max_days", "train_gpus", "max_training_usd"))
     flops = f"{format_flops(plan.budget_flops)} FLOPs"
     stated = [f"{days:g} days on {gpus:g} GPUs"] if isinstance(days, float) and isinstance(gpus, float) else []
-    stated += [format_usd(usd)] if isinstance(usd, float) else []
+    stated += [f"{format_usd(usd)}{' of training' if plan.of_life else ''}"] if isinstance(usd, float) else []
     return f"{' and '.join(stated)}{f' ({flops})' if flops_too else ''}" if stated else flops
 
 
@@ -118,7 +119,7 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     if plan.least_training and (plan.least_training[0].training_usd or 0.0) < CHEAPER * (
         plan.decision.model.training_usd or math.inf
     ):
-        named.append((6, "  least spend", plan.least_training[0]))
+        named.append((6, LEAST_SPEND, plan.least_training[0]))
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
     known = [
@@ -175,13 +176,11 @@ def repaid_by(model: Trained, other: Trained) -> float | None:
     return 1e6 * more / saved if more > 0.0 and saved > 0.0 else None
 
 
-def repayments(plan: Plan) -> list[tuple[str, float]]:
-    """The output tokens that repay the training of the recommended model against the baseline, the least spend and the fewest open experts."""
-    model, fewest = plan.decision.model, min(plan.decision.rivals, key=lambda c: c.experts, default=None)
-    others: list[tuple[str, Trained]] = [("the baseline", with_life(plan, plan.built_base))]
-    others += [("the least spend", each) for each in plan.least_training[:1] if not _same(each, model)]
-    if plan.decision.undecided and fewest is not None and fewest.experts < model.experts:
-        others.append((f"{fewest.experts:g} experts", fewest))
+def repayments(plan: Plan, rows: int) -> list[tuple[str, float]]:
+    """The output tokens that repay the training of the recommended model against the baseline and, where so many rows show it, the least spend."""
+    model, shown = plan.decision.model, dict(choices(plan, rows))
+    others: list[tuple[str, Trained]] = [("baseline", with_life(plan, plan.built_base))]
+    others += [("least spend", shown[LEAST_SPEND])] if LEAST_SPEND in shown else []
     found = ((name, repaid_by(model, other)) for name, other in others)
     return [(name, tokens) for name, tokens in found if tokens is not None]
 

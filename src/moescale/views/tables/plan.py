@@ -168,7 +168,7 @@ def laws_table(plan: Plan) -> Table:
         (Column("law", text=True), lambda v: v.law),
         *([(Column("weight", rank=2), lambda v: f"{v.weight:.0%}")] if plan.voting_laws else []),
         (Column(P_LOSS), lambda v: f"{v.probability:.0%}"),
-        (Column("regret"), lambda v: percentage(v.regret)),
+        (Column("regret"), lambda v: percentage(v.regret if v.experts is not None else None)),
         (Column("choice: E"), lambda v: "none" if v.experts is None else f"{v.experts:g}"),
         (Column("active", rank=1), lambda v: or_dash(v.n_params_active, format_count)),
         (Column("tokens", rank=1), lambda v: or_dash(v.tokens, format_count)),

@@ -42,6 +42,7 @@ SPARE = (("Life", 4), ("Scores", 4), ("Price error", 2), ("Beyond runs", 2))
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
+LIFE = ("--max-total-usd", "--lifetime-tokens")  # of a plan whose training FLOPs a design is told instead
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
 OF_SOURCES = "labs unseen by the law"  # what draws of the default law are
 LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
@@ -106,6 +107,7 @@ def facts(
         beyond = " (beyond this law's runs)" if other.experts in plan.excluded_experts else ""
         price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here"
         off = [f"{100 * error:.2g}% ({law})" for law, error in (plan.errors_on_runs or {}).items()]
+        price += f", training {format_usd(other.training_usd)}" if other.training_usd is not None else ""
         price += f"; errors on this law's runs {', '.join(off)}" if off else ""
         said.append(("Default law", f"{other.experts:g} experts{beyond}, {_sizes(other)}: {price}"))
     if (sure := plan.target_spend) is not None:
@@ -116,13 +118,14 @@ def facts(
     said += [("Beyond runs", note.removeprefix("Extrapolated: ").rstrip(".")) for note in extrapolated]
     if plan.repeats_loss is not None:
         said.append(("Repeats", _repeats(plan, plan.repeats_loss)))
-    if not plan.of_life and (repaid := repayments(plan)):
+    if not plan.of_life and (repaid := repayments(plan, rows)):
         (first, tokens), *others = repaid
         words = [
             f"{format_count(tokens)} output tokens ({first})",
             *(f"{format_count(t)} ({name})" for name, t in others),
         ]
-        said.append(("Repaid by", ", ".join(words)))
+        less = "; --lifetime-tokens T costs less" if "least spend" in dict(repaid) else ""
+        said.append(("Repaid by", ", ".join(words) + less))
     if plan.shapes:
         own, *others = plan.shapes
         least = min(choice.model.loss for choice in plan.shapes)
@@ -237,8 +240,9 @@ def _training(plan: Plan) -> str:
         text += f", {use.trainer}"
     uneven = f", routing +{use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
     precision = f" ({use.precision} over the bf16 peak)" if use.precision else ""
-    longer = f"in {use.gpu_days / gpus * use.error.times(SURE):.3g} days {SURE:.0%}"
-    return f"{text}, MFU {use.mfu:.2f}{precision}; {_kept(plan, use, use.error) or longer}{uneven}"
+    kept = _kept(plan, use, use.error) or f"in {use.gpu_days / gpus * use.error.times(SURE):.3g} days {SURE:.0%}"
+    uneven = uneven.removeprefix(", routing") if kept.endswith(" routing") else uneven
+    return f"{text}, MFU {use.mfu:.2f}{precision}; {kept}{uneven}"
 
 
 def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
@@ -249,21 +253,24 @@ def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
     days, usd, total = (plan.asked.get(name) for name in ("max_days", "max_training_usd", "max_total_usd"))
     serving, longer = plan.decision.model.serving_usd or 0.0, error.times(SURE)
     limits: list[tuple[float, str, str, str]] = []
+    strict = longer * (error.real_routing or 1.0)
     if isinstance(days, float) and use.days is not None:
-        stated = f"--days {days / longer:.2g}"
+        stated = f"--days {days / longer:.2g}, {days / strict:.2g}"
         limits.append((days / use.days, f"{days:g} days", f"{use.days * longer:.3g} days", stated))
     if isinstance(usd, float) and use.usd:
-        stated = f"--budget-usd {format_flops(usd / longer)}"
+        stated = f"--budget-usd {format_flops(usd / longer)}, {format_flops(usd / strict)}"
         limits.append((usd / use.usd, format_usd(usd), format_usd(use.usd * longer), stated))
     if plan.of_life and isinstance(total, float) and use.usd:
         most = (total - serving) / use.usd
-        stated = f"--max-total-usd {format_count(serving + (total - serving) / longer)}"
+        least, lesser = (format_count(serving + (total - serving) / times) for times in (longer, strict))
+        stated = f"--max-total-usd {least}, {lesser}"
         limits.append((most, format_usd(total), format_usd(serving + use.usd * longer), stated))
     if not limits:
         return ""
     times, words, surely, stated = min(limits)
-    kept = f"in {words} {error.kept(times):.0%}, in {surely} {SURE:.0%}, without restarts"
-    return f"{kept}; about {stated} for {SURE:.0%} in {words}" if error.kept(times) < SURE else kept
+    by = " by training alone" if plan.of_life and isinstance(total, float) else ""
+    kept = f"in {words} {error.kept(times):.0%}{by}, in {surely} {SURE:.0%}, without restarts"
+    return f"{kept}; for {SURE:.0%} in {words} about {stated} with routing" if error.kept(times) < SURE else kept
 
 
 def _dominates(one: Candidate, other: Trained) -> bool:
@@ -302,7 +309,7 @@ def _repaid(plan: Plan) -> str:
     cheaper, dearer = sorted(plan.shapes[:2], key=lambda choice: choice.model.usd_per_mtok)
     after = repaid_after(cheaper, dearer)
     return (
-        f" ({cheaper.shape} repaid by {format_count(after)} output tokens)"
+        f" ({cheaper.shape} repaid by {format_count(after)} output tokens at one loss)"
         if after and LEAST_REPAID <= after < math.inf
         else ""
     )
@@ -356,7 +363,8 @@ def scores_text(plan: Plan) -> str:
     if target in scores:
         found, (low, high) = scores[target], scores[target].interval
         least = _chance_of_target(plan, plan.least_training[0]) if plan.least_training else ""
-        least = f"; {least} at the least spend" if least else ""
+        spent = plan.least_training[0].training_usd if plan.least_training else None
+        least = f"; {least} at the least spend ({format_usd(spent)})" if least and spent else ""
         ranked = "(ranked answers; model cards: letters)"
         return f"{target} {found.estimate:.2f} {ranked}, 90% {low:.2f} to {high:.2f}{least}"
     within = {task: (scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED}
@@ -373,8 +381,11 @@ def _next(plan: Plan, options: str | None) -> str:
     if plan.decision.undecided:
         if plan.shapes and options:  # a sweep is of one shape
             options = re.sub(r" *--shape[ =]all", "", options) + f" --shape {plan.shapes[0].shape}"
-        budget = f"moescale design --budget {format_flops(plan.budget_flops * SWEEP_SHARE)}"
-        return " ".join((budget, *of_design(options or ""), *_relaxed(plan, options or "")))
+        total = plan.of_life and "max_total_usd" in plan.asked  # whose dollars buy no budget of their own
+        flops = plan.decision.model.training_flops if total else plan.budget_flops
+        planned = ["--plan-budget", format_flops(flops)] if total else []
+        budget = f"moescale design --budget {format_flops(flops * SWEEP_SHARE)}"
+        return " ".join((budget, *planned, *of_design(options or ""), *_relaxed(plan, options or "")))
     return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"
 
 
@@ -391,7 +402,7 @@ def of_design(options: str) -> Iterator[str]:
     words = iter(shlex.split(options))
     for word in words:
         name, stated, value = word.partition("=")
-        if name in TRAINER:
+        if name in (*TRAINER, *(LIFE if "--max-total-usd" in options else ())):
             _ = stated or next(words, "")
         elif name == "--budget":
             yield shlex.quote(f"--plan-budget{stated}{value}")

@@ -62,11 +62,9 @@ def show_fit(
     write_table(console, table_of("", found.form.parameters, cells))
     write_line(console)
     write_paragraph(console, f"Fitted on {range_text(found.fit_range, found.form, size_column)}.")
-    if errors and (others := [f"{100 * error:.2g}% of {name}" for name, error in errors.items() if name != "own"]):
-        write_paragraph(
-            console,
-            f"Error on these runs around its mean: {100 * errors.get('own', found.rmsle):.2g}% of this law, {', '.join(others)} (the default law).",
-        )
+    words = {"own": "this law", "held_out": "this law where held out"}
+    if told := [f"{100 * error:.2g}% of {words.get(name, name)}" for name, error in (errors or {}).items()]:
+        write_paragraph(console, f"Error on these runs around its mean: {', '.join(told)}.")
 
 
 def show_isoflop(console: Console, found: IsoFlop, budget: float | None = None) -> None:
