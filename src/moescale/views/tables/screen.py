@@ -64,21 +64,7 @@ def facts(
     if best.undecided:
         said.append(("Open", _open(plan)))
     if model.probability_at_least_base is not None and not plan.is_baseline:
-        limit = plan.asked.get("max_loss")
-        goal = "to reach the baseline's loss" if limit is None else f"of a loss of at most {limit}"
-        voting = len(plan.voting_laws)
-        source = f"{voting} laws" if voting else OF_SOURCES if plan.law == DEFAULT_LAW else f"the draws of {plan.law}"
-        if voting and model.probability_at_least_base > voting / (voting + 1):
-            source += f" (too few for more than {voting / (voting + 1):.0%})"
-        named = () if voting or plan.of_life else plan.laws
-        agree = sum(view.probability >= 0.5 for view in named)
-        source += f"; {agree} of {len(named)} named laws agree" if named else ""
-        chance = f"{percentage(model.probability_at_least_base)} {goal}, over {source}"
-        if isinstance(target := plan.asked.get("target"), str) and (scored := _chance_of_target(plan, model)):
-            chance = chance.replace(" to reach", " for", 1).replace(
-                f", over {OF_SOURCES}", f", {scored} for {target.replace('=', ' ')} in unseen labs", 1
-            )
-        said.append(("Chance", chance))
+        said.append(("Chance", _chance(plan, model)))
     better = None if plan.of_life or plan.objective in ("loss", "quality") else plan.choices.quality
     if better is not None and _dominates(better, model):
         chance = percentage(better.probability_at_least_base)
@@ -119,13 +105,7 @@ def facts(
     if plan.repeats_loss is not None:
         said.append(("Repeats", _repeats(plan, plan.repeats_loss)))
     if not plan.of_life and (repaid := repayments(plan, rows)):
-        (first, tokens), *others = repaid
-        words = [
-            f"{format_count(tokens)} output tokens ({first})",
-            *(f"{format_count(t)} ({name})" for name, t in others),
-        ]
-        less = "; --lifetime-tokens T costs less" if "least spend" in dict(repaid) else ""
-        said.append(("Repaid by", ", ".join(words) + less))
+        said.append(("Repaid by", _repaid_by(repaid)))
     if plan.shapes:
         own, *others = plan.shapes
         least = min(choice.model.loss for choice in plan.shapes)
@@ -155,6 +135,28 @@ def facts(
         more += "; --shape all"
     life = "" if plan.of_life else "; --lifetime-tokens"
     return [*kept, ("More", f"{more}{life}; --export megatron")]
+
+
+def _chance(plan: Plan, model: Candidate) -> str:
+    """With which chance the model reaches its goal, over what, and how many named laws agree."""
+    sure, limit, voting = model.probability_at_least_base or 0.0, plan.asked.get("max_loss"), len(plan.voting_laws)
+    goal = "to reach the baseline's loss" if limit is None else f"of a loss of at most {limit}"
+    few = f" (too few for more than {voting / (voting + 1):.0%})" if voting and sure > voting / (voting + 1) else ""
+    over = f"{voting} laws{few}" if voting else OF_SOURCES if plan.law == DEFAULT_LAW else f"the draws of {plan.law}"
+    text, target = f"{percentage(sure)} {goal}, over {over}", plan.asked.get("target")
+    if isinstance(target, str) and (scored := _chance_of_target(plan, model)):
+        text = f"{percentage(sure)} for the baseline's loss, {scored} for {target.replace('=', ' ')} in unseen labs"
+    named = () if voting or plan.of_life else plan.laws
+    agree = sum(view.probability >= 0.5 for view in named)
+    return f"{text}; {agree} of {len(named)} named laws agree" if named else text
+
+
+def _repaid_by(repaid: Sequence[tuple[str, float]]) -> str:
+    """The output tokens that repay training, against each of the named models."""
+    (first, tokens), *others = repaid
+    words = [f"{format_count(tokens)} output tokens ({first})", *(f"{format_count(t)} ({name})" for name, t in others)]
+    less = "; --lifetime-tokens T costs less" if "least spend" in dict(repaid) else ""
+    return f"{', '.join(words)}{less}"
 
 
 def _decided(plan: Plan) -> str:
