@@ -90,7 +90,10 @@ def test_the_cheapest_server_that_keeps_a_limit_despite_the_known_error_may_have
     assert (again["gpus"], again["usd_per_mtok"]) == (8, pytest.approx(kept["usd_per_mtok"], rel=1e-9))
     assert kept["usd_per_mtok"] < min(c["usd_per_mtok"] for c in found["candidates"] if c["gpus"] == 4)
     said = " ".join(run(*asked, "--max-tpot", "50ms").out.split())
-    assert f"the cheapest that would keep it: 8 GPUs at --max-tpot {kept['max_tpot_s'] * 1e3:g}ms, ${kept['usd_per_mtok']:.2f}." in said
+    assert (
+        f"the cheapest that would keep it: 8 GPUs at --max-tpot {kept['max_tpot_s'] * 1e3:g}ms, ${kept['usd_per_mtok']:.2f}."
+        in said
+    )
 
 
 def test_at_a_rate_the_server_that_keeps_a_limit_despite_the_known_error_is_found_by_asking_again() -> None:
