@@ -137,7 +137,7 @@ REFUSALS: list[tuple[str, int, tuple[str, ...]]] = [
                 "--scheduling separate --max-num-batched-tokens 2K",
                 ("--max-num-batched-tokens", "add --scheduling chunked"),
             ),
-            ("--gpu h200", ("--gpu: unknown GPU 'h200'; nearest: h200-sxm,",)),
+            ("--gpu h200-nvl", ("--gpu: unknown GPU 'h200-nvl'; nearest: h200-sxm;",)),
             ("--reserve much", ("--reserve", "'much'")),
             ("--expert-parallel 0", ("--expert-parallel", "nearest: 1")),
             ("--replicas 1.5", ("--replicas", "whole number")),
