@@ -254,25 +254,28 @@ def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
     """
     days, usd, total = (plan.asked.get(name) for name in ("max_days", "max_training_usd", "max_total_usd"))
     serving, longer = plan.decision.model.serving_usd or 0.0, error.times(SURE)
+    slower = [longer] + ([longer * error.real_routing] if error.real_routing else [])  # without and with uneven routing
     limits: list[tuple[float, str, str, str]] = []
-    strict = longer * (error.real_routing or 1.0)
     if isinstance(days, float) and use.days is not None:
-        stated = f"--days {days / longer:.2g}, {days / strict:.2g}"
+        stated = f"--days {', '.join(f'{days / each:.2g}' for each in slower)}"
         limits.append((days / use.days, f"{days:g} days", f"{use.days * longer:.3g} days", stated))
     if isinstance(usd, float) and use.usd:
-        stated = f"--budget-usd {format_flops(usd / longer)}, {format_flops(usd / strict)}"
+        stated = f"--budget-usd {', '.join(format_flops(usd / each) for each in slower)}"
         limits.append((usd / use.usd, format_usd(usd), format_usd(use.usd * longer), stated))
     if plan.of_life and isinstance(total, float) and use.usd:
         most = (total - serving) / use.usd
-        least, lesser = (format_count(serving + (total - serving) / times) for times in (longer, strict))
-        stated = f"--max-total-usd {least}, {lesser}"
+        stated = f"--max-total-usd {', '.join(format_count(serving + (total - serving) / each) for each in slower)}"
         limits.append((most, format_usd(total), format_usd(serving + use.usd * longer), stated))
     if not limits:
         return ""
     times, words, surely, stated = min(limits)
     by = " by training alone" if plan.of_life and isinstance(total, float) else ""
     kept = f"in {words} {error.kept(times):.0%}{by}, in {surely} {SURE:.0%}, without restarts"
-    return f"{kept}; for {SURE:.0%} in {words} about {stated} with routing" if error.kept(times) < SURE else kept
+    return (
+        f"{kept}; for {SURE:.0%} in {words} about {stated}{' with routing' if error.real_routing else ''}"
+        if error.kept(times) < SURE
+        else kept
+    )
 
 
 def _dominates(one: Candidate, other: Trained) -> bool:
