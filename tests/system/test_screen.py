@@ -295,7 +295,7 @@ def test_a_fitted_law_knows_the_errors_of_the_default_law_on_its_runs(tmp_path: 
     law = tmp_path / "own.toml"
     told = run("fit", "examples/runs.csv", "-o", law)
     assert re.search(
-        r"Error on these runs around its mean: 1\.6% of pooled2026, 0\.28% of this law, 0\.44% of this", told.out
+        r"Error on these runs around the bias: 1\.6% of pooled2026, 0\.28% of this law; 0\.44% of this", told.out
     )
     asked = ("plan", "--budget", "1e22", "--gpu", "h100-sxm", "--law", law, *FAST, "--bootstrap", 20)
     errors = answer_of(*asked)["errors_on_runs"]

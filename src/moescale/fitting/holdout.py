@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,6 +80,11 @@ class Score:
     rmsle: float
     bias: float
     coverage: float | None
+
+    @property
+    def around(self) -> float:
+        """The root mean square error around the bias: laws measure losses in units of their own."""
+        return math.sqrt(max(self.rmsle**2 - self.bias**2, 0.0))
 
 
 def score(predicted: Sequence[Prediction], loss: FloatArray) -> Score | None:

@@ -18,7 +18,7 @@ from moescale.fitting import auto, canonical
 from moescale.fitting.auto import Chosen
 from moescale.fitting.canonical import RunArrays, inputs_of, run_arrays
 from moescale.fitting.fit import Fit, bootstrap, fit_arrays, fit_range, parameter_intervals
-from moescale.fitting.holdout import HoldOut, hold_out, residuals
+from moescale.fitting.holdout import HoldOut, hold_out, residuals, score
 from moescale.fitting.prior import DRAWS as PRIOR_DRAWS
 from moescale.fitting.prior import DRIFT, STARTS, fit_under, prior_of
 from moescale.fitting.remarks import table_remarks
@@ -299,15 +299,15 @@ def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None 
 
 
 def errors_on(runs: RunTable, laws: Mapping[str, Law], extra: Mapping[str, float]) -> dict[str, float]:
-    """The root mean square error of ln L around its mean of each law on a table of runs, by name; without laws that cannot be asked.
+    """The error of ln L around the bias of each law on a table of runs, by name; without laws that cannot be asked.
 
-    Around the mean, as laws measure losses in units of their own. A law that was fitted to the runs is close to them anyway.
+    A law that was fitted to the runs is close to them anyway.
     """
     found: dict[str, float] = {}
     for name, law in laws.items():
         with suppress(MoescaleError):
-            predicted = np.array([each.loss for each in predict_runs(law, runs, extra=extra)])
-            found[name] = float(np.std(np.log(predicted / runs.loss)))
+            scored = score(predict_runs(law, runs, extra=extra), runs.loss)
+            found |= {} if scored is None else {name: scored.around}
     return found
 
 

@@ -180,7 +180,7 @@ class PlanRequest:
         if refused is not None:
             raise refused
         # What is nearest is said of the shape whose models come closest.
-        nearest = min(searches, key=lambda name: compared.lowest_loss(searches[name]), default=PLANNED_SHAPE)
+        nearest = min(searches, key=lambda name: compared.lowest_budget_loss(searches[name]), default=PLANNED_SHAPE)
         return self.plan_of_shape(laws[nearest], questions[nearest], searches.get(nearest))
 
     def usual_base(self, law: Law, question: Question) -> KnownModel | None:

@@ -60,8 +60,8 @@ def choice_in_shape(shape: str, search: Search) -> ShapeChoice | None:
     return None
 
 
-def lowest_loss(search: Search) -> float:
-    """The lowest loss of the models of a search that the law may recommend, served or not."""
+def lowest_budget_loss(search: Search) -> float:
+    """The lowest loss that the budget of a search trains with an expert count that the law may recommend, served or not."""
     return float(np.min(search.best.loss, where=search.law.allows(search.best.experts), initial=math.inf))
 
 

@@ -62,9 +62,11 @@ def show_fit(
     write_table(console, table_of("", found.form.parameters, cells))
     write_line(console)
     write_paragraph(console, f"Fitted on {range_text(found.fit_range, found.form, size_column)}.")
-    words = {"own": "this law", "held_out": "this law where held out"}
-    if told := [f"{100 * error:.2g}% of {words.get(name, name)}" for name, error in (errors or {}).items()]:
-        write_paragraph(console, f"Error on these runs around its mean: {', '.join(told)}.")
+    known = dict(errors or {})
+    held_out = known.pop("held_out", None)
+    if told := [f"{100 * error:.2g}% of {'this law' if name == 'own' else name}" for name, error in known.items()]:
+        inner = "" if held_out is None else f"; {100 * held_out:.2g}% of this law on inner hold-outs, with their bias"
+        write_paragraph(console, f"Error on these runs around the bias: {', '.join(told)}{inner}.")
 
 
 def show_isoflop(console: Console, found: IsoFlop, budget: float | None = None) -> None:
@@ -160,9 +162,10 @@ def show_predictions(console: Console, law: Law, predicted: Sequence[Prediction]
     write_line(console)
     if (found := score(predicted, runs.loss)) is not None:
         held = "" if found.coverage is None else f", {100 * found.coverage:.0f}% within the 90% interval"
-        around = math.sqrt(max(found.rmsle**2 - found.bias**2, 0.0))
-        errors = f"RMSLE {found.rmsle:.4g}, bias {100 * found.bias:+.2f}%, {100 * around:.2f}% around the bias{held}"
-        if abs(found.bias) > MOST_BIAS * around:
+        errors = (
+            f"RMSLE {found.rmsle:.4g}, bias {100 * found.bias:+.2f}%, {100 * found.around:.2f}% around the bias{held}"
+        )
+        if abs(found.bias) > MOST_BIAS * found.around:
             errors += ". A bias that is the same for all runs, as of another tokenizer or text, changes no choice between models; one that grows with size or tokens does"
         write_paragraph(console, f"{plural(found.n_runs, 'measured run')}: {errors}.")
     beyond = sum(bool(one.extrapolation) for one in predicted)
