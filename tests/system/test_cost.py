@@ -44,6 +44,8 @@ def test_a_closed_loop_is_answered_beside_the_plateau() -> None:
     assert loop["usd_per_mtok"] > chosen["usd_per_mtok"]  # fewer clients than the server could hold
     assert "for 32 clients" in told.splitlines()[0]
     assert "Closed loop of 32 clients" in " ".join(told.split())
+    most = run(*asked, "--percentile", 95)
+    assert "the table's times hold for 95% of requests after the first burst" in " ".join(most.out.split())
 
 
 def test_an_open_loop_finds_the_replicas() -> None:

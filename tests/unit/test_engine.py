@@ -422,6 +422,18 @@ def test_a_limit_on_the_time_per_token_bounds_the_batch_of_a_loop() -> None:
     assert bound[0].ttft_s > free[0].ttft_s
 
 
+def test_a_percentile_of_a_closed_loop_leaves_the_first_burst_out() -> None:
+    place = deployment(prompt_tokens=500, output_tokens=200)
+    run = simulate(MODEL, Lines(), place, 1, closed(32))
+    mean, high = run.answer(), run.answer(90.0)
+    assert high.ttft_s == high.p90.ttft_s == np.percentile(run.ttft_s[32:], 90.0) < mean.p90.ttft_s
+    assert high.tpot_s == np.percentile(run.tpot_s[32:], 90.0)
+    assert (high.plateau_ttft_s, high.output_tok_s) == (mean.plateau_ttft_s, mean.output_tok_s)
+    limited = (replace(place, max_ttft_s=high.ttft_s * share) for share in (0.99, 1.01))
+    within = (closed_loops(MODEL, (1,), Lines(), d, 32, percentile=90.0)[0] for d in limited)
+    assert [one is not None and one.meets_limits for one in within] == [False, True]
+
+
 @pytest.mark.system
 def test_an_open_loop_finds_the_fewest_replicas_within_the_limits() -> None:
     place = deployment(gpu=H100, prompt_tokens=1000, output_tokens=200, max_num_seqs=None, max_tpot_s=0.012)

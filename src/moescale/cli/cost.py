@@ -50,7 +50,8 @@ def cost(described: ModelOptions, load: LoadOptions, serving: CostServingOptions
         with asked_by("--concurrency"):
             found = serving_cost(
                 model, source, asked, serving.gpus_of_replica(),
-                clients=load.concurrency, lengths=serving.lengths(), more_replicas=serving.replicas is None,
+                clients=load.concurrency, lengths=serving.lengths(), percentile=load.percentile,
+                more_replicas=serving.replicas is None,
             )  # fmt: skip
         own = laid_out(replace(asked, replicas=float(found.replicas or 1)), found.attention_dp)
         opened = load.open_loop(model, source, own, serving, found.gpus_per_replica)

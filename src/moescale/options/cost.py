@@ -334,7 +334,10 @@ class LoadOptions(Group):
         LEAST,
     )
     percentile: float | None = quantity(
-        "Percentile at which the limits hold, with --request-rate, such as 99; default: the means.", 1, 99.9
+        "Percentile at which the limits hold, with --request-rate or --concurrency (then after the first burst), such as 99; "
+        "default: the means.",
+        1,
+        99.9,
     )
     burst: int | None = quantity("Number of requests to simulate, pass by pass.", 1, 1e5, whole=True)
 
@@ -344,9 +347,9 @@ class LoadOptions(Group):
 
         asked = {"burst": self.burst, "concurrency": self.concurrency, "request-rate": self.request_rate}
         stated = [name for name, value in asked.items() if value is not None]
-        if self.percentile is not None and (self.request_rate is None or self.burst is not None):
-            next_step = "add it, without --burst, or leave this out"
-            raise InputError("goes with --request-rate", where="--percentile", next_step=next_step)
+        if self.percentile is not None and ((self.request_rate or self.concurrency) is None or self.burst is not None):
+            next_step = "add one, without --burst, or leave this out"
+            raise InputError("goes with --request-rate or --concurrency", where="--percentile", next_step=next_step)
         if self.request_rate is not None and self.burst is None and (serving.replicas or 1) > 1:
             what = "finds the number of replicas by itself"
             raise InputError(what, where="--request-rate", next_step="leave out --replicas, or add --burst 500")

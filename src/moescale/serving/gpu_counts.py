@@ -147,12 +147,13 @@ def cost(
     *,
     clients: int | None = None,
     lengths: tuple[FloatArray, FloatArray] | None = None,
+    percentile: float | None = None,
     more_replicas: bool = False,
 ) -> Cost:
     """Cost of serving one `model` at its cheapest GPU count, or at `gpus` a replica, with every candidate looked at.
 
     With `clients` the cheapest for a closed loop of so many (of the `lengths` of a trace), among those within the latency
-    limits where any are; with `more_replicas` also the fewest copies of each count that keep the limits and fit into the
+    limits, by the means or the `percentile`, where any are; with `more_replicas` also the fewest copies of each count that keep the limits and fit into the
     most GPUs, where one copy does not. Raises InfeasibleError when no count serves the model, InputError for arrays.
     """
     if shape_of(model, 1.0, deployment):
@@ -170,7 +171,7 @@ def cost(
         for one, n, d in zip(one_copy, counts, of_each, strict=True):
             for copies in range(1, (deployment.max_gpus // int(n) if more_replicas else 1) + 1):
                 scaled = d if copies == 1 else replace(d, replicas=float(copies))
-                loop = closed_loops(model, (int(n),), latency, scaled, clients, lengths)[0]
+                loop = closed_loops(model, (int(n),), latency, scaled, clients, lengths, percentile)[0]
                 if copies == 1 or (loop is not None and loop.meets_limits):
                     found.append(replace(_copies(one, copies), closed_loop=loop))
                 if one.infeasible is not None or loop is None or loop.meets_limits:

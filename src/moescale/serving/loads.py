@@ -34,10 +34,12 @@ def closed_loops(
     deployment: Deployment,
     clients: int,
     lengths: tuple[FloatArray, FloatArray] | None = None,
+    percentile: float | None = None,
 ) -> list[Answer | None]:
     """A benchmark of `clients` over all replicas, on each GPU count of a replica; None where it has no answer.
 
-    A limit on the time per token bounds the batch in service, and the others wait. Lengths may be those of a trace.
+    A limit on the time per token bounds the batch in service, and the others wait. Lengths may be those of a trace. Times, which the
+    limits bound, are means, or the `percentile` of the requests after the first of each client.
     """
     d, load = deployment, closed(clients)
     if lengths is not None:
@@ -50,13 +52,13 @@ def closed_loops(
             if math.isfinite(most_tpot_s):
                 largest = float(serve(model, gpus, latency, replace(d, batching="largest", max_ttft_s=None)).batch)
                 policy = replace(policy, max_num_seqs=max(math.floor(largest), 1))
-            found = simulate(model, latency, d, gpus, load, policy).answer()
+            found = simulate(model, latency, d, gpus, load, policy).answer(percentile)
             for _ in range(SHRINKS):
                 if (found.tpot_s or 0.0) <= most_tpot_s or policy.max_num_seqs <= 1:
                     break
                 fewer = min(policy.max_num_seqs, found.peak_running) * 0.99 * most_tpot_s / (found.tpot_s or 1.0)
                 policy = replace(policy, max_num_seqs=max(math.floor(fewer), 1))
-                found = simulate(model, latency, d, gpus, load, policy).answer()
+                found = simulate(model, latency, d, gpus, load, policy).answer(percentile)
         except InfeasibleError:
             answers.append(None)
             continue

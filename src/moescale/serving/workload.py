@@ -177,6 +177,7 @@ class Answer(Measured):
     n_preemptions: int
     concurrency: int | None = None  # of a closed loop, as the next two
     plateau_ttft_s: float | None = None  # mean without the first request of each client
+    percentile: float | None = None  # at which times are stated, without those first requests; None: means
     meets_limits: bool | None = None  # of latency
 
     def to_dict(self) -> dict[str, object]:
@@ -238,15 +239,16 @@ class Run:
         """The fields of `Measured` over the requests from `first` on."""
         return measured(self.ttft_s[first:], self.tpot_s[first:], self.e2e_s[first:], percentile)
 
-    def answer(self) -> Answer:
-        """The figures of the run."""
+    def answer(self, percentile: float | None = None) -> Answer:
+        """The figures of the run; at a percentile its times are those of the requests after the first of each client."""
         requests, clients = self.engines * len(self.last_s), self.load.clients
         loop: dict[str, Any] = {}
+        first = clients if clients is not None and clients < len(self.last_s) else 0
         if clients is not None:
-            later = self.ttft_s[clients:] if clients < len(self.last_s) else self.ttft_s
-            loop = {"concurrency": round(self.engines * clients), "plateau_ttft_s": float(np.mean(later))}
+            later_s = float(np.mean(self.ttft_s[first:]))
+            loop = {"concurrency": round(self.engines * clients), "plateau_ttft_s": later_s, "percentile": percentile}
         return Answer(
-            **self.measured(),
+            **self.measured(percentile, 0 if percentile is None else first),
             requests=round(requests),
             output_tok_s=self.output_tok_s,
             requests_per_s=requests / self.makespan_s,

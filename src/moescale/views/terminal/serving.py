@@ -118,12 +118,13 @@ def _show_loads(console: Console, found: Priced) -> None:
 
     if closed is not None:
         write_line(console)
-        write_paragraph(
-            console,
-            f"Closed loop of {plural(closed.concurrency or 0, 'client')}: means over ten requests per client, at most "
-            f"{closed.peak_running} at once; TTFT "
-            f"{format_seconds(closed.plateau_ttft_s or 0.0)} after the first burst, {format_seconds(closed.p99.ttft_s)} at the 99th percentile.",
-        )
+        later, highest = (format_seconds(seconds or 0.0) for seconds in (closed.plateau_ttft_s, closed.p99.ttft_s))
+        times = f"means over ten requests per client, at most {closed.peak_running} at once; TTFT {later} after the first burst, {highest}"
+        if closed.percentile is not None:
+            over = f"the table's times hold for {closed.percentile:g}% of requests after the first burst"
+            times = f"{over}, at most {closed.peak_running} at once; TTFT {later} on average, {highest}"
+        clients = plural(closed.concurrency or 0, "client")
+        write_paragraph(console, f"Closed loop of {clients}: {times} at the 99th percentile.")
     if opened is not None:
         times = "mean" if opened.percentile is None else f"for {opened.percentile:g}% of requests"
         most = "" if opened.percentile is None else "<= "
