@@ -208,7 +208,11 @@ def main() -> None:
         "drift": slope,
         "c4": {"draws": [rounded(next(iter(each.values()))[0]) for each in drawn]},
         "task": {
-            task: {"residual": float(residual[i]), "draws": [rounded(each[task][1]) for each in drawn]}
+            task: {
+                "residual": float(residual[i]),
+                "draws": [rounded(each[task][1]) for each in drawn],
+                "measured": measured_of(ladder, task),
+            }
             for i, task in enumerate(ladder.tasks)
         },
     }
@@ -240,6 +244,12 @@ def main() -> None:
                 "evidence/scores.md", {"forms": forms, "judges": shown, "summary": summary, "drift": f"{slope:.3f}"}
             ),
         )
+
+
+def measured_of(ladder: Ladder, task: str) -> dict[str, float]:
+    """Accuracy of each released model at its last checkpoint."""
+    last = (np.flatnonzero(ladder.of(size))[ladder.numbers["tokens"][ladder.of(size)].argmax()] for size in JUDGES)
+    return {f"OLMo 2 {ladder.size[row]}": float(ladder.numbers[f"{task}_acc"][row]) for row in last}
 
 
 def rounded(values: FloatArray) -> list[float]:

@@ -9,7 +9,7 @@ import pytest
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.coordinates import in_family
-from moescale.planning.scores import AVERAGE, dense_model_for, dense_of_equal_loss, score, tasks
+from moescale.planning.scores import AVERAGE, dense_model_for, dense_of_equal_loss, nearest_measured, score, tasks
 from moescale.scaling_laws import find_law, loss
 from reference_data import PUBLIC
 
@@ -36,6 +36,14 @@ def test_intervals_hold_on_models_twenty_times_beyond_the_fit() -> None:
             errors.append(abs(found.estimate - measured))
     assert np.mean(held) >= 0.9
     assert np.median(errors) < 0.05
+
+
+def test_a_score_stands_beside_that_of_a_released_model() -> None:
+    last = max((row for row in _judges() if row["size"] == "13B"), key=lambda row: float(row["tokens"]))
+    assert nearest_measured("mmlu", 0.9) == ("OLMo 2 13B", float(last["mmlu_acc"]))
+    assert nearest_measured("mmlu", 0.3)[0] == "OLMo 2 7B"
+    every = [float(last[f"{task}_acc"]) for task in tasks() if task != AVERAGE]
+    assert nearest_measured(AVERAGE, 1.0)[1] == pytest.approx(np.mean(every), rel=1e-12)
 
 
 @pytest.mark.parametrize("task", tasks())

@@ -86,6 +86,13 @@ def _accuracy(task: str, x: FloatArray) -> FloatArray:
     return floor + (top - floor) / (1.0 + np.exp(slope * (x - middle)))
 
 
+def nearest_measured(task: str, accuracy: float) -> tuple[str, float]:
+    """The released model, and its score, that comes closest to an accuracy, of those that were measured as the fit's were."""
+    every = [_table()["task"][one]["measured"] for one in (_table()["task"] if task == AVERAGE else [task])]
+    found = {model: float(np.mean([one[model] for one in every])) for model in every[0]}
+    return min(found.items(), key=lambda each: abs(each[1] - accuracy))
+
+
 def _residual(task: str) -> float:
     """Root mean square error of the final checkpoints of the fit."""
     every = _table()["task"]

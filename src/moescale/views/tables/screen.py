@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import PLANNED_TPOT_S
 from moescale.planning.recommend import FOR_NOTHING
-from moescale.planning.scores import stated_score
+from moescale.planning.scores import nearest_measured, stated_score
 from moescale.planning.shapes import repaid_after
 from moescale.serving.accuracy import calibrated, limits_missed
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
@@ -370,7 +370,8 @@ def scores_text(plan: Plan) -> str:
         least = _chance_of_target(plan, plan.least_training[0]) if plan.least_training else ""
         spent = plan.least_training[0].training_usd if plan.least_training else None
         least = f"; {least} at the least spend ({format_usd(spent)})" if least and spent else ""
-        ranked = "(ranked answers; model cards: letters)"
+        model, measured = nearest_measured(target, found.estimate)
+        ranked = f"(ranked answers: {model} has {measured:.2f})"
         return f"{target} {found.estimate:.2f} {ranked}, 90% {low:.2f} to {high:.2f}{least}"
     within = {task: (scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED}
     kept = [task for task in SCORED if within[task] <= MOST_WITHIN]
