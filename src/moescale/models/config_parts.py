@@ -359,7 +359,6 @@ def _merged(base: Row, own: Row) -> dict[str, Any]:
     return {**base, **own, **both}
 
 
-@cache
 def type_table() -> dict[str, Any]:
     """The content of catalogue/model_types.toml."""
     return catalogue.read("model_types.toml")

@@ -120,7 +120,6 @@ class Rule:
     used: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the largest model that was trained by it
 
 
-@cache
 def _stated() -> dict[str, Any]:
     return catalogue.read("recipe.toml")
 

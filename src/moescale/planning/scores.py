@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from statistics import NormalDist
 from typing import Any
 
@@ -46,7 +45,6 @@ class Score:
         return 1.0 - NormalDist(self.estimate, width / Z90).cdf(wanted)
 
 
-@cache
 def _table() -> dict[str, Any]:
     return catalogue.read("scores.toml")
 

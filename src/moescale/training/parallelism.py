@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -142,7 +142,6 @@ class Memory:
         return record(self) | {"total_bytes": self.total_bytes}
 
 
-@cache
 def _facts() -> dict[str, Any]:
     return catalogue.read("export.toml")
 

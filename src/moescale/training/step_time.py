@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -142,7 +142,6 @@ def step_error(model: Architecture) -> StepError:
     return StepError(kind=kind, **k["error"][kind], real_routing=forced / real if kind == "moe" else None)
 
 
-@cache
 def _constants() -> dict[str, Any]:
     return catalogue.read("training.toml")["step"]
 

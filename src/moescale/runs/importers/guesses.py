@@ -28,7 +28,6 @@ FLOS = "total_flos / (6 times the parameters that Trainer counts)"
 DERIVED = (SHAPE, DENSE, FLOS)  # texts of origins that are no names
 
 
-@cache
 def _catalogue() -> Mapping[str, Any]:
     return catalogue.read("tracked_names.toml")
 
