@@ -84,12 +84,18 @@ class PlanRequest:
             with suppress(MoescaleError):
                 named = next((name for name, family in SHAPES.items() if family == law.family.name), PLANNED_SHAPE)
                 asked = replace(self, details=LawOptions(), beside_default=False, explained=False)
-                other = asked.plan_of_shape(in_shape(LawOptions().find_law(), named)).decision.model
+                of_default = asked.plan_of_shape(in_shape(LawOptions().find_law(), named)).decision
+                other, far = of_default.model, [note for note in of_default.caveats if note.startswith("Extrapolated: ")]
                 here = predict(law, other.n_params, other.tokens, other.experts, extra=self.details.inputs())
                 keys = {DEFAULT_LAW: DEFAULT_LAW, law.name: "own", f"{law.name} held out": "held_out"}
                 known = {name: law.evidence.get(f"error_{key}") for name, key in keys.items()}
                 on_runs = {name: error for name, error in known.items() if isinstance(error, float)}
-                found = replace(found, default_law=replace(other, loss=here.loss), errors_on_runs=on_runs or None)
+                found = replace(
+                    found,
+                    default_law=replace(other, loss=here.loss),
+                    default_law_beyond=" ".join(far).removeprefix("Extrapolated: ").rstrip("."),
+                    errors_on_runs=on_runs or None,
+                )
         return found
 
     def _within_tpot(self, law: Law, question: Question, search: Search | None) -> Plan:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from moescale.errors import InfeasibleError
 from moescale.latency import LatencySource
+from moescale.models.rounding import Buildable, family_of
 from moescale.planning.allocation import Budget
 from moescale.planning.as_built import Bounds, as_built
 from moescale.planning.candidate import Candidate, Life
@@ -18,7 +19,7 @@ from moescale.planning.choice import choose
 from moescale.planning.life_search import LifeSearch
 from moescale.planning.question import Question, ladder, only_experts
 from moescale.planning.recommend import Advice, at_floor, recommend
-from moescale.planning.search import Search, costs_of
+from moescale.planning.search import Search, costs_of, size_bounds
 from moescale.scaling_laws.law import Law, loss
 from moescale.serving.deployment import Deployment
 
@@ -79,6 +80,34 @@ def fresh_usd(search: Search) -> float | None:
         fresh = Search.of(search.law, question, search.costs.deployment, search.costs.latency, coarse=True)
         promised = question.budget_goal == "serve"
         return recommend(fresh, fresh.answering(), promised=promised, in_full=False).advice.model.usd_per_mtok
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithoutBounds:
+    """The model that would be chosen without bounds on parameters, as built, and the chance that the decided one reaches the loss of that plan's baseline."""
+
+    model: Candidate
+    chance: float | None
+
+
+def without_bounds(search: Search, model: Candidate, shape: Buildable) -> WithoutBounds | None:
+    """What bounds on parameters leave out; None without any, and where nothing else would be chosen."""
+    question, law = search.question, search.law
+    if not size_bounds(question):
+        return None
+    stated = question.base if question.base is None or not question.base.planned else None
+    free = replace(question, max_active_params=None, max_total_params=None, objective=None, base=stated)
+    free = replace(free, explained=False, against=())
+    with suppress(InfeasibleError):
+        other = Search.of(law, free, search.costs.deployment, search.costs.latency, coarse=True)
+        if (best := best_of(other)) is None or best.advice.architecture == shape:
+            return None
+        draws, n, e = other.draws, np.array([model.n_params]), np.array([model.experts])
+        of_shape = replace(draws, budget=other.budget_of(shape.architecture()))
+        losses = of_shape.losses(n, e, replace(law, family=family_of(shape, law.family)))
+        sure = float(draws.probability(losses)[0]) if len(draws.theta) > 1 else None
+        return WithoutBounds(model=best.advice.model, chance=sure)
     return None
 
 

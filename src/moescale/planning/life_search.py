@@ -12,7 +12,17 @@ import numpy as np
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.architecture import Architecture
 from moescale.planning.allocation import inputs_at
-from moescale.planning.as_built import SLACK, STEP, Bounds, Built, as_built, carried, rounded
+from moescale.planning.as_built import (
+    SLACK,
+    STEP,
+    Bounds,
+    Built,
+    as_built,
+    carried,
+    nearest_shape,
+    remember_prices,
+    rounded,
+)
 from moescale.planning.candidate import KNOWN_SIZE, Costs, Life, Regret, Unreachable, lives
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import each_law
@@ -36,8 +46,8 @@ from moescale.units import format_count, format_usd, plural
 
 MOST_CORRECTIONS = 5  # of the loss that promises the goal, and of the tokens that dollars buy
 CORRECTED = 1e-4  # of ln L, and of tokens
-# Sizes that are built within total dollars, over the best before rounding.
-NEARBY = (0.97, 0.98, 0.99, 1.01, 1.02, 1.03)
+# Sizes that are built within total dollars, over the best before rounding; and at a loss, where dollars are flatter.
+NEARBY, NEARBY_AT_LOSS = (0.97, 0.98, 0.99, 1.01, 1.02, 1.03), (0.8, 0.9, 1.1, 1.2)
 MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes a search
 MOST_BUILT, NEAR_USD, NEAR_LOSS = 4, 0.25, 0.008  # lives that are built, and how far from the best before rounding
 # Sizes at which a promise is looked at, over those that reach the loss by the law itself.
@@ -319,6 +329,9 @@ class LifeSearch:
             )
             kept = (each for each in tries if each is not None and bounds.excess(each.model) <= SLACK)
             built = next(kept, built)
+        if target is not None:
+            near = (as_built(law, costs, each, self._priced_as_built, bounds) for each in self._near_sizes(row))
+            built = min((built, *near), key=lambda each: (bool(each.notes), self._billed_usd(each)))
         if question.total_limit is not None:
             # The price of serving has steps, near which another size as built may be the better one.
             near = (replace(row, n_params=row.n_params * share) for share in NEARBY)
@@ -327,6 +340,25 @@ class LifeSearch:
             built = min((built, *kept), key=lambda each: (bool(each.notes), each.model.loss))
         model = replace(built.model, intervals=carried(row, built.model))
         return replace(built, model=self._billed(model, built.shape.architecture()))
+
+    def _near_sizes(self, row: Life) -> list[Life]:
+        """Lives of sizes near that of a life, with the tokens that keep what it keeps."""
+        shares, confidence = np.array(NEARBY_AT_LOSS)[:, None], self.search.confidence
+        n = np.where(self.search.best.experts == row.experts, row.n_params * shares, np.nan)
+        goals = np.full(n.shape, self.target if confidence is None else row.loss)
+        if confidence is not None:
+            goals = self._promised(self.search.draws_at(self.search.question.max_loss), confidence, n, goals)
+        pairs = zip(n[np.isfinite(n)].tolist(), self._tokens(n, goals)[np.isfinite(n)].tolist(), strict=True)
+        found = [replace(row, n_params=size, tokens=tokens) for size, tokens in pairs if math.isfinite(tokens)]
+        shapes = (nearest_shape(self.search.law, self.search.costs, each, at_most=False) for each in found)
+        remember_prices(self.search.costs, shapes)
+        return found
+
+    def _billed_usd(self, built: Built[Life]) -> float:
+        """Total dollars of a life as built, by the bill of its training; infinite where the stated GPUs do not hold it."""
+        with suppress(InfeasibleError):
+            return self._billed(built.model, built.shape.architecture()).total_usd
+        return math.inf
 
     def _priced_as_built(self, law: Law, costs: Costs, model: Life) -> Life | None:
         """The life of a built model: by its own bill where dollars are stated, and with the tokens that they leave to pay for."""

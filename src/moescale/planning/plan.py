@@ -13,7 +13,7 @@ from moescale.hardware.precisions import format_of_bytes
 from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.latency.engines import NO_OVERHEAD
-from moescale.planning.beside import fresh_usd, repeats_loss, unbounded
+from moescale.planning.beside import WithoutBounds, fresh_usd, repeats_loss, unbounded, without_bounds
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import Choices, LawView, choices
@@ -114,11 +114,13 @@ class Plan:
     repeats_loss_interval: tuple[float, float] | None = None  # that holds 90% of the law's draws
     fresh_usd_per_mtok: float | None = None  # of the model that would be trained if no token were repeated
     default_law: Candidate | None = None  # what the default law would choose, with its loss by the law that was named
+    default_law_beyond: str = ""  # how far that model lies beyond the default law's runs, in words
     errors_on_runs: Mapping[str, float] | None = (
         None  # of ln L around the bias on the runs of a fitted law, by law: the default one's, its own
     )
     unbounded: Candidate | None = None  # the choice among all expert counts, where it is better than the stated ones
     unbounded_shape: str | None = None  # the shape that it is of, where several were compared
+    without_bounds: WithoutBounds | None = None  # what bounds on parameters leave out
     accuracy: Accuracy | None = None  # of the prices, where held-out measurements of the recommended kind were compared
 
     @property
@@ -293,6 +295,7 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         repeats_loss_interval=repeats and repeats[1],
         fresh_usd_per_mtok=None if repeats is None or of_life else fresh_usd(search),
         unbounded=None if of_life else unbounded(search, advice.model),
+        without_bounds=None if of_life else without_bounds(search, advice.model, advice.architecture),
         accuracy=accuracy_of(
             decided.architecture.architecture(),
             laid_out(deployment, decided.model.attention_dp),
@@ -331,7 +334,7 @@ def _notes(search: Search, no_life: str | None) -> list[str]:
 
 def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str, object]:
     """The bounds and the serving limits that the answer rests on; those that do not apply are absent."""
-    d = deployment
+    d, bought = deployment, (question.max_days, question.max_training_usd) != (None, None)
     limits: dict[str, object] = {
         "experts": [whole(e) for e in question.experts],
         "match_experts": whole(question.match_experts) if question.base is None else None,
@@ -350,6 +353,7 @@ def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str
         "max_days": question.max_days,
         "train_gpus": question.train_gpus,
         "max_training_usd": question.max_training_usd,
+        "max_flops": question.max_flops if bought and question.budget_of is None else None,
         "kv_heads": question.kv_heads,
         "disaggregated": question.disaggregated or None,
         "max_gpus": d.max_gpus,

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 from moescale.errors import InfeasibleError
 from moescale.models.rounding import Buildable
 from moescale.planning.candidate import Candidate
 from moescale.planning.question import Question
 from moescale.planning.search import size_bounds
+from moescale.serving.accuracy import Accuracy
 from moescale.training.choice import Launch
 from moescale.training.parallelism import Trainer
 from moescale.training.step_time import StepError
 from moescale.units import format_count, format_flops, format_usd
 
 SPENT = 0.99  # of a budget: a plan that uses less says so
+QUANTILES, HALVINGS = 200, 50  # of training dollars, and of the search for dollars that are enough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +124,32 @@ def beside_precision(question: Question, use: TrainingUse, model: Candidate, sha
         usd = training_use(replace(question, training=other), model, shape).usd
         return replace(use, fp8_usd=usd) if stated == "bf16" else replace(use, bf16_usd=usd)
     return use
+
+
+@dataclass(frozen=True, slots=True)
+class AllIn:
+    """Dollars of a life as predicted, with the errors of training and of serving, which are taken as independent."""
+
+    training_usd: float
+    serving_usd: float
+    training: StepError
+    serving: Accuracy
+
+    def kept(self, limit_usd: float) -> float:
+        """The chance that the life costs at most so many dollars."""
+        served = NormalDist(math.log(self.serving.geometric_mean), math.log(self.serving.spread))
+        times = (self.training.times((i + 0.5) / QUANTILES) for i in range(QUANTILES))
+        left = ((limit_usd - each * self.training_usd) / self.serving_usd for each in times)
+        return sum(served.cdf(math.log(each)) for each in left if each > 0.0) / QUANTILES
+
+    def usd(self, chance: float) -> float:
+        """The dollars that are enough with a chance."""
+        total_usd = self.training_usd + self.serving_usd
+        low, high = math.log(total_usd / 10.0), math.log(total_usd * 10.0)
+        for _ in range(HALVINGS):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if self.kept(math.exp(middle)) < chance else (low, middle)
+        return math.exp(high)
 
 
 def _limits_of(trainer: Trainer) -> str | None:

@@ -161,6 +161,23 @@ def accuracy_of(
     )
 
 
+def accuracy_of_any() -> Accuracy:
+    """What held-out measurements of all kinds gave together, for a kind that was not measured: every set of rows weighs the same."""
+    bands = [found["output_tok_s"] for (_, by, _), found in _held_out().items() if not by and "output_tok_s" in found]
+    sets = np.array([band["sets"] for band in bands], float)
+    means, spreads = (np.log([band[name] for band in bands]) for name in ("geometric_mean", "spread"))
+    mean = float(np.average(means, weights=sets))
+    variance = float(np.average(spreads**2 + (means - mean) ** 2, weights=sets))  # within kinds, and between them
+    return Accuracy(
+        kind="all kinds",
+        n=sum(band["rows"] for band in bands),
+        geometric_mean=math.exp(mean),
+        spread=math.exp(math.sqrt(variance)),
+        sets=int(sets.sum()),
+        gpus=tuple(sorted({gpu for band in bands for gpu in band["gpus"]})),
+    )
+
+
 def _band(entry: dict[str, Any] | None) -> Band | None:
     if entry is None:
         return None

@@ -25,10 +25,13 @@ UNLIKE = 1.25  # largest over smallest size that several laws choose alone, or F
 
 def budget_words(plan: Plan, *, flops_too: bool = False) -> str:
     """The budget as it was stated, with the FLOPs that days or dollars buy where these are asked for."""
-    days, gpus, usd = (plan.asked.get(name) for name in ("max_days", "train_gpus", "max_training_usd"))
+    days, gpus, usd, most = (
+        plan.asked.get(name) for name in ("max_days", "train_gpus", "max_training_usd", "max_flops")
+    )
     flops = f"{format_flops(plan.budget_flops)} FLOPs"
     stated = [f"{days:g} days on {gpus:g} GPUs"] if isinstance(days, float) and isinstance(gpus, float) else []
     stated += [f"{format_usd(usd)}{' of training' if plan.of_life else ''}"] if isinstance(usd, float) else []
+    stated += [f"at most {format_flops(most)} FLOPs"] if stated and isinstance(most, float) else []
     return f"{' and '.join(stated)}{f' ({flops})' if flops_too else ''}" if stated else flops
 
 

@@ -13,7 +13,8 @@ from moescale.options.serving import PLANNED_TPOT_S
 from moescale.planning.recommend import FOR_NOTHING
 from moescale.planning.scores import nearest_measured, stated_score
 from moescale.planning.shapes import repaid_after
-from moescale.serving.accuracy import calibrated, limits_missed
+from moescale.planning.training_use import AllIn
+from moescale.serving.accuracy import accuracy_of_any, calibrated, limits_missed
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import percentage, ttft_doubt
 from moescale.views.tables.choices import (
@@ -48,6 +49,8 @@ OF_SOURCES = "labs unseen by the law"  # what draws of the default law are
 LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
 SURE = 0.9  # chance with which days or dollars are said to be enough
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
+FAR = 4.0  # times the largest fitted: errors of all laws grow from there (docs/evidence/own-law.md)
+TIMES = re.compile(r"([\d.,]+) times the largest")
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
 
 
@@ -89,12 +92,18 @@ def facts(
         after = repaid_by(other, model)
         spent += f" (repaid by {format_count(after)} output tokens)" if after else ""
         said.append(("All counts", f"{other.experts:g} experts{whose}: cost {price:+.0%}, loss {loss:+.4f}{spent}"))
+    if (free := plan.without_bounds) is not None:
+        other, surely = free.model, f"; its baseline's loss is reached with {percentage(free.chance)} here"
+        gain = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} ({other.loss - model.loss:+.4f})"
+        said.append(("No bound", f"{other.experts:g} experts, {_sizes(other)}: {gain}{surely if free.chance else ''}"))
     if (other := plan.default_law) is not None:
         beyond = " (beyond this law's runs)" if other.experts in plan.excluded_experts else ""
         price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here"
         off = [f"{100 * error:.2g}% ({law})" for law, error in (plan.errors_on_runs or {}).items()]
         price += f", training {format_usd(other.training_usd)}" if other.training_usd is not None else ""
         price += f"; errors on this law's runs {', '.join(off)}" if off else ""
+        far = plan.default_law_beyond
+        price += f"; beyond its own runs too: {far}" if far else "; inside its own runs"
         said.append(("Default law", f"{other.experts:g} experts{beyond}, {_sizes(other)}: {price}"))
     if (sure := plan.target_spend) is not None:
         said.append((f"{sure.chance:.0%} chance", _surely(sure)))
@@ -112,7 +121,9 @@ def facts(
         words = [own.shape, *(_shape(plan, choice, least) for choice in others)]
         said.append(("Shapes", "; ".join(words) + _repaid(plan)))
     said.append(("Training", _training(plan)))
-    use, total = plan.training, plan.asked.get("max_total_usd")
+    use, total, most = plan.training, plan.asked.get("max_total_usd"), plan.asked.get("max_flops")
+    if isinstance(most, float) and not plan.of_life and (left := 1.0 - model.training_flops / most) > LEFT:
+        said.append(("Unspent", f"{left:.0%} of the {format_flops(most)} FLOPs: the days or dollars buy no more"))
     if use is not None and use.left_over:
         said.append(("Unspent", f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}"))
     if use is not None and use.unused_because and plan.of_life and isinstance(total, float) and model.total_usd:
@@ -141,7 +152,9 @@ def _chance(plan: Plan, model: Candidate) -> str:
     """With which chance the model reaches its goal, over what, and how many named laws agree."""
     sure, limit, voting = model.probability_at_least_base or 0.0, plan.asked.get("max_loss"), len(plan.voting_laws)
     goal = "to reach the baseline's loss" if limit is None else f"of a loss of at most {limit}"
-    few = f" (too few for more than {voting / (voting + 1):.0%})" if voting and sure > voting / (voting + 1) else ""
+    most = voting / (voting + 1)
+    few = f", which show no more ({percentage(sure)} of their draws)" if voting and sure > most else ""
+    sure = min(sure, most) if voting else sure
     over = f"{voting} laws{few}" if voting else OF_SOURCES if plan.law == DEFAULT_LAW else f"the draws of {plan.law}"
     text, target = f"{percentage(sure)} {goal}, over {over}", plan.asked.get("target")
     if isinstance(target, str) and (scored := _chance_of_target(plan, model)):
@@ -254,28 +267,35 @@ def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
     """
     days, usd, total = (plan.asked.get(name) for name in ("max_days", "max_training_usd", "max_total_usd"))
     serving, longer = plan.decision.model.serving_usd or 0.0, error.times(SURE)
+    measured = plan.latency_source == "silicon"
     slower = [longer] + ([longer * error.real_routing] if error.real_routing else [])  # without and with uneven routing
-    limits: list[tuple[float, str, str, str]] = []
+    # Of each limit the chance, the limit, what is kept with SURE, what to state, and whose errors these are.
+    limits: list[tuple[float, str, str, str, str]] = []
     if isinstance(days, float) and use.days is not None:
-        stated = f"--days {', '.join(f'{days / each:.2g}' for each in slower)}"
-        limits.append((days / use.days, f"{days:g} days", f"{use.days * longer:.3g} days", stated))
+        option = "--max-days" if {"max_flops", "max_training_usd"} & plan.asked.keys() else "--days"
+        stated = f"{option} {', '.join(f'{days / each:.2g}' for each in slower)}"
+        limits.append((error.kept(days / use.days), f"{days:g} days", f"{use.days * longer:.3g} days", stated, ""))
     if isinstance(usd, float) and use.usd:
         stated = f"--budget-usd {', '.join(format_flops(usd / each) for each in slower)}"
-        limits.append((usd / use.usd, format_usd(usd), format_usd(use.usd * longer), stated))
+        limits.append((error.kept(usd / use.usd), format_usd(usd), format_usd(use.usd * longer), stated, ""))
     if plan.of_life and isinstance(total, float) and use.usd:
-        most = (total - serving) / use.usd
-        stated = f"--max-total-usd {', '.join(format_count(serving + (total - serving) / each) for each in slower)}"
-        limits.append((most, format_usd(total), format_usd(serving + use.usd * longer), stated))
+        if measured and serving:
+            priced = plan.accuracy or accuracy_of_any()
+            uneven = (1.0, error.real_routing) if error.real_routing else (1.0,)
+            enough = [AllIn(use.usd * each, serving, error, priced).usd(SURE) for each in uneven]
+            chance = AllIn(use.usd, serving, error, priced).kept(total)
+            by = f" (errors of training and {'its' if plan.accuracy else 'all'} servings)"
+        else:
+            enough, by = [serving + use.usd * each for each in slower], " (error of training alone)"
+            chance = error.kept((total - serving) / use.usd)
+        stated = f"--max-total-usd {', '.join(format_count(total * total / each) for each in enough)}"
+        limits.append((chance, format_usd(total), format_usd(enough[0]), stated, by))
     if not limits:
         return ""
-    times, words, surely, stated = min(limits)
-    by = " by training alone" if plan.of_life and isinstance(total, float) else ""
-    kept = f"in {words} {error.kept(times):.0%}{by}, in {surely} {SURE:.0%}, without restarts"
-    return (
-        f"{kept}; for {SURE:.0%} in {words} about {stated}{' with routing' if error.real_routing else ''}"
-        if error.kept(times) < SURE
-        else kept
-    )
+    chance, words, surely, stated, by = min(limits)
+    kept = f"in {words} {chance:.0%}, in {surely} {SURE:.0%}{by}, without restarts"
+    routing = " with routing" if error.real_routing else ""
+    return f"{kept}; for {SURE:.0%} about {stated}{routing}" if chance < SURE else kept
 
 
 def _dominates(one: Candidate, other: Trained) -> bool:
@@ -331,7 +351,11 @@ def _price_error(plan: Plan) -> str:
     a, model = plan.accuracy, plan.decision.model
     right = calibrated(model.usd_per_mtok, a)
     if a is None or right is None:
-        return f"unknown: no servings of this kind were compared; full servers, {format_usd(plan.usd_per_gpu_hour)} a GPU hour"
+        hour = f"full servers, {format_usd(plan.usd_per_gpu_hour)} a GPU hour"
+        if plan.latency_source != "silicon" or (every := calibrated(model.usd_per_mtok, accuracy_of_any())) is None:
+            return f"unknown: no servings of this kind were compared; {hour}"
+        low, high = (format_usd(end) for end in every.interval)
+        return f"{low} to {high} by other kinds, own unknown; {hour}"
     low, high = (format_usd(end) for end in right.interval)
     slow = "" if (late := late_tpot_s(plan)) is None else f", TPOT {format_seconds(late)}"
     ttft = slow
@@ -384,7 +408,7 @@ def _next(plan: Plan, options: str | None) -> str:
     alone = plan.law == DEFAULT_LAW and not plan.shapes and not plan.of_life
     if options and alone and not any(name in options for name in ("--shape", "--kv-heads", "--disaggregated")):
         return f"moescale plan {options} --shape all"
-    if plan.decision.undecided:
+    if plan.decision.undecided or _farthest(plan) > FAR:
         if plan.shapes and options:  # a sweep is of one shape
             options = re.sub(r" *--shape[ =]all", "", options) + f" --shape {plan.shapes[0].shape}"
         total = plan.of_life and "max_total_usd" in plan.asked  # whose dollars buy no budget of their own
@@ -393,6 +417,12 @@ def _next(plan: Plan, options: str | None) -> str:
         budget = f"moescale design --budget {format_flops(flops * SWEEP_SHARE)}"
         return " ".join((budget, *planned, *of_design(options or ""), *_relaxed(plan, options or "")))
     return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"
+
+
+def _farthest(plan: Plan) -> float:
+    """How many times a size, tokens or another input of the decided model is the largest fitted; 1 where none is."""
+    notes = (note for note in plan.decision.caveats if note.startswith("Extrapolated: "))
+    return max((float(found.replace(",", "")) for note in notes for found in TIMES.findall(note)), default=1.0)
 
 
 def _relaxed(plan: Plan, options: str) -> list[str]:
