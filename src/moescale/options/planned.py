@@ -85,7 +85,10 @@ class PlanRequest:
                 named = next((name for name, family in SHAPES.items() if family == law.family.name), PLANNED_SHAPE)
                 asked = replace(self, details=LawOptions(), beside_default=False, explained=False)
                 of_default = asked.plan_of_shape(in_shape(LawOptions().find_law(), named)).decision
-                other, far = of_default.model, [note for note in of_default.caveats if note.startswith("Extrapolated: ")]
+                other, far = (
+                    of_default.model,
+                    [note for note in of_default.caveats if note.startswith("Extrapolated: ")],
+                )
                 here = predict(law, other.n_params, other.tokens, other.experts, extra=self.details.inputs())
                 keys = {DEFAULT_LAW: DEFAULT_LAW, law.name: "own", f"{law.name} held out": "held_out"}
                 known = {name: law.evidence.get(f"error_{key}") for name, key in keys.items()}

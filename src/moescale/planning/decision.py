@@ -92,15 +92,15 @@ def choices(search: Search, at_loss: Sequence[Row], at_cost: Sequence[Row], fron
 
 
 def beside(search: Search) -> Search | None:
-    """The search under the named laws, which a law of sources stands beside; None where there are none to ask, or none of the expert counts is theirs."""
+    """The search under the named laws, which a law of sources stands beside; None where there are none to ask."""
     law, budget = search.law, search.question.budget
     if not law.form.of_sources or budget.extra:
         return None
     named = restate(find_law(NAMED_LAWS), law.family)
     search = replace(search, law=named)
     draws = each_law(search)
-    allowed = named.allows(draws.experts)
-    return replace(search, draws=draws, oracle=oracle_of(draws, search.sampled, allowed)) if allowed.any() else None
+    allowed = named.allows(draws.experts)  # where it is none of the counts, all are compared, as a vote does
+    return replace(search, draws=draws, oracle=oracle_of(draws, search.sampled, allowed | ~allowed.any()))
 
 
 def each_law(search: Search) -> Draws:

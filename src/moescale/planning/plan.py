@@ -280,7 +280,7 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         warnings=tuple(notes),
         asked=_bounds(search.question, search.law.family.name, deployment),
         curves=search.curves(),
-        training=beside_precision(search.question, use, decided.model, decided.architecture),
+        training=beside_precision(search, use, decided.model, decided.architecture),
         lifetime=lifetime,
         lifetime_infeasible=no_life,
         objective=goal,

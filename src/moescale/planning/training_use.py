@@ -7,17 +7,21 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
+import numpy as np
+
 from moescale.errors import InfeasibleError
-from moescale.models.rounding import Buildable
+from moescale.models.rounding import Buildable, family_of
 from moescale.planning.candidate import Candidate
 from moescale.planning.question import Question
-from moescale.planning.search import size_bounds
+from moescale.planning.search import Search, size_bounds
+from moescale.planning.total_cost import tokens_at_loss
 from moescale.serving.accuracy import Accuracy
 from moescale.training.choice import Launch
 from moescale.training.parallelism import Trainer
 from moescale.training.step_time import StepError
 from moescale.units import format_count, format_flops, format_usd
 
+FP8_LOSS = 0.0025  # of the loss, at most: DeepSeek-V3 in fp8 beside bf16 (arXiv 2412.19437, section 3.3)
 SPENT = 0.99  # of a budget: a plan that uses less says so
 QUANTILES, HALVINGS = 200, 50  # of training dollars, and of the search for dollars that are enough
 
@@ -42,6 +46,9 @@ class TrainingUse:
     precision: str | None = None  # of training products, where it is not bf16
     fp8_usd: float | None = None  # of the same run in fp8, where it is planned in bf16 on a GPU that has it
     bf16_usd: float | None = None  # of the same run in bf16, where it is planned in fp8
+    fp8_loss_usd: float | None = (
+        None  # of the further tokens that lower the loss by FP8_LOSS, where it is planned in fp8
+    )
     trainer: str | None = None  # what of a model the trainer splits, where that is not everything
 
     @property
@@ -112,9 +119,9 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
     )
 
 
-def beside_precision(question: Question, use: TrainingUse, model: Candidate, shape: Buildable) -> TrainingUse:
+def beside_precision(search: Search, use: TrainingUse, model: Candidate, shape: Buildable) -> TrainingUse:
     """The use with what the same run costs in the other precision, fp8 or bf16; as it is where no such run can be asked for."""
-    price = question.training
+    question, price = search.question, search.question.training
     if price is None or price.gpu.fp8_flops_per_s is None or use.mfu_from != "parts":
         return use
     if (stated := price.launch.precision) == "bf16" and price.launch != Launch():  # an export's trainer has no fp8
@@ -122,7 +129,13 @@ def beside_precision(question: Question, use: TrainingUse, model: Candidate, sha
     other = replace(price, launch=replace(price.launch, precision="fp8" if stated == "bf16" else "bf16"))
     with suppress(InfeasibleError):  # its copies of weights do not fit the stated GPUs
         usd = training_use(replace(question, training=other), model, shape).usd
-        return replace(use, fp8_usd=usd) if stated == "bf16" else replace(use, bf16_usd=usd)
+        if stated == "bf16":
+            return replace(use, fp8_usd=usd)
+        n, e, goal = np.array([model.n_params]), np.array([model.experts]), model.loss * (1.0 - FP8_LOSS)
+        law = replace(search.law, family=family_of(shape, search.law.family))
+        (tokens,) = tokens_at_loss(law, n, e, goal, extra=question.budget.extra).tolist()
+        more = None if use.usd is None or math.isnan(tokens) else use.usd * (tokens / model.tokens - 1.0)
+        return replace(use, bf16_usd=usd, fp8_loss_usd=more)
     return use
 
 

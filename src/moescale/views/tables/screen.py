@@ -13,7 +13,7 @@ from moescale.options.serving import PLANNED_TPOT_S
 from moescale.planning.recommend import FOR_NOTHING
 from moescale.planning.scores import nearest_measured, stated_score
 from moescale.planning.shapes import repaid_after
-from moescale.planning.training_use import AllIn
+from moescale.planning.training_use import FP8_LOSS, AllIn
 from moescale.serving.accuracy import accuracy_of_any, calibrated, limits_missed
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import percentage, ttft_doubt
@@ -152,6 +152,8 @@ def _chance(plan: Plan, model: Candidate) -> str:
     """With which chance the model reaches its goal, over what, and how many named laws agree."""
     sure, limit, voting = model.probability_at_least_base or 0.0, plan.asked.get("max_loss"), len(plan.voting_laws)
     goal = "to reach the baseline's loss" if limit is None else f"of a loss of at most {limit}"
+    if limit is None and not plan.base_name.startswith("the "):  # a published model, whose data and recipe no law knows
+        goal = f"to reach the loss that the law gives {plan.base_name} by size and tokens"
     most = voting / (voting + 1)
     few = f", which show no more ({percentage(sure)} of their draws)" if voting and sure > most else ""
     sure = min(sure, most) if voting else sure
@@ -243,7 +245,8 @@ def _training(plan: Plan) -> str:
         days = f"{format_count(use.gpu_days)} GPU days{'' if use.train_gpu == plan.gpu else f' of {use.train_gpu}'}"
     fp8 = "" if use.fp8_usd is None else f" (fp8 {format_usd(use.fp8_usd)})"
     if use.bf16_usd is not None:
-        fp8 = f" (bf16 {format_usd(use.bf16_usd)}; loss taken as equal: DeepSeek-V3 saw < 0.25%)"
+        worth = "" if use.fp8_loss_usd is None else f", {format_usd(use.fp8_loss_usd)} of tokens at this size"
+        fp8 = f" (bf16 {format_usd(use.bf16_usd)}; loss taken as equal: DeepSeek-V3 saw < {100 * FP8_LOSS:.2g}%{worth})"
     text = f"{format_usd(use.usd)}{fp8}, {days}"
     dollars = plan.asked.get("max_training_usd")
     share = use.usd / dollars if plan.of_life and isinstance(dollars, float) else use.budget_share
