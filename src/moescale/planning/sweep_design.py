@@ -40,6 +40,7 @@ from moescale.planning.search import Search
 from moescale.planning.training_price import by_parts
 from moescale.runs.table import SIZE_COLUMNS, RunTable
 from moescale.typing import FloatArray
+from moescale.units import format_count
 
 BoolArray = NDArray[np.bool_]
 
@@ -191,7 +192,7 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
     price = question.training and by_parts(
         question.training, law, question.budget, experts, vocab_size=question.vocab_size
     )
-    regret = process.regret(decision, picked)
+    regret, longest = process.regret(decision, picked), float(offered.tokens[picked].max())
     return SweepDesign(
         runs=_as_runs(offered, flops, found, limits),
         flops=float(flops[picked].sum()),
@@ -216,7 +217,7 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
         base=search.question.base_name,
         budget_flops=search.question.budget.flops,
         confidence=decision.confidence,
-        notes=_notes(search, known is not None, _unspent(limits, len(found), float(flops[picked].sum()))),
+        notes=_notes(search, known is not None, _unspent(limits, len(found), float(flops[picked].sum())), longest),
     )
 
 
@@ -243,9 +244,14 @@ def _unspent(limits: SweepLimits, runs: int, flops: float) -> list[str]:
     return [f"the sweep uses {flops / limits.flops:.0%} of its FLOPs: {why}"]
 
 
-def _notes(search: Search, known: bool, unspent: list[str]) -> tuple[str, ...]:
-    """What the design leaves aside."""
+def _notes(search: Search, known: bool, unspent: list[str], tokens: float) -> tuple[str, ...]:
+    """What the design, whose longest run has so many tokens, leaves aside."""
     question, notes = search.question, [*search.notes, *unspent]
+    if tokens < (unique := question.budget.extra.get("unique_tokens", -math.inf)):
+        notes.append(
+            f"no run repeats a token, as the longest has {format_count(tokens)} of {format_count(unique)} unique ones: the sweep says "
+            "nothing of repeats; train some runs on as many epochs of a part of the data as the plan has"
+        )
     if question.goal != "serve" or question.max_loss is not None:
         notes.append("the runs are chosen for the cheapest model at the baseline's loss, not for the stated bound")
     if len(search.draws.theta) == 1:

@@ -334,4 +334,4 @@ def _drawn(what: str, figure: str, form: str | None = None) -> Cell[Trained]:
         limits = (model.intervals or {}).get(figure)
         return usd_range(limits or ()) if form is None else span_text(limits, form)
 
-    return Column(f"{what}, 90% interval".lstrip(", "), rank=1), text
+    return Column(f"{what or 'cost vs baseline'}, 90% interval", rank=1), text

@@ -116,8 +116,8 @@ def show_design(
         console,
         "regret: the plan's expected extra cost, as a share of the baseline's, against a plan that knows the true law; "
         f"simulated without a fit, standard error about {found.regret_error:.1%}. It counts errors of the law's form and of the "
-        "runs too, hence more than the regret that plan --details states. P(likeliest E): how probable it is on average that the "
-        "expert count that is the likeliest to be the cheapest is so.",
+        "runs too, hence more than the regret that plan --details states. P(likeliest E): the mean probability that the plan's "
+        "cheapest expert count is the cheapest in truth.",
     )
     if written is not None:
         write_paragraph(
@@ -136,7 +136,7 @@ def _worth(found: SweepDesign) -> str:
     price = "" if usd is None else f" they cost at least {format_usd(usd)} (at the plan's MFUs);"
     if not saved:
         return f"no:{price} they do not lower the regret by more than the error of the simulation."
-    text = f"{price} they save {format_usd(saved)} per million served tokens on average"
+    text = f"{price} they lower the regret by {format_usd(saved)} per million served tokens on average, in price or in loss at its price"
     text = text.strip()
     if usd is None:
         return f"{text}."
