@@ -78,7 +78,8 @@ def show_cost(console: Console, found: Priced) -> None:
         low, high = (format_usd(bound) for bound in corrected.interval)
         text = f"{format_usd(corrected.usd_per_mtok)} per million output tokens; nine of ten servings within {low} to {high}"
         write_paragraph(console, f"Calibrated: {text}")
-    write_table(console, cost_table(cost, priced=found.has_price))
+    surely = found.missed and not found.missed.stricter_s and found.missed.kept
+    write_table(console, cost_table(cost, priced=found.has_price, kept=surely.cost if surely else None))
     if cost.attention_dp is not None:
         _attention_groups(console, deployment)
     _show_loads(console, found)
@@ -188,7 +189,7 @@ def _missed(found: Priced, missed: Missed) -> str:
             return f"{text}."
         deployment = found.server.deployment
         fp8 = weight_format(deployment) == "bf16" and deployment.gpu.fp8_flops_per_s
-        return f"{text}, as would all others{'; --weights fp8 may keep it' if fp8 else ''}."
+        return f"{text}, as would all others; a larger --max-gpus{' or --weights fp8' if fp8 else ''} may keep it."
     stated = " ".join(f"{option} {format_seconds(s).replace(' ', '')}" for option, s in missed.stricter_s.items())
     usd = f", {format_usd(kept.usd_per_mtok)}" if found.has_price else ""
     at = f" at {stated}" if stated else ""
@@ -209,8 +210,11 @@ def _gpus(c: Cost, many: bool) -> str:
     return f"{c.gpus} = {c.replicas} x {one}" if many and (c.replicas or 1) > 1 else one
 
 
-def cost_table(cost: Cost, *, priced: bool = True) -> Table:
-    """Each GPU count that was looked at, in the closed loop where there is one; without dollars where there is no price."""
+def cost_table(cost: Cost, *, priced: bool = True, kept: Cost | None = None) -> Table:
+    """Each GPU count that was looked at, in the closed loop where there is one; without dollars where there is no price.
+
+    `kept` is marked as the one that keeps the limits by the known error of its kind.
+    """
     looked_at = cost.candidates or (cost,)
     closed = cost.closed_loop is not None
     answering = [c for c in looked_at if (c.closed_loop if closed else c.batch) is not None]
@@ -221,8 +225,17 @@ def cost_table(cost: Cost, *, priced: bool = True) -> Table:
 
     def last(c: Cost) -> str:
         breaks = c.closed_loop is not None and not c.closed_loop.meets_limits
-        same = (c.gpus, c.replicas, c.attention_dp) == (cost.gpus, cost.replicas, cost.attention_dp)
-        return ", ".join(filter(None, ("<- cheapest" if same else "", "breaks a limit" if breaks else "")))
+        same, surely = (
+            other is not None
+            and (c.gpus, c.replicas, c.attention_dp) == (other.gpus, other.replicas, other.attention_dp)
+            for other in (cost, kept)
+        )
+        words = (
+            "<- cheapest" if same else "",
+            "breaks a limit" if breaks else "",
+            "<- by known error" if surely else "",
+        )
+        return ", ".join(filter(None, words))
 
     limited: Cell[Cost] = (
         Column("batch limited by", text=True),
