@@ -190,7 +190,7 @@ def test_a_plan_says_what_its_restrictions_cost() -> None:
 
 
 def test_the_least_flops_of_a_score_reach_its_loss() -> None:
-    asked = ("plan", "--target", "hellaswag=0.70", "--gpu", "h100-sxm", "--shape", "mixtral", *FAST, "--bootstrap", 100)
+    asked = ("plan", "--target", "hellaswag=0.70", "--gpu", "h100-sxm", "--shape", "mixtral", *FAST, "--bootstrap", 40)
     plan = answer_of(*asked)
     least = plan["least_training"][0]
     assert least["training_flops"] < plan["budget_flops"]

@@ -259,7 +259,7 @@ def test_a_sweep_of_experts_that_it_cannot_build_is_refused(tmp_path) -> None:
 
 @pytest.mark.system
 def test_days_are_designed_for_as_they_are_planned() -> None:
-    days = ("--days", 160, "--train-gpus", 64, *PLAN[2:])
+    days = ("--days", 160, "--train-gpus", 64, *PLAN[2:-1], "yun2024-recovered", "--bootstrap", 20)
     planned = json.loads(run("plan", *days, "--json").out)["budget_flops"]
     designed = json.loads(run("design", "--budget", 1e20, "--max-runs", 6, *days, "--json").out)
     assert designed["budget_flops"] == pytest.approx(planned, rel=1e-12)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -27,6 +27,7 @@ from moescale.planning.candidate import KNOWN_SIZE, Costs, Life, Regret, Unreach
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import each_law
 from moescale.planning.draws import UNLIKELY, Draws
+from moescale.planning.least_training import least_training
 from moescale.planning.question import inputs_of
 from moescale.planning.search import Search, largest_size, size_bounds
 from moescale.planning.total_cost import (
@@ -307,7 +308,22 @@ class LifeSearch:
                 refused[row.experts] = error
         if not built:
             raise next(iter(refused.values()))
+        if self.search.question.total_limit is None:
+            built += self._of_least_training(rows)
         return built, [f"Left out: {plural(e, 'expert')}, as {error.what}." for e, error in refused.items()]
+
+    def _of_least_training(self, rows: Sequence[Life | Unreachable]) -> Iterator[Built[Life]]:
+        """The lives of the models of least training dollars that keep the promise, which serve few tokens for the least."""
+        of_counts = {row.experts: row for row in rows if isinstance(row, Life)}
+        law, costs, most_usd = self.search.law, self.search.costs, self.search.question.max_usd_per_mtok
+        for model in least_training(self.search):
+            if (row := of_counts.get(model.experts)) is None or (most_usd and model.usd_per_mtok > most_usd):
+                continue
+            same = replace(row, n_params=model.n_params * (1.0 + SLACK), tokens=model.tokens)
+            built = rounded(law, costs, same, self._priced_as_built, at_most=True)
+            if built is not None and (built.model.probability_at_least_base or 1.0) >= (self._promise or 0.0):
+                whole = replace(built.model, intervals=carried(row, built.model))
+                yield replace(built, model=self._billed(whole, built.shape.architecture()))
 
     def built(self, row: Life) -> Built[Life]:
         """A life as built, which keeps the loss that it was chosen by, or the dollars."""

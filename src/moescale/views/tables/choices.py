@@ -69,7 +69,7 @@ def question_line(plan: Plan) -> str:
         parts.append("disaggregated")
     parts.append(f"{plan.prompt_tokens:g} in / {plan.output_tokens:g} out")
     family = asked.get("family")
-    own = [] if plan.law == DEFAULT_LAW else [f"law {plan.law}"]
+    own = [] if plan.law == DEFAULT_LAW else [f"--law {plan.law}"]
     stated = 1.0 not in considered(plan)  # then one shape is planned, which nothing else names
     own += (
         []

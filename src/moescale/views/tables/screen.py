@@ -181,7 +181,7 @@ def _decided(plan: Plan) -> str:
         for name in ("n_params_active", "tokens")
     )
     counts = considered(plan)
-    edge = " (most considered)" if len(counts) > 1 and model.experts == max(counts) else ""
+    edge = f" (of at most {model.experts:g})" if len(counts) > 1 and model.experts == max(counts) else ""
     text = "" if best.undecided else f"{model.experts:g} experts{edge}, " if model.experts > 1 else "dense, "
     text += f"{_span(sizes)} active, {_span(tokens)} tokens"
     if isinstance(unique := plan.asked.get("unique_tokens"), float) and model.tokens > unique:
