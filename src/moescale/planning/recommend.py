@@ -95,10 +95,15 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: b
             raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
         return built
 
-    every = [build(chosen)]
-    for row in others:  # rounding moves prices by more than neighbours differ
-        with suppress(InfeasibleError):
-            every += [rival] if not (rival := build(row)).notes else []
+    every: list[Built[Candidate]] = []
+    refused: list[InfeasibleError] = []
+    for row in (chosen, *others):  # rounding moves prices by more than neighbours differ
+        try:
+            every += [rival] if not (rival := build(row)).notes or row is chosen else []
+        except InfeasibleError as error:
+            refused.append(error)
+    if not every:
+        raise refused[0]
     if question.budget_goal == "quality" and in_full:
         # The price has steps, near which another shape may have a lower loss.
         sized = [replace(chosen, n_params=chosen.n_params * share) for share in NEARBY]
