@@ -141,6 +141,25 @@ def test_a_limit_has_its_chance_by_the_spread_of_published_runs() -> None:
     assert f"in 10 days {chance:.0%}" in run(*asked).out
 
 
+@pytest.mark.parametrize(
+    ("gpu", "shape", "most"),
+    [
+        (
+            "h100-sxm",
+            "deepseek",
+            ("--max-days", 10),
+        ),  # days buy more FLOPs than the budget, at an MFU that the model misses
+        ("a100-sxm-40gb", "fine-grained", ("--max-days", 9.99)),
+        ("a100-sxm-40gb", "mixtral", ("--max-days", 10)),
+    ],
+)
+def test_a_stated_bound_on_days_holds_as_printed(gpu: str, shape: str, most: tuple[str, float]) -> None:
+    asked = ("plan", "--budget", 8.65e21, "--train-gpus", 64, *most, "--gpu", gpu, "--shape", shape)
+    training = answer_of(*asked)["training"]
+    assert float(format_count(training["days"])) <= most[1]
+    assert training["days"] > 0.85 * most[1]
+
+
 def test_prefill_and_decode_apart_have_gpus_of_their_own() -> None:
     asked = ("plan", "--budget", "1e23", *split(DEEPSEEK), *FAST, "--bootstrap", "20")
     together, apart = answer_of(*asked), answer_of(*asked, "--disaggregated")

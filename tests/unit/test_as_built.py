@@ -218,3 +218,13 @@ def test_the_command_line_prices_what_it_exported(tmp_path: Path) -> None:
         shape, family = model["architecture"], find_family(find_law(law).family.name)
         assert abs(math.log(shape["d_model"] / shape["n_layers"] / family.d_model_per_layer)) <= math.log(1.5)
         answered += 1
+
+
+def test_more_flops_do_not_build_a_worse_model() -> None:
+    """`plan` built 256 experts of a lower loss for 11% less with 5e21 FLOPs than with 5.15e21: with more heads."""
+    asked = ("--gpu", "a100-sxm-40gb", "--shape", "fine-grained", "--experts", "64,128,256", "--latency", "roofline")
+    before, after = (answer_of("plan", "--budget", flops, *asked)["built"] for flops in (5e21, 5.15e21))
+    assert [row["experts"] for row in before] == [row["experts"] for row in after] == [64, 128, 256]
+    for less, more in zip(before, after, strict=True):
+        assert more["loss"] < less["loss"]
+        assert more["usd_per_mtok"] <= less["usd_per_mtok"] * 1.03

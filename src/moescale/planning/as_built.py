@@ -20,6 +20,10 @@ MOST_STEPS = 12
 TRAINED = 2
 SLACK = 1e-6  # of a bound, relative: rounding
 NEVER = 1e-3  # stands for a probability of zero, whose logarithm there is not
+# Sizes that are built near a wanted one, over it. Attention that is wide for the body, or narrow experts, make up for a tenth of N.
+NEAR_SIZES = (0.88, 1.06)
+# Their step, in ln N: counted from 1, and not from the wanted size, so that a little more FLOPs ask for the same shapes again.
+NEAR_STEP = 0.01
 
 Model = TypeVar("Model", bound=Candidate)
 
@@ -111,7 +115,13 @@ def rounded(
 
     `priced` as in `as_built`; it has no intervals.
     """
-    shape = nearest_shape(law, costs, model, at_most=at_most)
+    return in_shape(law, costs, model, nearest_shape(law, costs, model, at_most=at_most), priced)
+
+
+def in_shape(
+    law: Law, costs: Costs, model: Model, shape: Buildable, priced: Callable[[Law, Costs, Model], Model | None]
+) -> Built[Model] | None:
+    """A model in a shape near its size, None where that cannot be served; `priced` as in `as_built`, no intervals."""
     remember_prices(costs, [shape])
     family = family_of(shape, law.family)
     sized = replace(model, n_params=shape.n_params, intervals=None)
@@ -124,6 +134,30 @@ def nearest_shape(law: Law, costs: Costs, model: Candidate, *, at_most: bool) ->
     """The buildable shape nearest to a real-valued model from its size up, or down."""
     gpus = math.lcm(model.gpus, TRAINED)
     return buildable(law.family, model.n_params, model.experts, gpus=gpus, vocab_size=costs.vocab_size, at_most=at_most)
+
+
+def near_shapes(law: Law, costs: Costs, model: Candidate) -> list[Buildable]:
+    """The buildable shapes near the size of a real-valued model: of equal size they differ in depth, heads and width of experts."""
+    low, high = (math.log(model.n_params * share) / NEAR_STEP for share in NEAR_SIZES)
+    sizes = (math.exp(step * NEAR_STEP) for step in range(math.ceil(low), math.floor(high) + 1))
+    return list(dict.fromkeys(nearest_shape(law, costs, replace(model, n_params=n), at_most=True) for n in sizes))
+
+
+def cheapest_shape(
+    law: Law,
+    costs: Costs,
+    model: Model,
+    shapes: Iterable[Buildable],
+    priced: Callable[[Law, Costs, Model], Model | None],
+    bounds: Bounds,
+) -> Built[Model] | None:
+    """The cheapest of the shapes (whose prices are remembered) that meets the bounds, None where none does; else as `as_built`."""
+    usd = {shape: float(costs.prices[shape].usd_per_mtok[0]) for shape in shapes}
+    for shape in sorted((shape for shape in usd if math.isfinite(usd[shape])), key=usd.__getitem__):
+        found = in_shape(law, costs, model, shape, priced)
+        if found is not None and bounds.excess(found.model) <= SLACK:
+            return replace(found, model=replace(found.model, intervals=carried(model, found.model)))
+    return None
 
 
 def remember_prices(costs: Costs, shapes: Iterable[Buildable]) -> None:

@@ -43,7 +43,7 @@ from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
 from moescale.serving.gpu_counts import laid_out
 
-MOST_PLANS = 5  # that are made to meet days or dollars of training
+MOST_PLANS = 6  # that are made to meet days or dollars of training; twice as many until one is within them
 NEAR = 0.02  # of these
 SHOWN = 1e-7  # of a size, relative: how close the models at the cost of the baseline are to it
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
@@ -184,25 +184,28 @@ def make_plan(
     """
     answer = _plan_of_budget(search or Search.of(law, question, deployment, latency), question)
     found: list[tuple[float, Plan]] = []
-    scale, low, high = (
-        1.0,
-        0.0,
-        math.inf,
-    )  # of the MFUs that the budget is bought at: tried, within the limits, beyond them
-    for _ in range(MOST_PLANS):
+    # Of the MFUs that the budget is bought at: tried, within the limits, beyond them.
+    scale, low, high = 1.0, 0.0, math.inf
+    while True:
         use = answer.training
         ratio = None if use is None else of_limits(question, use)
         if ratio is None or use is None or use.mfu is None or use.mfu_from == "stated" or answer.lifetime is not None:
             return answer
         found.append((ratio, answer))
-        if -NEAR < ratio - 1.0 < OVER or (ratio < 1.0 and answer.budget_flops == question.max_flops):
+        if -NEAR < ratio - 1.0 <= OVER or (ratio < 1.0 and answer.budget_flops == question.max_flops):
             return answer
+        within = [each for each in found if each[0] <= 1.0 + OVER]
+        if len(found) >= (MOST_PLANS if within else 2 * MOST_PLANS):
+            return max(within, default=min(found, key=_ratio_of), key=_ratio_of)[1]
+        scale = min(scale, question.scale_buying(answer.budget_flops, answer.recommendation.model.experts))
         low, high = (max(low, scale), high) if ratio <= 1.0 + OVER else (low, min(high, scale))
         scale = scale / ratio if low < scale / ratio < high else math.sqrt(low * high)
         bought = question.bought_at(scale)
         answer = _plan_of_budget(Search.of(law, bought, deployment, latency), bought)
-    within = [each for each in found if each[0] <= 1.0 + OVER]
-    return max(within, key=lambda each: each[0])[1] if within else min(found, key=lambda each: each[0])[1]
+
+
+def _ratio_of(found: tuple[float, Plan]) -> float:
+    return found[0]
 
 
 def _plan_of_budget(search: Search, question: Question) -> Plan:

@@ -147,6 +147,10 @@ class Question:
         budget = replace(self.budget, flops=price.flops_bought(*limits), by_experts=price.flops_by_experts(*limits))
         return replace(self, budget=budget, training=price)
 
+    def scale_buying(self, flops: float, experts: float) -> float:
+        """The scale of `bought_at` at which days and dollars alone, without `max_flops`, buy a model of so many experts so many FLOPs."""
+        return flops / float(replace(self, max_flops=None).bought_at(1.0).budget.flops_at(experts))
+
     @property
     def base_name(self) -> str:
         """What models are compared with, in words."""

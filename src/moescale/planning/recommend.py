@@ -7,11 +7,22 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 from moescale.errors import InfeasibleError
 from moescale.models.coordinates import expansion
-from moescale.planning.as_built import SLACK, Bounds, Built, as_built, nearest_shape, remember_prices, rounded
+from moescale.planning.as_built import (
+    SLACK,
+    Bounds,
+    Built,
+    as_built,
+    cheapest_shape,
+    near_shapes,
+    nearest_shape,
+    remember_prices,
+    rounded,
+)
 from moescale.planning.candidate import Candidate, Row, Trained
 from moescale.planning.choice import choose, rank, too_dear
 from moescale.planning.decision import Choices, LawView, law_views
@@ -57,7 +68,8 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: b
     chosen, rule = choose(search, rows)
     to_loss = question.budget_goal == "serve"
     others = [c for c in rows if isinstance(c, Candidate) and c is not chosen and search.law.allows(c.experts)]
-    search.price_built([chosen, *others], at_most=not to_loss)
+    near = {row.experts: near_shapes(search.law, search.costs, row) for row in (chosen, *others) if to_loss}
+    search.price_built([] if to_loss else [chosen, *others], at_most=not to_loss, shapes=chain(*near.values()))
     limit = None if question.budget_goal == "loss" else question.max_usd_per_mtok
     base_built = search.base_as_built(at_most=not to_loss)
     base = base_built.model if base_built else search.base
@@ -66,36 +78,41 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: b
         limit = base.usd_per_mtok  # as built, as the model is
 
     def build(row: Candidate) -> Built[Candidate]:
-        loss = None
+        loss, is_base = None, False
         if to_loss:  # as built at least as good as the one that was chosen, which is on the bound
             loss = row.loss if search.confidence is not None else question.max_loss or real_base.loss
-            if row.experts == base.experts and math.isclose(row.n_params, real_base.n_params):
+            if is_base := row.experts == base.experts and math.isclose(row.n_params, real_base.n_params):
                 loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
         sizes = question.max_active_params, question.max_total_params
         bounds = Bounds(loss, limit, None, *sizes, min_probability=search.confidence if promised else None)
-        built = as_built(search.law, search.costs, row, partial(search.built, base=base), bounds)
+        built = None
+        if loss is not None and not is_base:  # which is built as it is compared with
+            price = partial(search.built, base=base, most_loss=loss * (1.0 + SLACK))
+            built = cheapest_shape(search.law, search.costs, row, near[row.experts], price, bounds)
+        if built is None:
+            built = as_built(search.law, search.costs, row, partial(search.built, base=base), bounds)
         if built.notes and loss is not None and limit is not None:
             raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
         return built
 
-    every = [build(chosen)]
-    for row in others:  # rounding moves prices by more than neighbours differ
-        with suppress(InfeasibleError):
-            every += [rival] if not (rival := build(row)).notes else []
-    sized: list[Candidate] = []
-    if to_loss and promised and search.confidence is not None:  # a smaller shape may keep the promise, too
-        sized = [chosen, *others]
-    elif (
-        question.budget_goal == "quality" and in_full
-    ):  # the price has steps, near which another shape may have a lower loss
+    every: list[Built[Candidate]] = []
+    refused: list[InfeasibleError] = []
+    for row in (chosen, *others):  # rounding moves prices by more than neighbours differ
+        try:
+            every += [rival] if not (rival := build(row)).notes or row is chosen else []
+        except InfeasibleError as error:
+            refused.append(error)
+    if not every:
+        raise refused[0]
+    if question.budget_goal == "quality" and in_full:
+        # The price has steps, near which another shape may have a lower loss.
         sized = [replace(chosen, n_params=chosen.n_params * share) for share in NEARBY]
-    if sized:
         search.price_built(sized, at_most=True)
         price = partial(search.built, base=base)
-        near = [rounded(search.law, search.costs, row, price, at_most=True) for row in sized]
+        tried = [rounded(search.law, search.costs, row, price, at_most=True) for row in sized]
         sizes = (question.max_active_params, question.max_total_params)
         bounds = Bounds(None, limit, None, *sizes, min_probability=search.confidence if promised else None)
-        kept = [each for each in near if each is not None and bounds.excess(each.model) <= SLACK]
+        kept = [each for each in tried if each is not None and bounds.excess(each.model) <= SLACK]
         every += [each for each in kept if all(each.shape != other.shape for other in every)]
     built = min(every, key=lambda each: (bool(each.notes), rank(search, each.model)))
     if to_loss:  # whatever it regrets, none that another one beats in price and in loss

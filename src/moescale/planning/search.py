@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 
 import numpy as np
 
@@ -257,12 +258,11 @@ class Search:
         at_most |= self.question.bounds_base and self.base.n_params >= most * (1.0 - 1e-9)
         return rounded(self.law, self.costs, self.base, search._sized, at_most=at_most)
 
-    def price_built(self, models: Iterable[Candidate], *, at_most: bool) -> None:
-        """Remember what these models, and the baseline, cost as built."""
+    def price_built(self, models: Iterable[Candidate], *, at_most: bool, shapes: Iterable[Buildable] = ()) -> None:
+        """Remember what these models, and the baseline, cost as built, and what other shapes do."""
         base = [self.base] if self.question.base is None and isinstance(self.base, Candidate) else []
-        remember_prices(
-            self.costs, (nearest_shape(self.law, self.costs, model, at_most=at_most) for model in (*base, *models))
-        )
+        nearest = (nearest_shape(self.law, self.costs, model, at_most=at_most) for model in (*base, *models))
+        remember_prices(self.costs, chain(nearest, shapes))
 
     def judging_built(self, base: Built[Candidate] | None) -> Search:
         """The search that judges models as built: the baseline as built keeps its own loss under every draw, too."""
@@ -273,9 +273,11 @@ class Search:
         losses = draws.losses(np.array([base.model.n_params]), np.array([base.model.experts]), law)[:, 0]
         return replace(self, draws=replace(self.draws, goal=np.maximum(self.draws.goal, losses)))
 
-    def built(self, law: Law, costs: Costs, model: Candidate, *, base: Trained) -> Candidate | None:
-        """The model of the same size under another law and family, set against `base`; None where it cannot be served."""
-        if (sized := self._sized(law, costs, model)) is None:
+    def built(
+        self, law: Law, costs: Costs, model: Candidate, *, base: Trained, most_loss: float = math.inf
+    ) -> Candidate | None:
+        """The model of the same size under another law and family, set against `base`; None where it cannot be served or has more loss."""
+        if (sized := self._sized(law, costs, model)) is None or sized.loss > most_loss:
             return None
         draws = replace(self.draws_at(self.question.max_loss), budget=self.budget_of(costs.shape))
         rows = self.judged(with_ratios([sized], self.optima, base), draws, law)

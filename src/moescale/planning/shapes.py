@@ -20,7 +20,8 @@ from moescale.planning.training_use import TrainingUse
 
 MOST_CORRECTIONS = 2  # of what days and dollars buy another shape
 CHEAPER = 0.05  # than the usual shape: what makes another one worth training
-OVER = 0.001  # share that days and dollars may be exceeded by: 30 days still print as 30
+# Share that days and dollars may be exceeded by: half of the last of four digits, which is the most that are printed.
+OVER = 5e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,12 @@ def choice_in_shape(shape: str, search: Search) -> ShapeChoice | None:
             return (life := best_life(search)) and ShapeChoice(shape, life, life.training_usd)
         best, scale = best_of(search), 1.0
         for _ in range(MOST_CORRECTIONS):
-            over = of_limits(question, best.use) if best is not None else None
-            if over is None or over <= 1.0 + OVER:
+            over = None if best is None else of_limits(question, best.use)
+            if best is None or over is None or over <= 1.0 + OVER:
                 break
-            scale /= over
+            experts = best.advice.model.experts
+            flops = float(best.search.question.budget.flops_at(experts))
+            scale = min(scale, question.scale_buying(flops, experts)) / over
             law, costs = search.law, search.costs
             again = Search.of(law, question.bought_at(scale), costs.deployment, costs.latency, coarse=True)
             best = best_of(again)
