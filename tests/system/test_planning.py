@@ -344,7 +344,8 @@ def test_a_life_is_recommended_that_costs_least_at_the_bases_loss() -> None:
     model, allowed = life.recommendation.model, [c for c in life.plans if c.experts <= 32 and c.total_usd is not None]
     best = min(allowed, key=lambda c: known(c.total_usd))
     assert model.experts == best.experts
-    assert known(best.n_params) <= known(model.n_params) <= 1.02 * known(best.n_params)
+    assert 0.8 <= known(model.n_params) / known(best.n_params) <= 1.25  # built in several sizes, as dollars are flat
+    assert known(model.total_usd) <= 1.05 * known(best.total_usd)
     assert known(model.loss) <= plan.base_loss
     for c in allowed:
         assert c.loss == pytest.approx(plan.base_loss, rel=1e-12)

@@ -114,7 +114,9 @@ class Plan:
     repeats_loss_interval: tuple[float, float] | None = None  # that holds 90% of the law's draws
     fresh_usd_per_mtok: float | None = None  # of the model that would be trained if no token were repeated
     default_law: Candidate | None = None  # what the default law would choose, with its loss by the law that was named
-    default_law_beyond: str | None = None  # how far that model lies beyond the default law's runs, in words; empty inside
+    default_law_beyond: str | None = (
+        None  # how far that model lies beyond the default law's runs, in words; empty inside
+    )
     errors_on_runs: Mapping[str, float] | None = (
         None  # of ln L around the bias on the runs of a fitted law, by law: the default one's, its own
     )

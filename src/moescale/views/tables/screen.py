@@ -50,6 +50,7 @@ LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
 SURE = 0.9  # chance with which days or dollars are said to be enough
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 FAR = 4.0  # times the largest fitted: errors of all laws grow from there (docs/evidence/own-law.md)
+FITTED = (" the largest fitted", " the smallest fitted")  # how factors beyond the runs of a law end
 TIMES = re.compile(r"([\d.,]+) times the largest")
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
 
@@ -102,7 +103,7 @@ def facts(
         off = [f"{100 * error:.2g}% ({law})" for law, error in (plan.errors_on_runs or {}).items()]
         price += f", training {format_usd(other.training_usd)}" if other.training_usd is not None else ""
         price += f"; errors on this law's runs {', '.join(off)}" if off else ""
-        far = plan.default_law_beyond
+        far = _once(plan.default_law_beyond or "")
         price += f"; beyond its own runs too: {far}" if far else "; inside its own runs"
         said.append(("Default law", f"{other.experts:g} experts{beyond}, {_sizes(other)}: {price}"))
     if (sure := plan.target_spend) is not None:
@@ -110,7 +111,7 @@ def facts(
     if scores := scores_text(plan):
         said.append(("Scores", scores))
     extrapolated = [note for note in best.caveats if note.startswith("Extrapolated: ")]
-    said += [("Beyond runs", note.removeprefix("Extrapolated: ").rstrip(".")) for note in extrapolated]
+    said += [("Beyond runs", _once(note.removeprefix("Extrapolated: ").rstrip("."))) for note in extrapolated]
     if plan.repeats_loss is not None:
         said.append(("Repeats", _repeats(plan, plan.repeats_loss)))
     if not plan.of_life and (repaid := repayments(plan, rows)):
@@ -420,6 +421,14 @@ def _next(plan: Plan, options: str | None) -> str:
         budget = f"moescale design --budget {format_flops(flops * SWEEP_SHARE)}"
         return " ".join((budget, *planned, *of_design(options or ""), *_relaxed(plan, options or "")))
     return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"
+
+
+def _once(beyond: str) -> str:
+    """How far a model lies beyond runs, with what several factors are of named once."""
+    parts = beyond.split(", ")
+    ends = [next((end for end in FITTED if part.endswith(end)), "") for part in parts]
+    again = [end == later for end, later in zip(ends, [*ends[1:], ""], strict=True)]
+    return ", ".join(p.removesuffix(end) if same else p for p, end, same in zip(parts, ends, again, strict=True))
 
 
 def _farthest(plan: Plan) -> float:
