@@ -22,6 +22,7 @@ from moescale.serving.deployment import Deployment, batch_cap, drafted_tokens, e
 from moescale.serving.servers import BoolArray, Servers, Times
 from moescale.typing import FloatArray, Real
 
+MOST_TOGETHER = 64  # entries: what one search for their batches takes hardly depends on their number
 CLOSE = 1e-8  # of the logarithm of a batch: of any batch below a thousandth of a request
 MARGIN = 0.9  # of the price at a larger batch: a smaller one saves at most so much, where kernels have steps
 PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
@@ -122,8 +123,8 @@ class Batches:
 def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
     """The largest batches that memory, max_num_seqs and the latency limits allow.
 
-    `rivals`: the entries along the first axis compete, and those that a smaller batch cannot make the cheapest are left out
-    as too slow.
+    `rivals`: the entries along the first axis compete, and of many those that a smaller batch cannot make the cheapest are left
+    out as too slow.
     """
     d = servers.deployment
     per_gpu, free = servers.bytes_per_gpu()
@@ -144,7 +145,8 @@ def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
     if np.any(late := fits & (times.over_limits(d) > 1.0)):
         late = np.broadcast_to(late, servers.shape)
         found = Batches(batch, times, per_gpu, limited_by, np.where(late, Reason.TOO_SLOW, reason))
-        if rivals:  # fewer requests share what the weights take: a price only rises
+        if rivals and np.count_nonzero(late) > MOST_TOGETHER:
+            # Fewer requests share what the weights take: a price only rises.
             least = Batches(batch, times, per_gpu, limited_by, reason).usd_per_mtok(servers)
             first = late & (least == np.min(np.where(late, least, math.inf), axis=0))
             found = _within_limits(servers, found, batch, first)
