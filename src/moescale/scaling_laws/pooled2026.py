@@ -64,7 +64,7 @@ def _sigmoid(z: FloatArray) -> FloatArray:
 
 def _named(theta: FloatArray) -> dict[str, FloatArray]:
     """The coefficients by name, (..., 1) each."""
-    return dict(zip(FORM.names, np.moveaxis(theta[..., None, :], -1, 0), strict=True))
+    return {parameter.name: theta[..., j, None] for j, parameter in enumerate(PARAMETERS)}
 
 
 class _Gain(NamedTuple):
