@@ -161,8 +161,8 @@ def _within_limits(servers: Servers, batches: Batches, most: FloatArray, late: B
     if not np.any(late):
         return batches
     some = servers.only(late)
-    within = _batch_within_limits(some, np.broadcast_to(most, late.shape)[late])
-    times = _replaced(batches.times, some.times(within), late)
+    within, there = _batch_within_limits(some, np.broadcast_to(most, late.shape)[late])
+    times = _replaced(batches.times, there, late)
     slow = late & (times.over_limits(servers.deployment) > 1.0)
     return replace(
         batches,
@@ -191,18 +191,20 @@ def _reason(servers: Servers, free: FloatArray) -> FloatArray:
     return np.select(list(uneven.values()), list(uneven), Reason.FEASIBLE)
 
 
-def _batch_within_limits(servers: Servers, most: FloatArray) -> FloatArray:
-    """The largest batch from 1 to `most` that meets the latency limits, (n,); 1 where even that is too slow.
+def _batch_within_limits(servers: Servers, most: FloatArray) -> tuple[FloatArray, Times]:
+    """The largest batch from 1 to `most` that meets the latency limits, (n,), and its times; 1 where even that is too slow.
 
     Latency grows with the batch; where a measured one does not, a looser limit still finds no smaller batch.
     """
 
     def beyond(ln_batch: FloatArray, wanted: BoolArray) -> FloatArray:
         some = servers if np.all(wanted) else servers.only(wanted)
-        of_limit = some.times(np.exp(ln_batch)).over_limits(some.deployment)
-        return np.where(np.isnan(of_limit), math.inf, np.log(of_limit))
+        times = some.times(np.exp(ln_batch))
+        of_limit = times.over_limits(some.deployment)
+        return np.stack((np.where(np.isnan(of_limit), math.inf, np.log(of_limit)), *times))
 
-    return np.exp(last_within(beyond, np.zeros_like(most), np.log(most), close=CLOSE))
+    ln_batch, (_, *times) = last_within(beyond, np.zeros_like(most), np.log(most), close=CLOSE)
+    return np.exp(ln_batch), Times(*times)
 
 
 def _with(values: FloatArray, new: Real, where: BoolArray) -> FloatArray:
