@@ -83,9 +83,10 @@ def _next_share(x: FloatArray, f: FloatArray, least: float) -> FloatArray:
 
 def last_within(
     rising: Callable[[FloatArray, NDArray[np.bool_]], FloatArray], low: FloatArray, high: FloatArray, *, close: float
-) -> FloatArray:
+) -> tuple[FloatArray, FloatArray]:
     """The last places (n,), from `low` to `high`, before a function first is positive, `close` to that; `low` where it always is.
 
+    Of the c values (c, k, j) at places the first is meant; all of those found are the second answer, (c, n).
     For functions that take hardly longer at many places than at one: it is asked at places (k, j) of the j wanted entries, at
     even ones and ever closer to where the secant is zero, in five or six steps where `bracket` takes a dozen. What is found
     of an entry does not depend on the others.
@@ -93,20 +94,21 @@ def last_within(
     at = low + (high - low) * EVEN[:, None]
     ends, values = _around_zero(at, rising(at, np.ones(low.shape, np.bool_)))
     while np.any(searched := ends[1] - ends[0] > close):
-        (low, high), (at_low, at_high) = ends[:, searched], values[:, searched]
+        (low, high), known = ends[:, searched], values[..., searched]
+        at_low, at_high = known[0]
         secant = np.where(np.isfinite(at_low + at_high), at_low / np.where(at_low < 0.0, at_low - at_high, 1.0), 0.5)
         near = np.clip(secant + AROUND[:, None], 0.0, 1.0)
         shares = np.sort(np.concatenate((near, np.broadcast_to(EVEN[1:-1, None], (EVEN.size - 2, low.size)))), axis=0)
         at = low + (high - low) * shares
-        value = np.concatenate((at_low[None], rising(at, searched), at_high[None]))
-        ends[:, searched], values[:, searched] = _around_zero(np.concatenate((low[None], at, high[None])), value)
-    return ends[0]
+        value = np.concatenate((known[:, :1], rising(at, searched), known[:, 1:]), axis=1)
+        ends[:, searched], values[..., searched] = _around_zero(np.concatenate((low[None], at, high[None])), value)
+    return ends[0], values[:, 0]
 
 
 def _around_zero(at: FloatArray, value: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Of places (k, j), the last before the first positive value and that one, (2, j), and their values; one place twice without both."""
-    beyond = value > 0.0
+    beyond = value[0] > 0.0
     first = np.where(beyond.any(axis=0), beyond.argmax(axis=0), len(at) - 1)
     last = np.where(beyond[first, np.arange(first.size)], np.maximum(first - 1, 0), first)
     pair = np.stack((last, first))
-    return np.take_along_axis(at, pair, axis=0), np.take_along_axis(value, pair, axis=0)
+    return np.take_along_axis(at, pair, axis=0), np.take_along_axis(value, pair[None], axis=1)

@@ -1,4 +1,5 @@
 import io
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +11,9 @@ from rich.console import Console
 from moescale.errors import InputError, MoescaleError
 from moescale.fitting.prior import prior_of
 from moescale.models.coordinates import in_family, model_of
-from moescale.models.family import find_family
+from moescale.models.family import families, find_family
 from moescale.scaling_laws import Law, find_law, law_text, loss, make_inputs, predict
-from moescale.scaling_laws.ensemble import combine, restate
+from moescale.scaling_laws.ensemble import EnsembleForm, combine, restate
 from moescale.scaling_laws.law import Member
 from moescale.scaling_laws.store import parse_law
 from moescale.views.terminal.fits import show_laws
@@ -97,6 +98,17 @@ def test_derivatives_are_those_of_finite_differences() -> None:
         step = h * np.eye(law.theta.size)[j]
         change = law.form.log_loss(law.theta + step, x) - law.form.log_loss(law.theta - step, x)
         np.testing.assert_allclose(jacobian[:, j], change / (2 * h), rtol=1e-5, atol=1e-8)
+
+
+def test_a_size_grows_with_that_of_another_family_as_finite_differences_say() -> None:
+    law, h = find_law("ludziejewski2025"), 1e-4
+    x = make_inputs(np.tile(np.geomspace(1e6, 1e13, 12), 4), 2e10, np.repeat([1.0, 2.0, 8.0, 256.0], 12))
+    asked = [family for family in families().values() if family.n_counts == "dense"]
+    for family, own in itertools.product(asked, families().values()):
+        form = combine([Member(replace(law, family=own), 1.0)], name="one", family=family, source="", date="").form
+        assert isinstance(form, EnsembleForm)
+        up, down = (form.members[0].ln_size(replace(x, ln_n=x.ln_n + step)) for step in (h, -h))
+        np.testing.assert_allclose(form.members[0].elasticity(x) * np.ones(48), (up - down) / (2.0 * h), rtol=1e-6)
 
 
 def test_a_file_reads_back() -> None:

@@ -129,12 +129,13 @@ NUMERIC_FIELDS = tuple(field.name for field in fields(Architecture) if field.typ
 
 def shape_of(architecture: Architecture) -> tuple[int, ...]:
     """The shape that all fields of an architecture broadcast to."""
-    return np.broadcast_shapes(*{np.shape(getattr(architecture, name)) for name in NUMERIC_FIELDS})
+    numbers = (getattr(architecture, name) for name in NUMERIC_FIELDS)
+    return np.broadcast_shapes(*{np.shape(number) for number in numbers if not isinstance(number, float)})
 
 
 def some(field: Real) -> bool:
     """Whether a numeric field is positive for any of the models; asked often, mostly of one number."""
-    return field > 0 if isinstance(field, int | float) else bool(np.any(np.asarray(field) > 0))
+    return field > 0 if isinstance(field, int | float) else bool((field > 0).any())
 
 
 def validate(architecture: Architecture, where: str | None = None) -> Architecture:

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from moescale.models.architecture import Architecture
-from moescale.models.family import ModelFamily, dense_params, expert_ffns, expert_share, width
+from moescale.models.family import ModelFamily, dense_params, expert_ffns, expert_share, width, width_elasticity
 from moescale.models.parameters import count_parameters
 from moescale.typing import FloatArray, Real
 
@@ -84,6 +84,17 @@ def model_of(family: ModelFamily, n_params: Real, experts: Real) -> tuple[FloatA
     if tables := family.embedding_matrices * family.vocab_size:
         body = body - tables * width(family, n)
     return body, _expansion(family, held, met)
+
+
+def body_elasticity(family: ModelFamily, n_params: Real, experts: Real) -> FloatArray:
+    """d ln body / d ln N of `model_of`. Arguments broadcast."""
+    n, e = _alike(n_params, experts)
+    if family.has_one_shape_factor:
+        return np.ones(n.shape)
+    met, d = expert_ffns(family, e)[1], width(family, n)
+    more, tables = (met - 1.0) * expert_share(family, n) * n, family.embedding_matrices * family.vocab_size * d
+    # The body is N and terms in the width: its cube, and the tables.
+    return (n + (3.0 * more - tables) * width_elasticity(family, n)) / (n + more - tables)
 
 
 def _alike(a: Real, b: Real) -> tuple[FloatArray, FloatArray]:

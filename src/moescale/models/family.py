@@ -173,7 +173,8 @@ def _width(family: ModelFamily, n: FloatArray) -> FloatArray:
     grouped = n > at_edge + family.embedding_matrices * family.vocab_size * edge
     cubic, square, linear = _powers_of_width(family, np.where(grouped, np.inf, 0.0))
     alone, slope, curve = np.cbrt(n / cubic), 2.0 * square, 3.0 * cubic
-    d = np.maximum(alone - square / curve, 0.5 * alone)
+    # But for cubes of what the others add to the first term:
+    d = alone / (1.0 + (square + linear / alone) / (curve * alone))
     for _ in range(60):  # Newton falls onto the root of a convex rising function from above, where its first step leads
         step = (((cubic * d + square) * d + linear) * d - n) / ((curve * d + slope) * d + linear)
         d = d - step
@@ -187,6 +188,13 @@ def dense_params(family: ModelFamily, d_model: Real) -> FloatArray:
     d = np.asarray(d_model, float)
     cubic, square, linear = _powers_of_width(family, d)
     return ((cubic * d + square) * d + linear) * d
+
+
+def width_elasticity(family: ModelFamily, n_params: FloatArray) -> FloatArray:
+    """d ln d_model / d ln N, same shape."""
+    d = width(family, n_params)
+    cubic, square, linear = _powers_of_width(family, d)
+    return n_params / (((3.0 * cubic * d + 2.0 * square) * d + linear) * d)
 
 
 def expert_ffns(family: ModelFamily, experts: Real) -> tuple[FloatArray, FloatArray]:
@@ -238,9 +246,7 @@ def elasticity(family: ModelFamily, n_params: Real, size: Real) -> FloatArray:
     n = np.asarray(n_params, float)
     if family.has_one_shape_factor:
         return np.ones(np.broadcast_shapes(n.shape, np.shape(size)))
-    d = width(family, n)
-    cubic, square, linear = _powers_of_width(family, d)
-    return 1.0 + (1.0 - n / size) * (3.0 * n / (((3.0 * cubic * d + 2.0 * square) * d + linear) * d) - 1.0)
+    return 1.0 + (1.0 - n / size) * (3.0 * width_elasticity(family, n) - 1.0)
 
 
 def training_flops(family: ModelFamily, n_params: Real, tokens: Real, experts: Real) -> FloatArray:

@@ -52,11 +52,9 @@ class ExportOptions(Group):
 
     def check(self) -> None:
         """InputError where --export and -o do not come together, or an option stands that only they use."""
-        from moescale.export.trainers import FORMATS
-
         if self.export is None:
             stated = [field.name for field in fields(self) if field.name != "export"]
-            refuse(self, stated, "goes with --export only", f"add --export {'|'.join(FORMATS)}")
+            refuse(self, stated, "goes with --export only", "add --export hf|torchtitan|megatron")
             return
         if self.export_folder is None:
             raise InputError("needs a folder", where="--export", next_step="add -o FOLDER")
@@ -69,11 +67,11 @@ class ExportOptions(Group):
 
     def launch(self) -> Launch | None:
         """How the run that is written is launched; None where no format is stated."""
+        if self.export is None:
+            return None
         from moescale.export.trainers import FORMATS
         from moescale.training.choice import Launch
 
-        if self.export is None:
-            return None
         return Launch(
             trainer=FORMATS[self.export].trainer,
             rule=self.recipe,
@@ -90,13 +88,13 @@ class ExportOptions(Group):
 
         Beside it, how to serve it in the deployment that it was priced for. None where no format is stated.
         """
+        launch = self.launch()
+        if self.export is None or self.export_folder is None or launch is None:
+            return None
         from moescale.export.launch import export_model
         from moescale.export.serving_launch import Server
         from moescale.serving.gpu_counts import cost, laid_out
 
-        launch = self.launch()
-        if self.export is None or self.export_folder is None or launch is None:
-            return None
         best = plan.decision
         served = cost(best.architecture.architecture(), source, deployment)
         deployment = laid_out(deployment, served.attention_dp)

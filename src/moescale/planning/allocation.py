@@ -185,13 +185,13 @@ def at_size(
     law: Law, budget: Budget, n_params: FloatArray, experts: FloatArray, *, theta: FloatArray | None = None
 ) -> Allocation:
     """The allocation that trains models of given size with the whole budget; NaN sizes stay NaN."""
-    known = np.where(np.isfinite(n_params), n_params, 1e9)
     gone = ~np.isfinite(n_params)
+    known = np.where(gone, 1e9, n_params)
+    tokens = _tokens(law, budget, known, experts)
+    x = inputs_at(law, budget.extra, known, np.log(tokens), experts)
+    loss = np.exp(law.form.log_loss(theta_or_own(law, theta), x))
     return Allocation(
-        np.broadcast_to(experts, n_params.shape),
-        n_params,
-        np.where(gone, np.nan, _tokens(law, budget, known, experts)),
-        np.where(gone, np.nan, loss_on_budget(law, budget, known, experts, theta=theta)),
+        np.broadcast_to(experts, n_params.shape), n_params, np.where(gone, np.nan, tokens), np.where(gone, np.nan, loss)
     )
 
 

@@ -127,24 +127,23 @@ class Oracle:
     ln_loss: FloatArray  # (k, a, s), rising
     ln_usd: FloatArray  # (k, a, s)
     known: NDArray[np.intp]  # (k, a)
+    kinked: list[tuple[int, int]]  # draws and columns of curves whose loss falls somewhere: of a law with kinks
 
     def usd_at(self, losses: FloatArray) -> FloatArray:
         """The least dollars a million tokens at losses (k, j), (k, j); infinite below what any model reaches."""
-        ln, found = np.log(losses), np.full((*losses.shape, self.allowed.size), np.inf)
-        rising = (np.diff(self.ln_loss, axis=-1) >= 0.0).all(axis=-1)
-        some = np.nonzero(rising & (self.known > 0))
-        xs, ys, last = self.ln_loss[some], self.ln_usd[some], self.known[some] - 1
+        ln, found = np.log(losses), np.empty((*losses.shape, self.allowed.size))
+        xs, ys, last = self.ln_loss, self.ln_usd, self.known - 1
+        curves = (np.arange(len(xs))[:, None], np.arange(self.allowed.size))
         for j in range(ln.shape[1]):  # as np.interp does, of all curves at once
-            x = ln[some[0], j]
-            right = np.minimum((xs <= x[:, None]).sum(axis=-1), last + 1)
-            at, after = np.maximum(right - 1, 0), np.minimum(right, last)
-            each = np.arange(x.size)
-            run = xs[each, after] - xs[each, at]
-            slope = np.where(run > 0.0, ys[each, after] - ys[each, at], 0.0) / np.where(run > 0.0, run, 1.0)
-            found[some[0], j, some[1]] = np.where(right > 0, slope * (x - xs[each, at]) + ys[each, at], np.inf)
-        for k, a in zip(*np.nonzero(~rising & (self.known > 0)), strict=True):  # of a law with kinks
+            x = ln[:, j, None]
+            right = np.minimum((xs <= x[..., None]).sum(axis=-1), last + 1)
+            at, after = (*curves, np.maximum(right - 1, 0)), (*curves, np.minimum(right, last))
+            run = xs[after] - xs[at]
+            slope = np.where(run > 0.0, ys[after] - ys[at], 0.0) / np.where(run > 0.0, run, 1.0)
+            found[:, j] = np.where(right > 0, slope * (x - xs[at]) + ys[at], np.inf)
+        for k, a in self.kinked:
             ends = slice(self.known[k, a])
-            found[k, :, a] = np.interp(ln[k], self.ln_loss[k, a, ends], self.ln_usd[k, a, ends], left=np.inf)
+            found[k, :, a] = np.interp(ln[k], xs[k, a, ends], ys[k, a, ends], left=np.inf)
         return np.exp(found.min(axis=-1, initial=np.inf))
 
     def usd_at_goal(self, draws: Draws) -> FloatArray:
@@ -227,4 +226,5 @@ def oracle_of(draws: Draws, sampled: SampledCosts, allowed: NDArray[np.bool_]) -
     ln_loss, ln_usd = (
         np.take_along_axis(np.where(known, values, BEYOND), order, axis=-1) for values in (ln_loss, ln_usd)
     )
-    return Oracle(sampled, at, ln_loss, ln_usd, known.sum(axis=-1))
+    falls = (np.diff(ln_loss, axis=-1) < 0.0).any(axis=-1) & known.any(axis=-1)
+    return Oracle(sampled, at, ln_loss, ln_usd, known.sum(axis=-1), [(k, a) for k, a in np.argwhere(falls).tolist()])

@@ -18,15 +18,14 @@ from typing import Any
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.models.coordinates import expansion, experts_at, in_family, model_of, same_letters
-from moescale.models.family import ModelFamily, law_size
+from moescale.models.coordinates import body_elasticity, expansion, experts_at, in_family, model_of, same_letters
+from moescale.models.family import ModelFamily, elasticity, law_size
 from moescale.scaling_laws.covariates import known_to
 from moescale.scaling_laws.form import Ends, Inputs, LawForm, Parameter, stacked, with_experts
 from moescale.scaling_laws.law import Law, Member
 from moescale.typing import FloatArray
 
 DRAWS = 400  # of an ensemble: a law of weight 0.05 still has 20
-STEP = 1e-4  # of ln N, in central differences of one family's size by another's, which is nearly a power
 NAME = "ensemble"
 MODEL_INPUTS = ("active_body", "expansion")
 SHAPE_INPUTS = ("granularity", "shared_ffn")  # that a family of models has, where they are not stated
@@ -113,15 +112,24 @@ class _Part:
             extra = {**form.implied_inputs(e, own.top_k), **extra}
         return with_experts(self.ln_size(x), x.ln_d, e, extra)
 
-    def ln_size(self, x: Inputs, moved: float | None = None) -> FloatArray:
-        """ln N as the member's law counts it; of models with ln N `moved` by so much, whatever the inputs state of them."""
-        n = np.exp(x.ln_n + (moved or 0.0))
+    def ln_size(self, x: Inputs) -> FloatArray:
+        """ln N as the member's law counts it."""
+        n = np.exp(x.ln_n)
         if self.same:
             return np.log(law_size(self.family, n, x.experts))
         body, ratio = model_of(self.family, n, x.experts)
-        if moved is None:
-            body, ratio = _stated(x, "active_body", body), _stated(x, "expansion", ratio)
+        body, ratio = _stated(x, "active_body", body), _stated(x, "expansion", ratio)
         return np.log(law_size(self.law.family, *in_family(self.law.family, body, ratio)))
+
+    def elasticity(self, x: Inputs) -> FloatArray | float:
+        """d ln N as the member's law counts it / d ln N, of the families' own models, whatever the inputs state of them."""
+        if self.same:
+            return 1.0
+        own, n = self.law.family, np.exp(x.ln_n)
+        body, ratio = model_of(self.family, n, x.experts)
+        size, experts = in_family(own, body, ratio)
+        moved = body_elasticity(self.family, n, x.experts) / body_elasticity(own, size, experts)
+        return moved * elasticity(own, size, law_size(own, size, experts)) if own.n_counts == "total" else moved
 
     def log_loss(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """ln L in the ensemble's unit, (1, ..., n)."""
@@ -130,8 +138,7 @@ class _Part:
     def slopes(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """Derivatives of ln L with respect to the ensemble's ln N and ln D, (2, ..., n)."""
         in_n, in_d = self.law.form.slopes(theta, self.inputs(x))
-        elasticity = 1.0 if self.same else (self.ln_size(x, STEP) - self.ln_size(x, -STEP)) / (2.0 * STEP)
-        return stacked((in_n * elasticity, in_d))
+        return stacked((in_n * self.elasticity(x), in_d))
 
 
 def _stated(x: Inputs, name: str, otherwise: FloatArray) -> FloatArray:

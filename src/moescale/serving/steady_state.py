@@ -22,6 +22,7 @@ from moescale.serving.deployment import Deployment, batch_cap, drafted_tokens, e
 from moescale.serving.servers import BoolArray, Servers, Times
 from moescale.typing import FloatArray, Real
 
+MOST_TOGETHER = 64  # entries: what one search for their batches takes hardly depends on their number
 CLOSE = 1e-8  # of the logarithm of a batch: of any batch below a thousandth of a request
 MARGIN = 0.9  # of the price at a larger batch: a smaller one saves at most so much, where kernels have steps
 PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
@@ -122,8 +123,8 @@ class Batches:
 def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
     """The largest batches that memory, max_num_seqs and the latency limits allow.
 
-    `rivals`: the entries along the first axis compete, and those that a smaller batch cannot make the cheapest are left out
-    as too slow.
+    `rivals`: the entries along the first axis compete, and of many those that a smaller batch cannot make the cheapest are left
+    out as too slow.
     """
     d = servers.deployment
     per_gpu, free = servers.bytes_per_gpu()
@@ -144,7 +145,8 @@ def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
     if np.any(late := fits & (times.over_limits(d) > 1.0)):
         late = np.broadcast_to(late, servers.shape)
         found = Batches(batch, times, per_gpu, limited_by, np.where(late, Reason.TOO_SLOW, reason))
-        if rivals:  # fewer requests share what the weights take: a price only rises
+        if rivals and np.count_nonzero(late) > MOST_TOGETHER:
+            # Fewer requests share what the weights take: a price only rises.
             least = Batches(batch, times, per_gpu, limited_by, reason).usd_per_mtok(servers)
             first = late & (least == np.min(np.where(late, least, math.inf), axis=0))
             found = _within_limits(servers, found, batch, first)
@@ -159,8 +161,8 @@ def _within_limits(servers: Servers, batches: Batches, most: FloatArray, late: B
     if not np.any(late):
         return batches
     some = servers.only(late)
-    within = _batch_within_limits(some, np.broadcast_to(most, late.shape)[late])
-    times = _replaced(batches.times, some.times(within), late)
+    within, there = _batch_within_limits(some, np.broadcast_to(most, late.shape)[late])
+    times = _replaced(batches.times, there, late)
     slow = late & (times.over_limits(servers.deployment) > 1.0)
     return replace(
         batches,
@@ -189,18 +191,20 @@ def _reason(servers: Servers, free: FloatArray) -> FloatArray:
     return np.select(list(uneven.values()), list(uneven), Reason.FEASIBLE)
 
 
-def _batch_within_limits(servers: Servers, most: FloatArray) -> FloatArray:
-    """The largest batch from 1 to `most` that meets the latency limits, (n,); 1 where even that is too slow.
+def _batch_within_limits(servers: Servers, most: FloatArray) -> tuple[FloatArray, Times]:
+    """The largest batch from 1 to `most` that meets the latency limits, (n,), and its times; 1 where even that is too slow.
 
     Latency grows with the batch; where a measured one does not, a looser limit still finds no smaller batch.
     """
 
     def beyond(ln_batch: FloatArray, wanted: BoolArray) -> FloatArray:
         some = servers if np.all(wanted) else servers.only(wanted)
-        of_limit = some.times(np.exp(ln_batch)).over_limits(some.deployment)
-        return np.where(np.isnan(of_limit), math.inf, np.log(of_limit))
+        times = some.times(np.exp(ln_batch))
+        of_limit = times.over_limits(some.deployment)
+        return np.stack((np.where(np.isnan(of_limit), math.inf, np.log(of_limit)), *times))
 
-    return np.exp(last_within(beyond, np.zeros_like(most), np.log(most), close=CLOSE))
+    ln_batch, (_, *times) = last_within(beyond, np.zeros_like(most), np.log(most), close=CLOSE)
+    return np.exp(ln_batch), Times(*times)
 
 
 def _with(values: FloatArray, new: Real, where: BoolArray) -> FloatArray:

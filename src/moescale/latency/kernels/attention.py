@@ -68,7 +68,8 @@ def attention_kinds(
 ) -> tuple[tuple[float, float], ...]:
     """Measured pairs of head dimension and window (0: the full context), ascending; empty where there are none."""
     rows = _rows(system, engine, version, stage, cache_type)
-    return tuple(sorted({(float(d), float(w)) for d, w in zip(rows["head_dim"], rows["window_size"], strict=True)}))
+    dims, windows = rows["head_dim"], rows["window_size"]
+    return tuple((d, w) for d in np.unique(dims).tolist() for w in np.unique(windows[dims == d]).tolist())
 
 
 @cache

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from moescale.export.launch import Export, split_in_words
 from moescale.planning.compare_models import ComparedModel
 from moescale.planning.plan import Plan
 from moescale.planning.training_price import TrainingPrice
@@ -30,6 +30,9 @@ from moescale.views.tables import (
 )
 from moescale.views.tables import plan as tables
 from moescale.views.terminal.text import paragraph_lines, write_line, write_paragraph, write_table
+
+if TYPE_CHECKING:
+    from moescale.export.launch import Export
 
 
 def show_plan(
@@ -108,6 +111,8 @@ def _listed(console: Console, lines: Sequence[str]) -> None:
 
 def _exported(console: Console, export: Export) -> None:
     """Files of an export, the parallelism of the run, and the arithmetic of its memory."""
+    from moescale.export.launch import split_in_words  # what plans alone do without
+
     choice = export.choice
     write_line(console)
     write_line(console, f"Exported to {export.folder}: {', '.join(export.files)}", bold=len("Exported"))
