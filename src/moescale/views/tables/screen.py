@@ -83,7 +83,7 @@ def facts(
         said.append(
             (
                 "But",
-                f"the baseline's own life costs less, {format_usd(life)}: none that keeps its loss with this chance does",
+                f"the baseline's own life costs less ({format_usd(life)}); none that keeps its loss so surely does",
             )
         )
     if (other := plan.unbounded) is not None:
@@ -330,7 +330,7 @@ def _repeats(plan: Plan, more: float) -> str:
     """What repeated tokens cost: loss of this model, and the price beside that of fresh tokens."""
     ends, fresh = plan.repeats_loss_interval, plan.fresh_usd_per_mtok
     text = f"{more:+.4f} loss{f' (90% of draws: {ends[0]:.4f} to {ends[1]:.4f})' if ends else ''}"
-    return text if fresh is None else f"{text}; a model of fresh tokens would serve for {format_usd(fresh)}"
+    return text if fresh is None else f"{text}; with fresh tokens {format_usd(fresh)}/Mtok"
 
 
 def _repaid(plan: Plan) -> str:
