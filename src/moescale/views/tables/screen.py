@@ -37,9 +37,15 @@ if TYPE_CHECKING:
     from moescale.planning.training_use import TrainingUse
     from moescale.training.step_time import StepError
 
-MOST_LINES = 18
+MOST_LINES, MOST_MORE = 18, 68  # of the screen, and characters of its last line beside which another option has room
 # Facts that go first where there is no room for so many rows; the dollars of a life stand in its row.
-SPARE = (("Life", 4), ("Scores", 4), ("Price error", 2), ("Beyond runs", 2))
+SPARE = (
+    *(("Life", 4), ("Scores", 4)),
+    *(
+        (name, 2)
+        for name in ("Price error", "Beyond runs", "Repaid by", "Repeats", "Unspent", "Default law", "Shapes", "Scores")
+    ),
+)
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
@@ -145,8 +151,8 @@ def facts(
     more = f"--details: {', '.join(left_out)}" if left_out else "--details"
     if "--shape" not in (options or ""):
         more += "; --shape all"
-    life = "" if plan.of_life else "; --lifetime-tokens"
-    return [*kept, ("More", f"{more}{life}; --export megatron")]
+    more += "" if plan.of_life else "; --lifetime-tokens"
+    return [*kept, ("More", f"{more}; --export megatron" if len(more) < MOST_MORE else more)]
 
 
 def _chance(plan: Plan, model: Candidate) -> str:

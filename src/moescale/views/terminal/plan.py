@@ -46,11 +46,13 @@ def show_plan(
     write_line(console, headline, bold=len(headline))
     rows, without, table = choices.MOST_ROWS, list[str](), choices.choices_table(plan)
     if not details:  # the rest of a screen; else as many as the page has
-        around = 2 + len(paragraph_lines(console, table.title)) + len(table.notes)
+        with console.capture() as drawn:
+            write_table(console, table, ruled=False)
+        around = 1 + len(drawn.get().splitlines()) - len(table.rows)  # its title, heads and notes, and the headline
         room = 0
         for name, least in (*screen.SPARE, ("", 0)):
             room = screen.MOST_LINES - around - _height(console, _facts(console, plan, options, rows, without))
-            if room < least and not (name == "Scores" and "target" in plan.asked):
+            if room < least and not (least > 2 and name == "Scores" and "target" in plan.asked):
                 without.append(name)
         rows = max(2, room)
     write_table(console, choices.choices_table(plan, rows), ruled=False)
