@@ -75,6 +75,11 @@ def calibrated(usd_per_mtok: float | None, accuracy: Accuracy | None) -> Calibra
     return Calibrated(usd_per_mtok=middle, interval=(middle / factor, middle * factor))
 
 
+def calibrated_by_any(usd_per_mtok: float | None, latency_source: str) -> Calibrated | None:
+    """The same by the servings of all kinds, for a kind that was not compared; None where the latency source is not silicon."""
+    return calibrated(usd_per_mtok, accuracy_of_any()) if latency_source == "silicon" else None
+
+
 def limits_missed(
     accuracy: Accuracy | None,
     ttft_s: tuple[float | None, Real | None],

@@ -28,7 +28,7 @@ from moescale.planning.plan import Plan
 from moescale.planning.plan_file import AGAIN, parse_plan
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import measured_on
-from moescale.serving.accuracy import calibrated
+from moescale.serving.accuracy import calibrated, calibrated_by_any
 from moescale.units import format_bytes, format_count, format_flops, format_usd
 from moescale.views.figures import plan_figure
 from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes, on_dark
@@ -288,11 +288,13 @@ def _doubts(plan: Plan) -> list[str]:
         times = error.times(screen.SURE)
         runs = f"up to {times:.2f} times the prediction with {screen.SURE:.0%}, by {error.runs} published runs"
         told.append(f"Training days and dollars: {runs}{uneven}.")
-    if (corrected := calibrated(best.model.usd_per_mtok, plan.accuracy)) is None:
+    corrected = calibrated(best.model.usd_per_mtok, plan.accuracy)
+    if (range_ := corrected or calibrated_by_any(best.model.usd_per_mtok, plan.latency_source)) is None:
         told.append("Serving price: its error is unknown, as no servers of this kind were compared.")
     else:
-        low, high = (format_usd(end) for end in corrected.interval)
-        told.append(f"Serving price: nine of ten servers of this kind cost {low} to {high} per million output tokens.")
+        low, high = (format_usd(end) for end in range_.interval)
+        kind = "this kind" if corrected else "other kinds (none of this kind was compared)"
+        told.append(f"Serving price: nine of ten servers of {kind} cost {low} to {high} per million output tokens.")
     if (tpot_s := screen.late_tpot_s(plan)) is not None:
         told.append(f"Speed: by the known error of such servers a user gets {1.0 / tpot_s:.3g} tokens a second.")
     told += [f"Quality: {answer.plain(note)}" for note in best.caveats if note.startswith("Extrapolated: ")]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from moescale.options.law import DEFAULT_LAW
 from moescale.planning.plan import Plan
-from moescale.serving.accuracy import calibrated
+from moescale.serving.accuracy import calibrated, calibrated_by_any
 from moescale.units import format_count, format_seconds, format_usd
 from moescale.views.tables import percentage
 from moescale.views.tables.choices import repaid_by, with_life
@@ -114,12 +114,14 @@ def _life(plan: Plan) -> list[Figure]:
 def _serving(plan: Plan) -> Figure:
     usd, base = plan.decision.model.usd_per_mtok, plan.built_base.usd_per_mtok
     notes = [f"{usd / base:.0%} of the baseline's {format_usd(base)}"] if base and not plan.is_baseline else []
-    right = calibrated(usd, plan.accuracy)
-    if right is None:
-        notes.append("range unknown: no measured server of this kind to compare with")
-    else:
-        low, high = (format_usd(end) for end in right.interval)
+    right, every = calibrated(usd, plan.accuracy), calibrated_by_any(usd, plan.latency_source)
+    low, high = (format_usd(end) for end in found.interval) if (found := right or every) else ("", "")
+    if right is not None:
         notes.append(f"likely {format_usd(right.usd_per_mtok)}; {low} to {high} for nine of ten servers of this kind")
+    elif every is not None:
+        notes.append(f"{low} to {high} for nine of ten servers of other kinds; none of this kind was measured")
+    else:
+        notes.append("range unknown: no measured server of this kind to compare with")
     if (late := late_tpot_s(plan)) is not None:
         notes.append(f"likely slower than asked: {format_seconds(late)} a token")
     return Figure("serve", usd, f"{format_usd(usd)}/Mtok", tuple(notes), key=not plan.of_life)
@@ -149,14 +151,15 @@ def _chance(plan: Plan) -> list[Figure]:
     if sure is None or plan.is_baseline:
         return []
     laws = len(plan.voting_laws)
+    shown = min(sure, laws / (laws + 1)) if laws else sure
     goal = "the baseline's loss" if limit is None else f"a loss of {limit}"
     over = (
         f"by {laws} laws" if laws else f"in {OF_SOURCES}" if plan.law == DEFAULT_LAW else f"by the draws of {plan.law}"
     )
     notes = [f"that it reaches {goal}, {over}"]
     if laws and sure > laws / (laws + 1):
-        notes.append(f"(trust at most {laws / (laws + 1):.0%}: so few laws agree by chance)")
+        notes.append(f"so few laws show no more ({percentage(sure)} of their draws)")
     if gains := (plan.decision.model.intervals or {}).get("loss_gain"):
         worst, best = (f"{abs(end):.3f} {'lower' if end >= 0.0 else 'higher'}" for end in gains)
         notes.append(f"loss {worst} to {best} than the baseline's in 90% of them")
-    return [Figure("chance", sure, percentage(sure), tuple(notes), key=True)]
+    return [Figure("chance", shown, percentage(shown), tuple(notes), key=True)]

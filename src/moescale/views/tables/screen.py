@@ -14,7 +14,7 @@ from moescale.planning.recommend import FOR_NOTHING
 from moescale.planning.scores import nearest_measured, stated_score
 from moescale.planning.shapes import repaid_after
 from moescale.planning.training_use import FP8_LOSS, AllIn
-from moescale.serving.accuracy import accuracy_of_any, calibrated, limits_missed
+from moescale.serving.accuracy import accuracy_of_any, calibrated, calibrated_by_any, limits_missed
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import percentage, ttft_doubt
 from moescale.views.tables.choices import (
@@ -362,7 +362,7 @@ def _price_error(plan: Plan) -> str:
     right = calibrated(model.usd_per_mtok, a)
     if a is None or right is None:
         hour = f"full servers, {format_usd(plan.usd_per_gpu_hour)} a GPU hour"
-        if plan.latency_source != "silicon" or (every := calibrated(model.usd_per_mtok, accuracy_of_any())) is None:
+        if (every := calibrated_by_any(model.usd_per_mtok, plan.latency_source)) is None:
             return f"unknown: no servings of this kind were compared; {hour}"
         low, high = (format_usd(end) for end in every.interval)
         return f"{low} to {high} by other kinds, own unknown; {hour}"
