@@ -32,7 +32,7 @@ from moescale.serving.accuracy import calibrated, calibrated_by_any
 from moescale.units import format_bytes, format_count, format_flops, format_usd
 from moescale.views.figures import plan_figure
 from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes, on_dark
-from moescale.views.tables import Table, answer, choices, range_text, screen
+from moescale.views.tables import Table, answer, choices, likelytext, screen
 from moescale.views.tables import plan as plan_tables
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _law_facts(plan: Plan) -> Facts:
     pairs = {
         "law": f"{plan.law}: {law.source}",
         "its form": law.form.equation,
-        "fitted on": range_text(law.fit_range, law.form),
+        "fitted on": likelytext(law.fit_range, law.form),
         "loss is measured on": "; ".join(dict.fromkeys(filter(None, families))),
     }
     return [*((name, text) for name, text in pairs.items() if text), flops]
@@ -289,10 +289,10 @@ def _doubts(plan: Plan) -> list[str]:
         runs = f"up to {times:.2f} times the prediction with {screen.SURE:.0%}, by {error.runs} published runs"
         told.append(f"Training days and dollars: {runs}{uneven}.")
     corrected = calibrated(best.model.usd_per_mtok, plan.accuracy)
-    if (range_ := corrected or calibrated_by_any(best.model.usd_per_mtok, plan.latency_source)) is None:
+    if (likely := corrected or calibrated_by_any(best.model.usd_per_mtok, plan.latency_source)) is None:
         told.append("Serving price: its error is unknown, as no servers of this kind were compared.")
     else:
-        low, high = (format_usd(end) for end in range_.interval)
+        low, high = (format_usd(end) for end in likely.interval)
         kind = "this kind" if corrected else "other kinds (none of this kind was compared)"
         told.append(f"Serving price: nine of ten servers of {kind} cost {low} to {high} per million output tokens.")
     if (tpot_s := screen.late_tpot_s(plan)) is not None:
