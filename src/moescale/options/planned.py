@@ -169,7 +169,7 @@ class PlanRequest:
                 notes = [f"shape {name} is left out: {why}" for name, why in left_out.items() if stated]
                 beside = tuple(ordered) if len(ordered) > 1 else ()
                 plan = replace(plans[best], shapes=beside, warnings=(*notes, *plans[best].warnings))
-                if bounds.experts is None or plan.of_life:
+                if bounds.experts is None or (plan.of_life and bounds.max_total_usd is not None):
                     return plan
                 every: dict[str, Search] = {}
                 for name in served:

@@ -295,7 +295,7 @@ class LifeSearch:
         return [chosen, *others[: MOST_BUILT - 1]]
 
     def every_built(self, rows: Sequence[Life | Unreachable]) -> tuple[list[Built[Life]], list[str]]:
-        """The best life and those near it, as built, and which of them the stated training GPUs do not hold.
+        """The best life and those near it, as built, the best first and one of an expert count, and which of them the stated training GPUs do not hold.
 
         Raises InfeasibleError where there is no life, or these hold none.
         """
@@ -310,7 +310,12 @@ class LifeSearch:
             raise next(iter(refused.values()))
         if self.search.question.total_limit is None:
             built += self._of_least_training(rows)
-        return built, [f"Left out: {plural(e, 'expert')}, as {error.what}." for e, error in refused.items()]
+        best: dict[float, Built[Life]] = {}  # of each expert count
+        for each in sorted(built, key=lambda each: (bool(each.notes), self.rank(each.model))):
+            best.setdefault(each.model.experts, each)
+        return list(best.values()), [
+            f"Left out: {plural(e, 'expert')}, as {error.what}." for e, error in refused.items()
+        ]
 
     def _of_least_training(self, rows: Sequence[Life | Unreachable]) -> Iterator[Built[Life]]:
         """The lives of the models of least training dollars that keep the promise, which serve few tokens for the least."""

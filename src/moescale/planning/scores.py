@@ -91,6 +91,11 @@ def nearest_measured(task: str, accuracy: float) -> tuple[str, float]:
     return min(found.items(), key=lambda each: abs(each[1] - accuracy))
 
 
+def letters(task: str) -> dict[str, float]:
+    """Scores of the released models where the answer is a letter, as model cards have it; empty where none were published."""
+    return {} if task == AVERAGE else _table()["task"][task].get("letters", {})
+
+
 def _residual(task: str) -> float:
     """Root mean square error of the final checkpoints of the fit."""
     every = _table()["task"]

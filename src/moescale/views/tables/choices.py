@@ -18,6 +18,7 @@ ALIKE = 0.06  # relative difference in size of two rows of one expert count that
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
 MOST_ROWS, MOST_KNOWN = 9, 3
 LEAST_SPEND = "  least spend"
+MOST_REPAID = 1e14  # output tokens: what is repaid by more is as good as never repaid
 CHEAPER = 0.9  # of the recommended model's training dollars, at most: a least spend that is shown
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
 UNLIKE = 1.25  # largest over smallest size that several laws choose alone, or FLOPs over a budget: more is said
@@ -118,11 +119,11 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         named.append((1, label, row if plan.base_n_experts is None else replace(row, experts=plan.base_n_experts)))
     unspent = plan.training is not None and plan.training.left_over
     by_price = not plan.of_life and plan.objective not in ("loss", "quality")
-    named += [(7, "  lower loss", better)] if by_price and unspent else []  # what the rest buys
     if plan.least_training and (plan.least_training[0].training_usd or 0.0) < CHEAPER * (
         plan.decision.model.training_usd or math.inf
     ):
         named.append((6, LEAST_SPEND, plan.least_training[0]))
+    named += [(7, "  lower loss", better)] if by_price and unspent else []  # what the rest buys
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
     known = [
@@ -180,12 +181,14 @@ def repaid_by(model: Trained, other: Trained) -> float | None:
 
 
 def repayments(plan: Plan, rows: int) -> list[tuple[str, float]]:
-    """The output tokens that repay the training of the recommended model against the baseline and, where so many rows show it, the least spend."""
-    model, shown = plan.decision.model, dict(choices(plan, rows))
+    """The output tokens that repay the training of the recommended model against the baseline and the least spend, with its dollars where so many rows leave it out."""
+    model, least = plan.decision.model, dict(choices(plan, MOST_ROWS)).get(LEAST_SPEND)
     others: list[tuple[str, Trained]] = [("baseline", with_life(plan, plan.built_base))]
-    others += [("least spend", shown[LEAST_SPEND])] if LEAST_SPEND in shown else []
+    if least is not None:
+        usd = "" if LEAST_SPEND in dict(choices(plan, rows)) else f" {format_usd(least.training_usd or 0.0)}"
+        others.append((f"least spend{usd}", least))
     found = ((name, repaid_by(model, other)) for name, other in others)
-    return [(name, tokens) for name, tokens in found if tokens is not None]
+    return [(name, tokens) for name, tokens in found if tokens is not None and tokens < MOST_REPAID]
 
 
 def _rows(plan: Plan) -> list[Trained]:

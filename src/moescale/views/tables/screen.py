@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import PLANNED_TPOT_S
 from moescale.planning.recommend import FOR_NOTHING
-from moescale.planning.scores import nearest_measured, stated_score
+from moescale.planning.scores import letters, nearest_measured, stated_score
 from moescale.planning.shapes import repaid_after
 from moescale.planning.training_use import FP8_LOSS, AllIn
 from moescale.serving.accuracy import accuracy_of_any, calibrated, calibrated_by_any, limits_missed
@@ -96,8 +96,10 @@ def facts(
         price, loss = other.usd_per_mtok / model.usd_per_mtok - 1.0, other.loss - model.loss
         whose = "" if plan.unbounded_shape is None else f" of {plan.unbounded_shape}, {_sizes(other)}"
         spent = "" if other.training_usd is None else f", training {format_usd(other.training_usd)}"
-        after = repaid_by(other, model)
-        spent += f" (repaid by {format_count(after)} output tokens)" if after else ""
+        after = None if plan.of_life else repaid_by(other, model)
+        if other.total_usd and model.total_usd:
+            spent = f", life {format_usd(other.total_usd)} ({other.total_usd / model.total_usd - 1.0:+.0%})"
+        spent += f" (repaid by {format_count(after)} output tokens; --lifetime-tokens costs less)" if after else ""
         said.append(("All counts", f"{other.experts:g} experts{whose}: cost {price:+.0%}, loss {loss:+.4f}{spent}"))
     if (free := plan.without_bounds) is not None:
         other, surely = free.model, f"; its baseline's loss is reached with {percentage(free.chance)} here"
@@ -177,7 +179,7 @@ def _repaid_by(repaid: Sequence[tuple[str, float]]) -> str:
     """The output tokens that repay training, against each of the named models."""
     (first, tokens), *others = repaid
     words = [f"{format_count(tokens)} output tokens ({first})", *(f"{format_count(t)} ({name})" for name, t in others)]
-    less = "; --lifetime-tokens T costs less" if "least spend" in dict(repaid) else ""
+    less = "; --lifetime-tokens costs less" if any(name.startswith("least spend") for name, _ in repaid) else ""
     return f"{', '.join(words)}{less}"
 
 
@@ -252,7 +254,9 @@ def _training(plan: Plan) -> str:
         days = f"{format_count(use.gpu_days)} GPU days{'' if use.train_gpu == plan.gpu else f' of {use.train_gpu}'}"
     fp8 = "" if use.fp8_usd is None else f" (fp8 {format_usd(use.fp8_usd)})"
     if use.bf16_usd is not None:
-        worth = "" if use.fp8_loss_usd is None else f", {format_usd(use.fp8_loss_usd)} of tokens at this size"
+        saved, worth = use.bf16_usd - use.usd, ""
+        if use.fp8_loss_usd and saved > 0.0:
+            worth = f", pays below {100 * FP8_LOSS * saved / use.fp8_loss_usd:.2g}%"
         fp8 = f" (bf16 {format_usd(use.bf16_usd)}; loss taken as equal: DeepSeek-V3 saw < {100 * FP8_LOSS:.2g}%{worth})"
     text = f"{format_usd(use.usd)}{fp8}, {days}"
     dollars = plan.asked.get("max_training_usd")
@@ -405,7 +409,8 @@ def scores_text(plan: Plan) -> str:
         spent = plan.least_training[0].training_usd if plan.least_training else None
         least = f"; {least} at the least spend ({format_usd(spent)})" if least and spent else ""
         model, measured = nearest_measured(target, found.estimate)
-        ranked = f"(ranked answers: {model} has {measured:.2f})"
+        by_letters = letters(target).get(model)
+        ranked = f"(ranked answers: {model} has {measured:.2f}{f', {by_letters:.3f} by letters' if by_letters else ''})"
         return f"{target} {found.estimate:.2f} {ranked}, 90% {low:.2f} to {high:.2f}{least}"
     within = {task: (scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED}
     kept = [task for task in SCORED if within[task] <= MOST_WITHIN]
@@ -418,12 +423,14 @@ def _next(plan: Plan, options: str | None) -> str:
     alone = plan.law == DEFAULT_LAW and not plan.shapes and not plan.of_life
     if options and alone and not any(name in options for name in ("--shape", "--kv-heads", "--disaggregated")):
         return f"moescale plan {options} --shape all"
-    if plan.decision.undecided or _farthest(plan) > FAR:
+    far = plan.law != DEFAULT_LAW and _farthest(plan) > FAR  # of a law of labs a sweep teaches little of larger runs
+    if plan.decision.undecided or far:
         if plan.shapes and options:  # a sweep is of one shape
             options = re.sub(r" *--shape[ =]all", "", options) + f" --shape {plan.shapes[0].shape}"
         total = plan.of_life and "max_total_usd" in plan.asked  # whose dollars buy no budget of their own
         flops = plan.decision.model.training_flops if total else plan.budget_flops
-        planned = ["--plan-budget", format_flops(flops)] if total else []
+        stated = any(name in (options or "") for name in ("--budget", "--days", "--match"))
+        planned = ["--plan-budget", format_flops(flops)] if total or not stated else []
         budget = f"moescale design --budget {format_flops(flops * SWEEP_SHARE)}"
         return " ".join((budget, *planned, *of_design(options or ""), *_relaxed(plan, options or "")))
     return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"

@@ -120,7 +120,7 @@ def _show_loads(console: Console, found: Priced) -> None:
     if closed is not None:
         write_line(console)
         later, highest = (format_seconds(seconds or 0.0) for seconds in (closed.plateau_ttft_s, closed.p99.ttft_s))
-        times = f"means over ten requests per client, at most {closed.peak_running} at once; TTFT {later} after the first burst, {highest}"
+        times = f"means over ten requests per client, at most {closed.peak_running} at once; TTFT {later} after the first burst, with it {highest}"
         if closed.percentile is not None:
             over = f"the table's times hold for {closed.percentile:g}% of requests after the first burst"
             times = f"{over}, at most {closed.peak_running} at once; TTFT {later} on average, {highest}"
@@ -189,7 +189,9 @@ def _missed(found: Priced, missed: Missed) -> str:
             return f"{text}."
         deployment = found.server.deployment
         fp8 = weight_format(deployment) == "bf16" and deployment.gpu.fp8_flops_per_s
-        return f"{text}, as would all others; a larger --max-gpus{' or --weights fp8' if fp8 else ''} may keep it."
+        alone = len(found.server.cost.candidates or ()) < 2
+        others, more = ("", "more --gpus") if alone else (", as would all others", "a larger --max-gpus")
+        return f"{text}{others}; {more}{' or --weights fp8' if fp8 else ''} may keep it."
     stated = " ".join(f"{option} {format_seconds(s).replace(' ', '')}" for option, s in missed.stricter_s.items())
     usd = f", {format_usd(kept.usd_per_mtok)}" if found.has_price else ""
     at = f" at {stated}" if stated else ""
