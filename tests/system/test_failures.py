@@ -301,7 +301,6 @@ def test_rows_of_killed_and_living_writers_come_once(tmp_path: Path) -> None:
         )
 
     mortal, living = writer(10_000, "m"), writer(60, "l")
-    assert mortal.stdout is not None
     for _ in range(10):
         told = int(mortal.stdout.readline())
     mortal.kill()

@@ -234,7 +234,6 @@ def test_one_verb_takes_a_table_to_a_law() -> None:
     np.testing.assert_array_equal(found.law.theta, alone.theta)
     assert found.fit.warnings == (*table.warnings, *found.fit.warnings[len(table.warnings) :])
     assert found.law.draws.shape == (4, 5)
-    assert found.intervals is not None
     assert found.to_dict()["intervals"] == {name: list(limits) for name, limits in found.intervals.items()}
     saved = found.named("mine", where="n_experts == 1")
     assert (saved.name, saved.evidence["table"], saved.evidence["where"]) == ("mine", "runs.csv", "n_experts == 1")
@@ -344,21 +343,17 @@ def test_large_tables_are_fitted_on_all_their_rows() -> None:
 # Real runs.
 
 
-def joint_fit(runs: RunTable, expression: str) -> Fit:
-    chosen = runs.where(expression)
-    return fit(YUN, chosen.n_params, chosen.tokens, chosen.experts, chosen.loss)
+PAPERS_GRID = "n_params_active >= 1e8 and n_params_active <= 7.3e8 and tokens >= 2.4e9 and tokens <= 2.1e10"
 
 
-def test_joint_runs_that_are_trained_enough(joint_runs: RunTable) -> None:
-    found = joint_fit(joint_runs, "tokens / n_params_active >= 2")
-    assert found.n_runs == 234
-    assert found.rmsle <= 4.40e-3
-    assert found.huber <= 2.70e-6
-
-
-def test_joint_runs_within_the_papers_grid(joint_runs: RunTable) -> None:
-    found = joint_fit(
-        joint_runs, "n_params_active >= 1e8 and n_params_active <= 7.3e8 and tokens >= 2.4e9 and tokens <= 2.1e10"
-    )
-    assert found.n_runs == 93
-    assert found.rmsle <= 3.2e-3
+@pytest.mark.parametrize(
+    ("runs", "count", "rmsle", "huber"),
+    [("tokens / n_params_active >= 2", 234, 4.40e-3, 2.70e-6), (PAPERS_GRID, 93, 3.2e-3, np.inf)],
+    ids=["trained-enough", "papers-grid"],
+)
+def test_joint_runs_are_fitted(joint_runs: RunTable, runs: str, count: int, rmsle: float, huber: float) -> None:
+    chosen = joint_runs.where(runs)
+    found = fit(YUN, chosen.n_params, chosen.tokens, chosen.experts, chosen.loss)
+    assert found.n_runs == count
+    assert found.rmsle <= rmsle
+    assert found.huber <= huber

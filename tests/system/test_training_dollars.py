@@ -84,7 +84,6 @@ def test_dollars_rise_with_the_budget(shape: str, budgets: tuple[float, ...]) ->
 )
 def test_a_life_spends_its_dollars_as_built(shape: str, bounds: dict[str, float]) -> None:
     life = plan_of(shape, "h100-sxm", **bounds).lifetime
-    assert life is not None
     model, limit = life.recommendation.model, bounds["max_total_usd"]
     run = choose_launch(life.recommendation.architecture.architecture(), model.tokens, H100, Launch())
     training = run.gpu_days * 24.0 * life.train_usd_per_gpu_hour

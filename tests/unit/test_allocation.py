@@ -119,7 +119,6 @@ def test_a_cap_on_tokens_is_kept_and_changes_nothing_where_it_is_loose(law: Law,
     free = loss_optimal(law, budget, EXPERTS)
     capped_budget = Budget(budget.flops, max_tokens=share * float(free.tokens.min()))
     capped = loss_optimal(law, capped_budget, EXPERTS)
-    assert capped_budget.max_tokens is not None
     assert np.all(capped.tokens <= capped_budget.max_tokens)
     assert np.all(capped.loss > free.loss)
     assert np.all(training_flops(law.family, capped.n_params, capped.tokens, EXPERTS) <= budget.flops * (1 + 1e-12))

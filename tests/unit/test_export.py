@@ -145,7 +145,6 @@ def test_every_split_is_whole_and_its_memory_adds_up(shape: Buildable, gpus: int
         assert shape.n_heads % split.tensor == 0
         assert shape.n_kv_heads % split.tensor == 0
         stages = stages_of(model, split.pipeline)
-        assert stages is not None
         assert all(layers > 0 and layers % (shape.moe_every if shape.n_experts > 1 else 1) == 0 for layers in stages)
         assert sum(stages) == shape.n_layers
         assert stages[0] - stages[-1] in (0, shape.moe_every if shape.n_experts > 1 else 1)

@@ -220,7 +220,6 @@ def test_a_measured_exchange_takes_its_measured_time(silicon: Silicon) -> None:
     rows = read_columns(path, ("num_gpus", "message_size", "latency"), op_name="all_gather", nccl_dtype="half")
     at = (rows["num_gpus"] == 8) & (rows["message_size"] == 2**24)
     grid = collective_grid("h100_sxm", "all_gather")
-    assert grid is not None
     measured = float(np.exp(np.mean(np.log(rows["latency"][at]))))
     assert float(grid.seconds(8.0, 2.0**24)) == pytest.approx(measured, rel=1e-9)
     path = find_table("h100_sxm", "comm", "sglang", "0.5.6.post2", "wideep_deepep_ll_perf")
@@ -230,7 +229,6 @@ def test_a_measured_exchange_takes_its_measured_time(silicon: Silicon) -> None:
     at = (rows["node_num"] == 4) & (rows["num_token"] == 64)
     both = (rows[names[2]] + rows[names[3]])[at] * 1e-6
     grid = deepep_grid("h100_sxm", low_latency=True)
-    assert grid is not None
     assert float(grid.seconds(4.0, 64.0)) == pytest.approx(float(np.exp(np.mean(np.log(both)))), rel=1e-9)
     assert deepep_grid("b200_sxm", low_latency=True) is None
 
@@ -254,7 +252,6 @@ def test_experts_behind_an_exchange_take_their_measured_time() -> None:
 
     experts, each = spread_experts("h100_sxm", prompts=False), 3.0 * 7168 * 2048
     path = find_table("h100_sxm", "moe", "sglang", "0.5.10", "wideep_generation_moe_perf")
-    assert experts is not None
     assert path is not None
     names = ("moe_ep_size", "num_tokens", "latency")
     rows = read_columns(path, names, distribution=BALANCED, moe_dtype="fp8_block")
