@@ -33,9 +33,6 @@ def its_table() -> str:
     return run(*BUDGET, "--details").out
 
 
-# Answers: the keys of the contract.
-
-
 def test_predict_gives_an_interval_only_where_the_law_has_draws() -> None:
     found = answer_of("predict", "--n-params", "30B", "--tokens", "20B", "--experts", 8)
     assert found.keys() == {"loss", "interval", "extrapolation"}
@@ -94,9 +91,6 @@ def test_plan_of_models_that_no_gpu_holds_says_so_and_leaves_their_cost_out() ->
     assert {"loss", "n_params"} <= largest["intervals"].keys()  # the law knows them, served or not
     assert not {"usd_per_mtok", "cost_ratio"} & largest["intervals"].keys()
     assert found["recommendation"]["usd_per_mtok"] <= 0.05
-
-
-# Answers that hang together.
 
 
 @pytest.mark.parametrize("experts", [1, 8, 32])
@@ -217,9 +211,6 @@ def test_the_plans_table_says_what_its_json_says() -> None:
         table = out.partition("\nLoss-optimal model of each expert count\n")[2]
         row = next(line for line in table.splitlines() if line.startswith(name))
         assert [f"{c['loss']:.4f}", format_usd(c["usd_per_mtok"])] == row.removeprefix(name).split()[4:6]
-
-
-# As a process.
 
 
 def process(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:

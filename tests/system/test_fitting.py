@@ -107,18 +107,12 @@ def noisy_fit(noisy: Columns) -> Fit:
     return fit(YUN, *noisy, starts=STARTS)
 
 
-# The objective.
-
-
 @given(st.floats(-1.0, 1.0))
 def test_huber_is_a_square_within_delta_and_straight_beyond(residual: float) -> None:
     value, size = float(huber(np.array(residual))), abs(residual)
     expected = size**2 / 2 if size <= HUBER_DELTA else HUBER_DELTA * (size - HUBER_DELTA / 2)
     assert value == pytest.approx(expected, rel=1e-12, abs=1e-300)
     assert float(huber(np.array(residual), delta=10.0)) == pytest.approx(residual**2 / 2, rel=1e-12, abs=1e-300)
-
-
-# The search.
 
 
 @some_forms
@@ -165,9 +159,6 @@ def test_integer_weights_are_repeated_rows(noisy: Columns) -> None:
     assert value[0] == pytest.approx(other[0], rel=1e-9)
     x = problem.x
     np.testing.assert_allclose(YUN.log_loss(weighted, x), YUN.log_loss(repeated, x), atol=1e-6)
-
-
-# Synthetic truth.
 
 
 @every_form
@@ -224,9 +215,6 @@ def test_the_report_of_a_fit(noisy: Columns, noisy_fit: Fit) -> None:
     np.testing.assert_allclose(list(noisy_fit.parameters.values()), YUN.decode(noisy_fit.theta))
 
 
-# A table of runs.
-
-
 def test_one_verb_takes_a_table_to_a_law() -> None:
     table = read_runs(RUNS, where="n_experts == 1")
     found = fit_runs(table, "chinchilla", FitSettings(bootstrap=4, seed=1))
@@ -240,9 +228,6 @@ def test_one_verb_takes_a_table_to_a_law() -> None:
     assert saved.evidence["table_sha256"] == table.sha256
     with pytest.raises(InputError, match="--prior: mine says nothing of how coefficients differ"):
         fit_runs(table, settings=FitSettings(prior=saved))
-
-
-# What a table may lack.
 
 
 def test_bounds_and_unidentified_parameters_are_reported() -> None:
@@ -338,9 +323,6 @@ def test_large_tables_are_fitted_on_all_their_rows() -> None:
     assert found.n_runs == 2100
     _, polished = polish(problem_of("chinchilla", n, d, e, loss), found.theta)
     assert found.objective == pytest.approx(polished[0], rel=1e-9)
-
-
-# Real runs.
 
 
 PAPERS_GRID = "n_params_active >= 1e8 and n_params_active <= 7.3e8 and tokens >= 2.4e9 and tokens <= 2.1e10"

@@ -262,9 +262,6 @@ def test_the_base_matches_itself() -> None:
     assert plan.base_usd_per_mtok == base.usd_per_mtok
 
 
-# Bounds of the user.
-
-
 def test_a_bound_on_loss() -> None:
     for limit in (main_plan().base_loss * 1.02, main_plan().base_loss, main_plan().base_loss * 0.995):
         plan = ask(replace(MAIN, max_loss=limit))
@@ -441,9 +438,6 @@ def test_impossible_questions_are_refused(change: dict[str, Any], message: str) 
         ask(replace(MAIN, **change))
 
 
-# What the law may speak of.
-
-
 def test_expert_counts_beyond_the_law_are_shown_but_never_chosen() -> None:
     question = replace(MAIN, experts=(1.0, 4.0, 8.0, 64.0, 256.0))
     low = replace(LAW, max_experts=8.0)
@@ -496,9 +490,6 @@ def test_a_dense_law_plans_dense_models() -> None:
     assert plan.loss_optimal[0].tokens == pytest.approx(d, rel=1e-8)
 
 
-# Training.
-
-
 def plan_words(plan: Plan) -> str:
     """The command line's answer in one line."""
     text = io.StringIO()
@@ -534,9 +525,6 @@ def test_what_training_takes_is_said(power: float, cap: float, bound: dict[str, 
         assert "Training uses the whole budget" in text
     assert cast("dict[str, object]", plan.to_dict()["training"]).keys() >= {"flops_used", "gpu_days", "usd"}
     assert "gpu_days" not in cast("dict[str, object]", main_plan().to_dict()["training"])
-
-
-# Intervals.
 
 
 def test_intervals_hold_the_middle_of_the_draws() -> None:

@@ -62,9 +62,6 @@ def assert_same(one: Allocation, other: Allocation, rtol: float = 1e-9) -> None:
         np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=rtol)
 
 
-# The loss-optimal size.
-
-
 @pytest.mark.system
 @given(dense_laws, budgets)
 def test_the_dense_optimum_is_the_closed_form(law: Law, budget: Budget) -> None:
@@ -128,9 +125,6 @@ def test_a_cap_on_tokens_is_kept_and_changes_nothing_where_it_is_loose(law: Law,
     assert_same(loss_optimal(law, loose, EXPERTS), free)
 
 
-# Algorithm 1.
-
-
 @pytest.mark.system
 @few
 @given(moe_laws(), budgets, st.floats(0.0, 0.2))
@@ -176,9 +170,6 @@ def test_a_looser_target_needs_a_smaller_model(law: Law, budget: Budget, slacks:
     assert np.all(np.diff(sizes, axis=0) <= 0)
 
 
-# Algorithm 2.
-
-
 def steps(n_params: FloatArray, experts: FloatArray) -> FloatArray:
     """A cost that rises with size, with a jump of a fifth at every doubling, as at a change of the GPU count."""
     total = np.asarray(n_total(PAPER, n_params, experts))
@@ -220,9 +211,6 @@ def test_a_model_that_cannot_be_served_at_all() -> None:
     assert np.isnan(none.loss).all()
     free = best_within_cost(PAPER_LAW, BUDGET, EXPERTS, 1.0, lambda n, e: np.zeros(np.shape(n)))
     assert_same(free, loss_optimal(PAPER_LAW, BUDGET, EXPERTS))
-
-
-# Many coefficient sets, and refusals.
 
 
 @pytest.mark.parametrize("max_tokens", [None, 1e11])

@@ -385,9 +385,6 @@ def test_what_cannot_be_served_is_infeasible(place: Deployment, source: Lines, s
         simulate(MODEL, source, place, 1, burst(64))
 
 
-# Closed and open loops.
-
-
 def test_more_clients_than_are_held_wait_for_a_place() -> None:
     place = deployment(prompt_tokens=500, output_tokens=200, max_num_seqs=16.0)
     held, twice = (simulate(MODEL, Lines(), place, 1, closed(c)).answer() for c in (16, 64))
@@ -534,9 +531,6 @@ def test_cost_prices_prefill_and_decode_apart() -> None:
     assert math.isfinite(told["usd_per_mtok"])
     assert "Separate prefill and decode" in command(*line.split(), "--prefill-gpus", "auto").out
     assert "or auto" in command(*line.split(), "--prefill-gpus", "few").err
-
-
-# Engines.
 
 
 def test_presets_are_dated_and_follow_the_name_of_the_latency_source() -> None:

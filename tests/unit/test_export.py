@@ -93,9 +93,6 @@ def megatron_arguments(shape: Buildable, run: Recipe, split: Split) -> dict[str,
     return {name: value for name, _, value in pairs}
 
 
-# Memory.
-
-
 def test_activations_of_a_plain_layer_are_those_of_korthikanti() -> None:
     """Their 34 h bytes a token (section 4.1, without scores): 2 of these are masks of dropout, which nothing has here."""
     h = 1024.0
@@ -176,9 +173,6 @@ def test_more_splitting_never_takes_more_memory(shape: Buildable, name: str, gpu
         assert total(recompute=True) < total()
 
 
-# The choice.
-
-
 @pytest.mark.system
 @daily(10)
 @given(shape=shapes(), name=st.sampled_from(list(TRAINERS)), memory_gib=st.floats(2, 200))
@@ -211,9 +205,6 @@ def test_a_run_that_ends_in_time_takes_the_fewest_gpus() -> None:
 def test_a_count_that_nothing_divides_names_the_nearest() -> None:
     with pytest.raises(InfeasibleError, match=r"7 x h100-sxm cannot .* no split .*; nearest: 8 GPUs"):
         choose(model_of(SHAPE), recipe(), H100, Launch(trainer=TORCHTITAN), mfu=0.4, gpus=7)
-
-
-# The files.
 
 
 @pytest.mark.system

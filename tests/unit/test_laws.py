@@ -255,9 +255,6 @@ def test_a_law_allows_the_experts_that_it_speaks_of() -> None:
     assert replace(law, max_experts=None).allows(1e6)
 
 
-# Files.
-
-
 def same_law(one: Law, other: Law) -> None:
     for f in fields(Law):
         if f.name in ("theta", "draws"):

@@ -127,9 +127,6 @@ def test_fp8_is_faster_where_the_gpu_has_it() -> None:
         assert fp8.total_s <= bf16.total_s
 
 
-# The choice.
-
-
 def recipe() -> Recipe:
     return replace(recipe_for(1e9, 1e12), batch_sequences=1024, sequence_tokens=4096)
 
@@ -171,9 +168,6 @@ def test_a_stated_mfu_rules_over_the_parts() -> None:
     assert "published MoE runs" in parts.time_in_words
 
 
-# Published runs.
-
-
 @pytest.mark.system
 def test_every_published_run_is_built_and_none_is_absurd() -> None:
     found = BENCHMARK.scored(BENCHMARK.read_rows())
@@ -203,9 +197,6 @@ def test_the_stated_error_is_that_of_the_held_out_runs() -> None:
         names = {"geometric_mean": stated.geometric_mean, "spread": stated.spread, "within_25": stated.within_25}
         assert {name: line[name] for name in names} == pytest.approx(names, rel=1e-3)
         assert stated.runs == line["rows"]
-
-
-# Plans.
 
 
 def test_training_with_more_experts_reaches_less_of_peak() -> None:

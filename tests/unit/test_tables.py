@@ -40,9 +40,6 @@ def _warnings(columns: dict[str, Any], form: str = "chinchilla") -> tuple[str, .
     return fit_runs(read_runs(columns), form).fit.warnings
 
 
-# Header lines, families.
-
-
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["gadre_c4", "olmo_ladder"])
 def test_public_tables_with_header_lines_are_fitted_from_the_command_line(name: str) -> None:
@@ -77,9 +74,6 @@ def test_a_plan_with_the_law_of_a_dense_table_has_one_expert_unless_a_prior_know
         told = answer_of(*asked, law)
         assert form == "yun2024" or {row["experts"] for row in told["loss_optimal"]} == {1}
         assert told["recommendation"]["experts"] == 1
-
-
-# Runs that are far off, sources that are unlike.
 
 
 def test_a_diverged_run_is_named_and_left_out_where_it_is_marked() -> None:
@@ -123,9 +117,6 @@ def test_sources_in_another_unit_of_loss_are_named() -> None:
     assert note.endswith("--where \"dataset == 'c4'\"")
 
 
-# Columns that are not used.
-
-
 @pytest.mark.system
 def test_repeated_data_that_a_form_has_no_term_for_is_told() -> None:
     columns = _columns() | {"unique_tokens": _columns()["tokens"]}
@@ -137,9 +128,6 @@ def test_repeated_data_that_a_form_has_no_term_for_is_told() -> None:
         "or pooled2026"
     )
     assert not [text for text in _warnings(columns, "muennighoff2023") if "not used" in text]
-
-
-# Predictions of a table.
 
 
 def _noisy(**changes: Any) -> Law:
