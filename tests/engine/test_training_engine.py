@@ -76,9 +76,6 @@ def alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     return folder, row
 
 
-# One process.
-
-
 def test_a_row_says_what_was_trained(alone: tuple[Path, dict[str, Any]], corpus: Path) -> None:
     folder, row = alone
     settings = settings_of(tables(corpus, folder))
@@ -192,9 +189,6 @@ def test_a_broken_checkpoint_is_one_message(corpus: Path, tmp_path: Path) -> Non
     assert row["tokens"] == 60 * 1024
 
 
-# Routers.
-
-
 def started(settings: RunSettings, corpus: Path) -> Any:
     """The run, before its first step."""
     trainer: Any = importlib.import_module("moescale.experiments.train")
@@ -260,9 +254,6 @@ def test_the_balancing_loss_evens_a_skewed_stream(corpus: Path, tmp_path: Path) 
     assert imbalance[0.1] < imbalance[0.0] - 0.2
 
 
-# Several processes.
-
-
 def through_torchrun(stated: dict[str, Any], tmp_path: Path) -> subprocess.CompletedProcess[str]:
     """`moescale train` with as many processes as are stated; it becomes torchrun."""
     tomli_w: Any = importlib.import_module("tomli_w")
@@ -319,9 +310,6 @@ def test_a_device_that_is_not_there_is_refused(corpus: Path, tmp_path: Path) -> 
         pytest.skip("this test is for machines without CUDA")
     with pytest.raises(InputError, match="no CUDA device"):
         trained(settings)
-
-
-# The command and vLLM.
 
 
 def test_the_command_writes_the_run_table(

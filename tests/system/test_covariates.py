@@ -137,9 +137,6 @@ def test_a_law_of_all_parameters_is_asked_for_them() -> None:
         loss_optimal(law, Budget(1e21, extra={"sparsity": 0.5}), e)
 
 
-# The command line.
-
-
 def refused(words: str, *arguments: str, code: int = 2) -> None:
     found = run(*arguments)
     assert (found.code, words in found.err) == (code, True), found.err

@@ -76,7 +76,6 @@ def test_a_size_is_the_smallest_that_keeps_the_promise(confidence: float) -> Non
         smaller, more = c.n_params * 0.999, c.tokens / 0.999
         assert np.mean(losses(EVERY, smaller, more, c.experts) <= base_losses(plan)) < confidence + 1e-12
     model = plan.recommendation.model
-    assert model.probability_at_least_base is not None
     assert model.probability_at_least_base >= confidence
     assert plan.confidence == confidence
 
@@ -101,19 +100,15 @@ def test_the_decision_has_the_least_expected_regret() -> None:
     assert min(regrets, key=lambda e: regrets[e]) == plan.recommendation.model.experts
     assert all(r >= 0.0 for r in regrets.values())
     model = plan.recommendation.model
-    assert model.regret is not None
     assert model.regret.expected <= model.regret.worst
 
 
 def test_a_law_that_is_right_loses_nothing_by_its_own_choice_and_the_plan_least_over_all() -> None:
     plan, model = asked(), asked().recommendation.model
     assert len(plan.laws) == 4
-    assert model.regret is not None
     assert sum(view.weight for view in plan.laws) == pytest.approx(1.0)
     for view in plan.laws:
-        assert view.elsewhere is not None
         own = view.elsewhere[view.law].regret
-        assert own is not None
         assert own < 0.05  # its draws spread around its coefficients
         expected = sum(at.weight * (view.elsewhere[at.law].regret or 0.0) for at in plan.laws)
         sure = sum(at.weight * view.elsewhere[at.law].probability for at in plan.laws)
@@ -127,7 +122,6 @@ def test_a_law_that_is_right_loses_nothing_by_its_own_choice_and_the_plan_least_
 def test_regret_of_an_oracle_is_zero_and_of_dearer_models_what_they_cost_more() -> None:
     search = Search.of(find_law("yun2024-joint"), MAIN, SERVED, Roofline(GPU))
     draws, base = search.draws, search.base.usd_per_mtok
-    assert base is not None
     goal = search.oracle.usd_at_goal(draws)
     k = int(np.argmin(goal))
     at = np.nanargmin(
@@ -143,12 +137,8 @@ def test_regret_of_an_oracle_is_zero_and_of_dearer_models_what_they_cost_more() 
 def test_choices_run_from_quality_to_economy() -> None:
     plan = asked()
     best, knee, cheap = plan.choices.quality, plan.choices.balanced, plan.choices.cheapest
-    assert best is not None
-    assert knee is not None
-    assert cheap is not None
     assert best.loss < knee.loss < cheap.loss
     assert best.usd_per_mtok > knee.usd_per_mtok > cheap.usd_per_mtok
-    assert knee.probability_at_least_base is not None
     assert knee.probability_at_least_base >= 0.8
     marked = [row[0] for row in choices_table(plan).rows if row[0].startswith(">")]
     assert marked == ["> recommended"]  # which is the cheapest: no other row says so
@@ -206,12 +196,10 @@ def test_only_expert_counts_that_were_asked_about_are_answered(
         return
     plan = asked(experts=experts, **bounds)
     assert plan.to_dict()["asked"]["experts"] == list(experts)  # type: ignore[index]
-    assert plan.base is not None
     assert plan.base_experts == plan.base.experts == 4.0
     assert {plan.decision.model.experts, plan.recommendation.model.experts} <= {*experts}
     if "objective" not in bounds:
         assert plan.objective == "lifetime"
-        assert plan.lifetime is not None
         assert plan.decision is plan.lifetime.recommendation
         assert [c.experts for c in plan.lifetime.plans] == list(experts)
     chosen = [getattr(plan.choices, name) for name in ("quality", "balanced", "cheapest")]
@@ -242,7 +230,6 @@ def test_the_baseline_is_the_same_whatever_is_asked_about() -> None:
 def test_the_baseline_keeps_its_own_loss_as_built(flops: float) -> None:
     plan = asked(experts=(4.0,), flops=flops)
     assert plan.is_baseline
-    assert plan.base_as_built is not None
     assert plan.recommendation.model.usd_per_mtok == plan.base_as_built.usd_per_mtok
     assert plan.recommendation.model.probability_at_least_base == 1.0
     assert [view.probability for view in plan.laws] == [1.0] * len(plan.laws)
@@ -260,7 +247,6 @@ def test_a_model_keeps_the_promise_as_built(flops: float, experts: tuple[float, 
     except InfeasibleError:
         return
     model = plan.recommendation.model
-    assert model.probability_at_least_base is not None
     kept = model.probability_at_least_base >= 0.8 - 1e-9
     assert kept or any("misses its bound" in note for note in plan.recommendation.caveats)
 
@@ -335,14 +321,12 @@ def test_objectives() -> None:
     assert by["serve"].usd_per_mtok <= by["quality"].usd_per_mtok <= by["loss"].usd_per_mtok
     quality = asked(objective="quality")
     base = quality.built_base.usd_per_mtok  # as built, as the model is
-    assert base is not None
     assert quality.recommendation.model.usd_per_mtok <= base * (1 + 1e-6)
 
 
 def test_a_life_keeps_the_promise_too() -> None:
     plan = asked(**LIFE)
     assert plan.objective == "lifetime"
-    assert plan.lifetime is not None
     assert plan.decision is plan.lifetime.recommendation
     built = replace(EVERY, family=family_of(plan.decision.architecture, EVERY.family))
     shape = plan.decision.architecture.architecture()
@@ -351,7 +335,6 @@ def test_a_life_keeps_the_promise_too() -> None:
         share = np.mean(losses(law, row.n_params, row.tokens, row.experts, own) <= base_losses(plan) * (1 + 1e-9))
         assert row.probability_at_least_base == pytest.approx(share, abs=1e-9)
         assert share >= 0.8 - 1e-9
-    assert plan.decision.model.regret is not None
     assert 0.0 <= plan.decision.model.regret.expected <= plan.decision.model.regret.worst
 
 

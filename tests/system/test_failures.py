@@ -85,9 +85,6 @@ def test_a_pack_on_a_small_disk_goes_on_when_there_is_room(tmp_path: Path) -> No
     assert "the disk is full" in done.stderr
 
 
-# Standard streams.
-
-
 def process(arguments: Sequence[object], folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     given: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     command = [sys.executable, *(str(argument) for argument in arguments)]
@@ -127,9 +124,6 @@ def test_streams_that_are_closed_or_full_are_no_traceback(
         ["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, env=ENVIRONMENT
     )
     assert (done.returncode, done.stderr) == (code, said)
-
-
-# Folders that are only read.
 
 
 @pytest.fixture
@@ -183,9 +177,6 @@ def test_a_folder_that_is_only_read_is_found_out_before_the_work(public: Path) -
         assert err.startswith("moescale: "), (arguments, err)
         assert "permission denied" in err, (arguments, err)
         assert "Traceback" not in err, (arguments, err)
-
-
-# Names.
 
 
 def test_names_of_every_kind_are_written_or_refused_with_the_reason(tmp_path: Path) -> None:
@@ -268,9 +259,6 @@ def test_names_that_are_not_utf8_go_through(tmp_path: Path, monkeypatch: pytest.
     assert run("report", plan, "-o", page).code == 0
 
 
-# Several at once.
-
-
 def test_readers_see_one_whole_file_while_others_write(tmp_path: Path) -> None:
     target = tmp_path / "law.toml"
     write_atomically(target, "0" * 400_000)
@@ -301,7 +289,6 @@ def test_rows_of_killed_and_living_writers_come_once(tmp_path: Path) -> None:
         )
 
     mortal, living = writer(10_000, "m"), writer(60, "l")
-    assert mortal.stdout is not None
     for _ in range(10):
         told = int(mortal.stdout.readline())
     mortal.kill()
@@ -323,9 +310,6 @@ def test_a_torn_last_line_is_ended_before_the_next(tmp_path: Path) -> None:
     assert log.read_text().splitlines() == ['{"step": 1}', '{"st', '{"step": 2}', '{"step": 3}']
     with pytest.raises(InputError, match="Is a directory"):
         opened_to_append(tmp_path)
-
-
-# Signals.
 
 
 def interrupted(

@@ -130,9 +130,6 @@ def figures(found: Fit, runs: RunArrays, plan: Plan) -> dict[str, Figure]:
 NAMES = ("fit", "plan")
 
 
-# -- one style
-
-
 def test_an_expert_count_has_one_colour_and_marker_and_neighbours_differ() -> None:
     counts = [2.0**k for k in range(10)]
     assert len({colour_of(e) for e in counts}) == len({marker_of(e) for e in counts}) == 10
@@ -169,9 +166,6 @@ def test_colours_rise_in_lightness_so_that_order_survives_grey_print_and_colour_
 def test_texts_neither_overlap_nor_leave_the_page(figures: dict[str, Figure], name: str) -> None:
     assert overlapping(figures[name]) == []
     assert off_the_page(figures[name]) == []
-
-
-# -- what is in them
 
 
 def test_the_narrow_plan_figure_has_no_overlaps_either(plan: Plan) -> None:
@@ -226,9 +220,6 @@ def test_plan_figure_shows_curves_optima_base_and_recommendation(figures: dict[s
     assert ends == [(plan.built_base.usd_per_mtok, plan.built_base.loss, model.usd_per_mtok, model.loss)]
     stars = [line for line in ax.get_lines() if line.get_marker() == "*"]
     assert [tuple(np.ravel(line.get_data())) for line in stars] == [(model.usd_per_mtok, model.loss)]
-
-
-# -- files
 
 
 def test_a_plan_of_a_file_is_drawn_as_it_was_made(plan: Plan) -> None:

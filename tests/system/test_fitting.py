@@ -107,18 +107,12 @@ def noisy_fit(noisy: Columns) -> Fit:
     return fit(YUN, *noisy, starts=STARTS)
 
 
-# The objective.
-
-
 @given(st.floats(-1.0, 1.0))
 def test_huber_is_a_square_within_delta_and_straight_beyond(residual: float) -> None:
     value, size = float(huber(np.array(residual))), abs(residual)
     expected = size**2 / 2 if size <= HUBER_DELTA else HUBER_DELTA * (size - HUBER_DELTA / 2)
     assert value == pytest.approx(expected, rel=1e-12, abs=1e-300)
     assert float(huber(np.array(residual), delta=10.0)) == pytest.approx(residual**2 / 2, rel=1e-12, abs=1e-300)
-
-
-# The search.
 
 
 @some_forms
@@ -165,9 +159,6 @@ def test_integer_weights_are_repeated_rows(noisy: Columns) -> None:
     assert value[0] == pytest.approx(other[0], rel=1e-9)
     x = problem.x
     np.testing.assert_allclose(YUN.log_loss(weighted, x), YUN.log_loss(repeated, x), atol=1e-6)
-
-
-# Synthetic truth.
 
 
 @every_form
@@ -224,9 +215,6 @@ def test_the_report_of_a_fit(noisy: Columns, noisy_fit: Fit) -> None:
     np.testing.assert_allclose(list(noisy_fit.parameters.values()), YUN.decode(noisy_fit.theta))
 
 
-# A table of runs.
-
-
 def test_one_verb_takes_a_table_to_a_law() -> None:
     table = read_runs(RUNS, where="n_experts == 1")
     found = fit_runs(table, "chinchilla", FitSettings(bootstrap=4, seed=1))
@@ -234,16 +222,12 @@ def test_one_verb_takes_a_table_to_a_law() -> None:
     np.testing.assert_array_equal(found.law.theta, alone.theta)
     assert found.fit.warnings == (*table.warnings, *found.fit.warnings[len(table.warnings) :])
     assert found.law.draws.shape == (4, 5)
-    assert found.intervals is not None
     assert found.to_dict()["intervals"] == {name: list(limits) for name, limits in found.intervals.items()}
     saved = found.named("mine", where="n_experts == 1")
     assert (saved.name, saved.evidence["table"], saved.evidence["where"]) == ("mine", "runs.csv", "n_experts == 1")
     assert saved.evidence["table_sha256"] == table.sha256
     with pytest.raises(InputError, match="--prior: mine says nothing of how coefficients differ"):
         fit_runs(table, settings=FitSettings(prior=saved))
-
-
-# What a table may lack.
 
 
 def test_bounds_and_unidentified_parameters_are_reported() -> None:
@@ -341,24 +325,17 @@ def test_large_tables_are_fitted_on_all_their_rows() -> None:
     assert found.objective == pytest.approx(polished[0], rel=1e-9)
 
 
-# Real runs.
+PAPERS_GRID = "n_params_active >= 1e8 and n_params_active <= 7.3e8 and tokens >= 2.4e9 and tokens <= 2.1e10"
 
 
-def joint_fit(runs: RunTable, expression: str) -> Fit:
-    chosen = runs.where(expression)
-    return fit(YUN, chosen.n_params, chosen.tokens, chosen.experts, chosen.loss)
-
-
-def test_joint_runs_that_are_trained_enough(joint_runs: RunTable) -> None:
-    found = joint_fit(joint_runs, "tokens / n_params_active >= 2")
-    assert found.n_runs == 234
-    assert found.rmsle <= 4.40e-3
-    assert found.huber <= 2.70e-6
-
-
-def test_joint_runs_within_the_papers_grid(joint_runs: RunTable) -> None:
-    found = joint_fit(
-        joint_runs, "n_params_active >= 1e8 and n_params_active <= 7.3e8 and tokens >= 2.4e9 and tokens <= 2.1e10"
-    )
-    assert found.n_runs == 93
-    assert found.rmsle <= 3.2e-3
+@pytest.mark.parametrize(
+    ("runs", "count", "rmsle", "huber"),
+    [("tokens / n_params_active >= 2", 234, 4.40e-3, 2.70e-6), (PAPERS_GRID, 93, 3.2e-3, np.inf)],
+    ids=["trained-enough", "papers-grid"],
+)
+def test_joint_runs_are_fitted(joint_runs: RunTable, runs: str, count: int, rmsle: float, huber: float) -> None:
+    chosen = joint_runs.where(runs)
+    found = fit(YUN, chosen.n_params, chosen.tokens, chosen.experts, chosen.loss)
+    assert found.n_runs == count
+    assert found.rmsle <= rmsle
+    assert found.huber <= huber

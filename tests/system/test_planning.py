@@ -115,7 +115,6 @@ def assert_kept(plan: Plan, law: Law, deployment: Deployment, kv_heads: float | 
             assert c.gpus == int(served.gpus) <= deployment.max_gpus
         else:
             assert c.usd_per_mtok is c.gpus is None
-            assert c.infeasible is not None
             assert f"of {deployment.max_gpus} x {deployment.gpu.name}" in c.infeasible
 
     # Algorithm 1: the base's loss, and never dearer or larger than that expert count's own optimum.
@@ -263,9 +262,6 @@ def test_the_base_matches_itself() -> None:
     assert plan.base_usd_per_mtok == base.usd_per_mtok
 
 
-# Bounds of the user.
-
-
 def test_a_bound_on_loss() -> None:
     for limit in (main_plan().base_loss * 1.02, main_plan().base_loss, main_plan().base_loss * 0.995):
         plan = ask(replace(MAIN, max_loss=limit))
@@ -370,7 +366,6 @@ def test_a_life_within_dollars_is_the_other_side_of_a_life_at_a_loss() -> None:
     assert within.least_training.total_usd <= total * (1 + 1e-6)
     assert all(known(c.total_usd) <= total * (1 + 1e-12) for c in within.plans if c.total_usd is not None)
     both, _ = lived(replace(LIVED, max_loss=plan.base_loss, max_total_usd=1.01 * total))
-    assert both.lifetime is not None
     assert both.lifetime.recommendation.model.total_usd == pytest.approx(built)
     with pytest.raises(InfeasibleError, match="--max-total-usd: training to a loss of at most"):
         lived(replace(LIVED, max_loss=plan.base_loss, max_total_usd=0.9 * min(built, total)))
@@ -444,9 +439,6 @@ def test_impossible_questions_are_refused(change: dict[str, Any], message: str) 
         ask(replace(MAIN, **change))
 
 
-# What the law may speak of.
-
-
 def test_expert_counts_beyond_the_law_are_shown_but_never_chosen() -> None:
     question = replace(MAIN, experts=(1.0, 4.0, 8.0, 64.0, 256.0))
     low = replace(LAW, max_experts=8.0)
@@ -499,9 +491,6 @@ def test_a_dense_law_plans_dense_models() -> None:
     assert plan.loss_optimal[0].tokens == pytest.approx(d, rel=1e-8)
 
 
-# Training.
-
-
 def plan_words(plan: Plan) -> str:
     """The command line's answer in one line."""
     text = io.StringIO()
@@ -518,7 +507,6 @@ def test_what_training_takes_is_said(power: float, cap: float, bound: dict[str, 
     except InfeasibleError:
         return
     model, use = plan.recommendation.model, plan.training
-    assert use is not None
     for c in (*plan.loss_optimal, *plan.bounded_loss, *plan.frontier, model):
         if c.tokens is not None:
             assert c.training_flops == pytest.approx(6 * known(c.n_params_active) * c.tokens, rel=1e-12)
@@ -540,14 +528,10 @@ def test_what_training_takes_is_said(power: float, cap: float, bound: dict[str, 
     assert "gpu_days" not in cast("dict[str, object]", main_plan().to_dict()["training"])
 
 
-# Intervals.
-
-
 def test_intervals_hold_the_middle_of_the_draws() -> None:
     plan = ask(law=DRAWN)
     assert_kept(plan, DRAWN, served_on())
     for c in plan.loss_optimal:
-        assert c.intervals is not None
         for name in ("n_params", "tokens", "loss", "usd_per_mtok"):
             low, high = c.intervals[name]
             assert low < high
@@ -556,14 +540,12 @@ def test_intervals_hold_the_middle_of_the_draws() -> None:
     reached = [c for c in plan.bounded_loss if c.infeasible is None and c.experts > 4]
     assert len(reached) >= 3
     for c in reached:
-        assert c.intervals is not None
         low, high = c.intervals["cost_ratio"]
         assert low < high
         assert low * 0.8 < known(c.cost_ratio) < high * 1.25
         assert {"n_params", "loss", "size_ratio", "usd_per_mtok"} <= set(c.intervals)
     for c in plan.bounded_cost:
         if 4 < c.experts <= 32:
-            assert c.intervals is not None
             low, high = c.intervals["loss_gain"]
             assert 0 < low < high
             assert 0.8 * low < plan.base_loss - known(c.loss) < 1.25 * high

@@ -67,7 +67,6 @@ def test_intervals_hold_as_much_of_a_labs_new_runs_as_they_say() -> None:
         law, theta = fit_runs(study(seed, 16, 0.005)).law, lab(seed)
         new = study(1000 + seed, 40, 0.005, theta=theta)
         for predicted, loss in zip(predict_runs(law, new), new.loss, strict=True):
-            assert predicted.interval is not None
             held.append(predicted.interval[0] <= loss <= predicted.interval[1])
     assert 0.84 <= np.mean(held) <= 0.96  # 480 runs of 12 labs, which share what a fit misses
 
@@ -78,7 +77,6 @@ def test_the_record_says_what_was_chosen_and_how_sure_it_is() -> None:
     assert record["chosen"] == [{"law": "pooled2026", "weight": 1.0}]
     assert (record["law"], record["n_runs"], record["starts"]) == ("pooled2026", 42, STARTS)
     assert record["starts_at_optimum"] == STARTS
-    assert fitted.intervals is not None
     assert all(low <= fitted.fit.parameters[name] <= high for name, (low, high) in fitted.intervals.items())
     assert fitted.law.run_noise == pytest.approx(0.006, rel=0.3)
     assert (fitted.law.drift, len(fitted.law.draws)) == (DRIFT, DRAWS)

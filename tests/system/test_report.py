@@ -144,12 +144,9 @@ def test_a_page_leads_with_the_benefit_three_figures_and_the_chart(folder: Path)
     shown = [figure for figure in answer.figures(plan) if figure.key]
     assert [figure.name for figure in shown] == ["life", "saving", "chance"]
     life, base = plan.decision.model.total_usd, plan.built_base.total_usd
-    assert life is not None
-    assert base is not None
     assert [figure.value for figure in shown[:2]] == [life, base - life]
     assert all(f"<dd>{figure.text}</dd>" in first for figure in shown)
     image = re.search(r'<img src="data:image/svg\+xml;base64,([^"]+)"', first)
-    assert image is not None
     assert b"fill: #ffffff; fill: light-dark(#ffffff, #181818)" in base64.b64decode(
         image[1]
     )  # a dark page's chart is dark

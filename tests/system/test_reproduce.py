@@ -171,7 +171,6 @@ def test_intervals_hold_most_draws_around_the_best(outcomes: tuple[Outcome, ...]
             if part.interval is not None:
                 assert part.interval[0] <= part.interval[1]
     spread = _by_id(outcomes)["dense.opt"].parts[0]
-    assert spread.interval is not None
     assert spread.interval[0] < (spread.ours or 0.0) < spread.interval[1]
 
 

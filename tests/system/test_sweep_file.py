@@ -125,9 +125,6 @@ def test_bad_sweeps_are_refused_with_the_reason(tables: dict[str, Any], what: st
     assert "sweep.toml" in str(error.value)
 
 
-# The list.
-
-
 def listed(*runs: dict[str, Any], **tables: Any) -> dict[str, Any]:
     return {key: value for key, value in document(runs=list(runs), **tables).items() if key != "grid"}
 
@@ -210,9 +207,6 @@ def test_the_example_is_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({run.n_params_dense for run in sweep.runs}) >= 3
     assert {run.settings.model.experts for run in sweep.runs} == {1, 2, 4, 8}
     assert len({run.settings.training.tokens for run in sweep.runs}) >= 3
-
-
-# The table.
 
 
 def row(name: str, loss: float, **more: Any) -> dict[str, Any]:

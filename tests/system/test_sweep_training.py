@@ -53,9 +53,6 @@ def rows_of(table: Path) -> list[str]:
     return [head, *sorted(rows)]
 
 
-# Driving.
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The table that the sweep leaves when nothing happens."""
@@ -216,9 +213,6 @@ def test_a_sweep_on_a_cluster_leaves_the_same_table(tmp_path: Path, undisturbed:
         drive_stub(made(tmp_path / "b", execute={"on": "slurm", "slurm": {"cluster": "local", "no_such": 5}}))
 
 
-# Time.
-
-
 def test_the_estimate_stands_on_stated_or_measured_rates(tmp_path: Path) -> None:
     sweep = made(tmp_path)
     plan = dry_run(sweep)
@@ -255,9 +249,6 @@ def test_the_last_whole_line_of_progress_is_read(tmp_path: Path) -> None:
     assert read_progress(tmp_path) == {"step": 3}
 
 
-# Executing one command.
-
-
 def test_a_command_waits_for_the_lock_of_its_run_and_says_that_another_had_it(tmp_path: Path) -> None:
     log, lock = (str(tmp_path / name) for name in ("log", "lock"))
     command = [sys.executable, "-c", "print('ran')"]
@@ -292,9 +283,6 @@ def test_a_command_ends_with_the_job_that_runs_it(number: signal.Signals, tmp_pa
     until(lambda: not lives(pid))
     with FileLock(tmp_path / "lock", timeout=0):
         pass
-
-
-# The command.
 
 
 @pytest.fixture

@@ -141,10 +141,8 @@ def test_the_band_of_the_gpu_comes_before_that_of_the_kind(monkeypatch: pytest.M
     try:
         model, source = find_shape("llama-3.1-8b").architecture, Silicon(find_gpu("h100-sxm"))
         narrow = accuracy_of(model, deployment(), source)
-        assert narrow is not None
         assert (narrow.kind, narrow.n, narrow.geometric_mean, narrow.tpot) == ("dense bf16 on h100-sxm", 30, 0.95, None)
         wide = accuracy_of(model, deployment(gpu=find_gpu("h200-sxm")), source)
-        assert wide is not None
         assert wide.to_dict() == {
             "kind": "dense bf16", "n": 40, "geometric_mean": 0.9, "spread": 1.2, "sets": 4,
             "gpus": ["b200-sxm", "h100-sxm"], "tpot": {"n": 39, "geometric_mean": 1.1, "spread": 1.2},
@@ -281,9 +279,7 @@ def test_a_calibrated_price_is_that_of_the_measured_throughput() -> None:
         deployment(weights="fp8", weight_bytes_per_param=1.0),
         Silicon(find_gpu("h100-sxm"), weight_bytes_per_param=1.0),
     )
-    assert found is not None
     priced = accuracy.calibrated(2.0, found)
-    assert priced is not None
     assert priced.usd_per_mtok == pytest.approx(2.0 * found.geometric_mean)
     low, high = priced.interval
     assert math.log(high / low) == pytest.approx(2 * 1.6449 * math.log(found.spread), rel=1e-4)

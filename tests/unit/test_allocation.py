@@ -62,9 +62,6 @@ def assert_same(one: Allocation, other: Allocation, rtol: float = 1e-9) -> None:
         np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=rtol)
 
 
-# The loss-optimal size.
-
-
 @pytest.mark.system
 @given(dense_laws, budgets)
 def test_the_dense_optimum_is_the_closed_form(law: Law, budget: Budget) -> None:
@@ -119,7 +116,6 @@ def test_a_cap_on_tokens_is_kept_and_changes_nothing_where_it_is_loose(law: Law,
     free = loss_optimal(law, budget, EXPERTS)
     capped_budget = Budget(budget.flops, max_tokens=share * float(free.tokens.min()))
     capped = loss_optimal(law, capped_budget, EXPERTS)
-    assert capped_budget.max_tokens is not None
     assert np.all(capped.tokens <= capped_budget.max_tokens)
     assert np.all(capped.loss > free.loss)
     assert np.all(training_flops(law.family, capped.n_params, capped.tokens, EXPERTS) <= budget.flops * (1 + 1e-12))
@@ -127,9 +123,6 @@ def test_a_cap_on_tokens_is_kept_and_changes_nothing_where_it_is_loose(law: Law,
         assert np.all(loss_on_budget(law, capped_budget, factor * capped.n_params, EXPERTS) >= capped.loss)
     loose = Budget(budget.flops, max_tokens=1.01 * float(free.tokens.max()))
     assert_same(loss_optimal(law, loose, EXPERTS), free)
-
-
-# Algorithm 1.
 
 
 @pytest.mark.system
@@ -177,9 +170,6 @@ def test_a_looser_target_needs_a_smaller_model(law: Law, budget: Budget, slacks:
     assert np.all(np.diff(sizes, axis=0) <= 0)
 
 
-# Algorithm 2.
-
-
 def steps(n_params: FloatArray, experts: FloatArray) -> FloatArray:
     """A cost that rises with size, with a jump of a fifth at every doubling, as at a change of the GPU count."""
     total = np.asarray(n_total(PAPER, n_params, experts))
@@ -221,9 +211,6 @@ def test_a_model_that_cannot_be_served_at_all() -> None:
     assert np.isnan(none.loss).all()
     free = best_within_cost(PAPER_LAW, BUDGET, EXPERTS, 1.0, lambda n, e: np.zeros(np.shape(n)))
     assert_same(free, loss_optimal(PAPER_LAW, BUDGET, EXPERTS))
-
-
-# Many coefficient sets, and refusals.
 
 
 @pytest.mark.parametrize("max_tokens", [None, 1e11])

@@ -51,7 +51,6 @@ def test_curves_are_those_of_the_plan(flops: float) -> None:
 def test_the_band_is_that_of_the_plans_intervals() -> None:
     question = Question(budget=Budget(5.15e21), match_experts=4.0)
     band = loss_band(LAW, question)
-    assert band is not None
     low, high = band
     found = draft_plan(LAW, question, DEPLOYMENT, Roofline(GPU))
     assert low.shape == high.shape == found.loss.shape

@@ -78,9 +78,6 @@ def figures(serving: Serving, index: tuple[int, ...] = ()) -> dict[str, float]:
     return {f.name: float(getattr(serving, f.name)[index]) for f in fields(serving)}
 
 
-# Times by hand.
-
-
 def test_a_request_waits_for_the_pass_under_way_and_its_own_prefill() -> None:
     served = serve(MOE, 2, Straight(), replace(PLAIN, max_num_seqs=20.3))
     own_s, decode_s = 0.1 + 1e-4 * 230 + 1e-6 * 230**2, 0.1 + 1e-5 * 20.3 * 331.5
@@ -124,9 +121,6 @@ def test_times_and_throughput_are_those_of_a_closed_loop(
     assert served.decode_s <= served.tpot_s <= served.iteration_s * (1 + 1e-12)
 
 
-# Memory, replicas and experts.
-
-
 def test_the_reserve_takes_the_place_of_requests() -> None:
     plain, reserved = (serve(MOE, 2, LATENCY, replace(PLAIN, reserve_bytes=r)) for r in (0.0, 3e9))
     request = kv_bytes_per_request(MOE, 230 + 203 / 2, 2.0, 2)
@@ -143,9 +137,6 @@ def test_replicas_multiply_throughput_and_gpus_and_leave_the_cost_alone() -> Non
     assert record.throughput_tok_s is not None
     # Dollars a second of the whole deployment, over its tokens a second.
     assert record.usd_per_mtok == pytest.approx(10 * 2.0 / 3600 / record.throughput_tok_s * 1e6, rel=1e-12)
-
-
-# Latency limits.
 
 
 def test_a_limit_on_time_per_token_is_met_exactly_where_it_binds() -> None:
@@ -183,9 +174,6 @@ def test_batch_and_throughput_shrink_with_tighter_limits(
             assert served.ttft_s <= limits["max_ttft_s"] * scale * (1 + 1e-9)
 
 
-# Traffic as a distribution.
-
-
 def test_a_trace_of_equal_requests_is_the_mean_pair() -> None:
     same = with_traffic(PLAIN, summarise(np.full(7, 230.0), np.full(7, 203.0)))
     for scheduling in ("separate", "chunked"):
@@ -204,9 +192,6 @@ def test_a_trace_keeps_what_requests_hold_and_what_their_prompts_cost() -> None:
     assert served.prefill_s == pytest.approx(starting * own_s, rel=1e-9)
     chunked = serve(MOE, 4, Straight(), replace(deployment, scheduling="chunked"))
     assert chunked.iteration_s == pytest.approx(served.decode_s + starting * (own_s - 0.1), rel=1e-9)
-
-
-# Everything at once.
 
 
 @pytest.mark.system

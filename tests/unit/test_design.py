@@ -62,9 +62,6 @@ def flops_of(runs: Runs) -> np.ndarray:
     return training_flops(search().law.family, runs.n_params, runs.tokens, runs.experts)
 
 
-# Sweeps and their arithmetic.
-
-
 @given(st.floats(1e13, 1e25))
 def test_rival_sweeps_take_the_flops_that_are_stated(flops: float) -> None:
     family = search().law.family
@@ -85,9 +82,6 @@ def test_candidates_stay_within_the_limits(flops: float, tokens: float | None) -
     runs = candidate_runs(search().law.family, (1.0, 8.0), SweepLimits(flops=flops, run_tokens=tokens))
     assert (flops_of(runs) <= 0.25 * flops * (1 + 1e-12)).all()
     assert (runs.tokens <= (tokens or np.inf)).all()
-
-
-# GaussianProcess.
 
 
 def test_a_run_never_widens_what_is_believed_and_doubt_falls_with_every_run() -> None:
@@ -143,9 +137,6 @@ def test_no_choice_is_better_than_that_of_who_knows_the_truth() -> None:
     assert (lost >= -1e-12).all()
     known = chosen(decision(), truth, np.zeros(truth.shape[1]))
     assert lost[np.arange(len(lost)), known].mean() < 0.02  # the curves' steps
-
-
-# The design.
 
 
 @cache

@@ -385,9 +385,6 @@ def test_what_cannot_be_served_is_infeasible(place: Deployment, source: Lines, s
         simulate(MODEL, source, place, 1, burst(64))
 
 
-# Closed and open loops.
-
-
 def test_more_clients_than_are_held_wait_for_a_place() -> None:
     place = deployment(prompt_tokens=500, output_tokens=200, max_num_seqs=16.0)
     held, twice = (simulate(MODEL, Lines(), place, 1, closed(c)).answer() for c in (16, 64))
@@ -415,8 +412,6 @@ def test_a_limit_on_the_time_per_token_bounds_the_batch_of_a_loop() -> None:
         closed_loops(SHAPES["llama-3.1-8b"], (1, 3), source, replace(place, max_tpot_s=s), 64) for s in (None, 0.012)
     )
     assert free[1] is bound[1] is None  # three GPUs cannot share the heads
-    assert free[0] is not None
-    assert bound[0] is not None
     assert free[0].tpot_s > 0.012 >= bound[0].tpot_s
     assert bound[0].meets_limits
     assert bound[0].ttft_s > free[0].ttft_s
@@ -536,9 +531,6 @@ def test_cost_prices_prefill_and_decode_apart() -> None:
     assert math.isfinite(told["usd_per_mtok"])
     assert "Separate prefill and decode" in command(*line.split(), "--prefill-gpus", "auto").out
     assert "or auto" in command(*line.split(), "--prefill-gpus", "few").err
-
-
-# Engines.
 
 
 def test_presets_are_dated_and_follow_the_name_of_the_latency_source() -> None:

@@ -78,9 +78,6 @@ def test_a_file_that_cannot_be_read_is_not_told_as_one_of_bad_content(
     assert str(caught.value).count(str(tmp_path)) == 1
 
 
-# What messages tell to run.
-
-
 def strings(file: Path) -> Iterator[str]:
     """The strings of a module, docstrings included; what is filled in is `{}`."""
     parts: set[int] = set()

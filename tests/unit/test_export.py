@@ -93,9 +93,6 @@ def megatron_arguments(shape: Buildable, run: Recipe, split: Split) -> dict[str,
     return {name: value for name, _, value in pairs}
 
 
-# Memory.
-
-
 def test_activations_of_a_plain_layer_are_those_of_korthikanti() -> None:
     """Their 34 h bytes a token (section 4.1, without scores): 2 of these are masks of dropout, which nothing has here."""
     h = 1024.0
@@ -145,7 +142,6 @@ def test_every_split_is_whole_and_its_memory_adds_up(shape: Buildable, gpus: int
         assert shape.n_heads % split.tensor == 0
         assert shape.n_kv_heads % split.tensor == 0
         stages = stages_of(model, split.pipeline)
-        assert stages is not None
         assert all(layers > 0 and layers % (shape.moe_every if shape.n_experts > 1 else 1) == 0 for layers in stages)
         assert sum(stages) == shape.n_layers
         assert stages[0] - stages[-1] in (0, shape.moe_every if shape.n_experts > 1 else 1)
@@ -175,9 +171,6 @@ def test_more_splitting_never_takes_more_memory(shape: Buildable, name: str, gpu
     assert total(tensor=2, data=gpus // 2) < total()
     if shape.n_layers > 1:  # of one layer recomputation keeps the input beside all that it makes again
         assert total(recompute=True) < total()
-
-
-# The choice.
 
 
 @pytest.mark.system
@@ -212,9 +205,6 @@ def test_a_run_that_ends_in_time_takes_the_fewest_gpus() -> None:
 def test_a_count_that_nothing_divides_names_the_nearest() -> None:
     with pytest.raises(InfeasibleError, match=r"7 x h100-sxm cannot .* no split .*; nearest: 8 GPUs"):
         choose(model_of(SHAPE), recipe(), H100, Launch(trainer=TORCHTITAN), mfu=0.4, gpus=7)
-
-
-# The files.
 
 
 @pytest.mark.system

@@ -96,9 +96,6 @@ def drawn_families(draw: st.DrawFn) -> ModelFamily:
     return ModelFamily(name="drawn", **numbers)
 
 
-# Counting.
-
-
 @pytest.mark.system
 @given(drawn_families(), sizes, expert_counts)
 def test_the_shape_holds_what_the_abstraction_says(family: ModelFamily, n_params: float, experts: float) -> None:
@@ -286,9 +283,6 @@ def test_impossible_models_are_refused(arguments: dict[str, Any]) -> None:
         with_convention(PAPER, "exakt")
 
 
-# Published models.
-
-
 @pytest.mark.parametrize(
     ("family", "name", "off"),
     [
@@ -325,9 +319,6 @@ def test_published_shapes_are_recovered(family: ModelFamily, name: str, experts:
         assert float(getattr(made, field)) == pytest.approx(float(getattr(a, field)), rel=1e-9), field
     latent = ("head_dim", "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim")
     assert all(getattr(made, field) == getattr(a, field) for field in (*latent, "n_experts"))
-
-
-# Built.
 
 
 @pytest.mark.system
@@ -397,9 +388,6 @@ def test_large_shapes_have_the_counts_that_labs_build(name: str) -> None:
     assert all(s.expert_width % (128 if s.expert_width > 1100 else 64) == 0 for s in shapes)
 
 
-# Exported.
-
-
 @pytest.mark.parametrize("experts", [1.0, 32.0])
 @pytest.mark.parametrize(
     ("name", "kind"), [("mixtral", "qwen3_moe"), ("fine-grained", "glm4_moe"), ("deepseek", "deepseek_v3")]
@@ -446,9 +434,6 @@ def test_the_memory_of_a_run_holds_every_parameter(family: ModelFamily) -> None:
     routed = replace(model, top_k=model.top_k + 1, d_shared_expert=0)
     more = layer_elements_per_token(routed, moe=True) - layer_elements_per_token(model, moe=True)
     assert more == 2 * model.d_model
-
-
-# Served.
 
 
 def test_a_shape_that_was_given_by_hand_keeps_its_widths() -> None:

@@ -173,7 +173,6 @@ def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     code = f"import pathlib, time; from moescale.io.locks import locked\nwith locked(pathlib.Path({str(lock)!r})): print(1, flush=True); time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    assert process.stdout is not None
     process.stdout.readline()
     assert not is_free(lock)
     process.kill()

@@ -37,9 +37,6 @@ def a_run(params: Mapping[str, Any], metrics: Mapping[str, list[tuple[float, flo
 SIZED: dict[str, Any] = {"n_params_dense": 1e6, "n_experts": 4.0}
 
 
-# Formats.
-
-
 def test_trainer_reads_the_last_checkpoint_with_the_size_of_its_configuration() -> None:
     found = import_runs("trainer", ROOT / "examples" / "trainer")
     rows = {name: values.tolist() for name, values in found.columns.items()}
@@ -79,9 +76,6 @@ def test_a_trainer_that_stopped_early_is_left_out_with_the_reason(tmp_path: Path
         import_runs("trainer", tmp_path)
     row = only(import_runs("trainer", tmp_path, unfinished=True).columns)
     assert (row["tokens"], row["loss"], row["n_experts"]) == (100, 3.0, 1)
-
-
-# Tables with columns of any name.
 
 
 def table_file(folder: Path, text: str, name: str = "table.csv", encoding: str = "utf-8") -> Path:
@@ -362,9 +356,6 @@ def test_fit_names_the_command_that_makes_its_table(tmp_path: Path, monkeypatch:
     assert "--set: 'loss' is not COLUMN=EXPR" in run("import", "csv", "table.csv", "--set", "loss").err
 
 
-# What is set.
-
-
 CURVE: list[tuple[float, float]] = [(step, value) for step, value in enumerate([5.0, 3.0, 2.0, 4.0, 6.0])]
 
 
@@ -395,9 +386,6 @@ def test_a_bad_expression_is_told_with_its_column(text: str, words: tuple[str, .
     with pytest.raises(InputError) as caught:
         rows_of([a_run({**SIZED, "batch": 10.0}, {"eval/loss": CURVE})], dict([rule_of(text)]))
     assert [word for word in words if word not in str(caught.value)] == []
-
-
-# Guesses.
 
 
 def test_one_loss_serves_all_runs_and_one_of_validation_stands_before_one_of_training() -> None:
@@ -477,9 +465,6 @@ def test_whatever_was_logged_the_table_is_one_that_fit_reads(runs: list[TrackedR
     if not out.all():
         table = read_runs({name: values.tolist() for name, values in found.columns.items()})
         assert len(table) == int((~out).sum())
-
-
-# Series and hostile bytes.
 
 
 def test_of_a_step_logged_twice_the_last_value_counts() -> None:

@@ -195,7 +195,6 @@ def test_the_command_says_what_the_library_finds(tmp_path: Path) -> None:
     rows = [line.split() for line in shown.out.splitlines()]
     for budget in expected.budgets:
         at = budget.minimum
-        assert at is not None
         told = [format_count(v) for v in (at.n_params, at.tokens, at.tokens / at.n_params)]
         assert ["1", format_flops(budget.flops), *told, f"{at.loss:.4f}", f"{budget.sizes.size}"] in rows
     refused = run("isoflop", table, "--where", "n_params_dense < 3e7")

@@ -81,7 +81,6 @@ def test_a_table_is_found_where_the_package_finds_it(family: str) -> None:
     for key in keys:
         stem = key.rpartition("/")[2]
         found = installed.find_table("h100_sxm", family, "vllm", version, stem)
-        assert found is not None
         assert found.path.as_posix().endswith(KERNELS["h100_sxm", key].entry["from"])
 
 

@@ -78,9 +78,6 @@ def test_a_source_grows_with_batch_and_length(source: LatencySource) -> None:
         assert np.all(np.diff(ask(MODEL, 2, 64.0, np.array([256.0, 512.0, 1024.0]))) > 0)
 
 
-# Roofline
-
-
 DENSE = Architecture(n_layers=3, d_model=1024, n_heads=8, n_kv_heads=2, head_dim=128, d_ffn=4096)
 LAYER_WEIGHTS = 2 * 1024 * 1024 + 2 * 1024 * 256 + 3 * 1024 * 4096
 SPARSE = replace(DENSE, n_moe_layers=3, n_experts=16, top_k=2, d_expert=4096)
@@ -318,9 +315,6 @@ def test_the_busiest_gpu_is_that_of_simulated_routing(n_experts: int, top_k: int
     assert multiplying.decode_s(*asked, expert_parallel=ways) / multiply_s == pytest.approx(loads, rel=0.07)
     five, roofline = replace(SPARSE, n_experts=5), Roofline(A100, constants=perfect())  # one of two has more
     assert 1.1 < roofline.decode_s(five, 2, 1e9, 1, expert_parallel=2) / roofline.decode_s(five, 2, 1e9, 1) < 6 / 5
-
-
-# Every expert on every token
 
 
 @pytest.mark.system

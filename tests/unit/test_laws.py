@@ -227,7 +227,6 @@ def test_predictions_carry_intervals_and_distance_from_the_runs() -> None:
     law = made_up("yun2024", draws=200)
     inside = predict(law, 3e8, 1e10, 8.0)
     assert inside.extrapolation == {}
-    assert inside.interval is not None
     low, high = inside.interval
     draws = loss(law, 3e8, 1e10, 8.0, theta=law.draws)
     assert draws.shape == (200,)
@@ -254,9 +253,6 @@ def test_a_law_allows_the_experts_that_it_speaks_of() -> None:
     law = made_up("yun2024")
     assert law.allows(np.array([1.0, 32.0, 33.0])).tolist() == [True, True, False]
     assert replace(law, max_experts=None).allows(1e6)
-
-
-# Files.
 
 
 def same_law(one: Law, other: Law) -> None:
@@ -288,7 +284,6 @@ def test_every_law_of_the_catalogue_reads() -> None:
         assert set(law.fit_range) <= {"n_params", "tokens", "experts", "training_flops", *law.form.extra_inputs}
         assert any("ranscription" in note or "Coefficients as" in note for note in law.notes) or name in SHIPPED
         if law.form.uses_experts:
-            assert law.max_experts is not None
             assert law.max_experts <= law.fit_range["experts"][1]
         for alone in [member.law for member in law.members] or [law]:  # an ensemble's file: tests/unit/test_ensemble.py
             same_law(parse_law(law_text(alone), where=name), alone)

@@ -67,9 +67,6 @@ def quality_of(law: Law, flops: float) -> float:
     return float(loss_optimal(law, Budget(flops), 1.0).loss[0])
 
 
-# Tokens that reach a loss.
-
-
 @pytest.mark.system
 @given(dense_laws, st.floats(1e7, 1e12), st.floats(1e8, 1e14))
 def test_tokens_at_loss_inverts_the_law(law: Law, n_params: float, tokens: float) -> None:
@@ -98,9 +95,6 @@ def test_a_loss_out_of_reach_has_no_tokens() -> None:
     reached = tokens_at_loss(LAW, n, np.array([1.0, 32.0]), 2.0707, max_tokens=2e11)
     assert np.isnan(reached[0])
     assert reached[1] < 2e11
-
-
-# The objective of Sardana and Frankle.
 
 
 @pytest.mark.system
@@ -139,9 +133,6 @@ def test_the_fewest_flops_are_fewest(family: ModelFamily) -> None:
         d = tokens_at_loss(law, n, EXPERTS, TARGET)
         flops = training_flops(family, n, d, EXPERTS) + 2 * n_active(family, n, EXPERTS) * 1e12
         assert np.all(np.isnan(flops) | (flops >= found.total_flops))
-
-
-# Dollars.
 
 
 def test_the_price_of_training_by_hand() -> None:
@@ -296,9 +287,6 @@ def test_laws_without_a_trade_off_are_refused(name: str) -> None:
     ):
         with pytest.raises(InfeasibleError, match="no loss-optimal size"):
             ask()
-
-
-# The largest model within a cost.
 
 
 @few

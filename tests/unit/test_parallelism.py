@@ -49,9 +49,6 @@ class Asked(PassSource):
         return 1e-3 + 1e-5 * np.asarray(a.tokens, dtype=np.float64)
 
 
-# One group in one stage is what it always was.
-
-
 @pytest.mark.parametrize("source", [ROOFLINE, Asked([])])
 def test_one_group_and_one_stage_change_no_digit(source: LatencySource) -> None:
     counts, groups_of = np.array([2.0, 4.0, 8.0]), np.array([1.0, 1.0, 8.0])
@@ -74,9 +71,6 @@ def test_whole_experts_are_over_all_gpus_of_a_stage_where_infinity_says_so() -> 
     assert (chosen.deployment().expert_parallel, CostServingOptions().deployment().expert_parallel) == (math.inf, 1.0)
     with pytest.raises(BoundError, match="expert_parallel must be"):
         replace(staged, expert_parallel=math.nan * 1.0)
-
-
-# What a group computes, and what it holds.
 
 
 @given(batch=batches, prompts=batches, ranks=groups)
@@ -134,9 +128,6 @@ def test_prompts_that_wait_for_each_other_share_a_pass() -> None:
     assert {float(np.asarray(a.prompts)) for a in source.passes if a.prompts is not None} == {4.0}
 
 
-# Pipelines.
-
-
 def test_a_stage_holds_whole_layers_and_one_table() -> None:
     stage = fullest_stage(DEEPSEEK, 4)
     assert (float(stage.n_layers), float(stage.n_moe_layers)) == (16.0, 16.0)
@@ -163,9 +154,6 @@ def test_a_pipeline_works_on_parts_of_the_batch_at_once_and_waits_for_the_fulles
     assert float(served.throughput_tok_s) == pytest.approx(256.0 / float(served.iteration_s), rel=1e-12)
 
 
-# Refusals.
-
-
 @pytest.mark.parametrize(
     ("model", "gpus", "changes", "reason", "words"),
     [
@@ -187,9 +175,6 @@ def test_what_no_server_can_do_has_its_reason(
         cost(model, ROOFLINE, deployment, gpus)
 
 
-# Messages.
-
-
 def test_within_a_server_the_network_adds_nothing_and_beyond_it_the_bytes_that_leave() -> None:
     assert float(network.all_reduce_s(H100, 8.0, 1e9)) == 0.0
     assert float(network.exchange_s(H100, 8.0, 1e9)) == 0.0
@@ -199,9 +184,6 @@ def test_within_a_server_the_network_adds_nothing_and_beyond_it_the_bytes_that_l
     assert find_gpu("gb200").gpus_per_server == 72
     assert float(network.servers(find_gpu("gb300"), 72.0)) == 1.0
     assert A100.network_bytes_per_s == 25e9
-
-
-# Measured exchanges.
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +202,6 @@ def test_a_measured_exchange_takes_its_measured_time(silicon: Silicon) -> None:
     rows = read_columns(path, ("num_gpus", "message_size", "latency"), op_name="all_gather", nccl_dtype="half")
     at = (rows["num_gpus"] == 8) & (rows["message_size"] == 2**24)
     grid = collective_grid("h100_sxm", "all_gather")
-    assert grid is not None
     measured = float(np.exp(np.mean(np.log(rows["latency"][at]))))
     assert float(grid.seconds(8.0, 2.0**24)) == pytest.approx(measured, rel=1e-9)
     path = find_table("h100_sxm", "comm", "sglang", "0.5.6.post2", "wideep_deepep_ll_perf")
@@ -230,7 +211,6 @@ def test_a_measured_exchange_takes_its_measured_time(silicon: Silicon) -> None:
     at = (rows["node_num"] == 4) & (rows["num_token"] == 64)
     both = (rows[names[2]] + rows[names[3]])[at] * 1e-6
     grid = deepep_grid("h100_sxm", low_latency=True)
-    assert grid is not None
     assert float(grid.seconds(4.0, 64.0)) == pytest.approx(float(np.exp(np.mean(np.log(both)))), rel=1e-9)
     assert deepep_grid("b200_sxm", low_latency=True) is None
 
@@ -254,7 +234,6 @@ def test_experts_behind_an_exchange_take_their_measured_time() -> None:
 
     experts, each = spread_experts("h100_sxm", prompts=False), 3.0 * 7168 * 2048
     path = find_table("h100_sxm", "moe", "sglang", "0.5.10", "wideep_generation_moe_perf")
-    assert experts is not None
     assert path is not None
     names = ("moe_ep_size", "num_tokens", "latency")
     rows = read_columns(path, names, distribution=BALANCED, moe_dtype="fp8_block")
@@ -265,9 +244,6 @@ def test_experts_behind_an_exchange_take_their_measured_time() -> None:
     assert float(experts.seconds(64.0, 4096.0, 8.0, 256.0, each / 2)) == pytest.approx(measured / 2, rel=1e-9)
     assert float(experts.seconds(32.0, 2048.0, 8.0, 128.0, each)) == pytest.approx(measured, rel=1e-9)
     assert spread_experts("a100_sxm", prompts=False) is None
-
-
-# The command.
 
 
 @pytest.mark.system

@@ -19,6 +19,7 @@ from script_modules import load_script
 pooling = load_script("scripts/pooling.py")
 flat_prior, pool = pooling.flat_prior, pooling.pool
 SHAPE = {"granularity": 2.0, "shared_ffn": 0.1}
+PLAN = ("plan", "--latency", "roofline", "--shape", "mixtral", "--budget")
 DRAWS = flat_prior().draws(40, 0)
 
 
@@ -92,7 +93,7 @@ def test_the_shipped_law_agrees_with_its_unit_in_every_draw() -> None:
 
 
 def test_a_plan_promises_by_the_draws_and_shows_named_laws_without_a_vote() -> None:
-    found = answer_of("plan", "--budget", "5.15e21", "--latency", "roofline", "--shape", "mixtral")
+    found = answer_of(*PLAN, "5.15e21")
     assert found["law"] == "pooled2026"
     assert found["confidence"] == 0.8
     assert found["recommendation"]["probability_at_least_base"] >= 0.8 - 1e-9
@@ -105,7 +106,7 @@ def test_a_plan_promises_by_the_draws_and_shows_named_laws_without_a_vote() -> N
 
 def test_repeated_data_are_asked_of_the_default_law() -> None:
     few, many = (
-        answer_of("plan", "--budget", "1e22", "--latency", "roofline", "--unique-tokens", tokens)["recommendation"]
+        answer_of(*PLAN, "1e22", "--experts", "4,16", "--unique-tokens", tokens)["recommendation"]
         for tokens in ("20B", "2T")
     )
     assert few["loss"] > many["loss"]
@@ -113,8 +114,8 @@ def test_repeated_data_are_asked_of_the_default_law() -> None:
 
 
 def test_what_is_undecided_is_said_with_what_separates_it() -> None:
-    told = " ".join(run("plan", "--budget", "5.15e21", "--latency", "roofline", "--details").out.split())
-    undecided = answer_of("plan", "--budget", "5.15e21", "--latency", "roofline")["recommendation"]["undecided"]
+    told = " ".join(run(*PLAN, "5.15e21", "--details").out.split())
+    undecided = answer_of(*PLAN, "5.15e21")["recommendation"]["undecided"]
     assert "(80% of draws)" in undecided
     low, high = (word for word in undecided.split() if word.isdigit())
     assert f"Open {low} or {high} experts" in told or f"Open {low} to {high} experts" in told

@@ -285,9 +285,6 @@ def test_the_dtype_of_what_is_not_quantised() -> None:
     assert "['float8']" in remark
 
 
-# On the command line.
-
-
 def written(folder: Path, config: dict[str, Any], name: str = "config.json") -> Path:
     path = folder / name
     path.write_text(json.dumps(config), encoding="utf-8")
@@ -370,9 +367,6 @@ def test_cost_says_what_it_assumes(
         assert found.code == 2
         assert "--weights fp8" in found.err
         assert "priced with --weights fp8" in run(*ask, "--weights", "fp8").err
-
-
-# What belongs to another architecture.
 
 
 @pytest.mark.parametrize(

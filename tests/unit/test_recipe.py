@@ -16,9 +16,6 @@ names, schedules = st.sampled_from(["deepseek", "step-law"]), st.sampled_from(SC
 gpu_counts = st.none() | st.integers(1, 5000)
 
 
-# What is published.
-
-
 def test_the_learning_rate_is_the_papers() -> None:
     # 0.003239 - 0.0001395 ln N by hand for the smallest and the largest run, with natural logarithms.
     assert paper_peak_lr(81_395_712) == pytest.approx(0.003239 - 0.0001395 * 18.214833, rel=1e-5)
@@ -73,9 +70,6 @@ def test_every_rule_says_where_it_comes_from() -> None:
         assert rule.counts
         assert all(least < most for least, most in rule.fitted.values())
     assert recipe_for(1e9, 1e11) == recipe_for(1e9, 1e11, rule="deepseek")
-
-
-# What holds for every run.
 
 
 @given(asked=st.floats(1, 1e12), sequence=st.integers(1, 2**17), gpus=gpu_counts)
@@ -154,9 +148,6 @@ def test_stated_millions_become_shares() -> None:
     assert stated_batch(4e6, 4096) == 976  # 976.6, a multiple of 16; 977 is prime
     assert stated_batch(4e6, 4096, 64) == 960
     assert stated_batch(4_000_000, 4000, 64) == 1000
-
-
-# What is said.
 
 
 def notes(found: Recipe) -> str:

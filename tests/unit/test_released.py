@@ -28,7 +28,6 @@ def test_every_released_model_has_a_format_with_its_source() -> None:
         if name.startswith("gpt3"):
             assert shape.weights is None
             continue
-        assert shape.weights is not None
         assert shape.weights.format in precisions("weights")
         assert shape.weights.stated.startswith("as released: ")
         own = "fp8" if name in OF_8_BITS or name.endswith("-fp8") else OF_4_BITS.get(name, "bf16")

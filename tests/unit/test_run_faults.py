@@ -55,13 +55,17 @@ def _bad_csv_cases() -> list[tuple[str, tuple[str, ...]]]:
     ]
 
 
-@pytest.mark.parametrize(("text", "words"), _bad_csv_cases())
-def test_a_fault_is_named_where_it_stands(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
-    path = write(tmp_path, text)
+def refused(path: Path, words: tuple[str, ...]) -> None:
+    """The file is, with its path first and every word of what is wrong."""
     with pytest.raises(InputError) as caught:
         read_runs(path)
     assert str(caught.value).startswith(str(path))
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "words"), _bad_csv_cases())
+def test_a_fault_is_named_where_it_stands(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+    refused(write(tmp_path, text), words)
 
 
 def of_tokens(*tokens: Any) -> str:
@@ -101,11 +105,7 @@ def of_tokens(*tokens: Any) -> str:
     ],
 )
 def test_a_broken_file_is_named(tmp_path: Path, name: str, content: str | bytes, words: tuple[str, ...]) -> None:
-    path = write(tmp_path, content, name)
-    with pytest.raises(InputError) as caught:
-        read_runs(path)
-    assert str(caught.value).startswith(str(path))
-    assert all(word in str(caught.value) for word in words), str(caught.value)
+    refused(write(tmp_path, content, name), words)
 
 
 def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:

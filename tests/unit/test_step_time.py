@@ -127,9 +127,6 @@ def test_fp8_is_faster_where_the_gpu_has_it() -> None:
         assert fp8.total_s <= bf16.total_s
 
 
-# The choice.
-
-
 def recipe() -> Recipe:
     return replace(recipe_for(1e9, 1e12), batch_sequences=1024, sequence_tokens=4096)
 
@@ -171,9 +168,6 @@ def test_a_stated_mfu_rules_over_the_parts() -> None:
     assert "published MoE runs" in parts.time_in_words
 
 
-# Published runs.
-
-
 @pytest.mark.system
 def test_every_published_run_is_built_and_none_is_absurd() -> None:
     found = BENCHMARK.scored(BENCHMARK.read_rows())
@@ -205,12 +199,8 @@ def test_the_stated_error_is_that_of_the_held_out_runs() -> None:
         assert stated.runs == line["rows"]
 
 
-# Plans.
-
-
 def test_training_with_more_experts_reaches_less_of_peak() -> None:
     rate = training_rate(find_law("yun2024-recovered"), Budget(5.15e21), (1, 8, 64), H100, gpus=64)
-    assert rate is not None
     assert rate.experts == (1.0, 8.0, 64.0)
     assert rate.gpus == (64, 64, 64)
     assert 0.1 < rate.mfu[2] < rate.mfu[1] < 0.6
@@ -223,7 +213,6 @@ def test_training_with_more_experts_reaches_less_of_peak() -> None:
 def test_a_count_whose_model_the_gpus_do_not_hold_is_timed_on_more() -> None:
     law = find_law("yun2024-recovered")
     rate = training_rate(law, Budget(5.15e21), (1, 64), H100, gpus=8)
-    assert rate is not None
     assert rate.gpus[0] == 8
     assert rate.gpus[1] > 8
     assert training_rate(law, Budget(1e32), (64,), H100) is None
@@ -242,7 +231,6 @@ def test_a_plan_prices_training_by_the_parts_of_its_experts() -> None:
     plan = make_plan(law, question, deployment, Roofline(gpu))
     use = plan.training
     assert use is not None
-    assert plan.lifetime is not None
     model = plan.lifetime.recommendation.model
     bill = price.bill(plan.lifetime.recommendation.architecture.architecture(), model.training_flops, model.tokens, 64)
     assert plan.lifetime.training_usd == pytest.approx(bill.usd)

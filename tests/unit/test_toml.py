@@ -84,9 +84,6 @@ def test_a_refusal_names_the_place_the_nearest_and_the_next_step(
     assert message in str(caught.value)
 
 
-# Files.
-
-
 READERS = (read_gpu, read_grid, read_settings, read_sweep)
 
 

@@ -53,9 +53,6 @@ def some_texts(count: int) -> list[str]:
     return [f"document {number} " + "x" * (number * 37 % 91) for number in range(count)]
 
 
-# The order.
-
-
 @given(n=st.integers(1, 3000), key=st.text(max_size=5))
 def test_the_order_is_a_permutation(n: int, key: str) -> None:
     assert sorted(permuted(position, n, key) for position in range(n)) == list(range(n))
@@ -64,9 +61,6 @@ def test_the_order_is_a_permutation(n: int, key: str) -> None:
 def test_the_order_never_changes() -> None:
     assert [permuted(position, 10, "a") for position in range(10)] == TEN
     assert [permuted(position, 10**12, "b:train:0:0") for position in (0, 1, 10**12 - 1)] == BILLIONS
-
-
-# Packing.
 
 
 @pytest.mark.system
@@ -167,9 +161,6 @@ def test_epochs_beyond_the_allowed_are_refused(tmp_path: Path) -> None:
         corpus.epochs(usable + 1, 100)
 
 
-# Formats.
-
-
 def test_every_format_gives_the_same_corpus(tmp_path: Path) -> None:
     texts = [*some_texts(60), "two\nlines", "größer ∑", "  "]
     plain = write_lines(tmp_path / "a.jsonl", texts)
@@ -248,9 +239,6 @@ def test_packs_of_one_folder_wait_for_each_other(tmp_path: Path) -> None:
         thread.join()
     assert len(found) == 4
     assert all(corpus == found[0] for corpus in found)
-
-
-# Refusals.
 
 
 def refused(sources: Sequence[str | Path], tmp_path: Path, **options: object) -> str:
@@ -365,9 +353,6 @@ def test_byte_tokens_are_those_of_the_usual_byte_alphabet() -> None:
     assert sorted(vocabulary.values()) == list(range(256))
     assert (vocabulary["A"], vocabulary["Ġ"], vocabulary["Ċ"], vocabulary["Ń"]) == (65, 32, 10, 173)  # as GPT-2's
     assert [tokens.tolist() for tokens in byte_tokenizer().encode(["é", ""])] == [[195, 169], []]
-
-
-# The command.
 
 
 def test_the_command_packs_and_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -123,9 +123,6 @@ def test_refusals_name_place_and_nearest(changes: dict[str, Any], words: tuple[s
     assert [word for word in words if word not in text] == [], text
 
 
-# The learning rate.
-
-
 @pytest.mark.parametrize("schedule", ["cosine", "wsd"])
 @given(steps=st.integers(2, 3000), warmup=st.floats(0, 0.5), decay=st.floats(1e-9, 0.5), ratio=st.floats(0, 1))
 def test_the_rate_rises_to_its_peak_and_falls_to_its_floor(
@@ -144,9 +141,6 @@ def test_the_rate_rises_to_its_peak_and_falls_to_its_floor(
     assert schedule == "cosine" or np.all(rates[rise : steps - fall] == 1)
     assert rates.max() <= 1 + 1e-12
     assert rates.min() > 0 or ratio == 0
-
-
-# Health.
 
 
 def test_divergence_is_seen_and_spikes_are_forgiven() -> None:
@@ -188,9 +182,6 @@ def test_the_worst_layer_counts() -> None:
     assert found["router_entropy"] == pytest.approx(1.5 * math.log(2) / math.log(4))
 
 
-# The command.
-
-
 def test_dry_run_prints_settings_that_train_reads(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     main(["train", str(ROOT / "examples" / "run.toml"), "--dry-run"])
     shown = capsys.readouterr().out
@@ -209,7 +200,6 @@ def test_dry_run_prints_settings_that_train_reads(capsys: pytest.CaptureFixture[
 )
 def test_peaks_of_known_devices(device: str, tflops: float) -> None:
     found = peak_flops_per_s(device)
-    assert found is not None
     assert found / 1e12 == pytest.approx(tflops, rel=0.01)
 
 
