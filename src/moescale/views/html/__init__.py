@@ -32,7 +32,7 @@ from moescale.serving.accuracy import calibrated, calibrated_by_any
 from moescale.units import format_bytes, format_count, format_flops, format_usd
 from moescale.views.figures import plan_figure
 from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes, on_dark
-from moescale.views.tables import Table, answer, choices, likelytext, screen
+from moescale.views.tables import Table, answer, choices, range_text, screen
 from moescale.views.tables import plan as plan_tables
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _law_facts(plan: Plan) -> Facts:
     pairs = {
         "law": f"{plan.law}: {law.source}",
         "its form": law.form.equation,
-        "fitted on": likelytext(law.fit_range, law.form),
+        "fitted on": range_text(law.fit_range, law.form),
         "loss is measured on": "; ".join(dict.fromkeys(filter(None, families))),
     }
     return [*((name, text) for name, text in pairs.items() if text), flops]
