@@ -35,7 +35,7 @@ CHANCE = {
     "socialiqa": 1 / 3,
 }  # of two, five, three answers; else four
 SMALL, INNER, JUDGES = ("190M", "370M", "760M", "1B"), "3B", ("7B", "13B")
-# MMLU by letters of the base models: OLMo 2 (arXiv 2501.00656, the table of base models).
+# MMLU of the released base models, of answers by letters: model card of allenai/OLMo-2-1124-13B (arXiv 2501.00656).
 LETTERS = {"mmlu": {"OLMo 2 7B": 0.637, "OLMo 2 13B": 0.675}}
 DRAWS, LEAST_DRIFT, EARLY, Z90 = 32, 0.01, 0.1, 1.645
 FORMS = tuple(itertools.product(("c4_ce", "bpb"), (True, False)))  # what the curve is in, and whether its ends are free
