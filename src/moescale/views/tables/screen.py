@@ -154,7 +154,8 @@ def facts(
     if "--shape" not in (options or ""):
         more += "; --shape all"
     more += "" if plan.of_life else "; --lifetime-tokens"
-    return [*kept, ("More", f"{more}; --export megatron" if len(more) < MOST_MORE else more)]
+    exported = plan.training is None or plan.training.precision is None  # files for a trainer are in bf16
+    return [*kept, ("More", f"{more}; --export megatron" if exported and len(more) < MOST_MORE else more)]
 
 
 def _chance(plan: Plan, model: Candidate) -> str:
@@ -406,8 +407,9 @@ def scores_text(plan: Plan) -> str:
     if target in scores:
         found, (low, high) = scores[target], scores[target].interval
         least = _chance_of_target(plan, plan.least_training[0]) if plan.least_training else ""
-        spent = plan.least_training[0].training_usd if plan.least_training else None
-        least = f"; {least} at the least spend ({format_usd(spent)})" if least and spent else ""
+        if least and (usd := plan.least_training[0].training_usd):
+            spent = f"{format_usd(usd)}, {format_flops(plan.least_training[0].training_flops)} FLOPs"
+            least = f"; {least} at the least spend ({spent})"
         model, measured = nearest_measured(target, found.estimate)
         by_letters = letters(target).get(model)
         ranked = f"(ranked answers: {model} has {measured:.2f}{f', {by_letters:.3f} by letters' if by_letters else ''})"
