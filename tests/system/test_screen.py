@@ -385,3 +385,41 @@ def test_a_life_has_the_error_and_the_chance_of_its_own_model() -> None:
 def _loss(model: dict[str, Any], theta: Any) -> float:
     law = in_shape(LawOptions().find_law(), "mixtral")
     return float(loss(law, model["n_params"], model["tokens"], model["experts"], theta=theta))
+
+
+def test_a_bound_on_sizes_says_what_it_leaves_out() -> None:
+    asked = (*MIXTRAL, "--budget", "1e23", "--max-active-params", "1B", *FAST, "--bootstrap", 40, "--experts", "8,32")
+    free = answer_of(*asked)["without_bounds"]
+    assert free["model"]["n_params_active"] > 1e9
+    assert 0.0 <= free["chance"] <= 1.0
+    assert f"{free['model']['n_params_active'] / 1e9:.3g}B active" in run(*asked).out.partition("No bound")[2]
+    assert "without_bounds" not in answer_of(*(part for part in asked if part not in ("--max-active-params", "1B")))
+
+
+def test_days_beside_a_budget_are_advised_by_the_option_that_states_them() -> None:
+    asked = (
+        *MIXTRAL,
+        "--budget",
+        "1e23",
+        "--train-gpus",
+        8,
+        "--max-days",
+        30,
+        *FAST,
+        "--bootstrap",
+        0,
+        "--experts",
+        "8,32",
+    )
+    told = " ".join(run(*asked).out.split())
+    assert "For 30 days on 8 GPUs and at most 1e23 FLOPs" in told
+    assert "about --max-days" in told
+    assert re.search(r"Unspent \d+% of the 1e23 FLOPs: the days or dollars buy no more", told)
+
+
+def test_fp8_says_up_to_which_loss_it_pays() -> None:
+    asked = (*MIXTRAL, "--budget", "1e23", "--train-precision", "fp8", *FAST, "--bootstrap", 0, "--experts", "8,32")
+    use, told = answer_of(*asked)["training"], " ".join(run(*asked).out.split())
+    saved = use["bf16_usd"] - use["usd"]
+    assert f"pays below {0.25 * saved / use['fp8_loss_usd']:.2g}%" in told
+    assert "--export" not in told.rpartition("More")[2]

@@ -72,6 +72,7 @@ class PlanRequest:
 
     def plan_of_shape(self, law: Law, question: Question | None = None, search: Search | None = None) -> Plan:
         """The plan in the law's own shape; `search` as in `make_plan`."""
+        from moescale.planning.rationale import beyond_runs
         from moescale.scaling_laws import predict
 
         if question is None:
@@ -85,10 +86,7 @@ class PlanRequest:
                 named = next((name for name, family in SHAPES.items() if family == law.family.name), PLANNED_SHAPE)
                 asked = replace(self, details=LawOptions(), beside_default=False, explained=False)
                 of_default = asked.plan_of_shape(in_shape(LawOptions().find_law(), named)).decision
-                other, far = (
-                    of_default.model,
-                    [note for note in of_default.caveats if note.startswith("Extrapolated: ")],
-                )
+                other = of_default.model
                 here = predict(law, other.n_params, other.tokens, other.experts, extra=self.details.inputs())
                 keys = {DEFAULT_LAW: DEFAULT_LAW, law.name: "own", f"{law.name} held out": "held_out"}
                 known = {name: law.evidence.get(f"error_{key}") for name, key in keys.items()}
@@ -96,7 +94,7 @@ class PlanRequest:
                 found = replace(
                     found,
                     default_law=replace(other, loss=here.loss),
-                    default_law_beyond=" ".join(far).removeprefix("Extrapolated: ").rstrip("."),
+                    default_law_beyond=beyond_runs(of_default.caveats),
                     errors_on_runs=on_runs or None,
                 )
         return found

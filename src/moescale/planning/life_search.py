@@ -324,6 +324,7 @@ class LifeSearch:
         for model in least_training(self.search):
             if (row := of_counts.get(model.experts)) is None or (most_usd and model.usd_per_mtok > most_usd):
                 continue
+            # A shape's own size is that shape again, from a little above it down.
             same = replace(row, n_params=model.n_params * (1.0 + SLACK), tokens=model.tokens)
             built = rounded(law, costs, same, self._priced_as_built, at_most=True)
             if built is not None and (built.model.probability_at_least_base or 1.0) >= (self._promise or 0.0):

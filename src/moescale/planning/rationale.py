@@ -25,6 +25,7 @@ from moescale.serving.question import slow_for_use
 from moescale.typing import FloatArray
 from moescale.units import expert_model, format_count, format_flops, format_usd, plural
 
+EXTRAPOLATED = "Extrapolated: "  # how the caveat of a model beyond the runs of its law begins
 NEARLY = 0.05  # of a cost: rivals within it are named
 SETTLED = 0.8  # of the draws lie between the expert counts that are called undecided: what a plan promises by default
 TINY = 1e-9
@@ -251,6 +252,11 @@ def _sentence(rule: str) -> str:
     return rule[0].upper() + rule[1:]
 
 
+def beyond_runs(caveats: Sequence[str]) -> str:
+    """How far a model lies beyond the runs that its law was fitted to, of its caveats; empty inside them."""
+    return next((note.removeprefix(EXTRAPOLATED).rstrip(".") for note in caveats if note.startswith(EXTRAPOLATED)), "")
+
+
 def _extrapolated(search: Search, model: Candidate) -> list[str]:
     law, implied = search.law, search.law.form.implied_inputs
     size = float(law_size(law.family, model.n_params, model.experts))
@@ -270,7 +276,7 @@ def _extrapolated(search: Search, model: Candidate) -> list[str]:
     least, most = law.fit_range.get("experts", (1.0, 1.0))
     if search.question.base is None and search.base.experts < least * (1.0 - 1e-6) and least < most:
         listed.append(f"the baseline, of fewer experts than were fitted ({least:g} to {most:g})")
-    return ([f"Extrapolated: {', '.join(listed)}."] if listed else []) + unknown_range_notes(law)
+    return ([f"{EXTRAPOLATED}{', '.join(listed)}."] if listed else []) + unknown_range_notes(law)
 
 
 def _rivals(

@@ -26,6 +26,7 @@ from moescale.io.json_text import parse_json
 from moescale.models.family import CONVENTIONS
 from moescale.planning.plan import Plan
 from moescale.planning.plan_file import AGAIN, parse_plan
+from moescale.planning.rationale import EXTRAPOLATED
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.serving.accuracy import calibrated, calibrated_by_any
@@ -297,7 +298,7 @@ def _doubts(plan: Plan) -> list[str]:
         told.append(f"Serving price: nine of ten servers of {kind} cost {low} to {high} per million output tokens.")
     if (tpot_s := screen.late_tpot_s(plan)) is not None:
         told.append(f"Speed: by the known error of such servers a user gets {1.0 / tpot_s:.3g} tokens a second.")
-    told += [f"Quality: {answer.plain(note)}" for note in best.caveats if note.startswith("Extrapolated: ")]
+    told += [f"Quality: {answer.plain(note)}" for note in best.caveats if note.startswith(EXTRAPOLATED)]
     return [*told, *(note for note in best.caveats if note.startswith(screen.TOO_SLOW)), *plan.warnings]
 
 

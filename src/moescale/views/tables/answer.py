@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from moescale.options.law import DEFAULT_LAW
 from moescale.planning.plan import Plan
+from moescale.planning.rationale import EXTRAPOLATED
 from moescale.serving.accuracy import calibrated, calibrated_by_any
 from moescale.units import format_count, format_seconds, format_usd
 from moescale.views.tables import percentage
@@ -77,14 +78,14 @@ def figures(plan: Plan) -> list[Figure]:
 
 def plain(caveat: str) -> str:
     """A caveat of a plan without the letters of the law: how far beyond the fitted training runs a model lies."""
-    if not caveat.startswith("Extrapolated: "):
+    if not caveat.startswith(EXTRAPOLATED):
         return caveat
 
     def words(found: re.Match[str]) -> str:
         most = "most" if found[4] == "largest" else "fewest"
         return f"{found[3]} times the {most} {INPUTS[found[1]]}"
 
-    beyond = FITTED.sub(words, caveat.removeprefix("Extrapolated: "))
+    beyond = FITTED.sub(words, caveat.removeprefix(EXTRAPOLATED))
     return f"The prediction reaches beyond the training runs that it was fitted to: {beyond}"
 
 

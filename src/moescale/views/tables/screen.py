@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import PLANNED_TPOT_S
+from moescale.planning.rationale import EXTRAPOLATED, beyond_runs
 from moescale.planning.recommend import FOR_NOTHING
 from moescale.planning.scores import letters, nearest_measured, stated_score
 from moescale.planning.shapes import repaid_after
@@ -55,7 +56,7 @@ OF_SOURCES = "labs unseen by the law"  # what draws of the default law are
 LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
 SURE = 0.9  # chance with which days or dollars are said to be enough
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
-FAR = 4.0  # times the largest fitted: errors of all laws grow from there (docs/evidence/own-law.md)
+FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
 FITTED = (" the largest fitted", " the smallest fitted")  # how factors beyond the runs of a law end
 TIMES = re.compile(r"([\d.,]+) times the largest")
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
@@ -118,8 +119,8 @@ def facts(
         said.append((f"{sure.chance:.0%} chance", _surely(sure)))
     if scores := scores_text(plan):
         said.append(("Scores", scores))
-    extrapolated = [note for note in best.caveats if note.startswith("Extrapolated: ")]
-    said += [("Beyond runs", _once(note.removeprefix("Extrapolated: ").rstrip("."))) for note in extrapolated]
+    if extrapolated := beyond_runs(best.caveats):
+        said.append(("Beyond runs", _once(extrapolated)))
     if plan.repeats_loss is not None:
         said.append(("Repeats", _repeats(plan, plan.repeats_loss)))
     if not plan.of_life and (repaid := repayments(plan, rows)):
@@ -143,7 +144,7 @@ def facts(
             ("Life", f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd)} to serve")
         )
     said.append(("Price error", _price_error(plan)))
-    rest = [note for note in best.caveats if note not in extrapolated]
+    rest = [note for note in best.caveats if not note.startswith(EXTRAPOLATED)]
     said += [("Too slow", note.removeprefix(TOO_SLOW).rstrip(".")) for note in rest if note.startswith(TOO_SLOW)]
     said.append(("Next", _next(plan, options)))
     hidden = len(choices(plan, MOST_ROWS)) - rows
@@ -448,8 +449,8 @@ def _once(beyond: str) -> str:
 
 def _farthest(plan: Plan) -> float:
     """How many times a size, tokens or another input of the decided model is the largest fitted; 1 where none is."""
-    notes = (note for note in plan.decision.caveats if note.startswith("Extrapolated: "))
-    return max((float(found.replace(",", "")) for note in notes for found in TIMES.findall(note)), default=1.0)
+    found = TIMES.findall(beyond_runs(plan.decision.caveats))
+    return max((float(times.replace(",", "")) for times in found), default=1.0)
 
 
 def _relaxed(plan: Plan, options: str) -> list[str]:
