@@ -18,7 +18,7 @@ from moescale.planning.known import beyond_law
 from moescale.planning.question import KnownModel, as_released
 from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws.law import Law, extrapolation, interval
-from moescale.serving.accuracy import Calibrated, accuracy_of, calibrated
+from moescale.serving.accuracy import Calibrated, accuracy_of, calibrated, calibrated_by_any
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cost, laid_out
 from moescale.typing import FloatArray
@@ -29,7 +29,8 @@ class ComparedModel:
     """One of several models; parameters are as built, without embeddings. None where not applicable.
 
     Intervals hold 90% of the law's draws, and probabilities are shares of them. `loss_change` is ln of the loss over that
-    of the first model, by the law itself. `break_even_tokens` holds, by the name of a model that is cheaper to train and
+    of the first model, by the law itself. Dollars over those of the first are by the known errors of prices, of both models
+    independent, those of kinds that were not compared by the errors of all kinds. `break_even_tokens` holds, by the name of a model that is cheaper to train and
     dearer to serve, the output tokens after which this one has cost as little.
     """
 
@@ -41,6 +42,9 @@ class ComparedModel:
     training_flops: float
     gpu_days: float | None = None
     training_usd: float | None = None
+    training_usd_interval: tuple[float, float] | None = None  # of nine in ten published runs of its kind
+    training_usd_over_first: float | None = None
+    training_usd_over_first_interval: tuple[float, float] | None = None
     mfu: float | None = None
     mfu_from: str | None = None  # as TrainingBill, as is the next
     train_precision: str | None = None
@@ -60,6 +64,8 @@ class ComparedModel:
     attention_dp: int | None = None  # groups of the GPUs that hold attention, where more than one
     infeasible: str | None = None  # why it cannot be served
     calibrated: Calibrated | None = None  # the price by the known error of its kind, where that is known
+    usd_per_mtok_over_first: float | None = None
+    usd_per_mtok_over_first_interval: tuple[float, float] | None = None
     total_usd: float | None = None  # of training, and of serving the lifetime tokens
     break_even_tokens: Mapping[str, float] | None = None
 
@@ -99,7 +105,12 @@ def compare_models(
         for model, loss in zip(models, losses, strict=True)
     ]
     told = [
-        replace(row, **_judged(i, losses, drawn), break_even_tokens=_break_even(row, rows) or None)
+        replace(
+            row,
+            **_judged(i, losses, drawn),
+            **(_over_first(row, rows[0], latency) if i else {}),
+            break_even_tokens=_break_even(row, rows) or None,
+        )
         for i, row in enumerate(rows)
     ]
     return tuple(told)
@@ -140,6 +151,7 @@ def _alone(
         training_flops=flops,
         gpu_days=bill and bill.gpu_days,
         training_usd=bill and bill.usd,
+        training_usd_interval=bill and bill.usd_interval,
         mfu=bill and bill.mfu,
         mfu_from=bill and bill.mfu_from,
         train_precision=bill and bill.precision,
@@ -180,6 +192,23 @@ def _judged(i: int, losses: FloatArray, drawn: FloatArray) -> dict[str, object]:
         "loss_change_interval": _ends(np.log(drawn[:, i] / drawn[:, 0])),
         "probability_better": better,
     }
+
+
+def _over_first(model: ComparedModel, first: ComparedModel, latency: LatencySource) -> dict[str, object]:
+    """The dollars of training and serving over those of the first model, with the ranges of nine in ten."""
+    of_kind = (one.calibrated or calibrated_by_any(one.usd_per_mtok, latency.name) for one in (model, first))
+    pairs = {
+        "training_usd": (model.training_usd_interval, first.training_usd_interval),
+        "usd_per_mtok": [None if one is None else one.interval for one in of_kind],
+    }
+    found: dict[str, object] = {}
+    for name, (own, its) in pairs.items():
+        if own is not None and its is not None:
+            (low, high), (its_low, its_high) = np.log(own), np.log(its)
+            middle, half = (low + high - its_low - its_high) / 2.0, math.hypot(high - low, its_high - its_low) / 2.0
+            ends = math.exp(middle - half), math.exp(middle + half)
+            found |= {f"{name}_over_first": math.exp(middle), f"{name}_over_first_interval": ends}
+    return found
 
 
 def _ends(values: FloatArray) -> tuple[float, float] | None:

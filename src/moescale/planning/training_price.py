@@ -57,6 +57,11 @@ class TrainingBill:
     error: StepError | None = None  # of published runs, where it comes from parts, as is the next
     precision: Precision | None = None  # of its products
 
+    @property
+    def usd_interval(self) -> tuple[float, float] | None:
+        """The dollars of nine in ten runs, as published ones spread around predictions; None where no step was timed."""
+        return self.error and (self.usd * self.error.times(0.05), self.usd * self.error.times(0.95))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPrice:

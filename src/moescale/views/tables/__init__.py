@@ -42,7 +42,7 @@ class Table:
         )
 
 
-Item = TypeVar("Item")
+Item, Value = TypeVar("Item"), TypeVar("Value")
 
 Cell = tuple[Column, Callable[[Item], str]]  # a column, and what it says of an item
 
@@ -125,8 +125,8 @@ def ttft_doubt(accuracy: Accuracy | None, limit_s: object) -> str:
     return f" (a TTFT of {format_seconds(limit_s)} may be {format_seconds(limit_s / accuracy.ttft.geometric_mean)})"
 
 
-def or_dash(value: float | None, text: Callable[[float], str]) -> str:
-    """A number as text, or a dash."""
+def or_dash(value: Value | None, text: Callable[[Value], str]) -> str:
+    """A value as text, or a dash."""
     return "-" if value is None else text(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -171,6 +172,13 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
         (Column("training FLOPs"), lambda c: format_flops(c.training_flops)),
         (Column("GPU days"), lambda c: or_dash(c.gpu_days, format_count)),
         (Column("training $"), lambda c: or_dash(c.training_usd, format_usd)),
+        (
+            Column("  by known error"),
+            lambda c: or_dash(c.training_usd_interval, lambda ends: format_usd(math.sqrt(math.prod(ends)))),
+        ),
+        (Column("    nine of ten"), lambda c: or_dash(c.training_usd_interval, usd_range)),
+        (Column("    over the first"), lambda c: or_dash(c.training_usd_over_first, "{:.3g}".format)),
+        (Column("      nine of ten"), lambda c: span_text(c.training_usd_over_first_interval, ".3g")),
         (Column("  MFU"), lambda c: or_dash(c.mfu, "{:.2f}".format) + " assumed" * (c.mfu_from == "assumed")),
         (Column("  precision"), lambda c: c.train_precision or "-"),
         (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
@@ -181,6 +189,8 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
         (Column("$/Mtok"), lambda c: or_dash(c.usd_per_mtok, format_usd)),
         (Column("  by known error"), lambda c: or_dash(c.calibrated and c.calibrated.usd_per_mtok, format_usd)),
         (Column("    nine of ten"), lambda c: "-" if c.calibrated is None else usd_range(c.calibrated.interval)),
+        (Column("    over the first"), lambda c: or_dash(c.usd_per_mtok_over_first, "{:.3g}".format)),
+        (Column("      nine of ten"), lambda c: span_text(c.usd_per_mtok_over_first_interval, ".3g")),
         (Column("GPUs"), lambda c: gpus_text(c.gpus, c.attention_dp)),
         (Column("batch"), lambda c: or_dash(c.batch, "{:.0f}".format)),
         (Column("TPOT"), lambda c: or_dash(c.tpot_s, format_seconds)),
@@ -188,8 +198,11 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
     )
     rows = [[fact.head, *(text(model) for model in models)] for fact, text in facts]
     columns = [Column(c.name, rank=i if i > 1 else 0) for i, c in enumerate(models)]
-    unserved = reason_lines((c.name, c.infeasible) for c in models if c.infeasible)
     assumed = [f"{c.name}: MFU {c.mfu:g} assumed, as no split holds it" for c in models if c.mfu_from == "assumed"]
+    other = [c.name for c in models if c.usd_per_mtok is not None and c.calibrated is None]
+    if any(c.usd_per_mtok_over_first for c in models) and other:
+        assumed.append(f"Prices over the first: {', '.join(other)} by the errors of all kinds, own kind not compared")
+    unserved = reason_lines((c.name, c.infeasible) for c in models if c.infeasible)
     if published := [
         f"{c.name} in {c.train_precision} ({source})" for c in models if (source := c.train_precision_source)
     ]:
