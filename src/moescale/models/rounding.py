@@ -27,6 +27,7 @@ MOST_FFN_RATIO = 1.35  # of d_ffn / d_model over the family's, either way: it is
 MOST_HEADS_RATIO = 1.35
 HEADS_WEIGHT = 0.5  # of that proportion beside the others: depth moves the price more, by passes and by cache
 MOST_SIZE = 0.01  # of N, relative
+SIZE_STEP = 0.02  # in ln N, between the sizes at which all shapes are listed: a step of an expert moves N by more
 MOST_SIZE_USUAL = 0.025  # where no usual count of layers and heads is that near: experts in steps of 64 are coarse
 WIDTH_STEP = 64  # of d_model, where the family's heads together are wider or narrower than it
 USUAL_WIDTH = 128  # of a d_model that keeps the family's proportion to the depth, and not to the heads
@@ -148,35 +149,65 @@ def buildable(
     """
     if not (math.isfinite(n_params) and n_params > 0 and math.isfinite(experts) and experts >= 1):
         raise InputError(f"a model of {n_params:g} parameters and {experts:g} experts has no shape")
-    head = int(family.head_dim)
     for usual in (True, False):
         s, counted, fewer = _whole_shapes(family, n_params, gpus, at_most=at_most, usual=usual)
-        heads = np.asarray(s.n_heads)
-        aspect = np.abs(np.log(s.d_model / s.n_layers / family.d_model_per_layer))
-        wide = np.abs(np.log(s.d_ffn / s.d_model / (family.ffn_ratio * family.ffn_matrices / 3.0)))
-        heads_off = np.abs(np.log(heads * head / s.d_model / family.attention_ratio))
+        alike, unlike = _likeness(family, s)
         off = np.abs(np.log(counted / n_params))
-        alike = (aspect <= math.log(MOST_ASPECT)) & (wide <= math.log(MOST_FFN_RATIO))
-        alike &= heads_off <= math.log(MOST_HEADS_RATIO)
-        unlike = aspect + wide + off + fewer + HEADS_WEIGHT * heads_off
-        splits = _splits(heads, np.asarray(s.n_kv_heads), gpus)
+        unlike = unlike + off + fewer
+        splits = _splits(np.asarray(s.n_heads), np.asarray(s.n_kv_heads), gpus)
         if must_split and splits[0].any():
             alike, unlike = alike & splits[0], np.where(splits[0], unlike, np.inf)
         exact, near = alike & (fewer == 0.0), off <= MOST_SIZE
         wanted = [exact & near, exact & (off <= MOST_SIZE_USUAL) if usual else alike & near]
         if not usual or (any(which.any() for which in wanted) and not (must_split and not splits[0].any())):
             break
-    at = _best(unlike, wanted, splits, off)
+    return _whole_shape(family, s, counted, _best(unlike, wanted, splits, off), int(experts), vocab_size)
+
+
+def buildable_between(
+    family: ModelFamily, low: float, high: float, experts: float, *, gpus: int = 1, vocab_size: int | None = None
+) -> list[Buildable]:
+    """All usual shapes of the family's proportions with N from `low` to `high`, as `buildable` has them, heads split over `gpus`."""
+    found: dict[tuple[float, ...], Buildable] = {}
+    for n_params in np.geomspace(low, high, math.ceil(math.log(high / low) / SIZE_STEP) + 1):
+        s, counted, fewer = _whole_shapes(family, float(n_params), gpus, at_most=True, usual=True)
+        kept = _likeness(family, s)[0] & (fewer == 0.0) & (counted >= low) & (counted <= high)
+        kept &= _splits(np.asarray(s.n_heads), np.asarray(s.n_kv_heads), gpus)[0]
+        for at in zip(*np.nonzero(kept), strict=True):
+            shape = _whole_shape(family, s, counted, at, int(experts), vocab_size)
+            found.setdefault((shape.n_layers, shape.d_model, shape.n_heads, shape.expert_width), shape)
+    return list(found.values())
+
+
+def _likeness(family: ModelFamily, s: Architecture) -> tuple[BoolArray, FloatArray]:
+    """Which shapes have the proportions of the family, and how far each is from these."""
+    heads = np.asarray(s.n_heads)
+    aspect = np.abs(np.log(s.d_model / s.n_layers / family.d_model_per_layer))
+    wide = np.abs(np.log(s.d_ffn / s.d_model / (family.ffn_ratio * family.ffn_matrices / 3.0)))
+    heads_off = np.abs(np.log(heads * int(family.head_dim) / s.d_model / family.attention_ratio))
+    alike = (aspect <= math.log(MOST_ASPECT)) & (wide <= math.log(MOST_FFN_RATIO))
+    return alike & (heads_off <= math.log(MOST_HEADS_RATIO)), aspect + wide + HEADS_WEIGHT * heads_off
+
+
+def _whole_shape(
+    family: ModelFamily,
+    s: Architecture,
+    counted: FloatArray,
+    at: tuple[Any, ...],
+    n_experts: int,
+    vocab_size: int | None,
+) -> Buildable:
+    """One of the whole shapes with its N, as it is built."""
     sizes = {name: int(np.asarray(getattr(s, name))[at]) for name in WIDTHS}
-    n_experts, d_ffn = int(experts), sizes["d_ffn"]
+    d_ffn = sizes["d_ffn"]
     d_expert = int(np.asarray(s.d_expert)[at]) if n_experts > 1 else d_ffn
     shared = round(family.shared_experts * d_expert) if n_experts > 1 else 0
     further = n_experts * d_expert + shared - d_ffn  # width that a MoE layer holds beyond a dense one
     return Buildable(
         **sizes,
-        head_dim=head,
+        head_dim=int(family.head_dim),
         n_experts=n_experts,
-        top_k=int(min(family.top_k, experts)),
+        top_k=int(min(family.top_k, n_experts)),
         moe_every=family.moe_every,
         vocab_size=vocabulary(family, vocab_size),
         n_params=float(counted[at]),

@@ -11,14 +11,17 @@ import numpy as np
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.architecture import Architecture
+from moescale.models.family import tokens_within
+from moescale.models.rounding import Buildable, buildable_between, family_of
 from moescale.planning.allocation import inputs_at
 from moescale.planning.as_built import (
     SLACK,
-    STEP,
+    TRAINED,
     Bounds,
     Built,
     as_built,
     carried,
+    in_shape,
     nearest_shape,
     remember_prices,
     rounded,
@@ -47,13 +50,16 @@ from moescale.units import format_count, format_usd, plural
 
 MOST_CORRECTIONS = 5  # of the loss that promises the goal, and of the tokens that dollars buy
 CORRECTED = 1e-4  # of ln L, and of tokens
-# Sizes that are built within total dollars, over the best before rounding; and at a loss, where dollars are flatter.
-NEARBY, NEARBY_AT_LOSS = (0.97, 0.98, 0.99, 1.01, 1.02, 1.03), (0.8, 0.9, 1.1, 1.2)
+# Sizes that are built, over the best before rounding, as dollars and losses are flat there; and how many shapes are tried.
+LIFE_SIZES, MOST_TRIED = (0.8, 1.25), 6
+WIDE, TRIED = (
+    0.2,
+    33,
+)  # how far the least tokens of a shape lie from those of its size, and how many between are tried, twice
 MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes a search
 MOST_BUILT, NEAR_USD, NEAR_LOSS = 4, 0.25, 0.008  # lives that are built, and how far from the best before rounding
 # Sizes at which a promise is looked at, over those that reach the loss by the law itself.
 SHARES = np.geomspace(0.125, 8.0, 13)
-MOST_LONGER = 40  # steps of tokens, STEP each, by which a model that may grow no larger is trained longer
 REGRET_DRAWS = 40  # that the regret of a life is over: two searches a draw
 GoalAt = Callable[[FloatArray], FloatArray]  # the loss that sizes (..., m) have to have
 
@@ -174,21 +180,26 @@ class LifeSearch:
         cost_of = self.search.costs.usd_per_mtok
         return life_costs(self.search.law, self.life, cost_of, n, tokens, found.experts), goals
 
-    def _tokens(self, n_params: FloatArray, goals: FloatArray) -> FloatArray:
-        """The tokens with which models of sizes (..., m) reach losses by the law, NaN where none do."""
-        experts, known = self.search.best.experts, np.isfinite(n_params)
+    def _tokens(self, n_params: FloatArray, goals: FloatArray, experts: Real | None = None) -> FloatArray:
+        """The tokens with which models of sizes (..., m), or all of so many `experts`, reach losses by the law, NaN where none do."""
+        known, experts = np.isfinite(n_params), self.search.best.experts if experts is None else np.asarray(experts)
         n, most, extra = np.where(known, n_params, KNOWN_SIZE), self.life.max_tokens, self.life.extra
         return np.where(known, tokens_at_loss(self.search.law, n, experts, goals, max_tokens=most, extra=extra), np.nan)
 
-    def _promised(self, draws: Draws, confidence: float, n_params: FloatArray, goals: FloatArray) -> FloatArray:
+    def _promised(
+        self, draws: Draws, confidence: float, n_params: FloatArray, goals: FloatArray, experts: Real | None = None
+    ) -> FloatArray:
         """The losses of the law with which models of sizes (..., m) meet the goal with a probability of `confidence` over the draws.
 
         `goals` are where to begin. The margin hardly depends on the loss, so that a few corrections find it; it does on the size: more
         tokens of a smaller model are surer.
         """
-        experts = self.search.best.experts
+        experts = self.search.best.experts if experts is None else np.asarray(experts)
         for _ in range(MOST_CORRECTIONS):
-            tokens, counts = self._tokens(n_params, goals).ravel(), np.broadcast_to(experts, n_params.shape).ravel()
+            tokens, counts = (
+                self._tokens(n_params, goals, experts).ravel(),
+                np.broadcast_to(experts, n_params.shape).ravel(),
+            )
             over = self._ln_losses(draws.theta, n_params.ravel(), tokens, counts) - np.log(draws.goal)[:, None]
             order = np.argsort(over, axis=0)
             enough = np.cumsum(draws.weights[order], axis=0) >= confidence - 1e-9
@@ -342,39 +353,75 @@ class LifeSearch:
         bounds = Bounds(
             target, question.max_usd_per_mtok, question.max_total_usd, *sizes, min_probability=self._promise
         )
-        built = as_built(law, costs, row, self._priced_as_built, bounds)
-        if built.notes and target is not None and sizes != (None, None):  # no larger one: a smaller one, trained longer
-            most = self.life.max_tokens or math.inf
-            longer = (replace(row, tokens=row.tokens * (1.0 + STEP) ** step) for step in range(MOST_LONGER))
-            tries = (
-                rounded(law, costs, each, self._priced_as_built, at_most=True) for each in longer if each.tokens <= most
-            )
-            kept = (each for each in tries if each is not None and bounds.excess(each.model) <= SLACK)
-            built = next(kept, built)
-        if target is not None:
-            near = (as_built(law, costs, each, self._priced_as_built, bounds) for each in self._near_sizes(row))
-            built = min((built, *near), key=lambda each: (bool(each.notes), self._billed_usd(each)))
-        if question.total_limit is not None:
-            # The price of serving has steps, near which another size as built may be the better one.
-            near = (replace(row, n_params=row.n_params * share) for share in NEARBY)
-            others = [rounded(law, costs, each, self._priced_as_built, at_most=True) for each in near]
-            kept = [each for each in others if each is not None and bounds.excess(each.model) <= SLACK]
-            built = min((built, *kept), key=lambda each: (bool(each.notes), each.model.loss))
+        built = self._best_shape(row, bounds) or as_built(law, costs, row, self._priced_as_built, bounds)
         model = replace(built.model, intervals=carried(row, built.model))
         return replace(built, model=self._billed(model, built.shape.architecture()))
 
-    def _near_sizes(self, row: Life) -> list[Life]:
-        """Lives of sizes near that of a life, with the tokens that keep what it keeps."""
-        shares, confidence = np.array(NEARBY_AT_LOSS)[:, None], self.search.confidence
-        n = np.where(self.search.best.experts == row.experts, row.n_params * shares, np.nan)
-        goals = np.full(n.shape, self.target if confidence is None else row.loss)
-        if confidence is not None:
-            goals = self._promised(self.search.draws_at(self.search.question.max_loss), confidence, n, goals)
-        pairs = zip(n[np.isfinite(n)].tolist(), self._tokens(n, goals)[np.isfinite(n)].tolist(), strict=True)
-        found = [replace(row, n_params=size, tokens=tokens) for size, tokens in pairs if math.isfinite(tokens)]
-        shapes = (nearest_shape(self.search.law, self.search.costs, each, at_most=False) for each in found)
-        remember_prices(self.search.costs, shapes)
-        return found
+    def _best_shape(self, row: Life, bounds: Bounds) -> Built[Life] | None:
+        """The best life of the shapes near the size of `row`, each with the least tokens that keep the promise, or those that the dollars buy; None where none meet the bounds.
+
+        The price of serving has steps, by which one shape costs a tenth more than the next.
+        """
+        search, law, costs, life = self.search, self.search.law, self.search.costs, self.life
+        shapes, limit, most = self._shapes(row), search.question.total_limit, life.max_tokens or math.inf
+        remember_prices(costs, shapes)
+        usd = np.array([float(costs.prices[shape].usd_per_mtok[0]) for shape in shapes])
+        n, counts = np.array([shape.n_params for shape in shapes]), np.full(usd.shape, row.experts)
+        if limit is not None:
+            left = limit - usd * (life.served_tokens / 1e6)
+            tokens = tokens_within(law.family, np.where(left > 0.0, left, np.nan) / life.flop_price(counts), n, counts)
+            tokens = np.minimum(tokens, most)
+        else:
+            goals = np.full(n.shape, self.target if search.confidence is None else row.loss)
+            if search.confidence is not None:
+                draws = search.draws_at(search.question.max_loss)
+                goals = self._promised(draws, search.confidence, n, goals, counts)
+            tokens = self._tokens(n, goals, counts)
+        each = life_costs(law, life, lambda *_: usd, n, tokens, counts)
+        value = each.total_usd if limit is None else each.loss
+        value = np.where(np.isfinite(value), value, np.inf)
+        found: list[Built[Life]] = []
+        for i in (int(i) for i in np.argsort(value)[:MOST_TRIED] if np.isfinite(value[i])):
+            exact = float(tokens[i])
+            exact = exact if limit is not None else self._least_tokens(shapes[i], row.experts, exact)
+            if not exact <= most:
+                continue
+            built = in_shape(law, costs, replace(row, tokens=exact), shapes[i], self._priced_as_built)
+            if built is None:
+                continue
+            # What is promised with a probability is not the loss by the law itself.
+            kept = bounds if built.model.probability_at_least_base is None else replace(bounds, max_loss=None)
+            if kept.excess(built.model) <= SLACK:
+                found.append(replace(built, model=replace(built.model, intervals=carried(row, built.model))))
+        by_loss = limit is not None
+        return min(found, key=lambda built: built.model.loss if by_loss else self._billed_usd(built), default=None)
+
+    def _shapes(self, row: Life) -> list[Buildable]:
+        """The shapes near the size of a life, whose heads split over its GPUs."""
+        law, costs, gpus = self.search.law, self.search.costs, math.lcm(row.gpus, TRAINED)
+        low, high = (row.n_params * share for share in LIFE_SIZES)
+        vocab_size = costs.vocab_size
+        found = buildable_between(law.family, low, high, row.experts, gpus=gpus, vocab_size=vocab_size)
+        return [*dict.fromkeys((nearest_shape(law, costs, row, at_most=False), *found))]
+
+    def _least_tokens(self, shape: Buildable, experts: float, near: float) -> float:
+        """The least tokens with which a shape keeps the promise, by the law itself without draws; NaN where none near `near` do."""
+        search, model, n = self.search, shape.architecture(), np.array([shape.n_params])
+        draws = search.draws_at(search.question.max_loss)
+        if search.confidence is None or len(draws.theta) == 1:
+            law, e = replace(search.law, family=family_of(shape, search.law.family)), np.array([experts])
+            most, extra = self.life.max_tokens, self._extra(model)
+            return float(tokens_at_loss(law, n, e, self.target * (1.0 - SLACK), max_tokens=most, extra=extra)[0])
+        low, high = near * (1.0 - WIDE), near * (1.0 + WIDE)
+        for _ in range(2):
+            tried = np.geomspace(low, high, TRIED)
+            sizes, counts = np.full(TRIED, shape.n_params), np.full(TRIED, experts)
+            sure = draws.probability(np.exp(self._ln_losses(draws.theta, sizes, tried, counts, shape=model)))
+            kept = sure >= search.confidence
+            if not kept.any():
+                return math.nan
+            low, high = tried[max(int(kept.argmax()) - 1, 0)], tried[int(kept.argmax())]
+        return float(high)
 
     def _billed_usd(self, built: Built[Life]) -> float:
         """Total dollars of a life as built, by the bill of its training; infinite where the stated GPUs do not hold it."""
