@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from moescale.fitting.canonical import RunArrays, inputs_of
 from moescale.fitting.fit import Fit, Search, fit_range, robust_spread
@@ -19,9 +18,7 @@ from moescale.models.coordinates import in_family, model_of
 from moescale.models.family import ModelFamily, n_total
 from moescale.scaling_laws.form import LawForm, make_inputs
 from moescale.scaling_laws.law import efolds_beyond
-from moescale.typing import FloatArray
-
-BoolArray = NDArray[np.bool_]
+from moescale.typing import BoolArray, FloatArray
 
 NAME = "auto"
 # Runs of several E, where E of three routers was extrapolated best; abnar2025 counts all experts and needs the sparsity.

@@ -24,9 +24,7 @@ from numpy.typing import NDArray
 from moescale.errors import ColumnError, DamagedFileError, InputError, install
 from moescale.io.files import as_text, decode_utf8, read_bytes
 from moescale.io.json_text import parse_json
-from moescale.typing import FloatArray
-
-BoolArray = NDArray[np.bool_]
+from moescale.typing import BoolArray, FloatArray
 
 FILE_LIMIT_BYTES = 2 * 2**30
 TEXT_LIMIT_BYTES = 64 * 2**20  # of a text table: 16 MiB of the shortest cells take 1 GB and some seconds

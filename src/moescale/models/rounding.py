@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from moescale.errors import InputError
 from moescale.io.records import record
@@ -15,9 +14,7 @@ from moescale.models.architecture import Architecture
 from moescale.models.family import LATENT, ModelFamily, width
 from moescale.models.operations import attention_products
 from moescale.models.recipe import defaults
-from moescale.typing import FloatArray
-
-BoolArray = npt.NDArray[np.bool_]
+from moescale.typing import BoolArray, FloatArray
 
 # A shape keeps the proportions of its family: these bounds come first, the size after them.
 MOST_ASPECT = 1.5  # of d_model / n_layers over the family's, either way

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -20,11 +20,6 @@ MOST_STEPS = 12
 TRAINED = 2
 SLACK = 1e-6  # of a bound, relative: rounding
 NEVER = 1e-3  # stands for a probability of zero, whose logarithm there is not
-# Sizes that are built near a wanted one, over it. Attention that is wide for the body, or narrow experts, make up for a tenth of N.
-NEAR_SIZES = (0.88, 1.06)
-# Their step, in ln N: counted from 1, and not from the wanted size, so that a little more FLOPs ask for the same shapes again.
-NEAR_STEP = 0.01
-
 Model = TypeVar("Model", bound=Candidate)
 
 
@@ -136,42 +131,27 @@ def nearest_shape(law: Law, costs: Costs, model: Candidate, *, at_most: bool) ->
     return buildable(law.family, model.n_params, model.experts, gpus=gpus, vocab_size=costs.vocab_size, at_most=at_most)
 
 
-def near_shapes(law: Law, costs: Costs, model: Candidate) -> list[Buildable]:
-    """The buildable shapes near the size of a real-valued model: of equal size they differ in depth, heads and width of experts."""
-    low, high = (math.log(model.n_params * share) / NEAR_STEP for share in NEAR_SIZES)
-    sizes = (math.exp(step * NEAR_STEP) for step in range(math.ceil(low), math.floor(high) + 1))
-    return list(dict.fromkeys(nearest_shape(law, costs, replace(model, n_params=n), at_most=True) for n in sizes))
-
-
-def cheapest_shape(
-    law: Law,
-    costs: Costs,
-    model: Model,
-    shapes: Iterable[Buildable],
-    priced: Callable[[Law, Costs, Model], Model | None],
-    bounds: Bounds,
-) -> Built[Model] | None:
-    """The cheapest of the shapes (whose prices are remembered) that meets the bounds, None where none does; else as `as_built`."""
-    usd = {shape: float(costs.prices[shape].usd_per_mtok[0]) for shape in shapes}
-    for shape in sorted((shape for shape in usd if math.isfinite(usd[shape])), key=usd.__getitem__):
-        found = in_shape(law, costs, model, shape, priced)
-        if found is not None and bounds.excess(found.model) <= SLACK:
-            return replace(found, model=replace(found.model, intervals=carried(model, found.model)))
-    return None
-
-
 def remember_prices(costs: Costs, shapes: Iterable[Buildable]) -> None:
     """Price the shapes that `costs` does not know, all at once, which takes as long as one of them alone would."""
-    alike: dict[Architecture, list[Buildable]] = {}
-    for shape in dict.fromkeys(each for each in shapes if each not in costs.prices):
-        model = shape.architecture()
+    new = list(dict.fromkeys(each for each in shapes if each not in costs.prices))
+    for alike, at in stacked([shape.architecture() for shape in new]):
+        served = costs.cheapest(alike, every=True)
+        costs.prices.update((new[j], part_of(served, slice(i, i + 1))) for i, j in enumerate(at))
+
+
+def stacked(models: Sequence[Architecture]) -> list[tuple[Architecture, list[int]]]:
+    """Models of one kind as one whose numbers are arrays, and which of the models they are."""
+    alike: dict[Architecture, list[int]] = {}
+    for i, model in enumerate(models):
         first = next((other for other in alike if replace(model, **_numbers(other)) == other), model)
-        alike.setdefault(first, []).append(shape)
-    for first, those in alike.items():
-        numbers = [_numbers(shape.architecture()) for shape in those]
-        stacked = {name: np.array([each[name] for each in numbers], float) for name in NUMERIC_FIELDS}
-        served = costs.cheapest(replace(first, **stacked), every=True)
-        costs.prices.update((shape, part_of(served, slice(i, i + 1))) for i, shape in enumerate(those))
+        alike.setdefault(first, []).append(i)
+    found: list[tuple[Architecture, list[int]]] = []
+    for first, at in alike.items():
+        numbers = [_numbers(models[i]) for i in at]
+        found.append(
+            (replace(first, **{name: np.array([each[name] for each in numbers], float) for name in NUMERIC_FIELDS}), at)
+        )
+    return found
 
 
 def _numbers(model: Architecture) -> dict[str, Any]:

@@ -12,26 +12,26 @@ import numpy as np
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.architecture import Architecture
 from moescale.models.family import tokens_within
-from moescale.models.rounding import Buildable, buildable_between, family_of
+from moescale.models.rounding import Buildable
 from moescale.planning.allocation import inputs_at
 from moescale.planning.as_built import (
     SLACK,
-    TRAINED,
     Bounds,
     Built,
     as_built,
     carried,
     in_shape,
-    nearest_shape,
     remember_prices,
     rounded,
+    stacked,
 )
 from moescale.planning.candidate import KNOWN_SIZE, Costs, Life, Regret, Unreachable, lives
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import each_law
 from moescale.planning.draws import UNLIKELY, Draws
 from moescale.planning.least_training import least_training
-from moescale.planning.question import inputs_of
+from moescale.planning.near_shapes import met, near_shapes, usd_nearby
+from moescale.planning.question import inputs_of, own_inputs
 from moescale.planning.search import Search, largest_size, size_bounds
 from moescale.planning.total_cost import (
     Lifetime,
@@ -44,18 +44,17 @@ from moescale.planning.total_cost import (
     tokens_at_loss,
 )
 from moescale.planning.training_price import TrainingBill, rate_of
+from moescale.scaling_laws.form import Inputs
 from moescale.scaling_laws.law import Law
-from moescale.typing import FloatArray, Real
+from moescale.typing import BoolArray, FloatArray, Real
 from moescale.units import format_count, format_usd, plural
 
 MOST_CORRECTIONS = 5  # of the loss that promises the goal, and of the tokens that dollars buy
 CORRECTED = 1e-4  # of ln L, and of tokens
-# Sizes that are built, over the best before rounding, as dollars and losses are flat there; and how many shapes are tried.
-LIFE_SIZES, MOST_TRIED = (0.8, 1.25), 6
-WIDE, TRIED = (
-    0.2,
-    33,
-)  # how far the least tokens of a shape lie from those of its size, and how many between are tried, twice
+# Sizes that are built, over the best before rounding, as dollars and losses are flat there; of how many shapes training is billed, and serving priced on all servers.
+LIFE_SIZES, MOST_BILLED, MOST_TRIED = (0.8, 1.25), 16, 5
+# A factor of tokens within which the least of a shape are looked for; and halvings of it, of all shapes and then of the best.
+FAR, HALVINGS = 3.0, 8
 MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes a search
 MOST_BUILT, NEAR_USD, NEAR_LOSS = 4, 0.25, 0.008  # lives that are built, and how far from the best before rounding
 # Sizes at which a promise is looked at, over those that reach the loss by the law itself.
@@ -75,6 +74,12 @@ def _interpolated(n_params: FloatArray, goals: FloatArray) -> GoalAt:
         return np.stack(columns, axis=-1)
 
     return goal_at
+
+
+def _least_of(values: FloatArray, most: int) -> list[int]:
+    """Where the least of some values are, so many at most; none that is not finite."""
+    values = np.where(np.isfinite(values), values, np.inf)
+    return [int(i) for i in np.argsort(values, kind="stable")[:most] if np.isfinite(values[i])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,26 +185,21 @@ class LifeSearch:
         cost_of = self.search.costs.usd_per_mtok
         return life_costs(self.search.law, self.life, cost_of, n, tokens, found.experts), goals
 
-    def _tokens(self, n_params: FloatArray, goals: FloatArray, experts: Real | None = None) -> FloatArray:
-        """The tokens with which models of sizes (..., m), or all of so many `experts`, reach losses by the law, NaN where none do."""
-        known, experts = np.isfinite(n_params), self.search.best.experts if experts is None else np.asarray(experts)
+    def _tokens(self, n_params: FloatArray, goals: FloatArray) -> FloatArray:
+        """The tokens with which models of sizes (..., m) reach losses by the law, NaN where none do."""
+        experts, known = self.search.best.experts, np.isfinite(n_params)
         n, most, extra = np.where(known, n_params, KNOWN_SIZE), self.life.max_tokens, self.life.extra
         return np.where(known, tokens_at_loss(self.search.law, n, experts, goals, max_tokens=most, extra=extra), np.nan)
 
-    def _promised(
-        self, draws: Draws, confidence: float, n_params: FloatArray, goals: FloatArray, experts: Real | None = None
-    ) -> FloatArray:
+    def _promised(self, draws: Draws, confidence: float, n_params: FloatArray, goals: FloatArray) -> FloatArray:
         """The losses of the law with which models of sizes (..., m) meet the goal with a probability of `confidence` over the draws.
 
         `goals` are where to begin. The margin hardly depends on the loss, so that a few corrections find it; it does on the size: more
         tokens of a smaller model are surer.
         """
-        experts = self.search.best.experts if experts is None else np.asarray(experts)
+        experts = self.search.best.experts
         for _ in range(MOST_CORRECTIONS):
-            tokens, counts = (
-                self._tokens(n_params, goals, experts).ravel(),
-                np.broadcast_to(experts, n_params.shape).ravel(),
-            )
+            tokens, counts = self._tokens(n_params, goals).ravel(), np.broadcast_to(experts, n_params.shape).ravel()
             over = self._ln_losses(draws.theta, n_params.ravel(), tokens, counts) - np.log(draws.goal)[:, None]
             order = np.argsort(over, axis=0)
             enough = np.cumsum(draws.weights[order], axis=0) >= confidence - 1e-9
@@ -360,68 +360,85 @@ class LifeSearch:
     def _best_shape(self, row: Life, bounds: Bounds) -> Built[Life] | None:
         """The best life of the shapes near the size of `row`, each with the least tokens that keep the promise, or those that the dollars buy; None where none meet the bounds.
 
-        The price of serving has steps, by which one shape costs a tenth more than the next.
+        The price of serving has steps, by which one shape costs a tenth more than the next; the MFU of training has, too.
         """
         search, law, costs, life = self.search, self.search.law, self.search.costs, self.life
-        shapes, limit, most = self._shapes(row), search.question.total_limit, life.max_tokens or math.inf
-        remember_prices(costs, shapes)
-        usd = np.array([float(costs.prices[shape].usd_per_mtok[0]) for shape in shapes])
+        limit, most = search.question.total_limit, life.max_tokens or math.inf
+        if not (shapes := near_shapes(law, costs, row, LIFE_SIZES)):
+            return None
+        (usd,) = usd_nearby(costs, [row], [shapes])
         n, counts = np.array([shape.n_params for shape in shapes]), np.full(usd.shape, row.experts)
-        if limit is not None:
-            left = limit - usd * (life.served_tokens / 1e6)
-            tokens = tokens_within(law.family, np.where(left > 0.0, left, np.nan) / life.flop_price(counts), n, counts)
-            tokens = np.minimum(tokens, most)
+        low = high = np.full(n.shape, row.tokens)
+        left = math.nan if limit is None else limit - usd * (life.served_tokens / 1e6)
+        if limit is None:
+            low, high = self._least_tokens(shapes, row.experts, low / FAR, high * FAR)
+            tokens = np.where(high <= most, high, np.nan)
         else:
-            goals = np.full(n.shape, self.target if search.confidence is None else row.loss)
-            if search.confidence is not None:
-                draws = search.draws_at(search.question.max_loss)
-                goals = self._promised(draws, search.confidence, n, goals, counts)
-            tokens = self._tokens(n, goals, counts)
+            flops = np.where(left > 0.0, left, np.nan) / life.flop_price(counts)
+            tokens = np.minimum(tokens_within(law.family, flops, n, counts), most)
         each = life_costs(law, life, lambda *_: usd, n, tokens, counts)
-        value = each.total_usd if limit is None else each.loss
-        value = np.where(np.isfinite(value), value, np.inf)
+        best = _least_of(each.total_usd if limit is None else self._losses(shapes, row.experts, tokens), MOST_BILLED)
+        near, pairs = (
+            [shapes[i] for i in best],
+            zip(each.training_flops[best].tolist(), tokens[best].tolist(), strict=True),
+        )
+        training_usd = np.array([self._training_usd(shape, *run) for shape, run in zip(near, pairs, strict=True)])
+        if limit is None:
+            value = training_usd + each.serving_usd[best]
+            _, tokens[best] = self._least_tokens(near, row.experts, low[best], high[best])
+        else:
+            tokens[best] = np.minimum(tokens[best] * left[best] / training_usd, most)
+            value = self._losses(near, row.experts, tokens[best])
+        best = [best[i] for i in _least_of(value, MOST_TRIED)]
+        remember_prices(costs, (shapes[i] for i in best))
         found: list[Built[Life]] = []
-        for i in (int(i) for i in np.argsort(value)[:MOST_TRIED] if np.isfinite(value[i])):
-            exact = float(tokens[i])
-            exact = exact if limit is not None else self._least_tokens(shapes[i], row.experts, exact)
-            if not exact <= most:
-                continue
-            built = in_shape(law, costs, replace(row, tokens=exact), shapes[i], self._priced_as_built)
-            if built is None:
-                continue
-            # What is promised with a probability is not the loss by the law itself.
-            kept = bounds if built.model.probability_at_least_base is None else replace(bounds, max_loss=None)
-            if kept.excess(built.model) <= SLACK:
+        for i in best:
+            built = in_shape(law, costs, replace(row, tokens=float(tokens[i])), shapes[i], self._priced_as_built)
+            if built is not None and met(bounds, built.model):
                 found.append(replace(built, model=replace(built.model, intervals=carried(row, built.model))))
         by_loss = limit is not None
         return min(found, key=lambda built: built.model.loss if by_loss else self._billed_usd(built), default=None)
 
-    def _shapes(self, row: Life) -> list[Buildable]:
-        """The shapes near the size of a life, whose heads split over its GPUs."""
-        law, costs, gpus = self.search.law, self.search.costs, math.lcm(row.gpus, TRAINED)
-        low, high = (row.n_params * share for share in LIFE_SIZES)
-        vocab_size = costs.vocab_size
-        found = buildable_between(law.family, low, high, row.experts, gpus=gpus, vocab_size=vocab_size)
-        return [*dict.fromkeys((nearest_shape(law, costs, row, at_most=False), *found))]
-
-    def _least_tokens(self, shape: Buildable, experts: float, near: float) -> float:
-        """The least tokens with which a shape keeps the promise, by the law itself without draws; NaN where none near `near` do."""
-        search, model, n = self.search, shape.architecture(), np.array([shape.n_params])
+    def _least_tokens(
+        self, shapes: Sequence[Buildable], experts: float, low: FloatArray, high: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Bounds on the least tokens of each shape that keep the promise, or the target by the law itself without draws, between two others (s,); NaN where the upper one does not."""
+        search, form, inputs = self.search, self.search.law.form, self._inputs_of(shapes, experts)
         draws = search.draws_at(search.question.max_loss)
-        if search.confidence is None or len(draws.theta) == 1:
-            law, e = replace(search.law, family=family_of(shape, search.law.family)), np.array([experts])
-            most, extra = self.life.max_tokens, self._extra(model)
-            return float(tokens_at_loss(law, n, e, self.target * (1.0 - SLACK), max_tokens=most, extra=extra)[0])
-        low, high = near * (1.0 - WIDE), near * (1.0 + WIDE)
-        for _ in range(2):
-            tried = np.geomspace(low, high, TRIED)
-            sizes, counts = np.full(TRIED, shape.n_params), np.full(TRIED, experts)
-            sure = draws.probability(np.exp(self._ln_losses(draws.theta, sizes, tried, counts, shape=model)))
-            kept = sure >= search.confidence
-            if not kept.any():
-                return math.nan
-            low, high = tried[max(int(kept.argmax()) - 1, 0)], tried[int(kept.argmax())]
-        return float(high)
+
+        def keeps(tokens: FloatArray) -> BoolArray:
+            if search.confidence is None or len(draws.theta) == 1:
+                return np.exp(form.log_loss(search.law.theta, inputs(tokens))) <= self.target
+            return draws.probability(np.exp(form.log_loss(draws.theta, inputs(tokens)))) >= search.confidence
+
+        known = keeps(high)
+        for _ in range(HALVINGS):
+            middle = np.sqrt(low * high)
+            enough = keeps(middle)
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        return low, np.where(known, high, np.nan)
+
+    def _losses(self, shapes: Sequence[Buildable], experts: float, tokens: FloatArray) -> FloatArray:
+        """Losses of shapes by the law itself (s,); NaN where tokens are."""
+        with np.errstate(invalid="ignore"):
+            return np.exp(
+                self.search.law.form.log_loss(self.search.law.theta, self._inputs_of(shapes, experts)(tokens))
+            )
+
+    def _inputs_of(self, shapes: Sequence[Buildable], experts: float) -> Callable[[FloatArray], Inputs]:
+        """The law's inputs of built shapes of an expert count, by their tokens (s,)."""
+        ((alike, _),) = stacked([shape.architecture() for shape in shapes])
+        extra = {**own_inputs(self.search.law.form, alike), **self.life.extra}
+        n, counts = np.array([shape.n_params for shape in shapes]), np.full(len(shapes), experts)
+        return lambda tokens: inputs_at(self.search.law, extra, n, np.log(tokens), counts)
+
+    def _training_usd(self, shape: Buildable, flops: float, tokens: float) -> float:
+        """Dollars of training a shape; infinite where the stated GPUs do not hold it."""
+        price = self.search.question.training
+        assert price is not None
+        with suppress(InfeasibleError):
+            return price.bill(shape.architecture(), flops, tokens, self.search.question.n_train_gpus).usd
+        return math.inf
 
     def _billed_usd(self, built: Built[Life]) -> float:
         """Total dollars of a life as built, by the bill of its training; infinite where the stated GPUs do not hold it."""

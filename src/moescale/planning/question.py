@@ -34,6 +34,7 @@ from moescale.scaling_laws.form import LawForm
 from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.training.step_time import Precision
+from moescale.typing import FloatArray
 from moescale.units import expert_model
 
 CONFIDENCE = 0.8  # of an ensemble's promise, where none is stated
@@ -44,10 +45,15 @@ Objective = Literal["serve", "quality", "lifetime", "loss"]
 
 def inputs_of(form: LawForm, model: Architecture, stated: Mapping[str, float] | None = None) -> dict[str, float]:
     """What a law's form takes of a model beyond N, D and E: its own body, expansion and experts, unless other ones are `stated`."""
+    return {name: float(value) for name, value in own_inputs(form, model).items()} | dict(stated or {})
+
+
+def own_inputs(form: LawForm, model: Architecture) -> dict[str, FloatArray]:
+    """The same of models whose numbers may be arrays, without any that are stated."""
     (body, ratio), (grain, shared) = of_architecture(model), expert_shape_of(model)
     own = {"active_body": body, "expansion": ratio, "granularity": grain, "shared_ffn": shared}
     open_ = {name for name, usual in form.extra_inputs.items() if usual == math.inf}  # else those of a family
-    return {name: float(value) for name, value in own.items() if name in open_} | dict(stated or {})
+    return {name: value for name, value in own.items() if name in open_}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,19 +13,15 @@ from typing import TypeVar
 from moescale.errors import InfeasibleError
 from moescale.models.coordinates import expansion
 from moescale.planning.as_built import (
-    SLACK,
     Bounds,
     Built,
     as_built,
-    cheapest_shape,
-    near_shapes,
-    nearest_shape,
     remember_prices,
-    rounded,
 )
 from moescale.planning.candidate import Candidate, Row, Trained
 from moescale.planning.choice import choose, rank, too_dear
 from moescale.planning.decision import Choices, LawView, law_views
+from moescale.planning.near_shapes import best_shape, promising
 from moescale.planning.question import Question
 from moescale.planning.rationale import (
     Recommendation,
@@ -43,7 +39,6 @@ from moescale.planning.training_use import TrainingUse, training_use, training_w
 Model = TypeVar("Model", bound=Candidate)
 TO_BUILD = 1e-4  # of a size, relative: whole layers and heads move it by more
 EQUAL = 0.01  # relative difference of two prices that decides nothing
-NEARBY = (0.96, 0.97, 0.98, 0.99, 1.01, 1.02, 1.03, 1.04)  # sizes that are built beside one within a price
 FOR_NOTHING = 0.005  # of loss: what a lower one at an equal price is taken for
 
 
@@ -68,8 +63,6 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: b
     chosen, rule = choose(search, rows)
     to_loss = question.budget_goal == "serve"
     others = [c for c in rows if isinstance(c, Candidate) and c is not chosen and search.law.allows(c.experts)]
-    near = {row.experts: near_shapes(search.law, search.costs, row) for row in (chosen, *others) if to_loss}
-    search.price_built([] if to_loss else [chosen, *others], at_most=not to_loss, shapes=chain(*near.values()))
     limit = None if question.budget_goal == "loss" else question.max_usd_per_mtok
     base_built = search.base_as_built(at_most=not to_loss)
     base = base_built.model if base_built else search.base
@@ -77,22 +70,31 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: b
     if question.budget_goal == "quality" and limit is None:
         limit = base.usd_per_mtok  # as built, as the model is
 
-    def build(row: Candidate) -> Built[Candidate]:
-        loss, is_base = None, False
+    def is_base(row: Candidate) -> bool:  # the baseline itself, which is built as it is compared with
+        return to_loss and row.experts == base.experts and math.isclose(row.n_params, real_base.n_params)
+
+    def bounds_of(row: Candidate) -> Bounds:
+        loss = None
         if to_loss:  # as built at least as good as the one that was chosen, which is on the bound
             loss = row.loss if search.confidence is not None else question.max_loss or real_base.loss
-            if is_base := row.experts == base.experts and math.isclose(row.n_params, real_base.n_params):
-                loss = max(loss, base.loss)  # the baseline itself is built as the baseline is
+            loss = max(loss, base.loss) if is_base(row) else loss
         sizes = question.max_active_params, question.max_total_params
-        bounds = Bounds(loss, limit, None, *sizes, min_probability=search.confidence if promised else None)
-        built = None
-        if loss is not None and not is_base:  # which is built as it is compared with
-            price = partial(search.built, base=base, most_loss=loss * (1.0 + SLACK))
-            built = cheapest_shape(search.law, search.costs, row, near[row.experts], price, bounds)
-        if built is None:
-            built = as_built(search.law, search.costs, row, partial(search.built, base=base), bounds)
-        if built.notes and loss is not None and limit is not None:
-            raise too_dear(question, built.model, f"a loss of at most {loss:g}", " as built")
+        return Bounds(loss, limit, None, *sizes, min_probability=search.confidence if promised else None)
+
+    law, costs, priced = search.law, search.costs, partial(search.built, base=base)
+    apart = [row for row in (chosen, *others) if not is_base(row)]
+    bounds = [bounds_of(row) for row in apart]
+    near = dict(
+        zip((row.experts for row in apart), promising(law, costs, apart, bounds, search.judged_shapes), strict=True)
+    )
+    remember_prices(costs, chain(*near.values()))
+
+    def build(row: Candidate) -> Built[Candidate]:
+        bounds = bounds_of(row)
+        built = best_shape(law, costs, row, near.get(row.experts, ()), priced, bounds)
+        built = built or as_built(law, costs, row, priced, bounds)
+        if built.notes and bounds.max_loss is not None and limit is not None:
+            raise too_dear(question, built.model, f"a loss of at most {bounds.max_loss:g}", " as built")
         return built
 
     every: list[Built[Candidate]] = []
@@ -104,16 +106,6 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: b
             refused.append(error)
     if not every:
         raise refused[0]
-    if question.budget_goal == "quality" and in_full:
-        # The price has steps, near which another shape may have a lower loss.
-        sized = [replace(chosen, n_params=chosen.n_params * share) for share in NEARBY]
-        search.price_built(sized, at_most=True)
-        price = partial(search.built, base=base)
-        tried = [rounded(search.law, search.costs, row, price, at_most=True) for row in sized]
-        sizes = (question.max_active_params, question.max_total_params)
-        bounds = Bounds(None, limit, None, *sizes, min_probability=search.confidence if promised else None)
-        kept = [each for each in tried if each is not None and bounds.excess(each.model) <= SLACK]
-        every += [each for each in kept if all(each.shape != other.shape for other in every)]
     built = min(every, key=lambda each: (bool(each.notes), rank(search, each.model)))
     if to_loss:  # whatever it regrets, none that another one beats in price and in loss
         beats = [each for each in every if not each.notes and _beats(each.model, built.model)]
@@ -176,16 +168,15 @@ def built_choices(search: Search, rows: Choices, built: Sequence[Candidate], bas
         row = getattr(rows, name)
         bounds[name] = Bounds(row and row.loss)
     found = {name: row for name in bounds if (row := getattr(rows, name)) is not None}
-    shapes = (
-        nearest_shape(search.law, search.costs, row, at_most=bounds[name].max_loss is None)
-        for name, row in found.items()
-    )
-    remember_prices(search.costs, shapes)
-    price = partial(search.built, base=base)
-    made = {
-        name: billed(search.question, as_built(search.law, search.costs, row, price, bounds[name]))
-        for name, row in found.items()
-    }
+    law, costs, price = search.law, search.costs, partial(search.built, base=base)
+    near = promising(law, costs, [*found.values()], [bounds[name] for name in found], search.judged_shapes)
+    remember_prices(costs, chain(*near))
+    made: dict[str, Candidate] = {}
+    for (name, row), shapes in zip(found.items(), near, strict=True):
+        best = best_shape(law, costs, row, shapes, price, bounds[name]) or as_built(
+            law, costs, row, price, bounds[name]
+        )
+        made[name] = billed(search.question, best)
     if to_loss and rows.cheapest is not None:
         made["cheapest"] = min(built, key=lambda c: (c.usd_per_mtok, c.experts))
     return Choices(**made)

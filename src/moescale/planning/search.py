@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from itertools import chain
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from moescale.planning.allocation import (
     loss_optimal,
     smallest_at_loss,
 )
-from moescale.planning.as_built import Built, nearest_shape, remember_prices, rounded
+from moescale.planning.as_built import Built, rounded, stacked
 from moescale.planning.candidate import (
     Candidate,
     CostCurve,
@@ -40,7 +39,16 @@ from moescale.planning.candidate import (
     with_ratios,
 )
 from moescale.planning.draws import Draws, Oracle, draws_of, oracle_of
-from moescale.planning.question import CONFIDENCE, KnownModel, Question, as_released, inputs_of, only_experts, prepare
+from moescale.planning.question import (
+    CONFIDENCE,
+    KnownModel,
+    Question,
+    as_released,
+    inputs_of,
+    only_experts,
+    own_inputs,
+    prepare,
+)
 from moescale.planning.sampled_costs import CURVE_SIZES, USUAL, SampledCosts, grid_models, sampled_costs
 from moescale.roots import bracket
 from moescale.scaling_laws import catalogue_names, find_law
@@ -258,12 +266,6 @@ class Search:
         at_most |= self.question.bounds_base and self.base.n_params >= most * (1.0 - 1e-9)
         return rounded(self.law, self.costs, self.base, search._sized, at_most=at_most)
 
-    def price_built(self, models: Iterable[Candidate], *, at_most: bool, shapes: Iterable[Buildable] = ()) -> None:
-        """Remember what these models, and the baseline, cost as built, and what other shapes do."""
-        base = [self.base] if self.question.base is None and isinstance(self.base, Candidate) else []
-        nearest = (nearest_shape(self.law, self.costs, model, at_most=at_most) for model in (*base, *models))
-        remember_prices(self.costs, chain(nearest, shapes))
-
     def judging_built(self, base: Built[Candidate] | None) -> Search:
         """The search that judges models as built: the baseline as built keeps its own loss under every draw, too."""
         if base is None:
@@ -273,11 +275,9 @@ class Search:
         losses = draws.losses(np.array([base.model.n_params]), np.array([base.model.experts]), law)[:, 0]
         return replace(self, draws=replace(self.draws, goal=np.maximum(self.draws.goal, losses)))
 
-    def built(
-        self, law: Law, costs: Costs, model: Candidate, *, base: Trained, most_loss: float = math.inf
-    ) -> Candidate | None:
-        """The model of the same size under another law and family, set against `base`; None where it cannot be served or has more loss."""
-        if (sized := self._sized(law, costs, model)) is None or sized.loss > most_loss:
+    def built(self, law: Law, costs: Costs, model: Candidate, *, base: Trained) -> Candidate | None:
+        """The model of the same size under another law and family, set against `base`; None where it cannot be served."""
+        if (sized := self._sized(law, costs, model)) is None:
             return None
         draws = replace(self.draws_at(self.question.max_loss), budget=self.budget_of(costs.shape))
         rows = self.judged(with_ratios([sized], self.optima, base), draws, law)
@@ -289,6 +289,16 @@ class Search:
         sized = at_size(law, budget, np.array([model.n_params]), np.array([model.experts]))
         (row,) = self._models(sized, costs)
         return row if isinstance(row, Candidate) else None
+
+    def judged_shapes(self, shapes: Sequence[Buildable], experts: float) -> tuple[FloatArray, FloatArray | None]:
+        """The losses of whole shapes of an expert count that use the budget (s,), and how probable it is that they meet the goal; None without draws."""
+        n, e = np.array([shape.n_params for shape in shapes]), np.full(len(shapes), experts)
+        ((alike, _),) = stacked([shape.architecture() for shape in shapes])
+        law, budget, draws = self.law, self.question.budget, self.draws_at(self.question.max_loss)
+        extra = {**own_inputs(law.form, alike), **budget.extra}
+        x = inputs_at(law, extra, n, np.log(at_size(law, budget, n, e).tokens), e)
+        drawn = None if len(draws.theta) == 1 else np.exp(law.form.log_loss(draws.theta, x))
+        return np.exp(law.form.log_loss(law.theta, x)), None if drawn is None else draws.probability(drawn)
 
     def budget_of(self, shape: Architecture | None) -> Budget:
         """The budget with what the law takes of a built model, which is then judged as a published one of its shape is."""

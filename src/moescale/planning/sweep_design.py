@@ -16,7 +16,6 @@ from statistics import NormalDist
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from moescale import catalogue
 from moescale.bounds import Bound, check_bounds
@@ -39,10 +38,8 @@ from moescale.planning.gaussian_process import (
 from moescale.planning.search import Search
 from moescale.planning.training_price import by_parts
 from moescale.runs.table import SIZE_COLUMNS, RunTable
-from moescale.typing import FloatArray
+from moescale.typing import BoolArray, FloatArray
 from moescale.units import format_count
-
-BoolArray = NDArray[np.bool_]
 
 MOST_RUNS = 60  # as many as the plain grid has
 FLOPS_POWER = 0.5  # of a run's FLOPs that its gain is divided by

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moescale.io.frames import BoolArray
 from moescale.runs import expansion as model_columns
-from moescale.typing import FloatArray
+from moescale.typing import BoolArray, FloatArray
 
 Rows = NDArray[np.int64]
 Model = tuple[FloatArray, FloatArray, FloatArray, Mapping[str, NDArray[Any]]]

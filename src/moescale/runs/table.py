@@ -18,11 +18,10 @@ from moescale.errors import ColumnError, InputError, nearest_names, unknown_name
 from moescale.io import frames
 from moescale.io.files import as_text, write_atomically
 from moescale.io.filters import column_names, evaluate, quoted_name
-from moescale.io.frames import BoolArray
 from moescale.runs import expansion as model_columns
 from moescale.runs import notes
 from moescale.runs.notes import Model, Rows
-from moescale.typing import FloatArray
+from moescale.typing import BoolArray, FloatArray
 
 SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")  # in the order of preference
 EXPERTS_COLUMN, TOKENS_COLUMN = "n_experts", "tokens"

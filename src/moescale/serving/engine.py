@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.latency import LatencySource
@@ -33,9 +32,7 @@ from moescale.serving.servers import Servers, shape_of
 from moescale.serving.steady_state import Reason, serve
 from moescale.serving.traffic import summarise
 from moescale.serving.workload import IntArray, Load, Run, arrival_times_s, lengths_of
-from moescale.typing import FloatArray
-
-BoolArray = npt.NDArray[np.bool_]
+from moescale.typing import BoolArray, FloatArray
 
 # Passes are priced on a grid and interpolated linearly. Every kernel is the longer of two lines, so the error peaks at
 # the kinks between them; this ratio of neighbours keeps it below 1% (tests/unit/test_engine.py). Measured kernels also have

@@ -139,6 +139,17 @@ def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment
     return Serving(**{f.name: np.take_along_axis(getattr(served, f.name), best, axis=0)[0] for f in fields(served)})
 
 
+def usd_at(
+    model: Architecture, latency: LatencySource, deployment: Deployment, gpus: FloatArray, groups: FloatArray
+) -> FloatArray:
+    """Dollars per million output tokens of models (n,) on `gpus` GPUs a replica (n,), in so many groups of attention (n,); infinite where it is not served."""
+    model, d = with_usual_shares(model, deployment.weights), deployment
+    if d.searches_groups and np.any(groups > 1.0):
+        ways = np.where(groups > 1.0, math.inf, d.expert_parallel)
+        d = replace(d, attention_dp=groups, expert_parallel=ways, searches_groups=False)
+    return serve(model, gpus, latency, d).usd_per_mtok
+
+
 def cost(
     model: Architecture,
     latency: LatencySource,

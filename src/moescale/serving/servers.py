@@ -40,7 +40,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
@@ -60,9 +59,7 @@ from moescale.serving.deployment import (
     reserved_bytes,
     stage_gpus,
 )
-from moescale.typing import FloatArray, Real
-
-BoolArray = npt.NDArray[np.bool_]
+from moescale.typing import BoolArray, FloatArray, Real
 
 TINY = np.finfo(np.float64).tiny
 ACTIVATION_BYTES = 2.0  # bf16, between pipeline stages

@@ -19,8 +19,8 @@ from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.parameters import kv_bytes_per_token, weight_bytes_per_gpu
 from moescale.roots import last_within
 from moescale.serving.deployment import Deployment, batch_cap, drafted_tokens, expert_ways, longest_request_tokens
-from moescale.serving.servers import BoolArray, Servers, Times
-from moescale.typing import FloatArray, Real
+from moescale.serving.servers import Servers, Times
+from moescale.typing import BoolArray, FloatArray, Real
 
 MOST_TOGETHER = 64  # entries: what one search for their batches takes hardly depends on their number
 CLOSE = 1e-8  # of the logarithm of a batch: of any batch below a thousandth of a request

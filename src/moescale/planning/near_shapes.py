@@ -1,0 +1,92 @@
+"""The whole shapes near the size of a model, and which of them promise most: their prices differ by a fifth at equal loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from moescale.models.rounding import Buildable, buildable_between
+from moescale.planning.as_built import SLACK, TRAINED, Bounds, Built, Model, carried, in_shape, stacked
+from moescale.planning.candidate import Candidate, Costs
+from moescale.scaling_laws.law import Law
+from moescale.serving.gpu_counts import usd_at
+from moescale.typing import FloatArray
+
+# Sizes that are looked at, over the wanted one: attention that is wide for the body, or narrow experts, make up for a tenth of N.
+NEAR_SIZES = (0.85, 1.1)
+MOST_PRICED = (
+    4  # shapes of a size that are priced on all servers, of those that promise most on the servers of the wanted size
+)
+DEARER = 0.02  # than a limit there: what other servers may save
+
+Judged = Callable[[Sequence[Buildable], float], tuple[FloatArray, FloatArray | None]]
+"""The losses of shapes of an expert count by the law (s,), and with which probability they keep a promise, None without draws."""
+
+
+def near_shapes(law: Law, costs: Costs, model: Candidate, shares: tuple[float, float] = NEAR_SIZES) -> list[Buildable]:
+    """All whole shapes near the size of a model whose heads split over its GPUs; of equal size they differ in depth, heads and width."""
+    low, high = (model.n_params * share for share in shares)
+    gpus, vocab_size = math.lcm(model.gpus, TRAINED), costs.vocab_size
+    return buildable_between(law.family, low, high, model.experts, gpus=gpus, vocab_size=vocab_size)
+
+
+def usd_nearby(costs: Costs, models: Sequence[Candidate], shapes: Sequence[Sequence[Buildable]]) -> list[FloatArray]:
+    """Dollars a million tokens of the shapes near each of several models, on as many GPUs, in as many groups, as that takes; one question."""
+    pairs = [(shape, i) for i, those in enumerate(shapes) for shape in those]
+    found = np.full(len(pairs), np.inf)
+    gpus = np.array([models[i].gpus for _, i in pairs], float)
+    groups = np.array([models[i].attention_dp or 1 for _, i in pairs], float)
+    for alike, at in stacked([shape.architecture() for shape, _ in pairs]):
+        found[at] = usd_at(alike, costs.latency, costs.deployment, gpus[at], groups[at])
+    return np.split(found, np.cumsum([len(those) for those in shapes])[:-1])
+
+
+def promising(
+    law: Law, costs: Costs, models: Sequence[Candidate], bounds: Sequence[Bounds], judged: Judged
+) -> list[list[Buildable]]:
+    """Of the shapes near each model the few that should meet its bounds for the fewest dollars or, without a bound on the loss, with the lowest loss."""
+    kept: list[list[Buildable]] = []
+    losses: list[FloatArray] = []
+    for model, limits in zip(models, bounds, strict=True):
+        shapes = near_shapes(law, costs, model)
+        loss, sure = judged(shapes, model.experts) if shapes else (np.empty(0), None)
+        good = np.isfinite(loss)
+        if limits.min_probability is not None and sure is not None:
+            good &= sure >= limits.min_probability - SLACK
+        elif limits.max_loss is not None:
+            good &= loss <= limits.max_loss * (1.0 + SLACK)
+        kept.append([shape for shape, one in zip(shapes, good.tolist(), strict=True) if one])
+        losses.append(loss[good])
+    found: list[list[Buildable]] = []
+    for shapes, loss, usd, limits in zip(kept, losses, usd_nearby(costs, models, kept), bounds, strict=True):
+        value = np.where(usd <= (limits.max_usd_per_mtok or math.inf) * (1.0 + DEARER), usd, np.inf)
+        value = value if limits.max_loss is not None else np.where(np.isfinite(value), loss, np.inf)
+        found.append([shapes[i] for i in np.argsort(value, kind="stable")[:MOST_PRICED] if np.isfinite(value[i])])
+    return found
+
+
+def best_shape(
+    law: Law,
+    costs: Costs,
+    model: Model,
+    shapes: Iterable[Buildable],
+    priced: Callable[[Law, Costs, Model], Model | None],
+    bounds: Bounds,
+) -> Built[Model] | None:
+    """The cheapest of the shapes that meet the bounds, or the one of the lowest loss where none bounds it; None where none does; else as `as_built`."""
+    found = [in_shape(law, costs, model, shape, priced) for shape in shapes]
+    kept = [each for each in found if each is not None and met(bounds, each.model)]
+    if not kept:
+        return None
+    to_loss = bounds.max_loss is not None
+    best = min(kept, key=lambda each: each.model.usd_per_mtok if to_loss else each.model.loss)
+    return replace(best, model=replace(best.model, intervals=carried(model, best.model)))
+
+
+def met(bounds: Bounds, model: Candidate) -> bool:
+    """Whether a model meets its bounds; a loss that is promised with a probability is not bounded by the law's own curve."""
+    promised = bounds.min_probability is not None and model.probability_at_least_base is not None
+    return (replace(bounds, max_loss=None) if promised else bounds).excess(model) <= SLACK
