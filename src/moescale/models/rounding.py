@@ -24,6 +24,7 @@ MOST_FFN_RATIO = 1.35  # of d_ffn / d_model over the family's, either way: it is
 MOST_HEADS_RATIO = 1.35
 HEADS_WEIGHT = 0.5  # of that proportion beside the others: depth moves the price more, by passes and by cache
 MOST_SIZE = 0.01  # of N, relative
+MOST_LISTED = 600  # shapes of a range of sizes
 SIZE_STEP = 0.02  # in ln N, between the sizes at which all shapes are listed: a step of an expert moves N by more
 MOST_SIZE_USUAL = 0.025  # where no usual count of layers and heads is that near: experts in steps of 64 are coarse
 WIDTH_STEP = 64  # of d_model, where the family's heads together are wider or narrower than it
@@ -164,16 +165,22 @@ def buildable(
 def buildable_between(
     family: ModelFamily, low: float, high: float, experts: float, *, gpus: int = 1, vocab_size: int | None = None
 ) -> list[Buildable]:
-    """All usual shapes of the family's proportions with N from `low` to `high`, as `buildable` has them, heads split over `gpus`."""
-    found: dict[tuple[float, ...], Buildable] = {}
+    """All usual shapes of the family's proportions with N from `low` to `high`, as `buildable` has them, heads split over `gpus`.
+
+    By rising N; of more than MOST_LISTED, as there are of large models, every so many.
+    """
+    found: dict[tuple[float, ...], tuple[Architecture, FloatArray, tuple[Any, ...]]] = {}
     for n_params in np.geomspace(low, high, math.ceil(math.log(high / low) / SIZE_STEP) + 1):
         s, counted, fewer = _whole_shapes(family, float(n_params), gpus, at_most=True, usual=True)
         kept = _likeness(family, s)[0] & (fewer == 0.0) & (counted >= low) & (counted <= high)
         kept &= _splits(np.asarray(s.n_heads), np.asarray(s.n_kv_heads), gpus)[0]
         for at in zip(*np.nonzero(kept), strict=True):
-            shape = _whole_shape(family, s, counted, at, int(experts), vocab_size)
-            found.setdefault((shape.n_layers, shape.d_model, shape.n_heads, shape.expert_width), shape)
-    return list(found.values())
+            found.setdefault(
+                (counted[at], *(np.asarray(part)[at] for part in (s.n_layers, s.n_heads))), (s, counted, at)
+            )
+    listed = [found[key] for key in sorted(found)]
+    some = listed[:: math.ceil(len(listed) / MOST_LISTED) or 1]
+    return [_whole_shape(family, s, counted, at, int(experts), vocab_size) for s, counted, at in some]
 
 
 def _likeness(family: ModelFamily, s: Architecture) -> tuple[BoolArray, FloatArray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -20,6 +20,8 @@ MOST_STEPS = 12
 TRAINED = 2
 SLACK = 1e-6  # of a bound, relative: rounding
 NEVER = 1e-3  # stands for a probability of zero, whose logarithm there is not
+KINDS = tuple(f.name for f in fields(Architecture) if f.name not in NUMERIC_FIELDS)  # what models in one array share
+
 Model = TypeVar("Model", bound=Candidate)
 
 
@@ -141,12 +143,12 @@ def remember_prices(costs: Costs, shapes: Iterable[Buildable]) -> None:
 
 def stacked(models: Sequence[Architecture]) -> list[tuple[Architecture, list[int]]]:
     """Models of one kind as one whose numbers are arrays, and which of the models they are."""
-    alike: dict[Architecture, list[int]] = {}
+    alike: dict[tuple[object, ...], list[int]] = {}
     for i, model in enumerate(models):
-        first = next((other for other in alike if replace(model, **_numbers(other)) == other), model)
-        alike.setdefault(first, []).append(i)
+        alike.setdefault(tuple(getattr(model, name) for name in KINDS), []).append(i)
     found: list[tuple[Architecture, list[int]]] = []
-    for first, at in alike.items():
+    for at in alike.values():
+        first = models[at[0]]
         numbers = [_numbers(models[i]) for i in at]
         found.append(
             (replace(first, **{name: np.array([each[name] for each in numbers], float) for name in NUMERIC_FIELDS}), at)

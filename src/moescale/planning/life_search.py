@@ -369,11 +369,11 @@ class LifeSearch:
         (usd,) = usd_nearby(costs, [row], [shapes])
         n, counts = np.array([shape.n_params for shape in shapes]), np.full(usd.shape, row.experts)
         low = high = np.full(n.shape, row.tokens)
-        left = math.nan if limit is None else limit - usd * (life.served_tokens / 1e6)
         if limit is None:
             low, high = self._least_tokens(shapes, row.experts, low / FAR, high * FAR)
             tokens = np.where(high <= most, high, np.nan)
         else:
+            left = limit - usd * (life.served_tokens / 1e6)
             flops = np.where(left > 0.0, left, np.nan) / life.flop_price(counts)
             tokens = np.minimum(tokens_within(law.family, flops, n, counts), most)
         each = life_costs(law, life, lambda *_: usd, n, tokens, counts)
@@ -387,7 +387,7 @@ class LifeSearch:
             value = training_usd + each.serving_usd[best]
             _, tokens[best] = self._least_tokens(near, row.experts, low[best], high[best])
         else:
-            tokens[best] = np.minimum(tokens[best] * left[best] / training_usd, most)
+            tokens[best] = np.minimum(tokens[best] * (limit - each.serving_usd[best]) / training_usd, most)
             value = self._losses(near, row.experts, tokens[best])
         best = [best[i] for i in _least_of(value, MOST_TRIED)]
         remember_prices(costs, (shapes[i] for i in best))

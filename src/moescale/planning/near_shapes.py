@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from moescale.models.architecture import NUMERIC_FIELDS
 from moescale.models.rounding import Buildable, buildable_between
 from moescale.planning.as_built import SLACK, TRAINED, Bounds, Built, Model, carried, in_shape, stacked
 from moescale.planning.candidate import Candidate, Costs
@@ -17,10 +18,9 @@ from moescale.typing import FloatArray
 
 # Sizes that are looked at, over the wanted one: attention that is wide for the body, or narrow experts, make up for a tenth of N.
 NEAR_SIZES = (0.85, 1.1)
-MOST_PRICED = (
-    4  # shapes of a size that are priced on all servers, of those that promise most on the servers of the wanted size
-)
-DEARER = 0.02  # than a limit there: what other servers may save
+# How shapes are priced, ever fewer: at the batch of the wanted size or on its servers; how many are kept, to be priced on all servers
+# in the end; and how far above a limit, as the next price may be lower.
+STAGES = ((True, 24, 0.1), (False, 4, 0.02))
 
 Judged = Callable[[Sequence[Buildable], float], tuple[FloatArray, FloatArray | None]]
 """The losses of shapes of an expert count by the law (s,), and with which probability they keep a promise, None without draws."""
@@ -33,15 +33,26 @@ def near_shapes(law: Law, costs: Costs, model: Candidate, shares: tuple[float, f
     return buildable_between(law.family, low, high, model.experts, gpus=gpus, vocab_size=vocab_size)
 
 
-def usd_nearby(costs: Costs, models: Sequence[Candidate], shapes: Sequence[Sequence[Buildable]]) -> list[FloatArray]:
-    """Dollars a million tokens of the shapes near each of several models, on as many GPUs, in as many groups, as that takes; one question."""
-    pairs = [(shape, i) for i, those in enumerate(shapes) for shape in those]
-    found = np.full(len(pairs), np.inf)
-    gpus = np.array([models[i].gpus for _, i in pairs], float)
-    groups = np.array([models[i].attention_dp or 1 for _, i in pairs], float)
-    for alike, at in stacked([shape.architecture() for shape, _ in pairs]):
-        found[at] = usd_at(alike, costs.latency, costs.deployment, gpus[at], groups[at])
-    return np.split(found, np.cumsum([len(those) for those in shapes])[:-1])
+def usd_nearby(
+    costs: Costs, models: Sequence[Candidate], shapes: Sequence[Sequence[Buildable]], *, at_batch: bool = False
+) -> list[FloatArray]:
+    """Dollars a million tokens of the shapes near each of several models, on its GPUs and groups, or also at its batch; one question."""
+    found = [np.full(len(those), np.inf) for those in shapes]
+    known = [i for i, those in enumerate(shapes) if those]
+    for _, at in stacked([shapes[i][0].architecture() for i in known]):
+        own = [known[j] for j in at]
+        most = max(len(shapes[i]) for i in own)
+        # A column a model, with its last shape again where it has fewer than others.
+        table = [shapes[i][min(row, len(shapes[i]) - 1)] for row in range(most) for i in own]
+        ((alike, _),) = stacked([shape.architecture() for shape in table])
+        numbers = {name: np.reshape(getattr(alike, name), (most, -1)) for name in NUMERIC_FIELDS}
+        gpus = np.array([models[i].gpus for i in own], float)
+        groups = np.array([models[i].attention_dp or 1 for i in own], float)
+        batch = np.array([models[i].batch or 1.0 for i in own]) if at_batch else None
+        usd = usd_at(replace(alike, **numbers), costs.latency, costs.deployment, gpus, groups, batch)
+        for column, i in enumerate(own):
+            found[i] = usd[: len(shapes[i]), column]
+    return found
 
 
 def promising(
@@ -60,12 +71,14 @@ def promising(
             good &= loss <= limits.max_loss * (1.0 + SLACK)
         kept.append([shape for shape, one in zip(shapes, good.tolist(), strict=True) if one])
         losses.append(loss[good])
-    found: list[list[Buildable]] = []
-    for shapes, loss, usd, limits in zip(kept, losses, usd_nearby(costs, models, kept), bounds, strict=True):
-        value = np.where(usd <= (limits.max_usd_per_mtok or math.inf) * (1.0 + DEARER), usd, np.inf)
-        value = value if limits.max_loss is not None else np.where(np.isfinite(value), loss, np.inf)
-        found.append([shapes[i] for i in np.argsort(value, kind="stable")[:MOST_PRICED] if np.isfinite(value[i])])
-    return found
+    for at_batch, most, dearer in STAGES:
+        every_usd = usd_nearby(costs, models, kept, at_batch=at_batch)
+        for j, (shapes, loss, usd, limits) in enumerate(zip(kept, losses, every_usd, bounds, strict=True)):
+            value = np.where(usd <= (limits.max_usd_per_mtok or math.inf) * (1.0 + dearer), usd, np.inf)
+            value = value if limits.max_loss is not None else np.where(np.isfinite(value), loss, np.inf)
+            best = [i for i in np.argsort(value, kind="stable")[:most].tolist() if np.isfinite(value[i])]
+            kept[j], losses[j] = [shapes[i] for i in best], loss[best]
+    return kept
 
 
 def best_shape(

@@ -140,14 +140,26 @@ def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment
 
 
 def usd_at(
-    model: Architecture, latency: LatencySource, deployment: Deployment, gpus: FloatArray, groups: FloatArray
+    model: Architecture,
+    latency: LatencySource,
+    deployment: Deployment,
+    gpus: FloatArray,
+    groups: FloatArray,
+    batch: FloatArray | None = None,
 ) -> FloatArray:
-    """Dollars per million output tokens of models (n,) on `gpus` GPUs a replica (n,), in so many groups of attention (n,); infinite where it is not served."""
+    """Dollars per million output tokens of models (s, n) on `gpus` GPUs a replica, in so many groups of attention; infinite where one is not served.
+
+    With a `batch` at that one, whether it fits and keeps the limits or not.
+    """
     model, d = with_usual_shares(model, deployment.weights), deployment
     if d.searches_groups and np.any(groups > 1.0):
         ways = np.where(groups > 1.0, math.inf, d.expert_parallel)
         d = replace(d, attention_dp=groups, expert_parallel=ways, searches_groups=False)
-    return serve(model, gpus, latency, d).usd_per_mtok
+    servers = Servers(model, gpus, latency, d)
+    if batch is None:
+        return np.broadcast_to(largest_batches(servers).usd_per_mtok(servers), servers.shape)
+    usd_per_mega_s = gpus * d.usd_per_gpu_hour / 3600.0 * 1e6 / d.utilization
+    return usd_per_mega_s * servers.times(np.broadcast_to(batch, servers.shape)).iteration_s / batch
 
 
 def cost(
