@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from typing import cast
 
 import numpy as np
 
 from moescale.errors import InfeasibleError
+from moescale.models.rounding import Buildable
 from moescale.planning.allocation import SIZES, Allocation, Budget, at_size, largest_within_cost, loss_optimal
-from moescale.planning.as_built import SLACK, nearest_shape, remember_prices, rounded
+from moescale.planning.as_built import SLACK, in_shape, remember_prices, stacked
 from moescale.planning.candidate import Candidate, trained_models
-from moescale.planning.question import Question
+from moescale.planning.near_shapes import depth_factor, near_shapes
+from moescale.planning.question import Question, own_inputs
 from moescale.planning.recommend import with_scores
 from moescale.planning.scores import MOST_FLOPS, chances, has_scores, stated_score
 from moescale.planning.search import ANY_USD, Search
@@ -27,7 +31,10 @@ CLOSE = 1e-3  # of the largest sizes that are served, relative
 SHARES = np.geomspace(0.2, 1.6, 10)  # sizes of each budget, over the loss-optimal one
 OPTIMA = 4  # numbers of FLOPs whose loss-optimal sizes are searched; those between follow in logarithms
 MOST_BUILT = 2  # expert counts that are built
-NEARBY = np.array([0.85, 1.0, 1.15])  # sizes that are built, over the likeliest: rounding moves chances and MFUs
+# Sizes of the shapes that are looked at, over the likeliest, and how many of an expert count; FLOPs with which they are tried, over its;
+# of how many training is billed, and of how many serving is priced.
+SIZES_NEAR, MOST_NEAR, FLOPS_NEAR = (0.8, 1.25), 64, np.geomspace(0.8, 1.25, 10)
+MOST_BILLED, MOST_PRICED = 12, 3
 FLOPS_GROWTH, MOST_GROWTH_STEPS = 1.01, 20  # rounding can lower the chance: FLOPs then grow in small steps
 
 ChanceOf = Callable[[Allocation, Budget], FloatArray]  # with which models (j,) of a budget are what is asked for, (j,)
@@ -158,29 +165,63 @@ class _Spend:
         if not counts:
             return
         models, _ = self._likeliest(flops, sizes)
-        near = Allocation(*(np.repeat(getattr(models, f.name)[[*counts]], NEARBY.size) for f in fields(models)))
-        wanted = near.n_params * np.tile(NEARBY, len(counts))
-        near = replace(near, n_params=np.minimum(wanted, np.repeat(sizes.largest[[*counts]], NEARBY.size)))
-        rows = [row for row in trained_models(near, costs) if isinstance(row, Candidate)]  # all in one question
-        remember_prices(costs, (nearest_shape(law, costs, row, at_most=True) for row in rows))
-        for row in rows:
-            for step in range(MOST_GROWTH_STEPS):
-                spent = np.minimum(flops * FLOPS_GROWTH**step, most)
-                question = _trained_with(search.question, search.best.experts, spent)
-                priced = partial(replace(search, question=question).built, base=search.base)
-                built = rounded(law, costs, row, priced, at_most=True)
-                if built is None:
-                    break
-                if self.kept(built.model):
-                    with suppress(InfeasibleError):  # the stated GPUs do not hold it
-                        shape, tokens, gpus = (
-                            built.shape.architecture(),
-                            built.model.tokens,
-                            search.question.n_train_gpus,
-                        )
-                        usd = self.price.bill(shape, built.model.training_flops, tokens, gpus).usd
-                        yield replace(built.model, training_usd=usd)
-                    break
+        some = Allocation(*(getattr(models, f.name)[[*counts]] for f in fields(models)))
+        rows = [row for row in trained_models(some, costs) if isinstance(row, Candidate)]  # all in one question
+        bounds = np.stack((flops, most, sizes.largest)).T.tolist()
+        of_count = dict(zip(search.best.experts.tolist(), bounds, strict=True))
+        near = [self._near(row, *of_count[row.experts]) for row in rows]
+        remember_prices(costs, (shape for those in near for shape, _ in those))
+        for row, those in zip(rows, near, strict=True):
+            for shape, least in those:
+                for step in range(MOST_GROWTH_STEPS):
+                    spent = min(least * FLOPS_GROWTH**step, of_count[row.experts][1])
+                    question = _trained_with(search.question, np.array([row.experts]), np.array([spent]))
+                    priced = partial(replace(search, question=question).built, base=search.base)
+                    built = in_shape(law, costs, row, shape, priced)
+                    if built is None:
+                        break
+                    if self.kept(built.model):
+                        if math.isfinite(usd := self._usd(shape, built.model)):
+                            yield replace(built.model, training_usd=usd)
+                        break
+
+    def _near(self, row: Candidate, flops: float, most: float, largest: float) -> list[tuple[Buildable, float]]:
+        """The shapes near a model that should have what is asked for with the fewest training dollars, as MFUs differ by a tenth, and the FLOPs."""
+        law, budget = self.search.law, self.search.question.budget
+        every = near_shapes(law, self.search.costs, row, SIZES_NEAR)
+        shapes = [shape for shape in every if shape.n_params <= largest * (1.0 + SLACK)]
+        shapes = shapes[:: math.ceil(len(shapes) / MOST_NEAR) or 1]
+        if not shapes:
+            return []
+        n, e = np.array([shape.n_params for shape in shapes]), np.full(len(shapes), row.experts)
+        ((alike, _),) = stacked([shape.architecture() for shape in shapes])
+        own = cast("dict[str, float]", own_inputs(law.form, alike))  # an array of each
+        spent = np.full(n.shape, np.nan)
+        for each in np.minimum(flops * FLOPS_NEAR, most).tolist():
+            of_budget = replace(budget, flops=each, by_experts=(), extra={**own, **budget.extra})
+            enough = np.isnan(spent) & (self.chance_of(at_size(law, of_budget, n, e), of_budget) >= self.chance)
+            spent[enough] = each
+        likely = np.argsort(spent * depth_factor(shapes), kind="stable")[:MOST_BILLED]  # NaN last
+        models = at_size(law, replace(budget, by_experts=()), n, e)
+        found: list[tuple[float, int]] = []
+        for i in likely[np.isfinite(spent[likely])].tolist():
+            tokens = float(models.tokens[i] * spent[i] / budget.flops)
+            found.append(
+                (
+                    self._usd(
+                        shapes[i], replace(row, n_params=float(n[i]), tokens=tokens, training_flops=float(spent[i]))
+                    ),
+                    i,
+                )
+            )
+        return [(shapes[i], float(spent[i])) for usd, i in sorted(found)[:MOST_PRICED] if math.isfinite(usd)]
+
+    def _usd(self, shape: Buildable, model: Candidate) -> float:
+        """Training dollars of a model in a shape; infinite where the stated GPUs do not hold it."""
+        with suppress(InfeasibleError):
+            gpus = self.search.question.n_train_gpus
+            return self.price.bill(shape.architecture(), model.training_flops, model.tokens, gpus).usd
+        return math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from moescale.planning.choice import loss_goal
 from moescale.planning.decision import each_law
 from moescale.planning.draws import UNLIKELY, Draws
 from moescale.planning.least_training import least_training
-from moescale.planning.near_shapes import met, near_shapes, usd_nearby
+from moescale.planning.near_shapes import depth_factor, met, near_shapes, usd_nearby
 from moescale.planning.question import inputs_of, own_inputs
 from moescale.planning.search import Search, largest_size, size_bounds
 from moescale.planning.total_cost import (
@@ -377,7 +377,8 @@ class LifeSearch:
             flops = np.where(left > 0.0, left, np.nan) / life.flop_price(counts)
             tokens = np.minimum(tokens_within(law.family, flops, n, counts), most)
         each = life_costs(law, life, lambda *_: usd, n, tokens, counts)
-        best = _least_of(each.total_usd if limit is None else self._losses(shapes, row.experts, tokens), MOST_BILLED)
+        about_usd = each.training_usd * depth_factor(shapes) + each.serving_usd
+        best = _least_of(about_usd if limit is None else self._losses(shapes, row.experts, tokens), MOST_BILLED)
         near, pairs = (
             [shapes[i] for i in best],
             zip(each.training_flops[best].tolist(), tokens[best].tolist(), strict=True),
@@ -387,7 +388,8 @@ class LifeSearch:
             value = training_usd + each.serving_usd[best]
             _, tokens[best] = self._least_tokens(near, row.experts, low[best], high[best])
         else:
-            tokens[best] = np.minimum(tokens[best] * (limit - each.serving_usd[best]) / training_usd, most)
+            bought = tokens[best] * (limit - each.serving_usd[best]) / training_usd
+            tokens[best] = np.where(np.isfinite(training_usd), np.minimum(bought, most), np.nan)
             value = self._losses(near, row.experts, tokens[best])
         best = [best[i] for i in _least_of(value, MOST_TRIED)]
         remember_prices(costs, (shapes[i] for i in best))

@@ -33,6 +33,12 @@ def near_shapes(law: Law, costs: Costs, model: Candidate, shares: tuple[float, f
     return buildable_between(law.family, low, high, model.experts, gpus=gpus, vocab_size=vocab_size)
 
 
+def depth_factor(shapes: Sequence[Buildable]) -> FloatArray:
+    """About what depth does to the training dollars of shapes of one size, (s,): wide layers train at a higher MFU, about by the square root."""
+    layers = np.array([shape.n_layers for shape in shapes], float)
+    return np.sqrt(layers / np.median(layers))
+
+
 def usd_nearby(
     costs: Costs, models: Sequence[Candidate], shapes: Sequence[Sequence[Buildable]], *, at_batch: bool = False
 ) -> list[FloatArray]:
