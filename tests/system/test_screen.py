@@ -420,6 +420,10 @@ def test_days_beside_a_budget_are_advised_by_the_option_that_states_them() -> No
 def test_fp8_says_up_to_which_loss_it_pays() -> None:
     asked = (*MIXTRAL, "--budget", "1e23", "--train-precision", "fp8", *FAST, "--bootstrap", 0, "--experts", "8,32")
     use, told = answer_of(*asked)["training"], " ".join(run(*asked).out.split())
-    saved = use["bf16_usd"] - use["usd"]
-    assert f"pays below {0.25 * saved / use['fp8_loss_usd']:.2g}%" in told
+    assert f"pays below {100 * use['fp8_worth_loss']:.2g}%" in told
+    plain = answer_of(*asked[: asked.index("--train-precision")], *FAST, "--bootstrap", 0, "--experts", "8,32")
+    model = plain["recommendation"]
+    longer = {**model, "tokens": model["tokens"] * use["bf16_usd"] / use["usd"]}
+    theta = in_shape(LawOptions().find_law(), "mixtral").theta
+    assert use["fp8_worth_loss"] == pytest.approx(1.0 - _loss(longer, theta) / _loss(model, theta), rel=0.05)
     assert "--export" not in told.rpartition("More")[2]

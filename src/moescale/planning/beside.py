@@ -97,7 +97,7 @@ def without_bounds(search: Search, model: Candidate, shape: Buildable) -> Withou
     if not size_bounds(question):
         return None
     stated = question.base if question.base is None or not question.base.planned else None
-    free = replace(question, max_active_params=None, max_total_params=None, objective=None, base=stated)
+    free = replace(question, max_active_params=None, max_total_params=None, base=stated)
     free = replace(free, explained=False, against=())
     with suppress(InfeasibleError):
         other = Search.of(law, free, search.costs.deployment, search.costs.latency, coarse=True)

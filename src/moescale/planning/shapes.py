@@ -78,7 +78,8 @@ def in_order(choices: Iterable[ShapeChoice], usual: str, *, by_loss: bool) -> li
 
     The `usual` shape is first unless another one is better by more than CHEAPER (of a life EQUAL), or FOR_NOTHING of loss at a price as good as
     equal, and repays what its training costs more before it has served as many tokens as it was trained on. Of dollars as good
-    as equal, the lower price of serving is first, or the lower loss.
+    as equal, the lower price of serving is first, or the lower loss. A lower loss
+    by FOR_NOTHING whose training costs no more is worth CHEAPER of the price.
     """
 
     def value(choice: ShapeChoice) -> float:
@@ -96,6 +97,9 @@ def in_order(choices: Iterable[ShapeChoice], usual: str, *, by_loss: bool) -> li
         cheaper = value(best) < (1.0 - worth) * value(first)
         better = lower_loss if by_loss else cheaper or (lower_loss and value(best) <= (1.0 + EQUAL) * value(first))
         best = best if better and (by_loss or _repaid(best, first)) else first
+    if not by_loss and not isinstance(best.model, Life):
+        worth = [c for c in ordered if _less_to_train(c, best) and value(c) <= (1.0 + CHEAPER) * value(best)]
+        best = min(worth, key=lambda c: c.model.loss, default=best)
     return [best, *(c for c in ordered if c is not best)]
 
 
@@ -141,6 +145,13 @@ def repaid_after(choice: ShapeChoice, other: ShapeChoice) -> float | None:
         others = math.inf if other.usd_at_loss is None else other.usd_at_loss
     saved = other.model.usd_per_mtok - choice.model.usd_per_mtok
     return 0.0 if spent <= others else 1e6 * (spent - others) / saved if saved > 0.0 else math.inf
+
+
+def _less_to_train(choice: ShapeChoice, other: ShapeChoice) -> bool:
+    """Whether a choice has the lower loss and costs no more to train."""
+    usd, others = choice.training_usd, other.training_usd
+    lower = choice.model.loss < other.model.loss - FOR_NOTHING
+    return lower and usd is not None and others is not None and usd <= others
 
 
 def _repaid(choice: ShapeChoice, other: ShapeChoice) -> bool:

@@ -14,7 +14,7 @@ from moescale.models.rounding import Buildable, family_of
 from moescale.planning.candidate import Candidate
 from moescale.planning.question import Question
 from moescale.planning.search import Search, size_bounds
-from moescale.planning.total_cost import tokens_at_loss
+from moescale.scaling_laws.law import loss
 from moescale.serving.accuracy import Accuracy
 from moescale.training.choice import Launch
 from moescale.training.parallelism import Trainer
@@ -46,8 +46,8 @@ class TrainingUse:
     precision: str | None = None  # of training products, where it is not bf16
     fp8_usd: float | None = None  # of the same run in fp8, where it is planned in bf16 on a GPU that has it
     bf16_usd: float | None = None  # of the same run in bf16, where it is planned in fp8
-    fp8_loss_usd: float | None = (
-        None  # of the further tokens that lower the loss by FP8_LOSS, where it is planned in fp8
+    fp8_worth_loss: float | None = (
+        None  # share of the loss that tokens for the dollars saved take off, where it is planned in fp8
     )
     trainer: str | None = None  # what of a model the trainer splits, where that is not everything
 
@@ -131,11 +131,13 @@ def beside_precision(search: Search, use: TrainingUse, model: Candidate, shape: 
         usd = training_use(replace(question, training=other), model, shape).usd
         if stated == "bf16":
             return replace(use, fp8_usd=usd)
-        n, e, goal = np.array([model.n_params]), np.array([model.experts]), model.loss * (1.0 - FP8_LOSS)
         law = replace(search.law, family=family_of(shape, search.law.family))
-        (tokens,) = tokens_at_loss(law, n, e, goal, extra=question.budget.extra).tolist()
-        more = None if use.usd is None or math.isnan(tokens) else use.usd * (tokens / model.tokens - 1.0)
-        return replace(use, bf16_usd=usd, fp8_loss_usd=more)
+        extra = search.budget_of(shape.architecture()).extra
+        tokens = (
+            np.array([1.0, usd / use.usd]) * model.tokens if usd is not None and use.usd else np.full(2, model.tokens)
+        )
+        before, after = loss(law, model.n_params, tokens, model.experts, extra=extra).tolist()
+        return replace(use, bf16_usd=usd, fp8_worth_loss=1.0 - after / before if after < before else None)
     return use
 
 

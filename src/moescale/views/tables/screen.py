@@ -55,6 +55,7 @@ TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--p
 OF_SOURCES = "labs unseen by the law"  # what draws of the default law are
 LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
 SURE = 0.9  # chance with which days or dollars are said to be enough
+MOSTLY = 0.75  # of a budget: a plan that spends less names the objective that spends more
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
 FITTED = (" the largest fitted", " the smallest fitted")  # how factors beyond the runs of a law end
@@ -105,6 +106,7 @@ def facts(
     if (free := plan.without_bounds) is not None:
         other, surely = free.model, f"; its baseline's loss is reached with {percentage(free.chance)} here"
         gain = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} ({other.loss - model.loss:+.4f})"
+        gain += f", training {format_usd(other.training_usd)}" if other.training_usd is not None else ""
         said.append(("No bound", f"{other.experts:g} experts, {_sizes(other)}: {gain}{surely if free.chance else ''}"))
     if (other := plan.default_law) is not None:
         beyond = " (beyond this law's runs)" if other.experts in plan.excluded_experts else ""
@@ -135,7 +137,8 @@ def facts(
     if isinstance(most, float) and not plan.of_life and (left := 1.0 - model.training_flops / most) > LEFT:
         said.append(("Unspent", f"{left:.0%} of the {format_flops(most)} FLOPs: the days or dollars buy no more"))
     if use is not None and use.left_over:
-        said.append(("Unspent", f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}"))
+        spends = "; --objective quality spends more" * (plan.objective == "serve" and use.budget_share < MOSTLY)
+        said.append(("Unspent", f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}{spends}"))
     if use is not None and use.unused_because and plan.of_life and isinstance(total, float) and model.total_usd:
         left = 1.0 - model.total_usd / total
         said += [("Unspent", f"{left:.0%} of the dollars: {use.unused_because}")] if left > LEFT else []
@@ -187,10 +190,8 @@ def _repaid_by(repaid: Sequence[tuple[str, float]]) -> str:
 
 def _decided(plan: Plan) -> str:
     model, best = plan.decision.model, plan.decision
-    sizes, tokens = (
-        [getattr(c, name) for c in (model, *(best.rivals if best.undecided else ()))]
-        for name in ("n_params_active", "tokens")
-    )
+    among = (model, *(best.rivals if best.undecided else ()))
+    sizes, tokens = ([getattr(c, name) for c in among] for name in ("n_params_active", "tokens"))
     counts = considered(plan)
     edge = f" (of at most {model.experts:g})" if len(counts) > 1 and model.experts == max(counts) else ""
     text = "" if best.undecided else f"{model.experts:g} experts{edge}, " if model.experts > 1 else "dense, "
@@ -207,17 +208,21 @@ def _decided(plan: Plan) -> str:
         text += f" (each law alone: {_span(alone)} active)"
     base = with_life(plan, plan.built_base)
     if plan.of_life and "max_total_usd" in plan.asked and base.total_usd is not None:
-        return f"{text}; loss {model.loss - base.loss:+.4f} against the baseline, serving {_share(model, base)} of its price"
+        serving = "-" if base.usd_per_mtok is None else _shares([c.usd_per_mtok for c in among], base.usd_per_mtok)
+        return f"{text}; loss {model.loss - base.loss:+.4f} against the baseline, serving {serving} of its price"
     if plan.of_life and model.total_usd is not None and base.total_usd is not None and not plan.is_baseline:
-        return f"{text}; its life costs {model.total_usd / base.total_usd:.0%} of the baseline's"
+        lives = [c.total_usd for c in among if c.total_usd is not None]
+        return f"{text}; its life costs {_shares(lives, base.total_usd)} of the baseline's"
     compared = {} if plan.is_baseline else {"baseline": plan.built_base.usd_per_mtok}
     compared["best dense"] = getattr(best_dense(plan), "usd_per_mtok", None)
-    shares = [f"{model.usd_per_mtok / usd:.0%} of {whose}" for whose, usd in compared.items() if usd]
+    shares = [f"{_shares([c.usd_per_mtok for c in among], usd)} of {whose}" for whose, usd in compared.items() if usd]
     return f"{text}; costs {', '.join(shares)}" if shares else text
 
 
-def _share(model: Candidate, base: Trained) -> str:
-    return "-" if base.usd_per_mtok is None else f"{model.usd_per_mtok / base.usd_per_mtok:.0%}"
+def _shares(dollars: Sequence[float], of_usd: float) -> str:
+    """Dollars of the models that are still open as a share of others, one number or a range."""
+    low, high = (f"{100.0 * usd / of_usd:.0f}" for usd in (min(dollars), max(dollars)))
+    return f"{low}%" if low == high else f"{low} to {high}%"
 
 
 def _open(plan: Plan) -> str:
@@ -256,9 +261,7 @@ def _training(plan: Plan) -> str:
         days = f"{format_count(use.gpu_days)} GPU days{'' if use.train_gpu == plan.gpu else f' of {use.train_gpu}'}"
     fp8 = "" if use.fp8_usd is None else f" (fp8 {format_usd(use.fp8_usd)})"
     if use.bf16_usd is not None:
-        saved, worth = use.bf16_usd - use.usd, ""
-        if use.fp8_loss_usd and saved > 0.0:
-            worth = f", pays below {100 * FP8_LOSS * saved / use.fp8_loss_usd:.2g}%"
+        worth = "" if use.fp8_worth_loss is None else f", pays below {100 * use.fp8_worth_loss:.2g}%"
         fp8 = f" (bf16 {format_usd(use.bf16_usd)}; loss taken as equal: DeepSeek-V3 saw < {100 * FP8_LOSS:.2g}%{worth})"
     text = f"{format_usd(use.usd)}{fp8}, {days}"
     dollars = plan.asked.get("max_training_usd")
@@ -349,11 +352,10 @@ def _repaid(plan: Plan) -> str:
     """After how many output tokens the cheaper of the first two shapes has repaid what its training costs more."""
     cheaper, dearer = sorted(plan.shapes[:2], key=lambda choice: choice.model.usd_per_mtok)
     after = repaid_after(cheaper, dearer)
-    return (
-        f" ({cheaper.shape} repaid by {format_count(after)} output tokens at one loss)"
-        if after and LEAST_REPAID <= after < math.inf
-        else ""
-    )
+    if not after or not LEAST_REPAID <= after < math.inf:
+        return ""
+    at = " at one loss" if None not in (cheaper.usd_at_loss, dearer.usd_at_loss) else ""
+    return f" ({cheaper.shape} repaid by {format_count(after)} output tokens{at})"
 
 
 def late_tpot_s(plan: Plan) -> float | None:

@@ -142,8 +142,9 @@ def _worth(found: SweepDesign) -> str:
         return f"{text}."
     few, many = ((100 * won, format_count(usd / (won * found.base_usd_per_mtok) * 1e6)) for won in STUDIED)
     return (
-        f"{text}: paid for after {format_count(usd / saved * 1e6)} tokens. In simulated studies with fits such sweeps won "
-        f"{few[0]:.0f} points of regret (paid for after {few[1]}) to {many[0]:.0f} (after {many[1]})."
+        f"{text}: paid for after {format_count(usd / saved * 1e6)} tokens. In simulated studies such sweeps won {few[0]:.0f} points of "
+        f"regret with a fit of the runs (paid for after {few[1]}), {many[0]:.0f} with the ensemble (after {many[1]}); of a tenth of the "
+        "size 1 at most; and promises of 80% were kept in 67% to 79%."
     )
 
 
