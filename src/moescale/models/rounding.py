@@ -175,9 +175,8 @@ def buildable_between(
         kept = _likeness(family, s)[0] & (fewer == 0.0) & (counted >= low) & (counted <= high)
         kept &= _splits(np.asarray(s.n_heads), np.asarray(s.n_kv_heads), gpus)[0]
         for at in zip(*np.nonzero(kept), strict=True):
-            found.setdefault(
-                (counted[at], *(np.asarray(part)[at] for part in (s.n_layers, s.n_heads))), (s, counted, at)
-            )
+            key = tuple(float(np.asarray(part)[at]) for part in (counted, s.n_layers, s.n_heads))
+            found.setdefault(key, (s, counted, at))
     listed = [found[key] for key in sorted(found)]
     some = listed[:: math.ceil(len(listed) / MOST_LISTED) or 1]
     return [_whole_shape(family, s, counted, at, int(experts), vocab_size) for s, counted, at in some]

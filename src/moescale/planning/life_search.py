@@ -376,7 +376,7 @@ class LifeSearch:
             left = limit - usd * (life.served_tokens / 1e6)
             flops = np.where(left > 0.0, left, np.nan) / life.flop_price(counts)
             tokens = np.minimum(tokens_within(law.family, flops, n, counts), most)
-        each = life_costs(law, life, lambda *_: usd, n, tokens, counts)
+        each = life_costs(law, life, lambda _n, _e: usd, n, tokens, counts)
         about_usd = each.training_usd * depth_factor(shapes) + each.serving_usd
         best = _least_of(about_usd if limit is None else self._losses(shapes, row.experts, tokens), MOST_BILLED)
         near, pairs = (

@@ -42,7 +42,8 @@ class Table:
         )
 
 
-Item, Value = TypeVar("Item"), TypeVar("Value")
+Item = TypeVar("Item")
+Value = TypeVar("Value")
 
 Cell = tuple[Column, Callable[[Item], str]]  # a column, and what it says of an item
 
