@@ -19,7 +19,7 @@ pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '
 from command_line import run
 from moescale.planning.plan_file import parse_plan
 from moescale.serving.accuracy import Accuracy
-from moescale.units import format_count, format_usd
+from moescale.units import format_usd
 from moescale.views.html import Origin, plan_report
 from moescale.views.tables import answer
 
@@ -121,7 +121,7 @@ def test_the_page_of_a_plan_holds_its_numbers(folder: Path) -> None:
         assert "loss" not in row or f"{row['loss']:.4f}" in words
     assert "8 a100-sxm-40gb" in words
     training = record["training"]
-    for text in (format_count(training["gpu_days"]), format_usd(training["usd"])):
+    for text in (f"{training['gpu_days'] / training['train_gpus']:.3g} days", format_usd(training["usd"])):
         assert text in words
     ratios = [row["cost_ratio"] for row in record["bounded_loss"]["plans"] if "cost_ratio" in row]
     assert ratios

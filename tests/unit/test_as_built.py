@@ -22,13 +22,16 @@ from moescale.latency.roofline import Roofline
 from moescale.models.family import find_family
 from moescale.models.hf_config import from_config
 from moescale.models.recipe import recipe_for
-from moescale.models.rounding import buildable, family_of, vocabulary
+from moescale.models.rounding import Buildable, buildable, buildable_between, family_of, vocabulary
 from moescale.options.known import published_model
 from moescale.planning.allocation import Budget, at_size
-from moescale.planning.as_built import TRAINED
+from moescale.planning.as_built import TRAINED, Bounds, remember_prices
+from moescale.planning.candidate import Candidate
+from moescale.planning.near_shapes import near_shapes, promising
 from moescale.planning.plan import Plan, Question, make_plan
 from moescale.planning.plan_file import parse_plan
 from moescale.planning.question import prepare
+from moescale.planning.search import Search
 from moescale.scaling_laws import find_law
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cost
@@ -226,3 +229,39 @@ def test_more_flops_do_not_build_a_worse_model() -> None:
     for less, more in zip(before, after, strict=True):
         assert more["loss"] < less["loss"]
         assert more["usd_per_mtok"] <= less["usd_per_mtok"] * 1.03
+
+
+@pytest.mark.parametrize("family", ["mixtral", "deepseek", "fine-grained"])
+def test_all_shapes_of_a_range_are_whole_split_and_within_it(family: str) -> None:
+    low, high = 1.5e9, 2e9
+    shapes = buildable_between(find_family(family), low, high, 64.0, gpus=4)
+    assert len(shapes) == len(set(shapes)) > 20
+    for shape in shapes:
+        assert low <= shape.n_params <= high
+        assert shape.n_heads % 4 == 0
+        assert (shape.n_layers % 4, shape.d_model % 64) == (0, 0) or shape.n_layers < 16
+    nearest = buildable(find_family(family), 1.7e9, 64.0, gpus=4, at_most=True)
+    assert nearest.n_params in [shape.n_params for shape in shapes]
+
+
+@pytest.mark.parametrize("limit", [None, 0.7])
+def test_of_all_shapes_near_a_size_the_few_that_are_priced_hold_the_best(limit: float | None) -> None:
+    """Against all of them priced in full: by price at a loss, by loss within a price."""
+    question = Question(budget=Budget(1e22), experts=(32.0,))
+    search = Search.of(find_law("yun2024-recovered"), question, STEEP, Roofline(STEEP.gpu))
+    (row,) = (c for c in search.at_loss() if isinstance(c, Candidate))
+    bounds = Bounds(row.loss) if limit is None else Bounds(None, limit)
+    every = near_shapes(search.law, search.costs, row)
+    (few,) = promising(search.law, search.costs, [row], [bounds], search.judged_shapes)
+    remember_prices(search.costs, every)
+    losses, _ = search.judged_shapes(every, row.experts)
+
+    def usd(shape: Buildable) -> float:
+        return float(search.costs.prices[shape].usd_per_mtok[0])
+
+    if limit is None:
+        kept = [shape for shape, loss in zip(every, losses.tolist(), strict=True) if loss <= row.loss]
+        assert min(map(usd, few)) <= 1.01 * min(map(usd, kept))
+    else:
+        kept = {shape: loss for shape, loss in zip(every, losses.tolist(), strict=True) if usd(shape) <= limit}
+        assert min(kept[shape] for shape in few if shape in kept) <= 1.001 * min(kept.values())

@@ -67,7 +67,7 @@ def target_spend(search: Search) -> TargetSpend | None:
         return scored.scores is not None and scored.scores[task].at_least(wanted) >= MIN_CHANCE
 
     with suppress(InfeasibleError):  # so few or so many FLOPs may have no optimum
-        found = _Spend(search, search.question.training, chance_of, MIN_CHANCE, has_score, exact=True)
+        found = _Spend(search, search.question.training, chance_of, MIN_CHANCE, has_score, of_score=True)
         highest, models = found.cheapest()
         return TargetSpend(
             chance=MIN_CHANCE, highest_chance=highest, model=next(iter(with_scores(search, models)), None)
@@ -110,7 +110,9 @@ class _Spend:
     chance_of: ChanceOf
     chance: float
     kept: Callable[[Candidate], bool]  # by a model as built
-    exact: bool = False  # whether the largest sizes that are served are, which the highest chance may need
+    of_score: bool = (
+        False  # whether a score is asked for, whose highest chance may need the largest size that is served
+    )
 
     def cheapest(self) -> tuple[float, list[Candidate]]:
         """The highest chance of any model, and the models of the cheapest expert counts as built, with training dollars, cheapest first."""
@@ -119,7 +121,7 @@ class _Spend:
         most_n = np.minimum(search.largest, SIZES[-1])
         price = search.costs.usd_per_mtok
         largest = np.fmin(near, most_n)
-        if self.exact:
+        if self.of_score:
             largest = largest_within_cost(experts, ANY_USD, price, largest=most_n, near=near, close=CLOSE)
         most = np.broadcast_to(MOST_FLOPS if question.budget_of else question.budget.flops_at(experts), experts.shape)
         tried = np.geomspace(
@@ -195,7 +197,8 @@ class _Spend:
             return []
         n, e = np.array([shape.n_params for shape in shapes]), np.full(len(shapes), row.experts)
         ((alike, _),) = stacked([shape.architecture() for shape in shapes])
-        own = cast("dict[str, float]", own_inputs(law.form, alike))  # an array of each
+        # An array of each; a score is that of the family's model of the size, as the screen states it.
+        own = {} if self.of_score else cast("dict[str, float]", own_inputs(law.form, alike))
         spent = np.full(n.shape, np.nan)
         for each in np.minimum(flops * FLOPS_NEAR, most).tolist():
             of_budget = replace(budget, flops=each, by_experts=(), extra={**own, **budget.extra})

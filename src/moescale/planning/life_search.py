@@ -364,7 +364,10 @@ class LifeSearch:
         """
         search, law, costs, life = self.search, self.search.law, self.search.costs, self.life
         limit, most = search.question.total_limit, life.max_tokens or math.inf
-        if not (shapes := near_shapes(law, costs, row, LIFE_SIZES)):
+        shapes = near_shapes(law, costs, row, LIFE_SIZES)
+        if not (
+            shapes := [shape for shape in shapes if shape.n_params <= search.largest_of(row.experts) * (1.0 + SLACK)]
+        ):
             return None
         (usd,) = usd_nearby(costs, [row], [shapes])
         n, counts = np.array([shape.n_params for shape in shapes]), np.full(usd.shape, row.experts)

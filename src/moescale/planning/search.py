@@ -25,7 +25,7 @@ from moescale.planning.allocation import (
     loss_optimal,
     smallest_at_loss,
 )
-from moescale.planning.as_built import Built, rounded, stacked
+from moescale.planning.as_built import SLACK, Built, rounded, stacked
 from moescale.planning.candidate import (
     Candidate,
     CostCurve,
@@ -291,14 +291,21 @@ class Search:
         return row if isinstance(row, Candidate) else None
 
     def judged_shapes(self, shapes: Sequence[Buildable], experts: float) -> tuple[FloatArray, FloatArray | None]:
-        """The losses of whole shapes of an expert count that use the budget (s,), and how probable it is that they meet the goal; None without draws."""
+        """The losses of whole shapes of an expert count that use the budget (s,), NaN beyond the bounds on parameters, and how probable it is that they meet the goal; None without draws."""
         n, e = np.array([shape.n_params for shape in shapes]), np.full(len(shapes), experts)
         ((alike, _),) = stacked([shape.architecture() for shape in shapes])
         law, budget, draws = self.law, self.question.budget, self.draws_at(self.question.max_loss)
         extra = {**own_inputs(law.form, alike), **budget.extra}
         x = inputs_at(law, extra, n, np.log(at_size(law, budget, n, e).tokens), e)
         drawn = None if len(draws.theta) == 1 else np.exp(law.form.log_loss(draws.theta, x))
-        return np.exp(law.form.log_loss(law.theta, x)), None if drawn is None else draws.probability(drawn)
+        loss = np.where(n <= self.largest_of(experts) * (1.0 + SLACK), np.exp(law.form.log_loss(law.theta, x)), np.nan)
+        return loss, None if drawn is None else draws.probability(drawn)
+
+    def largest_of(self, experts: float) -> float:
+        """The largest size of an expert count that the bounds on parameters allow."""
+        return (
+            float(self.largest[self.question.experts.index(experts)]) if experts in self.question.experts else math.inf
+        )
 
     def budget_of(self, shape: Architecture | None) -> Budget:
         """The budget with what the law takes of a built model, which is then judged as a published one of its shape is."""

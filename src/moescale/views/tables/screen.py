@@ -137,8 +137,7 @@ def facts(
     if isinstance(most, float) and not plan.of_life and (left := 1.0 - model.training_flops / most) > LEFT:
         said.append(("Unspent", f"{left:.0%} of the {format_flops(most)} FLOPs: the days or dollars buy no more"))
     if use is not None and use.left_over:
-        spends = "; --objective quality spends more" * (plan.objective == "serve" and use.budget_share < MOSTLY)
-        said.append(("Unspent", f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}{spends}"))
+        said.append(("Unspent", f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}"))
     if use is not None and use.unused_because and plan.of_life and isinstance(total, float) and model.total_usd:
         left = 1.0 - model.total_usd / total
         said += [("Unspent", f"{left:.0%} of the dollars: {use.unused_because}")] if left > LEFT else []
@@ -158,6 +157,8 @@ def facts(
     if "--shape" not in (options or ""):
         more += "; --shape all"
     more += "" if plan.of_life else "; --lifetime-tokens"
+    if plan.objective == "serve" and use is not None and use.left_over and use.budget_share < MOSTLY:
+        more += "; --objective quality"
     exported = plan.training is None or plan.training.precision is None  # files for a trainer are in bf16
     return [*kept, ("More", f"{more}; --export megatron" if exported and len(more) < MOST_MORE else more)]
 
