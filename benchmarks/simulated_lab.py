@@ -3,7 +3,7 @@
     python benchmarks/simulated_lab.py [--quick] [--write]
 
 docs/evidence/decisions.md says what is true, asked, planned and scored; it was written before any score was computed. --quick: one
-question. --write: docs/evidence/decisions-{lab,one-question}.csv, and the part of that page that follows from them.
+question of the lab, whose table is not written. --write: docs/evidence/decisions-{lab,one-question}.csv, and the part of that page that follows from them.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def main() -> None:
     print(*tables.values(), f"{time.perf_counter() - began:.0f} s", sep="\n")
     if options.write:
         for name, text in tables.items():
-            pages.write(name, text)
+            if name != LAB or not options.quick:  # whose table is of all questions
+                pages.write(name, text)
         pages.write(PAGE, page(*(pages.read_csv(name) for name in (LAB, ONE_QUESTION))))
 
 
