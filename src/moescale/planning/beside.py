@@ -14,6 +14,7 @@ from moescale.latency import LatencySource
 from moescale.models.rounding import Buildable, family_of
 from moescale.planning.allocation import Budget
 from moescale.planning.as_built import Bounds, as_built
+from moescale.planning.built_lives import BuiltLives
 from moescale.planning.candidate import Candidate, Life
 from moescale.planning.choice import choose
 from moescale.planning.life_search import LifeSearch
@@ -49,9 +50,10 @@ def best_life(search: Search) -> Life | None:
     with suppress(InfeasibleError):
         wanted = LifeSearch.of(search)
         rows = wanted.rows()
-        for row in wanted.near(rows, wanted.choose(rows)[0]):
+        lives = BuiltLives(wanted)
+        for row in lives.near(rows, wanted.choose(rows)[0]):
             with suppress(InfeasibleError):
-                return wanted.built(row).model
+                return lives.built(row).model
     return None
 
 

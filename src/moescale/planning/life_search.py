@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -11,27 +11,15 @@ import numpy as np
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.architecture import Architecture
-from moescale.models.family import tokens_within
-from moescale.models.rounding import Buildable
 from moescale.planning.allocation import inputs_at
 from moescale.planning.as_built import (
-    SLACK,
-    Bounds,
     Built,
-    as_built,
-    carried,
-    in_shape,
-    remember_prices,
-    rounded,
-    stacked,
 )
 from moescale.planning.candidate import KNOWN_SIZE, Costs, Life, Regret, Unreachable, lives
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import each_law
 from moescale.planning.draws import UNLIKELY, Draws
-from moescale.planning.least_training import least_training
-from moescale.planning.near_shapes import depth_factor, met, near_shapes, usd_nearby
-from moescale.planning.question import inputs_of, own_inputs
+from moescale.planning.question import inputs_of
 from moescale.planning.search import Search, largest_size, size_bounds
 from moescale.planning.total_cost import (
     Lifetime,
@@ -43,20 +31,14 @@ from moescale.planning.total_cost import (
     lowest_loss,
     tokens_at_loss,
 )
-from moescale.planning.training_price import TrainingBill, rate_of
-from moescale.scaling_laws.form import Inputs
+from moescale.planning.training_price import rate_of
 from moescale.scaling_laws.law import Law
-from moescale.typing import BoolArray, FloatArray, Real
+from moescale.typing import FloatArray, Real
 from moescale.units import format_count, format_usd, plural
 
 MOST_CORRECTIONS = 5  # of the loss that promises the goal, and of the tokens that dollars buy
 CORRECTED = 1e-4  # of ln L, and of tokens
-# Sizes that are built, over the best before rounding, as dollars and losses are flat there; of how many shapes training is billed, and serving priced on all servers.
-LIFE_SIZES, MOST_BILLED, MOST_TRIED = (0.8, 1.25), 16, 5
-# A factor of tokens within which the least of a shape are looked for; and halvings of it, of all shapes and then of the best.
-FAR, HALVINGS = 3.0, 8
 MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes a search
-MOST_BUILT, NEAR_USD, NEAR_LOSS = 4, 0.25, 0.008  # lives that are built, and how far from the best before rounding
 # Sizes at which a promise is looked at, over those that reach the loss by the law itself.
 SHARES = np.geomspace(0.125, 8.0, 13)
 REGRET_DRAWS = 40  # that the regret of a life is over: two searches a draw
@@ -74,12 +56,6 @@ def _interpolated(n_params: FloatArray, goals: FloatArray) -> GoalAt:
         return np.stack(columns, axis=-1)
 
     return goal_at
-
-
-def _least_of(values: FloatArray, most: int) -> list[int]:
-    """Where the least of some values are, so many at most; none that is not finite."""
-    values = np.where(np.isfinite(values), values, np.inf)
-    return [int(i) for i in np.argsort(values, kind="stable")[:most] if np.isfinite(values[i])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +185,7 @@ class LifeSearch:
                 break
         return goals * (1.0 - CORRECTED)
 
-    def _extra(self, shape: Architecture | None) -> dict[str, float]:
+    def extra(self, shape: Architecture | None) -> dict[str, float]:
         """The further inputs of the law: those of a life, and of a built model its own."""
         return dict(self.life.extra) if shape is None else inputs_of(self.search.law.form, shape, self.life.extra)
 
@@ -224,7 +200,7 @@ class LifeSearch:
         """ln L of models (j,), or of one of a built shape, under each draw, (k, j); NaN where there is none."""
         known = np.isfinite(n_params) & np.isfinite(tokens)
         n, d = np.where(known, n_params, 1e9), np.where(known, tokens, 1e9)
-        x = inputs_at(self.search.law, self._extra(shape), n, np.log(d), experts)
+        x = inputs_at(self.search.law, self.extra(shape), n, np.log(d), experts)
         return np.where(known, self.search.law.form.log_loss(theta, x), np.nan)
 
     def judged(self, rows: Sequence[Life | Unreachable], shape: Architecture | None = None) -> list[Life | Unreachable]:
@@ -298,203 +274,10 @@ class LifeSearch:
         """What the recommended life has the least of: loss within total dollars, else dollars."""
         return model.loss if self.search.question.total_limit is not None else model.total_usd
 
-    def near(self, rows: Sequence[Life | Unreachable], chosen: Life) -> list[Life]:
-        """The chosen life, and the next best ones of other expert counts that rounding may put before it."""
-        allowed = (c for c in rows if isinstance(c, Life) and self.search.law.allows(c.experts))
-        most = self.rank(chosen) * (1.0 + (NEAR_LOSS if self.search.question.total_limit is not None else NEAR_USD))
-        others = sorted((c for c in allowed if c is not chosen and self.rank(c) <= most), key=self.rank)
-        return [chosen, *others[: MOST_BUILT - 1]]
-
-    def every_built(self, rows: Sequence[Life | Unreachable]) -> tuple[list[Built[Life]], list[str]]:
-        """The best life and those near it, as built, the best first and one of an expert count, and which of them the stated training GPUs do not hold.
-
-        Raises InfeasibleError where there is no life, or these hold none.
-        """
-        built: list[Built[Life]] = []
-        refused: dict[float, InfeasibleError] = {}
-        for row in self.near(rows, self.choose(rows)[0]):
-            try:
-                built.append(self.built(row))
-            except InfeasibleError as error:
-                refused[row.experts] = error
-        if not built:
-            raise next(iter(refused.values()))
-        if self.search.question.total_limit is None:
-            built += self._of_least_training(rows)
-        best: dict[float, Built[Life]] = {}  # of each expert count
-        for each in sorted(built, key=lambda each: (bool(each.notes), self.rank(each.model))):
-            best.setdefault(each.model.experts, each)
-        return list(best.values()), [
-            f"Left out: {plural(e, 'expert')}, as {error.what}." for e, error in refused.items()
-        ]
-
-    def _of_least_training(self, rows: Sequence[Life | Unreachable]) -> Iterator[Built[Life]]:
-        """The lives of the models of least training dollars that keep the promise, which serve few tokens for the least."""
-        of_counts = {row.experts: row for row in rows if isinstance(row, Life)}
-        law, costs, most_usd = self.search.law, self.search.costs, self.search.question.max_usd_per_mtok
-        for model in least_training(self.search):
-            if (row := of_counts.get(model.experts)) is None or (most_usd and model.usd_per_mtok > most_usd):
-                continue
-            # A shape's own size is that shape again, from a little above it down.
-            same = replace(row, n_params=model.n_params * (1.0 + SLACK), tokens=model.tokens)
-            built = rounded(law, costs, same, self._priced_as_built, at_most=True)
-            if built is not None and (built.model.probability_at_least_base or 1.0) >= (self._promise or 0.0):
-                whole = replace(built.model, intervals=carried(row, built.model))
-                yield replace(built, model=self._billed(whole, built.shape.architecture()))
-
-    def built(self, row: Life) -> Built[Life]:
-        """A life as built, which keeps the loss that it was chosen by, or the dollars."""
-        question = self.search.question
-        target = (
-            None if question.total_limit is not None else self.target if self.search.confidence is None else row.loss
-        )
-        law, costs = self.search.law, self.search.costs
-        sizes = question.max_active_params, question.max_total_params
-        bounds = Bounds(
-            target, question.max_usd_per_mtok, question.max_total_usd, *sizes, min_probability=self._promise
-        )
-        built = self._best_shape(row, bounds) or as_built(law, costs, row, self._priced_as_built, bounds)
-        model = replace(built.model, intervals=carried(row, built.model))
-        return replace(built, model=self._billed(model, built.shape.architecture()))
-
-    def _best_shape(self, row: Life, bounds: Bounds) -> Built[Life] | None:
-        """The best life of the shapes near the size of `row`, each with the least tokens that keep the promise, or those that the dollars buy; None where none meet the bounds.
-
-        The price of serving has steps, by which one shape costs a tenth more than the next; the MFU of training has, too.
-        """
-        search, law, costs, life = self.search, self.search.law, self.search.costs, self.life
-        limit, most = search.question.total_limit, life.max_tokens or math.inf
-        shapes = near_shapes(law, costs, row, LIFE_SIZES)
-        if not (
-            shapes := [shape for shape in shapes if shape.n_params <= search.largest_of(row.experts) * (1.0 + SLACK)]
-        ):
-            return None
-        (usd,) = usd_nearby(costs, [row], [shapes])
-        n, counts = np.array([shape.n_params for shape in shapes]), np.full(usd.shape, row.experts)
-        low = high = np.full(n.shape, row.tokens)
-        if limit is None:
-            low, high = self._least_tokens(shapes, row.experts, low / FAR, high * FAR)
-            tokens = np.where(high <= most, high, np.nan)
-        else:
-            left = limit - usd * (life.served_tokens / 1e6)
-            flops = np.where(left > 0.0, left, np.nan) / life.flop_price(counts)
-            tokens = np.minimum(tokens_within(law.family, flops, n, counts), most)
-        each = life_costs(law, life, lambda _n, _e: usd, n, tokens, counts)
-        about_usd = each.training_usd * depth_factor(shapes) + each.serving_usd
-        best = _least_of(about_usd if limit is None else self._losses(shapes, row.experts, tokens), MOST_BILLED)
-        near, pairs = (
-            [shapes[i] for i in best],
-            zip(each.training_flops[best].tolist(), tokens[best].tolist(), strict=True),
-        )
-        training_usd = np.array([self._training_usd(shape, *run) for shape, run in zip(near, pairs, strict=True)])
-        if limit is None:
-            value = training_usd + each.serving_usd[best]
-            _, tokens[best] = self._least_tokens(near, row.experts, low[best], high[best])
-        else:
-            bought = tokens[best] * (limit - each.serving_usd[best]) / training_usd
-            tokens[best] = np.where(np.isfinite(training_usd), np.minimum(bought, most), np.nan)
-            value = self._losses(near, row.experts, tokens[best])
-        best = [best[i] for i in _least_of(value, MOST_TRIED)]
-        remember_prices(costs, (shapes[i] for i in best))
-        found: list[Built[Life]] = []
-        for i in best:
-            built = in_shape(law, costs, replace(row, tokens=float(tokens[i])), shapes[i], self._priced_as_built)
-            if built is not None and met(bounds, built.model):
-                found.append(replace(built, model=replace(built.model, intervals=carried(row, built.model))))
-        by_loss = limit is not None
-        return min(found, key=lambda built: built.model.loss if by_loss else self._billed_usd(built), default=None)
-
-    def _least_tokens(
-        self, shapes: Sequence[Buildable], experts: float, low: FloatArray, high: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """Bounds on the least tokens of each shape that keep the promise, or the target by the law itself without draws, between two others (s,); NaN where the upper one does not."""
-        search, form, inputs = self.search, self.search.law.form, self._inputs_of(shapes, experts)
-        draws = search.draws_at(search.question.max_loss)
-
-        def keeps(tokens: FloatArray) -> BoolArray:
-            if search.confidence is None or len(draws.theta) == 1:
-                return np.exp(form.log_loss(search.law.theta, inputs(tokens))) <= self.target
-            return draws.probability(np.exp(form.log_loss(draws.theta, inputs(tokens)))) >= search.confidence
-
-        known = keeps(high)
-        for _ in range(HALVINGS):
-            middle = np.sqrt(low * high)
-            enough = keeps(middle)
-            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-        return low, np.where(known, high, np.nan)
-
-    def _losses(self, shapes: Sequence[Buildable], experts: float, tokens: FloatArray) -> FloatArray:
-        """Losses of shapes by the law itself (s,); NaN where tokens are."""
-        with np.errstate(invalid="ignore"):
-            return np.exp(
-                self.search.law.form.log_loss(self.search.law.theta, self._inputs_of(shapes, experts)(tokens))
-            )
-
-    def _inputs_of(self, shapes: Sequence[Buildable], experts: float) -> Callable[[FloatArray], Inputs]:
-        """The law's inputs of built shapes of an expert count, by their tokens (s,)."""
-        ((alike, _),) = stacked([shape.architecture() for shape in shapes])
-        extra = {**own_inputs(self.search.law.form, alike), **self.life.extra}
-        n, counts = np.array([shape.n_params for shape in shapes]), np.full(len(shapes), experts)
-        return lambda tokens: inputs_at(self.search.law, extra, n, np.log(tokens), counts)
-
-    def _training_usd(self, shape: Buildable, flops: float, tokens: float) -> float:
-        """Dollars of training a shape; infinite where the stated GPUs do not hold it."""
-        price = self.search.question.training
-        assert price is not None
-        with suppress(InfeasibleError):
-            return price.bill(shape.architecture(), flops, tokens, self.search.question.n_train_gpus).usd
-        return math.inf
-
-    def _billed_usd(self, built: Built[Life]) -> float:
-        """Total dollars of a life as built, by the bill of its training; infinite where the stated GPUs do not hold it."""
-        with suppress(InfeasibleError):
-            return self._billed(built.model, built.shape.architecture()).total_usd
-        return math.inf
-
-    def _priced_as_built(self, law: Law, costs: Costs, model: Life) -> Life | None:
-        """The life of a built model: by its own bill where dollars are stated, and with the tokens that they leave to pay for."""
-        question, shape = self.search.question, costs.shape
-        found = self.priced(law, costs, model.n_params, model.tokens, model.experts)
-        if found is None or shape is None:
-            return None
-        if question.total_limit is not None:
-            return self._spending(law, costs, self._billed(found, shape), shape, question.total_limit)
-        found = found if question.max_total_usd is None else self._billed(found, shape)
-        return next(c for c in self.judged([found], shape) if isinstance(c, Life))
-
-    def _spending(self, law: Law, costs: Costs, model: Life, shape: Architecture, limit: float) -> Life:
-        """A built model with the most tokens that it can be trained on within the dollars; as it is where serving alone takes them."""
-        within, left, most = None, limit - model.serving_usd, self.life.max_tokens or math.inf
-        for _ in range(MOST_CORRECTIONS if left > 0.0 else 0):  # as the MFU depends on the tokens
-            if model.training_usd <= left and (within is None or model.tokens > within.tokens):
-                within = model
-            tokens = min(model.tokens * left / model.training_usd * (1.0 - CORRECTED), most)
-            if within is not None and tokens <= model.tokens * (1.0 + CORRECTED):
-                break
-            found = self.priced(law, costs, model.n_params, tokens, model.experts)
-            model = model if found is None else self._billed(found, shape)
-        return within or model
-
-    @property
-    def _promise(self) -> float | None:
-        """The probability of the loss that a life keeps; None where dollars are given instead."""
-        return None if self.search.question.total_limit is not None else self.search.confidence
-
-    def bill(self, model: Life, shape: Architecture) -> TrainingBill:
-        """What training a built model costs, as where no life is asked about."""
-        price = self.search.question.training
-        assert price is not None
-        return price.bill(shape, model.training_flops, model.tokens, self.search.question.n_train_gpus)
-
-    def _billed(self, model: Life, shape: Architecture) -> Life:
-        """A life with the dollars of that bill."""
-        usd = self.bill(model, shape).usd
-        return replace(model, training_usd=usd, total_usd=usd + model.serving_usd)
-
     def priced(self, law: Law, costs: Costs, n_params: float, tokens: float, experts: float) -> Life | None:
         """The life of one model of known size and tokens under a law and family; None where it cannot be served."""
         n, d, e = (np.array([value]) for value in (n_params, tokens, experts))
-        life = replace(self.life, extra=self._extra(costs.shape))
+        life = replace(self.life, extra=self.extra(costs.shape))
         (row,) = lives(life_costs(law, life, costs.usd_per_mtok, n, d, e), costs, [""])
         return row if isinstance(row, Life) else None
 

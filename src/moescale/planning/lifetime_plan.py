@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from moescale.errors import InfeasibleError
 from moescale.io.records import record
+from moescale.planning.built_lives import BuiltLives
 from moescale.planning.candidate import Life, Unreachable, with_intervals
 from moescale.planning.intervals import lifetime_limits
 from moescale.planning.life_search import LifeSearch
@@ -51,11 +52,11 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     wanted, question, training = LifeSearch.of(search), search.question, search.question.training
     assert training is not None
     within = question.total_limit is not None
-    rows, drawn = wanted.rows(), wanted.under_draws()
+    lives, rows, drawn = BuiltLives(wanted), wanted.rows(), wanted.under_draws()
     rows = rows if drawn is None else with_intervals(rows, lifetime_limits(drawn))
     rule = wanted.choose(rows)[1]
     # Rounding moves the dollars of a life by more than the best of several expert counts differ.
-    every, left_out = wanted.every_built(rows)
+    every, left_out = lives.every_built(rows)
     built = min(every, key=lambda each: (bool(each.notes), wanted.rank(each.model)))
     if built.notes and not within:
         wanted.check_total(built.model, f"a loss of at most {built.model.loss:g}")
@@ -63,13 +64,13 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     base, model = None if within else wanted.least_training(), built.model
     if within:
         with suppress(InfeasibleError):  # the stated GPUs do not hold it
-            if (base_built := next((wanted.built(row) for row in own), None)) is not None:
+            if (base_built := next((lives.built(row) for row in own), None)) is not None:
                 base = base_built.model
                 model = replace(model, probability_at_least_base=wanted.at_most_as_lossy(built, base_built))
     model = replace(model, regret=wanted.regret(model, base, built.shape.architecture()))
     others = [each.model for each in every if each is not built and not each.notes]
     rivals = [] if drawn is None else open_counts(search, wanted.best_counts(drawn), model, others)
-    bill = wanted.bill(built.model, built.shape.architecture())
+    bill = lives.bill(built.model, built.shape.architecture())
     hours = 24.0 * bill.gpu_days
     return LifetimePlan(
         lifetime_tokens=wanted.life.served_tokens,
