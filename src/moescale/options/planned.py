@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -68,7 +68,9 @@ class PlanRequest:
         if law.form.of_sources and stated == (None,) * len(stated):
             return self._plan_of_shapes(USUAL_SHAPES, law, progress)
         progress("train and serve models of every size", 0.1)
-        return self.plan_of_shape(law)
+        question = self.question(law)
+        base = self.usual_base(law, question) or question.base
+        return self._beside_all_counts(self.plan_of_shape(law), {"": (law, base)})
 
     def plan_of_shape(self, law: Law, question: Question | None = None, search: Search | None = None) -> Plan:
         """The plan in the law's own shape; `search` as in `make_plan`."""
@@ -167,15 +169,7 @@ class PlanRequest:
                 notes = [f"shape {name} is left out: {why}" for name, why in left_out.items() if stated]
                 beside = tuple(ordered) if len(ordered) > 1 else ()
                 plan = replace(plans[best], shapes=beside, warnings=(*notes, *plans[best].warnings))
-                if bounds.experts is None or (plan.of_life and bounds.max_total_usd is not None):
-                    return plan
-                every: dict[str, Search] = {}
-                for name in served:
-                    question = self.question(laws[name], replace(bounds, experts=None))
-                    with suppress(MoescaleError):
-                        every[name] = self.search(laws[name], replace(question, base=questions[name].base))
-                other = compared.better_choice(plan.decision.model, every, PLANNED_SHAPE)
-                return replace(plan, unbounded=other and other.model, unbounded_shape=other and other.shape)
+                return self._beside_all_counts(plan, {name: (laws[name], questions[name].base) for name in served})
             progress(f"plan with the shape {best}", len(served) / (len(served) + 1))
             try:
                 plans[best] = plan = self.plan_of_shape(laws[best], questions[best], searches[best])
@@ -189,6 +183,21 @@ class PlanRequest:
         # What is nearest is said of the shape whose models come closest.
         nearest = min(searches, key=lambda name: compared.lowest_budget_loss(searches[name]), default=PLANNED_SHAPE)
         return self.plan_of_shape(laws[nearest], questions[nearest], searches.get(nearest))
+
+    def _beside_all_counts(self, plan: Plan, shapes: Mapping[str, tuple[Law, KnownModel | None]]) -> Plan:
+        """The plan with the choice among all expert counts, where it is better than stated ones allow; shapes by their laws and baselines."""
+        from moescale.planning.shapes import better_choice
+
+        bounds = self.bounds
+        if bounds.experts is None or (plan.of_life and bounds.max_total_usd is not None):
+            return plan
+        every: dict[str, Search] = {}
+        for name, (law, base) in shapes.items():
+            question = self.question(law, replace(bounds, experts=None))
+            with suppress(MoescaleError):
+                every[name] = self.search(law, replace(question, base=base))
+        other = better_choice(plan.decision.model, every, PLANNED_SHAPE)
+        return plan if other is None else replace(plan, unbounded=other.model, unbounded_shape=other.shape or None)
 
     def usual_base(self, law: Law, question: Question) -> KnownModel | None:
         """The baseline of the default shape for a question in another one; None where that names one, or is of another law."""

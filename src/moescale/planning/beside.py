@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -13,12 +12,10 @@ from moescale.errors import InfeasibleError
 from moescale.latency import LatencySource
 from moescale.models.rounding import Buildable, family_of
 from moescale.planning.allocation import Budget
-from moescale.planning.as_built import Bounds, as_built
 from moescale.planning.built_lives import BuiltLives
 from moescale.planning.candidate import Candidate, Life
-from moescale.planning.choice import choose
 from moescale.planning.life_search import LifeSearch
-from moescale.planning.question import Question, ladder, only_experts
+from moescale.planning.question import Question
 from moescale.planning.recommend import Advice, at_floor, recommend
 from moescale.planning.search import Search, costs_of, size_bounds
 from moescale.scaling_laws.law import Law, loss
@@ -110,23 +107,4 @@ def without_bounds(search: Search, model: Candidate, shape: Buildable) -> Withou
         losses = of_shape.losses(n, e, replace(law, family=family_of(shape, law.family)))
         sure = float(draws.probability(losses)[0]) if len(draws.theta) > 1 else None
         return WithoutBounds(model=best.advice.model, chance=sure)
-    return None
-
-
-def unbounded(search: Search, model: Candidate) -> Candidate | None:
-    """What would be chosen among the expert counts that the question leaves out, as built; None where it is no better."""
-    question, law = search.question, search.law
-    rest = tuple(e for e in ladder(law) if e not in question.experts and law.allows(e))
-    if not rest or only_experts(law) is not None or question.budget_goal == "loss":
-        return None
-    with suppress(InfeasibleError):
-        other = Search.of(
-            law, replace(question, experts=rest, against=()), search.costs.deployment, search.costs.latency
-        )
-        found, _ = choose(other, other.answering())
-        quality = question.budget_goal == "quality"
-        bounds = Bounds(None, found.usd_per_mtok) if quality else Bounds(found.loss)
-        found = as_built(other.law, other.costs, found, partial(other.built, base=other.base), bounds).model
-        by = "loss" if quality else "usd_per_mtok"
-        return found if getattr(found, by) < getattr(model, by) else None
     return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -155,7 +154,8 @@ class BuiltLives:
         if not best:
             return None
         near, runs = [shapes[i] for i in best], np.stack((each.training_flops[best], tokens[best])).T.tolist()
-        training_usd = np.array([self._training_usd(shape, *run) for shape, run in zip(near, runs, strict=True)])
+        bills = (search.question.training_usd(s.architecture(), *run) for s, run in zip(near, runs, strict=True))
+        training_usd = np.array(list(bills))
         if limit is None:
             value = training_usd + each.serving_usd[best]
             _, tokens[best] = self._least_tokens(near, row.experts, low[best], high[best])
@@ -206,19 +206,10 @@ class BuiltLives:
         n, counts = np.array([shape.n_params for shape in shapes]), np.full(len(shapes), experts)
         return lambda tokens: inputs_at(self.search.law, extra, n, np.log(tokens), counts)
 
-    def _training_usd(self, shape: Buildable, flops: float, tokens: float) -> float:
-        """Dollars of training a shape; infinite where the stated GPUs do not hold it."""
-        price = self.search.question.training
-        assert price is not None
-        with suppress(InfeasibleError):
-            return price.bill(shape.architecture(), flops, tokens, self.search.question.n_train_gpus).usd
-        return math.inf
-
     def _billed_usd(self, built: Built[Life]) -> float:
         """Total dollars of a life as built, by the bill of its training; infinite where the stated GPUs do not hold it."""
-        with suppress(InfeasibleError):
-            return self._billed(built.model, built.shape.architecture()).total_usd
-        return math.inf
+        model, shape = built.model, built.shape.architecture()
+        return model.serving_usd + self.search.question.training_usd(shape, model.training_flops, model.tokens)
 
     def _priced_as_built(self, law: Law, costs: Costs, model: Life) -> Life | None:
         """The life of a built model: by its own bill where dollars are stated, and with the tokens that they leave to pay for."""

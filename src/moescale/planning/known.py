@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from moescale.errors import InfeasibleError
 from moescale.models.coordinates import expansion, of_architecture
 from moescale.planning.candidate import Candidate, Trained
 from moescale.planning.question import KnownModel, Question, only_experts
@@ -58,12 +57,9 @@ def _row(search: Search, model: KnownModel, frontier: Sequence[Candidate]) -> Kn
 
 def training_usd(question: Question, model: KnownModel) -> float | None:
     """Dollars of training a known model as it was trained; None without a price, and where the stated GPUs do not hold it."""
-    if question.training is None:
-        return None
-    with suppress(InfeasibleError):
-        price = model.priced_as_trained(question.training)
-        return price.bill(model.architecture, model.training_flops, model.tokens, question.n_train_gpus).usd
-    return None
+    priced = replace(question, training=question.training and model.priced_as_trained(question.training))
+    usd = priced.training_usd(model.architecture, model.training_flops, model.tokens)
+    return usd if math.isfinite(usd) else None
 
 
 def _other_precision(question: Question, model: KnownModel) -> str | None:

@@ -182,9 +182,10 @@ class _Spend:
                     built = in_shape(law, costs, row, shape, priced)
                     if built is None:
                         break
-                    if self.kept(built.model):
-                        if math.isfinite(usd := self._usd(shape, built.model)):
-                            yield replace(built.model, training_usd=usd)
+                    if self.kept(model := built.model):
+                        usd = question.training_usd(shape.architecture(), model.training_flops, model.tokens)
+                        if math.isfinite(usd):
+                            yield replace(model, training_usd=usd)
                         break
 
     def _near(self, row: Candidate, flops: float, most: float, largest: float) -> list[tuple[Buildable, float]]:
@@ -209,22 +210,9 @@ class _Spend:
         found: list[tuple[float, int]] = []
         for i in likely[np.isfinite(spent[likely])].tolist():
             tokens = float(models.tokens[i] * spent[i] / budget.flops)
-            found.append(
-                (
-                    self._usd(
-                        shapes[i], replace(row, n_params=float(n[i]), tokens=tokens, training_flops=float(spent[i]))
-                    ),
-                    i,
-                )
-            )
+            usd = self.search.question.training_usd(shapes[i].architecture(), float(spent[i]), tokens)
+            found.append((usd, i))
         return [(shapes[i], float(spent[i])) for usd, i in sorted(found)[:MOST_PRICED] if math.isfinite(usd)]
-
-    def _usd(self, shape: Buildable, model: Candidate) -> float:
-        """Training dollars of a model in a shape; infinite where the stated GPUs do not hold it."""
-        with suppress(InfeasibleError):
-            gpus = self.search.question.n_train_gpus
-            return self.price.bill(shape.architecture(), model.training_flops, model.tokens, gpus).usd
-        return math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +18,7 @@ from moescale.planning.candidate import KNOWN_SIZE, Costs, Life, Regret, Unreach
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import each_law
 from moescale.planning.draws import UNLIKELY, Draws
+from moescale.planning.known import training_usd
 from moescale.planning.question import inputs_of
 from moescale.planning.search import Search, largest_size, size_bounds
 from moescale.planning.total_cost import (
@@ -284,22 +284,18 @@ class LifeSearch:
     def least_training(self) -> Life | None:
         """The base's model that reaches the loss with the least training; None where there is none to serve."""
         law, base, experts = self.search.law, self.search.base, self.search.question.match_experts
-        if self.search.question.base is not None:  # it is trained as it was
+        if (known := self.search.question.base) is not None:  # it is trained as it was
             found = self.priced(law, self.search.costs, base.n_params, base.tokens, base.experts)
-            if found is None or (price := self.search.question.training) is None:
+            if found is None:
                 return None
-            known = self.search.question.base
-            with suppress(InfeasibleError):  # the training GPUs that are stated do not hold it
-                usd = (
-                    known.priced_as_trained(price)
-                    .bill(known.architecture, known.training_flops, known.tokens, self.search.question.n_train_gpus)
-                    .usd
-                )
-                found = replace(found, training_usd=usd)
+            training = (
+                training_usd(self.search.question, known) or found.training_usd
+            )  # where stated GPUs do not hold it
             serving = (
                 found.serving_usd if base.usd_per_mtok is None else base.usd_per_mtok * self.life.served_tokens / 1e6
             )
-            return replace(found, loss=base.loss, serving_usd=serving, total_usd=found.training_usd + serving)
+            total = training + serving
+            return replace(found, loss=base.loss, training_usd=training, serving_usd=serving, total_usd=total)
         least = flops_optimal(law, experts, self.target, 0.0, max_tokens=self.life.max_tokens, extra=self.life.extra)
         n, tokens = least.n_params, least.tokens
         most = largest_size(law, self.search.question, experts)

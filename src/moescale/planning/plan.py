@@ -13,7 +13,7 @@ from moescale.hardware.precisions import format_of_bytes
 from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.latency.engines import NO_OVERHEAD
-from moescale.planning.beside import WithoutBounds, fresh_usd, repeats_loss, unbounded, without_bounds
+from moescale.planning.beside import WithoutBounds, fresh_usd, repeats_loss, without_bounds
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import Choices, LawView, choices
@@ -299,7 +299,6 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         repeats_loss=repeats and repeats[0],
         repeats_loss_interval=repeats and repeats[1],
         fresh_usd_per_mtok=None if repeats is None or of_life else fresh_usd(search),
-        unbounded=None if of_life else unbounded(search, advice.model),
         without_bounds=None if of_life else without_bounds(search, advice.model, advice.architecture),
         accuracy=accuracy_of(
             decided.architecture.architecture(),

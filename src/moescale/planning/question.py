@@ -157,6 +157,15 @@ class Question:
         """The scale of `bought_at` at which days and dollars alone, without `max_flops`, buy a model of so many experts so many FLOPs."""
         return flops / float(replace(self, max_flops=None).bought_at(1.0).budget.flops_at(experts))
 
+    def training_usd(self, model: Architecture, flops: float, tokens: float) -> float:
+        """Dollars of training a built model; infinite where the stated GPUs do not hold it, NaN without a price."""
+        if self.training is None:
+            return math.nan
+        try:
+            return self.training.bill(model, flops, tokens, self.n_train_gpus).usd
+        except InfeasibleError:
+            return math.inf
+
     @property
     def base_name(self) -> str:
         """What models are compared with, in words."""

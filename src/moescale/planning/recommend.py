@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import chain
@@ -149,15 +148,13 @@ def _beats(one: Candidate, other: Candidate) -> bool:
 
 def billed(question: Question, built: Built[Candidate]) -> Candidate:
     """A built model with the dollars of its training where these are known, and of its life where one is asked about."""
-    price, served, model = question.training, question.lifetime_tokens, built.model
-    if price is None:
+    served, model = question.lifetime_tokens, built.model
+    training = question.training_usd(built.shape.architecture(), model.training_flops, model.tokens)
+    if not math.isfinite(training):
         return model
-    with suppress(InfeasibleError):  # the stated GPUs do not hold it
-        training = price.bill(built.shape.architecture(), model.training_flops, model.tokens, question.n_train_gpus).usd
-        serving = None if served is None else model.usd_per_mtok * served / 1e6
-        total = None if serving is None else training + serving
-        return replace(model, training_usd=training, serving_usd=serving, total_usd=total)
-    return model
+    serving = None if served is None else model.usd_per_mtok * served / 1e6
+    total = None if serving is None else training + serving
+    return replace(model, training_usd=training, serving_usd=serving, total_usd=total)
 
 
 def built_choices(search: Search, rows: Choices, built: Sequence[Candidate], base: Trained) -> Choices:
