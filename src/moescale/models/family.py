@@ -30,7 +30,7 @@ CONVENTIONS = {
 
 LADDER = (1.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # the expert counts of the paper's plans (section 4)
 LATENT = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim")  # of a family, a shape and an Architecture
-MOST_KEPT = 4096  # sizes whose widths are remembered
+MOST_KEPT = 200_000  # sizes whose widths are remembered
 SQUARED = 1e-8  # relative, of a step of Newton's after which the next one is below rounding
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
@@ -28,12 +28,9 @@ MOST_TOKENS = 1e24  # where no smaller number of training tokens is given: as go
 ENDLESS = 600.0  # ln D at which a power of D vanishes
 ROUNDING = 2e-15  # of a loss, relative: exp and log of sums lose a few bits
 OF_DRAWS = 1e-6  # of tokens, relative, under draws, whose intervals are printed to four digits
-STEPS = 80  # of the search for tokens; a bracketed Newton step needs 3 to 6 for a sum of powers
-SCANS = (
-    (73, 3),
-    (97, 1),
-    *((13, 1),) * 8,
-)  # sizes of each scan of a range, and how many either way of its best the next takes
+STEPS = 80  # of the search for tokens; bracketed secants need 4 to 8 for a sum of powers
+# Sizes of each scan of a range, and how many either way of its best the next takes.
+SCANS = ((73, 3), (97, 1), *((13, 1),) * 6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,35 +115,38 @@ def tokens_at_loss(
 ) -> FloatArray:
     """Training tokens with which models reach `loss`, as exactly as it rounds (draws: to OF_DRAWS); NaN where no number up to `max_tokens` does.
 
-    `n_params` (..., m) and `experts` (m,), with `theta` (k, p) `n_params` (..., k, m) or (m,); `loss` broadcasts. Newton
-    in ln D on ln(L - L(D = infinity)), which is linear for a power of D, kept within a bracket.
+    `n_params` (..., m) and `experts` (m,), with `theta` (k, p) `n_params` (..., k, m) or (m,); `loss` broadcasts. Secants
+    in ln D of ln(L - L(D = infinity)), which is linear for a power of D, kept within a bracket; the first step is Newton's.
     """
-    use, further, ceiling = theta_or_own(law, theta), extra or {}, math.log(max_tokens or MOST_TOKENS)
+    use, ceiling = theta_or_own(law, theta), math.log(max_tokens or MOST_TOKENS)
     close = 1e-12 if use.ndim == 1 else OF_DRAWS
+    x = inputs_at(law, extra or {}, n_params, np.full(n_params.shape, ceiling), experts)
 
-    def ln_loss(ln_d: FloatArray) -> FloatArray:
-        return law.form.log_loss(use, inputs_at(law, further, n_params, ln_d, experts))
+    def loss_at(ln_d: FloatArray) -> FloatArray:
+        return np.exp(law.form.log_loss(use, replace(x, ln_d=ln_d)))
 
     with np.errstate(all="ignore"):  # points that have no answer are worked on and then dropped
-        floor = np.exp(ln_loss(np.full(n_params.shape, ENDLESS)))
-        nearest = np.exp(ln_loss(np.full(n_params.shape, ceiling)))
+        floor, nearest = loss_at(np.full(n_params.shape, ENDLESS)), loss_at(x.ln_d)
         target = np.broadcast_to(np.asarray(loss, float), np.broadcast_shapes(nearest.shape, np.shape(loss)))
         low, high = np.zeros(target.shape), np.full(target.shape, ceiling)
-        at = 0.5 * (low + high)
+        at, found = 0.5 * (low + high), nearest > target
+        value = loss_at(at)
+        ln_excess = np.log((value - floor) / (target - floor))
+        slope = law.form.slopes(use, replace(x, ln_d=at))[1] * value / (value - floor)
         for _ in range(STEPS):
-            x = inputs_at(law, further, n_params, at, experts)
-            value, slope = np.exp(law.form.log_loss(use, x)), law.form.slopes(use, x)[1]
             above = value > target
             low, high = np.where(above, at, low), np.where(above, high, at)
-            ln_excess = np.log((value - floor) / (target - floor))
-            step = at - ln_excess * (value - floor) / (value * slope)
-            inside = (step >= low) & (step <= high)
-            moved = np.where(inside, step, 0.5 * (low + high))
+            step = np.where(slope < 0.0, at - ln_excess / slope, np.nan)
+            moved = np.where((step >= low) & (step <= high), step, 0.5 * (low + high))
+            moved = np.where(found, at, moved)
             # Near its floor the loss says no more about D than its own rounding lets it.
-            done = (np.abs(moved - at) <= close) | (np.abs(value - target) <= ROUNDING * target)
-            at = moved
-            if np.all(done | (nearest > target)):
+            found |= (np.abs(moved - at) <= close) | (np.abs(value - target) <= ROUNDING * target)
+            run, last, at = moved - at, ln_excess, moved
+            if np.all(found):
                 break
+            value = loss_at(at)
+            ln_excess = np.log((value - floor) / (target - floor))
+            slope = (ln_excess - last) / run
     return np.where(nearest <= target, np.exp(np.minimum(at, ceiling)), np.nan)
 
 
