@@ -132,8 +132,8 @@ class Settings:
 class Layer:
     """What one numbered layer of a checkpoint has."""
 
-    mixer: str  # full, linear or none
-    ffn: str  # dense, experts or none
+    mixer: str  # attention, linear or none
+    ffn: str  # dense_ffn, experts or none
 
 
 def read_type(settings: Settings, model_type: str) -> tuple[Parts, list[Layer]]:
@@ -177,7 +177,7 @@ def read_type(settings: Settings, model_type: str) -> tuple[Parts, list[Layer]]:
         stated["linear_state_bytes"] = source if isinstance(source, float) else 4.0 if asked in (None, *FP32) else 2.0
         parts |= stated | _fields(settings, row["linear"]) if any(linear) else {}
     pairs = zip(linear, experts, strict=True)
-    layers = [Layer("linear" if state else "full", "experts" if moe else "dense") for state, moe in pairs]
+    layers = [Layer("linear" if state else "attention", "experts" if moe else "dense_ffn") for state, moe in pairs]
     layers = further.pop("layers", layers)
     return parts | further, layers
 
@@ -294,7 +294,7 @@ def _number(settings: Settings, source: Any) -> Any:
 
 def _blocks(settings: Settings) -> Parts:
     """Nemotron-H has blocks of one kind each: those that mix tokens count as layers, and FFNs go with the layer before."""
-    letters = {"M": "linear", "*": "full", "-": "dense", "E": "experts"}
+    letters = {"M": "linear", "*": "attention", "-": "dense_ffn", "E": "experts"}
     words = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
     key = "hybrid_override_pattern"
     pattern, lists = settings.get(key), [settings.get("layers_block_type"), settings.get("layer_types")]
@@ -313,7 +313,7 @@ def _blocks(settings: Settings) -> Parts:
     config["layer_types"] = ["mamba" if letter == "M" else "attention" for letter in mixers]
     config["mlp_layer_types"] = ["sparse"] * n_moe + ["dense"] * (len(mixers) - n_moe)
     kinds = (letters[letter] for letter in pattern)
-    blocks = [Layer(kind, "") if kind in ("linear", "full") else Layer("", kind) for kind in kinds]
+    blocks = [Layer(kind, "") if kind in ("linear", "attention") else Layer("", kind) for kind in kinds]
     return {"config": config, "layers": blocks, "n_layers_without_ffn": bare}
 
 

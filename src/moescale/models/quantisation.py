@@ -26,7 +26,9 @@ MOST_PATTERNS = 50_000  # of module names in one list; MiniMax-M3 names each of 
 MOST_IN_GROUP = 10**6  # weights that share a scale
 MOST_REPEATS = 4  # in a regular expression, which could take for ever with more
 LISTS = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
-# Alone, in models that also see, and of Nemotron-H.
+# Where most classes keep the parts of a layer, and layers: alone, in models that also see, and of Nemotron-H.
+PLACES = {"attention": "self_attn", "linear": "linear_attn", "dense_ffn": "mlp", "experts": "mlp.experts.0"}
+PLACES["shared_experts"] = "mlp.shared_experts"
 PREFIXES = ("model.", "language_model.model.", "model.language_model.", "backbone.")
 
 
@@ -222,25 +224,18 @@ def _attention_matrices(a: Architecture) -> dict[str, Real]:
     return sizes | {"o_proj": heads * value * d}
 
 
-def layer_matrices(a: Architecture, places: Mapping[str, Any], layer: Layer) -> Iterator[tuple[str, str, float]]:
-    """Part (a field of Quantised), name and parameters of the matrices of one layer; `places` is `names` of the type's row."""
+def _layer_matrices(a: Architecture, places: Mapping[str, Any], layer: Layer) -> Iterator[tuple[str, str, float]]:
+    """Part (a field of Quantised), name and parameters of the matrices of one layer."""
     if layer.mixer:
-        linear = layer.mixer == "linear"
-        place = places.get("linear", "linear_attn") if linear else places.get("attention", "self_attn")
-        for name, params in (_linear_matrices(a) if linear else _attention_matrices(a)).items():
-            yield "attention", f"{place}.{name}", float(params)
-    ffns: dict[str, str] = {}
-    if layer.ffn == "dense":
-        ffns["dense_ffn"] = places.get("ffn", "mlp")
-    elif layer.ffn == "experts":
-        ffns["experts"] = places.get("experts", "mlp.experts.0")
-        if a.d_shared_expert:
-            ffns["shared_experts"] = places.get("shared", "mlp.shared_experts")
-    for part, place in ffns.items():
+        sizes = _linear_matrices(a) if layer.mixer == "linear" else _attention_matrices(a)
+        for name, params in sizes.items():
+            yield "attention", f"{places[layer.mixer]}.{name}", float(params)
+    shared = layer.ffn == "experts" and a.d_shared_expert
+    for part in filter(None, (layer.ffn, "shared_experts" if shared else "")):
         by_letter = part == "experts" and places.get("w_named")
         names = ("w1", "w3", "w2") if by_letter else ("gate_proj", "up_proj", "down_proj")
         for name in names[3 - a.ffn_matrices :]:
-            yield part, f"{place}.{name}", 1.0  # all have one size
+            yield part, f"{places[part]}.{name}", 1.0  # all have one size
 
 
 def _shares(matrices: Iterable[tuple[str, float, float]]) -> tuple[Quantised, float]:
@@ -268,9 +263,9 @@ def _bytes_of(
         fitting = (found for found, targets in groups if targets is None or targets.match(names))
         return next((found.bytes_per_weight for found in fitting), UNQUANTISED_BYTES)
 
-    places = type_rows().get(model_type, {}).get("names", {})
+    places = PLACES | type_rows().get(model_type, {}).get("names", {})
     for number, layer in enumerate(layers):
-        for part, name, params in layer_matrices(a, places, layer):
+        for part, name, params in _layer_matrices(a, places, layer):
             yield part, params, held(*(f"{prefix}layers.{number}.{name}" for prefix in PREFIXES))
     if lm_head and not a.tied_embeddings:
         yield "lm_head", 1.0, held("lm_head", "language_model.lm_head")

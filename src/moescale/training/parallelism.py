@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from moescale import catalogue
 from moescale.hardware.gpus import Gpu
@@ -45,30 +44,16 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Sizes of one run; `data` counts GPUs that see different sequences, `expert` divides tensor x data."""
+    """Sizes of one run, or arrays of the sizes of many, of which `split[i]` is one."""
 
     gpus: int
-    tensor: int
-    pipeline: int
-    expert: int
-    data: int
-    micro_batch: int  # sequences a GPU sees at once
-    accumulation: int  # micro-batches a step
-    recompute: bool  # whether each layer runs again in the backward pass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Splits:
-    """Many splits of one run, an entry each: the fields of `Split`."""
-
-    gpus: int
-    tensor: FloatArray
-    pipeline: FloatArray
-    expert: FloatArray
-    data: FloatArray
-    micro_batch: FloatArray
-    accumulation: FloatArray
-    recompute: npt.NDArray[np.bool_]
+    tensor: Any
+    pipeline: Any
+    expert: Any  # divides tensor x data
+    data: Any  # GPUs that see different sequences
+    micro_batch: Any  # sequences a GPU sees at once
+    accumulation: Any  # micro-batches a step
+    recompute: Any  # whether each layer runs again in the backward pass
 
     def __getitem__(self, i: int) -> Split:
         sizes = {name: int(getattr(self, name)[i]) for name in SIZES}
@@ -159,7 +144,7 @@ def layer_elements_per_token(model: Architecture, *, moe: bool, expert_imbalance
     return kept + h + 2 * float(model.n_experts) + routed + model.ffn_matrices * float(model.d_shared_expert)
 
 
-def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split | Splits, trainer: Trainer) -> Memory:
+def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, trainer: Trainer) -> Memory:
     """Bytes of training on the fullest GPU of a split, or of each of many."""
     facts, parts = catalogue.read("export.toml"), parts_of(model)
     state, element = facts["states"][trainer.states], float(facts["activations"]["bytes_per_element"])
@@ -220,7 +205,7 @@ def _divisors(of: int, most: int) -> FloatArray:
     return numbers[of % numbers == 0]
 
 
-def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> Splits:
+def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> Split:
     """Every way to split a run over `gpus` GPUs, most wanted first, whether it fits or not.
 
     Wanted is, in this order: no recomputation, few GPUs a replica (t p), few stages, experts within a server, few expert
@@ -246,7 +231,7 @@ def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> 
     found = found[np.lexsort([key[found] for key in (-b, e, e > server, p, t * p)])]
     twice = np.tile(found, 2)
     sizes = {name: size[twice] for name, size in zip(SIZES, (t, p, e, d, b, accumulation), strict=True)}
-    return Splits(gpus=gpus, **sizes, recompute=np.repeat([False, True], found.size))
+    return Split(gpus=gpus, **sizes, recompute=np.repeat([False, True], found.size))
 
 
 def gpu_counts() -> list[int]:
