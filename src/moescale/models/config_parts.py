@@ -196,7 +196,7 @@ def _chosen(settings: Settings, rule: Row, n_layers: int) -> list[bool]:
         _number(settings, rule.get(name, default))
         for name, default in {"first": 0, "last": -1, "until": n_layers, "step": 1, "offset": 0, "early": 0}.items()
     )
-    but = settings.layer_numbers(rule["but"], 0, n_layers - 1) if "but" in rule else None
+    but = (settings.layer_numbers(rule["but"], 0, n_layers - 1) if "but" in rule else None) or ()
     for key, kinds in rule.get("lists", {}).items():
         if (listed := settings.flags(key, n_layers, KINDS[kinds])) is not None:
             return listed
@@ -205,7 +205,7 @@ def _chosen(settings: Settings, rule: Row, n_layers: int) -> list[bool]:
     if only is not None:
         return [i + counted in only for i in range(n_layers)]
     within = range(first, min(until, n_layers if last < 0 else last + 1))
-    found = (i in within and i not in (but or ()) and (i < early or (i + base - offset) % step == 0) for i in range(n_layers))
+    found = (i in within and i not in but and (i < early or (i + base - offset) % step == 0) for i in range(n_layers))
     return [taken is not rule.get("inverse", False) for taken in found]
 
 
