@@ -61,7 +61,6 @@ class Vectors:
 
     part: Part
     params: Real
-    biases: Real = 0.0  # of matrices alone
 
 
 @dataclass(frozen=True, slots=True)

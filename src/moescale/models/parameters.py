@@ -54,7 +54,7 @@ def count_parameters(architecture: Architecture) -> ParameterCount:
     for op in operations(a):
         if isinstance(op, Product | Vectors) and not (a.matrices_only and op.part in ("router", "norms")):
             name = _COUNTED.get(op.part, op.part)
-            parts[name] = parts[name] + op.params + op.biases
+            parts[name] = parts[name] + (op.params + op.biases if isinstance(op, Product) else op.params)
         if isinstance(op, Product) and op.part == "experts":
             parts["active_experts"] = parts["active_experts"] + op.met_params + op.times * op.met * op.bias
     parts["embedding"] = parts.pop("lm_head") * (1.0 if a.tied_embeddings else 2.0)
@@ -171,8 +171,10 @@ def weight_bytes_per_gpu(
     matrices = a.quantised.embedding * table + a.quantised.lm_head * output
     rest = table + output - matrices
     for op in operations(a, t / groups, expert_gpus=t, expert_parallel=np.asarray(expert_parallel, np.float64)):
-        if isinstance(op, Product | Vectors) and op.part != "lm_head":
-            taken = share_taken(a.quantised, op.part) * op.params if isinstance(op, Product) else 0.0
+        if isinstance(op, Vectors):
+            rest = rest + op.params
+        elif isinstance(op, Product) and op.part != "lm_head":
+            taken = share_taken(a.quantised, op.part) * op.params
             matrices, rest = matrices + taken, rest + op.params - taken + op.biases
     return matrices * bytes_per_param + rest * np.maximum(bytes_per_param, UNQUANTISED_BYTES)
 

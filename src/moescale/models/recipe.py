@@ -227,11 +227,9 @@ def recipe_for(
     warmup, decay = usual.pop("warmup"), usual.pop("decay")
     sequence = sequence_tokens or sequence_for(chosen)
     at = {"n_params": n_params, "tokens": tokens, "flops": 6.0 * n_params * tokens if flops is None else flops}
-    used = {
-        "the batch": chosen.batch if batch_tokens is None else {},
-        "the learning rate": chosen.lr if peak_lr is None else {},
-    }
+    used: dict[str, Mapping[str, float]] = {}  # laws of the rule, by what they give
     if batch_tokens is None:
+        used["the batch"] = chosen.batch
         asked = _value(chosen.batch, at)
         sequences = whole_batch(asked, sequence, gpus)
         values = ", ".join(f"{_SYMBOLS[name]} = {_shown(name, at[name])}" for name in _variables(chosen.batch))
@@ -239,11 +237,11 @@ def recipe_for(
     else:
         asked, sequences = batch_tokens, stated_batch(batch_tokens, sequence, gpus)
         origin = f"as stated: {format_count(asked)}"
-    rate = f"{_words(chosen.lr)} ({chosen.name})" if peak_lr is None else "as stated"
-    if peak_lr is None and chosen.name == "paper":
-        peak_lr = paper_peak_lr(n_params, instead=f"take the recipe {find_rule().name}, or state")
-    elif peak_lr is None:
-        peak_lr = _value(chosen.lr, at)
+    rate = "as stated"
+    if peak_lr is None:
+        used["the learning rate"], rate = chosen.lr, f"{_words(chosen.lr)} ({chosen.name})"
+        instead = f"take the recipe {find_rule().name}, or state"
+        peak_lr = paper_peak_lr(n_params, instead=instead) if chosen.name == "paper" else _value(chosen.lr, at)
     batch = sequences * sequence
     steps = training_steps(tokens, batch)
     warmup_steps = round(warmup * steps)
@@ -282,7 +280,7 @@ def _extrapolation(rule: Rule, laws: Mapping[str, Mapping[str, float]], at: Mapp
     """Where a rule is used outside of the runs that it was fitted to, and by how much."""
     formula = "the paper's formula" if rule.name == "paper" else f"the rule {rule.name}"
     for name, (least, most) in rule.fitted.items():
-        of, here = [what for what, law in laws.items() if law and name in _variables(law)], at[name]
+        of, here = [what for what, law in laws.items() if name in _variables(law)], at[name]
         if not of or least <= here <= most:
             continue
         times, side = (here / most, "above") if here > most else (least / here, "below")
