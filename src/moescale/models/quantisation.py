@@ -99,16 +99,17 @@ def _integers(bits: int, group: int | None, symmetric: bool) -> Format:
 MXFP8 = Format("fp8", 1 + 1 / 32, "mxfp8, groups of 32")
 MXFP4 = Format("mxfp4", (4 + 8 / 32) / 8, "mxfp4, groups of 32")
 NVFP4 = Format("nvfp4", (4 + 8 / 16) / 8, "nvfp4, groups of 16")
+MICROSCALED = {(8, 32): MXFP8, (4, 32): MXFP4, (4, 16): NVFP4, (4, 0): NVFP4}  # by bits and group; 0: none is stated
 
 
 def _floats(bits: int, group: int | None, block: Any = None) -> Format:
     """Floating point: fp8 with a scale of 32 bits a block, written [a, b] or "axb", or microscaled; 4 bits in groups of 16 or 32."""
-    if (found := {(8, 32): MXFP8, (4, 32): MXFP4, (4, 16): NVFP4, (4, None): NVFP4}.get((bits, group))) is not None:
+    if (found := MICROSCALED.get((bits, group or 0))) is not None:
         return found
     if bits != 8:
         raise InputError(f"no format has {bits}-bit floating point in groups of {group}")
     if block is None:
-        return Format("fp8", 1.0, "fp8")
+        return Format("fp8", 1, "fp8")
     try:
         a, b = (int(size) for size in (block.split("x") if isinstance(block, str) else block))
     except (TypeError, ValueError, OverflowError):
