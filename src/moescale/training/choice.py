@@ -16,7 +16,7 @@ from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters, training_flops_per_token
 from moescale.models.recipe import Recipe, find_rule, recipe_for, sequence_for
 from moescale.training.parallelism import Memory, Split, Trainer, fits, gpu_counts, memory_of, splits
-from moescale.training.step_time import Precision, StepError, StepTime, arithmetic_share, step_error, step_time
+from moescale.training.step_time import Precision, StepError, StepTime, products_flops_per_s, step_error, step_time
 from moescale.units import format_bytes, plural
 
 # Of splits whose times differ by less, the most wanted is taken (parallelism.splits): a tenth of published runs' error.
@@ -161,10 +161,8 @@ def _count(
     """How many GPUs a run takes where nobody says it, and why."""
     most = float(catalogue.read("export.toml")["choice"]["days"])
     # No step keeps up more than large products do.
-    peak = arithmetic_share(gpu, "bf16")
-    if launch.precision == "fp8" and gpu.fp8_flops_per_s is not None:
-        peak = arithmetic_share(gpu, "fp8") * gpu.fp8_flops_per_s / gpu.bf16_flops_per_s
-    least = math.ceil(_days(flops, gpu, 1, peak if mfu is None else mfu) / most)
+    share = mfu or products_flops_per_s(gpu, launch.precision) / gpu.bf16_flops_per_s
+    least = math.ceil(_days(flops, gpu, 1, share) / most)
     reached: dict[int, float] = {}  # MFU by GPUs, from the fewest that are in time to twice as many
     for n in (n for n in gpu_counts() if n >= least):
         if reached and n > 2 * min(reached):

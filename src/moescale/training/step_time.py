@@ -151,12 +151,12 @@ def _facts(model: Architecture, sequence_tokens: int) -> tuple[float, float, flo
     return float(flops), active, float(parts.active_experts), elements, float(parts.experts)
 
 
-def arithmetic_share(gpu: Gpu, precision: Precision) -> float:
-    """Share of the data sheet's arithmetic that large products keep up: of the GPU's own benchmarks, or its system's."""
-    if gpu.arithmetic_share is not None:
-        return gpu.arithmetic_share
-    shares = _constants()["arithmetic_fp8" if precision == "fp8" else "arithmetic"]
-    return float(shares.get(gpu.silicon_system, shares["default"]))
+def products_flops_per_s(gpu: Gpu, precision: Precision) -> float:
+    """What large products keep up: a share of the data sheet's FLOP/s, of the GPU's own benchmarks or of its system's; bf16 without fp8."""
+    fp8 = gpu.fp8_flops_per_s if precision == "fp8" else None
+    shares = _constants()["arithmetic" if fp8 is None else "arithmetic_fp8"]
+    share = gpu.arithmetic_share or float(shares.get(gpu.silicon_system, shares["default"]))
+    return share * (fp8 or gpu.bf16_flops_per_s)
 
 
 def step_time(
@@ -180,9 +180,8 @@ def step_time(
     k = _constants()
     flops, active, routed, elements, experts = _facts(model, sequence_tokens)
     t, p, e, d = split.tensor, split.pipeline, split.expert, split.data
-    rate = gpu.bf16_flops_per_s * arithmetic_share(gpu, "bf16")
+    rate, layer_rate = products_flops_per_s(gpu, "bf16"), products_flops_per_s(gpu, precision)
     fp8 = precision == "fp8" and gpu.fp8_flops_per_s is not None
-    layer_rate = float(gpu.fp8_flops_per_s or 0.0) * arithmetic_share(gpu, "fp8") if fp8 else rate
     memory = gpu.memory_bandwidth_bytes_per_s * float(k["memory_share"])
     tokens = split.micro_batch * sequence_tokens / context
     micro_batches = batch_sequences / (d * split.micro_batch)
