@@ -112,6 +112,8 @@ class Rule:
     lr: Mapping[str, float]
     counts: str  # what its variables count
     dense_only: bool  # whether its runs were dense models alone
+    sequence_tokens: int  # where nobody says otherwise
+    warmup_steps: float  # at most
     source: str
     date: str
     fitted: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
@@ -125,7 +127,8 @@ def _stated(part: str) -> dict[str, Any]:
 @cache
 def rules() -> dict[str, Rule]:
     """The published rules by name."""
-    return {name: Rule(name=name, **row) for name, row in _stated("rules").items()}
+    usual = {key: _stated("launch")[key] for key in ("sequence_tokens", "warmup_steps")}
+    return {name: Rule(name=name, **usual | row) for name, row in _stated("rules").items()}
 
 
 def find_rule(name: str | None = None, *, where: str | None = None) -> Rule:
@@ -141,11 +144,6 @@ def check_schedule(name: str, *, where: str | None = None) -> str:
     if name not in SCHEDULES:
         raise unknown_name("schedule", name, SCHEDULES, where=where)
     return name
-
-
-def sequence_for(rule: Rule) -> int:
-    """Tokens of a sequence where nobody says otherwise: the paper's, or those of launches."""
-    return defaults().sequence_tokens if rule.name == "paper" else int(_stated("launch")["sequence_tokens"])
 
 
 def _value(law: Mapping[str, float], at: Mapping[str, float]) -> float:
@@ -225,7 +223,7 @@ def recipe_for(
     chosen, schedule = find_rule(rule), check_schedule(schedule or SCHEDULES[0])
     usual: dict[str, Any] = asdict(defaults()) | ({} if vocab_size is None else {"vocab_size": vocab_size})
     warmup, decay = usual.pop("warmup"), usual.pop("decay")
-    sequence = sequence_tokens or sequence_for(chosen)
+    sequence = sequence_tokens or chosen.sequence_tokens
     at = {"n_params": n_params, "tokens": tokens, "flops": 6.0 * n_params * tokens if flops is None else flops}
     used: dict[str, Mapping[str, float]] = {}  # laws of the rule, by what they give
     if batch_tokens is None:
@@ -244,9 +242,7 @@ def recipe_for(
         peak_lr = paper_peak_lr(n_params, instead=instead) if chosen.name == "paper" else _value(chosen.lr, at)
     batch = sequences * sequence
     steps = training_steps(tokens, batch)
-    warmup_steps = round(warmup * steps)
-    if chosen.name != "paper":
-        warmup_steps = min(warmup_steps, int(_stated("launch")["warmup_steps"]))
+    warmup_steps = int(min(round(warmup * steps), chosen.warmup_steps))
     falling = min(steps, max(1, round(decay * steps))) if schedule == "wsd" else steps - warmup_steps
     shared = f" = {gpus:,} GPUs x {sequences // gpus:,}" if gpus and not sequences % gpus else ""
     return Recipe(

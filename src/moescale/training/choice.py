@@ -14,7 +14,7 @@ from moescale.errors import InfeasibleError
 from moescale.hardware.gpus import Gpu
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters, training_flops_per_token
-from moescale.models.recipe import Recipe, find_rule, recipe_for, sequence_for
+from moescale.models.recipe import Recipe, find_rule, recipe_for
 from moescale.training.parallelism import Memory, Split, Trainer, fits, gpu_counts, memory_of, splits
 from moescale.training.step_time import Precision, StepError, StepTime, products_flops_per_s, step_error, step_time
 from moescale.units import format_bytes, plural
@@ -39,7 +39,7 @@ class Launch:
 
     def recipe(self, model: Architecture, tokens: float, gpus: int | None = None) -> Recipe:
         """The recipe of a model's run, see `recipe_for`; N counts one FFN in every layer, C the experts that a token meets."""
-        sequence = self.sequence_tokens or sequence_for(find_rule(self.rule))
+        sequence = self.sequence_tokens or find_rule(self.rule).sequence_tokens
         params = count_parameters(model).non_embedding_active
         causal, bare = (training_flops_per_token(model, params, sequence_tokens=n) for n in (sequence, 0.0))
         return recipe_for(
