@@ -12,16 +12,13 @@ from moescale.errors import BoundError
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """From `least` to `most`; `above` leaves the least itself out, `whole` takes whole numbers only.
-
-    Infinity is allowed where `most` is infinite and `unlimited` is set, NaN never.
-    """
+    """From `least` to `most`, and never NaN."""
 
     least: float = -math.inf
     most: float = math.inf
-    above: bool = False
-    whole: bool = False
-    unlimited: bool = False
+    above: bool = False  # without the least itself
+    whole: bool = False  # whole numbers only
+    unlimited: bool = False  # infinity, too, where `most` is infinite
     unit: str = ""  # of a plain number
 
     @property
@@ -67,10 +64,7 @@ DRAWS = Bound(0, 10_000, whole=True)  # as many as a law may have
 
 
 def check_bounds(record: Any, *, where: str) -> None:
-    """Refuse a dataclass of which some field is out of its annotated Bound; raises BoundError that names the field.
-
-    Fields that are None are left out.
-    """
+    """Raise a BoundError that names the field where one of a dataclass is out of its annotated Bound; None is in all bounds."""
     for name, bound in bounds_of(type(record)).items():
         value = getattr(record, name)
         if value is not None and (bad := bound.bad(value)) is not None:

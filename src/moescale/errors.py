@@ -20,12 +20,9 @@ _UNPRINTED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u
 
 
 class MoescaleError(Exception):
-    """Base of every error that this package raises on purpose; `exit_code` is what the command line returns.
+    """Base of every error that this package raises on purpose; its message escapes control characters, and cuts parts at MOST_SHOWN."""
 
-    The message shows control characters escaped, and each part up to MOST_SHOWN characters.
-    """
-
-    exit_code = 2
+    exit_code = 2  # of the command line
 
     def __init__(
         self, what: str, *, where: str | None = None, nearest: str | None = None, next_step: str | None = None
@@ -103,10 +100,7 @@ class InfeasibleError(MoescaleError):
 
 
 def nearest_names(name: str, choices: Iterable[str], count: int = 3) -> str | None:
-    """The `count` valid names closest to `name`, joined by commas, or None when nothing is close.
-
-    Names that begin with it come first, the shortest ahead.
-    """
+    """The `count` valid names closest to `name`, those that begin with it ahead, joined by commas; None when nothing is close."""
     if len(name) > MOST_COMPARED:
         return None
     lowered = {choice.lower(): choice for choice in islice(choices, MOST_COMPARED) if len(choice) <= MOST_COMPARED}

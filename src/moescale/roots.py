@@ -61,10 +61,10 @@ def bracket_rows(
         value[rows] = rising(at[rows], rows)
         value = np.where(value > 0.0, value, np.where(value < 0.0, value, -TINY))
         same = (value > 0.0) == (f[0] > 0.0)
-        moved = [
-            np.stack((new, np.where(same, y[1], y[0]), np.where(same, y[0], y[1]))) for new, y in ((at, x), (value, f))
-        ]
-        x, f = np.where(searched, moved[0], x), np.where(searched, moved[1], f)
+        x, f = (
+            np.where(searched, (new, np.where(same, y[1], y[0]), np.where(same, y[0], y[1])), y)
+            for new, y in ((at, x), (value, f))
+        )
         share = _next_share(x, f, 0.5 * close)
     negative = f[0] < 0.0
     return np.where(negative, x[0], x[1]), np.where(negative, x[1], x[0])
@@ -86,10 +86,9 @@ def last_within(
 ) -> tuple[FloatArray, FloatArray]:
     """The last places (n,), from `low` to `high`, before a function first is positive, `close` to that; `low` where it always is.
 
-    Of the c values (c, k, j) at places the first is meant; all of those found are the second answer, (c, n).
-    For functions that take hardly longer at many places than at one: it is asked at places (k, j) of the j wanted entries, at
-    even ones and ever closer to where the secant is zero, in five or six steps where `bracket` takes a dozen. What is found
-    of an entry does not depend on the others.
+    Of the c values (c, k, j) at places the first is meant; all of those found are the second answer, (c, n). For functions that
+    take hardly longer at many places (k, j) than at one: five or six steps where `bracket` takes a dozen, at even places and
+    ever closer to where the secant is zero. What is found of an entry does not depend on the others.
     """
     at = low + (high - low) * EVEN[:, None]
     ends, values = _around_zero(at, rising(at, np.ones(low.shape, np.bool_)))

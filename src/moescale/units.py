@@ -25,11 +25,9 @@ _LONGEST = 1000  # characters; longer text is no quantity, and digits beyond thi
 
 
 def parse_quantity(text: str | float) -> float:
-    """The number that `text` states: 5e21, 1_000, 7B, 900M, 1.5T, 2TB (2e12), 80GiB (80 * 2**30).
+    """The number that `text` states: 5e21, 1_000, 7B, 900M, 1.5T, 2TB (2e12), 80GiB (80 * 2**30), suffixes in either case.
 
-    Suffixes may be in either case; B after a number alone means billion, after K, M, G, T or P it means bytes, and
-    after Ki .. Pi binary bytes. Raises InputError for anything else, and for negative, infinite, not-a-number and
-    overflowing values.
+    Raises InputError for anything else, and for negative, infinite, not-a-number and overflowing values.
     """
     given: Any = text  # callers pass what they read: JSON and TOML values, NumPy scalars
     if isinstance(given, bool):
@@ -54,10 +52,7 @@ def parse_quantity(text: str | float) -> float:
 
 
 def parse_count(text: str | float) -> float:
-    """The number of parameters, tokens, FLOPs or the like that `text` states: `parse_quantity` without units of bytes.
-
-    Raises InputError for 2TB and 80GiB too, whose nearest count is named where there is one.
-    """
+    """The number of parameters, tokens, FLOPs or the like that `text` states: `parse_quantity` without units of bytes."""
     value = parse_quantity(text)
     given = text.strip() if isinstance(text, str) else ""
     suffix = given.lstrip("+0123456789_.eE-").strip().upper()
@@ -70,12 +65,10 @@ def parse_count(text: str | float) -> float:
 
 def _not_a_quantity(text: object, reason: str | None = None) -> InputError:
     try:
-        shown = repr(text)
+        shown = repr(text) if not isinstance(text, str) or text.strip() else "an empty text"
     except ValueError:  # an integer of more digits than Python prints
         shown = "an integer of thousands of digits"
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}.."
-    if isinstance(text, str) and not text.strip():
-        shown = "an empty text"
     what = f"{shown} is not a quantity{f' ({reason})' if reason else ''}"
     comma = isinstance(text, str) and re.fullmatch(r"\s*[0-9]+(?:,[0-9]+)+\s*\w*\s*", text, re.ASCII) is not None
     return InputError(what, next_step=f"{'decimals take a point, and thousands _ or nothing: ' * comma}{_FORMS}")

@@ -93,14 +93,14 @@ class DataSheet(Table):
 
 
 @cache
-def _read_gpus() -> tuple[Gpu, ...]:
-    where, entries = "catalogue/gpus.toml", catalogue.read("gpus.toml")["gpu"].items()
-    return tuple(checked(DataSheet, {"name": name} | entry, where=where).gpu(where) for name, entry in entries)
+def _read_gpus() -> dict[str, Gpu]:
+    where, rows = "catalogue/gpus.toml", catalogue.read("gpus.toml")["gpu"].items()
+    return {name: checked(DataSheet, {"name": name} | row, where=where).gpu(where) for name, row in rows}
 
 
 def gpus() -> dict[str, Gpu]:
     """Every GPU of the catalogue by name."""
-    return {gpu.name: gpu for gpu in _read_gpus()}
+    return dict(_read_gpus())
 
 
 def find_gpu(name: str) -> Gpu:
@@ -115,14 +115,10 @@ def find_gpu(name: str) -> Gpu:
 
 
 def read_gpu(path: str | os.PathLike[str]) -> Gpu:
-    """A GPU by numbers: a TOML file with the fields of a DataSheet.
-
-    arithmetic_share and memory_share are those of benchmarks of large products and long copies, where they are known.
-    Raises InputError that names the file and the field.
-    """
+    """A GPU by numbers: a TOML file with the fields of a DataSheet; raises InputError that names the file and the field."""
     where = os.fspath(path)
     gpu = checked(DataSheet, read_toml(path), where=where).gpu(where)
-    measured = {known.silicon_system for known in _read_gpus()} - {None}
+    measured = {known.silicon_system for known in gpus().values()} - {None}
     for key in ("silicon_system", "silicon_link_system"):
         if (stated := getattr(gpu, key)) not in measured | {None}:
             raise unknown_name(key, stated, sorted(filter(None, measured)), where=where)

@@ -87,12 +87,11 @@ def owned_usd_per_gpu_hour(
     pue: Real = 1.0,
     share_in_use: Real = 1.0,
 ) -> FloatArray:
-    """Dollars of an hour in use of a GPU that one owns: capital_usd / (years in hours x share_in_use) + electricity.
+    """Dollars of an hour in use of a GPU that one owns: capital_usd / (years in hours x share_in_use) + electricity; all broadcast.
 
-    capital_usd is of one GPU with its share of server, network and building, written off in a straight line without
-    interest or resale; power_w what both draw in use, times `pue` for cooling; share_in_use the share of all hours in
-    which the GPU serves at all (the load while it serves is the deployment's utilization, not this). All broadcast.
-    Raises InputError for a negative or infinite figure, years of 0, a PUE below 1 or a share outside (0, 1].
+    capital_usd is of one GPU with its share of server, network and building, written off in a straight line without interest or
+    resale; power_w what both draw in use, times `pue` for cooling; share_in_use the share of all hours in which the GPU serves
+    at all (the load while it serves is the deployment's utilization). Raises InputError for a figure out of its bounds.
     """
     figures = (capital_usd, years, power_w, usd_per_kwh, pue, share_in_use)
     for (name, bound), value in zip(FIGURES.items(), figures, strict=True):

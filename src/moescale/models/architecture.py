@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from moescale.typing import Real
 LINEAR_KINDS = ("gated-delta", "kda", "mamba2", "mamba")
 """Layers with a state of constant size: gated delta rule (arXiv 2412.06464), Kimi delta attention (arXiv 2510.26692),
 Mamba-2 (arXiv 2405.21060) and Mamba (arXiv 2312.00752)."""
-
 
 # Quantised checkpoints keep tables, norms, routers and biases in bf16: DeepSeek-V3's fp8 (README_WEIGHTS.md of its
 # repository), int4 by compressed-tensors and GPTQ, and gpt-oss's mxfp4, which leaves attention in bf16 as well.
@@ -139,13 +138,7 @@ def some(field: Real) -> bool:
 
 
 def validate(architecture: Architecture, where: str | None = None) -> Architecture:
-    """The same architecture, or InputError where a field would make a count, a division or a memory meaningless.
-
-    Layers, widths and heads must be finite and positive, n_moe_layers at most n_layers, and where a layer holds
-    experts: n_experts at least 1, top_k above 0 and at most n_experts, d_expert positive. Local attention needs a window
-    of at least a token; latent attention as many key-value heads as heads, and a head wider than its positional part;
-    sparse attention a layer with an indexer; linear layers a kind of LINEAR_KINDS and all of its sizes.
-    """
+    """The same architecture, or InputError where a field would make a count, a division or a memory meaningless."""
     a = architecture
 
     def need(holds: Any, what: str) -> None:
@@ -158,8 +151,8 @@ def validate(architecture: Architecture, where: str | None = None) -> Architectu
     for key in ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim"):
         need(n[key] > 0, f"{key} must be positive")
     need(a.ffn_matrices in (2, 3), "ffn_matrices must be 3 (gated) or 2 (plain)")
-    for part in fields(Quantised):
-        need(0.0 <= getattr(a.quantised, part.name) <= 1.0, f"quantised.{part.name} must be a share from 0 to 1")
+    for name, share in asdict(a.quantised).items():
+        need(0.0 <= share <= 1.0, f"quantised.{name} must be a share from 0 to 1")
     layers, moe, bare, linear = n["n_layers"], n["n_moe_layers"], n["n_layers_without_ffn"], n["n_linear_layers"]
     local, compressed, latent = n["n_window_layers"], n["compressed_tokens"] > 0, n["kv_lora_rank"] > 0
     need(moe <= layers, "n_moe_layers must not exceed n_layers")

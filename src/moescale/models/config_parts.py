@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, cast
 
@@ -37,18 +37,14 @@ def shown(value: Any) -> str:
         return f"a {type(value).__name__} nested too deeply to show"
 
 
+@dataclass(slots=True)
 class Settings:
-    """Checked access to one config: every answer is in range, every complaint names file and key.
+    """Checked access to one config: every answer is in range, every complaint names file and key; a key `a.b` is b of the object a."""
 
-    A key `a.b` is that of an object within; `called` are the config's names of keys. `seen` holds the keys that were asked
-    for, or that the reader knows and has no use for.
-    """
-
-    def __init__(self, config: Mapping[str, Any], where: str, called: Mapping[str, str] | None = None) -> None:
-        self.config = config
-        self.where = where
-        self.called = called or {}
-        self.seen: set[str] = set()
+    config: Mapping[str, Any]
+    where: str
+    called: Mapping[str, str] = field(default_factory=dict[str, str])  # the config's names of keys
+    seen: set[str] = field(default_factory=set[str])  # keys that were asked for, or that say nothing of a shape
 
     def get(self, key: str) -> Any:
         """The value as it stands; None where it is absent."""
@@ -65,8 +61,8 @@ class Settings:
 
     def entries(self, key: str) -> dict[str, Settings]:
         """The objects in the object under `key`, by name."""
-        named = {str(name): Settings({key: value}, self.where) for name, value in self.inner(key).config.items()}
-        return {name: entry.inner(key) for name, entry in named.items()}
+        named = self.inner(key).config.items()
+        return {str(name): Settings({key: value}, self.where).inner(key) for name, value in named}
 
     def texts(self, key: str) -> list[str]:
         """The list of texts under `key`, empty where it is absent."""
@@ -132,8 +128,8 @@ class Settings:
 class Layer:
     """What one numbered layer of a checkpoint has."""
 
-    mixer: str  # full, linear or none
-    ffn: str  # dense, experts or none
+    mixer: str  # attention, linear or none
+    ffn: str  # dense_ffn, experts or none
 
 
 def read_type(settings: Settings, model_type: str) -> tuple[Parts, list[Layer]]:
@@ -157,7 +153,7 @@ def read_type(settings: Settings, model_type: str) -> tuple[Parts, list[Layer]]:
         "tied_embeddings": settings.boolean("tie_word_embeddings", False),
         "d_ffn": settings.integer("intermediate_size", default=0 if row.get("no_ffn_width") else None),
     }
-    parts |= _latent_attention(settings) if row.get("latent") else _grouped_attention(settings, row)
+    parts |= _fields(settings, type_table()["latent"]) if row.get("latent") else _grouped_attention(settings, row)
     if row.get("latent") or "attention_bias" in row:
         bias = settings.boolean("attention_bias", row.get("attention_bias", False))
         parts |= {"qkv_bias": bias, "attention_output_bias": bias}
@@ -177,7 +173,7 @@ def read_type(settings: Settings, model_type: str) -> tuple[Parts, list[Layer]]:
         stated["linear_state_bytes"] = source if isinstance(source, float) else 4.0 if asked in (None, *FP32) else 2.0
         parts |= stated | _fields(settings, row["linear"]) if any(linear) else {}
     pairs = zip(linear, experts, strict=True)
-    layers = [Layer("linear" if state else "full", "experts" if moe else "dense") for state, moe in pairs]
+    layers = [Layer("linear" if state else "attention", "experts" if moe else "dense_ffn") for state, moe in pairs]
     layers = further.pop("layers", layers)
     return parts | further, layers
 
@@ -195,26 +191,12 @@ def _grouped_attention(settings: Settings, row: Row) -> Parts:
     return {"n_kv_heads": n_kv_heads, "head_dim": settings.integer("head_dim", default=head_dim or d_model // n_heads)}
 
 
-def _latent_attention(settings: Settings) -> Parts:
-    """Every head has a key and a value of its own, whatever num_key_value_heads says."""
-    rope = settings.integer("qk_rope_head_dim")
-    return {
-        "n_kv_heads": settings.integer("num_attention_heads"),
-        "head_dim": settings.integer("qk_nope_head_dim") + rope,
-        "kv_lora_rank": settings.integer("kv_lora_rank"),
-        "q_lora_rank": _number(settings, {"key": "q_lora_rank", "least": 0, "null": 0}),
-        "qk_rope_head_dim": rope,
-        "v_head_dim": settings.integer("v_head_dim"),
-    }
-
-
 def _chosen(settings: Settings, rule: Row, n_layers: int) -> list[bool]:
     first, last, until, step, offset, early = (
         _number(settings, rule.get(name, default))
         for name, default in {"first": 0, "last": -1, "until": n_layers, "step": 1, "offset": 0, "early": 0}.items()
     )
-    but = settings.layer_numbers(rule["but"], 0, n_layers - 1) if "but" in rule else None
-    but, inverse = but or set[int](), rule.get("inverse", False)
+    but = (settings.layer_numbers(rule["but"], 0, n_layers - 1) if "but" in rule else None) or ()
     for key, kinds in rule.get("lists", {}).items():
         if (listed := settings.flags(key, n_layers, KINDS[kinds])) is not None:
             return listed
@@ -224,7 +206,7 @@ def _chosen(settings: Settings, rule: Row, n_layers: int) -> list[bool]:
         return [i + counted in only for i in range(n_layers)]
     within = range(first, min(until, n_layers if last < 0 else last + 1))
     found = (i in within and i not in but and (i < early or (i + base - offset) % step == 0) for i in range(n_layers))
-    return [taken is not inverse for taken in found]
+    return [taken is not rule.get("inverse", False) for taken in found]
 
 
 def _windows(settings: Settings, row: Row, n_layers: int) -> Parts:
@@ -266,8 +248,8 @@ def _experts(settings: Settings, row: Row, n_layers: int) -> tuple[Parts, list[b
 def _indexer(settings: Settings, row: Row, n_layers: int) -> Parts:
     sparse = sum(_chosen(settings, row.get("layers", {}), n_layers))
     indexed = sum(_chosen(settings, row["own"], n_layers)) if "own" in row else sparse
-    fields = _fields(settings, row)
-    return {"n_sparse_layers": sparse, "n_index_layers": indexed} | fields if sparse else {}
+    found = {"n_sparse_layers": sparse, "n_index_layers": indexed} | _fields(settings, row)
+    return found if sparse else {}
 
 
 def _fields(settings: Settings, row: Row) -> Parts:
@@ -287,6 +269,7 @@ def _number(settings: Settings, source: Any) -> Any:
     other = isinstance(default, Mapping) and all(settings.get(key) is None for key in keys)
     default = _number(settings, default) if other or not isinstance(default, Mapping) else None
     found = settings.integer(*keys, default=default, least=at.get("least", 1)) * _number(settings, at.get("times", 1))
+    found += _number(settings, at.get("plus", 0))
     if found % (over := _number(settings, at.get("over", 1))):
         raise settings.bad(at["over"]["key"], f"a divisor of {found}")
     return found // over
@@ -294,7 +277,7 @@ def _number(settings: Settings, source: Any) -> Any:
 
 def _blocks(settings: Settings) -> Parts:
     """Nemotron-H has blocks of one kind each: those that mix tokens count as layers, and FFNs go with the layer before."""
-    letters = {"M": "linear", "*": "full", "-": "dense", "E": "experts"}
+    letters = {"M": "linear", "*": "attention", "-": "dense_ffn", "E": "experts"}
     words = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
     key = "hybrid_override_pattern"
     pattern, lists = settings.get(key), [settings.get("layers_block_type"), settings.get("layer_types")]
@@ -313,7 +296,7 @@ def _blocks(settings: Settings) -> Parts:
     config["layer_types"] = ["mamba" if letter == "M" else "attention" for letter in mixers]
     config["mlp_layer_types"] = ["sparse"] * n_moe + ["dense"] * (len(mixers) - n_moe)
     kinds = (letters[letter] for letter in pattern)
-    blocks = [Layer(kind, "") if kind in ("linear", "full") else Layer("", kind) for kind in kinds]
+    blocks = [Layer(kind, "") if kind in ("linear", "attention") else Layer("", kind) for kind in kinds]
     return {"config": config, "layers": blocks, "n_layers_without_ffn": bare}
 
 

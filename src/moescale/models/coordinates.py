@@ -32,8 +32,7 @@ def _expansion(family: ModelFamily, held: FloatArray, met: FloatArray) -> FloatA
 
 def experts_at(family: ModelFamily, expansion: Real) -> FloatArray:
     """E (real-valued) of the family's models with this X; 1 where X is 1. Same shape."""
-    x = np.asarray(expansion, float)
-    without = family.moe_every - 1.0
+    x, without = np.asarray(expansion, float), family.moe_every - 1.0
     held = x * (_met(family) + without) - without
     return np.where(x <= DENSE, 1.0, held / family.expert_width - family.shared_experts)
 
@@ -44,10 +43,7 @@ def _met(family: ModelFamily) -> float:
 
 
 def of_architecture(architecture: Architecture) -> tuple[FloatArray, FloatArray]:
-    """Active parameters without embedding tables, and X, of any shape: a published one, a config's. Fields broadcast.
-
-    The body is all that a token meets, norms and routers counted where the shape has them.
-    """
+    """Active parameters without embedding tables, norms and routers included, and X, of any shape. Fields broadcast."""
     counted = count_parameters(architecture)
     others = counted.dense_ffn + counted.shared_experts
     return counted.non_embedding_active, (counted.experts + others) / (counted.active_experts + others)
@@ -56,14 +52,13 @@ def of_architecture(architecture: Architecture) -> tuple[FloatArray, FloatArray]
 def expert_shape_of(architecture: Architecture) -> tuple[FloatArray, FloatArray]:
     """Granularity, 8 d_model^2 over the parameters of a routed expert, and the shared experts' share of what a token meets.
 
-    Of one published shape, or of many; a dense model has 1 and 0.
+    A dense model has 1 and 0. Fields broadcast.
     """
     a, width = architecture, np.asarray(architecture.d_expert, dtype=np.float64)
     routed = (np.asarray(a.n_moe_layers) > 0) & (width > 0)
-    one = a.ffn_matrices * np.where(routed, width, 1.0)
-    met = a.top_k * width + a.d_shared_expert
-    shared = np.where(routed, a.d_shared_expert / np.where(routed, met, 1.0), 0.0)
-    return np.where(routed, 8.0 * np.asarray(a.d_model) / one, 1.0), shared
+    width = np.where(routed, width, 1.0)
+    grain = np.where(routed, 8.0 * a.d_model / (a.ffn_matrices * width), 1.0)
+    return grain, np.where(routed, a.d_shared_expert / (a.top_k * width + a.d_shared_expert), 0.0)
 
 
 def same_letters(a: ModelFamily, b: ModelFamily) -> bool:
@@ -74,10 +69,7 @@ def same_letters(a: ModelFamily, b: ModelFamily) -> bool:
 
 
 def model_of(family: ModelFamily, n_params: Real, experts: Real) -> tuple[FloatArray, FloatArray]:
-    """Active parameters without embeddings, and X, of models that the family calls N and E. Arguments broadcast.
-
-    N is dense-equivalent (also where the family's law counts all experts).
-    """
+    """Active parameters without embeddings, and X, of models that the family calls N (dense-equivalent) and E. Arguments broadcast."""
     n, e = _alike(n_params, experts)
     held, met = expert_ffns(family, e)
     body = n * (1.0 + (met - 1.0) * expert_share(family, n))
@@ -115,11 +107,9 @@ def in_family(family: ModelFamily, active_body: Real, expansion: Real) -> tuple[
     if family.has_one_shape_factor:
         return body / (1.0 + np.where(e > 1.0, _met(family) - 1.0, 0.0) * expert_share(family, body)), e
     sparse, (of_dense, of_sparse) = e > 1.0, _bodies(family)
-    if sparse.all():
-        d = width(of_sparse, body)
-    else:
-        d = width(of_dense, body)
-        d = np.where(sparse, width(of_sparse, body), d) if sparse.any() else d
+    d = width(of_sparse if sparse.any() else of_dense, body)
+    if sparse.any() and not sparse.all():
+        d = np.where(sparse, d, width(of_dense, body))
     return dense_params(family, d), e
 
 

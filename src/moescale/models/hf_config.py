@@ -43,14 +43,9 @@ def from_config(config: Mapping[str, Any] | str | PathLike[str]) -> Architecture
     """The architecture that a Hugging Face config states: a mapping, a config.json, or the folder that holds one.
 
     Reads the model types of catalogue/model_types.toml as transformers 5 builds them (absent optional keys take its defaults), and of a
-    model that also sees or hears (llama4, qwen3_5_moe, gemma4 ..) the text model, under text_config. Where a model has
-    experts in every layer, d_ffn is the width that its intermediate_size gives (olmoe, gpt_oss: what the chosen experts of
-    a token have together). Blocks of nemotron_h that mix tokens count as layers, and its FFNs go with the layer before.
-
-    Layers for the prediction of further tokens (num_nextn_predict_layers of DeepSeek-V3) are left out, as the published
-    671B leaves them out and servers do unless told otherwise; attention in chunks (llama4) counts as a window of a chunk,
-    which it is at the chunk's end. Of a quantization_config the shape keeps which matrices it takes (`quantised`); the
-    format, an argument of its own wherever a model is priced, is with read_config.
+    model that also sees or hears (llama4, qwen3_5_moe, gemma4 ..) the text model, under text_config. Layers for the prediction
+    of further tokens (num_nextn_predict_layers of DeepSeek-V3) are left out, as the published 671B leaves them out and servers do
+    unless told otherwise; attention in chunks (llama4) counts as a window of a chunk, which it is at the chunk's end.
 
     Raises InputError for a file that cannot be read, another model_type, a missing or impossible value; the message
     names file and key. Fields of another architecture are warned of (UserWarning).
@@ -94,14 +89,11 @@ def _checkpoint(config: Mapping[str, Any], where: str, quantisation: Any) -> Che
         what = f"model_type {model_type}: no term for {type_table()['no_term'][model_type]}"
         raise InputError(what, where=where, next_step="give --n-params and --experts, or a near relative's config")
     if model_type not in type_rows() and isinstance(text, Mapping):
-        inside, text = f"{where}, text_config", cast("Mapping[str, Any]", text)
-        text = type_table()["nested"].get(model_type, {}) | dict(text)
+        inside, text = f"{where}, text_config", dict(cast("Mapping[str, Any]", text))
         # Configs of models that also see say once for the whole whether tables are tied; some leave the type to the class.
-        beside = {
-            "tie_word_embeddings": config.get("tie_word_embeddings"),
-            "model_type": type_table()["text_type"].get(model_type),
-        }
-        text = {key: value for key, value in beside.items() if value is not None and key not in text} | dict(text)
+        tied, named = config.get("tie_word_embeddings"), type_table()["text_type"].get(model_type)
+        stated = {"tie_word_embeddings": tied, "model_type": named} | type_table()["nested"].get(model_type, {})
+        text = {key: value for key, value in stated.items() if value is not None} | text
         if text.get("model_type") in list(type_rows()):  # a list compares: the value may be anything that JSON holds
             return _checkpoint(text, inside, quantisation)
         what = f"unknown model_type {shown(text.get('model_type'))} of the text model of {shown(model_type)}"

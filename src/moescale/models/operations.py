@@ -164,7 +164,7 @@ def operations(
     group, whose number of experts may be any real number.
     """
     t = tensor_parallel
-    found = [*_attention(a, t), *_states(a, t)]
+    found = [*(_compressed_attention(a, t) if some(a.compressed_tokens) else _attention(a, t)), *_states(a, t)]
     dense = a.n_layers - a.n_moe_layers - a.n_layers_without_ffn
     found += _ffn(a, "dense_ffn", dense, a.d_ffn / t, bias=a.ffn_bias)
     if some(a.n_moe_layers):
@@ -219,41 +219,32 @@ def _experts(a: Architecture, t: Real, expert_gpus: Real, groups: Real | None) -
 
 def _kinds_of_attention(a: Architecture) -> tuple[Architecture, ...]:
     """The layers that attend, in shapes whose layers have the same heads: two where layers with windows have others."""
-    names = ("n_heads", "n_kv_heads", "head_dim")
-    own = {name: getattr(a, f"window_{name}") for name in names}
-    apart = any(some(number) for number in own.values())
-    if not apart and not some(a.n_linear_layers):
-        return (a,)
-    rest = replace(a, n_layers=a.n_layers - a.n_linear_layers)
-    if not apart:
+    rest = replace(a, n_layers=a.n_layers - a.n_linear_layers) if some(a.n_linear_layers) else a
+    own = {name: getattr(a, f"window_{name}") for name in ("n_heads", "n_kv_heads", "head_dim")}
+    if not any(some(number) for number in own.values()):
         return (rest,)
-    local, rest = a.n_window_layers, replace(rest, **{f"window_{name}": 0.0 for name in names})
-    full = replace(rest, n_layers=rest.n_layers - local, n_window_layers=0.0 * local, attention_sinks=False)
+    full_layers = rest.n_layers - a.n_window_layers
+    full = replace(rest, n_layers=full_layers, n_window_layers=0.0 * a.n_window_layers, attention_sinks=False)
     own = {name: np.where(np.asarray(n) > 0, n, getattr(a, name)) for name, n in own.items()}
-    return full, replace(rest, n_layers=local, full_keys_are_values=False, **own)
+    return full, replace(rest, n_layers=a.n_window_layers, full_keys_are_values=False, **own)
 
 
 def _attention(a: Architecture, t: Real) -> Iterator[Operation]:
-    if some(a.compressed_tokens):
-        yield from _compressed_attention(a, t)
-        return
     for g in _kinds_of_attention(a):
         yield from _attention_of_one_kind(g, t)
-    if not some(a.n_index_layers):
-        return
-    layers, dim = a.n_index_layers, np.asarray(a.index_head_dim)
-    yield Indexer(layers, a.index_n_heads, dim)
-    yield from index_products(a)
-    # Weights and biases of the norm of its key (DeepSeek-V3.2), or weights of its queries' and keys' (MiniMax-M3).
-    yield Vectors("norms", 2.0 * layers * dim)
+    if some(a.n_index_layers):
+        yield Indexer(a.n_index_layers, a.index_n_heads, a.index_head_dim)
+        yield from index_products(a)
+        # Weights and biases of the norm of its key (DeepSeek-V3.2), or weights of its queries' and keys' (MiniMax-M3).
+        yield Vectors("norms", 2.0 * a.n_index_layers * a.index_head_dim)
 
 
 def index_products(a: Architecture) -> list[Product]:
     """The products of all indexers: queries, which latent attention has from compressed ones and weights; and one key."""
-    layers, dim, rank = a.n_index_layers, np.asarray(a.index_head_dim), np.asarray(a.q_lora_rank)
+    layers, dim, latent = a.n_index_layers, a.index_head_dim, np.asarray(a.q_lora_rank) > 0
     return [
-        Product("indexer", layers, a.index_n_heads * dim, np.where(rank > 0, rank, a.d_model)),
-        Product("indexer", layers, dim + np.where(rank > 0, a.index_n_heads, 0.0), a.d_model),
+        Product("indexer", layers, a.index_n_heads * dim, np.where(latent, a.q_lora_rank, a.d_model)),
+        Product("indexer", layers, dim + np.where(latent, a.index_n_heads, 0.0), a.d_model),
     ]
 
 

@@ -1,8 +1,6 @@
 """Parameters, FLOPs, and bytes of weights and cache: sums over the operations of a model, or of its part on the fullest GPU.
 
-Everything broadcasts over the fields of the architecture and the other arguments. What a count includes is always
-named: `active` counts both embedding tables once, as Mixtral's published 12.9B does; `non_embedding_*` leave the
-tables out, as the paper's N does; matmul parameters are those that a token is multiplied with.
+Everything broadcasts over the fields of the architecture and the other arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ class ParameterCount:
     """Numbers of parameters of a whole model; each entry has the common shape of the architecture's fields."""
 
     total: FloatArray  # everything, embedding tables included
-    active: FloatArray  # what one token meets: all but the routed experts it is not sent to
+    active: FloatArray  # but the routed experts that a token is not sent to; as Mixtral's published 12.9B is counted
     embedding: FloatArray  # input and output tables (one table where they are tied)
     attention: FloatArray  # with its biases and sinks, and what linear layers have instead of it
     dense_ffn: FloatArray  # FFNs of layers without experts
@@ -33,7 +31,7 @@ class ParameterCount:
 
     @property
     def non_embedding_total(self) -> FloatArray:
-        """Everything but the embedding tables."""
+        """Everything but the embedding tables, as the paper's N is counted."""
         return self.total - self.embedding
 
     @property
@@ -48,27 +46,19 @@ _COUNTED = {"states": "attention", "indexer": "attention", "expert_projection": 
 
 
 def count_parameters(architecture: Architecture) -> ParameterCount:
-    """Parameters of `architecture` by part, as transformers builds the families that from_config reads.
-
-    Routers are d_model x n_experts, with a bias an expert where `router_bias` says so. float64 holds every count exactly
-    up to 9e15.
-    """
+    """Parameters of `architecture` by part, as transformers builds it; float64 holds every count exactly up to 9e15."""
     a = architecture
     a = replace(a, n_kv_heads=a.n_heads) if a.matrices_only else a
     names = ("attention", "dense_ffn", "shared_experts", "router", "norms", "experts", "active_experts", "lm_head")
     parts: dict[str, Real] = dict.fromkeys(names, np.zeros(()))
     for op in operations(a):
-        if isinstance(op, Product | Vectors):
+        if isinstance(op, Product | Vectors) and not (a.matrices_only and op.part in ("router", "norms")):
             name = _COUNTED.get(op.part, op.part)
-            params = op.params + op.biases if isinstance(op, Product) else op.params
-            parts[name] = parts[name] + params
+            parts[name] = parts[name] + (op.params + op.biases if isinstance(op, Product) else op.params)
         if isinstance(op, Product) and op.part == "experts":
             parts["active_experts"] = parts["active_experts"] + op.met_params + op.times * op.met * op.bias
-    if a.matrices_only:
-        parts |= {"router": np.zeros(()), "norms": np.zeros(())}
     parts["embedding"] = parts.pop("lm_head") * (1.0 if a.tied_embeddings else 2.0)
-    of_all = ("embedding", *names[:5])
-    rest = sum((parts[name] for name in of_all), start=np.zeros(()))
+    rest = parts["embedding"] + sum(parts[name] for name in names[:5])
     parts |= {"total": rest + parts["experts"], "active": rest + parts["active_experts"]}
     whole = shape_of(a)
     return ParameterCount(**{name: np.array(np.broadcast_to(part, whole)) for name, part in parts.items()})
@@ -90,8 +80,7 @@ def active_matmul_params(architecture: Architecture) -> FloatArray:
 def dense_equivalent_params(architecture: Architecture) -> FloatArray:
     """N: parameters without embeddings, norms and routers of the same model with one FFN where it has experts.
 
-    That FFN is `d_ffn` wide or, where no width is given, as wide as all that one token meets (top_k experts and the
-    shared ones).
+    That FFN is `d_ffn` wide; where no width is given, as wide as all that one token meets, shared experts included.
     """
     a = architecture
     width = np.where(np.asarray(a.d_ffn) > 0, a.d_ffn, np.asarray(a.top_k) * a.d_expert + a.d_shared_expert)
@@ -104,10 +93,9 @@ def training_flops_per_token(
 ) -> FloatArray:
     """FLOPs to train on one token: 6 times `params` (None: those that a token is multiplied with, active_matmul_params).
 
-    Two operations a parameter forward and four backward. A positive `sequence_tokens` adds causal attention over
-    sequences of that length, 6 l (n_heads head_dim) T: half of all pairs (Kaplan et al. 2020, section 2.1); of layers with
-    a window of W < T tokens the share of pairs within it, W/T (2 - W/T) of those. Linear layers do not grow with T.
-    Sparse attention counts all pairs.
+    A positive `sequence_tokens` adds causal attention over sequences of that length, 6 l (n_heads head_dim) T: half of all
+    pairs (Kaplan et al. 2020, section 2.1); of layers with a window of W < T tokens W/T (2 - W/T) of those. Linear layers do
+    not grow with T. Sparse attention counts all pairs.
     """
     sequence = np.asarray(sequence_tokens, dtype=np.float64)
     flops = 6.0 * np.asarray(active_matmul_params(architecture) if params is None else params)
@@ -143,19 +131,16 @@ def layers_share(architecture: Architecture, pipeline_parallel: Real) -> FloatAr
 
 
 def fullest_stage(architecture: Architecture, pipeline_parallel: Real) -> Architecture:
-    """The model as the fullest of so many stages holds it.
+    """The model as the fullest of so many stages holds it; one stage is the model itself.
 
-    It has as many layers with experts as it can, its even share of the layers of other kinds, and one embedding table: the
-    first stage has the input's and the last one the output's. One stage is the model itself.
+    It has as many layers with experts as it can, and its even share of the layers of other kinds.
     """
-    stages = np.asarray(pipeline_parallel, dtype=np.float64)
-    if not np.any(stages > 1):
+    if not np.any(np.asarray(pipeline_parallel) > 1):
         return architecture
-    share = layers_share(architecture, stages)
-    layers = share * architecture.n_layers
+    share = layers_share(architecture, pipeline_parallel)
     of_kinds = [name for name in NUMERIC_FIELDS if name.endswith("_layers")]
     counts: dict[str, Real] = {name: share * getattr(architecture, name) for name in of_kinds}
-    return replace(architecture, **counts | {"n_moe_layers": np.minimum(architecture.n_moe_layers, layers)})
+    return replace(architecture, **counts | {"n_moe_layers": np.minimum(architecture.n_moe_layers, counts["n_layers"])})
 
 
 def weight_bytes_per_gpu(
@@ -167,16 +152,13 @@ def weight_bytes_per_gpu(
     attention_dp: Real = 1.0,
     pipeline_parallel: Real = 1.0,
 ) -> FloatArray:
-    """Bytes of all weights, or on the fullest of `tensor_parallel` GPUs, whose experts are split over `expert_parallel` of them.
+    """Bytes of all weights, or on the fullest of `tensor_parallel` GPUs, split as models/operations.py says; arguments broadcast.
 
-    Split as models/operations.py says; the fullest GPU holds n_experts / expert_parallel experts, rounded up.
-    `matrices_only` shapes are split evenly. With `attention_dp` groups, each splits all but the routed experts over its own
-    tensor_parallel / attention_dp GPUs. Of `pipeline_parallel` stages, each on so many GPUs, it is the fullest one
-    (`fullest_stage`), with one embedding table: the first stage holds the input's, the last one the output's.
-
-    Below two bytes, `bytes_per_param` holds for the matrices of attention, FFNs and experts, or those that
-    `architecture.quantised` names; the rest stays at UNQUANTISED_BYTES, as in published checkpoints. Where the architecture is
-    nothing but matrices (`matrices_only`), it holds for everything. All arguments broadcast.
+    With `attention_dp` groups, each splits all but the routed experts over its own tensor_parallel / attention_dp GPUs. Of
+    `pipeline_parallel` stages, each on so many GPUs, it is the fullest one (`fullest_stage`), with one embedding table: the
+    first stage holds the input's, the last one the output's. Below two bytes, `bytes_per_param` holds for the matrices that
+    `architecture.quantised` names; the rest stays at UNQUANTISED_BYTES, as in published checkpoints. Shapes of
+    `matrices_only` are split evenly, and hold all in these bytes.
     """
     t, groups, stages = (np.asarray(n, np.float64) for n in (tensor_parallel, attention_dp, pipeline_parallel))
     a = fullest_stage(architecture, stages)
@@ -203,12 +185,7 @@ def share_taken(quantised: Quantised, part: str) -> float:
 
 
 def kv_bytes_per_token(architecture: Architecture, bytes_per_element: Real = 2.0) -> FloatArray:
-    """Bytes of keys and values that one further token of context holds in all layers together (2.0: bf16).
-
-    Layers with a window count, as they do until the window is full; linear layers do not. Latent attention holds its
-    compressed keys and values and one positional key, kv_lora_rank + qk_rope_head_dim elements a layer; sparse attention
-    its indexers' keys as well.
-    """
+    """Bytes of keys and values that one further token of context holds in all layers (2.0: bf16), until windows are full."""
     total = np.zeros(())
     for op in operations(architecture):
         if isinstance(op, Attention):
@@ -223,8 +200,7 @@ def kv_bytes_per_request(
 ) -> FloatArray:
     """Bytes of cache that one request of `context_tokens` tokens holds on each of `tensor_parallel` GPUs.
 
-    Heads are split until one is left on each GPU (more GPUs replicate it); latent attention and indexers' keys are
-    replicated on every GPU; layers with a window hold no more than the window, linear layers their state of constant size.
+    Layers with a window hold no more than the window, linear layers their state of constant size.
     """
     total, context = np.zeros(()), np.asarray(context_tokens, dtype=np.float64)
     for op in operations(architecture, tensor_parallel):

@@ -29,9 +29,7 @@ class Shape:
     published_active: float  # the total for a dense model
     source: str
     date: str
-    row: Mapping[str, Any] = field(
-        compare=False
-    )  # of catalogue/shapes.toml, which says what the published figures count
+    row: Mapping[str, Any] = field(compare=False)  # of catalogue/shapes.toml: what the published figures count
     fits_hl: bool = True  # belongs to the dense models that the catalogue's mu of h l = mu N^(2/3) was fitted to
     tokens: float | None = None  # of pre-training, where the authors state them
     tokens_source: str = ""
@@ -60,58 +58,41 @@ class Shape:
         return stated | {"source": self.source, "date": self.date}
 
 
-def _shape(name: str, entry: dict[str, Any]) -> Shape:
-    total, tokens = str(entry["published_total"]), str(entry.get("tokens", ""))
-    numbers = {f.name: entry[f.name] for f in fields(Architecture) if f.name in entry}
-    if "quantised" in entry:
-        numbers["quantised"] = Quantised(**entry["quantised"])
-    return Shape(
-        architecture=Architecture(**numbers, name=name),
-        published_total=parse_quantity(total),
-        published_active=parse_quantity(str(entry.get("published_active", total))),
-        source=entry["source"],
-        date=entry["date"],
-        row=entry,
-        fits_hl=entry.get("fits_hl", not entry.get("n_moe_layers", 0)),
-        tokens=parse_quantity(tokens) if tokens else None,
-        tokens_source=entry.get("tokens_source", entry["source"]) if tokens else "",
-        weights=_released(entry),
-        trained_in=entry.get("trained_in"),
-        trained_in_source=entry.get("trained_in_source", ""),
-        hf=tuple(entry.get("hf", ())),
-    )
-
-
-def _released(entry: dict[str, Any]) -> CheckpointWeights | None:
-    """The number format of the released weights; their source and date are the shape's where none are stated."""
-    if (name := entry.get("weights")) is None:
-        return None
-    held = float(entry.get("weight_bytes", find_precision("weights", name).bytes_per_element))
-    source, date = (entry.get(f"weights_{key}", entry[key]) for key in ("source", "date"))
-    return CheckpointWeights(format=name, bytes_per_param=held, stated=f"as released: {source}, {date}")
+def _shape(name: str, row: dict[str, Any]) -> Shape:
+    numbers, stated = ({f.name: row[f.name] for f in fields(kind) if f.name in row} for kind in (Architecture, Shape))
+    if "quantised" in row:
+        numbers["quantised"] = Quantised(**row["quantised"])
+    stated |= {"architecture": Architecture(**numbers, name=name), "row": row, "hf": tuple(row.get("hf", ()))}
+    stated |= {"fits_hl": row.get("fits_hl", not row.get("n_moe_layers", 0))}
+    if "tokens" in row:
+        stated |= {"tokens": parse_quantity(row["tokens"]), "tokens_source": row.get("tokens_source", row["source"])}
+    stated["published_active"] = parse_quantity(row.get("published_active", row["published_total"]))
+    stated["published_total"] = parse_quantity(row["published_total"])
+    if (weights := row.get("weights")) is not None:
+        held = float(row.get("weight_bytes", find_precision("weights", weights).bytes_per_element))
+        # Source and date of released weights are the shape's where none are stated.
+        source, date = (row.get(f"weights_{key}", row[key]) for key in ("source", "date"))
+        released = f"as released: {source}, {date}"
+        stated["weights"] = CheckpointWeights(format=weights, bytes_per_param=held, stated=released)
+    return Shape(**stated)
 
 
 @cache
-def _read_shapes() -> dict[str, Shape]:
-    rows = catalogue.read("shapes.toml")["shape"]
-    own = {"tokens", "tokens_source", "hf"}  # of one release, which others of its shape do not share
-
-    def whole(entry: dict[str, Any]) -> dict[str, Any]:
-        return {k: v for k, v in rows[entry["like"]].items() if k not in own} | entry if "like" in entry else entry
-
-    return {name: _shape(name, whole(entry)) for name, entry in rows.items()}
-
-
 def published_shapes() -> dict[str, Shape]:
     """Every published model of the catalogue with its stated counts and source."""
-    return dict(_read_shapes())
+    rows = catalogue.read("shapes.toml")["shape"]
+    own = {"tokens", "tokens_source", "hf"}  # of one release, which others of its shape do not share
+    found: dict[str, Shape] = {}
+    for name, row in rows.items():
+        shared = {key: value for key, value in rows.get(row.get("like"), {}).items() if key not in own}
+        found[name] = _shape(name, shared | row)
+    return found
 
 
 @cache
 def _names() -> dict[str, str]:
-    known = {name.lower(): name for name in _read_shapes()}
-    listed = {_last_part(alias): name for name, shape in _read_shapes().items() for alias in shape.hf}
-    return listed | known
+    listed = {_last_part(alias): name for name, shape in published_shapes().items() for alias in shape.hf}
+    return listed | {name.lower(): name for name in published_shapes()}
 
 
 def _last_part(name: str) -> str:
@@ -124,28 +105,26 @@ def find_shape(name: str) -> Shape:
     `llama-3.1-8b`, `meta-llama/Llama-3.1-8B` and `Llama-3.1-8B-Instruct` are one shape; capitals do not matter. Raises
     UnknownNameError, with the nearest names.
     """
-    asked = _last_part(name)
-    if (found := _names().get(asked)) is None:
+    if (found := _names().get(_last_part(name))) is None:
         other = "any other as --config CONFIG.json, or --n-params and --experts"
-        raise unknown_name("published model", name, _read_shapes(), otherwise=other)
-    return _read_shapes()[found]
+        raise unknown_name("published model", name, published_shapes(), otherwise=other)
+    return published_shapes()[found]
 
 
 def shapes() -> dict[str, Architecture]:
     """The architectures of the published models of the catalogue by name."""
-    return {name: shape.architecture for name, shape in _read_shapes().items()}
+    return {name: shape.architecture for name, shape in published_shapes().items()}
 
 
 def shapes_of_hl() -> dict[str, Architecture]:
     """The dense published models whose depth and width the catalogue's h l = mu N^(2/3) was fitted to."""
-    return {name: shape.architecture for name, shape in _read_shapes().items() if shape.fits_hl}
+    return {name: shape.architecture for name, shape in published_shapes().items() if shape.fits_hl}
 
 
 def hl_coefficient(architectures: Iterable[Architecture]) -> tuple[float, FloatArray]:
-    """mu of h l = mu N^(2/3) over real shapes, and each shape's relative error (fitted over actual, minus one).
+    """mu of h l = mu N^(2/3), d_model times n_layers of real shapes, and each one's relative error (fitted over actual, minus one).
 
-    Least squares on the logarithms with the exponent fixed (paper's appendix B and figure 9); h is d_model, l is
-    n_layers, N the dense-equivalent parameters. Raises InputError when there is no shape.
+    Least squares on the logarithms with the exponent fixed (paper's appendix B and figure 9). Raises InputError without a shape.
     """
     given = list(architectures)
     if not given:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -25,7 +26,9 @@ MOST_PATTERNS = 50_000  # of module names in one list; MiniMax-M3 names each of 
 MOST_IN_GROUP = 10**6  # weights that share a scale
 MOST_REPEATS = 4  # in a regular expression, which could take for ever with more
 LISTS = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules")
-# Alone, in models that also see, and of Nemotron-H.
+# Where most classes keep the parts of a layer, and layers: alone, in models that also see, and of Nemotron-H.
+PLACES = {"attention": "self_attn", "linear": "linear_attn", "dense_ffn": "mlp", "experts": "mlp.experts.0"}
+PLACES["shared_experts"] = "mlp.shared_experts"
 PREFIXES = ("model.", "language_model.model.", "model.language_model.", "backbone.")
 
 
@@ -60,22 +63,17 @@ class Patterns:
                 wild += [fnmatch.translate(text), fnmatch.translate(f"{text}.*")]
             else:
                 self.plain.add(text.strip("."))
-        self.wild = re.compile("|".join(wild)) if wild else None
+        if wild:
+            self.regexes.append(re.compile("|".join(wild)))
 
     def match(self, names: tuple[str, ...]) -> bool:
-        """Whether one of the ways to write a module's name is meant."""
-        return any(
-            any(regex.match(name) for regex in self.regexes)
-            or (self.wild is not None and self.wild.match(name) is not None)
-            or not self.plain.isdisjoint(_within(name))
-            for name in names
-        )
-
-
-def _within(name: str) -> Iterator[str]:
-    """The name, and every run of whole words of it: what lists without wildcards name."""
-    words = name.split(".")
-    return (".".join(words[start:end]) for start, end in combinations(range(len(words) + 1), 2))
+        """Whether one of the ways to write a module's name is meant; plain texts mean every module that has these words in a row."""
+        for name in names:
+            words = name.split(".")
+            runs = (".".join(words[start:end]) for start, end in combinations(range(len(words) + 1), 2))
+            if any(regex.match(name) for regex in self.regexes) or not self.plain.isdisjoint(runs):
+                return True
+        return False
 
 
 def _regex(text: str) -> re.Pattern[str]:
@@ -98,31 +96,27 @@ def _integers(bits: int, group: int | None, symmetric: bool) -> Format:
     return Format(f"int{bits}", (bits + scale_bits / group) / 8, f"{bits}-bit integers in groups of {group}")
 
 
-def floats(bits: int, group: int | None, block: tuple[int, int] | None = None) -> Format:
-    """Floating point: fp8 with one scale a block of 32-bit, or microscaled; 4 bits in groups of 16 or 32."""
-    if bits == 8 and group == 32:
-        return Format("fp8", 1 + 1 / 32, "mxfp8, groups of 32")
-    if bits == 8:
-        a, b = block or (0, 0)
-        return Format("fp8", 1 + (4 / (a * b) if block else 0), f"fp8{f', blocks of {a} x {b}' if block else ''}")
-    if bits == 4 and group == 32:
-        return Format("mxfp4", (4 + 8 / 32) / 8, "mxfp4, groups of 32")
-    if bits == 4 and group in (None, 16):
-        return Format("nvfp4", (4 + 8 / 16) / 8, "nvfp4, groups of 16")
-    raise InputError(f"no format has {bits}-bit floating point in groups of {group}")
+MXFP8 = Format("fp8", 1 + 1 / 32, "mxfp8, groups of 32")
+MXFP4 = Format("mxfp4", (4 + 8 / 32) / 8, "mxfp4, groups of 32")
+NVFP4 = Format("nvfp4", (4 + 8 / 16) / 8, "nvfp4, groups of 16")
+MICROSCALED = {(8, 32): MXFP8, (4, 32): MXFP4, (4, 16): NVFP4, (4, 0): NVFP4}  # by bits and group; 0: none is stated
 
 
-def _block(value: Any) -> tuple[int, int] | None:
-    """Rows and columns of a block, written [a, b] or "axb"."""
-    if value is None:
-        return None
+def _floats(bits: int, group: int | None, block: Any = None) -> Format:
+    """Floating point: fp8 with a scale of 32 bits a block, written [a, b] or "axb", or microscaled; 4 bits in groups of 16 or 32."""
+    if (found := MICROSCALED.get((bits, group or 0))) is not None:
+        return found
+    if bits != 8:
+        raise InputError(f"no format has {bits}-bit floating point in groups of {group}")
+    if block is None:
+        return Format("fp8", 1, "fp8")
     try:
-        a, b = (int(size) for size in (value.split("x") if isinstance(value, str) else value))
+        a, b = (int(size) for size in (block.split("x") if isinstance(block, str) else block))
     except (TypeError, ValueError, OverflowError):
         a = b = 0
     if not (1 <= a <= 10**6 and 1 <= b <= 10**6):
-        raise InputError(f"blocks must be of two sizes, not {shown(value)}")
-    return a, b
+        raise InputError(f"blocks must be of two sizes, not {shown(block)}")
+    return Format("fp8", 1 + 4 / (a * b), f"fp8, blocks of {a} x {b}")
 
 
 def _grouped(settings: Settings) -> Groups:
@@ -141,8 +135,8 @@ def _compressed(settings: Settings) -> Groups:
         bits = weights.integer("num_bits", default=8, least=2, most=8)
         size = max(weights.integer("group_size", default=0, least=-1, most=MOST_IN_GROUP), 0)
         if weights.get("type") == "float":
-            block = _block(weights.get("block_structure")) if weights.get("strategy") == "block" else None
-            found = floats(bits, size or None, block)
+            block = weights.get("block_structure") if weights.get("strategy") == "block" else None
+            found = _floats(bits, size or None, block)
         else:
             found = _integers(bits, size, symmetric=weights.get("symmetric") is not False)
         targets = group.texts("targets") or ["Linear"]
@@ -155,11 +149,11 @@ def _compressed(settings: Settings) -> Groups:
 
 # A quant_algo of NVIDIA's Model Optimizer, by the pattern that it matches, in this order; the group is the config's.
 ALGORITHMS: dict[str, Callable[[int | None], Format]] = {
-    ".*NVFP4": lambda group: floats(4, group),
-    ".*MXFP4": lambda _: floats(4, 32),
-    "MXFP8$": lambda _: floats(8, 32),
-    "FP8_PB_(WO|REAL_QUANT)$": lambda _: floats(8, None, (128, 128)),
-    "FP8": lambda _: floats(8, None),
+    ".*NVFP4": lambda group: _floats(4, group),
+    ".*MXFP4": lambda _: MXFP4,
+    "MXFP8$": lambda _: MXFP8,
+    "FP8_PB_(WO|REAL_QUANT)$": lambda _: _floats(8, None, (128, 128)),
+    "FP8": lambda _: _floats(8, None),
     "W4A16|W4A8|INT4": lambda group: _integers(4, group or 128, symmetric=True),
     "W8A16|W8A8|INT8": lambda _: _integers(8, None, symmetric=True),
 }
@@ -183,13 +177,13 @@ def _modelopt(settings: Settings) -> Groups:
 
 
 METHODS: dict[str, Callable[[Settings], Groups]] = {
-    "fp8": lambda settings: [(floats(8, None, _block(settings.get("weight_block_size"))), None)],
-    "fbgemm_fp8": lambda _: [(floats(8, None), None)],
+    "fp8": lambda settings: [(_floats(8, None, settings.get("weight_block_size")), None)],
+    "fbgemm_fp8": lambda _: [(_floats(8, None), None)],
     "compressed-tensors": _compressed,
     "modelopt": _modelopt,
     "modelopt_fp4": _modelopt,
     # transformers and vLLM quantise the routed experts only, whatever the list of exceptions says (gpt-oss).
-    "mxfp4": lambda _: [(floats(4, 32), Patterns(["experts"]))],
+    "mxfp4": lambda _: [(MXFP4, Patterns(["experts"]))],
     **dict.fromkeys(("gptq", "gptq_marlin", "awq", "awq_marlin"), _grouped),
 }
 
@@ -231,41 +225,32 @@ def _attention_matrices(a: Architecture) -> dict[str, Real]:
     return sizes | {"o_proj": heads * value * d}
 
 
-def layer_matrices(a: Architecture, places: Mapping[str, Any], layer: Layer) -> Iterator[tuple[str, str, float]]:
-    """Part (a field of Quantised), name and parameters of the matrices of one layer; `places` is `names` of the type's row."""
+def _layer_matrices(a: Architecture, places: Mapping[str, Any], layer: Layer) -> Iterator[tuple[str, str, float]]:
+    """Part (a field of Quantised), name and parameters of the matrices of one layer."""
     if layer.mixer:
-        linear = layer.mixer == "linear"
-        place = places.get("linear", "linear_attn") if linear else places.get("attention", "self_attn")
-        for name, params in (_linear_matrices(a) if linear else _attention_matrices(a)).items():
-            yield "attention", f"{place}.{name}", float(params)
-    ffns: dict[str, str] = {}
-    if layer.ffn == "dense":
-        ffns["dense_ffn"] = places.get("ffn", "mlp")
-    elif layer.ffn == "experts":
-        ffns["experts"] = places.get("experts", "mlp.experts.0")
-        if a.d_shared_expert:
-            ffns["shared_experts"] = places.get("shared", "mlp.shared_experts")
-    for part, place in ffns.items():
+        sizes = _linear_matrices(a) if layer.mixer == "linear" else _attention_matrices(a)
+        for name, params in sizes.items():
+            yield "attention", f"{places[layer.mixer]}.{name}", float(params)
+    shared = layer.ffn == "experts" and a.d_shared_expert
+    for part in filter(None, (layer.ffn, "shared_experts" if shared else "")):
         by_letter = part == "experts" and places.get("w_named")
         names = ("w1", "w3", "w2") if by_letter else ("gate_proj", "up_proj", "down_proj")
         for name in names[3 - a.ffn_matrices :]:
-            yield part, f"{place}.{name}", 1.0  # all have one size
+            yield part, f"{places[part]}.{name}", 1.0  # all have one size
 
 
-def _shares(entries: Iterable[tuple[str, float, float]]) -> tuple[Quantised, float]:
-    """How much of each part is quantised, and the least bytes a weight: of parts, parameters and bytes of each."""
-    by_part: dict[str, list[tuple[float, float]]] = {}
-    for part, params, held in entries:
-        by_part.setdefault(part, []).append((params, held))
-    least = min(held for of_part in by_part.values() for _, held in of_part)
-    if least >= UNQUANTISED_BYTES:
+def _shares(matrices: Iterable[tuple[str, float, float]]) -> tuple[Quantised, float]:
+    """How much of each part is quantised, and the least bytes a weight: of part, parameters and bytes of each matrix."""
+    saved, params_of = defaultdict[str, float](float), defaultdict[str, float](float)
+    least = UNQUANTISED_BYTES
+    for part, params, held in matrices:
+        least = min(least, held)
+        saved[part] += (UNQUANTISED_BYTES - held) * params
+        params_of[part] += params
+    if least == UNQUANTISED_BYTES:
         return Quantised(), UNQUANTISED_BYTES
-
-    def share(of_part: list[tuple[float, float]]) -> float:
-        saved = sum((UNQUANTISED_BYTES - held) * params for params, held in of_part)
-        return min(saved / (UNQUANTISED_BYTES - least) / sum(params for params, _ in of_part), 1.0)
-
-    return replace(Quantised(), **{part: share(of_part) for part, of_part in by_part.items()}), least
+    most = UNQUANTISED_BYTES - least
+    return replace(Quantised(), **{part: min(saved[part] / most / params_of[part], 1.0) for part in saved}), least
 
 
 def _bytes_of(
@@ -279,9 +264,9 @@ def _bytes_of(
         fitting = (found for found, targets in groups if targets is None or targets.match(names))
         return next((found.bytes_per_weight for found in fitting), UNQUANTISED_BYTES)
 
-    places = type_rows().get(model_type, {}).get("names", {})
+    places = PLACES | type_rows().get(model_type, {}).get("names", {})
     for number, layer in enumerate(layers):
-        for part, name, params in layer_matrices(a, places, layer):
+        for part, name, params in _layer_matrices(a, places, layer):
             yield part, params, held(*(f"{prefix}layers.{number}.{name}" for prefix in PREFIXES))
     if lm_head and not a.tied_embeddings:
         yield "lm_head", 1.0, held("lm_head", "language_model.lm_head")
@@ -321,7 +306,7 @@ def _read_quantised(
         raise InputError("no weights are quantised")
     text = f"quantization_config {method}: {' and '.join(dict.fromkeys(found.text for found, _ in groups))}"
     if config.get("expert_dtype") == "fp4":  # DeepSeek-V4's routed experts beside fp8
-        experts = floats(4, 16 if settings.get("moe_quant_algo") == "NVFP4" else 32)
+        experts = NVFP4 if settings.get("moe_quant_algo") == "NVFP4" else MXFP4
         groups, text = [(experts, Patterns(["experts"])), *groups], f"{text}, experts {experts.text}"
     listed = [name for key in LISTS for name in settings.texts(key)]
     if isinstance(dynamic := settings.get("dynamic"), Mapping):  # GPTQModel's exceptions: "-:" and a regular expression

@@ -1,10 +1,8 @@
 """How a model is trained where nobody says otherwise: batch, schedule and learning rate, by published laws.
 
-The default, stated once: RUN.toml and the reproduction keep the paper's recipe, whose formula was stated for the sizes of its
-runs, 81M to 680M. Exported launches and designed sweeps follow `deepseek` (DeepSeek LLM, arXiv 2401.02954): of the rules in
-catalogue/recipe.toml the only one that was fitted to compute and by which models of 7B and 67B were then trained. It was chosen
-for that reason, before any launch's numbers were compared with it. Kaplan's rate, which the paper took over, falls to zero at
-1.2e10 parameters; the data behind Step Law are kept for blind tests.
+RUN.toml and the reproduction keep the paper's recipe, whose rate (Kaplan's) falls to zero at 1.2e10 parameters. Exported launches
+and designed sweeps follow `deepseek` (DeepSeek LLM, arXiv 2401.02954): of the rules in catalogue/recipe.toml the only one that was
+fitted to compute and by which models of 7B and 67B were then trained, and chosen for that before any launch was compared with it.
 """
 
 from __future__ import annotations
@@ -93,7 +91,7 @@ def most_trained_tokens() -> float:
 @cache
 def defaults() -> Defaults:
     """The recipe's numbers where nobody says otherwise."""
-    every: dict[str, Any] = {**_stated()["paper"], **_stated()["own"], "decay": _stated()["wsd"]["decay"]}
+    every = {**_stated("paper"), **_stated("own"), **_stated("wsd")}
     return Defaults(**{f.name: every[f.name] for f in fields(Defaults)})
 
 
@@ -114,25 +112,28 @@ class Rule:
     lr: Mapping[str, float]
     counts: str  # what its variables count
     dense_only: bool  # whether its runs were dense models alone
+    sequence_tokens: int  # where nobody says otherwise
+    warmup_steps: float  # at most
     source: str
     date: str
     fitted: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
     used: Mapping[str, Any] = field(default_factory=dict[str, Any])  # the largest model that was trained by it
 
 
-def _stated() -> dict[str, Any]:
-    return catalogue.read("recipe.toml")
+def _stated(part: str) -> dict[str, Any]:
+    return catalogue.read("recipe.toml")[part]
 
 
 @cache
 def rules() -> dict[str, Rule]:
     """The published rules by name."""
-    return {name: Rule(name=name, **row) for name, row in _stated()["rules"].items()}
+    usual = {key: _stated("launch")[key] for key in ("sequence_tokens", "warmup_steps")}
+    return {name: Rule(name=name, **usual | row) for name, row in _stated("rules").items()}
 
 
 def find_rule(name: str | None = None, *, where: str | None = None) -> Rule:
     """The rule of a name, or that of launches. Raises UnknownNameError with the nearest."""
-    named = name or str(_stated()["launch"]["rule"])
+    named = name or str(_stated("launch")["rule"])
     if named not in rules():
         raise unknown_name("recipe", named, rules(), where=where)
     return rules()[named]
@@ -145,15 +146,10 @@ def check_schedule(name: str, *, where: str | None = None) -> str:
     return name
 
 
-def sequence_for(rule: Rule) -> int:
-    """Tokens of a sequence where nobody says otherwise: the paper's, or those of launches."""
-    return defaults().sequence_tokens if rule.name == "paper" else int(_stated()["launch"]["sequence_tokens"])
-
-
 def _value(law: Mapping[str, float], at: Mapping[str, float]) -> float:
     if "intercept" in law:
         return law["intercept"] + law["per_ln_n_params"] * math.log(at["n_params"])
-    return law["factor"] * math.prod(at[name] ** power for name, power in law.items() if name != "factor")
+    return law["factor"] * math.prod(at[name] ** law[name] for name in _variables(law))
 
 
 def _variables(law: Mapping[str, float]) -> list[str]:
@@ -166,27 +162,23 @@ def _words(law: Mapping[str, float]) -> str:
     return " x ".join([f"{law['factor']:g}", *(f"{_SYMBOLS[name]}^{law[name]:.4g}" for name in _variables(law))])
 
 
-def paper_peak_lr(n_params: float, *, where: str = "--peak-lr") -> float:
+def paper_peak_lr(n_params: float, *, where: str = "--peak-lr", instead: str = "state") -> float:
     """The paper's peak learning rate for N = `n_params` (dense-equivalent, no embeddings): 0.003239 - 0.0001395 ln N.
 
     Raises InputError where the formula falls to zero, from 1.2e10 parameters; `where` is where one could be stated.
     """
-    return _peak_lr(rules()["paper"], {"n_params": n_params}, where, "state a peak learning rate, such as 3e-4")
-
-
-def _peak_lr(rule: Rule, at: Mapping[str, float], where: str, next_step: str) -> float:
-    if (lr := _value(rule.lr, at)) > 0:
+    law = rules()["paper"].lr
+    if (lr := _value(law, {"n_params": n_params})) > 0:
         return lr
-    zero = format_count(math.exp(-rule.lr["intercept"] / rule.lr["per_ln_n_params"]))
-    whose = f"the {rule.name}'s learning rate falls to zero at {zero} parameters"
-    raise InputError(f"{whose}, but the model has {format_count(at['n_params'])}", where=where, next_step=next_step)
+    zero = format_count(math.exp(-law["intercept"] / law["per_ln_n_params"]))
+    what = f"the paper's learning rate falls to zero at {zero} parameters, but the model has {format_count(n_params)}"
+    raise InputError(what, where=where, next_step=f"{instead} a peak learning rate, such as 3e-4")
 
 
 def whole_batch(batch_tokens: float, sequence_tokens: int, gpus: int | None = None) -> int:
-    """Sequences of a batch near so many tokens: 2^k or 3 x 2^k for each of `gpus` GPUs (None: in all), at least one.
+    """Sequences of a batch near so many tokens: 2^k or 3 x 2^k, as data-parallel sizes are, for each of `gpus` GPUs (None: in all).
 
-    The nearest by ratio, at most a factor of 1.23 away where a GPU gets two or more. These counts, because data-parallel sizes
-    are powers of two or three times one, and divide them.
+    The nearest by ratio, at most a factor of 1.23 away where a GPU gets two or more, and at least one.
     """
     share = batch_tokens / sequence_tokens / (gpus or 1)
     if share <= 1:
@@ -199,8 +191,7 @@ def whole_batch(batch_tokens: float, sequence_tokens: int, gpus: int | None = No
 def stated_batch(batch_tokens: float, sequence_tokens: int, gpus: int | None = None) -> int:
     """Sequences of a batch that was stated: as many where they are whole, else the nearest multiple of the GPUs.
 
-    Without GPUs, or with more of them than sequences, a multiple of a power of two at most 1/32 of the batch: `4M` stays near,
-    and data parallelism can divide it.
+    Without GPUs, or with more of them than sequences, of a power of two at most 1/32 of the batch, for data parallelism.
     """
     sequences = batch_tokens / sequence_tokens
     if sequences >= 1 and sequences.is_integer():
@@ -224,23 +215,19 @@ def recipe_for(
 ) -> Recipe:
     """The recipe for a model with N = `n_params` (dense-equivalent, no embeddings) on `tokens` tokens, by a published rule.
 
-    `rule` names it (None: that of launches, see above). `flops` is what its C counts, training FLOPs without embeddings, of
-    experts those that a token meets (None: 6 N tokens). The batch is whole sequences: 2^k or 3 x 2^k, with `gpus` so many for
-    each, at least one (`whole_batch`). `batch_tokens` and `peak_lr` replace the rule's, `vocab_size` the paper's; a stated
-    batch is changed by rounding alone (`stated_batch`), and the rate does not follow the batch. `schedule` is cosine (None) or
-    wsd. Raises UnknownNameError for another rule or schedule, InputError where the rate of `paper` falls to zero, from
-    1.2e10 parameters.
+    `rule` names it (None: that of launches). `flops` is what its C counts, training FLOPs without embeddings, of experts those
+    that a token meets (None: 6 N tokens). `batch_tokens` and `peak_lr` replace the rule's, `vocab_size` the paper's; the rate does
+    not follow a stated batch. `schedule` is cosine (None) or wsd; the batch is a `whole_batch` or `stated_batch`. Raises
+    UnknownNameError for another rule or schedule, InputError where the rate of `paper` falls to zero, from 1.2e10 parameters.
     """
     chosen, schedule = find_rule(rule), check_schedule(schedule or SCHEDULES[0])
     usual: dict[str, Any] = asdict(defaults()) | ({} if vocab_size is None else {"vocab_size": vocab_size})
     warmup, decay = usual.pop("warmup"), usual.pop("decay")
-    sequence = sequence_tokens or sequence_for(chosen)
+    sequence = sequence_tokens or chosen.sequence_tokens
     at = {"n_params": n_params, "tokens": tokens, "flops": 6.0 * n_params * tokens if flops is None else flops}
-    used = {
-        "the batch": chosen.batch if batch_tokens is None else {},
-        "the learning rate": chosen.lr if peak_lr is None else {},
-    }
+    used: dict[str, Mapping[str, float]] = {}  # laws of the rule, by what they give
     if batch_tokens is None:
+        used["the batch"] = chosen.batch
         asked = _value(chosen.batch, at)
         sequences = whole_batch(asked, sequence, gpus)
         values = ", ".join(f"{_SYMBOLS[name]} = {_shown(name, at[name])}" for name in _variables(chosen.batch))
@@ -248,15 +235,14 @@ def recipe_for(
     else:
         asked, sequences = batch_tokens, stated_batch(batch_tokens, sequence, gpus)
         origin = f"as stated: {format_count(asked)}"
-    rate = f"{_words(chosen.lr)} ({chosen.name})" if peak_lr is None else "as stated"
+    rate = "as stated"
     if peak_lr is None:
-        other = f"take the recipe {find_rule().name}, or state a peak learning rate, such as 3e-4"
-        peak_lr = _peak_lr(chosen, at, "--peak-lr", other)
+        used["the learning rate"], rate = chosen.lr, f"{_words(chosen.lr)} ({chosen.name})"
+        instead = f"take the recipe {find_rule().name}, or state"
+        peak_lr = paper_peak_lr(n_params, instead=instead) if chosen.name == "paper" else _value(chosen.lr, at)
     batch = sequences * sequence
     steps = training_steps(tokens, batch)
-    warmup_steps = round(warmup * steps)
-    if chosen.name != "paper":
-        warmup_steps = min(warmup_steps, int(_stated()["launch"]["warmup_steps"]))
+    warmup_steps = int(min(round(warmup * steps), chosen.warmup_steps))
     falling = min(steps, max(1, round(decay * steps))) if schedule == "wsd" else steps - warmup_steps
     shared = f" = {gpus:,} GPUs x {sequences // gpus:,}" if gpus and not sequences % gpus else ""
     return Recipe(
@@ -290,7 +276,7 @@ def _extrapolation(rule: Rule, laws: Mapping[str, Mapping[str, float]], at: Mapp
     """Where a rule is used outside of the runs that it was fitted to, and by how much."""
     formula = "the paper's formula" if rule.name == "paper" else f"the rule {rule.name}"
     for name, (least, most) in rule.fitted.items():
-        of, here = [what for what, law in laws.items() if law and name in _variables(law)], at[name]
+        of, here = [what for what, law in laws.items() if name in _variables(law)], at[name]
         if not of or least <= here <= most:
             continue
         times, side = (here / most, "above") if here > most else (least / here, "below")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal
 
 import numpy as np
@@ -14,9 +14,9 @@ from moescale.errors import InfeasibleError
 from moescale.hardware.gpus import Gpu
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters, training_flops_per_token
-from moescale.models.recipe import Recipe, find_rule, recipe_for, sequence_for
-from moescale.training.parallelism import Memory, Split, Splits, Trainer, fits, gpu_counts, memory_of, splits
-from moescale.training.step_time import Precision, StepError, StepTime, arithmetic_share, step_error, step_time
+from moescale.models.recipe import Recipe, find_rule, recipe_for
+from moescale.training.parallelism import Memory, Split, Trainer, fits, gpu_counts, memory_of, splits
+from moescale.training.step_time import Precision, StepError, StepTime, products_flops_per_s, step_error, step_time
 from moescale.units import format_bytes, plural
 
 # Of splits whose times differ by less, the most wanted is taken (parallelism.splits): a tenth of published runs' error.
@@ -38,21 +38,15 @@ class Launch:
     precision: Precision = "bf16"  # of matrix products
 
     def recipe(self, model: Architecture, tokens: float, gpus: int | None = None) -> Recipe:
-        """The recipe of a model's run; N counts one FFN in every layer, C the experts that a token meets.
-
-        Raises as `recipe_for` does.
-        """
-        sequence = self.sequence_tokens or sequence_for(find_rule(self.rule))
+        """The recipe of a model's run, see `recipe_for`; N counts one FFN in every layer, C the experts that a token meets."""
+        sequence = self.sequence_tokens or find_rule(self.rule).sequence_tokens
         params = count_parameters(model).non_embedding_active
-
-        def flops(sequence_tokens: float) -> float:
-            return float(training_flops_per_token(model, params, sequence_tokens=sequence_tokens))
-
+        causal, bare = (training_flops_per_token(model, params, sequence_tokens=n) for n in (sequence, 0.0))
         return recipe_for(
             float(count_parameters(replace(model, n_moe_layers=0.0)).non_embedding_total),
             tokens,
             # M of DeepSeek LLM counts attention over all pairs of a sequence, not the causal half.
-            flops=tokens * (2.0 * flops(sequence) - flops(0.0)),
+            flops=tokens * float(2.0 * causal - bare),
             rule=self.rule,
             vocab_size=int(model.vocab_size) or None,
             peak_lr=self.peak_lr,
@@ -95,10 +89,9 @@ def choose(
 ) -> Choice:
     """The fastest split of a run over `gpus` GPUs; without a number, over the fewest that hold it and end within 30 days.
 
-    Up to twice as many are taken where they save more than WORTH of the GPU hours. Where no count does, the largest is taken
-    that the batch keeps busy. The run takes as long as its steps do, or as an `mfu` that is stated says, the share of the
-    GPU's peak that the run reaches. The recipe stands, whatever `launch` states of one. Raises InfeasibleError where nothing
-    fits, with the smallest number of GPUs that would.
+    Up to twice as many are taken where they save more than WORTH of the GPU hours; where no count ends in time, the largest
+    that the batch keeps busy. The run takes as long as its steps do, or as a stated `mfu` says. The recipe stands, whatever
+    `launch` states of one. Raises InfeasibleError where nothing fits, with the smallest number of GPUs that would.
     """
     per_token = training_flops_per_token(model, sequence_tokens=float(recipe.sequence_tokens))
     flops, why = recipe.tokens * float(per_token), "the stated number"
@@ -108,9 +101,8 @@ def choose(
     if found is None:
         raise _does_not_fit(model, recipe, gpu, launch.trainer, gpus)
     split, step, fitting = found
-    reasons = [why, f"the fastest of {fitting} splits that fit" if fitting > 1 else "the only split that fits"]
-    if split.recompute:
-        reasons.append("layers are recomputed in the backward pass to fit their activations")
+    why += f"; the fastest of {fitting} splits that fit" if fitting > 1 else "; the only split that fits"
+    why += "; layers are recomputed in the backward pass to fit their activations" * split.recompute
     share = float(step.mfu) if mfu is None else mfu
     return Choice(
         gpu=gpu.name,
@@ -122,7 +114,7 @@ def choose(
         mfu_from="parts" if mfu is None else "stated",
         days=_days(flops, gpu, gpus, share),
         error=step_error(model),
-        why="; ".join(reasons),
+        why=why,
     )
 
 
@@ -140,26 +132,23 @@ def _fastest(
 ) -> tuple[Split, StepTime, int] | None:
     """The split that fits with the shortest step, the most wanted of those that are NEAR it, and how many fit; None: none."""
     ways = splits(model, recipe, gpus, launch.trainer)
-
-    def timed(split: Split | Splits) -> StepTime:
-        return step_time(
-            model,
-            batch_sequences=recipe.batch_sequences,
-            sequence_tokens=recipe.sequence_tokens,
-            gpu=gpu,
-            split=split,
-            trainer=launch.trainer,
-            precision=launch.precision,
-        )
-
+    timed = partial(
+        step_time,
+        model,
+        batch_sequences=recipe.batch_sequences,
+        sequence_tokens=recipe.sequence_tokens,
+        gpu=gpu,
+        trainer=launch.trainer,
+        precision=launch.precision,
+    )
     # Layers are recomputed only where the same split does not fit without it.
     plain, again = np.reshape(memory_of(model, recipe, gpu, ways, launch.trainer).fits, (2, -1))
     fitting = np.concatenate([plain, again & ~plain])
     if not fitting.any():
         return None
-    seconds = np.where(fitting, timed(ways).total_s, np.inf)
+    seconds = np.where(fitting, timed(split=ways).total_s, np.inf)
     split = ways[int(np.argmax(seconds <= seconds.min() * (1.0 + NEAR)))]
-    return split, timed(split), int(fitting.sum())
+    return split, timed(split=split), int(fitting.sum())
 
 
 def _days(flops: float, gpu: Gpu, gpus: int, mfu: float) -> float:
@@ -172,10 +161,8 @@ def _count(
     """How many GPUs a run takes where nobody says it, and why."""
     most = float(catalogue.read("export.toml")["choice"]["days"])
     # No step keeps up more than large products do.
-    peak = arithmetic_share(gpu, "bf16")
-    if launch.precision == "fp8" and gpu.fp8_flops_per_s is not None:
-        peak = arithmetic_share(gpu, "fp8") * gpu.fp8_flops_per_s / gpu.bf16_flops_per_s
-    least = math.ceil(_days(flops, gpu, 1, peak if mfu is None else mfu) / most)
+    share = mfu or products_flops_per_s(gpu, launch.precision) / gpu.bf16_flops_per_s
+    least = math.ceil(_days(flops, gpu, 1, share) / most)
     reached: dict[int, float] = {}  # MFU by GPUs, from the fewest that are in time to twice as many
     for n in (n for n in gpu_counts() if n >= least):
         if reached and n > 2 * min(reached):

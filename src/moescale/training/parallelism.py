@@ -1,9 +1,9 @@
-"""Ways to split a training run over GPUs, and the memory that each takes.
+"""Ways to split a training run over GPUs, and the memory that each takes; constants: catalogue/export.toml.
 
 Legend: t tensor, p pipeline, e expert, d data parallel; t p d GPUs in all, the experts' GPUs drawn from the t d of a
-pipeline stage. s tokens a sequence, b sequences a micro-batch. Experts are never split by t (expert tensor parallel 1).
+pipeline stage; b sequences a micro-batch. Experts are never split by t (expert tensor parallel 1).
 Activations are counted tensor by tensor as Korthikanti et al. do (arXiv 2205.05198, section 4), with bf16, no dropout, and
-attention that keeps no s x s scores; sequence parallelism splits all of them by t. Constants: catalogue/export.toml.
+attention that keeps no scores; sequence parallelism splits all of them by t.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from moescale import catalogue
 from moescale.hardware.gpus import Gpu
@@ -45,30 +44,16 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Sizes of one run; `data` counts GPUs that see different sequences, `expert` divides tensor x data."""
+    """Sizes of one run, or arrays of the sizes of many, of which `split[i]` is one."""
 
     gpus: int
-    tensor: int
-    pipeline: int
-    expert: int
-    data: int
-    micro_batch: int  # sequences a GPU sees at once
-    accumulation: int  # micro-batches a step
-    recompute: bool  # whether each layer runs again in the backward pass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Splits:
-    """Many splits of one run, an entry each: the fields of `Split`."""
-
-    gpus: int
-    tensor: FloatArray
-    pipeline: FloatArray
-    expert: FloatArray
-    data: FloatArray
-    micro_batch: FloatArray
-    accumulation: FloatArray
-    recompute: npt.NDArray[np.bool_]
+    tensor: Any
+    pipeline: Any
+    expert: Any  # divides tensor x data
+    data: Any  # GPUs that see different sequences
+    micro_batch: Any  # sequences a GPU sees at once
+    accumulation: Any  # micro-batches a step
+    recompute: Any  # whether each layer runs again in the backward pass
 
     def __getitem__(self, i: int) -> Split:
         sizes = {name: int(getattr(self, name)[i]) for name in SIZES}
@@ -86,10 +71,7 @@ def _periods(model: Architecture) -> tuple[int, int]:
 
 
 def stages_of(model: Architecture, pipeline: int) -> tuple[int, ...] | None:
-    """The layers of each of so many stages, as even as whole layers go, the fuller ones first; None where they do not suffice.
-
-    A stage holds whole periods of layers with and without experts; the last one also holds the output layer.
-    """
+    """The layers of each of so many stages of whole periods, as even as they go, the fuller ones first; None where they do not suffice."""
     period, number = _periods(model)
     least, more = divmod(number, pipeline)
     return (period * (least + 1),) * more + (period * least,) * (pipeline - more) if least else None
@@ -142,37 +124,29 @@ class Memory:
         return record(self) | {"total_bytes": self.total_bytes}
 
 
-def _facts() -> dict[str, Any]:
-    return catalogue.read("export.toml")
-
-
 parts_of = lru_cache(maxsize=8)(count_parameters)  # a search asks thousands of times about one model
 
 
 @lru_cache(maxsize=32)
 def layer_elements_per_token(model: Architecture, *, moe: bool, expert_imbalance: float = 1.0) -> float:
-    """Elements that the backward pass of one layer keeps for a token, before any splitting.
-
-    Inputs of both norms; of attention its input, queries, keys and values (with the norm of heads: also before it) and the
-    output of the heads; latent attention keeps its compressed queries, keys and values before and after their norm, too. Of
-    an FFN its input and one tensor of the FFN's width for each of its matrices. Where the layer holds experts, the latter
-    top_k times, with the tokens as sent and as returned, once for the shared experts, and fp32 scores of every expert.
-    """
+    """Elements that the backward pass of one layer keeps for a token, before any splitting."""
+    # Inputs of both norms; of attention its input, queries, keys and values (with the norm of heads: also before it) and the
+    # output of the heads; latent attention keeps its compressed queries, keys and values before and after their norm, too.
     h, value_dim = float(model.d_model), float(model.v_head_dim or model.head_dim)
-    queries, keys = (float(heads * model.head_dim) for heads in (model.n_heads, model.n_kv_heads))
-    attention = 3 * h + queries + keys + float(model.n_heads + model.n_kv_heads) * value_dim
-    attention += queries + keys if model.qk_norm else 0.0
-    attention += 2 * float(model.q_lora_rank + model.kv_lora_rank) + float(model.qk_rope_head_dim)
+    queries_and_keys = float((model.n_heads + model.n_kv_heads) * model.head_dim)
+    kept = 3 * h + queries_and_keys * (2 if model.qk_norm else 1) + float(model.n_heads + model.n_kv_heads) * value_dim
+    kept += 2 * float(model.q_lora_rank + model.kv_lora_rank) + float(model.qk_rope_head_dim)
+    # Of an FFN its input and a tensor of its width for each of its matrices; of experts so top_k times, with the tokens as sent
+    # and as returned, once of the shared ones, and fp32 scores of every expert.
     if not moe:
-        return attention + h + model.ffn_matrices * float(model.d_ffn)
+        return kept + h + model.ffn_matrices * float(model.d_ffn)
     routed = float(model.top_k) * (2 * h + model.ffn_matrices * float(model.d_expert)) * expert_imbalance
-    shared = model.ffn_matrices * float(model.d_shared_expert)
-    return attention + h + 2 * float(model.n_experts) + routed + shared
+    return kept + h + 2 * float(model.n_experts) + routed + model.ffn_matrices * float(model.d_shared_expert)
 
 
-def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split | Splits, trainer: Trainer) -> Memory:
+def memory_of(model: Architecture, recipe: Recipe, gpu: Gpu, split: Split, trainer: Trainer) -> Memory:
     """Bytes of training on the fullest GPU of a split, or of each of many."""
-    facts, parts = _facts(), parts_of(model)
+    facts, parts = catalogue.read("export.toml"), parts_of(model)
     state, element = facts["states"][trainer.states], float(facts["activations"]["bytes_per_element"])
     t, p, e, fully = split.tensor, split.pipeline, split.expert, trainer.states == "full"
     layers, moe_layers = float(model.n_layers), float(model.n_moe_layers)
@@ -231,13 +205,13 @@ def _divisors(of: int, most: int) -> FloatArray:
     return numbers[of % numbers == 0]
 
 
-def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> Splits:
+def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> Split:
     """Every way to split a run over `gpus` GPUs, most wanted first, whether it fits or not.
 
     Wanted is, in this order: no recomputation, few GPUs a replica (t p), few stages, experts within a server, few expert
     groups, large micro-batches. So the second half are those of the first, with recomputation.
     """
-    choice, batch = _facts()["choice"], recipe.batch_sequences
+    choice, batch = catalogue.read("export.toml")["choice"], recipe.batch_sequences
     server, per_stage = int(choice["gpus_per_server"]), int(choice["micro_batches_per_stage"])
     most = max(1, int(choice["micro_batch_tokens"]) // recipe.sequence_tokens)
     heads, kv_heads, n_layers = int(model.n_heads), int(model.n_kv_heads), int(model.n_layers)
@@ -257,7 +231,7 @@ def splits(model: Architecture, recipe: Recipe, gpus: int, trainer: Trainer) -> 
     found = found[np.lexsort([key[found] for key in (-b, e, e > server, p, t * p)])]
     twice = np.tile(found, 2)
     sizes = {name: size[twice] for name, size in zip(SIZES, (t, p, e, d, b, accumulation), strict=True)}
-    return Splits(gpus=gpus, **sizes, recompute=np.repeat([False, True], found.size))
+    return Split(gpus=gpus, **sizes, recompute=np.repeat([False, True], found.size))
 
 
 def gpu_counts() -> list[int]:

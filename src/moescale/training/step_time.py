@@ -1,16 +1,9 @@
 """The time of one optimiser step of a training run, from its parts, and with it the share of the GPU's peak that a run uses.
 
 Legend: t tensor, p pipeline, e expert, c context, d data parallel, t p c d GPUs in all; M tokens of a micro-batch on a GPU before
-t divides its work, m micro-batches a step. What is counted:
-
-- matrix products: FLOPs at a share of the data sheet, experts' rows filled up to whole tiles, and the bytes of their weights;
-- activations: each element that the backward pass keeps (parallelism.layer_elements_per_token) crosses memory a few times;
-- attention: causal FLOPs, the backward pass multiplying five times where the forward one does twice (FlashAttention, 2205.14135);
-- messages: of tensor parallelism (two gathers and two scatters a layer and direction), of experts (dispatch and combine), of the
-  keys and values of a sequence that is split, of FSDP or the gradients;
-- the pipeline's bubble (p - 1) / (v m) of v stages a GPU (arXiv 2104.04473, section 2.2), and the optimiser's memory traffic.
-
-Constants: catalogue/training.toml. What is not modelled: routing that is uneven, loading of data, checkpoints, failures.
+t divides its work, m micro-batches a step, v stages a GPU. docs/launch.md says what is counted and what is not; the backward pass of
+attention multiplies five times where the forward one does twice (FlashAttention, arXiv 2205.14135), the pipeline's bubble is
+(p - 1) / (v m) (arXiv 2104.04473, section 2.2). Constants: catalogue/training.toml.
 """
 
 from __future__ import annotations
@@ -31,7 +24,6 @@ from moescale.models.architecture import Architecture
 from moescale.models.parameters import active_matmul_params, training_flops_per_token
 from moescale.training.parallelism import (
     Split,
-    Splits,
     Trainer,
     first_and_last_stage,
     layer_elements_per_token,
@@ -159,12 +151,12 @@ def _facts(model: Architecture, sequence_tokens: int) -> tuple[float, float, flo
     return float(flops), active, float(parts.active_experts), elements, float(parts.experts)
 
 
-def arithmetic_share(gpu: Gpu, precision: Precision) -> float:
-    """Share of the data sheet's arithmetic that large products keep up: of the GPU's own benchmarks, or its system's."""
-    if gpu.arithmetic_share is not None:
-        return gpu.arithmetic_share
-    shares = _constants()["arithmetic_fp8" if precision == "fp8" else "arithmetic"]
-    return float(shares.get(gpu.silicon_system, shares["default"]))
+def products_flops_per_s(gpu: Gpu, precision: Precision) -> float:
+    """What large products keep up: a share of the data sheet's FLOP/s, of the GPU's own benchmarks or of its system's; bf16 without fp8."""
+    fp8 = gpu.fp8_flops_per_s if precision == "fp8" else None
+    shares = _constants()["arithmetic" if fp8 is None else "arithmetic_fp8"]
+    share = gpu.arithmetic_share or float(shares.get(gpu.silicon_system, shares["default"]))
+    return share * (fp8 or gpu.bf16_flops_per_s)
 
 
 def step_time(
@@ -173,7 +165,7 @@ def step_time(
     batch_sequences: int,
     sequence_tokens: int,
     gpu: Gpu,
-    split: Split | Splits,
+    split: Split,
     trainer: Trainer,
     precision: Precision = "bf16",
     stages_per_gpu: int = 1,
@@ -188,9 +180,8 @@ def step_time(
     k = _constants()
     flops, active, routed, elements, experts = _facts(model, sequence_tokens)
     t, p, e, d = split.tensor, split.pipeline, split.expert, split.data
-    rate = gpu.bf16_flops_per_s * arithmetic_share(gpu, "bf16")
+    rate, layer_rate = products_flops_per_s(gpu, "bf16"), products_flops_per_s(gpu, precision)
     fp8 = precision == "fp8" and gpu.fp8_flops_per_s is not None
-    layer_rate = float(gpu.fp8_flops_per_s or 0.0) * arithmetic_share(gpu, "fp8") if fp8 else rate
     memory = gpu.memory_bandwidth_bytes_per_s * float(k["memory_share"])
     tokens = split.micro_batch * sequence_tokens / context
     micro_batches = batch_sequences / (d * split.micro_batch)
