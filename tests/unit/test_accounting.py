@@ -178,7 +178,13 @@ def test_a_larger_model_needs_no_less(
 
 
 @pytest.mark.system
-@given(real_models(), st.integers(1, 64), st.integers(1, 16), st.sampled_from([0.5, 1.0, 2.0, 4.0]), st.floats(0, 1e5))
+@given(
+    real_models(),
+    st.integers(1, 64),
+    st.integers(1, 16),
+    st.sampled_from([0.5, 1.0, 2.0, 4.0]),
+    st.floats(1e-6, 1e5) | st.just(0.0),
+)
 def test_gpus_together_hold_the_whole_model_and_no_gpu_more_than_it(
     model: Architecture, gpus_of_a_group: int, groups: int, size: float, context: float
 ) -> None:

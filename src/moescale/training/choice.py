@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -132,23 +132,23 @@ def _fastest(
 ) -> tuple[Split, StepTime, int] | None:
     """The split that fits with the shortest step, the most wanted of those that are NEAR it, and how many fit; None: none."""
     ways = splits(model, recipe, gpus, launch.trainer)
-    timed = partial(
-        step_time,
-        model,
-        batch_sequences=recipe.batch_sequences,
-        sequence_tokens=recipe.sequence_tokens,
-        gpu=gpu,
-        trainer=launch.trainer,
-        precision=launch.precision,
-    )
     # Layers are recomputed only where the same split does not fit without it.
     plain, again = np.reshape(memory_of(model, recipe, gpu, ways, launch.trainer).fits, (2, -1))
     fitting = np.concatenate([plain, again & ~plain])
     if not fitting.any():
         return None
-    seconds = np.where(fitting, timed(split=ways).total_s, np.inf)
-    split = ways[int(np.argmax(seconds <= seconds.min() * (1.0 + NEAR)))]
-    return split, timed(split=split), int(fitting.sum())
+    times = step_time(
+        model,
+        batch_sequences=recipe.batch_sequences,
+        sequence_tokens=recipe.sequence_tokens,
+        gpu=gpu,
+        split=ways,
+        trainer=launch.trainer,
+        precision=launch.precision,
+    )
+    seconds = np.where(fitting, times.total_s, np.inf)
+    best = int(np.argmax(seconds <= seconds.min() * (1.0 + NEAR)))
+    return ways[best], times.of(best), int(fitting.sum())
 
 
 def _days(flops: float, gpu: Gpu, gpus: int, mfu: float) -> float:

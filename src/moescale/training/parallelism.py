@@ -64,9 +64,10 @@ class Split:
 
 
 def _periods(model: Architecture) -> tuple[int, int]:
-    """Whole periods of layers with and without experts, of which stages are made: layers of one, and their number."""
+    """Whole periods of layers with and without experts, of which stages are made: layers of one, 1 where they do not divide, and their number."""
     layers, moe = int(model.n_layers), int(model.n_moe_layers)
     period = layers // moe if moe else 1
+    period = 1 if layers % period else period
     return period, layers // period
 
 

@@ -9,7 +9,7 @@ attention multiplies five times where the forward one does twice (FlashAttention
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, Literal
@@ -66,6 +66,11 @@ class StepTime:
     tokens_per_gpu: Real  # of a step
     model_flops_per_token: float  # matrices and causal attention
     peak_flops_per_s: float  # bf16, as MFU has it also where products are in fp8
+
+    def of(self, i: int) -> StepTime:
+        """Those of one of many splits."""
+        values = {f.name: np.broadcast_to(getattr(self, f.name), np.shape(self.total_s))[i] for f in fields(self)}
+        return StepTime(**{name: float(value) for name, value in values.items()})
 
     @property
     def total_s(self) -> Any:
