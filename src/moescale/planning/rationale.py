@@ -258,6 +258,17 @@ def beyond_runs(caveats: Sequence[str]) -> str:
 
 
 def _extrapolated(search: Search, model: Candidate) -> list[str]:
+    law, base = search.law, search.base
+    listed, of_base = _factors(search, model), _factors(search, base)
+    listed += [f"for the baseline {of_base[0]}", *of_base[1:]] if of_base else []
+    least, most = law.fit_range.get("experts", (1.0, 1.0))
+    if search.question.base is None and base.experts < least * (1.0 - 1e-6) and least < most:
+        listed.append(f"the baseline, of fewer experts than were fitted ({least:g} to {most:g})")
+    return ([f"{EXTRAPOLATED}{', '.join(listed)}."] if listed else []) + unknown_range_notes(law)
+
+
+def _factors(search: Search, model: Trained) -> list[str]:
+    """How many times each input of a model is the largest, or smallest, that the law was fitted to, where it is beyond."""
     law, implied = search.law, search.law.form.implied_inputs
     size = float(law_size(law.family, model.n_params, model.experts))
     further = {
@@ -268,15 +279,11 @@ def _extrapolated(search: Search, model: Candidate) -> list[str]:
     words = INPUT_NAMES | {name: name for name in law.form.extra_inputs}
     if law.family.n_counts == "dense" and not math.isclose(size, model.n_params_active, rel_tol=1e-3):
         words["n_params"] = f"dense-equivalent N ({format_count(size)})"  # the plan prints active parameters
-    listed = [
+    return [
         f"{words[name]} {factor:{',.0f' if factor >= 999.5 else '.3g'}} times the "
         f"{'largest' if factor > 1 else 'smallest'} fitted"
         for name, factor in extrapolation(law, size, model.tokens, model.experts, further).items()
     ]
-    least, most = law.fit_range.get("experts", (1.0, 1.0))
-    if search.question.base is None and search.base.experts < least * (1.0 - 1e-6) and least < most:
-        listed.append(f"the baseline, of fewer experts than were fitted ({least:g} to {most:g})")
-    return ([f"{EXTRAPOLATED}{', '.join(listed)}."] if listed else []) + unknown_range_notes(law)
 
 
 def _rivals(
