@@ -310,7 +310,10 @@ def test_a_fitted_law_knows_the_errors_of_the_default_law_on_its_runs(tmp_path: 
         r"Error on these runs around the bias: 1\.6% of pooled2026, 0\.28% of this law; 0\.44% of this", told.out
     )
     asked = ("plan", "--budget", "1e22", "--gpu", "h100-sxm", "--law", law, *FAST, "--bootstrap", 20)
-    errors = answer_of(*asked)["errors_on_runs"]
+    answer = answer_of(*asked)
+    errors, beyond = answer["errors_on_runs"], answer["recommendation"]["over_fitted"]
+    assert 2.0 < beyond["tokens"] == pytest.approx(answer["recommendation"]["tokens"] / 2e10, rel=1e-9)
+    assert re.search(r"^Next +moescale design --budget 1e21 ", run(*asked).out, re.M)  # its longest run exceeds these
     assert {name: round(error, 3) for name, error in errors.items()} == {
         "pooled2026": 0.016, "own": 0.003, "own held out": 0.004,
     }  # fmt: skip

@@ -11,7 +11,15 @@ from moescale.planning.built_lives import BuiltLives
 from moescale.planning.candidate import Life, Unreachable, with_intervals
 from moescale.planning.intervals import lifetime_limits
 from moescale.planning.life_search import LifeSearch
-from moescale.planning.rationale import Recommendation, lifetime_caveats, lifetime_why, open_counts, slow, undecided
+from moescale.planning.rationale import (
+    Recommendation,
+    lifetime_caveats,
+    lifetime_why,
+    open_counts,
+    over_fitted,
+    slow,
+    undecided,
+)
 from moescale.planning.search import Search
 from moescale.units import format_count
 
@@ -94,5 +102,6 @@ def plan_lifetime(search: Search) -> LifetimePlan:
             architecture=built.shape,
             undecided=undecided(search, model, rivals),
             rivals=tuple(rivals or others),
+            over_fitted=over_fitted(search, model),
         ),
     )

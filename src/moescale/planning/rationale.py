@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -54,6 +54,8 @@ class Recommendation(Generic[Model]):
         None  # FLOPs with which models of the baseline's experts reach this loss, over its own
     )
     rivals: tuple[Model, ...] = ()  # the models of the other expert counts that are open, as built
+    # How many times each input is the largest, or below 1 the smallest, that the law was fitted to; only those beyond.
+    over_fitted: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def to_dict(self) -> dict[str, object]:
         """The model's record with the reasons beside it."""
@@ -259,7 +261,7 @@ def beyond_runs(caveats: Sequence[str]) -> str:
 
 def _extrapolated(search: Search, model: Candidate) -> list[str]:
     law, base = search.law, search.base
-    listed, of_base = _factors(search, model), _factors(search, base)
+    listed, of_base = _factor_words(search, model), _factor_words(search, base)
     listed += [f"for the baseline {of_base[0]}", *of_base[1:]] if of_base else []
     least, most = law.fit_range.get("experts", (1.0, 1.0))
     if search.question.base is None and base.experts < least * (1.0 - 1e-6) and least < most:
@@ -267,8 +269,8 @@ def _extrapolated(search: Search, model: Candidate) -> list[str]:
     return ([f"{EXTRAPOLATED}{', '.join(listed)}."] if listed else []) + unknown_range_notes(law)
 
 
-def _factors(search: Search, model: Trained) -> list[str]:
-    """How many times each input of a model is the largest, or smallest, that the law was fitted to, where it is beyond."""
+def over_fitted(search: Search, model: Trained) -> dict[str, float]:
+    """How many times each input of a model is the largest, or below 1 the smallest, that the law was fitted to; only those beyond."""
     law, implied = search.law, search.law.form.implied_inputs
     size = float(law_size(law.family, model.n_params, model.experts))
     further = {
@@ -276,13 +278,19 @@ def _factors(search: Search, model: Trained) -> list[str]:
         **search.question.budget.extra,
     }
     further["training_flops"] = model.training_flops
+    return extrapolation(law, size, model.tokens, model.experts, further)
+
+
+def _factor_words(search: Search, model: Trained) -> list[str]:
+    law = search.law
+    size = float(law_size(law.family, model.n_params, model.experts))
     words = INPUT_NAMES | {name: name for name in law.form.extra_inputs}
     if law.family.n_counts == "dense" and not math.isclose(size, model.n_params_active, rel_tol=1e-3):
         words["n_params"] = f"dense-equivalent N ({format_count(size)})"  # the plan prints active parameters
     return [
         f"{words[name]} {factor:{',.0f' if factor >= 999.5 else '.3g'}} times the "
         f"{'largest' if factor > 1 else 'smallest'} fitted"
-        for name, factor in extrapolation(law, size, model.tokens, model.experts, further).items()
+        for name, factor in over_fitted(search, model).items()
     ]
 
 

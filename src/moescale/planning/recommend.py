@@ -27,6 +27,7 @@ from moescale.planning.rationale import (
     caveats,
     compute_ratio,
     open_counts,
+    over_fitted,
     slow,
     undecided,
     why,
@@ -136,6 +137,7 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: b
         undecided=undecided(search, model, rivals),
         compute_ratio=compute_ratio(search, model) if question.explained else None,
         rivals=tuple(rivals),
+        over_fitted=over_fitted(search, model),
     )
     base_row = base_built and billed(question, base_built) if in_full else base_built and base_built.model
     return Advice(advice, views, base_row, use, tuple(models), search)

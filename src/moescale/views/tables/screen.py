@@ -59,8 +59,9 @@ MOSTLY = 0.75  # of a budget: a plan that spends less names the objective that s
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
 FITTED = (" the largest fitted", " the smallest fitted")  # how factors beyond the runs of a law end
-TIMES = re.compile(r"([\d.,]+) times the largest")
-SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
+# Of a budget, what `design` is offered to settle an open choice, and at most where the runs at hand are large: its longest run, a share
+# LARGEST_SHARE of it, is then LONGER than theirs.
+SWEEP_SHARE, MOST_SWEEP, LONGER = 1e-2, 0.1, 2.0
 
 
 def facts(
@@ -429,7 +430,9 @@ def _next(plan: Plan, options: str | None) -> str:
     alone = plan.law == DEFAULT_LAW and not plan.shapes and not plan.of_life
     if options and alone and not any(name in options for name in ("--shape", "--kv-heads", "--disaggregated")):
         return f"moescale plan {options} --shape all"
-    far = plan.law != DEFAULT_LAW and _farthest(plan) > FAR  # of a law of labs a sweep teaches little of larger runs
+    beyond = plan.decision.over_fitted
+    # The default law is of labs, of whose larger runs a sweep teaches little.
+    far = plan.law != DEFAULT_LAW and max(beyond.values(), default=1.0) > FAR
     if plan.decision.undecided or far:
         if plan.shapes and options:  # a sweep is of one shape
             options = re.sub(r" *--shape[ =]all", "", options) + f" --shape {plan.shapes[0].shape}"
@@ -437,7 +440,13 @@ def _next(plan: Plan, options: str | None) -> str:
         flops = plan.decision.model.training_flops if total else plan.budget_flops
         stated = any(name in (options or "") for name in ("--budget", "--days", "--match"))
         planned = ["--plan-budget", format_flops(flops)] if total or not stated else []
-        budget = f"moescale design --budget {format_flops(flops * SWEEP_SHARE)}"
+        sweep = flops * SWEEP_SHARE
+        if far:
+            from moescale.planning.sweep_design import LARGEST_SHARE  # which takes long to load
+
+            largest = flops / math.prod(max(beyond.get(name, 1.0), 1.0) for name in ("n_params", "tokens"))
+            sweep = min(max(sweep, LONGER * largest / LARGEST_SHARE), flops * MOST_SWEEP)
+        budget = f"moescale design --budget {format_flops(sweep)}"
         return " ".join((budget, *planned, *of_design(options or ""), *_relaxed(plan, options or "")))
     return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"
 
@@ -448,12 +457,6 @@ def _once(beyond: str) -> str:
     ends = [next((end for end in FITTED if part.endswith(end)), "") for part in parts]
     again = [end == later for end, later in zip(ends, [*ends[1:], ""], strict=True)]
     return ", ".join(p.removesuffix(end) if same else p for p, end, same in zip(parts, ends, again, strict=True))
-
-
-def _farthest(plan: Plan) -> float:
-    """How many times a size, tokens or another input of the decided model is the largest fitted; 1 where none is."""
-    found = TIMES.findall(beyond_runs(plan.decision.caveats))
-    return max((float(times.replace(",", "")) for times in found), default=1.0)
 
 
 def _relaxed(plan: Plan, options: str) -> list[str]:
