@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from moescale import catalogue
 from moescale.errors import InputError, UnwrittenError, unknown_name
 from moescale.export.serving_launch import SERVE, Server, serve_script
-from moescale.export.trainers import ARGUMENTS, FORMATS, MODULE, TORCHTITAN, filled, is_own, training_files
+from moescale.export.trainers import ARGUMENTS, FORMATS, MODULE, TORCHTITAN, filled, training_files
 from moescale.hardware.gpus import Gpu
 from moescale.io.files import check_folder, explained, make_folder, write_atomically, write_error
 from moescale.io.locks import lock_beside, locked, staged_folder
@@ -99,7 +98,7 @@ def export_model(
         below = gpus // each * each
         what, nearest = f"{gpus} GPUs do not fill whole servers of {each}", f"{below} or {below + each}"
         raise InputError(what, where="--train-gpus", nearest=nearest, next_step="give a multiple")
-    launch, model = replace(launch, trainer=FORMATS[format].trainer), shape.architecture()
+    launch, model = replace(launch, trainer=FORMATS[format]), shape.architecture()
     recipe, choice = launch.recipe(model, tokens, gpus), choose_launch(model, tokens, gpu, launch, mfu=mfu, gpus=gpus)
     counts = count_parameters(model)
     title = (
@@ -115,7 +114,7 @@ def export_model(
     files["README.md"] = filled(
         "README.md.j2",
         title=title,
-        format="config" if format == "hf" and not is_own(shape) else format,
+        format="config" if format == "hf" and "run.toml" not in files else format,
         version=TORCHTITAN,
         recipe=recipe,
         choice=choice,
@@ -127,7 +126,15 @@ def export_model(
     )
     if started is not None:
         files[SERVE] = started.command
-    _write(format, folder, files)
+    target = Path(os.path.realpath(folder))
+    make_folder(target.parent)
+    step = "wait, or give another folder"
+    busy = UnwrittenError("another process writes it", where=os.fspath(folder), next_step=step)
+    with locked(lock_beside(target), busy=busy):
+        check_export(format, folder)
+        with staged_folder(target) as staged:  # an older export stays whole until the files take its place
+            for name, text in files.items():
+                write_atomically(staged / name, text)
     return Export(
         format=format,
         folder=str(folder),
@@ -138,20 +145,6 @@ def export_model(
         n_params_active=int(counts.active),
         notes=tuple(notes),
     )
-
-
-def _write(format: str, folder: Path, files: Mapping[str, str]) -> None:
-    """An older export stays whole until the files (text by name) take its place."""
-    target = Path(os.path.realpath(folder))
-    make_folder(target.parent)
-    busy = UnwrittenError(
-        "another process writes it", where=os.fspath(folder), next_step="wait, or give another folder"
-    )
-    with locked(lock_beside(target), busy=busy):
-        check_export(format, folder)
-        with staged_folder(target) as staged:
-            for name, text in files.items():
-                write_atomically(staged / name, text)
 
 
 def split_in_words(choice: Choice) -> str:
