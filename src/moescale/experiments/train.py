@@ -17,8 +17,8 @@ import platform
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
@@ -200,13 +200,10 @@ class Run:
         place = self.folder / f"step-{self.step}"
         state = {"step": self.step, "seconds": self.seconds, "recent": self.recent, "watch": asdict(self.watch)}
         state["shares"] = self.routers.shares.tolist()
-
-        def write(aside: Path) -> None:
+        with self._whole(place) as aside:
             self.accelerator.save_state(str(aside))
             if self.rank == 0:
                 write_atomically(aside / "state.json", json.dumps(state))
-
-        self._written(place, write)
         if self.rank == 0:
             for other in self.folder.iterdir():
                 if other != place:
@@ -230,8 +227,7 @@ class Run:
         """Write config.json and safetensors as transformers and vLLM read them, whole or not at all. Every process calls this."""
         dtype = getattr(torch, self.settings.training.dtype)
         weights: Any = self.accelerator.get_state_dict(self.model)
-
-        def write(aside: Path) -> None:
+        with self._whole(folder) as aside:
             if self.rank:
                 return
             bare: Any = build(self.settings, self.corpus.vocab_size, device="meta")
@@ -242,17 +238,16 @@ class Run:
             config |= {**self.settings.model.config(self.corpus.vocab_size), "use_cache": True}
             write_atomically(aside / "config.json", json.dumps(config, indent=2, sort_keys=True))
 
-        self._written(folder, write)
-
-    def _written(self, place: Path, write: Callable[[Path], None]) -> None:
-        """Let `write` fill a folder beside `place`, which then takes its place; nothing is left of it where that fails."""
+    @contextmanager
+    def _whole(self, place: Path) -> Generator[Path]:
+        """A folder beside `place` to be filled, which then takes its place; nothing is left of it where that fails."""
         aside = place.with_name(f".{place.name}.tmp")
         try:
             if self.rank == 0:
                 shutil.rmtree(aside, ignore_errors=True)
                 aside.mkdir(parents=True)
             self.accelerator.wait_for_everyone()
-            write(aside)
+            yield aside
             self.accelerator.wait_for_everyone()
             if self.rank == 0:
                 shutil.rmtree(place, ignore_errors=True)
