@@ -263,17 +263,12 @@ def documents(name: str, text_field: str = "text") -> Iterator[str]:
                 if len(line) > MOST_BYTES:
                     raise InputError(f"a line is larger than {MOST_BYTES:,} bytes", where=name, next_step="split it")
                 if line.strip():
-                    yield _parsed(line, text_field, f"{name}, line {number}")
+                    where, text = f"{name}, line {number}", _decoded(line)
+                    row: object = text and parse_json(text, where=where, next_step="write one object a line")
+                    # UTF-8 cannot hold all that JSON may spell, such as a lone surrogate.
+                    yield _decoded(_field(row, text_field, where).encode("utf-8", "surrogatepass"))
     else:
         yield _decoded(read_bytes(path, limit_bytes=MOST_BYTES))
-
-
-def _parsed(line: bytes, text_field: str, where: str) -> str:
-    """The text of a line of JSON; empty for what UTF-8 cannot hold, such as a lone surrogate that JSON may spell."""
-    if not (text := _decoded(line)):
-        return ""
-    found = _field(parse_json(text, where=where, next_step="write one object a line"), text_field, where)
-    return _decoded(found.encode("utf-8", "surrogatepass"))
 
 
 def _decoded(content: bytes) -> str:

@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
 
 from moescale import catalogue
+from moescale.errors import InputError
 from moescale.export.huggingface import huggingface_config
-from moescale.models.recipe import Recipe
+from moescale.io.files import write_atomically
+from moescale.models.family import ModelFamily
+from moescale.models.recipe import Recipe, defaults
 from moescale.models.rounding import Buildable
 from moescale.training.parallelism import Split, Trainer, stages_of
-from moescale.units import format_bytes, format_flops, format_seconds
+from moescale.units import format_bytes, format_count, format_flops, format_seconds, plural
+
+if TYPE_CHECKING:
+    from moescale.planning.sweep_design import SweepDesign
 
 TORCHTITAN = "0.3.0"
 MODULE = "moescale_run"
@@ -95,3 +104,41 @@ def _torchtitan_module(shape: Buildable, recipe: Recipe, run: Mapping[str, Any])
         decay='decay_type="cosine"' if recipe.schedule == "cosine" else falls,
         logit_chunks=FORMATS["torchtitan"].logit_chunks,
     )
+
+
+# A designed sweep as the SWEEP.toml that `moescale sweep` trains.
+
+
+def unbuilt(family: ModelFamily) -> str:
+    """What `moescale sweep` cannot build of a family, in words; empty where it trains all: its experts are as wide as an FFN."""
+    unusual = {
+        "narrow experts": family.expert_width != 1.0,
+        "shared experts": family.shared_experts > 0.0,
+        "latent attention": family.kv_lora_rank > 0.0,
+    }
+    return " and no ".join(name for name, has in unusual.items() if has)
+
+
+def check_family(family: ModelFamily) -> None:
+    """InputError for a family that `moescale sweep` cannot build."""
+    if found := unbuilt(family):
+        what = f"`moescale sweep` builds no {found}, which {family.name} has: its runs would be other models"
+        step = "leave -o out and train the runs that --details lists, or take --shape paper or mixtral"
+        raise InputError(what, where="-o", next_step=step)
+
+
+def write_sweep(design: SweepDesign, family: ModelFamily, path: Path, sequence_tokens: int | None = None) -> None:
+    """Write the runs of a design, the cheapest first, with what all of them share; raises as `check_family` does."""
+    check_family(family)
+    text = filled(
+        "sweep.toml.j2",
+        runs=plural(len(design.runs), "run"),
+        flops=format_flops(design.flops),
+        budget=format_flops(design.budget_flops),
+        most_tokens=format_count(max(run.tokens for run in design.runs)),
+        names=tomli_w.dumps({"name": path.stem, "table": f"{path.stem}.csv", "folder": path.stem}),
+        family=family,
+        sequence_tokens=sequence_tokens or defaults().sequence_tokens,
+        cheapest_first=sorted(design.runs, key=lambda run: run.flops),
+    )
+    write_atomically(path, text)
