@@ -32,7 +32,7 @@ Report = Callable[[Mapping[str, Any]], None]
 Row = Mapping[str, Any]
 
 
-def train(settings: RunSettings, *, resume: bool = True, report: Report | None = None) -> dict[str, Any] | None:
+def train(settings: RunSettings, *, resume: bool = True, report: Report = lambda event: None) -> dict[str, Any] | None:
     """Train the run, or what is left of it, and return its row of the run table.
 
     Everything lies in `settings.output`: settings.json, progress.jsonl, checkpoints/ until the run is finished, then model/
