@@ -97,16 +97,13 @@ class ModelsTable(Table):
 
 
 class Grid(Table):
-    """What a PROFILE.toml states: every combination is measured, at both stages.
-
-    `prompt_tokens` are measured at prefill, `context_tokens` at decode: without them, the prompt lengths.
-    """
+    """What a PROFILE.toml states: every combination is measured, at both stages."""
 
     gpu: Text  # the name that rows are filed under
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     batch: Lengths = (1, 2, 4, 8, 16, 32, 64)
-    prompt_tokens: Lengths = (128, 512)
-    context_tokens: Lengths | None = None
+    prompt_tokens: Lengths = (128, 512)  # of prefill
+    context_tokens: Lengths | None = None  # of decode; None: the prompt lengths
     gpus: Annotated[tuple[Annotated[int, Quantity, Field(ge=1, le=1024)], ...], Listed, Few] = (1,)
     models: Annotated[tuple[ModelsTable, ...], Listed, Few]
 

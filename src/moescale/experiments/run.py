@@ -123,10 +123,7 @@ def check_same(folder: Path, identity: Mapping[str, str]) -> None:
 
 
 def read_result(output: str | Path) -> dict[str, Any] | None:
-    """The row of a finished run, from the result.json of its folder; None where there is none.
-
-    Raises InputError where the file holds anything else.
-    """
+    """The row of a finished run, from the result.json of its folder, or None; InputError where that holds anything else."""
     file = Path(output) / RESULT
     if not file.exists():
         return None

@@ -286,10 +286,7 @@ def stated_columns(run: RunSettings, vocab_size: int) -> dict[str, Any]:
 
 
 def mfu(run: RunSettings, vocab_size: int, device: str, tokens_per_s: float) -> float | None:
-    """Model FLOPs utilisation: FLOPs of matrix products and causal attention over the bf16 peak of all devices.
-
-    None for a float32 run, whose peak is another, and for a device that the GPU catalogue lacks.
-    """
+    """FLOPs of matrix products and causal attention over the bf16 peak; None in float32 and for a device not in the catalogue."""
     peak = peak_flops_per_s(device) if run.training.dtype == "bfloat16" else None
     if peak is None:
         return None

@@ -259,10 +259,7 @@ def _result_of(run: PlannedRun) -> Row | None:
 
 
 def read_progress(output: str | Path) -> Mapping[str, float]:
-    """The finite numbers of the last whole line of the progress.jsonl in a run's folder; empty where there is none.
-
-    Lines that are torn or hold something else are passed over: a run that was killed may leave one.
-    """
+    """The finite numbers of the last whole line of a run's progress.jsonl, or none: a run that is killed may leave a torn line."""
     for line in reversed(_tail(Path(output) / "progress.jsonl").splitlines()):
         with suppress(InputError, AttributeError):
             values: Any = parse_json(line.decode("utf-8", "replace"), where="")
@@ -287,10 +284,7 @@ def _jobs(sweep: Sweep, runs: int, stated: int | None) -> int:
 
 
 def write_launch(run: PlannedRun, sweep: Sweep) -> list[str]:
-    """Write the launch of a run beside its folder; the command that starts it.
-
-    Raises InputError where the launch would train otherwise than the settings say.
-    """
+    """Write the launch of a run beside its folder; its command. InputError where it would train otherwise than is stated."""
     t, folder, engine, execution = run.settings.training, run.beside("launch"), sweep.engine, sweep.execution
     launch = Launch(**{key: getattr(t, key) for key in ("peak_lr", "batch_tokens", "sequence_tokens", "schedule")})
     recipe = export_model(

@@ -159,10 +159,7 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
 
 
 def _combinations(grid: Mapping[str, Any], where: str) -> list[Entry]:
-    """What each run of a grid states: every combination of the values of its keys, one value standing for a list.
-
-    `shapes` are [d_model, n_layers] or tables of [model]'s keys, `seeds` the seeds.
-    """
+    """Every combination of the values of a grid's keys; `shapes` are [d_model, n_layers] or tables of [model], `seeds` seeds."""
     axes: list[list[Entry]] = []
     for key, stated in grid.items():
         values = cast("list[Any]", stated if isinstance(stated, list) else [stated])

@@ -267,10 +267,7 @@ class Run:
 
 
 def measure(settings: RunSettings, corpus: Corpus, *, resume: bool, report: Report) -> dict[str, Any]:
-    """Train in this process, or in this and the others of its group; what was measured, with the software's names.
-
-    Every event is a line of progress.jsonl, and goes to `report`.
-    """
+    """Train in this process and the others of its group, each event a line of progress.jsonl and reported; what was measured."""
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(settings.parallel.threads)
     folder = Path(settings.output)

@@ -45,10 +45,7 @@ class Export:
 
 
 def check_export(format: str, folder: Path) -> None:
-    """Raise the InputError that `export_model` would meet for a format or a folder, before the work of a plan.
-
-    A folder that is there must hold files of an export alone, and is replaced as a whole.
-    """
+    """Raise the InputError that `export_model` would for a format or a folder, which may hold files of an export alone."""
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS, where="--export")
     check_folder(folder)
@@ -85,12 +82,10 @@ def export_model(
 ) -> Export:
     """Write what `format` (hf, torchtitan or megatron) needs to train a shape on `tokens` tokens into a folder.
 
-    `launch` states what is known of the recipe; its trainer is that of the format. With `gpus` the batch fills them. See
-    `recipe_for`. With a `server` also the script that starts it on the trained model.
-
-    The folder is written whole or not at all. An older export in it is replaced; one that holds anything else is refused.
-    Raises InputError for an unknown format, a folder that cannot be written, a size without a learning rate or a shape that no
-    class of transformers builds, InfeasibleError where `gpus` GPUs do not hold the run.
+    `launch` states what is known of the recipe; its trainer is that of the format. With `gpus` the batch fills them. With a
+    `server` also the script that starts it on the trained model. The folder is written whole or not at all, in place of an
+    older export. Raises InputError for an unknown format, a folder that cannot be written, a size without a learning rate or a
+    shape that no class of transformers builds, InfeasibleError where `gpus` GPUs do not hold the run.
     """
     check_export(format, folder)
     each = int(catalogue.read("export.toml")["choice"]["gpus_per_server"])

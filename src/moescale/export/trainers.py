@@ -53,7 +53,7 @@ def _environment() -> Any:
 def training_files(
     format: str, shape: Buildable, recipe: Recipe, split: Split, title: str
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """What a format's trainer needs (text by name), config.json of the model included, and what that does not say at first sight."""
+    """The files of a format's trainer (text by name), config.json included, and what they do not say at first sight."""
     files = {"config.json": json.dumps(huggingface_config(shape, recipe), indent=2) + "\n"}
     run: dict[str, Any] = {"title": title, "shape": shape, "recipe": recipe, "split": split}
     if format == "hf":
