@@ -30,8 +30,12 @@ USUAL = defaults()
 FAMILY = "yun2024"  # whose shapes a size stands for
 PAPER_HEAD = 64  # head_dim of the paper's four shapes: 768 wide with 12 heads (appendix A)
 SHAPE = ("d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ffn")
-# These do not change what a run computes, so that a run may go on under other ones.
-NOT_HASHED_TRAINING = ("micro_batch_tokens", "checkpoint_every_s", "checkpoint_every_steps")
+NOT_COMPUTED: Any = {
+    **dict.fromkeys(("output", "tracking", "parallel"), True),
+    "data": {"corpus"},  # where it lies; run.py compares the corpus itself
+    "training": {"micro_batch_tokens", "checkpoint_every_s", "checkpoint_every_steps"},
+}
+"""Settings that do not change what a run computes."""
 
 
 class ModelSettings(Table):
@@ -214,12 +218,9 @@ class RunSettings(Table):
 
     @property
     def sha256(self) -> str:
-        """Identifies what the run computes: the settings without output, tracking, parallelism and checkpoint times."""
-        document = self.model_dump(mode="json", exclude_none=True, exclude={"output", "tracking", "parallel"})
-        training = {key: v for key, v in document["training"].items() if key not in NOT_HASHED_TRAINING}
-        document["training"] = {**training, "tokens": [self.training.tokens]}  # a list, as since version 0.1
-        # Where a corpus lies is no part of it; run.py compares the corpus itself.
-        document["data"] = {"max_epochs": self.data.max_epochs}
+        """Identifies what the run computes, so that it may go on under other settings of all else."""
+        document = self.model_dump(mode="json", exclude_none=True, exclude=NOT_COMPUTED)
+        document["training"]["tokens"] = [self.training.tokens]  # a list, as since version 0.1
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 

@@ -111,7 +111,7 @@ def dry_run(sweep: Sweep, jobs: int | None = None) -> dict[str, Any]:
         outlooks.append(run.to_dict() | {"state": state, "share": share})
         if share == 1.0 or rate:
             outlooks[-1]["seconds"] = (1 - share) * run.training_flops / (rate or 1.0)
-            heapq.heappush(free, heapq.heappop(free) + outlooks[-1]["seconds"])
+            heapq.heapreplace(free, free[0] + outlooks[-1]["seconds"])
     plan = {
         "table": str(sweep.table), "folder": str(sweep.folder), "engine": sweep.engine, "runs": outlooks,
         "jobs": len(free), "training_flops": sum(run.training_flops for run in sweep.runs), "rate_from": rate_from,

@@ -154,7 +154,7 @@ class Run:
         t = self.settings.training
         count = t.batch_sequences // self.accelerator.num_processes
         first = step * t.batch_sequences + self.rank * count
-        most = max(1, t.micro_batch_tokens // t.sequence_tokens)
+        most = t.micro_batch_tokens // t.sequence_tokens
         micro = max(size for size in range(1, count + 1) if count % size == 0 and size <= most)
         places = [divmod(position, self.per_epoch) for position in range(first, first + count)]
         rows = np.stack([self.sequences(epoch)[index] for epoch, index in places])
@@ -172,8 +172,7 @@ class Run:
         t, world = self.settings.training, self.accelerator.num_processes
         held_out = self.corpus.sequences("validation", t.sequence_tokens, self.settings.seed)
         count = min(len(held_out), max(1, t.validation_tokens // t.sequence_tokens))
-        micro = max(1, t.micro_batch_tokens // t.sequence_tokens)
-        summed = 0.0
+        micro, summed = t.micro_batch_tokens // t.sequence_tokens, 0.0
         self.routers.take()
         self.model.eval()
         # Every process makes the same number of passes, as they exchange parts of the model in each; beyond the end they
