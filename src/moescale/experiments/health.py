@@ -51,7 +51,7 @@ def balance(tokens_by_expert: ArrayLike) -> dict[str, Any]:
     """
     counts = np.asarray(tokens_by_expert, dtype=np.float64)
     found: dict[str, Any] = {"dead_experts": 0, "token_drop": 0.0, "imbalance": 1.0, "router_entropy": 1.0}
-    if counts.sum():
+    if counts.sum() and counts.shape[1] > 1:
         shares, experts = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0), counts.shape[1]
         found["dead_experts"] = int(np.sum(shares * experts < DEAD_SHARE))
         found["imbalance"] = float(shares.max() * experts)
