@@ -301,8 +301,7 @@ def peak_flops_per_s(device: str) -> float | None:
     words = device.lower().replace("-", " ").split()
     for name, gpu in gpus().items():
         chip = name.split("-")[0]
-        form_matches = ("pcie" in words) == name.endswith(("pcie", "pcie-40gb", "pcie-80gb"))
-        if chip in words and (form_matches or name == chip):
+        if chip in words and (("pcie" in words) == ("pcie" in name) or name == chip):
             return gpu.bf16_flops_per_s
     return None
 

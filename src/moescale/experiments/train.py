@@ -310,12 +310,11 @@ def accelerator_of(settings: RunSettings, vocab_size: int) -> Accelerator:
         fsdp_plugin=layout if sharded else None, log_with=list(settings.tracking.to) or None, project_dir=folder / "tracking",
     )  # fmt: skip
     if settings.tracking.to:
-        config = {key: value for key, value in stated_columns(settings, vocab_size).items() if value is not None}
         names: dict[str, Any] = {
             "mlflow": {"run_name": settings.name},
             "wandb": {"name": settings.name, "resume": "allow"},
         }
-        made.init_trackers(settings.tracking.project, config=config, init_kwargs=names)
+        made.init_trackers(settings.tracking.project, config=stated_columns(settings, vocab_size), init_kwargs=names)
     return made
 
 
