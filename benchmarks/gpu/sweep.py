@@ -22,11 +22,12 @@ import tomli_w
 
 from moescale.errors import InputError, MoescaleError
 from moescale.experiments.corpus import open_corpus
-from moescale.experiments.settings import ModelSettings, parameters
+from moescale.experiments.settings import ModelSettings
 from moescale.experiments.sweep import drive
 from moescale.experiments.sweep_file import Sweep, expand, read_sweep
 from moescale.hardware.gpus import load_gpu
 from moescale.io.files import write_atomically
+from moescale.models.parameters import count_parameters
 from moescale.units import format_count, parse_quantity
 
 SECONDS = 540.0
@@ -64,8 +65,8 @@ def runs(budgets: Sequence[float] = BUDGETS) -> list[dict[str, Any]]:
             for experts in EXPERTS:
                 model = ModelSettings(d_model=width, n_layers=depth, experts=experts)
                 dense = ModelSettings(d_model=width, n_layers=depth)
-                tokens = float(f"{budget / (6 * float(parameters(model).non_embedding_active)):.3g}")
-                ratio = tokens / float(parameters(dense).non_embedding_total)
+                tokens = float(f"{budget / (6 * float(count_parameters(model.architecture()).active)):.3g}")
+                ratio = tokens / float(count_parameters(dense.architecture()).total)
                 if BYTES_A_PARAM[0] <= ratio <= BYTES_A_PARAM[1]:
                     run = {"d_model": width, "n_layers": depth, "experts": experts, "tokens": int(tokens)}
                     found.append(run | recipe(budget))

@@ -65,7 +65,7 @@ def tables(corpus: Path, output: Path, **changes: Any) -> dict[str, Any]:
 
 def trained(settings: RunSettings, **options: Any) -> list[dict[str, Any]]:
     run: Any = importlib.import_module("moescale.experiments.run")
-    return run.train(settings, **options)
+    return [run.train(settings, **options)]
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,6 @@ NOT_FROM_OUTSIDE = {
     "cli/__init__.py": "opens the null device",
     "cli/output.py": "hashes files that others have read",
     "experiments/train.py": "its own checkpoints: tests of the engine",
-    "export/trainers.py": "its own templates",
     "latency/kernels/installed.py": "the tables of an installed package",
     "latency/kernels/tables.py": "the catalogue",
     "models/family.py": "sizes that it keeps itself",

@@ -78,12 +78,12 @@ def test_a_launch_is_started_and_its_log_is_a_row(engine: str, torchrun: Path, m
     lines = log.read_text().splitlines()
     end = " validation loss at iteration 20 | lm loss value: 5.0E+00 |\n[titan] validate step: 20  loss:  5.0000  x\n"
     log.write_text("\n".join([*lines, end]))
-    (row,) = read_log(sweep.runs[0], engine) or ()
+    row = read_log(sweep.runs[0], engine) or {}
     assert (row["loss"], row["loss_of"]) == (5.0, "validation")
     log.write_text("\n".join(line for line in lines if "20" not in line and "a node" not in line))
     assert read_log(sweep.runs[0], engine) is None
     log.write_text("\n".join(lines).replace("4.000000", "nan").replace("4.00000", "nan"))
-    (row,) = read_log(sweep.runs[0], engine) or ()
+    row = read_log(sweep.runs[0], engine) or {}
     assert (row["loss"], row["diverged"]) == (None, True)
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from command_line import run
 from moescale.errors import InfeasibleError
-from moescale.export.sweep_file import unbuilt
+from moescale.export.trainers import unbuilt
 from moescale.models.family import training_flops
 from moescale.options.law import family_of_shape
 from moescale.options.question import BoundOptions

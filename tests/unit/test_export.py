@@ -54,8 +54,7 @@ LATENT = replace(
 )
 FAMILIES = {"experts": SHAPE, "dense": DENSE, "fine-grained": FINE, "deepseek": LATENT}
 H100, A100 = find_gpu("h100-sxm"), find_gpu("a100-sxm-40gb")
-TRAINERS = {name: each.trainer for name, each in FORMATS.items()}
-MEGATRON, TORCHTITAN = TRAINERS["megatron"], TRAINERS["torchtitan"]
+MEGATRON, TORCHTITAN = FORMATS["megatron"], FORMATS["torchtitan"]
 FLAGS: dict[str, dict[str, str]] = catalogue.read("megatron.toml")["flags"]
 
 
@@ -133,9 +132,9 @@ def test_expert_parallelism_divides_the_experts_alone() -> None:
 
 
 @pytest.mark.system
-@given(shape=shapes(), gpus=st.sampled_from((1, 2, 3, 4, 8, 12, 16, 24, 64)), name=st.sampled_from(list(TRAINERS)))
+@given(shape=shapes(), gpus=st.sampled_from((1, 2, 3, 4, 8, 12, 16, 24, 64)), name=st.sampled_from(list(FORMATS)))
 def test_every_split_is_whole_and_its_memory_adds_up(shape: Buildable, gpus: int, name: str) -> None:
-    model, run, trainer = model_of(shape), recipe(), TRAINERS[name]
+    model, run, trainer = model_of(shape), recipe(), FORMATS[name]
     for split in list(splits(model, run, gpus, trainer))[:40]:
         assert split.tensor * split.pipeline * split.data == gpus
         assert split.data * split.micro_batch * split.accumulation == run.batch_sequences
@@ -156,9 +155,9 @@ def test_every_split_is_whole_and_its_memory_adds_up(shape: Buildable, gpus: int
 
 
 @pytest.mark.system
-@given(shape=shapes(), name=st.sampled_from(list(TRAINERS)), gpus=st.sampled_from((8, 16, 64)))
+@given(shape=shapes(), name=st.sampled_from(list(FORMATS)), gpus=st.sampled_from((8, 16, 64)))
 def test_more_splitting_never_takes_more_memory(shape: Buildable, name: str, gpus: int) -> None:
-    model, run, trainer = model_of(shape), recipe(), TRAINERS[name]
+    model, run, trainer = model_of(shape), recipe(), FORMATS[name]
 
     def total(**changed: Any) -> float:
         split = Split(
@@ -175,9 +174,9 @@ def test_more_splitting_never_takes_more_memory(shape: Buildable, name: str, gpu
 
 @pytest.mark.system
 @daily(10)
-@given(shape=shapes(), name=st.sampled_from(list(TRAINERS)), memory_gib=st.floats(2, 200))
+@given(shape=shapes(), name=st.sampled_from(list(FORMATS)), memory_gib=st.floats(2, 200))
 def test_the_smallest_count_fits_and_no_smaller_one_does(shape: Buildable, name: str, memory_gib: float) -> None:
-    model, run, trainer = model_of(shape), recipe(), TRAINERS[name]
+    model, run, trainer = model_of(shape), recipe(), FORMATS[name]
     gpu = replace(H100, memory_bytes=memory_gib * 2**30)
     counts = [count for count in gpu_counts() if fits(model, run, gpu, count, trainer)]
     if not counts:

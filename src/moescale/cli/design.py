@@ -69,7 +69,7 @@ def design(
     json_: Json = False,
 ) -> None:
     """Choose the training runs that reduce the regret of a plan most, and write them as a sweep."""
-    from moescale.export.sweep_file import check_family, unbuilt, write_sweep
+    from moescale.export.trainers import check_family, unbuilt, write_sweep
     from moescale.io.files import check_target
     from moescale.models.recipe import defaults
     from moescale.planning.gaussian_process import RUN_NOISE

@@ -144,15 +144,15 @@ def train(wanted: TrainOptions, json_: Json = False) -> None:
     if settings.parallel.processes > 1 and "WORLD_SIZE" not in os.environ:
         more = ["--json"] * json_ + ["--no-resume"] * (not wanted.resume)
         torchrun(wanted.run, settings.parallel.processes, [*more, *(["-o", str(output)] if output is not None else [])])
-    rows = run_train(settings, resume=wanted.resume, report=_print_event)
-    if not rows:  # another process of torchrun's group prints them
+    row = run_train(settings, resume=wanted.resume, report=_print_event)
+    if row is None:  # another process of torchrun's group prints it
         return
     held_back = HeldBack()
     if output is not None:
         with held_back.writing():
-            add_rows(output, rows)
+            add_rows(output, [row])
     held = settings.output + "/result.json" if output is None or held_back.errors else str(output)
-    answer(json_, {"rows": rows}, show_trained, rows, settings.output, held)
+    answer(json_, {"rows": [row]}, show_trained, [row], settings.output, held)
     held_back.tell()
 
 

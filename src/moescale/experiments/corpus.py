@@ -42,10 +42,7 @@ Hash = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class Corpus(BaseModel):
-    """Tokens of documents, each ended by `eos_id`, in two splits that share no document.
-
-    `sha256` stands for the tokens of both splits and the tokenizer, not for names or places of files.
-    """
+    """Tokens of documents, each ended by `eos_id`, in two splits that share no document."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -54,7 +51,7 @@ class Corpus(BaseModel):
     eos_id: Token
     dtype: Literal["uint16", "int32"]
     tokenizer_sha256: Hash
-    sha256: Hash
+    sha256: Hash  # of the tokens of both splits and the tokenizer, not of names or places of files
     n_train: Count  # tokens
     n_validation: Count
     n_train_documents: Count
@@ -86,10 +83,7 @@ class Corpus(BaseModel):
         return hashlib.sha256(json.dumps(stated).encode()).hexdigest()
 
     def sequences(self, split: SplitName, length: int, seed: int, epoch: int = 0) -> Sequences:
-        """The disjoint windows of `length` tokens of a split, in an order that seed, epoch and the corpus choose.
-
-        Raises InputError where the split has fewer tokens than one window.
-        """
+        """The disjoint windows of `length` tokens of a split, ordered by seed, epoch and corpus; InputError where there is none."""
         tokens, _ = self.size(split)
         count = tokens // length
         if not count:
@@ -100,10 +94,7 @@ class Corpus(BaseModel):
         return Sequences(windows=kept.reshape(count, length), key=f"{self.sha256}:{split}:{seed}:{epoch}")
 
     def epochs(self, tokens: int, length: int, max_epochs: float = 1) -> float:
-        """How often training on `tokens` in windows of `length` sees the training split; at most 1 sees none twice.
-
-        Raises InputError when that is more than `max_epochs`.
-        """
+        """How often training on `tokens` in windows of `length` sees the training split; InputError above `max_epochs`."""
         there = self.n_train // length * length
         epochs = tokens / there if there else float("inf")
         if epochs > max_epochs:
@@ -117,10 +108,7 @@ class Corpus(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequences:
-    """Windows of a split in training's order: position i is the i-th that is seen, an int64 array.
-
-    No two positions share a token, and the order does not depend on how many are read, or where reading starts.
-    """
+    """Windows of a split in training's order, int64 arrays that share no token; reading may start anywhere."""
 
     windows: NDArray[Any]  # (windows, length), memory-mapped, as they lie in the file
     key: str
@@ -162,10 +150,7 @@ def _mixed(word: int) -> int:
 
 
 def open_corpus(folder: str | Path) -> Corpus:
-    """The corpus of a folder that `pack` wrote; reads sizes, no tokens.
-
-    Raises InputError where there is none, and for files that are missing, cut off or others than those that were packed.
-    """
+    """The corpus of a folder that `pack` wrote, seen by sizes, not tokens; InputError where it is none or was changed since."""
     folder = Path(folder)
     try:
         corpus = Corpus.model_validate({**read_description(folder), "folder": folder})

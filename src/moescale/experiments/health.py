@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import entr
 
 # All of these are ours; no publication settles them.
 MARGIN_NATS = 1.0  # a smoothed loss so far above its own minimum ..
@@ -30,10 +31,9 @@ class Watch:
         """The watch after a step with this training loss (nats) and gradient norm."""
         if self.why:
             return self
-        if not math.isfinite(loss):
-            return replace(self, why="the loss is not finite")
-        if not math.isfinite(gradient_norm):
-            return replace(self, why="the gradient is not finite")
+        for what, value in (("loss", loss), ("gradient", gradient_norm)):
+            if not math.isfinite(value):
+                return replace(self, why=f"the {what} is not finite")
         smoothed = loss if math.isnan(self.smoothed) else SMOOTHING * self.smoothed + (1 - SMOOTHING) * loss
         lowest = min(self.lowest, smoothed)
         above = self.above + 1 if smoothed > lowest + MARGIN_NATS else 0
@@ -50,15 +50,10 @@ def balance(tokens_by_expert: ArrayLike) -> dict[str, Any]:
     layer with experts, is perfectly even. `token_drop` is 0: no expert has a capacity, so no token is dropped.
     """
     counts = np.asarray(tokens_by_expert, dtype=np.float64)
-    even = {"dead_experts": 0, "token_drop": 0.0, "imbalance": 1.0, "router_entropy": 1.0}
-    if counts.size == 0 or counts.shape[1] == 1 or not counts.sum():
-        return even
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
-    experts = shares.shape[1]
-    entropy = -np.sum(shares * np.log(np.where(shares > 0, shares, 1.0)), axis=1) / math.log(experts)
-    return {
-        **even,
-        "dead_experts": int(np.sum(shares * experts < DEAD_SHARE)),
-        "imbalance": float(shares.max() * experts),
-        "router_entropy": float(np.clip(entropy.min(), 0.0, 1.0)),
-    }
+    found: dict[str, Any] = {"dead_experts": 0, "token_drop": 0.0, "imbalance": 1.0, "router_entropy": 1.0}
+    if counts.sum() and counts.shape[1] > 1:
+        shares, experts = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0), counts.shape[1]
+        found["dead_experts"] = int(np.sum(shares * experts < DEAD_SHARE))
+        found["imbalance"] = float(shares.max() * experts)
+        found["router_entropy"] = float(np.clip(entr(shares).sum(axis=1).min() / math.log(experts), 0.0, 1.0))
+    return found

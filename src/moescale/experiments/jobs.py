@@ -89,10 +89,7 @@ def execute(command: Sequence[str], log: str, lock: str, stop: Event | None = No
 
 
 class Jobs:
-    """Starts commands on this machine or on Slurm; `options` are [execute.slurm], options of sbatch by submitit's names.
-
-    Raises InputError where jobs cannot be started.
-    """
+    """Starts commands here or on Slurm, by `options` of sbatch in submitit's names; InputError where jobs cannot be started."""
 
     def __init__(self, place: str, options: Mapping[str, Any], folder: Path, most: int) -> None:
         if not hasattr(os, "killpg"):  # which ends a job whole

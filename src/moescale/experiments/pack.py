@@ -179,10 +179,7 @@ def _fill(
     splits: Mapping[SplitName, SplitWriter], names: Sequence[str], made: Tokenizer, request: Mapping[str, Any],
     report: Report,
 ) -> tuple[Counter[str], Counter[str]]:  # fmt: skip
-    """Tokenise documents, batch by batch, until the sources end or there are tokens enough.
-
-    Returns the documents that were read, and those left out, by source.
-    """
+    """Tokenise documents until the sources end or there are tokens enough; how many were read, and left out, by source."""
     read, skipped = Counter[str](), Counter[str]()
     train, most = splits["train"], request["max_tokens"] or sys.maxsize
     salt = hashlib.sha256(str(request["seed"]).encode()).digest()[:16]
@@ -226,10 +223,7 @@ def _batches(names: Sequence[str], text_field: str) -> Iterator[list[tuple[str, 
 
 
 def find_sources(given: Sequence[str | Path], output: Path | None = None) -> list[str]:
-    """The files and hub data sets that are named; a folder gives its files sorted by path, without hidden ones and `output`.
-
-    Raises InputError for a name without files.
-    """
+    """The files and hub data sets that are named, a folder's by path without hidden ones and `output`; InputError for no file."""
     found: list[str] = []
     for name in [os.fspath(each) for each in given]:
         if name.startswith(HUB) or os.path.isfile(name):
@@ -249,10 +243,7 @@ def find_sources(given: Sequence[str | Path], output: Path | None = None) -> lis
 
 
 def documents(name: str, text_field: str = "text") -> Iterator[str]:
-    """The documents of a source: its rows, lines of JSON, or the whole file; empty for what is not UTF-8.
-
-    Raises InputError for malformed content, a missing field and a missing library, each with its place.
-    """
+    """The documents of a source: its rows, lines of JSON or the file, empty where not UTF-8; InputError that names the place."""
     path = Path(name)
     suffix = (path.with_suffix("") if path.suffix.lower() in COMPRESSED else path).suffix.lower()
     if name.startswith(HUB) or (suffix in BUILDERS and path.suffix.lower() not in LINES):
@@ -263,17 +254,12 @@ def documents(name: str, text_field: str = "text") -> Iterator[str]:
                 if len(line) > MOST_BYTES:
                     raise InputError(f"a line is larger than {MOST_BYTES:,} bytes", where=name, next_step="split it")
                 if line.strip():
-                    yield _parsed(line, text_field, f"{name}, line {number}")
+                    where, text = f"{name}, line {number}", _decoded(line)
+                    row: object = text and parse_json(text, where=where, next_step="write one object a line")
+                    # UTF-8 cannot hold all that JSON may spell, such as a lone surrogate.
+                    yield _decoded(_field(row, text_field, where).encode("utf-8", "surrogatepass"))
     else:
         yield _decoded(read_bytes(path, limit_bytes=MOST_BYTES))
-
-
-def _parsed(line: bytes, text_field: str, where: str) -> str:
-    """The text of a line of JSON; empty for what UTF-8 cannot hold, such as a lone surrogate that JSON may spell."""
-    if not (text := _decoded(line)):
-        return ""
-    found = _field(parse_json(text, where=where, next_step="write one object a line"), text_field, where)
-    return _decoded(found.encode("utf-8", "surrogatepass"))
 
 
 def _decoded(content: bytes) -> str:

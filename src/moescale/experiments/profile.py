@@ -19,7 +19,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,7 +34,7 @@ from moescale.io.json_text import read_object
 from moescale.io.locks import lock_beside, locked
 from moescale.io.toml import Experts, Listed, Quantity, Table, Text, Width, checked, read_toml
 from moescale.latency import measurements
-from moescale.latency.measurements import FAILED, KEY, OK, OUT_OF_MEMORY, SHAPE, Key, Measurement
+from moescale.latency.measurements import FAILED, OK, OUT_OF_MEMORY, SHAPE, Key, Measurement, key_of
 from moescale.models.architecture import Architecture
 from moescale.models.family import find_family
 from moescale.models.hf_config import from_config
@@ -48,7 +48,7 @@ VOCABULARY = 32_000  # Llama's, which the paper's models take (arXiv 2404.02852,
 KV_CACHE = re.compile(r"KV cache size: ([\d,]+) tokens")
 NO_MEMORY = re.compile(r"out of memory|No available memory|KV cache is needed|MemoryError", re.IGNORECASE)
 
-Work = dict[Key, tuple["Model", dict[str, Any]]]  # and what the row says before it is measured
+Work = dict[Key, tuple["Model", Measurement]]  # and its row before it is measured
 Answer = tuple[list[float], str, str]  # the seconds of each repeat, or none; a status; its reason
 Few = Field(max_length=100)
 Lengths = Annotated[tuple[Width, ...], Listed, Few]
@@ -97,16 +97,13 @@ class ModelsTable(Table):
 
 
 class Grid(Table):
-    """What a PROFILE.toml states: every combination is measured, at both stages.
-
-    `prompt_tokens` are measured at prefill, `context_tokens` at decode: without them, the prompt lengths.
-    """
+    """What a PROFILE.toml states: every combination is measured, at both stages."""
 
     gpu: Text  # the name that rows are filed under
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     batch: Lengths = (1, 2, 4, 8, 16, 32, 64)
-    prompt_tokens: Lengths = (128, 512)
-    context_tokens: Lengths | None = None
+    prompt_tokens: Lengths = (128, 512)  # of prefill
+    context_tokens: Lengths | None = None  # of decode; None: the prompt lengths
     gpus: Annotated[tuple[Annotated[int, Quantity, Field(ge=1, le=1024)], ...], Listed, Few] = (1,)
     models: Annotated[tuple[ModelsTable, ...], Listed, Few]
 
@@ -153,67 +150,65 @@ def profile(
     busy = InputError("is being written by another process", where=str(table), next_step="wait for it, or name another")
     with locked(lock_beside(table), busy=busy):
         known = measurements.read_measurements(table) if Path(table).exists() else ()
-        rows, done, work = {measurements.key_of(row): row for row in known}, set[Key](), _work(grid, models)
-
-        def lacks(key: Key, number: int) -> bool:
-            row = rows.get(key)
-            if row is None or row.status == FAILED:
-                return key not in done
-            return row.status == OK and len(row.rounds_s) < number
-
+        rows, done, work = {key_of(row): row for row in known}, set[Key](), _work(grid, models)
         version = ""
-        for number, (key, (model, columns)) in itertools.product(range(1, rounds + 1), work.items()):
-            if not lacks(key, number):
+        for number, (key, (model, point)) in itertools.product(range(1, rounds + 1), work.items()):
+            row = rows.get(key, point)
+            wanted = key not in done if row.status == FAILED else row.status == OK and len(row.rounds_s) < number
+            if not wanted:
                 continue
             version = version or _version(vllm)
-            others = {row.engine_version for row in rows.values() if row.gpu == columns["gpu"]} - {version}
+            others = {row.engine_version for row in rows.values() if row.gpu == point.gpu} - {version}
             if others:  # times of two versions do not belong in one table
                 what = f"the table was measured with engine_version {', '.join(others)}, and this is {version}"
                 raise InputError(what, where=str(table), next_step="write to another file")
-            times, status, reason = _measure(vllm, model, columns, repeats, log)
-            # What needs more memory than what does not fit will not fit either.
-            larger = [k for k in _larger(key, work) if k not in rows] if status == OUT_OF_MEMORY else []
-            for each in (key, *larger):
-                date = datetime.datetime.now(datetime.UTC).date().isoformat()
-                stated = {**work[each][1], "engine_version": version, "date": date}
-                why = reason if each == key else "a smaller point did not fit"
-                rows[each] = _with_round(rows.get(each), times, stated, status, why)
-                done.add(each)
+            times, status, reason = _measure(vllm, model, point, repeats, log)
+            tried = {key: reason}
+            if status == OUT_OF_MEMORY:  # what needs more memory than what does not fit will not fit either
+                larger = (other for other in _larger(point, work) if other not in rows)
+                tried |= dict.fromkeys(larger, "a smaller point did not fit")
+            date = datetime.datetime.now(datetime.UTC).date().isoformat()
+            for each, why in tried.items():
+                now = replace(work[each][1], engine_version=version, date=date, status=status, reason=why)
+                rows[each] = _with_round(rows.get(each), now, times)
+            done |= tried.keys()
             measurements.write_measurements(table, rows.values())
             took = f"{1e3 * rows[key].rounds_s[-1]:.4g} ms" if times else f"{status} ({reason})"
-            point = f"{columns['stage']}, {columns['gpus']} GPU, batch {columns['batch']}, {columns['tokens']} tokens"
-            report(f"round {number} of {rounds}, {model.name}, {point}: {took}")
+            what = f"{point.stage}, {point.gpus} GPU, batch {point.batch}, {point.tokens} tokens"
+            report(f"round {number} of {rounds}, {model.name}, {what}: {took}")
         not_ok = Counter(rows[key].status for key in work if key in rows and rows[key].status != OK)
         return Profiled(points=len(work), measured=len(done), not_ok=dict(not_ok))
 
 
 def _work(grid: Grid, models: Sequence[Model]) -> Work:
+    """Every point of the grid by its key, each still without a measurement."""
     found, gpu = Work(), grid.gpu.strip()
     for model, gpus in itertools.product(models, grid.gpus):
         start = {"gpu": gpu, "device": gpu, "gpus": gpus, "engine": "vllm", "dtype": grid.dtype, **model.columns()}
+        lacking: dict[str, Any] = {**start, "engine_version": "", "date": "", "status": FAILED, "latency_s": None}
         for stage, batch, tokens in grid.points():
-            columns = {**start, "stage": stage, "batch": batch, "tokens": tokens}
-            found[tuple(columns[name] for name in KEY)] = (model, columns)
+            point = Measurement(**lacking, stage=stage, batch=batch, tokens=tokens)
+            found[key_of(point)] = (model, point)
     return found
 
 
-def _larger(key: Key, work: Work) -> list[Key]:
+def _larger(point: Measurement, work: Work) -> list[Key]:
     """The other points of the same start and stage that need as much or more in batch and tokens."""
-    least = work[key][1]
-    point = {name: least[name] for name in ("batch", "tokens")}
-    same = {other: each for other, (_, each) in work.items() if {**each, **point} == least}
-    return [k for k, each in same.items() if k != key and all(each[name] >= n for name, n in point.items())]
+    same = {
+        key: each for key, (_, each) in work.items() if replace(each, batch=point.batch, tokens=point.tokens) == point
+    }
+    return [
+        k for k, each in same.items() if each != point and each.batch >= point.batch and each.tokens >= point.tokens
+    ]
 
 
-def _measure(
-    command: Sequence[str], model: Model, columns: Mapping[str, Any], repeats: int, log: str | Path | None
-) -> Answer:
+def _measure(command: Sequence[str], model: Model, point: Measurement, repeats: int, log: str | Path | None) -> Answer:
     # Steps 1 to n - 1 after the first of n tokens hold p + 1 to p + n - 1 tokens: p + n / 2 on average.
-    tokens, prefill = columns["tokens"], columns["stage"] == "prefill"
+    tokens, prefill = point.tokens, point.stage == "prefill"
     output = 1 if prefill else min(DECODED, 2 * max(tokens - 1, 1))
     stated: dict[str, Any] = {
-        "dtype": columns["dtype"], "tensor-parallel-size": columns["gpus"], "num-iters": repeats,
-        "batch-size": columns["batch"], "input-len": max(tokens - output // 2, 1),
+        "dtype": point.dtype, "tensor-parallel-size": point.gpus, "num-iters": repeats,
+        "batch-size": point.batch, "input-len": max(tokens - output // 2, 1),
     }  # fmt: skip
     first = _bench(command, {**stated, "output-len": 1}, model, log)
     if prefill or not first[0]:
@@ -274,17 +269,14 @@ def _version(command: Sequence[str]) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def _with_round(
-    row: Measurement | None, seconds: Sequence[float], stated: dict[str, Any], status: str, reason: str
-) -> Measurement:
+def _with_round(row: Measurement | None, now: Measurement, seconds: Sequence[float]) -> Measurement:
     """The row with one more round: the median of medians and their scatter; a failure undoes no round that went well."""
-    earlier = row if row is not None and row.status == OK else None
+    earlier = row if row is not None and row.status == OK else now  # which has no rounds yet
     if not seconds:
-        return earlier or Measurement(**stated, status=status, reason=reason, latency_s=None)
+        return earlier
     low, median, high = (float(each) for each in np.quantile(seconds, (0.25, 0.5, 0.75)))
-    before, scatter, repeats = (earlier.rounds_s, earlier.spread or 0.0, earlier.repeats) if earlier else ((), 0.0, 0)
-    rounds = (*before, median)
+    rounds = (*earlier.rounds_s, median)
     latency = float(np.median(rounds))
-    spread = max(scatter, (high - low) / median, (max(rounds) - min(rounds)) / latency)
-    repeats += len(seconds)
-    return Measurement(**stated, latency_s=latency, rounds_s=rounds, repeats=repeats, spread=spread)
+    spread = max(earlier.spread or 0.0, (high - low) / median, (max(rounds) - min(rounds)) / latency)
+    repeats = earlier.repeats + len(seconds)
+    return replace(now, latency_s=latency, rounds_s=rounds, repeats=repeats, spread=spread)

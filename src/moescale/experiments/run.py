@@ -32,13 +32,13 @@ Report = Callable[[Mapping[str, Any]], None]
 Row = Mapping[str, Any]
 
 
-def train(settings: RunSettings, *, resume: bool = True, report: Report | None = None) -> list[dict[str, Any]]:
-    """Train the run, or what is left of it, and return its row of the run table, in a list.
+def train(settings: RunSettings, *, resume: bool = True, report: Report = lambda event: None) -> dict[str, Any] | None:
+    """Train the run, or what is left of it, and return its row of the run table.
 
     Everything lies in `settings.output`: settings.json, progress.jsonl, checkpoints/ until the run is finished, then model/
     (config.json and safetensors) and result.json, which is written last. A finished run is returned as it is; an unfinished
     one goes on from its last checkpoint, or from its start without `resume`. Of several processes, which torchrun starts, all
-    but the first return no rows. `report` is called with each event of progress.jsonl.
+    but the first return None. `report` is called with each event of progress.jsonl.
 
     Raises InputError where the folder holds another run or is in use, and where data, libraries or devices are missing.
     """
@@ -67,17 +67,16 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
         if first:
             check_same(folder, identity)
         if resume and (finished := read_result(folder)):
-            return finished if first else []
+            return finished if first else None
         if first:
-            stated = json.dumps({**settings.to_dict(), "identity": identity}, indent=2)
-            write_atomically(folder / SETTINGS, stated)
+            write_atomically(folder / SETTINGS, json.dumps({**settings.to_dict(), "identity": identity}, indent=2))
         from moescale.experiments.train import measure
 
         measured = measure(settings, corpus, resume=resume, report=report)
         if not first:
-            return []
-        columns, per_s = stated_columns(settings, corpus.vocab_size), float(measured["tokens_per_s"])
-        used = mfu(settings, corpus.vocab_size, str(measured["device"]), per_s)
+            return None
+        columns, per_s = stated_columns(settings, corpus.vocab_size), measured["tokens_per_s"]
+        used = mfu(settings, corpus.vocab_size, measured["device"], per_s)
         row = {
             **columns,
             **measured,
@@ -90,7 +89,7 @@ def train(settings: RunSettings, *, resume: bool = True, report: Report | None =
         }
         write_atomically(folder / RESULT, json.dumps({"rows": [row]}, indent=2, allow_nan=False))
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    return [row]
+    return row
 
 
 def torchrun(run_file: Path, processes: int, more: list[str]) -> None:
@@ -116,28 +115,24 @@ def check_same(folder: Path, identity: Mapping[str, str]) -> None:
     known: Any = None
     with suppress(InputError):
         known = read_object(path).get("identity")
-    known = known if isinstance(known, dict) else {}
-    for key, what in (("settings_sha256", "settings"), ("corpus_sha256", "corpus")):
-        if known.get(key) != identity[key]:
-            raise InputError(
-                f"holds a run with other {what}", where=str(folder),
-                next_step="give another output folder, or start over with --no-resume, which deletes the present run",
-            )  # fmt: skip
+    for key in identity:
+        if not isinstance(known, dict) or known.get(key) != identity[key]:
+            what = f"holds a run with other {'corpus' if key == 'corpus_sha256' else 'settings'}"
+            step = "give another output folder, or start over with --no-resume, which deletes the present run"
+            raise InputError(what, where=str(folder), next_step=step)
 
 
-def read_result(output: str | Path) -> list[dict[str, Any]] | None:
-    """The rows of a finished run, from the result.json of its folder; None where there is none.
-
-    Raises InputError where the file holds anything else.
-    """
+def read_result(output: str | Path) -> dict[str, Any] | None:
+    """The row of a finished run, from the result.json of its folder, or None; InputError where that holds anything else."""
     file = Path(output) / RESULT
     if not file.exists():
         return None
     step = "remove the file: the run goes on from its checkpoint"
     rows: Any = read_object(file, next_step=step).get("rows")
-    with suppress(TypeError, AttributeError):
-        if rows and all(row.keys() >= set(IDENTITY) for row in rows):
-            return rows
+    with suppress(TypeError, AttributeError, ValueError):
+        (row,) = rows
+        if row.keys() >= set(IDENTITY):
+            return row
     raise InputError("is not the result of a run", where=str(file), next_step=step)
 
 

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -19,9 +20,9 @@ from moescale.export.huggingface import config_of
 from moescale.hardware.gpus import gpus
 from moescale.io import toml
 from moescale.io.toml import Quantity, Table, checked, read_toml
+from moescale.models.architecture import Architecture
 from moescale.models.family import find_family
-from moescale.models.hf_config import from_config
-from moescale.models.parameters import ParameterCount, count_parameters, training_flops_per_token
+from moescale.models.parameters import count_parameters, dense_equivalent_params, training_flops_per_token
 from moescale.models.recipe import defaults, paper_peak_lr, training_steps
 from moescale.models.rounding import Buildable, buildable
 
@@ -29,9 +30,12 @@ USUAL = defaults()
 FAMILY = "yun2024"  # whose shapes a size stands for
 PAPER_HEAD = 64  # head_dim of the paper's four shapes: 768 wide with 12 heads (appendix A)
 SHAPE = ("d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ffn")
-TABLES = ("model", "data", "training", "parallel", "tracking")
-# These do not change what a run computes, so that a run may go on under other ones.
-NOT_HASHED_TRAINING = ("micro_batch_tokens", "checkpoint_every_s", "checkpoint_every_steps")
+NOT_COMPUTED: Any = {
+    **dict.fromkeys(("output", "tracking", "parallel"), True),
+    "data": {"corpus"},  # where it lies; run.py compares the corpus itself
+    "training": {"micro_batch_tokens", "checkpoint_every_s", "checkpoint_every_steps"},
+}
+"""Settings that do not change what a run computes."""
 
 
 class ModelSettings(Table):
@@ -87,6 +91,10 @@ class ModelSettings(Table):
     def config(self, vocab_size: int) -> dict[str, Any]:
         """The Hugging Face config of the model."""
         return config_of(self.buildable(), vocab_size)
+
+    def architecture(self, vocab_size: int = 0) -> Architecture:
+        """The model as it is built; without a vocabulary all of it but the embedding tables."""
+        return replace(self.buildable().architecture(), vocab_size=float(vocab_size))
 
 
 class DataSettings(Table):
@@ -210,12 +218,9 @@ class RunSettings(Table):
 
     @property
     def sha256(self) -> str:
-        """Identifies what the run computes: the settings without output, tracking, parallelism and checkpoint times."""
-        document = self.model_dump(mode="json", exclude_none=True, exclude={"output", "tracking", "parallel"})
-        training = {key: v for key, v in document["training"].items() if key not in NOT_HASHED_TRAINING}
-        document["training"] = {**training, "tokens": [self.training.tokens]}  # a list, as since version 0.1
-        # Where a corpus lies is no part of it; run.py compares the corpus itself.
-        document["data"] = {"max_epochs": self.data.max_epochs}
+        """Identifies what the run computes, so that it may go on under other settings of all else."""
+        document = self.model_dump(mode="json", exclude_none=True, exclude=NOT_COMPUTED)
+        document["training"]["tokens"] = [self.training.tokens]  # a list, as since version 0.1
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
@@ -230,18 +235,12 @@ def read_settings(path: str | Path) -> RunSettings:
 
 def settings_of(mapping: Mapping[str, Any], where: str = "settings") -> RunSettings:
     """The run that a mapping of RUN.toml's tables states, checked and complete. Raises InputError with place and nearest."""
-    return checked(RunSettings, {**{name: {} for name in TABLES}, **mapping}, where=where)
+    return checked(RunSettings, {"model": {}, "data": {}, "training": {}, **mapping}, where=where)
 
 
 def dense_params(model: ModelSettings) -> float:
     """N: parameters without embeddings of the same model with one FFN in every layer, counted exactly (norms too)."""
-    return float(parameters(model.model_copy(update={"experts": 1, "top_k": 1})).non_embedding_total)
-
-
-def parameters(model: ModelSettings, vocab_size: int = 0) -> ParameterCount:
-    """The exact counts of the model as it is built; without a vocabulary those of everything but embeddings."""
-    shape = from_config(model.config(vocab_size or 1))
-    return count_parameters(shape if vocab_size else replace(shape, vocab_size=0.0))
+    return float(count_parameters(replace(model.architecture(), n_moe_layers=0.0)).total)
 
 
 def estimate(run: RunSettings) -> dict[str, float]:
@@ -250,14 +249,14 @@ def estimate(run: RunSettings) -> dict[str, float]:
     `n_params` is the size as the paper counts it, the matrices of attention and one FFN a layer, without norms; `tokens`
     those that are trained on, whole batches.
     """
-    m, counted, tokens = run.model, parameters(run.model), float(run.training.trained_tokens)
-    attention = m.d_model * m.head_dim * 2 * (m.n_heads + m.n_kv_heads)
-    active = float(counted.non_embedding_active)
+    shape, tokens = run.model.architecture(), float(run.training.trained_tokens)
+    counted = count_parameters(shape)
+    active = float(counted.active)
     return {
-        "n_params": float(m.n_layers * (attention + 3 * m.d_model * m.d_ffn)),
-        "n_params_dense": dense_params(m),
+        "n_params": float(dense_equivalent_params(shape)),
+        "n_params_dense": dense_params(run.model),
         "n_params_active": active,
-        "n_params_total": float(counted.non_embedding_total),
+        "n_params_total": float(counted.total),
         "tokens": tokens,
         "training_flops": 6.0 * active * tokens,
     }
@@ -269,7 +268,7 @@ def stated_columns(run: RunSettings, vocab_size: int) -> dict[str, Any]:
     return {
         "name": run.name,
         **{key: found[key] for key in ("n_params_dense", "n_params_active", "n_params_total")},
-        "n_params_embedding": float(parameters(m, vocab_size).embedding),
+        "n_params_embedding": float(count_parameters(m.architecture(vocab_size)).embedding),
         "n_params_nonemb": found["n_params_active"],  # of a token, which the columns above do not name as theirs
         "n_experts": m.experts,
         "top_k": m.top_k,
@@ -288,16 +287,13 @@ def stated_columns(run: RunSettings, vocab_size: int) -> dict[str, Any]:
 
 
 def mfu(run: RunSettings, vocab_size: int, device: str, tokens_per_s: float) -> float | None:
-    """Model FLOPs utilisation: FLOPs of matrix products and causal attention over the bf16 peak of all devices.
-
-    None for a float32 run, whose peak is another, and for a device that the GPU catalogue lacks.
-    """
+    """FLOPs of matrix products and causal attention over the bf16 peak; None in float32 and for a device not in the catalogue."""
     peak = peak_flops_per_s(device) if run.training.dtype == "bfloat16" else None
     if peak is None:
         return None
-    shape = from_config(run.model.config(vocab_size))
-    a_token = training_flops_per_token(shape, sequence_tokens=run.training.sequence_tokens)
-    return float(a_token) * tokens_per_s / (peak * run.parallel.processes)
+    shape, sequence = run.model.architecture(vocab_size), run.training.sequence_tokens
+    per_token = float(training_flops_per_token(shape, sequence_tokens=sequence))
+    return per_token * tokens_per_s / (peak * run.parallel.processes)
 
 
 def peak_flops_per_s(device: str) -> float | None:
@@ -305,8 +301,7 @@ def peak_flops_per_s(device: str) -> float | None:
     words = device.lower().replace("-", " ").split()
     for name, gpu in gpus().items():
         chip = name.split("-")[0]
-        form_matches = ("pcie" in words) == name.endswith(("pcie", "pcie-40gb", "pcie-80gb"))
-        if chip in words and (form_matches or name == chip):
+        if chip in words and (("pcie" in words) == ("pcie" in name) or name == chip):
             return gpu.bf16_flops_per_s
     return None
 
@@ -314,16 +309,11 @@ def peak_flops_per_s(device: str) -> float | None:
 def _nearest_shape(n_params: float, model: ModelSettings) -> Buildable:
     """The buildable shape nearest to a size; below 1e7, where heads of 128 are too coarse, with narrower heads."""
     family = replace(find_family(FAMILY), top_k=model.top_k, moe_every=model.moe_every)
-    found: list[tuple[float, Buildable]] = []
+    found: dict[float, Buildable] = {}  # by how far its size is off
     for head_dim in (128.0, 64.0, 32.0):
-        try:
+        with suppress(InputError):
             shape = buildable(replace(family, head_dim=head_dim), n_params, float(model.experts))
-        except InputError:
-            continue
-        off = abs(math.log(shape.n_params / n_params))
-        if off < 0.05:
-            return shape
-        found.append((off, shape))
+            found.setdefault(abs(math.log(shape.n_params / n_params)), shape)
     if not found:
         raise InputError(f"no shape near {n_params:.3g} parameters", next_step="give d_model and n_layers")
-    return min(found, key=lambda pair: pair[0])[1]
+    return found[next((off for off in found if off < 0.05), min(found))]

@@ -92,16 +92,14 @@ def dry_run(sweep: Sweep, jobs: int | None = None) -> dict[str, Any]:
     Times are FLOPs over `flops_per_s` of [execute], or over the median rate of the finished runs; where neither is known,
     `seconds` are absent.
     """
-    results = {run.name: rows[0] for run in sweep.runs if (rows := result_of(run)) is not None}
-    rates: list[float] = []
-    for row in results.values():
-        with suppress(KeyError, TypeError, ZeroDivisionError):
-            rates.append(row["training_flops"] / row["seconds"])
+    results = _finished(sweep)
+    # A launched run does not say how long it took.
+    rates = [row["training_flops"] / row["seconds"] for row in results.values() if row.get("seconds")]
     rate, rate_from = sweep.execution.flops_per_s, "flops_per_s of [execute]"
-    if rate is None:
+    if rate is None and rates:
+        rate, rate_from = median(rates), f"the median of {plural(len(rates), 'finished run')}"
+    elif rate is None:
         rate_from = "set flops_per_s of [execute], or finish one run"
-        if rates:
-            rate, rate_from = median(rates), f"the median of {plural(len(rates), 'finished run')}"
     outlooks: list[dict[str, Any]] = []
     free = [0.0] * _jobs(sweep, len(sweep.runs), jobs)  # when each place has done its runs: each run takes the first
     for run in sweep.runs:
@@ -113,7 +111,7 @@ def dry_run(sweep: Sweep, jobs: int | None = None) -> dict[str, Any]:
         outlooks.append(run.to_dict() | {"state": state, "share": share})
         if share == 1.0 or rate:
             outlooks[-1]["seconds"] = (1 - share) * run.training_flops / (rate or 1.0)
-            heapq.heappush(free, heapq.heappop(free) + outlooks[-1]["seconds"])
+            heapq.heapreplace(free, free[0] + outlooks[-1]["seconds"])
     plan = {
         "table": str(sweep.table), "folder": str(sweep.folder), "engine": sweep.engine, "runs": outlooks,
         "jobs": len(free), "training_flops": sum(run.training_flops for run in sweep.runs), "rate_from": rate_from,
@@ -145,23 +143,22 @@ def drive(
     make_folder(sweep.table.parent)
     check_run_table(sweep.table)
     make_folder(sweep.folder)
-    results = {run.name: rows for run in sweep.runs if (rows := result_of(run)) is not None}
+    results = _finished(sweep)
     found, failed = len(results), dict[str, Failure]()
-    add_rows(sweep.table, [row for rows in results.values() for row in rows])
+    add_rows(sweep.table, list(results.values()))
     waiting = deque(run for run in sweep.runs if run.name not in results)
     attempts = Counter[str]()  # that have ended
 
     def collect(run: PlannedRun, *, ended: bool = False) -> bool:
-        rows = result_of(run)
-        if rows is None and ended and sweep.engine != "moescale" and (rows := read_log(run, sweep.engine)):
+        row = _result_of(run)
+        if row is None and ended and sweep.engine != "moescale" and (row := read_log(run, sweep.engine)):
             make_folder(run.output)
-            write_atomically(run.output / "result.json", json.dumps({"rows": rows}, indent=2))
-        if rows is None:
+            write_atomically(run.output / "result.json", json.dumps({"rows": [row]}, indent=2))
+        if row is None:
             return False
-        results[run.name] = rows
-        add_rows(sweep.table, rows)
-        for row in rows:
-            say(f"{row['name']}: {_outcome(row)}")
+        results[run.name] = row
+        add_rows(sweep.table, [row])
+        say(f"{row['name']}: {_outcome(row)}")
         return True
 
     def ended(run: PlannedRun, code: int) -> None:
@@ -219,11 +216,11 @@ def drive(
                 place.end([job for _, job in active])
                 for run, _ in active:  # what was just finishing is kept
                     collect(run)
-    rows = [row for rows in results.values() for row in rows]
     return Swept(
         table=str(sweep.table), runs=len(sweep.runs), finished=len(results) - found, found=found,
         left=len(sweep.runs) - len(results) - len(failed), failed=tuple(failed.values()),
-        diverged=tuple(str(row["name"]) for row in rows if row.get("diverged") is True), seconds=time.monotonic() - start,
+        diverged=tuple(row["name"] for row in results.values() if row.get("diverged") is True),
+        seconds=time.monotonic() - start,
     )  # fmt: skip
 
 
@@ -247,20 +244,22 @@ def train_command(run_file: Path, *, resume: bool = True) -> list[str]:
     return command if resume else [*command, "--no-resume"]
 
 
-def result_of(run: PlannedRun) -> list[Row] | None:
-    """The rows of a finished run, or None; InputError where its folder holds another run."""
-    rows = read_result(run.output)
-    if rows is not None and any(row["settings_sha256"] != run.settings.sha256 for row in rows):
+def _finished(sweep: Sweep) -> dict[str, Row]:
+    """The rows of the runs that are finished, by name."""
+    return {run.name: row for run in sweep.runs if (row := _result_of(run)) is not None}
+
+
+def _result_of(run: PlannedRun) -> Row | None:
+    """The row of a finished run, or None; InputError where its folder holds another run."""
+    row = read_result(run.output)
+    if row is not None and row["settings_sha256"] != run.settings.sha256:
         step = "give the sweep another name or folder, or remove that one"
         raise InputError("holds a finished run of other settings", where=str(run.output), next_step=step)
-    return rows
+    return row
 
 
 def read_progress(output: str | Path) -> Mapping[str, float]:
-    """The finite numbers of the last whole line of the progress.jsonl in a run's folder; empty where there is none.
-
-    Lines that are torn or hold something else are passed over: a run that was killed may leave one.
-    """
+    """The finite numbers of the last whole line of a run's progress.jsonl, or none: a run that is killed may leave a torn line."""
     for line in reversed(_tail(Path(output) / "progress.jsonl").splitlines()):
         with suppress(InputError, AttributeError):
             values: Any = parse_json(line.decode("utf-8", "replace"), where="")
@@ -285,10 +284,7 @@ def _jobs(sweep: Sweep, runs: int, stated: int | None) -> int:
 
 
 def write_launch(run: PlannedRun, sweep: Sweep) -> list[str]:
-    """Write the launch of a run beside its folder; the command that starts it.
-
-    Raises InputError where the launch would train otherwise than the settings say.
-    """
+    """Write the launch of a run beside its folder; its command. InputError where it would train otherwise than is stated."""
     t, folder, engine, execution = run.settings.training, run.beside("launch"), sweep.engine, sweep.execution
     launch = Launch(**{key: getattr(t, key) for key in ("peak_lr", "batch_tokens", "sequence_tokens", "schedule")})
     recipe = export_model(
@@ -308,7 +304,7 @@ def write_launch(run: PlannedRun, sweep: Sweep) -> list[str]:
     return ["env", *stated, "bash", str((folder / "run.sh").absolute())]
 
 
-def read_log(run: PlannedRun, engine: str) -> list[dict[str, Any]] | None:
+def read_log(run: PlannedRun, engine: str) -> Row | None:
     """The row of a launched run from its log; None where the log does not reach the end of the run.
 
     `loss` is the validation loss where the log has one of the last step, else the mean of the last logged training losses
@@ -336,4 +332,4 @@ def read_log(run: PlannedRun, engine: str) -> list[dict[str, Any]] | None:
         "diverged_why": "the loss is not finite" if diverged else "",
         "engine": engine,
     }
-    return [stated_columns(run.settings, defaults().vocab_size) | found]
+    return stated_columns(run.settings, defaults().vocab_size) | found

@@ -159,21 +159,15 @@ def expand(document: Mapping[str, Any], *, where: str = "sweep") -> Sweep:
 
 
 def _combinations(grid: Mapping[str, Any], where: str) -> list[Entry]:
-    """What each run of a grid states: every combination of the values of its keys, one value standing for a list.
-
-    `shapes` are [d_model, n_layers] or tables of [model]'s keys, `seeds` the seeds.
-    """
+    """Every combination of the values of a grid's keys; `shapes` are [d_model, n_layers] or tables of [model], `seeds` seeds."""
     axes: list[list[Entry]] = []
     for key, stated in grid.items():
         values = cast("list[Any]", stated if isinstance(stated, list) else [stated])
         if not values:
             raise InputError("is empty", where=f"{where}, {key}", next_step="give it at least one entry")
         if key == "shapes":
-            axes.append([])
-            for value in values:
-                axes[-1].append(
-                    dict(zip(SHAPE, value, strict=False)) if isinstance(value, list) else as_mapping(value, key)
-                )
+            pairs = [dict(zip(SHAPE, each, strict=False)) if isinstance(each, list) else each for each in values]
+            axes.append([as_mapping(each, key) for each in pairs])
         else:
             axes.append([{"seed" if key == "seeds" else key: value} for value in values])
     if (count := math.prod(map(len, axes))) > MOST_RUNS:
@@ -206,4 +200,4 @@ def _name(entry: Entry, made: RunSettings, sweep: SweepFile) -> str:
     if "tokens_per_param" in entry:
         length = f"{parse_count(entry['tokens_per_param']):g}per"
     seed = "" if made.seed == sweep.seed else f"s{made.seed}"
-    return "-".join(part for part in (sweep.name, f"e{made.model.experts}", size, length, seed) if part)
+    return "-".join(filter(None, (sweep.name, f"e{made.model.experts}", size, length, seed)))

@@ -14,11 +14,10 @@ import json
 import math
 import os
 import platform
-import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+import transformers
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState
 from numpy.typing import NDArray
@@ -87,18 +87,21 @@ class Run:
             self._tell("resumed", checkpoint=newest.parent.name)
         while self.step < steps and not self.watch.why:
             self._step()
-        loss, counts = self.validate()
-        why = self.watch.why or ("" if math.isfinite(loss) else "the validation loss is not finite")
-        self._tell("validation", steps=steps, validation_loss=loss if math.isfinite(loss) else None)
-        train_loss = float(np.mean(self.recent)) if self.recent else math.nan
+        validation, counts = self.validate()
+        loss, train_loss = (x if math.isfinite(x) else None for x in (validation, float(np.mean(self.recent))))
+        why = self.watch.why or ("the validation loss is not finite" if loss is None else "")
+        self._tell("validation", steps=steps, validation_loss=loss)
         return {
-            "loss": loss if math.isfinite(loss) else None,
-            "train_loss": train_loss if math.isfinite(train_loss) else None,
+            "loss": loss,
+            "train_loss": train_loss,
             "epochs": self.epochs,
             "tokens_per_s": self.step * self.settings.training.batch_tokens / max(self.seconds, 1e-9),
             "diverged": bool(why),
             "diverged_why": why,
             **balance(counts),
+            "device": self.device_name,
+            "torch": str(torch.__version__),
+            "transformers": str(transformers.__version__),
         }
 
     def _step(self) -> None:
@@ -151,13 +154,14 @@ class Run:
         t = self.settings.training
         count = t.batch_sequences // self.accelerator.num_processes
         first = step * t.batch_sequences + self.rank * count
-        most = max(1, t.micro_batch_tokens // t.sequence_tokens)
+        most = t.micro_batch_tokens // t.sequence_tokens
         micro = max(size for size in range(1, count + 1) if count % size == 0 and size <= most)
         places = [divmod(position, self.per_epoch) for position in range(first, first + count)]
         rows = np.stack([self.sequences(epoch)[index] for epoch, index in places])
         return micro, torch.from_numpy(rows).to(self.device)
 
     def _sum(self, numbers: list[float], counts: Tensor) -> tuple[list[float], Tensor]:
+        """The sums over all processes."""
         together = torch.cat([torch.tensor(numbers, dtype=counts.dtype, device=counts.device), counts.flatten()])
         together = cast("Tensor", self.accelerator.reduce(together, "sum"))
         return together[: len(numbers)].tolist(), together[len(numbers) :].view_as(counts)
@@ -168,8 +172,7 @@ class Run:
         t, world = self.settings.training, self.accelerator.num_processes
         held_out = self.corpus.sequences("validation", t.sequence_tokens, self.settings.seed)
         count = min(len(held_out), max(1, t.validation_tokens // t.sequence_tokens))
-        micro = max(1, t.micro_batch_tokens // t.sequence_tokens)
-        summed = 0.0
+        micro, summed = t.micro_batch_tokens // t.sequence_tokens, 0.0
         self.routers.take()
         self.model.eval()
         # Every process makes the same number of passes, as they exchange parts of the model in each; beyond the end they
@@ -200,13 +203,10 @@ class Run:
         place = self.folder / f"step-{self.step}"
         state = {"step": self.step, "seconds": self.seconds, "recent": self.recent, "watch": asdict(self.watch)}
         state["shares"] = self.routers.shares.tolist()
-
-        def write(aside: Path) -> None:
+        with self._whole(place) as aside:
             self.accelerator.save_state(str(aside))
             if self.rank == 0:
                 write_atomically(aside / "state.json", json.dumps(state))
-
-        self._written(place, write)
         if self.rank == 0:
             for other in self.folder.iterdir():
                 if other != place:
@@ -230,8 +230,7 @@ class Run:
         """Write config.json and safetensors as transformers and vLLM read them, whole or not at all. Every process calls this."""
         dtype = getattr(torch, self.settings.training.dtype)
         weights: Any = self.accelerator.get_state_dict(self.model)
-
-        def write(aside: Path) -> None:
+        with self._whole(folder) as aside:
             if self.rank:
                 return
             bare: Any = build(self.settings, self.corpus.vocab_size, device="meta")
@@ -242,34 +241,32 @@ class Run:
             config |= {**self.settings.model.config(self.corpus.vocab_size), "use_cache": True}
             write_atomically(aside / "config.json", json.dumps(config, indent=2, sort_keys=True))
 
-        self._written(folder, write)
-
-    def _written(self, place: Path, write: Callable[[Path], None]) -> None:
-        """Let `write` fill a folder beside `place`, which then takes its place; nothing is left of it where that fails."""
+    @contextmanager
+    def _whole(self, place: Path) -> Generator[Path]:
+        """A folder beside `place` to be filled, which then takes its place; nothing is left of it where that fails."""
         aside = place.with_name(f".{place.name}.tmp")
         try:
             if self.rank == 0:
                 shutil.rmtree(aside, ignore_errors=True)
                 aside.mkdir(parents=True)
             self.accelerator.wait_for_everyone()
-            write(aside)
+            yield aside
             self.accelerator.wait_for_everyone()
             if self.rank == 0:
                 shutil.rmtree(place, ignore_errors=True)
                 aside.rename(place)
-        except Exception as error:  # of torch, safetensors and the system
+        except Exception as error:
             shutil.rmtree(aside, ignore_errors=True)
-            raise unwritten(place, error) from error
+            if isinstance(error, OSError | InputError):
+                raise
+            what = f"cannot be written: {first_line(error)}"  # as torch and safetensors word it
+            step = "mend it; the run goes on from its last checkpoint"
+            raise UnwrittenError(what, where=str(place), next_step=step) from error
         self.accelerator.wait_for_everyone()
 
 
-def measure(settings: RunSettings, corpus: Corpus, *, resume: bool, report: Report | None) -> dict[str, Any]:
-    """Train in this process, or in this and the others of its group; what was measured, with the software's names.
-
-    Every event is a line of progress.jsonl, and goes to `report`.
-    """
-    import transformers
-
+def measure(settings: RunSettings, corpus: Corpus, *, resume: bool, report: Report) -> dict[str, Any]:
+    """Train in this process and the others of its group, each event a line of progress.jsonl and reported; what was measured."""
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(settings.parallel.threads)
     folder = Path(settings.output)
@@ -279,13 +276,13 @@ def measure(settings: RunSettings, corpus: Corpus, *, resume: bool, report: Repo
             def tell(event: Mapping[str, Any]) -> None:
                 line = {"time": time.time(), **event}
                 append_line(stream, json.dumps(line))
-                if report is not None:
-                    report(line)
+                report(line)
 
             run = Run(settings, corpus, tell)
             try:
                 measured = run.train(resume)
                 run.save_model(folder / "model")
+                return measured
             finally:
                 run.accelerator.end_training()
                 AcceleratorState._reset_state(True)  # another run of this process has another one
@@ -294,10 +291,6 @@ def measure(settings: RunSettings, corpus: Corpus, *, resume: bool, report: Repo
         raise InputError(f"the run does not fit in memory: {first_line(error)}", next_step=step) from error
     except OSError as error:
         raise write_error(os.fsdecode(error.filename or folder), error) from error
-    return {
-        **measured, "device": run.device_name, "torch": str(torch.__version__),
-        "transformers": str(transformers.__version__),
-    }  # fmt: skip
 
 
 def accelerator_of(settings: RunSettings, vocab_size: int) -> Accelerator:
@@ -317,12 +310,11 @@ def accelerator_of(settings: RunSettings, vocab_size: int) -> Accelerator:
         fsdp_plugin=layout if sharded else None, log_with=list(settings.tracking.to) or None, project_dir=folder / "tracking",
     )  # fmt: skip
     if settings.tracking.to:
-        config = {key: value for key, value in stated_columns(settings, vocab_size).items() if value is not None}
         names: dict[str, Any] = {
             "mlflow": {"run_name": settings.name},
             "wandb": {"name": settings.name, "resume": "allow"},
         }
-        made.init_trackers(settings.tracking.project, config=config, init_kwargs=names)
+        made.init_trackers(settings.tracking.project, config=stated_columns(settings, vocab_size), init_kwargs=names)
     return made
 
 
@@ -331,8 +323,6 @@ def accelerator_of(settings: RunSettings, vocab_size: int) -> Accelerator:
 
 def build(settings: RunSettings, vocab_size: int, device: str = "cpu") -> nn.Module:
     """The model as transformers builds it, with initial weights that depend on the seed and each weight's name alone."""
-    import transformers
-
     given = settings.model.config(vocab_size)
     config = transformers.AutoConfig.for_model(given.pop("model_type"), **given, use_cache=False)
     # torch's grouped matrix product; the default loops over the experts
@@ -413,21 +403,3 @@ def cast_experts(model: nn.Module) -> None:
     for layer in cast("Any", model).model.layers:
         if hasattr(layer.mlp, "experts"):
             layer.mlp.experts.forward = partial(cast_forward, layer.mlp.experts, layer.mlp.experts.forward)
-
-
-# Errors.
-
-
-def unwritten(place: Path, error: BaseException) -> UnwrittenError:
-    """Why weights could not be written: the system's error, which the libraries wrap in errors of their own."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, UnwrittenError):
-            return cause
-        found = re.search(r"\(os error (\d+)\)", str(cause))  # as libraries written in Rust end an error of the system
-        code = cause.errno if isinstance(cause, OSError) else int(found[1]) if found else None
-        if code:
-            return write_error(str(place), OSError(code, os.strerror(code)))
-        cause = cause.__cause__ or cause.__context__
-    step = "mend it; the run goes on from its last checkpoint"
-    return UnwrittenError(f"cannot be written: {first_line(error)}", where=str(place), next_step=step)

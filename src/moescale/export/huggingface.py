@@ -18,7 +18,7 @@ def config_of(shape: Buildable, vocab_size: int) -> dict[str, Any]:
     Positions rotate whole heads, of latent attention the channels that have them.
     Raises InputError for shared experts in some layers only, which the last two classes do not build.
     """
-    kind, moe = shape.model_type, shape.n_experts > 1
+    kind = shape.model_type
     common: dict[str, Any] = {
         "model_type": kind,
         # As transformers calls them: Qwen3ForCausalLM, Qwen3MoeForCausalLM, Glm4MoeForCausalLM, DeepseekV3ForCausalLM.
@@ -36,6 +36,22 @@ def config_of(shape: Buildable, vocab_size: int) -> dict[str, Any]:
         "tie_word_embeddings": False,
         "attention_bias": False,
     }
+    if kind == "qwen3":
+        return common
+    if kind == "qwen3_moe":
+        return common | {
+            "num_experts": shape.n_experts,
+            "num_experts_per_tok": shape.top_k,
+            "moe_intermediate_size": shape.expert_width,
+            "decoder_sparse_step": shape.moe_every,
+            "mlp_only_layers": [],
+            "norm_topk_prob": False,
+        }
+    moe = shape.n_experts > 1
+    if moe and shape.moe_every > 1:
+        what = f"{kind} has experts in every layer, not in one of {shape.moe_every}"
+        step = "take a family with moe_every = 1, or without shared experts and latent attention"
+        raise InputError(what, next_step=step)
     if kind == "deepseek_v3":
         # Its class takes the channels with positions for head_dim, and sums these up itself.
         common |= {name: getattr(shape, name) for name in LATENT} | {
@@ -43,30 +59,8 @@ def config_of(shape: Buildable, vocab_size: int) -> dict[str, Any]:
             "head_dim": shape.qk_rope_head_dim,
             "qk_nope_head_dim": shape.head_dim - shape.qk_rope_head_dim,
         }
-        return common | _scored_experts(shape)
-    if kind == "glm4_moe":
-        return common | _scored_experts(shape) | {"use_qk_norm": True, "partial_rotary_factor": 1.0}
-    if not moe:
-        return common
-    return common | {
-        "num_experts": shape.n_experts,
-        "num_experts_per_tok": shape.top_k,
-        "moe_intermediate_size": shape.expert_width,
-        "decoder_sparse_step": shape.moe_every,
-        "mlp_only_layers": [],
-        "norm_topk_prob": False,
-    }
-
-
-def _scored_experts(shape: Buildable) -> dict[str, Any]:
-    """Experts as DeepSeek-V3 routes them (arXiv 2412.19437, section 2.1.2): sigmoid scores, one group, scaled."""
-    moe = shape.n_experts > 1
-    if moe and shape.moe_every > 1:
-        what = f"{shape.model_type} has experts in every layer, not in one of {shape.moe_every}"
-        raise InputError(
-            what, next_step="take a family with moe_every = 1, or without shared experts and latent attention"
-        )
-    return {
+    # Experts as DeepSeek-V3 routes them (arXiv 2412.19437, section 2.1.2): sigmoid scores, one group, scaled.
+    common |= {
         "n_routed_experts": shape.n_experts,
         "num_experts_per_tok": shape.top_k,
         "moe_intermediate_size": shape.expert_width,
@@ -77,11 +71,12 @@ def _scored_experts(shape: Buildable) -> dict[str, Any]:
         "norm_topk_prob": True,
         "routed_scaling_factor": catalogue.read("routers.toml")["sigmoid"]["scale"],
     }
+    return common | ({"use_qk_norm": True, "partial_rotary_factor": 1.0} if kind == "glm4_moe" else {})
 
 
-def huggingface_config(shape: Buildable, recipe: Recipe) -> dict[str, object]:
+def huggingface_config(shape: Buildable, recipe: Recipe) -> dict[str, Any]:
     """config.json of a model that is trained by `recipe`: its sequence length, vocabulary, balancing loss."""
-    training: dict[str, object] = {
+    config = config_of(shape, recipe.vocab_size) | {
         "max_position_embeddings": recipe.sequence_tokens,
         "rope_parameters": {"rope_type": "default", "rope_theta": recipe.rope_theta},
         "rms_norm_eps": recipe.rms_norm_eps,
@@ -89,5 +84,5 @@ def huggingface_config(shape: Buildable, recipe: Recipe) -> dict[str, object]:
         "dtype": "bfloat16",
     }
     if shape.model_type == "qwen3_moe":  # the other classes with experts balance them by a bias of the router
-        training |= {"router_aux_loss_coef": recipe.balance_loss, "output_router_logits": True}
-    return {**config_of(shape, recipe.vocab_size), **training}
+        config |= {"router_aux_loss_coef": recipe.balance_loss, "output_router_logits": True}
+    return config

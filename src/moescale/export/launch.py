@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from moescale import catalogue
 from moescale.errors import InputError, UnwrittenError, unknown_name
 from moescale.export.serving_launch import SERVE, Server, serve_script
-from moescale.export.trainers import ARGUMENTS, FORMATS, MODULE, TORCHTITAN, filled, is_own, training_files
+from moescale.export.trainers import ARGUMENTS, FORMATS, MODULE, TORCHTITAN, filled, training_files
 from moescale.hardware.gpus import Gpu
 from moescale.io.files import check_folder, explained, make_folder, write_atomically, write_error
 from moescale.io.locks import lock_beside, locked, staged_folder
@@ -46,10 +45,7 @@ class Export:
 
 
 def check_export(format: str, folder: Path) -> None:
-    """Raise the InputError that `export_model` would meet for a format or a folder, before the work of a plan.
-
-    A folder that is there must hold files of an export alone, and is replaced as a whole.
-    """
+    """Raise the InputError that `export_model` would for a format or a folder, which may hold files of an export alone."""
     if format not in FORMATS:
         raise unknown_name("format", format, FORMATS, where="--export")
     check_folder(folder)
@@ -86,12 +82,10 @@ def export_model(
 ) -> Export:
     """Write what `format` (hf, torchtitan or megatron) needs to train a shape on `tokens` tokens into a folder.
 
-    `launch` states what is known of the recipe; its trainer is that of the format. With `gpus` the batch fills them. See
-    `recipe_for`. With a `server` also the script that starts it on the trained model.
-
-    The folder is written whole or not at all. An older export in it is replaced; one that holds anything else is refused.
-    Raises InputError for an unknown format, a folder that cannot be written, a size without a learning rate or a shape that no
-    class of transformers builds, InfeasibleError where `gpus` GPUs do not hold the run.
+    `launch` states what is known of the recipe; its trainer is that of the format. With `gpus` the batch fills them. With a
+    `server` also the script that starts it on the trained model. The folder is written whole or not at all, in place of an
+    older export. Raises InputError for an unknown format, a folder that cannot be written, a size without a learning rate or a
+    shape that no class of transformers builds, InfeasibleError where `gpus` GPUs do not hold the run.
     """
     check_export(format, folder)
     each = int(catalogue.read("export.toml")["choice"]["gpus_per_server"])
@@ -99,7 +93,7 @@ def export_model(
         below = gpus // each * each
         what, nearest = f"{gpus} GPUs do not fill whole servers of {each}", f"{below} or {below + each}"
         raise InputError(what, where="--train-gpus", nearest=nearest, next_step="give a multiple")
-    launch, model = replace(launch, trainer=FORMATS[format].trainer), shape.architecture()
+    launch, model = replace(launch, trainer=FORMATS[format]), shape.architecture()
     recipe, choice = launch.recipe(model, tokens, gpus), choose_launch(model, tokens, gpu, launch, mfu=mfu, gpus=gpus)
     counts = count_parameters(model)
     title = (
@@ -115,7 +109,7 @@ def export_model(
     files["README.md"] = filled(
         "README.md.j2",
         title=title,
-        format="config" if format == "hf" and not is_own(shape) else format,
+        format="config" if format == "hf" and "run.toml" not in files else format,
         version=TORCHTITAN,
         recipe=recipe,
         choice=choice,
@@ -127,7 +121,15 @@ def export_model(
     )
     if started is not None:
         files[SERVE] = started.command
-    _write(format, folder, files)
+    target = Path(os.path.realpath(folder))
+    make_folder(target.parent)
+    step = "wait, or give another folder"
+    busy = UnwrittenError("another process writes it", where=os.fspath(folder), next_step=step)
+    with locked(lock_beside(target), busy=busy):
+        check_export(format, folder)
+        with staged_folder(target) as staged:  # an older export stays whole until the files take its place
+            for name, text in files.items():
+                write_atomically(staged / name, text)
     return Export(
         format=format,
         folder=str(folder),
@@ -138,20 +140,6 @@ def export_model(
         n_params_active=int(counts.active),
         notes=tuple(notes),
     )
-
-
-def _write(format: str, folder: Path, files: Mapping[str, str]) -> None:
-    """An older export stays whole until the files (text by name) take its place."""
-    target = Path(os.path.realpath(folder))
-    make_folder(target.parent)
-    busy = UnwrittenError(
-        "another process writes it", where=os.fspath(folder), next_step="wait, or give another folder"
-    )
-    with locked(lock_beside(target), busy=busy):
-        check_export(format, folder)
-        with staged_folder(target) as staged:
-            for name, text in files.items():
-                write_atomically(staged / name, text)
 
 
 def split_in_words(choice: Choice) -> str:

@@ -134,10 +134,7 @@ class Server:
 
 
 def serve_script(server: Server, trained_tokens: int) -> Launch:
-    """The text of serve.sh, which starts vLLM on a trained checkpoint in bf16 as it was priced, and what it does not say.
-
-    Requests may be as long as the `trained_tokens` of a sequence. Raises InputError where no server is recommended.
-    """
+    """serve.sh, which starts vLLM on a checkpoint in bf16 as priced, for requests of `trained_tokens`; InputError for no server."""
     found = launch("vllm", "MODEL", server.cost, server.deployment, "bf16", most_tokens=trained_tokens)
     line = found.command.replace("vllm serve MODEL", 'vllm serve "${MODEL:-$here}" \\\n  --dtype bfloat16', 1)
     return Launch(command=filled("serve.sh.j2", title=server.title, line=line), notes=found.notes)

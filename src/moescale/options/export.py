@@ -76,7 +76,7 @@ class ExportOptions(Group):
         from moescale.training.choice import Launch
 
         return Launch(
-            trainer=FORMATS[self.export].trainer,
+            trainer=FORMATS[self.export],
             rule=self.recipe,
             peak_lr=self.peak_lr,
             batch_tokens=self.batch_tokens,
