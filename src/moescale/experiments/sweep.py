@@ -93,8 +93,10 @@ def dry_run(sweep: Sweep, jobs: int | None = None) -> dict[str, Any]:
     `seconds` are absent.
     """
     results = _finished(sweep)
-    # A launched run does not say how long it took.
-    rates = [row["training_flops"] / row["seconds"] for row in results.values() if row.get("seconds")]
+    rates: list[float] = []
+    for row in results.values():
+        with suppress(KeyError, TypeError, ZeroDivisionError):  # a launched run does not say how long it took
+            rates.append(row["training_flops"] / row["seconds"])
     rate, rate_from = sweep.execution.flops_per_s, "flops_per_s of [execute]"
     if rate is None and rates:
         rate, rate_from = median(rates), f"the median of {plural(len(rates), 'finished run')}"
