@@ -1,4 +1,7 @@
-"""The page in a real browser: sliders move, links reproduce a view, laws are uploaded, nothing leaves the machine."""
+"""The page in a real browser: sliders move, links reproduce a view, laws are uploaded, nothing leaves the machine.
+
+The longest walks through it are tests of `make test-engines`.
+"""
 
 from __future__ import annotations
 
@@ -189,6 +192,7 @@ def test_a_page_without_the_token_says_which_address_to_open(browser: Any, addre
     page.close()
 
 
+@pytest.mark.engine
 def test_sliders_move_the_answer(browser: Any, address: str) -> None:
     with opened(browser, f"{address}&latency=roofline&shape=mixtral") as page:
         before = page.inner_text("#headline")
@@ -228,6 +232,7 @@ def test_a_link_reproduces_the_view(browser: Any, address: str) -> None:
             assert again.inner_text("#command") == page.inner_text("#command")
 
 
+@pytest.mark.engine
 def test_bounds_experts_and_the_base_are_chosen(browser: Any, address: str) -> None:
     with opened(browser, f"{address}&latency=roofline&shape=mixtral") as page:
         page.get_by_label("64", exact=True).uncheck()
@@ -272,6 +277,7 @@ def test_bounds_experts_and_the_base_are_chosen(browser: Any, address: str) -> N
         assert "parameters" in page.inner_text("#headline")
 
 
+@pytest.mark.engine
 def test_a_pinned_answer_stays_beside_the_next_one(browser: Any, address: str) -> None:
     with opened(browser, f"{address}&latency=roofline&shape=mixtral") as page:
         first = answer(address, page)["decision"]
@@ -308,6 +314,7 @@ def test_a_pinned_answer_stays_beside_the_next_one(browser: Any, address: str) -
         assert page.locator("#pin").is_enabled()
 
 
+@pytest.mark.engine
 def test_budgets_in_days_and_dollars_and_a_life(browser: Any, address: str) -> None:
     with opened(browser, f"{address}&latency=roofline&law=yun2024-recovered") as page:
         flops = answer(address, page, "draft")["budget_flops"]
@@ -379,6 +386,7 @@ def test_charts_and_numbers_are_saved(browser: Any, address: str, tmp_path: Path
         assert run("predict", "--law", tmp_path / "law.toml", "--n-params", "1B", "--tokens", "20B").code == 0
 
 
+@pytest.mark.engine
 def test_a_law_is_uploaded(browser: Any, address: str, tmp_path: Path) -> None:
     broken, law = tmp_path / "broken.toml", tmp_path / "mine.toml"
     broken.write_text("format = 1")
