@@ -133,7 +133,12 @@ def _explained(model: type[BaseModel], error: Any, where: str) -> InputError:
         bound = context.get("ge", context.get("le"))
         side = "at least" if "ge" in context else "at most"
         return BoundError(f"{value!r} is not {side} {bound:g}", where=place, nearest=f"{bound:g}")
-    return InputError(f"{str(value)[:60]!r}: {error['msg']}", where=place)
+    if kind == "too_long":
+        most = context["max_length"]
+        return BoundError(f"has more than {most} entries", where=place, nearest=f"{most}")
+    return InputError(
+        f"{str(value)[:60]!r}: {error['msg']}", where=place, next_step="docs/formats.md says what it takes"
+    )
 
 
 def _table_of(annotation: Any) -> type[BaseModel] | None:
