@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -161,6 +162,13 @@ def max_num_batched_tokens(deployment: Deployment) -> int:
     entries = sorted(catalogue.read("servers.toml")["vllm_api_server"], key=lambda entry: entry["max_num_seqs"])
     fitting = [entry for entry in entries if entry["max_num_seqs"] <= d.gpu.default_max_num_seqs]
     return int((fitting or entries)[-1 if fitting else 0]["max_num_batched_tokens"])
+
+
+def latency_limits(deployment: Deployment) -> tuple[float, float]:
+    """Longest time to first token and per output token of one deployment, in seconds; infinite without a limit."""
+    limits = (deployment.max_ttft_s, deployment.max_tpot_s)
+    ttft_s, tpot_s = (math.inf if most_s is None else float(np.asarray(most_s)) for most_s in limits)
+    return ttft_s, tpot_s
 
 
 def reserved_bytes(deployment: Deployment) -> Real:

@@ -21,15 +21,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from moescale.errors import InfeasibleError, InputError
-from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import kv_bytes_per_request, kv_bytes_per_token, weight_bytes_per_gpu
 from moescale.models.quantisation import with_usual_shares
 from moescale.roots import bracket
-from moescale.serving.deployment import Deployment, degrees, max_num_batched_tokens
+from moescale.serving.deployment import Deployment, degrees, latency_limits, max_num_batched_tokens
 from moescale.serving.engine import simulate
-from moescale.serving.gpu_counts import layouts
+from moescale.serving.gpu_counts import layout, layouts
 from moescale.serving.loads import BATCHES, LEAST_REQUESTS, MOST_REQUESTS, WARM_UP
 from moescale.serving.servers import Servers, shape_of
 from moescale.serving.steady_state import CLOSE, Batches, Limit, Reason, Serving, largest_batches
@@ -68,32 +67,19 @@ class Disaggregated(Measured):
     throughput_tok_s: float  # output tokens a second at that rate
     usd_per_mtok: float  # dollars per million output tokens at the stated utilization
 
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values."""
-        return record(self)
-
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
     """One worker at the batch with which it answers most."""
 
-    gpus: int
-    batch: float
-    pass_s: float
+    alone: Pool  # of this one, all the time
     requests_per_s: float
     deployment: Deployment  # with its groups of attention
 
     def pool(self, workers: int, rate: float) -> Pool:
         """So many of them, of which so many requests a second are asked."""
-        return Pool(
-            gpus=workers * self.gpus,
-            workers=workers,
-            gpus_per_worker=self.gpus,
-            batch=self.batch,
-            pass_s=self.pass_s,
-            busy=rate / (workers * self.requests_per_s),
-            attention_dp=int(np.asarray(self.deployment.attention_dp)),
-        )
+        busy = rate / (workers * self.requests_per_s)
+        return replace(self.alone, gpus=workers * self.alone.gpus, workers=workers, busy=busy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +90,7 @@ class _Workers:
     batch: FloatArray
     pass_s: FloatArray
     request_s: FloatArray  # of one worker, for a request; infinite where it cannot be
+    reason: FloatArray  # a Reason, limits of latency aside
 
     @property
     def request_gpu_s(self) -> FloatArray:
@@ -112,12 +99,12 @@ class _Workers:
 
     def listed(self) -> list[_Worker]:
         """The layouts that answer, of one model."""
-        d, found = self.servers.deployment, list[_Worker]()
+        found: list[_Worker] = []
         for i in np.flatnonzero(np.isfinite(self.request_s)):
-            groups, ways = (np.broadcast_to(x, self.request_s.shape)[i] for x in (d.attention_dp, d.expert_parallel))
-            own = replace(d, attention_dp=float(groups), expert_parallel=float(ways), max_num_seqs=None)
-            gpus, batch, pass_s = int(self.servers.count[i]), float(self.batch[i]), float(self.pass_s[i])
-            found.append(_Worker(gpus, batch, pass_s, float(1.0 / self.request_s[i]), own))
+            own, gpus = layout(self.servers.deployment, self.servers.count, i), int(self.servers.count[i])
+            figures = {"batch": float(self.batch[i]), "pass_s": float(self.pass_s[i]), "busy": 1.0}
+            alone = Pool(gpus=gpus, workers=1, gpus_per_worker=gpus, attention_dp=int(own.attention_dp), **figures)
+            found.append(_Worker(alone, float(1.0 / self.request_s[i]), own))
         return found
 
 
@@ -142,6 +129,9 @@ def apart(model: Architecture, latency: LatencySource, deployment: Deployment) -
     usd_per_gpu_s = np.asarray(d.usd_per_gpu_hour) / 3600.0 / np.asarray(d.utilization)
     usd_p, usd_q = (part["gpu_s"] * usd_per_gpu_s * 1e6 for part in (p, q))  # of a million requests
     served = np.isfinite(usd_p + usd_q)
+    # What keeps the largest worker of each kind from it, else the limits.
+    reason, other = (np.asarray(kind.reason[-1]) for kind in (later, first))
+    worst = np.select([reason != Reason.FEASIBLE, other != Reason.FEASIBLE], [reason, other], Reason.TOO_SLOW)
     tokens = 1.0 + np.asarray(d.accepted_tokens)
     moved_s = _transfer_s(model, d, np.minimum(p["gpus"], q["gpus"]), p["gpus"] + q["gpus"])
     dollars = ("usd_per_mtok", "usd_per_input_mtok", "usd_per_output_mtok")
@@ -167,15 +157,8 @@ def apart(model: Architecture, latency: LatencySource, deployment: Deployment) -
     found["weight_bytes"] = weight_bytes_per_gpu(model, d.weight_bytes_per_param)
     found["kv_bytes_per_token"] = kv_bytes_per_token(model, d.kv_bytes_per_element)
     found["limited_by"] = np.asarray(float(Limit.LATENCY if d.max_tpot_s is not None else Limit.MEMORY))
-    found["infeasible"] = np.where(served, Reason.FEASIBLE, _reasons(first, later))
+    found["infeasible"] = np.where(served, Reason.FEASIBLE, worst)
     return Serving(**{name: np.broadcast_to(values, shape) for name, values in found.items()})
-
-
-def _reasons(first: _Workers, later: _Workers) -> FloatArray:
-    """Why each model is not served: what keeps its largest worker from it, else the limits."""
-    found = [largest_batches(kind.servers).reason[-1] for kind in (first, later)]
-    worst = np.where(found[1] == Reason.FEASIBLE, found[0], found[1])
-    return np.where(worst == Reason.FEASIBLE, Reason.TOO_SLOW, worst)
 
 
 def disaggregated(
@@ -206,34 +189,34 @@ def disaggregated(
     def workers(kind: list[_Worker], stated: int | None) -> list[tuple[_Worker, int]]:
         if stated is None:
             return [(worker, n) for worker in kind for n in range(1, MOST_WORKERS + 1)]
-        return [(worker, stated // worker.gpus) for worker in kind if stated % worker.gpus == 0]
+        return [(worker, stated // worker.alone.gpus) for worker in kind if stated % worker.alone.gpus == 0]
 
     def run_of(worker: _Worker, copies: int, load: Load, output_tokens: float) -> Run:
-        changed = {"max_num_seqs": max(math.floor(worker.batch), 1), "output_tokens": output_tokens}
-        alone = _alone(worker.deployment, context_tokens=None, **changed)
+        batch = max(math.floor(worker.alone.batch), 1)
+        own = replace(worker.deployment, context_tokens=None, max_num_seqs=batch, output_tokens=output_tokens)
         load = replace(load, requests_per_s=load.requests_per_s / copies, burstiness=float(copies))
-        return simulate(model, latency, alone, worker.gpus, load)
+        return simulate(model, latency, own, worker.alone.gpus, load)
 
     pairs = [  # requests a second, GPUs, and the workers of each kind
-        (min(w_p * p.requests_per_s, w_d * q.requests_per_s), w_p * p.gpus + w_d * q.gpus, p, w_p, q, w_d)
+        (min(w_p * p.requests_per_s, w_d * q.requests_per_s), w_p * p.alone.gpus + w_d * q.alone.gpus, p, w_p, q, w_d)
         for p, w_p in workers(first, prefill_gpus)
         for q, w_d in workers(later, decode_gpus)
     ]
     if not pairs:
-        known = sorted({worker.gpus for worker in (*first, *later)})
+        known = sorted({worker.alone.gpus for worker in (*first, *later)})
         what = f"{prefill_gpus} and {decode_gpus} GPUs are no whole numbers of workers"
         step = f"multiples of what a worker takes: {', '.join(map(str, known))}"
         raise InfeasibleError(what, where="--prefill-gpus, --decode-gpus", next_step=step)
     least = min(gpus / rate for rate, gpus, *_ in pairs)
     pairs.sort(key=lambda pair: (math.floor(math.log(pair[1] / pair[0] / least) / WORTH), pair[1], pair[1] / pair[0]))
-    most_ttft_s, most_tpot_s = (math.inf if s is None else float(np.asarray(s)) for s in (d.max_ttft_s, d.max_tpot_s))
+    most_ttft_s, most_tpot_s = latency_limits(d)
     output = float(np.asarray(d.output_tokens))
     for rate, gpus, p, w_p, q, w_d in pairs[:TRIED]:
-        n = int(np.clip(BATCHES * q.batch, LEAST_REQUESTS, MOST_REQUESTS))
+        n = int(np.clip(BATCHES * q.alone.batch, LEAST_REQUESTS, MOST_REQUESTS))
         load = Load(n_requests=n, requests_per_s=LOAD * rate)
         prefill = run_of(p, w_p, load, 1.0)
         decode = run_of(q, w_d, replace(load, computed=True), max(output - 1.0, 1.0))
-        moved_s = float(_transfer_s(model, d, min(p.gpus, q.gpus), gpus / 2.0))
+        moved_s = float(_transfer_s(model, d, min(p.alone.gpus, q.alone.gpus), gpus / 2.0))
         kept = slice(int(WARM_UP * n), None)
         ttft_s, later_s = prefill.e2e_s[kept] + moved_s, decode.e2e_s[kept]
         times = measured(ttft_s, later_s / max(output - 1.0, 1.0), ttft_s + later_s)
@@ -263,11 +246,7 @@ def _alone(d: Deployment, **changes: float | None) -> Deployment:
 
 def _servers(model: Architecture, latency: LatencySource, d: Deployment) -> tuple[Servers, Batches]:
     """The layouts of a worker (k, ..) and their largest batches."""
-    count, groups, ways = (
-        part.reshape(-1, *(1 for _ in shape_of(model, 1.0, d))) for part in layouts(model, d, degrees(d))
-    )
-    if np.any(groups > 1.0):
-        d = replace(d, attention_dp=groups, expert_parallel=ways)
+    count, d = layouts(model, d, degrees(d))
     servers = Servers(model, count, latency, d)
     return servers, largest_batches(servers)
 
@@ -283,7 +262,7 @@ def _prefill_workers(model: Architecture, latency: LatencySource, d: Deployment)
     pass_s = servers.pass_s(None, prompts / stages)
     alone_s = servers.pass_s(None, np.ones_like(prompts)) + _transfer_s(model, d, servers.count, servers.count)
     ok = (batches.reason == Reason.FEASIBLE) & (pass_s > 0.0) & (alone_s <= most_s)
-    return _Workers(servers, prompts, pass_s, np.where(ok, pass_s / prompts, math.inf))
+    return _Workers(servers, prompts, pass_s, np.where(ok, pass_s / prompts, math.inf), batches.reason)
 
 
 def _decode_workers(model: Architecture, latency: LatencySource, d: Deployment) -> _Workers:
@@ -306,7 +285,7 @@ def _decode_workers(model: Architecture, latency: LatencySource, d: Deployment) 
         pass_s[late] = some.pass_s(batch[late] / stages)
     passes = np.maximum(np.asarray(d.output_tokens) - 1.0, 1.0) / tokens
     ok = feasible & (pass_s > 0.0) & (pass_s <= most_s * (1.0 + CLOSE))
-    return _Workers(servers, batch, pass_s, np.where(ok, passes * pass_s / batch, math.inf))
+    return _Workers(servers, batch, pass_s, np.where(ok, passes * pass_s / batch, math.inf), batches.reason)
 
 
 def _transfer_s(model: Architecture, d: Deployment, fewest: FloatArray | float, gpus: FloatArray | float) -> FloatArray:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from moescale.errors import InfeasibleError, InputError
-from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
-from moescale.serving.deployment import Deployment
+from moescale.serving.deployment import Deployment, latency_limits
 from moescale.serving.engine import policy_of, simulate
 from moescale.serving.steady_state import serve
 from moescale.serving.workload import Answer, Load, Measured, Run, closed
@@ -27,44 +26,38 @@ KEEPS_UP = 0.97  # served over asked a second; the last requests of a run have n
 SHRINKS = 4  # of the batch, until a closed loop meets a limit on the time per token
 
 
-def closed_loops(
+def closed_loop(
     model: Architecture,
-    counts: tuple[int, ...],
     latency: LatencySource,
     deployment: Deployment,
+    gpus: int,
     clients: int,
     lengths: tuple[FloatArray, FloatArray] | None = None,
     percentile: float | None = None,
-) -> list[Answer | None]:
-    """A benchmark of `clients` over all replicas, on each GPU count of a replica; None where it has no answer.
+) -> Answer | None:
+    """A benchmark of `clients` over all replicas of `gpus` GPUs; None where it has no answer.
 
     A limit on the time per token bounds the batch in service, and the others wait. Lengths may be those of a trace. Times, which the
     limits bound, are means, or the `percentile` of the requests after the first of each client.
     """
-    d, load = deployment, closed(clients)
+    d, load, policy = deployment, closed(clients), policy_of(deployment)
     if lengths is not None:
         load = replace(load, prompt_tokens=lengths[0], output_tokens=lengths[1])
-    most_ttft_s, most_tpot_s = (math.inf if s is None else float(np.asarray(s)) for s in (d.max_ttft_s, d.max_tpot_s))
-    answers: list[Answer | None] = []
-    for gpus in counts:
-        try:
-            policy = policy_of(d)
-            if math.isfinite(most_tpot_s):
-                largest = float(serve(model, gpus, latency, replace(d, batching="largest", max_ttft_s=None)).batch)
-                policy = replace(policy, max_num_seqs=max(math.floor(largest), 1))
+    most_ttft_s, most_tpot_s = latency_limits(d)
+    try:
+        if math.isfinite(most_tpot_s):
+            largest = float(serve(model, gpus, latency, replace(d, batching="largest", max_ttft_s=None)).batch)
+            policy = replace(policy, max_num_seqs=max(math.floor(largest), 1))
+        found = simulate(model, latency, d, gpus, load, policy).answer(percentile)
+        for _ in range(SHRINKS):
+            if (found.tpot_s or 0.0) <= most_tpot_s or policy.max_num_seqs <= 1:
+                break
+            fewer = min(policy.max_num_seqs, found.peak_running) * 0.99 * most_tpot_s / (found.tpot_s or 1.0)
+            policy = replace(policy, max_num_seqs=max(math.floor(fewer), 1))
             found = simulate(model, latency, d, gpus, load, policy).answer(percentile)
-            for _ in range(SHRINKS):
-                if (found.tpot_s or 0.0) <= most_tpot_s or policy.max_num_seqs <= 1:
-                    break
-                fewer = min(policy.max_num_seqs, found.peak_running) * 0.99 * most_tpot_s / (found.tpot_s or 1.0)
-                policy = replace(policy, max_num_seqs=max(math.floor(fewer), 1))
-                found = simulate(model, latency, d, gpus, load, policy).answer(percentile)
-        except InfeasibleError:
-            answers.append(None)
-            continue
-        within = found.ttft_s <= most_ttft_s and (found.tpot_s or 0.0) <= most_tpot_s
-        answers.append(replace(found, meets_limits=within))
-    return answers
+    except InfeasibleError:
+        return None
+    return replace(found, meets_limits=found.ttft_s <= most_ttft_s and (found.tpot_s or 0.0) <= most_tpot_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +78,6 @@ class OpenLoop(Measured):
     output_tok_s: float
     usd_per_hour: float
     usd_per_mtok: float  # output tokens
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values; without percentile where times are means."""
-        return record(self)
 
 
 def warm(run: Run, percentile: float | None = None) -> dict[str, Any]:
@@ -132,8 +121,8 @@ def open_loop(
 
     def holds(run: Run, replicas: int) -> bool:
         times = warm(run, percentile)
-        limits = ((times["ttft_s"], deployment.max_ttft_s), (times["tpot_s"] or 0.0, deployment.max_tpot_s))
-        within = all(most_s is None or seconds <= most_s for seconds, most_s in limits)
+        most_ttft_s, most_tpot_s = latency_limits(deployment)
+        within = times["ttft_s"] <= most_ttft_s and (times["tpot_s"] or 0.0) <= most_tpot_s
         # The run ends when the last request is answered; until then it has waited no longer than one takes.
         last_s = float(run.arrival_s[-1]) + float(np.median(run.e2e_s))
         return within and run.makespan_s * KEEPS_UP <= last_s and requests_per_s <= replicas * plateau

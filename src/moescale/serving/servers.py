@@ -117,6 +117,11 @@ class Servers:
         return Servers(model, np.broadcast_to(self.count, chosen.shape)[chosen], self.latency, d)
 
     @property
+    def usd_per_mega_s(self) -> FloatArray:
+        """Dollars of a million seconds of one replica, over the stated utilization."""
+        return self.count * (self.deployment.usd_per_gpu_hour / 3600.0 * 1e6 / self.deployment.utilization)
+
+    @property
     def of_stage(self) -> FloatArray:
         """GPUs of one pipeline stage."""
         return stage_gpus(self.deployment, self.count)

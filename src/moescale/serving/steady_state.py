@@ -22,9 +22,7 @@ from moescale.serving.deployment import Deployment, batch_cap, drafted_tokens, e
 from moescale.serving.servers import Servers, Times
 from moescale.typing import BoolArray, FloatArray, Real
 
-MOST_TOGETHER = 64  # entries: what one search for their batches takes hardly depends on their number
 CLOSE = 1e-8  # of the logarithm of a batch: of any batch below a thousandth of a request
-MARGIN = 0.9  # of the price at a larger batch: a smaller one saves at most so much, where kernels have steps
 PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
 LADDER = 49  # batches from 1 to the largest, evenly spaced in logarithms
 ZOOM = 9  # batches between the neighbours of the best
@@ -40,8 +38,7 @@ class Limit(IntEnum):
 class Reason(IntEnum):
     """Why a model is not served."""
 
-    FEASIBLE, WEIGHTS, LONGEST_REQUEST, HEADS, NO_LATENCY, TOO_SLOW, EXPERT_PARALLEL = range(7)
-    ATTENTION_DP, PIPELINE = 7, 8
+    FEASIBLE, WEIGHTS, LONGEST_REQUEST, HEADS, NO_LATENCY, TOO_SLOW, EXPERT_PARALLEL, ATTENTION_DP, PIPELINE = range(9)
 
 
 LIMITS = tuple(limit.name.lower() for limit in Limit)
@@ -116,16 +113,29 @@ class Batches:
 
     def usd_per_mtok(self, servers: Servers) -> FloatArray:
         """Dollars per million tokens; infinite where it is not served."""
-        usd_per_mega_s = servers.deployment.usd_per_gpu_hour / 3600.0 * 1e6 / servers.deployment.utilization
-        return np.where(self.served, servers.count * usd_per_mega_s * self.times.iteration_s / self.batch, math.inf)
+        return np.where(self.served, servers.usd_per_mega_s * self.times.iteration_s / self.batch, math.inf)
+
+    def changed(
+        self, where: BoolArray, batch: FloatArray, times: Times, limited_by: Limit, reason: Real = Reason.FEASIBLE
+    ) -> Batches:
+        """With other ones (n,) at the n places of a mask of the common shape."""
+
+        def put(values: FloatArray, new: Real) -> FloatArray:
+            whole = np.array(np.broadcast_to(values, where.shape), dtype=np.float64)
+            whole[where] = new
+            return whole
+
+        return replace(
+            self,
+            batch=put(self.batch, batch),
+            times=Times(*(put(old, new) for old, new in zip(self.times, times, strict=True))),
+            limited_by=put(self.limited_by, limited_by),
+            reason=put(self.reason, reason),
+        )
 
 
-def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
-    """The largest batches that memory, max_num_seqs and the latency limits allow.
-
-    `rivals`: the entries along the first axis compete, and of many those that a smaller batch cannot make the cheapest are left
-    out as too slow.
-    """
+def largest_batches(servers: Servers) -> Batches:
+    """The largest batches that memory, max_num_seqs and the latency limits allow."""
     d = servers.deployment
     per_gpu, free = servers.bytes_per_gpu()
     reason = _reason(servers, free)
@@ -142,35 +152,14 @@ def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
         cap = np.minimum(cap, by_tokens)
     batch = np.where(fits, np.minimum(by_memory, cap), 1.0)  # 1: a valid question for the latency source
     times = servers.times(batch)
-    if np.any(late := fits & (times.over_limits(d) > 1.0)):
-        late = np.broadcast_to(late, servers.shape)
-        found = Batches(batch, times, per_gpu, limited_by, np.where(late, Reason.TOO_SLOW, reason))
-        if rivals and np.count_nonzero(late) > MOST_TOGETHER:
-            # Fewer requests share what the weights take: a price only rises.
-            least = Batches(batch, times, per_gpu, limited_by, reason).usd_per_mtok(servers)
-            first = late & (least == np.min(np.where(late, least, math.inf), axis=0))
-            found = _within_limits(servers, found, batch, first)
-            best = np.min(found.usd_per_mtok(servers), axis=0)
-            late = late & ~first & (least * MARGIN < best)
-        return _within_limits(servers, found, batch, late)
-    return Batches(batch, times, per_gpu, limited_by, reason)
-
-
-def _within_limits(servers: Servers, batches: Batches, most: FloatArray, late: BoolArray) -> Batches:
-    """With the batches within the latency limits at the entries that are late with the `most` requests."""
+    batches = Batches(batch, times, per_gpu, limited_by, reason)
+    late = np.broadcast_to(fits & (times.over_limits(d) > 1.0), servers.shape)
     if not np.any(late):
         return batches
     some = servers.only(late)
-    within, there = _batch_within_limits(some, np.broadcast_to(most, late.shape)[late])
-    times = _replaced(batches.times, there, late)
-    slow = late & (times.over_limits(servers.deployment) > 1.0)
-    return replace(
-        batches,
-        batch=_with(batches.batch, within, late),
-        times=times,
-        reason=np.where(slow, Reason.TOO_SLOW, np.where(late, Reason.FEASIBLE, batches.reason)),
-        limited_by=np.where(late, Limit.LATENCY, batches.limited_by),
-    )
+    within, there = _batch_within_limits(some, np.broadcast_to(batch, late.shape)[late])
+    slow = there.over_limits(some.deployment) > 1.0
+    return batches.changed(late, within, there, Limit.LATENCY, np.where(slow, Reason.TOO_SLOW, Reason.FEASIBLE))
 
 
 def _reason(servers: Servers, free: FloatArray) -> FloatArray:
@@ -207,17 +196,6 @@ def _batch_within_limits(servers: Servers, most: FloatArray) -> tuple[FloatArray
     return np.exp(ln_batch), Times(*times)
 
 
-def _with(values: FloatArray, new: Real, where: BoolArray) -> FloatArray:
-    """The values with new ones (n,) at n places of the common shape."""
-    changed = np.array(np.broadcast_to(values, where.shape), dtype=np.float64)
-    changed[where] = new
-    return changed
-
-
-def _replaced(times: Times, new: Times, where: BoolArray) -> Times:
-    return Times(*(_with(old, values, where) for old, values in zip(times, new, strict=True)))
-
-
 def with_cheaper_batches(servers: Servers, batches: Batches, among: BoolArray, *, every: bool) -> Batches:
     """The same with smaller batches where those take fewer seconds per token, among the entries of a mask.
 
@@ -244,12 +222,8 @@ def with_cheaper_batches(servers: Servers, batches: Batches, among: BoolArray, *
     zoomed_s, times = some.only(better).times_per_token(zoomed)
     at, changed = np.argmin(zoomed_s, axis=0), np.zeros(shape, np.bool_)
     changed.flat[np.flatnonzero(among)[better]] = True
-    return replace(
-        batches,
-        batch=_with(batch, _row(zoomed, at), changed),
-        limited_by=_with(batches.limited_by, Limit.OPTIMUM, changed),
-        times=_replaced(batches.times, Times(*(_row(part, at) for part in times)), changed),
-    )
+    times = Times(*(_row(part, at) for part in times))
+    return batches.changed(changed, _row(zoomed, at), times, Limit.OPTIMUM)
 
 
 def _row(values: FloatArray, at: npt.NDArray[np.intp]) -> FloatArray:

@@ -145,6 +145,10 @@ class Measured(Times):
     p90: Times
     p99: Times
 
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready values; keys that do not apply are absent."""
+        return record(self)
+
 
 def measured(
     ttft_s: FloatArray, tpot_s: FloatArray, e2e_s: FloatArray, percentile: float | None = None
@@ -179,10 +183,6 @@ class Answer(Measured):
     plateau_ttft_s: float | None = None  # mean without the first request of each client
     percentile: float | None = None  # at which times are stated, without those first requests; None: means
     meets_limits: bool | None = None  # of latency
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values; keys that do not apply are absent."""
-        return record(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
