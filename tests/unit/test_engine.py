@@ -290,7 +290,7 @@ def test_interpolated_prices_are_within_one_percent(source: Lines | Roofline, na
     place = deployment(gpu=getattr(source, "gpu", GPU), prompt_tokens=512, output_tokens=256, max_num_seqs=1024)
     servers = Servers(model, np.asarray(1.0), source, replace(place, max_num_batched_tokens=8192))
     lengths = np.full(1024, 512), np.full(1024, 256)
-    prices = engine._prices(servers, engine._Scheduler(*lengths, policy_of(servers.deployment), servers), 1024)
+    prices = engine._Prices(servers, engine._Scheduler(*lengths, policy_of(servers.deployment), servers), 1024)
     for batch in np.unique(np.exp(rng.uniform(0, math.log(1024), 150)).astype(int)):
         contexts = rng.uniform(512, 767, 4)
         exact = source.decode_s(model, 1, float(batch), contexts)

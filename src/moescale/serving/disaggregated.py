@@ -26,7 +26,7 @@ from moescale.models.architecture import Architecture
 from moescale.models.parameters import kv_bytes_per_request, kv_bytes_per_token, weight_bytes_per_gpu
 from moescale.models.quantisation import with_usual_shares
 from moescale.roots import bracket
-from moescale.serving.deployment import Deployment, degrees, latency_limits, max_num_batched_tokens
+from moescale.serving.deployment import Deployment, degrees
 from moescale.serving.engine import simulate
 from moescale.serving.gpu_counts import layout, layouts
 from moescale.serving.loads import BATCHES, LEAST_REQUESTS, MOST_REQUESTS, WARM_UP
@@ -132,7 +132,7 @@ def apart(model: Architecture, latency: LatencySource, deployment: Deployment) -
     # What keeps the largest worker of each kind from it, else the limits.
     reason, other = (np.asarray(kind.reason[-1]) for kind in (later, first))
     worst = np.select([reason != Reason.FEASIBLE, other != Reason.FEASIBLE], [reason, other], Reason.TOO_SLOW)
-    tokens = 1.0 + np.asarray(d.accepted_tokens)
+    tokens = d.tokens_a_pass
     moved_s = _transfer_s(model, d, np.minimum(p["gpus"], q["gpus"]), p["gpus"] + q["gpus"])
     dollars = ("usd_per_mtok", "usd_per_input_mtok", "usd_per_output_mtok")
     unserved = dict.fromkeys(dollars, math.inf) | {"gpus": float(degrees(d)[-1]), "attention_dp": 1.0}
@@ -209,7 +209,7 @@ def disaggregated(
         raise InfeasibleError(what, where="--prefill-gpus, --decode-gpus", next_step=step)
     least = min(gpus / rate for rate, gpus, *_ in pairs)
     pairs.sort(key=lambda pair: (math.floor(math.log(pair[1] / pair[0] / least) / WORTH), pair[1], pair[1] / pair[0]))
-    most_ttft_s, most_tpot_s = latency_limits(d)
+    most_ttft_s, most_tpot_s = d.latency_limits
     output = float(np.asarray(d.output_tokens))
     for rate, gpus, p, w_p, q, w_d in pairs[:TRIED]:
         n = int(np.clip(BATCHES * q.alone.batch, LEAST_REQUESTS, MOST_REQUESTS))
@@ -255,7 +255,7 @@ def _prefill_workers(model: Architecture, latency: LatencySource, d: Deployment)
     """Workers that take full passes of prompts, where a single prompt is within the limit of a first token."""
     most_s = math.inf if d.max_ttft_s is None else d.max_ttft_s
     lengths = {"output_tokens": 1.0, "context_tokens": None, "longest_request_tokens": None}
-    room = max_num_batched_tokens(d) / np.asarray(d.prompt_tokens)  # prompts of a pass of one group
+    room = d.pass_tokens / np.asarray(d.prompt_tokens)  # prompts of a pass of one group
     servers, batches = _servers(model, latency, replace(_alone(d, max_num_seqs=math.inf), **lengths))
     d, stages = servers.deployment, np.asarray(d.pipeline_parallel)  # so many passes are under way at once
     prompts = np.minimum(batches.batch, stages * np.maximum(room * np.asarray(d.attention_dp), 1.0))
@@ -268,7 +268,7 @@ def _prefill_workers(model: Architecture, latency: LatencySource, d: Deployment)
 def _decode_workers(model: Architecture, latency: LatencySource, d: Deployment) -> _Workers:
     """Workers at the largest batch within the limit of an output token."""
     servers, batches = _servers(model, latency, _alone(d))
-    stages, tokens = np.asarray(d.pipeline_parallel), 1.0 + np.asarray(d.accepted_tokens)  # tokens of a request, a pass
+    stages, tokens = np.asarray(d.pipeline_parallel), d.tokens_a_pass  # tokens of a request, a pass
     batch = np.broadcast_to(batches.batch, servers.shape).copy()
     pass_s = np.broadcast_to(servers.pass_s(batch / stages), servers.shape).copy()
     feasible = np.broadcast_to((batches.reason == Reason.FEASIBLE) & (batch >= 1.0), servers.shape)

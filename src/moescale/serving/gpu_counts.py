@@ -14,7 +14,7 @@ from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture, some
 from moescale.models.parameters import count_parameters
 from moescale.models.quantisation import with_usual_shares
-from moescale.serving.deployment import Deployment, degrees, expert_ways, reserved_bytes
+from moescale.serving.deployment import Deployment, degrees
 from moescale.serving.loads import closed_loop
 from moescale.serving.reasons import REMEDIES, infeasible_reason, too_slow
 from moescale.serving.servers import Servers, shape_of
@@ -239,11 +239,11 @@ def _record(
         n_params_active=float(parameters.active),
         weight_bytes=float(serving.weight_bytes[i]),
         weight_bytes_per_gpu=float(serving.weight_bytes_per_gpu[i]),
-        reserve_bytes=float(reserved_bytes(d)),
+        reserve_bytes=float(d.reserved_bytes),
         kv_bytes_per_token=float(serving.kv_bytes_per_token[i]),
         latency_source=latency.name,
         tensor_parallel=int(gpus / groups / stages) or 1,
-        expert_parallel=int(expert_ways(d, gpus)),
+        expert_parallel=int(d.expert_ways(gpus)),
         attention_dp=groups if groups > 1 else None,
         pipeline_parallel=stages if stages > 1 else None,
         replicas=replicas,

@@ -11,7 +11,7 @@ import numpy as np
 from moescale.errors import InfeasibleError, InputError
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
-from moescale.serving.deployment import Deployment, latency_limits
+from moescale.serving.deployment import Deployment
 from moescale.serving.engine import policy_of, simulate
 from moescale.serving.steady_state import serve
 from moescale.serving.workload import Answer, Load, Measured, Run, closed
@@ -43,7 +43,7 @@ def closed_loop(
     d, load, policy = deployment, closed(clients), policy_of(deployment)
     if lengths is not None:
         load = replace(load, prompt_tokens=lengths[0], output_tokens=lengths[1])
-    most_ttft_s, most_tpot_s = latency_limits(d)
+    most_ttft_s, most_tpot_s = d.latency_limits
     try:
         if math.isfinite(most_tpot_s):
             largest = float(serve(model, gpus, latency, replace(d, batching="largest", max_ttft_s=None)).batch)
@@ -121,7 +121,7 @@ def open_loop(
 
     def holds(run: Run, replicas: int) -> bool:
         times = warm(run, percentile)
-        most_ttft_s, most_tpot_s = latency_limits(deployment)
+        most_ttft_s, most_tpot_s = deployment.latency_limits
         within = times["ttft_s"] <= most_ttft_s and (times["tpot_s"] or 0.0) <= most_tpot_s
         # The run ends when the last request is answered; until then it has waited no longer than one takes.
         last_s = float(run.arrival_s[-1]) + float(np.median(run.e2e_s))

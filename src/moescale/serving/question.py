@@ -9,7 +9,7 @@ import numpy as np
 from moescale.hardware.precisions import precisions
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
-from moescale.serving.deployment import Deployment, batch_cap
+from moescale.serving.deployment import Deployment
 from moescale.units import format_seconds
 
 PLAIN = (
@@ -30,7 +30,7 @@ def question_record(model: Architecture, deployment: Deployment, source: Latency
     d = deployment
     record: dict[str, object] = {"model": model.name, "gpu": d.gpu.name, "kv_cache": cache_format(d)}
     for name in (*PLAIN, *WHERE_NOT_ZERO):
-        value = batch_cap(d) if name == "max_num_seqs" else getattr(d, name)
+        value = d.batch_cap if name == "max_num_seqs" else getattr(d, name)
         if value is None or (name in WHERE_NOT_ZERO and not np.any(np.asarray(value))):
             continue
         number = value if isinstance(value, str) else float(np.asarray(value))

@@ -18,7 +18,7 @@ from moescale.latency import LatencySource
 from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.parameters import kv_bytes_per_token, weight_bytes_per_gpu
 from moescale.roots import last_within
-from moescale.serving.deployment import Deployment, batch_cap, drafted_tokens, expert_ways, longest_request_tokens
+from moescale.serving.deployment import Deployment
 from moescale.serving.servers import Servers, Times
 from moescale.typing import BoolArray, FloatArray, Real
 
@@ -139,11 +139,11 @@ def largest_batches(servers: Servers) -> Batches:
     d = servers.deployment
     per_gpu, free = servers.bytes_per_gpu()
     reason = _reason(servers, free)
-    fits, cap, by_memory = reason == Reason.FEASIBLE, batch_cap(d), servers.held(free)
+    fits, cap, by_memory = reason == Reason.FEASIBLE, d.batch_cap, servers.held(free)
     limited_by = np.where(by_memory > cap, Limit.MAX_NUM_SEQS, Limit.MEMORY)
     if d.max_num_batched_tokens is not None:  # passes are full at b = passes of a request times T / its tokens
-        passes = np.asarray(d.output_tokens) / (1.0 + np.asarray(d.accepted_tokens))
-        own = passes * (1.0 + np.asarray(drafted_tokens(d)))
+        passes = np.asarray(d.output_tokens) / (d.tokens_a_pass)
+        own = passes * (1.0 + d.drafted_tokens)
         if d.scheduling == "chunked":  # else prompts have passes of their own
             own = own + servers.new_prompt_tokens
         budget = np.asarray(d.max_num_batched_tokens) * d.attention_dp * d.pipeline_parallel  # of all groups and parts
@@ -166,7 +166,7 @@ def _reason(servers: Servers, free: FloatArray) -> FloatArray:
     """Why each entry cannot be served with so many bytes free on a GPU, before any latency."""
     model, d, of_stage = servers.model, servers.deployment, servers.of_stage
     stages, groups = (np.asarray(n, dtype=np.float64) for n in (d.pipeline_parallel, d.attention_dp))
-    ways, has_experts = expert_ways(d, servers.count), np.asarray(model.n_moe_layers) > 0
+    ways, has_experts = d.expert_ways(servers.count), np.asarray(model.n_moe_layers) > 0
     numbers = (np.asarray(getattr(model, name), dtype=np.float64) for name in NUMERIC_FIELDS)
     could_be_built = functools.reduce(np.logical_and, (values == np.floor(values) for values in numbers))
     uneven = {
@@ -175,7 +175,7 @@ def _reason(servers: Servers, free: FloatArray) -> FloatArray:
         Reason.EXPERT_PARALLEL: (of_stage % ways != 0) | (ways > np.where(has_experts, model.n_experts, 1.0)),
         Reason.HEADS: could_be_built & ~shares_heads(model, servers.group_gpus),
         Reason.WEIGHTS: ~(free > 0),
-        Reason.LONGEST_REQUEST: ~(free >= servers.kv_bytes(longest_request_tokens(d))),
+        Reason.LONGEST_REQUEST: ~(free >= servers.kv_bytes(d.longest_tokens)),
     }
     return np.select(list(uneven.values()), list(uneven), Reason.FEASIBLE)
 

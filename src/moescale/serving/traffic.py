@@ -124,7 +124,9 @@ def _trace(file: Path) -> tuple[FloatArray, FloatArray, list[str], bool]:
     where, talks = str(file), None
     data = read_bytes(file, limit_bytes=TRACE_LIMIT_BYTES)
     if data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-        entries = _entries(data, where)
+        entries: list[Mapping[str, Any]] = parse_json(decode_utf8(data, where=where), where=where, next_step=FORMATS)
+        if not all(isinstance(entry, Mapping) for entry in entries):
+            raise InputError("holds a list whose entries are not all objects", where=where, next_step=FORMATS)
         talks = _talks(entries, where)
         names = list(dict.fromkeys(name for entry in entries for name in entry))
         table: Mapping[str, Any] = {name: [entry.get(name) for entry in entries] for name in names}
@@ -141,14 +143,6 @@ def _trace(file: Path) -> tuple[FloatArray, FloatArray, list[str], bool]:
     if talks is not None:
         notes.append(f"text counted at {CHARACTERS_PER_TOKEN:g} characters a token")
     return p[kept], n[kept], notes, talks is not None
-
-
-def _entries(data: bytes, where: str) -> list[Mapping[str, Any]]:
-    """A JSON list of objects."""
-    content = parse_json(decode_utf8(data, where=where), where=where, next_step=FORMATS)
-    if not all(isinstance(entry, Mapping) for entry in content):
-        raise InputError("holds a list whose entries are not all objects", where=where, next_step=FORMATS)
-    return content
 
 
 def _talks(entries: list[Mapping[str, Any]], where: str) -> list[tuple[int, int]] | None:
