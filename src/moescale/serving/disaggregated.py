@@ -16,9 +16,10 @@ seconds.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.latency import LatencySource
@@ -28,7 +29,7 @@ from moescale.models.quantisation import with_usual_shares
 from moescale.roots import bracket
 from moescale.serving.deployment import Deployment, degrees
 from moescale.serving.engine import simulate
-from moescale.serving.gpu_counts import layout, layouts
+from moescale.serving.gpu_counts import layouts
 from moescale.serving.loads import BATCHES, LEAST_REQUESTS, MOST_REQUESTS, WARM_UP
 from moescale.serving.servers import Servers, shape_of
 from moescale.serving.steady_state import CLOSE, Batches, Limit, Reason, Serving, largest_batches
@@ -69,43 +70,35 @@ class Disaggregated(Measured):
 
 
 @dataclass(frozen=True, slots=True)
-class _Worker:
-    """One worker at the batch with which it answers most."""
-
-    alone: Pool  # of this one, all the time
-    requests_per_s: float
-    deployment: Deployment  # with its groups of attention
-
-    def pool(self, workers: int, rate: float) -> Pool:
-        """So many of them, of which so many requests a second are asked."""
-        busy = rate / (workers * self.requests_per_s)
-        return replace(self.alone, gpus=workers * self.alone.gpus, workers=workers, busy=busy)
-
-
-@dataclass(frozen=True, slots=True)
 class _Workers:
-    """Workers of one kind: layouts (k, ..) by models, each at its largest batch within the limits."""
+    """Workers of one kind, each at the batch with which it answers most: layouts (k, ..) by models, or one of them."""
 
-    servers: Servers
+    gpus: FloatArray
+    attention_dp: FloatArray
+    expert_parallel: FloatArray
     batch: FloatArray
     pass_s: FloatArray
     request_s: FloatArray  # of one worker, for a request; infinite where it cannot be
     reason: FloatArray  # a Reason, limits of latency aside
+    deployment: Deployment
 
-    @property
-    def request_gpu_s(self) -> FloatArray:
-        """GPU seconds of a request."""
-        return self.servers.count * self.request_s
+    def at(self, index: npt.NDArray[np.intp]) -> _Workers:
+        """One layout, or one for each model."""
+        arrays = (getattr(self, field.name) for field in fields(self) if field.name != "deployment")
+        return _Workers(*(np.take_along_axis(a, index[np.newaxis], axis=0)[0] for a in arrays), self.deployment)
 
-    def listed(self) -> list[_Worker]:
-        """The layouts that answer, of one model."""
-        found: list[_Worker] = []
-        for i in np.flatnonzero(np.isfinite(self.request_s)):
-            own, gpus = layout(self.servers.deployment, self.servers.count, i), int(self.servers.count[i])
-            figures = {"batch": float(self.batch[i]), "pass_s": float(self.pass_s[i]), "busy": 1.0}
-            alone = Pool(gpus=gpus, workers=1, gpus_per_worker=gpus, attention_dp=int(own.attention_dp), **figures)
-            found.append(_Worker(alone, float(1.0 / self.request_s[i]), own))
-        return found
+    def pool(self, workers: int, rate: float) -> Pool:
+        """So many of one layout, of which so many requests a second are asked."""
+        gpus = int(self.gpus)
+        return Pool(
+            gpus=workers * gpus,
+            workers=workers,
+            gpus_per_worker=gpus,
+            batch=float(self.batch),
+            pass_s=float(self.pass_s),
+            busy=rate * float(self.request_s) / workers,
+            attention_dp=int(self.attention_dp),
+        )
 
 
 def apart(model: Architecture, latency: LatencySource, deployment: Deployment) -> Serving:
@@ -117,23 +110,14 @@ def apart(model: Architecture, latency: LatencySource, deployment: Deployment) -
     d, model = deployment, with_usual_shares(model, deployment.weights)
     first, later = _prefill_workers(model, latency, d), _decode_workers(model, latency, d)
     shape = shape_of(model, 1.0, d)
-
-    def best_of(kind: _Workers) -> dict[str, FloatArray]:
-        arrays = {"gpu_s": kind.request_gpu_s, "gpus": kind.servers.count, "batch": kind.batch, "pass_s": kind.pass_s}
-        arrays["groups"] = np.asarray(kind.servers.deployment.attention_dp, dtype=np.float64)
-        at = np.argmin(kind.request_gpu_s, axis=0)[np.newaxis]
-        whole = {name: np.broadcast_to(values, kind.request_gpu_s.shape) for name, values in arrays.items()}
-        return {name: np.take_along_axis(values, at, axis=0)[0] for name, values in whole.items()}
-
-    p, q = best_of(first), best_of(later)
+    p, q = (kind.at(np.argmin(kind.gpus * kind.request_s, axis=0)) for kind in (first, later))
     usd_per_gpu_s = np.asarray(d.usd_per_gpu_hour) / 3600.0 / np.asarray(d.utilization)
-    usd_p, usd_q = (part["gpu_s"] * usd_per_gpu_s * 1e6 for part in (p, q))  # of a million requests
+    usd_p, usd_q = (part.gpus * part.request_s * usd_per_gpu_s * 1e6 for part in (p, q))  # of a million requests
     served = np.isfinite(usd_p + usd_q)
     # What keeps the largest worker of each kind from it, else the limits.
     reason, other = (np.asarray(kind.reason[-1]) for kind in (later, first))
     worst = np.select([reason != Reason.FEASIBLE, other != Reason.FEASIBLE], [reason, other], Reason.TOO_SLOW)
-    tokens = d.tokens_a_pass
-    moved_s = _transfer_s(model, d, np.minimum(p["gpus"], q["gpus"]), p["gpus"] + q["gpus"])
+    moved_s = _transfer_s(model, d, np.minimum(p.gpus, q.gpus), p.gpus + q.gpus)
     dollars = ("usd_per_mtok", "usd_per_input_mtok", "usd_per_output_mtok")
     unserved = dict.fromkeys(dollars, math.inf) | {"gpus": float(degrees(d)[-1]), "attention_dp": 1.0}
     unserved |= dict.fromkeys(("prefill_gpus", "batch", "throughput_tok_s"), 0.0)
@@ -141,17 +125,17 @@ def apart(model: Architecture, latency: LatencySource, deployment: Deployment) -
         "usd_per_mtok": (usd_p + usd_q) / d.output_tokens,
         "usd_per_input_mtok": usd_p / d.prompt_tokens,
         "usd_per_output_mtok": usd_q / d.output_tokens,
-        "prefill_s": p["pass_s"],
-        "decode_s": q["pass_s"],
-        "iteration_s": q["pass_s"] / tokens,
-        "tpot_s": q["pass_s"] / tokens,
-        "ttft_s": p["pass_s"] + moved_s,
-        "gpus": q["gpus"],
-        "prefill_gpus": p["gpus"],
-        "batch": q["batch"],
-        "throughput_tok_s": q["gpus"] / q["gpu_s"] * d.output_tokens,
+        "prefill_s": p.pass_s,
+        "decode_s": q.pass_s,
+        "iteration_s": q.pass_s / d.tokens_a_pass,
+        "tpot_s": q.pass_s / d.tokens_a_pass,
+        "ttft_s": p.pass_s + moved_s,
+        "gpus": q.gpus,
+        "prefill_gpus": p.gpus,
+        "batch": q.batch,
+        "throughput_tok_s": d.output_tokens / q.request_s,
         "weight_bytes_per_gpu": np.full((), math.nan),
-        "attention_dp": q["groups"],
+        "attention_dp": q.attention_dp,
     }
     found = {name: np.where(served, values, unserved.get(name, math.nan)) for name, values in found.items()}
     found["weight_bytes"] = weight_bytes_per_gpu(model, d.weight_bytes_per_param)
@@ -178,7 +162,8 @@ def disaggregated(
     d = deployment
     if shape_of(model, 1.0, d):
         raise InputError("prefill and decode apart are priced for one model and one deployment", where="disaggregated")
-    first, later = (kind(model, latency, d).listed() for kind in (_prefill_workers, _decode_workers))
+    kinds = _prefill_workers(model, latency, d), _decode_workers(model, latency, d)
+    first, later = ([kind.at(index) for index in np.flatnonzero(np.isfinite(kind.request_s))] for kind in kinds)
     for kind, found, limit in (("a prompt", first, "first token"), ("an output token", later, "output token")):
         if not found:
             what = f"no GPU count serves {kind}: memory, heads, the latency source or the limit of {limit}s prevent it"
@@ -186,24 +171,25 @@ def disaggregated(
             step = "allow more GPUs a worker (--max-gpus), fewer bytes a weight, or relax the limit"
             raise InfeasibleError(what, where=where, next_step=step)
 
-    def workers(kind: list[_Worker], stated: int | None) -> list[tuple[_Worker, int]]:
+    def numbers(kind: list[_Workers], stated: int | None) -> list[tuple[_Workers, int]]:
         if stated is None:
             return [(worker, n) for worker in kind for n in range(1, MOST_WORKERS + 1)]
-        return [(worker, stated // worker.alone.gpus) for worker in kind if stated % worker.alone.gpus == 0]
+        return [(worker, stated // int(worker.gpus)) for worker in kind if stated % worker.gpus == 0]
 
-    def run_of(worker: _Worker, copies: int, load: Load, output_tokens: float) -> Run:
-        batch = max(math.floor(worker.alone.batch), 1)
-        own = replace(worker.deployment, context_tokens=None, max_num_seqs=batch, output_tokens=output_tokens)
+    def run_of(worker: _Workers, copies: int, load: Load, output_tokens: float) -> Run:
+        split = {"attention_dp": float(worker.attention_dp), "expert_parallel": float(worker.expert_parallel)}
+        at_once = {"max_num_seqs": max(math.floor(worker.batch), 1), "context_tokens": None}
+        own = replace(worker.deployment, output_tokens=output_tokens, **split, **at_once)
         load = replace(load, requests_per_s=load.requests_per_s / copies, burstiness=float(copies))
-        return simulate(model, latency, own, worker.alone.gpus, load)
+        return simulate(model, latency, own, int(worker.gpus), load)
 
     pairs = [  # requests a second, GPUs, and the workers of each kind
-        (min(w_p * p.requests_per_s, w_d * q.requests_per_s), w_p * p.alone.gpus + w_d * q.alone.gpus, p, w_p, q, w_d)
-        for p, w_p in workers(first, prefill_gpus)
-        for q, w_d in workers(later, decode_gpus)
+        (float(min(w_p / p.request_s, w_d / q.request_s)), int(w_p * p.gpus + w_d * q.gpus), p, w_p, q, w_d)
+        for p, w_p in numbers(first, prefill_gpus)
+        for q, w_d in numbers(later, decode_gpus)
     ]
     if not pairs:
-        known = sorted({worker.alone.gpus for worker in (*first, *later)})
+        known = sorted({int(worker.gpus) for worker in (*first, *later)})
         what = f"{prefill_gpus} and {decode_gpus} GPUs are no whole numbers of workers"
         step = f"multiples of what a worker takes: {', '.join(map(str, known))}"
         raise InfeasibleError(what, where="--prefill-gpus, --decode-gpus", next_step=step)
@@ -212,11 +198,11 @@ def disaggregated(
     most_ttft_s, most_tpot_s = d.latency_limits
     output = float(np.asarray(d.output_tokens))
     for rate, gpus, p, w_p, q, w_d in pairs[:TRIED]:
-        n = int(np.clip(BATCHES * q.alone.batch, LEAST_REQUESTS, MOST_REQUESTS))
+        n = int(np.clip(BATCHES * q.batch, LEAST_REQUESTS, MOST_REQUESTS))
         load = Load(n_requests=n, requests_per_s=LOAD * rate)
         prefill = run_of(p, w_p, load, 1.0)
         decode = run_of(q, w_d, replace(load, computed=True), max(output - 1.0, 1.0))
-        moved_s = float(_transfer_s(model, d, min(p.alone.gpus, q.alone.gpus), gpus / 2.0))
+        moved_s = float(_transfer_s(model, d, min(p.gpus, q.gpus), gpus / 2.0))
         kept = slice(int(WARM_UP * n), None)
         ttft_s, later_s = prefill.e2e_s[kept] + moved_s, decode.e2e_s[kept]
         times = measured(ttft_s, later_s / max(output - 1.0, 1.0), ttft_s + later_s)
@@ -226,7 +212,7 @@ def disaggregated(
                 gpus=gpus,
                 prefill=p.pool(w_p, rate),
                 decode=q.pool(w_d, rate),
-                limited_by="prefill" if w_p * p.requests_per_s < w_d * q.requests_per_s else "decode",
+                limited_by="prefill" if w_p / p.request_s < w_d / q.request_s else "decode",
                 transfer_s=moved_s,
                 **times,
                 requests_per_s=rate,
@@ -237,11 +223,9 @@ def disaggregated(
     raise InfeasibleError(what, where="disaggregated", next_step="relax the limits, or state more GPUs")
 
 
-def _alone(d: Deployment, **changes: float | None) -> Deployment:
+def _alone(d: Deployment) -> Deployment:
     """The deployment of one kind of worker, whose passes hold prompts or output tokens only."""
-    return replace(
-        d, scheduling="separate", max_ttft_s=None, max_tpot_s=None, replicas=1.0, batching="largest", **changes
-    )
+    return replace(d, scheduling="separate", max_ttft_s=None, max_tpot_s=None, replicas=1.0, batching="largest")
 
 
 def _servers(model: Architecture, latency: LatencySource, d: Deployment) -> tuple[Servers, Batches]:
@@ -256,13 +240,13 @@ def _prefill_workers(model: Architecture, latency: LatencySource, d: Deployment)
     most_s = math.inf if d.max_ttft_s is None else d.max_ttft_s
     lengths = {"output_tokens": 1.0, "context_tokens": None, "longest_request_tokens": None}
     room = d.pass_tokens / np.asarray(d.prompt_tokens)  # prompts of a pass of one group
-    servers, batches = _servers(model, latency, replace(_alone(d, max_num_seqs=math.inf), **lengths))
+    servers, batches = _servers(model, latency, replace(_alone(d), max_num_seqs=math.inf, **lengths))
     d, stages = servers.deployment, np.asarray(d.pipeline_parallel)  # so many passes are under way at once
     prompts = np.minimum(batches.batch, stages * np.maximum(room * np.asarray(d.attention_dp), 1.0))
     pass_s = servers.pass_s(None, prompts / stages)
     alone_s = servers.pass_s(None, np.ones_like(prompts)) + _transfer_s(model, d, servers.count, servers.count)
     ok = (batches.reason == Reason.FEASIBLE) & (pass_s > 0.0) & (alone_s <= most_s)
-    return _Workers(servers, prompts, pass_s, np.where(ok, pass_s / prompts, math.inf), batches.reason)
+    return _workers(servers, prompts, pass_s, np.where(ok, pass_s / prompts, math.inf), batches.reason)
 
 
 def _decode_workers(model: Architecture, latency: LatencySource, d: Deployment) -> _Workers:
@@ -275,17 +259,21 @@ def _decode_workers(model: Architecture, latency: LatencySource, d: Deployment) 
     most_s = math.inf if d.max_tpot_s is None else d.max_tpot_s * tokens
     if np.any(late := feasible & (pass_s > most_s)):
         some = servers.only(late)
-        found, _ = bracket(
-            lambda at: np.log(some.pass_s(np.exp(at) / stages) / most_s),
-            np.zeros(int(late.sum())),
-            np.log(batch[late]),
-            close=CLOSE,
-        )
-        batch[late] = np.exp(found)
+
+        def beyond(ln_batch: FloatArray) -> FloatArray:
+            return np.log(some.pass_s(np.exp(ln_batch) / stages) / most_s)
+
+        ln_batch = np.log(batch[late])
+        batch[late] = np.exp(bracket(beyond, np.zeros_like(ln_batch), ln_batch, close=CLOSE)[0])
         pass_s[late] = some.pass_s(batch[late] / stages)
     passes = np.maximum(np.asarray(d.output_tokens) - 1.0, 1.0) / tokens
     ok = feasible & (pass_s > 0.0) & (pass_s <= most_s * (1.0 + CLOSE))
-    return _Workers(servers, batch, pass_s, np.where(ok, passes * pass_s / batch, math.inf), batches.reason)
+    return _workers(servers, batch, pass_s, np.where(ok, passes * pass_s / batch, math.inf), batches.reason)
+
+
+def _workers(servers: Servers, *figures: FloatArray) -> _Workers:
+    d = servers.deployment
+    return _Workers(*np.broadcast_arrays(servers.count, d.attention_dp, d.expert_parallel, *figures), d)
 
 
 def _transfer_s(model: Architecture, d: Deployment, fewest: FloatArray | float, gpus: FloatArray | float) -> FloatArray:

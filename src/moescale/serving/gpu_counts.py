@@ -100,12 +100,6 @@ def layouts(model: Architecture, deployment: Deployment, counts: tuple[int, ...]
     return sizes, replace(d, attention_dp=groups, expert_parallel=experts) if len(found) > len(counts) else d
 
 
-def layout(deployment: Deployment, count: FloatArray, i: int) -> Deployment:
-    """The deployment with the attention groups and expert-parallel GPUs of one of the layouts (k,) of one model."""
-    groups, ways = (np.broadcast_to(n, count.shape)[i] for n in (deployment.attention_dp, deployment.expert_parallel))
-    return replace(deployment, attention_dp=float(groups), expert_parallel=float(ways))
-
-
 def laid_out(deployment: Deployment, attention_dp: Real | None) -> Deployment:
     """The deployment with the groups of attention that a search chose; nothing more is searched then."""
     d, groups = (
@@ -181,7 +175,10 @@ def cost(
         raise InputError(what, next_step="use serve()")
     model = with_usual_shares(model, deployment.weights)
     counts, every = layouts(model, deployment, degrees(deployment) if gpus is None else (gpus,))
-    of_each = [layout(every, counts, i) for i in range(len(counts))]
+    groups, ways, _ = np.broadcast_arrays(every.attention_dp, every.expert_parallel, counts)
+    of_each = [
+        replace(every, attention_dp=float(g), expert_parallel=float(w)) for g, w in zip(groups, ways, strict=True)
+    ]
     serving = serve(model, counts, latency, every, every=True)
     reasons = [Reason(int(reason)) for reason in serving.infeasible]
     found = [_record(model, latency, of_each[i], serving, i, reason) for i, reason in enumerate(reasons)]

@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from moescale.hardware.precisions import precisions
+from moescale.hardware.precisions import format_of_bytes
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.serving.deployment import Deployment
 from moescale.units import format_seconds
 
-PLAIN = (
+STATED = (
     *("usd_per_gpu_hour", "prompt_tokens", "output_tokens", "max_num_seqs", "max_ttft_s", "max_tpot_s"),
     *("memory_fraction", "utilization", "scheduling", "max_num_batched_tokens", "draft_tokens"),
 )
@@ -29,12 +29,11 @@ def question_record(model: Architecture, deployment: Deployment, source: Latency
     """Model, hardware, traffic, formats and kernels of an answer; what was not stated is absent."""
     d = deployment
     record: dict[str, object] = {"model": model.name, "gpu": d.gpu.name, "kv_cache": cache_format(d)}
-    for name in (*PLAIN, *WHERE_NOT_ZERO):
-        value = d.batch_cap if name == "max_num_seqs" else getattr(d, name)
-        if value is None or (name in WHERE_NOT_ZERO and not np.any(np.asarray(value))):
-            continue
-        number = value if isinstance(value, str) else float(np.asarray(value))
-        if isinstance(number, str) or math.isfinite(number):
+    stated = {name: getattr(d, name) for name in (*STATED, *WHERE_NOT_ZERO)} | {"max_num_seqs": d.batch_cap}
+    for name, value in stated.items():
+        number = value if value is None or isinstance(value, str) else float(np.asarray(value))
+        absent = (None, math.inf, 0.0) if name in WHERE_NOT_ZERO else (None, math.inf)
+        if number not in absent:
             record[name] = number
     engine, version = engine_of(source)
     return record | ({} if engine is None else {"engine": engine, "engine_version": version})
@@ -42,17 +41,14 @@ def question_record(model: Architecture, deployment: Deployment, source: Latency
 
 def weight_format(deployment: Deployment) -> str:
     """The weights' number format by name, or its bytes an element."""
-    return deployment.weights or _named("weights", float(np.asarray(deployment.weight_bytes_per_param)))
+    held = float(np.asarray(deployment.weight_bytes_per_param))
+    return deployment.weights or format_of_bytes("weights", held) or f"{held:g} bytes"
 
 
 def cache_format(deployment: Deployment) -> str:
     """The KV cache's number format by name, or its bytes an element."""
-    return _named("kv_cache", float(np.asarray(deployment.kv_bytes_per_element)))
-
-
-def _named(kind: str, held: float) -> str:
-    known = (name for name, entry in precisions(kind).items() if entry.bytes_per_element == held)
-    return next(known, f"{held:g} bytes")
+    held = float(np.asarray(deployment.kv_bytes_per_element))
+    return format_of_bytes("kv_cache", held) or f"{held:g} bytes"
 
 
 def engine_of(source: LatencySource) -> tuple[str | None, str | None]:
