@@ -77,9 +77,7 @@ def infeasible_reason(
                 return f"{stages:g} pipeline stages cannot each have one of {layers:g} layers"
             return f"{plural(gpus, 'GPU')} cannot be shared evenly by {stages:g} pipeline stages"
         case Reason.TOO_SLOW:
-            limits = (("to a first token", d.max_ttft_s), ("for an output token", d.max_tpot_s))
-            allowed = " and ".join(f"{at(most) * 1e3:.3g} ms {kind}" for kind, most in limits if most is not None)
-            return f"a batch of 1 {on_gpus} takes longer than {allowed}"
+            return f"a batch of 1 {on_gpus} exceeds a latency limit"
         case Reason.NO_LATENCY:
             cap = at(d.batch_cap)
             separate = ", or it knows separate passes only" if d.scheduling == "chunked" else ""
