@@ -103,7 +103,7 @@ def simulate(
     one = replace(servers.deployment, max_num_seqs=1.0, batching="largest", max_ttft_s=None, max_tpot_s=None)
     alone = serve(model, servers.count, latency, replace(one, max_num_batched_tokens=None))
     if (reason := Reason(int(alone.infeasible))) not in (Reason.FEASIBLE, Reason.NO_LATENCY):
-        what, where = infeasible_reason(alone, model, one), f"{gpus} x {one.gpu.name}"
+        what, where = infeasible_reason(alone, model, latency, one), f"{gpus} x {one.gpu.name}"
         raise InfeasibleError(str(what), where=where, next_step=REMEDIES[reason])
     in_flight = min(len(prompt), mine.clients or len(prompt))
     prices = _Prices(servers, scheduler, int(min(per_stage, in_flight, scheduler.most_requests())))
@@ -134,7 +134,7 @@ class _Prices:
     """Seconds of passes up to a batch and the prompt tokens of a pass, on a grid of both and of contexts."""
 
     def __init__(self, servers: Servers, scheduler: _Scheduler, most_batch: int) -> None:
-        mixes, longest = scheduler.policy.mixed, scheduler.prompt + scheduler.output
+        mixes, longest = scheduler.policy.mixed, scheduler.whole
         most_chunk = scheduler.budget if mixes else max(scheduler.budget, int(np.max(longest)))
         batches, chunks = _grid(most_batch), _grid(min(most_chunk, int(np.sum(longest))))
         self.batches: list[float] = batches.tolist()
@@ -218,7 +218,7 @@ class _Scheduler:
     ) -> None:
         d = servers.deployment
         groups, stages = (float(np.asarray(number)) for number in (d.attention_dp, d.pipeline_parallel))
-        self.prompt, self.output, self.policy, self.servers = prompt, output, policy, servers
+        self.prompt, self.policy = prompt, policy
         self.yielded, self.groups = 1.0 + float(np.asarray(d.accepted_tokens)), groups
         self.tokens = 1 + int(d.drafted_tokens)  # that a decoding request takes of a pass
         self.budget = max(int(policy.max_num_batched_tokens * groups), self.tokens)

@@ -16,7 +16,7 @@ from moescale.models.parameters import count_parameters
 from moescale.models.quantisation import with_usual_shares
 from moescale.serving.deployment import Deployment, degrees
 from moescale.serving.loads import closed_loop
-from moescale.serving.reasons import REMEDIES, infeasible_reason, too_slow
+from moescale.serving.reasons import REMEDIES, infeasible_reason
 from moescale.serving.servers import Servers, shape_of
 from moescale.serving.steady_state import (
     LIMITS,
@@ -181,7 +181,7 @@ def cost(
     ]
     serving = serve(model, counts, latency, every, every=True)
     reasons = [Reason(int(reason)) for reason in serving.infeasible]
-    found = [_record(model, latency, of_each[i], serving, i, reason) for i, reason in enumerate(reasons)]
+    found = [_record(model, latency, d, serving, i) for i, d in enumerate(of_each)]
     if clients is not None:
         one_copy, found = found, list[Cost]()
         for one, n, d in zip(one_copy, counts.astype(int).tolist(), of_each, strict=True):
@@ -216,20 +216,14 @@ def _order(one: Cost) -> tuple[bool, float, int]:
     return not loop.meets_limits, loop.usd_per_mtok, one.gpus
 
 
-def _record(
-    model: Architecture, latency: LatencySource, d: Deployment, serving: Serving, i: int, reason: Reason
-) -> Cost:
+def _record(model: Architecture, latency: LatencySource, d: Deployment, serving: Serving, i: int) -> Cost:
     """The record of one GPU count; where it is not served, with the reason."""
     gpus, parameters = int(serving.gpus[i]), count_parameters(model)
     groups, stages, replicas = (int(np.asarray(n)) for n in (d.attention_dp, d.pipeline_parallel, d.replicas))
-    more: dict[str, Any] = {}
-    if reason is Reason.FEASIBLE:
+    infeasible, served = infeasible_reason(serving, model, latency, d, (i,)), dict[str, Any]()
+    if infeasible is None:
         limits = {"limited_by": LIMITS[int(serving.limited_by[i])], "latency_limit": _latency_limit(serving, d, i)}
-        more = {name: float(getattr(serving, name)[i]) for name in SERVED} | limits
-    elif reason is Reason.TOO_SLOW:
-        more = {"infeasible": too_slow(model, gpus, latency, d)}
-    else:
-        more = {"infeasible": infeasible_reason(serving, model, d, (i,))}
+        served = {name: float(getattr(serving, name)[i]) for name in SERVED} | limits
     return Cost(
         gpus=gpus * replicas,
         n_params_total=float(parameters.total),
@@ -244,7 +238,8 @@ def _record(
         attention_dp=groups if groups > 1 else None,
         pipeline_parallel=stages if stages > 1 else None,
         replicas=replicas,
-        **more,
+        infeasible=infeasible,
+        **served,
     )
 
 

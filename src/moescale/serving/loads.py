@@ -80,11 +80,6 @@ class OpenLoop(Measured):
     usd_per_mtok: float  # output tokens
 
 
-def warm(run: Run, percentile: float | None = None) -> dict[str, Any]:
-    """The fields of `Measured` over the requests that meet a server in service."""
-    return run.measured(percentile, first=int(WARM_UP * len(run.last_s)))
-
-
 def open_loop(
     model: Architecture,
     latency: LatencySource,
@@ -111,38 +106,37 @@ def open_loop(
     largest = serve(model, gpus, latency, replace(d, batching="largest"))
     plateau = float(largest.throughput_tok_s) / float(np.asarray(d.output_tokens))
     n = int(np.clip(BATCHES * float(largest.batch), LEAST_REQUESTS, MOST_REQUESTS))
-    lengths: dict[str, Any] = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
+    most_ttft_s, most_tpot_s = deployment.latency_limits
 
-    def run_of(replicas: int) -> Run:
-        rate = requests_per_s / replicas
+    def run_of(replicas: int) -> tuple[bool, Run, dict[str, Any]]:
+        """Whether so many hold, a run of one of them, and its times once it is in service."""
+        rate, lengths = requests_per_s / replicas, {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
         # Every k-th of Poisson arrivals: intervals of k exponential ones.
         load = Load(n_requests=n, requests_per_s=rate, burstiness=float(replicas), **lengths)
-        return simulate(model, latency, d, gpus, load)
-
-    def holds(run: Run, replicas: int) -> bool:
-        times = warm(run, percentile)
-        most_ttft_s, most_tpot_s = deployment.latency_limits
+        run = simulate(model, latency, d, gpus, load)
+        times = run.measured(percentile, first=int(WARM_UP * n))
         within = times["ttft_s"] <= most_ttft_s and (times["tpot_s"] or 0.0) <= most_tpot_s
         # The run ends when the last request is answered; until then it has waited no longer than one takes.
         last_s = float(run.arrival_s[-1]) + float(np.median(run.e2e_s))
-        return within and run.makespan_s * KEEPS_UP <= last_s and requests_per_s <= replicas * plateau
+        keeps_up = run.makespan_s * KEEPS_UP <= last_s and requests_per_s <= replicas * plateau
+        return within and keeps_up, run, times
 
     high = max(math.floor(requests_per_s / plateau) + 1 if plateau > 0 else 1, 1)
-    low, run = high - 1, run_of(high)  # low is too few
-    while not holds(run, high):
+    low, (holds, run, times) = high - 1, run_of(high)  # low is too few
+    while not holds:
         alone = requests_per_s / high * float(np.median(run.e2e_s)) < 0.01  # no request meets another
         if alone or high > MOST_REPLICAS:
-            kind, times = "mean" if percentile is None else f"{percentile:g}th percentile", warm(run, percentile)
+            kind = "mean" if percentile is None else f"{percentile:g}th percentile"
             takes = f"{times['ttft_s']:.3g} s to a first token and {times['tpot_s'] or 0.0:.3g} s a token ({kind})"
             what, where = f"an idle server already needs {takes}", f"{gpus} x {d.gpu.name}"
             raise InfeasibleError(what, where=where, next_step="relax the limits, or take more GPUs")
         low, high = high, 2 * high
-        run = run_of(high)
+        holds, run, times = run_of(high)
     while high - low > 1:
         middle = (low + high) // 2
-        tried = run_of(middle)
-        if holds(tried, middle):
-            high, run = middle, tried
+        holds, *found = run_of(middle)
+        if holds:
+            high, (run, times) = middle, found
         else:
             low = middle
     usd_per_hour = high * gpus * float(np.asarray(d.usd_per_gpu_hour))
@@ -154,7 +148,7 @@ def open_loop(
         gpus=high * gpus,
         utilization=requests_per_s / (high * plateau),
         percentile=percentile,
-        **warm(run, percentile),
+        **times,
         output_tok_s=tokens_per_s,
         usd_per_hour=usd_per_hour,
         usd_per_mtok=usd_per_hour / 3600.0 / tokens_per_s * 1e6,

@@ -27,7 +27,7 @@ REMEDIES = dict.fromkeys(Reason, MORE_ROOM) | {
 
 
 def infeasible_reason(
-    serving: Serving, model: Architecture, deployment: Deployment, index: tuple[int, ...] = ()
+    serving: Serving, model: Architecture, latency: LatencySource, deployment: Deployment, index: tuple[int, ...] = ()
 ) -> str | None:
     """Why the entry at `index` of `serve(model, ..)` cannot be served, with the arithmetic; None where it can."""
 
@@ -77,7 +77,14 @@ def infeasible_reason(
                 return f"{stages:g} pipeline stages cannot each have one of {layers:g} layers"
             return f"{plural(gpus, 'GPU')} cannot be shared evenly by {stages:g} pipeline stages"
         case Reason.TOO_SLOW:
-            return f"a batch of 1 {on_gpus} exceeds a latency limit"
+            times = Servers(model, serving.gpus, latency, d).times(np.asarray(1.0))
+            first, later = (times.ttft_s, d.max_ttft_s), (times.tpot_s, d.max_tpot_s)
+            exceeded = "; ".join(
+                f"{kind} {at(took) * 1e3:.3g} ms, allowed {at(most) * 1e3:.3g} ms"
+                for kind, took, most in (("time to first token", *first), ("time per output token", *later))
+                if most is not None and at(took) > at(most)
+            )
+            return f"a batch of 1 {on_gpus} is too slow: {exceeded}"
         case Reason.NO_LATENCY:
             cap = at(d.batch_cap)
             separate = ", or it knows separate passes only" if d.scheduling == "chunked" else ""
@@ -86,20 +93,6 @@ def infeasible_reason(
                 f"{min(at(d.attention_dp) * free / kv_bytes(d.held_tokens), cap):.4g}, prompts of {at(d.prompt_tokens):g} and contexts of "
                 f"{at(d.held_tokens):g} tokens; a smaller max_num_seqs may lie within its range{separate}"
             )
-
-
-def too_slow(model: Architecture, gpus: int, latency: LatencySource, deployment: Deployment) -> str:
-    """By how much a batch of one exceeds which latency limit."""
-    d = deployment
-    times = Servers(model, np.asarray(float(gpus)), latency, d).times(np.asarray(1.0))
-    first, later = (times.ttft_s, d.max_ttft_s), (times.tpot_s, d.max_tpot_s)
-    limits = (("time to first token", *first), ("time per output token", *later))
-    exceeded = "; ".join(
-        f"{kind} {float(value) * 1e3:.3g} ms, allowed {float(np.asarray(most)) * 1e3:.3g} ms"
-        for kind, value, most in limits
-        if most is not None and value > most
-    )
-    return f"a batch of 1 on {plural(gpus, 'GPU')} is too slow: {exceeded}"
 
 
 def _uneven_heads(gpus: int, heads: float, kv_heads: float) -> str:

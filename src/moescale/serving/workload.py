@@ -62,23 +62,21 @@ class Load:
 
     def share(self, copies: int) -> Load:
         """What one of so many engines gets that are dealt the requests in turn."""
-
-        def dealt(values: FloatArray | None) -> FloatArray | None:
-            return None if values is None else values[::copies]
-
+        stated = {name: getattr(self, name) for name in ("prompt_tokens", "output_tokens", "arrival_s")}
+        dealt = {name: values[::copies] for name, values in stated.items() if values is not None}
         requests, clients = max(round(self.n_requests / copies), 1), self.clients
         if clients is not None:
             clients = max(round(clients / copies), 1)
             requests = min(requests, clients * max(ENOUGH // clients, 1))
         if self.arrival_s is not None:
-            requests = len(self.arrival_s[::copies])
+            requests = len(dealt["arrival_s"])
         return replace(
             self,
             n_requests=requests,
             requests_per_s=self.requests_per_s / copies,
             burstiness=self.burstiness * copies,  # every k-th of Poisson arrivals: intervals of k exponential ones
             clients=clients,
-            **{name: dealt(getattr(self, name)) for name in ("prompt_tokens", "output_tokens", "arrival_s")},
+            **dealt,
         )
 
 
