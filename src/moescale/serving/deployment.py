@@ -97,10 +97,9 @@ class Deployment:
             what = f"accepted_tokens {np.max(self.accepted_tokens):g} are more than are drafted"
             raise InputError(what, where="deployment", next_step="raise draft_tokens, or leave it out")
         if self.prompt_nodes:
-            shares = sum(share for _, share in self.prompt_nodes)
-            mean = sum(share * at for at, share in self.prompt_nodes)
-            same = abs(shares - 1.0) < 1e-9 and np.all(abs(mean / self.prompt_tokens - 1.0) < 1e-9)
-            if not same or min(min(node) for node in self.prompt_nodes) < 0:
+            lengths, shares = np.asarray(self.prompt_nodes).T
+            same_mean = np.all(abs(lengths @ shares / self.prompt_tokens - 1.0) < 1e-9)
+            if not (abs(np.sum(shares) - 1.0) < 1e-9 and same_mean) or np.min(self.prompt_nodes) < 0:
                 what = "prompt_nodes must have shares of sum 1 and the mean prompt_tokens"
                 raise InputError(what, where="deployment")
 

@@ -65,15 +65,13 @@ def latency_text(source: LatencySource) -> str:
 
 def slow_for_use(deployment: Deployment, ttft_s: float | None, tpot_s: float | None, what: str = "") -> list[str]:
     """A warning for latencies above MOST_TTFT_S and MOST_TPOT_S that no limit was stated for; `what` names the server."""
-    d = deployment
-    kinds = (
+    d, late = deployment, dict[str, str]()
+    for kind, took_s, most_s, limit_s, option in (
         ("TPOT", tpot_s, MOST_TPOT_S, d.max_tpot_s, "--max-tpot 100ms"),
         ("TTFT", ttft_s, MOST_TTFT_S, d.max_ttft_s, "--max-ttft 10s"),
-    )
-    late = [kind for kind in kinds if kind[3] is None and (kind[1] or 0.0) > kind[2]]
+    ):
+        if limit_s is None and took_s is not None and took_s > most_s:
+            late[option] = f"{kind} {format_seconds(took_s)} (above {format_seconds(most_s)})"
     if not late:
         return []
-    times = ", ".join(
-        f"{name} {format_seconds(took or 0.0)} (above {format_seconds(most)})" for name, took, most, *_ in late
-    )
-    return [f"Too slow for interactive use{what}: {times}; {' '.join(kind[4] for kind in late)} sets a limit."]
+    return [f"Too slow for interactive use{what}: {', '.join(late.values())}; {' '.join(late)} sets a limit."]

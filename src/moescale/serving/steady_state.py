@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
 from moescale.latency import LatencySource
 from moescale.models.architecture import NUMERIC_FIELDS, Architecture
@@ -214,21 +213,16 @@ def with_cheaper_batches(servers: Servers, batches: Batches, among: BoolArray, *
     better = np.min(tried_s, axis=0) < seconds * (1.0 - WORTH)
     if not np.any(better):
         return batches
-    at = np.argmin(tried_s, axis=0)[better]
+    at, column = np.argmin(tried_s, axis=0)[better], np.arange(np.count_nonzero(better))
     around = np.concatenate([np.ones_like(most)[np.newaxis], tried, most[np.newaxis]])[:, better]
-    low, best, high = (_row(around, at + step) for step in (0, 1, 2))
+    low, best, high = (around[at + step, column] for step in (0, 1, 2))
     between = np.exp(np.linspace(np.log(low), np.log(high), ZOOM + 2)[1:-1])
     zoomed = np.concatenate([best[np.newaxis], between])
     zoomed_s, times = some.only(better).times_per_token(zoomed)
     at, changed = np.argmin(zoomed_s, axis=0), np.zeros(shape, np.bool_)
     changed.flat[np.flatnonzero(among)[better]] = True
-    times = Times(*(_row(part, at) for part in times))
-    return batches.changed(changed, _row(zoomed, at), times, Limit.OPTIMUM)
-
-
-def _row(values: FloatArray, at: npt.NDArray[np.intp]) -> FloatArray:
-    """Of values (k, m), the one in row `at` (m,) of each column."""
-    return np.take_along_axis(values, at[np.newaxis], axis=0)[0]
+    times = Times(*(part[at, column] for part in times))
+    return batches.changed(changed, zoomed[at, column], times, Limit.OPTIMUM)
 
 
 def figures(servers: Servers, batches: Batches) -> Serving:
