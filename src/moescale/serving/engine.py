@@ -86,9 +86,8 @@ def simulate(
     stages, replicas = int(np.asarray(deployment.pipeline_parallel)), int(np.asarray(deployment.replicas))
     mine = load.share(stages * replicas)
     rng = np.random.default_rng((mine.seed, 1))
-    prompt, output = (
-        lengths_of(name, mine, getattr(deployment, name), rng) for name in ("prompt_tokens", "output_tokens")
-    )
+    prompt = lengths_of("prompt_tokens", mine, deployment.prompt_tokens, rng)
+    output = lengths_of("output_tokens", mine, deployment.output_tokens, rng)
     lengths = summarise(prompt.astype(np.float64), output.astype(np.float64))
     if mine.prompt_tokens is None:
         d = replace(deployment, longest_request_tokens=lengths.longest_request_tokens, context_tokens=None)

@@ -102,10 +102,8 @@ def layouts(model: Architecture, deployment: Deployment, counts: tuple[int, ...]
 
 def laid_out(deployment: Deployment, attention_dp: Real | None) -> Deployment:
     """The deployment with the groups of attention that a search chose; nothing more is searched then."""
-    d, groups = (
-        replace(deployment, searches_groups=False),
-        np.asarray(1.0 if attention_dp is None else attention_dp, dtype=np.float64),
-    )
+    d = replace(deployment, searches_groups=False)
+    groups = np.asarray(1.0 if attention_dp is None else attention_dp, dtype=np.float64)
     if not deployment.searches_groups or np.all(groups <= 1.0):
         return d
     ways = np.where(groups > 1.0, math.inf, d.expert_parallel)
@@ -176,9 +174,8 @@ def cost(
     model = with_usual_shares(model, deployment.weights)
     counts, every = layouts(model, deployment, degrees(deployment) if gpus is None else (gpus,))
     groups, ways, _ = np.broadcast_arrays(every.attention_dp, every.expert_parallel, counts)
-    of_each = [
-        replace(every, attention_dp=float(g), expert_parallel=float(w)) for g, w in zip(groups, ways, strict=True)
-    ]
+    each = zip(groups.tolist(), ways.tolist(), strict=True)
+    of_each = [replace(every, attention_dp=n_groups, expert_parallel=n_ways) for n_groups, n_ways in each]
     serving = serve(model, counts, latency, every, every=True)
     reasons = [Reason(int(reason)) for reason in serving.infeasible]
     found = [_record(model, latency, d, serving, i) for i, d in enumerate(of_each)]
@@ -186,9 +183,8 @@ def cost(
         one_copy, found = found, list[Cost]()
         for one, n, d in zip(one_copy, counts.astype(int).tolist(), of_each, strict=True):
             for copies in range(1, (deployment.max_gpus // n if more_replicas else 1) + 1):
-                loop = closed_loop(
-                    model, latency, replace(d, replicas=d.replicas * copies), n, clients, lengths, percentile
-                )
+                copied = replace(d, replicas=d.replicas * copies)
+                loop = closed_loop(model, latency, copied, n, clients, lengths, percentile)
                 if copies == 1 or (loop is not None and loop.meets_limits):
                     several = {"gpus": one.gpus * copies, "replicas": (one.replicas or 1) * copies}
                     per_s = one.throughput_tok_s and one.throughput_tok_s * copies

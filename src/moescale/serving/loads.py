@@ -114,7 +114,7 @@ def open_loop(
         # Every k-th of Poisson arrivals: intervals of k exponential ones.
         load = Load(n_requests=n, requests_per_s=rate, burstiness=float(replicas), **lengths)
         run = simulate(model, latency, d, gpus, load)
-        times = run.measured(percentile, first=int(WARM_UP * n))
+        times = run.measured(percentile, first=int(WARM_UP * len(run.last_s)))
         within = times["ttft_s"] <= most_ttft_s and (times["tpot_s"] or 0.0) <= most_tpot_s
         # The run ends when the last request is answered; until then it has waited no longer than one takes.
         last_s = float(run.arrival_s[-1]) + float(np.median(run.e2e_s))

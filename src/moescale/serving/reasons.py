@@ -7,9 +7,7 @@ import numpy as np
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import fullest_stage, kv_bytes_per_request
-from moescale.serving.deployment import (
-    Deployment,
-)
+from moescale.serving.deployment import Deployment
 from moescale.serving.servers import Servers
 from moescale.serving.steady_state import Reason, Serving, shares_heads
 from moescale.typing import Real

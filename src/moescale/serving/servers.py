@@ -48,11 +48,7 @@ from moescale.latency.engines import NO_ENGINE
 from moescale.latency.network import HOP_S
 from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.parameters import fullest_stage, kv_bytes_per_request, layers_share, weight_bytes_per_gpu
-from moescale.serving.deployment import (
-    ARRAY_FIELDS,
-    MOST_GPUS,
-    Deployment,
-)
+from moescale.serving.deployment import ARRAY_FIELDS, MOST_GPUS, Deployment
 from moescale.typing import BoolArray, FloatArray, Real
 
 TINY = np.finfo(np.float64).tiny
