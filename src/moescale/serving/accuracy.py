@@ -147,7 +147,7 @@ def accuracy_of(
     for words in (f"{kind} on {deployment.gpu.name}", f"{kind} with {engine}", kind):
         bands = found.get(words, {})
         if (main := bands.get("output_tok_s")) is not None:
-            times = {name: Band(**_ratios(bands[name])) for name in ("tpot", "ttft") if name in bands}
+            times: dict[str, Any] = {name: Band(**_ratios(bands[name])) for name in ("tpot", "ttft") if name in bands}
             return Accuracy(kind=words, **_ratios(main), sets=main["sets"], gpus=tuple(main["gpus"]), **times)
     return None
 

@@ -73,6 +73,7 @@ class Disaggregated(Measured):
 class _Workers:
     """Workers of one kind, each at the batch with which it answers most: layouts (k, ..) by models, or one of them."""
 
+    deployment: Deployment
     gpus: FloatArray
     attention_dp: FloatArray
     expert_parallel: FloatArray
@@ -80,12 +81,12 @@ class _Workers:
     pass_s: FloatArray
     request_s: FloatArray  # of one worker, for a request; infinite where it cannot be
     reason: FloatArray  # a Reason, limits of latency aside
-    deployment: Deployment
 
-    def at(self, index: npt.NDArray[np.intp]) -> _Workers:
+    def at(self, index: npt.NDArray[np.intp] | np.intp) -> _Workers:
         """One layout, or one for each model."""
         arrays = (getattr(self, field.name) for field in fields(self) if field.name != "deployment")
-        return _Workers(*(np.take_along_axis(a, index[np.newaxis], axis=0)[0] for a in arrays), self.deployment)
+        taken = (np.take_along_axis(array, np.expand_dims(index, 0), axis=0)[0] for array in arrays)
+        return _Workers(self.deployment, *taken)
 
     def pool(self, workers: int, rate: float) -> Pool:
         """So many of one layout, of which so many requests a second are asked."""
@@ -273,7 +274,7 @@ def _decode_workers(model: Architecture, latency: LatencySource, d: Deployment) 
 
 def _workers(servers: Servers, *figures: FloatArray) -> _Workers:
     d = servers.deployment
-    return _Workers(*np.broadcast_arrays(servers.count, d.attention_dp, d.expert_parallel, *figures), d)
+    return _Workers(d, *np.broadcast_arrays(servers.count, d.attention_dp, d.expert_parallel, *figures))
 
 
 def _transfer_s(model: Architecture, d: Deployment, fewest: FloatArray | float, gpus: FloatArray | float) -> FloatArray:

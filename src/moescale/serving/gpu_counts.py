@@ -218,8 +218,8 @@ def _record(model: Architecture, latency: LatencySource, d: Deployment, serving:
     groups, stages, replicas = (int(np.asarray(n)) for n in (d.attention_dp, d.pipeline_parallel, d.replicas))
     infeasible, served = infeasible_reason(serving, model, latency, d, (i,)), dict[str, Any]()
     if infeasible is None:
-        limits = {"limited_by": LIMITS[int(serving.limited_by[i])], "latency_limit": _latency_limit(serving, d, i)}
-        served = {name: float(getattr(serving, name)[i]) for name in SERVED} | limits
+        served.update({name: float(getattr(serving, name)[i]) for name in SERVED})
+        served.update(limited_by=LIMITS[int(serving.limited_by[i])], latency_limit=_latency_limit(serving, d, i))
     return Cost(
         gpus=gpus * replicas,
         n_params_total=float(parameters.total),

@@ -112,7 +112,7 @@ def open_loop(
         """Whether so many hold, a run of one of them, and its times once it is in service."""
         rate, lengths = requests_per_s / replicas, {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
         # Every k-th of Poisson arrivals: intervals of k exponential ones.
-        load = Load(n_requests=n, requests_per_s=rate, burstiness=float(replicas), **lengths)
+        load = replace(Load(n_requests=n, requests_per_s=rate, burstiness=float(replicas)), **lengths)
         run = simulate(model, latency, d, gpus, load)
         times = run.measured(percentile, first=int(WARM_UP * len(run.last_s)))
         within = times["ttft_s"] <= most_ttft_s and (times["tpot_s"] or 0.0) <= most_tpot_s
@@ -134,9 +134,9 @@ def open_loop(
         holds, run, times = run_of(high)
     while high - low > 1:
         middle = (low + high) // 2
-        holds, *found = run_of(middle)
-        if holds:
-            high, (run, times) = middle, found
+        tried = run_of(middle)
+        if tried[0]:
+            high, (_, run, times) = middle, tried
         else:
             low = middle
     usd_per_hour = high * gpus * float(np.asarray(d.usd_per_gpu_hour))

@@ -125,7 +125,7 @@ def _trace(file: Path) -> tuple[FloatArray, FloatArray, list[str], bool]:
     where, talks = str(file), None
     data = read_bytes(file, limit_bytes=TRACE_LIMIT_BYTES)
     if data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-        entries: list[Mapping[str, Any]] = parse_json(decode_utf8(data, where=where), where=where, next_step=FORMATS)
+        entries: list[Any] = parse_json(decode_utf8(data, where=where), where=where, next_step=FORMATS)
         if not all(isinstance(entry, Mapping) for entry in entries):
             raise InputError("holds a list whose entries are not all objects", where=where, next_step=FORMATS)
         talks = _talks(entries, where)
