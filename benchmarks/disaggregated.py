@@ -66,7 +66,6 @@ def predicted(row: Mapping[str, str], case: Case) -> dict[str, float] | str:
     from moescale.hardware.precisions import find_precision
     from moescale.models.hf_config import from_config
     from moescale.models.quantisation import with_usual_shares
-    from moescale.serving.deployment import max_num_batched_tokens
     from moescale.serving.disaggregated import _alone, _transfer_s
     from moescale.serving.servers import Servers
 
@@ -94,7 +93,7 @@ def predicted(row: Mapping[str, str], case: Case) -> dict[str, float] | str:
             for n, ways, groups in parts
         )  # fmt: skip
         moved_s = float(_transfer_s(model, template, min(p.count, q.count), (p.count + q.count) / 2.0))
-        room = max(max_num_batched_tokens(template) / case.prompt_tokens, 1.0) * parts[0][2]
+        room = max(template.pass_tokens / case.prompt_tokens, 1.0) * parts[0][2]
         return _equilibrium(case, p, q, [int(float(n)) for n in workers], room, moved_s)
     except MoescaleError as error:
         return serving_predictions.reason_of(error)

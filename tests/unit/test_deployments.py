@@ -201,7 +201,7 @@ def test_any_deployment_is_served_within_its_memory_or_costs_infinity(
 ) -> None:
     d = deployment
     served = serve(model, count, Roofline(d.gpu), d)
-    told = infeasible_reason(served, model, d)
+    told = infeasible_reason(served, model, Roofline(d.gpu), d)
     assert served.weight_bytes >= 0
     assert served.kv_bytes_per_token >= 0
     if told is not None:

@@ -29,7 +29,7 @@ from moescale.serving import engine
 from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import LOAD, apart, disaggregated
 from moescale.serving.engine import policy_of, simulate
-from moescale.serving.loads import closed_loops, open_loop
+from moescale.serving.loads import closed_loop, open_loop
 from moescale.serving.servers import Servers
 from moescale.serving.steady_state import Reason, serve
 from moescale.serving.workload import Load, Run, arrival_times_s, burst, closed, saturated
@@ -290,7 +290,7 @@ def test_interpolated_prices_are_within_one_percent(source: Lines | Roofline, na
     place = deployment(gpu=getattr(source, "gpu", GPU), prompt_tokens=512, output_tokens=256, max_num_seqs=1024)
     servers = Servers(model, np.asarray(1.0), source, replace(place, max_num_batched_tokens=8192))
     lengths = np.full(1024, 512), np.full(1024, 256)
-    prices = engine._prices(servers, engine._Scheduler(*lengths, policy_of(servers.deployment), servers), 1024)
+    prices = engine._Prices(servers, engine._Scheduler(*lengths, policy_of(servers.deployment), servers), 1024)
     for batch in np.unique(np.exp(rng.uniform(0, math.log(1024), 150)).astype(int)):
         contexts = rng.uniform(512, 767, 4)
         exact = source.decode_s(model, 1, float(batch), contexts)
@@ -408,13 +408,12 @@ def test_more_clients_are_never_served_less_nor_each_faster(prompt: int, output:
 
 def test_a_limit_on_the_time_per_token_bounds_the_batch_of_a_loop() -> None:
     place, source = deployment(gpu=H100, prompt_tokens=1000, output_tokens=200), Roofline(H100)
-    free, bound = (
-        closed_loops(SHAPES["llama-3.1-8b"], (1, 3), source, replace(place, max_tpot_s=s), 64) for s in (None, 0.012)
-    )
-    assert free[1] is bound[1] is None  # three GPUs cannot share the heads
-    assert free[0].tpot_s > 0.012 >= bound[0].tpot_s
-    assert bound[0].meets_limits
-    assert bound[0].ttft_s > free[0].ttft_s
+    model, limited = SHAPES["llama-3.1-8b"], replace(place, max_tpot_s=0.012)
+    free, bound = (closed_loop(model, source, d, 1, 64) for d in (place, limited))
+    assert closed_loop(model, source, place, 3, 64) is closed_loop(model, source, limited, 3, 64) is None  # heads
+    assert free.tpot_s > 0.012 >= bound.tpot_s
+    assert bound.meets_limits
+    assert bound.ttft_s > free.ttft_s
 
 
 def test_a_percentile_of_a_closed_loop_leaves_the_first_burst_out() -> None:
@@ -425,7 +424,7 @@ def test_a_percentile_of_a_closed_loop_leaves_the_first_burst_out() -> None:
     assert high.tpot_s == np.percentile(run.tpot_s[32:], 90.0)
     assert (high.plateau_ttft_s, high.output_tok_s) == (mean.plateau_ttft_s, mean.output_tok_s)
     limited = (replace(place, max_ttft_s=high.ttft_s * share) for share in (0.99, 1.01))
-    within = (closed_loops(MODEL, (1,), Lines(), d, 32, percentile=90.0)[0] for d in limited)
+    within = (closed_loop(MODEL, Lines(), d, 1, 32, percentile=90.0) for d in limited)
     assert [one is not None and one.meets_limits for one in within] == [False, True]
 
 

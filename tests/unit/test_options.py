@@ -16,7 +16,7 @@ from moescale.hardware.gpus import find_gpu
 from moescale.hardware.prices import usd_per_gpu_hour
 from moescale.models.published import shapes
 from moescale.options.cost import CostServingOptions
-from moescale.serving.deployment import Deployment, batch_cap
+from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cost
 
 ROOFLINE = ServingOptions(latency="roofline")
@@ -81,9 +81,9 @@ def test_a_deployment_has_the_defaults_of_the_command_line() -> None:
 
 def test_the_cap_is_the_gpus_own_unless_it_is_stated_or_lifted() -> None:
     asked = {None: 256.0, "none": math.inf, "7": 7.0}
-    assert {cap: batch_cap(ServingOptions(max_num_seqs=cap).deployment()) for cap in asked} == asked
+    assert {cap: ServingOptions(max_num_seqs=cap).deployment().batch_cap for cap in asked} == asked
     spread = CostServingOptions(gpu="h200-sxm", attention_dp=8).deployment()
-    assert batch_cap(spread) == 8 * 1024  # each attention group is an engine
+    assert spread.batch_cap == 8 * 1024  # each attention group is an engine
 
 
 def test_remarks_are_made_only_to_who_wants_them() -> None:

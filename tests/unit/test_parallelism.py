@@ -22,7 +22,7 @@ from moescale.models.architecture import Architecture
 from moescale.models.parameters import fullest_stage, kv_bytes_per_request, weight_bytes_per_gpu
 from moescale.models.published import shapes
 from moescale.options.cost import CostServingOptions
-from moescale.serving.deployment import Deployment, expert_ways
+from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import cost
 from moescale.serving.steady_state import Reason, serve
 from moescale.typing import FloatArray, Real
@@ -61,12 +61,12 @@ def test_one_group_and_one_stage_change_no_digit(source: LatencySource) -> None:
 
 
 def test_whole_experts_are_over_all_gpus_of_a_stage_where_infinity_says_so() -> None:
-    assert expert_ways(SERVED, 8) == 1.0
+    assert SERVED.expert_ways(8) == 1.0
     some = np.array([1.0, math.inf])
-    np.testing.assert_array_equal(expert_ways(replace(SERVED, expert_parallel=some), 8), [1.0, 8.0])
+    np.testing.assert_array_equal(replace(SERVED, expert_parallel=some).expert_ways(8), [1.0, 8.0])
     staged = replace(SERVED, attention_dp=2.0, pipeline_parallel=2.0, expert_parallel=math.inf)
-    assert expert_ways(staged, 8) == 4.0
-    assert expert_ways(replace(staged, expert_parallel=1.0), 8) == 1.0
+    assert staged.expert_ways(8) == 4.0
+    assert replace(staged, expert_parallel=1.0).expert_ways(8) == 1.0
     chosen = CostServingOptions(gpu="h100-sxm", attention_dp=2)
     assert (chosen.deployment().expert_parallel, CostServingOptions().deployment().expert_parallel) == (math.inf, 1.0)
     with pytest.raises(BoundError, match="expert_parallel must be"):

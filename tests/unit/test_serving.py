@@ -142,7 +142,7 @@ def test_infeasible_entries_cost_infinity_and_say_why() -> None:
         served = serve(TINY, gpus, latency, deployment)
         assert np.isinf(served.usd_per_mtok) == bool(served.infeasible)
         assert (served.batch == 0) == (served.throughput_tok_s == 0) == bool(served.infeasible)
-        return infeasible_reason(served, TINY, deployment)
+        return infeasible_reason(served, TINY, latency, deployment)
 
     small = replace(TINY_SERVED, gpu=replace(TINY_GPU, memory_bytes=2e9 / 1e6))
     assert reason(TINY_SERVED, 1, Straight()) is None
@@ -195,7 +195,7 @@ def test_gpus_share_heads_as_vllm_demands(heads: int, kv_heads: int, gpus: int, 
     model = replace(TINY, n_heads=heads, n_kv_heads=kv_heads, head_dim=1)
     roomy = replace(TINY_SERVED, gpu=replace(TINY_GPU, memory_bytes=1e6))
     served = serve(model, gpus, Straight(), roomy)
-    assert infeasible_reason(served, model, roomy) == words
+    assert infeasible_reason(served, model, Straight(), roomy) == words
     assert np.isfinite(served.usd_per_mtok) == (words is None)
 
 

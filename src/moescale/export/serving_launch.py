@@ -19,7 +19,7 @@ import numpy as np
 from moescale.errors import InputError, unknown_name
 from moescale.export.trainers import filled
 from moescale.models.published import find_shape
-from moescale.serving.deployment import Deployment, longest_request_tokens
+from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import Cost
 from moescale.units import format_usd
 
@@ -55,7 +55,7 @@ def launch(
         raise unknown_name("engine", engine, ENGINES, where="--launch")
     if cost.batch is None or cost.tensor_parallel is None:
         raise InputError("no server is recommended", where="--launch")
-    tokens = float(np.asarray(longest_request_tokens(deployment)))
+    tokens = float(np.asarray(deployment.longest_tokens))
     priced, stated = math.ceil(tokens), deployment.longest_request_tokens is not None
     admitted = tokens if stated else max(BEYOND_MEAN * tokens, USUAL_TOKENS)
     s = _replica(cost, cost.batch, deployment, checkpoint_format) | {"longest": most_tokens or math.ceil(admitted)}

@@ -100,7 +100,6 @@ class ReproductionOptions(ServingOptions):
     def deployment(self, *, remark: Remark = ignore, **given: Any) -> Deployment:
         """As for a plan, with every GPU count tried and batches that fill what memory and the cap allow, as in the paper."""
         from moescale.latency.engines import NO_ENGINE, NO_OVERHEAD
-        from moescale.serving.deployment import longest_request_tokens
 
         found = super().deployment(remark=remark, **given)
         counts = [*range(1, self.max_gpus + 1)]
@@ -112,7 +111,7 @@ class ReproductionOptions(ServingOptions):
         if self.gpu_memory is not None:
             changes["gpu"] = replace(found.gpu, memory_bytes=self.gpu_memory)
         if self.context is not None:
-            longest = max(float(longest_request_tokens(found)), self.context)
+            longest = max(float(found.longest_tokens), self.context)
             changes |= {"context_tokens": self.context, "longest_request_tokens": longest}
         if self.host_times is not None:
             parts = [part.strip() for part in self.host_times.split(",")]

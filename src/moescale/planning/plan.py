@@ -40,7 +40,7 @@ from moescale.planning.shapes import OVER, ShapeChoice, of_limits
 from moescale.planning.training_use import TrainingUse, beside_precision, training_use
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
-from moescale.serving.deployment import Deployment, batch_cap, reserved_bytes
+from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import laid_out
 
 MOST_PLANS = 6  # that are made to meet days or dollars of training; twice as many until one is within them
@@ -366,7 +366,7 @@ def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str
     }
     if np.size(d.weight_bytes_per_param) == 1:
         limits["weights"] = d.weights or format_of_bytes("weights", float(np.asarray(d.weight_bytes_per_param)))
-    cap = float(np.asarray(batch_cap(d)))
-    limits |= {"max_num_seqs": cap if cap < math.inf else None, "reserve_bytes": float(np.asarray(reserved_bytes(d)))}
+    cap = float(np.asarray(d.batch_cap))
+    limits |= {"max_num_seqs": cap if cap < math.inf else None, "reserve_bytes": float(np.asarray(d.reserved_bytes))}
     limits |= {name: None if getattr(d, name) is None else float(getattr(d, name)) for name in LIMITS}
     return {name: value for name, value in limits.items() if value is not None}

@@ -20,7 +20,6 @@ from moescale.planning.decision import LawView
 from moescale.planning.search import Search, fitted_up_to
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
-from moescale.serving.deployment import batch_cap
 from moescale.serving.question import slow_for_use
 from moescale.typing import FloatArray
 from moescale.units import expert_model, format_count, format_flops, format_usd, plural
@@ -166,7 +165,7 @@ def _unlimited(search: Search, model: Candidate) -> list[str]:
     """A batch that memory alone limits, where a server as it comes would take a smaller one."""
     deployment = search.costs.deployment
     usual = deployment.gpu.default_max_num_seqs
-    if float(batch_cap(deployment)) < math.inf or model.batch is None or model.batch <= usual:
+    if float(deployment.batch_cap) < math.inf or model.batch is None or model.batch <= usual:
         return []
     return [
         f"The price assumes {model.batch:,.0f} concurrent requests per replica; vLLM's default on {deployment.gpu.name} is {usual:g}."

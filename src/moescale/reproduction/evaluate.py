@@ -16,7 +16,6 @@ from moescale.reproduction.claims import Claim, Part, claims, sweep_experts
 from moescale.reproduction.quantities import OF_COSTS, value_of
 from moescale.reproduction.world import World, of_the_papers_models, world_of, world_of_draws
 from moescale.scaling_laws.law import Law, interval
-from moescale.serving.deployment import batch_cap
 from moescale.typing import FloatArray
 
 
@@ -201,7 +200,7 @@ def _inputs(claim: Claim, world: World) -> dict[str, object]:
     if all(part.quantity not in OF_COSTS for part in claim.parts):
         return used
     d, latency = world.costs.deployment, world.costs.latency
-    execution, batch = getattr(latency, "moe_execution", "as measured"), _number(float(batch_cap(d)))
+    execution, batch = getattr(latency, "moe_execution", "as measured"), _number(float(d.batch_cap))
     used |= {"latency": latency.name, "moe_execution": execution, "gpu": d.gpu.name, "max_gpus": d.max_gpus}
     lengths = {name: float(getattr(d, name)) for name in ("prompt_tokens", "output_tokens", "memory_fraction")}
     return used | {"max_num_seqs": batch} | lengths

@@ -120,13 +120,11 @@ def kind_of_served(model: Architecture, deployment: Deployment, *, apart: bool =
     """The kind of a deployment, with `apart` of its decode workers; None where its weights have no name and no format has so
     many bytes, or it holds several.
     """
-    if np.size(deployment.weight_bytes_per_param) != 1:
+    d = deployment
+    if np.size(d.weight_bytes_per_param) != 1:
         return None
-    held = float(np.asarray(deployment.weight_bytes_per_param))
-    weights = deployment.weights or format_of_bytes("weights", held)
-    return weights and kind_of(
-        model, weights, attention_dp=float(np.max(np.asarray(deployment.attention_dp))), apart=apart
-    )
+    weights = d.weights or format_of_bytes("weights", float(np.asarray(d.weight_bytes_per_param)))
+    return weights and kind_of(model, weights, attention_dp=float(np.max(d.attention_dp)), apart=apart)
 
 
 def uncompared(model: Architecture, deployment: Deployment, source: LatencySource) -> str:
@@ -145,30 +143,19 @@ def accuracy_of(
     kind = kind_of_served(model, deployment, apart=apart)
     if kind is None or source.name != "silicon":
         return None
-    found = _held_out()
-    for key in (("gpu", deployment.gpu.name), ("engine", str(getattr(source, "backend", ""))), ("", "")):
-        bands = found.get((kind, *key))
-        if bands is not None and "output_tok_s" in bands:
-            break
-    else:
-        return None
-    main = bands["output_tok_s"]
-    words = {"gpu": f"{kind} on {key[1]}", "engine": f"{kind} with {key[1]}", "": kind}
-    return Accuracy(
-        kind=words[key[0]],
-        n=main["rows"],
-        geometric_mean=main["geometric_mean"],
-        spread=main["spread"],
-        sets=main["sets"],
-        gpus=tuple(main["gpus"]),
-        tpot=_band(bands.get("tpot")),
-        ttft=_band(bands.get("ttft")),
-    )
+    found, engine = _held_out(), getattr(source, "backend", "")
+    for words in (f"{kind} on {deployment.gpu.name}", f"{kind} with {engine}", kind):
+        bands = found.get(words, {})
+        if (main := bands.get("output_tok_s")) is not None:
+            times: dict[str, Any] = {name: Band(**_ratios(bands[name])) for name in ("tpot", "ttft") if name in bands}
+            return Accuracy(kind=words, **_ratios(main), sets=main["sets"], gpus=tuple(main["gpus"]), **times)
+    return None
 
 
 def accuracy_of_any() -> Accuracy:
     """What held-out measurements of all kinds gave together, for a kind that was not measured: every set of rows weighs the same."""
-    bands = [found["output_tok_s"] for (_, by, _), found in _held_out().items() if not by and "output_tok_s" in found]
+    kinds = [found["output_tok_s"] for found in _held_out().values() if "output_tok_s" in found]
+    bands = [band for band in kinds if "gpu" not in band and "engine" not in band]
     sets = np.array([band["sets"] for band in bands], float)
     means, spreads = (np.log([band[name] for band in bands]) for name in ("geometric_mean", "spread"))
     mean = float(np.average(means, weights=sets))
@@ -183,17 +170,16 @@ def accuracy_of_any() -> Accuracy:
     )
 
 
-def _band(entry: dict[str, Any] | None) -> Band | None:
-    if entry is None:
-        return None
-    return Band(n=entry["rows"], geometric_mean=entry["geometric_mean"], spread=entry["spread"])
+def _ratios(entry: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a Band from an entry of the catalogue."""
+    return {"n": entry["rows"], "geometric_mean": entry["geometric_mean"], "spread": entry["spread"]}
 
 
 @cache
-def _held_out() -> dict[tuple[str, str, str], dict[str, dict[str, Any]]]:
-    """The catalogue's entries by kind, what it is narrowed to (gpu, engine or nothing) and its name, then by metric."""
-    found: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = {}
+def _held_out() -> dict[str, dict[str, dict[str, Any]]]:
+    """The catalogue's entries by kind, alone and with what it is narrowed to (on a GPU, with an engine), then by metric."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
     for entry in catalogue.read("accuracy.toml").get("held_out", []):
-        by = next((name for name in ("gpu", "engine") if name in entry), "")
-        found.setdefault((entry["kind"], by, entry.get(by, "")), {})[entry["metric"]] = entry
+        place = f" on {entry['gpu']}" if "gpu" in entry else f" with {entry['engine']}" if "engine" in entry else ""
+        found.setdefault(entry["kind"] + place, {})[entry["metric"]] = entry
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -89,19 +90,78 @@ class Deployment:
         for name, known in (("scheduling", SCHEDULING), ("batching", BATCHES)):
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known, where="deployment")
-        if np.any(np.asarray(longest_request_tokens(self)) < context_tokens(self)):
+        if np.any(np.asarray(self.longest_tokens) < self.held_tokens):
             what = "longest_request_tokens must not be below what a request holds on average"
             raise InputError(what, where="deployment")
-        if np.any(np.asarray(self.accepted_tokens) > drafted_tokens(self)):
+        if np.any(np.asarray(self.accepted_tokens) > self.drafted_tokens):
             what = f"accepted_tokens {np.max(self.accepted_tokens):g} are more than are drafted"
             raise InputError(what, where="deployment", next_step="raise draft_tokens, or leave it out")
         if self.prompt_nodes:
-            shares = sum(share for _, share in self.prompt_nodes)
-            mean = sum(share * at for at, share in self.prompt_nodes)
-            same = abs(shares - 1.0) < 1e-9 and np.all(abs(mean / self.prompt_tokens - 1.0) < 1e-9)
-            if not same or min(min(node) for node in self.prompt_nodes) < 0:
+            lengths, shares = np.asarray(self.prompt_nodes).T
+            same_mean = np.all(abs(lengths @ shares / self.prompt_tokens - 1.0) < 1e-9)
+            if not (abs(np.sum(shares) - 1.0) < 1e-9 and same_mean) or np.min(self.prompt_nodes) < 0:
                 what = "prompt_nodes must have shares of sum 1 and the mean prompt_tokens"
                 raise InputError(what, where="deployment")
+
+    @property
+    def held_tokens(self) -> Real:
+        """Tokens that a request holds on average while it is served."""
+        return self.prompt_tokens + self.output_tokens / 2 if self.context_tokens is None else self.context_tokens
+
+    @property
+    def longest_tokens(self) -> Real:
+        """Tokens of the longest request."""
+        stated = self.longest_request_tokens
+        return self.prompt_tokens + self.output_tokens if stated is None else stated
+
+    @property
+    def tokens_a_pass(self) -> FloatArray:
+        """Tokens that a pass gives to a request on average: one, and the drafted ones that are kept."""
+        return 1.0 + np.asarray(self.accepted_tokens)
+
+    @property
+    def drafted_tokens(self) -> FloatArray:
+        """Tokens that are drafted for each request and verified by one pass."""
+        return np.asarray(np.ceil(self.accepted_tokens) if self.draft_tokens is None else self.draft_tokens)
+
+    @property
+    def batch_cap(self) -> Real:
+        """Most concurrent requests of a replica; infinite where memory alone limits them.
+
+        By default vLLM's own cap for the GPU, of each attention group: each is an engine.
+        """
+        return self.gpu.default_max_num_seqs * self.attention_dp if self.max_num_seqs is None else self.max_num_seqs
+
+    @property
+    def pass_tokens(self) -> int:
+        """Most tokens of a pass of one attention group: as stated, or as the engine has it, vLLM's API server by the GPU."""
+        for stated in (self.max_num_batched_tokens, self.engine.max_num_batched_tokens):
+            if stated is not None:
+                return int(np.asarray(stated))
+        entries = sorted(catalogue.read("servers.toml")["vllm_api_server"], key=lambda entry: entry["max_num_seqs"])
+        fitting = [entry for entry in entries if entry["max_num_seqs"] <= self.gpu.default_max_num_seqs]
+        return int((fitting[-1] if fitting else entries[0])["max_num_batched_tokens"])
+
+    @property
+    def reserved_bytes(self) -> Real:
+        """Bytes of each GPU that activations and the runtime take."""
+        return measured_reserve_bytes() if self.reserve_bytes is None else self.reserve_bytes
+
+    @property
+    def latency_limits(self) -> tuple[float, float]:
+        """Longest time to first token and per output token of one deployment, in seconds; infinite without a limit."""
+        limits = (self.max_ttft_s, self.max_tpot_s)
+        ttft_s, tpot_s = (math.inf if most_s is None else float(np.asarray(most_s)) for most_s in limits)
+        return ttft_s, tpot_s
+
+    def stage_gpus(self, gpus: Real) -> FloatArray:
+        """GPUs of one pipeline stage of a replica of so many."""
+        return np.asarray(gpus, dtype=np.float64) / self.pipeline_parallel
+
+    def expert_ways(self, gpus: Real) -> FloatArray:
+        """GPUs of a stage that split whole experts, of a replica of so many GPUs."""
+        ways = np.asarray(self.expert_parallel, dtype=np.float64)
+        return np.where(np.isinf(ways), self.stage_gpus(gpus), ways) if np.any(np.isinf(ways)) else ways
 
 
 ARRAY_FIELDS = tuple(bounds_of(Deployment))
@@ -134,58 +194,3 @@ def with_traffic(deployment: Deployment, traffic: Traffic) -> Deployment:
     """The same deployment under the lengths, and their distribution, of `traffic`."""
     names = ("prompt_tokens", "output_tokens", "context_tokens", "longest_request_tokens", "prompt_nodes")
     return replace(deployment, **{name: getattr(traffic, name) for name in names})
-
-
-def context_tokens(deployment: Deployment) -> Real:
-    """Tokens that a request holds on average while it is served."""
-    d = deployment
-    return d.prompt_tokens + d.output_tokens / 2 if d.context_tokens is None else d.context_tokens
-
-
-def batch_cap(deployment: Deployment) -> Real:
-    """Most concurrent requests of a replica; infinite where memory alone limits them.
-
-    By default vLLM's own cap for the GPU, of each attention group: each is an engine.
-    """
-    d = deployment
-    return d.gpu.default_max_num_seqs * d.attention_dp if d.max_num_seqs is None else d.max_num_seqs
-
-
-def max_num_batched_tokens(deployment: Deployment) -> int:
-    """Most tokens of a pass of one attention group: as stated, or as the engine has it, vLLM's API server by the GPU."""
-    d = deployment
-    if d.max_num_batched_tokens is not None:
-        return int(np.asarray(d.max_num_batched_tokens))
-    if d.engine.max_num_batched_tokens is not None:
-        return d.engine.max_num_batched_tokens
-    entries = sorted(catalogue.read("servers.toml")["vllm_api_server"], key=lambda entry: entry["max_num_seqs"])
-    fitting = [entry for entry in entries if entry["max_num_seqs"] <= d.gpu.default_max_num_seqs]
-    return int((fitting or entries)[-1 if fitting else 0]["max_num_batched_tokens"])
-
-
-def reserved_bytes(deployment: Deployment) -> Real:
-    """Bytes of each GPU that activations and the runtime take."""
-    return measured_reserve_bytes() if deployment.reserve_bytes is None else deployment.reserve_bytes
-
-
-def stage_gpus(deployment: Deployment, gpus: Real) -> FloatArray:
-    """GPUs of one pipeline stage of a replica of so many."""
-    return np.asarray(gpus, dtype=np.float64) / deployment.pipeline_parallel
-
-
-def expert_ways(deployment: Deployment, gpus: Real) -> FloatArray:
-    """GPUs of a stage that split whole experts, of a replica of so many GPUs."""
-    ways = np.asarray(deployment.expert_parallel, dtype=np.float64)
-    return np.where(np.isinf(ways), stage_gpus(deployment, gpus), ways) if np.any(np.isinf(ways)) else ways
-
-
-def drafted_tokens(deployment: Deployment) -> Real:
-    """Tokens that are drafted for each request and verified by one pass."""
-    d = deployment
-    return np.ceil(d.accepted_tokens) if d.draft_tokens is None else d.draft_tokens
-
-
-def longest_request_tokens(deployment: Deployment) -> Real:
-    """Tokens of the longest request."""
-    d = deployment
-    return d.prompt_tokens + d.output_tokens if d.longest_request_tokens is None else d.longest_request_tokens

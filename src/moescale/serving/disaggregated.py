@@ -16,18 +16,18 @@ seconds.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from moescale.errors import InfeasibleError, InputError
-from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import kv_bytes_per_request, kv_bytes_per_token, weight_bytes_per_gpu
 from moescale.models.quantisation import with_usual_shares
 from moescale.roots import bracket
-from moescale.serving.deployment import Deployment, degrees, max_num_batched_tokens
+from moescale.serving.deployment import Deployment, degrees
 from moescale.serving.engine import simulate
 from moescale.serving.gpu_counts import layouts
 from moescale.serving.loads import BATCHES, LEAST_REQUESTS, MOST_REQUESTS, WARM_UP
@@ -68,57 +68,38 @@ class Disaggregated(Measured):
     throughput_tok_s: float  # output tokens a second at that rate
     usd_per_mtok: float  # dollars per million output tokens at the stated utilization
 
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values."""
-        return record(self)
-
-
-@dataclass(frozen=True, slots=True)
-class _Worker:
-    """One worker at the batch with which it answers most."""
-
-    gpus: int
-    batch: float
-    pass_s: float
-    requests_per_s: float
-    deployment: Deployment  # with its groups of attention
-
-    def pool(self, workers: int, rate: float) -> Pool:
-        """So many of them, of which so many requests a second are asked."""
-        return Pool(
-            gpus=workers * self.gpus,
-            workers=workers,
-            gpus_per_worker=self.gpus,
-            batch=self.batch,
-            pass_s=self.pass_s,
-            busy=rate / (workers * self.requests_per_s),
-            attention_dp=int(np.asarray(self.deployment.attention_dp)),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class _Workers:
-    """Workers of one kind: layouts (k, ..) by models, each at its largest batch within the limits."""
+    """Workers of one kind, each at the batch with which it answers most: layouts (k, ..) by models, or one of them."""
 
-    servers: Servers
+    deployment: Deployment
+    gpus: FloatArray
+    attention_dp: FloatArray
+    expert_parallel: FloatArray
     batch: FloatArray
     pass_s: FloatArray
     request_s: FloatArray  # of one worker, for a request; infinite where it cannot be
+    reason: FloatArray  # a Reason, limits of latency aside
 
-    @property
-    def request_gpu_s(self) -> FloatArray:
-        """GPU seconds of a request."""
-        return self.servers.count * self.request_s
+    def at(self, index: npt.NDArray[np.intp] | np.intp) -> _Workers:
+        """One layout, or one for each model."""
+        arrays = (getattr(self, field.name) for field in fields(self) if field.name != "deployment")
+        taken = (np.take_along_axis(array, np.expand_dims(index, 0), axis=0)[0] for array in arrays)
+        return _Workers(self.deployment, *taken)
 
-    def listed(self) -> list[_Worker]:
-        """The layouts that answer, of one model."""
-        d, found = self.servers.deployment, list[_Worker]()
-        for i in np.flatnonzero(np.isfinite(self.request_s)):
-            groups, ways = (np.broadcast_to(x, self.request_s.shape)[i] for x in (d.attention_dp, d.expert_parallel))
-            own = replace(d, attention_dp=float(groups), expert_parallel=float(ways), max_num_seqs=None)
-            gpus, batch, pass_s = int(self.servers.count[i]), float(self.batch[i]), float(self.pass_s[i])
-            found.append(_Worker(gpus, batch, pass_s, float(1.0 / self.request_s[i]), own))
-        return found
+    def pool(self, workers: int, rate: float) -> Pool:
+        """So many of one layout, of which so many requests a second are asked."""
+        gpus = int(self.gpus)
+        return Pool(
+            gpus=workers * gpus,
+            workers=workers,
+            gpus_per_worker=gpus,
+            batch=float(self.batch),
+            pass_s=float(self.pass_s),
+            busy=rate * float(self.request_s) / workers,
+            attention_dp=int(self.attention_dp),
+        )
 
 
 def apart(model: Architecture, latency: LatencySource, deployment: Deployment) -> Serving:
@@ -130,20 +111,14 @@ def apart(model: Architecture, latency: LatencySource, deployment: Deployment) -
     d, model = deployment, with_usual_shares(model, deployment.weights)
     first, later = _prefill_workers(model, latency, d), _decode_workers(model, latency, d)
     shape = shape_of(model, 1.0, d)
-
-    def best_of(kind: _Workers) -> dict[str, FloatArray]:
-        arrays = {"gpu_s": kind.request_gpu_s, "gpus": kind.servers.count, "batch": kind.batch, "pass_s": kind.pass_s}
-        arrays["groups"] = np.asarray(kind.servers.deployment.attention_dp, dtype=np.float64)
-        at = np.argmin(kind.request_gpu_s, axis=0)[np.newaxis]
-        whole = {name: np.broadcast_to(values, kind.request_gpu_s.shape) for name, values in arrays.items()}
-        return {name: np.take_along_axis(values, at, axis=0)[0] for name, values in whole.items()}
-
-    p, q = best_of(first), best_of(later)
+    p, q = (kind.at(np.argmin(kind.gpus * kind.request_s, axis=0)) for kind in (first, later))
     usd_per_gpu_s = np.asarray(d.usd_per_gpu_hour) / 3600.0 / np.asarray(d.utilization)
-    usd_p, usd_q = (part["gpu_s"] * usd_per_gpu_s * 1e6 for part in (p, q))  # of a million requests
+    usd_p, usd_q = (part.gpus * part.request_s * usd_per_gpu_s * 1e6 for part in (p, q))  # of a million requests
     served = np.isfinite(usd_p + usd_q)
-    tokens = 1.0 + np.asarray(d.accepted_tokens)
-    moved_s = _transfer_s(model, d, np.minimum(p["gpus"], q["gpus"]), p["gpus"] + q["gpus"])
+    # What keeps the largest worker of each kind from it, else the limits.
+    reason, other = (np.asarray(kind.reason[-1]) for kind in (later, first))
+    worst = np.select([reason != Reason.FEASIBLE, other != Reason.FEASIBLE], [reason, other], Reason.TOO_SLOW)
+    moved_s = _transfer_s(model, d, np.minimum(p.gpus, q.gpus), p.gpus + q.gpus)
     dollars = ("usd_per_mtok", "usd_per_input_mtok", "usd_per_output_mtok")
     unserved = dict.fromkeys(dollars, math.inf) | {"gpus": float(degrees(d)[-1]), "attention_dp": 1.0}
     unserved |= dict.fromkeys(("prefill_gpus", "batch", "throughput_tok_s"), 0.0)
@@ -151,31 +126,24 @@ def apart(model: Architecture, latency: LatencySource, deployment: Deployment) -
         "usd_per_mtok": (usd_p + usd_q) / d.output_tokens,
         "usd_per_input_mtok": usd_p / d.prompt_tokens,
         "usd_per_output_mtok": usd_q / d.output_tokens,
-        "prefill_s": p["pass_s"],
-        "decode_s": q["pass_s"],
-        "iteration_s": q["pass_s"] / tokens,
-        "tpot_s": q["pass_s"] / tokens,
-        "ttft_s": p["pass_s"] + moved_s,
-        "gpus": q["gpus"],
-        "prefill_gpus": p["gpus"],
-        "batch": q["batch"],
-        "throughput_tok_s": q["gpus"] / q["gpu_s"] * d.output_tokens,
+        "prefill_s": p.pass_s,
+        "decode_s": q.pass_s,
+        "iteration_s": q.pass_s / d.tokens_a_pass,
+        "tpot_s": q.pass_s / d.tokens_a_pass,
+        "ttft_s": p.pass_s + moved_s,
+        "gpus": q.gpus,
+        "prefill_gpus": p.gpus,
+        "batch": q.batch,
+        "throughput_tok_s": d.output_tokens / q.request_s,
         "weight_bytes_per_gpu": np.full((), math.nan),
-        "attention_dp": q["groups"],
+        "attention_dp": q.attention_dp,
     }
     found = {name: np.where(served, values, unserved.get(name, math.nan)) for name, values in found.items()}
     found["weight_bytes"] = weight_bytes_per_gpu(model, d.weight_bytes_per_param)
     found["kv_bytes_per_token"] = kv_bytes_per_token(model, d.kv_bytes_per_element)
     found["limited_by"] = np.asarray(float(Limit.LATENCY if d.max_tpot_s is not None else Limit.MEMORY))
-    found["infeasible"] = np.where(served, Reason.FEASIBLE, _reasons(first, later))
+    found["infeasible"] = np.where(served, Reason.FEASIBLE, worst)
     return Serving(**{name: np.broadcast_to(values, shape) for name, values in found.items()})
-
-
-def _reasons(first: _Workers, later: _Workers) -> FloatArray:
-    """Why each model is not served: what keeps its largest worker from it, else the limits."""
-    found = [largest_batches(kind.servers).reason[-1] for kind in (first, later)]
-    worst = np.where(found[1] == Reason.FEASIBLE, found[0], found[1])
-    return np.where(worst == Reason.FEASIBLE, Reason.TOO_SLOW, worst)
 
 
 def disaggregated(
@@ -195,7 +163,8 @@ def disaggregated(
     d = deployment
     if shape_of(model, 1.0, d):
         raise InputError("prefill and decode apart are priced for one model and one deployment", where="disaggregated")
-    first, later = (kind(model, latency, d).listed() for kind in (_prefill_workers, _decode_workers))
+    kinds = _prefill_workers(model, latency, d), _decode_workers(model, latency, d)
+    first, later = ([kind.at(index) for index in np.flatnonzero(np.isfinite(kind.request_s))] for kind in kinds)
     for kind, found, limit in (("a prompt", first, "first token"), ("an output token", later, "output token")):
         if not found:
             what = f"no GPU count serves {kind}: memory, heads, the latency source or the limit of {limit}s prevent it"
@@ -203,30 +172,31 @@ def disaggregated(
             step = "allow more GPUs a worker (--max-gpus), fewer bytes a weight, or relax the limit"
             raise InfeasibleError(what, where=where, next_step=step)
 
-    def workers(kind: list[_Worker], stated: int | None) -> list[tuple[_Worker, int]]:
+    def numbers(kind: list[_Workers], stated: int | None) -> list[tuple[_Workers, int]]:
         if stated is None:
             return [(worker, n) for worker in kind for n in range(1, MOST_WORKERS + 1)]
-        return [(worker, stated // worker.gpus) for worker in kind if stated % worker.gpus == 0]
+        return [(worker, stated // int(worker.gpus)) for worker in kind if stated % worker.gpus == 0]
 
-    def run_of(worker: _Worker, copies: int, load: Load, output_tokens: float) -> Run:
-        changed = {"max_num_seqs": max(math.floor(worker.batch), 1), "output_tokens": output_tokens}
-        alone = _alone(worker.deployment, context_tokens=None, **changed)
+    def run_of(worker: _Workers, copies: int, load: Load, output_tokens: float) -> Run:
+        split = {"attention_dp": float(worker.attention_dp), "expert_parallel": float(worker.expert_parallel)}
+        at_once = {"max_num_seqs": max(math.floor(worker.batch), 1), "context_tokens": None}
+        own = replace(worker.deployment, output_tokens=output_tokens, **split, **at_once)
         load = replace(load, requests_per_s=load.requests_per_s / copies, burstiness=float(copies))
-        return simulate(model, latency, alone, worker.gpus, load)
+        return simulate(model, latency, own, int(worker.gpus), load)
 
     pairs = [  # requests a second, GPUs, and the workers of each kind
-        (min(w_p * p.requests_per_s, w_d * q.requests_per_s), w_p * p.gpus + w_d * q.gpus, p, w_p, q, w_d)
-        for p, w_p in workers(first, prefill_gpus)
-        for q, w_d in workers(later, decode_gpus)
+        (float(min(w_p / p.request_s, w_d / q.request_s)), int(w_p * p.gpus + w_d * q.gpus), p, w_p, q, w_d)
+        for p, w_p in numbers(first, prefill_gpus)
+        for q, w_d in numbers(later, decode_gpus)
     ]
     if not pairs:
-        known = sorted({worker.gpus for worker in (*first, *later)})
+        known = sorted({int(worker.gpus) for worker in (*first, *later)})
         what = f"{prefill_gpus} and {decode_gpus} GPUs are no whole numbers of workers"
         step = f"multiples of what a worker takes: {', '.join(map(str, known))}"
         raise InfeasibleError(what, where="--prefill-gpus, --decode-gpus", next_step=step)
     least = min(gpus / rate for rate, gpus, *_ in pairs)
     pairs.sort(key=lambda pair: (math.floor(math.log(pair[1] / pair[0] / least) / WORTH), pair[1], pair[1] / pair[0]))
-    most_ttft_s, most_tpot_s = (math.inf if s is None else float(np.asarray(s)) for s in (d.max_ttft_s, d.max_tpot_s))
+    most_ttft_s, most_tpot_s = d.latency_limits
     output = float(np.asarray(d.output_tokens))
     for rate, gpus, p, w_p, q, w_d in pairs[:TRIED]:
         n = int(np.clip(BATCHES * q.batch, LEAST_REQUESTS, MOST_REQUESTS))
@@ -243,7 +213,7 @@ def disaggregated(
                 gpus=gpus,
                 prefill=p.pool(w_p, rate),
                 decode=q.pool(w_d, rate),
-                limited_by="prefill" if w_p * p.requests_per_s < w_d * q.requests_per_s else "decode",
+                limited_by="prefill" if w_p / p.request_s < w_d / q.request_s else "decode",
                 transfer_s=moved_s,
                 **times,
                 requests_per_s=rate,
@@ -254,20 +224,14 @@ def disaggregated(
     raise InfeasibleError(what, where="disaggregated", next_step="relax the limits, or state more GPUs")
 
 
-def _alone(d: Deployment, **changes: float | None) -> Deployment:
+def _alone(d: Deployment) -> Deployment:
     """The deployment of one kind of worker, whose passes hold prompts or output tokens only."""
-    return replace(
-        d, scheduling="separate", max_ttft_s=None, max_tpot_s=None, replicas=1.0, batching="largest", **changes
-    )
+    return replace(d, scheduling="separate", max_ttft_s=None, max_tpot_s=None, replicas=1.0, batching="largest")
 
 
 def _servers(model: Architecture, latency: LatencySource, d: Deployment) -> tuple[Servers, Batches]:
     """The layouts of a worker (k, ..) and their largest batches."""
-    count, groups, ways = (
-        part.reshape(-1, *(1 for _ in shape_of(model, 1.0, d))) for part in layouts(model, d, degrees(d))
-    )
-    if np.any(groups > 1.0):
-        d = replace(d, attention_dp=groups, expert_parallel=ways)
+    count, d = layouts(model, d, degrees(d))
     servers = Servers(model, count, latency, d)
     return servers, largest_batches(servers)
 
@@ -276,37 +240,41 @@ def _prefill_workers(model: Architecture, latency: LatencySource, d: Deployment)
     """Workers that take full passes of prompts, where a single prompt is within the limit of a first token."""
     most_s = math.inf if d.max_ttft_s is None else d.max_ttft_s
     lengths = {"output_tokens": 1.0, "context_tokens": None, "longest_request_tokens": None}
-    room = max_num_batched_tokens(d) / np.asarray(d.prompt_tokens)  # prompts of a pass of one group
-    servers, batches = _servers(model, latency, replace(_alone(d, max_num_seqs=math.inf), **lengths))
+    room = d.pass_tokens / np.asarray(d.prompt_tokens)  # prompts of a pass of one group
+    servers, batches = _servers(model, latency, replace(_alone(d), max_num_seqs=math.inf, **lengths))
     d, stages = servers.deployment, np.asarray(d.pipeline_parallel)  # so many passes are under way at once
     prompts = np.minimum(batches.batch, stages * np.maximum(room * np.asarray(d.attention_dp), 1.0))
     pass_s = servers.pass_s(None, prompts / stages)
     alone_s = servers.pass_s(None, np.ones_like(prompts)) + _transfer_s(model, d, servers.count, servers.count)
     ok = (batches.reason == Reason.FEASIBLE) & (pass_s > 0.0) & (alone_s <= most_s)
-    return _Workers(servers, prompts, pass_s, np.where(ok, pass_s / prompts, math.inf))
+    return _workers(servers, prompts, pass_s, np.where(ok, pass_s / prompts, math.inf), batches.reason)
 
 
 def _decode_workers(model: Architecture, latency: LatencySource, d: Deployment) -> _Workers:
     """Workers at the largest batch within the limit of an output token."""
     servers, batches = _servers(model, latency, _alone(d))
-    stages, tokens = np.asarray(d.pipeline_parallel), 1.0 + np.asarray(d.accepted_tokens)  # tokens of a request, a pass
+    stages, tokens = np.asarray(d.pipeline_parallel), d.tokens_a_pass  # tokens of a request, a pass
     batch = np.broadcast_to(batches.batch, servers.shape).copy()
     pass_s = np.broadcast_to(servers.pass_s(batch / stages), servers.shape).copy()
     feasible = np.broadcast_to((batches.reason == Reason.FEASIBLE) & (batch >= 1.0), servers.shape)
     most_s = math.inf if d.max_tpot_s is None else d.max_tpot_s * tokens
     if np.any(late := feasible & (pass_s > most_s)):
         some = servers.only(late)
-        found, _ = bracket(
-            lambda at: np.log(some.pass_s(np.exp(at) / stages) / most_s),
-            np.zeros(int(late.sum())),
-            np.log(batch[late]),
-            close=CLOSE,
-        )
-        batch[late] = np.exp(found)
+
+        def beyond(ln_batch: FloatArray) -> FloatArray:
+            return np.log(some.pass_s(np.exp(ln_batch) / stages) / most_s)
+
+        ln_batch = np.log(batch[late])
+        batch[late] = np.exp(bracket(beyond, np.zeros_like(ln_batch), ln_batch, close=CLOSE)[0])
         pass_s[late] = some.pass_s(batch[late] / stages)
     passes = np.maximum(np.asarray(d.output_tokens) - 1.0, 1.0) / tokens
     ok = feasible & (pass_s > 0.0) & (pass_s <= most_s * (1.0 + CLOSE))
-    return _Workers(servers, batch, pass_s, np.where(ok, passes * pass_s / batch, math.inf))
+    return _workers(servers, batch, pass_s, np.where(ok, passes * pass_s / batch, math.inf), batches.reason)
+
+
+def _workers(servers: Servers, *figures: FloatArray) -> _Workers:
+    d = servers.deployment
+    return _Workers(d, *np.broadcast_arrays(servers.count, d.attention_dp, d.expert_parallel, *figures))
 
 
 def _transfer_s(model: Architecture, d: Deployment, fewest: FloatArray | float, gpus: FloatArray | float) -> FloatArray:

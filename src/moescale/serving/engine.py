@@ -26,13 +26,13 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.latency import LatencySource
 from moescale.latency.engines import NO_ENGINE, NO_OVERHEAD, Engine, HostOverhead
 from moescale.models.architecture import Architecture
-from moescale.serving.deployment import Deployment, batch_cap, drafted_tokens, max_num_batched_tokens, with_traffic
+from moescale.serving.deployment import Deployment, with_traffic
 from moescale.serving.reasons import REMEDIES, infeasible_reason
 from moescale.serving.servers import Servers, shape_of
 from moescale.serving.steady_state import Reason, serve
 from moescale.serving.traffic import summarise
 from moescale.serving.workload import IntArray, Load, Run, arrival_times_s, lengths_of
-from moescale.typing import BoolArray, FloatArray
+from moescale.typing import BoolArray, FloatArray, Real
 
 # Passes are priced on a grid and interpolated linearly. Every kernel is the longer of two lines, so the error peaks at
 # the kinks between them; this ratio of neighbours keeps it below 1% (tests/unit/test_engine.py). Measured kernels also have
@@ -58,8 +58,8 @@ def policy_of(deployment: Deployment) -> Policy:
     """The policy that a deployment states; vLLM's numbers for its GPU where it states none."""
     d = deployment
     return Policy(
-        max_num_seqs=float(np.asarray(batch_cap(d))),
-        max_num_batched_tokens=max_num_batched_tokens(d),
+        max_num_seqs=float(np.asarray(d.batch_cap)),
+        max_num_batched_tokens=d.pass_tokens,
         mixed=d.scheduling == "chunked",
         engine=d.engine,
         host=d.host,
@@ -86,9 +86,8 @@ def simulate(
     stages, replicas = int(np.asarray(deployment.pipeline_parallel)), int(np.asarray(deployment.replicas))
     mine = load.share(stages * replicas)
     rng = np.random.default_rng((mine.seed, 1))
-    prompt, output = (
-        lengths_of(name, mine, getattr(deployment, name), rng) for name in ("prompt_tokens", "output_tokens")
-    )
+    prompt = lengths_of("prompt_tokens", mine, deployment.prompt_tokens, rng)
+    output = lengths_of("output_tokens", mine, deployment.output_tokens, rng)
     lengths = summarise(prompt.astype(np.float64), output.astype(np.float64))
     if mine.prompt_tokens is None:
         d = replace(deployment, longest_request_tokens=lengths.longest_request_tokens, context_tokens=None)
@@ -103,10 +102,10 @@ def simulate(
     one = replace(servers.deployment, max_num_seqs=1.0, batching="largest", max_ttft_s=None, max_tpot_s=None)
     alone = serve(model, servers.count, latency, replace(one, max_num_batched_tokens=None))
     if (reason := Reason(int(alone.infeasible))) not in (Reason.FEASIBLE, Reason.NO_LATENCY):
-        what, where = infeasible_reason(alone, model, one), f"{gpus} x {one.gpu.name}"
+        what, where = infeasible_reason(alone, model, latency, one), f"{gpus} x {one.gpu.name}"
         raise InfeasibleError(str(what), where=where, next_step=REMEDIES[reason])
     in_flight = min(len(prompt), mine.clients or len(prompt))
-    prices = _prices(servers, scheduler, int(min(per_stage, in_flight, scheduler.most_requests())))
+    prices = _Prices(servers, scheduler, int(min(per_stage, in_flight, scheduler.most_requests())))
     sent_s = mine.request_s + mine.token_s * prompt.astype(np.float64)
     first_s, last_s, busy, n_passes = _run(arrival_s, sent_s, scheduler, prices)
     whole, part = (load.n_requests, mine.n_requests) if load.clients is None else (load.clients, mine.clients or 1)
@@ -130,17 +129,31 @@ def simulate(
 # Prices of passes.
 
 
-@dataclass(frozen=True, slots=True)
 class _Prices:
-    """Seconds of passes on a grid: `decode` [batch, context], `prompts` [tokens] alone, `mixed` [batch, tokens]."""
+    """Seconds of passes up to a batch and the prompt tokens of a pass, on a grid of both and of contexts."""
 
-    batches: list[float]  # from 1
-    contexts: FloatArray
-    decode: FloatArray
-    chunks: list[float]
-    prompts: list[float]
-    mixed: list[list[float]]  # at the context `middle`
-    middle: float
+    def __init__(self, servers: Servers, scheduler: _Scheduler, most_batch: int) -> None:
+        mixes, longest = scheduler.policy.mixed, scheduler.whole
+        most_chunk = scheduler.budget if mixes else max(scheduler.budget, int(np.max(longest)))
+        batches, chunks = _grid(most_batch), _grid(min(most_chunk, int(np.sum(longest))))
+        self.batches: list[float] = batches.tolist()
+        self.chunks: list[float] = chunks.tolist()
+        self.contexts = np.linspace(float(np.min(scheduler.prompt)), float(np.max(longest)) + 1.0, CONTEXT_POINTS)
+        self.middle = float(self.contexts[CONTEXT_POINTS // 2])
+
+        def at(contexts: Real) -> Servers:
+            held = {"context_tokens": contexts, "longest_request_tokens": self.contexts[-1]}
+            return replace(servers, deployment=replace(servers.deployment, **held))
+
+        self.decode = at(self.contexts).pass_s(batches[:, np.newaxis])  # [batch, context]
+        prompts = chunks / float(servers.new_prompt_tokens)
+        alone = at(self.middle).pass_s(None, prompts)
+        self.prompts: list[float] = alone.tolist()
+        self.mixed: list[list[float]] = []  # [batch, tokens], at the middle context
+        if mixes:
+            both = at(self.middle).pass_s(batches[:, np.newaxis], prompts)
+            separate = self.decode[:, [CONTEXT_POINTS // 2]] + alone
+            self.mixed = np.where(np.isnan(both), separate, both).tolist()  # a source may know separate passes only
 
     def decode_s(self, batch: int, contexts: FloatArray) -> FloatArray:
         """Seconds of passes that decode `batch` requests whose mean context is each of `contexts`."""
@@ -180,28 +193,6 @@ def _grid(most: float) -> FloatArray:
     return np.unique(np.concatenate([np.arange(1.0, min(EVERY_UP_TO, most) + 1), tail]))
 
 
-def _prices(servers: Servers, scheduler: _Scheduler, most_batch: int) -> _Prices:
-    """Prices up to a batch and the prompt tokens of a pass."""
-    d, policy = servers.deployment, scheduler.policy
-    longest = scheduler.prompt + scheduler.output
-    batches = _grid(most_batch)
-    most_chunk = scheduler.budget if policy.mixed else max(scheduler.budget, int(np.max(longest)))
-    chunks = _grid(min(most_chunk, int(np.sum(longest))))
-    contexts = np.linspace(float(np.min(scheduler.prompt)), float(np.max(longest)) + 1.0, CONTEXT_POINTS)
-    middle, column = float(contexts[CONTEXT_POINTS // 2]), batches[:, np.newaxis]
-    at_contexts = replace(d, context_tokens=contexts, longest_request_tokens=contexts[-1])
-    decode = replace(servers, deployment=at_contexts).pass_s(column)
-    at_middle = replace(servers, deployment=replace(d, context_tokens=middle, longest_request_tokens=contexts[-1]))
-    prompts = chunks / float(servers.new_prompt_tokens)
-    alone = at_middle.pass_s(None, prompts)
-    mixed: list[list[float]] = []
-    if policy.mixed:
-        both = at_middle.pass_s(column, prompts)
-        separate = decode[:, [CONTEXT_POINTS // 2]] + alone
-        mixed = np.where(np.isnan(both), separate, both).tolist()  # a source may know separate passes only
-    return _Prices(batches.tolist(), contexts, decode, chunks.tolist(), alone.tolist(), mixed, middle)
-
-
 # The scheduler.
 
 
@@ -226,9 +217,9 @@ class _Scheduler:
     ) -> None:
         d = servers.deployment
         groups, stages = (float(np.asarray(number)) for number in (d.attention_dp, d.pipeline_parallel))
-        self.prompt, self.output, self.policy, self.servers = prompt, output, policy, servers
+        self.prompt, self.policy = prompt, policy
         self.yielded, self.groups = 1.0 + float(np.asarray(d.accepted_tokens)), groups
-        self.tokens = 1 + int(np.asarray(drafted_tokens(d)))  # that a decoding request takes of a pass
+        self.tokens = 1 + int(d.drafted_tokens)  # that a decoding request takes of a pass
         self.budget = max(int(policy.max_num_batched_tokens * groups), self.tokens)
         # Passes that give a token: that of the prompt, and those of the later tokens.
         self.left = 1 + np.ceil((output - 1) / self.yielded).astype(np.int64)

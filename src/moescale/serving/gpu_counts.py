@@ -14,9 +14,9 @@ from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture, some
 from moescale.models.parameters import count_parameters
 from moescale.models.quantisation import with_usual_shares
-from moescale.serving.deployment import Deployment, degrees, expert_ways, reserved_bytes
-from moescale.serving.loads import closed_loops
-from moescale.serving.reasons import REMEDIES, infeasible_reason, too_slow
+from moescale.serving.deployment import Deployment, degrees
+from moescale.serving.loads import closed_loop
+from moescale.serving.reasons import REMEDIES, infeasible_reason
 from moescale.serving.servers import Servers, shape_of
 from moescale.serving.steady_state import (
     LIMITS,
@@ -29,7 +29,7 @@ from moescale.serving.steady_state import (
     with_cheaper_batches,
 )
 from moescale.serving.workload import Answer
-from moescale.typing import FloatArray
+from moescale.typing import FloatArray, Real
 
 TIED = 1e-9  # relative: prices that differ by less are the same, as processors add up in other orders
 
@@ -83,31 +83,31 @@ SERVED = (
 )
 
 
-def layouts(
-    model: Architecture, deployment: Deployment, counts: tuple[int, ...]
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """GPU counts, attention groups and expert-parallel GPUs of the replicas to look at, (k,) each.
+def layouts(model: Architecture, deployment: Deployment, counts: tuple[int, ...]) -> tuple[FloatArray, Deployment]:
+    """GPU counts of the replicas to look at, (k, 1, ..) before the common shape, and the deployment with the groups of each.
 
-    As the deployment states them; where it searches groups, also each count that tensor parallelism alone would hold the cache
-    more than once on (latent attention on 2 GPUs or more, grouped queries on more GPUs than they have key-value heads), with so
-    many groups that it does not, and whole experts over all GPUs.
+    Attention groups and expert-parallel GPUs are as the deployment states them; where it searches groups, also each count that
+    tensor parallelism alone would hold the cache more than once on (latent attention on 2 GPUs or more, grouped queries on more
+    GPUs than they have key-value heads), with so many groups that it does not, and whole experts over all GPUs.
     """
-    d = deployment
+    d, shape = deployment, (-1, *(1 for _ in shape_of(model, 1.0, deployment)))
     found = [(n, d.attention_dp, d.expert_parallel) for n in counts]
     if d.searches_groups and some(model.n_moe_layers):
         kv_heads = np.unique(np.asarray(model.n_kv_heads, dtype=np.float64))
         ways = 1.0 if some(model.kv_lora_rank) else kv_heads[0] if kv_heads.size == 1 else math.inf
         found += [(n, n / ways, math.inf) for n in counts if n > ways and n % ways == 0.0]
-    sizes, groups, experts = (np.array(part, dtype=np.float64) for part in zip(*found, strict=True))
-    return sizes, groups, experts
+    sizes, groups, experts = (np.array(part, dtype=np.float64).reshape(shape) for part in zip(*found, strict=True))
+    return sizes, replace(d, attention_dp=groups, expert_parallel=experts) if len(found) > len(counts) else d
 
 
-def laid_out(deployment: Deployment, attention_dp: float | None) -> Deployment:
+def laid_out(deployment: Deployment, attention_dp: Real | None) -> Deployment:
     """The deployment with the groups of attention that a search chose; nothing more is searched then."""
-    groups = float(attention_dp or 1.0)
-    chosen = deployment.searches_groups and groups > 1.0
     d = replace(deployment, searches_groups=False)
-    return replace(d, attention_dp=groups, expert_parallel=math.inf) if chosen else d
+    groups = np.asarray(1.0 if attention_dp is None else attention_dp, dtype=np.float64)
+    if not deployment.searches_groups or np.all(groups <= 1.0):
+        return d
+    ways = np.where(groups > 1.0, math.inf, d.expert_parallel)
+    return replace(d, attention_dp=groups[()], expert_parallel=ways[()])
 
 
 def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment, *, every: bool = False) -> Serving:
@@ -118,16 +118,9 @@ def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment
     costs infinity.
     """
     model = with_usual_shares(model, deployment.weights)
-    shape, d = shape_of(model, 1.0, deployment), deployment
-    count = np.asarray(degrees(d), dtype=np.float64)
-    if d.searches_groups:
-        count, groups, ways = layouts(model, d, degrees(d))
-        if np.any(groups > 1.0):
-            groups, ways = (part.reshape(-1, *(1 for _ in shape)) for part in (groups, ways))
-            d = replace(d, attention_dp=groups, expert_parallel=ways)
-    count = count.reshape(-1, *(1 for _ in shape))
+    count, d = layouts(model, deployment, degrees(deployment))
     servers = Servers(model, count, latency, d)
-    batches = largest_batches(servers, rivals=not every)
+    batches = largest_batches(servers)
     if d.batching == "cheapest":
         usd = batches.usd_per_mtok(servers)
         among = batches.served & (every | (usd <= np.min(usd, axis=0)))
@@ -151,15 +144,11 @@ def usd_at(
 
     With a `batch` at that one, whether it fits and keeps the limits or not.
     """
-    model, d = with_usual_shares(model, deployment.weights), deployment
-    if d.searches_groups and np.any(groups > 1.0):
-        ways = np.where(groups > 1.0, math.inf, d.expert_parallel)
-        d = replace(d, attention_dp=groups, expert_parallel=ways, searches_groups=False)
-    servers = Servers(model, gpus, latency, d)
+    model = with_usual_shares(model, deployment.weights)
+    servers = Servers(model, gpus, latency, laid_out(deployment, groups))
     if batch is None:
         return np.broadcast_to(largest_batches(servers).usd_per_mtok(servers), servers.shape)
-    usd_per_mega_s = gpus * d.usd_per_gpu_hour / 3600.0 * 1e6 / d.utilization
-    return usd_per_mega_s * servers.times(np.broadcast_to(batch, servers.shape)).iteration_s / batch
+    return servers.usd_per_mega_s * servers.times(np.broadcast_to(batch, servers.shape)).iteration_s / batch
 
 
 def cost(
@@ -183,20 +172,23 @@ def cost(
         what = "a record describes one model and one deployment, but one of them holds arrays"
         raise InputError(what, next_step="use serve()")
     model = with_usual_shares(model, deployment.weights)
-    counts, groups, ways = layouts(model, deployment, degrees(deployment) if gpus is None else (gpus,))
-    of_each = [replace(deployment, attention_dp=g, expert_parallel=w) for g, w in zip(groups, ways, strict=True)]
-    every = replace(deployment, attention_dp=groups, expert_parallel=ways) if np.any(groups > 1.0) else deployment
+    counts, every = layouts(model, deployment, degrees(deployment) if gpus is None else (gpus,))
+    groups, ways, _ = np.broadcast_arrays(every.attention_dp, every.expert_parallel, counts)
+    each = zip(groups.tolist(), ways.tolist(), strict=True)
+    of_each = [replace(every, attention_dp=n_groups, expert_parallel=n_ways) for n_groups, n_ways in each]
     serving = serve(model, counts, latency, every, every=True)
     reasons = [Reason(int(reason)) for reason in serving.infeasible]
-    found = [_record(model, latency, of_each[i], serving, i, reason) for i, reason in enumerate(reasons)]
+    found = [_record(model, latency, d, serving, i) for i, d in enumerate(of_each)]
     if clients is not None:
         one_copy, found = found, list[Cost]()
-        for one, n, d in zip(one_copy, counts, of_each, strict=True):
-            for copies in range(1, (deployment.max_gpus // int(n) if more_replicas else 1) + 1):
-                scaled = d if copies == 1 else replace(d, replicas=float(copies))
-                loop = closed_loops(model, (int(n),), latency, scaled, clients, lengths, percentile)[0]
+        for one, n, d in zip(one_copy, counts.astype(int).tolist(), of_each, strict=True):
+            for copies in range(1, (deployment.max_gpus // n if more_replicas else 1) + 1):
+                copied = replace(d, replicas=d.replicas * copies)
+                loop = closed_loop(model, latency, copied, n, clients, lengths, percentile)
                 if copies == 1 or (loop is not None and loop.meets_limits):
-                    found.append(replace(_copies(one, copies), closed_loop=loop))
+                    several = {"gpus": one.gpus * copies, "replicas": (one.replicas or 1) * copies}
+                    per_s = one.throughput_tok_s and one.throughput_tok_s * copies
+                    found.append(replace(one, **several, throughput_tok_s=per_s, closed_loop=loop))
                 if one.infeasible is not None or loop is None or loop.meets_limits:
                     break
     served = [one for one in found if one.infeasible is None]
@@ -212,15 +204,6 @@ def cost(
     return replace(min(served, key=_order), candidates=tuple(found))
 
 
-def _copies(one: Cost, copies: int) -> Cost:
-    """So many copies of one replica."""
-    if copies == 1:
-        return one
-    return replace(
-        one, gpus=one.gpus * copies, replicas=copies, throughput_tok_s=(one.throughput_tok_s or 0.0) * copies
-    )
-
-
 def _order(one: Cost) -> tuple[bool, float, int]:
     """The cheapest first, of those within the limits; equal ones by GPUs."""
     loop = one.closed_loop
@@ -229,35 +212,30 @@ def _order(one: Cost) -> tuple[bool, float, int]:
     return not loop.meets_limits, loop.usd_per_mtok, one.gpus
 
 
-def _record(
-    model: Architecture, latency: LatencySource, d: Deployment, serving: Serving, i: int, reason: Reason
-) -> Cost:
+def _record(model: Architecture, latency: LatencySource, d: Deployment, serving: Serving, i: int) -> Cost:
     """The record of one GPU count; where it is not served, with the reason."""
     gpus, parameters = int(serving.gpus[i]), count_parameters(model)
     groups, stages, replicas = (int(np.asarray(n)) for n in (d.attention_dp, d.pipeline_parallel, d.replicas))
-    more: dict[str, Any] = {}
-    if reason is Reason.FEASIBLE:
-        limits = {"limited_by": LIMITS[int(serving.limited_by[i])], "latency_limit": _latency_limit(serving, d, i)}
-        more = {name: float(getattr(serving, name)[i]) for name in SERVED} | limits
-    elif reason is Reason.TOO_SLOW:
-        more = {"infeasible": too_slow(model, gpus, latency, d)}
-    else:
-        more = {"infeasible": infeasible_reason(serving, model, d, (i,))}
+    infeasible, served = infeasible_reason(serving, model, latency, d, (i,)), dict[str, Any]()
+    if infeasible is None:
+        served.update({name: float(getattr(serving, name)[i]) for name in SERVED})
+        served.update(limited_by=LIMITS[int(serving.limited_by[i])], latency_limit=_latency_limit(serving, d, i))
     return Cost(
         gpus=gpus * replicas,
         n_params_total=float(parameters.total),
         n_params_active=float(parameters.active),
         weight_bytes=float(serving.weight_bytes[i]),
         weight_bytes_per_gpu=float(serving.weight_bytes_per_gpu[i]),
-        reserve_bytes=float(reserved_bytes(d)),
+        reserve_bytes=float(d.reserved_bytes),
         kv_bytes_per_token=float(serving.kv_bytes_per_token[i]),
         latency_source=latency.name,
         tensor_parallel=int(gpus / groups / stages) or 1,
-        expert_parallel=int(expert_ways(d, gpus)),
+        expert_parallel=int(d.expert_ways(gpus)),
         attention_dp=groups if groups > 1 else None,
         pipeline_parallel=stages if stages > 1 else None,
         replicas=replicas,
-        **more,
+        infeasible=infeasible,
+        **served,
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from moescale.errors import InfeasibleError, InputError
-from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.serving.deployment import Deployment
@@ -27,44 +26,38 @@ KEEPS_UP = 0.97  # served over asked a second; the last requests of a run have n
 SHRINKS = 4  # of the batch, until a closed loop meets a limit on the time per token
 
 
-def closed_loops(
+def closed_loop(
     model: Architecture,
-    counts: tuple[int, ...],
     latency: LatencySource,
     deployment: Deployment,
+    gpus: int,
     clients: int,
     lengths: tuple[FloatArray, FloatArray] | None = None,
     percentile: float | None = None,
-) -> list[Answer | None]:
-    """A benchmark of `clients` over all replicas, on each GPU count of a replica; None where it has no answer.
+) -> Answer | None:
+    """A benchmark of `clients` over all replicas of `gpus` GPUs; None where it has no answer.
 
     A limit on the time per token bounds the batch in service, and the others wait. Lengths may be those of a trace. Times, which the
     limits bound, are means, or the `percentile` of the requests after the first of each client.
     """
-    d, load = deployment, closed(clients)
+    d, load, policy = deployment, closed(clients), policy_of(deployment)
     if lengths is not None:
         load = replace(load, prompt_tokens=lengths[0], output_tokens=lengths[1])
-    most_ttft_s, most_tpot_s = (math.inf if s is None else float(np.asarray(s)) for s in (d.max_ttft_s, d.max_tpot_s))
-    answers: list[Answer | None] = []
-    for gpus in counts:
-        try:
-            policy = policy_of(d)
-            if math.isfinite(most_tpot_s):
-                largest = float(serve(model, gpus, latency, replace(d, batching="largest", max_ttft_s=None)).batch)
-                policy = replace(policy, max_num_seqs=max(math.floor(largest), 1))
+    most_ttft_s, most_tpot_s = d.latency_limits
+    try:
+        if math.isfinite(most_tpot_s):
+            largest = float(serve(model, gpus, latency, replace(d, batching="largest", max_ttft_s=None)).batch)
+            policy = replace(policy, max_num_seqs=max(math.floor(largest), 1))
+        found = simulate(model, latency, d, gpus, load, policy).answer(percentile)
+        for _ in range(SHRINKS):
+            if (found.tpot_s or 0.0) <= most_tpot_s or policy.max_num_seqs <= 1:
+                break
+            fewer = min(policy.max_num_seqs, found.peak_running) * 0.99 * most_tpot_s / (found.tpot_s or 1.0)
+            policy = replace(policy, max_num_seqs=max(math.floor(fewer), 1))
             found = simulate(model, latency, d, gpus, load, policy).answer(percentile)
-            for _ in range(SHRINKS):
-                if (found.tpot_s or 0.0) <= most_tpot_s or policy.max_num_seqs <= 1:
-                    break
-                fewer = min(policy.max_num_seqs, found.peak_running) * 0.99 * most_tpot_s / (found.tpot_s or 1.0)
-                policy = replace(policy, max_num_seqs=max(math.floor(fewer), 1))
-                found = simulate(model, latency, d, gpus, load, policy).answer(percentile)
-        except InfeasibleError:
-            answers.append(None)
-            continue
-        within = found.ttft_s <= most_ttft_s and (found.tpot_s or 0.0) <= most_tpot_s
-        answers.append(replace(found, meets_limits=within))
-    return answers
+    except InfeasibleError:
+        return None
+    return replace(found, meets_limits=found.ttft_s <= most_ttft_s and (found.tpot_s or 0.0) <= most_tpot_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,15 +78,6 @@ class OpenLoop(Measured):
     output_tok_s: float
     usd_per_hour: float
     usd_per_mtok: float  # output tokens
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values; without percentile where times are means."""
-        return record(self)
-
-
-def warm(run: Run, percentile: float | None = None) -> dict[str, Any]:
-    """The fields of `Measured` over the requests that meet a server in service."""
-    return run.measured(percentile, first=int(WARM_UP * len(run.last_s)))
 
 
 def open_loop(
@@ -122,38 +106,37 @@ def open_loop(
     largest = serve(model, gpus, latency, replace(d, batching="largest"))
     plateau = float(largest.throughput_tok_s) / float(np.asarray(d.output_tokens))
     n = int(np.clip(BATCHES * float(largest.batch), LEAST_REQUESTS, MOST_REQUESTS))
-    lengths: dict[str, Any] = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
+    most_ttft_s, most_tpot_s = deployment.latency_limits
 
-    def run_of(replicas: int) -> Run:
-        rate = requests_per_s / replicas
+    def run_of(replicas: int) -> tuple[bool, Run, dict[str, Any]]:
+        """Whether so many hold, a run of one of them, and its times once it is in service."""
+        rate, lengths = requests_per_s / replicas, {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
         # Every k-th of Poisson arrivals: intervals of k exponential ones.
-        load = Load(n_requests=n, requests_per_s=rate, burstiness=float(replicas), **lengths)
-        return simulate(model, latency, d, gpus, load)
-
-    def holds(run: Run, replicas: int) -> bool:
-        times = warm(run, percentile)
-        limits = ((times["ttft_s"], deployment.max_ttft_s), (times["tpot_s"] or 0.0, deployment.max_tpot_s))
-        within = all(most_s is None or seconds <= most_s for seconds, most_s in limits)
+        load = replace(Load(n_requests=n, requests_per_s=rate, burstiness=float(replicas)), **lengths)
+        run = simulate(model, latency, d, gpus, load)
+        times = run.measured(percentile, first=int(WARM_UP * len(run.last_s)))
+        within = times["ttft_s"] <= most_ttft_s and (times["tpot_s"] or 0.0) <= most_tpot_s
         # The run ends when the last request is answered; until then it has waited no longer than one takes.
         last_s = float(run.arrival_s[-1]) + float(np.median(run.e2e_s))
-        return within and run.makespan_s * KEEPS_UP <= last_s and requests_per_s <= replicas * plateau
+        keeps_up = run.makespan_s * KEEPS_UP <= last_s and requests_per_s <= replicas * plateau
+        return within and keeps_up, run, times
 
     high = max(math.floor(requests_per_s / plateau) + 1 if plateau > 0 else 1, 1)
-    low, run = high - 1, run_of(high)  # low is too few
-    while not holds(run, high):
+    low, (holds, run, times) = high - 1, run_of(high)  # low is too few
+    while not holds:
         alone = requests_per_s / high * float(np.median(run.e2e_s)) < 0.01  # no request meets another
         if alone or high > MOST_REPLICAS:
-            kind, times = "mean" if percentile is None else f"{percentile:g}th percentile", warm(run, percentile)
+            kind = "mean" if percentile is None else f"{percentile:g}th percentile"
             takes = f"{times['ttft_s']:.3g} s to a first token and {times['tpot_s'] or 0.0:.3g} s a token ({kind})"
             what, where = f"an idle server already needs {takes}", f"{gpus} x {d.gpu.name}"
             raise InfeasibleError(what, where=where, next_step="relax the limits, or take more GPUs")
         low, high = high, 2 * high
-        run = run_of(high)
+        holds, run, times = run_of(high)
     while high - low > 1:
         middle = (low + high) // 2
         tried = run_of(middle)
-        if holds(tried, middle):
-            high, run = middle, tried
+        if tried[0]:
+            high, (_, run, times) = middle, tried
         else:
             low = middle
     usd_per_hour = high * gpus * float(np.asarray(d.usd_per_gpu_hour))
@@ -165,7 +148,7 @@ def open_loop(
         gpus=high * gpus,
         utilization=requests_per_s / (high * plateau),
         percentile=percentile,
-        **warm(run, percentile),
+        **times,
         output_tok_s=tokens_per_s,
         usd_per_hour=usd_per_hour,
         usd_per_mtok=usd_per_hour / 3600.0 / tokens_per_s * 1e6,

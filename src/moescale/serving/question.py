@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from moescale.hardware.precisions import precisions
+from moescale.hardware.precisions import format_of_bytes
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
-from moescale.serving.deployment import Deployment, batch_cap
+from moescale.serving.deployment import Deployment
 from moescale.units import format_seconds
 
-PLAIN = (
+STATED = (
     *("usd_per_gpu_hour", "prompt_tokens", "output_tokens", "max_num_seqs", "max_ttft_s", "max_tpot_s"),
     *("memory_fraction", "utilization", "scheduling", "max_num_batched_tokens", "draft_tokens"),
 )
@@ -29,12 +29,11 @@ def question_record(model: Architecture, deployment: Deployment, source: Latency
     """Model, hardware, traffic, formats and kernels of an answer; what was not stated is absent."""
     d = deployment
     record: dict[str, object] = {"model": model.name, "gpu": d.gpu.name, "kv_cache": cache_format(d)}
-    for name in (*PLAIN, *WHERE_NOT_ZERO):
-        value = batch_cap(d) if name == "max_num_seqs" else getattr(d, name)
-        if value is None or (name in WHERE_NOT_ZERO and not np.any(np.asarray(value))):
-            continue
-        number = value if isinstance(value, str) else float(np.asarray(value))
-        if isinstance(number, str) or math.isfinite(number):
+    stated = {name: getattr(d, name) for name in (*STATED, *WHERE_NOT_ZERO)} | {"max_num_seqs": d.batch_cap}
+    for name, value in stated.items():
+        number = value if value is None or isinstance(value, str) else float(np.asarray(value))
+        absent = (None, math.inf, 0.0) if name in WHERE_NOT_ZERO else (None, math.inf)
+        if number not in absent:
             record[name] = number
     engine, version = engine_of(source)
     return record | ({} if engine is None else {"engine": engine, "engine_version": version})
@@ -42,17 +41,14 @@ def question_record(model: Architecture, deployment: Deployment, source: Latency
 
 def weight_format(deployment: Deployment) -> str:
     """The weights' number format by name, or its bytes an element."""
-    return deployment.weights or _named("weights", float(np.asarray(deployment.weight_bytes_per_param)))
+    held = float(np.asarray(deployment.weight_bytes_per_param))
+    return deployment.weights or format_of_bytes("weights", held) or f"{held:g} bytes"
 
 
 def cache_format(deployment: Deployment) -> str:
     """The KV cache's number format by name, or its bytes an element."""
-    return _named("kv_cache", float(np.asarray(deployment.kv_bytes_per_element)))
-
-
-def _named(kind: str, held: float) -> str:
-    known = (name for name, entry in precisions(kind).items() if entry.bytes_per_element == held)
-    return next(known, f"{held:g} bytes")
+    held = float(np.asarray(deployment.kv_bytes_per_element))
+    return format_of_bytes("kv_cache", held) or f"{held:g} bytes"
 
 
 def engine_of(source: LatencySource) -> tuple[str | None, str | None]:
@@ -69,15 +65,13 @@ def latency_text(source: LatencySource) -> str:
 
 def slow_for_use(deployment: Deployment, ttft_s: float | None, tpot_s: float | None, what: str = "") -> list[str]:
     """A warning for latencies above MOST_TTFT_S and MOST_TPOT_S that no limit was stated for; `what` names the server."""
-    d = deployment
-    kinds = (
+    d, late = deployment, dict[str, str]()
+    for kind, took_s, most_s, limit_s, option in (
         ("TPOT", tpot_s, MOST_TPOT_S, d.max_tpot_s, "--max-tpot 100ms"),
         ("TTFT", ttft_s, MOST_TTFT_S, d.max_ttft_s, "--max-ttft 10s"),
-    )
-    late = [kind for kind in kinds if kind[3] is None and (kind[1] or 0.0) > kind[2]]
+    ):
+        if limit_s is None and took_s is not None and took_s > most_s:
+            late[option] = f"{kind} {format_seconds(took_s)} (above {format_seconds(most_s)})"
     if not late:
         return []
-    times = ", ".join(
-        f"{name} {format_seconds(took or 0.0)} (above {format_seconds(most)})" for name, took, most, *_ in late
-    )
-    return [f"Too slow for interactive use{what}: {times}; {' '.join(kind[4] for kind in late)} sets a limit."]
+    return [f"Too slow for interactive use{what}: {', '.join(late.values())}; {' '.join(late)} sets a limit."]

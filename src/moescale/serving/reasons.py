@@ -7,15 +7,7 @@ import numpy as np
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import fullest_stage, kv_bytes_per_request
-from moescale.serving.deployment import (
-    Deployment,
-    batch_cap,
-    context_tokens,
-    expert_ways,
-    longest_request_tokens,
-    reserved_bytes,
-    stage_gpus,
-)
+from moescale.serving.deployment import Deployment
 from moescale.serving.servers import Servers
 from moescale.serving.steady_state import Reason, Serving, shares_heads
 from moescale.typing import Real
@@ -33,7 +25,7 @@ REMEDIES = dict.fromkeys(Reason, MORE_ROOM) | {
 
 
 def infeasible_reason(
-    serving: Serving, model: Architecture, deployment: Deployment, index: tuple[int, ...] = ()
+    serving: Serving, model: Architecture, latency: LatencySource, deployment: Deployment, index: tuple[int, ...] = ()
 ) -> str | None:
     """Why the entry at `index` of `serve(model, ..)` cannot be served, with the arithmetic; None where it can."""
 
@@ -41,13 +33,13 @@ def infeasible_reason(
         return float(np.broadcast_to(values, np.shape(serving.gpus))[index])
 
     def kv_bytes(tokens: Real) -> float:
-        stage, group_gpus = fullest_stage(model, d.pipeline_parallel), stage_gpus(d, serving.gpus) / d.attention_dp
+        stage, group_gpus = fullest_stage(model, d.pipeline_parallel), d.stage_gpus(serving.gpus) / d.attention_dp
         return at(kv_bytes_per_request(stage, tokens, d.kv_bytes_per_element, group_gpus))
 
     d, gpus, gpu = deployment, int(serving.gpus[index]), deployment.gpu
     on_gpus = f"on {plural(gpus, 'GPU')}"
     budget, fraction = gpu.memory_bytes * at(d.memory_fraction), at(d.memory_fraction)
-    per_gpu, reserve = float(serving.weight_bytes_per_gpu[index]), at(reserved_bytes(d))
+    per_gpu, reserve = float(serving.weight_bytes_per_gpu[index]), at(d.reserved_bytes)
     taken = _gb(per_gpu) + (f" + reserve {_gb(reserve)} = {_gb(per_gpu + reserve)}" if reserve else "")
     free, usable = budget - per_gpu - reserve, f"{fraction:g} x {_gb(gpu.memory_bytes)} = {_gb(budget)}"
     match Reason(int(serving.infeasible[index])):
@@ -56,21 +48,21 @@ def infeasible_reason(
         case Reason.WEIGHTS:
             return f"weights take {taken} a GPU {on_gpus}, more than the {usable} usable on {gpu.name}"
         case Reason.LONGEST_REQUEST:
-            tokens = longest_request_tokens(d)
+            tokens = d.longest_tokens
             return (
                 f"one request of {at(tokens):g} tokens takes {kv_bytes(tokens) / 1e9:.3g} GB of KV cache a GPU "
                 f"{on_gpus}, but weights {taken} leave {free / 1e9:.3g} GB of the {usable} usable"
             )
         case Reason.HEADS:
-            return _uneven_heads(int(at(stage_gpus(d, gpus) / d.attention_dp)), at(model.n_heads), at(model.n_kv_heads))
+            return _uneven_heads(int(at(d.stage_gpus(gpus) / d.attention_dp)), at(model.n_heads), at(model.n_kv_heads))
         case Reason.EXPERT_PARALLEL:
-            ways, experts = at(expert_ways(d, gpus)), at(model.n_experts) if at(model.n_moe_layers) else 1.0
-            of_stage = at(stage_gpus(d, gpus))
+            ways, experts = at(d.expert_ways(gpus)), at(model.n_experts) if at(model.n_moe_layers) else 1.0
+            of_stage = at(d.stage_gpus(gpus))
             uneven = f"{of_stage:g} is not a multiple of it"
             what = uneven if of_stage % ways else f"the model has {experts:g} experts a layer"
             return f"expert parallelism over {ways:g} GPUs is impossible {on_gpus}: {what}"
         case Reason.ATTENTION_DP:
-            groups, of_stage = at(d.attention_dp), at(stage_gpus(d, gpus))
+            groups, of_stage = at(d.attention_dp), at(d.stage_gpus(gpus))
             if at(model.n_moe_layers):
                 return f"{plural(of_stage, 'GPU')} cannot be shared evenly by {groups:g} attention groups"
             return (
@@ -83,31 +75,22 @@ def infeasible_reason(
                 return f"{stages:g} pipeline stages cannot each have one of {layers:g} layers"
             return f"{plural(gpus, 'GPU')} cannot be shared evenly by {stages:g} pipeline stages"
         case Reason.TOO_SLOW:
-            limits = (("to a first token", d.max_ttft_s), ("for an output token", d.max_tpot_s))
-            allowed = " and ".join(f"{at(most) * 1e3:.3g} ms {kind}" for kind, most in limits if most is not None)
-            return f"a batch of 1 {on_gpus} takes longer than {allowed}"
+            times = Servers(model, serving.gpus, latency, d).times(np.asarray(1.0))
+            first, later = (times.ttft_s, d.max_ttft_s), (times.tpot_s, d.max_tpot_s)
+            exceeded = "; ".join(
+                f"{kind} {at(took) * 1e3:.3g} ms, allowed {at(most) * 1e3:.3g} ms"
+                for kind, took, most in (("time to first token", *first), ("time per output token", *later))
+                if most is not None and at(took) > at(most)
+            )
+            return f"a batch of 1 {on_gpus} is too slow: {exceeded}"
         case Reason.NO_LATENCY:
-            cap = at(batch_cap(d))
+            cap = at(d.batch_cap)
             separate = ", or it knows separate passes only" if d.scheduling == "chunked" else ""
             return (
                 f"the latency source has no answer for this model {on_gpus} at a batch of "
-                f"{min(at(d.attention_dp) * free / kv_bytes(context_tokens(d)), cap):.4g}, prompts of {at(d.prompt_tokens):g} and contexts of "
-                f"{at(context_tokens(d)):g} tokens; a smaller max_num_seqs may lie within its range{separate}"
+                f"{min(at(d.attention_dp) * free / kv_bytes(d.held_tokens), cap):.4g}, prompts of {at(d.prompt_tokens):g} and contexts of "
+                f"{at(d.held_tokens):g} tokens; a smaller max_num_seqs may lie within its range{separate}"
             )
-
-
-def too_slow(model: Architecture, gpus: int, latency: LatencySource, deployment: Deployment) -> str:
-    """By how much a batch of one exceeds which latency limit."""
-    d = deployment
-    times = Servers(model, np.asarray(float(gpus)), latency, d).times(np.asarray(1.0))
-    first, later = (times.ttft_s, d.max_ttft_s), (times.tpot_s, d.max_tpot_s)
-    limits = (("time to first token", *first), ("time per output token", *later))
-    exceeded = "; ".join(
-        f"{kind} {float(value) * 1e3:.3g} ms, allowed {float(np.asarray(most)) * 1e3:.3g} ms"
-        for kind, value, most in limits
-        if most is not None and value > most
-    )
-    return f"a batch of 1 on {plural(gpus, 'GPU')} is too slow: {exceeded}"
 
 
 def _uneven_heads(gpus: int, heads: float, kv_heads: float) -> str:

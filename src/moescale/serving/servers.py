@@ -48,17 +48,7 @@ from moescale.latency.engines import NO_ENGINE
 from moescale.latency.network import HOP_S
 from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.parameters import fullest_stage, kv_bytes_per_request, layers_share, weight_bytes_per_gpu
-from moescale.serving.deployment import (
-    ARRAY_FIELDS,
-    MOST_GPUS,
-    Deployment,
-    context_tokens,
-    drafted_tokens,
-    expert_ways,
-    max_num_batched_tokens,
-    reserved_bytes,
-    stage_gpus,
-)
+from moescale.serving.deployment import ARRAY_FIELDS, MOST_GPUS, Deployment
 from moescale.typing import BoolArray, FloatArray, Real
 
 TINY = np.finfo(np.float64).tiny
@@ -117,9 +107,14 @@ class Servers:
         return Servers(model, np.broadcast_to(self.count, chosen.shape)[chosen], self.latency, d)
 
     @property
+    def usd_per_mega_s(self) -> FloatArray:
+        """Dollars of a million seconds of one replica, over the stated utilization."""
+        return self.count * (self.deployment.usd_per_gpu_hour / 3600.0 * 1e6 / self.deployment.utilization)
+
+    @property
     def of_stage(self) -> FloatArray:
         """GPUs of one pipeline stage."""
-        return stage_gpus(self.deployment, self.count)
+        return self.deployment.stage_gpus(self.count)
 
     @property
     def group_gpus(self) -> FloatArray:
@@ -128,15 +123,14 @@ class Servers:
 
     def bytes_per_gpu(self) -> tuple[FloatArray, FloatArray]:
         """Bytes of weights on the fullest GPU, and those that are left for the cache."""
-        d, ways = self.deployment, expert_ways(self.deployment, self.count)
+        d, ways = self.deployment, self.deployment.expert_ways(self.count)
         split = {"attention_dp": d.attention_dp, "pipeline_parallel": d.pipeline_parallel}
         weights = weight_bytes_per_gpu(self.model, d.weight_bytes_per_param, self.of_stage, ways, **split)
-        free = d.gpu.memory_bytes * d.memory_fraction - weights - reserved_bytes(d)
-        if d.engine is not NO_ENGINE and np.any(
-            np.asarray(d.attention_dp) > 1
-        ):  # what all groups gather for the experts
-            gathered = GATHERED_BUFFERS * ACTIVATION_BYTES * np.asarray(self.model.d_model) * max_num_batched_tokens(d)
-            free = free - np.where(np.asarray(d.attention_dp) > 1, gathered * d.attention_dp, 0.0)
+        free = d.gpu.memory_bytes * d.memory_fraction - weights - d.reserved_bytes
+        groups = np.asarray(d.attention_dp)
+        if d.engine is not NO_ENGINE and np.any(groups > 1):  # what all groups gather for the experts
+            gathered = GATHERED_BUFFERS * ACTIVATION_BYTES * np.asarray(self.model.d_model) * d.pass_tokens
+            free = free - np.where(groups > 1, gathered * d.attention_dp, 0.0)
         return weights, free
 
     def kv_bytes(self, tokens: Real) -> FloatArray:
@@ -150,7 +144,7 @@ class Servers:
         Each attention group holds requests, and such a prefix, of its own.
         """
         d = self.deployment
-        each = self.kv_bytes(np.add(d.prompt_tokens, d.output_tokens) if d.engine.reserves else context_tokens(d))
+        each = self.kv_bytes(np.add(d.prompt_tokens, d.output_tokens) if d.engine.reserves else d.held_tokens)
         if not np.any(np.asarray(d.prefix_hit) > 0.0):
             return free / each * d.attention_dp
         shared = self.kv_bytes(d.prompt_tokens * np.asarray(d.prefix_hit))
@@ -172,9 +166,9 @@ class Servers:
 
     def _passes_s(self, *asked: tuple[FloatArray | None, FloatArray | None]) -> list[FloatArray]:
         """Seconds of several such passes, which are one question to the latency source."""
-        d, verified = self.deployment, 1.0 + np.asarray(drafted_tokens(self.deployment))
-        none = Pass(self.of_stage, expert_ways(d, self.count), attention_dp=d.attention_dp)
-        decoding = replace(none, context_tokens=context_tokens(d), query_tokens=verified)
+        d, verified = self.deployment, 1.0 + self.deployment.drafted_tokens
+        none = Pass(self.of_stage, d.expert_ways(self.count), attention_dp=d.attention_dp)
+        decoding = replace(none, context_tokens=d.held_tokens, query_tokens=verified)
         lengths, passes = list(self._lengths()), list[Pass]()
         for batch, prompts in asked:
             one = none if batch is None else replace(decoding, batch=batch)
@@ -217,7 +211,7 @@ class Servers:
 
     def _drafting_s(self, decoding: Pass) -> FloatArray | float:
         """Seconds of one layer with the LM head for each drafted token, as multi-token prediction has it; 0 without any."""
-        drafted, model = drafted_tokens(self.deployment), self.model
+        drafted, model = self.deployment.drafted_tokens, self.model
         if not np.any(np.asarray(drafted) > 0.0):
             return 0.0
         part = {name: np.minimum(getattr(model, name), 1.0) for name in ("n_layers", "n_moe_layers", "n_window_layers")}
@@ -242,7 +236,7 @@ class Servers:
         d = self.deployment
         if d.max_num_batched_tokens is None:
             return 1.0
-        decoded = batch / d.attention_dp * (1.0 + np.asarray(drafted_tokens(d)))
+        decoded = batch / d.attention_dp * (1.0 + d.drafted_tokens)
         room = np.maximum(d.max_num_batched_tokens - decoded, 1.0)
         prompts = np.maximum(prompts / d.attention_dp, np.minimum(prompts, 1.0))
         return np.maximum(np.ceil(prompts * self.new_prompt_tokens / room), 1.0)
@@ -253,7 +247,7 @@ class Servers:
         Of P pipeline stages each works on another part of the batch, b / P: a pass of such a part through all stages gives a
         token to every request of the batch, and a part sees the prompts of its own requests.
         """
-        d, yielded = self.deployment, 1.0 + np.asarray(self.deployment.accepted_tokens)  # tokens of a request, a pass
+        d, yielded = self.deployment, self.deployment.tokens_a_pass  # tokens of a request, a pass
         batch = batch / d.pipeline_parallel
         n = np.asarray(d.output_tokens, dtype=np.float64) / yielded  # passes that decode a request
         starting = batch / n  # prompts an iteration
@@ -276,9 +270,8 @@ class Servers:
             first_s = (max(d.engine.batch_wait_passes, waits / 2.0) * np.minimum(batch - 1.0, 1.0)) * decode_s
             held_s = np.where(whole > np.maximum(starting, 1.0), 0.5 * decode_s / share, first_s)
         if chunked:
-            added_s = np.minimum(
-                chunks * (mixed_s[0] - decode_s), alone_s
-            )  # a prompt may always have a pass of its own
+            # A prompt may always have a pass of its own.
+            added_s = np.minimum(chunks * (mixed_s[0] - decode_s), alone_s)
             own_s = chunks * decode_s + added_s
             tpot_s = decode_s + added_s * (others / np.maximum(n - 1.0, TINY))
             share_mixed = np.minimum(share * chunks, 1.0)
@@ -314,7 +307,7 @@ def _check_source(latency: LatencySource, deployment: Deployment) -> None:
         raise InputError(what, where=where, next_step="make the latency source for the deployment's GPU")
     taken, further = inspect.signature(latency.mixed_s).parameters, ("prefix_tokens", "query_tokens")
     any_name = any(parameter.kind == parameter.VAR_KEYWORD for parameter in taken.values())
-    for name, value in zip(further, (deployment.prefix_hit, drafted_tokens(deployment)), strict=True):
+    for name, value in zip(further, (deployment.prefix_hit, deployment.drafted_tokens), strict=True):
         if np.any(np.asarray(value) > 0) and not (any_name or name in taken):
             what = f"its methods do not take {name}, which prefix hits and drafted tokens need"
             raise InputError(what, where=where, next_step="add it to them, or take the roofline")

@@ -12,19 +12,16 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
 from moescale.latency import LatencySource
 from moescale.models.architecture import NUMERIC_FIELDS, Architecture
 from moescale.models.parameters import kv_bytes_per_token, weight_bytes_per_gpu
 from moescale.roots import last_within
-from moescale.serving.deployment import Deployment, batch_cap, drafted_tokens, expert_ways, longest_request_tokens
+from moescale.serving.deployment import Deployment
 from moescale.serving.servers import Servers, Times
 from moescale.typing import BoolArray, FloatArray, Real
 
-MOST_TOGETHER = 64  # entries: what one search for their batches takes hardly depends on their number
 CLOSE = 1e-8  # of the logarithm of a batch: of any batch below a thousandth of a request
-MARGIN = 0.9  # of the price at a larger batch: a smaller one saves at most so much, where kernels have steps
 PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
 LADDER = 49  # batches from 1 to the largest, evenly spaced in logarithms
 ZOOM = 9  # batches between the neighbours of the best
@@ -40,8 +37,7 @@ class Limit(IntEnum):
 class Reason(IntEnum):
     """Why a model is not served."""
 
-    FEASIBLE, WEIGHTS, LONGEST_REQUEST, HEADS, NO_LATENCY, TOO_SLOW, EXPERT_PARALLEL = range(7)
-    ATTENTION_DP, PIPELINE = 7, 8
+    FEASIBLE, WEIGHTS, LONGEST_REQUEST, HEADS, NO_LATENCY, TOO_SLOW, EXPERT_PARALLEL, ATTENTION_DP, PIPELINE = range(9)
 
 
 LIMITS = tuple(limit.name.lower() for limit in Limit)
@@ -116,24 +112,37 @@ class Batches:
 
     def usd_per_mtok(self, servers: Servers) -> FloatArray:
         """Dollars per million tokens; infinite where it is not served."""
-        usd_per_mega_s = servers.deployment.usd_per_gpu_hour / 3600.0 * 1e6 / servers.deployment.utilization
-        return np.where(self.served, servers.count * usd_per_mega_s * self.times.iteration_s / self.batch, math.inf)
+        return np.where(self.served, servers.usd_per_mega_s * self.times.iteration_s / self.batch, math.inf)
+
+    def changed(
+        self, where: BoolArray, batch: FloatArray, times: Times, limited_by: Limit, reason: Real = Reason.FEASIBLE
+    ) -> Batches:
+        """With other ones (n,) at the n places of a mask of the common shape."""
+
+        def put(values: FloatArray, new: Real) -> FloatArray:
+            whole = np.array(np.broadcast_to(values, where.shape), dtype=np.float64)
+            whole[where] = new
+            return whole
+
+        return replace(
+            self,
+            batch=put(self.batch, batch),
+            times=Times(*(put(old, new) for old, new in zip(self.times, times, strict=True))),
+            limited_by=put(self.limited_by, limited_by),
+            reason=put(self.reason, reason),
+        )
 
 
-def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
-    """The largest batches that memory, max_num_seqs and the latency limits allow.
-
-    `rivals`: the entries along the first axis compete, and of many those that a smaller batch cannot make the cheapest are left
-    out as too slow.
-    """
+def largest_batches(servers: Servers) -> Batches:
+    """The largest batches that memory, max_num_seqs and the latency limits allow."""
     d = servers.deployment
     per_gpu, free = servers.bytes_per_gpu()
     reason = _reason(servers, free)
-    fits, cap, by_memory = reason == Reason.FEASIBLE, batch_cap(d), servers.held(free)
+    fits, cap, by_memory = reason == Reason.FEASIBLE, d.batch_cap, servers.held(free)
     limited_by = np.where(by_memory > cap, Limit.MAX_NUM_SEQS, Limit.MEMORY)
     if d.max_num_batched_tokens is not None:  # passes are full at b = passes of a request times T / its tokens
-        passes = np.asarray(d.output_tokens) / (1.0 + np.asarray(d.accepted_tokens))
-        own = passes * (1.0 + np.asarray(drafted_tokens(d)))
+        passes = np.asarray(d.output_tokens) / (d.tokens_a_pass)
+        own = passes * (1.0 + d.drafted_tokens)
         if d.scheduling == "chunked":  # else prompts have passes of their own
             own = own + servers.new_prompt_tokens
         budget = np.asarray(d.max_num_batched_tokens) * d.attention_dp * d.pipeline_parallel  # of all groups and parts
@@ -142,42 +151,21 @@ def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
         cap = np.minimum(cap, by_tokens)
     batch = np.where(fits, np.minimum(by_memory, cap), 1.0)  # 1: a valid question for the latency source
     times = servers.times(batch)
-    if np.any(late := fits & (times.over_limits(d) > 1.0)):
-        late = np.broadcast_to(late, servers.shape)
-        found = Batches(batch, times, per_gpu, limited_by, np.where(late, Reason.TOO_SLOW, reason))
-        if rivals and np.count_nonzero(late) > MOST_TOGETHER:
-            # Fewer requests share what the weights take: a price only rises.
-            least = Batches(batch, times, per_gpu, limited_by, reason).usd_per_mtok(servers)
-            first = late & (least == np.min(np.where(late, least, math.inf), axis=0))
-            found = _within_limits(servers, found, batch, first)
-            best = np.min(found.usd_per_mtok(servers), axis=0)
-            late = late & ~first & (least * MARGIN < best)
-        return _within_limits(servers, found, batch, late)
-    return Batches(batch, times, per_gpu, limited_by, reason)
-
-
-def _within_limits(servers: Servers, batches: Batches, most: FloatArray, late: BoolArray) -> Batches:
-    """With the batches within the latency limits at the entries that are late with the `most` requests."""
+    batches = Batches(batch, times, per_gpu, limited_by, reason)
+    late = np.broadcast_to(fits & (times.over_limits(d) > 1.0), servers.shape)
     if not np.any(late):
         return batches
     some = servers.only(late)
-    within, there = _batch_within_limits(some, np.broadcast_to(most, late.shape)[late])
-    times = _replaced(batches.times, there, late)
-    slow = late & (times.over_limits(servers.deployment) > 1.0)
-    return replace(
-        batches,
-        batch=_with(batches.batch, within, late),
-        times=times,
-        reason=np.where(slow, Reason.TOO_SLOW, np.where(late, Reason.FEASIBLE, batches.reason)),
-        limited_by=np.where(late, Limit.LATENCY, batches.limited_by),
-    )
+    within, there = _batch_within_limits(some, np.broadcast_to(batch, late.shape)[late])
+    slow = there.over_limits(some.deployment) > 1.0
+    return batches.changed(late, within, there, Limit.LATENCY, np.where(slow, Reason.TOO_SLOW, Reason.FEASIBLE))
 
 
 def _reason(servers: Servers, free: FloatArray) -> FloatArray:
     """Why each entry cannot be served with so many bytes free on a GPU, before any latency."""
     model, d, of_stage = servers.model, servers.deployment, servers.of_stage
     stages, groups = (np.asarray(n, dtype=np.float64) for n in (d.pipeline_parallel, d.attention_dp))
-    ways, has_experts = expert_ways(d, servers.count), np.asarray(model.n_moe_layers) > 0
+    ways, has_experts = d.expert_ways(servers.count), np.asarray(model.n_moe_layers) > 0
     numbers = (np.asarray(getattr(model, name), dtype=np.float64) for name in NUMERIC_FIELDS)
     could_be_built = functools.reduce(np.logical_and, (values == np.floor(values) for values in numbers))
     uneven = {
@@ -186,7 +174,7 @@ def _reason(servers: Servers, free: FloatArray) -> FloatArray:
         Reason.EXPERT_PARALLEL: (of_stage % ways != 0) | (ways > np.where(has_experts, model.n_experts, 1.0)),
         Reason.HEADS: could_be_built & ~shares_heads(model, servers.group_gpus),
         Reason.WEIGHTS: ~(free > 0),
-        Reason.LONGEST_REQUEST: ~(free >= servers.kv_bytes(longest_request_tokens(d))),
+        Reason.LONGEST_REQUEST: ~(free >= servers.kv_bytes(d.longest_tokens)),
     }
     return np.select(list(uneven.values()), list(uneven), Reason.FEASIBLE)
 
@@ -207,17 +195,6 @@ def _batch_within_limits(servers: Servers, most: FloatArray) -> tuple[FloatArray
     return np.exp(ln_batch), Times(*times)
 
 
-def _with(values: FloatArray, new: Real, where: BoolArray) -> FloatArray:
-    """The values with new ones (n,) at n places of the common shape."""
-    changed = np.array(np.broadcast_to(values, where.shape), dtype=np.float64)
-    changed[where] = new
-    return changed
-
-
-def _replaced(times: Times, new: Times, where: BoolArray) -> Times:
-    return Times(*(_with(old, values, where) for old, values in zip(times, new, strict=True)))
-
-
 def with_cheaper_batches(servers: Servers, batches: Batches, among: BoolArray, *, every: bool) -> Batches:
     """The same with smaller batches where those take fewer seconds per token, among the entries of a mask.
 
@@ -236,25 +213,16 @@ def with_cheaper_batches(servers: Servers, batches: Batches, among: BoolArray, *
     better = np.min(tried_s, axis=0) < seconds * (1.0 - WORTH)
     if not np.any(better):
         return batches
-    at = np.argmin(tried_s, axis=0)[better]
+    at, column = np.argmin(tried_s, axis=0)[better], np.arange(np.count_nonzero(better))
     around = np.concatenate([np.ones_like(most)[np.newaxis], tried, most[np.newaxis]])[:, better]
-    low, best, high = (_row(around, at + step) for step in (0, 1, 2))
+    low, best, high = (around[at + step, column] for step in (0, 1, 2))
     between = np.exp(np.linspace(np.log(low), np.log(high), ZOOM + 2)[1:-1])
     zoomed = np.concatenate([best[np.newaxis], between])
     zoomed_s, times = some.only(better).times_per_token(zoomed)
     at, changed = np.argmin(zoomed_s, axis=0), np.zeros(shape, np.bool_)
     changed.flat[np.flatnonzero(among)[better]] = True
-    return replace(
-        batches,
-        batch=_with(batch, _row(zoomed, at), changed),
-        limited_by=_with(batches.limited_by, Limit.OPTIMUM, changed),
-        times=_replaced(batches.times, Times(*(_row(part, at) for part in times)), changed),
-    )
-
-
-def _row(values: FloatArray, at: npt.NDArray[np.intp]) -> FloatArray:
-    """Of values (k, m), the one in row `at` (m,) of each column."""
-    return np.take_along_axis(values, at[np.newaxis], axis=0)[0]
+    times = Times(*(part[at, column] for part in times))
+    return batches.changed(changed, zoomed[at, column], times, Limit.OPTIMUM)
 
 
 def figures(servers: Servers, batches: Batches) -> Serving:

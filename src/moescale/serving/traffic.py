@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moescale.errors import InputError
 from moescale.io.files import decode_utf8, read_bytes
-from moescale.io.frames import parse_table
+from moescale.io.frames import as_numbers, mixed_array, parse_table
 from moescale.io.json_text import parse_json
 from moescale.typing import FloatArray
 
@@ -124,10 +125,12 @@ def _trace(file: Path) -> tuple[FloatArray, FloatArray, list[str], bool]:
     where, talks = str(file), None
     data = read_bytes(file, limit_bytes=TRACE_LIMIT_BYTES)
     if data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-        entries = _entries(data, where)
+        entries: list[Any] = parse_json(decode_utf8(data, where=where), where=where, next_step=FORMATS)
+        if not all(isinstance(entry, Mapping) for entry in entries):
+            raise InputError("holds a list whose entries are not all objects", where=where, next_step=FORMATS)
         talks = _talks(entries, where)
-        names = list(dict.fromkeys(name for entry in entries for name in entry))
-        table: Mapping[str, Any] = {name: [entry.get(name) for entry in entries] for name in names}
+        names = dict.fromkeys(name for entry in entries for name in entry) if talks is None else ()
+        table: Mapping[str, NDArray[Any]] = {n: mixed_array([entry.get(n) for entry in entries]) for n in names}
     else:
         table = parse_table(data, where).columns
     lengths = _lengths(table, where) if talks is None else np.asarray(talks).T / CHARACTERS_PER_TOKEN
@@ -141,14 +144,6 @@ def _trace(file: Path) -> tuple[FloatArray, FloatArray, list[str], bool]:
     if talks is not None:
         notes.append(f"text counted at {CHARACTERS_PER_TOKEN:g} characters a token")
     return p[kept], n[kept], notes, talks is not None
-
-
-def _entries(data: bytes, where: str) -> list[Mapping[str, Any]]:
-    """A JSON list of objects."""
-    content = parse_json(decode_utf8(data, where=where), where=where, next_step=FORMATS)
-    if not all(isinstance(entry, Mapping) for entry in content):
-        raise InputError("holds a list whose entries are not all objects", where=where, next_step=FORMATS)
-    return content
 
 
 def _talks(entries: list[Mapping[str, Any]], where: str) -> list[tuple[int, int]] | None:
@@ -180,7 +175,7 @@ def _pairs(turns: list[Any], where: str) -> Iterator[tuple[int, int]]:
             question = None
 
 
-def _lengths(table: Mapping[str, Any], where: str) -> FloatArray:
+def _lengths(table: Mapping[str, NDArray[Any]], where: str) -> FloatArray:
     """Prompt and output tokens of each row, (2, rows)."""
     if not any(len(column) for column in table.values()):
         raise InputError("holds no requests", where=where, next_step=FORMATS)
@@ -191,7 +186,7 @@ def _lengths(table: Mapping[str, Any], where: str) -> FloatArray:
             present = ", ".join(str(name)[:40] for name in list(table)[:SHOWN])
             what = f"no column of {kind} tokens among {present or 'none'}"
             raise InputError(what, where=where, next_step=f"name it {', '.join(known.split())}")
-        numbers = np.asarray([_number(cell) for cell in table[name]])
+        numbers, _ = as_numbers(table[name])
         if not np.all(good := (numbers >= 0) & (numbers < 1e12)):
             row = int(np.argmin(good))
             at, shown = f"{where}, row {row + 1}, column {name}", str(table[name][row])[:40]
@@ -206,10 +201,3 @@ def _column(table: Mapping[str, Any], kind: str) -> str | None:
     plain = {str(name).strip().lower().replace("_", "").replace(" ", ""): name for name in table}
     known = (name.replace("_", "") for name in LENGTH_COLUMNS[kind].split())
     return next((plain[name] for name in known if name in plain), None)
-
-
-def _number(cell: Any) -> float:
-    try:
-        return math.nan if isinstance(cell, bool | np.bool_) else float(cell)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan

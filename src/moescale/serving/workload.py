@@ -62,23 +62,21 @@ class Load:
 
     def share(self, copies: int) -> Load:
         """What one of so many engines gets that are dealt the requests in turn."""
-
-        def dealt(values: FloatArray | None) -> FloatArray | None:
-            return None if values is None else values[::copies]
-
+        stated = {name: getattr(self, name) for name in ("prompt_tokens", "output_tokens", "arrival_s")}
+        dealt = {name: values[::copies] for name, values in stated.items() if values is not None}
         requests, clients = max(round(self.n_requests / copies), 1), self.clients
         if clients is not None:
             clients = max(round(clients / copies), 1)
             requests = min(requests, clients * max(ENOUGH // clients, 1))
         if self.arrival_s is not None:
-            requests = len(self.arrival_s[::copies])
+            requests = len(dealt["arrival_s"])
         return replace(
             self,
             n_requests=requests,
             requests_per_s=self.requests_per_s / copies,
             burstiness=self.burstiness * copies,  # every k-th of Poisson arrivals: intervals of k exponential ones
             clients=clients,
-            **{name: dealt(getattr(self, name)) for name in ("prompt_tokens", "output_tokens", "arrival_s")},
+            **dealt,
         )
 
 
@@ -145,6 +143,10 @@ class Measured(Times):
     p90: Times
     p99: Times
 
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready values; keys that do not apply are absent."""
+        return record(self)
+
 
 def measured(
     ttft_s: FloatArray, tpot_s: FloatArray, e2e_s: FloatArray, percentile: float | None = None
@@ -179,10 +181,6 @@ class Answer(Measured):
     plateau_ttft_s: float | None = None  # mean without the first request of each client
     percentile: float | None = None  # at which times are stated, without those first requests; None: means
     meets_limits: bool | None = None  # of latency
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values; keys that do not apply are absent."""
-        return record(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
