@@ -120,7 +120,7 @@ def cheapest(model: Architecture, latency: LatencySource, deployment: Deployment
     model = with_usual_shares(model, deployment.weights)
     count, d = layouts(model, deployment, degrees(deployment))
     servers = Servers(model, count, latency, d)
-    batches = largest_batches(servers)
+    batches = largest_batches(servers, rivals=not every)
     if d.batching == "cheapest":
         usd = batches.usd_per_mtok(servers)
         among = batches.served & (every | (usd <= np.min(usd, axis=0)))

@@ -21,7 +21,9 @@ from moescale.serving.deployment import Deployment
 from moescale.serving.servers import Servers, Times
 from moescale.typing import BoolArray, FloatArray, Real
 
+MOST_TOGETHER = 64  # entries: what one search for their batches takes hardly depends on their number
 CLOSE = 1e-8  # of the logarithm of a batch: of any batch below a thousandth of a request
+MARGIN = 0.9  # of the price at a larger batch: a smaller one saves at most so much, where kernels have steps
 PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
 LADDER = 49  # batches from 1 to the largest, evenly spaced in logarithms
 ZOOM = 9  # batches between the neighbours of the best
@@ -133,15 +135,19 @@ class Batches:
         )
 
 
-def largest_batches(servers: Servers) -> Batches:
-    """The largest batches that memory, max_num_seqs and the latency limits allow."""
+def largest_batches(servers: Servers, *, rivals: bool = False) -> Batches:
+    """The largest batches that memory, max_num_seqs and the latency limits allow.
+
+    `rivals`: the entries along the first axis compete, and of many those that a smaller batch cannot make the cheapest are left
+    out as too slow.
+    """
     d = servers.deployment
     per_gpu, free = servers.bytes_per_gpu()
     reason = _reason(servers, free)
     fits, cap, by_memory = reason == Reason.FEASIBLE, d.batch_cap, servers.held(free)
     limited_by = np.where(by_memory > cap, Limit.MAX_NUM_SEQS, Limit.MEMORY)
     if d.max_num_batched_tokens is not None:  # passes are full at b = passes of a request times T / its tokens
-        passes = np.asarray(d.output_tokens) / (d.tokens_a_pass)
+        passes = np.asarray(d.output_tokens) / d.tokens_a_pass
         own = passes * (1.0 + d.drafted_tokens)
         if d.scheduling == "chunked":  # else prompts have passes of their own
             own = own + servers.new_prompt_tokens
@@ -153,10 +159,22 @@ def largest_batches(servers: Servers) -> Batches:
     times = servers.times(batch)
     batches = Batches(batch, times, per_gpu, limited_by, reason)
     late = np.broadcast_to(fits & (times.over_limits(d) > 1.0), servers.shape)
+    if rivals and np.count_nonzero(late) > MOST_TOGETHER:
+        # Fewer requests share what the weights take: a price only rises.
+        least = np.broadcast_to(batches.usd_per_mtok(servers), late.shape)
+        first = late & (least == np.min(np.where(late, least, math.inf), axis=0))
+        batches = replace(batches, reason=np.where(late, Reason.TOO_SLOW, reason))
+        batches = _within_limits(servers, batches, first)
+        late = late & ~first & (least * MARGIN < np.min(batches.usd_per_mtok(servers), axis=0))
+    return _within_limits(servers, batches, late)
+
+
+def _within_limits(servers: Servers, batches: Batches, late: BoolArray) -> Batches:
+    """With the batches within the latency limits at the entries that are late."""
     if not np.any(late):
         return batches
     some = servers.only(late)
-    within, there = _batch_within_limits(some, np.broadcast_to(batch, late.shape)[late])
+    within, there = _batch_within_limits(some, np.broadcast_to(batches.batch, late.shape)[late])
     slow = there.over_limits(some.deployment) > 1.0
     return batches.changed(late, within, there, Limit.LATENCY, np.where(slow, Reason.TOO_SLOW, Reason.FEASIBLE))
 
