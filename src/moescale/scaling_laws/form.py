@@ -150,7 +150,7 @@ class LawForm:
         given = self._named(public)
         with np.errstate(all="ignore"):
             moved = (p.to_search(given) if p.to_search else _of(given, p, np.log) for p in self.parameters)
-            return stacked(list(moved), -1)
+            return stacked([*moved], -1)
 
     def decode(self, theta: FloatArray) -> FloatArray:
         """Public units from search coordinates, any leading shape (..., p)."""
@@ -241,13 +241,10 @@ def complex_slopes(log_loss: LogLoss, theta: FloatArray, x: Inputs) -> tuple[Flo
 
 def stacked(arrays: Sequence[FloatArray | float], axis: int = 0) -> FloatArray:
     """Arrays that broadcast, along a new axis; half the time of numpy's own two steps where the arrays are small."""
-    shape = np.broadcast(*arrays).shape
-    at = axis % (len(shape) + 1)
-    out = np.empty((*shape[:at], len(arrays), *shape[at:]), np.result_type(*arrays))  # of complex steps too
-    before = (slice(None),) * at
+    out = np.empty((len(arrays), *np.broadcast(*arrays).shape), np.result_type(*arrays))  # of complex steps too
     for k, values in enumerate(arrays):
-        out[(*before, k)] = values
-    return out
+        out[k] = values
+    return np.moveaxis(out, 0, axis)
 
 
 def ln_sum(*ln_terms: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.scaling_laws.effective_experts import effective_experts
+from moescale.scaling_laws.clark2022 import effective_experts
 from moescale.scaling_laws.form import Inputs, LawForm, Parameter
 from moescale.scaling_laws.muennighoff2023 import saturated
 from moescale.typing import FloatArray
