@@ -259,10 +259,6 @@ def ln_sum(*ln_terms: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 def ln_add(a: Any, b: Any) -> FloatArray:
     """ln(e^a + e^b), of complex steps too."""
-    one, other = np.real(a), np.real(b)
-    ratio = np.exp(-np.abs(one - other))
-    value = np.maximum(one, other) + np.log1p(ratio)
-    if not (_is_complex(a) or _is_complex(b)):
-        return value
-    shares = (np.where(first, 1.0, ratio) / (1.0 + ratio) for first in (one > other, one <= other))
-    return value + 1j * sum(share * np.imag(each) for share, each in zip(shares, (a, b), strict=True))
+    less = b - a
+    first = np.real(less) < 0.0
+    return np.where(first, a, b) + np.log1p(np.exp(np.where(first, less, -less)))
