@@ -48,14 +48,10 @@ def reordered(runs: RunTable, rows: Rows) -> RunTable:
     return replace(runs, **arrays, columns={name: values[rows] for name, values in runs.columns.items()})
 
 
-def without_unit(runs: RunTable) -> tuple[RunTable, float]:
-    """The table with losses over their geometric mean, whose logarithm comes second.
-
-    Rounded, so that the digits are the same in any unit.
-    """
-    ln_loss = np.log(runs.loss)
-    unit = float(ln_loss.mean())
-    return replace(runs, loss=np.exp(np.round(ln_loss - unit, DECIMALS))), unit
+def without_unit(loss: FloatArray) -> tuple[FloatArray, float]:
+    """ln of losses (n,) over their geometric mean, rounded so that the digits are the same in any unit; and ln of that mean."""
+    unit = float(np.log(loss).mean())
+    return np.round(np.log(loss) - unit, DECIMALS), unit
 
 
 def in_unit(form: LawForm, theta: FloatArray, unit: float) -> FloatArray:
