@@ -110,15 +110,14 @@ def _lines(ax: Axes, rows: Sequence[Row], x: Axis, y: Axis, every: int | None) -
 def fitted_figure(world: World) -> Drawn:
     """Figure 1: a law's losses on the paper's sweep, bands of 90% of its draws, and the two surfaces that the paper prints."""
     sizes = np.unique(published_sweep()[0])
-    models = {"tokens": np.array(FITTED_TOKENS)[:, None, None], "n_params": sizes[:, None], "experts": EXPERT_GRID}
-    losses = {"loss": loss(world.law, **models)}
+    t, s = np.array(FITTED_TOKENS)[:, None, None], sizes[:, None]
+    losses = {"loss": loss(world.law, s, t, EXPERT_GRID)}
     if len(world.law.draws):
-        drawn_losses = loss(world.law, **models, theta=world.law.draws)
-        losses["loss_low"], losses["loss_high"] = np.percentile(drawn_losses, [5.0, 95.0], axis=0)
-    rows = records(kind="law", **models, **losses)
+        of_draws = loss(world.law, s, t, EXPERT_GRID, theta=world.law.draws)
+        losses["loss_low"], losses["loss_high"] = np.percentile(of_draws, [5.0, 95.0], axis=0)
+    rows = records(kind="law", tokens=t, n_params=s, experts=EXPERT_GRID, **losses)
     for experts in PRINTED_EXPERTS:
-        printed = printed_losses(experts, models["n_params"], models["tokens"])
-        rows += records(kind="printed", **models | {"experts": experts}, loss=printed)
+        rows += records(kind="printed", tokens=t, n_params=s, experts=experts, loss=printed_losses(experts, s, t))
 
     figure = new_figure(PAGE_WIDTH, 2.6)
     panels = list(curves(rows, "tokens"))
