@@ -26,8 +26,7 @@ from moescale.models.coordinates import experts_at, model_of
 from moescale.models.family import find_family
 from moescale.models.published import published_shapes
 from moescale.options.reproduction import ReproductionOptions, servers
-from moescale.reproduction import Outcome, Score, reproduce, score
-from moescale.reproduction.evaluate import judge
+from moescale.reproduction.evaluate import Outcome, Score, judge, reproduce, score
 from moescale.reproduction.figures import FIGURES, VERDICT, drawn
 from moescale.reproduction.tables import printed, quantity, verdict
 from moescale.reproduction.world import World, world_of

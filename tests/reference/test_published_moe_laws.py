@@ -14,7 +14,7 @@ from moescale.models.family import n_active, n_total
 from moescale.planning.allocation import Budget, loss_optimal
 from moescale.runs.table import RunTable
 from moescale.scaling_laws import Law, find_law, loss
-from moescale.scaling_laws.effective_experts import effective_experts
+from moescale.scaling_laws.clark2022 import effective_experts
 from moescale.scaling_laws.ludziejewski2025 import SHIFT
 from script_modules import load_script
 

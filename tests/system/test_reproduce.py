@@ -20,7 +20,9 @@ from moescale.errors import InputError
 from moescale.models.family import find_family
 from moescale.options.reproduction import ReproductionOptions, servers
 from moescale.planning.allocation import Budget, loss_optimal
-from moescale.reproduction import Outcome, claims, figures, find_claim, reproduce, score
+from moescale.reproduction import figures
+from moescale.reproduction.claims import claims, find_claim
+from moescale.reproduction.evaluate import Outcome, reproduce, score
 from moescale.reproduction.figures import FIGURES, VERDICT, drawn
 from moescale.reproduction.quantities import OF_COSTS, QUANTITIES
 from moescale.reproduction.tables import show_outcomes
@@ -253,7 +255,7 @@ def test_json_is_the_contracts(
         asked.extend(given)
         return outcomes
 
-    monkeypatch.setattr("moescale.reproduction.reproduce", evaluate)
+    monkeypatch.setattr("moescale.reproduction.evaluate.reproduce", evaluate)
     main(["reproduce", "--latency", "roofline", "--json"])
     records = json.loads(capsys.readouterr().out)
     assert asked == [LAW, ROOFLINE.costs()]

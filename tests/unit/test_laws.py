@@ -27,7 +27,7 @@ from moescale.scaling_laws import (
     save_law,
     yun2024,
 )
-from moescale.scaling_laws.effective_experts import effective_experts
+from moescale.scaling_laws.clark2022 import effective_experts
 from moescale.scaling_laws.form import Inputs, Observed, Parameter, complex_jacobian, complex_slopes
 from moescale.scaling_laws.law import extrapolation, interval
 from moescale.scaling_laws.power_laws import power_law

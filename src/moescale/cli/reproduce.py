@@ -23,8 +23,8 @@ from moescale.options.reproduction import TODAY, ReproductionOptions
 def reproduce(law: PaperLaw, wanted: ReproductionOptions, json_: Json = False) -> None:
     """Recompute every claim of the paper: its value, ours with an interval, and whether it holds."""
     from moescale.models.family import with_convention
-    from moescale.reproduction import reproduce as evaluate
-    from moescale.reproduction import score
+    from moescale.reproduction.evaluate import reproduce as evaluate
+    from moescale.reproduction.evaluate import score
     from moescale.reproduction.figures import FIGURES, VERDICT, check_figure, check_folder, drawn, publish
     from moescale.reproduction.tables import show_outcomes, show_score
     from moescale.reproduction.world import of_the_papers_models, world_of

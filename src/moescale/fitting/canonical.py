@@ -18,7 +18,7 @@ from moescale.models.coordinates import expansion, in_family, model_of
 from moescale.models.family import ModelFamily, match_family, width
 from moescale.runs.expansion import LEAST, OF_ROUTED, expert_shape
 from moescale.runs.table import ARRAYS, SIZE_COLUMNS, RunTable
-from moescale.scaling_laws.covariates import FURTHER_INPUTS, from_columns, further_inputs, known_to, option
+from moescale.scaling_laws.covariates import FURTHER_INPUTS, further_inputs, known_to, option
 from moescale.scaling_laws.ensemble import MODEL_INPUTS, SHAPE_INPUTS, shape_inputs
 from moescale.scaling_laws.form import Inputs, LawForm, make_inputs
 from moescale.typing import FloatArray
@@ -48,14 +48,10 @@ def reordered(runs: RunTable, rows: Rows) -> RunTable:
     return replace(runs, **arrays, columns={name: values[rows] for name, values in runs.columns.items()})
 
 
-def without_unit(runs: RunTable) -> tuple[RunTable, float]:
-    """The table with losses over their geometric mean, whose logarithm comes second.
-
-    Rounded, so that the digits are the same in any unit.
-    """
-    ln_loss = np.log(runs.loss)
-    unit = float(ln_loss.mean())
-    return replace(runs, loss=np.exp(np.round(ln_loss - unit, DECIMALS))), unit
+def without_unit(loss: FloatArray) -> tuple[FloatArray, float]:
+    """ln of losses (n,) over their geometric mean, rounded so that the digits are the same in any unit; and ln of that mean."""
+    unit = float(np.log(loss).mean())
+    return np.round(np.log(loss) - unit, DECIMALS), unit
 
 
 def in_unit(form: LawForm, theta: FloatArray, unit: float) -> FloatArray:
@@ -93,7 +89,7 @@ def run_arrays(
 
     Further inputs are columns, or else the given values for all runs.
     """
-    found: dict[str, Any] = from_columns(form, runs.columns, runs.experts, source=runs.source)
+    found: dict[str, Any] = _from_columns(form, runs)
     for name, value in given.items():
         if name in runs.columns:
             what = f"the table has a column {name!r}, too"
@@ -113,6 +109,21 @@ def run_arrays(
     further = further_inputs(form, found)
     extra = {name: np.broadcast_to(np.asarray(v, dtype=float), len(runs)) for name, v in further.items()}
     return RunArrays(n, runs.tokens, e, runs.loss, extra), [f"{form.name}: {note}" for note in notes]
+
+
+def _from_columns(form: LawForm, runs: RunTable) -> dict[str, FloatArray]:
+    """The further inputs that are columns, (n,) each, and those that expert counts and a column top_k imply."""
+    found: dict[str, FloatArray] = {}
+    for name, column in known_to(form, runs.columns).items():
+        if column.dtype.kind != "f" or np.isnan(column).any():
+            what = f"column {name!r} holds cells that are not numbers, or none at all"
+            advice = f"fill them in ({FURTHER_INPUTS[name].meaning}), or leave the rows out with --where"
+            raise InputError(what, where=runs.source, next_step=advice)
+        found[name] = column.astype(float)
+    top_k = runs.columns.get("top_k")
+    if form.implied_inputs and top_k is not None and top_k.dtype.kind == "f" and np.isfinite(top_k).all():
+        return {**form.implied_inputs(runs.experts, top_k), **found}
+    return found
 
 
 def models_of(runs: RunTable, family: ModelFamily) -> tuple[FloatArray, FloatArray, list[str]]:

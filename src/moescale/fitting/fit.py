@@ -24,8 +24,6 @@ SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polish
 LARGE_ITERATIONS, LARGE_TOLERANCE = 20, 1e-10
 NO_REPEATS = "no run repeats data: the value of repeated tokens is unknown; predict for unique tokens only"
 CHUNK = 64  # replicates that are refitted at a time: a balance of memory and vectorisation
-USUAL: dict[str, Any] = {"max_iterations": 60}
-QUICK: dict[str, Any] = {"max_iterations": 40, "tolerance": 1e-6, "patience": 4}
 JITTER = 0.05  # relative spread of a second start, so that a replicate may leave the basin of the first fit
 SAME_OPTIMUM = 1e-6  # relative difference of the objective within which two searches found the same optimum
 
@@ -96,7 +94,7 @@ def check_runs(form: LawForm, runs: RunArrays) -> list[str]:
         notes.append(f"{n_runs} runs for {many} parameters: the fit follows the noise; do not extrapolate")
     used = {"size": True, "tokens": form.uses_tokens, "n_experts": form.uses_experts}
     for (label, is_used), values in zip(used.items(), (runs.n_params, runs.tokens, runs.experts), strict=True):
-        varies = np.unique(values).size > 1
+        varies = np.ptp(values) > 0.0
         # What further inputs say of the experts (a sparsity) may vary with their number.
         if not is_used and varies and not (label == "n_experts" and form.implied_inputs):
             notes.append(f"{form.name} has no term in {label}, but the runs vary it; filter with --where")
@@ -121,13 +119,12 @@ def fit(
     *,
     extra: Mapping[str, Real] | None = None,
     starts: str | int = "auto",
-    search: Search = THOROUGH,
     progress: Progress | None = None,
 ) -> Fit:
     """Fit `form` to runs given as float64 arrays of one length, inside the form's physical box.
 
     `extra` holds the form's further inputs by name, arrays of that length or numbers that hold for all runs.
-    `starts` is "auto" (those of `search`), an integer (how many scanned points to polish) or "paper" (every start of the
+    `starts` is "auto" (those of THOROUGH), an integer (how many scanned points to polish) or "paper" (every start of the
     publication's grid). The order of the runs changes nothing.
     Raises InputError for tables that cannot hold a fit.
 
@@ -138,7 +135,7 @@ def fit(
     n, d, e, y = (np.asarray(values, dtype=float) for values in (n_params, tokens, experts, loss))
     further = {name: np.asarray(values, dtype=float) for name, values in further_inputs(form, extra).items()}
     columns = {name: np.broadcast_to(values, y.shape) for name, values in further.items()}
-    return fit_arrays(form, RunArrays(n, d, e, y, columns), starts=starts, search=search, progress=progress)
+    return fit_arrays(form, RunArrays(n, d, e, y, columns), starts=starts, progress=progress)
 
 
 def fit_arrays(
@@ -205,16 +202,17 @@ def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, note
     limit = np.where([p.log for p in form.parameters], np.log(10.0), np.abs(theta)) / 1.645
     flags = (touching, touching | (error > limit))
     at_bound, not_identified = (tuple(n for n, hit in zip(form.names, each, strict=True) if hit) for each in flags)
-    said = {
-        f"on a bound of the physical box: {', '.join(at_bound)}": at_bound,
-        f"not identified by these runs: {', '.join(not_identified)} (predictions near the runs remain valid)": not_identified,
-    }
+    if at_bound:
+        notes = [*notes, f"on a bound of the physical box: {', '.join(at_bound)}"]
+    if not_identified:
+        told = ", ".join(not_identified)
+        notes = [*notes, f"not identified by these runs: {told} (predictions near the runs remain valid)"]
     return Fit.of(
         form, theta, residual, objective=float(reached[best]), starts=len(candidates),
         starts_at_optimum=int((reached <= reached[best] * (1.0 + SAME_OPTIMUM)).sum()),
         at_bound=at_bound, not_identified=not_identified,
         standard_error=dict(zip(form.names, error.tolist(), strict=True)),
-        warnings=(*notes, *(note for note, names in said.items() if names)),
+        warnings=tuple(notes),
     )  # fmt: skip
 
 
@@ -273,6 +271,9 @@ def bootstrap(
     with uninterrupted():
         rng = np.random.default_rng(seed)
     problem = Problem.of(fit.form, x, ln_loss)
+    effort: dict[str, Any] = {"max_iterations": 60}
+    if quick:
+        effort = {"max_iterations": 40, "tolerance": 1e-6, "patience": 4}
     found = np.empty((replicates, fit.theta.size))
     for first in range(0, replicates, CHUNK):
         size = min(CHUNK, replicates - first)
@@ -283,7 +284,7 @@ def bootstrap(
         if not quick:
             starts.append(fit.theta * (1.0 + JITTER * rng.normal(size=(size, fit.theta.size))))
         weights = np.concatenate([drawn] * len(starts))
-        theta, value = polish(problem, np.concatenate(starts), weights=weights, **(QUICK if quick else USUAL))
+        theta, value = polish(problem, np.concatenate(starts), weights=weights, **effort)
         better = value.reshape(-1, size).argmin(axis=0)
         found[first : first + size] = theta.reshape(-1, size, fit.theta.size)[better, np.arange(size)]
     # Resampled fits vary less than new studies would, by (n - p) / n in the variance: the usual small-sample correction.

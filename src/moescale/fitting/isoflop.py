@@ -91,6 +91,11 @@ class Parabola:
     unusable: str | None = None
 
     @property
+    def label(self) -> str:
+        """Budget and expert count, for messages."""
+        return f"{format_flops(self.flops)} FLOPs, {plural(self.experts, 'expert')}"
+
+    @property
     def centre(self) -> float:
         """The geometric mean of the sizes."""
         return float(np.exp(np.log(self.sizes).mean()))
@@ -140,12 +145,10 @@ def isoflop(runs: RunTable, *, flops: FloatArray | None = None, tolerance: float
     if not 0 <= tolerance < 1:
         raise InputError(f"a tolerance of {tolerance!r}", nearest="0 to 1", next_step=f"for example {TOLERANCE}")
     c = 6.0 * runs.n_params * runs.tokens if flops is None else np.asarray(flops, dtype=float)
-    if c.shape != runs.loss.shape or not all(
-        np.all(np.isfinite(values) & (values > 0)) for values in (runs.n_params, runs.tokens, runs.loss, c)
-    ):
-        raise InputError(
-            "a size, token count, loss or FLOPs is missing or not positive", next_step="give one number a run"
-        )
+    given = (runs.n_params, runs.tokens, runs.loss, c)
+    if c.shape != runs.loss.shape or not all((np.isfinite(values) & (values > 0)).all() for values in given):
+        what = "a size, token count, loss or FLOPs is missing or not positive"
+        raise InputError(what, next_step="give one number a run")
     budgets: list[Parabola] = []
     trends: list[Trend] = []
     warnings: list[str] = []
@@ -155,7 +158,7 @@ def isoflop(runs: RunTable, *, flops: FloatArray | None = None, tolerance: float
         found = [_parabola(runs, c, rows) for rows in groups if np.unique(runs.n_params[rows]).size >= MIN_SIZES]
         budgets += found
         name = plural(float(count), "expert")
-        warnings += [f"{format_flops(p.flops)} FLOPs, {name}: left out, {p.unusable}" for p in found if p.unusable]
+        warnings += [f"{p.label}: left out, {p.unusable}" for p in found if p.unusable]
         usable = [p for p in found if p.minimum is not None]
         if len(usable) >= 2:
             trend, notes = _trend(usable)
@@ -165,15 +168,10 @@ def isoflop(runs: RunTable, *, flops: FloatArray | None = None, tolerance: float
             warnings.append(f"{name}: {len(usable)} usable budgets, so no power law (2 are needed)")
     if not trends:
         what = f"no expert count has two budgets of {MIN_SIZES} sizes (runs within {tolerance:.0%}) with a minimum between its sizes"
-        seen = [
-            f"{format_flops(p.flops)} FLOPs, {plural(p.experts, 'expert')}: {p.unusable or 'usable'}"
-            for p in budgets[:6]
-        ]
-        raise InputError(
-            f"{what} ({'; '.join(seen)})" if seen else f"these {len(runs)} runs have no IsoFLOP structure: {what}",
-            next_step="train sizes on both sides of the minimum at two budgets or more, widen the tolerance, or fit a law, "
-            "which accepts any grid of N and D",
-        )
+        seen = "; ".join(f"{p.label}: {p.unusable or 'usable'}" for p in budgets[:6])
+        what = f"{what} ({seen})" if seen else f"these {len(runs)} runs have no IsoFLOP structure: {what}"
+        advice = "train sizes on both sides of the minimum at two budgets or more, widen the tolerance, or fit a law"
+        raise InputError(what, next_step=f"{advice}, which accepts any grid of N and D")
     n_unused = len(runs) - sum(p.sizes.size for p in budgets)
     if n_unused:
         warnings.append(f"{n_unused} of {len(runs)} runs belong to no budget of at least {MIN_SIZES} sizes")

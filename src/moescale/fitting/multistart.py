@@ -15,7 +15,7 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.fitting.search import HUBER_DELTA, Problem, Progress, polish
 from moescale.scaling_laws import yun2024
-from moescale.scaling_laws.effective_experts import ln_effective
+from moescale.scaling_laws.clark2022 import ln_effective
 from moescale.scaling_laws.form import STEP, LawForm, Observed, make_inputs
 from moescale.scaling_laws.yun2024 import ALPHA, BETA, CENTRE, GAMMA, MAX, START, A, B, C, D, F
 from moescale.typing import FloatArray

@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.fitting.canonical import DECIMALS, RunArrays, inputs_of
+from moescale.fitting.canonical import RunArrays, inputs_of, without_unit
 from moescale.fitting.fit import Fit, check_runs, fit_range
 from moescale.fitting.search import Problem
 from moescale.scaling_laws.form import Inputs, complex_jacobian
@@ -221,11 +221,10 @@ def fit_under(prior: Prior, arrays: RunArrays, *, starts: int = STARTS, draws: i
     fewer than three runs and for losses in no unit.
     """
     began = time.perf_counter()
-    x, ln_loss = inputs_of(FORM, arrays), np.log(arrays.loss)
+    x = inputs_of(FORM, arrays)
     check_runs(FORM, arrays)
-    Problem.of(FORM, x, ln_loss)
-    unit = float(ln_loss.mean())
-    values = np.round(ln_loss - unit, DECIMALS)
+    Problem.of(FORM, x, np.log(arrays.loss))
+    values, unit = without_unit(arrays.loss)
     runs = Source(name="", lab="", x=x, values=values, group=np.zeros(values.size, np.intp))
     source, found = fit_source(runs, prior)
     begin = prior.draws(starts - 1, seed)

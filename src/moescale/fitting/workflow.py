@@ -183,7 +183,8 @@ def _bootstrap(found: Fit, arrays: RunArrays, how: FitSettings, count: int, **mo
 
 def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str], report: Progress) -> FittedLaw:
     family, measured = canonical.with_tables(family, runs), runs.loss
-    runs, unit = canonical.without_unit(runs)
+    ln_loss, unit = canonical.without_unit(measured)
+    runs = replace(runs, loss=np.exp(ln_loss))
     letters = _candidates(runs, how, family)
     arrays = [own for _, own, _ in letters]
     fits: list[Fit] = []

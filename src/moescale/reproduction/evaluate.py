@@ -147,11 +147,11 @@ def _outcome(claim: Claim, central: World, drawn: World | None) -> Outcome:
     if reason is None and verdict.holds is None:
         reason = "some of these models do not exist or cannot be served, so the number cannot be computed"
     of_parts = draws.T if draws is not None else [None] * len(ours)
+    parts = tuple(map(_part_outcome, claim.parts, ours.tolist(), of_parts))
     return Outcome(
         **asdict(verdict) | {"holds": verdict.holds if counts else None}, claim=claim,
         role="input" if is_input else "prediction", direction_share=share, counts=counts, drawn=draws,
-        parts=tuple(map(_part_outcome, claim.parts, ours.tolist(), of_parts)), inputs=_inputs(claim, central),
-        reason=reason or _why(claim, ours, verdict),
+        parts=parts, inputs=_inputs(claim, central), reason=reason or _why(parts, verdict),
     )  # fmt: skip
 
 
@@ -181,18 +181,15 @@ def _part_outcome(part: Part, ours: float, draws: FloatArray | None) -> PartOutc
     )  # fmt: skip
 
 
-def _why(claim: Claim, ours: FloatArray, verdict: Verdict) -> str:
-    parts: list[str] = []
+def _why(parts: Sequence[PartOutcome], verdict: Verdict) -> str:
+    said: list[str] = []
     if verdict.direction_holds is not None:
-        parts.append("the direction holds" if verdict.direction_holds else "the direction fails")
+        said.append("the direction holds" if verdict.direction_holds else "the direction fails")
     if verdict.magnitude_holds is not None:
-        off: list[str] = []
-        for part, value in zip(claim.parts, ours, strict=True):
-            error, within = _off(part, value)
-            if part.judged and part.tolerance is not None and not within:
-                off.append(f"{part.label}: {error:+.0%} against {part.tolerance.value:.3g}")
-        parts.append(f"beyond tolerance ({'; '.join(off)})" if off else "every number is within its tolerance")
-    return ", ".join(parts)
+        missed = [part for part in parts if part.judged and part.within is False]
+        off = [f"{part.label}: {part.rel_error:+.0%} against {part.tolerance:.3g}" for part in missed]
+        said.append(f"beyond tolerance ({'; '.join(off)})" if off else "every number is within its tolerance")
+    return ", ".join(said)
 
 
 def _inputs(claim: Claim, world: World) -> dict[str, object]:
@@ -260,13 +257,11 @@ class Score:
 def score(outcomes: Sequence[Outcome]) -> Score:
     """Count what holds."""
     judged = [o for o in outcomes if o.counts]
-    parts = [(o, i, part) for o in judged for i, part in enumerate(o.claim.parts) if part.judged]
+    parts = [(o, i, o.claim.parts[i]) for o in judged for i in o.claim.judged]
     pairs = [(o.parts[i].ours, part.paper) for o, i, part in parts]
-    repeated = [o for o in outcomes if o.claim.same_as is not None]
-    first = [(o.parts[i].ours, part.paper) for o in repeated for i, part in enumerate(o.claim.parts) if part.judged]
+    first = [(part.ours, part.paper) for o in outcomes if o.claim.same_as for part in o.parts if part.judged]
     first += [(o.parts[i].ours, part.unprinted) for o, i, part in parts]
-    drawn = [o for o in judged if o.drawn is not None]
-    verdicts = [[judge(o.claim, row).holds is True for row in o.drawn] for o in drawn if o.drawn is not None]
+    verdicts = [[judge(o.claim, row).holds is True for row in o.drawn] for o in judged if o.drawn is not None]
     near = [abs(o.drawn[:, i] / part.paper - 1.0) <= 0.15 for o, i, part in parts if o.drawn is not None and part.paper]
     return Score(
         numbers=Numbers.of(pairs), first_count=Numbers.of([*pairs, *first]), judged=len(judged), claims=len(outcomes),

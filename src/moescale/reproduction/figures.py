@@ -109,17 +109,15 @@ def _lines(ax: Axes, rows: Sequence[Row], x: Axis, y: Axis, every: int | None) -
 
 def fitted_figure(world: World) -> Drawn:
     """Figure 1: a law's losses on the paper's sweep, bands of 90% of its draws, and the two surfaces that the paper prints."""
-    tokens, sizes = np.array(FITTED_TOKENS), np.unique(published_sweep()[0])
-    t, s, e = np.meshgrid(tokens, sizes, EXPERT_GRID, indexing="ij")
-    bands: dict[str, FloatArray] = {}
+    sizes = np.unique(published_sweep()[0])
+    t, s = np.array(FITTED_TOKENS)[:, None, None], sizes[:, None]
+    losses = {"loss": loss(world.law, s, t, EXPERT_GRID)}
     if len(world.law.draws):
-        low, high = np.percentile(loss(world.law, s, t, e, theta=world.law.draws), [5.0, 95.0], axis=0)
-        bands = {"loss_low": low, "loss_high": high}
-    rows = records(kind="law", tokens=t, n_params=s, experts=e, loss=loss(world.law, s, t, e), **bands)
+        of_draws = loss(world.law, s, t, EXPERT_GRID, theta=world.law.draws)
+        losses["loss_low"], losses["loss_high"] = np.percentile(of_draws, [5.0, 95.0], axis=0)
+    rows = records(kind="law", tokens=t, n_params=s, experts=EXPERT_GRID, **losses)
     for experts in PRINTED_EXPERTS:
-        t, s = np.meshgrid(tokens, sizes, indexing="ij")
-        printed = printed_losses(experts, s, t)
-        rows += records(kind="printed", tokens=t, n_params=s, experts=experts, loss=printed)
+        rows += records(kind="printed", tokens=t, n_params=s, experts=experts, loss=printed_losses(experts, s, t))
 
     figure = new_figure(PAGE_WIDTH, 2.6)
     panels = list(curves(rows, "tokens"))
@@ -129,7 +127,7 @@ def fitted_figure(world: World) -> Drawn:
         for (_, mine), dashes in zip(curves(law, "n_params"), DASHES, strict=True):
             e, values = Axis("experts", "").of(mine), LOSS.of(mine)
             ax.plot(e, values, color=INK, linewidth=1.0, linestyle=dashes)
-            if "loss_low" in mine[0]:
+            if "loss_low" in losses:
                 low, high = (Axis(name, "").of(mine) for name in ("loss_low", "loss_high"))
                 ax.fill_between(e, low, high, color=FAINT, alpha=0.25, linewidth=0)
         for row in printed:
@@ -140,8 +138,8 @@ def fitted_figure(world: World) -> Drawn:
         ax.set_xlabel("experts E")
     axes[0].set_ylabel(LOSS.label)
     looks: list[Look] = [{"color": INK, "linewidth": 1.0, "linestyle": dashes} for dashes in DASHES]
-    _outside_key(figure, zip(map(format_count, sizes.tolist()), looks, strict=True), title="N", handlelength=2.4)
-    told = "; bands: 90% of the law's draws" if bands else ""
+    _outside_key(figure, dict(zip(map(format_count, sizes.tolist()), looks, strict=True)), title="N", handlelength=2.4)
+    told = "; bands: 90% of the law's draws" if len(world.law.draws) else ""
     below = f"crosses: surfaces that the paper prints for E = 8 and 16{told}"
     headline(figure, f"Fitted losses, a line for each dense-equivalent size N\n{below}", 8.0)
     return figure, rows
@@ -263,8 +261,10 @@ def bounded_figure(world: World, bound: Literal["loss", "cost"]) -> Drawn:
     axes[0, 0].set_ylabel(upper.label)
     axes[1, 0].set_ylabel(ACTIVE_RATIO.label)
     counts = dict.fromkeys(row["experts"] for row in rows)
-    key = [(expert_label(e), {"color": colour_of(e), "marker": marker_of(e), "markersize": 3.2}) for e in counts]
-    _outside_key(figure, [*key, ("paper", {"color": INK, "marker": "x", "linestyle": "none"})], handlelength=1.6)
+    key: dict[str, Look] = {
+        expert_label(e): {"color": colour_of(e), "marker": marker_of(e), "markersize": 3.2} for e in counts
+    }
+    _outside_key(figure, key | {"paper": {"color": INK, "marker": "x", "linestyle": "none"}}, handlelength=1.6)
     crosses = "crosses: printed in the paper, black ones for the least and the most of other expert counts"
     below = f"dotted: the baseline; {crosses}" if bound == "cost" else "crosses: printed in the paper"
     headline(figure, f"Models with the {bound} of the baseline's optimum\n{below}", 8.0)
@@ -342,12 +342,10 @@ def verdict_figure(outcomes: Sequence[Outcome], others: Sequence[Outcome] = ()) 
     return figure, rows
 
 
-def _outside_key(
-    figure: Figure, entries: Iterator[tuple[str, Look]] | Sequence[tuple[str, Mapping[str, Any]]], **look: Any
-) -> None:
+def _outside_key(figure: Figure, entries: Mapping[str, Look], **look: Any) -> None:
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], label=label, **line) for label, line in entries]
+    handles = [Line2D([], [], label=label, **line) for label, line in entries.items()]
     figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=7, **look)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,6 @@ from moescale.errors import InputError, nearest_names
 from moescale.scaling_laws.form import LawForm
 from moescale.typing import FloatArray, Real
 
-Column = NDArray[Any]
 Value = TypeVar("Value")
 
 
@@ -86,24 +85,3 @@ def check_names(forms: Sequence[LawForm], given: Mapping[str, Real]) -> None:
         if not any(name in form.extra_inputs for form in forms):
             what = f"no input {name!r} in {', '.join(form.name for form in forms)}"
             raise InputError(what, where=option(name), next_step="leave it out, or take a law that has it")
-
-
-def from_columns(
-    form: LawForm, columns: Mapping[str, Column], experts: FloatArray, *, source: str
-) -> dict[str, FloatArray]:
-    """The further inputs of the form that a table of runs has as columns, (n,) each.
-
-    What the expert counts (n,) and a column top_k imply is filled in where no column states it. Raises InputError for a
-    column that is not numeric or has a gap.
-    """
-    found: dict[str, FloatArray] = {}
-    for name, column in known_to(form, columns).items():
-        if column.dtype.kind != "f" or np.isnan(column).any():
-            what = f"column {name!r} holds cells that are not numbers, or none at all"
-            advice = f"fill them in ({FURTHER_INPUTS[name].meaning}), or leave the rows out with --where"
-            raise InputError(what, where=source, next_step=advice)
-        found[name] = column.astype(float)
-    top_k = columns.get("top_k")
-    if form.implied_inputs and top_k is not None and top_k.dtype.kind == "f" and np.isfinite(top_k).all():
-        return {**form.implied_inputs(experts, top_k), **found}
-    return found

@@ -22,7 +22,7 @@ from moescale.models.coordinates import body_elasticity, expansion, experts_at, 
 from moescale.models.family import ModelFamily, elasticity, law_size
 from moescale.scaling_laws.covariates import known_to
 from moescale.scaling_laws.form import Ends, Inputs, LawForm, Parameter, stacked, with_experts
-from moescale.scaling_laws.law import Law, Member
+from moescale.scaling_laws.law import ABOUT, Law, Member
 from moescale.typing import FloatArray
 
 DRAWS = 400  # of an ensemble: a law of weight 0.05 still has 20
@@ -45,27 +45,24 @@ def combine(
     `fit_range` is by default that of the members. `about` are further fields of Law.
     Raises InputError for no members, weights that are not positive, and a family whose law counts all experts.
     """
-    total = sum(member.weight for member in members)
     if not members or any(member.weight <= 0.0 for member in members):
         what = "an ensemble needs laws with positive weights"
         raise InputError(what, where=name, next_step="leave out laws without one")
     if family.n_counts != "dense":
         raise InputError(f"{family.name} counts all experts in N", where=name, next_step="take a family that does not")
+    total = sum(member.weight for member in members)
     members = tuple(replace(member, weight=member.weight / total) for member in members)
     # The largest E that every member may speak of.
-    limits = [
-        float(experts_at(family, expansion(member.law.family, member.law.max_experts)))
-        for member in members
-        if member.law.max_experts is not None
-    ]
+    limits = [(each.law.family, each.law.max_experts) for each in members if each.law.max_experts is not None]
+    max_experts = min((float(experts_at(family, expansion(own, most))) for own, most in limits), default=None)
     return Law(
         name=name,
         form=_form(members, family),
-        theta=np.array([*(member.weight for member in members), *(v for member in members for v in member.law.theta)]),
+        theta=np.concatenate([[member.weight for member in members], *(member.law.theta for member in members)]),
         family=family,
         fit_range=dict(fit_range or _ranges(members, family)),
         draws=_draws(members, draws),
-        max_experts=min(limits, default=None),
+        max_experts=max_experts,
         members=members,
         **about,
     )
@@ -77,7 +74,7 @@ def restate(law: Law, family: ModelFamily) -> Law:
         return replace(law, family=replace(law.family, convention=family.convention))
     if law.family == family:
         return law
-    about = {key: getattr(law, key) for key in ("name", "source", "date", "notes", "evidence", "run_noise", "drift")}
+    about = {key: getattr(law, key) for key in ABOUT}
     members = law.members or (Member(law, 1.0),)
     return combine(members, family=family, draws=len(law.draws), **about)
 
@@ -193,11 +190,17 @@ class EnsembleForm(LawForm):
 
     def encode(self, public: FloatArray) -> FloatArray:
         """All members' search coordinates; weights are the same in both."""
-        return self._recoded("encode", public)
+        theta = np.array(public, dtype=float)
+        for part in self.members:
+            theta[..., part.columns] = part.law.form.encode(theta[..., part.columns])
+        return theta
 
     def decode(self, theta: FloatArray) -> FloatArray:
         """All members' public units."""
-        return self._recoded("decode", theta)
+        public = np.array(theta, dtype=float)
+        for part in self.members:
+            public[..., part.columns] = part.law.form.decode(public[..., part.columns])
+        return public
 
     def log_loss(self, theta: FloatArray, x: Inputs) -> FloatArray:
         """ln L at each point, shape (..., n)."""
@@ -207,12 +210,6 @@ class EnsembleForm(LawForm):
         """Derivatives of ln L with respect to ln N and ln D at each point, each (..., n)."""
         in_n, in_d = self._sums(_Part.slopes, 2, theta, x)
         return in_n, in_d
-
-    def _recoded(self, direction: str, values: FloatArray) -> FloatArray:
-        out = np.array(values, dtype=float)
-        for part in self.members:
-            out[..., part.columns] = getattr(part.law.form, direction)(out[..., part.columns])
-        return out
 
     def _sums(
         self, values: Callable[[_Part, FloatArray, Inputs], FloatArray], count: int, theta: FloatArray, x: Inputs

@@ -22,7 +22,7 @@ _END = np.sqrt((41 - (_INNER**2).sum()) / 2)
 NOISE_NODES = np.array([-_END, *_INNER, _END])
 MOST_DRAWS = 10_000  # they tell a 5% quantile to 0.2%; a plan holds every draw of every candidate, some 500 MB
 MOST_DRAWN = 2_000_000  # losses of draws and nodes at once, 16 MB
-
+ABOUT = ("name", "source", "date", "notes", "evidence", "run_noise", "drift")  # of every law, an ensemble too
 INPUT_NAMES = {"n_params": "N", "tokens": "D", "experts": "E", "training_flops": "training FLOPs"}
 
 

@@ -10,7 +10,7 @@ first entry of that table would be 30.40, not 30.36). Signs are those of the pap
 
 from __future__ import annotations
 
-from moescale.scaling_laws.effective_experts import DOMAIN, E_MAX, E_START, ln_effective
+from moescale.scaling_laws.clark2022 import DOMAIN, E_MAX, E_START, ln_effective
 from moescale.scaling_laws.form import Inputs, LawForm, Parameter, Shape, below_losses
 from moescale.typing import FloatArray
 

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
@@ -29,11 +28,10 @@ from moescale.scaling_laws import (
 )
 from moescale.scaling_laws.ensemble import combine
 from moescale.scaling_laws.form import LawForm
-from moescale.scaling_laws.law import MOST_DRAWS, Law, Member
+from moescale.scaling_laws.law import ABOUT, MOST_DRAWS, Law, Member
 from moescale.scaling_laws.power_laws import POWER_LAWS
 
 FORMAT = 1
-ABOUT = ("name", "source", "date", "notes", "evidence", "run_noise", "drift")  # of every law
 FORMS: dict[str, LawForm] = {
     form.name: form
     for form in (
@@ -96,14 +94,10 @@ class About(BaseModel, extra="forbid", allow_inf_nan=False, defer_build=True):
     name: str
     source: str
     date: str
-    notes: list[str] = Field(default_factory=list)
+    notes: tuple[str, ...] = ()
     evidence: dict[str, object] = Field(default_factory=dict)
     run_noise: float = Field(default=0.0, ge=0, le=10)
     drift: float = Field(default=0.0, ge=0, le=10)
-
-    def facts(self, *more: str) -> dict[str, Any]:
-        """The fields that a law has under the same names."""
-        return {name: getattr(self, name) for name in (*ABOUT, *more)} | {"notes": tuple(self.notes)}
 
 
 class LawTable(About):
@@ -169,7 +163,7 @@ def _law_of(table: LawTable) -> Law:
     if not all(np.isfinite(values).all() for values in numbers):
         what = f"a parameter or a draw lies outside the domain of {form.name}"
         raise DamagedFileError(what, next_step=f"where {form.domain}")
-    facts = table.facts("family", "fit_range", "max_experts")
+    facts = {name: getattr(table, name) for name in (*ABOUT, "family", "fit_range", "max_experts")}
     return Law(form=form, theta=theta, draws=draws, **facts)
 
 
@@ -177,22 +171,24 @@ def _ensemble_of(table: EnsembleTable) -> Law:
     members: list[Member] = []
     for i, member in enumerate(table.members):
         try:
-            law = _law_of(member.law) if isinstance(member.law, LawTable) else _member_of_catalogue(member.law)
+            members.append(Member(_member_law(member.law), member.weight, member.unit))
         except InputError as error:
             what = f"members.{i}: {error.what}"
             raise DamagedFileError(what, nearest=error.nearest, next_step=error.next_step) from None
-        members.append(Member(law, member.weight, member.unit))
     _check_ranges(table.fit_range, {name for member in members for name in member.law.form.extra_inputs})
     family = find_family(table.family) if isinstance(table.family, str) else table.family
-    return combine(members, family=family, draws=table.n_draws, fit_range=table.fit_range, **table.facts())
+    facts = {name: getattr(table, name) for name in ABOUT}
+    return combine(members, family=family, draws=table.n_draws, fit_range=table.fit_range, **facts)
 
 
-def _member_of_catalogue(name: str) -> Law:
-    if name not in catalogue_names():
-        raise unknown_name("law", name, catalogue_names())
-    law = _catalogue_law(name)
+def _member_law(stated: LawTable | str) -> Law:
+    if isinstance(stated, LawTable):
+        return _law_of(stated)
+    if stated not in catalogue_names():
+        raise unknown_name("law", stated, catalogue_names())
+    law = _catalogue_law(stated)
     if law.members:
-        raise DamagedFileError(f"{name} is an ensemble", next_step="name its members")
+        raise DamagedFileError(f"{stated} is an ensemble", next_step="name its members")
     return law
 
 

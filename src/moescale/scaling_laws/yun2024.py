@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moescale.scaling_laws.effective_experts import DOMAIN, E_MAX, E_START, ln_effective
+from moescale.scaling_laws.clark2022 import DOMAIN, E_MAX, E_START, ln_effective
 from moescale.scaling_laws.form import AMPLITUDE, Inputs, LawForm, Parameter, Shape
 from moescale.typing import FloatArray
 
