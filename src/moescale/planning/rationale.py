@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -54,7 +54,7 @@ class Recommendation(Generic[Model]):
     )
     rivals: tuple[Model, ...] = ()  # the models of the other expert counts that are open, as built
     # How many times each input is the largest, or below 1 the smallest, that the law was fitted to; only those beyond.
-    over_fitted: Mapping[str, float] = field(default_factory=dict[str, float])
+    over_fitted: Mapping[str, float] | None = None
 
     def to_dict(self) -> dict[str, object]:
         """The model's record with the reasons beside it."""
@@ -260,7 +260,8 @@ def beyond_runs(caveats: Sequence[str]) -> str:
 
 def _extrapolated(search: Search, model: Candidate) -> list[str]:
     law, base = search.law, search.base
-    listed, of_base = _factor_words(search, model), _factor_words(search, base)
+    listed = _factor_words(search, model)
+    of_base = [each for each in _factor_words(search, base) if each not in listed]
     listed += [f"for the baseline {of_base[0]}", *of_base[1:]] if of_base else []
     least, most = law.fit_range.get("experts", (1.0, 1.0))
     if search.question.base is None and base.experts < least * (1.0 - 1e-6) and least < most:
@@ -268,8 +269,8 @@ def _extrapolated(search: Search, model: Candidate) -> list[str]:
     return ([f"{EXTRAPOLATED}{', '.join(listed)}."] if listed else []) + unknown_range_notes(law)
 
 
-def over_fitted(search: Search, model: Trained) -> dict[str, float]:
-    """How many times each input of a model is the largest, or below 1 the smallest, that the law was fitted to; only those beyond."""
+def over_fitted(search: Search, model: Trained) -> dict[str, float] | None:
+    """How many times each input of a model is the largest, or below 1 the smallest, that the law was fitted to; None where none is beyond."""
     law, implied = search.law, search.law.form.implied_inputs
     size = float(law_size(law.family, model.n_params, model.experts))
     further = {
@@ -277,7 +278,7 @@ def over_fitted(search: Search, model: Trained) -> dict[str, float]:
         **search.question.budget.extra,
     }
     further["training_flops"] = model.training_flops
-    return extrapolation(law, size, model.tokens, model.experts, further)
+    return extrapolation(law, size, model.tokens, model.experts, further) or None
 
 
 def _factor_words(search: Search, model: Trained) -> list[str]:
@@ -289,7 +290,7 @@ def _factor_words(search: Search, model: Trained) -> list[str]:
     return [
         f"{words[name]} {factor:{',.0f' if factor >= 999.5 else '.3g'}} times the "
         f"{'largest' if factor > 1 else 'smallest'} fitted"
-        for name, factor in over_fitted(search, model).items()
+        for name, factor in (over_fitted(search, model) or {}).items()
     ]
 
 

@@ -204,7 +204,7 @@ def disaggregated(
         prefill = run_of(p, w_p, load, 1.0)
         decode = run_of(q, w_d, replace(load, computed=True), max(output - 1.0, 1.0))
         moved_s = float(_transfer_s(model, d, min(p.gpus, q.gpus), gpus / 2.0))
-        kept = slice(int(WARM_UP * n), None)
+        kept = slice(int(WARM_UP * len(prefill.e2e_s)), None)  # of the requests of one pipeline stage
         ttft_s, later_s = prefill.e2e_s[kept] + moved_s, decode.e2e_s[kept]
         times = measured(ttft_s, later_s / max(output - 1.0, 1.0), ttft_s + later_s)
         if times["ttft_s"] <= most_ttft_s and (times["tpot_s"] or 0.0) <= most_tpot_s:

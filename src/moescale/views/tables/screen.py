@@ -430,7 +430,7 @@ def _next(plan: Plan, options: str | None) -> str:
     alone = plan.law == DEFAULT_LAW and not plan.shapes and not plan.of_life
     if options and alone and not any(name in options for name in ("--shape", "--kv-heads", "--disaggregated")):
         return f"moescale plan {options} --shape all"
-    beyond = plan.decision.over_fitted
+    beyond = plan.decision.over_fitted or {}
     # The default law is of labs, of whose larger runs a sweep teaches little.
     far = plan.law != DEFAULT_LAW and max(beyond.values(), default=1.0) > FAR
     if plan.decision.undecided or far:
