@@ -191,8 +191,9 @@ def written(cell: object) -> str:
     return str(cell).lower() if isinstance(cell, bool) else number_text(cell) if isinstance(cell, float) else str(cell)
 
 
-def mixed_array(values: list[Any]) -> NDArray[Any]:
-    """Cells of any Python type: float64 if all are numbers, bool if truths, else text, in which numbers stay readable."""
+def mixed_array(cells: list[Any]) -> NDArray[Any]:
+    """Cells of any type: float64 if all are numbers, bool if truths, else text, in which numbers stay readable."""
+    values = [*map(_scalar, cells)]
     kinds = set(map(type, values)) - {type(None)}
     if kinds == {bool} and None not in values:
         return np.array(values)
@@ -357,7 +358,7 @@ def _of_mapping(frame: Mapping[Any, Any]) -> _Columns:
             array, fault = np.empty(0), "is not a plain list of values"
         if fault is not None:
             raise ColumnError(f"column {name!r} {fault}", where=FRAME, next_step="give 1-D columns")
-        columns[str(name)] = array if array.dtype.kind in "biuf" else mixed_array([*map(_scalar, array.tolist())])
+        columns[str(name)] = array if array.dtype.kind in "biuf" else mixed_array(array.tolist())
     return columns
 
 
@@ -382,7 +383,7 @@ def _of_frame(frame: Any, source: str) -> _Columns:
 def _of_column(column: Any) -> NDArray[Any]:
     """A column of narwhals: numbers at one go where none is missing, all else cell by cell."""
     array = np.asarray(column.to_numpy() if column.dtype.is_float() or column.dtype.is_integer() else [""])
-    return array if array.dtype.kind in "iuf" else mixed_array([*map(_scalar, column.to_list())])
+    return array if array.dtype.kind in "iuf" else mixed_array(column.to_list())
 
 
 def _scalar(cell: Any) -> Any:

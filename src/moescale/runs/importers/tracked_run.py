@@ -33,7 +33,6 @@ STEPS = ("train/global_step", "trainer/global_step", "global_step", "step", "ite
 
 _KIND = re.compile(r"(?:config|summary|params|metrics|hparams)[./]")  # how exports of trackers begin a name
 
-FILE_LIMIT_BYTES = 2**31
 MOST_FILES = 100_000  # that a folder is searched for
 
 Scalar = float | bool | str
