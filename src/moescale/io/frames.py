@@ -307,11 +307,11 @@ def _of_json(text: str, path: str) -> _Columns:
 # Parquet and data frames.
 
 
-def require_arrow(where: str, what: str = "Parquet") -> None:
-    """Raise InputError for a table that is read or written by pyarrow alone, where that is not installed."""
+def require_arrow(where: str) -> None:
+    """Raise InputError where pyarrow, which reads and writes Parquet, is not installed."""
     if importlib.util.find_spec("pyarrow") is None:
         instead = f"{install('parquet')}, or use CSV"
-        raise InputError(f"{what} needs the extra `parquet`, which is not installed", where=where, next_step=instead)
+        raise InputError("Parquet needs the extra `parquet`, which is not installed", where=where, next_step=instead)
 
 
 def _read_parquet(data: bytes, path: str) -> Any:
@@ -323,26 +323,26 @@ def _read_parquet(data: bytes, path: str) -> Any:
     most_bytes = UNPACKED_BASE_BYTES + UNPACKED_RATIO * len(data)
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
-        n_rows, n_columns = int(file.metadata.num_rows), int(file.metadata.num_columns)
+        refuse_beyond("columns", int(file.metadata.num_columns), COLUMN_LIMIT, path, "keep those of the runs alone")
+        refuse_beyond("rows", int(file.metadata.num_rows), ROW_LIMIT, path, "give one row a run")
         # What its pages are said to unpack to: one page alone may be larger than all memory.
-        n_bytes = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
+        stated = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
         texts = sum(not pa.types.is_primitive(field.type) for field in file.schema_arrow)
-        few = n_rows <= ROW_LIMIT and n_bytes <= most_bytes and n_columns <= COLUMN_LIMIT
-        batches, n_bytes = list[Any](), 0 if few else n_bytes
-        for batch in file.iter_batches(BATCH_ROWS) if few else ():
+        batches, n_bytes = list[Any](), 0
+        for batch in file.iter_batches(BATCH_ROWS) if stated <= most_bytes else ():
             batch.validate(full=True)
             plain = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in batch.columns]
             n_bytes += sum(column.nbytes for column in plain) + CELL_BYTES * texts * batch.num_rows
             if n_bytes > most_bytes:
                 break
             batches.append(pa.RecordBatch.from_arrays(plain, names=file.schema_arrow.names))
-        if few and n_bytes <= most_bytes:
+        if max(stated, n_bytes) <= most_bytes:
             return pa.Table.from_batches(batches) if batches else file.read()
+    except InputError:
+        raise
     except Exception as error:  # a damaged file surfaces as many kinds of error
         what, advice = f"is not a readable Parquet file: {first_line(error)}", "write it again, or export it as CSV"
         raise DamagedFileError(what, where=path, next_step=advice) from error
-    refuse_beyond("columns", n_columns, COLUMN_LIMIT, path, "keep those of the runs alone")
-    refuse_beyond("rows", n_rows, ROW_LIMIT, path, "give one row a run")
     what = f"unpacks to more than {most_bytes:,} bytes, the most of a file of this size"
     raise InputError(what, where=path, next_step="leave out the columns that repeat one value, or give fewer rows")
 
