@@ -257,7 +257,7 @@ def explained(
 def write_error(name: str, error: OSError | ValueError, before: str = "is unchanged") -> UnwrittenError:
     """What an error of the system in writing `name` means; `before` says how what was there before fared."""
     code = getattr(error, "errno", None)
-    nearest, (reason, advice) = None, _WHY_UNWRITTEN.get(code, (_reason(error), None))
+    nearest, (reason, advice) = None, _WHY_UNWRITTEN.get(code or 0, (_reason(error), None))
     if code == errno.ENOENT and not (folder := Path(os.path.realpath(name)).parent).is_dir():
         reason, advice = f"the folder {str(folder)!r} does not exist", "create the folder first"
         nearest = nearest_file_names(folder)

@@ -97,10 +97,8 @@ def _met(name: str, column: str, tier: Mapping[str, Any]) -> tuple[int, str] | N
 
 def _value(run: TrackedRun, name: str) -> float | None:
     """The positive number that a run states under a name, of a metric its last; None where there is none."""
-    value: Any = run.params.get(name)
-    if value is None and name in run.metrics:
-        return float(run.metrics[name].values[-1])
-    return value if isinstance(value, float) and value > 0 else None
+    value = run.value(name, math.nan)
+    return value if isinstance(value, float) and (value > 0 or name not in run.params) else None
 
 
 def may_be(name: str, column: str) -> bool:
