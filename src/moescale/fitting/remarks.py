@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from moescale.fitting.fit import robust_spread
 from moescale.io.filters import quoted_name
-from moescale.runs.notes import rows_text
-from moescale.runs.table import RunTable
+from moescale.runs.table import RunTable, rows_text
 from moescale.scaling_laws.form import LawForm
 from moescale.scaling_laws.store import FORMS
 from moescale.typing import FloatArray

@@ -32,12 +32,11 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> Path
     link, a device or pipe is written to. Raises UnwrittenError for a missing folder, a folder in place of a file, missing
     permission or a full disk.
     """
-    name = _name(path)
-    try:
-        data = content.encode("utf-8") if isinstance(content, str) else content
-    except UnicodeEncodeError as error:
-        raise InputError(f"character {error.start} cannot be written as UTF-8", where=name) from error
-    with explained(write_error, name):
+    with explained(write_error, path) as name:
+        try:
+            data = content.encode("utf-8") if isinstance(content, str) else content
+        except UnicodeEncodeError as error:
+            raise InputError(f"character {error.start} cannot be written as UTF-8", where=name) from error
         mode = _mode_of_target(name)
         if mode is not None and not stat.S_ISREG(mode):
             Path(name).write_bytes(data)  # a device or pipe cannot be replaced, only written to
@@ -53,11 +52,10 @@ def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
     It is refused as well where it is one of `inputs`, which the result would replace. What only shows in writing (a full
     disk) is left to `write_atomically`.
     """
-    name = _name(path)
-    with explained(write_error, name):
+    with explained(write_error, path) as name:
         mode = _mode_of_target(name)
         if mode is None or stat.S_ISREG(mode):
-            _check_writable(Path(os.path.realpath(name)).parent)
+            _check_writable(os.path.dirname(os.path.realpath(name)))
         for given in inputs if mode is not None and stat.S_ISREG(mode) else ():
             if given is not None and os.path.exists(given) and os.path.samefile(name, given):
                 what = f"is what is read ({as_text(os.fspath(given))}), and would be replaced"
@@ -66,10 +64,10 @@ def check_target(path: str | os.PathLike[str], inputs: Iterable[str | os.PathLik
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
     """Raise the UnwrittenError that `make_folder` would meet, before the work whose result it shall hold; makes nothing."""
-    name = _name(folder)
-    with explained(write_error, name):
-        whole = Path(os.path.realpath(name))
-        place, mode = next((path, mode) for path in (whole, *whole.parents) if (mode := _mode(path)) is not None)
+    with explained(write_error, folder) as name:
+        place = os.path.realpath(name)
+        while (mode := _mode(place)) is None:
+            place = os.path.dirname(place)
         if not stat.S_ISDIR(mode):
             raise NotADirectoryError(errno.ENOTDIR, "")
         _check_writable(place)
@@ -77,16 +75,15 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
 
 def make_folder(folder: str | os.PathLike[str]) -> Path:
     """Make a folder, with those above it, unless it is there, and see that files can be made in it; returns its path."""
-    name = _name(folder)
-    with explained(write_error, name):
+    with explained(write_error, folder) as name:
         Path(name).mkdir(parents=True, exist_ok=True)
-        _check_writable(Path(name))
+        _check_writable(name)
     return Path(name)
 
 
 def opened_to_append(path: str | os.PathLike[str]) -> IO[bytes]:
     """A file opened to be read and added to, made where there is none; raises UnwrittenError where it cannot be."""
-    with explained(write_error, os.fspath(path)):
+    with explained(write_error, path):
         return Path(path).open("ab+")
 
 
@@ -100,7 +97,11 @@ def append_line(stream: IO[bytes], line: str) -> None:
 
 def _replaced(target: Path, data: bytes, mode: int | None) -> bool:
     """Whether the file was written; not where another process took our temporary file for one that was left."""
-    _remove_left(target.parent)
+    with contextlib.suppress(OSError):  # such as a folder that may not be listed
+        for left in filter(TEMPORARY.fullmatch, os.listdir(target.parent)):
+            with contextlib.suppress(OSError), (target.parent / left).open("rb") as stream:
+                if _hold(stream.fileno()):
+                    os.unlink(target.parent / left)
     # Not tempfile: its files are private (0600), and a new file should have the permissions that the umask grants. The
     # name does not grow with the target's, which may be as long as a name can be.
     temporary = target.with_name(f".moescale-{secrets.token_hex(8)}.tmp")
@@ -125,14 +126,6 @@ def _replaced(target: Path, data: bytes, mode: int | None) -> bool:
         raise
     sync_folder(target.parent)
     return True
-
-
-def _remove_left(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # such as a folder that may not be listed
-        for name in filter(TEMPORARY.fullmatch, os.listdir(folder)):
-            with contextlib.suppress(OSError), (folder / name).open("rb") as stream:
-                if _hold(stream.fileno()):
-                    os.unlink(folder / name)
 
 
 def _hold(descriptor: int) -> bool:
@@ -161,21 +154,20 @@ def _mode_of_target(name: str) -> int | None:
     if mode is not None and stat.S_ISDIR(mode):
         raise UnwrittenError("is a folder, not a file", where=name, next_step="give the name of a file inside it")
     if mode is not None:
-        _check_writable(Path(name))
+        _check_writable(name)
     return mode
 
 
-def _mode(path: str | Path) -> int | None:
+def _mode(path: str) -> int | None:
     with contextlib.suppress(FileNotFoundError):
         return os.stat(path).st_mode
     return None
 
 
-def _check_writable(place: Path) -> None:
+def _check_writable(place: str) -> None:
     os.stat(place)  # an error of the system where it is not there
     if not os.access(place, os.W_OK):
-        code = errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES
-        raise OSError(code, os.strerror(code))
+        raise OSError(errno.EROFS if os.statvfs(place).f_flag & os.ST_RDONLY else errno.EACCES, "")
 
 
 # Reading.
@@ -187,16 +179,15 @@ def read_bytes(path: str | os.PathLike[str], *, limit_bytes: int = TEXT_LIMIT_BY
     Raises InputError for a missing file (with the nearest names in that folder), a folder, missing permission, or a
     larger file.
     """
-    name = _name(path)
     try:
-        with explained(read_error, name), Path(name).open("rb") as stream:
+        with explained(read_error, path) as name, Path(name).open("rb") as stream:
             # Not the limit at once: Python would ask the system for all of it.
             size = os.fstat(stream.fileno()).st_size
             data = stream.read(min(limit_bytes, size) + 1)
             if len(data) > size:  # a pipe or device states no size
                 data += stream.read(limit_bytes + 1 - len(data))
     except (MemoryError, OverflowError) as error:
-        raise InputError("does not fit in memory", where=name, next_step="give a smaller file") from error
+        raise InputError("does not fit in memory", where=os.fspath(path), next_step="give a smaller file") from error
     if len(data) > limit_bytes:
         advice = "check the path, or give a smaller file"
         raise InputError(f"is larger than {limit_bytes:,} bytes", where=name, next_step=advice)
@@ -234,22 +225,10 @@ def nearest_file_names(path: str | os.PathLike[str]) -> str | None:
 
 # What an error of the system means.
 
-
-@contextlib.contextmanager
-def explained(explain: Callable[[str, OSError | ValueError], InputError], name: str) -> Generator[None]:
-    """Errors of the system as `explain` words them; ValueError is what Python raises for a NUL in a name."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:
-        raise explain(name, error) from error
-
-
 _OCCUPIED = ("it is a file, not a folder, or a part of its path is", "give another name")
 _REFUSED = ("permission denied", "choose a folder and file you may write to")
 _FULL = ("the disk is full or the quota is spent", "free some space or choose another disk")
-WHY_UNWRITTEN = {
+_WHY_UNWRITTEN = {
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), _OCCUPIED),
     **dict.fromkeys((errno.EACCES, errno.EPERM), _REFUSED),
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL),
@@ -259,12 +238,27 @@ WHY_UNWRITTEN = {
 """Reason and next step by the error of the system."""
 
 
+@contextlib.contextmanager
+def explained(
+    explain: Callable[[str, OSError | ValueError], InputError], path: str | os.PathLike[str]
+) -> Generator[str]:
+    """A context with the path as text, in which errors of the system (for a NUL in a name Python's) become what `explain` says."""
+    name = os.fspath(path)
+    if not name:
+        raise InputError("the file name is empty", next_step="give a path such as out.csv")
+    try:
+        yield name
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        raise explain(name, error) from error
+
+
 def write_error(name: str, error: OSError | ValueError, before: str = "is unchanged") -> UnwrittenError:
     """What an error of the system in writing `name` means; `before` says how what was there before fared."""
-    code = error.errno if isinstance(error, OSError) else None
-    folder = Path(os.path.realpath(name)).parent if "\0" not in name else Path()
-    nearest, (reason, advice) = None, WHY_UNWRITTEN.get(code or 0, (_reason(error), None))
-    if code == errno.ENOENT and not folder.is_dir():
+    code = getattr(error, "errno", None)
+    nearest, (reason, advice) = None, _WHY_UNWRITTEN.get(code or 0, (_reason(error), None))
+    if code == errno.ENOENT and not (folder := Path(os.path.realpath(name)).parent).is_dir():
         reason, advice = f"the folder {str(folder)!r} does not exist", "create the folder first"
         nearest = nearest_file_names(folder)
     if advice == _FULL[1]:
@@ -287,11 +281,4 @@ def read_error(name: str, error: OSError | ValueError) -> InputError:
 
 
 def _reason(error: OSError | ValueError) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
-def _name(path: str | os.PathLike[str]) -> str:
-    name = os.fspath(path)
-    if not name:
-        raise InputError("the file name is empty", next_step="give a path such as out.csv")
-    return name
+    return getattr(error, "strerror", None) or str(error)

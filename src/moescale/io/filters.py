@@ -7,7 +7,6 @@ undefined number is NaN; the truth of a row is 1, 0 or 0.5 (not known), so that 
 from __future__ import annotations
 
 import ast
-import contextlib
 import re
 import warnings
 from collections.abc import Mapping
@@ -144,10 +143,8 @@ def _evaluated(expression: str, columns: Columns, wanted: str) -> FloatArray:
 
     def shown(node: ast.expr) -> str:
         """A part of the expression as its writer knows it."""
-        with contextlib.suppress(RecursionError, ValueError):
-            text = re.sub(r"_\d+_", lambda found: names.get(found[0], found[0]), ast.unparse(node))
-            return f"column {text!r}" if isinstance(node, ast.Name) else repr(text[:60])
-        return "a part of it"
+        text = re.sub(r"_\d+_", lambda found: names.get(found[0], found[0]), ast.unparse(node))
+        return f"column {text!r}" if isinstance(node, ast.Name) else repr(text[:60])
 
     def part(node: ast.expr, kind: str) -> NDArray[Any]:
         found, values = of(node)
@@ -209,15 +206,13 @@ def _evaluated(expression: str, columns: Columns, wanted: str) -> FloatArray:
 
 def _column(expression: str, name: str, columns: Columns) -> Value:
     if name not in columns:
-        known = list(columns)
-        nearest = nearest_names(name, known)
-        raise _error(expression, f"unknown column {name!r}", f"columns: {', '.join(known)}", nearest)
+        nearest = nearest_names(name, columns)
+        raise _error(expression, f"unknown column {name!r}", f"columns: {', '.join(columns)}", nearest)
     values = np.asarray(columns[name])
     if values.dtype.kind in "biuf":
         return "boolean" if values.dtype.kind == "b" else "number", values.astype(np.float64)
-    texts = np.empty(len(values), dtype=np.object_)
-    texts[:] = [None if value is None else _text(str(value)) for value in values.tolist()]
-    return "text", texts
+    texts = [None if value is None else _text(str(value)) for value in values.tolist()]
+    return "text", np.array(texts, dtype=np.object_)
 
 
 def _text(given: str) -> str:

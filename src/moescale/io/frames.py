@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,10 +50,12 @@ FORMATS = "CSV (.csv), TSV (.tsv), Parquet (.parquet), JSON lines (.jsonl)"
 FRAME = "frame"
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
-_FORMATS = {
-    **{".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet", ".pq": "parquet"},
+_KINDS = {
+    **{**DELIMITERS, ".tab": "\t", ".parquet": "parquet", ".pq": "parquet"},
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "json"),
 }
+"""What a suffix says of a file: parquet, json, or the delimiter of a text table."""
+
 _COMMENTS = re.compile(r'\ufeff?(?:"?sep=[^\r\n]"?[\r\n]+)?(?:[ \t]*"?#[^\r\n]*(?:[\r\n]+|\Z)|[ \t]*[\r\n]+)*')
 """Lines at the top of a text table that begin with #, some of which a spreadsheet quotes, empty ones between them, and before them
 the line by which Excel states the delimiter."""
@@ -87,33 +89,32 @@ def read_table(source: Any) -> Table:
     if isinstance(source, str | os.PathLike):
         path = os.fspath(cast("str | os.PathLike[str]", source))
         return parse_table(read_bytes(path, limit_bytes=FILE_LIMIT_BYTES), path)
-    names, cells = _of_mapping(source) if isinstance(source, Mapping) else _of_frame(source)
-    return _named(names, cells, FRAME, None)
+    return _table(_of_mapping(source) if isinstance(source, Mapping) else _of_frame(source, FRAME), FRAME)
 
 
 def parse_table(data: bytes, path: str) -> Table:
     """The table in the bytes of a file that is, or would be, called `path`; errors as of `read_table`."""
     if not data or data.isspace():
         raise DamagedFileError("the file is empty", where=path, next_step=f"give a table: {FORMATS}")
-    kind = _sniff(data, path)
+    kind = _kind(data, path)
     if kind == "parquet":
-        names, cells = _of_frame(_read_parquet(data, path), path)
+        columns = _of_frame(_read_parquet(data, path), path)
     elif len(data) > TEXT_LIMIT_BYTES:
         what = f"is a text table of more than {TEXT_LIMIT_BYTES // 2**20} MiB"
         raise InputError(what, where=path, next_step="give fewer rows, or write it as Parquet")
     else:
         text = decode_utf8(data, where=path)
-        names, cells = _of_json(text, path) if kind == "json" else _of_text(text, path, "," if kind == "csv" else "\t")
-    return _named(names, cells, path, hashlib.sha256(data).hexdigest())
+        columns = _of_json(text, path) if kind == "json" else _of_text(text, path, kind)
+    return _table(columns, path, hashlib.sha256(data).hexdigest())
 
 
-def _named(names: Sequence[str], cells: Sequence[NDArray[Any]], source: str, sha256: str | None) -> Table:
-    lengths = {len(column) for column in cells} or {0}
+def _table(columns: Mapping[str, NDArray[Any]], source: str, sha256: str | None = None) -> Table:
+    lengths = {len(column) for column in columns.values()} or {0}
     if len(lengths) > 1:
         what = f"columns differ in length: {sorted(lengths)}"
         raise ColumnError(what, where=source, next_step="give one value a row")
     refuse_beyond("rows", n_rows := lengths.pop(), ROW_LIMIT, source, "give one row a run")
-    return Table(source, dict(zip(names, cells, strict=True)), n_rows, sha256)
+    return Table(source, columns, n_rows, sha256)
 
 
 # Columns as arrays.
@@ -124,12 +125,17 @@ def as_numbers(column: NDArray[Any]) -> tuple[FloatArray, BoolArray]:
     if column.dtype.kind != "O":
         odd = np.full(len(column), column.dtype.kind == "b")
         return np.where(odd, np.nan, column.astype(np.float64)), odd
-    cells = column.tolist()
-    stripped = {cell: "" if cell is None else cell.strip() for cell in set(cells)}
-    known = {cell: float(text) if _NUMBER.match(text) else None for cell, text in stripped.items()}
-    wrong = {cell for cell, text in stripped.items() if known[cell] is None and text.lower() not in MISSING_TEXTS}
-    numbers = np.array([known[cell] for cell in cells], dtype=np.float64)
-    return numbers, np.array([cell in wrong for cell in cells], dtype=np.bool_)
+    read = {cell: _number(cell) for cell in set(column.tolist())}
+    numbers = [read[cell] for cell in column.tolist()]
+    return np.array(numbers, dtype=np.float64), np.array([number is None for number in numbers], dtype=np.bool_)
+
+
+def _number(cell: str | None) -> float | None:
+    """The number that a cell states, NaN where it is missing; None for something else."""
+    text = (cell or "").strip()
+    if text.lower() in MISSING_TEXTS:
+        return nan
+    return float(text) if _NUMBER.match(text) else None
 
 
 def as_values(column: NDArray[Any]) -> NDArray[Any]:
@@ -156,7 +162,7 @@ def as_flags(column: NDArray[Any]) -> tuple[BoolArray, BoolArray]:
 
 def as_texts(column: NDArray[Any]) -> NDArray[np.object_]:
     """A column's cells as str, "" where missing: for text columns, and to quote a cell in a message."""
-    return _objects([written(cell) for cell in column.tolist()])
+    return np.array([written(cell) for cell in column.tolist()], dtype=np.object_)
 
 
 def delimited(columns: Mapping[str, NDArray[Any]], delimiter: str) -> str:
@@ -165,11 +171,11 @@ def delimited(columns: Mapping[str, NDArray[Any]], delimiter: str) -> str:
     def quoted(text: str) -> str:
         return text if _WORD.fullmatch(text) else '"' + text.replace('"', '""') + '"'
 
-    def cells(column: NDArray[Any]) -> list[str]:
-        texts = as_texts(column).tolist()
-        return [quoted(as_text(text)) for text in texts] if column.dtype.kind in "OU" else texts
-
-    rows = [map(quoted, columns), *zip(*map(cells, columns.values()), strict=True)]
+    cells = [
+        [quoted(as_text(text)) if column.dtype.kind in "OU" else text for text in as_texts(column).tolist()]
+        for column in columns.values()
+    ]
+    rows = [map(quoted, columns), *zip(*cells, strict=True)]
     return "".join(f"{delimiter.join(row)}\n" for row in rows)
 
 
@@ -185,14 +191,9 @@ def written(cell: object) -> str:
     return str(cell).lower() if isinstance(cell, bool) else number_text(cell) if isinstance(cell, float) else str(cell)
 
 
-def _objects(cells: Sequence[Any]) -> NDArray[np.object_]:
-    array = np.empty(len(cells), dtype=np.object_)
-    array[:] = cells
-    return array
-
-
-def mixed_array(values: list[Any]) -> NDArray[Any]:
-    """Cells of any Python type: float64 if all are numbers, bool if truths, else text, in which numbers stay readable."""
+def mixed_array(cells: list[Any]) -> NDArray[Any]:
+    """Cells of any type: float64 if all are numbers, bool if truths, else text, in which numbers stay readable."""
+    values = [*map(_scalar, cells)]
     kinds = set(map(type, values)) - {type(None)}
     if kinds == {bool} and None not in values:
         return np.array(values)
@@ -201,7 +202,7 @@ def mixed_array(values: list[Any]) -> NDArray[Any]:
             return np.array([np.nan if value is None else float(value) for value in values], dtype=np.float64)
     except OverflowError:  # an integer beyond float64
         pass
-    return _objects([None if value is None else _cell_text(value) for value in values])
+    return np.array([None if value is None else _cell_text(value) for value in values], dtype=np.object_)
 
 
 def _cell_text(value: Any) -> str:
@@ -214,23 +215,23 @@ def _cell_text(value: Any) -> str:
 
 # Text.
 
-_Read = tuple[list[str], list[NDArray[Any]]]  # names and cells of the columns
+_Columns = dict[str, NDArray[Any]]
 
 
-def _sniff(data: bytes, path: str) -> str:
-    """The format: the content's own signature first, then the suffix, then the look of the first line."""
+def _kind(data: bytes, path: str) -> str:
+    """One of _KINDS: by the content's own signature first, then the suffix, then the look of the first line."""
     if data[:4] == b"PAR1":
         return "parquet"
     suffix = Path(path).suffix
-    if suffix.lower() in _FORMATS:
-        return _FORMATS[suffix.lower()]
+    if suffix.lower() in _KINDS:
+        return _KINDS[suffix.lower()]
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):  # Excel's "Unicode text"
         decode_utf8(data, where=path)
     head = _without_comments(data[:65536].decode("utf-8", "replace")).lstrip("\ufeff \t\r\n")
     if head[:1] in ("{", "["):
         return "json"
     if "\0" not in head and re.search(r"[\t,;]", head.split("\n", 1)[0]):
-        return "csv"
+        return ","
     what = f"unknown kind of table: suffix {suffix!r}, and the content looks like none of those supported"
     raise DamagedFileError(what, where=path, next_step=f"supported: {FORMATS}")
 
@@ -240,7 +241,7 @@ def _without_comments(text: str) -> str:
     return text[found.end() :] if found and ("#" in found.group() or "sep=" in found.group()) else text
 
 
-def _of_text(text: str, path: str, delimiter: str) -> _Read:
+def _of_text(text: str, path: str, delimiter: str) -> _Columns:
     """A CSV or TSV with every cell as text, so that a bad number can be quoted where it stands.
 
     Data rows are counted from the line of column names on.
@@ -257,20 +258,20 @@ def _of_text(text: str, path: str, delimiter: str) -> _Read:
     reader = filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=strict))
     row = 0
     try:
-        header = next(reader, [])
+        header = [name.strip() for name in next(reader, [])]
         # Spreadsheets leave columns without a name.
-        names = [name.strip() or f"column_{number}" for number, name in enumerate(header, start=1)]
+        names = [name or f"column_{number}" for number, name in enumerate(header, start=1)]
         _check_names(names, path)
-        if len(names) > 2 and sum(map(bool, map(str.strip, header))) == 1:
-            what = f"the first of its lines names one of {len(names)} columns"
+        columns: dict[str, list[str]] = {name: [] for name in names}
+        if len(header) > 2 and sum(map(bool, header)) == 1:
+            what = f"the first of its lines names one of {len(header)} columns"
             raise DamagedFileError(what, where=path, next_step="begin titles above the names with #, or remove them")
-        columns: list[list[str]] = [[] for _ in names]
         for row, cells in enumerate(reader, start=1):
-            if len(cells) != len(names):
-                what = f"a row of {len(cells)} cells where the header has {len(names)}: {delimiter.join(cells)[:60]!r}"
+            if len(cells) != len(header):
+                what = f"a row of {len(cells)} cells where the header has {len(header)}: {delimiter.join(cells)[:60]!r}"
                 advice = "give every row one cell a column; quote cells that hold the delimiter"
                 raise DamagedFileError(what, where=f"{path}, data row {row}", next_step=advice)
-            for column, cell in zip(columns, cells, strict=True):
+            for column, cell in zip(columns.values(), cells, strict=True):
                 column.append(cell)
     except csv.Error as error:
         what, advice = f"cannot be read as CSV: {first_line(error)}", "export it again as CSV in UTF-8"
@@ -278,10 +279,10 @@ def _of_text(text: str, path: str, delimiter: str) -> _Read:
             what = f"the quotes do not pair up: {error}"
             advice = 'close each quoted cell with ", and write a quote inside it as ""'
         raise DamagedFileError(what, where=f"{path}, data row {row + 1}", next_step=advice) from error
-    return names, [_objects(cells) for cells in columns]
+    return {name: np.array(cells, dtype=np.object_) for name, cells in columns.items()}
 
 
-def _of_json(text: str, path: str) -> _Read:
+def _of_json(text: str, path: str) -> _Columns:
     def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         _check_names([name for name, _ in pairs], path)
         return dict(pairs)
@@ -300,17 +301,17 @@ def _of_json(text: str, path: str) -> _Read:
             raise InputError(what, where=where, next_step='write rows as {"n_experts": 8, "tokens": 1e9, ..}')
     names = list(dict.fromkeys(name for record in rows for name in record))
     _check_names(names, path)
-    return names, [mixed_array([record.get(name) for record in rows]) for name in names]
+    return {name: mixed_array([record.get(name) for record in rows]) for name in names}
 
 
 # Parquet and data frames.
 
 
-def require_arrow(where: str, what: str = "Parquet") -> None:
-    """Raise InputError for a table that is read or written by pyarrow alone, where that is not installed."""
+def require_arrow(where: str) -> None:
+    """Raise InputError where pyarrow, which reads and writes Parquet, is not installed."""
     if importlib.util.find_spec("pyarrow") is None:
         instead = f"{install('parquet')}, or use CSV"
-        raise InputError(f"{what} needs the extra `parquet`, which is not installed", where=where, next_step=instead)
+        raise InputError("Parquet needs the extra `parquet`, which is not installed", where=where, next_step=instead)
 
 
 def _read_parquet(data: bytes, path: str) -> Any:
@@ -322,33 +323,33 @@ def _read_parquet(data: bytes, path: str) -> Any:
     most_bytes = UNPACKED_BASE_BYTES + UNPACKED_RATIO * len(data)
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
-        n_rows, n_columns = int(file.metadata.num_rows), int(file.metadata.num_columns)
+        refuse_beyond("columns", int(file.metadata.num_columns), COLUMN_LIMIT, path, "keep those of the runs alone")
+        refuse_beyond("rows", int(file.metadata.num_rows), ROW_LIMIT, path, "give one row a run")
         # What its pages are said to unpack to: one page alone may be larger than all memory.
-        n_bytes = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
+        stated = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
         texts = sum(not pa.types.is_primitive(field.type) for field in file.schema_arrow)
-        few = n_rows <= ROW_LIMIT and n_bytes <= most_bytes and n_columns <= COLUMN_LIMIT
-        batches, n_bytes = list[Any](), 0 if few else n_bytes
-        for batch in file.iter_batches(BATCH_ROWS) if few else ():
+        batches, n_bytes = list[Any](), 0
+        for batch in file.iter_batches(BATCH_ROWS) if stated <= most_bytes else ():
             batch.validate(full=True)
             plain = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in batch.columns]
             n_bytes += sum(column.nbytes for column in plain) + CELL_BYTES * texts * batch.num_rows
             if n_bytes > most_bytes:
                 break
             batches.append(pa.RecordBatch.from_arrays(plain, names=file.schema_arrow.names))
-        if few and n_bytes <= most_bytes:
+        if max(stated, n_bytes) <= most_bytes:
             return pa.Table.from_batches(batches) if batches else file.read()
+    except InputError:
+        raise
     except Exception as error:  # a damaged file surfaces as many kinds of error
         what, advice = f"is not a readable Parquet file: {first_line(error)}", "write it again, or export it as CSV"
         raise DamagedFileError(what, where=path, next_step=advice) from error
-    refuse_beyond("columns", n_columns, COLUMN_LIMIT, path, "keep those of the runs alone")
-    refuse_beyond("rows", n_rows, ROW_LIMIT, path, "give one row a run")
     what = f"unpacks to more than {most_bytes:,} bytes, the most of a file of this size"
     raise InputError(what, where=path, next_step="leave out the columns that repeat one value, or give fewer rows")
 
 
-def _of_mapping(frame: Mapping[Any, Any]) -> _Read:
+def _of_mapping(frame: Mapping[Any, Any]) -> _Columns:
     _check_names([str(name) for name in frame], FRAME)
-    cells: list[NDArray[Any]] = []
+    columns: _Columns = {}
     for name, values in frame.items():
         try:
             array = np.asarray(values)
@@ -357,11 +358,11 @@ def _of_mapping(frame: Mapping[Any, Any]) -> _Read:
             array, fault = np.empty(0), "is not a plain list of values"
         if fault is not None:
             raise ColumnError(f"column {name!r} {fault}", where=FRAME, next_step="give 1-D columns")
-        cells.append(array if array.dtype.kind in "biuf" else mixed_array([*map(_scalar, array.tolist())]))
-    return [str(name) for name in frame], cells
+        columns[str(name)] = array if array.dtype.kind in "biuf" else mixed_array(array.tolist())
+    return columns
 
 
-def _of_frame(frame: Any, source: str = FRAME) -> _Read:
+def _of_frame(frame: Any, source: str) -> _Columns:
     import narwhals as nw
 
     # Frames that may repeat a name (PyArrow, pandas); a lazy one would compute its schema.
@@ -369,22 +370,20 @@ def _of_frame(frame: Any, source: str = FRAME) -> _Read:
     names = getattr(frame, "columns", None) if names is None and not hasattr(frame, "collect") else names
     _check_names([] if names is None or callable(names) else [str(name) for name in names], source)
     try:
-        wrapped: Any = nw.from_native(frame)
-        eager: Any = wrapped.collect() if isinstance(wrapped, nw.LazyFrame) else wrapped
-        found = [str(name) for name in eager.columns]
-        cells = [_of_column(eager.get_column(name)) for name in eager.columns]
+        eager: Any = nw.from_native(frame).lazy().collect()
+        columns = {str(name): _of_column(eager.get_column(name)) for name in eager.columns}
     except Exception as error:  # each frame library has its own errors
         advice = f"give a path ({FORMATS}) or a pandas, Polars or PyArrow frame with text column names"
         what = f"cannot read a table from {type(frame).__name__}: {first_line(error)}"
         raise InputError(what, next_step=advice) from error
-    _check_names(found, source)
-    return found, cells
+    _check_names([*columns], source)
+    return columns
 
 
 def _of_column(column: Any) -> NDArray[Any]:
     """A column of narwhals: numbers at one go where none is missing, all else cell by cell."""
     array = np.asarray(column.to_numpy() if column.dtype.is_float() or column.dtype.is_integer() else [""])
-    return array if array.dtype.kind in "iuf" else mixed_array([*map(_scalar, column.to_list())])
+    return array if array.dtype.kind in "iuf" else mixed_array(column.to_list())
 
 
 def _scalar(cell: Any) -> Any:

@@ -32,19 +32,15 @@ def locked(lock: Path, *, busy: InputError | None = None) -> Generator[None]:
     from filelock import FileLock, Timeout
 
     held = FileLock(lock, is_singleton=False, thread_local=False)
-    try:
+    with explained(write_error, lock):
         os.stat(lock.parent)  # which filelock would make
         if lock.is_symlink():  # the lock of another place, or no lock at all
             what = "is a link where a plain file is needed, and is not followed"
             raise UnwrittenError(what, where=str(lock), next_step="remove it, or choose another folder")
         try:
-            held.acquire(blocking=False)
-        except Timeout:
-            if busy is not None:
-                raise busy from None
-            held.acquire()
-    except OSError as error:
-        raise write_error(str(lock), error) from error
+            held.acquire(blocking=busy is None)
+        except Timeout as error:
+            raise busy or error from None
     try:
         yield
     finally:
@@ -66,14 +62,14 @@ def staged_folder(target: Path) -> Generator[Path]:
     before = f"lies whole in {str(aside)!r}, and the next write there puts it back"
 
     def put_back() -> None:
-        with explained(partial(write_error, before=before), str(target)):
+        with explained(partial(write_error, before=before), target):
             if aside.exists() and not target.exists():
                 aside.rename(target)
 
     put_back()
     for left in (staged, aside):
         shutil.rmtree(left, ignore_errors=True)
-    with explained(write_error, str(target)):
+    with explained(write_error, target):
         staged.mkdir()
         try:
             yield staged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,15 +19,28 @@ from moescale.io import frames
 from moescale.io.files import as_text, write_atomically
 from moescale.io.filters import column_names, evaluate, quoted_name
 from moescale.runs import expansion as model_columns
-from moescale.runs import notes
-from moescale.runs.notes import Model, Rows
 from moescale.typing import BoolArray, FloatArray
 
 SIZE_COLUMNS = ("n_params_dense", "n_params_active", "n_params_total")  # in the order of preference
 EXPERTS_COLUMN, TOKENS_COLUMN = "n_experts", "tokens"
-_SUFFIXES = (*frames.DELIMITERS, ".parquet")  # that are written
 ARRAYS = ("n_params", "tokens", "experts", "loss", "row_numbers")  # of a RunTable, beside its columns
 DIVERGED_COLUMNS = ("diverged", "flagged")  # columns that mark runs which are not to be used
+RUN_COLUMNS = ("run_id", "run", "run_name", "name")
+"""Columns that may name the run that a row is a point of, in the order of preference."""
+
+MODEL_COLUMNS = ("unique_tokens", "granularity", "sparsity", "expansion", "top_k", "expert_width", "shared_width")
+"""Columns that make two runs of one size, tokens and experts differ by more than their settings."""
+
+DATA_COLUMNS = ("dataset", "data", "train", "corpus", "source", "tokenizer")
+"""The same of columns of text: losses on two kinds of data do not compare."""
+
+SMALLEST_PLAUSIBLE = 1e5  # parameters, or tokens: whole sweeps of less are numbers in millions or billions
+LOWEST_PLAUSIBLE_LOSS = 1.3  # nats a token, of the worst run of a table; bits a byte lie below
+HIGHEST_PLAUSIBLE_LOSS = 12.5  # ln of a vocabulary of 2^18: a guess is no worse; perplexities lie above
+
+UNDECIDED = "a missing value or a division by zero leaves the filter undecided"
+Rows = NDArray[np.int64]
+Groups = NDArray[np.intp]  # (n,): the first of the rows that belong together with each row
 Cells = tuple[NDArray[Any], BoolArray]
 """The values of a column, (n,), and which of them are something else than the number that they should be."""
 
@@ -58,16 +71,15 @@ class RunTable:
     def __post_init__(self) -> None:
         n_rows, rows = np.size(self.loss), np.asarray(self.row_numbers, dtype=np.int64)
         arrays: dict[str, NDArray[Any]] = {name: np.array(getattr(self, name), dtype=np.float64) for name in ARRAYS[:4]}
-        arrays["row_numbers"] = rows if rows.size else np.arange(1, n_rows + 1)
-        others = {name: np.asarray(values) for name, values in self.columns.items()}
+        arrays["row_numbers"] = rows.view() if rows.size else np.arange(1, n_rows + 1)
+        others = {name: np.asarray(values).view() for name, values in self.columns.items()}
         for name, values in (*arrays.items(), *others.items()):
             if values.shape != (n_rows,):
                 what = f"column {name!r} has shape {values.shape} where {(n_rows,)} is needed"
                 raise ColumnError(what, where=self.source, next_step="give 1-D columns of one length")
-        for name, values in arrays.items():
-            object.__setattr__(self, name, _read_only(values))
-        frozen = {name: _read_only(values) for name, values in others.items()}
-        object.__setattr__(self, "columns", MappingProxyType(frozen))
+            values.flags.writeable = False
+        for name, values in (*arrays.items(), ("columns", MappingProxyType(others))):
+            object.__setattr__(self, name, values)
 
     def __len__(self) -> int:
         return len(self.loss)
@@ -85,10 +97,6 @@ class RunTable:
         """X, FFN weights of all experts over those that one token meets, (n,); see `moescale.runs.expansion`."""
         return model_columns.expansion(self.experts, self.columns)
 
-    @property
-    def _model(self) -> Model:
-        return self.n_params, self.tokens, self.experts, self.columns
-
     def to_columns(self) -> dict[str, NDArray[Any]]:
         """All columns under the names they have in a file: what a filter sees and `write_runs` writes."""
         return {
@@ -102,9 +110,9 @@ class RunTable:
     def where(self, expression: str) -> RunTable:
         """The runs for which `expression` holds (see `moescale.io.filters`); raises InputError when none does."""
         holds, decided = evaluate(expression, self.to_columns())
-        _require_rows(int(holds.sum()), len(self), expression, self.source)
+        _require_rows(holds, len(self), expression, self.source)
         selected = self.select(holds)
-        return replace(selected, warnings=(*selected.warnings, *_undecided_warning(~decided, self.row_numbers)))
+        return replace(selected, warnings=(*selected.warnings, *_left_out(self.row_numbers[~decided], UNDECIDED)))
 
     def select(self, mask: ArrayLike) -> RunTable:
         """The runs where the boolean `mask` (one a run) is true; raises InputError for any other mask."""
@@ -119,22 +127,52 @@ class RunTable:
 
     def best_of(self) -> RunTable:
         """The run of the lowest loss of each size, tokens and experts, and of one value of each further input."""
-        rows = notes.least_of_each(notes.of_one_model(self._model), self.loss)
+        rows = _least_of_each(self._of_one_model(), self.loss)
         return self._only(rows, "runs", "the lowest loss of each size, tokens and experts")
-
-    def notes(self) -> tuple[str, ...]:
-        """What is said of rows that are points of one run, and of runs of one size, tokens and experts."""
-        return notes.group_notes(self._model, self.row_numbers)
 
     def last_points(self) -> RunTable:
         """The row of most tokens of each run, by a column that names runs; InputError where there is none."""
-        found = notes.of_one_run(self._model)
+        found = self._of_one_run()
         if found is None:
-            what = f"no column names the run of each row: none of {', '.join(notes.RUN_COLUMNS)} has one size and E a value"
+            what = f"no column names the run of each row: none of {', '.join(RUN_COLUMNS)} has one size and E a value"
             raise ColumnError(what, where=self.source, next_step="add a column run_id, or choose rows with --where")
         name, groups = found
-        rows = notes.least_of_each(groups, -self.tokens)
-        return self._only(rows, "rows", f"the last point of each run (column {name!r})")
+        return self._only(_least_of_each(groups, -self.tokens), "rows", f"the last point of each run (column {name!r})")
+
+    def notes(self) -> tuple[str, ...]:
+        """What is said of rows that are points of one run, and of runs of one size, tokens and experts, which are all kept."""
+        notes: list[str] = []
+        if (found := self._of_one_run()) is not None:
+            name, groups = found
+            several = np.unique(groups[self.tokens != self.tokens[groups]])
+            if several.size:
+                notes.append(
+                    f"{np.isin(groups, several).sum():,} rows are points of {_count(several.size, 'run')} "
+                    f"(column {name!r}): losses before the decay of the learning rate are too high; --last-point keeps the last "
+                    "point of each run"
+                )
+        repeats = np.delete(self.row_numbers, _least_of_each(self._of_one_model(), self.row_numbers))
+        if repeats.size:
+            notes.append(
+                f"{_count(repeats.size, 'repeat')} of another run's size, tokens and experts; all are kept, and --best-of keeps the "
+                f"lowest loss of each ({rows_text(np.sort(repeats))})"
+            )
+        return tuple(notes)
+
+    def _of_one_model(self) -> Groups:
+        """Runs of one size, tokens and experts, and of one value in each of `MODEL_COLUMNS` and `DATA_COLUMNS`."""
+        kinds = dict.fromkeys(MODEL_COLUMNS, "f") | dict.fromkeys(DATA_COLUMNS, "O")
+        named = ((self.columns[name], kind) for name, kind in kinds.items() if name in self.columns)
+        others = [values for values, kind in named if values.dtype.kind == kind]
+        return _grouped(zip(*(v.tolist() for v in (self.n_params, self.tokens, self.experts, *others)), strict=True))
+
+    def _of_one_run(self) -> tuple[str, Groups] | None:
+        """The points of each run, and the column that names runs: each of its values belongs to one size and one expert count."""
+        for name in (column for column in RUN_COLUMNS if column in self.columns):
+            groups = _grouped(self.columns[name].tolist())
+            if all((values == values[groups]).all() for values in (self.n_params, self.experts)):
+                return name, groups
+        return None
 
     def _only(self, rows: NDArray[np.intp], noun: str, what: str) -> RunTable:
         mask = np.zeros(len(self), dtype=np.bool_)
@@ -167,11 +205,10 @@ def read_runs(
         raise InputError("is a RunTable already", next_step="filter it with its method where(..)")
     table = frames.read_table(source)
     warnings: list[str] = []
-    size = _size_column(table, size_column, warnings)
-    named = {"size": size, "experts": experts_column, "tokens": tokens_column, "loss": loss_column}
+    named = {"experts": experts_column, "tokens": tokens_column, "loss": loss_column}
     if not needs_loss and loss_column not in table.columns:
         del named["loss"]
-    roles = _roles(table, named)
+    roles = _roles(table, size_column, named, warnings)
     if table.n_rows == 0:
         raise InputError("has column names but no rows", where=table.source, next_step="add one row a run")
     good = np.zeros(table.n_rows, np.bool_)
@@ -182,20 +219,19 @@ def read_runs(
     rows = _kept_rows(table, where, cells, warnings)
     _validate(table, cells, rows, roles, needs_loss)
     values = {role: cells[name][0][rows - 1] for name, role in roles.items()}
-    loss = values.get("loss", np.full(len(rows), np.nan))
-    warnings += notes.unit_warnings({size: values["size"], tokens_column: values["tokens"]}, loss, loss_column)
+    values.setdefault("loss", np.full(len(rows), np.nan))
     columns = {name: found[rows - 1] for name, (found, _) in cells.items() if name not in roles}
-    warnings += notes.model_warnings(columns, values["experts"], rows)
     runs = RunTable(
-        n_params=values["size"], tokens=values["tokens"], experts=values["experts"], loss=loss, size_column=size,
-        loss_column=loss_column, tokens_column=tokens_column, experts_column=experts_column, source=table.source,
-        row_numbers=rows, columns=columns, warnings=tuple(warnings), sha256=table.sha256,
+        n_params=values["size"], tokens=values["tokens"], experts=values["experts"], loss=values["loss"],
+        size_column=next(iter(roles)), loss_column=loss_column, tokens_column=tokens_column, experts_column=experts_column,
+        source=table.source, row_numbers=rows, columns=columns, sha256=table.sha256,
     )  # fmt: skip
+    warnings += [*_unit_warnings(runs), *_model_warnings(runs)]
     if last_point:
         runs = runs.last_points()
     if best_of:
         runs = runs.best_of()
-    return replace(runs, warnings=tuple(dict.fromkeys((*runs.warnings, *runs.notes()))))
+    return replace(runs, warnings=tuple(dict.fromkeys((*warnings, *runs.warnings, *runs.notes()))))
 
 
 def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike[str]) -> Path:
@@ -212,9 +248,9 @@ def write_runs(runs: RunTable | Mapping[str, ArrayLike], path: str | os.PathLike
     if len(shapes) > 1 or len(next(iter(shapes))) != 1:
         what = f"columns to write differ in shape: {sorted(shapes)}"
         raise ColumnError(what, where=name, next_step="give 1-D columns of one length")
-    suffix = Path(name).suffix.lower()
-    if suffix not in _SUFFIXES:
-        raise unknown_name("suffix to write", suffix, _SUFFIXES, where=name)
+    suffix, known = Path(name).suffix.lower(), (*frames.DELIMITERS, ".parquet")
+    if suffix not in known:
+        raise unknown_name("suffix to write", suffix, known, where=name)
     try:
         data = _parquet(columns, name) if suffix == ".parquet" else frames.delimited(columns, frames.DELIMITERS[suffix])
     except (ValueError, TypeError, NotImplementedError) as error:  # Arrow's are all of these
@@ -238,30 +274,28 @@ def _parquet(columns: Mapping[str, NDArray[Any]], where: str) -> bytes:
 # Columns and rows that are used.
 
 
-def _size_column(table: frames.Table, wanted: str | None, warnings: list[str]) -> str:
-    if wanted is not None:
-        if wanted not in table.columns:
-            raise unknown_name("size column", wanted, table.columns, where=table.source)
-        return wanted
-    for name in SIZE_COLUMNS:
-        if name in table.columns:
-            if name != SIZE_COLUMNS[0]:
-                warnings.append(f"no column {SIZE_COLUMNS[0]!r}: the size of a model is taken from {name!r}")
-            return name
-    what, advice = f"no size column: none of {', '.join(SIZE_COLUMNS)}", "name it with --size-column (size_column=)"
-    raise _no_column(table, SIZE_COLUMNS[0], what, advice)
+_ADVICE = {
+    "size": "name it with --size-column (size_column=)",
+    "experts": "name it with --experts-column (experts_column=), or add a column n_experts, 1 for dense models",
+    "tokens": "name it with --tokens-column (tokens_column=), or add the tokens that each run was trained on",
+    "loss": "name it with --loss-column (loss_column=)",
+}
 
 
-def _roles(table: frames.Table, named: Mapping[str, str]) -> dict[str, str]:
-    advice = {
-        "experts": "name it with --experts-column (experts_column=), or add a column n_experts, 1 for dense models",
-        "tokens": "name it with --tokens-column (tokens_column=), or add the tokens that each run was trained on",
-        "loss": "name it with --loss-column (loss_column=)",
-    }
-    roles: dict[str, str] = {}
+def _roles(table: frames.Table, size: str | None, named: Mapping[str, str], warnings: list[str]) -> dict[str, str]:
+    """What each column that is used states, the size first; raises ColumnError where one is missing, or states two things."""
+    if size is not None and size not in table.columns:
+        raise unknown_name("size column", size, table.columns, where=table.source)
+    if size is None:
+        size = next((name for name in SIZE_COLUMNS if name in table.columns), None)
+        if size is None:
+            raise _no_column(table, SIZE_COLUMNS[0], f"no size column: none of {', '.join(SIZE_COLUMNS)}", "size")
+        if size != SIZE_COLUMNS[0]:
+            warnings.append(f"no column {SIZE_COLUMNS[0]!r}: the size of a model is taken from {size!r}")
+    roles = {size: "size"}
     for role, name in named.items():
         if name not in table.columns:
-            raise _no_column(table, name, f"no column {name!r}", advice[role])
+            raise _no_column(table, name, f"no column {name!r}", role)
         if name in roles:
             what = f"{roles[name]} and {role} must be two columns, and both are {name!r}"
             raise ColumnError(what, where=table.source)
@@ -269,8 +303,8 @@ def _roles(table: frames.Table, named: Mapping[str, str]) -> dict[str, str]:
     return roles
 
 
-def _no_column(table: frames.Table, name: str, what: str, advice: str) -> ColumnError:
-    names, path = list(table.columns), Path(table.source)
+def _no_column(table: frames.Table, name: str, what: str, role: str) -> ColumnError:
+    names, path, advice = list(table.columns), Path(table.source), _ADVICE[role]
     if table.source != frames.FRAME:
         command = f"moescale import csv {shlex.quote(str(path))} -o {shlex.quote(f'{path.stem}-runs.csv')}"
         advice = f"`{command}` makes a table of them, or {advice}"
@@ -279,26 +313,18 @@ def _no_column(table: frames.Table, name: str, what: str, advice: str) -> Column
     return ColumnError(what, where=table.source, nearest=nearest, next_step=f"{advice}; columns: {listed}")
 
 
-def _diverged(table: frames.Table, rows: Rows, warnings: list[str]) -> BoolArray:
-    out = np.zeros(table.n_rows, dtype=np.bool_)
+def _kept_rows(table: frames.Table, where: str | None, cells: Mapping[str, Cells], warnings: list[str]) -> Rows:
+    """The data rows that did not diverge and for which `where` holds."""
+    rows = np.arange(1, table.n_rows + 1, dtype=np.int64)
+    kept = np.ones(table.n_rows, dtype=np.bool_)
     for name in (column for column in DIVERGED_COLUMNS if column in table.columns):
         flags, wrong = frames.as_flags(table.columns[name])
         if wrong.any():
             row = int(rows[wrong][0])
-            what, where = f"{_cell(table, name, row)} is neither true nor false", _at(table, row, name)
-            raise ColumnError(what, where=where, next_step="write true or false (or 1 or 0)")
-        if flags.any():
-            warnings.append(
-                f"{notes.count(flags, 'run')} left out: column {name!r} is true ({notes.rows_text(rows[flags])})"
-            )
-        out |= flags
-    return out
-
-
-def _kept_rows(table: frames.Table, where: str | None, cells: Mapping[str, Cells], warnings: list[str]) -> Rows:
-    """The data rows that did not diverge and for which `where` holds."""
-    rows = np.arange(1, table.n_rows + 1, dtype=np.int64)
-    kept = ~_diverged(table, rows, warnings)
+            what, at = f"{_cell(table, name, row)} is neither true nor false", _at(table, row, name)
+            raise ColumnError(what, where=at, next_step="write true or false (or 1 or 0)")
+        warnings += _left_out(rows[flags], f"column {name!r} is true")
+        kept &= ~flags
     if not kept.any():
         raise InputError("every run is marked as diverged", where=table.source, next_step="give runs that finished")
     if where is None:
@@ -309,20 +335,17 @@ def _kept_rows(table: frames.Table, where: str | None, cells: Mapping[str, Cells
     for name in column_names(where):
         if (broken := undecided & cells[name][1]).any():
             raise _bad_cell(table, name, rows[broken], "is not a number, and the filter needs it")
-    warnings += _undecided_warning(undecided, rows)
-    _require_rows(int((kept & holds).sum()), int(kept.sum()), where, table.source)
+    warnings += _left_out(rows[undecided], UNDECIDED)
+    _require_rows(kept & holds, int(kept.sum()), where, table.source)
     return rows[kept & holds]
 
 
-def _undecided_warning(undecided: BoolArray, rows: Rows) -> list[str]:
-    if not undecided.any():
-        return []
-    why = "a missing value or a division by zero leaves the filter undecided"
-    return [f"{notes.count(undecided, 'run')} left out: {why} ({notes.rows_text(rows[undecided])})"]
+def _left_out(rows: Rows, why: str) -> list[str]:
+    return [f"{_count(len(rows), 'run')} left out: {why} ({rows_text(rows)})"] if len(rows) else []
 
 
-def _require_rows(n_kept: int, n_before: int, expression: str, source: str) -> None:
-    if n_kept == 0:
+def _require_rows(kept: BoolArray, n_before: int, expression: str, source: str) -> None:
+    if not kept.any():
         what = f"the filter {expression!r} keeps none of {n_before:,} runs"
         raise InputError(what, where=source, next_step="loosen the filter")
 
@@ -348,7 +371,7 @@ def _validate(
 
 def _bad_cell(table: frames.Table, name: str, rows: Rows, what: str, least: str = "0 <") -> ColumnError:
     """The error for the first of the data rows `rows`, which have one fault; what it advises leaves all of them out."""
-    more = f" (and {len(rows) - 1:,} more such rows: {notes.rows_text(rows[1:])})" if len(rows) > 1 else ""
+    more = f" (and {len(rows) - 1:,} more such rows: {rows_text(rows[1:])})" if len(rows) > 1 else ""
     column, row = quoted_name(name), int(rows[0])
     advice = f"correct it, or leave such rows out by --where '{least} {column} < 1e300' (where=)"
     if what.startswith("is not a number"):  # and no filter on this column can be decided
@@ -365,7 +388,61 @@ def _at(table: frames.Table, row: int, column: str) -> str:
     return f"{table.source}, data row {row}, column {column!r}"
 
 
-def _read_only(values: NDArray[Any]) -> NDArray[Any]:
-    view = values.view()
-    view.flags.writeable = False
-    return view
+# What is said of rows, and which belong together.
+
+
+def rows_text(rows: Rows) -> str:
+    """The first of some rows: data rows 1, 2, 3, 4, 5 .."""
+    shown = ", ".join(str(row) for row in rows[:5].tolist())
+    return f"data row{'s' if len(rows) > 1 else ''} {shown}{' ..' if len(rows) > 5 else ''}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' if number != 1 else ''}"
+
+
+def _unit_warnings(runs: RunTable) -> list[str]:
+    """Warnings of columns of which no value is plausible in the unit that a run table has: the rows stay as they are."""
+    found = [
+        f"column {name!r} reaches {values.max():g} at most: if the unit is millions or billions, write plain numbers (7e9); "
+        "otherwise every answer of the law is in that unit"
+        for name, values in ((runs.size_column, runs.n_params), (runs.tokens_column, runs.tokens))
+        if values.max() < SMALLEST_PLAUSIBLE
+    ]
+    highest = float(runs.loss.max(where=~np.isnan(runs.loss), initial=-np.inf))
+    if 0.0 < highest < LOWEST_PLAUSIBLE_LOSS:
+        found.append(
+            f"column {runs.loss_column!r} reaches {highest:g} at most: if it is bits per byte, multiply by ln 2 and the bytes "
+            "per token; the law assumes nats per token"
+        )
+    if highest > HIGHEST_PLAUSIBLE_LOSS:
+        found.append(
+            f"column {runs.loss_column!r} reaches {highest:g}: if it is perplexity, take its natural logarithm; "
+            "the law assumes nats per token"
+        )
+    return found
+
+
+def _model_warnings(runs: RunTable) -> list[str]:
+    """Warnings of columns that would describe models, were it not for some of their cells."""
+    found: list[str] = []
+    for name, least in model_columns.LEAST.items():
+        values = runs.columns.get(name)
+        if values is not None and values.dtype.kind == "f":  # one of another kind is not the one that is meant
+            wrong = runs.row_numbers[model_columns.unusable(values, name, runs.experts)]
+            if wrong.size:
+                what = f"{_count(wrong.size, 'cell')} of it {'is' if wrong.size == 1 else 'are'} not a number from {least:g}"
+                found.append(f"column {name!r} is not used: {what} ({rows_text(wrong)})")
+    return found
+
+
+def _least_of_each(groups: Groups, values: NDArray[Any]) -> NDArray[np.intp]:
+    """The row of the smallest value of each group, sorted; the first of several, NaN last."""
+    order = np.lexsort((values, groups))
+    return np.sort(order[np.unique(groups[order], return_index=True)[1]])
+
+
+def _grouped(keys: Iterable[Any]) -> Groups:
+    """The group of each row, by its key, (n,); a missing number (NaN) is equal to no other."""
+    first: dict[Any, int] = {}
+    return np.array([first.setdefault(key, row) for row, key in enumerate(keys)], dtype=np.intp)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from moescale.errors import InputError
 from moescale.io import frames
 from moescale.io.json_text import parse_json
 from moescale.runs.importers.guesses import LOSS_COLUMN, may_be
-from moescale.runs.importers.tracked_run import FINISHED, Scalar, TrackedRun, Wanted, scalar, scalars
+from moescale.runs.importers.tracked_run import FINISHED, TrackedRun, Wanted, scalars
 from moescale.units import parse_count
 
 NAMES = ("name", "run_name", "tags.mlflow.runname", "run", "run_id", "id", "model", "model_name")  # in lower case
@@ -45,13 +45,12 @@ def read_csv(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]]:
         raise InputError(what, where=source, next_step="export the table of runs: one row a run")
     warnings: list[str] = []
     columns = _columns(table, warnings)
-    state = next((name for name in STATE_NAMES if name in columns and _is_state(columns[name])), None)
+    states = (name for name in STATE_NAMES if name in columns and STATES.issuperset(map(_lowered, columns[name])))
+    state = next(states, None)
     naming = sorted((name for name in columns if name.lower() in NAMES), key=lambda name: NAMES.index(name.lower()))
     runs: list[TrackedRun] = []
     for row in range(table.n_rows):
-        params: dict[str, Scalar] = {}
-        for name, cells in columns.items():
-            params.update(_found(name, cells[row]))
+        params = scalars({name: _unfolded(cells[row]) for name, cells in columns.items()}, depth=5)
         ended = FINISHED if state is None else str(params.pop(state, FINISHED)).lower()
         named = (str(params[name]) for name in naming if isinstance(params.get(name), str))
         called = next(named, f"row {row + 1}")
@@ -103,18 +102,14 @@ def _numbers(texts: list[str]) -> list[float | None] | None:
     return None
 
 
-def _found(name: str, cell: Any) -> Iterator[tuple[str, Scalar]]:
-    """A cell under its name; the entries of a mapping, as W&B's own recipe for an export writes it, under theirs."""
+def _unfolded(cell: Any) -> Any:
+    """The mapping that a cell holds as text, as W&B's own recipe for an export writes it; else the cell."""
     if isinstance(cell, str) and cell[:1] == "{" and len(cell) <= LONGEST_MAPPING:
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            mapping = ast.literal_eval(_UNNAMED.sub("None", cell)) if "'" in cell else parse_json(cell, where=name)
-            if isinstance(mapping, Mapping):
-                yield from scalars(mapping, f"{name}.").items()  # pyright: ignore[reportUnknownArgumentType]
-                return
-    value = scalar(cell)
-    if value is not None:
-        yield name, value
+            mapping = ast.literal_eval(_UNNAMED.sub("None", cell)) if "'" in cell else parse_json(cell, where="")
+            return mapping if isinstance(mapping, Mapping) else cell
+    return cell
 
 
-def _is_state(cells: list[Any]) -> bool:
-    return all(isinstance(cell, str) and cell.strip().lower() in STATES for cell in cells)
+def _lowered(cell: Any) -> str | None:
+    return cell.strip().lower() if isinstance(cell, str) else None

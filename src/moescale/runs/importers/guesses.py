@@ -21,15 +21,10 @@ LOSS_COLUMN = "loss"
 
 SAME = 1e-6  # relative difference of two columns that state one value, each rounded
 
-
 SHAPE = "the model's configuration (without embeddings)"
 DENSE = "1, as no name mentions experts"
 FLOS = "total_flos / (6 times the parameters that Trainer counts)"
 DERIVED = (SHAPE, DENSE, FLOS)  # texts of origins that are no names
-
-
-def _catalogue() -> Mapping[str, Any]:
-    return catalogue.read("tracked_names.toml")
 
 
 @cache
@@ -37,7 +32,7 @@ def _synonyms() -> tuple[re.Pattern[str], Mapping[str, str]]:
     """A pattern of every phrase that stands for another, the longest first, and for which it stands."""
     stands_for = {
         phrase.replace(" ", "_"): word.replace(" ", "_")
-        for word, phrases in _catalogue()["words"].items()
+        for word, phrases in catalogue.read("tracked_names.toml")["words"].items()
         for phrase in phrases
     }
     longest_first = "|".join(sorted(map(re.escape, stands_for), key=len, reverse=True))
@@ -75,41 +70,40 @@ def _stems(text: str, column: str) -> Iterator[tuple[str, str]]:
 
 
 @cache
-def _patterns(column: str) -> tuple[Mapping[str, tuple[str, ...]], ...]:
-    """The tiers of a column, patterns as plain names but for those that are exact."""
-    kinds = ("exact", "never", "names", "endings", "all", "without")
+def _tiers(column: str) -> tuple[Mapping[str, Any], ...]:
+    """The tiers of a column as the catalogue's tracked_names.toml has them, all patterns plain names but for those that are exact."""
+    kinds = dict.fromkeys(("exact", "never", "names", "endings", "all", "without"), ())
     return tuple(
-        {kind: tuple(p if kind in ("exact", "never") else plain(p) for p in tier.get(kind, ())) for kind in kinds}
-        for tier in _catalogue().get(column, ())
+        {k: v if k in ("exact", "never") or k not in kinds else tuple(map(plain, v)) for k, v in (kinds | tier).items()}
+        for tier in catalogue.read("tracked_names.toml").get(column, ())
     )
 
 
-def _place(name: str, stem: str, tier: Mapping[str, tuple[str, ...]]) -> int | None:
-    """The place of the first pattern of a tier that a name meets; None where it meets none."""
-    words = set(stem.split("_"))
-    if words & set(tier["without"]) or bare(name) in tier["never"]:
-        return None
+def _met(name: str, column: str, tier: Mapping[str, Any]) -> tuple[int, str] | None:
+    """The place of the first pattern of a tier that a name meets, and the factor of its unit; None where it meets none."""
     listed = (*tier["exact"], *tier["names"], *tier["endings"])
-    met = (name if pattern in tier["exact"] else stem for pattern in listed)
-    for place, (pattern, text) in enumerate(zip(listed, met, strict=True)):
-        if text == pattern or (pattern in tier["endings"] and text.endswith(f"_{pattern}")):
-            return place
-    return len(listed) if tier["all"] and words >= set(tier["all"]) else None
+    for stem, factor in _stems(plain(name), column) if bare(name) not in tier["never"] else ():
+        words = set(stem.split("_"))
+        if not words.isdisjoint(tier["without"]):
+            continue
+        for place, pattern in enumerate(listed):
+            text = name if pattern in tier["exact"] else stem
+            if text == pattern or (pattern in tier["endings"] and text.endswith(f"_{pattern}")):
+                return place, factor
+        if tier["all"] and words.issuperset(tier["all"]):
+            return len(listed), factor
+    return None
 
 
 def _value(run: TrackedRun, name: str) -> float | None:
     """The positive number that a run states under a name, of a metric its last; None where there is none."""
-    value: Any = run.params.get(name)
-    if value is None and name in run.metrics:
-        return float(run.metrics[name].values[-1])
-    return value if isinstance(value, float) and value > 0 else None
+    value = run.value(name, math.nan)
+    return value if isinstance(value, float) and (value > 0 or name not in run.params) else None
 
 
 def may_be(name: str, column: str) -> bool:
     """Whether a name is one that a column is guessed from."""
-    return any(
-        _place(name, stem, tier) is not None for tier in _patterns(column) for stem, _ in _stems(plain(name), column)
-    )
+    return any(_met(name, column, tier) for tier in _tiers(column))
 
 
 def stated_wrongly(run: TrackedRun, column: str) -> tuple[str, Scalar] | None:
@@ -134,42 +128,41 @@ class _Named:
 
 def _guess_name(runs: Sequence[TrackedRun], column: str) -> _Named:
     """The name of the catalogue that most runs have, of the first tier that any has; the column's own name before all."""
-    names = {name: plain(name) for run in runs for name in (*run.params, *run.metrics) if name not in BODY_COLUMNS}
-    for tier, stated in zip(_patterns(column), _catalogue().get(column, ()), strict=True):
+    names = dict.fromkeys(name for run in runs for name in (*run.params, *run.metrics) if name not in BODY_COLUMNS)
+    for tier in _tiers(column):
         ranked: list[tuple[int, bool, int, int, str, str]] = []
-        for name, text in names.items():
-            for stem, factor in _stems(text, column):
-                if (place := _place(name, stem, tier)) is not None:
-                    count = sum(_value(run, name) is not None for run in runs)
-                    ranked += [(-count, name != column, place, len(text), name, factor)] * bool(count)
-                    break
+        for name in names:
+            if (met := _met(name, column, tier)) is not None:
+                place, factor = met
+                count = sum(_value(run, name) is not None for run in runs)
+                ranked += [(-count, name != column, place, len(plain(name)), name, factor)] * bool(count)
         if not ranked:
             continue
-        *_, name, factor = min(ranked)
-        others = {other: scale for *_, other, scale in sorted(ranked) if name not in (other, column)}
-        if differ := [other for other, scale in others.items() if _differ(runs, (name, factor), (other, scale))]:
-            return _Named(unclear=(name, *differ))
-        return _Named(name, factor, stated.get("mean_of", 1))
+        best, *others = (found[-2:] for found in sorted(ranked))
+        differ = [other for other in others if best[0] != column and _differ(runs, best, other)]
+        if differ:
+            return _Named(unclear=(best[0], *(name for name, _ in differ)))
+        return _Named(*best, tier.get("mean_of", 1))
     return _Named()
 
 
-def _differ(runs: Sequence[TrackedRun], one: tuple[str, str], other: tuple[str, str]) -> bool:
+def _differ(runs: Sequence[TrackedRun], *named: tuple[str, str]) -> bool:
+    """Whether two names, each with the factor of its unit, have different values in any run."""
     for run in runs:
-        a, b = (_value(run, name) for name, _ in (one, other))
-        if a is not None and b is not None:
-            scaled = (value * float(factor or "1") for value, (_, factor) in zip((a, b), (one, other), strict=True))
-            if not math.isclose(*scaled, rel_tol=SAME) and not (math.isnan(a) and math.isnan(b)):
-                return True
+        stated = [(_value(run, name), float(factor or "1")) for name, factor in named]
+        values = [value * factor for value, factor in stated if value is not None]
+        if len(values) == 2 and not math.isclose(*values, rel_tol=SAME) and not all(map(math.isnan, values)):
+            return True
     return False
 
 
 def other_unit(names: Iterable[str]) -> InputError | None:
     """The refusal of the first name that states a loss in another unit than nats per token; None where none does."""
     for name in names:
-        for tier, stated in zip(_patterns("other_unit"), _catalogue()["other_unit"], strict=True):
-            if _place(name, plain(name), tier) is not None:
-                what = f"{name!r} is {stated['is']}, and a loss of a run table in nats per token"
-                return InputError(what, next_step=stated["advice"].replace("NAME", quoted_name(name)))
+        for tier in _tiers("other_unit"):
+            if _met(name, "other_unit", tier) is not None:
+                what = f"{name!r} is {tier['is']}, and a loss of a run table in nats per token"
+                return InputError(what, next_step=tier["advice"].replace("NAME", quoted_name(name)))
     return None
 
 

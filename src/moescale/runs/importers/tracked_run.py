@@ -33,7 +33,6 @@ STEPS = ("train/global_step", "trainer/global_step", "global_step", "step", "ite
 
 _KIND = re.compile(r"(?:config|summary|params|metrics|hparams)[./]")  # how exports of trackers begin a name
 
-FILE_LIMIT_BYTES = 2**31
 MOST_FILES = 100_000  # that a folder is searched for
 
 Scalar = float | bool | str
@@ -59,9 +58,9 @@ class Series:
 
     def until(self, step: float) -> float | None:
         """The last value at or before `step` (NaN: the last of all); None where there is none."""
-        index = len(self.steps) if math.isnan(step) else int(np.searchsorted(self.steps, step, side="right"))
-        if index == 0:  # logged without steps
-            index = len(self.steps) if len(self.steps) and math.isnan(self.steps[-1]) else 0
+        index = int(np.searchsorted(self.steps, step, side="right"))  # NaN is beyond all numbers
+        if index == 0 and math.isnan(self.steps[-1]):  # logged without steps
+            index = len(self.steps)
         return float(self.values[index - 1]) if index else None
 
 
@@ -94,19 +93,18 @@ class TrackedRun:
 
     def last_step(self) -> float:
         """The last step of any metric, else what the params state; NaN where it is not known."""
-        steps = [float(np.nanmax(c.steps)) for c in self.metrics.values() if not np.isnan(c.steps).all()]
         stated = {bare(name): value for name, value in self.params.items()}
-        return max(
-            steps, default=next((step for name in STEPS if isinstance(step := stated.get(name), float)), math.nan)
-        )
+        otherwise = next((step for name in STEPS if isinstance(step := stated.get(name), float)), math.nan)
+        logged = (float(step) for points in self.points.values() for step, _ in points if not math.isnan(step))
+        return max(logged, default=otherwise)
 
     @cached_property
     def architecture(self) -> Architecture | None:
         """The shape that a configuration beside the run, or among its params, states; None where there is none readable."""
         candidates: list[Mapping[str, Any]] = [self.config] if self.config is not None else []
         for name in self.params:
-            if name == "model_type" or name.endswith((".model_type", "/model_type")):
-                prefix = name.removesuffix("model_type")
+            prefix = name.removesuffix("model_type")
+            if prefix != name and prefix[-1:] in ("", ".", "/"):
                 candidates.append({k.removeprefix(prefix): v for k, v in self.params.items() if k.startswith(prefix)})
         for config in candidates:
             with suppress(InputError):
@@ -142,14 +140,15 @@ class TrackedRun:
 
 def series(points: Iterable[tuple[float, float]]) -> Series:
     """The curve through (step, value) pairs in the order they were logged: of one step the last, as after a restart."""
-    logged = list(points)
-    latest = {step: value for step, value in logged if not math.isnan(step)}
-    unplaced = [value for step, value in logged if math.isnan(step)]
-    steps = sorted(latest)
-    return Series(
-        np.array([*steps, *([math.nan] * len(unplaced))], dtype=np.float64),
-        np.array([*(latest[step] for step in steps), *unplaced], dtype=np.float64),
-    )
+    latest: dict[float, float] = {}
+    unplaced: list[tuple[float, float]] = []
+    for step, value in points:
+        if math.isnan(step):
+            unplaced.append((step, value))
+        else:
+            latest[step] = value
+    pairs = np.array([*sorted(latest.items()), *unplaced], dtype=np.float64)
+    return Series(pairs[:, 0], pairs[:, 1])
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)

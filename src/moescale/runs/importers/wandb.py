@@ -6,7 +6,6 @@ Their records are messages of wandb's own protobuf module. Since 0.20 the packag
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -19,10 +18,10 @@ from moescale.io.files import read_bytes
 from moescale.io.json_text import parse_json
 from moescale.runs.importers import tracked_run
 from moescale.runs.importers.csv import read_csv
-from moescale.runs.importers.tracked_run import FINISHED, STEPS, Points, TrackedRun, Wanted, scalar, scalars
+from moescale.runs.importers.tracked_run import FINISHED, STEPS, Points, TrackedRun, Wanted, number, scalars
 
 _BLOCK, _HEADER = 32768, 7
-_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_FULL, _FIRST, _LAST = 1, 2, 4  # of a record's pieces; 3 lies between the first and the last
 
 
 @dataclass
@@ -50,19 +49,20 @@ def read_wandb(source: str, wanted: Wanted) -> tuple[list[TrackedRun], list[str]
     files = tracked_run.files_of(source, lambda file: file.suffix == ".wandb", "offline run (*.wandb)", advice)
     messages = tracked_run.library("wandb.proto.wandb_internal_pb2", "wandb", source)
     for file in files:
-        log = _Log(str(file))
+        key, log = str(file), _Log(str(file))
         with tracked_run.damage_noted(file, path, warnings):
-            for data in _records(read_bytes(file, limit_bytes=tracked_run.FILE_LIMIT_BYTES), str(file)):
+            for data in _records(read_bytes(file, limit_bytes=2**31), str(file)):
                 try:
                     record = messages.Record.FromString(data)
                 except Exception as error:  # protobuf's
                     raise _damaged(str(file)) from error
                 if record.run.run_id:
-                    before = logs.setdefault(record.run.run_id, log)
-                    before.where, before.exit_code, log = str(file), None, before
+                    key = record.run.run_id
+                    log = logs.setdefault(key, log)
+                    log.where, log.exit_code = str(file), None
                 _take(record, log)
-        if log not in logs.values() and (log.history or log.config):
-            logs[str(file)] = log
+        if log.history or log.config:
+            logs.setdefault(key, log)
     return [_run(identifier, log) for identifier, log in logs.items()], warnings
 
 
@@ -84,7 +84,7 @@ def _records(data: bytes, file: str) -> Iterator[bytes]:
         piece = data[position + _HEADER : position + _HEADER + size]
         if len(piece) < size:
             return
-        if kind not in (_FULL, _FIRST, _MIDDLE, _LAST) or size > left - _HEADER:
+        if not _FULL <= kind <= _LAST or size > left - _HEADER:
             raise _damaged(file)
         position += _HEADER + size
         parts = piece if kind in (_FULL, _FIRST) else parts + piece
@@ -120,14 +120,13 @@ def _run(identifier: str, log: _Log) -> TrackedRun:
     step_name = next((name for name in STEPS if name in names), "_step")
     points: Points = {}
     for entry in log.history:
-        step = scalar(entry.get(step_name))
-        at = float(step) if isinstance(step, float) else math.nan
+        step = number(entry.get(step_name))
         for key, value in scalars(entry).items():
             if isinstance(value, float) and not key.startswith("_") and key != step_name:
-                points.setdefault(key, []).append((at, value))
+                points.setdefault(key, []).append((step, value))
     config = {key: value for key, value in log.config.items() if not key.startswith("_")}
     summary = {key: value for key, value in log.summary.items() if not key.startswith("_") and key not in names}
     state = "not ended" if log.exit_code is None else FINISHED if log.exit_code == 0 else f"exit code {log.exit_code}"
-    name = log.name or (identifier if "/" not in identifier else Path(identifier).stem)
+    name = log.name or (Path(identifier).stem if "/" in identifier else identifier)
     shape = config if isinstance(config.get("model_type"), str) else None
     return TrackedRun(name, log.where, {**scalars(config), **scalars(summary)}, points, state, shape)
