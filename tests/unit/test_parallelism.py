@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from command_line import run
 from moescale.errors import BoundError, InfeasibleError
 from moescale.hardware.gpus import find_gpu
-from moescale.latency import LatencySource, Pass, PassSource, network
+from moescale.latency import LatencySource, Pass, network
 from moescale.latency.engines import Engine
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
@@ -38,7 +38,7 @@ groups = st.sampled_from((2.0, 4.0, 8.0))
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(PassSource):
+class Asked(LatencySource):
     """A latency source that keeps what it is asked, and answers in proportion to the requests."""
 
     passes: list[Pass]

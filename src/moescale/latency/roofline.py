@@ -15,8 +15,8 @@ from moescale.latency import (
     ALL_EXPERTS_GROUPED,
     EXACT,
     FUSED,
+    LatencySource,
     Pass,
-    PassSource,
     check_moe_execution,
     local_experts,
     network,
@@ -36,7 +36,7 @@ STATE_COMPUTE_EFFICIENCY = 0.056
 
 
 @dataclass(frozen=True)
-class Roofline(PassSource):
+class Roofline(LatencySource):
     """Roofline of a tensor-parallel model on one kind of GPU, for every shape and every real-valued size.
 
     A layer's kernels are added up. Each takes bytes / bandwidth and FLOPs / peak, both times an efficiency: the longer
@@ -52,6 +52,7 @@ class Roofline(PassSource):
     `moe_execution` all-experts holds whole experts, whatever `expert_parallel` says, and answers NaN beyond a GPU an expert.
     """
 
+    name = "roofline"
     takes_none: ClassVar[bool] = True
 
     gpu: Gpu
@@ -60,19 +61,10 @@ class Roofline(PassSource):
     constants: RooflineConstants | None = None  # None: those of this GPU
     moe_execution: str = FUSED  # a name of MOE_EXECUTION
     weights: str | None = None  # name of the number format of the weights; None: the one with such bytes
-    has_host: bool = True  # whether a pass takes the host's time at least
+    host_s: float | None = None  # seconds a pass takes on the host at least; None: those of the constants
 
     def __post_init__(self) -> None:
         check_moe_execution(self.moe_execution)
-
-    @property
-    def name(self) -> str:
-        """`roofline`."""
-        return "roofline"
-
-    def without_host(self) -> Roofline:
-        """The same without the host's time."""
-        return replace(self, has_host=False)
 
     def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
         """Seconds of a pass: its operations, activations, messages and launches, or the host's."""
@@ -114,7 +106,7 @@ class Roofline(PassSource):
         total_s = total_s + self._moved_s(met, whole, a) + launches_s
         if np.any(all_gpus > self.gpu.gpus_per_server):
             total_s = total_s + self._network_s(model, whole, a)
-        return np.maximum(total_s, constants.per_iteration_overhead_s if self.has_host else 0.0)
+        return np.maximum(total_s, constants.per_iteration_overhead_s if self.host_s is None else self.host_s)
 
     def operation_s(self, op: Operation, a: Pass) -> Real:
         """Seconds of one operation but the routed experts, in all layers."""

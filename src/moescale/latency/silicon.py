@@ -10,7 +10,7 @@ run, it sets the pace.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from moescale import catalogue
 from moescale.errors import UnknownNameError, nearest_names, unknown_name
-from moescale.latency import Pass, PassSource, check_moe_execution
+from moescale.latency import LatencySource, Pass, check_moe_execution
 from moescale.latency.attention import attention_s, is_latent, sparse_module, state_s
 from moescale.latency.card import Asked, Card
 from moescale.latency.experts import experts_s
@@ -40,7 +40,7 @@ def host_s() -> float:
 
 
 @dataclass(frozen=True)
-class Silicon(Card, PassSource):
+class Silicon(Card, LatencySource):
     """Measured kernels of `backend` at `version` (None: the package's current one) on `gpu`, tensor-parallel.
 
     Weights take the measured kernels of their format where there are any (kernels/formats.py), and each part of a model
@@ -55,6 +55,7 @@ class Silicon(Card, PassSource):
     Raises InputError when the package, or a table for the GPU, engine or version, is missing.
     """
 
+    name = "silicon"
     takes_none: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -71,15 +72,6 @@ class Silicon(Card, PassSource):
             raise UnknownNameError(
                 what, nearest=nearest_names(self.version, known) or known[-1], next_step=f"known: {', '.join(known)}"
             )
-
-    @property
-    def name(self) -> str:
-        """`silicon`."""
-        return "silicon"
-
-    def without_host(self) -> Silicon:
-        """The same without the host's time."""
-        return replace(self, host_s=0.0)
 
     def unmeasured(self, model: Architecture) -> list[str]:
         """The parts of a model whose matrices are priced as scaled bf16 kernels: nobody measured those of their format."""
