@@ -19,13 +19,14 @@ import numpy as np
 from moescale import catalogue
 from moescale.errors import UnknownNameError, nearest_names, unknown_name
 from moescale.latency import LatencySource, Pass, check_moe_execution
-from moescale.latency.attention import attention_s, is_latent, sparse_module, state_s
+from moescale.latency.attention import attention_s
 from moescale.latency.card import Asked, Card
 from moescale.latency.experts import experts_s
 from moescale.latency.kernels.formats import BF16, LATENT
-from moescale.latency.kernels.latent import nearest_latent
 from moescale.latency.kernels.tables import check_present, engines, versions
-from moescale.latency.messages import messages_s, norm_messages_s
+from moescale.latency.latent import is_latent, nearest_module, sparse_module
+from moescale.latency.linear import state_s
+from moescale.latency.messages import messages_s
 from moescale.latency.roofline import ACTIVATION_BYTES
 from moescale.models.architecture import Architecture, some
 from moescale.models.operations import Attention, Indexer, Product, State, operations
@@ -79,10 +80,9 @@ class Silicon(Card, LatencySource):
             return []
         products = (op for op in operations(model) if isinstance(op, Product) and some(op.times))
         held = {op.part for op in products if share_taken(model.quantised, op.part) > 0.0}
-        latent, module = is_latent(model) and "attention" in held, None
-        if latent:
-            wanted = (*LATENT.get(self.format, ()), BF16)
-            module = nearest_latent(*self.tables, "generation", wanted, self.cache_type)
+        module = None
+        if is_latent(model) and "attention" in held:
+            module = nearest_module(self, "generation", LATENT.get(self.format, ()))
         dense = held & {"dense_ffn", "shared_experts", "lm_head", *(() if is_latent(model) else ("attention",))}
         parts = {
             "latent attention": module is not None and module[1] == BF16,
@@ -118,8 +118,6 @@ class Silicon(Card, LatencySource):
         if some(model.n_moe_layers):
             total_s = total_s + experts_s(self, model, whole)
         total_s = total_s + self._moved_s(model, a.tokens) + messages_s(self, model, whole, a)
-        if model.qk_norm_full_width:
-            total_s = total_s + norm_messages_s(self, model, gpus, a.tokens)
         return np.maximum(total_s, host_s() if self.host_s is None else self.host_s)
 
     def _moved_s(self, model: Architecture, tokens: Real) -> FloatArray:

@@ -142,13 +142,9 @@ def _interpolate(axis: _Axis, where: tuple[FloatArray, ...]) -> FloatArray:
     x = np.clip(x, low, high)
     if not axis.below:
         return np.where(inside, np.interp(x, axis.at, axis.latency_s), np.nan)
-    left = np.clip(np.searchsorted(axis.at, x, side="right") - 1, 0, max(axis.at.size - 2, 0))
-    right = np.minimum(left + 1, axis.at.size - 1)
-    width = axis.at[right] - axis.at[left]
-    weight = np.divide(x - axis.at[left], width, out=np.zeros_like(x), where=width > 0)
     latency_s = np.where(inside, 0.0, np.nan)
     for position, below in enumerate(axis.below):
-        share = np.where(left == position, 1 - weight, 0.0) + np.where((right == position) & (width > 0), weight, 0.0)
+        share = np.interp(x, axis.at, np.arange(axis.at.size) == position)
         # A point with no share in this curve must not meet its NaN.
         points = inside & (share > 0)
         if points.any():

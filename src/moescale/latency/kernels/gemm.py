@@ -20,13 +20,6 @@ LEAST_S = 1e-9
 
 
 @cache
-def gemm_types(system: str, engine: str, version: str) -> tuple[str, ...]:
-    """Number formats with measured matrix products, such as bfloat16 and fp8_block."""
-    table = find_table(system, "gemm", engine, version, "gemm_perf")
-    return () if table is None else table.text_values("gemm_dtype")
-
-
-@cache
 def gemm_grid(system: str, engine: str, version: str, kind: str, without: tuple[str, ...] = ()) -> LogGrid:
     """Seconds of an (m, k) times (k, n) product over (m, n, k); a saturated product takes time in proportion to each.
 
