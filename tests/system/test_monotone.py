@@ -21,7 +21,7 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import Gpu, gpus
 from moescale.latency import LatencySource
 from moescale.latency.attention import attention_grid
-from moescale.latency.kernels.gemm import gemm_grid
+from moescale.latency.card import gemm_grid
 from moescale.latency.kernels.log_grid import LogGrid
 from moescale.latency.kernels.tables import default_version, find_system, measured_formats
 from moescale.latency.messages import all_reduce_grid

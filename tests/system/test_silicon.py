@@ -16,9 +16,8 @@ from moescale import catalogue
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.attention import attention_grid
-from moescale.latency.card import LOAD
+from moescale.latency.card import LOAD, QUANTISE, SCALE, gemm_grid
 from moescale.latency.kernels.formats import rates
-from moescale.latency.kernels.gemm import QUANTISE, SCALE, gemm_grid
 from moescale.latency.kernels.moe import fit_formula, formula_s, moe_kernels, moe_rows, shipped_formula
 from moescale.latency.kernels.tables import default_version, find_system, of_the_fastest
 from moescale.latency.latent import module_grid

@@ -125,9 +125,8 @@ def attention_s(card: Card, op: Attention, model: Architecture, module: Module |
         total_s = total_s + np.where(gates > 0, op.layers * gated_s, 0.0)
     asked: list[tuple[Real, Stage]] = []  # with the share of a request or prompt that there is
     if a.batch is not None:
-        some_decode = np.asarray(a.batch) > 0.0
-        batch = np.maximum(a.batch, 1.0)
-        asked.append((some_decode, Stage("generation", batch, a.context_tokens, heads, queries=a.query_tokens)))
+        there_are, batch = np.where(np.asarray(a.batch) > 0.0, 1.0, 0.0), np.maximum(a.batch, 1.0)
+        asked.append((there_are, Stage("generation", batch, a.context_tokens, heads, queries=a.query_tokens)))
     if a.prompts is not None:
         prompts = np.maximum(a.prompts, 1.0)
         stage = Stage("context", prompts, a.prompt_tokens, heads, prefix=a.prefix_tokens)

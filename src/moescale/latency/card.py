@@ -1,9 +1,9 @@
-"""One kind of GPU with the measured kernels of one engine, for weights and a cache of one number format."""
+"""One kind of GPU with the measured kernels of one engine, for weights and a cache of one number format; its matrix products."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -12,8 +12,16 @@ from moescale.hardware.gpus import Gpu
 from moescale.latency import FUSED
 from moescale.latency.kernels import formats
 from moescale.latency.kernels.formats import BF16, peak_of, rates
-from moescale.latency.kernels.gemm import QUANTISE, SCALE, gemm_grid
-from moescale.latency.kernels.tables import System, default_version, find_system, measured_formats
+from moescale.latency.kernels.log_grid import LogGrid, grid_of
+from moescale.latency.kernels.tables import (
+    System,
+    default_version,
+    find_system,
+    find_table,
+    measured_formats,
+    read_columns,
+    read_grid,
+)
 from moescale.latency.roofline import ACTIVATION_BYTES, Roofline
 from moescale.models.architecture import Architecture
 from moescale.models.operations import Product
@@ -27,6 +35,12 @@ ROOFLINE = "take the roofline as the latency source; it covers every GPU"
 Asked = tuple[Product, float]  # with the share of it that is quantised
 # How unevenly tokens fall on experts: a power law with this exponent is what aiconfigurator-core takes for MoE models.
 ENGINE, LOAD = "vllm", "power_law_1.2"
+# What fp8 products with a scale a tensor were timed with, by family `quantize`: the largest of the activations is looked
+# for, and they are divided by it. A checkpoint that holds the scales needs only the second, and neither where the kernel
+# before writes fp8. A difference of two times is noise below a share of the first.
+SCALE, QUANTISE = "computescale_perf", "scale_matrix_perf"
+LEAST_SHARE = 0.1
+LEAST_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,30 @@ class Stage:
     heads: Real
     prefix: Real = 0.0  # tokens that the cache holds already of each prompt
     queries: Real = 1.0  # new tokens of each context
+
+
+@cache
+def gemm_grid(system: str, engine: str, version: str, kind: str, without: tuple[str, ...] = ()) -> LogGrid:
+    """Seconds of an (m, k) times (k, n) product over (m, n, k); a saturated product takes time in proportion to each.
+
+    `without` are kernels of the family `quantize`, SCALE and QUANTISE, whose time is taken off where it was measured.
+    """
+    table = find_table(system, "gemm", engine, version, "gemm_perf")
+    if table is None:
+        raise InputError(f"no matrix products were measured for {engine} on {system}", where="silicon")
+    sizes, slopes = ("m", "n", "k"), (1.0, 1.0, 1.0)
+    m, n, k, measured_s = read_columns(table, (*sizes, "latency"), gemm_dtype=kind).values()
+    for other in formats.PRODUCTS_OF.get((engine, kind), ()):
+        theirs = find_table(system, "gemm", other, default_version(system, other), "gemm_perf")
+        if (grid := read_grid(theirs, sizes, slopes, gemm_dtype=kind)) is not None:
+            measured_s = np.minimum(measured_s, grid.seconds(m, n, k))
+    seconds = measured_s
+    for stem in without:
+        if (quantising := find_table(system, "quantize", engine, version, stem)) is not None:
+            rows = read_columns(quantising, ("m", "k", "latency"), quant_dtype="fp8")
+            grid = grid_of((rows["m"], rows["k"]), np.maximum(rows["latency"], LEAST_S), (1.0, 1.0))
+            seconds = seconds - grid.seconds(m, k)
+    return grid_of((m, n, k), np.maximum(seconds, LEAST_SHARE * measured_s), slopes)
 
 
 @dataclass(frozen=True)

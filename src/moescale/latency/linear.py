@@ -56,10 +56,12 @@ def linear_kernels(system: str, engine: str, version: str, kind: str, stage: str
     """Measured kernels of a kind of linear layer, or of the kind that stands in; None where there are none."""
     for family, stem in (TABLES[name] for name in (kind, "gated-delta") if name in TABLES):
         table = find_table(system, family, engine, version, stem)
+        if table is None:
+            continue
         convolution: list[LogGrid] = []
         rules: list[LogGrid] = []
         fewest = np.inf
-        for source in () if table is None else table.text_values("kernel_source"):
+        for source in table.text_values("kernel_source"):
             rows = read_columns(table, COLUMNS, kernel_source=source, phase=stage)
             if not rows["latency"].size:
                 continue

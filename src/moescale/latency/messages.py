@@ -95,7 +95,8 @@ def nvlink_grid(dispatched: str) -> LogGrid | None:
     parts = [read_columns(table, names, op_name=part, **chosen) for part in NVLINK_PARTS]
     gpus, tokens, seconds = (np.concatenate([rows[name] for rows in parts]) for name in names)
     sizes, place = np.unique(np.stack([gpus, tokens]), axis=1, return_inverse=True)
-    return grid_of(tuple(sizes), np.bincount(place.ravel(), seconds), (0.0, 1.0)) if seconds.size else None
+    total_s = np.asarray(np.bincount(place.ravel(), seconds), dtype=np.float64)
+    return grid_of(tuple(sizes), total_s, (0.0, 1.0)) if seconds.size else None
 
 
 def messages_s(card: Card, model: Architecture, whole: Pass, rank: Pass) -> FloatArray:

@@ -115,13 +115,7 @@ class Roofline(LatencySource):
         if isinstance(op, Product):
             return op.params * self._weight_s(1.0, a.tokens)
         if isinstance(op, Attention):
-            op = op.with_chosen_window()
-            total_s: Real = 0.0
-            if a.batch is not None:
-                total_s = self._decode_attention_s(op, a.batch, a.context_tokens, a.query_tokens)
-            if a.prompts is not None:
-                total_s = total_s + self._prompts_attention_s(op, a.prompts, a.prompt_tokens, a.prefix_tokens)
-            return total_s
+            return self._attention_s(op.with_chosen_window(), a)
         byte_s, decoded = self._byte_s(self._constants.cache_memory_efficiency), np.asarray(a.decoded)
         prompts, prompt_tokens = np.asarray(0.0 if a.prompts is None else a.prompts), np.asarray(a.prompt_tokens)
         if isinstance(op, State):  # a decoded token reads and writes the state of its request; a prompt writes it once
@@ -145,36 +139,32 @@ class Roofline(LatencySource):
     def _byte_s(self, efficiency: float) -> float:
         return 1.0 / (self.gpu.memory_bandwidth_bytes_per_s * efficiency)
 
-    @functools.cached_property
-    def _cache_element_s(self) -> float:
-        return self.kv_bytes_per_element * self._byte_s(self._constants.cache_memory_efficiency)
+    def _attention_s(self, op: Attention, a: Pass) -> Real:
+        """Seconds of tokens, one or several of each request, that read the whole cache once, and of prompts.
 
-    @functools.cached_property
-    def _attention_flop_s(self) -> float:
-        return 1.0 / (self.gpu.bf16_flops_per_s * self._constants.attention_compute_efficiency)
-
-    def _prompts_attention_s(self, op: Attention, prompts: Real, prompt_tokens: Real, prefix_tokens: Real) -> Real:
-        """Attention of prompts, to themselves and to a cached prefix; the cache of both is touched once."""
-        new, prefix = np.asarray(prompt_tokens, dtype=np.float64), np.asarray(prefix_tokens, dtype=np.float64)
-        flops_s = 2.0 * op.heads * (op.head_dim + op.value_dim) * self._attention_flop_s
-        element_s, whole = op.cached_elements * self._cache_element_s, prefix + new
+        Prompts attend to themselves and to a cached prefix; the cache of both is touched once.
+        """
+        flop_s = 1.0 / (self.gpu.bf16_flops_per_s * self._constants.attention_compute_efficiency)
+        element_s = self.kv_bytes_per_element * self._byte_s(self._constants.cache_memory_efficiency)
+        total_s, token_s = 0.0, op.cached_elements * element_s
+        if a.batch is not None:
+            multiply_s = op.heads * (2.0 * op.decode_channels * flop_s) * a.query_tokens
+            total_s = np.maximum(multiply_s, token_s) * (op.held(a.context_tokens) * a.batch)
+        if a.prompts is None:
+            return total_s
+        new, prefix = np.asarray(a.prompt_tokens, dtype=np.float64), np.asarray(a.prefix_tokens, dtype=np.float64)
+        pair_s, whole = 2.0 * op.heads * (op.head_dim + op.value_dim) * flop_s, prefix + new
         # Causal: a token meets half of its prompt, once for the scores and once for the values, 2 FLOPs a channel.
         pairs = new * (prefix + new / 2.0)
-        one_s = (op.layers - op.window_layers) * np.maximum(flops_s * pairs, element_s * whole)
+        one_s = (op.layers - op.window_layers) * np.maximum(pair_s * pairs, token_s * whole)
         if some(op.window_layers):
             # As many pairs as the whole has without those of the prefix; T w - w^2 / 2 of a prompt of T beyond w.
             before, met = np.minimum(prefix, op.window), np.minimum(whole, op.window)
             pairs = met * (whole - met / 2.0) - before * (prefix - before / 2.0)
-            windowed_s = np.maximum(flops_s * pairs, element_s * np.minimum(whole, op.window + new))
+            windowed_s = np.maximum(pair_s * pairs, token_s * np.minimum(whole, op.window + new))
             one_s = one_s + op.window_layers * windowed_s
-        launch_s = op.layers * self._constants.per_prompt_layer_overhead_s * (np.asarray(prompts) > 0.0)
-        return one_s * prompts + launch_s
-
-    def _decode_attention_s(self, op: Attention, batch: Real, context_tokens: Real, queries: Real) -> Real:
-        """Attention of a token, or several, of each request, which read the whole cache once."""
-        multiply_s = op.heads * (2.0 * op.decode_channels * self._attention_flop_s) * queries
-        token_s = np.maximum(multiply_s, op.cached_elements * self._cache_element_s)
-        return token_s * (op.held(context_tokens) * batch)
+        launch_s = op.layers * self._constants.per_prompt_layer_overhead_s * (np.asarray(a.prompts) > 0.0)
+        return total_s + one_s * a.prompts + launch_s
 
     def _share(self, model: Architecture, part: str) -> float:
         """What of a part has the format of the weights; all where that has 16 bits, as nothing is quantised then."""

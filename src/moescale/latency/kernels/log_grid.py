@@ -91,9 +91,7 @@ def _interpolate(log_s: FloatArray, axis: FloatArray, i: int) -> None:
     """Fill NaN between known values of dimension `i`, in place."""
     curves = np.moveaxis(log_s, i, -1)
     known = ~np.isnan(curves)
-    below = np.logical_or.accumulate(known, axis=-1)
-    above = np.flip(np.logical_or.accumulate(np.flip(known, -1), axis=-1), -1)
-    for at in np.argwhere((~known & below & above).any(axis=-1)):
+    for at in np.argwhere(known.any(axis=-1) & ~known.all(axis=-1)):
         curve, there = curves[tuple(at)], known[tuple(at)]
         curve[:] = np.interp(axis, axis[there], curve[there], left=np.nan, right=np.nan)
 

@@ -230,7 +230,9 @@ def _rows_of(system: str, engine: str, kind: str, load: str, kernel: str) -> Flo
     """The rows of another engine's current table whose kernel source has this name in it; often none."""
     table = find_table(system, "moe", engine, default_version(system, engine), "moe_perf", load=load)
     found = [np.empty((0, len(SIZES) + 2))]
-    for source in () if table is None else table.text_values("kernel_source"):
+    if table is None:
+        return found[0]
+    for source in table.text_values("kernel_source"):
         if kernel in source:
             found.append(_read(table, kind, load, kernel_source=source))
             found[-1][:, -2] = -len(found)  # none of the engine's own
