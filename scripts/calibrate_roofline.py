@@ -23,9 +23,8 @@ from moescale.hardware.gpus import Gpu, gpus
 from moescale.io.files import write_atomically
 from moescale.latency import LatencySource
 from moescale.latency.card import ENGINE
-from moescale.latency.kernels.gemm import gemm_types
-from moescale.latency.kernels.latent import module_types
-from moescale.latency.kernels.tables import System, default_version, find_system
+from moescale.latency.kernels.tables import System, default_version, find_system, measured_formats
+from moescale.latency.latent import module_types
 from moescale.latency.roofline import Roofline
 from moescale.latency.roofline_constants import RooflineConstants
 from moescale.latency.silicon import Silicon
@@ -75,7 +74,7 @@ class Judge(Silicon):
 
     def product_kind(self, model: Architecture, *, with_experts: bool) -> str:
         """Per-tensor fp8 where weights are of 8 bits, with experts or without; else bf16."""
-        narrow = self.weight_bytes_per_param < 1.5 and "fp8" in gemm_types(*self.tables)
+        narrow = self.weight_bytes_per_param < 1.5 and "fp8" in measured_formats("gemm", *self.tables)
         return "fp8" if narrow else "bfloat16"
 
 

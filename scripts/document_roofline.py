@@ -10,7 +10,6 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -35,12 +34,13 @@ from calibrate_roofline import (
     unseen_models,
 )
 from moescale.hardware.gpus import Gpu
-from moescale.latency import LatencySource
+from moescale.latency import LatencySource, Pass
 from moescale.latency.card import ENGINE
 from moescale.latency.kernels.tables import default_version
 from moescale.latency.roofline import Roofline
 from moescale.latency.roofline_constants import RooflineConstants, constants_of
 from moescale.latency.silicon import Silicon, host_s
+from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
 from moescale.options.serving import DEFAULT_TRAFFIC
 from moescale.serving.deployment import Deployment, with_traffic
@@ -106,22 +106,18 @@ def errors(gpu: Gpu, fitted: Fitted, passes: Iterable[Passes]) -> dict[tuple[str
     return {key: error_of(np.concatenate(parts)) for key, parts in found.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Added:
+@dataclass(frozen=True)
+class Added(LatencySource):
     """The roofline as it was: the host's time is added to every pass."""
 
     roofline: Roofline
     host_s: float
-    name: str = "roofline"
 
-    def prefill_s(self, *asked: Any, **named: Any) -> FloatArray:
-        return self.roofline.prefill_s(*asked, **named) + self.host_s
+    name = "roofline"
 
-    def decode_s(self, *asked: Any, **named: Any) -> FloatArray:
-        return self.roofline.decode_s(*asked, **named) + self.host_s
-
-    def mixed_s(self, *asked: Any, **named: Any) -> FloatArray:
-        return self.roofline.mixed_s(*asked, **named) + self.host_s
+    def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
+        """Seconds of a pass."""
+        return self.roofline.pass_s(model, a) + self.host_s
 
 
 def cost_error(gpu: Gpu, source: LatencySource) -> Error:

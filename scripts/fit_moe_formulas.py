@@ -14,8 +14,8 @@ from pathlib import Path
 from moescale.io.files import write_atomically
 from moescale.latency.card import LOAD
 from moescale.latency.kernels.formats import KINDS, rates
-from moescale.latency.kernels.moe import Formula, fit_formula, moe_rows, moe_types
-from moescale.latency.kernels.tables import default_version, engines, find_system, systems
+from moescale.latency.kernels.moe import Formula, fit_formula, moe_rows
+from moescale.latency.kernels.tables import default_version, engines, find_system, measured_formats, systems
 
 FILE = Path("src/moescale/catalogue/moe_formulas.toml")
 
@@ -27,7 +27,7 @@ def fitted() -> Iterator[tuple[str, str, str, str, Formula]]:
         for engine in engines(system):
             version = default_version(system, engine)
             for kind in KINDS:
-                if kind in moe_types(system, engine, version):
+                if kind in measured_formats("moe", system, engine, version):
                     rows = moe_rows(system, engine, version, kind, LOAD)
                     yield system, engine, version, kind, fit_formula(rows, measured_on, *rates(measured_on, kind))
 

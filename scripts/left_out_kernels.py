@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moescale.latency.kernels.attention import grid_rows
+from moescale.latency.attention import grid_rows
 from moescale.latency.kernels.formats import rates
 from moescale.latency.kernels.log_grid import grid_of
 from moescale.latency.kernels.moe import Rows, Shape, fit_formula, formula_s, kernels_of, moe_rows

@@ -23,9 +23,10 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from moescale.latency import experts, latent, linear, messages
+from moescale.latency.attention import COLUMNS as ATTENTION
 from moescale.latency.card import ENGINE, LOAD
-from moescale.latency.kernels import exchange, installed, latent, linear, moe
-from moescale.latency.kernels.attention import COLUMNS as ATTENTION
+from moescale.latency.kernels import installed, moe
 from moescale.latency.kernels.formats import BF16, EXPERTS_OF, KINDS, SHARED_EXPERT_KERNELS
 from moescale.latency.kernels.tables import FOLDER, INDEX, System
 
@@ -181,22 +182,22 @@ def shared() -> list[tuple[str, str, str, str, Wanted]]:
     """Tables of libraries and of other engines that stand in: family, engine, version, stem, what is read."""
     halves = (("op_name", ("all_gather", "reduce_scatter")), ("nccl_dtype", ("half",)))
     sizes = ("num_gpus", "message_size")
-    found = [("comm", "nccl", exchange.NEWEST, "nccl_perf", Wanted(sizes, ("op_name", "nccl_dtype"), halves))]
+    found = [("comm", "nccl", messages.NEWEST, "nccl_perf", Wanted(sizes, ("op_name", "nccl_dtype"), halves))]
     sizes = ("node_num", "num_token", "hidden_size", "num_topk", "dispatch_sms")
     for kind, times in (
         ("ll", ("dispatch_avg_t_us", "combine_avg_t_us")),
         ("normal", ("dispatch_transmit_us", "dispatch_notify_us", "combine_transmit_us")),
     ):
         wanted = Wanted(sizes, times=times)
-        found.append(("comm", "sglang", exchange.DEEPEP_VERSION, f"wideep_deepep_{kind}_perf", wanted))
-    only = (("distribution", (exchange.BALANCED,)), ("moe_dtype", ("fp8_block",)))
+        found.append(("comm", "sglang", messages.DEEPEP_VERSION, f"wideep_deepep_{kind}_perf", wanted))
+    only = (("distribution", (experts.BALANCED,)), ("moe_dtype", ("fp8_block",)))
     for stage in ("context", "generation"):
         wanted = Wanted(("moe_ep_size", "num_tokens"), ("distribution", "moe_dtype"), only)
-        found.append(("moe", "sglang", exchange.EXPERTS_VERSION, f"wideep_{stage}_moe_perf", wanted))
+        found.append(("moe", "sglang", experts.EXPERTS_VERSION, f"wideep_{stage}_moe_perf", wanted))
     texts = ("kernel_source", "op_name", "moe_dtype")
-    only = (("kernel_source", (exchange.NVLINK,)), ("op_name", exchange.NVLINK_PARTS))
+    only = (("kernel_source", (messages.NVLINK,)), ("op_name", messages.NVLINK_PARTS))
     wanted = Wanted(("moe_ep_size", "num_tokens"), texts, only)
-    return [*found, ("comm", "trtllm", exchange.NVLINK_VERSION, "trtllm_alltoall_perf", wanted)]
+    return [*found, ("comm", "trtllm", messages.NVLINK_VERSION, "trtllm_alltoall_perf", wanted)]
 
 
 def of_others(system: str) -> list[tuple[str, str, str, str, Wanted]]:

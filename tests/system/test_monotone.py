@@ -20,11 +20,11 @@ from examples import daily
 from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import Gpu, gpus
 from moescale.latency import LatencySource
-from moescale.latency.kernels.attention import attention
-from moescale.latency.kernels.exchange import all_reduce_grid
-from moescale.latency.kernels.gemm import gemm_grid, gemm_types
+from moescale.latency.attention import attention_grid
+from moescale.latency.card import gemm_grid
 from moescale.latency.kernels.log_grid import LogGrid
-from moescale.latency.kernels.tables import default_version, find_system
+from moescale.latency.kernels.tables import default_version, find_system, measured_formats
+from moescale.latency.messages import all_reduce_grid
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture
@@ -261,7 +261,7 @@ WITH_FP8 = sorted({s for s in (str(g.silicon_system) for g in MEASURED) if s != 
 @given(st.sampled_from(WITH_FP8), logarithmic(1, 32768), SIZES, SIZES)
 def test_fp8_products_lose_where_the_rows_around_them_do(system: str, m: float, n: float, k: float) -> None:
     version = default_version(system, ENGINE)
-    assert "fp8" in gemm_types(system, ENGINE, version)
+    assert "fp8" in measured_formats("gemm", system, ENGINE, version)
     wide, narrow = (gemm_grid(system, ENGINE, version, kind) for kind in ("bfloat16", "fp8"))
     assert all(np.array_equal(a, b) for a, b in zip(wide.axes, narrow.axes, strict=True))
     around = [narrow.log_s[at] - wide.log_s[at] for at in product(*corners(wide, (m, n, k)))]
@@ -275,8 +275,8 @@ def test_a_kernel_falls_by_no_more_than_its_rows(system: str, data: st.DataObjec
     grids: dict[str, tuple[LogGrid, tuple[int, ...]]] = {
         "product": (gemm_grid(system, ENGINE, version, "bfloat16"), (0, 1, 2)),
         "all-reduce": (all_reduce_grid(system, ENGINE, version), (1,)),
-        "decoding": (attention(system, ENGINE, version, "generation", "bfloat16", 128.0).grid, (2, 3)),
-        "prompts": (attention(system, ENGINE, version, "context", "bfloat16", 128.0).grid, (2, 3)),
+        "decoding": (attention_grid(system, ENGINE, version, "generation", "bfloat16", 128.0), (2, 3)),
+        "prompts": (attention_grid(system, ENGINE, version, "context", "bfloat16", 128.0), (2, 3)),
     }
     grid, grows = grids[data.draw(st.sampled_from(sorted(grids)))]
     axis = data.draw(st.sampled_from(grows))

@@ -15,14 +15,13 @@ from model_configs import CONFIGS
 from moescale import catalogue
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
-from moescale.latency.card import LOAD
-from moescale.latency.kernels.attention import attention
-from moescale.latency.kernels.exchange import all_reduce_grid
+from moescale.latency.attention import attention_grid
+from moescale.latency.card import LOAD, QUANTISE, SCALE, gemm_grid
 from moescale.latency.kernels.formats import rates
-from moescale.latency.kernels.gemm import QUANTISE, SCALE, gemm_grid
-from moescale.latency.kernels.latent import module_grid
 from moescale.latency.kernels.moe import fit_formula, formula_s, moe_kernels, moe_rows, shipped_formula
 from moescale.latency.kernels.tables import default_version, find_system, of_the_fastest
+from moescale.latency.latent import module_grid
+from moescale.latency.messages import all_reduce_grid
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon, host_s
 from moescale.models.architecture import Architecture, Quantised
@@ -338,10 +337,10 @@ def test_local_attention_meets_its_window_only() -> None:
 def test_a_measured_window_is_answered_from_its_own_rows() -> None:
     source, model = Silicon(find_gpu("h200-sxm"), host_s=0.0), shapes()["gpt-oss-20b"]
     full = replace(model, n_window_layers=0.0)
-    table = attention("h200_sxm", "vllm", "0.24.0", "generation", "bfloat16", 64.0, 128.0)
-    rows = attention("h200_sxm", "vllm", "0.24.0", "generation", "bfloat16", 64.0)
+    table = attention_grid("h200_sxm", "vllm", "0.24.0", "generation", "bfloat16", 64.0, 128.0)
+    rows = attention_grid("h200_sxm", "vllm", "0.24.0", "generation", "bfloat16", 64.0)
     batch = np.array([1.0, 64.0, 512.0])
-    saved = 12 * (rows.seconds(batch, 4096.0, 64.0, 8.0, 64.0) - table.seconds(batch, 4096.0, 64.0, 8.0, 64.0))
+    saved = 12 * (rows.seconds(8.0, 8.0, batch, 4096.0) - table.seconds(8.0, 8.0, batch, 4096.0))
     found = source.decode_s(full, 1, batch, 4096.0) - source.decode_s(model, 1, batch, 4096.0)
     np.testing.assert_allclose(found, saved, rtol=1e-6)
     # Priced as prompts of 128 tokens, launch by launch, the windows were dearer than the whole.

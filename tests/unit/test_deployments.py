@@ -17,7 +17,7 @@ from examples import daily
 from families import PAPER
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu, gpus, measured_reserve_bytes
-from moescale.latency import Pass, PassSource
+from moescale.latency import LatencySource, Pass
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import Architecture
 from moescale.models.family import architecture
@@ -59,7 +59,7 @@ gpu_counts = st.sampled_from([1.0, 2.0, 3.0, 4.0, 8.0, 8.0, 8.0])
 
 
 @dataclass(frozen=True)
-class Straight(PassSource):
+class Straight(LatencySource):
     """Latencies to compute with by hand: a pass takes 0.1 s, and what its requests and prompts add."""
 
     name: str = "straight"

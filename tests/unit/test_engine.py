@@ -20,7 +20,7 @@ from examples import daily
 from moescale import catalogue
 from moescale.errors import InfeasibleError, InputError
 from moescale.hardware.gpus import find_gpu
-from moescale.latency import Pass, PassSource, common_shape
+from moescale.latency import LatencySource, Pass, common_shape
 from moescale.latency.engines import NO_OVERHEAD, Engine, default_overhead, engine_of_latency, engines
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import Architecture
@@ -43,7 +43,7 @@ SHAPES = shapes()
 
 
 @dataclass(frozen=True)
-class Lines(PassSource):
+class Lines(LatencySource):
     """Passes that are exactly: weights or arithmetic, whichever is longer, and the reading of the cache."""
 
     weights_s: float = 2e-3

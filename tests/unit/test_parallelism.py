@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from command_line import run
 from moescale.errors import BoundError, InfeasibleError
 from moescale.hardware.gpus import find_gpu
-from moescale.latency import LatencySource, Pass, PassSource, network
+from moescale.latency import LatencySource, Pass, network
 from moescale.latency.engines import Engine
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
@@ -38,7 +38,7 @@ groups = st.sampled_from((2.0, 4.0, 8.0))
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(PassSource):
+class Asked(LatencySource):
     """A latency source that keeps what it is asked, and answers in proportion to the requests."""
 
     passes: list[Pass]
@@ -194,8 +194,8 @@ def silicon() -> Silicon:
 
 @pytest.mark.system
 def test_a_measured_exchange_takes_its_measured_time(silicon: Silicon) -> None:
-    from moescale.latency.kernels.exchange import NEWEST, collective_grid, deepep_grid
     from moescale.latency.kernels.tables import find_table, read_columns
+    from moescale.latency.messages import NEWEST, collective_grid, deepep_grid
 
     path = find_table("h100_sxm", "comm", "nccl", NEWEST, "nccl_perf")
     assert path is not None
@@ -229,20 +229,21 @@ def test_groups_over_servers_have_answers_that_rise_with_the_batch(silicon: Sili
 
 @pytest.mark.system
 def test_experts_behind_an_exchange_take_their_measured_time() -> None:
-    from moescale.latency.kernels.exchange import BALANCED, spread_experts
+    from moescale.latency.experts import BALANCED, spread_experts, spread_s
     from moescale.latency.kernels.tables import find_table, read_columns
 
-    experts, each = spread_experts("h100_sxm", prompts=False), 3.0 * 7168 * 2048
+    grid, each = spread_experts("h100_sxm", prompts=False), 3.0 * 7168 * 2048
     path = find_table("h100_sxm", "moe", "sglang", "0.5.10", "wideep_generation_moe_perf")
     assert path is not None
+    assert grid is not None
     names = ("moe_ep_size", "num_tokens", "latency")
     rows = read_columns(path, names, distribution=BALANCED, moe_dtype="fp8_block")
     at = (rows["moe_ep_size"] == 64) & (rows["num_tokens"] == 4096)
     (measured,) = rows["latency"][at]
-    assert float(experts.seconds(64.0, 4096.0, 8.0, 256.0, each)) == pytest.approx(measured, rel=1e-9)
+    assert float(spread_s(grid, 64.0, 4096.0, 8.0, 256.0, each)) == pytest.approx(measured, rel=1e-9)
     # Half as wide experts take half of it; as many pairs on as many experts of each of half the GPUs as long.
-    assert float(experts.seconds(64.0, 4096.0, 8.0, 256.0, each / 2)) == pytest.approx(measured / 2, rel=1e-9)
-    assert float(experts.seconds(32.0, 2048.0, 8.0, 128.0, each)) == pytest.approx(measured, rel=1e-9)
+    assert float(spread_s(grid, 64.0, 4096.0, 8.0, 256.0, each / 2)) == pytest.approx(measured / 2, rel=1e-9)
+    assert float(spread_s(grid, 32.0, 2048.0, 8.0, 128.0, each)) == pytest.approx(measured, rel=1e-9)
     assert spread_experts("a100_sxm", prompts=False) is None
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from families import PAPER
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu, find_gpu
-from moescale.latency import LatencySource, Pass, PassSource, common_shape
+from moescale.latency import LatencySource, Pass, common_shape
 from moescale.latency.engines import NO_OVERHEAD, find_host
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
@@ -51,7 +51,7 @@ gpu_counts = st.integers(1, 8)
 
 
 @dataclass(frozen=True)
-class Straight(PassSource):
+class Straight(LatencySource):
     """A latency source on a straight line, to compute with by hand; NaN above `largest_batch`."""
 
     largest_batch: float = np.inf

@@ -1,11 +1,11 @@
-"""Where iteration latencies come from: one protocol, met by measured tables, measured kernels and the roofline."""
+"""Where iteration latencies come from: one base class, of measured tables, measured kernels and the roofline."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -25,54 +25,6 @@ MOE_EXECUTION = {
 }
 FUSED, ALL_EXPERTS, ALL_EXPERTS_GROUPED = MOE_EXECUTION
 EXACT = 1e-12  # experts / GPUs this close above a whole number is that number
-
-
-@runtime_checkable
-class LatencySource(Protocol):
-    """Latency of one iteration of a model that is tensor-parallel over `gpus` GPUs.
-
-    `expert_parallel` of the GPUs (a divisor of `gpus`) split whole experts between them, the rest split each expert;
-    attention is tensor-parallel over all of them. All numeric arguments, and the fields of `model`, broadcast against
-    each other; the answer has their common shape, in seconds. Where a source cannot answer (outside its table, shape not
-    measured) it answers NaN, never a guess. A source never knows a scaling law. `PassSource` is the short way to one.
-    Further fields of `Pass` (attention_dp, prefix_tokens, query_tokens) are passed by name, and only where they differ
-    from their defaults.
-    """
-
-    @property
-    def name(self) -> str:
-        """What to print as the source, such as `roofline`."""
-        ...
-
-    def prefill_s(
-        self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        """Seconds to process the prompts of `batch` requests (at least 1) of `prompt_tokens` tokens each."""
-        ...
-
-    def decode_s(
-        self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, *, expert_parallel: Real = 1.0
-    ) -> FloatArray:
-        """Seconds to produce one token for each of `batch` requests that hold `context_tokens` tokens on average."""
-        ...
-
-    def mixed_s(
-        self,
-        model: Architecture,
-        gpus: Real,
-        batch: Real,
-        context_tokens: Real,
-        prompts: Real,
-        prompt_tokens: Real,
-        *,
-        expert_parallel: Real = 1.0,
-    ) -> FloatArray:
-        """Seconds of one pass (chunked prefill) that decodes as `decode_s` and processes `prompts` prompts as well.
-
-        `prompts` may be a fraction (a chunk of one prompt); weights are read once for both. Sources that know separate
-        passes only answer NaN.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +79,24 @@ class Pass:
         return decoded if self.prompts is None else decoded + np.asarray(self.prompts)
 
 
-DECODING, PROMPTS = ("batch", "context_tokens", "query_tokens"), ("prompts", "prompt_tokens", "prefix_tokens")
-# Fields of a pass and the one that says whether they count; and those that a source is asked only where they are others.
-COUNTED = dict.fromkeys(DECODING, "batch") | dict.fromkeys(PROMPTS, "prompts")
-FURTHER = {"attention_dp": 1.0, "prefix_tokens": 0.0, "query_tokens": 1.0}
+# Fields of a pass, and the one that says whether they count; and those that not every source knows.
+COUNTED = {
+    **dict.fromkeys(("batch", "context_tokens", "query_tokens"), "batch"),
+    **dict.fromkeys(("prompts", "prompt_tokens", "prefix_tokens"), "prompts"),
+}
+FURTHER = {"expert_parallel": 1.0, "attention_dp": 1.0, "prefix_tokens": 0.0, "query_tokens": 1.0}
 MOST_STACKED = 4096  # entries: what more of them cost is their number
 
 
-class PassSource:
-    """A latency source (its methods are those of LatencySource) that is one function of a pass, `pass_s`."""
+class LatencySource:
+    """Latency of one iteration of a model: a name and one function of a pass, `pass_s`, which a source defines.
+
+    All numbers of a pass, and the fields of `model`, broadcast against each other. Where a source cannot answer (outside
+    its table, shape not measured) it answers NaN, never a guess. A source never knows a scaling law.
+    """
 
     __slots__ = ()
+    name: str  # what to print as the source, such as `roofline`
     takes_none: ClassVar[bool] = False  # whether zero requests, or zero prompts, are as none: see `seconds_of`
 
     def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
@@ -145,10 +104,15 @@ class PassSource:
         raise NotImplementedError
 
     def prefill_s(self, model: Architecture, gpus: Real, batch: Real, prompt_tokens: Real, **split: Real) -> FloatArray:
-        return self._answer(model, Pass(gpus, prompts=batch, prompt_tokens=prompt_tokens, **split))
+        """Seconds to process the prompts of `batch` requests (at least 1) of `prompt_tokens` tokens each.
+
+        `split` are further fields of Pass, here and below: expert_parallel, attention_dp, prefix_tokens, query_tokens.
+        """
+        return self.seconds(model, Pass(gpus, prompts=batch, prompt_tokens=prompt_tokens, **split))
 
     def decode_s(self, model: Architecture, gpus: Real, batch: Real, context_tokens: Real, **split: Real) -> FloatArray:
-        return self._answer(model, Pass(gpus, batch=batch, context_tokens=context_tokens, **split))
+        """Seconds to produce one token for each of `batch` requests that hold `context_tokens` tokens on average."""
+        return self.seconds(model, Pass(gpus, batch=batch, context_tokens=context_tokens, **split))
 
     def mixed_s(
         self,
@@ -160,15 +124,19 @@ class PassSource:
         prompt_tokens: Real,
         **split: Real,
     ) -> FloatArray:
-        lengths = {"context_tokens": context_tokens, "prompt_tokens": prompt_tokens}
-        return self._answer(model, Pass(gpus, batch=batch, prompts=prompts, **lengths, **split))
+        """Seconds of one pass (chunked prefill) that decodes as `decode_s` and processes `prompts` prompts as well.
 
-    def _answer(self, model: Architecture, a: Pass) -> FloatArray:
+        `prompts` may be a fraction (a chunk of one prompt); weights are read once for both. Sources that know separate
+        passes only answer NaN.
+        """
+        lengths = {"context_tokens": context_tokens, "prompt_tokens": prompt_tokens}
+        return self.seconds(model, Pass(gpus, batch=batch, prompts=prompts, **lengths, **split))
+
+    def seconds(self, model: Architecture, a: Pass) -> FloatArray:
+        """Seconds of a pass in the shape that the model and all numbers of the pass have together."""
+        numbers = (getattr(a, field) for field in Pass.__slots__)
+        shape = common_shape(model, *(number for number in numbers if number is not None))
         seconds = np.asarray(self.pass_s(model, a))
-        stated = (number for number in (a.batch, a.prompts) if number is not None)
-        split = (a.gpus, a.expert_parallel, a.attention_dp)
-        lengths = (a.context_tokens, a.prompt_tokens, a.prefix_tokens, a.query_tokens)
-        shape = common_shape(model, *split, *lengths, *stated)
         return seconds if seconds.shape == shape else np.broadcast_to(seconds, shape).copy()
 
 
@@ -180,12 +148,12 @@ def seconds_of(source: LatencySource, model: Architecture, passes: Sequence[Pass
     first = passes[0]
     split = (first.gpus, first.expert_parallel, first.attention_dp)
     shape = common_shape(model, *split, *(getattr(a, n) for a in passes for n in COUNTED if getattr(a, n) is not None))
-    own = all(getattr(type(source), n) is getattr(PassSource, n, None) for n in ("prefill_s", "decode_s", "mixed_s"))
-    stacks = own and cast("PassSource", source).takes_none and len(passes) > 1 and math.prod(shape) <= MOST_STACKED
+    own = all(getattr(type(source), n) is getattr(LatencySource, n) for n in ("prefill_s", "decode_s", "mixed_s"))
+    stacks = own and source.takes_none and len(passes) > 1 and math.prod(shape) <= MOST_STACKED
     # Groups on several servers have kernels for prompts that are not those of decoding.
     in_one = getattr(getattr(source, "gpu", None), "gpus_per_server", 1)
     if not stacks or np.any((np.asarray(first.attention_dp) > 1) & (np.asarray(first.gpus) > in_one)):
-        return [_alone_s(source, model, a) for a in passes]
+        return [source.seconds(model, a) if own else _asked_by_method(source, model, a) for a in passes]
 
     def stacked(name: str, part: str) -> Any:
         stated = [getattr(a, name) for a in passes if getattr(a, part) is not None]
@@ -199,19 +167,17 @@ def seconds_of(source: LatencySource, model: Architecture, passes: Sequence[Pass
         return rows.reshape(len(passes), *(1,) * (len(shape) + 1 - rows.ndim), *rows.shape[1:])
 
     asked = Pass(*split[:2], attention_dp=split[2], **{name: stacked(name, part) for name, part in COUNTED.items()})
-    return list(np.broadcast_to(cast("PassSource", source).pass_s(model, asked), (len(passes), *shape)))
+    return list(np.broadcast_to(source.pass_s(model, asked), (len(passes), *shape)))
 
 
-def _alone_s(source: LatencySource, model: Architecture, a: Pass) -> FloatArray:
-    split: dict[str, Real] = {
-        n: getattr(a, n) for n, usual in FURTHER.items() if np.any(np.not_equal(getattr(a, n), usual))
-    }
-    split["expert_parallel"] = a.expert_parallel
-    if a.prompts is None:
-        return source.decode_s(model, a.gpus, 0.0 if a.batch is None else a.batch, a.context_tokens, **split)
-    if a.batch is None:
+def _asked_by_method(source: LatencySource, model: Architecture, a: Pass) -> FloatArray:
+    """Seconds of a pass by a source with methods of its own, which may know none of the FURTHER fields."""
+    split = {n: getattr(a, n) for n, usual in FURTHER.items() if np.any(np.not_equal(getattr(a, n), usual))}
+    if a.batch is not None and a.prompts is not None:
+        return source.mixed_s(model, a.gpus, a.batch, a.context_tokens, a.prompts, a.prompt_tokens, **split)
+    if a.prompts is not None:
         return source.prefill_s(model, a.gpus, a.prompts, a.prompt_tokens, **split)
-    return source.mixed_s(model, a.gpus, a.batch, a.context_tokens, a.prompts, a.prompt_tokens, **split)
+    return source.decode_s(model, a.gpus, 0.0 if a.batch is None else a.batch, a.context_tokens, **split)
 
 
 def common_shape(model: Architecture, *numbers: Real) -> tuple[int, ...]:
@@ -221,15 +187,12 @@ def common_shape(model: Architecture, *numbers: Real) -> tuple[int, ...]:
 
 def kernels_alone(source: LatencySource) -> LatencySource:
     """The source without the host's time; a measured table as it is, since it cannot tell them apart."""
-    without_host = getattr(source, "without_host", None)
-    return source if without_host is None else without_host()
+    return _with(source, host_s=0.0)
 
 
 def in_format(source: LatencySource, weights: str | None, bytes_per_param: float) -> LatencySource:
     """The source for weights of another number format; a measured table as it is, which holds what was measured."""
-    if not hasattr(source, "weight_bytes_per_param"):
-        return source
-    return replace(cast("Any", source), weights=weights, weight_bytes_per_param=bytes_per_param)
+    return _with(source, weights=weights, weight_bytes_per_param=bytes_per_param)
 
 
 def with_moe_execution(source: LatencySource, name: str) -> LatencySource:
@@ -238,12 +201,15 @@ def with_moe_execution(source: LatencySource, name: str) -> LatencySource:
     Raises InputError for other names, and for a measured table, which holds what its engine ran.
     """
     check_moe_execution(name)
-    if hasattr(source, "moe_execution"):
-        return replace(cast("Any", source), moe_execution=name)
-    if name == FUSED:
-        return source
-    what = f"{source.name} has no latency for {name}: its experts were measured in another execution"
-    raise InputError(what, where="moe_execution", next_step="take the silicon or roofline latency")
+    if name != FUSED and not hasattr(source, "moe_execution"):
+        what = f"{source.name} has no latency for {name}: its experts were measured in another execution"
+        raise InputError(what, where="moe_execution", next_step="take the silicon or roofline latency")
+    return _with(source, moe_execution=name)
+
+
+def _with(source: LatencySource, **fields: Any) -> LatencySource:
+    """The source with other values of its fields; as it is where it has no such fields."""
+    return replace(cast("Any", source), **fields) if all(hasattr(source, name) for name in fields) else source
 
 
 def check_moe_execution(name: str) -> None:

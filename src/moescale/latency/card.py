@@ -1,22 +1,27 @@
-"""One kind of GPU with the measured kernels of one engine, for weights and a cache of one number format."""
+"""One kind of GPU with the measured kernels of one engine, for weights and a cache of one number format; its matrix products."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
 from moescale.latency import FUSED
-from moescale.latency.engines import NO_ENGINE, engines
-from moescale.latency.kernels.exchange import all_reduce_grid
-from moescale.latency.kernels.formats import BF16, KINDS, STATIC_SCALES, expert_kinds, format_of, product_kinds, rates
-from moescale.latency.kernels.gemm import QUANTISE, SCALE, gemm_grid, gemm_types
-from moescale.latency.kernels.log_grid import LogGrid
-from moescale.latency.kernels.moe import moe_types
-from moescale.latency.kernels.tables import System, default_version, find_system
+from moescale.latency.kernels import formats
+from moescale.latency.kernels.formats import BF16, peak_of, rates
+from moescale.latency.kernels.log_grid import LogGrid, grid_of
+from moescale.latency.kernels.tables import (
+    System,
+    default_version,
+    find_system,
+    find_table,
+    measured_formats,
+    read_columns,
+    read_grid,
+)
 from moescale.latency.roofline import ACTIVATION_BYTES, Roofline
 from moescale.models.architecture import Architecture
 from moescale.models.operations import Product
@@ -28,10 +33,50 @@ SCALES = 0.1  # of a weight's bytes: block scales, which belong to the measured 
 ROUNDING = 0.02  # of data sheets
 ROOFLINE = "take the roofline as the latency source; it covers every GPU"
 Asked = tuple[Product, float]  # with the share of it that is quantised
-
-
 # How unevenly tokens fall on experts: a power law with this exponent is what aiconfigurator-core takes for MoE models.
 ENGINE, LOAD = "vllm", "power_law_1.2"
+# What fp8 products with a scale a tensor were timed with, by family `quantize`: the largest of the activations is looked
+# for, and they are divided by it. A checkpoint that holds the scales needs only the second, and neither where the kernel
+# before writes fp8. A difference of two times is noise below a share of the first.
+SCALE, QUANTISE = "computescale_perf", "scale_matrix_perf"
+LEAST_SHARE = 0.1
+LEAST_S = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What attention computes in one layer on one GPU: `batch` contexts (generation) or prompts (context)."""
+
+    name: str
+    batch: Real
+    tokens: Real  # of each
+    heads: Real
+    prefix: Real = 0.0  # tokens that the cache holds already of each prompt
+    queries: Real = 1.0  # new tokens of each context
+
+
+@cache
+def gemm_grid(system: str, engine: str, version: str, kind: str, without: tuple[str, ...] = ()) -> LogGrid:
+    """Seconds of an (m, k) times (k, n) product over (m, n, k); a saturated product takes time in proportion to each.
+
+    `without` are kernels of the family `quantize`, SCALE and QUANTISE, whose time is taken off where it was measured.
+    """
+    table = find_table(system, "gemm", engine, version, "gemm_perf")
+    if table is None:
+        raise InputError(f"no matrix products were measured for {engine} on {system}", where="silicon")
+    sizes, slopes = ("m", "n", "k"), (1.0, 1.0, 1.0)
+    m, n, k, measured_s = read_columns(table, (*sizes, "latency"), gemm_dtype=kind).values()
+    for other in formats.PRODUCTS_OF.get((engine, kind), ()):
+        theirs = find_table(system, "gemm", other, default_version(system, other), "gemm_perf")
+        if (grid := read_grid(theirs, sizes, slopes, gemm_dtype=kind)) is not None:
+            measured_s = np.minimum(measured_s, grid.seconds(m, n, k))
+    seconds = measured_s
+    for stem in without:
+        if (quantising := find_table(system, "quantize", engine, version, stem)) is not None:
+            rows = read_columns(quantising, ("m", "k", "latency"), quant_dtype="fp8")
+            grid = grid_of((rows["m"], rows["k"]), np.maximum(rows["latency"], LEAST_S), (1.0, 1.0))
+            seconds = seconds - grid.seconds(m, k)
+    return grid_of((m, n, k), np.maximum(seconds, LEAST_SHARE * measured_s), slopes)
 
 
 @dataclass(frozen=True)
@@ -63,8 +108,9 @@ class Card:
 
     @cached_property
     def format(self) -> str:
-        """Number format of the weights."""
-        return format_of(self.weights, self.weight_bytes_per_param)
+        """Number format of the weights: the named one, or where none is fp8 for 8-bit weights and else bf16."""
+        is_fp8 = formats.FP8_BYTES[0] <= self.weight_bytes_per_param <= formats.FP8_BYTES[1]
+        return self.weights or ("fp8" if is_fp8 else "bf16")
 
     def share(self, model: Architecture, part: str) -> float:
         """What a checkpoint holds of a part in the weights' format; all but router and LM head where that is bf16 anyway."""
@@ -74,50 +120,63 @@ class Card:
 
     def product_kind(self, model: Architecture, *, with_experts: bool) -> str:
         """The measured products of the weights' format in a model with or without experts."""
-        per_tensor, measured = model.quantised.scale_per_tensor, gemm_types(*self.tables)
-        wanted = product_kinds(self.format, self.backend, with_experts=with_experts, per_tensor=per_tensor)
-        return next((kind for kind in wanted if kind in measured), BF16)
+        blocks = self.backend in formats.BLOCK_ENGINES and with_experts and not model.quantised.scale_per_tensor
+        wanted = formats.BLOCK_PRODUCTS if blocks and self.format == "fp8" else formats.PRODUCTS.get(self.format, ())
+        return self._first_measured("gemm", wanted)
 
     def expert_kind(self, model: Architecture) -> str:
         """The measured experts of the weights' format."""
-        measured = moe_types(*self.tables)
-        wanted = expert_kinds(self.format, per_tensor=model.quantised.scale_per_tensor)
+        wanted = formats.EXPERTS.get(self.format, ())
+        reverse = self.format == "fp8" and model.quantised.scale_per_tensor
+        return self._first_measured("moe", wanted[::-1] if reverse else wanted)
+
+    def _first_measured(self, family: str, wanted: tuple[str, ...]) -> str:
+        measured = measured_formats(family, *self.tables)
         return next((kind for kind in wanted if kind in measured), BF16)
 
     def products_s(self, asked: list[Asked], tokens: Real, model: Architecture) -> Real:
         """Seconds of products with so many tokens each, what is quantised in the kernels of models with experts or without."""
-        kinds = [self.product_kind(model, with_experts=with_experts) for with_experts in (False, True)]
-        if kinds == [BF16, BF16] and self.weight_bytes_per_param == 2.0:  # nothing is quantised: all in one
-            return self.summed_s([(op, 1.0) for op, _ in sorted(asked, key=lambda each: -each[1])], tokens, None, ())
-        static, sparse = self.backend in STATIC_SCALES and "fp8" in kinds, np.asarray(model.n_moe_layers) > 0
-        total_s: Real = 0.0
-        alike = kinds[0] == kinds[1] or not sparse.any()
-        for fused in (False, True) if static else (None,):
-            those = [(op, share) for op, share in asked if share > 0.0 and (fused is None or op.closes == fused)]
-            without = () if fused is None else (SCALE, QUANTISE) if fused else (SCALE,)
-            dense_s, sparse_s = (
-                0.0 if unused else self.summed_s(those, tokens, kind, without if kind == "fp8" else ())
-                for kind, unused in zip(kinds, (not alike and bool(sparse.all()), alike), strict=True)
-            )
-            total_s = total_s + (dense_s if alike else np.where(sparse, sparse_s, dense_s))
+        dense, sparse = (self.product_kind(model, with_experts=with_experts) for with_experts in (False, True))
+        if dense == sparse == BF16 and self.weight_bytes_per_param == 2.0:  # nothing is quantised: all in one
+            return self._summed_s([(op, 1.0) for op, _ in asked], tokens, BF16, 2.0)
+        has_experts = np.asarray(model.n_moe_layers) > 0
+        if dense == sparse or not has_experts.any():
+            total_s = self._quantised_s(asked, tokens, dense)
+        elif has_experts.all():
+            total_s = self._quantised_s(asked, tokens, sparse)
+        else:
+            both_s = [self._quantised_s(asked, tokens, kind) for kind in (sparse, dense)]
+            total_s = np.where(has_experts, *both_s)
         plain = [(op, 1.0 - share) for op, share in asked if share < 1.0]
-        return total_s + self.summed_s(plain, tokens, None, ())
+        return total_s + self._summed_s(plain, tokens, BF16, 2.0)
 
-    def summed_s(self, asked: list[Asked], tokens: Real, quantised: str | None, without: tuple[str, ...]) -> Real:
-        """Seconds of all products, in one question, which costs a third of as many: of bf16 weights, or in kernels of a kind."""
+    def _quantised_s(self, asked: list[Asked], tokens: Real, kind: str) -> Real:
+        """Seconds of what is quantised in products; of static scales a kernel before the last of a block writes fp8 itself."""
+        held = [(op, share) for op, share in asked if share > 0.0]
+        if kind != "fp8" or self.backend not in formats.STATIC_SCALES:
+            return self._summed_s(held, tokens, kind, self.weight_bytes_per_param)
+        total_s: Real = 0.0
+        for closes, without in ((False, (SCALE,)), (True, (SCALE, QUANTISE))):
+            those = [each for each in held if each[0].closes == closes]
+            total_s = total_s + self._summed_s(those, tokens, kind, self.weight_bytes_per_param, without)
+        return total_s
+
+    def _summed_s(
+        self, asked: list[Asked], tokens: Real, kind: str, weight_bytes: float, without: tuple[str, ...] = ()
+    ) -> Real:
+        """Seconds of all products in kernels of a kind, in one question, which costs a third of as many."""
         if not asked:
             return 0.0
         fields = np.broadcast_arrays(*(size for op, share in asked for size in (op.times * share, op.n, op.k)))
         # Sizes of products along the first axis, and axes that tokens alone have after it: each size is looked up once.
         alone = (1,) * (np.ndim(tokens) - fields[0].ndim)
         times, n, k = (np.stack(fields[start::3]).reshape(-1, *alone, *fields[0].shape) for start in range(3))
-        n, k, kind = np.maximum(n, 1.0), np.maximum(k, 1.0), quantised or BF16
-        wanted = 2.0 if quantised is None else self.weight_bytes_per_param
+        n, k = np.maximum(n, 1.0), np.maximum(k, 1.0)
         weights = n * k
         flops, moved = 2.0 * tokens * weights, ACTIVATION_BYTES * tokens * (n + k)
         seconds = gemm_grid(*self.tables, kind, without).seconds(tokens, n, k)
-        seconds = self.rescaled(seconds, weights, moved, flops, kind, wanted)
-        return np.sum(times * np.maximum(seconds, self.limit_s(weights, flops, kind, wanted)), axis=0)
+        seconds = self.rescaled(seconds, weights, moved, flops, kind, weight_bytes)
+        return np.sum(times * np.maximum(seconds, self.limit_s(weights, flops, kind, weight_bytes)), axis=0)
 
     def limit_s(self, weights: Real, flops: Real, kind: str, wanted_bytes: float) -> FloatArray:
         """Seconds that the data sheet allows at least: every weight read from memory once, every product multiplied.
@@ -126,12 +185,7 @@ class Card:
         layer takes their place.
         """
         read_s = np.asarray(weights) * (wanted_bytes / self.gpu.memory_bandwidth_bytes_per_s)
-        return np.maximum(read_s, np.asarray(flops) / self.peak(kind))
-
-    def peak(self, kind: str) -> float:
-        """FLOPs a second of this GPU's data sheet."""
-        own = {"fp8": self.gpu.fp8_flops_per_s, "fp4": self.gpu.fp4_flops_per_s}
-        return own.get(KINDS[kind].arithmetic) or self.gpu.bf16_flops_per_s
+        return np.maximum(read_s, np.asarray(flops) / peak_of(self.gpu, kind))
 
     def elementwise_s(self, moved_bytes: Real) -> FloatArray:
         system = self.system
@@ -142,7 +196,7 @@ class Card:
         """This GPU's memory bandwidth and FLOP rate over the measured part's; data sheets are rounded, so near 1 is 1."""
         _, measured_peak = rates(self.system, kind)
         bandwidth = self.gpu.memory_bandwidth_bytes_per_s / self.system.memory_bandwidth_bytes_per_s
-        peak = self.peak(kind) / measured_peak
+        peak = peak_of(self.gpu, kind) / measured_peak
         return (1.0 if abs(bandwidth - 1.0) < ROUNDING else bandwidth, 1.0 if abs(peak - 1.0) < ROUNDING else peak)
 
     def rescaled(
@@ -169,23 +223,9 @@ class Card:
         return seconds * (now / measured)
 
     @cached_property
-    def fused_norms(self) -> bool:
-        """Whether the engine norms queries and keys in the kernel of their rotary positions."""
-        return engines().get(self.backend, NO_ENGINE).fused_norms
-
-    @cached_property
     def cache_type(self) -> str:
         return "fp8" if self.kv_bytes_per_element < WIDE_BYTES else BF16
 
     @cached_property
     def analytic(self) -> Roofline:
         return Roofline(self.gpu, self.weight_bytes_per_param, self.kv_bytes_per_element, weights=self.weights)
-
-    @cached_property
-    def links(self) -> tuple[LogGrid, float]:
-        """All-reduces, and how many times slower than the measured links those of this card are."""
-        system = self.gpu.silicon_link_system
-        if system is None:
-            return all_reduce_grid(*self.tables), 1.0
-        slower = find_system(system).link_bytes_per_s / self.gpu.interconnect_bytes_per_s
-        return all_reduce_grid(system, self.backend, default_version(system, self.backend)), slower

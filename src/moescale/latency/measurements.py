@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +68,12 @@ COLUMNS = tuple(field.name for field in fields(Measurement))
 SHAPE = COLUMNS[COLUMNS.index("n_layers") :]
 KEY = ("gpu", "gpus", "stage", "batch", "tokens", "engine", "dtype", "n_experts", *SHAPE)
 Key = tuple[object, ...]
+# What identifies a measurement: asked for again, it need not be made again.
+key_of: Callable[[Measurement], Key] = attrgetter(*KEY)
 
 _WHOLE = frozenset(field.name for field in fields(Measurement) if field.type == "int")
 _REAL = frozenset(field.name for field in fields(Measurement) if str(field.type).startswith("float"))
 _OPTIONAL = ("latency_s", "spread")
-
-
-def key_of(row: Measurement) -> Key:
-    """What identifies a measurement: asked for again, it need not be made again."""
-    return tuple(getattr(row, name) for name in KEY)
 
 
 def read_measurements(path: str | Path) -> tuple[Measurement, ...]:

@@ -1,54 +1,149 @@
-"""Seconds of what GPUs send each other, by measured collectives."""
+"""Seconds of what GPUs send each other, by measured collectives.
+
+Within a server the engines gather every group's tokens and scatter the sums (the default of vLLM and SGLang with attention
+data parallelism, and of TensorRT-LLM without its own all-to-all). Across servers they send each token to its experts alone:
+DeepEP's low-latency kernels for passes that decode, its normal ones for passes with prompts. So do they over more GPUs of an
+NVLink domain than eight, by TensorRT-LLM's kernels.
+"""
 
 from __future__ import annotations
+
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
+from moescale.errors import InputError
 from moescale.latency import Pass, network
 from moescale.latency.card import Card
-from moescale.latency.kernels.exchange import (
-    GPUS_PER_NODE,
-    MEASURED_TOP_K,
-    MEASURED_WIDTH,
-    collective_grid,
-    deepep_grid,
-    nvlink_grid,
-    within_server_s,
-)
+from moescale.latency.kernels.log_grid import LogGrid, grid_of
+from moescale.latency.kernels.tables import default_version, find_system, find_table, read_columns, read_grid
 from moescale.latency.roofline import ACTIVATION_BYTES
 from moescale.models.architecture import Architecture
 from moescale.typing import FloatArray, Real
 
+NEWEST = "99"  # of a library's versions
+# The shape that DeepEP was measured with on several servers: DeepSeek-V3's. Other shapes send as many bytes less or more.
+MEASURED_WIDTH, MEASURED_TOP_K = 7168.0, 8.0
+SMS = 20.0  # streaming multiprocessors of the normal kernels: DeepEP's own default (deep_ep.Buffer.num_sms)
+GPUS_PER_NODE = 8.0  # of the measured servers
+DEEPEP_VERSION = "0.5.6.post2"  # of the folder, of which only the oldest was measured on several servers
+# The one system whose all-to-all was measured over more GPUs of an NVLink domain than eight; GB300's switches are the same.
+NVLINK_SYSTEM, NVLINK_VERSION, NVLINK = "gb200", "1.3.0rc10", "NVLinkTwoSided"
+NVLINK_PARTS = ("alltoall_prepare", "alltoall_dispatch", "alltoall_combine")
 # The format, by its name in the table of NVLink, in which tokens go to experts: that of the experts' products.
 DISPATCHED = {"nvfp4": "nvfp4", "fp8": "fp8", "fp8_block": "fp8"}
+
+
+@cache
+def all_reduce_grid(system: str, engine: str, version: str) -> LogGrid:
+    """Seconds of an all-reduce over (GPUs from 2 on, elements of the message); within one server, in a CUDA graph.
+
+    The tables state sizes in bf16 elements: read as bytes, NVLink would reach half of what it is known for.
+    """
+    table = find_table(system, "comm", engine, version, "custom_allreduce_perf")
+    graph = [backend for backend in table.text_values("backend") if backend.endswith("graph")] if table else []
+    chosen = {"backend": graph[0]} if graph else {}
+    grid = read_grid(table, ("num_gpus", "message_size"), (0.0, 1.0), **chosen)
+    if grid is None:
+        raise InputError(f"no all-reduce was measured for {engine} on {system}", where="silicon")
+    return grid
+
+
+@cache
+def collective_grid(system: str, operation: str) -> LogGrid | None:
+    """Seconds of NCCL's all_gather or reduce_scatter over (GPUs from 2 on, 16-bit elements of the whole message).
+
+    None where it was not measured. Read as bytes, the sizes would leave NVLink at half of what it is known for.
+    """
+    table = find_table(system, "comm", "nccl", NEWEST, "nccl_perf")
+    return read_grid(table, ("num_gpus", "message_size"), (0.0, 1.0), op_name=operation, nccl_dtype="half")
+
+
+@cache
+def deepep_grid(system: str, *, low_latency: bool) -> LogGrid | None:
+    """Seconds of DeepEP's dispatch and combine over (servers of 8 GPUs, tokens of each GPU); None where not measured.
+
+    Of DeepSeek-V3's shape (256 or 288 experts, top 8, 7168 wide; dispatched in fp8, combined in bf16).
+    """
+    stem = f"wideep_deepep_{'ll' if low_latency else 'normal'}_perf"
+    table = find_table(system, "comm", "sglang", DEEPEP_VERSION, stem)
+    if table is None:
+        return None
+    times = ("dispatch_transmit_us", "dispatch_notify_us", "combine_transmit_us")
+    if low_latency:
+        times = ("dispatch_avg_t_us", "combine_avg_t_us")
+    rows = read_columns(table, ("node_num", "num_token", "hidden_size", "num_topk", "dispatch_sms", *times))
+    kept = (rows["hidden_size"] == MEASURED_WIDTH) & (rows["num_topk"] == MEASURED_TOP_K)
+    kept &= low_latency | (rows["dispatch_sms"] == SMS)
+    seconds = 1e-6 * np.sum([rows[name][kept] for name in times], axis=0)
+    nodes = rows["node_num"][kept]
+    return grid_of((nodes, rows["num_token"][kept]), seconds, (0.0, 1.0)) if np.any(nodes > 1) else None
+
+
+@cache
+def nvlink_grid(dispatched: str) -> LogGrid | None:
+    """Seconds of TensorRT-LLM's dispatch and combine over (GPUs of one NVLink domain, tokens of each); None where not measured.
+
+    Of DeepSeek-V3's shape, dispatched in a format of the table, combined in bf16; its two-sided kernels, which alone were
+    measured in every format and with up to 64 GPUs.
+    """
+    table = find_table(NVLINK_SYSTEM, "comm", "trtllm", NVLINK_VERSION, "trtllm_alltoall_perf")
+    if table is None:
+        return None
+    names, chosen = ("moe_ep_size", "num_tokens", "latency"), {"kernel_source": NVLINK, "moe_dtype": dispatched}
+    parts = [read_columns(table, names, op_name=part, **chosen) for part in NVLINK_PARTS]
+    gpus, tokens, seconds = (np.concatenate([rows[name] for rows in parts]) for name in names)
+    sizes, place = np.unique(np.stack([gpus, tokens]), axis=1, return_inverse=True)
+    total_s = np.asarray(np.bincount(place.ravel(), seconds), dtype=np.float64)
+    return grid_of(tuple(sizes), total_s, (0.0, 1.0)) if seconds.size else None
 
 
 def messages_s(card: Card, model: Architecture, whole: Pass, rank: Pass) -> FloatArray:
     """Two all-reduces a layer and one of the embeddings; none on one GPU.
 
     With attention data parallelism they are within a group, and an exchange among all GPUs stands for the second one of
-    a layer with experts.
+    a layer with experts. Norms over all heads, which the GPUs of a group share, reduce two sums of squares a token and layer.
     """
     gpus = np.asarray(rank.gpus, dtype=np.float64)
     times = 2.0 * np.asarray(model.n_layers, dtype=np.float64) - model.n_layers_without_ffn + 1.0
-    if whole is rank:
-        return _all_reduces_s(card, model, gpus, rank.tokens, times)
-    spread = np.asarray(whole.attention_dp, dtype=np.float64) > 1.0
-    seconds = _all_reduces_s(card, model, gpus, rank.tokens, times - np.where(spread, model.n_moe_layers, 0.0))
-    return seconds + np.where(spread, model.n_moe_layers * _exchange_s(card, model, whole, rank), 0.0)
-
-
-def _all_reduces_s(card: Card, model: Architecture, gpus: FloatArray, tokens: Real, times: Real) -> FloatArray:
+    exchanged_s: Real = 0.0
+    if whole is not rank:
+        spread = np.asarray(whole.attention_dp, dtype=np.float64) > 1.0
+        times = times - np.where(spread, model.n_moe_layers, 0.0)
+        exchanged_s = np.where(spread, model.n_moe_layers * _exchange_s(card, model, whole, rank), 0.0)
     if not np.any(gpus > 1):
-        return np.zeros(np.shape(gpus))
-    grid, slower = card.links
+        return np.zeros(np.shape(gpus)) + exchanged_s
+    grid, slower = _links(card)
     # A link of half the rate takes as long for a message as the measured one for twice of it.
-    elements = np.maximum(tokens, 1.0) * np.asarray(model.d_model, dtype=np.float64)
-    seconds = within_server_s(grid, network.in_server(card.gpu, gpus), slower * elements)
+    elements = np.maximum(rank.tokens, 1.0) * np.asarray(model.d_model, dtype=np.float64)
+    reduced_s = times * within_server_s(grid, network.in_server(card.gpu, gpus), slower * elements)
     if np.any(gpus > card.gpu.gpus_per_server):
-        seconds = seconds + network.all_reduce_s(card.gpu, gpus, ACTIVATION_BYTES * elements)
-    return np.where(gpus > 1, times * seconds, 0.0)
+        reduced_s = reduced_s + times * network.all_reduce_s(card.gpu, gpus, ACTIVATION_BYTES * elements)
+    if model.qk_norm_full_width:
+        norms_s = grid.seconds(np.maximum(gpus, 2.0), 2.0 * np.maximum(rank.tokens, 1.0))
+        reduced_s = reduced_s + model.n_layers * norms_s
+    return np.where(gpus > 1, reduced_s, 0.0) + exchanged_s
+
+
+def _links(card: Card) -> tuple[LogGrid, float]:
+    """All-reduces, and how many times slower than the measured links those of this card are."""
+    system = card.gpu.silicon_link_system
+    if system is None:
+        return all_reduce_grid(*card.tables), 1.0
+    slower = find_system(system).link_bytes_per_s / card.gpu.interconnect_bytes_per_s
+    return all_reduce_grid(system, card.backend, default_version(system, card.backend)), slower
+
+
+def within_server_s(grid: LogGrid, gpus: Real, elements: Real) -> FloatArray:
+    """Seconds of a collective over GPUs of one server: beyond the counts that were measured, by a ring's share.
+
+    Each of g GPUs passes on (g - 1) / g of the message.
+    """
+    most = np.exp(grid.axes[0][-1])
+    count = np.maximum(np.asarray(gpus, dtype=np.float64), 2.0)
+    seconds = grid.seconds(np.minimum(count, most), elements)
+    return seconds * np.where(count > most + 0.5, (1.0 - 1.0 / count) / (1.0 - 1.0 / most), 1.0)
 
 
 def _exchange_s(card: Card, model: Architecture, whole: Pass, rank: Pass) -> FloatArray:
@@ -56,13 +151,12 @@ def _exchange_s(card: Card, model: Architecture, whole: Pass, rank: Pass) -> Flo
     gpus, tokens = np.asarray(whole.gpus, dtype=np.float64), np.maximum(whole.tokens, 1.0)
     d_model = np.asarray(model.d_model, dtype=np.float64)
     elements, each = tokens * d_model, network.in_server(card.gpu, gpus)
-    _, slower = card.links
+    all_reduce, slower = _links(card)
     system = card.gpu.silicon_link_system or card.system.name
-    gather, scatter = (collective_grid(system, name) for name in ("all_gather", "reduce_scatter"))
-    if gather is None or scatter is None:  # an all-reduce is both
-        inside_s = within_server_s(card.links[0], each, slower * elements)
-    else:
-        inside_s = within_server_s(gather, each, slower * elements) + within_server_s(scatter, each, slower * elements)
+    both = [collective_grid(system, name) for name in ("all_gather", "reduce_scatter")]
+    if None in both:  # an all-reduce is both
+        both = [all_reduce]
+    inside_s = np.sum([within_server_s(grid, each, slower * elements) for grid in both if grid is not None], axis=0)
     far, alone = gpus > card.gpu.gpus_per_server, sends_alone(card, whole)
     if not np.any(far | alone):
         return inside_s
@@ -79,20 +173,11 @@ def _exchange_s(card: Card, model: Architecture, whole: Pass, rank: Pass) -> Flo
         sent_s = deepep.seconds(network.servers(card.gpu, gpus), like)
     else:
         sent_bytes = own * model.top_k * d_model * (1.0 + ACTIVATION_BYTES)
-        in_one_s = within_server_s(card.links[0], each, slower * elements / network.servers(card.gpu, gpus))
+        in_one_s = within_server_s(all_reduce, each, slower * elements / network.servers(card.gpu, gpus))
         sent_s = in_one_s + network.exchange_s(card.gpu, gpus, sent_bytes) + network.HOP_S
     # An expert that is split itself needs every token of all its GPUs.
     all_s = inside_s + network.all_reduce_s(card.gpu, gpus, ACTIVATION_BYTES * elements)
     return np.where(far, np.where(alone, sent_s, all_s), inside_s)
-
-
-def norm_messages_s(card: Card, model: Architecture, gpus: FloatArray, tokens: Real) -> FloatArray:
-    """Norms over all heads, which tensor-parallel GPUs share: an all-reduce of two sums of squares a token and layer."""
-    if not np.any(gpus > 1):
-        return np.zeros(np.shape(gpus))
-    grid, _ = card.links
-    seconds = grid.seconds(np.maximum(gpus, 2.0), 2.0 * np.maximum(tokens, 1.0))
-    return np.where(gpus > 1, model.n_layers * seconds, 0.0)
 
 
 def sends_alone(card: Card, a: Pass) -> npt.NDArray[np.bool_]:

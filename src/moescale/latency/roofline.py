@@ -15,13 +15,13 @@ from moescale.latency import (
     ALL_EXPERTS_GROUPED,
     EXACT,
     FUSED,
+    LatencySource,
     Pass,
-    PassSource,
     check_moe_execution,
     local_experts,
     network,
 )
-from moescale.latency.roofline_constants import RooflineConstants, constants_of, multiplies_fp4, multiplies_fp8
+from moescale.latency.roofline_constants import RooflineConstants, constants_of, narrow_peak
 from moescale.models.architecture import UNQUANTISED_BYTES, Architecture, some
 from moescale.models.operations import Attention, Indexer, Operation, Product, State, operations
 from moescale.models.parameters import STATE_FLOPS, expected_distinct_experts, share_taken
@@ -36,7 +36,7 @@ STATE_COMPUTE_EFFICIENCY = 0.056
 
 
 @dataclass(frozen=True)
-class Roofline(PassSource):
+class Roofline(LatencySource):
     """Roofline of a tensor-parallel model on one kind of GPU, for every shape and every real-valued size.
 
     A layer's kernels are added up. Each takes bytes / bandwidth and FLOPs / peak, both times an efficiency: the longer
@@ -52,6 +52,7 @@ class Roofline(PassSource):
     `moe_execution` all-experts holds whole experts, whatever `expert_parallel` says, and answers NaN beyond a GPU an expert.
     """
 
+    name = "roofline"
     takes_none: ClassVar[bool] = True
 
     gpu: Gpu
@@ -60,19 +61,10 @@ class Roofline(PassSource):
     constants: RooflineConstants | None = None  # None: those of this GPU
     moe_execution: str = FUSED  # a name of MOE_EXECUTION
     weights: str | None = None  # name of the number format of the weights; None: the one with such bytes
-    has_host: bool = True  # whether a pass takes the host's time at least
+    host_s: float | None = None  # seconds a pass takes on the host at least; None: those of the constants
 
     def __post_init__(self) -> None:
         check_moe_execution(self.moe_execution)
-
-    @property
-    def name(self) -> str:
-        """`roofline`."""
-        return "roofline"
-
-    def without_host(self) -> Roofline:
-        """The same without the host's time."""
-        return replace(self, has_host=False)
 
     def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
         """Seconds of a pass: its operations, activations, messages and launches, or the host's."""
@@ -91,44 +83,40 @@ class Roofline(PassSource):
             elif op.part == "experts":
                 expert = expert + op.times * (op.n * op.k)
             elif op.part == "lm_head":
-                total_s = total_s + self._product_s(op.params, a.requests, self._share(model, op.part))
+                total_s = total_s + op.params * self._weight_s(self._share(model, op.part), a.requests)
             elif op.part != "router":  # its time is in per_moe_layer_overhead_s
                 share = self._share(model, op.part)
                 weights[share] = weights.get(share, 0.0) + op.params
         for share, params in weights.items():
-            total_s = total_s + self._product_s(params, a.tokens, share)
+            total_s = total_s + params * self._weight_s(share, a.tokens)
         launches_s = model.n_layers * constants.per_layer_overhead_s
         met = model  # as activations are moved
         if some(model.n_moe_layers):
             launches_s = launches_s + model.n_moe_layers * constants.per_moe_layer_overhead_s
             if looped:  # dense products of all whole experts of a GPU, each with as many launches as a dense layer
                 local = np.where(np.asarray(model.n_moe_layers) > 0, local_experts(model, all_gpus), 0.0)
-                total_s = total_s + self._product_s(expert * local, whole.tokens, self._share(model, "experts"))
+                total_s = total_s + expert * local * self._weight_s(self._share(model, "experts"), whole.tokens)
                 launches_s = launches_s + model.n_moe_layers * local * constants.per_layer_overhead_s
                 met = replace(model, top_k=local, d_expert=model.d_expert * all_gpus)
             else:
-                total_s = total_s + self._experts_s(model, expert, whole.tokens, a.expert_parallel)
+                distinct, met_tokens = _busiest(model, whole.tokens, a.expert_parallel)
+                share = self._share(model, "experts")
+                total_s = total_s + expert * self._weight_s(share, met_tokens, distinct, of_experts=True)
         if some(model.kv_lora_rank):
             latent = np.where(np.asarray(model.kv_lora_rank) > 0, model.n_layers - model.n_linear_layers, 0.0)
             launches_s = launches_s + latent * constants.per_latent_layer_overhead_s
         total_s = total_s + self._moved_s(met, whole, a) + launches_s
         if np.any(all_gpus > self.gpu.gpus_per_server):
             total_s = total_s + self._network_s(model, whole, a)
-        return np.maximum(total_s, constants.per_iteration_overhead_s if self.has_host else 0.0)
+        return np.maximum(total_s, constants.per_iteration_overhead_s if self.host_s is None else self.host_s)
 
     def operation_s(self, op: Operation, a: Pass) -> Real:
         """Seconds of one operation but the routed experts, in all layers."""
         if isinstance(op, Product):
-            return self._product_s(op.params, a.tokens)
+            return op.params * self._weight_s(1.0, a.tokens)
         if isinstance(op, Attention):
-            op = op.with_chosen_window()
-            total_s: Real = 0.0
-            if a.batch is not None:
-                total_s = self._decode_attention_s(op, a.batch, a.context_tokens, a.query_tokens)
-            if a.prompts is not None:
-                total_s = total_s + self._prompts_attention_s(op, a.prompts, a.prompt_tokens, a.prefix_tokens)
-            return total_s
-        byte_s, decoded = self._cache_element_s / self.kv_bytes_per_element, np.asarray(a.decoded)
+            return self._attention_s(op.with_chosen_window(), a)
+        byte_s, decoded = self._byte_s(self._constants.cache_memory_efficiency), np.asarray(a.decoded)
         prompts, prompt_tokens = np.asarray(0.0 if a.prompts is None else a.prompts), np.asarray(a.prompt_tokens)
         if isinstance(op, State):  # a decoded token reads and writes the state of its request; a prompt writes it once
             state = op.layers * op.elements
@@ -148,47 +136,35 @@ class Roofline(PassSource):
             return self.constants
         return constants_of(self.gpu, self.weight_bytes_per_param, self.weights)
 
-    @functools.cached_property
-    def _cache_element_s(self) -> float:
-        byte_s = 1.0 / (self.gpu.memory_bandwidth_bytes_per_s * self._constants.cache_memory_efficiency)
-        return self.kv_bytes_per_element * byte_s
+    def _byte_s(self, efficiency: float) -> float:
+        return 1.0 / (self.gpu.memory_bandwidth_bytes_per_s * efficiency)
 
-    @functools.cached_property
-    def _byte_s(self) -> float:
-        return 1.0 / (self.gpu.memory_bandwidth_bytes_per_s * self._constants.memory_efficiency)
+    def _attention_s(self, op: Attention, a: Pass) -> Real:
+        """Seconds of tokens, one or several of each request, that read the whole cache once, and of prompts.
 
-    @functools.cached_property
-    def _peak(self) -> float:
-        fp8 = multiplies_fp8(self.gpu, self.weight_bytes_per_param) and self.gpu.fp8_flops_per_s
-        fp4 = multiplies_fp4(self.gpu, self.weights) and self.gpu.fp4_flops_per_s
-        return fp4 or fp8 or self.gpu.bf16_flops_per_s
-
-    @functools.cached_property
-    def _attention_flop_s(self) -> float:
-        return 1.0 / (self.gpu.bf16_flops_per_s * self._constants.attention_compute_efficiency)
-
-    def _prompts_attention_s(self, op: Attention, prompts: Real, prompt_tokens: Real, prefix_tokens: Real) -> Real:
-        """Attention of prompts, to themselves and to a cached prefix; the cache of both is touched once."""
-        new, prefix = np.asarray(prompt_tokens, dtype=np.float64), np.asarray(prefix_tokens, dtype=np.float64)
-        flops_s = 2.0 * op.heads * (op.head_dim + op.value_dim) * self._attention_flop_s
-        element_s, whole = op.cached_elements * self._cache_element_s, prefix + new
+        Prompts attend to themselves and to a cached prefix; the cache of both is touched once.
+        """
+        flop_s = 1.0 / (self.gpu.bf16_flops_per_s * self._constants.attention_compute_efficiency)
+        element_s = self.kv_bytes_per_element * self._byte_s(self._constants.cache_memory_efficiency)
+        total_s, token_s = 0.0, op.cached_elements * element_s
+        if a.batch is not None:
+            multiply_s = op.heads * (2.0 * op.decode_channels * flop_s) * a.query_tokens
+            total_s = np.maximum(multiply_s, token_s) * (op.held(a.context_tokens) * a.batch)
+        if a.prompts is None:
+            return total_s
+        new, prefix = np.asarray(a.prompt_tokens, dtype=np.float64), np.asarray(a.prefix_tokens, dtype=np.float64)
+        pair_s, whole = 2.0 * op.heads * (op.head_dim + op.value_dim) * flop_s, prefix + new
         # Causal: a token meets half of its prompt, once for the scores and once for the values, 2 FLOPs a channel.
         pairs = new * (prefix + new / 2.0)
-        one_s = (op.layers - op.window_layers) * np.maximum(flops_s * pairs, element_s * whole)
+        one_s = (op.layers - op.window_layers) * np.maximum(pair_s * pairs, token_s * whole)
         if some(op.window_layers):
             # As many pairs as the whole has without those of the prefix; T w - w^2 / 2 of a prompt of T beyond w.
             before, met = np.minimum(prefix, op.window), np.minimum(whole, op.window)
             pairs = met * (whole - met / 2.0) - before * (prefix - before / 2.0)
-            windowed_s = np.maximum(flops_s * pairs, element_s * np.minimum(whole, op.window + new))
+            windowed_s = np.maximum(pair_s * pairs, token_s * np.minimum(whole, op.window + new))
             one_s = one_s + op.window_layers * windowed_s
-        launch_s = op.layers * self._constants.per_prompt_layer_overhead_s * (np.asarray(prompts) > 0.0)
-        return one_s * prompts + launch_s
-
-    def _decode_attention_s(self, op: Attention, batch: Real, context_tokens: Real, queries: Real) -> Real:
-        """Attention of a token, or several, of each request, which read the whole cache once."""
-        multiply_s = op.heads * (2.0 * op.decode_channels * self._attention_flop_s) * queries
-        token_s = np.maximum(multiply_s, op.cached_elements * self._cache_element_s)
-        return token_s * (op.held(context_tokens) * batch)
+        launch_s = op.layers * self._constants.per_prompt_layer_overhead_s * (np.asarray(a.prompts) > 0.0)
+        return total_s + one_s * a.prompts + launch_s
 
     def _share(self, model: Architecture, part: str) -> float:
         """What of a part has the format of the weights; all where that has 16 bits, as nothing is quantised then."""
@@ -196,30 +172,23 @@ class Roofline(PassSource):
             return 1.0
         return share_taken(model.quantised, part)
 
-    def _product_s(self, weights: Real, tokens: Real, quantised: float = 1.0) -> FloatArray:
-        """To read so many weights, or to multiply them with every token; a share has the weights' format, the rest bf16."""
-        efficiency, softness = self._constants.gemm_compute_efficiency, self._constants.ridge_softness
-        flop_s, read_s = 2.0 / (self._peak * efficiency), self.weight_bytes_per_param * self._byte_s
-        weight_s = _ridge(read_s, flop_s * tokens, softness)
-        if quantised < 1.0:
-            flop_s, read_s = 2.0 / (self.gpu.bf16_flops_per_s * efficiency), UNQUANTISED_BYTES * self._byte_s
-            weight_s = quantised * weight_s + (1.0 - quantised) * _ridge(read_s, flop_s * tokens, softness)
-        return np.asarray(weights * weight_s)
+    def _weight_s(self, quantised: float, tokens: Real, read: Real = 1.0, *, of_experts: bool = False) -> Real:
+        """Seconds of one weight, read so many times and multiplied with so many tokens.
 
-    def _experts_s(self, model: Architecture, expert: Real, tokens: Real, expert_parallel: Real) -> Real:
-        """Routed experts of so many weights each, of which the busiest GPU sets the pace."""
-        constants, softness = self._constants, self._constants.ridge_softness
-        byte_s = 1.0 / (self.gpu.memory_bandwidth_bytes_per_s * constants.expert_memory_efficiency)
-        distinct, expert_tokens = _busiest(model, tokens, expert_parallel)
-
-        def weight_s(weight_bytes: float, peak: float) -> Real:
-            multiply_s = 2.0 / (peak * constants.moe_compute_efficiency) * expert_tokens
-            return _ridge(distinct * (weight_bytes * byte_s), multiply_s, softness)
-
-        share, seconds = self._share(model, "experts"), weight_s(self.weight_bytes_per_param, self._peak)
-        if share < 1.0:
-            seconds = share * seconds + (1.0 - share) * weight_s(UNQUANTISED_BYTES, self.gpu.bf16_flops_per_s)
-        return expert * seconds
+        A share has the weights' format, the rest bf16. Of weights of experts the busiest GPU sets the pace.
+        """
+        constants = self._constants
+        memory, compute = constants.memory_efficiency, constants.gemm_compute_efficiency
+        if of_experts:
+            memory, compute = constants.expert_memory_efficiency, constants.moe_compute_efficiency
+        bf16, total_s = self.gpu.bf16_flops_per_s, 0.0
+        own_peak = narrow_peak(self.gpu, self.weight_bytes_per_param, self.weights) or bf16
+        formats = ((quantised, self.weight_bytes_per_param, own_peak), (1.0 - quantised, UNQUANTISED_BYTES, bf16))
+        for share, weight_bytes, peak in formats:
+            if share > 0.0:
+                read_s, multiply_s = read * (weight_bytes * self._byte_s(memory)), 2.0 / (peak * compute) * tokens
+                total_s = total_s + share * _ridge(read_s, multiply_s, constants.ridge_softness)
+        return total_s
 
     def _moved_s(self, model: Architecture, whole: Pass, rank: Pass) -> Real:
         """Two all-reduces a layer, none on one GPU, and the activations.
@@ -233,30 +202,27 @@ class Roofline(PassSource):
             spread = np.asarray(whole.attention_dp, dtype=np.float64) > 1.0
             exchanged = np.where(spread, model.n_moe_layers, 0.0)
             split = np.where(spread, np.minimum(np.asarray(whole.expert_parallel, dtype=np.float64), gpus), 1.0)
-        reduced = 2.0 * model.n_layers - exchanged
-        total_s = (reduced - model.n_layers_without_ffn) * (model.d_model * self._sent_s(rank_gpus)) * rank.tokens
-        total_s = total_s + reduced * (self._start_s(rank_gpus) * (rank_gpus > 1.0))
+        reduced, (sent_s, start_s) = 2.0 * model.n_layers - exchanged, self._message_s(rank_gpus)
+        total_s = (reduced - model.n_layers_without_ffn) * (model.d_model * sent_s) * rank.tokens
+        total_s = total_s + reduced * (start_s * (rank_gpus > 1.0))
         if whole is not rank:
-            message_s = model.d_model * self._sent_s(gpus) * whole.tokens + self._start_s(gpus)
-            total_s = total_s + exchanged * message_s
+            sent_s, start_s = self._message_s(gpus)
+            total_s = total_s + exchanged * (model.d_model * sent_s * whole.tokens + start_s)
         if constants.activation_traffic > 0.0:
             pairs, width = whole.tokens * (model.top_k / split), model.d_expert * split / gpus
             routed = model.n_moe_layers * pairs * (2.0 * model.d_model + 2.0 * model.ffn_matrices * width)
             moved = ACTIVATION_BYTES * (_activations(model, rank_gpus) * rank.tokens + routed)
-            total_s = total_s + constants.activation_traffic * self._byte_s * moved
+            total_s = total_s + constants.activation_traffic * self._byte_s(constants.memory_efficiency) * moved
         return total_s
 
-    def _sent_s(self, count: FloatArray) -> FloatArray:
-        """Seconds of one activation of one token in one all-reduce over so many GPUs."""
-        constants, share = self._constants, 1.0 / count
-        sent = (2.0 / constants.interconnect_efficiency) * (1.0 - share)
-        sent = sent + constants.interconnect_contention * np.maximum(count - 2.0, 0.0)
-        return ACTIVATION_BYTES / self.gpu.interconnect_bytes_per_s * sent
-
-    def _start_s(self, count: FloatArray) -> FloatArray:
-        """Seconds of an all-reduce without bytes over so many GPUs, of more than one."""
-        constants = self._constants
-        return constants.allreduce_latency_s + constants.allreduce_latency_per_gpu_s * np.maximum(count - 2.0, 0.0)
+    def _message_s(self, count: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Seconds of an all-reduce over so many GPUs: for one activation of one token, and of a message without bytes."""
+        constants, further = self._constants, np.maximum(count - 2.0, 0.0)
+        sent = (
+            2.0 / constants.interconnect_efficiency * (1.0 - 1.0 / count) + constants.interconnect_contention * further
+        )
+        start_s = constants.allreduce_latency_s + constants.allreduce_latency_per_gpu_s * further
+        return ACTIVATION_BYTES / self.gpu.interconnect_bytes_per_s * sent, start_s
 
     def _network_s(self, model: Architecture, whole: Pass, rank: Pass) -> FloatArray:
         """What the network adds where a group, or all of them, are more GPUs than a server holds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from moescale import catalogue
 from moescale.hardware.gpus import Gpu
@@ -35,9 +36,8 @@ class RooflineConstants:
     # How far reading and arithmetic of one product add up near the ridge: (r^p + a^p)^(1/p) with p = 1 / softness.
     # 0: the longer of the two, 1: their sum.
     ridge_softness: float
-    activation_traffic: (
-        float  # moved bytes of norms, activations and products, over the activation bytes that `roofline` counts
-    )
+    # Moved bytes of norms, activations and products, over the activation bytes that `roofline` counts.
+    activation_traffic: float
     interconnect_efficiency: float  # reached share of interconnect bandwidth in an all-reduce
     interconnect_contention: float  # every GPU beyond two adds this share of a message's time: a bus that all share
     allreduce_latency_s: float  # of a message without bytes between two GPUs
@@ -57,13 +57,13 @@ def measured_constants() -> dict[str, RooflineConstants]:
     Source: catalogue/roofline.toml, which `python scripts/calibrate_roofline.py` writes.
     """
     table = catalogue.read("roofline.toml")
+    names = [f.name for f in fields(RooflineConstants)]
     host = {name: float(entry["value"]) for name, entry in table["host"].items()}
-    names = [f.name for f in fields(RooflineConstants) if f.name not in host]
     found: dict[str, RooflineConstants] = {}
     for system, entry in table["system"].items():
-        found[system] = RooflineConstants(**{name: float(entry[name]) for name in names}, **host)
-        fp8 = {name: float(value) for name, value in entry.get("fp8", {}).items()}
-        found[f"{system}.fp8"] = replace(found[system], **fp8)
+        own = host | {name: float(entry[name]) for name in names if name in entry}
+        found[system] = RooflineConstants(**own)
+        found[f"{system}.fp8"] = replace(found[system], **entry.get("fp8", {}))
     return found
 
 
@@ -74,10 +74,9 @@ def constants_of(gpu: Gpu, weight_bytes_per_param: float = 2.0, weights: str | N
 
     Where a GPU without tables is known to reach another share of its data sheet than NVIDIA's do by the same benchmark,
     the default efficiencies are less in that proportion; launches, activations and links stay as they are, but for
-    measured_overheads.
+    those that were chosen on measured servings.
     """
-    fewer_bits = multiplies_fp8(gpu, weight_bytes_per_param) or multiplies_fp4(gpu, weights)
-    known, suffix = measured_constants(), ".fp8" if fewer_bits else ""
+    known, suffix = measured_constants(), ".fp8" if narrow_peak(gpu, weight_bytes_per_param, weights) else ""
 
     def named(name: str | None) -> RooflineConstants:
         return known[f"{name if name in known else 'default'}{suffix}"]
@@ -89,14 +88,12 @@ def constants_of(gpu: Gpu, weight_bytes_per_param: float = 2.0, weights: str | N
     ratios = {name: (gpu.arithmetic_share or USUAL_ARITHMETIC_SHARE) / USUAL_ARITHMETIC_SHARE for name in ARITHMETIC}
     ratios |= {name: (gpu.memory_share or USUAL_MEMORY_SHARE) / USUAL_MEMORY_SHARE for name in MEMORY}
     found = replace(found, **{name: min(ratio * getattr(found, name), 1.0) for name, ratio in ratios.items()})
-    return replace(found, **measured_overheads().get(gpu.name, {}))
+    return replace(found, **{key: value for key, value in _on_servings(gpu).items() if key.endswith("_s")})
 
 
-@functools.cache
-def measured_overheads() -> dict[str, dict[str, float]]:
-    """Constants by GPU that were chosen on measured servings: catalogue/measured_overheads.toml, with the rule."""
-    entries = catalogue.read("measured_overheads.toml")["gpu"].items()
-    return {name: {key: value for key, value in entry.items() if key.endswith("_s")} for name, entry in entries}
+def _on_servings(gpu: Gpu) -> dict[str, Any]:
+    """Constants of a GPU that were chosen on measured servings: catalogue/measured_overheads.toml, with the rule."""
+    return catalogue.read("measured_overheads.toml")["gpu"].get(gpu.name, {})
 
 
 def basis(gpu: Gpu, *, latent: bool = False) -> str | None:
@@ -110,20 +107,18 @@ def basis(gpu: Gpu, *, latent: bool = False) -> str | None:
     if gpu.arithmetic_share is not None or gpu.memory_share is not None:
         arithmetic, memory = gpu.arithmetic_share or USUAL_ARITHMETIC_SHARE, gpu.memory_share or USUAL_MEMORY_SHARE
         found += f", lowered to {arithmetic:.0%} of its arithmetic and {memory:.0%} of its bandwidth"
-    entry = catalogue.read("measured_overheads.toml")["gpu"].get(gpu.name)
-    if entry is None:
-        return f"{found}; no measurement of {gpu.name} was compared"
-    if latent:
+    entry = _on_servings(gpu)
+    if latent and entry:
         each_us = entry["per_latent_layer_overhead_s"] * 1e6
         found += f"; latent layers carry {each_us:.0f} us each, from servings of DeepSeek-R1 on {entry['measured_on'].upper()}"
-    return found if entry["measured_on"] == gpu.name else f"{found}; no measurement of {gpu.name} was compared"
+    return found if entry.get("measured_on") == gpu.name else f"{found}; no measurement of {gpu.name} was compared"
 
 
-def multiplies_fp8(gpu: Gpu, weight_bytes_per_param: float) -> bool:
-    """Whether the GPU multiplies weights of so many bytes in fp8."""
-    return FP8_BYTES[0] <= weight_bytes_per_param <= FP8_BYTES[1] and gpu.fp8_flops_per_s is not None
+def narrow_peak(gpu: Gpu, weight_bytes_per_param: float, weights: str | None) -> float | None:
+    """FLOPs a second at which the GPU multiplies such weights in fewer than 16 bits; None where it brings them to 16.
 
-
-def multiplies_fp4(gpu: Gpu, weights: str | None) -> bool:
-    """nvfp4 activations too have 4 bits, where the GPU multiplies them; int4 and mxfp4 weights are brought to 16."""
-    return weights == "nvfp4" and gpu.fp4_flops_per_s is not None
+    With nvfp4 activations too have 4 bits, where the GPU multiplies them; int4 and mxfp4 weights are brought to 16.
+    """
+    if weights == "nvfp4" and gpu.fp4_flops_per_s is not None:
+        return gpu.fp4_flops_per_s
+    return gpu.fp8_flops_per_s if FP8_BYTES[0] <= weight_bytes_per_param <= FP8_BYTES[1] else None

@@ -10,7 +10,7 @@ run, it sets the pace.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
 
@@ -18,14 +18,15 @@ import numpy as np
 
 from moescale import catalogue
 from moescale.errors import UnknownNameError, nearest_names, unknown_name
-from moescale.latency import Pass, PassSource, check_moe_execution
-from moescale.latency.attention import attention_s, is_latent, sparse_module, state_s
+from moescale.latency import LatencySource, Pass, check_moe_execution
+from moescale.latency.attention import attention_s
 from moescale.latency.card import Asked, Card
 from moescale.latency.experts import experts_s
 from moescale.latency.kernels.formats import BF16, LATENT
-from moescale.latency.kernels.latent import nearest_latent
 from moescale.latency.kernels.tables import check_present, engines, versions
-from moescale.latency.messages import messages_s, norm_messages_s
+from moescale.latency.latent import is_latent, nearest_module, sparse_module
+from moescale.latency.linear import state_s
+from moescale.latency.messages import messages_s
 from moescale.latency.roofline import ACTIVATION_BYTES
 from moescale.models.architecture import Architecture, some
 from moescale.models.operations import Attention, Indexer, Product, State, operations
@@ -40,7 +41,7 @@ def host_s() -> float:
 
 
 @dataclass(frozen=True)
-class Silicon(Card, PassSource):
+class Silicon(Card, LatencySource):
     """Measured kernels of `backend` at `version` (None: the package's current one) on `gpu`, tensor-parallel.
 
     Weights take the measured kernels of their format where there are any (kernels/formats.py), and each part of a model
@@ -55,6 +56,7 @@ class Silicon(Card, PassSource):
     Raises InputError when the package, or a table for the GPU, engine or version, is missing.
     """
 
+    name = "silicon"
     takes_none: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -72,25 +74,15 @@ class Silicon(Card, PassSource):
                 what, nearest=nearest_names(self.version, known) or known[-1], next_step=f"known: {', '.join(known)}"
             )
 
-    @property
-    def name(self) -> str:
-        """`silicon`."""
-        return "silicon"
-
-    def without_host(self) -> Silicon:
-        """The same without the host's time."""
-        return replace(self, host_s=0.0)
-
     def unmeasured(self, model: Architecture) -> list[str]:
         """The parts of a model whose matrices are priced as scaled bf16 kernels: nobody measured those of their format."""
         if self.format == "bf16":
             return []
         products = (op for op in operations(model) if isinstance(op, Product) and some(op.times))
         held = {op.part for op in products if share_taken(model.quantised, op.part) > 0.0}
-        latent, module = is_latent(model) and "attention" in held, None
-        if latent:
-            wanted = (*LATENT.get(self.format, ()), BF16)
-            module = nearest_latent(*self.tables, "generation", wanted, self.cache_type)
+        module = None
+        if is_latent(model) and "attention" in held:
+            module = nearest_module(self, "generation", LATENT.get(self.format, ()))
         dense = held & {"dense_ffn", "shared_experts", "lm_head", *(() if is_latent(model) else ("attention",))}
         parts = {
             "latent attention": module is not None and module[1] == BF16,
@@ -126,8 +118,6 @@ class Silicon(Card, PassSource):
         if some(model.n_moe_layers):
             total_s = total_s + experts_s(self, model, whole)
         total_s = total_s + self._moved_s(model, a.tokens) + messages_s(self, model, whole, a)
-        if model.qk_norm_full_width:
-            total_s = total_s + norm_messages_s(self, model, gpus, a.tokens)
         return np.maximum(total_s, host_s() if self.host_s is None else self.host_s)
 
     def _moved_s(self, model: Architecture, tokens: Real) -> FloatArray:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from moescale.errors import InputError, unknown_name
-from moescale.latency import Pass, PassSource, common_shape
+from moescale.latency import LatencySource, Pass, common_shape
 from moescale.latency.measurements import MEND, OK, STAGES, number_in, read_cells
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters
@@ -34,7 +34,7 @@ class _Axis:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LatencyTable(PassSource):
+class LatencyTable(LatencySource):
     """Measured latencies of one kind of GPU.
 
     The model axis is the total number of parameters (all experts; with the embeddings, or, for a model with
@@ -43,14 +43,9 @@ class LatencyTable(PassSource):
     size or batch, for passes of both kinds, for experts held whole and groups of attention, the answer is NaN.
     """
 
-    source: str
+    name: str  # `table` with the file it came from
     gpu: str
     axes: Mapping[Kind, _Axis]  # tokens, then parameters, then batch
-
-    @property
-    def name(self) -> str:
-        """`table` with the file it came from."""
-        return f"table {self.source}"
 
     def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
         """Seconds of a pass that decodes, or processes prompts; NaN where not measured."""
@@ -126,7 +121,7 @@ def read_latency_table(path: str | Path, gpu: str | None = None) -> LatencyTable
             for is_bare, params in ((False, size), (True, bare)):
                 measured.setdefault((is_bare, *kind), []).append((tokens, params, batch, seconds))
     axes = {kind: _axis(np.asarray(found)) for kind, found in measured.items()}
-    return LatencyTable(source=Path(path).name, gpu=chosen, axes=axes)
+    return LatencyTable(name=f"table {Path(path).name}", gpu=chosen, axes=axes)
 
 
 def _axis(rows: FloatArray) -> _Axis:
@@ -147,13 +142,9 @@ def _interpolate(axis: _Axis, where: tuple[FloatArray, ...]) -> FloatArray:
     x = np.clip(x, low, high)
     if not axis.below:
         return np.where(inside, np.interp(x, axis.at, axis.latency_s), np.nan)
-    left = np.clip(np.searchsorted(axis.at, x, side="right") - 1, 0, max(axis.at.size - 2, 0))
-    right = np.minimum(left + 1, axis.at.size - 1)
-    width = axis.at[right] - axis.at[left]
-    weight = np.divide(x - axis.at[left], width, out=np.zeros_like(x), where=width > 0)
     latency_s = np.where(inside, 0.0, np.nan)
     for position, below in enumerate(axis.below):
-        share = np.where(left == position, 1 - weight, 0.0) + np.where((right == position) & (width > 0), weight, 0.0)
+        share = np.interp(x, axis.at, np.arange(axis.at.size) == position)
         # A point with no share in this curve must not meet its NaN.
         points = inside & (share > 0)
         if points.any():

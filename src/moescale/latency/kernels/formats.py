@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from moescale.hardware.gpus import Gpu
 from moescale.latency.kernels.tables import System
 
 BF16 = "bfloat16"
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """Kernels of one number format, as the tables name them."""
 
     bytes_per_weight: float  # with the scales, as catalogue/precisions.toml has them
@@ -63,25 +63,12 @@ SERVED_WITH = {("sglang", "w4a16_mxfp4"): ("vllm", "oaitriton")}
 FP8_BYTES = (0.9, 1.2)  # a weight of so many bytes is 8-bit, where no format is named
 
 
-def format_of(name: str | None, bytes_per_weight: float) -> str:
-    """The number format that is meant: the named one, or where none is fp8 for 8-bit weights and else bf16."""
-    return name or ("fp8" if FP8_BYTES[0] <= bytes_per_weight <= FP8_BYTES[1] else "bf16")
-
-
-def expert_kinds(weights: str, *, per_tensor: bool = False) -> tuple[str, ...]:
-    """Kernels of routed experts that weights of a format may take, best first; bf16 last."""
-    found = EXPERTS.get(weights, ())
-    return (*(found[::-1] if per_tensor and weights == "fp8" else found), BF16)
-
-
-def product_kinds(weights: str, engine: str, *, with_experts: bool, per_tensor: bool = False) -> tuple[str, ...]:
-    """Kernels of dense matrix products that weights of a format may take, best first; bf16 last."""
-    blocks = weights == "fp8" and with_experts and engine in BLOCK_ENGINES and not per_tensor
-    return (*(BLOCK_PRODUCTS if blocks else PRODUCTS.get(weights, ())), BF16)
+def peak_of(part: System | Gpu, kind: str) -> float:
+    """The data sheet's FLOP rate of the arithmetic that kernels of a number format use."""
+    peaks = {"fp8": part.fp8_flops_per_s, "fp4": part.fp4_flops_per_s}
+    return peaks.get(KINDS[kind].arithmetic) or part.bf16_flops_per_s
 
 
 def rates(system: System, kind: str) -> tuple[float, float]:
     """Bytes a weight and the data sheet's FLOP rate of the kernels of a number format."""
-    known = KINDS[kind]
-    peaks = {"fp8": system.fp8_flops_per_s, "fp4": system.fp4_flops_per_s}
-    return known.bytes_per_weight, peaks.get(known.arithmetic) or system.bf16_flops_per_s
+    return KINDS[kind].bytes_per_weight, peak_of(system, kind)

@@ -75,7 +75,7 @@ class InstalledTable:
         """Columns of the rows whose text columns hold these values, as `tables.read_columns` gives them; latency in ms."""
         file, texts = self._opened()
         have = file.schema_arrow.names
-        table = file.read(columns=[name for name in (*names, *equal) if name in have])
+        table = file.read(columns=[name for name in {*names, *equal} if name in have])
         kept = np.ones(table.num_rows, dtype=bool)
         for name, value in equal.items():
             column = table[name].combine_chunks().dictionary_encode()
@@ -115,8 +115,5 @@ class InstalledTable:
 
 
 def _values(array: Any) -> npt.NDArray[Any]:
-    """The numbers of an Arrow array, read from its buffer: its own conversion would load pandas, for a quarter of a second."""
-    if array.null_count or array.type.bit_width % 8:
-        return np.asarray(array.to_numpy(zero_copy_only=False))
-    values = np.frombuffer(array.buffers()[1], dtype=array.type.to_pandas_dtype())
-    return values[array.offset : array.offset + len(array)]
+    """The numbers of an Arrow array; without nulls from its buffer, as its own conversion would load pandas for 0.25 s."""
+    return np.asarray(array.to_numpy(zero_copy_only=False)) if array.null_count else np.from_dlpack(array)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from moescale.typing import FloatArray, Real
 
@@ -75,7 +74,10 @@ def grid_of(sizes: tuple[FloatArray, ...], seconds: FloatArray, slopes: tuple[fl
     with np.errstate(invalid="ignore"):
         log_s = total / count
     axes = tuple(np.log(v) for v in values)
-    log_s[_accidents(log_s)] = np.nan
+    # The last ones of an axis, and rows without a next one, are no accidents.
+    rises = [np.diff(log_s, axis=i, append=np.nan) for i, size in enumerate(log_s.shape) if size > 1]
+    if rises:
+        log_s[np.max(rises, axis=0) < -np.log(ACCIDENT)] = np.nan
     if np.isnan(log_s).any():
         for i in reversed(range(len(axes))):
             _interpolate(log_s, axes[i], i)
@@ -85,23 +87,11 @@ def grid_of(sizes: tuple[FloatArray, ...], seconds: FloatArray, slopes: tuple[fl
     return LogGrid(axes, log_s, slopes)
 
 
-def _accidents(log_s: FloatArray) -> npt.NDArray[np.bool_]:
-    """Values beyond ACCIDENT times the next one along every dimension; NaN and the last ones of a dimension are none."""
-    found = np.ones(log_s.shape, dtype=bool)
-    for i in (i for i, size in enumerate(log_s.shape) if size > 1):
-        after = np.full_like(log_s, np.nan)
-        np.moveaxis(after, i, 0)[:-1] = np.moveaxis(log_s, i, 0)[1:]
-        found &= log_s > after + np.log(ACCIDENT)
-    return found & (log_s.size > 1)
-
-
 def _interpolate(log_s: FloatArray, axis: FloatArray, i: int) -> None:
     """Fill NaN between known values of dimension `i`, in place."""
     curves = np.moveaxis(log_s, i, -1)
     known = ~np.isnan(curves)
-    below = np.logical_or.accumulate(known, axis=-1)
-    above = np.flip(np.logical_or.accumulate(np.flip(known, -1), axis=-1), -1)
-    for at in np.argwhere((~known & below & above).any(axis=-1)):
+    for at in np.argwhere(known.any(axis=-1) & ~known.all(axis=-1)):
         curve, there = curves[tuple(at)], known[tuple(at)]
         curve[:] = np.interp(axis, axis[there], curve[there], left=np.nan, right=np.nan)
 
@@ -124,9 +114,8 @@ def _continue(
 
 def _carried(values: FloatArray, i: int, *, upwards: bool) -> FloatArray:
     """Every value, or the last one before it along dimension `i` that is known; NaN where there is none."""
-    rows = np.moveaxis(values, i, 0)
-    rows = rows if upwards else rows[::-1]
+    step = 1 if upwards else -1
+    rows = np.moveaxis(values, i, 0)[::step]
     place = np.arange(len(rows)).reshape(-1, *[1] * (rows.ndim - 1))
     last = np.maximum.accumulate(np.where(np.isnan(rows), 0, place), axis=0)
-    carried = np.take_along_axis(rows, last, axis=0)
-    return np.moveaxis(carried if upwards else carried[::-1], 0, i)
+    return np.moveaxis(np.take_along_axis(rows, last, axis=0)[::step], 0, i)

@@ -14,9 +14,8 @@ shape itself is answered from its own rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +36,7 @@ from moescale.latency.kernels.tables import (
 from moescale.typing import FloatArray, Real
 
 SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+EP = SIZES.index("moe_ep_size")
 # Shapes of the tables (model width, expert width) that are left out: the Nemotron-H family has plain experts of two
 # matrices (arXiv 2504.03624, section 2), but some tables time them as gated ones of three, and none says which.
 UNCLEAR_SHAPES = ((2688, 1856), (4096, 2688), (2048, 5120), (1024, 2688))
@@ -49,6 +49,7 @@ SAME = 0.01  # e-folds within which a shape counts as the measured one
 SAME_WEIGHT = 1e4
 STEPS_AN_OCTAVE = 8
 OCTAVES = (-10, 16)  # of pairs per local expert
+# Of the formula's constants, in their order: where a fit begins, and what it stays in.
 START = (20.0, 0.8, 0.4, 2.0, 1.0, 1.0, 0.4, 4.0, 1.0)
 LOWEST = (1.0, 0.1, 0.05, 1.0, 0.01, 0.05, 0.01, 0.1, 0.01)
 HIGHEST = (300.0, 1.5, 1.2, 8.0, 20.0, 50.0, 1.0, 64.0, 50.0)
@@ -97,9 +98,7 @@ class MoeKernels:
 
     def is_measured(self, d_model: Real, width: Real) -> npt.NDArray[np.bool_]:
         """Whether experts of these widths were measured, with any number of them."""
-        key = _key(d_model, width)
-        at = np.minimum(np.searchsorted(self.widths, key), len(self.widths) - 1)
-        return np.asarray(self.widths[at] == key)
+        return np.isin(_key(d_model, width), self.widths)
 
     def seconds(self, shape: Shape) -> FloatArray:
         """Seconds of one layer's experts, all fields of `shape` broadcast; without the router and the all-reduce."""
@@ -187,13 +186,6 @@ class Rows:
 
 
 @cache
-def moe_types(system: str, engine: str, version: str) -> tuple[str, ...]:
-    """Number formats with measured experts, such as bfloat16 and fp8_block."""
-    table = find_table(system, "moe", engine, version, "moe_perf")
-    return () if table is None else table.text_values("moe_dtype")
-
-
-@cache
 def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Rows:
     """The table's rows, of each size those of the fastest kernel source.
 
@@ -202,18 +194,20 @@ def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Ro
     table = find_table(system, "moe", engine, version, "moe_perf", load=load)
     if table is None:
         raise InputError(f"no experts were measured for {engine} on {system}", where="silicon")
-    columns = read_columns(table, (*SIZES, "kernel_source", "latency"), moe_dtype=kind, distribution=load)
+    rows = _read(table, kind, load)
     for other in EXPERTS_OF.get((engine, kind), ()):
-        columns = _joined(columns, _shared_rows(system, other, kind, load, SHARED_EXPERT_KERNELS))
-    if (engine, kind) in SERVED_WITH:
-        columns = _as_served(columns, system, kind, load, *SERVED_WITH[engine, kind])
-    if not columns["latency"].size:
+        rows = np.concatenate([rows, _rows_of(system, other, kind, load, SHARED_EXPERT_KERNELS)])
+    lender, kernel = SERVED_WITH.get((engine, kind), ("", ""))
+    if lender in engines(system):  # in place of those of the same widths, where each GPU holds a part of all experts
+        found = _rows_of(system, lender, kind, load, kernel)
+        found = found[found[:, EP] == 1]
+        replaced = np.isin(_key(rows[:, 1], rows[:, 2]), _key(found[:, 1], found[:, 2])) & (rows[:, EP] == 1)
+        rows = np.concatenate([rows[~replaced], found])
+    if not len(rows):
         what = f"no {kind} experts were measured for {engine} on {system} with the load {load}"
         raise InputError(what, where="silicon", nearest=", ".join(table.text_values("distribution")))
-    unclear = [(columns["hidden_size"] == d) & (columns["inter_size"] == width) for d, width in UNCLEAR_SHAPES]
-    clear = ~np.any(unclear, axis=0)
-    keys = np.stack([columns[name][clear] for name in SIZES], axis=1)
-    places, latency_s = of_the_fastest(keys, columns["kernel_source"][clear], columns["latency"][clear])
+    rows = rows[~np.isin(_key(rows[:, 1], rows[:, 2]), [_key(*widths) for widths in UNCLEAR_SHAPES])]
+    places, latency_s = of_the_fastest(rows[:, : len(SIZES)], rows[:, -2], rows[:, -1])
     tokens, d_model, inter, top_k, experts, tp, ep = places.T
     models, model = np.unique(places[:, 1:5], axis=0, return_inverse=True)
     _, cut = np.unique(places[:, 1:7], axis=0, return_inverse=True)
@@ -226,33 +220,23 @@ def moe_rows(system: str, engine: str, version: str, kind: str, load: str) -> Ro
     )
 
 
-def _joined(one: dict[str, FloatArray], other: dict[str, FloatArray]) -> dict[str, FloatArray]:
-    return {name: np.concatenate([values, other[name]]) for name, values in one.items()}
+def _read(table: Table, kind: str, load: str, **source: str) -> FloatArray:
+    """The rows of a number format and load, (n, 9): SIZES, a number for the kernel source, seconds."""
+    columns = read_columns(table, (*SIZES, "kernel_source", "latency"), moe_dtype=kind, distribution=load, **source)
+    return np.stack(list(columns.values()), axis=1)
 
 
-def _as_served(
-    columns: dict[str, FloatArray], system: str, kind: str, load: str, engine: str, kernel: str
-) -> dict[str, FloatArray]:
-    """The rows with another engine's in place of those of the same widths, where each GPU holds a part of all experts."""
-    if engine not in engines(system):
-        return columns
-    found = _shared_rows(system, engine, kind, load, kernel)
-    found = {name: values[found["moe_ep_size"] == 1] for name, values in found.items()}
-    own, theirs = (_key(rows["hidden_size"], rows["inter_size"]) for rows in (columns, found))
-    kept = ~np.isin(own, theirs) | (columns["moe_ep_size"] > 1)
-    return _joined({name: values[kept] for name, values in columns.items()}, found)
-
-
-def _shared_rows(system: str, engine: str, kind: str, load: str, kernel: str) -> dict[str, FloatArray]:
+def _rows_of(system: str, engine: str, kind: str, load: str, kernel: str) -> FloatArray:
     """The rows of another engine's current table whose kernel source has this name in it; often none."""
     table = find_table(system, "moe", engine, default_version(system, engine), "moe_perf", load=load)
-    names, chosen = (*SIZES, "latency"), {"moe_dtype": kind, "distribution": load}
-    sources = () if table is None else (s for s in table.text_values("kernel_source") if kernel in s)
-    found = {name: np.zeros(0) for name in (*names, "kernel_source")}
-    for i, source in enumerate(sources):
-        rows = read_columns(cast("Table", table), names, **chosen, kernel_source=source)
-        found = _joined(found, rows | {"kernel_source": np.full(len(rows["latency"]), -1.0 - i)})
-    return found
+    found = [np.empty((0, len(SIZES) + 2))]
+    if table is None:
+        return found[0]
+    for source in table.text_values("kernel_source"):
+        if kernel in source:
+            found.append(_read(table, kind, load, kernel_source=source))
+            found[-1][:, -2] = -len(found)  # none of the engine's own
+    return np.concatenate(found)
 
 
 def fit_formula(
@@ -267,11 +251,10 @@ def fit_formula(
         formula = Formula(*np.exp(logs))
         return np.log(formula_s(formula, rows.shape, system, bytes_per_weight, flops_per_s)) - measured
 
-    at = START if start is None else tuple(getattr(start, name) for name in Formula.__slots__)
     low, high = np.log(LOWEST), np.log(HIGHEST)
-    first, bounds = np.clip(np.log(at), low, high), (low - 1e-9, high + 1e-9)
-    found = least_squares(off, first, loss="soft_l1", f_scale=0.1, bounds=bounds)
-    return Formula(*(float(value) for value in np.exp(found.x)))
+    first = np.clip(np.log(START if start is None else astuple(start)), low, high)
+    found = least_squares(off, first, loss="soft_l1", f_scale=0.1, bounds=(low - 1e-9, high + 1e-9))
+    return Formula(*np.exp(found.x).tolist())
 
 
 def kernels_of(rows: Rows, formula: Formula, system: System, bytes_per_weight: float, flops_per_s: float) -> MoeKernels:
@@ -300,17 +283,12 @@ def shipped_formula(system: str, engine: str, version: str, kind: str, load: str
     """The formula that catalogue/moe_formulas.toml holds for these rows; None where they were not fitted beforehand."""
     wanted = {"system": system, "engine": engine, "version": version, "kind": kind, "load": load}
     entries = catalogue.read("moe_formulas.toml")["formula"]
-    found = next((entry["constants"] for entry in entries if wanted.items() <= entry.items()), None)
-    return None if found is None else Formula(*(float(value) for value in found))
+    return next((Formula(*entry["constants"]) for entry in entries if wanted.items() <= entry.items()), None)
 
 
 @cache
 def moe_kernels(system: str, engine: str, version: str, kind: str, load: str) -> MoeKernels:
     """Measured experts, ready to be asked; the formula is looked up, or fitted where it is not in the catalogue."""
-    measured_on = find_system(system)
-    rows = moe_rows(system, engine, version, kind, load)
-    bytes_per_weight, flops_per_s = rates(measured_on, kind)
-    formula = shipped_formula(system, engine, version, kind, load)
-    if formula is None:
-        formula = fit_formula(rows, measured_on, bytes_per_weight, flops_per_s)
-    return kernels_of(rows, formula, measured_on, bytes_per_weight, flops_per_s)
+    rows, on = moe_rows(system, engine, version, kind, load), find_system(system)
+    formula = shipped_formula(system, engine, version, kind, load) or fit_formula(rows, on, *rates(on, kind))
+    return kernels_of(rows, formula, on, *rates(on, kind))

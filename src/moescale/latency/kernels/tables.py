@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -22,6 +21,7 @@ import numpy.typing as npt
 from moescale.errors import InputError, unknown_name
 from moescale.latency.kernels import installed
 from moescale.latency.kernels.installed import InstalledTable
+from moescale.latency.kernels.log_grid import LogGrid, grid_of
 from moescale.typing import FloatArray
 
 FOLDER = "kernels"  # of the catalogue
@@ -50,11 +50,6 @@ class PackedTable:
     key: str
     entry: dict[str, Any]
 
-    @property
-    def is_part(self) -> bool:
-        """Whether only those rows are here that the default engine's are compared with."""
-        return bool(self.entry.get("part"))
-
     def text_values(self, name: str) -> tuple[str, ...]:
         """The distinct texts of one column; empty where the table has no such column."""
         return tuple(sorted({texts[name] for _, _, texts in self._blocks() if name in texts}))
@@ -70,7 +65,7 @@ class PackedTable:
             if any(texts[name] != value for name, value in equal.items()):
                 continue
             key = f"{self.key}/{number}"
-            sizes = dict(zip(self.entry["sizes"], _member(self.system, f"{key}/sizes"), strict=True))
+            sizes = dict(zip(self.entry["sizes"], _archive(self.system)[f"{key}/sizes"], strict=True))
             for name in names:
                 if name in sizes:
                     parts[name].append(sizes[name].astype(np.float64))
@@ -107,28 +102,21 @@ def _folder() -> Any:
 
 
 @cache
-def _archive(system: str) -> zipfile.ZipFile:
+def _archive(system: str) -> Mapping[str, npt.NDArray[Any]]:
     """The archive, from memory: no file stays open."""
-    return zipfile.ZipFile(io.BytesIO((_folder() / f"{system}.npz").read_bytes()))
-
-
-def _member(system: str, name: str) -> npt.NDArray[Any]:
-    return np.lib.format.read_array(io.BytesIO(_archive(system).read(f"{name}.npy")), allow_pickle=False)
+    return np.load(io.BytesIO((_folder() / f"{system}.npz").read_bytes()))
 
 
 def _numbers(system: str, name: str, kind: str) -> npt.NDArray[Any]:
     """The numbers whose bytes stand in planes; none where there is no such member."""
-    try:
-        planes = _member(system, name)
-    except KeyError:
-        return np.zeros(0, dtype=kind)
+    planes = _archive(system).get(name, np.zeros((np.dtype(kind).itemsize, 0), np.uint8))
     return np.ascontiguousarray(planes.T).view(kind).ravel()
 
 
 def _times(system: str, key: str, block: dict[str, Any], name: str) -> FloatArray:
     """The times of a block's rows, in the table's own unit."""
     units, alike = block["units"][name], block.get("code", {}).get(name)
-    code = _member(system, f"{key}/code") if alike is None else np.full(block["rows"], alike, dtype=np.uint8)
+    code = _archive(system)[f"{key}/code"] if alike is None else np.full(block["rows"], alike, dtype=np.uint8)
     times = np.empty(block["rows"])
     times[code == 0] = _numbers(system, f"{key}/rest", "<f8")
     tick, repeats = np.asarray([[1.0, 1.0], *units]).T
@@ -188,11 +176,11 @@ def find_table(
     """
     key = f"{family}/{engine}/{version}/{stem}"
     entry = index()["systems"].get(system, {}).get("tables", {}).get(key)
-    table = None if entry is None else PackedTable(system, key, entry)
     if load in (None, index()["load"]):
-        whole = is_whole(system, engine, version) or (table is not None and not table.is_part)
+        # Of other engines there may be a part: the rows that the default one's are compared with.
+        whole = is_whole(system, engine, version) or (entry is not None and not entry.get("part"))
         if whole or not installed.present():
-            return table
+            return None if entry is None else PackedTable(system, key, entry)
     return installed.find_table(system, family, engine, version, stem)
 
 
@@ -203,6 +191,21 @@ def read_columns(table: Table, names: tuple[str, ...], **equal: str) -> dict[str
     """
     columns = table.read_columns(names, **equal)
     return columns | ({"latency": columns["latency"] / 1e3} if "latency" in columns else {})
+
+
+@cache
+def measured_formats(family: str, system: str, engine: str, version: str) -> tuple[str, ...]:
+    """Number formats with measured kernels of a family (gemm, moe), such as bfloat16 and fp8_block."""
+    table = find_table(system, family, engine, version, f"{family}_perf")
+    return () if table is None else table.text_values(f"{family}_dtype")
+
+
+def read_grid(table: Table | None, sizes: tuple[str, ...], slopes: tuple[float, ...], **equal: str) -> LogGrid | None:
+    """Seconds over these columns, of the rows whose text columns hold these values; None where there are none."""
+    rows = {} if table is None else read_columns(table, (*sizes, "latency"), **equal)
+    if not rows or not rows["latency"].size:
+        return None
+    return grid_of(tuple(rows[name] for name in sizes), rows["latency"], slopes)
 
 
 def of_the_fastest(keys: FloatArray, sources: FloatArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -1,4 +1,4 @@
-"""Times of layers that hold a state in place of a cache: gated delta nets and Kimi delta attention, as they were measured.
+"""Seconds of layers that hold a state in place of a cache, by measured kernels of gated delta nets and Kimi delta attention.
 
 A head's state of key by value channels is a problem of its own, for each request. So a state space's state, and states of
 other widths, are priced as so many measured heads as have their bytes; Mamba's own kernels were not measured but for their
@@ -12,8 +12,12 @@ from functools import cache
 
 import numpy as np
 
+from moescale.latency import Pass
+from moescale.latency.card import Card
+from moescale.latency.kernels.formats import BF16
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
 from moescale.latency.kernels.tables import find_table, read_columns
+from moescale.latency.roofline import ACTIVATION_BYTES
 from moescale.models.operations import State
 from moescale.typing import FloatArray, Real
 
@@ -23,6 +27,8 @@ MEASURED_STATE_BYTES = 4.0  # the tables' decoding moves fp32 states: twice 64 K
 CONVOLUTION = "causal_conv1d"
 # Folder and file of a kind.
 TABLES = {"gated-delta": ("linear_attention", "gdn_perf"), "kda": ("kda", "kda_perf")}
+# Linear layers whose output meets a norm and a gate in a kernel of its own, which the tables do not hold.
+GATED_NORMS = ("gated-delta", "kda", "mamba2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,30 +44,22 @@ class LinearKernels:
         heads = state.elements / MEASURED_HEAD
         if tokens is None:
             heads = heads * (np.asarray(state.element_bytes) / MEASURED_STATE_BYTES)
-        few = np.minimum(heads / self.fewest_heads, 1.0)
-        sizes = [
-            np.maximum(heads, self.fewest_heads),
-            np.maximum(state.values / state.keys, 1.0),
-            np.maximum(batch * few, 1.0),
-        ]
+        requests = np.maximum(batch * np.minimum(heads / self.fewest_heads, 1.0), 1.0)
+        sizes = [np.maximum(heads, self.fewest_heads), np.maximum(state.values / state.keys, 1.0), requests]
         sizes += [] if tokens is None else [tokens]
-        rule_s = self.rules[0].seconds(*sizes)
-        for other in self.rules[1:]:
-            rule_s = np.minimum(rule_s, other.seconds(*sizes))
-        return self.convolution.seconds(*sizes) + rule_s
+        fastest_s = np.minimum.reduce([grid.seconds(*sizes) for grid in self.rules])
+        return self.convolution.seconds(*sizes) + fastest_s
 
 
 @cache
 def linear_kernels(system: str, engine: str, version: str, kind: str, stage: str) -> LinearKernels | None:
     """Measured kernels of a kind of linear layer, or of the kind that stands in; None where there are none."""
-    for name in (kind, "gated-delta"):
-        if name not in TABLES:
-            continue
-        family, stem = TABLES[name]
+    for family, stem in (TABLES[name] for name in (kind, "gated-delta") if name in TABLES):
         table = find_table(system, family, engine, version, stem)
         if table is None:
             continue
-        grids: dict[str, LogGrid] = {}
+        convolution: list[LogGrid] = []
+        rules: list[LogGrid] = []
         fewest = np.inf
         for source in table.text_values("kernel_source"):
             rows = read_columns(table, COLUMNS, kernel_source=source, phase=stage)
@@ -70,10 +68,24 @@ def linear_kernels(system: str, engine: str, version: str, kind: str, stage: str
             heads = rows["num_v_heads"]
             sizes = [heads, heads / rows["num_k_heads"], rows["batch_size"]]
             sizes += [rows["seq_len"]] if stage == "context" else []
-            grids[source] = grid_of(tuple(sizes), rows["latency"], (1.0, 0.0, 1.0, 1.0)[: len(sizes)])
+            grid = grid_of(tuple(sizes), rows["latency"], (1.0, 0.0, 1.0, 1.0)[: len(sizes)])
+            (convolution if source.startswith(CONVOLUTION) else rules).append(grid)
             fewest = min(fewest, float(heads.min()))
-        convolution = [grid for source, grid in grids.items() if source.startswith(CONVOLUTION)]
-        rules = [grid for source, grid in grids.items() if not source.startswith(CONVOLUTION)]
         if convolution and rules:
             return LinearKernels(convolution[0], tuple(rules), fewest)
     return None
+
+
+def state_s(card: Card, op: State, a: Pass) -> Real:
+    """Seconds of layers with a state, by measured kernels of this engine, or where there are none by the roofline."""
+    seconds: Real = 0.0
+    for stage, batch, tokens in (("generation", a.decoded, None), ("context", a.prompts, a.prompt_tokens)):
+        kernels = linear_kernels(*card.tables, op.kind, stage)
+        if kernels is None:
+            return card.analytic.operation_s(op, a)
+        if batch is not None and np.any(np.asarray(batch) > 0):
+            each_s = kernels.seconds(op, np.maximum(batch, 1.0), tokens)
+            seconds = seconds + op.layers / card.ratios(BF16)[0] * each_s * np.minimum(batch, 1.0)
+    if op.kind in GATED_NORMS:
+        seconds = seconds + op.layers * card.elementwise_s(a.tokens * (3.0 * ACTIVATION_BYTES * op.values))
+    return seconds
