@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from moescale.cli.flat import typer_option
-from moescale.cli.options import Json, Plot, check_plot, command
-from moescale.cli.output import HeldBack, answer, made_with, say, show_progress, warn
+from moescale.cli.options import JSON, PLOT, command
+from moescale.cli.output import HeldBack, answer, check_plot, made_with, say, show_progress, warn
 from moescale.errors import InputError, located
-from moescale.options.fields import FilePath, at_option, refuse
+from moescale.options.fields import at_option, path, refuse
 from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, ChosenLaw, InputOptions, PointOptions, in_shape
 from moescale.options.runs import COLUMNS, FitOptions, HoldOutOptions, IsoflopOptions, PredictedOptions, RunOptions
 
@@ -32,9 +31,9 @@ def fit(
     wanted: FitOptions,
     runs: RunOptions,
     inputs: InputOptions,
-    output: Annotated[Path | None, typer_option(FilePath("Write the law to this TOML file."), "-o")] = None,
-    plot: Plot = None,
-    json_: Json = False,
+    output: Path | None = path("Write the law to this TOML file.", name="-o"),
+    plot: Path | None = PLOT,
+    json_: bool = JSON,
 ) -> None:
     """Fit a law to a table of runs."""
     from moescale.fitting.workflow import errors_on, fit_runs
@@ -71,7 +70,7 @@ def fit(
 
 
 @command("moescale laws --json")
-def laws(json_: Json = False) -> None:
+def laws(json_: bool = JSON) -> None:
     """List the laws of the catalogue with their coefficients."""
     from moescale.scaling_laws import catalogue_names, find_law
     from moescale.views.terminal.fits import show_laws
@@ -87,7 +86,7 @@ def laws(json_: Json = False) -> None:
     top="n_params tokens runs law experts",
 )
 def predict(
-    law: ChosenLaw, model: PointOptions, table: PredictedOptions, inputs: InputOptions, json_: Json = False
+    law: ChosenLaw, model: PointOptions, table: PredictedOptions, inputs: InputOptions, json_: bool = JSON
 ) -> None:
     """Predict the loss of one model, or of each model in a table."""
     import numpy as np
@@ -142,7 +141,7 @@ def _predict_table(
     'moescale compare runs.csv --law yun2024 --holdout "n_experts >= 16" --where "tokens >= 1B" --json',
     top="runs holdout law where size_column",
 )
-def compare(context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, json_: Json = False) -> None:
+def compare(context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, json_: bool = JSON) -> None:
     """Fit laws to part of the runs and test them on the held-out runs."""
     from moescale.fitting.remarks import unused_columns
     from moescale.fitting.workflow import compare_laws
@@ -165,7 +164,7 @@ def compare(context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, 
 
 
 @command("moescale isoflop runs.csv", "moescale isoflop runs.csv --budget 1e24", top="runs where tolerance budget")
-def isoflop(runs: IsoflopOptions, json_: Json = False) -> None:
+def isoflop(runs: IsoflopOptions, json_: bool = JSON) -> None:
     """Fit the exponents of loss-optimal N and D in FLOPs to runs at equal FLOPs."""
     from moescale.fitting.isoflop import isoflop as fit_parabolas
     from moescale.views.terminal.fits import show_isoflop

@@ -1,26 +1,40 @@
-"""A model priced on a server: under every load that was asked about, with the limits that it misses by the known error."""
+"""The answer of `cost`: a model priced on a server under every load that is asked about, and the limits that it misses by the known error."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from moescale.errors import MoescaleError
+import numpy as np
 
-if TYPE_CHECKING:
-    from moescale.hardware.precisions import Precision
-    from moescale.latency import LatencySource
-    from moescale.models.architecture import Architecture
-    from moescale.models.quantisation import CheckpointWeights
-    from moescale.options.cost import CostServingOptions
-    from moescale.serving.accuracy import Accuracy, Calibrated
-    from moescale.serving.deployment import Deployment
-    from moescale.serving.disaggregated import Disaggregated
-    from moescale.serving.gpu_counts import Cost
-    from moescale.serving.loads import OpenLoop
-    from moescale.serving.workload import Answer
+from moescale.bounds import Bound
+from moescale.errors import InputError, MoescaleError, located
+from moescale.export.serving_launch import launch, published_name
+from moescale.hardware.precisions import Precision, find_precision
+from moescale.hardware.prices import usd_per_gpu_hour
+from moescale.latency import LatencySource, kernels_alone
+from moescale.latency.engines import find_host
+from moescale.latency.silicon import Silicon
+from moescale.models.architecture import Architecture
+from moescale.models.hf_config import read_config
+from moescale.models.quantisation import CheckpointWeights, with_usual_shares
+from moescale.options.cost import CostServingOptions, LoadOptions, ModelOptions
+from moescale.options.fields import Remark, ignore, refuse, within
+from moescale.serving.accuracy import Accuracy, Calibrated, accuracy_of, calibrated, limits_missed
+from moescale.serving.deployment import Deployment
+from moescale.serving.disaggregated import Disaggregated, disaggregated
+from moescale.serving.engine import simulate
+from moescale.serving.gpu_counts import Cost, cost, laid_out
+from moescale.serving.loads import OpenLoop, open_loop
+from moescale.serving.question import question_record, slow_for_use, weight_format
+from moescale.serving.traffic import trace_lengths
+from moescale.serving.workload import Answer, burst
+
+SIMULATED = "load"  # where engine.simulate says that its refusals lie
+POOL = within(Bound(1, 1e5, whole=True))  # GPUs of a kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +58,6 @@ class Server:
 
     def late_s(self, limits: Deployment) -> dict[str, float]:
         """Which of the limits it misses by the known error, with the seconds as corrected."""
-        from moescale.serving.accuracy import limits_missed
-
         times = self.loaded
         return limits_missed(self.accuracy, (times.ttft_s, limits.max_ttft_s), (times.tpot_s, limits.max_tpot_s))
 
@@ -129,14 +141,10 @@ class Priced:
     @property
     def calibrated(self) -> Calibrated | None:
         """The price, of the closed loop where there is one, corrected by the known error."""
-        from moescale.serving.accuracy import calibrated
-
         return calibrated((self.server.cost.closed_loop or self.server.cost).usd_per_mtok, self.server.accuracy)
 
     def warnings(self) -> list[str]:
         """Latencies that are of little use and that no limit was stated for."""
-        from moescale.serving.question import slow_for_use
-
         deployment, loaded, apart = self.server.deployment, self.server.loaded, self.apart
         found = slow_for_use(deployment, loaded.ttft_s, loaded.tpot_s)
         if apart is not None:
@@ -145,8 +153,6 @@ class Priced:
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values; what does not apply is absent."""
-        from moescale.serving.question import question_record
-
         server, error = self.server, self.apart_accuracy
         record = {"question": question_record(self.model, server.deployment, self.source), **server.cost.to_dict()}
         parts = {
@@ -176,8 +182,6 @@ class Priced:
 
     def weights_words(self) -> str:
         """The format of the weights, and whose choice it is where it is the checkpoint's and not of 16 bits."""
-        from moescale.serving.question import weight_format
-
         checkpoint = self.checkpoint
         if checkpoint is None or self.serving.weights is not None or checkpoint.bytes_per_param >= 2.0:
             return weight_format(self.server.deployment)
@@ -192,3 +196,177 @@ def _without_dollars(record: object) -> object:
     if isinstance(record, list):
         return [_without_dollars(part) for part in cast("list[object]", record)]
     return record
+
+
+def price(described: ModelOptions, load: LoadOptions, serving: CostServingOptions, remark: Remark = ignore) -> Priced:
+    """The model on its cheapest server; raises InputError that names the option, InfeasibleError where no GPU count holds it."""
+    load.check(serving)
+    model, checkpoint = described.model(serving.kv_heads, remark)
+    has_price = _has_price(serving, remark)
+    weights = _weight_format(serving, checkpoint, remark)
+    limits = serving.deployment(weights=weights, usd_per_gpu_hour=None if has_price else 1.0, remark=remark)
+    model = with_usual_shares(model, limits.weights)
+    source = serving.open_latency(limits, model, remark)
+    if isinstance(source, Silicon) and (scaled := source.unmeasured(model)):
+        what = f"{' and '.join(scaled)} in {weight_format(limits)} were not measured on {source.gpu.name} with {source.backend}"
+        remark(f"{what}: priced with bf16 kernels, scaled by the roofline")
+    prompt, output = None, None  # tokens of each request of the trace
+    if serving.trace is not None:
+        prompt, output = (np.maximum(np.round(lengths), 1.0) for lengths in trace_lengths(serving.trace))
+
+    def under_load(deployment: Deployment) -> Deployment:
+        return replace(deployment, host=find_host(serving.host or "in-line"))
+
+    def served(asked: Deployment) -> Server:
+        with _asked_by("--concurrency"):
+            found = cost(
+                model, source, asked, serving.gpus_of_replica(),
+                clients=load.concurrency, lengths=None if prompt is None or output is None else (prompt, output),
+                percentile=load.percentile, more_replicas=serving.replicas is None,
+            )  # fmt: skip
+        own, opened = laid_out(replace(asked, replicas=float(found.replicas or 1)), found.attention_dp), None
+        if load.request_rate is not None and load.burst is None:
+            with _asked_by("--request-rate"):
+                opened = open_loop(
+                    model, kernels_alone(source), under_load(own), found.gpus_per_replica, load.request_rate,
+                    percentile=load.percentile, prompt_tokens=prompt, output_tokens=output,
+                )  # fmt: skip
+        return Server(cost=found, deployment=own, opened=opened, accuracy=accuracy_of(model, own, source))
+
+    server = served(limits)
+    apart_accuracy, one_of_many = None, replace(limits, replicas=server.deployment.replicas)
+    if (apart := _apart(serving, model, source, one_of_many)) is not None:
+        decoding = replace(server.deployment, attention_dp=float(apart.decode.attention_dp))
+        apart_accuracy = accuracy_of(model, decoding, source, apart=True)
+    line = _launch_line(described, serving, server, checkpoint, source, remark)
+    simulated = None
+    if load.burst is not None:
+        requests = burst(load.burst, load.request_rate or math.inf)
+        if prompt is not None and output is not None:
+            requests = replace(requests, prompt_tokens=prompt, output_tokens=output)
+        gpus, loaded = server.cost.gpus_per_replica, under_load(server.deployment)
+        with _asked_by("--burst"):
+            simulated = simulate(model, kernels_alone(source), loaded, gpus, requests).answer()
+    return Priced(
+        model=model,
+        published=described.published is not None,
+        checkpoint=checkpoint,
+        weights=weights,
+        source=source,
+        serving=serving,
+        has_price=has_price,
+        server=server,
+        launch=line,
+        apart=apart,
+        apart_accuracy=apart_accuracy,
+        burst=simulated,
+        missed=missed_by_error(server, limits, served),
+    )
+
+
+@contextmanager
+def _asked_by(option: str) -> Generator[None]:
+    """Refusals of the engine name the option that asked for the load."""
+    try:
+        yield
+    except MoescaleError as error:
+        if error.where != SIMULATED:
+            raise
+        raise type(error)(error.what, where=option, nearest=error.nearest, next_step=error.next_step) from error
+
+
+def _has_price(serving: CostServingOptions, remark: Remark) -> bool:
+    """Whether an hour of the GPU has a price; a remark where it has none: everything but the dollars is answered."""
+    gpu = serving.find_gpu()
+    if serving.stated_price() is None:
+        try:
+            usd_per_gpu_hour(gpu)
+        except InputError as error:
+            remark(f"no dollars, because {error.what}; pass --usd-per-gpu-hour with what you pay")
+            return False
+    return True
+
+
+def _weight_format(
+    serving: CostServingOptions, checkpoint: CheckpointWeights | None, remark: Remark
+) -> Precision | None:
+    """The format to price: that of --weights, else the checkpoint's; None where neither says any.
+
+    A format that is asked for by the checkpoint's name has the checkpoint's bytes, and another one is remarked on.
+    """
+    stated, asked = serving.weights, None
+    if stated is not None:
+        if "," in stated:
+            raise InputError("one format is priced at a time", where="--weights", next_step="ask once for each")
+        with located("--weights"):
+            asked = find_precision("weights", stated)
+    if checkpoint is None:
+        return asked
+    if (cache := checkpoint.kv_cache) is not None and serving.kv_cache is None:
+        remark(f"the checkpoint states an {cache} KV cache; to price it, add --kv-cache {cache}")
+    own, held = checkpoint.format, checkpoint.bytes_per_param
+    if own is None:
+        what = f"quantization_config {checkpoint.stated}"
+        if asked is None:
+            next_step = "state the nearest format of the weights, such as --weights fp8"
+            raise InputError(what, where="--config", next_step=next_step)
+        remark(f"{what}; priced with --weights {stated}")
+        return asked
+    if asked is None:
+        for said in checkpoint.remarks:
+            remark(said)
+    if held >= 2.0:
+        return asked
+    if asked is None or asked.name == own:
+        return Precision(name=own, bytes_per_element=held, source=checkpoint.stated, date="")
+    instead = f"priced with --weights {asked.name} instead for the quantised matrices"
+    remark(f"the checkpoint's weights are {own} ({checkpoint.stated}); {instead}")
+    return asked
+
+
+def _apart(
+    serving: CostServingOptions, model: Architecture, source: LatencySource, deployment: Deployment
+) -> Disaggregated | None:
+    """Prefill and decode on GPUs of their own, if either count is stated; the other one is searched."""
+    if not (serving.prefill_gpus or serving.decode_gpus):
+        return None
+    refuse(serving, ("replicas",), "goes without --prefill-gpus and --decode-gpus, which count the workers")
+    prefill, decode = _pool("--prefill-gpus", serving.prefill_gpus), _pool("--decode-gpus", serving.decode_gpus)
+    return disaggregated(model, source, deployment, prefill_gpus=prefill, decode_gpus=decode)
+
+
+def _pool(option: str, stated: str | None) -> int | None:
+    if stated is None or stated.strip().lower() == "auto":
+        return None
+    try:
+        return int(POOL.parse(stated, option))
+    except InputError as error:
+        raise InputError(error.what, where=option, next_step=f"{error.next_step}, or auto") from None
+
+
+def _launch_line(
+    described: ModelOptions,
+    serving: CostServingOptions,
+    server: Server,
+    checkpoint: CheckpointWeights | None,
+    source: LatencySource,
+    remark: Remark,
+) -> str | None:
+    """The line that starts the recommended server, if it is asked for; what it does not say is remarked on."""
+    if (engine := serving.launch) is None:
+        return None
+    model, most_tokens, stated = "MODEL", None, None if checkpoint is None else checkpoint.format
+    if described.published is not None:
+        model = published_name(described.published)
+    elif (config := described.config) is not None:
+        model = str(config if config.is_dir() else config.parent)
+        most_tokens = read_config(config).max_position_embeddings
+    else:
+        remark("--launch: put the folder of the trained model in place of MODEL")
+    found = launch(engine, model, server.cost, server.deployment, stated, most_tokens=most_tokens)
+    if (priced := getattr(source, "backend", engine)) != engine:
+        others = f"--latency silicon:{engine} takes those of {engine}"
+        remark(f"--launch: priced with the kernels of {priced}; {others}")
+    for note in found.notes:
+        remark(f"--launch: {note}")
+    return found.command

@@ -13,7 +13,6 @@ from moescale.options.fields import MOST_SEED, Group, Quantity, at_option, flag,
 
 if TYPE_CHECKING:
     from moescale.fitting.workflow import FitSettings
-    from moescale.runs.importers import Rule
     from moescale.runs.table import RunTable
 
 STARTS = Quantity("", 1, DRAWS.most, whole=True)
@@ -128,27 +127,3 @@ class FitOptions(Group):
         return FitSettings(
             starts=starts, extra=inputs, family=family, prior=prior, bootstrap=self.bootstrap, seed=self.seed
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImportOptions(Group):
-    """Runs that others' programs trained, and where their table goes."""
-
-    tracker: str = text(
-        "mlflow, wandb, tensorboard, trainer, or csv (any table with a row per run).", name="TRACKER", default=MISSING
-    )
-    source: str = text("Folder (searched recursively), file, or MLflow URI.", name="DIR_OR_URI", default=MISSING)
-    output: Path | None = path(
-        "Run table to write: .csv, .tsv or .parquet; default: only list what is there.", name="-o"
-    )
-    stated: list[str] | None = text(
-        "Source of a column: a name or an expression; repeatable.", name="--set", metavar="COLUMN=EXPR"
-    )
-    unfinished: bool = flag("Keep runs that failed or did not finish.")
-
-    def rules(self) -> dict[str, Rule]:
-        """Where columns are from."""
-        from moescale.runs.importers import rule_of
-
-        with located("--set"):
-            return dict(map(rule_of, self.stated or ()))
