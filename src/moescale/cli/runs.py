@@ -6,24 +6,15 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from moescale.bounds import FLOPS, PARAMETERS, SHARE, TOKENS
+from moescale.bounds import FLOPS, PARAMETERS, SEED, SEQUENCE_TOKENS, SHARE, TOKENS
 from moescale.cli.options import JSON, command
 from moescale.cli.output import HeldBack, answer, print_json, say, show_progress, warn
 from moescale.errors import InputError, located, unknown_name
-from moescale.options.fields import (
-    MOST_SECONDS,
-    MOST_SEED,
-    SEQUENCE_TOKENS,
-    Group,
-    flag,
-    path,
-    quantity,
-    seconds,
-    text,
-)
+from moescale.options.fields import MOST_SECONDS, flag, path, quantity, seconds, text
 from moescale.options.law import LawOptions, shape_name
 from moescale.options.question import BoundOptions
 from moescale.options.runs import TableOptions
@@ -32,29 +23,8 @@ from moescale.units import format_count, format_seconds, plural
 
 BUDGETS = 100.0  # a plan's FLOPs over those of its sweep, where none is stated: our own
 MOST_STATED = 1000  # runs
+limit = partial(quantity, panel="Limits of the sweep")
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DesignOptions(Group):
-    """What a sweep may take, and what is known before it."""
-
-    HEADING = "Limits of the sweep"
-
-    flops: float | None = quantity(
-        "Training FLOPs of the whole sweep, such as 1e21.", 1e-12, FLOPS.most, name="--budget"
-    )
-    runs: Path | None = path("Table of finished runs, as `fit` reads it.")
-    next_: int | None = quantity("Number of further runs.", 1, MOST_STATED, whole=True)
-    max_runs: int | None = quantity("Most runs; default 60.", 1, MOST_STATED, whole=True)
-    max_run_flops: float | None = quantity(
-        "Most FLOPs of one run; default: a quarter of the sweep's.", 1e-12, FLOPS.most
-    )
-    max_run_tokens: float | None = quantity("Most tokens of one run.", TOKENS)
-    min_params: float | None = quantity("Least N of one run; default 1M.", 1e3, PARAMETERS.most, unit="parameters")
-    run_noise: float | None = quantity("Standard deviation of ln loss between seeds; default 0.003.", SHARE)
-    sequence_tokens: int | None = quantity("Sequence length in tokens; default 2,048.", SEQUENCE_TOKENS)
-    sweep_file: Path | None = path("Write SWEEP.toml for `moescale sweep`.", name="-o")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +44,21 @@ class PlanOptions(BoundOptions):
     then="max_runs max_run_flops max_run_tokens min_params run_noise sequence_tokens",
 )
 def design(
-    wanted: DesignOptions,
     bounds: PlanOptions,
     law: LawOptions,
     serving: ServingOptions,
+    flops: float | None = quantity(
+        "Training FLOPs of the whole sweep, such as 1e21.", 1e-12, FLOPS.most, name="--budget"
+    ),
+    runs: Path | None = path("Table of finished runs, as `fit` reads it."),
+    next_: int | None = quantity("Number of further runs.", 1, MOST_STATED, whole=True),
+    max_runs: int | None = limit("Most runs; default 60.", 1, MOST_STATED, whole=True),
+    max_run_flops: float | None = limit("Most FLOPs of one run; default: a quarter of the sweep's.", 1e-12, FLOPS.most),
+    max_run_tokens: float | None = limit("Most tokens of one run.", TOKENS),
+    min_params: float | None = limit("Least N of one run; default 1M.", 1e3, PARAMETERS.most, unit="parameters"),
+    run_noise: float | None = limit("Standard deviation of ln loss between seeds; default 0.003.", SHARE),
+    sequence_tokens: int | None = limit("Sequence length in tokens; default 2,048.", SEQUENCE_TOKENS),
+    sweep_file: Path | None = path("Write SWEEP.toml for `moescale sweep`.", name="-o"),
     details: bool = flag("List every run."),
     json_: bool = JSON,
 ) -> None:
@@ -90,16 +71,15 @@ def design(
     from moescale.planning.sweep_design import LEAST_PARAMS, MOST_RUNS, SweepLimits, design_sweep, in_letters
     from moescale.views.terminal.runs import show_design
 
-    flops = wanted.flops
     if flops is None:
         raise InputError("no FLOPs for the sweep", where="--budget", next_step="give --budget FLOPS, such as 1e21")
     if (bounds.budget, bounds.days, bounds.budget_usd, bounds.matched()[0]) == (None, None, None, None):
         warn(f"no plan budget given: using {BUDGETS:g} times the sweep's, {BUDGETS * flops:.3g} FLOPs")
         bounds = replace(bounds, budget=BUDGETS * flops)
-    if wanted.sweep_file is not None:
-        check_target(wanted.sweep_file, [wanted.runs])
+    if sweep_file is not None:
+        check_target(sweep_file, [runs])
     chosen = law.find_law()
-    if wanted.sweep_file is not None:
+    if sweep_file is not None:
         check_family(chosen.family)
     deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
     question = bounds.question(chosen, deployment, law, kv_heads=serving.kv_heads, unpriced=True)
@@ -116,29 +96,29 @@ def design(
         search = asked.search(chosen, question if base is None else replace(question, base=base))
         report("choose runs", 0.6)
         known = None
-        if wanted.runs is not None:
-            table = TableOptions().read_from(wanted.runs)
+        if runs is not None:
+            table = TableOptions().read(runs)
             warn(table.warnings)
             known = in_letters(table, search.law.family)
         limits = SweepLimits(
             flops=flops,
-            runs=min(wanted.next_ or MOST_STATED, wanted.max_runs or (MOST_STATED if wanted.next_ else MOST_RUNS)),
-            few=wanted.next_ is not None,
-            run_flops=wanted.max_run_flops,
-            run_tokens=wanted.max_run_tokens,
-            least_params=wanted.min_params or LEAST_PARAMS,
-            noise=wanted.run_noise or RUN_NOISE,
-            sequence_tokens=wanted.sequence_tokens or defaults().sequence_tokens,
+            runs=min(next_ or MOST_STATED, max_runs or (MOST_STATED if next_ else MOST_RUNS)),
+            few=next_ is not None,
+            run_flops=max_run_flops,
+            run_tokens=max_run_tokens,
+            least_params=min_params or LEAST_PARAMS,
+            noise=run_noise or RUN_NOISE,
+            sequence_tokens=sequence_tokens or defaults().sequence_tokens,
         )
         found = design_sweep(search, limits, known=known)
     held_back = HeldBack()
-    if wanted.sweep_file is not None:
+    if sweep_file is not None:
         with held_back.writing():
-            write_sweep(found, search.law.family, wanted.sweep_file, wanted.sequence_tokens)
-    record = found.to_dict() | ({} if wanted.sweep_file is None else {"sweep": str(wanted.sweep_file)})
+            write_sweep(found, search.law.family, sweep_file, sequence_tokens)
+    record = found.to_dict() | ({} if sweep_file is None else {"sweep": str(sweep_file)})
     answer(
         json_, record, show_design, found,
-        shape=shape_name(search.law.family.name), details=details, written=wanted.sweep_file,
+        shape=shape_name(search.law.family.name), details=details, written=sweep_file,
         unbuilt=unbuilt(search.law.family),
     )  # fmt: skip
     warn(found.notes)
@@ -211,7 +191,7 @@ def pack(
     validation: float = quantity("Share of documents held out for validation.", 0, 1, default=0.01),
     text_field: str = text("Field or column of the text.", default="text"),
     max_tokens: int | None = quantity("Stop after this many training tokens.", 1, TOKENS.most, whole=True),
-    seed: int = quantity("Seed of the choice of validation documents.", 0, MOST_SEED, default=0, whole=True),
+    seed: int = quantity("Seed of the choice of validation documents.", SEED, default=0),
     show: Path | None = path("Describe a corpus and verify its hashes."),
     json_: bool = JSON,
 ) -> None:

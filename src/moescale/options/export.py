@@ -6,9 +6,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moescale.bounds import SHARE
+from moescale.bounds import SEQUENCE_TOKENS, SHARE
 from moescale.errors import InputError
-from moescale.options.fields import SEQUENCE_TOKENS, Group, path, quantity, refuse, text
+from moescale.options.fields import Group, path, quantity, refuse, text
 
 if TYPE_CHECKING:
     from moescale.export.launch import Export

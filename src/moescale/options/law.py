@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from moescale.bounds import PARAMETERS, TOKENS
+from moescale.bounds import TOKENS
 from moescale.errors import InputError, located, unknown_name
 from moescale.options.fields import LEAST, Group, quantity, text
 
@@ -124,20 +124,3 @@ def in_shape(law: Law, shape: str) -> Law:
     family = family_of_shape(shape)
     with located("--shape"):
         return restate(law, with_convention(family, law.family.convention) if shape == "paper" else family)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PointOptions(Group):
-    """One model, as a law counts it."""
-
-    n_params: float | None = quantity("Parameters N, as the law counts them, such as 1.5B.", PARAMETERS)
-    tokens: float | None = quantity("Training tokens D, such as 300B.", TOKENS)
-    experts: float = quantity("Experts E per layer; 1 is dense.", default=1)
-
-    def point(self) -> tuple[float, float, float]:
-        """Size, tokens and experts; InputError that names what is missing."""
-        if self.n_params is None or self.tokens is None:
-            advice = "give --n-params and --tokens of one model, or --runs with a table of many"
-            where = "--n-params" if self.n_params is None else "--tokens"
-            raise InputError("is missing", where=where, next_step=advice)
-        return self.n_params, self.tokens, self.experts

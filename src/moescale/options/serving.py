@@ -7,24 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moescale.bounds import SHARE
+from moescale.bounds import COUNT, GPUS, REQUEST_TOKENS, RESERVED, SHARE, USD_PER_HOUR
 from moescale.errors import InputError, located, unknown_name
-from moescale.options.fields import (
-    GPUS,
-    LEAST,
-    MOST,
-    REQUEST_TOKENS,
-    RESERVED,
-    Group,
-    Quantity,
-    Remark,
-    ignore,
-    path,
-    quantity,
-    refuse,
-    seconds,
-    text,
-)
+from moescale.options.fields import LEAST, Group, Remark, ignore, path, quantity, refuse, seconds, text, within
 
 if TYPE_CHECKING:
     from moescale.hardware.gpus import Gpu
@@ -38,7 +23,7 @@ DEFAULT_GPU = "a100-sxm-40gb"  # the paper's
 PLANNED_TPOT_S = 0.05  # 20 tokens a second for each user, where a plan states no limit: faster than people read
 DEFAULT_TRAFFIC = (230.0, 203.0)  # ShareGPT, as vLLM's serving benchmark samples it (catalogue/paper_servers.toml)
 SERVER, PRICE = "Server", "Price"
-CAP = Quantity("", 1, MOST, whole=True)  # of concurrent requests
+CAP = within(COUNT)  # of concurrent requests
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +79,9 @@ class ServingOptions(ChosenGpu):
         "parallel, SGLang's dp-attention; default: 1, or more where that is cheaper and one group would hold its cache twice.",
         GPUS,
     )
-    usd_per_gpu_hour: float | None = quantity("Price of a GPU hour; default: the catalogue's.", LEAST, panel=PRICE)
+    usd_per_gpu_hour: float | None = quantity(
+        "Price of a GPU hour; default: the catalogue's.", USD_PER_HOUR, panel=PRICE
+    )
     capital_usd_per_gpu: float | None = quantity(
         "Owned hardware: price of a GPU with its share of the server.", LEAST, 1e9, panel=PRICE
     )
