@@ -8,16 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moescale.bounds import PARAMETERS
-from moescale.errors import InputError, located
+from moescale.errors import InputError
 from moescale.options.fields import LEAST, Group, Remark, flag, ignore, path, quantity, refuse, text
-from moescale.options.law import family_of_shape
 from moescale.options.serving import ServingOptions
 from moescale.units import plural
 
 if TYPE_CHECKING:
-    from moescale.latency import LatencySource
-    from moescale.models.architecture import Architecture
-    from moescale.models.quantisation import CheckpointWeights
     from moescale.serving.deployment import Deployment
 
 faster = partial(quantity, panel="Caching and speculative decoding")
@@ -49,58 +45,6 @@ class ModelOptions(Group):
         if named and self.config is None and (named.endswith(".json") or (Path(named) / "config.json").is_file()):
             object.__setattr__(self, "config", Path(named))
             object.__setattr__(self, "published", None)
-
-    def model(
-        self, kv_heads: int | None = None, remark: Remark = ignore
-    ) -> tuple[Architecture, CheckpointWeights | None]:
-        """The model, and the format of its weights as they were released or as the config states it."""
-        from moescale.models.hf_config import read_config
-        from moescale.models.published import find_shape
-
-        given = {"NAME": self.published, "--config": self.config, "--n-params": self.n_params}
-        stated = [name for name, value in given.items() if value is not None]
-        if len(stated) > 1:
-            what = f"{', '.join(stated[:-1])} and {stated[-1]} each name a model"
-            raise InputError(what, next_step="give only one of them")
-        if not stated:
-            raise InputError(
-                "give one model: the NAME of a published one, --config CONFIG.json, or --n-params N with --experts E",
-                next_step="for example llama-3.1-8b, or --n-params 1.5B --experts 16",
-            )
-        if self.n_params is not None:
-            return self._of_size(kv_heads, remark), None
-        what = f"goes with --n-params only; {'a published model has' if self.config is None else 'a config states'} it already"
-        refuse(self, ("experts", "top_k", "shape", "vocab_size"), what)
-        if kv_heads is not None:
-            raise InputError(what, where="--kv-heads", next_step="leave it out")
-        if self.config is None:
-            with located("NAME"):
-                found = find_shape(str(self.published))
-            return found.architecture, found.weights
-        checkpoint = read_config(self.config)
-        for said in checkpoint.remarks:
-            remark(said)
-        return checkpoint.architecture, checkpoint.weights
-
-    def _of_size(self, kv_heads: int | None, remark: Remark) -> Architecture:
-        from moescale.models.family import architecture
-        from moescale.models.parameters import count_parameters
-        from moescale.units import format_count
-
-        assert self.n_params is not None
-        count = self.experts or 1
-        if self.top_k is not None and self.top_k > max(count, 2):
-            remark(f"--top-k {self.top_k}: there are only {count} experts, and all of them are active")
-        family = family_of_shape(self.shape or "paper")
-        with located("--kv-heads"):
-            family = replace(family, top_k=self.top_k or family.top_k, kv_heads=kv_heads or family.kv_heads)
-        model = architecture(family, self.n_params, float(count), vocab_size=self.vocab_size)
-        if count == 1:
-            return model
-        # N leaves the experts' copies out: who states all parameters of a model as N gets many times the model meant.
-        total = format_count(float(count_parameters(model).total))
-        name = f"N = {format_count(self.n_params)} with {count} experts ({total} total parameters)"
-        return replace(model, name=name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,21 +101,6 @@ class CostServingOptions(ServingOptions):
             accepted_tokens=accepted,
             draft_tokens=drafted,
         )
-
-    def open_latency(
-        self, deployment: Deployment, model: Architecture | None = None, remark: Remark = ignore
-    ) -> LatencySource:
-        """As for a plan; says what the roofline of a GPU without measured kernels rests on."""
-        import numpy as np
-
-        from moescale.latency.roofline import Roofline
-        from moescale.latency.roofline_constants import basis
-
-        source = super().open_latency(deployment, model, remark)
-        latent = model is not None and bool(np.any(np.asarray(model.kv_lora_rank) > 0))
-        if isinstance(source, Roofline) and (rests_on := basis(deployment.gpu, latent=latent)) is not None:
-            remark(rests_on)
-        return source
 
     def gpus_of_replica(self) -> int | None:
         """Exactly so many GPUs of each replica; None where they are not stated."""

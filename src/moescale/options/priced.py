@@ -17,12 +17,18 @@ from moescale.hardware.precisions import Precision, find_precision
 from moescale.hardware.prices import usd_per_gpu_hour
 from moescale.latency import LatencySource, kernels_alone
 from moescale.latency.engines import find_host
+from moescale.latency.roofline import Roofline
+from moescale.latency.roofline_constants import basis
 from moescale.latency.silicon import Silicon
 from moescale.models.architecture import Architecture
+from moescale.models.family import architecture
 from moescale.models.hf_config import read_config
+from moescale.models.parameters import count_parameters
+from moescale.models.published import find_shape
 from moescale.models.quantisation import CheckpointWeights, with_usual_shares
 from moescale.options.cost import CostServingOptions, LoadOptions, ModelOptions
 from moescale.options.fields import Remark, ignore, refuse, within
+from moescale.options.law import family_of_shape
 from moescale.serving.accuracy import Accuracy, Calibrated, accuracy_of, calibrated, limits_missed
 from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import Disaggregated, disaggregated
@@ -32,6 +38,7 @@ from moescale.serving.loads import OpenLoop, open_loop
 from moescale.serving.question import question_record, slow_for_use, weight_format
 from moescale.serving.traffic import trace_lengths
 from moescale.serving.workload import Answer, burst
+from moescale.units import format_count
 
 SIMULATED = "load"  # where engine.simulate says that its refusals lie
 POOL = within(Bound(1, 1e5, whole=True))  # GPUs of a kind
@@ -201,12 +208,15 @@ def _without_dollars(record: object) -> object:
 def price(described: ModelOptions, load: LoadOptions, serving: CostServingOptions, remark: Remark = ignore) -> Priced:
     """The model on its cheapest server; raises InputError that names the option, InfeasibleError where no GPU count holds it."""
     load.check(serving)
-    model, checkpoint = described.model(serving.kv_heads, remark)
+    model, checkpoint = _model(described, serving.kv_heads, remark)
     has_price = _has_price(serving, remark)
     weights = _weight_format(serving, checkpoint, remark)
     limits = serving.deployment(weights=weights, usd_per_gpu_hour=None if has_price else 1.0, remark=remark)
     model = with_usual_shares(model, limits.weights)
     source = serving.open_latency(limits, model, remark)
+    latent = bool(np.any(np.asarray(model.kv_lora_rank) > 0))
+    if isinstance(source, Roofline) and (rests_on := basis(limits.gpu, latent=latent)) is not None:
+        remark(rests_on)
     if isinstance(source, Silicon) and (scaled := source.unmeasured(model)):
         what = f"{' and '.join(scaled)} in {weight_format(limits)} were not measured on {source.gpu.name} with {source.backend}"
         remark(f"{what}: priced with bf16 kernels, scaled by the roofline")
@@ -273,6 +283,50 @@ def _asked_by(option: str) -> Generator[None]:
         if error.where != SIMULATED:
             raise
         raise type(error)(error.what, where=option, nearest=error.nearest, next_step=error.next_step) from error
+
+
+def _model(
+    described: ModelOptions, kv_heads: int | None, remark: Remark
+) -> tuple[Architecture, CheckpointWeights | None]:
+    """The model, and the format of its weights as they were released or as the config states it."""
+    given = {"NAME": described.published, "--config": described.config, "--n-params": described.n_params}
+    stated = [name for name, value in given.items() if value is not None]
+    if len(stated) > 1:
+        what = f"{', '.join(stated[:-1])} and {stated[-1]} each name a model"
+        raise InputError(what, next_step="give only one of them")
+    if described.n_params is not None:
+        return _model_of_size(described, described.n_params, kv_heads, remark), None
+    if not stated:
+        what = "give one model: the NAME of a published one, --config CONFIG.json, or --n-params N with --experts E"
+        raise InputError(what, next_step="for example llama-3.1-8b, or --n-params 1.5B --experts 16")
+    whose = "a published model has" if described.config is None else "a config states"
+    what = f"goes with --n-params only; {whose} it already"
+    refuse(described, ("experts", "top_k", "shape", "vocab_size"), what)
+    if kv_heads is not None:
+        raise InputError(what, where="--kv-heads", next_step="leave it out")
+    if described.config is None:
+        with located("NAME"):
+            found = find_shape(str(described.published))
+        return found.architecture, found.weights
+    checkpoint = read_config(described.config)
+    for said in checkpoint.remarks:
+        remark(said)
+    return checkpoint.architecture, checkpoint.weights
+
+
+def _model_of_size(described: ModelOptions, n_params: float, kv_heads: int | None, remark: Remark) -> Architecture:
+    count, top_k = described.experts or 1, described.top_k
+    if top_k is not None and top_k > max(count, 2):
+        remark(f"--top-k {top_k}: there are only {count} experts, and all of them are active")
+    family = family_of_shape(described.shape or "paper")
+    with located("--kv-heads"):
+        family = replace(family, top_k=top_k or family.top_k, kv_heads=kv_heads or family.kv_heads)
+    model = architecture(family, n_params, float(count), vocab_size=described.vocab_size)
+    if count == 1:
+        return model
+    # N leaves the experts' copies out: who states all parameters of a model as N gets many times the model meant.
+    total = format_count(float(count_parameters(model).total))
+    return replace(model, name=f"N = {format_count(n_params)} with {count} experts ({total} total parameters)")
 
 
 def _has_price(serving: CostServingOptions, remark: Remark) -> bool:
