@@ -75,8 +75,7 @@ def plan(
         held_back.draw(plot, plan_figure, found)
     exported = None
     with held_back.writing(), at_option("--export"):
-        gpu = bounds.training_gpu(deployment)
-        exported = export.write(found, gpu, bounds.train_gpus, bounds.mfu, deployment, source)
+        exported = export.write(found, bounds, deployment, source)
     record = {}
     if json_:
         named = [Path(stated) for stated in (law.law, serving.gpu, serving.latency, serving.trace) if stated]

@@ -83,7 +83,7 @@ def fit(
     held_back = HeldBack()
     if output is not None:
         made = made_with(context)
-        origin = {"where": table.where or "", "command": made.get("command", ""), **table.choices()}
+        origin = {"where": table.where or "", "command": made["command"], **table.choices()}
         origin["versions"] = f"moescale {made['moescale']}, {found.law.evidence['versions']}"
         origin |= {f"error_{name}": error for name, error in errors.items()}
         with held_back.writing(), at_option("-o"):

@@ -124,18 +124,15 @@ def made_with(context: typer.Context, files: Sequence[Path] = ()) -> dict[str, o
     from moescale import __version__
     from moescale.io.files import read_bytes
 
-    record: dict[str, object] = {"moescale": __version__}
-    if context.obj is not None:  # the arguments as they were typed
-        record["command"] = shlex.join(("moescale", *context.obj))
+    # Typer's context holds the arguments as they were typed.
+    record: dict[str, object] = {"moescale": __version__, "command": shlex.join(("moescale", *context.obj))}
     if files:
         record["sha256"] = {path.name: sha256(read_bytes(path)).hexdigest() for path in files}
     return record
 
 
-def typed(context: typer.Context, without: Mapping[str, int]) -> str | None:
+def typed(context: typer.Context, without: Mapping[str, int]) -> str:
     """The options of the command line as they were typed, but for those of `without` and so many values of each."""
-    if context.obj is None:
-        return None
     kept: list[str] = []
     left = 0
     for argument in context.obj[1:]:

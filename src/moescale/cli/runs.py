@@ -215,14 +215,14 @@ def pack(
     if json_:
         print_json(corpus.header())
         return
-    training, validation = (
+    counts = ", ".join(
         f"{tokens:,} {kind} tokens of {documents:,} document{'s' * (documents != 1)}"
         for kind, tokens, documents in (
             ("training", corpus.n_train, corpus.n_train_documents),
             ("validation", corpus.n_validation, corpus.n_validation_documents),
         )
     )
-    print(f"{corpus.folder}: {training}, {validation}")
+    print(f"{corpus.folder}: {counts}")
     print(f"vocabulary {corpus.vocab_size:,} ({corpus.dtype}), end of text {corpus.eos_id}")
     print(f"sha256 {corpus.sha256}")
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moescale.bounds import PARAMETERS
+from moescale.bounds import GPUS, PARAMETERS, Bound
 from moescale.errors import InputError
 from moescale.options.fields import LEAST, Group, Remark, flag, ignore, path, quantity, refuse, text
 from moescale.options.serving import ServingOptions
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from moescale.serving.deployment import Deployment
 
 faster = partial(quantity, panel="Caching and speculative decoding")
-MOST_CLIENTS = 1e5  # far beyond what a server is asked
+SIMULATED = Bound(1, 1e5, whole=True)  # clients or requests: far beyond what a server is asked
+PERCENTILE = Bound(1, 99.9)
 MOST_DRAFTED = 64  # tokens a pass: beyond, few are kept of any draft
 
 
@@ -51,14 +52,14 @@ class ModelOptions(Group):
 class CostServingOptions(ServingOptions):
     """How one model is served: as for a plan, with replicas, and with a server's and a checkpoint's own defaults."""
 
-    max_gpus: int = quantity("Most GPUs of all replicas together.", 1, 1024, default=8, whole=True)
+    max_gpus: int = quantity("Most GPUs of all replicas together.", GPUS, default=8)
     calibrated: bool = flag("Show the price corrected by the error of held-out servings of its kind, too.")
-    gpus: int | None = quantity("Exact number of GPUs of all replicas together.", 1, 1024, whole=True)
+    gpus: int | None = quantity("Exact number of GPUs of all replicas together.", GPUS)
     replicas: int | None = quantity(
         "Replicas of the model; they share the GPUs evenly; default: 1, with --concurrency the fewest that keep the limits.",
         whole=True,
     )
-    pipeline_parallel: int = quantity("Pipeline stages of a replica.", 1, 1024, default=1, whole=True)
+    pipeline_parallel: int = quantity("Pipeline stages of a replica.", GPUS, default=1)
     prefill_gpus: str | None = text(
         "GPUs for prefill only (disaggregated serving), or auto; priced in addition.", metavar="INT|auto"
     )
@@ -74,7 +75,6 @@ class CostServingOptions(ServingOptions):
     draft_tokens: int | None = faster(
         "Draft tokens per pass, with --speculative; default: --speculative, rounded up.", 1, MOST_DRAFTED, whole=True
     )
-
     launch: str | None = text("Print the launch command for vllm, sglang or trtllm.", metavar="ENGINE")
 
     def deployment(self, *, remark: Remark = ignore, **given: Any) -> Deployment:
@@ -123,9 +123,7 @@ class LoadOptions(Group):
     concurrency: int | None = quantity(
         "Concurrent clients (closed loop); each sends its next request when the last one ends; times are means over ten "
         "requests per client, the first burst included.",
-        1,
-        MOST_CLIENTS,
-        whole=True,
+        SIMULATED,
     )
     request_rate: float | None = quantity(
         "Requests per second (Poisson); finds the replicas that keep --max-ttft and --max-tpot; with --burst, the rate of "
@@ -135,10 +133,9 @@ class LoadOptions(Group):
     percentile: float | None = quantity(
         "Percentile at which the limits hold, with --request-rate or --concurrency (then after the first burst), such as 99; "
         "default: the means.",
-        1,
-        99.9,
+        PERCENTILE,
     )
-    burst: int | None = quantity("Number of requests to simulate, pass by pass.", 1, 1e5, whole=True)
+    burst: int | None = quantity("Number of requests to simulate, pass by pass.", SIMULATED)
 
     def check(self, serving: CostServingOptions) -> None:
         """InputError where a load goes with none of the other options."""

@@ -32,14 +32,13 @@ def stated_model(stated: str, option: str, remark: Remark = ignore) -> KnownMode
     named = path if path and tail[:1].isdigit() else stated
     if not (named.endswith(".json") or Path(named).exists() or path.endswith(".json")):
         return published_model(stated, option)
-    if named == stated and path.endswith(".json") and Path(path).exists():
-        next_step = f"write :15T, its training tokens, or one of {', '.join(PLAN_ROWS)}"
-        what, nearest = f"{tail!r} is no row of a plan", f"{path}:recommendation"
-        raise InputError(what, where=stated, nearest=nearest, next_step=next_step)
     if named == stated:
-        what = "needs its training tokens, or the row of a plan"
+        what, nearest = "needs its training tokens, or the row of a plan", None
         next_step = f"write {stated}:15T, or {stated}:recommendation for what `moescale plan --json` printed"
-        raise InputError(what, where=stated, next_step=next_step)
+        if path.endswith(".json") and Path(path).exists():
+            what, nearest = f"{tail!r} is no row of a plan", f"{path}:recommendation"
+            next_step = f"write :15T, its training tokens, or one of {', '.join(PLAN_ROWS)}"
+        raise InputError(what, where=stated, nearest=nearest, next_step=next_step)
     checkpoint = read_config(named)
     for said in checkpoint.remarks:
         remark(said)
@@ -55,11 +54,8 @@ def published_model(stated: str, option: str) -> KnownModel:
         found = find_shape(name)
     tokens = STATED_TOKENS.parse(tail, option) if tail else found.tokens
     if tokens is None:
-        raise InputError(
-            f"the training tokens of {name} are not published",
-            where=option,
-            next_step=f"state them, as {name}:15T; `moescale models` lists those that are known",
-        )
+        next_step = f"state them, as {name}:15T; `moescale models` lists those that are known"
+        raise InputError(f"the training tokens of {name} are not published", where=option, next_step=next_step)
     own = found.architecture.name
     return KnownModel(
         name=f"{own}:{format_count(tokens)}" if tail else own,

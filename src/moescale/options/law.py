@@ -82,19 +82,14 @@ class LawOptions(InputOptions, ChosenLaw):
     )
 
     def find_law(self, find: Callable[[str], Law] | None = None) -> Law:
-        """The law by its name (by `find`, where given), checked against what else is stated.
-
-        Raises InputError that names the option.
-        """
+        """The law by its name (by `find`, where given), checked against what else is stated; InputError that names the option."""
         from moescale.models.family import with_convention
 
         law = super().find_law(find)
         if self.top_k is not None and self.top_k != law.family.top_k:
-            raise InputError(
-                f"{law.name} was fitted on top-{law.family.top_k} models and does not cover top-{self.top_k}",
-                where="--top-k",
-                next_step=f"leave --top-k out, or fit a law to top-{self.top_k} runs",
-            )
+            what = f"{law.name} was fitted on top-{law.family.top_k} models and does not cover top-{self.top_k}"
+            next_step = f"leave --top-k out, or fit a law to top-{self.top_k} runs"
+            raise InputError(what, where="--top-k", next_step=next_step)
         if self.convention is not None:
             with located("--convention"):
                 with_convention(law.family, self.convention)
