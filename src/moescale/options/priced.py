@@ -38,6 +38,7 @@ from moescale.serving.loads import OpenLoop, open_loop
 from moescale.serving.question import question_record, slow_for_use, weight_format
 from moescale.serving.traffic import trace_lengths
 from moescale.serving.workload import Answer, burst
+from moescale.typing import FloatArray
 from moescale.units import format_count
 
 SIMULATED = "load"  # where engine.simulate says that its refusals lie
@@ -82,11 +83,7 @@ class Missed:
         if self.kept is None:
             return {}
         one, groups = self.kept.opened or self.kept.cost, self.kept.cost.attention_dp
-        record: dict[str, object] = {
-            "gpus": one.gpus,
-            "replicas": one.replicas or 1,
-            "usd_per_mtok": self.kept.usd_per_mtok,
-        }
+        record = {"gpus": one.gpus, "replicas": one.replicas or 1, "usd_per_mtok": self.kept.usd_per_mtok}
         record |= {} if groups is None else {"attention_dp": groups}
         return record | {f"{option[2:].replace('-', '_')}_s": s for option, s in self.stricter_s.items()}
 
@@ -220,9 +217,10 @@ def price(described: ModelOptions, load: LoadOptions, serving: CostServingOption
     if isinstance(source, Silicon) and (scaled := source.unmeasured(model)):
         what = f"{' and '.join(scaled)} in {weight_format(limits)} were not measured on {source.gpu.name} with {source.backend}"
         remark(f"{what}: priced with bf16 kernels, scaled by the roofline")
-    prompt, output = None, None  # tokens of each request of the trace
+    lengths, of_trace = None, dict[str, FloatArray]()  # tokens of each request
     if serving.trace is not None:
-        prompt, output = (np.maximum(np.round(lengths), 1.0) for lengths in trace_lengths(serving.trace))
+        prompt, output = (np.maximum(np.round(tokens), 1.0) for tokens in trace_lengths(serving.trace))
+        lengths, of_trace = (prompt, output), {"prompt_tokens": prompt, "output_tokens": output}
 
     def under_load(deployment: Deployment) -> Deployment:
         return replace(deployment, host=find_host(serving.host or "in-line"))
@@ -231,15 +229,15 @@ def price(described: ModelOptions, load: LoadOptions, serving: CostServingOption
         with _asked_by("--concurrency"):
             found = cost(
                 model, source, asked, serving.gpus_of_replica(),
-                clients=load.concurrency, lengths=None if prompt is None or output is None else (prompt, output),
-                percentile=load.percentile, more_replicas=serving.replicas is None,
+                clients=load.concurrency, lengths=lengths, percentile=load.percentile,
+                more_replicas=serving.replicas is None,
             )  # fmt: skip
         own, opened = laid_out(replace(asked, replicas=float(found.replicas or 1)), found.attention_dp), None
         if load.request_rate is not None and load.burst is None:
             with _asked_by("--request-rate"):
                 opened = open_loop(
                     model, kernels_alone(source), under_load(own), found.gpus_per_replica, load.request_rate,
-                    percentile=load.percentile, prompt_tokens=prompt, output_tokens=output,
+                    percentile=load.percentile, **of_trace,
                 )  # fmt: skip
         return Server(cost=found, deployment=own, opened=opened, accuracy=accuracy_of(model, own, source))
 
@@ -251,9 +249,7 @@ def price(described: ModelOptions, load: LoadOptions, serving: CostServingOption
     line = _launch_line(described, serving, server, checkpoint, source, remark)
     simulated = None
     if load.burst is not None:
-        requests = burst(load.burst, load.request_rate or math.inf)
-        if prompt is not None and output is not None:
-            requests = replace(requests, prompt_tokens=prompt, output_tokens=output)
+        requests = replace(burst(load.burst, load.request_rate or math.inf), **of_trace)
         gpus, loaded = server.cost.gpus_per_replica, under_load(server.deployment)
         with _asked_by("--burst"):
             simulated = simulate(model, kernels_alone(source), loaded, gpus, requests).answer()
