@@ -82,8 +82,8 @@ class Missed:
         """The server that keeps the limits as JSON-ready values; empty where there is none."""
         if self.kept is None:
             return {}
-        one, groups = self.kept.opened or self.kept.cost, self.kept.cost.attention_dp
-        record = {"gpus": one.gpus, "replicas": one.replicas or 1, "usd_per_mtok": self.kept.usd_per_mtok}
+        one, groups, usd = self.kept.opened or self.kept.cost, self.kept.cost.attention_dp, self.kept.usd_per_mtok
+        record: dict[str, object] = {"gpus": one.gpus, "replicas": one.replicas or 1, "usd_per_mtok": usd}
         record |= {} if groups is None else {"attention_dp": groups}
         return record | {f"{option[2:].replace('-', '_')}_s": s for option, s in self.stricter_s.items()}
 
