@@ -92,7 +92,7 @@ def latency_source(
     gpu: Any, engine: str, weights: float, cache_bytes: float, setting: Setting, name: str
 ) -> tuple[Any, Any]:
     """The latency source of the command line's --latency, and a deployment with its defaults."""
-    from moescale.cli.cost import cost
+    from moescale.cli.decide import cost
     from moescale.hardware.gpus import measured_reserve_bytes
     from moescale.latency import kernels_alone
     from moescale.latency.engines import NO_OVERHEAD, find_host

@@ -61,6 +61,11 @@ USD_PER_MTOK = Bound(1e-12, 1e6)  # up to a dollar a token
 TOTAL_USD = Bound(1e-12, 1e15)  # of training and serving: more than the world produces in a year
 USD_PER_HOUR = Bound(1e-6, 1e6)  # of a GPU
 DRAWS = Bound(0, 10_000, whole=True)  # as many as a law may have
+REQUEST_TOKENS = Bound(1, 1e9)
+SEQUENCE_TOKENS = Bound(2, 1e9, whole=True)
+RESERVED = Bound(0, 1e15, unit="bytes")  # of a GPU's memory
+GPUS = Bound(1, 1024, whole=True)  # of one server
+SEED = Bound(0, 2**53 - 1, whole=True)  # beyond, a float skips whole numbers
 
 
 def check_bounds(record: Any, *, where: str) -> None:

@@ -12,36 +12,20 @@ from typing import Annotated, NoReturn
 import typer
 from typer import Option
 
-from moescale.cli.options import app
+from moescale.cli.options import COMMANDS, HOMES, app
 from moescale.cli.output import print_json
 from moescale.errors import InfeasibleError, MoescaleError
 from moescale.io.signals import Terminated, sigterm_interrupts
 
-# The headings of `moescale --help`, and under each the modules with their commands, in the order of the help.
-PANELS = (
-    ("Decide", "plan", ("plan", "compare-models")),
-    ("Decide", "cost", ("cost", "models")),
-    ("Decide", "pages", ("web", "report")),
-    ("Scaling laws", "laws", ("fit", "compare", "isoflop", "predict", "laws")),
-    ("Runs and measurements", "design", ("design",)),
-    ("Runs and measurements", "runs", ("import", "pack", "train", "sweep", "profile")),
-    ("Check", "reproduce", ("reproduce",)),
-)
-HOMES = {command: (panel, module) for panel, module, commands in PANELS for command in commands}
-COMMANDS = tuple(HOMES)
 INTERRUPTED = 130  # what shells report for Ctrl-C
 RESUMABLE = ("profile", "train", "sweep")
 
 
 def load(*commands: str) -> None:
-    """Bring commands into the application, in the order of PANELS: each takes some milliseconds to load."""
+    """Bring commands into the application, in the order of the help: each takes some milliseconds to load."""
     for command in commands:
         import_module(f"moescale.cli.{HOMES[command][1]}")
-    # As typer names them: `import_` and `compare_models` cannot be a function's names.
-    named = {c.callback.__name__.rstrip("_").replace("_", "-"): c for c in app.registered_commands if c.callback}
-    for command, registered in named.items():
-        registered.rich_help_panel = HOMES[command][0]
-    app.registered_commands[:] = [named[command] for command in COMMANDS if command in named]
+    app.registered_commands.sort(key=lambda registered: COMMANDS.index(registered.name or ""))
 
 
 @app.callback(invoke_without_command=True)
@@ -62,27 +46,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Ctrl-C ends it with 130 and SIGTERM with 143, in one line; all that was complete stays, nothing half-written does.
     """
     asked = list(sys.argv[1:] if arguments is None else arguments)
+    command = asked[0] if asked and asked[0] in COMMANDS else ""
+    to_resume = "; run the same command again to continue" if command in RESUMABLE else ""
     _open_closed_streams()
-    load(*(asked[:1] if asked and asked[0] in COMMANDS else COMMANDS))
+    load(*([command] if command else COMMANDS))
     with suppress(AttributeError):  # a stream that someone has put in its place
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a law's source may hold any letter
     try:
         with sigterm_interrupts():
             code = app(args=asked, prog_name="moescale", standalone_mode=False, obj=asked)
             sys.stdout.flush()
-    except InfeasibleError as error:
-        if "--json" in asked:
-            print_json({"infeasible": str(error)})
-        _fail(str(error), error.exit_code)
+        if code == INTERRUPTED:  # what typer makes of Ctrl-C
+            raise KeyboardInterrupt
     except MoescaleError as error:
+        if isinstance(error, InfeasibleError) and "--json" in asked:
+            print_json({"infeasible": str(error)})
         _fail(str(error), error.exit_code)
     except typer.TyperException as error:  # unknown commands and options, missing ones, too many arguments
         if (own := _of_a_parser(error)) is not None:
             _fail(str(own), own.exit_code)
-        command = next((f" {name}" for name in asked[:1] if name in COMMANDS), "")
-        _fail(f"{error.format_message().rstrip('.')}; see `moescale{command} --help`", 2)
+        _fail(f"{error.format_message().rstrip('.')}; see `{' '.join(filter(None, ('moescale', command)))} --help`", 2)
     except Terminated as stop:
-        _fail(_stopped(f"ended by {stop.name}", asked), stop.code)
+        _fail(f"ended by {stop.name}{to_resume}", stop.code)
     except SystemExit as stop:
         # The reader of our output has closed it (`| head`), which typer turns into an exit: nothing is wrong.
         if not isinstance(stop.__context__, BrokenPipeError):
@@ -90,16 +75,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _drop_output()
     except BrokenPipeError:
         _drop_output()
-    except OSError as error:
-        _fail(_system_error(error), 2)
+    except OSError as error:  # that no function has explained: of a file that it names, or else of standard output
+        place = "standard output" if error.filename is None else f"{os.fsdecode(error.filename)}:"
+        what = "cannot be written" if error.filename is None else "cannot be used"
+        _fail(f"{place} {what}: {error.strerror or error}", 2)
     except MemoryError as error:
         reason = f" ({error})" if str(error) else ""
         _fail(f"out of memory{reason}; reduce the request, or use a machine with more memory", 2)
     except KeyboardInterrupt:
-        _fail(_stopped("interrupted", asked), INTERRUPTED)
+        _fail(f"interrupted{to_resume}", INTERRUPTED)
     else:
-        if code == INTERRUPTED:  # what typer makes of Ctrl-C
-            _fail(_stopped("interrupted", asked), INTERRUPTED)
         if code:
             sys.exit(code)
 
@@ -115,24 +100,10 @@ def _of_a_parser(error: typer.TyperException) -> MoescaleError | None:
 
 def _open_closed_streams() -> None:
     """Stand-ins for standard streams that were closed (`>&-`): else a file that we open would take their place."""
-    if sys.stdin is None:
-        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), encoding="utf-8")
-    if sys.stdout is None:  # opened for reading: what is written fails, as to any closed stream
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
-
-
-def _stopped(how: str, asked: Sequence[str]) -> str:
-    return f"{how}; run the same command again to continue" if asked[:1] and asked[0] in RESUMABLE else how
-
-
-def _system_error(error: OSError) -> str:
-    """An error of the system that no function has explained: of a file that it names, or else of standard output."""
-    reason = error.strerror or str(error)
-    if error.filename is not None:
-        return f"{os.fsdecode(error.filename)}: cannot be used: {reason}"
-    return f"standard output cannot be written: {reason}"
+    # Standard output is opened for reading: what is written fails, as to any closed stream.
+    for name, access, mode in (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, access), mode, encoding="utf-8"))
 
 
 def _drop_output() -> None:

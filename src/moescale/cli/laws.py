@@ -3,75 +3,111 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import MISSING, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from moescale.cli.flat import typer_option
-from moescale.cli.options import Json, Plot, check_plot, command
-from moescale.cli.output import HeldBack, answer, made_with, say, show_progress, warn
+from moescale.bounds import DRAWS, FLOPS, PARAMETERS, SEED, TOKENS, Bound
+from moescale.cli.options import JSON, PLOT, command
+from moescale.cli.output import HeldBack, answer, check_plot, made_with, say, show_progress, warn
 from moescale.errors import InputError, located
-from moescale.options.fields import FilePath, at_option, refuse
-from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, ChosenLaw, InputOptions, PointOptions, in_shape
-from moescale.options.runs import COLUMNS, FitOptions, HoldOutOptions, IsoflopOptions, PredictedOptions, RunOptions
+from moescale.options.fields import at_option, path, quantity, text, within
+from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, ChosenLaw, InputOptions, in_shape
+from moescale.options.runs import ComparedOptions, PredictedOptions, TableOptions
 
 if TYPE_CHECKING:
     from moescale.scaling_laws import Law
+
+RUNS = path("Table of runs: CSV, TSV, Parquet or JSON lines.", name="RUNS", default=MISSING)
+STARTS = within(Bound(1, DRAWS.most, whole=True))
 
 
 @command(
     "moescale fit examples/runs.csv -o law.toml",
     'moescale fit runs.csv --size-column n_params_active --where "tokens >= 5e9" --bootstrap 200',
     top="runs law where bootstrap prior size_column",
-    then=" ".join(COLUMNS),
+    then="tokens_column experts_column loss_column starts seed family",
 )
 def fit(
     context: typer.Context,
-    wanted: FitOptions,
-    runs: RunOptions,
+    table: TableOptions,
     inputs: InputOptions,
-    output: Annotated[Path | None, typer_option(FilePath("Write the law to this TOML file."), "-o")] = None,
-    plot: Plot = None,
-    json_: Json = False,
+    runs: Path = RUNS,
+    law: str = text("Form of the law; auto: the best forms by inner hold-outs.", default="auto"),
+    starts: str = text(
+        "Starting points: auto, paper, or a number; paper: all 810,000, a minute or more.", default="auto", panel="Fit"
+    ),
+    bootstrap: int = quantity("Bootstrap replicates for 90% intervals; 0: no intervals.", DRAWS, default=0),
+    seed: int = quantity("Seed of the bootstrap.", SEED, default=0, panel="Fit"),
+    prior: str | None = text(
+        "Law whose prior fills in what the runs do not determine: pooled2026, or one fitted with it.", metavar="LAW"
+    ),
+    family: str | None = text(
+        "Family of the runs: yun2024, ludziejewski2025 or dense; default: by the columns.", panel="Fit"
+    ),
+    output: Path | None = path("Write the law to this TOML file.", name="-o"),
+    plot: Path | None = PLOT,
+    json_: bool = JSON,
 ) -> None:
     """Fit a law to a table of runs."""
-    from moescale.fitting.workflow import errors_on, fit_runs
+    from moescale.fitting.workflow import FitSettings, errors_on, fit_runs
     from moescale.io.files import check_target
-    from moescale.scaling_laws import find_law, save_law
+    from moescale.models.family import find_family
+    from moescale.scaling_laws import find_form, find_law, save_law
     from moescale.views.figures import fit_figure
     from moescale.views.terminal.fits import show_fit
 
     # All that can be refused is refused before the fit, which may take minutes.
-    how = wanted.settings(inputs.inputs())
+    n_starts = _starts(starts)
+    with located("--prior"):
+        own_prior = None if prior is None else find_law(prior)
+    with located("--law"):
+        if law != "auto":
+            find_form(law)
+    with located("--family"):
+        own_family = None if family is None else find_family(family)
+    how = FitSettings(
+        starts=n_starts, extra=inputs.inputs(), family=own_family, prior=own_prior, bootstrap=bootstrap, seed=seed
+    )
     if output is not None:
         with at_option("-o"):
-            check_target(output, [runs.runs, wanted.prior])
+            check_target(output, [runs, prior])
     check_plot(plot)
-    table = runs.read()
-    with show_progress(not json_) as progress, at_option(table.source):
-        found = fit_runs(table, wanted.law, how, progress=progress)
-    errors = errors_on(table, {DEFAULT_LAW: find_law(DEFAULT_LAW), "own": found.law}, inputs.inputs())
+    read = table.read(runs)
+    with show_progress(not json_) as progress, at_option(read.source):
+        found = fit_runs(read, law, how, progress=progress)
+    errors = errors_on(read, {DEFAULT_LAW: find_law(DEFAULT_LAW), "own": found.law}, inputs.inputs())
     errors |= {} if found.held_out_error is None else {"held_out": found.held_out_error}
     held_back = HeldBack()
     if output is not None:
         made = made_with(context)
-        origin = {"where": runs.where or "", "command": made.get("command", ""), **runs.choices()}
+        origin = {"where": table.where or "", "command": made["command"], **table.choices()}
         origin["versions"] = f"moescale {made['moescale']}, {found.law.evidence['versions']}"
         origin |= {f"error_{name}": error for name, error in errors.items()}
         with held_back.writing(), at_option("-o"):
             save_law(found.named(output.stem, **origin), output)
     held_back.draw(plot, fit_figure, found.fit, found.runs)
-    answer(json_, found.to_dict(), show_fit, found.fit, found.intervals, table.size_column, found.chosen, errors)
+    answer(json_, found.to_dict(), show_fit, found.fit, found.intervals, read.size_column, found.chosen, errors)
     if output is not None and not json_ and not held_back.errors:
         say(f"wrote {output}")
     warn(found.fit.warnings)
     held_back.tell()
 
 
+def _starts(stated: str) -> str | int:
+    if stated in ("auto", "paper"):
+        return stated
+    try:
+        return int(STARTS.parse(stated, "--starts"))
+    except InputError as error:
+        what, next_step = f"{stated!r} is not a number of starting points", f"auto, paper, or 1 to {DRAWS.most:g}"
+        raise InputError(what, where="--starts", next_step=next_step) from error
+
+
 @command("moescale laws --json")
-def laws(json_: Json = False) -> None:
+def laws(json_: bool = JSON) -> None:
     """List the laws of the catalogue with their coefficients."""
     from moescale.scaling_laws import catalogue_names, find_law
     from moescale.views.terminal.fits import show_laws
@@ -87,7 +123,14 @@ def laws(json_: Json = False) -> None:
     top="n_params tokens runs law experts",
 )
 def predict(
-    law: ChosenLaw, model: PointOptions, table: PredictedOptions, inputs: InputOptions, json_: Json = False
+    law: ChosenLaw,
+    table: PredictedOptions,
+    inputs: InputOptions,
+    n_params: float | None = quantity("Parameters N, as the law counts them, such as 1.5B.", PARAMETERS),
+    tokens: float | None = quantity("Training tokens D, such as 300B.", TOKENS),
+    experts: float = quantity("Experts E per layer; 1 is dense.", default=1),
+    runs: Path | None = path("Table of runs to predict; losses may be missing."),
+    json_: bool = JSON,
 ) -> None:
     """Predict the loss of one model, or of each model in a table."""
     import numpy as np
@@ -97,10 +140,17 @@ def predict(
     from moescale.views.terminal.fits import show_prediction
 
     chosen = law.find_law()
-    if table.runs is not None:
-        _predict_table(chosen, model, table, table.runs, inputs, json_=json_)
+    if runs is not None:
+        for option, stated in {"--n-params": n_params, "--tokens": tokens}.items():
+            if stated is not None:
+                what, next_step = "each row of the table states it", "leave out this option or --runs"
+                raise InputError(what, where=option, next_step=next_step)
+        _predict_table(chosen, table, runs, inputs, json_=json_)
         return
-    n_params, tokens, experts = model.point()
+    if n_params is None or tokens is None:
+        where = "--n-params" if n_params is None else "--tokens"
+        next_step = "give --n-params and --tokens of one model, or --runs with a table of many"
+        raise InputError("is missing", where=where, next_step=next_step)
     if law.law == DEFAULT_LAW:  # one model has one loss, here and in a plan
         chosen = in_shape(chosen, PLANNED_SHAPE)
     if not chosen.form.uses_experts and experts != 1:
@@ -108,26 +158,20 @@ def predict(
     with np.errstate(over="ignore"):  # told below
         predicted = predict_loss(chosen, n_params, tokens, experts, extra=inputs.inputs())
     if not math.isfinite(predicted.loss):
-        raise InputError(
-            f"{chosen.name} gives no finite loss at this size, tokens and experts",
-            where="--law",
-            next_step="stay closer to the fitted range, or use another law",
-        )
+        what = f"{chosen.name} gives no finite loss at this size, tokens and experts"
+        raise InputError(what, where="--law", next_step="stay closer to the fitted range, or use another law")
     warn(note.rstrip(".") for note in unknown_range_notes(chosen))
     answer(json_, predicted.to_dict(), show_prediction, chosen, predicted)
 
 
-def _predict_table(
-    law: Law, model: PointOptions, table: PredictedOptions, path: Path, inputs: InputOptions, *, json_: bool
-) -> None:
+def _predict_table(law: Law, table: TableOptions, path: Path, inputs: InputOptions, *, json_: bool) -> None:
     from moescale.fitting.workflow import predict_runs
     from moescale.planning.rationale import unknown_range_notes
     from moescale.views.terminal.fits import show_predictions
 
-    refuse(model, ("n_params", "tokens"), "each row of the table states it", "leave out this option or --runs")
     if table.size_column is None and isinstance(known := law.evidence.get("size_column"), str):
         table = replace(table, size_column=known)  # what the law's N is
-    runs = table.read_from(path, needs_loss=False)
+    runs = table.read(path, needs_loss=False)
     with at_option(runs.source):
         predicted = predict_runs(law, runs, extra=inputs.inputs())
     answer(json_, [one.to_dict() for one in predicted], show_predictions, law, predicted, runs)
@@ -142,7 +186,15 @@ def _predict_table(
     'moescale compare runs.csv --law yun2024 --holdout "n_experts >= 16" --where "tokens >= 1B" --json',
     top="runs holdout law where size_column",
 )
-def compare(context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, json_: Json = False) -> None:
+def compare(
+    context: typer.Context,
+    table: ComparedOptions,
+    inputs: InputOptions,
+    runs: Path = RUNS,
+    holdout: str = text("Rows to hold out, such as 'tokens >= 12e9'.", default=MISSING, metavar="EXPR"),
+    law: list[str] | None = text("Form of a law; repeat to compare several; default: yun2024."),
+    json_: bool = JSON,
+) -> None:
     """Fit laws to part of the runs and test them on the held-out runs."""
     from moescale.fitting.remarks import unused_columns
     from moescale.fitting.workflow import compare_laws
@@ -151,28 +203,34 @@ def compare(context: typer.Context, runs: HoldOutOptions, inputs: InputOptions, 
     from moescale.views.terminal.fits import show_comparison
 
     with located("--law"):
-        forms = [find_form(name) for name in runs.law or ["yun2024"]]
-    table = runs.read()
+        forms = [find_form(name) for name in law or ["yun2024"]]
+    read = table.read(runs)
     with at_option("--holdout"):
-        held_out = evaluate(runs.holdout, table.to_columns())[0]
-    with show_progress(not json_) as progress, at_option(table.source):
-        records = compare_laws(table, forms, held_out, extra=inputs.inputs(), progress=progress)
-    name = Path(table.source).name
-    made: dict[str, object] = {**made_with(context), "runs": name, "sha256": {name: table.sha256 or ""}}
-    made |= {"holdout": runs.holdout} | ({"where": runs.where} if runs.where else {})
+        held_out = evaluate(holdout, read.to_columns())[0]
+    with show_progress(not json_) as progress, at_option(read.source):
+        records = compare_laws(read, forms, held_out, extra=inputs.inputs(), progress=progress)
+    name = Path(read.source).name
+    made: dict[str, object] = {**made_with(context), "runs": name, "sha256": {name: read.sha256 or ""}}
+    made |= {"holdout": holdout} | ({"where": table.where} if table.where else {})
     answer(json_, [r.to_dict() | {"made_with": made} for r in records], show_comparison, records)
-    warn(dict.fromkeys((*table.warnings, *(remark for form in forms for remark in unused_columns(form, table)))))
+    warn(dict.fromkeys((*read.warnings, *(remark for form in forms for remark in unused_columns(form, read)))))
 
 
 @command("moescale isoflop runs.csv", "moescale isoflop runs.csv --budget 1e24", top="runs where tolerance budget")
-def isoflop(runs: IsoflopOptions, json_: Json = False) -> None:
+def isoflop(
+    table: TableOptions,
+    runs: Path = RUNS,
+    tolerance: float = quantity("Relative difference of FLOPs (6 N D) within one budget.", 0, 0.99, default=0.05),
+    budget: float | None = quantity("FLOPs to state the optimum of, by the trends.", FLOPS),
+    json_: bool = JSON,
+) -> None:
     """Fit the exponents of loss-optimal N and D in FLOPs to runs at equal FLOPs."""
     from moescale.fitting.isoflop import isoflop as fit_parabolas
     from moescale.views.terminal.fits import show_isoflop
 
-    table = runs.read()
-    with at_option(table.source):
-        found = fit_parabolas(table, tolerance=runs.tolerance)
-    asked = {} if runs.budget is None else {"optima": [trend.optimum(runs.budget) for trend in found.trends]}
-    answer(json_, found.to_dict() | asked, show_isoflop, found, runs.budget)
-    warn([*table.warnings, *found.warnings])
+    read = table.read(runs)
+    with at_option(read.source):
+        found = fit_parabolas(read, tolerance=tolerance)
+    asked = {} if budget is None else {"optima": [trend.optimum(budget) for trend in found.trends]}
+    answer(json_, found.to_dict() | asked, show_isoflop, found, budget)
+    warn([*read.warnings, *found.warnings])

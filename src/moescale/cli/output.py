@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from moescale.errors import InputError
+from moescale.options.fields import at_option
 
 if TYPE_CHECKING:
     import typer
@@ -72,6 +73,15 @@ def show_progress(enabled: bool) -> Generator[Progress]:
         yield report
 
 
+def check_plot(path: Path | None) -> None:
+    """Refuse a figure that could not be written before the work that it would show."""
+    if path is not None:
+        from moescale.views.figures import check_plot
+
+        with at_option("--plot"):
+            check_plot(path)
+
+
 class HeldBack:
     """The errors of files that could not be written, told once the answer is printed.
 
@@ -114,18 +124,15 @@ def made_with(context: typer.Context, files: Sequence[Path] = ()) -> dict[str, o
     from moescale import __version__
     from moescale.io.files import read_bytes
 
-    record: dict[str, object] = {"moescale": __version__}
-    if context.obj is not None:  # the arguments as they were typed
-        record["command"] = shlex.join(("moescale", *context.obj))
+    # Typer's context holds the arguments as they were typed.
+    record: dict[str, object] = {"moescale": __version__, "command": shlex.join(("moescale", *context.obj))}
     if files:
         record["sha256"] = {path.name: sha256(read_bytes(path)).hexdigest() for path in files}
     return record
 
 
-def typed(context: typer.Context, without: Mapping[str, int]) -> str | None:
+def typed(context: typer.Context, without: Mapping[str, int]) -> str:
     """The options of the command line as they were typed, but for those of `without` and so many values of each."""
-    if context.obj is None:
-        return None
     kept: list[str] = []
     left = 0
     for argument in context.obj[1:]:

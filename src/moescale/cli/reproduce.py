@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from moescale.cli.options import Json, command
+from moescale.cli.options import JSON, command
 from moescale.cli.output import HeldBack, answer, warn
 from moescale.errors import located
 from moescale.options.fields import at_option
@@ -20,7 +20,7 @@ from moescale.options.reproduction import TODAY, ReproductionOptions
     "moescale reproduce --figure 4",
     top="server summary figure folder law convention moe_execution prompt output max_num_seqs",
 )
-def reproduce(law: PaperLaw, wanted: ReproductionOptions, json_: Json = False) -> None:
+def reproduce(law: PaperLaw, wanted: ReproductionOptions, json_: bool = JSON) -> None:
     """Recompute every claim of the paper: its value, ours with an interval, and whether it holds."""
     from moescale.models.family import with_convention
     from moescale.reproduction.evaluate import reproduce as evaluate

@@ -1,21 +1,128 @@
-"""Commands that make runs and measurements: import, pack, train, sweep, profile."""
+"""Commands that choose and make runs and measurements: design, import, pack, train, sweep, profile."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from moescale.bounds import TOKENS
-from moescale.cli.options import TABLE_SUFFIXES, Json, command
-from moescale.cli.output import HeldBack, answer, print_json, say, warn
-from moescale.errors import InputError, unknown_name
-from moescale.options.fields import MOST_SECONDS, MOST_SEED, Group, flag, path, quantity, seconds, text
-from moescale.options.runs import ImportOptions
+from moescale.bounds import FLOPS, PARAMETERS, SEED, SEQUENCE_TOKENS, SHARE, TOKENS
+from moescale.cli.options import JSON, command
+from moescale.cli.output import HeldBack, answer, print_json, say, show_progress, warn
+from moescale.errors import InputError, located, unknown_name
+from moescale.options.fields import MOST_SECONDS, flag, path, quantity, seconds, text
+from moescale.options.law import LawOptions, shape_name
+from moescale.options.question import BoundOptions
+from moescale.options.runs import TableOptions
+from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 from moescale.units import format_count, format_seconds, plural
+
+BUDGETS = 100.0  # a plan's FLOPs over those of its sweep, where none is stated: our own
+MOST_STATED = 1000  # runs
+limit = partial(quantity, panel="Limits of the sweep")
+TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(BoundOptions):
+    """The question of a plan beside the sweep's own budget."""
+
+    budget: float | None = quantity(
+        "Training FLOPs of the planned model; default: 100 times the sweep's.", 0, float("inf"), name="--plan-budget"
+    )
+
+
+@command(
+    "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm",
+    "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm --runs runs.csv --next 5",
+    "moescale design --budget 1e21 --plan-budget 1e24 --gpu h100-sxm -o sweep.toml",
+    top="flops runs next_ sweep_file",
+    then="max_runs max_run_flops max_run_tokens min_params run_noise sequence_tokens",
+)
+def design(
+    bounds: PlanOptions,
+    law: LawOptions,
+    serving: ServingOptions,
+    flops: float | None = quantity(
+        "Training FLOPs of the whole sweep, such as 1e21.", 1e-12, FLOPS.most, name="--budget"
+    ),
+    runs: Path | None = path("Table of finished runs, as `fit` reads it."),
+    next_: int | None = quantity("Number of further runs.", 1, MOST_STATED, whole=True),
+    max_runs: int | None = limit("Most runs; default 60.", 1, MOST_STATED, whole=True),
+    max_run_flops: float | None = limit("Most FLOPs of one run; default: a quarter of the sweep's.", 1e-12, FLOPS.most),
+    max_run_tokens: float | None = limit("Most tokens of one run.", TOKENS),
+    min_params: float | None = limit("Least N of one run; default 1M.", 1e3, PARAMETERS.most, unit="parameters"),
+    run_noise: float | None = limit("Standard deviation of ln loss between seeds; default 0.003.", SHARE),
+    sequence_tokens: int | None = limit("Sequence length in tokens; default 2,048.", SEQUENCE_TOKENS),
+    sweep_file: Path | None = path("Write SWEEP.toml for `moescale sweep`.", name="-o"),
+    details: bool = flag("List every run."),
+    json_: bool = JSON,
+) -> None:
+    """Choose the training runs that reduce the regret of a plan most, and write them as a sweep."""
+    from moescale.export.trainers import check_family, unbuilt, write_sweep
+    from moescale.io.files import check_target
+    from moescale.models.recipe import defaults
+    from moescale.options.planned import PlanRequest
+    from moescale.planning.gaussian_process import RUN_NOISE
+    from moescale.planning.sweep_design import LEAST_PARAMS, MOST_RUNS, SweepLimits, design_sweep, in_letters
+    from moescale.views.terminal.runs import show_design
+
+    if flops is None:
+        raise InputError("no FLOPs for the sweep", where="--budget", next_step="give --budget FLOPS, such as 1e21")
+    if (bounds.budget, bounds.days, bounds.budget_usd, bounds.matched()[0]) == (None, None, None, None):
+        warn(f"no plan budget given: using {BUDGETS:g} times the sweep's, {BUDGETS * flops:.3g} FLOPs")
+        bounds = replace(bounds, budget=BUDGETS * flops)
+    if sweep_file is not None:
+        check_target(sweep_file, [runs])
+    chosen = law.find_law()
+    if sweep_file is not None:
+        check_family(chosen.family)
+    deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
+    question = bounds.question(chosen, deployment, law, kv_heads=serving.kv_heads, unpriced=True)
+    with show_progress(not json_) as report:
+        report("price the models of the plan", 0.1)
+        source, kv_heads = serving.open_latency(deployment, remark=warn), serving.kv_heads
+        asked = PlanRequest(
+            bounds=bounds, deployment=deployment, latency=source, details=law, kv_heads=kv_heads, unpriced=True
+        )
+        if (question.max_days, question.max_training_usd) != (None, None):  # what they buy, the plan says
+            flops_bought = asked.plan_of_shape(chosen).budget_flops
+            question = replace(question, budget=replace(question.budget, flops=flops_bought))
+        base = asked.usual_base(chosen, question)
+        search = asked.search(chosen, question if base is None else replace(question, base=base))
+        report("choose runs", 0.6)
+        known = None
+        if runs is not None:
+            table = TableOptions().read(runs)
+            warn(table.warnings)
+            known = in_letters(table, search.law.family)
+        limits = SweepLimits(
+            flops=flops,
+            runs=min(next_ or MOST_STATED, max_runs or (MOST_STATED if next_ else MOST_RUNS)),
+            few=next_ is not None,
+            run_flops=max_run_flops,
+            run_tokens=max_run_tokens,
+            least_params=min_params or LEAST_PARAMS,
+            noise=run_noise or RUN_NOISE,
+            sequence_tokens=sequence_tokens or defaults().sequence_tokens,
+        )
+        found = design_sweep(search, limits, known=known)
+    held_back = HeldBack()
+    if sweep_file is not None:
+        with held_back.writing():
+            write_sweep(found, search.law.family, sweep_file, sequence_tokens)
+    record = found.to_dict() | ({} if sweep_file is None else {"sweep": str(sweep_file)})
+    answer(
+        json_, record, show_design, found,
+        shape=shape_name(search.law.family.name), details=details, written=sweep_file,
+        unbuilt=unbuilt(search.law.family),
+    )  # fmt: skip
+    warn(found.notes)
+    held_back.tell()
 
 
 @command(
@@ -23,22 +130,35 @@ from moescale.units import format_count, format_seconds, plural
     "moescale import mlflow http://localhost:5000 -o runs.csv",
     "moescale import wandb wandb -o runs.csv",
     "moescale import csv runs.tsv --set tokens='step * 524288' --set loss=eval/loss -o runs.csv",
-    name="import",
 )
-def import_(wanted: ImportOptions, json_: Json = False) -> None:
+def import_(
+    tracker: str = text(
+        "mlflow, wandb, tensorboard, trainer, or csv (any table with a row per run).", name="TRACKER", default=MISSING
+    ),
+    source: str = text("Folder (searched recursively), file, or MLflow URI.", name="DIR_OR_URI", default=MISSING),
+    output: Path | None = path(
+        "Run table to write: .csv, .tsv or .parquet; default: only list what is there.", name="-o"
+    ),
+    stated: list[str] | None = text(
+        "Source of a column: a name or an expression; repeatable.", name="--set", metavar="COLUMN=EXPR"
+    ),
+    unfinished: bool = flag("Keep runs that failed or did not finish."),
+    json_: bool = JSON,
+) -> None:
     """Write a run table for `fit` from runs in MLflow, W&B, TensorBoard, a Trainer's folder, or any table."""
     from moescale.io.files import check_target
-    from moescale.runs.importers import TRACKERS, import_runs
+    from moescale.runs.importers import TRACKERS, import_runs, rule_of
     from moescale.runs.table import write_runs
 
-    tracker, source, output = wanted.tracker, wanted.source, wanted.output
     if tracker not in TRACKERS:
         raise unknown_name("tracker", tracker, TRACKERS, where="TRACKER")
     if output is not None:
         if output.suffix.lower() not in TABLE_SUFFIXES:
             raise unknown_name("suffix to write", output.suffix, TABLE_SUFFIXES, where=str(output))
         check_target(output, [source])
-    found = import_runs(tracker, source, mapping=wanted.rules(), unfinished=wanted.unfinished)
+    with located("--set"):
+        rules = dict(map(rule_of, stated or ()))
+    found = import_runs(tracker, source, mapping=rules, unfinished=unfinished)
     held_back = HeldBack()
     if output is not None:
         with held_back.writing():
@@ -55,70 +175,56 @@ def import_(wanted: ImportOptions, json_: Json = False) -> None:
     held_back.tell()
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackOptions(Group):
-    """What a corpus is made of and where it goes, or a corpus to show."""
-
-    sources: list[str] | None = text(
-        "Text files, folders or hf:NAME; rows of jsonl, json, csv or parquet are documents.", name="SOURCE.."
-    )
-    output: Path | None = path("Folder of the corpus; an interrupted pack starts over.", name="-o")
-    tokenizer: str | None = text("A tokenizer.json, or bytes (one token per byte).", metavar="PATH")
-    eos: str | None = text("End-of-document token, if the tokenizer has none with a usual name.", metavar="TOKEN")
-    validation: float = quantity("Share of documents held out for validation.", 0, 1, default=0.01)
-    text_field: str = text("Field or column of the text.", default="text")
-    max_tokens: int | None = quantity("Stop after this many training tokens.", 1, TOKENS.most, whole=True)
-    seed: int = quantity("Seed of the choice of validation documents.", 0, MOST_SEED, default=0, whole=True)
-    show: Path | None = path("Describe a corpus and verify its hashes.")
-
-
 @command(
     "moescale pack LICENSE --tokenizer bytes --validation 0 -o corpus",
     "moescale pack docs src --tokenizer tokenizer.json -o corpus",
     "moescale pack hf:cerebras/SlimPajama-627B --tokenizer tokenizer.json --max-tokens 20B -o corpus",
     "moescale pack --show corpus",
 )
-def pack(wanted: PackOptions, json_: Json = False) -> None:
+def pack(
+    sources: list[str] | None = text(
+        "Text files, folders or hf:NAME; rows of jsonl, json, csv or parquet are documents.", name="SOURCE.."
+    ),
+    output: Path | None = path("Folder of the corpus; an interrupted pack starts over.", name="-o"),
+    tokenizer: str | None = text("A tokenizer.json, or bytes (one token per byte).", metavar="PATH"),
+    eos: str | None = text("End-of-document token, if the tokenizer has none with a usual name.", metavar="TOKEN"),
+    validation: float = quantity("Share of documents held out for validation.", 0, 1, default=0.01),
+    text_field: str = text("Field or column of the text.", default="text"),
+    max_tokens: int | None = quantity("Stop after this many training tokens.", 1, TOKENS.most, whole=True),
+    seed: int = quantity("Seed of the choice of validation documents.", SEED, default=0),
+    show: Path | None = path("Describe a corpus and verify its hashes."),
+    json_: bool = JSON,
+) -> None:
     """Tokenise text into a corpus for `train` and `sweep`."""
     from moescale.experiments.corpus import open_corpus, verify
     from moescale.experiments.pack import pack as run_pack
 
-    if wanted.show is not None:
-        if wanted.sources or wanted.output is not None:
+    if show is not None:
+        if sources or output is not None:
             raise InputError("goes without sources and -o", where="--show", next_step="leave them out")
-        corpus = open_corpus(wanted.show)
+        corpus = open_corpus(show)
         verify(corpus)
-    elif wanted.output is None or wanted.tokenizer is None:
+    elif output is None or tokenizer is None:
         what = "give -o FOLDER and --tokenizer (a tokenizer.json, or bytes), or --show FOLDER"
         raise InputError(what, next_step="see `moescale pack --help`")
     else:
         corpus = run_pack(
-            wanted.sources or (), wanted.output, tokenizer=wanted.tokenizer, eos=wanted.eos, seed=wanted.seed, report=say,
-            validation=wanted.validation, text_field=wanted.text_field, max_tokens=wanted.max_tokens,
+            sources or (), output, tokenizer=tokenizer, eos=eos, seed=seed, report=say,
+            validation=validation, text_field=text_field, max_tokens=max_tokens,
         )  # fmt: skip
     if json_:
         print_json(corpus.header())
         return
-    training, validation = (
+    counts = ", ".join(
         f"{tokens:,} {kind} tokens of {documents:,} document{'s' * (documents != 1)}"
         for kind, tokens, documents in (
             ("training", corpus.n_train, corpus.n_train_documents),
             ("validation", corpus.n_validation, corpus.n_validation_documents),
         )
     )
-    print(f"{corpus.folder}: {training}, {validation}")
+    print(f"{corpus.folder}: {counts}")
     print(f"vocabulary {corpus.vocab_size:,} ({corpus.dtype}), end of text {corpus.eos_id}")
     print(f"sha256 {corpus.sha256}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainOptions(Group):
-    """One model to train."""
-
-    run: Path = path("RUN.toml with the settings of the run.", name="RUN", default=MISSING)
-    output: Path | None = path("Run table to write or extend: .csv or .tsv.", name="-o")
-    resume: bool = flag("Resume from the last checkpoint, or start over.", name="--resume/--no-resume", default=True)
-    dry_run: bool = flag("Print all settings, sizes and FLOPs without training.")
 
 
 @command(
@@ -126,15 +232,21 @@ class TrainOptions(Group):
     "moescale train run.toml -o runs.csv",
     "moescale train run.toml --no-resume",
 )
-def train(wanted: TrainOptions, json_: Json = False) -> None:
+def train(
+    run: Path = path("RUN.toml with the settings of the run.", name="RUN", default=MISSING),
+    output: Path | None = path("Run table to write or extend: .csv or .tsv.", name="-o"),
+    resume: bool = flag("Resume from the last checkpoint, or start over.", name="--resume/--no-resume", default=True),
+    dry_run: bool = flag("Print all settings, sizes and FLOPs without training."),
+    json_: bool = JSON,
+) -> None:
     """Train one model and write its row of a run table for `fit`."""
     from moescale.experiments.run import add_rows, check_run_table, torchrun
     from moescale.experiments.run import train as run_train
     from moescale.experiments.settings import estimate, read_settings
     from moescale.views.terminal.runs import show_settings, show_trained
 
-    settings, output = read_settings(wanted.run), wanted.output
-    if wanted.dry_run:
+    settings = read_settings(run)
+    if dry_run:
         expected = estimate(settings)
         record = {"settings": settings.to_dict(), "settings_sha256": settings.sha256, "estimate": expected}
         answer(json_, record, show_settings, settings.to_dict(), expected)
@@ -142,9 +254,9 @@ def train(wanted: TrainOptions, json_: Json = False) -> None:
     if output is not None:
         check_run_table(output)
     if settings.parallel.processes > 1 and "WORLD_SIZE" not in os.environ:
-        more = ["--json"] * json_ + ["--no-resume"] * (not wanted.resume)
-        torchrun(wanted.run, settings.parallel.processes, [*more, *(["-o", str(output)] if output is not None else [])])
-    row = run_train(settings, resume=wanted.resume, report=_print_event)
+        more = ["--json"] * json_ + ["--no-resume"] * (not resume)
+        torchrun(run, settings.parallel.processes, [*more, *(["-o", str(output)] if output is not None else [])])
+    row = run_train(settings, resume=resume, report=_print_event)
     if row is None:  # another process of torchrun's group prints it
         return
     held_back = HeldBack()
@@ -171,40 +283,37 @@ def _print_event(event: Mapping[str, Any]) -> None:
     say(f"{at}: {event['event']}{checkpoint}{loss}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class GridOptions(Group):
-    """A grid of models to train."""
-
-    file: Path = path("SWEEP.toml: a RUN.toml with [grid] or [[runs]].", name="SWEEP", default=MISSING)
-    dry_run: bool = flag("List the runs with parameters, tokens, FLOPs and time, without training.")
-    resume: bool = flag(
-        "Resume interrupted runs from their last checkpoint, or start over.", name="--resume/--no-resume", default=True
-    )
-    jobs: int | None = quantity("Runs in parallel; default: the file's, or 1 (on a cluster: all).", whole=True)
-    retries: int = quantity("Restarts of a run whose process died.", 0, 1000, default=1, whole=True)
-    max_time: float | None = seconds(
-        "Stop after this time, such as 9m; run the same command again to continue.", MOST_SECONDS
-    )
-
-
 @command(
     "moescale sweep examples/sweep.toml --dry-run",
     "moescale sweep sweep.toml --jobs 2",
     "moescale sweep sweep.toml --max-time 9m --json",
 )
-def sweep(wanted: GridOptions, json_: Json = False) -> int:
+def sweep(
+    file: Path = path("SWEEP.toml: a RUN.toml with [grid] or [[runs]].", name="SWEEP", default=MISSING),
+    dry_run: bool = flag("List the runs with parameters, tokens, FLOPs and time, without training."),
+    resume: bool = flag(
+        "Resume interrupted runs from their last checkpoint, or start over.", name="--resume/--no-resume", default=True
+    ),
+    jobs: int | None = quantity("Runs in parallel; default: the file's, or 1 (on a cluster: all).", whole=True),
+    retries: int = quantity("Restarts of a run whose process died.", 0, 1000, default=1, whole=True),
+    max_time: float | None = seconds(
+        "Stop after this time, such as 9m; run the same command again to continue.", MOST_SECONDS
+    ),
+    json_: bool = JSON,
+) -> int:
     """Train a grid of models, here or on a cluster, and write a run table for `fit`."""
-    from moescale.experiments.sweep import drive, dry_run
+    from moescale.experiments.sweep import drive
+    from moescale.experiments.sweep import dry_run as planned_runs
     from moescale.experiments.sweep_file import read_sweep
     from moescale.io.records import record
     from moescale.views.terminal.runs import show_planned_runs
 
-    grid = read_sweep(wanted.file)
-    if wanted.dry_run:
-        plan = dry_run(grid, wanted.jobs)
+    grid = read_sweep(file)
+    if dry_run:
+        plan = planned_runs(grid, jobs)
         answer(json_, plan, show_planned_runs, plan)
         return 0
-    done = drive(grid, jobs=wanted.jobs, retries=wanted.retries, resume=wanted.resume, say=say, seconds=wanted.max_time)
+    done = drive(grid, jobs=jobs, retries=retries, resume=resume, say=say, seconds=max_time)
     if json_:
         print_json(record(done))
     else:
@@ -223,34 +332,30 @@ def sweep(wanted: GridOptions, json_: Json = False) -> int:
     return 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProfileOptions(Group):
-    """How latencies are measured, and their table."""
-
-    grid: Path = path("PROFILE.toml with the grid.", name="GRID", default=MISSING)
-    output: Path = path("Latency table to write or extend: .parquet, .csv or .tsv.", name="-o", default=MISSING)
-    python: Path | None = path("Python interpreter of vLLM's environment; default: this one.")
-    repeats: int = quantity("Repeats per start of vLLM.", 1, 10_000, default=10, whole=True)
-    rounds: int = quantity("Passes over the grid, each with fresh engines.", 1, 100, default=3, whole=True)
-    log: Path | None = path("Log file of vLLM.")
-
-
 @command(
     "moescale profile profile.toml -o h100.parquet",
     "moescale profile profile.toml --python envs/vllm/bin/python -o h100.csv",
 )
-def profile(how: ProfileOptions, json_: Json = False) -> None:
+def profile(
+    grid: Path = path("PROFILE.toml with the grid.", name="GRID", default=MISSING),
+    output: Path = path("Latency table to write or extend: .parquet, .csv or .tsv.", name="-o", default=MISSING),
+    python: Path | None = path("Python interpreter of vLLM's environment; default: this one."),
+    repeats: int = quantity("Repeats per start of vLLM.", 1, 10_000, default=10, whole=True),
+    rounds: int = quantity("Passes over the grid, each with fresh engines.", 1, 100, default=3, whole=True),
+    log: Path | None = path("Log file of vLLM."),
+    json_: bool = JSON,
+) -> None:
     """Measure prefill and decode latencies of vLLM on this machine for --latency of `cost` and `plan`."""
     from moescale.experiments import profile as profiling
 
-    command = profiling.VLLM if how.python is None else (str(how.python), *profiling.VLLM[1:])
+    command = profiling.VLLM if python is None else (str(python), *profiling.VLLM[1:])
     done = profiling.profile(
-        *profiling.read_grid(how.grid), how.output, vllm=command, repeats=how.repeats, rounds=how.rounds,
-        log=how.log, report=say,
+        *profiling.read_grid(grid), output, vllm=command, repeats=repeats, rounds=rounds,
+        log=log, report=say,
     )  # fmt: skip
     if json_:
         print_json(asdict(done))
         return
-    print(f"{how.output}: {done.points} points, {done.measured} of them measured now")
+    print(f"{output}: {done.points} points, {done.measured} of them measured now")
     for status, count in done.not_ok.items():
         print(f"{count} without a latency: {status}")

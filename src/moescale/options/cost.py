@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from moescale.bounds import PARAMETERS
-from moescale.errors import InputError, MoescaleError, located
-from moescale.options.fields import LEAST, Group, Quantity, Remark, flag, ignore, path, quantity, refuse, text
-from moescale.options.law import family_of_shape
+from moescale.bounds import GPUS, PARAMETERS, Bound
+from moescale.errors import InputError
+from moescale.options.fields import LEAST, Group, Remark, flag, ignore, path, quantity, refuse, text
 from moescale.options.serving import ServingOptions
 from moescale.units import plural
 
 if TYPE_CHECKING:
-    from moescale.hardware.precisions import Precision
-    from moescale.latency import LatencySource
-    from moescale.models.architecture import Architecture
-    from moescale.models.quantisation import CheckpointWeights
     from moescale.serving.deployment import Deployment
-    from moescale.serving.disaggregated import Disaggregated
-    from moescale.serving.gpu_counts import Cost
-    from moescale.serving.loads import OpenLoop
-    from moescale.serving.workload import Answer
-    from moescale.typing import FloatArray
 
 faster = partial(quantity, panel="Caching and speculative decoding")
-SIMULATED = "load"  # where engine.simulate says that its refusals lie
-POOL = Quantity("", 1, 1e5, whole=True)  # GPUs of a kind
-MOST_CLIENTS = 1e5  # far beyond what a server is asked
+SIMULATED = Bound(1, 1e5, whole=True)  # clients or requests: far beyond what a server is asked
+PERCENTILE = Bound(1, 99.9)
 MOST_DRAFTED = 64  # tokens a pass: beyond, few are kept of any draft
 
 
@@ -61,71 +47,19 @@ class ModelOptions(Group):
             object.__setattr__(self, "config", Path(named))
             object.__setattr__(self, "published", None)
 
-    def model(
-        self, kv_heads: int | None = None, remark: Remark = ignore
-    ) -> tuple[Architecture, CheckpointWeights | None]:
-        """The model, and the format of its weights as they were released or as the config states it."""
-        from moescale.models.hf_config import read_config
-        from moescale.models.published import find_shape
-
-        given = {"NAME": self.published, "--config": self.config, "--n-params": self.n_params}
-        stated = [name for name, value in given.items() if value is not None]
-        if len(stated) > 1:
-            what = f"{', '.join(stated[:-1])} and {stated[-1]} each name a model"
-            raise InputError(what, next_step="give only one of them")
-        if not stated:
-            raise InputError(
-                "give one model: the NAME of a published one, --config CONFIG.json, or --n-params N with --experts E",
-                next_step="for example llama-3.1-8b, or --n-params 1.5B --experts 16",
-            )
-        if self.n_params is not None:
-            return self._of_size(kv_heads, remark), None
-        what = f"goes with --n-params only; {'a published model has' if self.config is None else 'a config states'} it already"
-        refuse(self, ("experts", "top_k", "shape", "vocab_size"), what)
-        if kv_heads is not None:
-            raise InputError(what, where="--kv-heads", next_step="leave it out")
-        if self.config is None:
-            with located("NAME"):
-                found = find_shape(str(self.published))
-            return found.architecture, found.weights
-        checkpoint = read_config(self.config)
-        for said in checkpoint.remarks:
-            remark(said)
-        return checkpoint.architecture, checkpoint.weights
-
-    def _of_size(self, kv_heads: int | None, remark: Remark) -> Architecture:
-        from moescale.models.family import architecture
-        from moescale.models.parameters import count_parameters
-        from moescale.units import format_count
-
-        assert self.n_params is not None
-        count = self.experts or 1
-        if self.top_k is not None and self.top_k > max(count, 2):
-            remark(f"--top-k {self.top_k}: there are only {count} experts, and all of them are active")
-        family = family_of_shape(self.shape or "paper")
-        with located("--kv-heads"):
-            family = replace(family, top_k=self.top_k or family.top_k, kv_heads=kv_heads or family.kv_heads)
-        model = architecture(family, self.n_params, float(count), vocab_size=self.vocab_size)
-        if count == 1:
-            return model
-        # N leaves the experts' copies out: who states all parameters of a model as N gets many times the model meant.
-        total = format_count(float(count_parameters(model).total))
-        name = f"N = {format_count(self.n_params)} with {count} experts ({total} total parameters)"
-        return replace(model, name=name)
-
 
 @dataclass(frozen=True, kw_only=True)
 class CostServingOptions(ServingOptions):
     """How one model is served: as for a plan, with replicas, and with a server's and a checkpoint's own defaults."""
 
-    max_gpus: int = quantity("Most GPUs of all replicas together.", 1, 1024, default=8, whole=True)
+    max_gpus: int = quantity("Most GPUs of all replicas together.", GPUS, default=8)
     calibrated: bool = flag("Show the price corrected by the error of held-out servings of its kind, too.")
-    gpus: int | None = quantity("Exact number of GPUs of all replicas together.", 1, 1024, whole=True)
+    gpus: int | None = quantity("Exact number of GPUs of all replicas together.", GPUS)
     replicas: int | None = quantity(
         "Replicas of the model; they share the GPUs evenly; default: 1, with --concurrency the fewest that keep the limits.",
         whole=True,
     )
-    pipeline_parallel: int = quantity("Pipeline stages of a replica.", 1, 1024, default=1, whole=True)
+    pipeline_parallel: int = quantity("Pipeline stages of a replica.", GPUS, default=1)
     prefill_gpus: str | None = text(
         "GPUs for prefill only (disaggregated serving), or auto; priced in addition.", metavar="INT|auto"
     )
@@ -141,7 +75,6 @@ class CostServingOptions(ServingOptions):
     draft_tokens: int | None = faster(
         "Draft tokens per pass, with --speculative; default: --speculative, rounded up.", 1, MOST_DRAFTED, whole=True
     )
-
     launch: str | None = text("Print the launch command for vllm, sglang or trtllm.", metavar="ENGINE")
 
     def deployment(self, *, remark: Remark = ignore, **given: Any) -> Deployment:
@@ -169,21 +102,6 @@ class CostServingOptions(ServingOptions):
             draft_tokens=drafted,
         )
 
-    def open_latency(
-        self, deployment: Deployment, model: Architecture | None = None, remark: Remark = ignore
-    ) -> LatencySource:
-        """As for a plan; says what the roofline of a GPU without measured kernels rests on."""
-        import numpy as np
-
-        from moescale.latency.roofline import Roofline
-        from moescale.latency.roofline_constants import basis
-
-        source = super().open_latency(deployment, model, remark)
-        latent = model is not None and bool(np.any(np.asarray(model.kv_lora_rank) > 0))
-        if isinstance(source, Roofline) and (rests_on := basis(deployment.gpu, latent=latent)) is not None:
-            remark(rests_on)
-        return source
-
     def gpus_of_replica(self) -> int | None:
         """Exactly so many GPUs of each replica; None where they are not stated."""
         if self.gpus is None:
@@ -195,125 +113,6 @@ class CostServingOptions(ServingOptions):
             raise InputError(what, where="--gpus", nearest=f"{nearest}")
         return self.gpus // replicas
 
-    def apart(self, model: Architecture, source: LatencySource, deployment: Deployment) -> Disaggregated | None:
-        """Prefill and decode on GPUs of their own, if either count is stated; the other one is searched."""
-        from moescale.serving.disaggregated import disaggregated
-
-        stated = {"--prefill-gpus": self.prefill_gpus, "--decode-gpus": self.decode_gpus}
-        if not any(stated.values()):
-            return None
-        refuse(self, ("replicas",), "goes without --prefill-gpus and --decode-gpus, which count the workers")
-        counts = [_pool(option, value) for option, value in stated.items()]
-        return disaggregated(model, source, deployment, prefill_gpus=counts[0], decode_gpus=counts[1])
-
-    def has_price(self, remark: Remark = ignore) -> bool:
-        """Whether an hour of the GPU has a price; a remark where it has none: everything but the dollars is answered."""
-        from moescale.hardware.prices import usd_per_gpu_hour
-
-        gpu = self.find_gpu()
-        if self.stated_price() is not None:
-            return True
-        try:
-            usd_per_gpu_hour(gpu)
-        except InputError as error:
-            remark(f"no dollars, because {error.what}; pass --usd-per-gpu-hour with what you pay")
-            return False
-        return True
-
-    def lengths(self) -> tuple[FloatArray, FloatArray] | None:
-        """Whole prompt and output tokens of the trace in its order; None without one."""
-        import numpy as np
-
-        from moescale.serving.traffic import trace_lengths
-
-        if self.trace is None:
-            return None
-        prompt, output = (np.maximum(np.round(lengths), 1.0) for lengths in trace_lengths(self.trace))
-        return prompt, output
-
-    def under_load(self, deployment: Deployment) -> Deployment:
-        """The deployment under a burst or a rate: the host in line, unless stated."""
-        from moescale.latency.engines import find_host
-
-        return replace(deployment, host=find_host(self.host or "in-line"))
-
-    def weight_format(self, checkpoint: CheckpointWeights | None, remark: Remark = ignore) -> Precision | None:
-        """The format to price: that of --weights, else the checkpoint's; None where neither says any.
-
-        A format that is asked for by the checkpoint's name has the checkpoint's bytes, and another one is remarked on.
-        """
-        from moescale.hardware.precisions import Precision, find_precision
-
-        if self.weights is not None and "," in self.weights:
-            raise InputError("one format is priced at a time", where="--weights", next_step="ask once for each")
-        with located("--weights"):
-            asked = None if self.weights is None else find_precision("weights", self.weights)
-        if checkpoint is None:
-            return asked
-        if checkpoint.kv_cache is not None and self.kv_cache is None:
-            name = checkpoint.kv_cache
-            remark(f"the checkpoint states an {name} KV cache; to price it, add --kv-cache {name}")
-        if checkpoint.format is None:
-            what = f"quantization_config {checkpoint.stated}"
-            if asked is None:
-                next_step = "state the nearest format of the weights, such as --weights fp8"
-                raise InputError(what, where="--config", next_step=next_step)
-            remark(f"{what}; priced with --weights {self.weights}")
-            return asked
-        if asked is None:
-            for said in checkpoint.remarks:
-                remark(said)
-        own, held = checkpoint.format, checkpoint.bytes_per_param
-        if held >= 2.0:
-            return asked
-        if asked is None or asked.name == own:
-            return Precision(name=own, bytes_per_element=held, source=checkpoint.stated, date="")
-        remark(
-            f"the checkpoint's weights are {own} ({checkpoint.stated}); priced with --weights {asked.name} instead for the "
-            "quantised matrices"
-        )
-        return asked
-
-    def launch_line(
-        self,
-        described: ModelOptions,
-        cost: Cost,
-        deployment: Deployment,
-        checkpoint: CheckpointWeights | None,
-        source: LatencySource,
-        remark: Remark = ignore,
-    ) -> str | None:
-        """The line that starts the recommended server, if it is asked for; what it does not say is remarked on."""
-        from moescale.export.serving_launch import launch, published_name
-        from moescale.models.hf_config import read_config
-
-        if self.launch is None:
-            return None
-        model, most_tokens, stated = "MODEL", None, None if checkpoint is None else checkpoint.format
-        if described.published is not None:
-            model = published_name(described.published)
-        elif (config := described.config) is not None:
-            model = str(config if config.is_dir() else config.parent)
-            most_tokens = read_config(config).max_position_embeddings
-        else:
-            remark("--launch: put the folder of the trained model in place of MODEL")
-        found = launch(self.launch, model, cost, deployment, stated, most_tokens=most_tokens)
-        if (priced := getattr(source, "backend", self.launch)) != self.launch:
-            others = f"--latency silicon:{self.launch} takes those of {self.launch}"
-            remark(f"--launch: priced with the kernels of {priced}; {others}")
-        for note in found.notes:
-            remark(f"--launch: {note}")
-        return found.command
-
-
-def _pool(option: str, stated: str | None) -> int | None:
-    if stated is None or stated.strip().lower() == "auto":
-        return None
-    try:
-        return int(POOL.parse(stated, option))
-    except InputError as error:
-        raise InputError(error.what, where=option, next_step=f"{error.next_step}, or auto") from None
-
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions(Group):
@@ -324,9 +123,7 @@ class LoadOptions(Group):
     concurrency: int | None = quantity(
         "Concurrent clients (closed loop); each sends its next request when the last one ends; times are means over ten "
         "requests per client, the first burst included.",
-        1,
-        MOST_CLIENTS,
-        whole=True,
+        SIMULATED,
     )
     request_rate: float | None = quantity(
         "Requests per second (Poisson); finds the replicas that keep --max-ttft and --max-tpot; with --burst, the rate of "
@@ -336,10 +133,9 @@ class LoadOptions(Group):
     percentile: float | None = quantity(
         "Percentile at which the limits hold, with --request-rate or --concurrency (then after the first burst), such as 99; "
         "default: the means.",
-        1,
-        99.9,
+        PERCENTILE,
     )
-    burst: int | None = quantity("Number of requests to simulate, pass by pass.", 1, 1e5, whole=True)
+    burst: int | None = quantity("Number of requests to simulate, pass by pass.", SIMULATED)
 
     def check(self, serving: CostServingOptions) -> None:
         """InputError where a load goes with none of the other options."""
@@ -357,44 +153,3 @@ class LoadOptions(Group):
         if serving.max_num_batched_tokens is not None and not (mixes or stated):
             what = "applies to chunked scheduling, closed loops and simulated runs only"
             raise InputError(what, where="--max-num-batched-tokens", next_step="add --scheduling chunked")
-
-    def open_loop(
-        self, model: Architecture, source: LatencySource, deployment: Deployment, serving: CostServingOptions, gpus: int
-    ) -> OpenLoop | None:
-        """The fewest replicas of `gpus` GPUs that answer the rate in time, if one is stated without a burst."""
-        from moescale.latency import kernels_alone
-        from moescale.serving.loads import open_loop
-
-        if self.request_rate is None or self.burst is not None:
-            return None
-        loaded, (prompt, output) = serving.under_load(deployment), serving.lengths() or (None, None)
-        how: dict[str, Any] = {"percentile": self.percentile, "prompt_tokens": prompt, "output_tokens": output}
-        with asked_by("--request-rate"):
-            return open_loop(model, kernels_alone(source), loaded, gpus, self.request_rate, **how)
-
-    def simulated(
-        self, model: Architecture, source: LatencySource, deployment: Deployment, serving: CostServingOptions, gpus: int
-    ) -> Answer | None:
-        """The deployment under the burst, if one is stated."""
-        from moescale.latency import kernels_alone
-        from moescale.serving.engine import simulate
-        from moescale.serving.workload import burst
-
-        if self.burst is None:
-            return None
-        load = burst(self.burst, math.inf if self.request_rate is None else self.request_rate)
-        if (lengths := serving.lengths()) is not None:
-            load = replace(load, prompt_tokens=lengths[0], output_tokens=lengths[1])
-        with asked_by("--burst"):
-            return simulate(model, kernels_alone(source), serving.under_load(deployment), gpus, load).answer()
-
-
-@contextmanager
-def asked_by(option: str) -> Generator[None]:
-    """Refusals of the engine name the option that asked for the load."""
-    try:
-        yield
-    except MoescaleError as error:
-        if error.where != SIMULATED:
-            raise
-        raise type(error)(error.what, where=option, nearest=error.nearest, next_step=error.next_step) from error

@@ -6,27 +6,24 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moescale.bounds import SHARE
+from moescale.bounds import SEQUENCE_TOKENS, SHARE
 from moescale.errors import InputError
-from moescale.options.fields import SEQUENCE_TOKENS, Group, path, quantity, refuse, text
+from moescale.options.fields import Group, path, quantity, refuse, text
 
 if TYPE_CHECKING:
     from moescale.export.launch import Export
-    from moescale.hardware.gpus import Gpu
     from moescale.latency import LatencySource
+    from moescale.options.question import TrainingOptions
     from moescale.planning.plan import Plan
     from moescale.serving.deployment import Deployment
     from moescale.training.choice import Launch
-
-FILES = "Export for training"
-MOST_BATCH_TOKENS = 1e12
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(Group):
     """The format and folder of an export, and how the run that it starts trains."""
 
-    HEADING = FILES
+    HEADING = "Export for training"
 
     export: str | None = text(
         "Write files to train the recommended model: hf, torchtitan or megatron.", metavar="FORMAT"
@@ -36,9 +33,7 @@ class ExportOptions(Group):
         "With --export: rule for batch and learning rate (deepseek, paper or step-law); default: deepseek."
     )
     schedule: str | None = text("With --export: cosine or wsd (constant, then decay); default: cosine.")
-    batch_tokens: float | None = quantity(
-        "With --export: tokens per step; default: the recipe's.", 1, MOST_BATCH_TOKENS
-    )
+    batch_tokens: float | None = quantity("With --export: tokens per step; default: the recipe's.", 1, 1e12)
     sequence_tokens: int | None = quantity(
         "With --export: sequence length; default 4,096 (2,048 with --recipe paper).", SEQUENCE_TOKENS
     )
@@ -85,14 +80,14 @@ class ExportOptions(Group):
         )
 
     def write(
-        self, plan: Plan, gpu: Gpu, gpus: int | None, mfu: float | None, deployment: Deployment, source: LatencySource
+        self, plan: Plan, training: TrainingOptions, deployment: Deployment, source: LatencySource
     ) -> Export | None:
-        """Write what a plan decides for to the folder, to be trained on so many GPUs (None: enough for 30 days).
+        """Write what a plan decides for to the folder, to be trained on --train-gpus (None: enough for 30 days).
 
         Beside it, how to serve it in the deployment that it was priced for. None where no format is stated.
         """
         launch = self.launch()
-        if self.export is None or self.export_folder is None or launch is None:
+        if launch is None or self.export is None or self.export_folder is None:
             return None
         from moescale.export.launch import export_model
         from moescale.export.serving_launch import Server
@@ -100,15 +95,15 @@ class ExportOptions(Group):
 
         best = plan.decision
         served = cost(best.architecture.architecture(), source, deployment)
-        deployment = laid_out(deployment, served.attention_dp)
+        server = Server(cost=served, deployment=laid_out(deployment, served.attention_dp))
         return export_model(
             best.architecture,
             best.model.tokens,
             self.export,
             self.export_folder,
-            gpu=gpu,
-            mfu=mfu,
-            gpus=gpus,
+            gpu=training.training_gpu(deployment),
+            mfu=training.mfu,
+            gpus=training.train_gpus,
             launch=launch,
-            server=Server(cost=served, deployment=deployment),
+            server=server,
         )

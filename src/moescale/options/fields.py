@@ -15,12 +15,7 @@ from moescale.errors import BoundError, InputError, located
 from moescale.units import parse_count, parse_quantity
 
 MOST = COUNT.most
-REQUEST_TOKENS = Bound(1, 1e9)
-SEQUENCE_TOKENS = Bound(2, 1e9, whole=True)
-RESERVED = Bound(0, 1e15, unit="bytes")  # of a GPU's memory
-GPUS = Bound(1, 1024, whole=True)  # of one server
 MOST_SECONDS = 1e6
-MOST_SEED = 2**53 - 1  # beyond, a float skips whole numbers
 LEAST = SHARE.least  # of shares and prices, which must be above zero
 PLAUSIBLE = 1e4  # parameters, tokens or bytes: who states fewer means thousands, millions or billions of them
 LONGEST_WAIT_S = 5.0  # for a token: who states more without a unit means milliseconds
@@ -52,8 +47,6 @@ class Described:
 class FilePath(Described):
     """The path of a file or folder."""
 
-    metavar: str = field(default="PATH", kw_only=True)
-
     def parse(self, text: Any, place: str, remark: Remark = ignore) -> Path:
         if not str(text):
             raise InputError("the path is empty", where=place, next_step="give the path of a file")
@@ -66,14 +59,6 @@ class Quantity(Bound, Described):
 
     With `unit`, a value too small to be meant as a plain count of it is remarked on: 300 tokens, where 300B were meant.
     """
-
-    least: float = 1.0
-    most: float = MOST
-    metavar: str = field(default="NUMBER", kw_only=True)
-
-    def __post_init__(self) -> None:
-        if self.whole:
-            object.__setattr__(self, "metavar", "INT")
 
     def parse(self, text: Any, place: str, remark: Remark = ignore) -> float:
         parse = parse_quantity if self.unit == "bytes" else parse_count
@@ -103,7 +88,7 @@ class Quantity(Bound, Described):
 
 
 def _negative(text: Any, parse: Callable[[Any], float]) -> float | None:
-    signed = text.strip() if isinstance(text, str) else f"{text}" if type(text) in (int, float) else ""
+    signed = str(text).strip()
     if not signed.startswith("-"):
         return None
     try:
@@ -116,7 +101,6 @@ def _negative(text: Any, parse: Callable[[Any], float]) -> float | None:
 class Seconds(Described):
     """A time: 0.2, 0.2s, 200ms, 9m or 2h, or `none` for infinity; more than `longest_s` without a unit is remarked on."""
 
-    metavar: str = field(default="SECONDS", kw_only=True)
     longest_s: float = MOST_SECONDS
 
     def parse(self, text: Any, place: str, remark: Remark = ignore) -> float:
@@ -151,13 +135,18 @@ class Group:
 
 def quantity(help: str, least: float | Bound = 1.0, most: float = MOST, *, default: Any = None, **kind: Any) -> Any:
     """A field that is a number within a named range or two ends; `default=MISSING` where it must be stated."""
-    stated = within(least, help, **kind) if isinstance(least, Bound) else Quantity(help, least, most, **kind)
-    return _field(stated, default)
+    bound = (
+        least
+        if isinstance(least, Bound)
+        else Bound(least, most, whole=kind.pop("whole", False), unit=kind.pop("unit", ""))
+    )
+    return _field(within(bound, help, **kind), default)
 
 
 def within(bound: Bound, help: str = "", **kind: Any) -> Quantity:
     """A number within a named range."""
-    return Quantity(help, bound.least, bound.most, whole=bound.whole, unit=bound.unit, **kind)
+    metavar = "INT" if bound.whole else "NUMBER"
+    return Quantity(help, bound.least, bound.most, whole=bound.whole, unit=bound.unit, metavar=metavar, **kind)
 
 
 def text(help: str, *, default: Any = None, metavar: str = "NAME", **kind: Any) -> Any:
@@ -167,12 +156,12 @@ def text(help: str, *, default: Any = None, metavar: str = "NAME", **kind: Any) 
 
 def path(help: str, *, default: Any = None, name: str | None = None) -> Any:
     """A field that is the path of a file or folder."""
-    return _field(FilePath(help, name=name), default)
+    return _field(FilePath(help, name=name, metavar="PATH"), default)
 
 
 def seconds(help: str, longest_s: float = LONGEST_WAIT_S) -> Any:
     """A field that is a time; by default one to wait for a token."""
-    return _field(Seconds(help, longest_s=longest_s), None)
+    return _field(Seconds(help, longest_s=longest_s, metavar="SECONDS"), None)
 
 
 def flag(help: str, *, default: bool = False, name: str | None = None, panel: str = "") -> Any:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moescale.bounds import TOKENS
 from moescale.errors import InputError, located
-from moescale.options.fields import Group, Remark, ignore, text, within
+from moescale.models.family import find_family
+from moescale.models.hf_config import read_config
+from moescale.models.published import find_shape, published_shapes
+from moescale.models.rounding import buildable
+from moescale.options.fields import Remark, ignore, within
+from moescale.planning.plan_file import read_plan
+from moescale.planning.question import KnownModel
 from moescale.units import format_count
-
-if TYPE_CHECKING:
-    from moescale.planning.question import KnownModel
 
 STATED_TOKENS = within(TOKENS)
 # Of the published model that a plan shows where none is named: its year, and the ratio of FLOPs.
@@ -21,43 +24,21 @@ SINCE, FAR = "2024", 4.0
 PLAN_ROWS = ("recommendation", "quality", "balanced", "cheapest")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparedModels(Group):
-    """Models to set side by side.
-
-    >>> models = ComparedModels(models=["llama-3.1-8b", "olmoe-1b-7b:10T"]).known()
-    """
-
-    models: list[str] | None = text(
-        "Two or more models; published names, config.json:15T (with its training tokens), or rows of a plan "
-        f"(plan.json:recommendation, or {', '.join(PLAN_ROWS[1:])}).",
-        name="MODEL..",
-    )
-
-    def known(self, remark: Remark = ignore) -> tuple[KnownModel, ...]:
-        """The models in their order; InputError that names the one that is wrong."""
-        return tuple(stated_model(stated, "MODEL..", remark) for stated in self.models or ())
-
-
 def stated_model(stated: str, option: str, remark: Remark = ignore) -> KnownModel:
     """The model that a text states: NAME[:TOKENS], CONFIG.json:TOKENS or PLAN.json:ROW; InputError that names the option."""
-    from moescale.models.hf_config import read_config
-    from moescale.planning.question import KnownModel
-
     path, _, tail = stated.rpartition(":")
     if tail in PLAN_ROWS and path:
         return _of_plan(path, tail)
     named = path if path and tail[:1].isdigit() else stated
     if not (named.endswith(".json") or Path(named).exists() or path.endswith(".json")):
         return published_model(stated, option)
-    if named == stated and path.endswith(".json") and Path(path).exists():
-        next_step = f"write :15T, its training tokens, or one of {', '.join(PLAN_ROWS)}"
-        what, nearest = f"{tail!r} is no row of a plan", f"{path}:recommendation"
-        raise InputError(what, where=stated, nearest=nearest, next_step=next_step)
     if named == stated:
-        what = "needs its training tokens, or the row of a plan"
+        what, nearest = "needs its training tokens, or the row of a plan", None
         next_step = f"write {stated}:15T, or {stated}:recommendation for what `moescale plan --json` printed"
-        raise InputError(what, where=stated, next_step=next_step)
+        if path.endswith(".json") and Path(path).exists():
+            what, nearest = f"{tail!r} is no row of a plan", f"{path}:recommendation"
+            next_step = f"write :15T, its training tokens, or one of {', '.join(PLAN_ROWS)}"
+        raise InputError(what, where=stated, nearest=nearest, next_step=next_step)
     checkpoint = read_config(named)
     for said in checkpoint.remarks:
         remark(said)
@@ -68,19 +49,13 @@ def stated_model(stated: str, option: str, remark: Remark = ignore) -> KnownMode
 
 def published_model(stated: str, option: str) -> KnownModel:
     """The published model NAME, or NAME:TOKENS where its tokens are stated; InputError that names the option."""
-    from moescale.models.published import find_shape
-    from moescale.planning.question import KnownModel
-
     name, _, tail = stated.partition(":")
     with located(option):
         found = find_shape(name)
     tokens = STATED_TOKENS.parse(tail, option) if tail else found.tokens
     if tokens is None:
-        raise InputError(
-            f"the training tokens of {name} are not published",
-            where=option,
-            next_step=f"state them, as {name}:15T; `moescale models` lists those that are known",
-        )
+        next_step = f"state them, as {name}:15T; `moescale models` lists those that are known"
+        raise InputError(f"the training tokens of {name} are not published", where=option, next_step=next_step)
     own = found.architecture.name
     return KnownModel(
         name=f"{own}:{format_count(tokens)}" if tail else own,
@@ -94,8 +69,6 @@ def published_model(stated: str, option: str) -> KnownModel:
 
 def published_models(since: str = "") -> list[KnownModel]:
     """The published models whose training tokens are known, from a year on."""
-    from moescale.models.published import published_shapes
-
     dated = published_shapes().items()
     return [published_model(name, "--against") for name, found in dated if found.tokens and found.date >= since]
 
@@ -114,11 +87,6 @@ def _short(path: str) -> str:
 
 
 def _of_plan(path: str, row: str) -> KnownModel:
-    from moescale.models.family import find_family
-    from moescale.models.rounding import buildable
-    from moescale.planning.plan_file import read_plan
-    from moescale.planning.question import KnownModel
-
     plan, name = read_plan(path), f"{_short(path)}:{row}"
     trained_in = plan.training and plan.training.precision  # fp8, or None
     own: dict[str, Any] = {"name": name, "planned": True, "trained_in": trained_in, "trained_in_source": "its plan"}

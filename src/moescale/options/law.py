@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from moescale.bounds import PARAMETERS, TOKENS
+from moescale.bounds import TOKENS
 from moescale.errors import InputError, located, unknown_name
 from moescale.options.fields import LEAST, Group, quantity, text
 
@@ -82,19 +82,14 @@ class LawOptions(InputOptions, ChosenLaw):
     )
 
     def find_law(self, find: Callable[[str], Law] | None = None) -> Law:
-        """The law by its name (by `find`, where given), checked against what else is stated.
-
-        Raises InputError that names the option.
-        """
+        """The law by its name (by `find`, where given), checked against what else is stated; InputError that names the option."""
         from moescale.models.family import with_convention
 
         law = super().find_law(find)
         if self.top_k is not None and self.top_k != law.family.top_k:
-            raise InputError(
-                f"{law.name} was fitted on top-{law.family.top_k} models and does not cover top-{self.top_k}",
-                where="--top-k",
-                next_step=f"leave --top-k out, or fit a law to top-{self.top_k} runs",
-            )
+            what = f"{law.name} was fitted on top-{law.family.top_k} models and does not cover top-{self.top_k}"
+            next_step = f"leave --top-k out, or fit a law to top-{self.top_k} runs"
+            raise InputError(what, where="--top-k", next_step=next_step)
         if self.convention is not None:
             with located("--convention"):
                 with_convention(law.family, self.convention)
@@ -124,20 +119,3 @@ def in_shape(law: Law, shape: str) -> Law:
     family = family_of_shape(shape)
     with located("--shape"):
         return restate(law, with_convention(family, law.family.convention) if shape == "paper" else family)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PointOptions(Group):
-    """One model, as a law counts it."""
-
-    n_params: float | None = quantity("Parameters N, as the law counts them, such as 1.5B.", PARAMETERS)
-    tokens: float | None = quantity("Training tokens D, such as 300B.", TOKENS)
-    experts: float = quantity("Experts E per layer; 1 is dense.", default=1)
-
-    def point(self) -> tuple[float, float, float]:
-        """Size, tokens and experts; InputError that names what is missing."""
-        if self.n_params is None or self.tokens is None:
-            advice = "give --n-params and --tokens of one model, or --runs with a table of many"
-            where = "--n-params" if self.n_params is None else "--tokens"
-            raise InputError("is missing", where=where, next_step=advice)
-        return self.n_params, self.tokens, self.experts

@@ -6,24 +6,23 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from moescale.errors import InfeasibleError, MoescaleError
+from moescale.latency import LatencySource
 from moescale.options.law import DEFAULT_LAW, EVERY_SHAPE, PLANNED_SHAPE, SHAPES, USUAL_SHAPES, LawOptions, in_shape
 from moescale.options.question import BoundOptions
+from moescale.planning import shapes as compared
+from moescale.planning.beside import is_served
+from moescale.planning.plan import Plan, make_plan
+from moescale.planning.question import KnownModel, Question
+from moescale.planning.rationale import beyond_runs
+from moescale.planning.search import Search
+from moescale.scaling_laws import Law, predict
+from moescale.serving.deployment import Deployment
+from moescale.training.choice import Launch
 from moescale.units import format_seconds
 
-if TYPE_CHECKING:
-    from moescale.latency import LatencySource
-    from moescale.planning.plan import Plan
-    from moescale.planning.question import KnownModel, Question
-    from moescale.planning.search import Search
-    from moescale.scaling_laws import Law
-    from moescale.serving.deployment import Deployment
-    from moescale.training.choice import Launch
-
-    Progress = Callable[[str, float], None]
-
+Progress = Callable[[str, float], None]
 SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # TPOTs that are tried where no model keeps a limit
 
 
@@ -56,8 +55,6 @@ class PlanRequest:
 
     def search(self, law: Law, question: Question, *, coarse: bool = False) -> Search:
         """The models that answer a question."""
-        from moescale.planning.search import Search
-
         return Search.of(law, question, self.deployment, self.latency, coarse=coarse)
 
     def plan(self, law: Law, progress: Progress = lambda step, share: None) -> Plan:
@@ -74,9 +71,6 @@ class PlanRequest:
 
     def plan_of_shape(self, law: Law, question: Question | None = None, search: Search | None = None) -> Plan:
         """The plan in the law's own shape; `search` as in `make_plan`."""
-        from moescale.planning.rationale import beyond_runs
-        from moescale.scaling_laws import predict
-
         if question is None:
             question = self.question(law)
         if (base := self.usual_base(law, question)) is not None:
@@ -103,8 +97,6 @@ class PlanRequest:
 
     def _within_tpot(self, law: Law, question: Question, search: Search | None) -> Plan:
         """At the deployment's limit of TPOT, or at the nearest that a model keeps."""
-        from moescale.planning.plan import make_plan
-
         deployment, latency = self.deployment, self.latency
         try:
             return make_plan(law, question, deployment, latency, search=search)
@@ -133,9 +125,6 @@ class PlanRequest:
         The best model of each shape is built first; the plan is made in the shape whose model stays the best when planned. Shapes that
         cannot have stated expert counts, or none of whose models stated training GPUs hold, are left out with a warning.
         """
-        from moescale.planning import shapes as compared
-        from moescale.planning.beside import is_served
-
         bounds, base = self.bounds, None
         laws = {name: in_shape(law, name) for name in shapes}
         questions = {name: self.question(laws[name]) for name in shapes}
@@ -186,8 +175,6 @@ class PlanRequest:
 
     def _beside_all_counts(self, plan: Plan, shapes: Mapping[str, tuple[Law, KnownModel | None]]) -> Plan:
         """The plan with the choice among all expert counts, where it is better than stated ones allow; shapes by their laws and baselines."""
-        from moescale.planning.shapes import better_choice
-
         bounds = self.bounds
         if bounds.experts is None or (plan.of_life and bounds.max_total_usd is not None):
             return plan
@@ -196,7 +183,7 @@ class PlanRequest:
             question = self.question(law, replace(bounds, experts=None))
             with suppress(MoescaleError):
                 every[name] = self.search(law, replace(question, base=base))
-        other = better_choice(plan.decision.model, every, PLANNED_SHAPE)
+        other = compared.better_choice(plan.decision.model, every, PLANNED_SHAPE)
         return plan if other is None else replace(plan, unbounded=other.model, unbounded_shape=other.shape or None)
 
     def usual_base(self, law: Law, question: Question) -> KnownModel | None:
@@ -213,8 +200,6 @@ class PlanRequest:
 
 def _as_known(search: Search) -> KnownModel | None:
     """The baseline of a search in the default shape, as built; None where it is not served."""
-    from moescale.planning.question import KnownModel
-
     if (built := search.base_as_built(at_most=False)) is None:
         return None
     model, name = built.shape.architecture(), f"{search.question.base_name} of {PLANNED_SHAPE}"

@@ -9,14 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, get_args
 
 from moescale import bounds
-from moescale.errors import InfeasibleError, InputError, MoescaleError, unknown_name
-from moescale.options.fields import flag, listed, quantity, text, within
-from moescale.options.known import nearest_published, published_model
+from moescale.errors import InfeasibleError, InputError, MoescaleError, located, unknown_name
+from moescale.options.fields import Group, flag, listed, quantity, text, within
 from moescale.options.law import DETAILS, LawOptions
-from moescale.options.training import LIFE, TrainingOptions
 from moescale.units import expert_model
 
 if TYPE_CHECKING:
+    from moescale.hardware.gpus import Gpu
     from moescale.planning.allocation import Budget
     from moescale.planning.question import KnownModel, Objective, Question
     from moescale.planning.training_price import TrainingPrice
@@ -27,8 +26,81 @@ if TYPE_CHECKING:
 MOST_COUNTS = 256  # expert counts of one plan
 COUNTS = within(bounds.COUNT)
 SCORE = within(bounds.SHARE)  # a share of right answers
-MODELS = "Models to consider"
-bounded = partial(quantity, panel="Bounds")
+MODELS, LIFE = "Models to consider", "Training price and lifetime"
+bounded, of_life = partial(quantity, panel="Bounds"), partial(quantity, panel=LIFE)
+considered = partial(text, panel=MODELS, metavar="LIST")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(Group):
+    """What training costs, and how many tokens a model serves in its life."""
+
+    lifetime_tokens: float | None = of_life(
+        "Output tokens to serve; adds the serving bill and the model with the lowest total cost.", bounds.TOKENS
+    )
+    train_gpu: str | None = text("GPU to train on; default: --gpu.", panel=LIFE)
+    train_gpus: int | None = of_life(
+        "Number of GPUs to train on; default: as many as hold the run and end it within 30 days.", whole=True
+    )
+    mfu: float | None = of_life("MFU of training; default: predicted from the parts of a training step.", bounds.SHARE)
+    train_precision: str | None = text(
+        "Precision of training products: bf16 or fp8; default: bf16, compare-models: as published; exports train in bf16.",
+        panel=LIFE,
+    )
+    train_usd_per_gpu_hour: float | None = of_life(
+        "Price of a GPU hour of training; default: the serving price, or the catalogue's for --train-gpu.",
+        bounds.USD_PER_HOUR,
+    )
+
+    def training_gpu(self, deployment: Deployment) -> Gpu:
+        """The GPU to train on, by default the one that serves."""
+        from moescale.hardware.gpus import load_gpu
+
+        with located("--train-gpu"):
+            return deployment.gpu if self.train_gpu is None else load_gpu(self.train_gpu)
+
+    def training_price(
+        self, deployment: Deployment, *, unpriced: bool = False, launch: Launch | None = None
+    ) -> TrainingPrice | None:
+        """The price of training; None for a GPU without a price that nothing needs. `launch`: of the runs that are timed.
+
+        Where a lifetime, a GPU to train on, its price or its MFU is stated, such a GPU is refused unless `unpriced`.
+        """
+        from moescale.hardware.prices import usd_per_gpu_hour
+        from moescale.planning.training_price import TrainingPrice, default_mfu
+
+        gpu, usd = self.training_gpu(deployment), self.train_usd_per_gpu_hour
+        launch = self._in_precision(launch, gpu)
+        stated = (self.lifetime_tokens, self.train_gpu, self.mfu, self.train_usd_per_gpu_hour)
+        unpriced = unpriced or stated == (None,) * 4
+        if usd is None:
+            try:
+                own = gpu.name == deployment.gpu.name
+                usd = float(deployment.usd_per_gpu_hour) if own else usd_per_gpu_hour(gpu)
+            except InputError as error:
+                if self.lifetime_tokens is None and unpriced:
+                    return None
+                where, next_step = error.where or "--train-gpu", "give --train-usd-per-gpu-hour as well"
+                raise InputError(error.what, where=where, nearest=error.nearest, next_step=next_step) from error
+        mfu = default_mfu() if self.mfu is None else self.mfu
+        return TrainingPrice(gpu=gpu, usd_per_gpu_hour=usd, mfu=mfu, timed=self.mfu is None, launch=launch)
+
+    def _in_precision(self, stated: Launch | None, gpu: Gpu) -> Launch:
+        """A launch in the precision that is stated; InputError where the GPU lacks it, the trainer's files do, or an MFU is stated."""
+        from moescale.training.choice import Launch
+
+        where, precisions, launch = "--train-precision", ("bf16", "fp8"), stated or Launch()
+        if self.train_precision in (None, "bf16"):
+            return launch
+        if self.train_precision not in precisions:
+            raise unknown_name("precision", str(self.train_precision), precisions, where=where)
+        if self.mfu is not None:
+            raise InputError("has no effect beside a stated --mfu", where=where, next_step="leave one out")
+        if stated is not None:
+            raise InputError("exported files train in bf16", where=where, next_step="leave it out, or --export")
+        if gpu.fp8_flops_per_s is None:
+            raise InputError(f"{gpu.name} has no fp8 arithmetic", where=where, nearest="bf16")
+        return replace(launch, precision="fp8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +116,8 @@ class BoundOptions(TrainingOptions):
     )
     days: float | None = quantity("Days of training; they buy FLOPs at the predicted MFU.", bounds.DAYS)
     budget_usd: float | None = quantity("Dollars for training.", bounds.TOTAL_USD)
-    experts: str | None = text(
-        "Expert counts to consider, such as 8,16,32; default: those of --shape, doubled to 512 at most as far as the law speaks.",
-        metavar="LIST",
-        panel=MODELS,
+    experts: str | None = considered(
+        "Expert counts to consider, such as 8,16,32; default: those of --shape, doubled to 512 at most as far as the law speaks."
     )
     match: str | None = text(
         "Baseline: expert count, loss or model name; default: the best dense model; an expert count means its loss-optimal model.",
@@ -60,10 +130,8 @@ class BoundOptions(TrainingOptions):
     match_experts: int | None = quantity(
         "Baseline by its expert count; the same as --match E.", whole=True, panel=MODELS
     )
-    against: str | None = text(
-        "Published models to show with the plan, such as deepseek-v3:15T (its tokens); default: the nearest in training FLOPs.",
-        metavar="LIST",
-        panel=MODELS,
+    against: str | None = considered(
+        "Published models to show with the plan, such as deepseek-v3:15T (its tokens); default: the nearest in training FLOPs."
     )
     objective: str | None = text(
         "Goal: serve, quality, lifetime or loss; serve: cheapest at the baseline's loss, quality: lowest loss at a serving cost, "
@@ -83,8 +151,8 @@ class BoundOptions(TrainingOptions):
     max_active_params: float | None = bounded("Most active parameters, without embeddings.", bounds.PARAMETERS)
     max_total_params: float | None = bounded("Most total parameters, without embeddings.", bounds.PARAMETERS)
     max_days: float | None = bounded("Most days of training on --train-gpus.", bounds.DAYS)
-    max_total_usd: float | None = quantity(
-        "Dollars for training and serving together; needs --lifetime-tokens.", bounds.TOTAL_USD, panel=LIFE
+    max_total_usd: float | None = of_life(
+        "Dollars for training and serving together; needs --lifetime-tokens.", bounds.TOTAL_USD
     )
     disaggregated: bool = flag(
         "Price models with prefill and decode on GPUs of their own, as many of each as keep all busy; cost --prefill-gpus auto has whole numbers.",
@@ -112,10 +180,11 @@ class BoundOptions(TrainingOptions):
         Its budget is what days and dollars buy at the MFU of the base. `launch` says how the run is trained. Raises InputError that names the option.
         """
         from moescale.models.recipe import most_trained_tokens
+        from moescale.options.known import nearest_published, published_model
         from moescale.planning.allocation import Budget
         from moescale.planning.question import Objective, Question
 
-        stated = details or LawOptions()
+        details = details or LawOptions()
         base, loss = self.matched(law)
         if base is not None and self.train_precision is not None:
             base = replace(base, trained_in=None)
@@ -126,19 +195,18 @@ class BoundOptions(TrainingOptions):
         experts = self.expert_counts(law)
 
         def budget(training: TrainingPrice | None) -> Budget:
-            instead = self._instead(training, base, law)
-            most = self.budget if instead is None else instead[1]
+            _, most = self._most_flops(training, base, law)
             flops, bought = self._flops(training, most), ()
             if training is not None and self.lifetime_tokens is None:
                 bought = training.flops_by_experts(*self._limits, most)
-            return Budget(flops, tokens, stated.inputs(), bought)
+            return Budget(flops, tokens, details.inputs(), bought)
 
         training = self.training_price(deployment, unpriced=unpriced, launch=launch)
         bought = (self.days, self.budget_usd, self.max_days, self.max_total_usd, self.lifetime_tokens)
         first = budget(training)
         if training is not None and training.timed and bought != (None,) * len(bought):
             training = self._by_parts(training, law, first, (*experts, self._base_experts(law)))
-        asked, instead = budget(training), self._instead(training, base, law)
+        asked, (budget_of, most_flops) = budget(training), self._most_flops(training, base, law)
         if self.against is not None:
             against = tuple(published_model(name, "--against") for name in listed("--against", self.against))
         else:
@@ -149,7 +217,7 @@ class BoundOptions(TrainingOptions):
             match_experts=self._base_experts(law),
             base=base,
             base_flops=self._base_flops(training, law, first) if asked.by_experts else None,
-            budget_of=instead and instead[0],
+            budget_of=budget_of,
             target=None if self.target is None else "{}={}".format(*_score(self.target)),
             against=against,
             max_loss=loss if self.max_loss is None else None if self._of_loss else self.max_loss,
@@ -159,13 +227,13 @@ class BoundOptions(TrainingOptions):
             train_gpus=None if self.train_gpus is None else float(self.train_gpus),
             max_days=self._limits[0],
             max_training_usd=self.budget_usd,
-            max_flops=self.budget if instead is None else instead[1],
+            max_flops=most_flops,
             max_total_usd=self.max_total_usd,
             kv_heads=self._kv_heads_of(base, law) if kv_heads is None else kv_heads,
             vocab_size=self.vocab_size,
             disaggregated=self.disaggregated,
             draws=self.bootstrap,
-            convention=stated.convention,
+            convention=details.convention,
             objective=self._implied() if self.objective is None else objectives[self.objective],
             confidence=self.confidence,
             max_active_params=self.max_active_params,
@@ -193,6 +261,8 @@ class BoundOptions(TrainingOptions):
 
     def matched(self, law: Law | None = None) -> tuple[KnownModel | None, float | None]:
         """The published model, or the loss, that --match names, or the dense model of the score that --target states."""
+        from moescale.options.known import published_model
+
         if self.target is not None:
             if self.match is not None:
                 raise InputError("names the baseline, as --match does", where="--target", next_step="leave one out")
@@ -226,12 +296,11 @@ class BoundOptions(TrainingOptions):
 
     def _base_experts(self, law: Law) -> float:
         """The expert count of the base, as stated or as the law's family says."""
-        stated = [self.match] if self.match is not None and self.match.strip().isdigit() else []
-        if stated and self.match_experts is not None:
+        if self.match is None or not self.match.strip().isdigit():
+            return law.family.base_experts if self.match_experts is None else float(self.match_experts)
+        if self.match_experts is not None:
             raise InputError("names the baseline, as --match does", where="--match-experts", next_step="leave one out")
-        if stated:
-            return COUNTS.parse(stated[0], "--match")
-        return law.family.base_experts if self.match_experts is None else float(self.match_experts)
+        return COUNTS.parse(self.match, "--match")
 
     @property
     def _limits(self) -> tuple[float | None, float | None, float | None]:
@@ -245,33 +314,33 @@ class BoundOptions(TrainingOptions):
         given = [name for name, value in stated.items() if value is not None]
         if len(given) > 1 or (not given and most is None):
             what = f"{' and '.join(given)} state a budget each" if given else "no budget"
-            next_step = (
-                "give one of --budget FLOPS, --train-gpus N --days X, --budget-usd X, --match MODEL for its FLOPs"
-            )
-            next_step += "" if self.lifetime_tokens is None else ", --max-total-usd X or --max-loss X"
-            raise InputError(what, where="--budget", next_step=next_step)
+            for_life = "" if self.lifetime_tokens is None else ", --max-total-usd X or --max-loss X"
+            ways = "--budget FLOPS, --train-gpus N --days X, --budget-usd X, --match MODEL for its FLOPs"
+            raise InputError(what, where="--budget", next_step=f"give one of {ways}{for_life}")
         if training is None:
-            if most is None:
-                next_step = "give --train-usd-per-gpu-hour as well"
-                raise InputError("needs a priced GPU to train on", where=given[0], next_step=next_step)
-            return most
+            if most is not None:
+                return most
+            what, next_step = "needs a priced GPU to train on", "give --train-usd-per-gpu-hour as well"
+            raise InputError(what, where=given[0], next_step=next_step)
         if self._limits[0] is not None and self.train_gpus is None:
             where = "--days" if self.days else "--max-days"
             raise InputError("needs a number of GPUs", where=where, next_step="give --train-gpus as well")
         return training.flops_bought(*self._limits, most)
 
-    def _instead(self, training: TrainingPrice | None, base: KnownModel | None, law: Law) -> tuple[str, float] | None:
-        """Whose training FLOPs are the budget where none is stated, and how many; None where one is, or nothing stands for it."""
+    def _most_flops(
+        self, training: TrainingPrice | None, base: KnownModel | None, law: Law
+    ) -> tuple[str | None, float | None]:
+        """The most FLOPs of training, and whose they are where no budget is stated; None for what neither says."""
         from moescale.planning.total_cost import flops_optimal
 
         if (self.budget, self.days, self.budget_usd) != (None, None, None):
-            return None
+            return None, self.budget
         if training is not None and self.max_total_usd:
             return "the total dollars", self.max_total_usd / training.usd_per_flop
         if base is not None:
             return base.name, base.training_flops
         if not self._of_loss or self.max_loss is None:
-            return None
+            return None, None
         model = expert_model(self._base_experts(law))
         found = float(flops_optimal(law, self._base_experts(law), self.max_loss, 0.0).training_flops[0])
         if not math.isfinite(found):
@@ -305,8 +374,8 @@ class BoundOptions(TrainingOptions):
         parts = [part for part in self.experts.split(",") if part.strip()]
         if not 1 <= len(parts) <= MOST_COUNTS:
             what = f"{len(parts)} expert counts" if parts else f"{self.experts!r} is not a list of expert counts"
-            nearest = f"1 to {MOST_COUNTS} counts"
-            raise InputError(what, where="--experts", nearest=nearest, next_step="such as 1,4,8,16")
+            next_step = "such as 1,4,8,16"
+            raise InputError(what, where="--experts", nearest=f"1 to {MOST_COUNTS} counts", next_step=next_step)
         return tuple(COUNTS.parse(part.strip(), "--experts") for part in parts)
 
 

@@ -7,22 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moescale import catalogue
+from moescale.bounds import GPUS, REQUEST_TOKENS, RESERVED
 from moescale.errors import InputError, unknown_name
-from moescale.options.fields import (
-    GPUS,
-    REQUEST_TOKENS,
-    RESERVED,
-    Remark,
-    Seconds,
-    at_option,
-    flag,
-    ignore,
-    listed,
-    path,
-    quantity,
-    text,
-    within,
-)
+from moescale.options.fields import Remark, Seconds, at_option, flag, ignore, listed, path, quantity, text, within
 from moescale.options.serving import ServingOptions
 
 if TYPE_CHECKING:

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moescale.bounds import SHARE
+from moescale.bounds import COUNT, GPUS, REQUEST_TOKENS, RESERVED, SHARE, USD_PER_HOUR
 from moescale.errors import InputError, located, unknown_name
-from moescale.options.fields import (
-    GPUS,
-    LEAST,
-    MOST,
-    REQUEST_TOKENS,
-    RESERVED,
-    Group,
-    Quantity,
-    Remark,
-    ignore,
-    path,
-    quantity,
-    refuse,
-    seconds,
-    text,
-)
+from moescale.options.fields import LEAST, Group, Remark, ignore, path, quantity, refuse, seconds, text, within
 
 if TYPE_CHECKING:
     from moescale.hardware.gpus import Gpu
@@ -37,34 +23,21 @@ if TYPE_CHECKING:
 DEFAULT_GPU = "a100-sxm-40gb"  # the paper's
 PLANNED_TPOT_S = 0.05  # 20 tokens a second for each user, where a plan states no limit: faster than people read
 DEFAULT_TRAFFIC = (230.0, 203.0)  # ShareGPT, as vLLM's serving benchmark samples it (catalogue/paper_servers.toml)
-SERVER, PRICE = "Server", "Price"
-CAP = Quantity("", 1, MOST, whole=True)  # of concurrent requests
+priced = partial(quantity, panel="Price")
+CAP = within(COUNT)  # of concurrent requests
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChosenGpu(Group):
-    """A GPU by its name."""
-
-    gpu: str = text("GPU name or TOML file; such as h100-sxm.", default=DEFAULT_GPU)
-
-    def find_gpu(self) -> Gpu:
-        """The GPU of the catalogue, or of one's own file."""
-        from moescale.hardware.gpus import load_gpu
-
-        with located("--gpu"):
-            return load_gpu(self.gpu)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServingOptions(ChosenGpu):
+class ServingOptions(Group):
     """How a model is served, as `plan` and the page take it.
 
     >>> deployment = ServingOptions(gpu="h100-sxm", prompt=512, output=256, max_tpot=0.05).deployment()
     >>> source = ServingOptions(latency="roofline").open_latency(deployment)
     """
 
-    HEADING = SERVER
+    HEADING = "Server"
 
+    gpu: str = text("GPU name or TOML file; such as h100-sxm.", default=DEFAULT_GPU)
     max_gpus: int = quantity("Most GPUs to serve one model; tensor parallel.", GPUS, default=8)
     prompt: float | None = quantity(f"Mean prompt tokens per request; default {DEFAULT_TRAFFIC[0]:g}.", REQUEST_TOKENS)
     output: float | None = quantity(f"Mean output tokens per request; default {DEFAULT_TRAFFIC[1]:g}.", REQUEST_TOKENS)
@@ -94,16 +67,14 @@ class ServingOptions(ChosenGpu):
         "parallel, SGLang's dp-attention; default: 1, or more where that is cheaper and one group would hold its cache twice.",
         GPUS,
     )
-    usd_per_gpu_hour: float | None = quantity("Price of a GPU hour; default: the catalogue's.", LEAST, panel=PRICE)
-    capital_usd_per_gpu: float | None = quantity(
-        "Owned hardware: price of a GPU with its share of the server.", LEAST, 1e9, panel=PRICE
+    usd_per_gpu_hour: float | None = priced("Price of a GPU hour; default: the catalogue's.", USD_PER_HOUR)
+    capital_usd_per_gpu: float | None = priced(
+        "Owned hardware: price of a GPU with its share of the server.", LEAST, 1e9
     )
-    years: float | None = quantity("Owned hardware: years of depreciation; default 5.", 0.01, 100, panel=PRICE)
-    power_w: float | None = quantity("Owned hardware: watts of a GPU with its share of the server.", 0, panel=PRICE)
-    usd_per_kwh: float | None = quantity("Owned hardware: price of electricity; default 0.08.", 0, panel=PRICE)
-    pue: float | None = quantity(
-        "Owned hardware: power usage effectiveness of the site; default 1.56.", 1, 100, panel=PRICE
-    )
+    years: float | None = priced("Owned hardware: years of depreciation; default 5.", 0.01, 100)
+    power_w: float | None = priced("Owned hardware: watts of a GPU with its share of the server.", 0)
+    usd_per_kwh: float | None = priced("Owned hardware: price of electricity; default 0.08.", 0)
+    pue: float | None = priced("Owned hardware: power usage effectiveness of the site; default 1.56.", 1, 100)
     max_num_seqs: str | None = text(
         "Most concurrent requests of a replica; none: memory alone limits the batch; default: vLLM's, for each attention group.",
         metavar="INT|none",
@@ -125,6 +96,13 @@ class ServingOptions(ChosenGpu):
     kv_cache: str | None = text("Format of the KV cache: bf16, fp8 or int4; default: bf16.")
     kv_heads: int | None = quantity("KV heads per layer; default: the number of query heads.", whole=True)
 
+    def find_gpu(self) -> Gpu:
+        """The GPU of the catalogue, or of one's own file."""
+        from moescale.hardware.gpus import load_gpu
+
+        with located("--gpu"):
+            return load_gpu(self.gpu)
+
     def deployment(
         self,
         *,
@@ -136,26 +114,22 @@ class ServingOptions(ChosenGpu):
     ) -> Deployment:
         """The deployment that the options state; the arguments stand before the options of their names.
 
-        `usual_tpot_s` is the limit of TPOT where none is stated.
-
-        Raises InputError that names the option.
+        `usual_tpot_s` is the limit of TPOT where none is stated. Raises InputError that names the option.
         """
         from moescale.hardware.precisions import find_precision
         from moescale.hardware.prices import usd_per_gpu_hour as catalogue_price
         from moescale.latency.engines import engine_of_latency, find_host
         from moescale.serving.deployment import SCHEDULING, Deployment, with_traffic
 
-        card = gpu or self.find_gpu()
-        traffic = self.traffic(remark)
+        card, traffic = gpu or self.find_gpu(), self.traffic(remark)
         price = usd_per_gpu_hour or self.stated_price()
         with located("--weights"):
             weight_format = weights or find_precision("weights", "bf16" if self.weights is None else self.weights)
         with located("--kv-cache"):
             cache_format = find_precision("kv_cache", "bf16" if self.kv_cache is None else self.kv_cache)
-        cap = None  # that of the GPU
-        if self.max_num_seqs is not None:
-            none = self.max_num_seqs.strip().lower() == "none"
-            cap = math.inf if none else CAP.parse(self.max_num_seqs, "--max-num-seqs")
+        cap = self.max_num_seqs  # by default that of the GPU
+        if cap is not None:
+            cap = math.inf if cap.strip().lower() == "none" else CAP.parse(cap, "--max-num-seqs")
         engine = engine_of_latency(self.latency)
         scheduling = self.scheduling or engine.scheduling
         if scheduling not in SCHEDULING:
@@ -231,11 +205,9 @@ class ServingOptions(ChosenGpu):
             return self.usd_per_gpu_hour
         refuse(self, ("usd_per_gpu_hour",), "states a price, and so does --capital-usd-per-gpu", "give one")
         if self.power_w is None:
-            raise InputError(
-                "is required with --capital-usd-per-gpu",
-                where="--power-w",
-                next_step="watts of one GPU with its share of the server, such as 1275 (an eighth of a DGX H100's 10.2 kW)",
-            )
+            what, such_as = "is required with --capital-usd-per-gpu", "1275 (an eighth of a DGX H100's 10.2 kW)"
+            next_step = f"watts of one GPU with its share of the server, such as {such_as}"
+            raise InputError(what, where="--power-w", next_step=next_step)
         stated = {"years": self.years, "usd_per_kwh": self.usd_per_kwh, "pue": self.pue}
         terms = asdict(owned_defaults()) | {name: value for name, value in stated.items() if value is not None}
         return float(owned_usd_per_gpu_hour(self.capital_usd_per_gpu, power_w=self.power_w, **terms))
