@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
 from moescale.errors import InputError
 from moescale.planning.plan import Plan
+from moescale.typing import FloatArray
 from moescale.units import expert_label, format_count, format_flops, format_usd
 from moescale.views.figures.axes import headline, log_ticks, new_figure, optimum, point
 from moescale.views.figures.style import ACCENT, FAINT, PAGE_WIDTH, Look, colour_of, house_style, readable
@@ -194,20 +196,10 @@ def _recommendation(ax: Axes, plan: Plan, narrow: bool) -> None:
     ax.annotate(text, (0.0, 0.0), **look)
 
 
-def _spread_apart(places: Sequence[float], gap: float) -> list[float]:
+def _spread_apart(places: FloatArray, gap: float) -> FloatArray:
     """The places moved as little as possible (least squares) so that neighbours are at least `gap` apart."""
-    order = np.argsort(places, kind="stable")
-    blocks: list[tuple[float, int]] = []  # mean of (place - rank * gap), and how many share it
-    for rank, index in enumerate(order):
-        mean, count = places[int(index)] - rank * gap, 1
-        while blocks and blocks[-1][0] > mean:
-            before, size = blocks.pop()
-            mean, count = (mean * count + before * size) / (count + size), count + size
-        blocks.append((mean, count))
-    flat = [mean for mean, count in blocks for _ in range(count)]
-    moved = [0.0] * len(places)
-    for rank, index in enumerate(order):
-        moved[int(index)] = flat[rank] + rank * gap
+    order, gaps, moved = np.argsort(places, kind="stable"), gap * np.arange(places.size), np.empty(places.size)
+    moved[order] = isotonic_regression(places[order] - gaps).x + gaps
     return moved
 
 
@@ -223,7 +215,7 @@ def _end_labels(figure: Figure, ax: Axes, ends: Sequence[End]) -> None:
     bottom, top = ax.get_ylim()
     level = (np.array([y for _, y, *_ in ends]) - bottom) / (top - bottom)
     gap = 1.3 * POINTS * point / box.height
-    heights = np.array(_spread_apart(level.tolist(), gap))
+    heights = _spread_apart(level, gap)
     heights += max(0.0, 0.5 * gap - heights.min()) - max(0.0, heights.max() + 0.5 * gap - 1.0)
     across = (at - a) / (b - a)
     starts = across + 9.0 * point / box.width

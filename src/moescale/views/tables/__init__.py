@@ -131,6 +131,12 @@ def or_dash(value: Value | None, text: Callable[[Value], str]) -> str:
     return "-" if value is None else text(value)
 
 
+def ends_text(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """The least and the largest value as `low to high`, or as one where their texts are equal."""
+    low, high = text(min(values)), text(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
 def usd_range(ends: Sequence[float]) -> str:
     """Dollars as `low to high`, or nothing."""
     return " to ".join(map(format_usd, ends))

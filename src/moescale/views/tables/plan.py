@@ -29,7 +29,7 @@ from moescale.views.tables import (
     table_of,
     usd_range,
 )
-from moescale.views.tables.choices import with_life
+from moescale.views.tables.choices import of_fixed_dollars, sizes_text, with_life
 from moescale.views.tables.screen import scores_text
 
 FRONTIER_ROWS = 10
@@ -86,8 +86,7 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
     facts.append(("build", build_sentence(plan.decision.architecture)))
     base = with_life(plan, plan.built_base)
     usd = f"{format_usd(base.usd_per_mtok)}/Mtok" if base.usd_per_mtok else f"cannot be served on {plan.gpu}"
-    sizes = f"{format_count(base.n_params_active)} active, {format_count(base.tokens)} tokens"
-    return [*facts, ("baseline", f"{plan.base_name}: {sizes}, {usd}")]
+    return [*facts, ("baseline", f"{plan.base_name}: {sizes_text(base)}, {usd}")]
 
 
 def _training_text(plan: Plan) -> str:
@@ -98,7 +97,7 @@ def _training_text(plan: Plan) -> str:
     budget = "the budget" if use.budget_of is None else f"those of {use.budget_of}"
     if use.budget_share >= 2:
         text += f" ({use.budget_share:.1f} times {budget})"
-    elif not 0.99 <= use.budget_share <= 1.01 and not (plan.of_life and "max_total_usd" in plan.asked):
+    elif not 0.99 <= use.budget_share <= 1.01 and not of_fixed_dollars(plan):
         text += f" ({use.budget_share:.0%} of {budget})"
     return text
 
@@ -120,14 +119,13 @@ def _loss_text(plan: Plan) -> str:
 
 
 def _regret_text(plan: Plan, regret: Regret) -> str:
-    shares = (regret.expected, regret.worst)
     several = bool(plan.voting_laws)
     what = "if another law is true" if several else f"over the draws of {plan.law}"
     worst = "at worst" if several else "in one draw of 20"
-    text = f"{shares[0]:.0%} of the baseline's cost expected {what}, {shares[1]:.0%} {worst}"
+    text = f"{regret.expected:.0%} of the baseline's cost expected {what}, {regret.worst:.0%} {worst}"
     if plan.base_usd_per_mtok is None or plan.of_life:
         return text
-    first, last = (format_usd(share * plan.base_usd_per_mtok) for share in shares)
+    first, last = (format_usd(share * plan.base_usd_per_mtok) for share in (regret.expected, regret.worst))
     return f"{text} ({first} and {last}/Mtok)"
 
 
@@ -223,13 +221,13 @@ RATIOS: tuple[Cell[Trained], ...] = (
 def loss_optimal_table(plan: Plan) -> Table:
     """The loss-optimal model of each expert count that was asked about, and the baseline where it is of another."""
     cells, rows = (*SIZES, LOSS, *SERVING, _drawn("loss", "loss", ".3f")), plan.loss_optimal
+    if "match" not in plan.asked and plan.base is not None and plan.base_experts not in {c.experts for c in rows}:
+        rows = (*rows, replace(plan.base, infeasible=None))
     table = _models("Loss-optimal model of each expert count", rows, cells)
-    base = plan.base if plan.base_experts not in {c.experts for c in rows} and "match" not in plan.asked else None
-    if base is None:
+    if len(rows) == len(plan.loss_optimal):
         return table
-    own = _models("", (base,), cells)
-    named = tuple((f"{name} (baseline)", *row) for name, *row in own.rows)
-    return replace(table, rows=(*table.rows, *named), experts=(*table.experts, *own.experts))
+    name, *last = table.rows[-1]
+    return replace(table, rows=(*table.rows[:-1], (f"{name} (baseline)", *last)))
 
 
 def bounded_loss_table(plan: Plan) -> Table:
@@ -245,12 +243,10 @@ def bounded_loss_table(plan: Plan) -> Table:
     return _models(title, plan.bounded_loss, (*SIZES, LOSS, *SERVING, *RATIOS, regret, drawn))
 
 
-def bounded_cost_table(plan: Plan) -> Table | None:
-    """The best model of each expert count at the baseline's cost; None where the baseline cannot be served."""
-    if plan.base_usd_per_mtok is None:
-        return None
-    usd = format_usd(plan.base_usd_per_mtok)
-    title = f"Lowest loss of each expert count at the cost of the {base_name(plan)} ({usd}) (Algorithm 2)"
+def _bounded_cost_table(plan: Plan, usd: float) -> Table:
+    """The best model of each expert count at the baseline's cost."""
+    cost = f"the cost of the {base_name(plan)} ({format_usd(usd)})"
+    title = f"Lowest loss of each expert count at {cost} (Algorithm 2)"
     return _models(title, plan.bounded_cost, (*SIZES, LOSS, *SERVING, *RATIOS))
 
 
@@ -264,9 +260,8 @@ def choice_tables(plan: Plan) -> list[Table]:
 def evidence_tables(plan: Plan) -> list[Table]:
     """All further tables: regrets, both algorithms, loss-optimal models, frontier."""
     regrets = [regrets_table(plan)] if plan.laws and plan.decision is plan.recommendation else []
-    costs = bounded_cost_table(plan)
-    tables = [*regrets, bounded_loss_table(plan), *([] if costs is None else [costs])]
-    return [*tables, loss_optimal_table(plan), frontier_table(plan)]
+    costs = [] if plan.base_usd_per_mtok is None else [_bounded_cost_table(plan, plan.base_usd_per_mtok)]
+    return [*regrets, bounded_loss_table(plan), *costs, loss_optimal_table(plan), frontier_table(plan)]
 
 
 def known_table(plan: Plan) -> Table:
