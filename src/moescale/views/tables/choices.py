@@ -168,15 +168,21 @@ def repaid_by(model: Trained, other: Trained) -> float | None:
     return 1e6 * more / saved if more > 0.0 and saved > 0.0 else None
 
 
+def dearer_to_serve(plan: Plan) -> list[tuple[str, Trained]]:
+    """The models whose training a lower price may repay: the baseline, and the least spend where one is shown."""
+    least = [(name, row) for name, row in choices(plan, MOST_ROWS) if name == LEAST_SPEND]
+    return [("baseline", with_life(plan, plan.built_base)), *least]
+
+
 def repayments(plan: Plan, rows: int) -> list[tuple[str, float]]:
     """The output tokens that repay the training of the recommended model against the baseline and the least spend, with its dollars where so many rows leave it out."""
-    model, least = plan.decision.model, dict(choices(plan, MOST_ROWS)).get(LEAST_SPEND)
-    others: list[tuple[str, Trained]] = [("baseline", with_life(plan, plan.built_base))]
-    if least is not None:
-        usd = "" if LEAST_SPEND in dict(choices(plan, rows)) else f" {format_usd(least.training_usd or 0.0)}"
-        others.append((f"least spend{usd}", least))
-    found = ((name, repaid_by(model, other)) for name, other in others)
-    return [(name, tokens) for name, tokens in found if tokens is not None and tokens < MOST_REPAID]
+    shown, found = {name for name, _ in choices(plan, rows)}, list[tuple[str, float]]()
+    for name, other in dearer_to_serve(plan):
+        tokens = repaid_by(plan.decision.model, other)
+        if tokens is not None and tokens < MOST_REPAID:
+            usd = "" if name != LEAST_SPEND or name in shown else f" {format_usd(other.training_usd or 0.0)}"
+            found.append((f"{name.strip()}{usd}", tokens))
+    return found
 
 
 def _rows(plan: Plan) -> list[Trained]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -90,10 +90,9 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _training_text(plan: Plan) -> str:
-    use = plan.training
+    use, text = plan.training, f"{format_flops(plan.decision.model.training_flops)} FLOPs"
     if use is None:
-        return f"{format_flops(plan.decision.model.training_flops)} FLOPs"
-    text = f"{format_flops(use.flops_used)} FLOPs"
+        return text
     budget = "the budget" if use.budget_of is None else f"those of {use.budget_of}"
     if use.budget_share >= 2:
         text += f" ({use.budget_share:.1f} times {budget})"
@@ -179,20 +178,16 @@ def laws_table(plan: Plan) -> Table:
 
 def regrets_table(plan: Plan) -> Table:
     """Regret and probability of the decision, and of each law's choice, under every law."""
-    names = [view.law for view in plan.laws]
 
-    def under(name: str) -> Callable[[LawView], str]:
-        def text(view: LawView) -> str:
-            found = (view.elsewhere or {}).get(name)
-            return "-" if found is None or found.regret is None else f"{found.regret:.0%} ({found.probability:.0%})"
+    def under(regret: float | None, probability: float) -> str:
+        return "-" if regret is None else f"{regret:.0%} ({probability:.0%})"
 
-        return text
-
-    cells: list[Cell[LawView]] = [(Column("choice of", text=True), lambda v: v.law)]
-    cells += [(Column(name, rank=1), under(name)) for name in names]
-    table = table_of(f"Regret under each law, with {P_LOSS} in brackets", plan.laws, cells)
-    ours = ["this plan", *("-" if v.regret is None else f"{v.regret:.0%} ({v.probability:.0%})" for v in plan.laws)]
-    return replace(table, rows=(*table.rows, ours))
+    rows = [["this plan", *(under(view.regret, view.probability) for view in plan.laws)]]
+    for view in plan.laws:
+        found = [(view.elsewhere or {}).get(law.law) for law in plan.laws]
+        rows.insert(-1, [view.law, *("-" if one is None else under(one.regret, one.probability) for one in found)])
+    columns = (Column("choice of", text=True), *(Column(view.law, rank=1) for view in plan.laws))
+    return Table(f"Regret under each law, with {P_LOSS} in brackets", columns, rows)
 
 
 SIZES: tuple[Cell[Trained], ...] = (
@@ -236,9 +231,8 @@ def bounded_loss_table(plan: Plan) -> Table:
     if plan.confidence is not None:
         goal = f"{P_LOSS} of {plan.confidence:.0%}"
     title = f"Cheapest model of each expert count at {goal} (Algorithm 1)"
-    drawn = _drawn("", "cost_ratio", ".0%")
-    if plan.base_usd_per_mtok is None:  # then no cost has a ratio to the baseline's
-        drawn = _drawn("$/Mtok", "usd_per_mtok")
+    priced = plan.base_usd_per_mtok is not None  # else no cost has a ratio to the baseline's
+    drawn = _drawn("cost vs baseline", "cost_ratio", ".0%") if priced else _drawn("$/Mtok", "usd_per_mtok")
     regret: Cell[Trained] = (Column("regret", rank=1), lambda c: percentage(c.regret and c.regret.expected))
     return _models(title, plan.bounded_loss, (*SIZES, LOSS, *SERVING, *RATIOS, regret, drawn))
 
@@ -292,12 +286,12 @@ def lifetime_table(plan: LifetimePlan) -> Table:
         (Column("total $"), lambda c: format_usd(c.total_usd)),
         *SERVING,
     ]
-    if plan.target_loss is not None:
-        goal = f"loss {plan.target_loss:.4f} at the lowest cost"
-        cells = [*(cell for cell in cells if cell is not LOSS), _drawn("total $", "total_usd")]
-    else:
+    if plan.target_loss is None:
         goal = f"lowest loss within {format_usd(plan.max_total_usd or 0.0)}"
         cells.append(_drawn("loss", "loss", ".3f"))
+    else:
+        goal = f"loss {plan.target_loss:.4f} at the lowest cost"
+        cells = [*(cell for cell in cells if cell is not LOSS), _drawn("total $", "total_usd")]
     title = f"Training and serving {format_count(plan.lifetime_tokens)} tokens: {goal}"
     return _models(title, plan.plans, cells)
 
@@ -329,4 +323,4 @@ def _drawn(what: str, figure: str, form: str | None = None) -> Cell[Trained]:
         limits = (model.intervals or {}).get(figure)
         return usd_range(limits or ()) if form is None else span_text(limits, form)
 
-    return Column(f"{what or 'cost vs baseline'}, 90% interval", rank=1), text
+    return Column(f"{what}, 90% interval", rank=1), text
