@@ -37,11 +37,8 @@ def plan_figure(plan: Plan, *, narrow: bool = False) -> Figure:
     """Loss against serving cost on one budget: an arrow from the baseline to the recommendation, over a curve an expert count."""
     with house_style():
         figure = new_figure(NARROW, 4.4) if narrow else new_figure(PAGE_WIDTH, 4.2)
-        ax = figure.subplots()
-        ax.set_xscale("log")
         across, up = plan_limits(plan)
-        ax.set_xlim(*across)
-        ax.set_ylim(*up)
+        ax = figure.subplots(subplot_kw={"xscale": "log", "xlim": across, "ylim": up})
         _curves(ax, plan)
         dotted: Look = {"color": FAINT, "linewidth": 1.0, "linestyle": DOTTED, "zorder": 1}
         ax.axhline(plan.built_base.loss, **dotted)
@@ -120,19 +117,14 @@ def plan_limits(plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
 
 def _curve_ends(ax: Axes, plan: Plan) -> list[End]:
     (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
-    if not plan.curves:  # a plan of a file that holds no curves
-        return [
-            (c.usd_per_mtok, c.loss, _name(plan, c.experts), colour_of(c.experts))
-            for c in plan.loss_optimal
-            if c.usd_per_mtok is not None
-        ]
-    ends: list[End] = []
+    # A plan of a file that holds no curves has its loss-optimal models alone.
+    ends = [] if plan.curves else [(c.experts, c.usd_per_mtok, c.loss) for c in plan.loss_optimal]
     for curve in plan.curves:
         x, y = curve.usd_per_mtok, curve.loss
         seen = np.flatnonzero((x > left) & (x < right) & (y > low) & (y < high))
         if seen.size:
-            ends.append((float(x[seen[-1]]), float(y[seen[-1]]), _name(plan, curve.experts), colour_of(curve.experts)))
-    return ends
+            ends.append((curve.experts, float(x[seen[-1]]), float(y[seen[-1]])))
+    return [(x, y, _name(plan, experts), colour_of(experts)) for experts, x, y in ends if x is not None]
 
 
 def _name(plan: Plan, experts: float) -> str:
@@ -183,14 +175,8 @@ def _recommendation(ax: Axes, plan: Plan, narrow: bool) -> None:
     base = None if plan.is_baseline else plan.built_base.usd_per_mtok
     share = f" ({x / base:.0%} of the baseline's)" if base else ""
     over = "" if narrow or plan.decision is plan.recommendation else " for the lifetime, beyond this budget"
-    look: Look = {
-        "fontsize": 6.5 if narrow else 7.5,
-        "color": readable(ACCENT),
-        "va": "bottom",
-        "zorder": 6,
-        "bbox": PAPER,
-    }
-    look |= {"xycoords": "axes fraction", "xytext": (6, 6), "textcoords": "offset points"}
+    look: Look = {"fontsize": 6.5 if narrow else 7.5, "color": readable(ACCENT), "va": "bottom", "bbox": PAPER}
+    look |= {"xycoords": "axes fraction", "xytext": (6, 6), "textcoords": "offset points", "zorder": 6}
     sizes = f"{format_count(model.n_params_active)} active, {format_count(model.tokens)} tokens"
     text = f"recommended{over}: {expert_label(model.experts)}, {sizes}\nloss {y:.4f}, {format_usd(x)} per Mtok{share}"
     ax.annotate(text, (0.0, 0.0), **look)

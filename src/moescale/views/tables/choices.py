@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES, shape_name
+from moescale.planning.candidate import Trained
+from moescale.planning.plan import Plan
+from moescale.planning.training_use import TrainingUse
 from moescale.units import format_count, format_flops, format_seconds, format_usd
 from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_text, or_dash, table_of
-
-if TYPE_CHECKING:
-    from moescale.planning.candidate import Trained
-    from moescale.planning.plan import Plan
-    from moescale.planning.training_use import TrainingUse
 
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice

@@ -171,7 +171,7 @@ def laws_table(plan: Plan) -> Table:
         (Column("tokens", rank=1), lambda v: or_dash(v.tokens, format_count)),
         (Column("its cost vs baseline"), lambda v: percentage(v.cost_ratio)),
     )
-    model = "this model" if plan.decision is plan.recommendation else "the recommended model of the budget"
+    model = "the recommended model of the budget" if plan.of_life else "this model"
     law = "law" if plan.voting_laws else "named law"
     return table_of(f"What each {law} says of {model}, and which model it would choose", plan.laws, cells)
 
@@ -246,14 +246,14 @@ def _bounded_cost_table(plan: Plan, usd: float) -> Table:
 
 def choice_tables(plan: Plan) -> list[Table]:
     """What a decision was chosen from, beside the table of its first screen: the lives, or what each law says."""
-    if plan.lifetime is not None and plan.decision is not plan.recommendation:
+    if plan.lifetime is not None and plan.of_life:
         return [lifetime_table(plan.lifetime)]
     return [laws_table(plan)] if plan.laws else []
 
 
 def evidence_tables(plan: Plan) -> list[Table]:
     """All further tables: regrets, both algorithms, loss-optimal models, frontier."""
-    regrets = [regrets_table(plan)] if plan.laws and plan.decision is plan.recommendation else []
+    regrets = [regrets_table(plan)] if plan.laws and not plan.of_life else []
     costs = [] if plan.base_usd_per_mtok is None else [_bounded_cost_table(plan, plan.base_usd_per_mtok)]
     return [*regrets, bounded_loss_table(plan), *costs, loss_optimal_table(plan), frontier_table(plan)]
 

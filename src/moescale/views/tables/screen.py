@@ -6,16 +6,19 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import PLANNED_TPOT_S
+from moescale.planning.candidate import Candidate, Trained
+from moescale.planning.least_training import TargetSpend
+from moescale.planning.plan import Plan
 from moescale.planning.rationale import EXTRAPOLATED, beyond_runs
 from moescale.planning.recommend import FOR_NOTHING
 from moescale.planning.scores import letters, nearest_measured, stated_score
 from moescale.planning.shapes import repaid_after
-from moescale.planning.training_use import FP8_LOSS, AllIn
+from moescale.planning.training_use import FP8_LOSS, AllIn, TrainingUse
 from moescale.serving.accuracy import Calibrated, accuracy_of_any, calibrated, calibrated_by_any, limits_missed
+from moescale.training.step_time import StepError
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import ends_text, percentage, ttft_doubt, usd_range
 from moescale.views.tables.choices import (
@@ -33,13 +36,6 @@ from moescale.views.tables.choices import (
     training_gpus,
     with_life,
 )
-
-if TYPE_CHECKING:
-    from moescale.planning.candidate import Candidate, Trained
-    from moescale.planning.least_training import TargetSpend
-    from moescale.planning.plan import Plan
-    from moescale.planning.training_use import TrainingUse
-    from moescale.training.step_time import StepError
 
 MOST_LINES, MOST_MORE = 18, 68  # of the screen, and characters of its last line beside which another option has room
 # Facts that go first where there is no room for so many rows; the dollars of a life stand in its row.
@@ -96,7 +92,7 @@ def facts(
     if (free := plan.without_bounds) is not None:
         other, surely = free.model, f"; its baseline's loss is reached with {percentage(free.chance)} here"
         gain = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} ({other.loss - model.loss:+.4f})"
-        text = f"{_named(other)}: {gain}{_trained_for(other)}"
+        text = f"{other.experts:g} experts, {sizes_text(other)}: {gain}{_trained_for(other)}"
         say("No bound", f"{text}{surely if free.chance else ''}")
     say("Default law", _default_law(plan))
     if (sure := plan.target_spend) is not None:
@@ -126,10 +122,6 @@ def facts(
         more += "; --objective quality"
     exported = use is None or use.precision is None  # files for a trainer are in bf16
     return [*kept, ("More", f"{more}; --export megatron" if exported and len(more) < MOST_MORE else more)]
-
-
-def _named(model: Trained) -> str:
-    return f"{model.experts:g} experts, {sizes_text(model)}"
 
 
 def _trained_for(model: Trained) -> str:
@@ -291,10 +283,7 @@ def _training(plan: Plan) -> str:
 
 
 def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
-    """The chance that a run stays within its days or dollars by the error of predicted times, and what it keeps SURE of the time.
-
-    Empty where none are stated.
-    """
+    """The chance that a run stays within its stated days or dollars by the error of predicted times, and what it keeps SURE of the time."""
     days, usd, total = (asked_number(plan, name) for name in ("max_days", "max_training_usd", "max_total_usd"))
     serving, longer = plan.decision.model.serving_usd or 0.0, error.times(SURE)
     uneven = (1.0, error.real_routing) if error.real_routing else (1.0,)  # without and with uneven routing
@@ -303,28 +292,27 @@ def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
     limits: list[tuple[float, str, str, str, str]] = []
     if days is not None and use.days is not None:
         option = "--max-days" if {"max_flops", "max_training_usd"} & plan.asked.keys() else "--days"
-        stated = f"{option} {', '.join(f'{days / each:.2g}' for each in slower)}"
-        limits.append((error.kept(days / use.days), f"{days:g} days", f"{use.days * longer:.3g} days", stated, ""))
+        enough = f"{option} {', '.join(f'{days / each:.2g}' for each in slower)}"
+        limits.append((error.kept(days / use.days), f"{days:g} days", f"{use.days * longer:.3g} days", enough, ""))
     if usd is not None and use.usd:
-        stated = f"--budget-usd {', '.join(format_flops(usd / each) for each in slower)}"
-        limits.append((error.kept(usd / use.usd), format_usd(usd), format_usd(use.usd * longer), stated, ""))
+        enough = f"--budget-usd {', '.join(format_flops(usd / each) for each in slower)}"
+        limits.append((error.kept(usd / use.usd), format_usd(usd), format_usd(use.usd * longer), enough, ""))
     if plan.of_life and total is not None and use.usd:
+        lives, by = [serving + use.usd * each for each in slower], " (error of training alone)"
+        chance = error.kept((total - serving) / use.usd)
         if plan.latency_source == "silicon" and serving:
             priced = plan.accuracy or accuracy_of_any()
-            enough = [AllIn(use.usd * each, serving, error, priced).usd(SURE) for each in uneven]
+            lives = [AllIn(use.usd * each, serving, error, priced).usd(SURE) for each in uneven]
             chance = AllIn(use.usd, serving, error, priced).kept(total)
             by = f" (errors of training and {'its' if plan.accuracy else 'all'} servings)"
-        else:
-            enough, by = [serving + use.usd * each for each in slower], " (error of training alone)"
-            chance = error.kept((total - serving) / use.usd)
-        stated = f"--max-total-usd {', '.join(format_count(total * total / each) for each in enough)}"
-        limits.append((chance, format_usd(total), format_usd(enough[0]), stated, by))
+        enough = f"--max-total-usd {', '.join(format_count(total * total / life) for life in lives)}"
+        limits.append((chance, format_usd(total), format_usd(lives[0]), enough, by))
     if not limits:
         return ""
-    chance, words, surely, stated, by = min(limits)
+    chance, words, surely, enough, by = min(limits)
     kept = f"in {words} {chance:.0%}, in {surely} {SURE:.0%}{by}, without restarts"
     routing = " with routing" if error.real_routing else ""
-    return f"{kept}; for {SURE:.0%} about {stated}{routing}" if chance < SURE else kept
+    return f"{kept}; for {SURE:.0%} about {enough}{routing}" if chance < SURE else kept
 
 
 def _dominates(one: Candidate, other: Candidate) -> bool:
@@ -395,8 +383,9 @@ def _surely(spend: TargetSpend) -> str:
     """The model that has the target score with the chance that is asked for, or the highest chance."""
     model = spend.model
     if model is None or model.training_usd is None:
-        stated = "no model that has it can be trained on the stated GPUs"
-        return stated if spend.highest_chance >= spend.chance else f"out of reach: {spend.highest_chance:.0%} at most"
+        reached = spend.highest_chance >= spend.chance
+        most = f"out of reach: {spend.highest_chance:.0%} at most"
+        return "no model that has it can be trained on the stated GPUs" if reached else most
     served = f"{format_usd(model.usd_per_mtok)}/Mtok"
     return f"{format_usd(model.training_usd)}: {plural(model.experts, 'expert')}, {sizes_text(model)}, {served}"
 
@@ -417,13 +406,13 @@ def scores_text(plan: Plan) -> str:
         return ""
     if target in scores:
         found, (low, high) = scores[target], scores[target].interval
-        least = _chance_of_target(plan, plan.least_training[0]) if plan.least_training else ""
-        if least and (usd := plan.least_training[0].training_usd):
-            spent = f"{format_usd(usd)}, {format_flops(plan.least_training[0].training_flops)} FLOPs"
-            least = f"; {least} at the least spend ({spent})"
+        cheap, least = plan.least_training[0] if plan.least_training else None, ""
+        if cheap is not None and cheap.training_usd and (chance := _chance_of_target(plan, cheap)):
+            spent = f"{format_usd(cheap.training_usd)}, {format_flops(cheap.training_flops)} FLOPs"
+            least = f"; {chance} at the least spend ({spent})"
         model, measured = nearest_measured(target, found.estimate)
-        by_letters = letters(target).get(model)
-        ranked = f"(ranked answers: {model} has {measured:.2f}{f', {by_letters:.3f} by letters' if by_letters else ''})"
+        by_letters = f", {letters(target)[model]:.3f} by letters" if letters(target).get(model) else ""
+        ranked = f"(ranked answers: {model} has {measured:.2f}{by_letters})"
         return f"{target} {found.estimate:.2f} {ranked}, 90% {low:.2f} to {high:.2f}{least}"
     within = {task: (scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED}
     kept = [task for task in SCORED if within[task] <= MOST_WITHIN]
