@@ -48,12 +48,10 @@ Model = TypeVar("Model", bound="Trained")
 def plan_headline(plan: Plan) -> str:
     """The decision in one line."""
     model = plan.decision.model
-    if model.experts == 1:
-        text = f"Train a dense model: {format_count(model.n_params_active)} parameters"
-    else:
-        sizes = f"{format_count(model.n_params_active)} active of {format_count(model.n_params_total)} parameters"
-        text = f"Train {model.experts:g} experts: {sizes}"
-    return f"{text}, {format_count(model.tokens)} tokens"
+    kind, sizes = "a dense model", format_count(model.n_params_active)
+    if model.experts != 1:
+        kind, sizes = f"{model.experts:g} experts", f"{sizes} active of {format_count(model.n_params_total)}"
+    return f"Train {kind}: {sizes} parameters, {format_count(model.tokens)} tokens"
 
 
 def decision_facts(plan: Plan) -> list[tuple[str, str]]:

@@ -57,7 +57,8 @@ SURE = 0.9  # chance with which days or dollars are said to be enough
 MOSTLY = 0.75  # of a budget: a plan that spends less names the objective that spends more
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
-FITTED = (" the largest fitted", " the smallest fitted")  # how factors beyond the runs of a law end
+# What the next of several factors beyond the runs of a law says again.
+AGAIN = re.compile(r" the (largest|smallest) fitted(?=, [^,]+ [\d.,]+ times the \1 fitted)")
 TIMES = re.compile(r"([\d.,]+) times the largest")
 SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
 
@@ -98,7 +99,7 @@ def facts(
     if (sure := plan.target_spend) is not None:
         say(f"{sure.chance:.0%} chance", _surely(sure))
     say("Scores", scores_text(plan))
-    say("Beyond runs", _once(beyond_runs(best.caveats)))
+    say("Beyond runs", AGAIN.sub("", beyond_runs(best.caveats)))
     say("Repeats", "" if plan.repeats_loss is None else _repeats(plan, plan.repeats_loss))
     say("Repaid by", "" if plan.of_life else _repaid_by(repayments(plan, rows)))
     say("Shapes", _shapes(plan))
@@ -150,7 +151,7 @@ def _default_law(plan: Plan) -> str:
     beyond = " (beyond this law's runs)" if other.experts in plan.excluded_experts else ""
     off = [f"{100 * error:.2g}% ({law})" for law, error in (plan.errors_on_runs or {}).items()]
     errors = f"; errors on this law's runs {', '.join(off)}" if off else ""
-    far = _once(plan.default_law_beyond or "")
+    far = AGAIN.sub("", plan.default_law_beyond or "")
     inside = f"; beyond its own runs too: {far}" if far else "; inside its own runs"
     price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here{_trained_for(other)}"
     return f"{other.experts:g} experts{beyond}, {sizes_text(other)}: {price}{errors}{inside}"
@@ -441,14 +442,6 @@ def _next(plan: Plan, options: str | None) -> str:
             words += ["--max-tpot", "none" if tpot_s is None else f"{tpot_s * 1e3:g}ms"]
         return " ".join(words)
     return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"
-
-
-def _once(beyond: str) -> str:
-    """How far a model lies beyond runs, with what several factors are of named once."""
-    parts = beyond.split(", ")
-    ends = [next((end for end in FITTED if part.endswith(end)), "") for part in parts]
-    again = [end == later for end, later in zip(ends, [*ends[1:], ""], strict=True)]
-    return ", ".join(p.removesuffix(end) if same else p for p, end, same in zip(parts, ends, again, strict=True))
 
 
 def of_design(options: str) -> Iterator[str]:
