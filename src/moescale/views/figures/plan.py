@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from moescale.errors import InputError
 from moescale.planning.plan import Plan
@@ -184,6 +183,8 @@ def _recommendation(ax: Axes, plan: Plan, narrow: bool) -> None:
 
 def _spread_apart(places: FloatArray, gap: float) -> FloatArray:
     """The places moved as little as possible (least squares) so that neighbours are at least `gap` apart."""
+    from scipy.optimize import isotonic_regression
+
     order, gaps, moved = np.argsort(places, kind="stable"), gap * np.arange(places.size), np.empty(places.size)
     moved[order] = isotonic_regression(places[order] - gaps).x + gaps
     return moved
