@@ -36,15 +36,8 @@ from moescale.planning.plan_file import parse_plan
 from moescale.runs.table import read_runs
 from moescale.scaling_laws import find_form, find_law
 from moescale.serving.deployment import Deployment
-from moescale.views.figures import (
-    CATEGORIES,
-    colour_of,
-    colour_on_dark,
-    fit_figure,
-    marker_of,
-    plan_figure,
-    save_figure,
-)
+from moescale.views.figures import fit_figure, plan_figure, save_figure
+from moescale.views.figures.style import CATEGORIES, colour_of, colour_on_dark, marker_of
 from moescale.views.tables.answer import cheaper
 
 EXAMPLE = ROOT / "examples" / "runs.csv"

@@ -22,7 +22,7 @@ from command_line import answer_of, run
 from moescale.scaling_laws import find_law
 from moescale.scaling_laws.store import law_text
 from moescale.units import format_flops
-from moescale.views.figures import colour_of
+from moescale.views.figures.style import colour_of
 from moescale.web.api import read_law
 from moescale.web.app import static_files
 from moescale.web.state import DEFAULTS, OPTIONS, read_state

@@ -17,8 +17,9 @@ from moescale.hardware.precisions import precisions
 from moescale.hardware.prices import usd_per_gpu_hour
 from moescale.options.known import published_models
 from moescale.options.law import SHAPES, shape_name
+from moescale.options.planned import PlanRequest
 from moescale.planning.curves import Draft, draft_plan, loss_band, scaling
-from moescale.planning.plan import Plan
+from moescale.planning.plan import Plan, Question
 from moescale.planning.question import CONFIDENCE, prepare
 from moescale.planning.search import FRONTIER_SIZES, costs_of, known_model
 from moescale.scaling_laws import catalogue_names, find_law
@@ -27,9 +28,8 @@ from moescale.scaling_laws.store import parse_law
 from moescale.serving.steady_state import LIMITS, REASONS
 from moescale.units import expert_label
 from moescale.views.figures.style import ACCENT, colour_of, colour_on_dark, marker_of
-from moescale.views.tables import answer, choices
+from moescale.views.tables import Table, answer, choices
 from moescale.views.tables import plan as tables
-from moescale.views.tables.plan import decision_facts, plan_headline, serving_basis
 from moescale.web.state import DEFAULTS, LATENCIES, Asked
 from moescale.web.store import LAW_LIMIT_BYTES, PREFIX, Laws, Uploaded
 
@@ -66,15 +66,7 @@ def catalogue(laws: Laws, default_law: str) -> Record:
     """What the controls offer, with their bounds and defaults."""
     return {
         "laws": [law.entry for law in laws.every()] + [_law_entry(name, find_law(name)) for name in catalogue_names()],
-        "gpus": [
-            {
-                "name": gpu.name,
-                "bf16_flops_per_s": gpu.bf16_flops_per_s,
-                "usd_per_gpu_hour": _price(gpu),
-                "silicon": gpu.silicon_system is not None,
-            }
-            for gpu in gpus().values()
-        ],
+        "gpus": [_gpu(gpu) for gpu in gpus().values()],
         "weights": list(precisions("weights")),
         "kv_cache": list(precisions("kv_cache")),
         "latency": list(LATENCIES),
@@ -114,11 +106,6 @@ def draft(asked: Asked, sizes: int = FRONTIER_SIZES) -> Record:
     }
 
 
-def sketch(asked: Asked) -> Record:
-    """The same curves by fewer points, while a slider moves."""
-    return draft(asked, SKETCHED)
-
-
 def plan(asked: Asked) -> Record:
     """The plan as the command line gives it, and its first screen."""
     found = asked.plan()
@@ -137,7 +124,7 @@ def bands(asked: Asked) -> Record:
     counts = [] if found is None else zip(question.experts, *found, strict=True)
     return {
         "bands": [{"experts": e, "low": _numbers(low), "high": _numbers(high)} for e, low, high in counts],
-        "models": _known_models(replace(asked, law=law, question=question)),
+        "models": _known_models(law, question, asked.request),
     }
 
 
@@ -163,23 +150,21 @@ def _decision(found: Plan, serving: Record) -> Record:
     best = found.decision
     return {
         "benefit": answer.benefit(found),
-        "label": plan_headline(found),
+        "label": tables.plan_headline(found),
         "figures": [asdict(figure) for figure in answer.figures(found)],
-        "facts": decision_facts(found),
-        "tables": [
-            {
-                "title": each.title,
-                "columns": [{"head": c.head, "text": c.text} for c in each.columns],
-                "rows": each.rows,
-            }
-            for each in (choices.choices_table(found), *tables.choice_tables(found))
-        ],
+        "facts": tables.decision_facts(found),
+        "tables": [_table(each) for each in (choices.choices_table(found), *tables.choice_tables(found))],
         "why": best.why,
         "caveats": [answer.plain(note) for note in best.caveats],
-        "accuracy": serving_basis(found)[1],
+        "accuracy": tables.serving_basis(found)[1],
         "model": best.model.to_dict(),
         "serving": serving,
     }
+
+
+def _table(table: Table) -> Record:
+    columns = [{"head": column.head, "text": column.text} for column in table.columns]
+    return {"title": table.title, "columns": columns, "rows": table.rows}
 
 
 def _built(asked: Asked, found: Plan) -> Record:
@@ -191,19 +176,17 @@ def _built(asked: Asked, found: Plan) -> Record:
     return {name: _numbers(getattr(served, name))[0] for name in SERVED}
 
 
-def _known_models(asked: Asked) -> list[Record]:
-    law, question = asked.law, asked.question
-    costs = costs_of(law, question, asked.request.deployment, asked.request.latency)
-    found: list[Record] = []
+def _known_models(law: Law, question: Question, request: PlanRequest) -> list[Record]:
+    if question.budget.extra:  # further inputs, which no publication states
+        return []
+    costs, found = costs_of(law, question, request.deployment, request.latency), list[Record]()
     for model in published_models():
-        alike = 1 / ALIKE_BUDGETS <= model.training_flops / question.budget.flops <= ALIKE_BUDGETS
-        if not alike or question.budget.extra:  # further inputs, which no publication states
-            continue
-        row = known_model(law, model, costs)[0]
-        spoken_of = row.experts == 1 or law.form.uses_experts or law.form.implied_inputs
-        if spoken_of and row.usd_per_mtok is not None:
-            figures = {key: getattr(row, key) for key in (*DRAWN[1:], "usd_per_mtok", "gpus", "training_flops")}
-            found.append({"name": model.name, "beyond_law": not law.allows(row.experts)} | figures)
+        if 1 / ALIKE_BUDGETS <= model.training_flops / question.budget.flops <= ALIKE_BUDGETS:
+            row = known_model(law, model, costs)[0]
+            spoken_of = row.experts == 1 or law.form.uses_experts or law.form.implied_inputs
+            if spoken_of and row.usd_per_mtok is not None:
+                figures = {key: getattr(row, key) for key in (*DRAWN[1:], "usd_per_mtok", "gpus", "training_flops")}
+                found.append({"name": model.name, "beyond_law": not law.allows(row.experts)} | figures)
     return found
 
 
@@ -225,10 +208,12 @@ def _law_entry(name: str, law: Law) -> Record:
     }
 
 
-def _price(gpu: Gpu) -> float | None:
-    with suppress(InputError):
-        return usd_per_gpu_hour(gpu)
-    return None
+def _gpu(gpu: Gpu) -> Record:
+    usd = None
+    with suppress(InputError):  # it has no listed price
+        usd = usd_per_gpu_hour(gpu)
+    known = {"name": gpu.name, "bf16_flops_per_s": gpu.bf16_flops_per_s, "usd_per_gpu_hour": usd}
+    return known | {"silicon": gpu.silicon_system is not None}
 
 
 def _numbers(values: npt.NDArray[Any]) -> list[float | None]:

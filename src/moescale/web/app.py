@@ -35,7 +35,7 @@ TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "txt":
 UPLOAD_TYPE = "application/octet-stream"  # never a form's, so that another site's page must ask before it may send one
 VIEW_KEYS = ("theme", "bands", "pins")  # of the address: how the page shows an answer; no part of the question
 NO_STORE = {"cache-control": "no-store"}
-JSON = "application/json"
+TOML = "application/toml; charset=utf-8"
 CLIENT_LEFT = 499  # the status of an answer that nobody reads, by nginx's convention
 MOST_HEADER_BYTES = 32 * 2**10  # an address and its headers; a browser sends about 1 KiB
 
@@ -96,6 +96,10 @@ async def _refused(_: Request, error: Exception) -> Response:
     return JSONResponse({"error": error.to_dict()}, status, NO_STORE)
 
 
+def _json(answer: bytes) -> Response:
+    return Response(answer, media_type="application/json", headers=NO_STORE)
+
+
 async def _left(_: Request, __: Exception) -> Response:
     return Response(status_code=CLIENT_LEFT)
 
@@ -126,29 +130,25 @@ async def _ask(request: Request, name: str, query: dict[str, str], laws: list[Up
 
 def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
     async def ask(request: Request, name: str) -> bytes:
-        query, wanted = defaults | _query(request), list[Uploaded]()
-        if query.get("law", "").startswith(PREFIX):
-            wanted = [laws.uploaded(query["law"])]
-        return await _ask(request, name, query, wanted)
+        query = defaults | _query(request)
+        uploaded = query.get("law", "").startswith(PREFIX)
+        return await _ask(request, name, query, [laws.uploaded(query["law"])] if uploaded else [])
 
     async def answer(request: Request) -> Response:
-        name = request.url.path.removeprefix("/api/")
-        return Response(await ask(request, name), media_type=JSON, headers=NO_STORE)
+        return _json(await ask(request, request.url.path.removeprefix("/api/")))
 
     for name in ("draft", "sketch", "plan", "bands", "scales", "faults"):
         app.add_api_route(f"/api/{name}", answer, methods=["GET"])
 
     @app.get("/api/catalogue")
     async def catalogue(request: Request) -> Response:
-        entries = [replace(law, text="") for law in laws.every()]
-        return Response(await _ask(request, "catalogue", defaults, entries), media_type=JSON, headers=NO_STORE)
+        return _json(await _ask(request, "catalogue", defaults, [replace(law, text="") for law in laws.every()]))
 
     @app.get("/api/law")
     async def law(request: Request) -> Response:
-        asked = json.loads(await ask(request, "law"))
-        if "error" in asked:
-            return JSONResponse(asked, headers=NO_STORE)
-        return Response(asked["text"], media_type="application/toml; charset=utf-8", headers=NO_STORE)
+        found = await ask(request, "law")
+        text = json.loads(found).get("text")
+        return _json(found) if text is None else Response(text, media_type=TOML, headers=NO_STORE)
 
     @app.post("/api/laws")
     async def upload_law(request: Request) -> Response:
@@ -165,8 +165,8 @@ def _add_answers(app: FastAPI, laws: Laws, defaults: dict[str, str]) -> None:
 
 async def _body(request: Request, name: str) -> bytes:
     if request.headers.get("content-type", "") != UPLOAD_TYPE:
-        what = f"an upload is sent as {UPLOAD_TYPE}"
-        raise InputError(what, where=name, next_step="state that type, and no other, in Content-Type")
+        what, then = f"an upload is sent as {UPLOAD_TYPE}", "state that type, and no other, in Content-Type"
+        raise InputError(what, where=name, next_step=then)
     body = bytearray()
     async for part in request.stream():
         body += part

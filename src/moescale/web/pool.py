@@ -7,7 +7,6 @@ stopped). Equal questions are one computation, and its answer is kept. Questions
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -47,8 +46,7 @@ class Worker:
         """The process; where none runs one is started, and waited for until it is ready. Raises BrokenError."""
         if self._process is not None and self._process.returncode is None:
             return self._process
-        # Its standard error is ours: an error of its own leaves its traceback there.
-        try:
+        try:  # its standard error is ours: an error of its own leaves its traceback there
             process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=PIPE, stdout=PIPE, limit=LINE_LIMIT_BYTES
             )
@@ -119,7 +117,8 @@ class Pool:
 
         Raises BrokenError, and MoescaleError after LIMIT_S.
         """
-        key = key_of(task)
+        # An uploaded law's name holds the hash of its text.
+        key = json.dumps([task["name"], task["query"], [law.name for law in task["laws"]]], sort_keys=True)
         question = self._questions.get(key)
         if question is None:
             question = self._questions[key] = Question(asyncio.create_task(self._compute(task)))
@@ -188,9 +187,3 @@ class Pool:
         if self._questions.get(key) is question and not question.askers and not question.answer.done():
             del self._questions[key]
             question.answer.cancel()
-
-
-def key_of(task: Task) -> str:
-    """What equal questions share; an uploaded law's name holds the hash of its text."""
-    laws = [law.name for law in task["laws"]]
-    return hashlib.sha256(json.dumps([task["name"], task["query"], laws], sort_keys=True).encode()).hexdigest()

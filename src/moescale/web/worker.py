@@ -13,6 +13,7 @@ import sys
 import threading
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -28,7 +29,8 @@ Record = dict[str, Any]
 
 MEMORY_LIMIT_BYTES = 8 * 2**30  # of addresses: what an upload unpacks to stays far below, a decompression bomb does not
 
-ANSWERS = {each.__name__: each for each in (api.draft, api.sketch, api.plan, api.bands, api.scales)}
+ANSWERS = {each.__name__: each for each in (api.draft, api.plan, api.bands, api.scales)}
+ANSWERS["sketch"] = partial(api.draft, sizes=api.SKETCHED)
 
 
 def answer(task: Record) -> Record:

@@ -8,10 +8,6 @@ from __future__ import annotations
 
 from moescale.views.figures.fit import fit_figure as fit_figure
 from moescale.views.figures.plan import plan_figure as plan_figure
-from moescale.views.figures.style import CATEGORIES as CATEGORIES
 from moescale.views.figures.style import SUFFIXES as SUFFIXES
 from moescale.views.figures.style import check_plot as check_plot
-from moescale.views.figures.style import colour_of as colour_of
-from moescale.views.figures.style import colour_on_dark as colour_on_dark
-from moescale.views.figures.style import marker_of as marker_of
 from moescale.views.figures.style import save_figure as save_figure

@@ -10,6 +10,7 @@ import numpy as np
 
 from moescale.errors import InputError
 from moescale.planning.plan import Plan
+from moescale.typing import FloatArray
 from moescale.units import expert_label, format_count, format_flops, format_usd
 from moescale.views.figures.axes import headline, log_ticks, new_figure, optimum, point
 from moescale.views.figures.style import ACCENT, FAINT, PAGE_WIDTH, Look, colour_of, house_style, readable
@@ -35,11 +36,8 @@ def plan_figure(plan: Plan, *, narrow: bool = False) -> Figure:
     """Loss against serving cost on one budget: an arrow from the baseline to the recommendation, over a curve an expert count."""
     with house_style():
         figure = new_figure(NARROW, 4.4) if narrow else new_figure(PAGE_WIDTH, 4.2)
-        ax = figure.subplots()
-        ax.set_xscale("log")
         across, up = plan_limits(plan)
-        ax.set_xlim(*across)
-        ax.set_ylim(*up)
+        ax = figure.subplots(subplot_kw={"xscale": "log", "xlim": across, "ylim": up})
         _curves(ax, plan)
         dotted: Look = {"color": FAINT, "linewidth": 1.0, "linestyle": DOTTED, "zorder": 1}
         ax.axhline(plan.built_base.loss, **dotted)
@@ -118,19 +116,14 @@ def plan_limits(plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
 
 def _curve_ends(ax: Axes, plan: Plan) -> list[End]:
     (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
-    if not plan.curves:  # a plan of a file that holds no curves
-        return [
-            (c.usd_per_mtok, c.loss, _name(plan, c.experts), colour_of(c.experts))
-            for c in plan.loss_optimal
-            if c.usd_per_mtok is not None
-        ]
-    ends: list[End] = []
+    # A plan of a file that holds no curves has its loss-optimal models alone.
+    ends = [] if plan.curves else [(c.experts, c.usd_per_mtok, c.loss) for c in plan.loss_optimal]
     for curve in plan.curves:
         x, y = curve.usd_per_mtok, curve.loss
         seen = np.flatnonzero((x > left) & (x < right) & (y > low) & (y < high))
         if seen.size:
-            ends.append((float(x[seen[-1]]), float(y[seen[-1]]), _name(plan, curve.experts), colour_of(curve.experts)))
-    return ends
+            ends.append((curve.experts, float(x[seen[-1]]), float(y[seen[-1]])))
+    return [(x, y, _name(plan, experts), colour_of(experts)) for experts, x, y in ends if x is not None]
 
 
 def _name(plan: Plan, experts: float) -> str:
@@ -181,33 +174,19 @@ def _recommendation(ax: Axes, plan: Plan, narrow: bool) -> None:
     base = None if plan.is_baseline else plan.built_base.usd_per_mtok
     share = f" ({x / base:.0%} of the baseline's)" if base else ""
     over = "" if narrow or plan.decision is plan.recommendation else " for the lifetime, beyond this budget"
-    look: Look = {
-        "fontsize": 6.5 if narrow else 7.5,
-        "color": readable(ACCENT),
-        "va": "bottom",
-        "zorder": 6,
-        "bbox": PAPER,
-    }
-    look |= {"xycoords": "axes fraction", "xytext": (6, 6), "textcoords": "offset points"}
+    look: Look = {"fontsize": 6.5 if narrow else 7.5, "color": readable(ACCENT), "va": "bottom", "bbox": PAPER}
+    look |= {"xycoords": "axes fraction", "xytext": (6, 6), "textcoords": "offset points", "zorder": 6}
     sizes = f"{format_count(model.n_params_active)} active, {format_count(model.tokens)} tokens"
     text = f"recommended{over}: {expert_label(model.experts)}, {sizes}\nloss {y:.4f}, {format_usd(x)} per Mtok{share}"
     ax.annotate(text, (0.0, 0.0), **look)
 
 
-def _spread_apart(places: Sequence[float], gap: float) -> list[float]:
+def _spread_apart(places: FloatArray, gap: float) -> FloatArray:
     """The places moved as little as possible (least squares) so that neighbours are at least `gap` apart."""
-    order = np.argsort(places, kind="stable")
-    blocks: list[tuple[float, int]] = []  # mean of (place - rank * gap), and how many share it
-    for rank, index in enumerate(order):
-        mean, count = places[int(index)] - rank * gap, 1
-        while blocks and blocks[-1][0] > mean:
-            before, size = blocks.pop()
-            mean, count = (mean * count + before * size) / (count + size), count + size
-        blocks.append((mean, count))
-    flat = [mean for mean, count in blocks for _ in range(count)]
-    moved = [0.0] * len(places)
-    for rank, index in enumerate(order):
-        moved[int(index)] = flat[rank] + rank * gap
+    from scipy.optimize import isotonic_regression
+
+    order, gaps, moved = np.argsort(places, kind="stable"), gap * np.arange(places.size), np.empty(places.size)
+    moved[order] = isotonic_regression(places[order] - gaps).x + gaps
     return moved
 
 
@@ -223,7 +202,7 @@ def _end_labels(figure: Figure, ax: Axes, ends: Sequence[End]) -> None:
     bottom, top = ax.get_ylim()
     level = (np.array([y for _, y, *_ in ends]) - bottom) / (top - bottom)
     gap = 1.3 * POINTS * point / box.height
-    heights = np.array(_spread_apart(level.tolist(), gap))
+    heights = _spread_apart(level, gap)
     heights += max(0.0, 0.5 * gap - heights.min()) - max(0.0, heights.max() + 0.5 * gap - 1.0)
     across = (at - a) / (b - a)
     starts = across + 9.0 * point / box.width

@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from moescale.errors import InputError, install
 from moescale.io.files import check_target, write_atomically
 
@@ -70,11 +72,8 @@ STYLE: Mapping[str, object] = {
 
 def colour_of(experts: float) -> str:
     """The colour of an expert count in every figure, as #rrggbb: one step of the sequence for each doubling."""
-    place = min(max(math.log2(max(experts, 1.0)), 0.0), len(SEQUENCE) - 1.0)
-    low = min(int(place), len(SEQUENCE) - 2)
-    share = place - low
-    pair = map(_parts, SEQUENCE[low : low + 2])
-    return _hexadecimal((1.0 - share) * a + share * b for a, b in zip(*pair, strict=True))
+    doublings, channels = math.log2(max(experts, 1.0)), np.array([list(_parts(colour)) for colour in SEQUENCE]).T
+    return _hexadecimal(float(np.interp(doublings, np.arange(len(SEQUENCE)), each)) for each in channels)
 
 
 def colour_on_dark(experts: float) -> str:

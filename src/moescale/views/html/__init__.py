@@ -29,11 +29,11 @@ from moescale.planning.plan_file import AGAIN, parse_plan
 from moescale.planning.rationale import EXTRAPOLATED
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import measured_on
-from moescale.serving.accuracy import calibrated, calibrated_by_any
+from moescale.serving.accuracy import calibrated
 from moescale.units import format_bytes, format_count, format_flops, format_usd
 from moescale.views.figures import plan_figure
 from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes, on_dark
-from moescale.views.tables import Table, answer, choices, range_text, screen
+from moescale.views.tables import Table, answer, choices, range_text, screen, usd_range
 from moescale.views.tables import plan as plan_tables
 
 if TYPE_CHECKING:
@@ -79,9 +79,14 @@ class Origin:
         }
         if isinstance(files, Mapping):
             known |= {f"SHA-256 of {name}": str(digest) for name, digest in files.items() if digest}
-        facts = [(label, text) for label, text in known.items() if text is not None]
         typed = isinstance(command, str) and command
-        return [*([Markup("<pre><code>{}</code></pre>").format(command)] if typed else []), facts]
+        code = [Markup("<pre><code>{}</code></pre>").format(command)] if typed else []
+        return [*code, [(label, text) for label, text in known.items() if text is not None]]
+
+    def options(self) -> str | None:
+        """The options of the command that made a plan, for the commands that go on from it."""
+        _, found, words = str(self.made_with.get("command", "")).partition("moescale plan ")
+        return " ".join(re.sub(r"\s--(?:json|details)\b", "", f" {words}").split()) if found else None
 
 
 def read_plan(path: str | Path) -> tuple[Plan, Origin]:
@@ -98,12 +103,12 @@ def read_plan(path: str | Path) -> tuple[Plan, Origin]:
 
 def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     """A self-contained HTML page of a plan: what it says in plain sentences, and a technical part; the figure needs matplotlib."""
-    notes, no_life = [*plan.decision.caveats, *plan.warnings], plan.lifetime_infeasible
+    made, notes, no_life = origin or Origin(), [*plan.decision.caveats, *plan.warnings], plan.lifetime_infeasible
     if no_life is not None and not any(no_life in warning for warning in plan.warnings):
         notes.append(f"No plan for the whole life: {no_life}.")
-    most, tpot_s = plan.asked.get("max_gpus"), plan.asked.get("max_tpot_s")
+    most, tpot_s = plan.asked.get("max_gpus"), choices.asked_number(plan, "max_tpot_s")
     servers = f"at most {most:g} {plan.gpu}" if isinstance(most, int | float) else plan.gpu
-    speed = f", at {1.0 / tpot_s:.3g} tokens a second for each user" if isinstance(tpot_s, float) else ""
+    speed = "" if tpot_s is None else f", at {1.0 / tpot_s:.3g} tokens a second for each user"
     question = (
         f"Which model should {choices.budget_words(plan, flops_too=True)} train, if it is then served on {servers}{speed}, "
         f"with {plan.prompt_tokens:g} tokens in and {plan.output_tokens:g} out a request?"
@@ -113,32 +118,31 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         others = [c for c in plan.lifetime.recommendation.caveats if c not in plan.decision.caveats]
         life = [plan_tables.lifetime_table(plan.lifetime), plan_tables.training_sentence(plan.lifetime), others]
     sections: list[Section] = [
-        ("Answer", [*_sentences(plan)]),
+        ("Answer", _sentences(plan)),
         ("Models compared", [_chosen(choices.choices_table(plan))]),
         ("What could make it wrong", [_doubts(plan)]),
         ("Question", [question]),
     ]
-    facts = [f for f in screen.facts(plan, _options(origin)) if f[0] != "More"]
-    details: list[Block] = [plan_tables.decision_facts(plan), *plan_tables.choice_tables(plan)]
+    facts = [f for f in screen.facts(plan, made.options()) if f[0] != "More"]
+    known = [plan_tables.known_table(plan)] if plan.known else []
     more: list[Section] = [
         ("Decision", [f"Looked for: {plan.recommendation.rule}.", facts]),
         ("Caveats", [notes] if notes else []),
-        ("Details", [*details, *([plan_tables.known_table(plan)] if plan.known else [])]),
+        ("Details", [plan_tables.decision_facts(plan), *plan_tables.choice_tables(plan), *known]),
         ("Evidence", plan_tables.evidence_tables(plan)),
         ("Lifetime cost", life),
         ("Assumptions", [[*_law_facts(plan), *_serving_facts(plan)]]),
         ("Glossary", [plan_tables.GLOSSARY.format(base=plan_tables.base_name(plan))]),
-        ("How to reproduce it", (made := origin or Origin()).blocks()),
+        ("How to reproduce it", made.blocks()),
     ]
     told, sizes = answer.benefit(plan), plan_tables.plan_headline(plan)
-    meta = [f"Which model to train: {choices.budget_words(plan)}"]
-    meta += [f"moescale {made.version}"] if made.version else []
     drawn = find_spec("matplotlib") is not None
-    images = [_image(plan_figure(plan, narrow=narrow)) for narrow in (False, True)] if drawn else []
     return ENVIRONMENT.get_template("templates/page.html").render(
         title=f"{told}: {sizes.removeprefix('Train ').replace('experts: ', 'experts, ')}" if told else sizes,
-        figures=[figure for figure in answer.figures(plan) if figure.key], images=images, sizes=sizes, marked=CHOSEN,
-        meta=meta, sections=sections, more=more,
+        meta=[f"Which model to train: {choices.budget_words(plan)}", *([f"moescale {made.version}"] if made.version else [])],
+        figures=[figure for figure in answer.figures(plan) if figure.key],
+        images=[_image(plan_figure(plan, narrow=narrow)) for narrow in (False, True)] if drawn else [],
+        sizes=sizes, marked=CHOSEN, sections=sections, more=more,
         linked=_linked, colour_of=colour_of, colour_on_dark=colour_on_dark,
     )  # fmt: skip
 
@@ -160,19 +164,12 @@ def _image(figure: Figure) -> str:
     own = {colour_of(2.0**power): colour_on_dark(2.0**power) for power in range(10)}
 
     def both(found: re.Match[str]) -> str:
-        kind, light = found[1], found[2]
-        dark = own.get(light) or on_dark(light)
-        return f"{kind}: {light}; {kind}: light-dark({light}, {dark})"
+        kind, light = found.groups()
+        return f"{kind}: {light}; {kind}: light-dark({light}, {own.get(light) or on_dark(light)})"
 
     svg = re.sub(r"\b(fill|stroke): (#[0-9a-f]{6})\b", both, svg)
     svg = svg.replace('<style type="text/css">', '<style type="text/css">:root{color-scheme:light dark}', 1)
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
-
-
-def _options(origin: Origin | None) -> str | None:
-    """The options of the command that made a plan, for the commands that go on from it."""
-    words = str((origin or Origin()).made_with.get("command", "")).split("moescale plan ", 1)
-    return " ".join(re.sub(r"\s--(?:json|details)\b", "", f" {words[1]}").split()) if len(words) == 2 else None
 
 
 def _law_facts(plan: Plan) -> Facts:
@@ -200,15 +197,10 @@ def _serving_facts(plan: Plan) -> Facts:
         if listed.usd_per_gpu_hour == plan.usd_per_gpu_hour:
             usd = f"{format_usd(plan.usd_per_gpu_hour)} a GPU hour ({listed.terms}; {listed.source}, {listed.date})"
     latency, accuracy = plan_tables.serving_basis(plan)
+    requests = f"{plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output tokens on average"
     settings = [(name.replace("_", " "), _setting(value)) for name, value in plan.asked.items() if value is not None]
-    return [
-        ("GPU", gpu),
-        ("price", usd),
-        ("latency", latency),
-        ("accuracy", accuracy),
-        ("requests", f"{plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output tokens on average"),
-        *settings,
-    ]
+    facts = [("GPU", gpu), ("price", usd), ("latency", latency), ("accuracy", accuracy), ("requests", requests)]
+    return [*facts, *settings]
 
 
 def _setting(value: object) -> str:
@@ -221,44 +213,39 @@ def _setting(value: object) -> str:
 
 def _sentences(plan: Plan) -> list[str]:
     """What is trained and what that takes, what serving costs, and the chance that the quality falls short."""
-    model, use, base = plan.decision.model, plan.training, plan.base_name
+    model, use, own, base = plan.decision.model, plan.training, plan.built_base, plan.base_name
     if base.startswith(BUDGET_BASE):
         base = f"the best {base.removeprefix(BUDGET_BASE).partition(' of ')[0]} of this budget"
     kind = f" ({model.experts:g} experts, {format_count(model.n_params_active)} used for a token)"
     text = f"train a model of {format_count(model.n_params_total)} parameters{'' if model.experts == 1 else kind}"
     takes = f"{format_flops(model.training_flops)} FLOPs"
     if use is not None and use.usd is not None and use.gpu_days is not None:
-        gpus = use.gpu_days / use.days if use.days else float(use.train_gpus or 1)
-        days = f"{use.gpu_days / gpus:,.0f}" if use.gpu_days >= 10 * gpus else f"{use.gpu_days / gpus:.2g}"
-        takes = f"{format_usd(use.usd)} and {days} days on {gpus:,.0f} {use.train_gpu} GPUs"
+        days, gpus = use.gpu_days / choices.training_gpus(use), choices.training_gpus(use)
+        takes = f"{format_usd(use.usd)} and {f'{days:,.0f}' if days >= 10 else f'{days:.2g}'} days on {gpus:,.0f} {use.train_gpu} GPUs"
     told = [f"We spend {takes} to {text} on {format_count(model.tokens)} tokens."]
-    ours, its = model.usd_per_mtok, plan.built_base.usd_per_mtok
+    ours, its = model.usd_per_mtok, own.usd_per_mtok
     text = f"Serving it costs {format_usd(ours)} per million output tokens"
     if (corrected := calibrated(ours, plan.accuracy)) is not None:
         text += f" ({format_usd(corrected.usd_per_mtok)} if corrected by the known error of such prices)"
     if plan.of_life and plan.lifetime is not None and model.total_usd is not None:
-        own = plan.lifetime.least_training if "match" in plan.asked else None
-        ours, its = model.total_usd, (own or plan.built_base).total_usd
-        text += (
-            f"; its training and {format_count(plan.lifetime.lifetime_tokens)} served tokens cost {format_usd(ours)}"
-        )
+        ours, its = model.total_usd, choices.with_life(plan, own).total_usd
+        served = format_count(plan.lifetime.lifetime_tokens)
+        text += f"; its training and {served} served tokens cost {format_usd(ours)}"
     told.append(f"{text}, {ours / its:.0%} of what {base} costs." if its and not plan.is_baseline else f"{text}.")
-    own = plan.built_base
-    if (tokens := None if plan.of_life else choices.repaid_by(model, own)) is not None:
-        more = format_usd((model.training_usd or 0.0) - (own.training_usd or 0.0))
-        told.append(
-            f"Its training costs {more} more than that of {base}: serving repays it by {format_count(tokens)} output tokens."
-        )
-    least = dict(choices.choices(plan, choices.MOST_ROWS)).get(choices.LEAST_SPEND)
-    if least is not None and (tokens := choices.repaid_by(model, least)) is not None and not plan.of_life:
-        told.append(
-            f"A model that takes {format_usd(least.training_usd or 0.0)} to train (least spend) keeps the same promise at "
-            f"{format_usd(least.usd_per_mtok or 0.0)}: ours repays the difference by {format_count(tokens)} output tokens. A plan for a known "
-            "number of tokens costs less than either."
-        )
-    sure, limit, laws = model.probability_at_least_base, plan.asked.get("max_loss"), len(plan.voting_laws)
-    if sure is not None and not plan.is_baseline:
-        missed = max(1.0 - round(sure, 2), 1.0 / (laws + 1) if laws else 0.01)  # few laws agree by chance
+    for name, other in [] if plan.of_life else choices.dearer_to_serve(plan):
+        tokens, usd = choices.repaid_by(model, other), other.training_usd or 0.0
+        if tokens is not None and name == choices.LEAST_SPEND:
+            told.append(
+                f"A model that takes {format_usd(usd)} to train (least spend) keeps the same promise at "
+                f"{format_usd(other.usd_per_mtok or 0.0)}: ours repays the difference by {format_count(tokens)} output tokens. "
+                "A plan for a known number of tokens costs less than either."
+            )
+        elif tokens is not None:
+            more = f"Its training costs {format_usd((model.training_usd or 0.0) - usd)} more than that of {base}"
+            told.append(f"{more}: serving repays it by {format_count(tokens)} output tokens.")
+    if (chances := screen.shown_chance(plan)) is not None:
+        laws, limit = len(plan.voting_laws), plan.asked.get("max_loss")
+        missed = max(1.0 - round(chances[1], 2), 1.0 / (laws + 1) if laws else 0.01)  # few laws agree by chance
         goal = f"the quality of {base}" if limit is None else f"the quality that was asked for (a loss of {limit})"
         told.append(f"The chance that it falls short of {goal} is {missed:.0%}.")
     return told
@@ -275,9 +262,8 @@ def _doubts(plan: Plan) -> list[str]:
         )
     named = () if plan.voting_laws or plan.of_life else plan.laws
     if doubting := [view.law for view in named if view.probability < 0.5]:
-        told.append(
-            f"Quality: {len(doubting)} of {len(named)} published laws expect it to fall short of the baseline's ({', '.join(doubting)})."
-        )
+        some = f"{len(doubting)} of {len(named)} published laws"
+        told.append(f"Quality: {some} expect it to fall short of the baseline's ({', '.join(doubting)}).")
     for other in plan.shapes[1:2]:
         spent = "" if other.training_usd is None else f" and takes {format_usd(other.training_usd)} to train"
         told.append(
@@ -286,16 +272,15 @@ def _doubts(plan: Plan) -> list[str]:
         )
     if error is not None:
         uneven = f"; uneven use of experts may add {error.real_routing - 1.0:.0%}" if error.real_routing else ""
-        times = error.times(screen.SURE)
-        runs = f"up to {times:.2f} times the prediction with {screen.SURE:.0%}, by {error.runs} published runs"
-        told.append(f"Training days and dollars: {runs}{uneven}.")
-    corrected = calibrated(best.model.usd_per_mtok, plan.accuracy)
-    if (likely := corrected or calibrated_by_any(best.model.usd_per_mtok, plan.latency_source)) is None:
+        runs = f"with {screen.SURE:.0%}, by {error.runs} published runs{uneven}"
+        told.append(f"Training days and dollars: up to {error.times(screen.SURE):.2f} times the prediction {runs}.")
+    likely, own = screen.likely_price(plan)
+    if likely is None:
         told.append("Serving price: its error is unknown, as no servers of this kind were compared.")
     else:
-        low, high = (format_usd(end) for end in likely.interval)
-        kind = "this kind" if corrected else "other kinds (none of this kind was compared)"
-        told.append(f"Serving price: nine of ten servers of {kind} cost {low} to {high} per million output tokens.")
+        kind = "this kind" if own else "other kinds (none of this kind was compared)"
+        cost = f"cost {usd_range(likely.interval)} per million output tokens"
+        told.append(f"Serving price: nine of ten servers of {kind} {cost}.")
     if (tpot_s := screen.late_tpot_s(plan)) is not None:
         told.append(f"Speed: by the known error of such servers a user gets {1.0 / tpot_s:.3g} tokens a second.")
     told += [f"Quality: {answer.plain(note)}" for note in best.caveats if note.startswith(EXTRAPOLATED)]
@@ -304,11 +289,10 @@ def _doubts(plan: Plan) -> list[str]:
 
 def _linked(text: str) -> Markup:
     """Text whose addresses and arXiv numbers are links."""
-    parts: list[str] = []
-    end = 0
+    parts, end = list[str](), 0
     for found in LINK.finditer(text):
         address = f"https://arxiv.org/abs/{found[1]}" if found[1] else found[0]
-        link = f'<a href="{escape(address)}" rel="noreferrer">{escape(found[0])}</a>'
+        link = Markup('<a href="{}" rel="noreferrer">{}</a>').format(address, found[0])
         parts += [escape(text[end : found.start()]), link]
         end = found.end()
     return Markup("".join([*parts, escape(text[end:])]))

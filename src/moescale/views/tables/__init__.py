@@ -37,9 +37,8 @@ class Table:
 
     def filled(self) -> tuple[int, ...]:
         """Places of the columns that must be shown: those without a rank, and of the others those that say something."""
-        return tuple(
-            i for i, column in enumerate(self.columns) if not column.rank or any(row[i].strip("-") for row in self.rows)
-        )
+        kept = (not c.rank or any(row[i].strip("-") for row in self.rows) for i, c in enumerate(self.columns))
+        return tuple(i for i, shown in enumerate(kept) if shown)
 
 
 Item = TypeVar("Item")
@@ -76,18 +75,15 @@ SIZE_NAMES = {"n_params_dense": "dense-equivalent N", "n_params_active": "active
 
 
 def range_text(fit_range: Mapping[str, tuple[float, float]], form: LawForm | None = None, size_column: str = "") -> str:
-    """The ranges of a fit: N 80M to 700M, D 2B to 20B, E 1 to 32; of a form of models, active body and X.
-
-    With the column of the sizes, which N it is.
-    """
+    """The ranges of a fit: N 80M to 700M (with the column of sizes, which N), D 2B to 20B, E 1 to 32; of a form of models, active body and X."""
     names = INPUT_NAMES | {"n_params": SIZE_NAMES.get(size_column, "N")}
     if form is not None and form.of_models:
         names |= {"n_params": "active body", "experts": "X"}
-    return ", ".join(
-        f"{names.get(name, name)} {number(low)} to {number(high)}"
-        for name, (low, high) in fit_range.items()
-        for number in (format_flops if name == "training_flops" else format_count,)
-    )
+    words: list[str] = []
+    for name, ends in fit_range.items():
+        low, high = map(format_flops if name == "training_flops" else format_count, ends)
+        words.append(f"{names.get(name, name)} {low} to {high}")
+    return ", ".join(words)
 
 
 def reason_lines(reasons: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -103,11 +99,10 @@ def beyond_notes(models: Iterable[KnownRow | ComparedModel]) -> tuple[str, ...]:
     return tuple(f"{MARK} {line}" for line in reason_lines((c.name, c.beyond_law) for c in models if c.beyond_law))
 
 
-def accuracy_text(accuracy: Accuracy | None, gpu: str, kind: str) -> str:
+def accuracy_text(a: Accuracy | None, gpu: str, kind: str) -> str:
     """How far predictions of this kind lay from measurements; `kind` is what has no measurements."""
-    if accuracy is None:
+    if a is None:
         return f"unknown (no held-out measurements of {kind})"
-    a = accuracy
     named = (("TPOT", a.tpot), ("TTFT", a.ttft))
     times = "".join(f", {words} {band.geometric_mean:.2f}" for words, band in named if band is not None)
     elsewhere = "" if gpu in a.gpus else f", none on {gpu}"
@@ -129,6 +124,12 @@ def ttft_doubt(accuracy: Accuracy | None, limit_s: object) -> str:
 def or_dash(value: Value | None, text: Callable[[Value], str]) -> str:
     """A value as text, or a dash."""
     return "-" if value is None else text(value)
+
+
+def ends_text(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """The least and the largest value as `low to high`, or as one where their texts are equal."""
+    low, high = text(min(values)), text(max(values))
+    return low if low == high else f"{low} to {high}"
 
 
 def usd_range(ends: Sequence[float]) -> str:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from moescale.options.law import DEFAULT_LAW
 from moescale.planning.plan import Plan
 from moescale.planning.rationale import EXTRAPOLATED
-from moescale.serving.accuracy import calibrated, calibrated_by_any
 from moescale.units import format_count, format_seconds, format_usd
-from moescale.views.tables import percentage
-from moescale.views.tables.choices import repaid_by, with_life
-from moescale.views.tables.screen import OF_SOURCES, SURE, late_tpot_s
+from moescale.views.tables import percentage, usd_range
+from moescale.views.tables.choices import of_fixed_dollars, repaid_by, training_gpus, with_life
+from moescale.views.tables.screen import OF_SOURCES, SURE, late_tpot_s, likely_price, shown_chance
 
 CHEAPER = 1.05  # the baseline's dollars over the model's from which a plan is called cheaper
 LESS_LOSS = 5e-4  # a difference of losses that is called one
@@ -45,16 +44,17 @@ def benefit(plan: Plan) -> str:
     ours, its = (model.total_usd, base.total_usd) if plan.of_life else (model.usd_per_mtok, base.usd_per_mtok)
     if plan.is_baseline or not ours or not its:
         return ""
-    gap, goal = base.loss - model.loss, plan.asked.get("max_loss")
-    if plan.of_life and "max_total_usd" in plan.asked:
-        return f"{gap:.3f} lower loss for the same dollars of training and serving" if gap >= LESS_LOSS else ""
-    if its / ours >= CHEAPER:
+    gap, goal, sure = base.loss - model.loss, plan.asked.get("max_loss"), model.probability_at_least_base
+    if its / ours >= CHEAPER and not of_fixed_dollars(plan):
         what = "to train and serve" if plan.of_life else "to serve"
-        sure = model.probability_at_least_base
+        which = "at the same loss or lower" if goal is None else f"at a loss of at most {goal}"
         chance = f" ({percentage(sure)} likely)" if sure is not None and sure < CERTAIN else ""
-        return f"{cheaper(its / ours)} {what} {'at the same loss or lower' if goal is None else f'at a loss of at most {goal}'}{chance}"
+        return f"{cheaper(its / ours)} {what} {which}{chance}"
     whose = "dollars of training and serving" if plan.of_life else "serving cost"
-    return f"{gap:.3f} lower loss at {ours / its:.0%} of the baseline's {whose}" if gap >= LESS_LOSS else ""
+    price = f"at {ours / its:.0%} of the baseline's {whose}"
+    if of_fixed_dollars(plan):
+        price = "for the same dollars of training and serving"
+    return f"{gap:.3f} lower loss {price}" if gap >= LESS_LOSS else ""
 
 
 def figures(plan: Plan) -> list[Figure]:
@@ -90,22 +90,22 @@ def plain(caveat: str) -> str:
 
 
 def _life(plan: Plan) -> list[Figure]:
-    total, base = plan.decision.model.total_usd, with_life(plan, plan.built_base)
-    if not plan.of_life or total is None or plan.lifetime is None:
+    model, base = plan.decision.model, with_life(plan, plan.built_base)
+    if not plan.of_life or model.total_usd is None or plan.lifetime is None:
         return []
-    model = plan.decision.model
+    total = model.total_usd
     parts = f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd or 0.0)} to serve"
-    served = f"{parts} {format_count(plan.lifetime.lifetime_tokens)} tokens"
-    limits = (model.intervals or {}).get("total_usd")
-    spread = [f"{' to '.join(map(format_usd, limits))} for 90% of the law's draws"] if limits else []
-    found = [Figure("life", total, format_usd(total), (served, *spread), key=True)]
+    notes = [f"{parts} {format_count(plan.lifetime.lifetime_tokens)} tokens"]
+    if limits := (model.intervals or {}).get("total_usd"):
+        notes.append(f"{usd_range(limits)} for 90% of the law's draws")
+    found = [Figure("life", total, format_usd(total), tuple(notes), key=True)]
     if plan.is_baseline:
         return found
-    if "max_total_usd" in plan.asked:
+    if of_fixed_dollars(plan):
         gap = base.loss - model.loss
         note = f"below the baseline's {base.loss:.4f} for the same dollars"
-        return [*found, Figure("lower loss", gap, f"{gap:.4f}", (note,), key=True)]
-    if base.total_usd is not None:
+        found.append(Figure("lower loss", gap, f"{gap:.4f}", (note,), key=True))
+    elif base.total_usd is not None:
         saved = base.total_usd - total
         note = f"of the baseline's {format_usd(base.total_usd)}: {total / base.total_usd:.0%} of it is spent"
         found.append(Figure("saving", saved, format_usd(saved), (note,), key=True))
@@ -113,16 +113,16 @@ def _life(plan: Plan) -> list[Figure]:
 
 
 def _serving(plan: Plan) -> Figure:
-    usd, base = plan.decision.model.usd_per_mtok, plan.built_base.usd_per_mtok
+    usd, base, (likely, own) = plan.decision.model.usd_per_mtok, plan.built_base.usd_per_mtok, likely_price(plan)
     notes = [f"{usd / base:.0%} of the baseline's {format_usd(base)}"] if base and not plan.is_baseline else []
-    right, every = calibrated(usd, plan.accuracy), calibrated_by_any(usd, plan.latency_source)
-    low, high = (format_usd(end) for end in found.interval) if (found := right or every) else ("", "")
-    if right is not None:
-        notes.append(f"likely {format_usd(right.usd_per_mtok)}; {low} to {high} for nine of ten servers of this kind")
-    elif every is not None:
-        notes.append(f"{low} to {high} for nine of ten servers of other kinds; none of this kind was measured")
-    else:
+    if likely is None:
         notes.append("range unknown: no measured server of this kind to compare with")
+    elif own:
+        range_ = f"{usd_range(likely.interval)} for nine of ten servers of this kind"
+        notes.append(f"likely {format_usd(likely.usd_per_mtok)}; {range_}")
+    else:
+        range_ = f"{usd_range(likely.interval)} for nine of ten servers of other kinds"
+        notes.append(f"{range_}; none of this kind was measured")
     if (late := late_tpot_s(plan)) is not None:
         notes.append(f"likely slower than asked: {format_seconds(late)} a token")
     return Figure("serve", usd, f"{format_usd(usd)}/Mtok", tuple(notes), key=not plan.of_life)
@@ -132,7 +132,7 @@ def _training(plan: Plan) -> list[Figure]:
     use = plan.training
     if use is None or use.usd is None or use.gpu_days is None:
         return []
-    gpus = use.gpu_days / use.days if use.days else float(use.train_gpus or 1)
+    gpus = training_gpus(use)
     days = f"{use.gpu_days / gpus:.3g} days on {gpus:,.0f} {use.train_gpu}"
     notes = [f"{days}, at {use.mfu:.0%} of their peak speed" if use.mfu else days]
     if use.error is not None:
@@ -148,17 +148,13 @@ def _training(plan: Plan) -> list[Figure]:
 
 
 def _chance(plan: Plan) -> list[Figure]:
-    sure, limit = plan.decision.model.probability_at_least_base, plan.asked.get("max_loss")
-    if sure is None or plan.is_baseline:
+    if (chances := shown_chance(plan)) is None:
         return []
-    laws = len(plan.voting_laws)
-    shown = min(sure, laws / (laws + 1)) if laws else sure
+    (shown, sure), laws, limit = chances, len(plan.voting_laws), plan.asked.get("max_loss")
     goal = "the baseline's loss" if limit is None else f"a loss of {limit}"
-    over = (
-        f"by {laws} laws" if laws else f"in {OF_SOURCES}" if plan.law == DEFAULT_LAW else f"by the draws of {plan.law}"
-    )
-    notes = [f"that it reaches {goal}, {over}"]
-    if laws and sure > laws / (laws + 1):
+    drawn = f"in {OF_SOURCES}" if plan.law == DEFAULT_LAW else f"by the draws of {plan.law}"
+    notes = [f"that it reaches {goal}, {f'by {laws} laws' if laws else drawn}"]
+    if sure > shown:
         notes.append(f"so few laws show no more ({percentage(sure)} of their draws)")
     if gains := (plan.decision.model.intervals or {}).get("loss_gain"):
         worst, best = (f"{abs(end):.3f} {'lower' if end >= 0.0 else 'higher'}" for end in gains)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES, shape_name
+from moescale.planning.candidate import Trained
+from moescale.planning.plan import Plan
+from moescale.planning.training_use import TrainingUse
 from moescale.units import format_count, format_flops, format_seconds, format_usd
-from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_text, table_of
-
-if TYPE_CHECKING:
-    from moescale.planning.candidate import Trained
-    from moescale.planning.plan import Plan
+from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_text, or_dash, table_of
 
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
@@ -24,59 +22,56 @@ BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
 UNLIKE = 1.25  # largest over smallest size that several laws choose alone, or FLOPs over a budget: more is said
 
 
+def asked_number(plan: Plan, name: str) -> float | None:
+    """A number of the question; None where it states none."""
+    value = plan.asked.get(name)
+    return value if isinstance(value, float) else None
+
+
+def of_fixed_dollars(plan: Plan) -> bool:
+    """Whether the lowest loss of lives of the same dollars decides."""
+    return plan.of_life and "max_total_usd" in plan.asked
+
+
 def budget_words(plan: Plan, *, flops_too: bool = False) -> str:
     """The budget as it was stated, with the FLOPs that days or dollars buy where these are asked for."""
-    days, gpus, usd, most = (
-        plan.asked.get(name) for name in ("max_days", "train_gpus", "max_training_usd", "max_flops")
-    )
+    days, gpus, usd, most = (asked_number(plan, n) for n in ("max_days", "train_gpus", "max_training_usd", "max_flops"))
     flops = f"{format_flops(plan.budget_flops)} FLOPs"
-    stated = [f"{days:g} days on {gpus:g} GPUs"] if isinstance(days, float) and isinstance(gpus, float) else []
-    stated += [f"{format_usd(usd)}{' of training' if plan.of_life else ''}"] if isinstance(usd, float) else []
-    stated += [f"at most {format_flops(most)} FLOPs"] if stated and isinstance(most, float) else []
-    return f"{' and '.join(stated)}{f' ({flops})' if flops_too else ''}" if stated else flops
+    parts = [f"{days:g} days on {gpus:g} GPUs"] if days is not None and gpus is not None else []
+    parts += [] if usd is None else [f"{format_usd(usd)}{' of training' if plan.of_life else ''}"]
+    parts += [f"at most {format_flops(most)} FLOPs"] if parts and most is not None else []
+    return f"{' and '.join(parts)}{f' ({flops})' if flops_too else ''}" if parts else flops
 
 
 def question_line(plan: Plan) -> str:
     """What was asked: budget, GPU and format, latency limits, request."""
-    asked = plan.asked
-    served, dollars = asked.get("lifetime_tokens"), asked.get("max_total_usd")
-    parts = [budget_words(plan)]
-    if plan.of_life and isinstance(served, float):
-        as_good = [f"as good as {asked['budget_of']}"] if "budget_of" in asked else parts
-        stated = [f"{format_usd(dollars)} in all"] if isinstance(dollars, float) else as_good
-        parts = [f"{format_count(served)} served tokens", *stated]
-    caps = {
-        "max_active_params": "active",
-        "max_total_params": "total without embeddings",
-        "unique_tokens": "unique tokens",
-    }
-    for name, words in caps.items():
-        if isinstance(value := asked.get(name), float):
-            parts.append(f"{'' if name == 'unique_tokens' else '<= '}{format_count(value)} {words}")
-    if plan.objective == "loss":
-        parts.append("lowest loss")
-    tokens, tpot_s, ttft_s = (asked.get(name) for name in ("max_tokens", "max_tpot_s", "max_ttft_s"))
-    if isinstance(tokens, float) and plan.decision.model.tokens > BINDS * tokens:
-        parts.append(f"<= {format_count(tokens)} tokens")
-    weights = asked.get("weights")
-    parts.append(f"{plan.gpu} {weights}" if isinstance(weights, str) else plan.gpu)
-    if isinstance(tpot_s, float):
-        parts.append(f"TPOT <= {format_seconds(tpot_s)} ({1.0 / tpot_s:.3g} tok/s a user)")
-    else:
-        parts.append("no limit of TPOT")
-    if isinstance(ttft_s, float):
-        parts.append(f"TTFT <= {format_seconds(ttft_s)}")
-    if asked.get("disaggregated"):
-        parts.append("disaggregated")
-    parts.append(f"{plan.prompt_tokens:g} in / {plan.output_tokens:g} out")
-    family = asked.get("family")
-    own = [] if plan.law == DEFAULT_LAW else [f"--law {plan.law}"]
-    stated = 1.0 not in considered(plan)  # then one shape is planned, which nothing else names
-    own += (
-        []
-        if plan.shapes or (family == SHAPES[PLANNED_SHAPE] and not (stated and plan.law == DEFAULT_LAW))
-        else [f"shape {shape_name(str(family))}"]
+    asked, parts = plan.asked, [budget_words(plan)]
+    served, dollars, tokens, tpot_s, ttft_s = (
+        asked_number(plan, n) for n in ("lifetime_tokens", "max_total_usd", "max_tokens", "max_tpot_s", "max_ttft_s")
     )
+    if plan.of_life and served is not None:
+        goal = f"as good as {asked['budget_of']}" if "budget_of" in asked else parts[0]
+        parts = [f"{format_count(served)} served tokens", goal if dollars is None else f"{format_usd(dollars)} in all"]
+    caps = {
+        "max_active_params": "<= {} active",
+        "max_total_params": "<= {} total without embeddings",
+        "unique_tokens": "{} unique tokens",
+    }
+    found = ((words, asked_number(plan, name)) for name, words in caps.items())
+    parts += [words.format(format_count(value)) for words, value in found if value is not None]
+    parts += ["lowest loss"] if plan.objective == "loss" else []
+    if tokens is not None and plan.decision.model.tokens > BINDS * tokens:
+        parts.append(f"<= {format_count(tokens)} tokens")
+    parts.append(f"{plan.gpu} {asked['weights']}" if isinstance(asked.get("weights"), str) else plan.gpu)
+    speed = "" if tpot_s is None else f"TPOT <= {format_seconds(tpot_s)} ({1.0 / tpot_s:.3g} tok/s a user)"
+    parts.append(speed or "no limit of TPOT")
+    parts += [] if ttft_s is None else [f"TTFT <= {format_seconds(ttft_s)}"]
+    parts += ["disaggregated"] if asked.get("disaggregated") else []
+    parts.append(f"{plan.prompt_tokens:g} in / {plan.output_tokens:g} out")
+    own = [] if plan.law == DEFAULT_LAW else [f"--law {plan.law}"]
+    # Of the default law without dense models one shape is planned, which nothing else names.
+    usual = asked.get("family") == SHAPES[PLANNED_SHAPE] and (plan.law != DEFAULT_LAW or 1.0 in considered(plan))
+    own += [] if plan.shapes or usual else [f"shape {shape_name(str(asked.get('family')))}"]
     return "; ".join((f"For {', '.join(parts)}", *own))
 
 
@@ -87,11 +82,9 @@ def best_dense(plan: Plan) -> Trained | None:
     """
     if plan.law == DEFAULT_LAW and plan.asked.get("family") != SHAPES[PLANNED_SHAPE]:
         return None
-    limits = [
-        value for name in ("max_active_params", "max_total_params") if isinstance(value := plan.asked.get(name), float)
-    ]
+    most = min(asked_number(plan, name) or math.inf for name in ("max_active_params", "max_total_params"))
     dense = (c for c in plan.loss_optimal if c.experts == 1.0 != plan.base_experts)
-    return next((c for c in dense if c.n_params <= min(limits, default=c.n_params)), None)
+    return next((c for c in dense if c.n_params <= most), None)
 
 
 def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
@@ -101,28 +94,20 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     at_knee = knee is not None and not plan.of_life and _same(knee, chosen)
     named: list[tuple[int, str, Trained | None]] = [(3, "> recommended, knee" if at_knee else "> recommended", chosen)]
     if not plan.is_baseline:
-        match = next((c for c in plan.known if c.name == plan.base_name), None)
-        if (
-            match is not None
-            and plan.of_life
-            and plan.lifetime is not None
-            and plan.lifetime.least_training is not None
-        ):
-            match = replace(match, total_usd=plan.lifetime.least_training.total_usd)
+        base = next((c for c in plan.known if c.name == plan.base_name), plan.built_base)
         of = f" ({plan.base_name.rpartition(' of ')[2]})" if " of " in plan.base_name else ""
         label = f"  {'dense ' if plan.base_experts == 1 else ''}baseline{of}"
         label = label if plan.base_name.startswith("the ") else f"  {plan.base_name} (baseline)"
         bought = "match" not in plan.asked and {"max_training_usd", "max_days"} & plan.asked.keys()
         label += " in bf16" if bought and plan.training and plan.training.precision else ""
-        label += "" if plan.of_life else _more_flops(plan, match or plan.built_base)
-        row = with_life(plan, match or plan.built_base)
+        label += "" if plan.of_life else _more_flops(plan, base)
+        row = with_life(plan, base)
         named.append((1, label, row if plan.base_n_experts is None else replace(row, experts=plan.base_n_experts)))
     unspent = plan.training is not None and plan.training.left_over
     by_price = not plan.of_life and plan.objective not in ("loss", "quality")
-    if plan.least_training and (plan.least_training[0].training_usd or 0.0) < CHEAPER * (
-        plan.decision.model.training_usd or math.inf
-    ):
-        named.append((6, LEAST_SPEND, plan.least_training[0]))
+    least = plan.least_training[0] if plan.least_training else None
+    if least is not None and (least.training_usd or 0.0) < CHEAPER * (chosen.training_usd or math.inf):
+        named.append((6, LEAST_SPEND, least))
     named += [(7, "  lower loss", better)] if by_price and unspent else []  # what the rest buys
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
@@ -166,7 +151,7 @@ def _more_flops(plan: Plan, model: Trained) -> str:
 def with_life(plan: Plan, base: Trained) -> Trained:
     """A published baseline with the dollars of its life, where lives decide."""
     own = plan.lifetime.least_training if plan.of_life and plan.lifetime else None
-    if own is not None and "max_total_usd" in plan.asked:
+    if own is not None and of_fixed_dollars(plan):
         return own
     return base if own is None or "match" not in plan.asked else replace(base, total_usd=own.total_usd)
 
@@ -180,15 +165,21 @@ def repaid_by(model: Trained, other: Trained) -> float | None:
     return 1e6 * more / saved if more > 0.0 and saved > 0.0 else None
 
 
+def dearer_to_serve(plan: Plan) -> list[tuple[str, Trained]]:
+    """The models whose training a lower price may repay: the baseline, and the least spend where one is shown."""
+    least = [(name, row) for name, row in choices(plan, MOST_ROWS) if name == LEAST_SPEND]
+    return [("baseline", with_life(plan, plan.built_base)), *least]
+
+
 def repayments(plan: Plan, rows: int) -> list[tuple[str, float]]:
     """The output tokens that repay the training of the recommended model against the baseline and the least spend, with its dollars where so many rows leave it out."""
-    model, least = plan.decision.model, dict(choices(plan, MOST_ROWS)).get(LEAST_SPEND)
-    others: list[tuple[str, Trained]] = [("baseline", with_life(plan, plan.built_base))]
-    if least is not None:
-        usd = "" if LEAST_SPEND in dict(choices(plan, rows)) else f" {format_usd(least.training_usd or 0.0)}"
-        others.append((f"least spend{usd}", least))
-    found = ((name, repaid_by(model, other)) for name, other in others)
-    return [(name, tokens) for name, tokens in found if tokens is not None and tokens < MOST_REPAID]
+    shown, found = {name for name, _ in choices(plan, rows)}, list[tuple[str, float]]()
+    for name, other in dearer_to_serve(plan):
+        tokens = repaid_by(plan.decision.model, other)
+        if tokens is not None and tokens < MOST_REPAID:
+            usd = "" if name != LEAST_SPEND or name in shown else f" {format_usd(other.training_usd or 0.0)}"
+            found.append((f"{name.strip()}{usd}", tokens))
+    return found
 
 
 def _rows(plan: Plan) -> list[Trained]:
@@ -210,15 +201,13 @@ def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
         (Column("total"), lambda r: format_count(r[1].n_params_total)),
         (Column("tokens"), lambda r: format_count(r[1].tokens)),
         (Column("loss"), lambda r: f"{r[1].loss:.4f}{MARK if getattr(r[1], 'beyond_law', None) else ''}"),
-        (Column("$/Mtok"), lambda r: "-" if r[1].usd_per_mtok is None else format_usd(r[1].usd_per_mtok)),
+        (Column("$/Mtok"), lambda r: or_dash(r[1].usd_per_mtok, format_usd)),
         (Column("GPUs"), lambda r: gpus_text(r[1].gpus, r[1].attention_dp, r[1].prefill_gpus)),
-        (Column("TPOT", rank=3), lambda r: "-" if r[1].tpot_s is None else format_seconds(r[1].tpot_s)),
+        (Column("TPOT", rank=3), lambda r: or_dash(r[1].tpot_s, format_seconds)),
         _training_cell(plan),
     ]
     if plan.of_life:
-        cells.append(
-            (Column("life $", rank=1), lambda r: "-" if r[1].total_usd is None else format_usd(r[1].total_usd))
-        )
+        cells.append((Column("life $", rank=1), lambda r: or_dash(r[1].total_usd, format_usd)))
     experts = tuple(model.experts for _, model in rows)
     return table_of(question_line(plan), rows, cells, experts=experts, notes=beyond_notes(plan.known))
 
@@ -232,10 +221,20 @@ def _training_cell(plan: Plan) -> Cell[tuple[str, Trained]]:
 
 def days_per_usd(plan: Plan) -> float | None:
     """Days of training for a dollar on the GPUs that are stated; None where none are, or days are stated, too."""
-    use, gpus = plan.training, plan.asked.get("train_gpus")
-    if use is None or not use.usd or not use.gpu_days or not isinstance(gpus, float) or "max_days" in plan.asked:
+    use, gpus = plan.training, asked_number(plan, "train_gpus")
+    if use is None or not use.usd or not use.gpu_days or gpus is None or "max_days" in plan.asked:
         return None
     return use.gpu_days / use.usd / gpus
+
+
+def training_gpus(use: TrainingUse) -> float:
+    """The GPUs that training runs on: the stated ones, else those that its MFU is of."""
+    return use.gpu_days / use.days if use.days and use.gpu_days is not None else float(use.train_gpus or 1)
+
+
+def sizes_text(model: Trained) -> str:
+    """A model's active parameters and its tokens."""
+    return f"{format_count(model.n_params_active)} active, {format_count(model.tokens)} tokens"
 
 
 def _count(experts: float) -> str:

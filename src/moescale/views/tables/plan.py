@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -29,7 +29,7 @@ from moescale.views.tables import (
     table_of,
     usd_range,
 )
-from moescale.views.tables.choices import with_life
+from moescale.views.tables.choices import of_fixed_dollars, sizes_text, with_life
 from moescale.views.tables.screen import scores_text
 
 FRONTIER_ROWS = 10
@@ -48,12 +48,10 @@ Model = TypeVar("Model", bound="Trained")
 def plan_headline(plan: Plan) -> str:
     """The decision in one line."""
     model = plan.decision.model
-    if model.experts == 1:
-        text = f"Train a dense model: {format_count(model.n_params_active)} parameters"
-    else:
-        sizes = f"{format_count(model.n_params_active)} active of {format_count(model.n_params_total)} parameters"
-        text = f"Train {model.experts:g} experts: {sizes}"
-    return f"{text}, {format_count(model.tokens)} tokens"
+    kind, sizes = "a dense model", format_count(model.n_params_active)
+    if model.experts != 1:
+        kind, sizes = f"{model.experts:g} experts", f"{sizes} active of {format_count(model.n_params_total)}"
+    return f"Train {kind}: {sizes} parameters, {format_count(model.tokens)} tokens"
 
 
 def decision_facts(plan: Plan) -> list[tuple[str, str]]:
@@ -86,19 +84,17 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
     facts.append(("build", build_sentence(plan.decision.architecture)))
     base = with_life(plan, plan.built_base)
     usd = f"{format_usd(base.usd_per_mtok)}/Mtok" if base.usd_per_mtok else f"cannot be served on {plan.gpu}"
-    sizes = f"{format_count(base.n_params_active)} active, {format_count(base.tokens)} tokens"
-    return [*facts, ("baseline", f"{plan.base_name}: {sizes}, {usd}")]
+    return [*facts, ("baseline", f"{plan.base_name}: {sizes_text(base)}, {usd}")]
 
 
 def _training_text(plan: Plan) -> str:
-    use = plan.training
+    use, text = plan.training, f"{format_flops(plan.decision.model.training_flops)} FLOPs"
     if use is None:
-        return f"{format_flops(plan.decision.model.training_flops)} FLOPs"
-    text = f"{format_flops(use.flops_used)} FLOPs"
+        return text
     budget = "the budget" if use.budget_of is None else f"those of {use.budget_of}"
     if use.budget_share >= 2:
         text += f" ({use.budget_share:.1f} times {budget})"
-    elif not 0.99 <= use.budget_share <= 1.01 and not (plan.of_life and "max_total_usd" in plan.asked):
+    elif not 0.99 <= use.budget_share <= 1.01 and not of_fixed_dollars(plan):
         text += f" ({use.budget_share:.0%} of {budget})"
     return text
 
@@ -120,14 +116,13 @@ def _loss_text(plan: Plan) -> str:
 
 
 def _regret_text(plan: Plan, regret: Regret) -> str:
-    shares = (regret.expected, regret.worst)
     several = bool(plan.voting_laws)
     what = "if another law is true" if several else f"over the draws of {plan.law}"
     worst = "at worst" if several else "in one draw of 20"
-    text = f"{shares[0]:.0%} of the baseline's cost expected {what}, {shares[1]:.0%} {worst}"
+    text = f"{regret.expected:.0%} of the baseline's cost expected {what}, {regret.worst:.0%} {worst}"
     if plan.base_usd_per_mtok is None or plan.of_life:
         return text
-    first, last = (format_usd(share * plan.base_usd_per_mtok) for share in shares)
+    first, last = (format_usd(share * plan.base_usd_per_mtok) for share in (regret.expected, regret.worst))
     return f"{text} ({first} and {last}/Mtok)"
 
 
@@ -174,27 +169,23 @@ def laws_table(plan: Plan) -> Table:
         (Column("tokens", rank=1), lambda v: or_dash(v.tokens, format_count)),
         (Column("its cost vs baseline"), lambda v: percentage(v.cost_ratio)),
     )
-    model = "this model" if plan.decision is plan.recommendation else "the recommended model of the budget"
+    model = "the recommended model of the budget" if plan.of_life else "this model"
     law = "law" if plan.voting_laws else "named law"
     return table_of(f"What each {law} says of {model}, and which model it would choose", plan.laws, cells)
 
 
 def regrets_table(plan: Plan) -> Table:
     """Regret and probability of the decision, and of each law's choice, under every law."""
-    names = [view.law for view in plan.laws]
 
-    def under(name: str) -> Callable[[LawView], str]:
-        def text(view: LawView) -> str:
-            found = (view.elsewhere or {}).get(name)
-            return "-" if found is None or found.regret is None else f"{found.regret:.0%} ({found.probability:.0%})"
+    def under(regret: float | None, probability: float) -> str:
+        return "-" if regret is None else f"{regret:.0%} ({probability:.0%})"
 
-        return text
-
-    cells: list[Cell[LawView]] = [(Column("choice of", text=True), lambda v: v.law)]
-    cells += [(Column(name, rank=1), under(name)) for name in names]
-    table = table_of(f"Regret under each law, with {P_LOSS} in brackets", plan.laws, cells)
-    ours = ["this plan", *("-" if v.regret is None else f"{v.regret:.0%} ({v.probability:.0%})" for v in plan.laws)]
-    return replace(table, rows=(*table.rows, ours))
+    rows = [["this plan", *(under(view.regret, view.probability) for view in plan.laws)]]
+    for view in plan.laws:
+        found = [(view.elsewhere or {}).get(law.law) for law in plan.laws]
+        rows.insert(-1, [view.law, *("-" if one is None else under(one.regret, one.probability) for one in found)])
+    columns = (Column("choice of", text=True), *(Column(view.law, rank=1) for view in plan.laws))
+    return Table(f"Regret under each law, with {P_LOSS} in brackets", columns, rows)
 
 
 SIZES: tuple[Cell[Trained], ...] = (
@@ -223,13 +214,13 @@ RATIOS: tuple[Cell[Trained], ...] = (
 def loss_optimal_table(plan: Plan) -> Table:
     """The loss-optimal model of each expert count that was asked about, and the baseline where it is of another."""
     cells, rows = (*SIZES, LOSS, *SERVING, _drawn("loss", "loss", ".3f")), plan.loss_optimal
+    if "match" not in plan.asked and plan.base is not None and plan.base_experts not in {c.experts for c in rows}:
+        rows = (*rows, replace(plan.base, infeasible=None))
     table = _models("Loss-optimal model of each expert count", rows, cells)
-    base = plan.base if plan.base_experts not in {c.experts for c in rows} and "match" not in plan.asked else None
-    if base is None:
+    if len(rows) == len(plan.loss_optimal):
         return table
-    own = _models("", (base,), cells)
-    named = tuple((f"{name} (baseline)", *row) for name, *row in own.rows)
-    return replace(table, rows=(*table.rows, *named), experts=(*table.experts, *own.experts))
+    name, *last = table.rows[-1]
+    return replace(table, rows=(*table.rows[:-1], (f"{name} (baseline)", *last)))
 
 
 def bounded_loss_table(plan: Plan) -> Table:
@@ -238,35 +229,31 @@ def bounded_loss_table(plan: Plan) -> Table:
     if plan.confidence is not None:
         goal = f"{P_LOSS} of {plan.confidence:.0%}"
     title = f"Cheapest model of each expert count at {goal} (Algorithm 1)"
-    drawn = _drawn("", "cost_ratio", ".0%")
-    if plan.base_usd_per_mtok is None:  # then no cost has a ratio to the baseline's
-        drawn = _drawn("$/Mtok", "usd_per_mtok")
+    priced = plan.base_usd_per_mtok is not None  # else no cost has a ratio to the baseline's
+    drawn = _drawn("cost vs baseline", "cost_ratio", ".0%") if priced else _drawn("$/Mtok", "usd_per_mtok")
     regret: Cell[Trained] = (Column("regret", rank=1), lambda c: percentage(c.regret and c.regret.expected))
     return _models(title, plan.bounded_loss, (*SIZES, LOSS, *SERVING, *RATIOS, regret, drawn))
 
 
-def bounded_cost_table(plan: Plan) -> Table | None:
-    """The best model of each expert count at the baseline's cost; None where the baseline cannot be served."""
-    if plan.base_usd_per_mtok is None:
-        return None
-    usd = format_usd(plan.base_usd_per_mtok)
-    title = f"Lowest loss of each expert count at the cost of the {base_name(plan)} ({usd}) (Algorithm 2)"
+def _bounded_cost_table(plan: Plan, usd: float) -> Table:
+    """The best model of each expert count at the baseline's cost."""
+    cost = f"the cost of the {base_name(plan)} ({format_usd(usd)})"
+    title = f"Lowest loss of each expert count at {cost} (Algorithm 2)"
     return _models(title, plan.bounded_cost, (*SIZES, LOSS, *SERVING, *RATIOS))
 
 
 def choice_tables(plan: Plan) -> list[Table]:
     """What a decision was chosen from, beside the table of its first screen: the lives, or what each law says."""
-    if plan.lifetime is not None and plan.decision is not plan.recommendation:
+    if plan.lifetime is not None and plan.of_life:
         return [lifetime_table(plan.lifetime)]
     return [laws_table(plan)] if plan.laws else []
 
 
 def evidence_tables(plan: Plan) -> list[Table]:
     """All further tables: regrets, both algorithms, loss-optimal models, frontier."""
-    regrets = [regrets_table(plan)] if plan.laws and plan.decision is plan.recommendation else []
-    costs = bounded_cost_table(plan)
-    tables = [*regrets, bounded_loss_table(plan), *([] if costs is None else [costs])]
-    return [*tables, loss_optimal_table(plan), frontier_table(plan)]
+    regrets = [regrets_table(plan)] if plan.laws and not plan.of_life else []
+    costs = [] if plan.base_usd_per_mtok is None else [_bounded_cost_table(plan, plan.base_usd_per_mtok)]
+    return [*regrets, bounded_loss_table(plan), *costs, loss_optimal_table(plan), frontier_table(plan)]
 
 
 def known_table(plan: Plan) -> Table:
@@ -297,12 +284,12 @@ def lifetime_table(plan: LifetimePlan) -> Table:
         (Column("total $"), lambda c: format_usd(c.total_usd)),
         *SERVING,
     ]
-    if plan.target_loss is not None:
-        goal = f"loss {plan.target_loss:.4f} at the lowest cost"
-        cells = [*(cell for cell in cells if cell is not LOSS), _drawn("total $", "total_usd")]
-    else:
+    if plan.target_loss is None:
         goal = f"lowest loss within {format_usd(plan.max_total_usd or 0.0)}"
         cells.append(_drawn("loss", "loss", ".3f"))
+    else:
+        goal = f"loss {plan.target_loss:.4f} at the lowest cost"
+        cells = [*(cell for cell in cells if cell is not LOSS), _drawn("total $", "total_usd")]
     title = f"Training and serving {format_count(plan.lifetime_tokens)} tokens: {goal}"
     return _models(title, plan.plans, cells)
 
@@ -334,4 +321,4 @@ def _drawn(what: str, figure: str, form: str | None = None) -> Cell[Trained]:
         limits = (model.intervals or {}).get(figure)
         return usd_range(limits or ()) if form is None else span_text(limits, form)
 
-    return Column(f"{what or 'cost vs baseline'}, 90% interval", rank=1), text
+    return Column(f"{what}, 90% interval", rank=1), text

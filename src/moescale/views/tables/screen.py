@@ -6,37 +6,36 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import PLANNED_TPOT_S
+from moescale.planning.candidate import Candidate, Trained
+from moescale.planning.least_training import TargetSpend
+from moescale.planning.plan import Plan
 from moescale.planning.rationale import EXTRAPOLATED, beyond_runs
 from moescale.planning.recommend import FOR_NOTHING
 from moescale.planning.scores import letters, nearest_measured, stated_score
 from moescale.planning.shapes import repaid_after
-from moescale.planning.training_use import FP8_LOSS, AllIn
-from moescale.serving.accuracy import accuracy_of_any, calibrated, calibrated_by_any, limits_missed
+from moescale.planning.training_use import FP8_LOSS, AllIn, TrainingUse
+from moescale.serving.accuracy import Calibrated, accuracy_of_any, calibrated, calibrated_by_any, limits_missed
+from moescale.training.step_time import StepError
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
-from moescale.views.tables import percentage, ttft_doubt
+from moescale.views.tables import ends_text, percentage, ttft_doubt, usd_range
 from moescale.views.tables.choices import (
     MOST_ROWS,
     UNLIKE,
+    asked_number,
     best_dense,
     choices,
     considered,
     days_per_usd,
+    of_fixed_dollars,
     repaid_by,
     repayments,
+    sizes_text,
+    training_gpus,
     with_life,
 )
-
-if TYPE_CHECKING:
-    from moescale.planning.candidate import Candidate, Trained
-    from moescale.planning.least_training import TargetSpend
-    from moescale.planning.plan import Plan
-    from moescale.planning.shapes import ShapeChoice
-    from moescale.planning.training_use import TrainingUse
-    from moescale.training.step_time import StepError
 
 MOST_LINES, MOST_MORE = 18, 68  # of the screen, and characters of its last line beside which another option has room
 # Facts that go first where there is no room for so many rows; the dollars of a life stand in its row.
@@ -58,7 +57,8 @@ SURE = 0.9  # chance with which days or dollars are said to be enough
 MOSTLY = 0.75  # of a budget: a plan that spends less names the objective that spends more
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
-FITTED = (" the largest fitted", " the smallest fitted")  # how factors beyond the runs of a law end
+# What the next of several factors beyond the runs of a law says again.
+AGAIN = re.compile(r" the (largest|smallest) fitted(?=, [^,]+ [\d.,]+ times the \1 fitted)")
 # Of a budget, what `design` is offered to settle an open choice, and at most where the runs at hand are large: its longest run, a share
 # LARGEST_SHARE of it, is then LONGER than theirs.
 SWEEP_SHARE, MOST_SWEEP, LONGER = 1e-2, 0.1, 2.0
@@ -72,111 +72,127 @@ def facts(
     `options` are those of the command line that asked, for the commands that are named; of the choices so many `rows` are shown, and
     of the facts none of those named by `without`.
     """
-    best = plan.decision
-    model, said = best.model, [("Decided", _decided(plan))]
-    if best.undecided:
-        said.append(("Open", _open(plan)))
-    if model.probability_at_least_base is not None and not plan.is_baseline:
-        said.append(("Chance", _chance(plan, model)))
-    better = None if plan.of_life or plan.objective in ("loss", "quality") else plan.choices.quality
-    if better is not None and _dominates(better, model):
-        chance = percentage(better.probability_at_least_base)
-        said.append(
-            (
-                "But",
-                f"{better.experts:g} experts cost no more at a lower loss, and reach the baseline's with {chance} only (--confidence)",
-            )
-        )
+    best, model, use = plan.decision, plan.decision.model, plan.training
+    by_price = not plan.of_life and plan.objective not in ("loss", "quality")
+    rest = [note for note in best.caveats if not note.startswith(EXTRAPOLATED)]
+    said: list[tuple[str, str]] = []
+
+    def say(name: str, text: str) -> None:
+        said.extend([(name, text)] if text else [])
+
+    say("Decided", _decided(plan))
+    say("Open", _open(plan) if best.undecided else "")
+    say("Chance", _chance(plan))
+    if by_price and (better := plan.choices.quality) is not None and _dominates(better, model):
+        text = f"{better.experts:g} experts cost no more at a lower loss, and reach the baseline's with "
+        say("But", f"{text}{percentage(better.probability_at_least_base)} only (--confidence)")
     life = with_life(plan, plan.built_base).total_usd
-    if plan.of_life and "max_total_usd" not in plan.asked and life and model.total_usd and life < model.total_usd:
-        said.append(
-            (
-                "But",
-                f"the baseline's own life costs less ({format_usd(life)}); none that keeps its loss so surely does",
-            )
-        )
-    if (other := plan.unbounded) is not None:
-        price, loss = other.usd_per_mtok / model.usd_per_mtok - 1.0, other.loss - model.loss
-        whose = "" if plan.unbounded_shape is None else f" of {plan.unbounded_shape}, {_sizes(other)}"
-        spent = "" if other.training_usd is None else f", training {format_usd(other.training_usd)}"
-        after = None if plan.of_life else repaid_by(other, model)
-        if other.total_usd and model.total_usd:
-            spent = f", life {format_usd(other.total_usd)} ({other.total_usd / model.total_usd - 1.0:+.0%})"
-        spent += f" (repaid by {format_count(after)} output tokens; --lifetime-tokens costs less)" if after else ""
-        said.append(("All counts", f"{other.experts:g} experts{whose}: cost {price:+.0%}, loss {loss:+.4f}{spent}"))
+    if plan.of_life and not of_fixed_dollars(plan) and life and model.total_usd and life < model.total_usd:
+        text = f"the baseline's own life costs less ({format_usd(life)}); none that keeps its loss so surely does"
+        say("But", text)
+    say("All counts", _unbounded(plan))
     if (free := plan.without_bounds) is not None:
         other, surely = free.model, f"; its baseline's loss is reached with {percentage(free.chance)} here"
         gain = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} ({other.loss - model.loss:+.4f})"
-        gain += f", training {format_usd(other.training_usd)}" if other.training_usd is not None else ""
-        said.append(("No bound", f"{other.experts:g} experts, {_sizes(other)}: {gain}{surely if free.chance else ''}"))
-    if (other := plan.default_law) is not None:
-        beyond = " (beyond this law's runs)" if other.experts in plan.excluded_experts else ""
-        price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here"
-        off = [f"{100 * error:.2g}% ({law})" for law, error in (plan.errors_on_runs or {}).items()]
-        price += f", training {format_usd(other.training_usd)}" if other.training_usd is not None else ""
-        price += f"; errors on this law's runs {', '.join(off)}" if off else ""
-        far = _once(plan.default_law_beyond or "")
-        price += f"; beyond its own runs too: {far}" if far else "; inside its own runs"
-        said.append(("Default law", f"{other.experts:g} experts{beyond}, {_sizes(other)}: {price}"))
+        text = f"{other.experts:g} experts, {sizes_text(other)}: {gain}{_trained_for(other)}"
+        say("No bound", f"{text}{surely if free.chance else ''}")
+    say("Default law", _default_law(plan))
     if (sure := plan.target_spend) is not None:
-        said.append((f"{sure.chance:.0%} chance", _surely(sure)))
-    if scores := scores_text(plan):
-        said.append(("Scores", scores))
-    if extrapolated := beyond_runs(best.caveats):
-        said.append(("Beyond runs", _once(extrapolated)))
-    if plan.repeats_loss is not None:
-        said.append(("Repeats", _repeats(plan, plan.repeats_loss)))
-    if not plan.of_life and (repaid := repayments(plan, rows)):
-        said.append(("Repaid by", _repaid_by(repaid)))
-    if plan.shapes:
-        own, *others = plan.shapes
-        least = min(choice.model.loss for choice in plan.shapes)
-        words = [own.shape, *(_shape(plan, choice, least) for choice in others)]
-        said.append(("Shapes", "; ".join(words) + _repaid(plan)))
-    said.append(("Training", _training(plan)))
-    use, total, most = plan.training, plan.asked.get("max_total_usd"), plan.asked.get("max_flops")
-    if isinstance(most, float) and not plan.of_life and (left := 1.0 - model.training_flops / most) > LEFT:
-        said.append(("Unspent", f"{left:.0%} of the {format_flops(most)} FLOPs: the days or dollars buy no more"))
-    if use is not None and use.left_over:
-        said.append(("Unspent", f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}"))
-    if use is not None and use.unused_because and plan.of_life and isinstance(total, float) and model.total_usd:
-        left = 1.0 - model.total_usd / total
-        said += [("Unspent", f"{left:.0%} of the dollars: {use.unused_because}")] if left > LEFT else []
+        say(f"{sure.chance:.0%} chance", _surely(sure))
+    say("Scores", scores_text(plan))
+    say("Beyond runs", AGAIN.sub("", beyond_runs(best.caveats)))
+    say("Repeats", "" if plan.repeats_loss is None else _repeats(plan, plan.repeats_loss))
+    say("Repaid by", "" if plan.of_life else _repaid_by(repayments(plan, rows)))
+    say("Shapes", _shapes(plan))
+    say("Training", _training(plan))
+    for text in _unspent(plan):
+        say("Unspent", text)
     if plan.of_life and model.serving_usd is not None:
-        said.append(
-            ("Life", f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd)} to serve")
-        )
-    said.append(("Price error", _price_error(plan)))
-    rest = [note for note in best.caveats if not note.startswith(EXTRAPOLATED)]
-    said += [("Too slow", note.removeprefix(TOO_SLOW).rstrip(".")) for note in rest if note.startswith(TOO_SLOW)]
-    said.append(("Next", _next(plan, options)))
-    hidden = len(choices(plan, MOST_ROWS)) - rows
+        say("Life", f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd)} to serve")
+    say("Price error", _price_error(plan))
+    for note in rest:
+        say("Too slow", note.removeprefix(TOO_SLOW).rstrip(".") if note.startswith(TOO_SLOW) else "")
+    say("Next", _next(plan, options))
     kept = [fact for fact in said if fact[0] not in without]
+    hidden = len(choices(plan, MOST_ROWS)) - rows
     counts = ((hidden, "row"), (len(said) - len(kept), "line"), (len(rest), "caveat"))
     left_out = [plural(count, what) for count, what in counts if count > 0]
     more = f"--details: {', '.join(left_out)}" if left_out else "--details"
-    if "--shape" not in (options or ""):
-        more += "; --shape all"
+    more += "" if "--shape" in (options or "") else "; --shape all"
     more += "" if plan.of_life else "; --lifetime-tokens"
     if plan.objective == "serve" and use is not None and use.left_over and use.budget_share < MOSTLY:
         more += "; --objective quality"
-    exported = plan.training is None or plan.training.precision is None  # files for a trainer are in bf16
+    exported = use is None or use.precision is None  # files for a trainer are in bf16
     return [*kept, ("More", f"{more}; --export megatron" if exported and len(more) < MOST_MORE else more)]
 
 
-def _chance(plan: Plan, model: Candidate) -> str:
-    """With which chance the model reaches its goal, over what, and how many named laws agree."""
-    sure, limit, voting = model.probability_at_least_base or 0.0, plan.asked.get("max_loss"), len(plan.voting_laws)
+def _trained_for(model: Trained) -> str:
+    return "" if model.training_usd is None else f", training {format_usd(model.training_usd)}"
+
+
+def _unbounded(plan: Plan) -> str:
+    """The choice among all expert counts, where it is better than the stated ones."""
+    model, other = plan.decision.model, plan.unbounded
+    if other is None:
+        return ""
+    price, loss = other.usd_per_mtok / model.usd_per_mtok - 1.0, other.loss - model.loss
+    whose = "" if plan.unbounded_shape is None else f" of {plan.unbounded_shape}, {sizes_text(other)}"
+    spent = _trained_for(other)
+    if other.total_usd and model.total_usd:
+        spent = f", life {format_usd(other.total_usd)} ({other.total_usd / model.total_usd - 1.0:+.0%})"
+    if not plan.of_life and (after := repaid_by(other, model)):
+        spent += f" (repaid by {format_count(after)} output tokens; --lifetime-tokens costs less)"
+    return f"{other.experts:g} experts{whose}: cost {price:+.0%}, loss {loss:+.4f}{spent}"
+
+
+def _default_law(plan: Plan) -> str:
+    """What the default law would choose, and whether the law in use may speak of it."""
+    if (other := plan.default_law) is None:
+        return ""
+    beyond = " (beyond this law's runs)" if other.experts in plan.excluded_experts else ""
+    off = [f"{100 * error:.2g}% ({law})" for law, error in (plan.errors_on_runs or {}).items()]
+    errors = f"; errors on this law's runs {', '.join(off)}" if off else ""
+    far = AGAIN.sub("", plan.default_law_beyond or "")
+    inside = f"; beyond its own runs too: {far}" if far else "; inside its own runs"
+    price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here{_trained_for(other)}"
+    return f"{other.experts:g} experts{beyond}, {sizes_text(other)}: {price}{errors}{inside}"
+
+
+def _unspent(plan: Plan) -> list[str]:
+    """How much of a budget is left over, and what it could not buy."""
+    use, model, told = plan.training, plan.decision.model, list[str]()
+    total, most = asked_number(plan, "max_total_usd"), asked_number(plan, "max_flops")
+    if most is not None and not plan.of_life and (left := 1.0 - model.training_flops / most) > LEFT:
+        told.append(f"{left:.0%} of the {format_flops(most)} FLOPs: the days or dollars buy no more")
+    if use is not None and use.left_over:
+        told.append(f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}")
+    if use is not None and use.unused_because and plan.of_life and total is not None and model.total_usd:
+        left = 1.0 - model.total_usd / total
+        told += [f"{left:.0%} of the dollars: {use.unused_because}"] if left > LEFT else []
+    return told
+
+
+def shown_chance(plan: Plan) -> tuple[float, float] | None:
+    """The chance that the model reaches its goal as its laws can show it, and that of their draws; None without any."""
+    sure, voting = plan.decision.model.probability_at_least_base, len(plan.voting_laws)
+    if sure is None or plan.is_baseline:
+        return None
+    return (min(sure, voting / (voting + 1)) if voting else sure), sure
+
+
+def _chance(plan: Plan) -> str:
+    """With which chance the model reaches its goal, over what, and how many named laws agree; empty without any."""
+    if (chances := shown_chance(plan)) is None:
+        return ""
+    (shown, sure), voting, limit = chances, len(plan.voting_laws), plan.asked.get("max_loss")
     goal = "to reach the baseline's loss" if limit is None else f"of a loss of at most {limit}"
     if limit is None and not plan.base_name.startswith("the "):  # a published model, whose data and recipe no law knows
         goal = f"to reach the loss that the law gives {plan.base_name} by size and tokens"
-    most = voting / (voting + 1)
-    few = f", which show no more ({percentage(sure)} of their draws)" if voting and sure > most else ""
-    sure = min(sure, most) if voting else sure
+    few = f", which show no more ({percentage(sure)} of their draws)" if sure > shown else ""
     over = f"{voting} laws{few}" if voting else OF_SOURCES if plan.law == DEFAULT_LAW else f"the draws of {plan.law}"
-    text, target = f"{percentage(sure)} {goal}, over {over}", plan.asked.get("target")
-    if isinstance(target, str) and (scored := _chance_of_target(plan, model)):
-        text = f"{percentage(sure)} for the baseline's loss, {scored} for {target.replace('=', ' ')} in unseen labs"
+    text, target = f"{percentage(shown)} {goal}, over {over}", plan.asked.get("target")
+    if isinstance(target, str) and (scored := _chance_of_target(plan, plan.decision.model)):
+        text = f"{percentage(shown)} for the baseline's loss, {scored} for {target.replace('=', ' ')} in unseen labs"
     named = () if voting or plan.of_life else plan.laws
     agree = sum(view.probability >= 0.5 for view in named)
     return f"{text}; {agree} of {len(named)} named laws agree" if named else text
@@ -184,8 +200,9 @@ def _chance(plan: Plan, model: Candidate) -> str:
 
 def _repaid_by(repaid: Sequence[tuple[str, float]]) -> str:
     """The output tokens that repay training, against each of the named models."""
-    (first, tokens), *others = repaid
-    words = [f"{format_count(tokens)} output tokens ({first})", *(f"{format_count(t)} ({name})" for name, t in others)]
+    words = [
+        f"{format_count(tokens)}{'' if i else ' output tokens'} ({name})" for i, (name, tokens) in enumerate(repaid)
+    ]
     less = "; --lifetime-tokens costs less" if any(name.startswith("least spend") for name, _ in repaid) else ""
     return f"{', '.join(words)}{less}"
 
@@ -197,65 +214,51 @@ def _decided(plan: Plan) -> str:
     counts = considered(plan)
     edge = f" (of at most {model.experts:g})" if len(counts) > 1 and model.experts == max(counts) else ""
     text = "" if best.undecided else f"{model.experts:g} experts{edge}, " if model.experts > 1 else "dense, "
-    text += f"{_span(sizes)} active, {_span(tokens)} tokens"
-    if isinstance(unique := plan.asked.get("unique_tokens"), float) and model.tokens > unique:
+    text += f"{ends_text(sizes, format_count)} active, {ends_text(tokens, format_count)} tokens"
+    if (unique := asked_number(plan, "unique_tokens")) is not None and model.tokens > unique:
         epochs = sorted({f"{count / unique:.3g}" for count in (min(tokens), max(tokens))}, key=float)
-        text += (
-            f" ({' to '.join(epochs)} epochs)"
-            if len(epochs) == 1
-            else f" ({' to '.join(epochs)} epochs; {model.tokens / unique:.3g} here)"
-        )
+        here = f"; {model.tokens / unique:.3g} here" if len(epochs) > 1 else ""
+        text += f" ({' to '.join(epochs)} epochs{here})"
     alone = [view.n_params_active for view in plan.voting_laws if view.n_params_active is not None]
     if len(alone) > 1 and max(alone) > UNLIKE * min(alone):
-        text += f" (each law alone: {_span(alone)} active)"
+        text += f" (each law alone: {ends_text(alone, format_count)} active)"
     base = with_life(plan, plan.built_base)
-    if plan.of_life and "max_total_usd" in plan.asked and base.total_usd is not None:
-        serving = "-" if base.usd_per_mtok is None else _shares([c.usd_per_mtok for c in among], base.usd_per_mtok)
+    prices = [c.usd_per_mtok for c in among]
+    if of_fixed_dollars(plan) and base.total_usd is not None:
+        serving = "-" if base.usd_per_mtok is None else _shares(prices, base.usd_per_mtok)
         return f"{text}; loss {model.loss - base.loss:+.4f} against the baseline, serving {serving} of its price"
     if plan.of_life and model.total_usd is not None and base.total_usd is not None and not plan.is_baseline:
         lives = [c.total_usd for c in among if c.total_usd is not None]
         return f"{text}; its life costs {_shares(lives, base.total_usd)} of the baseline's"
     compared = {} if plan.is_baseline else {"baseline": plan.built_base.usd_per_mtok}
     compared["best dense"] = getattr(best_dense(plan), "usd_per_mtok", None)
-    shares = [f"{_shares([c.usd_per_mtok for c in among], usd)} of {whose}" for whose, usd in compared.items() if usd]
+    shares = [f"{_shares(prices, usd)} of {whose}" for whose, usd in compared.items() if usd]
     return f"{text}; costs {', '.join(shares)}" if shares else text
 
 
 def _shares(dollars: Sequence[float], of_usd: float) -> str:
     """Dollars of the models that are still open as a share of others, one number or a range."""
-    low, high = (f"{100.0 * usd / of_usd:.0f}" for usd in (min(dollars), max(dollars)))
-    return f"{low}%" if low == high else f"{low} to {high}%"
+    return f"{ends_text([100.0 * usd / of_usd for usd in dollars], '{:.0f}'.format)}%"
 
 
 def _open(plan: Plan) -> str:
     model, rivals = plan.decision.model, sorted(plan.decision.rivals, key=lambda c: c.experts)
     counts = sorted(c.experts for c in (model, *rivals))
-    words = [
-        f"{counts[0]:g} or {counts[-1]:g} experts" if len(counts) == 2 else f"{counts[0]:g} to {counts[-1]:g} experts"
-    ]
+    words = [f"{counts[0]:g} {'or' if len(counts) == 2 else 'to'} {counts[-1]:g} experts"]
     for c in {c.experts: c for c in (rivals[0], rivals[-1])}.values():
         price, loss = c.usd_per_mtok / model.usd_per_mtok - 1.0, c.loss - model.loss
-        if plan.of_life and "max_total_usd" not in plan.asked and c.total_usd and model.total_usd:
+        if plan.of_life and not of_fixed_dollars(plan) and c.total_usd and model.total_usd:
             price = c.total_usd / model.total_usd - 1.0
-        what = "serving price" if plan.of_life and "max_total_usd" in plan.asked else "cost"
+        what = "serving price" if of_fixed_dollars(plan) else "cost"
         words.append(f"{c.experts:g} {what} {0.0 if abs(price) < 0.005 else price:+.0%}, loss {loss:+.4f}")
     return "; ".join(words)
-
-
-def _sizes(model: Candidate) -> str:
-    return f"{format_count(model.n_params_active)} active, {format_count(model.tokens)} tokens"
-
-
-def _span(values: Sequence[float]) -> str:
-    low, high = (format_count(end) for end in (min(values), max(values)))
-    return low if low == high else f"{low} to {high}"
 
 
 def _training(plan: Plan) -> str:
     use = plan.training
     if use is None or use.gpu_days is None or use.usd is None:
         return f"{format_flops(plan.decision.model.training_flops)} FLOPs"
-    gpus = use.gpu_days / use.days if use.days else use.train_gpus or 1
+    gpus = training_gpus(use)
     if gpus > 1:
         kind = "GPUs" if use.train_gpu == plan.gpu else f"x {use.train_gpu}"
         days = f"{use.gpu_days / gpus:.3g} days on {gpus:.0f} {kind}"
@@ -266,8 +269,8 @@ def _training(plan: Plan) -> str:
         worth = "" if use.fp8_worth_loss is None else f", pays below {100 * use.fp8_worth_loss:.2g}%"
         fp8 = f" (bf16 {format_usd(use.bf16_usd)}; loss taken as equal: DeepSeek-V3 saw < {100 * FP8_LOSS:.2g}%{worth})"
     text = f"{format_usd(use.usd)}{fp8}, {days}"
-    dollars = plan.asked.get("max_training_usd")
-    share = use.usd / dollars if plan.of_life and isinstance(dollars, float) else use.budget_share
+    dollars = asked_number(plan, "max_training_usd")
+    share = use.usd / dollars if plan.of_life and dollars is not None else use.budget_share
     if use.budget_of is None and abs(share - 1.0) > LEFT and not use.left_over:
         text += f", {share:.0%} of the budget"
     if use.error is None or use.mfu is None:
@@ -282,65 +285,57 @@ def _training(plan: Plan) -> str:
 
 
 def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
-    """The chance that a run stays within its days or dollars by the error of predicted times, and what it keeps SURE of the time.
-
-    Empty where none are stated.
-    """
-    days, usd, total = (plan.asked.get(name) for name in ("max_days", "max_training_usd", "max_total_usd"))
+    """The chance that a run stays within its stated days or dollars by the error of predicted times, and what it keeps SURE of the time."""
+    days, usd, total = (asked_number(plan, name) for name in ("max_days", "max_training_usd", "max_total_usd"))
     serving, longer = plan.decision.model.serving_usd or 0.0, error.times(SURE)
-    measured = plan.latency_source == "silicon"
-    slower = [longer] + ([longer * error.real_routing] if error.real_routing else [])  # without and with uneven routing
+    uneven = (1.0, error.real_routing) if error.real_routing else (1.0,)  # without and with uneven routing
+    slower = [longer * each for each in uneven]
     # Of each limit the chance, the limit, what is kept with SURE, what to state, and whose errors these are.
     limits: list[tuple[float, str, str, str, str]] = []
-    if isinstance(days, float) and use.days is not None:
+    if days is not None and use.days is not None:
         option = "--max-days" if {"max_flops", "max_training_usd"} & plan.asked.keys() else "--days"
-        stated = f"{option} {', '.join(f'{days / each:.2g}' for each in slower)}"
-        limits.append((error.kept(days / use.days), f"{days:g} days", f"{use.days * longer:.3g} days", stated, ""))
-    if isinstance(usd, float) and use.usd:
-        stated = f"--budget-usd {', '.join(format_flops(usd / each) for each in slower)}"
-        limits.append((error.kept(usd / use.usd), format_usd(usd), format_usd(use.usd * longer), stated, ""))
-    if plan.of_life and isinstance(total, float) and use.usd:
-        if measured and serving:
+        enough = f"{option} {', '.join(f'{days / each:.2g}' for each in slower)}"
+        limits.append((error.kept(days / use.days), f"{days:g} days", f"{use.days * longer:.3g} days", enough, ""))
+    if usd is not None and use.usd:
+        enough = f"--budget-usd {', '.join(format_flops(usd / each) for each in slower)}"
+        limits.append((error.kept(usd / use.usd), format_usd(usd), format_usd(use.usd * longer), enough, ""))
+    if plan.of_life and total is not None and use.usd:
+        lives, by = [serving + use.usd * each for each in slower], " (error of training alone)"
+        chance = error.kept((total - serving) / use.usd)
+        if plan.latency_source == "silicon" and serving:
             priced = plan.accuracy or accuracy_of_any()
-            uneven = (1.0, error.real_routing) if error.real_routing else (1.0,)
-            enough = [AllIn(use.usd * each, serving, error, priced).usd(SURE) for each in uneven]
+            lives = [AllIn(use.usd * each, serving, error, priced).usd(SURE) for each in uneven]
             chance = AllIn(use.usd, serving, error, priced).kept(total)
             by = f" (errors of training and {'its' if plan.accuracy else 'all'} servings)"
-        else:
-            enough, by = [serving + use.usd * each for each in slower], " (error of training alone)"
-            chance = error.kept((total - serving) / use.usd)
-        stated = f"--max-total-usd {', '.join(format_count(total * total / each) for each in enough)}"
-        limits.append((chance, format_usd(total), format_usd(enough[0]), stated, by))
+        enough = f"--max-total-usd {', '.join(format_count(total * total / life) for life in lives)}"
+        limits.append((chance, format_usd(total), format_usd(lives[0]), enough, by))
     if not limits:
         return ""
-    chance, words, surely, stated, by = min(limits)
+    chance, words, surely, enough, by = min(limits)
     kept = f"in {words} {chance:.0%}, in {surely} {SURE:.0%}{by}, without restarts"
     routing = " with routing" if error.real_routing else ""
-    return f"{kept}; for {SURE:.0%} about {stated}{routing}" if chance < SURE else kept
+    return f"{kept}; for {SURE:.0%} about {enough}{routing}" if chance < SURE else kept
 
 
-def _dominates(one: Candidate, other: Trained) -> bool:
-    usd = other.usd_per_mtok
-    return (
-        usd is not None
-        and one.usd_per_mtok <= usd
-        and one.loss < other.loss
-        and one.probability_at_least_base is not None
-    )
+def _dominates(one: Candidate, other: Candidate) -> bool:
+    cheaper = one.usd_per_mtok <= other.usd_per_mtok and one.loss < other.loss
+    return cheaper and one.probability_at_least_base is not None
 
 
-def _shape(plan: Plan, choice: ShapeChoice, least: float) -> str:
-    """The model of one shape, with what training costs, also to the `least` loss of all shapes."""
-    model, usd = choice.model, choice.training_usd
-    text = f"{choice.shape} E={model.experts:g} {format_usd(model.usd_per_mtok)}, loss {model.loss:.4f}"
-    if model.total_usd is not None:
-        return f"{text}, life {format_usd(model.total_usd)}"
-    if usd is None:
-        return text
-    longer = "does not" if choice.usd_at_loss is None else f"{format_usd(choice.usd_at_loss)} to"
-    days = days_per_usd(plan)
-    text += f", training {format_usd(usd)}{'' if days is None else f' in {usd * days:.3g} days'}"
-    return f"{text} ({longer} reach {least:.4f})" if model.loss > least + FOR_NOTHING else text
+def _shapes(plan: Plan) -> str:
+    """The best model of each other shape, with what training costs, also to the least loss of all shapes; empty without."""
+    least, words, days = min((c.model.loss for c in plan.shapes), default=0.0), list[str](), days_per_usd(plan)
+    for choice in plan.shapes[1:]:
+        model, usd = choice.model, choice.training_usd
+        text = f"{choice.shape} E={model.experts:g} {format_usd(model.usd_per_mtok)}, loss {model.loss:.4f}"
+        if model.total_usd is not None:
+            text += f", life {format_usd(model.total_usd)}"
+        elif usd is not None:
+            longer = "does not" if choice.usd_at_loss is None else f"{format_usd(choice.usd_at_loss)} to"
+            text += f", training {format_usd(usd)}{'' if days is None else f' in {usd * days:.3g} days'}"
+            text += f" ({longer} reach {least:.4f})" if model.loss > least + FOR_NOTHING else ""
+        words.append(text)
+    return f"{'; '.join((plan.shapes[0].shape, *words))}{_repaid(plan)}" if plan.shapes else ""
 
 
 def _repeats(plan: Plan, more: float) -> str:
@@ -362,37 +357,39 @@ def _repaid(plan: Plan) -> str:
 
 def late_tpot_s(plan: Plan) -> float | None:
     """The TPOT of the model by the known error of its kind, where it misses the limit; None where it does not, or is not known."""
-    limit_s = plan.asked.get("max_tpot_s")
-    tpot_s = plan.decision.model.tpot_s, limit_s if isinstance(limit_s, float) else None
+    tpot_s = plan.decision.model.tpot_s, asked_number(plan, "max_tpot_s")
     return limits_missed(plan.accuracy, (None, None), tpot_s).get("TPOT")
 
 
+def likely_price(plan: Plan) -> tuple[Calibrated | None, bool]:
+    """What serving the model should cost by the error of its kind (True), else of all kinds; None where neither is known."""
+    usd = plan.decision.model.usd_per_mtok
+    own = calibrated(usd, plan.accuracy)
+    return own or calibrated_by_any(usd, plan.latency_source), own is not None
+
+
 def _price_error(plan: Plan) -> str:
-    a, model = plan.accuracy, plan.decision.model
-    right = calibrated(model.usd_per_mtok, a)
-    if a is None or right is None:
-        hour = f"full servers, {format_usd(plan.usd_per_gpu_hour)} a GPU hour"
-        if (every := calibrated_by_any(model.usd_per_mtok, plan.latency_source)) is None:
-            return f"unknown: no servings of this kind were compared; {hour}"
-        low, high = (format_usd(end) for end in every.interval)
-        return f"{low} to {high} by other kinds, own unknown; {hour}"
-    low, high = (format_usd(end) for end in right.interval)
-    slow = "" if (late := late_tpot_s(plan)) is None else f", TPOT {format_seconds(late)}"
-    ttft = slow
+    a, model, (likely, own) = plan.accuracy, plan.decision.model, likely_price(plan)
+    span = "" if likely is None else usd_range(likely.interval)
+    if a is None or likely is None or not own:
+        known = f"{span} by other kinds, own unknown" if span else "unknown: no servings of this kind were compared"
+        return f"{known}; full servers, {format_usd(plan.usd_per_gpu_hour)} a GPU hour"
+    times = "" if (late := late_tpot_s(plan)) is None else f", TPOT {format_seconds(late)}"
     if a.ttft and model.ttft_s is not None:
-        ttft += f", TTFT {format_seconds(model.ttft_s / a.ttft.geometric_mean)}"
-    ttft += ttft_doubt(a, plan.asked.get("max_ttft_s"))
-    return f"corrected {format_usd(right.usd_per_mtok)} ({low} to {high}){ttft}: {a.n} servings of {a.kind}"
+        times += f", TTFT {format_seconds(model.ttft_s / a.ttft.geometric_mean)}"
+    times += ttft_doubt(a, plan.asked.get("max_ttft_s"))
+    return f"corrected {format_usd(likely.usd_per_mtok)} ({span}){times}: {a.n} servings of {a.kind}"
 
 
 def _surely(spend: TargetSpend) -> str:
     """The model that has the target score with the chance that is asked for, or the highest chance."""
     model = spend.model
     if model is None or model.training_usd is None:
-        stated = "no model that has it can be trained on the stated GPUs"
-        return stated if spend.highest_chance >= spend.chance else f"out of reach: {spend.highest_chance:.0%} at most"
+        reached = spend.highest_chance >= spend.chance
+        most = f"out of reach: {spend.highest_chance:.0%} at most"
+        return "no model that has it can be trained on the stated GPUs" if reached else most
     served = f"{format_usd(model.usd_per_mtok)}/Mtok"
-    return f"{format_usd(model.training_usd)}: {plural(model.experts, 'expert')}, {_sizes(model)}, {served}"
+    return f"{format_usd(model.training_usd)}: {plural(model.experts, 'expert')}, {sizes_text(model)}, {served}"
 
 
 def _chance_of_target(plan: Plan, model: Candidate) -> str:
@@ -411,13 +408,13 @@ def scores_text(plan: Plan) -> str:
         return ""
     if target in scores:
         found, (low, high) = scores[target], scores[target].interval
-        least = _chance_of_target(plan, plan.least_training[0]) if plan.least_training else ""
-        if least and (usd := plan.least_training[0].training_usd):
-            spent = f"{format_usd(usd)}, {format_flops(plan.least_training[0].training_flops)} FLOPs"
-            least = f"; {least} at the least spend ({spent})"
+        cheap, least = plan.least_training[0] if plan.least_training else None, ""
+        if cheap is not None and cheap.training_usd and (chance := _chance_of_target(plan, cheap)):
+            spent = f"{format_usd(cheap.training_usd)}, {format_flops(cheap.training_flops)} FLOPs"
+            least = f"; {chance} at the least spend ({spent})"
         model, measured = nearest_measured(target, found.estimate)
-        by_letters = letters(target).get(model)
-        ranked = f"(ranked answers: {model} has {measured:.2f}{f', {by_letters:.3f} by letters' if by_letters else ''})"
+        by_letters = f", {letters(target)[model]:.3f} by letters" if letters(target).get(model) else ""
+        ranked = f"(ranked answers: {model} has {measured:.2f}{by_letters})"
         return f"{target} {found.estimate:.2f} {ranked}, 90% {low:.2f} to {high:.2f}{least}"
     within = {task: (scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED}
     kept = [task for task in SCORED if within[task] <= MOST_WITHIN]
@@ -436,35 +433,23 @@ def _next(plan: Plan, options: str | None) -> str:
     if plan.decision.undecided or far:
         if plan.shapes and options:  # a sweep is of one shape
             options = re.sub(r" *--shape[ =]all", "", options) + f" --shape {plan.shapes[0].shape}"
-        total = plan.of_life and "max_total_usd" in plan.asked  # whose dollars buy no budget of their own
+        typed, total = options or "", of_fixed_dollars(plan)  # whose dollars buy no budget of their own
         flops = plan.decision.model.training_flops if total else plan.budget_flops
-        stated = any(name in (options or "") for name in ("--budget", "--days", "--match"))
-        planned = ["--plan-budget", format_flops(flops)] if total or not stated else []
         sweep = flops * SWEEP_SHARE
         if far:
             from moescale.planning.sweep_design import LARGEST_SHARE  # which takes long to load
 
             largest = flops / math.prod(max(beyond.get(name, 1.0), 1.0) for name in ("n_params", "tokens"))
             sweep = min(max(sweep, LONGER * largest / LARGEST_SHARE), flops * MOST_SWEEP)
-        budget = f"moescale design --budget {format_flops(sweep)}"
-        return " ".join((budget, *planned, *of_design(options or ""), *_relaxed(plan, options or "")))
+        words = ["moescale design --budget", format_flops(sweep)]
+        if total or not any(name in typed for name in ("--budget", "--days", "--match")):
+            words += ["--plan-budget", format_flops(flops)]
+        words += of_design(typed)
+        tpot_s = asked_number(plan, "max_tpot_s")
+        if tpot_s != PLANNED_TPOT_S and "--max-tpot" not in typed:  # as no model keeps the default
+            words += ["--max-tpot", "none" if tpot_s is None else f"{tpot_s * 1e3:g}ms"]
+        return " ".join(words)
     return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"
-
-
-def _once(beyond: str) -> str:
-    """How far a model lies beyond runs, with what several factors are of named once."""
-    parts = beyond.split(", ")
-    ends = [next((end for end in FITTED if part.endswith(end)), "") for part in parts]
-    again = [end == later for end, later in zip(ends, [*ends[1:], ""], strict=True)]
-    return ", ".join(p.removesuffix(end) if same else p for p, end, same in zip(parts, ends, again, strict=True))
-
-
-def _relaxed(plan: Plan, options: str) -> list[str]:
-    """The limit of TPOT that a plan took because no model keeps the default."""
-    tpot_s = plan.asked.get("max_tpot_s")
-    if tpot_s == PLANNED_TPOT_S or "--max-tpot" in options:
-        return []
-    return ["--max-tpot", f"{tpot_s * 1e3:g}ms" if isinstance(tpot_s, float) else "none"]
 
 
 def of_design(options: str) -> Iterator[str]:

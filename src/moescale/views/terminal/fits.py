@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,8 +19,6 @@ from moescale.views.tables import Cell, Column, Table, range_text, span_text, ta
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 MOST_BIAS = 1.0  # of the spread around it: a larger bias is explained
-
-
 PREDICTION_ROWS = 40
 
 
@@ -84,16 +81,14 @@ def show_isoflop(console: Console, found: IsoFlop, budget: float | None = None) 
         (Column("runs", rank=1), lambda o: f"{o[0].sizes.size}"),
     )
     write_table(console, table_of(f"Loss-optimal model of each budget{title}", optima[:PREDICTION_ROWS], of_budgets))
+    counts = [p.experts for p in found.budgets]
     of_trends: tuple[Cell[Trend], ...] = (
         (Column("experts"), lambda t: f"{t.experts:g}"),
         (Column("a (N ~ C^a)"), lambda t: f"{t.n_params.exponent:.3f}"),
         (Column("90% interval", rank=1), lambda t: span_text(t.n_params.interval, ".3f")),
         (Column("b (D ~ C^b)"), lambda t: f"{t.tokens.exponent:.3f}"),
         (Column("90% interval", rank=1), lambda t: span_text(t.tokens.interval, ".3f")),
-        (
-            Column("budgets used"),
-            lambda t: f"{t.n_params.n_points} of {sum(p.experts == t.experts for p in found.budgets)}",
-        ),
+        (Column("budgets used"), lambda t: f"{t.n_params.n_points} of {counts.count(t.experts)}"),
         (Column("FLOPs", rank=2), lambda t: " to ".join(format_flops(c) for c in t.flops_range)),
     )
     write_table(console, table_of("Exponents of loss-optimal N and D in FLOPs C", found.trends, of_trends))
@@ -113,10 +108,9 @@ def show_laws(console: Console, laws: Sequence[Law]) -> None:
         models = f"top-{family.top_k}, experts {spacing}" if law.form.uses_experts else "dense models"
         write_line(console, f"{law.name}  ({law.form.name}; {models})", bold=len(law.name))
         write_paragraph(console, f"{law.source}.", indent=2)
-        if law.members:
-            write_paragraph(console, ", ".join(f"{m.weight:.0%} {m.law.name}" for m in law.members), indent=2)
-        else:
-            write_paragraph(console, ", ".join(f"{k} {v:.4g}" for k, v in law.parameters.items()), indent=2)
+        parts = [f"{m.weight:.0%} {m.law.name}" for m in law.members]
+        parts = parts or [f"{name} {value:.4g}" for name, value in law.parameters.items()]
+        write_paragraph(console, ", ".join(parts), indent=2)
         if law.fit_range:
             write_paragraph(console, f"Fitted on {range_text(law.fit_range, law.form)}.", indent=2)
         write_line(console)
@@ -141,10 +135,9 @@ def show_comparison(console: Console, records: Sequence[HoldOut]) -> None:
 
 def show_predictions(console: Console, law: Law, predicted: Sequence[Prediction], runs: RunTable) -> None:
     """Predicted and measured losses of each run of a table, and their error."""
-    shown = range(min(len(runs), PREDICTION_ROWS))
-    more = len(runs) - len(shown)
-    title = f" (the first {len(shown)}; {more:,} more with --json)" if more else ""
-    known = ~np.isnan(runs.loss)
+    more, known = len(runs) - PREDICTION_ROWS, ~np.isnan(runs.loss)
+    title = f" (the first {PREDICTION_ROWS}; {more:,} more with --json)" if more > 0 else ""
+    error = np.log([one.loss for one in predicted] / runs.loss)
     cells: tuple[Cell[int], ...] = (
         (Column("row"), lambda i: f"{runs.row_numbers[i]}"),
         (Column("N"), lambda i: format_count(float(runs.n_params[i]))),
@@ -153,23 +146,19 @@ def show_predictions(console: Console, law: Law, predicted: Sequence[Prediction]
         (Column("predicted"), lambda i: f"{predicted[i].loss:.4f}"),
         (Column("90% interval", rank=1), lambda i: span_text(predicted[i].interval, ".4f")),
         (Column("measured", rank=3), lambda i: f"{runs.loss[i]:.4f}" if known[i] else ""),
-        (
-            Column("residual", rank=2),
-            lambda i: f"{100 * math.log(predicted[i].loss / runs.loss[i]):+.2f}%" if known[i] else "",
-        ),
+        (Column("residual", rank=2), lambda i: f"{100 * error[i]:+.2f}%" if known[i] else ""),
     )
+    shown = range(min(len(runs), PREDICTION_ROWS))
     write_table(console, table_of(f"Predicted and measured losses{title}", shown, cells))
     write_line(console)
     if (found := score(predicted, runs.loss)) is not None:
         held = "" if found.coverage is None else f", {100 * found.coverage:.0f}% within the 90% interval"
-        errors = (
-            f"RMSLE {found.rmsle:.4g}, bias {100 * found.bias:+.2f}%, {100 * found.around:.2f}% around the bias{held}"
-        )
+        bias = f"bias {100 * found.bias:+.2f}%, {100 * found.around:.2f}% around the bias"
+        errors = f"RMSLE {found.rmsle:.4g}, {bias}{held}"
         if abs(found.bias) > MOST_BIAS * found.around:
             errors += ". A bias that is the same for all runs, as of another tokenizer or text, changes no choice between models; one that grows with size or tokens does"
         write_paragraph(console, f"{plural(found.n_runs, 'measured run')}: {errors}.")
-    beyond = sum(bool(one.extrapolation) for one in predicted)
-    if beyond:
+    if beyond := sum(bool(one.extrapolation) for one in predicted):
         write_paragraph(console, f"{beyond} of {plural(len(predicted), 'run')} outside the fitted range of the law.")
     write_paragraph(console, f"law {law.name}: {law.source}")
 
@@ -183,6 +172,5 @@ def show_prediction(console: Console, law: Law, predicted: Prediction) -> None:
     write_line(console, text, bold=len(f"loss {predicted.loss:.4f}"))
     for name, factor in predicted.extrapolation.items():
         end = "largest" if factor > 1 else "smallest"
-        label = INPUT_NAMES.get(name, name)
-        write_line(console, f"extrapolated: {label} {factor:.3g} times the {end} fitted")
+        write_line(console, f"extrapolated: {INPUT_NAMES.get(name, name)} {factor:.3g} times the {end} fitted")
     write_paragraph(console, f"law {law.name}, models in the shape of {law.family.name}: {law.source}")

@@ -52,7 +52,8 @@ def show_plan(
         around = 1 + len(drawn.get().splitlines()) - len(table.rows)  # its title, heads and notes, and the headline
         room = 0
         for name, least in (*screen.SPARE, ("", 0)):
-            room = screen.MOST_LINES - around - _height(console, _facts(console, plan, options, rows, without))
+            lines = _facts(console, plan, options, rows, without)
+            room = screen.MOST_LINES - around - sum(1 + (len(line) - 1) // console.width for line in lines)
             if room < least and not (least > 2 and name == "Scores" and "target" in plan.asked):
                 without.append(name)
         rows = max(2, room)
@@ -63,11 +64,6 @@ def show_plan(
         _details(console, plan)
     if export is not None:
         _exported(console, export)
-
-
-def _height(console: Console, lines: Sequence[str]) -> int:
-    """Lines of the screen that lines take."""
-    return sum(1 + (len(line) - 1) // console.width for line in lines)
 
 
 def _facts(console: Console, plan: Plan, options: str | None, rows: int, without: Sequence[str]) -> list[str]:
@@ -83,8 +79,10 @@ def _details(console: Console, plan: Plan) -> None:
     write_line(console)
     for name, text in tables.decision_facts(plan):
         write_paragraph(console, text, indent=12, first=f"  {name:8}  ")
-    for table in (*tables.choice_tables(plan), *([tables.known_table(plan)] if plan.known else [])):
+    for table in tables.choice_tables(plan):
         write_table(console, table)
+    if plan.known:
+        write_table(console, tables.known_table(plan))
     if plan.decision.caveats:
         write_line(console)
         write_line(console, "Caveats", bold=len("Caveats"))
@@ -172,10 +170,7 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
         (Column("training FLOPs"), lambda c: format_flops(c.training_flops)),
         (Column("GPU days"), lambda c: or_dash(c.gpu_days, format_count)),
         (Column("training $"), lambda c: or_dash(c.training_usd, format_usd)),
-        (
-            Column("  by known error"),
-            lambda c: or_dash(c.training_usd_interval, lambda ends: format_usd(math.sqrt(math.prod(ends)))),
-        ),
+        (Column("  by known error"), lambda c: or_dash(c.training_usd_interval, _middle_usd)),
         (Column("    nine of ten"), lambda c: or_dash(c.training_usd_interval, usd_range)),
         (Column("    over the first"), lambda c: or_dash(c.training_usd_over_first, "{:.3g}".format)),
         (Column("      nine of ten"), lambda c: span_text(c.training_usd_over_first_interval, ".3g")),
@@ -198,23 +193,22 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
     )
     rows = [[fact.head, *(text(model) for model in models)] for fact, text in facts]
     columns = [Column(c.name, rank=i if i > 1 else 0) for i, c in enumerate(models)]
-    assumed = [f"{c.name}: MFU {c.mfu:g} assumed, as no split holds it" for c in models if c.mfu_from == "assumed"]
+    notes = list(beyond_notes(models))
+    notes += [f"{c.name}: MFU {c.mfu:g} assumed, as no split holds it" for c in models if c.mfu_from == "assumed"]
     other = [c.name for c in models if c.usd_per_mtok is not None and c.calibrated is None]
     if any(c.usd_per_mtok_over_first for c in models) and other:
-        assumed.append(f"Prices over the first: {', '.join(other)} by the errors of all kinds, own kind not compared")
-    unserved = reason_lines((c.name, c.infeasible) for c in models if c.infeasible)
-    if published := [
-        f"{c.name} in {c.train_precision} ({source})" for c in models if (source := c.train_precision_source)
-    ]:
-        assumed.append(
-            f"Training priced as trained: {', '.join(published)}; others in bf16; --train-precision states one for all"
-        )
-    return Table(
-        "",
-        (Column("", text=True), *columns),
-        [row for row in rows if any(text.strip("-") for text in row[1:])],
-        notes=(*beyond_notes(models), *assumed, *unserved, *(["--max-gpus allows more GPUs"] if unserved else [])),
-    )
+        notes.append(f"Prices over the first: {', '.join(other)} by the errors of all kinds, own kind not compared")
+    stated = ((c, c.train_precision_source) for c in models)
+    if published := ", ".join(f"{c.name} in {c.train_precision} ({source})" for c, source in stated if source):
+        notes.append(f"Training priced as trained: {published}; others in bf16; --train-precision states one for all")
+    if unserved := reason_lines((c.name, c.infeasible) for c in models if c.infeasible):
+        notes += [*unserved, "--max-gpus allows more GPUs"]
+    said = [row for row in rows if any(text.strip("-") for text in row[1:])]
+    return Table("", (Column("", text=True), *columns), said, notes=tuple(notes))
+
+
+def _middle_usd(ends: tuple[float, float]) -> str:
+    return format_usd(math.sqrt(math.prod(ends)))
 
 
 def _break_even_lines(models: Sequence[ComparedModel]) -> list[str]:

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from moescale.planning.sweep_design import DesignedRun, SweepDesign
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
-from moescale.views.tables import Cell, Column, Table, table_of
+from moescale.views.tables import Cell, Column, Table, ends_text, table_of
+from moescale.views.tables.plan import P_LOSS
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 # Regret that designed sweeps of a third of a grid won over 13 true laws: 36% without runs, 34% by a law fitted to them,
@@ -54,24 +55,23 @@ def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
         (Column("tokens"), lambda r: " ".join(format_count(tokens) for tokens in r["tokens"])),
         (Column("FLOPs", rank=1), lambda r: format_flops(r["training_flops"])),
         (Column("time", rank=1), lambda r: format_seconds(r["seconds"]) if "seconds" in r else "-"),
-        (
-            Column("state", text=True, rank=4),
-            lambda r: r["state"] + (f" at {r['share']:.0%}" if 0 < r["share"] < 1 else ""),
-        ),
+        (Column("state", text=True, rank=4), _state),
     )
     write_table(console, table_of("", runs, cells))
-    write_line(console)
     done = sum(run["state"] == "finished" for run in runs)
+    write_line(console)
     write_paragraph(
         console,
         f"{plural(len(runs), 'run')}, {done} finished, {format_flops(plan['training_flops'])} FLOPs in total, "
         f"{plan['jobs']} in parallel; sizes without embeddings.",
     )
-    if "seconds" in plan:
-        write_paragraph(console, f"About {format_seconds(plan['seconds'])} left, by {plan['rate_from']}.")
-    else:
-        write_paragraph(console, f"For an estimate of time: {plan['rate_from']}.")
+    time = f"About {format_seconds(plan['seconds'])} left, by" if "seconds" in plan else "For an estimate of time:"
+    write_paragraph(console, f"{time} {plan['rate_from']}.")
     write_paragraph(console, f"Run table: {plan['table']}.")
+
+
+def _state(run: Mapping[str, Any]) -> str:
+    return f"{run['state']} at {run['share']:.0%}" if 0 < run["share"] < 1 else run["state"]
 
 
 def show_design(
@@ -82,7 +82,7 @@ def show_design(
     write_paragraph(
         console,
         f"{format_flops(found.flops)} FLOPs in total{known}. Plan: {format_flops(found.budget_flops)} FLOPs, shape {shape}, "
-        f"P(loss <= baseline) >= {found.confidence:.0%}; baseline: {found.base}.",
+        f"{P_LOSS} >= {found.confidence:.0%}; baseline: {found.base}.",
         lead=f"Train {plural(len(found.runs), 'run')}",
     )
     regrets = [
@@ -98,15 +98,13 @@ def show_design(
         (Column("P(likeliest E)"), lambda r: r[4]),
     )
     write_table(console, table_of("", regrets, cells))
-    now = found.decision
     if found.known_runs:
         write_line(console)
-        text = f"no cheaper model has P(loss <= baseline) >= {found.confidence:.0%}: train the baseline."
+        now, text = found.decision, f"no cheaper model has {P_LOSS} >= {found.confidence:.0%}: train the baseline."
         if now.cost_ratio != 1.0:
-            text = (
-                f"E = {now.experts:g}, N = {format_count(now.n_params)}, {format_count(now.tokens)} tokens, {now.cost_ratio:.0%} of the "
-                f"baseline's cost, P(loss <= baseline) {now.probability_at_least_base:.0%}."
-            )
+            sizes = f"N = {format_count(now.n_params)}, {format_count(now.tokens)} tokens"
+            cost = f"{now.cost_ratio:.0%} of the baseline's cost"
+            text = f"E = {now.experts:g}, {sizes}, {cost}, {P_LOSS} {now.probability_at_least_base:.0%}."
         write_paragraph(console, text, lead="Decision from the known runs")
     write_line(console)
     write_paragraph(console, _worth(found), lead="Worth it")
@@ -120,9 +118,8 @@ def show_design(
         "cheapest expert count is the cheapest in truth.",
     )
     if written is not None:
-        write_paragraph(
-            console, f"Wrote {written}. Next: set its corpus, then run `moescale sweep {written} --dry-run`."
-        )
+        corpus = f"set its corpus, then run `moescale sweep {written} --dry-run`"
+        write_paragraph(console, f"Wrote {written}. Next: {corpus}.")
     elif unbuilt:
         runs = "Train these runs" if details else "All runs: --details, to train"
         write_paragraph(console, f"{runs} with a trainer of your own; `moescale sweep` builds no {unbuilt}.")
@@ -136,8 +133,8 @@ def _worth(found: SweepDesign) -> str:
     price = "" if usd is None else f" they cost at least {format_usd(usd)} (at the plan's MFUs);"
     if not saved:
         return f"no:{price} they do not lower the regret by more than the error of the simulation."
-    text = f"{price} they lower the regret by {format_usd(saved)} per million served tokens on average, in price or in loss at its price"
-    text = text.strip()
+    lower = f"they lower the regret by {format_usd(saved)} per million served tokens on average"
+    text = f"{price} {lower}, in price or in loss at its price".strip()
     if usd is None:
         return f"{text}."
     few, many = ((100 * won, format_count(usd / (won * found.base_usd_per_mtok) * 1e6)) for won in STUDIED)
@@ -167,16 +164,12 @@ def _designed_counts_table(runs: Sequence[DesignedRun]) -> Table:
     """The runs of a designed sweep by expert count."""
     total = sum(run.flops for run in runs)
 
-    def span(values: list[float]) -> str:
-        low, high = format_count(min(values)), format_count(max(values))
-        return low if low == high else f"{low} to {high}"
-
     groups = [(e, [run for run in runs if run.experts == e]) for e in sorted({run.experts for run in runs})]
     cells: tuple[Cell[tuple[float, list[DesignedRun]]], ...] = (
         (Column("E"), lambda g: f"{g[0]}"),
         (Column("runs"), lambda g: f"{len(g[1])}"),
-        (Column("N"), lambda g: span([run.n_params for run in g[1]])),
-        (Column("tokens"), lambda g: span([run.tokens for run in g[1]])),
+        (Column("N"), lambda g: ends_text([run.n_params for run in g[1]], format_count)),
+        (Column("tokens"), lambda g: ends_text([run.tokens for run in g[1]], format_count)),
         (Column("share of FLOPs"), lambda g: f"{sum(run.flops for run in g[1]) / total:.0%}"),
     )
     return table_of("By expert count", groups, cells)

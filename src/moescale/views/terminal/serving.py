@@ -36,20 +36,18 @@ def show_models(console: Console, models: Sequence[Shape]) -> None:
 
 def show_cost(console: Console, found: Priced) -> None:
     """The cost of one model: the cheapest GPU count first, then each that was looked at, then each load that was asked about."""
-    server, gpu, usd_per_hour = found.server, found.server.deployment.gpu.name, found.server.deployment.usd_per_gpu_hour
-    cost, deployment, loop = server.cost, server.deployment, server.cost.closed_loop
+    server, cost, deployment = found.server, found.server.cost, found.server.deployment
+    usd_per_hour, priced = float(deployment.usd_per_gpu_hour), found.has_price
     for warning in found.warnings():
         write_paragraph(console, warning, lead="Warning:")
     if cost.usd_per_mtok is not None:
-        text, layout, hourly = _headline(found), _layout(cost), (server.opened or cost).gpus * float(usd_per_hour)
-        hourly_text = f", {format_usd(hourly)} an hour" if found.has_price else ""
-        write_line(console, text + (f" ({layout})" if layout else "") + hourly_text, bold=len(text))
+        text, layout = _headline(found), _layout(cost)
+        hourly = f", {format_usd((server.opened or cost).gpus * usd_per_hour)} an hour" if priced else ""
+        write_line(console, text + (f" ({layout})" if layout else "") + hourly, bold=len(text))
     if found.missed is not None:
         write_paragraph(console, _missed(found, found.missed))
-    terms = found.serving.price_terms() if found.has_price else None
-    price = (
-        f"{format_usd(float(usd_per_hour))} per GPU hour{f' ({terms})' if terms else ''}; " if found.has_price else ""
-    )
+    terms = found.serving.price_terms() if priced else None
+    price = f"{format_usd(usd_per_hour)} per GPU hour{f' ({terms})' if terms else ''}; " if priced else ""
     traffic = "" if found.serving.trace is None else f", {found.serving.traffic().source}"
     reserve = f"; reserve {format_bytes(cost.reserve_bytes)} per GPU" if cost.reserve_bytes else ""
     write_paragraph(
@@ -63,23 +61,18 @@ def show_cost(console: Console, found: Priced) -> None:
         f"{deployment.prompt_tokens:.6g} prompt and {deployment.output_tokens:.6g} output tokens per request{traffic}; "
         f"{price}utilization {deployment.utilization:g}; latency from {latency_text(found.source)}",
     )
-    if (
-        found.has_price
-        and loop is None
-        and cost.usd_per_input_mtok is not None
-        and cost.usd_per_output_mtok is not None
-    ):
-        prompt, output = format_usd(cost.usd_per_input_mtok), format_usd(cost.usd_per_output_mtok)
-        text = f"{prompt} per million prompt tokens and {output} per million output tokens"
+    usd_in, usd_out = cost.usd_per_input_mtok, cost.usd_per_output_mtok
+    if priced and cost.closed_loop is None and usd_in is not None and usd_out is not None:
+        text = f"{format_usd(usd_in)} per million prompt tokens and {format_usd(usd_out)} per million output tokens"
         write_paragraph(console, f"separate prices: {text}")
-    accuracy = accuracy_text(server.accuracy, gpu, uncompared(found.model, deployment, found.source))
-    write_paragraph(console, f"Accuracy: {accuracy}{ttft_doubt(server.accuracy, deployment.max_ttft_s)}")
-    if found.serving.calibrated and found.has_price and (corrected := found.calibrated) is not None:
-        low, high = (format_usd(bound) for bound in corrected.interval)
+    known = accuracy_text(server.accuracy, deployment.gpu.name, uncompared(found.model, deployment, found.source))
+    write_paragraph(console, f"Accuracy: {known}{ttft_doubt(server.accuracy, deployment.max_ttft_s)}")
+    if found.serving.calibrated and priced and (corrected := found.calibrated) is not None:
+        low, high = map(format_usd, corrected.interval)
         text = f"{format_usd(corrected.usd_per_mtok)} per million output tokens; nine of ten servings within {low} to {high}"
         write_paragraph(console, f"Calibrated: {text}")
     surely = found.missed and not found.missed.stricter_s and found.missed.kept
-    write_table(console, cost_table(cost, priced=found.has_price, kept=surely.cost if surely else None))
+    write_table(console, cost_table(cost, priced=priced, kept=surely.cost if surely else None))
     if cost.attention_dp is not None:
         _attention_groups(console, deployment)
     _show_loads(console, found)
@@ -139,10 +132,7 @@ def _show_loads(console: Console, found: Priced) -> None:
             f"TPOT {most}{format_seconds(opened.tpot_s or 0.0)} ({times}); host: {host or 'in-line (default of --request-rate)'}.",
         )
     if apart is not None:
-        prefill, decode = (
-            f"{plural(pool.workers, 'worker')} of {plural(pool.gpus_per_worker, 'GPU')}{_groups(pool)}, {pool.busy:.0%} busy"
-            for pool in (apart.prefill, apart.decode)
-        )
+        prefill, decode = map(_workers, (apart.prefill, apart.decode))
         write_line(console)
         write_paragraph(
             console,
@@ -153,7 +143,6 @@ def _show_loads(console: Console, found: Priced) -> None:
             f"Accuracy: {accuracy_text(found.apart_accuracy, gpu, 'this kind with prefill and decode apart')}.",
         )
     if burst is not None:
-        ttft, tpot = (_percentiles(burst, name) for name in ("ttft_s", "tpot_s"))
         write_line(console)
         write_paragraph(
             console,
@@ -161,14 +150,16 @@ def _show_loads(console: Console, found: Priced) -> None:
             f"tokens/s{usd(burst.usd_per_mtok, 'million output tokens')}; at most {burst.peak_running} concurrent "
             f"requests; host: {host or 'in-line'}.",
         )
+        ttft, tpot = (_percentiles(burst, name) for name in ("ttft_s", "tpot_s"))
         write_paragraph(console, f"TTFT {ttft}, TPOT {tpot}.")
         if burst.n_preemptions:
-            text = f"The KV cache was full {burst.n_preemptions} times; preempted requests were recomputed."
-            write_paragraph(console, text)
+            full = f"The KV cache was full {burst.n_preemptions} times"
+            write_paragraph(console, f"{full}; preempted requests were recomputed.")
 
 
-def _groups(pool: Pool) -> str:
-    return f" in {plural(pool.attention_dp, 'attention group')}" if pool.attention_dp > 1 else ""
+def _workers(pool: Pool) -> str:
+    groups = f" in {plural(pool.attention_dp, 'attention group')}" if pool.attention_dp > 1 else ""
+    return f"{plural(pool.workers, 'worker')} of {plural(pool.gpus_per_worker, 'GPU')}{groups}, {pool.busy:.0%} busy"
 
 
 def _percentiles(run: Answer, name: str) -> str:
@@ -181,9 +172,8 @@ def _percentiles(run: Answer, name: str) -> str:
 def _missed(found: Priced, missed: Missed) -> str:
     """Which limits the answer misses by the known error of its kind, and the cheapest server found that keeps them."""
     times, kept = " and ".join(f"{name} ({format_seconds(s)})" for name, s in missed.times_s.items()), missed.kept
-    text = (
-        f"By the error of its kind, {_server(found.server.cost, found.server.opened)} would miss the limit of {times}"
-    )
+    server = _server(found.server.cost, found.server.opened)
+    text = f"By the error of its kind, {server} would miss the limit of {times}"
     if kept is None:
         if found.server.opened is not None:
             return f"{text}."
@@ -201,8 +191,9 @@ def _missed(found: Priced, missed: Missed) -> str:
 def _server(c: Cost, opened: OpenLoop | None = None) -> str:
     if opened is not None:
         return plural(opened.gpus, "GPU")
+    replicas = c.replicas or 1
+    copies = "" if replicas == 1 else f" in {plural(replicas, 'replica')}"
     groups = "" if c.attention_dp is None else f" in {plural(c.attention_dp, 'attention group')}"
-    copies = "" if (c.replicas or 1) == 1 else f" in {plural(c.replicas or 1, 'replica')}"
     return plural(c.gpus, "GPU") + copies + groups
 
 
@@ -225,24 +216,21 @@ def cost_table(cost: Cost, *, priced: bool = True, kept: Cost | None = None) -> 
     def of(c: Cost) -> Cost | Answer:
         return c.closed_loop or c
 
-    def last(c: Cost) -> str:
-        breaks = c.closed_loop is not None and not c.closed_loop.meets_limits
-        same, surely = (
-            other is not None
-            and (c.gpus, c.replicas, c.attention_dp) == (other.gpus, other.replicas, other.attention_dp)
-            for other in (cost, kept)
-        )
-        words = (
-            "<- cheapest" if same else "",
-            "breaks a limit" if breaks else "",
-            "<- by known error" if surely else "",
-        )
-        return ", ".join(filter(None, words))
+    def layout(c: Cost | None) -> object:
+        return c and (c.gpus, c.replicas, c.attention_dp)
 
-    limited: Cell[Cost] = (
-        Column("batch limited by", text=True),
-        lambda c: BROKEN.get(c.latency_limit or "", LIMITED_BY.get(c.limited_by or "", c.limited_by or "")),
-    )
+    def last(c: Cost) -> str:
+        words = {
+            "<- cheapest": layout(c) == layout(cost),
+            "breaks a limit": c.closed_loop is not None and not c.closed_loop.meets_limits,
+            "<- by known error": layout(c) == layout(kept),
+        }
+        return ", ".join(word for word, holds in words.items() if holds)
+
+    def limit(c: Cost) -> str:
+        return BROKEN.get(c.latency_limit or "", LIMITED_BY.get(c.limited_by or "", c.limited_by or ""))
+
+    limited: Cell[Cost] = (Column("batch limited by", text=True), limit)
     if closed:
         limited = (Column("request time", rank=2), lambda c: format_seconds(getattr(of(c), "e2e_s", 0.0)))
     usd: Cell[Cost] = (Column("$/Mtok"), lambda c: format_usd(of(c).usd_per_mtok or 0.0))
@@ -265,13 +253,11 @@ def _tokens_s(cost: Cost) -> float:
 
 
 def _attention_groups(console: Console, deployment: Deployment) -> None:
-    passes, others = (
-        deployment.engine.balance_passes,
-        "silicon:vllm or silicon:sglang, a prompt in one group delays all groups",
-    )
-    rule = f"a prompt waits up to {passes:g} passes for prompts of the other groups, as in TensorRT-LLM; with --latency {others}"
-    if not passes:
-        others = "as in vLLM and SGLang; with --latency silicon:trtllm, prompts wait for each other"
-        rule = f"a prompt in one group delays the output tokens of all groups, {others}"
+    if passes := deployment.engine.balance_passes:
+        alone = "silicon:vllm or silicon:sglang, a prompt in one group delays all groups"
+        rule = f"a prompt waits up to {passes:g} passes for prompts of the other groups, as in TensorRT-LLM; with --latency {alone}"
+    else:
+        waits = "as in vLLM and SGLang; with --latency silicon:trtllm, prompts wait for each other"
+        rule = f"a prompt in one group delays the output tokens of all groups, {waits}"
     write_line(console)
     write_paragraph(console, f"Attention groups: {rule}.")
