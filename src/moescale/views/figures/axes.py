@@ -43,6 +43,9 @@ def log_ticks(
     """A logarithmic axis around `values` with at most `most` round ticks, written by `text`."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
+    def write(value: float, _: int | None = None) -> str:
+        return text(value)
+
     (ax.set_xscale if which == "x" else ax.set_yscale)("log")
     if values is not None and values.size:
         low, high = float(np.nanmin(values)), float(np.nanmax(values))
@@ -51,7 +54,7 @@ def log_ticks(
     axis = ax.xaxis if which == "x" else ax.yaxis
     low, high = ax.get_xlim() if which == "x" else ax.get_ylim()
     axis.set_major_locator(FixedLocator(tick_places(low, high, most)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axis.set_major_formatter(FuncFormatter(write))
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())
 
