@@ -12,7 +12,7 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.io.json_text import parse_json
 from moescale.runs.importers import tracked_run
-from moescale.runs.importers.tracked_run import FINISHED, TrackedRun, Wanted, scalar, scalars
+from moescale.runs.importers.tracked_run import FINISHED, TrackedRun, Wanted, scalars
 
 _HPARAMS_FOLDER = re.compile(r"\d+\.\d+")
 _ENDED = {0: "", 1: FINISHED, 2: "failed", 3: "running"}  # hparams/api.proto, Status
@@ -67,7 +67,11 @@ def _read(log: TrackedRun, place: Path, source: str) -> None:
     ):
         plugin: Any = tracked_run.library("tensorboard.plugins.hparams.plugin_data_pb2", "tensorboard", source)
         for content in events.PluginTagToContent("hparams").values():
-            _take_hparams(log, plugin.HParamsPluginData.FromString(content))
+            hparams = plugin.HParamsPluginData.FromString(content)
+            values = hparams.session_start_info.hparams.items()
+            log.params |= scalars({key: getattr(v, v.WhichOneof("kind") or "string_value") for key, v in values})
+            if hparams.HasField("session_end_info"):
+                log.state = _ENDED.get(hparams.session_end_info.status, "")
 
 
 def _numbers(tensor: Any) -> np.ndarray[Any, Any]:
@@ -79,15 +83,6 @@ def _numbers(tensor: Any) -> np.ndarray[Any, Any]:
     except (TypeError, ValueError):
         return np.empty(0)
     return array if array.dtype.kind in "iuf" else np.empty(0)
-
-
-def _take_hparams(log: TrackedRun, content: Any) -> None:
-    for key, value in content.session_start_info.hparams.items():
-        stated = scalar(getattr(value, value.WhichOneof("kind") or "string_value"))
-        if stated is not None:
-            log.params[key] = stated
-    if content.HasField("session_end_info"):
-        log.state = _ENDED.get(content.session_end_info.status, "")
 
 
 def _take_text(log: TrackedRun, tag: str, text: str) -> None:

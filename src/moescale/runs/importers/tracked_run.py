@@ -300,8 +300,6 @@ class Logged:
         columns: dict[str, NDArray[np.float64]] = {}
         for name in column_names(expression) or (STEP,):
             cells = self.named(name).cells
-            columns[name] = np.array(
-                [cell if isinstance(cell, float) else math.nan for cell in cells], dtype=np.float64
-            )
+            columns[name] = np.array([cell if isinstance(cell, float) else math.nan for cell in cells])
         values, known = evaluate_numbers(expression, columns)
         return Origin(f"'{expression}'", [v if k else None for v, k in zip(values.tolist(), known, strict=True)])
