@@ -19,6 +19,7 @@ from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
 from moescale.models.published import find_shape
+from moescale.options import priced
 from moescale.planning import plan
 from moescale.planning.plan_file import read_plan
 from moescale.serving import accuracy
@@ -163,7 +164,7 @@ def test_every_answer_says_how_far_its_kind_lay_or_that_nothing_was_compared(mon
         kind="dense bf16", n=40, geometric_mean=0.9, spread=1.2, sets=4, gpus=("b200-sxm",),
         ttft=accuracy.Band(n=40, geometric_mean=1.5, spread=2.0),
     )  # fmt: skip
-    monkeypatch.setattr(accuracy, "accuracy_of", lambda *_, **__: found)
+    monkeypatch.setattr(priced, "accuracy_of", lambda *_, **__: found)
     told = " ".join(run(*asked).out.split())
     assert (
         "Accuracy: predicted / measured throughput 0.90 (spread 1.20x), TTFT 1.50; 40 published points: dense bf16"

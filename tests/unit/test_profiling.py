@@ -291,7 +291,7 @@ def test_a_grid_file_is_read(files: Path) -> None:
         (("experts = [1, 4]", "experts = []"), r"\[\[models\]\] 1, experts: is empty"),
         (('["20M", 3e7]', '["20X"]'), "n_params: .*20X"),
         (('["20M", 3e7]', "[1]"), "1 is not at least 100000"),
-        (('["20M", 3e7]', str([3e7] * 3000)), "at most 100 items"),
+        (('["20M", 3e7]', str([3e7] * 3000)), "more than 100 entries"),
         (('n_params = ["20M", 3e7]', ""), "needs n_params or config"),
         (('"mine.json"', '"none.json"'), "none.json: no such file"),
         (("prompt_tokens = 128", "prompt_tokens = ="), "not valid TOML"),

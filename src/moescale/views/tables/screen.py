@@ -43,7 +43,7 @@ SPARE = (
     *(("Life", 4), ("Scores", 4)),
     *(
         (name, 2)
-        for name in ("Price error", "Beyond runs", "Repaid by", "Repeats", "Unspent", "Default law", "Shapes", "Scores")
+        for name in ("Beyond runs", "Price error", "Repaid by", "Repeats", "Unspent", "Default law", "Shapes", "Scores")
     ),
 )
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
@@ -155,7 +155,7 @@ def _default_law(plan: Plan) -> str:
     far = AGAIN.sub("", plan.default_law_beyond or "")
     inside = f"; beyond its own runs too: {far}" if far else "; inside its own runs"
     price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here{_trained_for(other)}"
-    return f"{other.experts:g} experts{beyond}, {sizes_text(other)}: {price}{errors}{inside}"
+    return f"{plural(other.experts, 'expert')}{beyond}, {sizes_text(other)}: {price}{errors}{inside}"
 
 
 def _unspent(plan: Plan) -> list[str]:
