@@ -66,8 +66,9 @@ class PlanRequest:
             return self._plan_of_shapes(USUAL_SHAPES, law, progress)
         progress("train and serve models of every size", 0.1)
         question = self.question(law)
-        base = self.usual_base(law, question) or question.base
-        return self._beside_all_counts(self.plan_of_shape(law), {"": (law, base)})
+        if (base := self.usual_base(law, question)) is not None:
+            question = replace(question, base=base)
+        return self._beside_all_counts(self.plan_of_shape(law, question), {"": (law, question.base)})
 
     def plan_of_shape(self, law: Law, question: Question | None = None, search: Search | None = None) -> Plan:
         """The plan in the law's own shape; `search` as in `make_plan`."""

@@ -11,9 +11,7 @@ import numpy as np
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.architecture import Architecture
 from moescale.planning.allocation import inputs_at
-from moescale.planning.as_built import (
-    Built,
-)
+from moescale.planning.as_built import Built
 from moescale.planning.candidate import KNOWN_SIZE, Costs, Life, Regret, Unreachable, lives
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import each_law
