@@ -122,6 +122,13 @@ def test_gpus_share_the_work_and_all_reduce_twice_a_layer() -> None:
     # 2 (g - 1) / g = 1 message of one bf16 hidden state, twice a layer, and one latency each.
     reduce_s = 2 * 3 * (1024 * 2 / A100.interconnect_bytes_per_s + 1e-5)
     assert on_two == pytest.approx(on_one / 2 + reduce_s, rel=1e-12)
+    # A layer without an FFN reduces once.
+    on_one, on_two = roofline.decode_s(replace(DENSE, n_layers_without_ffn=3), np.array([1, 2]), 1, 500)
+    assert on_two == pytest.approx(on_one / 2 + reduce_s / 2, rel=1e-12)
+    far, near = np.array([16, 8]), replace(A100, gpus_per_server=16)
+    both = (DENSE, replace(DENSE, n_layers_without_ffn=3))
+    between_s = [Roofline(g, constants=perfect()).decode_s(m, far, 1, 500)[0] for g in (A100, near) for m in both]
+    assert between_s[0] - between_s[2] == pytest.approx(2 * (between_s[1] - between_s[3]), rel=1e-9)
 
 
 def test_launches_are_added_once_a_layer_of_their_kind() -> None:
@@ -165,8 +172,11 @@ def test_activations_are_moved_once_a_token_by_norms_and_products() -> None:
     at_rest = Roofline(A100, constants=perfect())
     # Elements a layer: two norms of four rows and both ends of two products; heads twice; the FFN's ends and insides.
     dense = 10 * 1024 + 2 * 1024 + 2 * 1024 + 2 * 3 * 4096
-    added_s = moving.decode_s(DENSE, 1, 7, 500) - at_rest.decode_s(DENSE, 1, 7, 500)
-    assert added_s == pytest.approx(1.5 * 7 * 3 * 2 * dense / A100.memory_bandwidth_bytes_per_s, rel=1e-9)
+    # Without an FFN: one norm, and attention's.
+    bare = replace(DENSE, n_layers_without_ffn=3)
+    for model, moved in ((DENSE, dense), (bare, 6 * 1024 + 2 * 1024)):
+        added_s = moving.decode_s(model, 1, 7, 500) - at_rest.decode_s(model, 1, 7, 500)
+        assert added_s == pytest.approx(1.5 * 7 * 3 * 2 * moved / A100.memory_bandwidth_bytes_per_s, rel=1e-9)
     sparse = 10 * 1024 + 2 * 1024 + 2 * (2 * 1024 + 2 * 3 * 4096)  # of each of two experts
     added_s = moving.decode_s(SPARSE, 1, 7, 500) - at_rest.decode_s(SPARSE, 1, 7, 500)
     assert added_s == pytest.approx(1.5 * 7 * 3 * 2 * sparse / A100.memory_bandwidth_bytes_per_s, rel=1e-9)
@@ -383,6 +393,16 @@ def test_the_roofline_never_falls_when_anything_grows(
         assert ask(larger, gpus, batch, tokens) >= base
         assert ask(more_experts, gpus, batch, tokens) >= base
         assert ask(replace(model, vocab_size=32000), gpus, batch, tokens) >= base
+
+
+def test_a_gpu_of_half_the_rates_takes_twice_as_long_for_sparse_attention() -> None:
+    h200 = find_gpu("h200-sxm")
+    names = ("memory_bandwidth_bytes_per_s", "bf16_flops_per_s", "fp8_flops_per_s")
+    half = replace(h200, **{name: getattr(h200, name) / 2 for name in names})
+    model = replace(shapes()["deepseek-v3.2"], n_moe_layers=0)
+    whole, slower = (silicon(gpu=gpu, weight_bytes_per_param=1.0) for gpu in (h200, half))
+    assert slower.prefill_s(model, 1, 1, 8192.0) == pytest.approx(2 * whole.prefill_s(model, 1, 1, 8192.0), rel=0.03)
+    assert slower.decode_s(model, 1, 64, 8192.0) == pytest.approx(2 * whole.decode_s(model, 1, 64, 8192.0), rel=0.03)
 
 
 def test_every_roofline_constant_is_plausible_and_has_a_source() -> None:

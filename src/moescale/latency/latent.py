@@ -226,7 +226,8 @@ def sparse_s(card: Card, a: Stage, model: Architecture, module: Module) -> Float
     wanted_bytes = share * card.weight_bytes_per_param + (1.0 - share) * max(card.weight_bytes_per_param, 2.0)
     each = replace(a, batch=a.batch * np.asarray(a.queries), queries=1.0)
     rate = (system.memory_bandwidth_bytes_per_s, system.bf16_flops_per_s)
-    this = _roofline_s(model, each, rate, wanted_bytes, 2.0, sparse=True)
+    bandwidth, peak = card.ratios(BF16)
+    this = _roofline_s(model, each, (rate[0] * bandwidth, rate[1] * peak), wanted_bytes, 2.0, sparse=True)
     measured = _roofline_s(SPARSE[name], each, rate, measured_bytes, 2.0, sparse=True)
     return module_grid(*card.tables, a.name, module).seconds(a.heads, each.batch, a.tokens) * (this / measured)
 

@@ -121,7 +121,8 @@ def messages_s(card: Card, model: Architecture, whole: Pass, rank: Pass) -> Floa
     if np.any(gpus > card.gpu.gpus_per_server):
         reduced_s = reduced_s + times * network.all_reduce_s(card.gpu, gpus, ACTIVATION_BYTES * elements)
     if model.qk_norm_full_width:
-        norms_s = grid.seconds(np.maximum(gpus, 2.0), 2.0 * np.maximum(rank.tokens, 1.0))
+        sums = slower * 2.0 * np.maximum(rank.tokens, 1.0)
+        norms_s = within_server_s(grid, network.in_server(card.gpu, gpus), sums)
         reduced_s = reduced_s + model.n_layers * norms_s
     return np.where(gpus > 1, reduced_s, 0.0) + exchanged_s
 

@@ -202,9 +202,8 @@ class Roofline(LatencySource):
             spread = np.asarray(whole.attention_dp, dtype=np.float64) > 1.0
             exchanged = np.where(spread, model.n_moe_layers, 0.0)
             split = np.where(spread, np.minimum(np.asarray(whole.expert_parallel, dtype=np.float64), gpus), 1.0)
-        reduced, (sent_s, start_s) = 2.0 * model.n_layers - exchanged, self._message_s(rank_gpus)
-        total_s = (reduced - model.n_layers_without_ffn) * (model.d_model * sent_s) * rank.tokens
-        total_s = total_s + reduced * (start_s * (rank_gpus > 1.0))
+        reduced, (sent_s, start_s) = _reductions(model) - exchanged, self._message_s(rank_gpus)
+        total_s = reduced * (model.d_model * sent_s * rank.tokens + start_s * (rank_gpus > 1.0))
         if whole is not rank:
             sent_s, start_s = self._message_s(gpus)
             total_s = total_s + exchanged * (model.d_model * sent_s * whole.tokens + start_s)
@@ -235,7 +234,12 @@ class Roofline(LatencySource):
         all_s = network.all_reduce_s(self.gpu, whole.gpus, row * whole.tokens)
         held_whole = np.asarray(whole.expert_parallel, dtype=np.float64) >= whole.gpus
         exchanged_s = np.where(held_whole, np.minimum(sent_s, all_s), all_s)
-        return np.asarray((2.0 * model.n_layers - exchanged) * reduced_s + exchanged * exchanged_s)
+        return np.asarray((_reductions(model) - exchanged) * reduced_s + exchanged * exchanged_s)
+
+
+def _reductions(model: Architecture) -> Real:
+    """All-reduces of a pass within a group of GPUs: after attention, and after the FFN where a layer has one."""
+    return 2.0 * model.n_layers - model.n_layers_without_ffn
 
 
 def _ridge(read_s: Real, multiply_s: Real, softness: float) -> Real:
@@ -250,10 +254,11 @@ def _ridge(read_s: Real, multiply_s: Real, softness: float) -> Real:
 def _activations(model: Architecture, gpus: FloatArray) -> Real:
     """What one token moves on one GPU but in the routed experts, all layers: norms, and both sides of every product."""
     d_model, gated = model.d_model, 2.0 * model.ffn_matrices
-    attention = 10.0 * d_model + 2.0 * (model.n_heads * model.head_dim) / gpus  # two norms of 4 d_model each
+    attention = 6.0 * d_model + 2.0 * (model.n_heads * model.head_dim) / gpus  # its norm moves 4 d_model
+    norms = 4.0 * d_model * (model.n_layers - model.n_layers_without_ffn)  # before the FFN
     dense = model.n_layers - model.n_moe_layers - model.n_layers_without_ffn
     dense = dense * (2.0 * d_model + gated * model.d_ffn / gpus)
-    return model.n_layers * attention + dense + model.n_moe_layers * (gated * model.d_shared_expert / gpus)
+    return model.n_layers * attention + norms + dense + model.n_moe_layers * (gated * model.d_shared_expert / gpus)
 
 
 def _busiest(model: Architecture, tokens: Real, expert_parallel: Real) -> tuple[Real, Real]:
