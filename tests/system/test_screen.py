@@ -196,7 +196,11 @@ def test_a_plan_says_what_its_restrictions_cost() -> None:
     out = run(*asked, "--budget", "1e22").out
     assert f"{format_count(tokens)} (least spend)" in out
     assert re.search(rf"^  least spend .*{re.escape(format_usd(least['training_usd']))}$", out, re.M)
-    assert answer_of(*asked, "--budget", "1e23", "--unique-tokens", "100B")["repeats_loss"] > 0.0
+    repeated = answer_of(*asked, "--budget", "1e23", "--unique-tokens", "100B", "--bootstrap", 0)
+    assert repeated["repeats_loss"] > 0.0
+    out = run(*asked, "--budget", "1e23", "--unique-tokens", "100B", "--bootstrap", 0).out
+    epochs = f"{repeated['recommendation']['tokens'] / 1e11:.3g}"
+    assert re.search(rf"GPUs  epochs .*\n(?:.*\n)*> recommended .* {re.escape(epochs)} +\$", out)
     assert answer_of(*asked, "--budget", "1e22", "--law", "moescale2026-joint")["default_law"]["experts"] >= 1
 
 

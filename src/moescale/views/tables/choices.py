@@ -62,7 +62,9 @@ def question_line(plan: Plan) -> str:
     parts += ["lowest loss"] if plan.objective == "loss" else []
     if tokens is not None and plan.decision.model.tokens > BINDS * tokens:
         parts.append(f"<= {format_count(tokens)} tokens")
-    parts.append(f"{plan.gpu} {asked['weights']}" if isinstance(asked.get("weights"), str) else plan.gpu)
+    of_training = plan.training is not None and plan.training.precision is not None
+    served_in = f" {asked['weights']}" if isinstance(asked.get("weights"), str) else ""
+    parts.append(f"{plan.gpu}{' serving in' if served_in and of_training else ''}{served_in}")
     speed = "" if tpot_s is None else f"TPOT <= {format_seconds(tpot_s)} ({1.0 / tpot_s:.3g} tok/s a user)"
     parts.append(speed or "no limit of TPOT")
     parts += [] if ttft_s is None else [f"TTFT <= {format_seconds(ttft_s)}"]
@@ -203,13 +205,21 @@ def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
         (Column("loss"), lambda r: f"{r[1].loss:.4f}{MARK if getattr(r[1], 'beyond_law', None) else ''}"),
         (Column("$/Mtok"), lambda r: or_dash(r[1].usd_per_mtok, format_usd)),
         (Column("GPUs"), lambda r: gpus_text(r[1].gpus, r[1].attention_dp, r[1].prefill_gpus)),
-        (Column("TPOT", rank=3), lambda r: or_dash(r[1].tpot_s, format_seconds)),
+        _epochs_or_tpot_cell(plan),
         _training_cell(plan),
     ]
     if plan.of_life:
         cells.append((Column("life $", rank=1), lambda r: or_dash(r[1].total_usd, format_usd)))
     experts = tuple(model.experts for _, model in rows)
     return table_of(question_line(plan), rows, cells, experts=experts, notes=beyond_notes(plan.known))
+
+
+def _epochs_or_tpot_cell(plan: Plan) -> Cell[tuple[str, Trained]]:
+    """The time per output token; the epochs, of published models unknown, where unique tokens are stated."""
+    unique = asked_number(plan, "unique_tokens")
+    if unique is None:
+        return Column("TPOT", rank=3), lambda r: or_dash(r[1].tpot_s, format_seconds)
+    return Column("epochs", rank=3), lambda r: "-" if r[1] in plan.known else f"{r[1].tokens / unique:.3g}"
 
 
 def _training_cell(plan: Plan) -> Cell[tuple[str, Trained]]:

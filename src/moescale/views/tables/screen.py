@@ -217,8 +217,7 @@ def _decided(plan: Plan) -> str:
     text += f"{ends_text(sizes, format_count)} active, {ends_text(tokens, format_count)} tokens"
     if (unique := asked_number(plan, "unique_tokens")) is not None and model.tokens > unique:
         epochs = sorted({f"{count / unique:.3g}" for count in (min(tokens), max(tokens))}, key=float)
-        here = f"; {model.tokens / unique:.3g} here" if len(epochs) > 1 else ""
-        text += f" ({' to '.join(epochs)} epochs{here})"
+        text += f" ({' to '.join(epochs)} epochs)"
     alone = [view.n_params_active for view in plan.voting_laws if view.n_params_active is not None]
     if len(alone) > 1 and max(alone) > UNLIKE * min(alone):
         text += f" (each law alone: {ends_text(alone, format_count)} active)"
