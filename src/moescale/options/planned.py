@@ -13,6 +13,7 @@ from moescale.options.law import DEFAULT_LAW, EVERY_SHAPE, PLANNED_SHAPE, SHAPES
 from moescale.options.question import BoundOptions
 from moescale.planning import shapes as compared
 from moescale.planning.beside import is_served
+from moescale.planning.least_training import frugal
 from moescale.planning.plan import Plan, make_plan
 from moescale.planning.question import KnownModel, Question
 from moescale.planning.rationale import beyond_runs
@@ -55,7 +56,7 @@ class PlanRequest:
 
     def search(self, law: Law, question: Question, *, coarse: bool = False) -> Search:
         """The models that answer a question."""
-        return Search.of(law, question, self.deployment, self.latency, coarse=coarse)
+        return frugal(Search.of(law, question, self.deployment, self.latency, coarse=coarse))
 
     def plan(self, law: Law, progress: Progress = lambda step, share: None) -> Plan:
         """The plan under a law: in all shapes where asked, in the usual ones where nothing stated speaks against it, else in the law's."""

@@ -16,7 +16,7 @@ from moescale.planning.built_lives import BuiltLives
 from moescale.planning.candidate import Candidate, Life
 from moescale.planning.life_search import LifeSearch
 from moescale.planning.question import Question
-from moescale.planning.recommend import Advice, at_floor, recommend
+from moescale.planning.recommend import Advice, recommend
 from moescale.planning.search import Search, costs_of, size_bounds
 from moescale.scaling_laws.law import Law, loss
 from moescale.serving.deployment import Deployment
@@ -35,7 +35,6 @@ def is_served(law: Law, question: Question, deployment: Deployment, latency: Lat
 def best_of(search: Search) -> Advice | None:
     """The best model of a search, as built: the cheapest at the goal, or of the lowest loss; None where there is none."""
     rows, promised = search.answering(), search.question.budget_goal == "serve"
-    search, rows = at_floor(search, rows, search.frontier(rows)) or (search, rows)
     served = [c for c in rows if isinstance(c, Candidate) and search.law.allows(c.experts)]
     by_price = search.question.budget_goal == "serve"
     near = sorted(served, key=lambda c: c.usd_per_mtok if by_price else c.loss)[:MOST_RIVALS]

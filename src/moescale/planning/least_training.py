@@ -18,7 +18,7 @@ from moescale.planning.as_built import SLACK, in_shape, remember_prices, stacked
 from moescale.planning.candidate import Candidate, trained_models
 from moescale.planning.near_shapes import depth_factor, near_shapes
 from moescale.planning.question import Question, own_inputs
-from moescale.planning.recommend import with_scores
+from moescale.planning.recommend import CHEAPER, with_scores
 from moescale.planning.scores import MOST_FLOPS, chances, has_scores, stated_score
 from moescale.planning.search import ANY_USD, Search
 from moescale.planning.training_price import TrainingPrice
@@ -80,9 +80,40 @@ def least_training(search: Search) -> tuple[Candidate, ...]:
 
     None without a price of training, and where no loss is to be reached.
     """
+    if (spend := _to_promise(search)) is None:
+        return ()
+    with suppress(InfeasibleError):
+        _, models = spend.cheapest()
+        return tuple(with_scores(search, models))
+    return ()
+
+
+def frugal(search: Search) -> Search:
+    """Where no budget is stated, the search with the fewest FLOPs of each expert count that keep the promise for CHEAPER above its least price; else itself.
+
+    Prices have a floor, which any training reaches: without it a model is trained as long as its baseline, for nothing.
+    """
+    question = search.question
+    spend = None if question.budget_of is None or question.base is None or question.of_life else _to_promise(search)
+    if spend is None:
+        return search
+    rows, budget, experts = search.at_loss(question.max_loss), question.budget, search.best.experts
+    usd = np.array([c.usd_per_mtok if isinstance(c, Candidate) else np.nan for c in rows])
+    within = search.sampled.size_within(usd * (1.0 + CHEAPER)).diagonal()
+    _, flops, _ = spend.least(
+        np.fmin(np.fmin(within, search.sampled.size_within(np.array([ANY_USD]))[0]), search.largest)
+    )
+    flops = np.where(np.isfinite(flops), np.minimum(flops * FLOPS_GROWTH, budget.flops), budget.flops)
+    by_experts = tuple(zip(experts.tolist(), flops.tolist(), strict=True))
+    of_least = replace(question, budget=replace(budget, by_experts=by_experts))
+    return Search.of(search.law, of_least, search.costs.deployment, search.costs.latency)
+
+
+def _to_promise(search: Search) -> _Spend | None:
+    """The spend that keeps the loss of a plan with its confidence; None without a price of training, and where no loss is to be reached."""
     question, confidence = search.question, search.confidence
     if question.training is None or question.budget_goal != "serve":
-        return ()
+        return None
     draws, goal = search.draws_at(question.max_loss), question.max_loss or search.base.loss
 
     def chance_of(models: Allocation, budget: Budget) -> FloatArray:
@@ -95,10 +126,7 @@ def least_training(search: Search) -> tuple[Candidate, ...]:
             return model.loss <= goal * (1.0 + SLACK)
         return model.probability_at_least_base >= confidence
 
-    with suppress(InfeasibleError):
-        _, models = _Spend(search, question.training, chance_of, confidence or 1.0, keeps).cheapest()
-        return tuple(with_scores(search, models))
-    return ()
+    return _Spend(search, question.training, chance_of, confidence or 1.0, keeps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +144,31 @@ class _Spend:
 
     def cheapest(self) -> tuple[float, list[Candidate]]:
         """The highest chance of any model, and the models of the cheapest expert counts as built, with training dollars, cheapest first."""
-        search, question, experts = self.search, self.search.question, self.search.best.experts
+        search, experts = self.search, self.search.best.experts
         near = search.sampled.size_within(np.array([ANY_USD]))[0]
         most_n = np.minimum(search.largest, SIZES[-1])
         price = search.costs.usd_per_mtok
         largest = np.fmin(near, most_n)
         if self.of_score:
             largest = largest_within_cost(experts, ANY_USD, price, largest=most_n, near=near, close=CLOSE)
-        most = np.broadcast_to(MOST_FLOPS if question.budget_of else question.budget.flops_at(experts), experts.shape)
+        highest, flops, sizes = self.least(largest)
+        usd = flops * self.price.usd_per_flop_at(experts)
+        near_best = [int(i) for i in np.argsort(usd)[:MOST_BUILT] if np.isfinite(usd[i])]
+        models = sorted(
+            self._built(near_best, np.minimum(flops, self.most), sizes), key=lambda model: model.training_usd or 0.0
+        )
+        best = {model.experts: model for model in reversed(models)}  # of each expert count
+        return highest, [model for model in models if best[model.experts] is model]
+
+    @property
+    def most(self) -> FloatArray:
+        """The most FLOPs of each expert count, (m,)."""
+        question, experts = self.search.question, self.search.best.experts
+        return np.broadcast_to(MOST_FLOPS if question.budget_of else question.budget.flops_at(experts), experts.shape)
+
+    def least(self, largest: FloatArray) -> tuple[float, FloatArray, _Sizes]:
+        """The highest chance of any model up to the `largest` sizes (m,), the fewest FLOPs with the wanted one, infinite where there are none, and the sizes."""
+        search, most = self.search, self.most
         tried = np.geomspace(
             np.minimum(LEAST_FLOPS_SHARE * search.base.training_flops, LEAST_FLOPS_SHARE * most), most, GRID_POINTS
         )
@@ -132,16 +177,12 @@ class _Spend:
         sizes = _Sizes(np.log(tried[some]), np.log(optima), largest)
         sure = np.array([self._likeliest(flops, sizes)[1] for flops in tried])
         first = (sure >= self.chance).argmax(axis=0)
-        low, high = (tried[np.maximum(first + side, 0), np.arange(experts.size)] for side in (-1, 0))
+        low, high = (tried[np.maximum(first + side, 0), np.arange(most.size)] for side in (-1, 0))
         for _ in range(BISECTIONS):
             middle = np.sqrt(low * high)
             enough = self._likeliest(middle, sizes)[1] >= self.chance
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-        usd = np.where((sure >= self.chance).any(axis=0), high * self.price.usd_per_flop_at(experts), np.inf)
-        near_best = [int(i) for i in np.argsort(usd)[:MOST_BUILT] if np.isfinite(usd[i])]
-        models = sorted(self._built(near_best, high, most, sizes), key=lambda model: model.training_usd or 0.0)
-        best = {model.experts: model for model in reversed(models)}  # of each expert count
-        return float(sure.max()), [model for model in models if best[model.experts] is model]
+        return float(sure.max()), np.where((sure >= self.chance).any(axis=0), high, np.inf), sizes
 
     def _optimal(self, flops: FloatArray) -> FloatArray:
         experts = self.search.best.experts
@@ -161,7 +202,7 @@ class _Spend:
         columns = (getattr(found, field.name).reshape(n.shape)[best] for field in fields(found))
         return Allocation(*columns), sure[best]
 
-    def _built(self, counts: Sequence[int], flops: FloatArray, most: FloatArray, sizes: _Sizes) -> Iterator[Candidate]:
+    def _built(self, counts: Sequence[int], flops: FloatArray, sizes: _Sizes) -> Iterator[Candidate]:
         """Models of some expert counts in whole layers and heads, with as many FLOPs as they then take, and their training dollars."""
         search, law, costs = self.search, self.search.law, self.search.costs
         if not counts:
@@ -169,7 +210,7 @@ class _Spend:
         models, _ = self._likeliest(flops, sizes)
         some = Allocation(*(getattr(models, f.name)[[*counts]] for f in fields(models)))
         rows = [row for row in trained_models(some, costs) if isinstance(row, Candidate)]  # all in one question
-        bounds = np.stack((flops, most, sizes.largest)).T.tolist()
+        bounds = np.stack((flops, self.most, sizes.largest)).T.tolist()
         of_count = dict(zip(search.best.experts.tolist(), bounds, strict=True))
         near = [self._near(row, *of_count[row.experts]) for row in rows]
         remember_prices(costs, (shape for those in near for shape, _ in those))

@@ -19,7 +19,7 @@ from moescale.planning.choice import loss_goal
 from moescale.planning.decision import Choices, LawView, choices
 from moescale.planning.intervals import at_loss_limits, loss_limits, optima_limits
 from moescale.planning.known import KnownRow, known_rows, training_usd
-from moescale.planning.least_training import TargetSpend, least_training, target_spend
+from moescale.planning.least_training import TargetSpend, frugal, least_training, target_spend
 from moescale.planning.lifetime_plan import LifetimePlan, plan_lifetime
 from moescale.planning.question import Objective, Question, release_notes
 from moescale.planning.rationale import (
@@ -27,9 +27,7 @@ from moescale.planning.rationale import (
     no_interval_words,
 )
 from moescale.planning.recommend import (
-    EQUAL,
     any_served,
-    at_floor,
     built_choices,
     recommend,
     scored,
@@ -184,7 +182,9 @@ def make_plan(
     of the model that they are spent on: of a few plans it is the largest that stays within them. Raises InfeasibleError when no
     model meets the bounds or none can be served, InputError for impossible questions.
     """
-    answer = _plan_of_budget(search or Search.of(law, question, deployment, latency), question)
+    search = search or frugal(Search.of(law, question, deployment, latency))
+    question = search.question
+    answer = _plan_of_budget(search, question)
     found: list[tuple[float, Plan]] = []
     # Of the MFUs that the budget is bought at: tried, within the limits, beyond them.
     scale, low, high = 1.0, 0.0, math.inf
@@ -240,12 +240,6 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
     frontier = search.frontier([*best, *at_loss, *at_cost, *rows])
     cheapest_trained = () if lifetime is not None and goal == "lifetime" else least_training(search)
     promised = search.question.budget_goal == "serve"  # that the model reaches a loss with some probability
-    if floor := at_floor(search, rows, frontier):
-        notes.append(
-            f"a model of a lower loss serves for the price (within {EQUAL:.0%}) of the cheapest that reaches "
-            f"{loss_goal(search.question)}: this plan takes the lower loss"
-        )
-        search, rows = floor
     found = recommend(search, rows, promised=promised)
     frontier = search.frontier([*frontier, *rows, found.advice.model])
     near_cost = [] if base.usd_per_mtok is None else search.near_cost(base.usd_per_mtok)

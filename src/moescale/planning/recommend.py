@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import chain
@@ -17,7 +17,7 @@ from moescale.planning.as_built import (
     as_built,
     remember_prices,
 )
-from moescale.planning.candidate import Candidate, Row, Trained
+from moescale.planning.candidate import Candidate, Costs, Row, Trained
 from moescale.planning.choice import choose, rank, too_dear
 from moescale.planning.decision import Choices, LawView, law_views
 from moescale.planning.near_shapes import best_shape, promising
@@ -35,10 +35,13 @@ from moescale.planning.rationale import (
 from moescale.planning.scores import scores_of
 from moescale.planning.search import Search
 from moescale.planning.training_use import TrainingUse, training_use, training_words
+from moescale.scaling_laws.law import Law
 
 Model = TypeVar("Model", bound=Candidate)
 TO_BUILD = 1e-4  # of a size, relative: whole layers and heads move it by more
+MORE = 1.05  # of a price: a shape near a size costs so much less than the size as often as not
 EQUAL = 0.01  # relative difference of two prices that decides nothing
+CHEAPER = 0.05  # of a price: what a lower loss is worth whose training costs no more, and what makes another shape worth training
 FOR_NOTHING = 0.005  # of loss: what a lower one at an equal price is taken for
 
 
@@ -110,10 +113,10 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: b
     if to_loss:  # whatever it regrets, none that another one beats in price and in loss
         beats = [each for each in every if not each.notes and _beats(each.model, built.model)]
         built = min(beats, key=lambda each: rank(search, each.model), default=built)
-        # Of a price as good as equal the lower loss.
-        dearest, most = built.model.usd_per_mtok * (1.0 + EQUAL), built.model.loss - FOR_NOTHING
-        alike = [each for each in every if not each.notes and each.model.usd_per_mtok <= dearest]
-        built = min((each for each in alike if each.model.loss < most), key=lambda each: each.model.loss, default=built)
+        built = _of_lower_loss(question, built, every)
+        if not built.notes and not is_base(chosen):
+            built = _for_the_price(search, built, bounds_of(chosen), priced) or built
+            every.append(built)
     model = built.model
     views = law_views(search, model, built.shape) if in_full else ()
     use = training_use(question, model, built.shape)
@@ -141,6 +144,33 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: b
     )
     base_row = base_built and billed(question, base_built) if in_full else base_built and base_built.model
     return Advice(advice, views, base_row, use, tuple(models), search)
+
+
+def _of_lower_loss(question: Question, built: Built[Candidate], every: Sequence[Built[Candidate]]) -> Built[Candidate]:
+    """The model of the lowest loss for a price as good as equal, or CHEAPER above it where its training costs no more; the built one without."""
+    price, most = built.model.usd_per_mtok, built.model.loss - FOR_NOTHING
+    better = [each for each in every if not each.notes and each.model.loss < most]
+    alike = [each for each in better if each.model.usd_per_mtok <= price * (1.0 + EQUAL)]
+    near = [each for each in better if each not in alike and each.model.usd_per_mtok <= price * (1.0 + CHEAPER)]
+    if near and (spent := billed(question, built).training_usd) is not None:
+        alike += [each for each in near if (billed(question, each).training_usd or math.inf) <= spent]
+    return min(alike, key=lambda each: each.model.loss, default=built)
+
+
+def _for_the_price(
+    search: Search, built: Built[Candidate], bounds: Bounds, priced: Callable[[Law, Costs, Candidate], Candidate | None]
+) -> Built[Candidate] | None:
+    """The lowest loss of the built model's expert count for as good as its price, where that is lower: small models cost what the host takes, whatever their size."""
+    law, costs, model = search.law, search.costs, built.model
+    limit = min(model.usd_per_mtok * (1.0 + EQUAL), bounds.max_usd_per_mtok or math.inf)
+    at = search.question.experts.index(model.experts)
+    row = search.near_cost(limit * MORE)[at]
+    if not isinstance(row, Candidate) or row.loss >= model.loss - FOR_NOTHING:
+        return None
+    within = replace(bounds, max_loss=None, max_usd_per_mtok=limit)
+    (shapes,) = promising(law, costs, [row], [within], search.judged_shapes)
+    best = best_shape(law, costs, row, shapes, priced, within)
+    return best if best and best.model.loss < model.loss - FOR_NOTHING else None
 
 
 def _beats(one: Candidate, other: Candidate) -> bool:
@@ -201,26 +231,3 @@ def with_scores(search: Search, models: Sequence[Model]) -> list[Model]:
 def any_served(search: Search, rows: Sequence[Row]) -> bool:
     """Whether a row that the law may recommend is a model that can be served."""
     return any(isinstance(c, Candidate) and search.law.allows(c.experts) for c in rows)
-
-
-def at_floor(search: Search, rows: Sequence[Row], frontier: Sequence[Candidate]) -> tuple[Search, list[Row]] | None:
-    """The search for the lowest loss, and its models, at the least dollars that reach a goal, where hardly more buy a lower loss.
-
-    Small models cost what the host and the limit of requests let them, whatever their loss. The models keep the promise.
-    """
-    served = [c for c in rows if isinstance(c, Candidate) and search.law.allows(c.experts)]
-    if search.question.budget_goal != "serve" or not served:
-        return None
-    limit = min(min(c.usd_per_mtok for c in served) * (1.0 + EQUAL), search.question.max_usd_per_mtok or math.inf)
-    most = min((c.loss for c in served if c.usd_per_mtok <= limit), default=-math.inf) - FOR_NOTHING
-    if not any(c.usd_per_mtok <= limit and c.loss < most for c in frontier):
-        return None
-    search = replace(search, question=replace(search.question, objective="quality", max_usd_per_mtok=limit))
-    better = search.judged(search.within_cost(limit, close=TO_BUILD), search.draws_at(search.question.max_loss))
-    sure = search.confidence or 0.0
-    kept = [
-        c
-        for c in better
-        if isinstance(c, Candidate) and (c.probability_at_least_base is None or c.probability_at_least_base >= sure)
-    ]
-    return (search, [*kept]) if any(c.loss < most for c in kept) else None

@@ -13,13 +13,12 @@ from moescale.errors import MoescaleError
 from moescale.planning.beside import best_life, best_of
 from moescale.planning.candidate import Candidate, Life
 from moescale.planning.question import Question
-from moescale.planning.recommend import EQUAL, FOR_NOTHING
+from moescale.planning.recommend import CHEAPER, EQUAL, FOR_NOTHING
 from moescale.planning.search import Search
 from moescale.planning.total_cost import tokens_at_loss
 from moescale.planning.training_use import TrainingUse
 
 MOST_CORRECTIONS = 2  # of what days and dollars buy another shape
-CHEAPER = 0.05  # than the usual shape: what makes another one worth training
 # Share that days and dollars may be exceeded by: half of the last of four digits, which is the most that are printed.
 OVER = 5e-5
 

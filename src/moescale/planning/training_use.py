@@ -76,7 +76,7 @@ class TrainingUse:
 def training_use(question: Question, model: Candidate, shape: Buildable) -> TrainingUse:
     """What training a model of the plan takes, as the shape that is built, and why some of the budget is left over."""
     flops, budget, because = model.training_flops, question.budget, None
-    share = flops / float(budget.flops_at(model.experts))
+    share = flops / (float(budget.flops_at(model.experts)) if question.budget_of is None else budget.flops)
     if share < SPENT and budget.max_tokens is not None and model.tokens > SPENT * budget.max_tokens:
         because = f"with --max-tokens {format_count(budget.max_tokens)} "
         if question.of_life and question.total_limit is not None:

@@ -45,13 +45,16 @@ def budget_words(plan: Plan, *, flops_too: bool = False) -> str:
 
 def question_line(plan: Plan) -> str:
     """What was asked: budget, GPU and format, latency limits, request."""
-    asked, parts = plan.asked, [budget_words(plan)]
+    asked = plan.asked
+    parts = [f"the quality of {asked['budget_of']}" if "match" in asked and "budget_of" in asked else budget_words(plan)]
     served, dollars, tokens, tpot_s, ttft_s = (
         asked_number(plan, n) for n in ("lifetime_tokens", "max_total_usd", "max_tokens", "max_tpot_s", "max_ttft_s")
     )
     if plan.of_life and served is not None:
-        goal = f"as good as {asked['budget_of']}" if "budget_of" in asked else parts[0]
-        parts = [f"{format_count(served)} served tokens", goal if dollars is None else f"{format_usd(dollars)} in all"]
+        parts = [
+            f"{format_count(served)} served tokens",
+            parts[0] if dollars is None else f"{format_usd(dollars)} in all",
+        ]
     caps = {
         "max_active_params": "<= {} active",
         "max_total_params": "<= {} total without embeddings",
