@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -9,13 +10,14 @@ from itertools import islice
 
 from moescale.errors import InfeasibleError, MoescaleError
 from moescale.latency import LatencySource
+from moescale.models.rounding import buildable
 from moescale.options.law import DEFAULT_LAW, EVERY_SHAPE, PLANNED_SHAPE, SHAPES, USUAL_SHAPES, LawOptions, in_shape
 from moescale.options.question import BoundOptions
 from moescale.planning import shapes as compared
 from moescale.planning.beside import is_served
 from moescale.planning.least_training import frugal
 from moescale.planning.plan import Plan, make_plan
-from moescale.planning.question import KnownModel, Question
+from moescale.planning.question import CONFIDENCE, KnownModel, Question
 from moescale.planning.rationale import beyond_runs
 from moescale.planning.search import Search
 from moescale.scaling_laws import Law, predict
@@ -24,6 +26,8 @@ from moescale.training.choice import Launch
 from moescale.units import format_seconds
 
 Progress = Callable[[str, float], None]
+# Chances that are planned with where none has the usual one: of these steps the highest that a model has, from the least on.
+STEP, LEAST_SURE = 0.05, 0.5
 SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # TPOTs that are tried where no model keeps a limit
 
 
@@ -59,12 +63,48 @@ class PlanRequest:
         return frugal(Search.of(law, question, self.deployment, self.latency, coarse=coarse))
 
     def plan(self, law: Law, progress: Progress = lambda step, share: None) -> Plan:
-        """The plan under a law: in all shapes where asked, in the usual ones where nothing stated speaks against it, else in the law's."""
+        """The plan under a law; where only the baseline itself keeps the usual confidence, or nothing, with the highest that another model has."""
+        refused = found = None
+        try:
+            found = self._plan(law, progress)
+        except InfeasibleError as error:
+            refused = error
+        sure = 0.0 if self.bounds.confidence or (found and not found.is_baseline) else self._most_sure(law)
+        if LEAST_SURE <= sure < CONFIDENCE:
+            with suppress(InfeasibleError):
+                bounds = replace(self.bounds, confidence=math.floor(sure / STEP) * STEP)
+                lower = replace(self, bounds=bounds)._plan(law, progress)
+                note = f"{CONFIDENCE:.0%} is out of reach of a served model: planned with --confidence {bounds.confidence:g}"
+                return replace(lower, usual_confidence=CONFIDENCE, warnings=(note, *lower.warnings))
+        if found is None:
+            raise refused or InfeasibleError("no model answers the question")
+        return found
+
+    def _most_sure(self, law: Law) -> float:
+        """The highest probability of the loss that a served model has in the shapes that are planned; 0 without draws."""
+        stated, most = self._shapes(law), 0.0
+        for each in [in_shape(law, name) for name in stated] or [law]:
+            question = self.question(each)
+            if not each.promises_by_draws or question.budget_goal != "serve" or question.of_life:
+                return 0.0
+            with suppress(MoescaleError):
+                base = self.usual_base(each, question)
+                most = max(
+                    most, self.search(each, replace(question, base=base or question.base), coarse=True).most_sure()
+                )
+        return most
+
+    def _shapes(self, law: Law) -> tuple[str, ...]:
+        """The shapes that are planned: all where asked, the usual ones where nothing stated speaks against it; none: the law's."""
         stated = (self.details.shape, self.bounds.disaggregated or None, self.kv_heads)
         if self.details.shape == EVERY_SHAPE:
-            return self._plan_of_shapes(tuple(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE)), law, progress)
-        if law.form.of_sources and stated == (None,) * len(stated):
-            return self._plan_of_shapes(USUAL_SHAPES, law, progress)
+            return tuple(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE))
+        return USUAL_SHAPES if law.form.of_sources and stated == (None,) * len(stated) else ()
+
+    def _plan(self, law: Law, progress: Progress) -> Plan:
+        """The plan under a law: in all shapes where asked, in the usual ones where nothing stated speaks against it, else in the law's."""
+        if shapes := self._shapes(law):
+            return self._plan_of_shapes(shapes, law, progress)
         progress("train and serve models of every size", 0.1)
         question = self.question(law)
         if (base := self.usual_base(law, question)) is not None:
@@ -200,9 +240,10 @@ class PlanRequest:
         return None
 
 
-def _as_known(search: Search) -> KnownModel | None:
-    """The baseline of a search in the default shape, as built; None where it is not served."""
-    if (built := search.base_as_built(at_most=False)) is None:
-        return None
-    model, name = built.shape.architecture(), f"{search.question.base_name} of {PLANNED_SHAPE}"
-    return KnownModel(name=name, architecture=model, tokens=built.model.tokens, planned=True)
+def _as_known(search: Search) -> KnownModel:
+    """The baseline of a search in the default shape, as built, whether it is served or not."""
+    built, base = search.base_as_built(at_most=False), search.base
+    shape = buildable(search.law.family, base.n_params, base.experts, vocab_size=search.costs.vocab_size)
+    shape, tokens = (built.shape, built.model.tokens) if built else (shape, base.tokens)
+    name = f"{search.question.base_name} of {PLANNED_SHAPE}"
+    return KnownModel(name=name, architecture=shape.architecture(), tokens=tokens, planned=True)

@@ -94,7 +94,7 @@ def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> Infeasib
             next_step="relax --max-tpot or --max-ttft, or take a faster GPU"
             if "latency limit" in _reasons(unserved)
             else "allow more GPUs, take a GPU with more memory, or "
-            + ("raise the budget" if search.question.base is not None else "lower the budget"),
+            + ("raise the budget" if search.question.base and not search.question.base.planned else "lower the budget"),
         )
     question, nearest, bounds, possible = search.question, list[str](), size_bounds(search.question), False
     goal += f" ({search.base.loss:.4f})" if question.max_loss is None else ""

@@ -106,6 +106,7 @@ class Plan:
     known: tuple[KnownRow, ...] = ()  # that the question names
     excluded_experts: tuple[float, ...] = ()  # beyond what the law was fitted to: shown, never recommended
     shapes: tuple[ShapeChoice, ...] = ()  # where several were compared, the best first
+    usual_confidence: float | None = None  # that no served model keeps, which `confidence` stands for
     least_training: tuple[Candidate, ...] = ()  # that keep the loss as surely as built, the cheapest to train first
     target_spend: TargetSpend | None = None  # where a target score is stated
     repeats_loss: float | None = None  # what repeated tokens add to the loss of the model to train

@@ -146,6 +146,13 @@ class Search:
         stated = self.question.confidence
         return CONFIDENCE if stated is None and self.law.promises_by_draws else stated
 
+    def most_sure(self) -> float:
+        """The highest probability of the loss that a served model of another expert count than the baseline's has; 0 without any."""
+        others = self.law.allows(self.best.experts) & (self.best.experts != self.question.match_experts)
+        served = self.sampled.size_within(np.array([self.question.max_usd_per_mtok or ANY_USD]))[0]
+        sure = self.draws_at(self.question.max_loss).most_sure(np.minimum(served, self.largest), others)
+        return float(np.max(sure, where=np.isfinite(sure), initial=0.0))
+
     def cheapest_counts(self) -> FloatArray:
         """Share of the draws under which each expert count, of those allowed, matches the loss for the fewest dollars, (m,)."""
         draws = self.draws_at(self.question.max_loss)

@@ -46,7 +46,9 @@ def budget_words(plan: Plan, *, flops_too: bool = False) -> str:
 def question_line(plan: Plan) -> str:
     """What was asked: budget, GPU and format, latency limits, request."""
     asked = plan.asked
-    parts = [f"the quality of {asked['budget_of']}" if "match" in asked and "budget_of" in asked else budget_words(plan)]
+    parts = [
+        f"the quality of {asked['budget_of']}" if "match" in asked and "budget_of" in asked else budget_words(plan)
+    ]
     served, dollars, tokens, tpot_s, ttft_s = (
         asked_number(plan, n) for n in ("lifetime_tokens", "max_total_usd", "max_tokens", "max_tpot_s", "max_ttft_s")
     )

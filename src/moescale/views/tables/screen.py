@@ -195,6 +195,7 @@ def _chance(plan: Plan) -> str:
         text = f"{percentage(shown)} for the baseline's loss, {scored} for {target.replace('=', ' ')} in unseen labs"
     named = () if voting or plan.of_life else plan.laws
     agree = sum(view.probability >= 0.5 for view in named)
+    text += f"; {percentage(plan.usual_confidence)} is out of reach" if plan.usual_confidence else ""
     return f"{text}; {agree} of {len(named)} named laws agree" if named else text
 
 
