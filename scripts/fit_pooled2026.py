@@ -43,6 +43,7 @@ SOURCE = (
 )
 UNIT_OF, REFERENCE = "ludziejewski2025", (1e9, 2e10, 1.0)  # dense, 20 tokens a parameter
 MOST_X = 128.0  # expansions that a plan may recommend: three times the largest of runs that vary N and D
+MOST_VARIED = 43.0  # the largest expansion at which a lab varied N and D: Marin's (docs/evidence/pooled-law.md, "What falls short")
 TARGET = Path(__file__).resolve().parents[1] / "src/moescale/catalogue/laws/pooled2026.toml"
 
 
@@ -290,6 +291,7 @@ def document(found: Pooled, decisions: Prior) -> dict[str, object]:
             f"of {REFERENCE[0]:.0e} parameters and {REFERENCE[1]:.0e} tokens. Another dataset has another unit; decisions do not depend on it.",
             "Sizes leave embeddings out.",
         ],
+        "evidence": {"varied_expansion": MOST_VARIED},
         "members": [{"law": law, "weight": 1.0}],
     }
 

@@ -22,6 +22,8 @@ from moescale.scaling_laws.law import Law, loss
 from moescale.serving.deployment import Deployment
 
 TRIED = (1e8, 1e9, 1e10)  # sizes of which a GPU serves one, if it serves a shape at all
+# "Training with up to 4 epochs of repeated data yields negligible changes to loss compared to having unique data" (arXiv 2305.16264, abstract).
+FEW_EPOCHS = 4.0
 MOST_RIVALS = 3  # expert counts of another shape that are built
 
 
@@ -73,11 +75,25 @@ def _fresh(budget: Budget) -> dict[str, float]:
 
 def fresh_usd(search: Search) -> float | None:
     """Dollars a million tokens of the model that the question would choose if no token were repeated, as built."""
-    question = replace(search.question, budget=replace(search.question.budget, extra=_fresh(search.question.budget)))
+    fresh = _chosen_with(search, replace(search.question.budget, extra=_fresh(search.question.budget)))
+    return fresh and fresh.advice.model.usd_per_mtok
+
+
+def few_epochs(search: Search, model: Candidate) -> Candidate | None:
+    """The model of FEW_EPOCHS at most, as built, with its training dollars; None where this one has no more."""
+    budget = search.question.budget
+    most = FEW_EPOCHS * budget.extra.get("unique_tokens", math.inf)
+    if model.tokens <= most or (few := _chosen_with(search, replace(budget, max_tokens=most))) is None:
+        return None
+    return replace(few.advice.model, training_usd=few.use.usd)
+
+
+def _chosen_with(search: Search, budget: Budget) -> Advice | None:
+    """What the question would choose with another budget, as built; None where nothing answers."""
+    question = replace(search.question, budget=budget)
     with suppress(InfeasibleError):
-        fresh = Search.of(search.law, question, search.costs.deployment, search.costs.latency, coarse=True)
-        promised = question.budget_goal == "serve"
-        return recommend(fresh, fresh.answering(), promised=promised, in_full=False).advice.model.usd_per_mtok
+        other = Search.of(search.law, question, search.costs.deployment, search.costs.latency, coarse=True)
+        return recommend(other, other.answering(), promised=question.budget_goal == "serve", in_full=False)
     return None
 
 

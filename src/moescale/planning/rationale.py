@@ -260,7 +260,9 @@ def beyond_runs(caveats: Sequence[str]) -> str:
 
 def _extrapolated(search: Search, model: Candidate) -> list[str]:
     law, base = search.law, search.base
-    listed = _factor_words(search, model)
+    listed, varied = _factor_words(search, model), law.evidence.get("varied_expansion")
+    if isinstance(varied, float) and (x := float(expansion(law.family, model.experts))) > varied:
+        listed.insert(0, f"X {x:.3g} where labs varied N and D up to {varied:g}")
     of_base = [each for each in _factor_words(search, base) if each not in listed]
     listed += [f"for the baseline {of_base[0]}", *of_base[1:]] if of_base else []
     least, most = law.fit_range.get("experts", (1.0, 1.0))
@@ -284,7 +286,7 @@ def over_fitted(search: Search, model: Trained) -> dict[str, float] | None:
 def _factor_words(search: Search, model: Trained) -> list[str]:
     law = search.law
     size = float(law_size(law.family, model.n_params, model.experts))
-    words = INPUT_NAMES | {name: name for name in law.form.extra_inputs}
+    words = INPUT_NAMES | {name: name.replace("_", " ") for name in law.form.extra_inputs}
     if law.family.n_counts == "dense" and not math.isclose(size, model.n_params_active, rel_tol=1e-3):
         words["n_params"] = f"dense-equivalent N ({format_count(size)})"  # the plan prints active parameters
     return [

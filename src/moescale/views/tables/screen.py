@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import PLANNED_TPOT_S
+from moescale.planning.beside import FEW_EPOCHS
 from moescale.planning.candidate import Candidate, Trained
 from moescale.planning.least_training import TargetSpend
 from moescale.planning.plan import Plan
@@ -43,7 +44,7 @@ SPARE = (
     *(("Life", 4), ("Scores", 4)),
     *(
         (name, 2)
-        for name in ("Beyond runs", "Price error", "Repaid by", "Repeats", "Unspent", "Default law", "Shapes", "Scores")
+        for name in ("Shapes", "Repaid by", "Unspent", "Default law", "Scores", "Price error", "Repeats", "Beyond runs")
     ),
 )
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
@@ -342,7 +343,11 @@ def _repeats(plan: Plan, more: float) -> str:
     """What repeated tokens cost: loss of this model, and the price beside that of fresh tokens."""
     ends, fresh = plan.repeats_loss_interval, plan.fresh_usd_per_mtok
     text = f"{more:+.4f} loss{f' (90% of draws: {ends[0]:.4f} to {ends[1]:.4f})' if ends else ''}"
-    return text if fresh is None else f"{text}; with fresh tokens {format_usd(fresh)}/Mtok"
+    text += "" if fresh is None else f"; with fresh tokens {format_usd(fresh)}/Mtok"
+    if (few := plan.few_epochs) is None:
+        return text
+    option = f"--max-tokens {format_count(FEW_EPOCHS * float(plan.asked['unique_tokens']))}"
+    return f"{text}; in {FEW_EPOCHS:g} epochs {format_usd(few.usd_per_mtok)}, loss {few.loss:.4f}{_trained_for(few)} ({option})"
 
 
 def _repaid(plan: Plan) -> str:
