@@ -200,8 +200,41 @@ def test_a_plan_says_what_its_restrictions_cost() -> None:
     assert repeated["repeats_loss"] > 0.0
     out = run(*asked, "--budget", "1e23", "--unique-tokens", "100B", "--bootstrap", 0).out
     epochs = f"{repeated['recommendation']['tokens'] / 1e11:.3g}"
+    few = repeated["few_epochs"]
+    assert few["tokens"] <= 4e11 * (1 + 1e-6) < repeated["recommendation"]["tokens"]
+    assert f"{format_usd(few['usd_per_mtok'])}, loss {few['loss']:.4f}" in " ".join(out.split())
     assert re.search(rf"GPUs  epochs .*\n(?:.*\n)*> recommended .* {re.escape(epochs)} +\$", out)
     assert answer_of(*asked, "--budget", "1e22", "--law", "moescale2026-joint")["default_law"]["experts"] >= 1
+
+
+def test_no_lower_loss_is_left_at_a_price_that_does_not_depend_on_the_size() -> None:
+    asked = ("plan", "--gpu", "h100-sxm", "--shape", "deepseek", "--experts", "1,512", "--budget")
+    found = [answer_of(*asked, budget)["recommendation"] for budget in ("2.2e22", "3e22")]
+    assert found[1]["loss"] < found[0]["loss"]
+    assert found[1]["usd_per_mtok"] == pytest.approx(found[0]["usd_per_mtok"], rel=0.02)
+    other = answer_of(*asked, "3e22", "--max-usd-per-mtok", found[1]["usd_per_mtok"] * 1.005)["recommendation"]
+    assert other["loss"] > found[1]["loss"] - 0.005
+
+
+def test_a_match_without_a_budget_trains_no_longer_than_its_price_asks() -> None:
+    asked = ("plan", "--gpu", "h100-sxm", "--shape", "deepseek", "--experts", "64,512", "--match", "llama-3.1-8b")
+    least, whole = (answer_of(*asked, *more) for more in ((), ("--budget", "6.28e23")))
+    assert least["training"]["usd"] < 0.5 * whole["training"]["usd"]
+    price, chance = least["recommendation"]["usd_per_mtok"], least["recommendation"]["probability_at_least_base"]
+    assert price <= 1.08 * whole["recommendation"]["usd_per_mtok"]  # 5% before rounding to whole layers
+    assert chance >= 0.8 - 1e-6
+
+
+def test_a_confidence_that_only_the_baseline_keeps_is_lowered_aloud() -> None:
+    asked = ("plan", "--gpu", "h100-sxm", "--budget", "1.6e25", "--bootstrap", "60", *FAST)
+    assert run(*asked, "--confidence", "0.8").code == 1
+    found = run(*asked)
+    assert "80% is out of reach" in found.out
+    assert "planned with --confidence" in found.err
+    plan = answer_of(*asked)
+    assert plan["usual_confidence"] == 0.8 > plan["confidence"] >= 0.5
+    assert plan["recommendation"]["experts"] > 1
+    assert plan["recommendation"]["probability_at_least_base"] >= plan["confidence"] - 1e-6
 
 
 def test_the_least_flops_of_a_score_reach_its_loss() -> None:
