@@ -59,7 +59,7 @@ VIOLATIONS = """async () => {
   }"""
 # Every part of the page, but for the thousands of cells of the charts' numbers.
 UNFOLD = "() => document.querySelectorAll('details:not(.table)').forEach(d => { d.open = true; })"
-PATIENCE_MS = 20_000  # for a machine that does other things as well
+PATIENCE_MS = 60_000  # for a machine that does other things as well
 
 
 @pytest.fixture(scope="module")

@@ -346,7 +346,7 @@ def _repeats(plan: Plan, more: float) -> str:
     text += "" if fresh is None else f"; with fresh tokens {format_usd(fresh)}/Mtok"
     if (few := plan.few_epochs) is None:
         return text
-    option = f"--max-tokens {format_count(FEW_EPOCHS * float(plan.asked['unique_tokens']))}"
+    option = f"--max-tokens {format_count(FEW_EPOCHS * (asked_number(plan, 'unique_tokens') or 0.0))}"
     return f"{text}; in {FEW_EPOCHS:g} epochs {format_usd(few.usd_per_mtok)}, loss {few.loss:.4f}{_trained_for(few)} ({option})"
 
 
