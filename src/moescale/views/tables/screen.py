@@ -298,7 +298,7 @@ def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
         enough = f"{option} {', '.join(f'{days / each:.2g}' for each in slower)}"
         limits.append((error.kept(days / use.days), f"{days:g} days", f"{use.days * longer:.3g} days", enough, ""))
     if usd is not None and use.usd:
-        enough = f"--budget-usd {', '.join(format_flops(usd / each) for each in slower)}"
+        enough = f"--budget-usd {', '.join(format_count(usd / each) for each in slower)}"
         limits.append((error.kept(usd / use.usd), format_usd(usd), format_usd(use.usd * longer), enough, ""))
     if plan.of_life and total is not None and use.usd:
         lives, by = [serving + use.usd * each for each in slower], " (error of training alone)"
@@ -357,7 +357,7 @@ def _repaid(plan: Plan) -> str:
     if not after or not LEAST_REPAID <= after < math.inf:
         return ""
     at = " at one loss" if None not in (cheaper.usd_at_loss, dearer.usd_at_loss) else ""
-    return f" ({cheaper.shape} repaid by {format_count(after)} output tokens{at})"
+    return f" ({cheaper.shape}'s training is repaid by {format_count(after)} output tokens{at})"
 
 
 def late_tpot_s(plan: Plan) -> float | None:
@@ -447,7 +447,7 @@ def _next(plan: Plan, options: str | None) -> str:
             largest = flops / math.prod(max(beyond.get(name, 1.0), 1.0) for name in ("n_params", "tokens"))
             sweep = min(max(sweep, LONGER * largest / LARGEST_SHARE), flops * MOST_SWEEP)
         words = ["moescale design --budget", format_flops(sweep)]
-        if total or not any(name in typed for name in ("--budget", "--days", "--match")):
+        if total or "budget_of" in plan.asked or not any(name in typed for name in ("--budget", "--days")):
             words += ["--plan-budget", format_flops(flops)]
         words += of_design(typed)
         tpot_s = asked_number(plan, "max_tpot_s")
