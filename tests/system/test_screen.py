@@ -161,6 +161,8 @@ def test_prefill_and_decode_apart_have_gpus_of_their_own() -> None:
     out = run(*asked, "--disaggregated").out
     assert re.search(rf" {model['prefill_gpus']} \+ {model['gpus']} ", out)
     assert apart.get("accuracy") is None or "prefill and decode apart" in apart["accuracy"]["kind"]
+    usual = answer_of("plan", "--budget", "1e22", "--gpu", "h100-sxm", "--disaggregated", *FAST, "--bootstrap", "20")
+    assert {choice["shape"] for choice in usual["shapes"]} == {"mixtral", "deepseek"}
 
 
 def test_every_shape_is_planned_against_one_baseline() -> None:

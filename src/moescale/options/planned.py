@@ -59,10 +59,9 @@ class PlanRequest:
 
     def plan(self, law: Law, progress: Progress = lambda step, share: None) -> Plan:
         """The plan under a law: in all shapes where asked, in the usual ones where nothing stated speaks against it, else in the law's."""
-        stated = (self.details.shape, self.bounds.disaggregated or None, self.kv_heads)
         if self.details.shape == EVERY_SHAPE:
             return self._plan_of_shapes(tuple(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE)), law, progress)
-        if law.form.of_sources and stated == (None,) * len(stated):
+        if law.form.of_sources and self.details.shape is None and self.kv_heads is None:
             return self._plan_of_shapes(USUAL_SHAPES, law, progress)
         progress("train and serve models of every size", 0.1)
         question = self.question(law)

@@ -424,7 +424,7 @@ def scores_text(plan: Plan) -> str:
 def _next(plan: Plan, options: str | None) -> str:
     """The command that goes on from here, as it runs: all shapes where one alone was planned, a sweep where the choice is open, else the export."""
     alone = plan.law == DEFAULT_LAW and not plan.shapes and not plan.of_life
-    if options and alone and not any(name in options for name in ("--shape", "--kv-heads", "--disaggregated")):
+    if options and alone and not any(name in options for name in ("--shape", "--kv-heads")):
         return f"moescale plan {options} --shape all"
     beyond = plan.decision.over_fitted or {}
     # The default law is of labs, of whose larger runs a sweep teaches little.
