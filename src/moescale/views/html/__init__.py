@@ -149,7 +149,8 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
 
 def _chosen(table: Table) -> Table:
     """The choices in words that need no glossary, the recommended row marked by its name."""
-    heads = {"E": "experts", "$/Mtok": "$ a million", "TPOT": "a token", "life $": "$ of its life"}
+    heads = {"E": "experts", "$/Mtok": "$ a million", "life $": "$ of its life"}
+    heads |= {"TTFT": "first token", "TPOT": "a token"}
     columns = tuple(replace(column, head=heads.get(column.head, column.head)) for column in table.columns)
     rows = tuple(
         (name.removeprefix(">").strip().replace("knee", "balance of loss and price"), *row) for name, *row in table.rows

@@ -109,6 +109,7 @@ def facts(
         say("Unspent", text)
     if plan.of_life and model.serving_usd is not None:
         say("Life", f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd)} to serve")
+    say("Limits", _limits(plan))
     say("Price error", _price_error(plan))
     for note in rest:
         say("Too slow", note.removeprefix(TOO_SLOW).rstrip(".") if note.startswith(TOO_SLOW) else "")
@@ -378,6 +379,15 @@ def _price_error(plan: Plan) -> str:
         times += f", TTFT {format_seconds(model.ttft_s / a.ttft.geometric_mean)}"
     times += ttft_doubt(a, plan.asked.get("max_ttft_s"))
     return f"corrected {format_usd(likely.usd_per_mtok)} ({span}){times}: {a.n} servings of {a.kind}"
+
+
+def _limits(plan: Plan) -> str:
+    """What a limit of TTFT is of, and the command that gives percentiles; empty without one."""
+    if asked_number(plan, "max_ttft_s") is None:
+        return ""
+    if plan.asked.get("disaggregated"):
+        return "TTFT of a prompt alone; 90% load: cost plan.json:recommendation .. --prefill-gpus auto"
+    return "means at full load; cost plan.json:recommendation .. --request-rate R --percentile 99"
 
 
 def _surely(spend: TargetSpend) -> str:
