@@ -185,6 +185,8 @@ def test_a_limit_of_ttft_says_what_it_is_of_and_which_command_gives_percentiles(
     command = split(line.replace("plan.json", str(file)))
     assert "at the 99th percentile" in run(*command[:2], *served, *command[3:]).out
     assert not re.search(r"^Limits|TTFT", run("plan", "--budget", "1e23", "--bootstrap", 0, *FAST).out, re.M)
+    assert run("report", file, "-o", tmp_path / "plan.html").code == 0
+    assert "the first within 1 s on average at full load" in (tmp_path / "plan.html").read_text()
     missing = run("cost", f"{tmp_path / 'none.json'}:recommendation", *served)
     assert "moescale plan .. --json" in missing.err
 

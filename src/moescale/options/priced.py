@@ -297,7 +297,7 @@ def _model(
     if not stated:
         what = "give one model: the NAME of a published one, --config CONFIG.json, or --n-params N with --experts E"
         raise InputError(what, next_step="for example llama-3.1-8b, or --n-params 1.5B --experts 16")
-    whose = "a named model has" if described.config is None else "a config states"
+    whose = "a published model has" if described.config is None else "a config states"
     what = f"goes with --n-params only; {whose} it already"
     refuse(described, ("experts", "top_k", "shape", "vocab_size"), what)
     if kv_heads is not None:
