@@ -18,7 +18,7 @@ from moescale.options.law import LawOptions, in_shape
 from moescale.planning.allocation import Allocation
 from moescale.planning.scores import chances
 from moescale.scaling_laws import loss
-from moescale.units import format_count, format_usd
+from moescale.units import format_count, format_seconds, format_usd
 from moescale.views.tables.screen import of_design
 
 pytestmark = pytest.mark.usefixtures("plans_made_once")
@@ -32,6 +32,7 @@ ASKED = [
     pytest.param("--budget 1e23 --gpu h100-sxm --max-active-params 3B", marks=pytest.mark.fuzz),
     "--budget 1e24 --gpu h100-sxm --lifetime-tokens 10T --law yun2024-recovered --bootstrap 40",
     "--budget 5.15e21 --law yun2024-recovered --max-tpot none",
+    "--budget 1e24 --gpu h200-sxm --max-tpot 25ms --max-ttft 1s --prompt 8000 --output 500 --disaggregated",
 ]
 
 
@@ -161,6 +162,33 @@ def test_prefill_and_decode_apart_have_gpus_of_their_own() -> None:
     out = run(*asked, "--disaggregated").out
     assert re.search(rf" {model['prefill_gpus']} \+ {model['gpus']} ", out)
     assert apart.get("accuracy") is None or "prefill and decode apart" in apart["accuracy"]["kind"]
+    usual = answer_of("plan", "--budget", "1e22", "--gpu", "h100-sxm", "--disaggregated", *FAST, "--bootstrap", "20")
+    assert {choice["shape"] for choice in usual["shapes"]} == {"mixtral", "deepseek"}
+
+
+def test_a_limit_of_ttft_says_what_it_is_of_and_which_command_gives_percentiles(tmp_path: Path) -> None:
+    served = ("--gpu", "h200-sxm", "--max-ttft", "1s", "--max-tpot", "25ms", "--prompt", 8000, "--output", 500, *FAST)
+    asked, file = ("plan", "--budget", "1e23", "--bootstrap", 0, *served), tmp_path / "plan.json"
+    out, model = run(*asked).out, answer_of(*asked)["recommendation"]
+    seconds = re.escape(format_seconds(model["ttft_s"]))
+    assert re.search(rf"GPUs +TTFT +TPOT .*\n(?:.*\n)*> recommended .* {seconds}  ", out)
+    assert re.search(r"GPUs +TTFT +epochs", run(*asked, "--unique-tokens", "5T").out)
+    (line,) = re.findall(r"^Limits +means at full load; (.*)$", out, re.M)
+    file.write_text(run(*asked, "--json").out)
+    command = split(line.replace("plan.json", str(file)).replace(" R ", " 5 "))
+    assert command[2] == ".."
+    usual, loaded = answer_of(*command[:2], *served), answer_of(*command[:2], *served, *command[3:])
+    assert usual["usd_per_mtok"] == pytest.approx(model["usd_per_mtok"], rel=1e-6)
+    assert loaded["open_loop"]["percentile"] == 99
+    assert loaded["open_loop"]["usd_per_mtok"] > usual["usd_per_mtok"]
+    (line,) = re.findall(r"^Limits +TTFT of a prompt alone; 90% load: (.*)$", run(*asked, "--disaggregated").out, re.M)
+    command = split(line.replace("plan.json", str(file)))
+    assert "at the 99th percentile" in run(*command[:2], *served, *command[3:]).out
+    assert not re.search(r"^Limits|TTFT", run("plan", "--budget", "1e23", "--bootstrap", 0, *FAST).out, re.M)
+    assert run("report", file, "-o", tmp_path / "plan.html").code == 0
+    assert "the first within 1 s on average at full load" in (tmp_path / "plan.html").read_text()
+    missing = run("cost", f"{tmp_path / 'none.json'}:recommendation", *served)
+    assert "moescale plan .. --json" in missing.err
 
 
 def test_every_shape_is_planned_against_one_baseline() -> None:

@@ -29,7 +29,8 @@ class ModelOptions(Group):
     HEADING = "Model"
 
     published: str | None = text(
-        "Published model, such as llama-3.1-8b, or the path of a config.json; `moescale models` lists the names.",
+        "Published model, such as llama-3.1-8b, the path of a config.json, or a row of a plan (plan.json:recommendation); "
+        "`moescale models` lists the names.",
         name="NAME",
     )
     config: Path | None = path("Model by its Hugging Face config.json, or its folder.")

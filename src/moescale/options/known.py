@@ -9,6 +9,7 @@ from typing import Any
 
 from moescale.bounds import TOKENS
 from moescale.errors import InputError, located
+from moescale.io.files import nearest_file_names
 from moescale.models.family import find_family
 from moescale.models.hf_config import read_config
 from moescale.models.published import find_shape, published_shapes
@@ -87,6 +88,9 @@ def _short(path: str) -> str:
 
 
 def _of_plan(path: str, row: str) -> KnownModel:
+    if not Path(path).exists():
+        step = f"`moescale plan .. --json > {path}` writes one"
+        raise InputError("no such file", where=path, nearest=nearest_file_names(path), next_step=step)
     plan, name = read_plan(path), f"{_short(path)}:{row}"
     trained_in = plan.training and plan.training.precision  # fp8, or None
     own: dict[str, Any] = {"name": name, "planned": True, "trained_in": trained_in, "trained_in_source": "its plan"}

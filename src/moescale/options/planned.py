@@ -96,10 +96,9 @@ class PlanRequest:
 
     def _shapes(self, law: Law) -> tuple[str, ...]:
         """The shapes that are planned: all where asked, the usual ones where nothing stated speaks against it; none: the law's."""
-        stated = (self.details.shape, self.bounds.disaggregated or None, self.kv_heads)
         if self.details.shape == EVERY_SHAPE:
             return tuple(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE))
-        return USUAL_SHAPES if law.form.of_sources and stated == (None,) * len(stated) else ()
+        return USUAL_SHAPES if law.form.of_sources and self.details.shape is None and self.kv_heads is None else ()
 
     def _plan(self, law: Law, progress: Progress) -> Plan:
         """The plan under a law: in all shapes where asked, in the usual ones where nothing stated speaks against it, else in the law's."""

@@ -206,6 +206,8 @@ def price(described: ModelOptions, load: LoadOptions, serving: CostServingOption
     """The model on its cheapest server; raises InputError that names the option, InfeasibleError where no GPU count holds it."""
     load.check(serving)
     model, checkpoint = _model(described, serving.kv_heads, remark)
+    if ".json:" in (described.published or ""):  # a row of a plan has no name that a server knows
+        described = replace(described, published=None)
     has_price = _has_price(serving, remark)
     weights = _weight_format(serving, checkpoint, remark)
     limits = serving.deployment(weights=weights, usd_per_gpu_hour=None if has_price else 1.0, remark=remark)
@@ -301,8 +303,14 @@ def _model(
     if kv_heads is not None:
         raise InputError(what, where="--kv-heads", next_step="leave it out")
     if described.config is None:
+        named = str(described.published)
+        if ".json:" in named:
+            from moescale.options.known import stated_model  # which loads what plans take
+
+            known = stated_model(named, "NAME", remark)
+            return known.architecture, known.weights
         with located("NAME"):
-            found = find_shape(str(described.published))
+            found = find_shape(named)
         return found.architecture, found.weights
     checkpoint = read_config(described.config)
     for said in checkpoint.remarks:

@@ -30,7 +30,7 @@ from moescale.planning.rationale import EXTRAPOLATED
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.serving.accuracy import calibrated
-from moescale.units import format_bytes, format_count, format_flops, format_usd
+from moescale.units import format_bytes, format_count, format_flops, format_seconds, format_usd
 from moescale.views.figures import plan_figure
 from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes, on_dark
 from moescale.views.tables import Table, answer, choices, range_text, screen, usd_range
@@ -109,6 +109,9 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     most, tpot_s = plan.asked.get("max_gpus"), choices.asked_number(plan, "max_tpot_s")
     servers = f"at most {most:g} {plan.gpu}" if isinstance(most, int | float) else plan.gpu
     speed = "" if tpot_s is None else f", at {1.0 / tpot_s:.3g} tokens a second for each user"
+    if (ttft_s := choices.asked_number(plan, "max_ttft_s")) is not None:
+        of = "of a prompt alone" if plan.asked.get("disaggregated") else "on average at full load"
+        speed += f", the first within {format_seconds(ttft_s)} {of}"
     question = (
         f"Which model should {choices.budget_words(plan, flops_too=True)} train, if it is then served on {servers}{speed}, "
         f"with {plan.prompt_tokens:g} tokens in and {plan.output_tokens:g} out a request?"
@@ -149,7 +152,8 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
 
 def _chosen(table: Table) -> Table:
     """The choices in words that need no glossary, the recommended row marked by its name."""
-    heads = {"E": "experts", "$/Mtok": "$ a million", "TPOT": "a token", "life $": "$ of its life"}
+    heads = {"E": "experts", "$/Mtok": "$ a million", "life $": "$ of its life"}
+    heads |= {"TTFT": "first token", "TPOT": "a token"}
     columns = tuple(replace(column, head=heads.get(column.head, column.head)) for column in table.columns)
     rows = tuple(
         (name.removeprefix(">").strip().replace("knee", "balance of loss and price"), *row) for name, *row in table.rows

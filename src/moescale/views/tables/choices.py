@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES, shape_name
@@ -210,7 +211,7 @@ def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
         (Column("loss"), lambda r: f"{r[1].loss:.4f}{MARK if getattr(r[1], 'beyond_law', None) else ''}"),
         (Column("$/Mtok"), lambda r: or_dash(r[1].usd_per_mtok, format_usd)),
         (Column("GPUs"), lambda r: gpus_text(r[1].gpus, r[1].attention_dp, r[1].prefill_gpus)),
-        _epochs_or_tpot_cell(plan),
+        *_speed_cells(plan),
         _training_cell(plan),
     ]
     if plan.of_life:
@@ -219,12 +220,15 @@ def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
     return table_of(question_line(plan), rows, cells, experts=experts, notes=beyond_notes(plan.known))
 
 
-def _epochs_or_tpot_cell(plan: Plan) -> Cell[tuple[str, Trained]]:
-    """The time per output token; the epochs, of published models unknown, where unique tokens are stated."""
+def _speed_cells(plan: Plan) -> Iterator[Cell[tuple[str, Trained]]]:
+    """The time to the first token where it is limited, and that per output token; in its place the epochs, of published models unknown, where unique tokens are stated."""
     unique = asked_number(plan, "unique_tokens")
+    if asked_number(plan, "max_ttft_s") is not None:
+        yield Column("TTFT", rank=4), lambda r: or_dash(r[1].ttft_s, format_seconds)
     if unique is None:
-        return Column("TPOT", rank=3), lambda r: or_dash(r[1].tpot_s, format_seconds)
-    return Column("epochs", rank=3), lambda r: "-" if r[1] in plan.known else f"{r[1].tokens / unique:.3g}"
+        yield Column("TPOT", rank=5), lambda r: or_dash(r[1].tpot_s, format_seconds)
+    else:
+        yield Column("epochs", rank=3), lambda r: "-" if r[1] in plan.known else f"{r[1].tokens / unique:.3g}"
 
 
 def _training_cell(plan: Plan) -> Cell[tuple[str, Trained]]:

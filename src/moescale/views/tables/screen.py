@@ -110,6 +110,7 @@ def facts(
         say("Unspent", text)
     if plan.of_life and model.serving_usd is not None:
         say("Life", f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd)} to serve")
+    say("Limits", _limits(plan))
     say("Price error", _price_error(plan))
     for note in rest:
         say("Too slow", note.removeprefix(TOO_SLOW).rstrip(".") if note.startswith(TOO_SLOW) else "")
@@ -386,6 +387,15 @@ def _price_error(plan: Plan) -> str:
     return f"corrected {format_usd(likely.usd_per_mtok)} ({span}){times}: {a.n} servings of {a.kind}"
 
 
+def _limits(plan: Plan) -> str:
+    """What a limit of TTFT is of, and the command that gives percentiles; empty without one."""
+    if asked_number(plan, "max_ttft_s") is None:
+        return ""
+    if plan.asked.get("disaggregated"):
+        return "TTFT of a prompt alone; 90% load: cost plan.json:recommendation .. --prefill-gpus auto"
+    return "means at full load; cost plan.json:recommendation .. --request-rate R --percentile 99"
+
+
 def _surely(spend: TargetSpend) -> str:
     """The model that has the target score with the chance that is asked for, or the highest chance."""
     model = spend.model
@@ -430,7 +440,7 @@ def scores_text(plan: Plan) -> str:
 def _next(plan: Plan, options: str | None) -> str:
     """The command that goes on from here, as it runs: all shapes where one alone was planned, a sweep where the choice is open, else the export."""
     alone = plan.law == DEFAULT_LAW and not plan.shapes and not plan.of_life
-    if options and alone and not any(name in options for name in ("--shape", "--kv-heads", "--disaggregated")):
+    if options and alone and not any(name in options for name in ("--shape", "--kv-heads")):
         return f"moescale plan {options} --shape all"
     beyond = plan.decision.over_fitted or {}
     # The default law is of labs, of whose larger runs a sweep teaches little.

@@ -10,7 +10,7 @@ from moescale.models.published import Shape
 from moescale.options.priced import Missed, Priced
 from moescale.serving.accuracy import uncompared
 from moescale.serving.deployment import Deployment
-from moescale.serving.disaggregated import Pool
+from moescale.serving.disaggregated import LOAD, Pool
 from moescale.serving.gpu_counts import Cost
 from moescale.serving.loads import OpenLoop
 from moescale.serving.question import cache_format, latency_text, weight_format
@@ -138,8 +138,9 @@ def _show_loads(console: Console, found: Priced) -> None:
             console,
             f"Separate prefill and decode: {apart.prefill.gpus} + {apart.decode.gpus} x {gpu}, {apart.throughput_tok_s:,.0f} output "
             f"tokens/s{usd(apart.usd_per_mtok, 'million output tokens')}. Prefill: {prefill}, TTFT "
-            f"{format_seconds(apart.ttft_s)} ({format_seconds(apart.transfer_s)} for the transfer of the KV cache). Decode: {decode}, "
-            f"batch {apart.decode.batch:,.0f} each, TPOT {format_seconds(apart.tpot_s or 0.0)}. "
+            f"{format_seconds(apart.ttft_s)} ({format_seconds(apart.transfer_s)} for the transfer of the KV cache), "
+            f"{format_seconds(apart.p99.ttft_s)} at the 99th percentile. Decode: {decode}, batch {apart.decode.batch:,.0f} each, "
+            f"TPOT {format_seconds(apart.tpot_s or 0.0)}, {format_seconds(apart.p99.tpot_s or 0.0)} at the 99th; times at {LOAD:.0%} of this throughput. "
             f"Accuracy: {accuracy_text(found.apart_accuracy, gpu, 'this kind with prefill and decode apart')}.",
         )
     if burst is not None:

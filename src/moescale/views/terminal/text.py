@@ -77,6 +77,7 @@ def write_table(console: Console, table: Table, *, ruled: bool = True) -> None:
     def too_wide() -> bool:
         return sum(width(i) + 2 for i in kept) - 2 > console.width
 
+    on_one = heads
     if too_wide():
         heads = [_two_lines(column.head, least) for column, least in zip(columns, cells, strict=True)]
     left_out: list[str] = []
@@ -87,6 +88,9 @@ def write_table(console: Console, table: Table, *, ruled: bool = True) -> None:
         least = max(ranked, key=lambda i: columns[i].rank)
         kept.remove(least)
         left_out.append(columns[least].head)
+    on_two, heads = heads, on_one
+    if too_wide():  # without the columns that went the heads may fit on one
+        heads = on_two
 
     def row_text(row: Sequence[str]) -> str:
         return "  ".join(row[i].ljust(width(i)) if columns[i].text else row[i].rjust(width(i)) for i in kept)
