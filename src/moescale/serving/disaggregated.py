@@ -16,6 +16,7 @@ seconds.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -106,12 +107,13 @@ def apart(model: Architecture, latency: LatencySource, deployment: Deployment) -
     """Serving figures of models with prefill and decode apart, each worker at its cheapest GPU count; workers in the ratio that keeps all busy.
 
     `gpus`, `batch` and `attention_dp` are those of a decode worker, `prefill_gpus` those of a prefill worker; a limit of
-    TTFT is on a prompt alone in its pass, and the way of its cache. What cannot be served costs infinity.
+    TTFT is on a full pass of prompts, and the way of a cache. What cannot be served costs infinity.
     """
     d, model = deployment, with_usual_shares(model, deployment.weights)
-    first, later = _prefill_workers(model, latency, d), _decode_workers(model, latency, d)
-    shape = shape_of(model, 1.0, d)
-    p, q = (kind.at(np.argmin(kind.gpus * kind.request_s, axis=0)) for kind in (first, later))
+    later, shape = _decode_workers(model, latency, d), shape_of(model, 1.0, d)
+    q = later.at(np.argmin(later.gpus * later.request_s, axis=0))
+    first = _prefill_workers(model, latency, d, q.gpus)
+    p = first.at(np.argmin(first.gpus * first.request_s, axis=0))
     usd_per_gpu_s = np.asarray(d.usd_per_gpu_hour) / 3600.0 / np.asarray(d.utilization)
     usd_p, usd_q = (part.gpus * part.request_s * usd_per_gpu_s * 1e6 for part in (p, q))  # of a million requests
     served = np.isfinite(usd_p + usd_q)
@@ -236,17 +238,30 @@ def _servers(model: Architecture, latency: LatencySource, d: Deployment) -> tupl
     return servers, largest_batches(servers)
 
 
-def _prefill_workers(model: Architecture, latency: LatencySource, d: Deployment) -> _Workers:
-    """Workers that take full passes of prompts, where a single prompt is within the limit of a first token."""
+def _prefill_workers(
+    model: Architecture, latency: LatencySource, d: Deployment, decode_gpus: FloatArray | None = None
+) -> _Workers:
+    """Workers that take full passes of prompts, where a single prompt is within the limit of a first token.
+
+    With the GPUs of a decode worker passes hold no more prompts than keep the limit.
+    """
     most_s = math.inf if d.max_ttft_s is None else d.max_ttft_s
     lengths = {"output_tokens": 1.0, "context_tokens": None, "longest_request_tokens": None}
     room = d.pass_tokens / np.asarray(d.prompt_tokens)  # prompts of a pass of one group
     servers, batches = _servers(model, latency, replace(_alone(d), max_num_seqs=math.inf, **lengths))
     d, stages = servers.deployment, np.asarray(d.pipeline_parallel)  # so many passes are under way at once
     prompts = np.minimum(batches.batch, stages * np.maximum(room * np.asarray(d.attention_dp), 1.0))
-    pass_s = servers.pass_s(None, prompts / stages)
-    alone_s = servers.pass_s(None, np.ones_like(prompts)) + _transfer_s(model, d, servers.count, servers.count)
-    ok = (batches.reason == Reason.FEASIBLE) & (pass_s > 0.0) & (alone_s <= most_s)
+    alone_s, feasible = servers.pass_s(None, np.ones_like(prompts)), batches.reason == Reason.FEASIBLE
+
+    def pass_of(some: Servers, prompts: FloatArray) -> FloatArray:
+        return some.pass_s(None, prompts / np.asarray(some.deployment.pipeline_parallel))
+
+    if decode_gpus is None:
+        pass_s, moved_s = pass_of(servers, prompts), _transfer_s(model, d, servers.count, servers.count)
+    else:
+        moved_s = _transfer_s(model, d, np.minimum(servers.count, decode_gpus), servers.count + decode_gpus)
+        prompts, pass_s = _within(servers, prompts, stages, pass_of, feasible, most_s - moved_s)
+    ok = feasible & (pass_s > 0.0) & (alone_s + moved_s <= most_s)
     return _workers(servers, prompts, pass_s, np.where(ok, pass_s / prompts, math.inf), batches.reason)
 
 
@@ -254,22 +269,40 @@ def _decode_workers(model: Architecture, latency: LatencySource, d: Deployment) 
     """Workers at the largest batch within the limit of an output token."""
     servers, batches = _servers(model, latency, _alone(d))
     stages, tokens = np.asarray(d.pipeline_parallel), d.tokens_a_pass  # tokens of a request, a pass
-    batch = np.broadcast_to(batches.batch, servers.shape).copy()
-    pass_s = np.broadcast_to(servers.pass_s(batch / stages), servers.shape).copy()
-    feasible = np.broadcast_to((batches.reason == Reason.FEASIBLE) & (batch >= 1.0), servers.shape)
-    most_s = math.inf if d.max_tpot_s is None else d.max_tpot_s * tokens
-    if np.any(late := feasible & (pass_s > most_s)):
-        some = servers.only(late)
+    feasible = (batches.reason == Reason.FEASIBLE) & (batches.batch >= 1.0)
+    most_s = np.asarray(math.inf if d.max_tpot_s is None else d.max_tpot_s * tokens)
 
-        def beyond(ln_batch: FloatArray) -> FloatArray:
-            return np.log(some.pass_s(np.exp(ln_batch) / stages) / most_s)
+    def pass_of(some: Servers, batch: FloatArray) -> FloatArray:
+        return some.pass_s(batch / np.asarray(some.deployment.pipeline_parallel))
 
-        ln_batch = np.log(batch[late])
-        batch[late] = np.exp(bracket(beyond, np.zeros_like(ln_batch), ln_batch, close=CLOSE)[0])
-        pass_s[late] = some.pass_s(batch[late] / stages)
+    batch, pass_s = _within(servers, batches.batch, np.ones_like(stages), pass_of, feasible, most_s)
     passes = np.maximum(np.asarray(d.output_tokens) - 1.0, 1.0) / tokens
     ok = feasible & (pass_s > 0.0) & (pass_s <= most_s * (1.0 + CLOSE))
     return _workers(servers, batch, pass_s, np.where(ok, passes * pass_s / batch, math.inf), batches.reason)
+
+
+def _within(
+    servers: Servers,
+    batch: FloatArray,
+    least: FloatArray,
+    pass_of: Callable[[Servers, FloatArray], FloatArray],
+    feasible: npt.NDArray[np.bool_],
+    most_s: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """The largest batches from `least` on whose passes are within a limit, where feasible, and the seconds of a pass."""
+    batch, limit_s, least = (
+        np.broadcast_to(np.asarray(v, float), servers.shape).copy() for v in (batch, most_s, least)
+    )
+    pass_s = np.broadcast_to(pass_of(servers, batch), servers.shape).copy()
+    if np.any(late := feasible & (limit_s > 0.0) & (pass_s > limit_s)):
+        some, within_s = servers.only(late), limit_s[late]
+
+        def beyond(ln_batch: FloatArray) -> FloatArray:
+            return np.log(pass_of(some, np.exp(ln_batch)) / within_s)
+
+        batch[late] = np.exp(bracket(beyond, np.log(least[late]), np.log(batch[late]), close=CLOSE)[0])
+        pass_s[late] = pass_of(some, batch[late])
+    return batch, pass_s
 
 
 def _workers(servers: Servers, *figures: FloatArray) -> _Workers:
