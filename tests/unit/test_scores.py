@@ -82,3 +82,18 @@ def test_what_loss_does_not_decide_is_refused() -> None:
         InfeasibleError, match=r"mmlu of 0\.25 to 0\.56, not 0\.95; scores are those of ranked continuations"
     ):
         dense_model_for("mmlu", 0.95)
+
+
+@pytest.mark.parametrize(("target", "ranked"), [("0.65", "0.50"), ("0.637", "0.49"), ("0.7", "0.53")])
+def test_a_score_by_letters_is_refused_with_what_it_is_in_ranked_answers(target: str, ranked: str) -> None:
+    said = f"{target} by letters is about {ranked} ranked: --target mmlu={ranked}; or state a lower score"
+    with pytest.raises(InfeasibleError, match=said):
+        dense_model_for("mmlu", float(target))
+    assert dense_model_for("mmlu", float(ranked))[0] > 1e9
+
+
+@pytest.mark.parametrize(("task", "target"), [("mmlu", 0.75), ("mmlu", 0.1), ("hellaswag", 0.99)])
+def test_no_score_is_translated_far_from_the_models_measured_both_ways(task: str, target: float) -> None:
+    with pytest.raises(InfeasibleError, match="; state a lower score") as refused:
+        dense_model_for(task, target)
+    assert "by letters" not in str(refused.value)

@@ -96,6 +96,18 @@ def letters(task: str) -> dict[str, float]:
     return {} if task == AVERAGE else _table()["task"][task].get("letters", {})
 
 
+def ranked_of_letters(task: str, accuracy: float) -> float | None:
+    """About what a score by letters is in ranked answers: the line of the models measured both ways; None beyond them by more than they lie apart."""
+    by_letters = letters(task)
+    if not by_letters:
+        return None
+    low, high = min(by_letters.values()), max(by_letters.values())
+    if not 2.0 * low - high <= accuracy <= 2.0 * high - low:
+        return None
+    measured = [_table()["task"][task]["measured"][model] for model in by_letters]
+    return float(np.polyval(np.polyfit(list(by_letters.values()), measured, 1), accuracy))
+
+
 def _residual(task: str) -> float:
     """Root mean square error of the final checkpoints of the fit."""
     every = _table()["task"]
@@ -182,7 +194,10 @@ def dense_model_for(task: str, target: float) -> tuple[float, float]:
         convention = (
             "scores are those of ranked continuations, which lie below those of lettered choices on model cards"
         )
-        next_step = "state a lower score, or --match MODEL, or --max-loss"
+        ranked, next_step = ranked_of_letters(task, target), "state a lower score, or --match MODEL, or --max-loss"
+        if ranked is not None:
+            alike = f"{target:g} by letters is about {ranked:.2f} ranked: --target {task}={ranked:.2f}"
+            next_step = f"{alike}; or {next_step}"
         raise InfeasibleError(f"{what}; {convention}", where="--target", nearest=f"{most:.2f}", next_step=next_step)
     low, _ = bracket(lambda ln_x: target - expected(ln_x), *ends)  # accuracy falls with loss
     (size,), (tokens,) = smallest(low)
