@@ -97,3 +97,20 @@ def test_no_score_is_translated_far_from_the_models_measured_both_ways(task: str
     with pytest.raises(InfeasibleError, match="; state a lower score") as refused:
         dense_model_for(task, target)
     assert "by letters" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("task", "least"), [("mmlu", 1 / 4), ("csqa", 1 / 5), ("socialiqa", 1 / 3), ("piqa", 1 / 2)])
+def test_no_interval_reaches_below_what_guesses_score_and_no_chance_changes(task: str, least: float) -> None:
+    found = score(task, 1e13, 1e15)
+    assert found.interval == (pytest.approx(least), 1.0)
+    assert found.at_least(found.estimate + found.within) == pytest.approx(0.05, abs=1e-4)
+    assert found.at_least(found.estimate - found.within) == pytest.approx(0.95, abs=1e-4)
+
+
+def test_intervals_hold_trained_models_that_score_less_than_guesses() -> None:
+    with LADDER.open(encoding="utf-8") as file:
+        rows = csv.DictReader(line for line in file if not line.startswith("#"))
+        worst = min(float(row["arc_challenge_acc"]) for row in rows if row["final"] == "1")
+    assert score("arc_challenge", 1e13, 1e15).interval[0] == pytest.approx(worst)
+    assert worst < 1 / 4
+    assert score(AVERAGE, 1e9, 1e11).interval[0] > score(AVERAGE, 1e13, 1e15).interval[0] > 0.3
