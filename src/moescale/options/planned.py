@@ -57,12 +57,16 @@ class PlanRequest:
         """The models that answer a question."""
         return Search.of(law, question, self.deployment, self.latency, coarse=coarse)
 
+    def compares_shapes(self, law: Law) -> bool:
+        """Whether the usual shapes are planned: the law speaks of all, and nothing stated speaks against it."""
+        stated = (self.details.shape, self.bounds.disaggregated or None, self.kv_heads)
+        return law.form.of_sources and stated == (None,) * len(stated)
+
     def plan(self, law: Law, progress: Progress = lambda step, share: None) -> Plan:
         """The plan under a law: in all shapes where asked, in the usual ones where nothing stated speaks against it, else in the law's."""
-        stated = (self.details.shape, self.bounds.disaggregated or None, self.kv_heads)
         if self.details.shape == EVERY_SHAPE:
             return self._plan_of_shapes(tuple(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE)), law, progress)
-        if law.form.of_sources and stated == (None,) * len(stated):
+        if self.compares_shapes(law):
             return self._plan_of_shapes(USUAL_SHAPES, law, progress)
         progress("train and serve models of every size", 0.1)
         question = self.question(law)
