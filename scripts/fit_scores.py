@@ -27,13 +27,7 @@ from pages import filled, table, write
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests/data/public/olmo_ladder_scores.csv"
 TARGET = ROOT / "src/moescale/catalogue/scores.toml"
-CHANCE = {
-    "piqa": 0.5,
-    "boolq": 0.5,
-    "winogrande": 0.5,
-    "csqa": 0.2,
-    "socialiqa": 1 / 3,
-}  # of two, five, three answers; else four
+ANSWERS = {"piqa": 2, "boolq": 2, "winogrande": 2, "csqa": 5, "socialiqa": 3}  # of a question; else four
 SMALL, INNER, JUDGES = ("190M", "370M", "760M", "1B"), "3B", ("7B", "13B")
 # MMLU of the released base models, of answers by letters: model card of allenai/OLMo-2-1124-13B (arXiv 2501.00656).
 LETTERS = {"mmlu": {"OLMo 2 7B": 0.637, "OLMo 2 13B": 0.675}}
@@ -84,6 +78,11 @@ def read() -> Ladder:
     names = [name for name in rows[0] if name not in ("run", "size")]
     numbers = {name: np.array([float(row[name]) for row in rows]) for name in names}
     return Ladder(np.array([row["run"] for row in rows]), np.array([row["size"] for row in rows]), numbers)
+
+
+def chance(task: str) -> float:
+    """The score of guesses."""
+    return 1.0 / ANSWERS.get(task, 4)
 
 
 def fit_loss(ladder: Ladder, x: FloatArray, rows: NDArray[np.intp]) -> FloatArray:
@@ -158,7 +157,7 @@ def fit(
         x = ladder.numbers["c4_ce" if form[0] == "c4_ce" else f"{task}_bpb"]
         if shared is None or form[0] != "c4_ce":
             shared = fit_loss(ladder, x, final)
-        curve = fit_accuracy(x[late], ladder.numbers[f"{task}_acc"][late], CHANCE.get(task, 0.25), form[1])
+        curve = fit_accuracy(x[late], ladder.numbers[f"{task}_acc"][late], chance(task), form[1])
         found[task] = shared, curve
     return found
 
@@ -212,6 +211,7 @@ def main() -> None:
         "task": {
             task: {
                 "residual": float(residual[i]),
+                "least": min(chance(task), float(ladder.numbers[f"{task}_acc"][ladder.final].min())),
                 "draws": [rounded(each[task][1]) for each in drawn],
                 "measured": measured_of(ladder, task),
                 **({"letters": LETTERS[task]} if task in LETTERS else {}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -95,6 +96,34 @@ def test_after_the_break_even_tokens_both_have_cost_the_same() -> None:
         lives = compared(*names, life=tokens)
         assert lives[name].total_usd == pytest.approx(lives[other].total_usd)
         assert (rows[name].training_usd or 0.0) > (rows[other].training_usd or 0.0)
+
+
+def test_after_the_repaid_tokens_a_trained_model_has_cost_what_serving_a_released_one_has() -> None:
+    names = ("llama-3.1-8b:1T", "llama-3.1-8b", "qwen3-30b-a3b", "olmoe-1b-7b")
+    rows = compared(*names)
+    own, *others = (rows[name] for name in names)
+    assert [row.released for row in rows.values()] == [False, True, True, True]
+    assert own.total_usd_as_released is None
+    for other in others:
+        assert other.repaid_tokens_as_released is None
+        assert other.total_usd_as_released == pytest.approx((other.usd_per_mtok or 0.0) * 1e6)
+    repaid = own.repaid_tokens_as_released or {}
+    assert set(repaid) == {row.name for row in others if (row.usd_per_mtok or 0.0) > (own.usd_per_mtok or 0.0)} != set()
+    for name, tokens in repaid.items():
+        lives = compared(*names, life=tokens)
+        assert lives[own.name].total_usd == pytest.approx(lives[name].total_usd_as_released)
+    assert "qwen3-30b-a3b" not in (own.break_even_tokens or {})  # dearer to train and to serve, if it had to be trained
+
+
+def test_a_plans_model_repays_its_training_against_models_that_are_trained_already(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan().to_dict()), encoding="utf-8")
+    asked = ("--gpu", "h100-sxm", "--latency", "roofline", "--lifetime-tokens", "1T")
+    shown = command_line.run("compare-models", f"{path}:recommendation", "qwen3-32b", "qwen3-0.6b", *asked).out
+    said = " ".join(shown.split())
+    told = r"recommendation repays all of its training against a released model: qwen3-32b after \S+ output tokens;"
+    assert re.search(told + r" qwen3-0\.6b never \(no dearer to serve\)\.", said)
+    assert re.search(r"^total \$ +\$\S+ +\$\S+ +\$\S+\n  as released +- +\$\S+ +\$\S+$", shown, re.M)
 
 
 def test_a_loss_beyond_what_the_law_was_fitted_on_is_marked() -> None:

@@ -158,9 +158,11 @@ def test_a_design_stays_within_its_limits_and_beats_a_grid() -> None:
     assert all(later < earlier for earlier, later in itertools.pairwise(doubts))
 
 
-def shown(found: SweepDesign, unbuilt: str = "") -> str:
+def shown(found: SweepDesign, unbuilt: str = "", other_shapes: bool = False) -> str:
     console = Console(width=100, record=True, file=io.StringIO())
-    show_design(console, found, shape="mixtral", details=False, written=None, unbuilt=unbuilt)
+    show_design(
+        console, found, shape="mixtral", other_shapes=other_shapes, details=False, written=None, unbuilt=unbuilt
+    )
     return " ".join(console.export_text().split())
 
 
@@ -174,6 +176,18 @@ def test_what_a_design_is_worth_is_its_dollars_over_the_points_that_it_wins() ->
         "won 2 points of regret with a fit of the runs (paid for after 730B), 6 with the ensemble (after 243B)" in found
     )
     assert "Write the sweep: -o SWEEP.toml" in found
+
+
+@pytest.mark.system
+def test_a_design_says_its_shape_its_gpu_hours_and_whether_it_decides_the_expert_count() -> None:
+    priced = replace(designed(), training_usd=3286.0, training_gpu_hours=842.6)
+    open_ = shown(replace(priced, certainty_after=0.404), other_shapes=True)
+    assert open_.startswith("Train 60 runs of shape mixtral no --shape is stated, and `plan` compares shapes; ")
+    assert "These runs do not decide the expert count (likeliest E 40%)." in open_
+    assert "they cost at least $3,286, 843 GPU hours (at the plan's MFUs)" in open_
+    decided = shown(replace(priced, certainty_after=0.62))
+    assert "These runs make one expert count likelier than all others (likeliest E 62%)." in decided
+    assert "--shape" not in decided.partition("Plan:")[0]
 
 
 @pytest.mark.system
@@ -236,6 +250,9 @@ def test_design_answers_with_the_keys_of_the_contract_and_writes_a_sweep(tmp_pat
     answer = json.loads(found.out)
     assert {"runs", "regret_before", "regret_after", "grid_regret", "flops"} <= set(answer)
     assert {"n_params", "tokens", "experts", "flops"} <= set(answer["runs"][0])
+    assert answer["shape"] == "paper"  # the law's own
+    assert answer["decides_experts"] == (answer["certainty_after"] >= 0.5)
+    assert answer["training_gpu_hours"] * 3.9 == pytest.approx(answer["training_usd"])  # dollars of an H100 hour
     listed = run("sweep", path, "--dry-run", "--json")
     assert listed.code == 0, listed.err
     assert 0 < len(json.loads(listed.out)["runs"]) == len(answer["runs"]) <= 12

@@ -115,10 +115,11 @@ def design(
     if sweep_file is not None:
         with held_back.writing():
             write_sweep(found, search.law.family, sweep_file, sequence_tokens)
-    record = found.to_dict() | ({} if sweep_file is None else {"sweep": str(sweep_file)})
+    shape = shape_name(search.law.family.name)
+    record = found.to_dict() | {"shape": shape} | ({} if sweep_file is None else {"sweep": str(sweep_file)})
     answer(
         json_, record, show_design, found,
-        shape=shape_name(search.law.family.name), details=details, written=sweep_file,
+        shape=shape, other_shapes=details.shape is None and bool(asked.shapes(chosen)), details=details, written=sweep_file,
         unbuilt=unbuilt(search.law.family),
     )  # fmt: skip
     warn(found.notes)

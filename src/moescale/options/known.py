@@ -45,7 +45,8 @@ def stated_model(stated: str, option: str, remark: Remark = ignore) -> KnownMode
         remark(said)
     name = f"{_short(named)}:{tail}"
     tokens = STATED_TOKENS.parse(tail, option, remark)
-    return KnownModel(name=name, architecture=checkpoint.architecture, tokens=tokens, weights=checkpoint.weights)
+    built = checkpoint.architecture
+    return KnownModel(name=name, architecture=built, tokens=tokens, weights=checkpoint.weights, released=True)
 
 
 def published_model(stated: str, option: str) -> KnownModel:
@@ -62,6 +63,7 @@ def published_model(stated: str, option: str) -> KnownModel:
         name=f"{own}:{format_count(tokens)}" if tail else own,
         architecture=found.architecture,
         tokens=tokens,
+        released=found.tokens in (None, tokens),
         weights=found.weights,
         trained_in=found.trained_in,
         trained_in_source=found.trained_in_source,

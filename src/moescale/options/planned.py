@@ -82,7 +82,7 @@ class PlanRequest:
 
     def _most_sure(self, law: Law) -> float:
         """The highest probability of the loss that a served model has in the shapes that are planned; 0 without draws."""
-        stated, most = self._shapes(law), 0.0
+        stated, most = self.shapes(law), 0.0
         for each in [in_shape(law, name) for name in stated] or [law]:
             question = self.question(each)
             if not each.promises_by_draws or question.budget_goal != "serve" or question.of_life:
@@ -94,7 +94,7 @@ class PlanRequest:
                 )
         return most
 
-    def _shapes(self, law: Law) -> tuple[str, ...]:
+    def shapes(self, law: Law) -> tuple[str, ...]:
         """The shapes that are planned: all where asked, the usual ones where nothing stated speaks against it; none: the law's."""
         if self.details.shape == EVERY_SHAPE:
             return tuple(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE))
@@ -102,7 +102,7 @@ class PlanRequest:
 
     def _plan(self, law: Law, progress: Progress) -> Plan:
         """The plan under a law: in all shapes where asked, in the usual ones where nothing stated speaks against it, else in the law's."""
-        if shapes := self._shapes(law):
+        if shapes := self.shapes(law):
             return self._plan_of_shapes(shapes, law, progress)
         progress("train and serve models of every size", 0.1)
         question = self.question(law)

@@ -31,10 +31,12 @@ class ComparedModel:
     Intervals hold 90% of the law's draws, and probabilities are shares of them. `loss_change` is ln of the loss over that
     of the first model, by the law itself. Dollars over those of the first are by the known errors of prices, of both models
     independent, those of kinds that were not compared by the errors of all kinds. `break_even_tokens` holds, by the name of a model that is cheaper to train and
-    dearer to serve, the output tokens after which this one has cost as little.
+    dearer to serve, the output tokens after which this one has cost as little. `repaid_tokens_as_released` holds the same of a model
+    that is not released against released ones, whose training is paid: the tokens that repay all of its own.
     """
 
     name: str
+    released: bool  # trained already, with these tokens
     n_params_active: float
     n_params_total: float
     expansion: float  # FFN weights of all experts over those that a token meets
@@ -67,7 +69,11 @@ class ComparedModel:
     usd_per_mtok_over_first: float | None = None
     usd_per_mtok_over_first_interval: tuple[float, float] | None = None
     total_usd: float | None = None  # of training, and of serving the lifetime tokens
+    total_usd_as_released: float | None = (
+        None  # of serving the lifetime tokens alone; None for a model that is not released
+    )
     break_even_tokens: Mapping[str, float] | None = None
+    repaid_tokens_as_released: Mapping[str, float] | None = None
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready values; keys that do not apply are absent."""
@@ -104,12 +110,14 @@ def compare_models(
         _alone(model, law, float(loss), deployment, latency, training, train_gpus, lifetime_tokens)
         for model, loss in zip(models, losses, strict=True)
     ]
+    paid = [replace(row, training_usd=0.0) for row in rows if row.released]
     told = [
         replace(
             row,
             **_judged(i, losses, drawn),
             **(_over_first(row, rows[0], latency) if i else {}),
             break_even_tokens=_break_even(row, rows) or None,
+            repaid_tokens_as_released=(not row.released and _break_even(row, paid)) or None,
         )
         for i, row in enumerate(rows)
     ]
@@ -144,6 +152,7 @@ def _alone(
     bill = training and model.priced_as_trained(training).bill(model.architecture, flops, model.tokens, train_gpus)
     found = ComparedModel(
         name=model.name,
+        released=model.released,
         n_params_active=sizes[0],
         n_params_total=sizes[1],
         expansion=float(of_architecture(model.architecture)[1]),
@@ -165,9 +174,8 @@ def _alone(
         served = cost(model.architecture, source, own)
     except InfeasibleError as error:
         return replace(found, infeasible=error.what)
-    usd, total = served.usd_per_mtok, None
-    if found.training_usd is not None and lifetime_tokens is not None and usd is not None:
-        total = found.training_usd + usd * lifetime_tokens / 1e6
+    usd = served.usd_per_mtok
+    serving = None if lifetime_tokens is None or usd is None else usd * lifetime_tokens / 1e6
     found = replace(found, weights=own.weights)
     return replace(
         found,
@@ -176,7 +184,8 @@ def _alone(
         batch=served.batch,
         tpot_s=served.tpot_s,
         attention_dp=served.attention_dp,
-        total_usd=total,
+        total_usd=None if serving is None or found.training_usd is None else found.training_usd + serving,
+        total_usd_as_released=serving if model.released else None,
         calibrated=calibrated(usd, accuracy_of(model.architecture, laid_out(own, served.attention_dp), source)),
     )
 

@@ -67,6 +67,7 @@ class KnownModel:
     trained_in: Precision | None = None  # of its products, where that is published
     trained_in_source: str = ""
     planned: bool = False  # whether it is a plan's own, whose sizes leave out norms and routers
+    released: bool = False  # whether it is trained already, with these tokens
 
     def in_convention_of(self, family: ModelFamily) -> tuple[float, float]:
         """N and E of the family's model with the same active body and expansion."""

@@ -33,16 +33,21 @@ REASONING = frozenset({"gsm8k", "gsm-plus", "math", "humaneval", "mbpp", "bbh", 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """An accuracy between 0 and 1, and the interval that holds it with a probability of 90%."""
+    """An accuracy, and the interval that holds it with a probability of 90%: normal, cut at 1 and at about what guesses score."""
 
     estimate: float
     interval: tuple[float, float]
+    deviation: float | None = None  # before the cut; None in files of before it was there
 
     def at_least(self, wanted: float) -> float:
-        """The probability of a score of `wanted` or more: normal around the estimate, as wide as the interval says."""
+        """The probability of a score of `wanted` or more: normal around the estimate, as wide as the interval was before its cut."""
+        return 1.0 - NormalDist(self.estimate, self.within / Z90).cdf(wanted)
+
+    @property
+    def within(self) -> float:
+        """Half the width of the interval before its cut."""
         low, high = self.interval
-        width = max(self.estimate - low, high - self.estimate)  # one end may be cut at 0 or 1
-        return 1.0 - NormalDist(self.estimate, width / Z90).cdf(wanted)
+        return max(self.estimate - low, high - self.estimate) if self.deviation is None else Z90 * self.deviation
 
 
 def _table() -> dict[str, Any]:
@@ -96,6 +101,18 @@ def letters(task: str) -> dict[str, float]:
     return {} if task == AVERAGE else _table()["task"][task].get("letters", {})
 
 
+def ranked_of_letters(task: str, accuracy: float) -> float | None:
+    """About what a score by letters is in ranked answers: the line of the models measured both ways; None beyond them by more than they lie apart."""
+    by_letters = letters(task)
+    if not by_letters:
+        return None
+    low, high = min(by_letters.values()), max(by_letters.values())
+    if not 2.0 * low - high <= accuracy <= 2.0 * high - low:
+        return None
+    measured = [_table()["task"][task]["measured"][model] for model in by_letters]
+    return float(np.polyval(np.polyfit(list(by_letters.values()), measured, 1), accuracy))
+
+
 def _residual(task: str) -> float:
     """Root mean square error of the final checkpoints of the fit."""
     every = _table()["task"]
@@ -104,14 +121,20 @@ def _residual(task: str) -> float:
     return float(np.mean([one["residual"] for one in every.values()]))
 
 
+def _least(task: str) -> float:
+    """The score of guesses, or that of the ladder's worst trained model where it is lower."""
+    return float(np.mean([one["least"] for name, one in _table()["task"].items() if task in (name, AVERAGE)]))
+
+
 def score(task: str, n_params: float, tokens: float) -> Score:
     """The score of a dense model of `n_params` (without embeddings) after `tokens`; the draws' spread, residuals and drift widen it."""
     check_task(task)
     found = _accuracy(task, _c4_loss(np.array(n_params), np.array(tokens)))
     beyond = max(0.0, float(np.log(6.0 * n_params * tokens / _table()["fitted_flops"])))
-    width = Z90 * float(np.sqrt(found[1:].var() + _residual(task) ** 2 + (_table()["drift"] * beyond) ** 2))
+    deviation = float(np.sqrt(found[1:].var() + _residual(task) ** 2 + (_table()["drift"] * beyond) ** 2))
     estimate = float(found[0])
-    return Score(estimate, (max(estimate - width, 0.0), min(estimate + width, 1.0)))
+    low, high = estimate - Z90 * deviation, estimate + Z90 * deviation
+    return Score(estimate, (max(low, _least(task)), min(high, 1.0)), deviation)
 
 
 def dense_of_equal_loss(law: Law, n_params: Real, tokens: Real, experts: Real, extra: Mapping[str, Real]) -> FloatArray:
@@ -182,7 +205,10 @@ def dense_model_for(task: str, target: float) -> tuple[float, float]:
         convention = (
             "scores are those of ranked continuations, which lie below those of lettered choices on model cards"
         )
-        next_step = "state a lower score, or --match MODEL, or --max-loss"
+        ranked, next_step = ranked_of_letters(task, target), "state a lower score, or --match MODEL, or --max-loss"
+        if ranked is not None:
+            alike = f"{target:g} by letters is about {ranked:.2f} ranked: --target {task}={ranked:.2f}"
+            next_step = f"{alike}; or {next_step}"
         raise InfeasibleError(f"{what}; {convention}", where="--target", nearest=f"{most:.2f}", next_step=next_step)
     low, _ = bracket(lambda ln_x: target - expected(ln_x), *ends)  # accuracy falls with loss
     (size,), (tokens,) = smallest(low)

@@ -50,6 +50,7 @@ LEAST_PARAMS = 1e6  # N: smaller models are far from what any law was fitted on
 NEARLY_ALL = 0.9  # of a sweep's FLOPs: one that uses less says why
 LEAST_GAIN = 1e-4  # of the doubt that is left: a run that lowers it by less identifies nothing
 ANY_COUNT = 0.2  # of the weight of a model is that of each expert count alike, the rest by how often it is the cheapest
+DECIDES = 0.5  # certainty from which one expert count is likelier than all others together
 STEEPEST = 30.0  # d ln cost / d ln loss at most, where a cost jumps
 
 # A plain grid: sizes over a factor of eight, three tokens a parameter, every expert count.
@@ -119,6 +120,7 @@ class SweepDesign:
     certainty_before: float  # mean probability of the expert count that is the likeliest to be the cheapest
     certainty_after: float
     training_usd: float | None  # of the runs, at the MFUs of the plan's models; None without a price
+    training_gpu_hours: float | None  # as the dollars
     base_usd_per_mtok: float
     rivals: tuple[Rival, ...]
     known_runs: int  # that were given
@@ -134,6 +136,11 @@ class SweepDesign:
         return self.rivals[0].regret
 
     @property
+    def decides_experts(self) -> bool:
+        """Whether one expert count is likelier to be the cheapest than all others together, once the runs are in."""
+        return self.certainty_after >= DECIDES
+
+    @property
     def saved_usd_per_mtok(self) -> float:
         """Dollars that the runs are expected to save per million served tokens; 0 within the error of the simulation."""
         lowered = self.regret_before - self.regret_after
@@ -141,7 +148,8 @@ class SweepDesign:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
-        return record(self) | {"grid_regret": self.grid_regret, "saved_usd_per_mtok": self.saved_usd_per_mtok}
+        told = {name: getattr(self, name) for name in ("grid_regret", "decides_experts", "saved_usd_per_mtok")}
+        return record(self) | told
 
 
 def in_letters(table: RunTable, family: ModelFamily) -> tuple[Runs, FloatArray]:
@@ -189,6 +197,7 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
     price = question.training and by_parts(
         question.training, law, question.budget, experts, vocab_size=question.vocab_size
     )
+    usd = price and float(flops[picked] @ price.usd_per_flop_at(offered.experts[picked]))
     regret, longest = process.regret(decision, picked), float(offered.tokens[picked].max())
     return SweepDesign(
         runs=_as_runs(offered, flops, found, limits),
@@ -198,7 +207,8 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
         regret_error=process.regret_error(decision, picked),
         certainty_before=process.count_certainty(decision, picked[:0]),
         certainty_after=process.count_certainty(decision, picked),
-        training_usd=price and float(flops[picked] @ price.usd_per_flop_at(offered.experts[picked])),
+        training_usd=usd,
+        training_gpu_hours=price and usd and usd / price.usd_per_gpu_hour,
         base_usd_per_mtok=search.base.usd_per_mtok,
         rivals=tuple(
             Rival(

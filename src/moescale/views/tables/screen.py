@@ -392,7 +392,7 @@ def _limits(plan: Plan) -> str:
     if asked_number(plan, "max_ttft_s") is None:
         return ""
     if plan.asked.get("disaggregated"):
-        return "TTFT of a prompt alone; 90% load: cost plan.json:recommendation .. --prefill-gpus auto"
+        return "TTFT of a full pass; at 90% load: cost plan.json:recommendation .. --prefill-gpus auto"
     return "means at full load; cost plan.json:recommendation .. --request-rate R --percentile 99"
 
 
@@ -431,7 +431,7 @@ def scores_text(plan: Plan) -> str:
         by_letters = f", {letters(target)[model]:.3f} by letters" if letters(target).get(model) else ""
         ranked = f"(ranked answers: {model} has {measured:.2f}{by_letters})"
         return f"{target} {found.estimate:.2f} {ranked}, 90% {low:.2f} to {high:.2f}{least}"
-    within = {task: (scores[task].interval[1] - scores[task].interval[0]) / 2.0 for task in SCORED}
+    within = {task: scores[task].within for task in SCORED}
     kept = [task for task in SCORED if within[task] <= MOST_WITHIN]
     shown = ", ".join(f"{task} {scores[task].estimate:.2f}" for task in kept)
     return f"{shown}; each within {max(within[task] for task in kept):.2f} (ranked)" if kept else ""

@@ -140,7 +140,7 @@ def show_compared_models(
     """The table, break-even lifetimes, and the basis."""
     write_table(console, _compared_table(models))
     write_line(console)
-    notes = _break_even_lines(models)
+    notes = [*_break_even_lines(models), *_repaid_lines(models)]
     far = {name: max(m.extrapolation.get(name, 1.0) for m in models) for name in ("n_params", "tokens")}
     if beyond := [f"{INPUT_NAMES[name]} up to {factor:,.0f}" for name, factor in far.items() if factor > 1.5]:
         notes.append(f"Extrapolated: {' and '.join(beyond)} times the largest fitted.")
@@ -190,6 +190,7 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
         (Column("batch"), lambda c: or_dash(c.batch, "{:.0f}".format)),
         (Column("TPOT"), lambda c: or_dash(c.tpot_s, format_seconds)),
         (Column("total $"), lambda c: or_dash(c.total_usd, format_usd)),
+        (Column("  as released"), lambda c: or_dash(c.total_usd_as_released, format_usd)),
     )
     rows = [[fact.head, *(text(model) for model in models)] for fact, text in facts]
     columns = [Column(c.name, rank=i if i > 1 else 0) for i, c in enumerate(models)]
@@ -225,4 +226,17 @@ def _break_even_lines(models: Sequence[ComparedModel]) -> list[str]:
             dearer.setdefault(more[0], []).append(other.name)
     for more, names in dearer.items():
         lines.append(f"{first.name} costs {'more' if more else 'less'} to train and to serve than {', '.join(names)}.")
+    return lines
+
+
+def _repaid_lines(models: Sequence[ComparedModel]) -> list[str]:
+    """After which served tokens each model that is to be trained has repaid all of its training against released ones."""
+    lines: list[str] = []
+    for own in (model for model in models if not model.released and model.training_usd is not None):
+        repaid = own.repaid_tokens_as_released or {}
+        others = [c.name for c in models if c.released and None not in (own.usd_per_mtok, c.usd_per_mtok)]
+        when = {name: f"after {format_count(tokens)} output tokens" for name, tokens in repaid.items()}
+        texts = [f"{name} {when.get(name, 'never (no dearer to serve)')}" for name in others]
+        if texts:
+            lines.append(f"{own.name} repays all of its training against a released model: {'; '.join(texts)}.")
     return lines

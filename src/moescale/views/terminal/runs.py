@@ -75,15 +75,26 @@ def _state(run: Mapping[str, Any]) -> str:
 
 
 def show_design(
-    console: Console, found: SweepDesign, *, shape: str, details: bool, written: Path | None, unbuilt: str
+    console: Console,
+    found: SweepDesign,
+    *,
+    shape: str,
+    other_shapes: bool,
+    details: bool,
+    written: Path | None,
+    unbuilt: str,
 ) -> None:
-    """The runs of a designed sweep, all of models of one shape, and the plan's regret after them and after other sweeps."""
+    """The runs of a designed sweep, all of models of one shape, and the plan's regret after them and after other sweeps.
+
+    `other_shapes`: whether the plan itself would compare shapes.
+    """
     known = f" in addition to {plural(found.known_runs, 'known run')}" if found.known_runs else ""
+    unstated = "no --shape is stated, and `plan` compares shapes; " if other_shapes else ""
     write_paragraph(
         console,
-        f"{format_flops(found.flops)} FLOPs in total{known}. Plan: {format_flops(found.budget_flops)} FLOPs, shape {shape}, "
+        f"{unstated}{format_flops(found.flops)} FLOPs in total{known}. Plan: {format_flops(found.budget_flops)} FLOPs, "
         f"{P_LOSS} >= {found.confidence:.0%}; baseline: {found.base}.",
-        lead=f"Train {plural(len(found.runs), 'run')}",
+        lead=f"Train {plural(len(found.runs), 'run')} of shape {shape}",
     )
     regrets = [
         ("before", 0, 0.0, found.regret_before, f"{found.certainty_before:.0%}"),
@@ -107,6 +118,10 @@ def show_design(
             text = f"E = {now.experts:g}, {sizes}, {cost}, {P_LOSS} {now.probability_at_least_base:.0%}."
         write_paragraph(console, text, lead="Decision from the known runs")
     write_line(console)
+    decided = (
+        "make one expert count likelier than all others" if found.decides_experts else "do not decide the expert count"
+    )
+    write_paragraph(console, f"These runs {decided} (likeliest E {found.certainty_after:.0%}).")
     write_paragraph(console, _worth(found), lead="Worth it")
     write_table(console, _designed_runs_table(found.runs) if details else _designed_counts_table(found.runs))
     write_line(console)
@@ -130,7 +145,8 @@ def show_design(
 def _worth(found: SweepDesign) -> str:
     """Dollars of the runs against those that they save, and after how many served tokens these are equal."""
     usd, saved = found.training_usd, found.saved_usd_per_mtok
-    price = "" if usd is None else f" they cost at least {format_usd(usd)} (at the plan's MFUs);"
+    hours = "" if found.training_gpu_hours is None else f", {format_count(found.training_gpu_hours)} GPU hours"
+    price = "" if usd is None else f" they cost at least {format_usd(usd)}{hours} (at the plan's MFUs);"
     if not saved:
         return f"no:{price} they do not lower the regret by more than the error of the simulation."
     lower = f"they lower the regret by {format_usd(saved)} per million served tokens on average"
