@@ -119,7 +119,7 @@ def design(
     record = found.to_dict() | {"shape": shape} | ({} if sweep_file is None else {"sweep": str(sweep_file)})
     answer(
         json_, record, show_design, found,
-        shape=shape, other_shapes=details.shape is None and bool(asked.shapes(chosen)), details=details, written=sweep_file,
+        shape=shape, other_shapes=law.shape is None and bool(asked.shapes(chosen)), details=details, written=sweep_file,
         unbuilt=unbuilt(search.law.family),
     )  # fmt: skip
     warn(found.notes)
