@@ -39,6 +39,7 @@ from moescale.scaling_laws.law import Law
 
 Model = TypeVar("Model", bound=Candidate)
 TO_BUILD = 1e-4  # of a size, relative: whole layers and heads move it by more
+MOST_COUNTS = 2  # whose models of a price are built
 MORE = 1.05  # of a price: a shape near a size costs so much less than the size as often as not
 EQUAL = 0.01  # relative difference of two prices that decides nothing
 CHEAPER = 0.05  # of a price: what a lower loss is worth whose training costs no more, and what makes another shape worth training
@@ -114,8 +115,8 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: b
         beats = [each for each in every if not each.notes and _beats(each.model, built.model)]
         built = min(beats, key=lambda each: rank(search, each.model), default=built)
         built = _of_lower_loss(question, built, every)
-        if not built.notes and not is_base(chosen):
-            built = _for_the_price(search, built, bounds_of(chosen), priced) or built
+        if not built.notes:
+            built = _for_the_price(search, built, every, bounds_of(chosen), priced) or built
             every.append(built)
     model = built.model
     views = law_views(search, model, built.shape) if in_full else ()
@@ -158,19 +159,29 @@ def _of_lower_loss(question: Question, built: Built[Candidate], every: Sequence[
 
 
 def _for_the_price(
-    search: Search, built: Built[Candidate], bounds: Bounds, priced: Callable[[Law, Costs, Candidate], Candidate | None]
+    search: Search,
+    built: Built[Candidate],
+    every: Sequence[Built[Candidate]],
+    bounds: Bounds,
+    priced: Callable[[Law, Costs, Candidate], Candidate | None],
 ) -> Built[Candidate] | None:
-    """The lowest loss of the built model's expert count for as good as its price, where that is lower: small models cost what the host takes, whatever their size."""
+    """The lowest loss for as good as the built model's price, where that is lower: small models cost what the host takes, whatever their size.
+
+    Of its expert count alone where another count is cheaper, which does not decide.
+    """
     law, costs, model = search.law, search.costs, built.model
-    limit = min(model.usd_per_mtok * (1.0 + EQUAL), bounds.max_usd_per_mtok or math.inf)
-    at = search.question.experts.index(model.experts)
-    row = search.near_cost(limit * MORE)[at]
-    if not isinstance(row, Candidate) or row.loss >= model.loss - FOR_NOTHING:
-        return None
+    limit, most = model.usd_per_mtok * (1.0 + EQUAL), model.loss - FOR_NOTHING
+    others = limit <= (1.0 + EQUAL) ** 2 * min(each.model.usd_per_mtok for each in every if not each.notes)
+    limit = min(limit, bounds.max_usd_per_mtok or math.inf)
+    rows = [c for c in search.near_cost(limit * MORE) if isinstance(c, Candidate) and law.allows(c.experts)]
+    rows = [row for row in rows if row.loss < most and (others or row.experts == model.experts)]
+    rows = sorted(rows, key=lambda row: row.loss)[:MOST_COUNTS]
     within = replace(bounds, max_loss=None, max_usd_per_mtok=limit)
-    (shapes,) = promising(law, costs, [row], [within], search.judged_shapes)
-    best = best_shape(law, costs, row, shapes, priced, within)
-    return best if best and best.model.loss < model.loss - FOR_NOTHING else None
+    near = promising(law, costs, rows, [within] * len(rows), search.judged_shapes)
+    remember_prices(costs, chain(*near))
+    found = [best_shape(law, costs, row, shapes, priced, within) for row, shapes in zip(rows, near, strict=True)]
+    lower = [each for each in found if each is not None and each.model.loss < most]
+    return min(lower, key=lambda each: each.model.loss, default=None)
 
 
 def _beats(one: Candidate, other: Candidate) -> bool:

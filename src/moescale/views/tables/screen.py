@@ -44,7 +44,7 @@ SPARE = (
     *(("Life", 4), ("Scores", 4)),
     *(
         (name, 2)
-        for name in ("Shapes", "Repaid by", "Unspent", "Default law", "Scores", "Price error", "Repeats", "Beyond runs")
+        for name in ("Shapes", "Repaid by", "Unspent", "Scores", "Price error", "Repeats", "Default law", "Beyond runs")
     ),
 )
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
