@@ -86,7 +86,7 @@ def test_the_decision_is_the_command_lines_first_screen(client: Client, query: d
         "For 1T served tokens, 5.15e21 FLOPs, a100-sxm-40gb" if query else "For 5.15e21 FLOPs, a100-sxm-40gb"
     )
     assert any(title.startswith("Training and serving 1T tokens") for title in titles) == bool(query)
-    assert [note for note in decision["caveats"] if "reaches beyond" not in note][0] in words
+    assert next(note for note in decision["caveats"] if "reaches beyond" not in note) in words
     model = (page["lifetime"] if query else page)["recommendation"]
     shown = {figure["name"]: figure["value"] for figure in decision["figures"]}
     assert decision["model"]["n_params"] == model["n_params"]
