@@ -20,7 +20,7 @@ INPUTS = {"N": "parameters", "D": "training tokens", "E": "experts", "training F
 FITTED = re.compile(
     r"(?:dense-equivalent )?(N|D|E|training FLOPs)( \([^)]*\))? ([\d.,]+) times the (largest|smallest) fitted"
 )
-VARIED = re.compile(r"X ([\d.]+) where labs varied N and D up to ([\d.]+)")
+VARIED = re.compile(r"(\d+) experts \(X ([\d.]+)\) where labs varied N and D up to X ([\d.]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def plain(caveat: str) -> str:
         return f"{found[3]} times the {most} {INPUTS[found[1]]}"
 
     beyond = VARIED.sub(
-        r"experts hold \1 times the weights that a token meets, and labs varied sizes and tokens up to \2 times",
+        r"\1 experts hold \2 times the weights that a token meets, and labs varied sizes and tokens up to \3 times",
         FITTED.sub(words, caveat.removeprefix(EXTRAPOLATED)),
     )
     return f"The prediction reaches beyond the training runs that it was fitted to: {beyond}"
