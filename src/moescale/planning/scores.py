@@ -134,7 +134,7 @@ def score(task: str, n_params: float, tokens: float) -> Score:
     deviation = float(np.sqrt(found[1:].var() + _residual(task) ** 2 + (_table()["drift"] * beyond) ** 2))
     estimate = float(found[0])
     low, high = estimate - Z90 * deviation, estimate + Z90 * deviation
-    return Score(estimate, (max(low, _least(task)), min(high, 1.0)), deviation)
+    return Score(estimate, (max(low, min(_least(task), estimate)), min(high, 1.0)), deviation)
 
 
 def dense_of_equal_loss(law: Law, n_params: Real, tokens: Real, experts: Real, extra: Mapping[str, Real]) -> FloatArray:
