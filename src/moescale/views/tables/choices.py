@@ -111,6 +111,13 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         label += "" if plan.of_life else _more_flops(plan, base)
         row = with_life(plan, base)
         named.append((1, label, row if plan.base_n_experts is None else replace(row, experts=plan.base_n_experts)))
+    known = [
+        (8, f"  {c.name}{f' in {c.trained_in}' if c.trained_in else ''}{_more_flops(plan, c)}", c)
+        for c in plan.known
+        if c.name != plan.base_name
+    ]
+    asked_for = n_against(plan)
+    named += known[:asked_for]
     unspent = plan.training is not None and plan.training.left_over
     by_price = not plan.of_life and plan.objective not in ("loss", "quality")
     least = plan.least_training[0] if plan.least_training else None
@@ -119,15 +126,9 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     named += [(7, "  lower loss", better)] if by_price and unspent else []  # what the rest buys
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
-    known = [
-        (8, f"  {c.name}{f' in {c.trained_in}' if c.trained_in else ''}{_more_flops(plan, c)}", c)
-        for c in plan.known
-        if c.name != plan.base_name
-    ]
-    asked_for = known[:MOST_KNOWN] if len(known) > 1 else []  # as --against names them
-    named += [*asked_for, *also[:1]]
+    named += also[:1]
     named += [(7, "  lower loss", better)] if by_price and not unspent else []
-    named += [*(also[1:][-1:] if plan.decision.undecided else []), *known[len(asked_for) : MOST_KNOWN]]
+    named += [*(also[1:][-1:] if plan.decision.undecided else []), *known[asked_for:MOST_KNOWN]]
     built = {c.experts for _, _, c in (*named, *also) if c is not None and c not in plan.known and c is not better}
     if not by_price:
         more = (c for c in _rows(plan) if c.experts > chosen.experts and c.experts not in built)
@@ -146,6 +147,12 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
             kept.append((place, name, row))
     by_place = sorted(kept[:most], key=lambda each: (each[0], each[2].experts if each[0] in (2, 4) else 0.0))
     return [(name, row) for _, name, row in by_place]
+
+
+def n_against(plan: Plan) -> int:
+    """How many published models are shown before other choices: several are those that --against names."""
+    known = sum(c.name != plan.base_name for c in plan.known)
+    return min(known, MOST_KNOWN) if known > 1 else 0
 
 
 def _more_flops(plan: Plan, model: Trained) -> str:
