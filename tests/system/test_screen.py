@@ -238,7 +238,7 @@ def test_no_lower_loss_is_left_at_a_price_that_does_not_depend_on_the_size() -> 
     asked = ("plan", "--gpu", "h100-sxm", "--shape", "deepseek", "--experts", "1,512", "--budget")
     found = [answer_of(*asked, budget)["recommendation"] for budget in ("2.2e22", "3e22")]
     assert found[1]["loss"] < found[0]["loss"]
-    assert any("512 experts (X 57) where labs varied N and D up to X 43" in note for note in found[1]["caveats"])
+    assert any("512 experts (X 57; labs varied sizes up to X 43)" in note for note in found[1]["caveats"])
     assert found[1]["usd_per_mtok"] == pytest.approx(found[0]["usd_per_mtok"], rel=0.02)
     other = answer_of(*asked, "3e22", "--max-usd-per-mtok", found[1]["usd_per_mtok"] * 1.005)["recommendation"]
     assert other["loss"] > found[1]["loss"] - 0.005

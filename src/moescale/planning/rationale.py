@@ -262,7 +262,7 @@ def _extrapolated(search: Search, model: Candidate) -> list[str]:
     law, base = search.law, search.base
     listed, varied = _factor_words(search, model), law.evidence.get("varied_expansion")
     if isinstance(varied, float) and (x := float(expansion(law.family, model.experts))) > varied:
-        listed.insert(0, f"{model.experts:g} experts (X {x:.3g}) where labs varied N and D up to X {varied:g}")
+        listed.insert(0, f"{model.experts:g} experts (X {x:.3g}; labs varied sizes up to X {varied:g})")
     of_base = [each for each in _factor_words(search, base) if each not in listed]
     listed += [f"for the baseline {of_base[0]}", *of_base[1:]] if of_base else []
     least, most = law.fit_range.get("experts", (1.0, 1.0))

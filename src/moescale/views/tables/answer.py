@@ -20,7 +20,7 @@ INPUTS = {"N": "parameters", "D": "training tokens", "E": "experts", "training F
 FITTED = re.compile(
     r"(?:dense-equivalent )?(N|D|E|training FLOPs)( \([^)]*\))? ([\d.,]+) times the (largest|smallest) fitted"
 )
-VARIED = re.compile(r"(\d+) experts \(X ([\d.]+)\) where labs varied N and D up to X ([\d.]+)")
+VARIED = re.compile(r"(\d+) experts \(X ([\d.]+); labs varied sizes up to X ([\d.]+)\)")
 
 
 @dataclass(frozen=True, slots=True)

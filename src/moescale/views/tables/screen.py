@@ -44,9 +44,10 @@ SPARE = (
     *(("Life", 4), ("Scores", 4)),
     *(
         (name, 2)
-        for name in ("Shapes", "Repaid by", "Unspent", "Scores", "Price error", "Repeats", "Default law", "Beyond runs")
+        for name in ("Shapes", "Repaid by", "Unspent", "Scores", "Repeats", "Default law", "Price error", "Beyond runs")
     ),
 )
+KEPT = ("", "Price error", "Beyond runs")  # which give way for two rows alone, not for the models of --against
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
@@ -58,8 +59,6 @@ SURE = 0.9  # chance with which days or dollars are said to be enough
 MOSTLY = 0.75  # of a budget: a plan that spends less names the objective that spends more
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
-# What the next of several factors beyond the runs of a law says again.
-AGAIN = re.compile(r" the (largest|smallest) fitted(?=, [^,]+ [\d.,]+ times the \1 fitted)")
 # Of a budget, what `design` is offered to settle an open choice, and at most where the runs at hand are large: its longest run, a share
 # LARGEST_SHARE of it, is then LONGER than theirs.
 SWEEP_SHARE, MOST_SWEEP, LONGER = 1e-2, 0.1, 2.0
@@ -101,7 +100,7 @@ def facts(
     if (sure := plan.target_spend) is not None:
         say(f"{sure.chance:.0%} chance", _surely(sure))
     say("Scores", scores_text(plan))
-    say("Beyond runs", AGAIN.sub("", beyond_runs(best.caveats)))
+    say("Beyond runs", _briefly(beyond_runs(best.caveats)))
     say("Repeats", "" if plan.repeats_loss is None else _repeats(plan, plan.repeats_loss))
     say("Repaid by", "" if plan.of_life else _repaid_by(repayments(plan, rows)))
     say("Shapes", _shapes(plan))
@@ -154,10 +153,15 @@ def _default_law(plan: Plan) -> str:
     beyond = " (beyond this law's runs)" if other.experts in plan.excluded_experts else ""
     off = [f"{100 * error:.2g}% ({law})" for law, error in (plan.errors_on_runs or {}).items()]
     errors = f"; errors on this law's runs {', '.join(off)}" if off else ""
-    far = AGAIN.sub("", plan.default_law_beyond or "")
+    far = _briefly(plan.default_law_beyond or "")
     inside = f"; beyond its own runs too: {far}" if far else "; inside its own runs"
     price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here{_trained_for(other)}"
     return f"{plural(other.experts, 'expert')}{beyond}, {sizes_text(other)}: {price}{errors}{inside}"
+
+
+def _briefly(beyond: str) -> str:
+    """How far beyond the runs of a law, without what the name of the line says."""
+    return beyond.replace(" the largest fitted", "").replace(", for the baseline", "; baseline")
 
 
 def _unspent(plan: Plan) -> list[str]:

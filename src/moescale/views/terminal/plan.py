@@ -55,11 +55,10 @@ def show_plan(
         for name, least in (*(each for each in screen.SPARE if each[0] not in asked_for), ("", 0)):
             lines = _facts(console, plan, options, rows, without)
             room = screen.MOST_LINES - around - sum(1 + (len(line) - 1) // console.width for line in lines)
-            if room < max(least, least and 2 + choices.n_against(plan)) and not (
-                least > 2 and name == "Scores" and "target" in plan.asked
-            ):
+            wanted = least if name in screen.KEPT else max(least, 2 + choices.n_against(plan))
+            if room < wanted and not (least > 2 and name == "Scores" and "target" in plan.asked):
                 without.append(name)
-        rows = max(2 + choices.n_against(plan), room)
+        rows = max(2, room)
     write_table(console, choices.choices_table(plan, rows), ruled=False)
     for line in _facts(console, plan, options, rows, without):
         write_line(console, line)
