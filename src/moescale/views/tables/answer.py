@@ -158,6 +158,8 @@ def _chance(plan: Plan) -> list[Figure]:
     goal = "the baseline's loss" if limit is None else f"a loss of {limit}"
     drawn = f"in {OF_SOURCES}" if plan.law == DEFAULT_LAW else f"by the draws of {plan.law}"
     notes = [f"that it reaches {goal}, {f'by {laws} laws' if laws else drawn}"]
+    if plan.usual_confidence:
+        notes.append(f"{percentage(plan.usual_confidence)} is out of reach of a served model")
     if sure > shown:
         notes.append(f"so few laws show no more ({percentage(sure)} of their draws)")
     if gains := (plan.decision.model.intervals or {}).get("loss_gain"):
