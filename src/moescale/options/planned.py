@@ -75,6 +75,7 @@ class PlanRequest:
                 bounds = replace(self.bounds, confidence=math.floor(sure / STEP) * STEP)
                 lower = replace(self, bounds=bounds)._plan(law, progress)
                 note = f"{CONFIDENCE:.0%} is out of reach of a served model: planned with --confidence {bounds.confidence:g}"
+                note += "; more GPUs or fewer bytes a weight (--max-gpus, --weights) may serve one that keeps it"
                 return replace(lower, usual_confidence=CONFIDENCE, warnings=(note, *lower.warnings))
         if found is None:
             raise refused or InfeasibleError("no model answers the question")

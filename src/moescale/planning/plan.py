@@ -34,8 +34,8 @@ from moescale.planning.recommend import (
     with_scores,
 )
 from moescale.planning.search import Search
-from moescale.planning.shapes import OVER, ShapeChoice, of_limits
-from moescale.planning.training_use import TrainingUse, beside_precision, training_use
+from moescale.planning.shapes import OVER, ShapeChoice
+from moescale.planning.training_use import TrainingUse, beside_precision, of_limits, training_use
 from moescale.scaling_laws.law import Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment

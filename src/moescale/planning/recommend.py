@@ -148,13 +148,16 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: b
 
 
 def _of_lower_loss(question: Question, built: Built[Candidate], every: Sequence[Built[Candidate]]) -> Built[Candidate]:
-    """The model of the lowest loss for a price as good as equal, or CHEAPER above it where its training costs no more; the built one without."""
-    price, most = built.model.usd_per_mtok, built.model.loss - FOR_NOTHING
-    better = [each for each in every if not each.notes and each.model.loss < most]
+    """The model of the lowest loss for a price as good as equal; or CHEAPER above it where its training costs no more, or of any lower loss CHEAPER less."""
+    price, loss = built.model.usd_per_mtok, built.model.loss
+    better = [each for each in every if not each.notes and each.model.loss < loss]
     alike = [each for each in better if each.model.usd_per_mtok <= price * (1.0 + EQUAL)]
+    alike = [each for each in alike if each.model.loss < loss - FOR_NOTHING]
     near = [each for each in better if each not in alike and each.model.usd_per_mtok <= price * (1.0 + CHEAPER)]
     if near and (spent := billed(question, built).training_usd) is not None:
-        alike += [each for each in near if (billed(question, each).training_usd or math.inf) <= spent]
+        for each in near:
+            most = spent if each.model.loss < loss - FOR_NOTHING else spent * (1.0 - CHEAPER)
+            alike += [each] if (billed(question, each).training_usd or math.inf) <= most else []
     return min(alike, key=lambda each: each.model.loss, default=built)
 
 

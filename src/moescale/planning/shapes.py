@@ -16,7 +16,7 @@ from moescale.planning.question import Question
 from moescale.planning.recommend import CHEAPER, EQUAL, FOR_NOTHING
 from moescale.planning.search import Search
 from moescale.planning.total_cost import tokens_at_loss
-from moescale.planning.training_use import TrainingUse
+from moescale.planning.training_use import of_limits
 
 MOST_CORRECTIONS = 2  # of what days and dollars buy another shape
 # Share that days and dollars may be exceeded by: half of the last of four digits, which is the most that are printed.
@@ -31,13 +31,6 @@ class ShapeChoice:
     model: Candidate | Life
     training_usd: float | None = None
     usd_at_loss: float | None = None  # trained on to the lowest loss of the shapes; None where it does not get there
-
-
-def of_limits(question: Question, use: TrainingUse) -> float | None:
-    """The days and dollars that a training takes over those that are stated, the larger share; None without either."""
-    pairs = (use.days, question.max_days), (use.usd, question.max_training_usd)
-    shares = [taken / limit for taken, limit in pairs if taken is not None and limit is not None]
-    return max(shares, default=None)
 
 
 def choice_in_shape(shape: str, search: Search) -> ShapeChoice | None:

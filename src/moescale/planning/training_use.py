@@ -32,7 +32,7 @@ class TrainingUse:
 
     flops_used: float
     tokens_per_active_param: float
-    budget_share: float  # of the budget's FLOPs; above 1 where a life is worth more training
+    budget_share: float  # of the budget's FLOPs, days or dollars; above 1 where a life is worth more training
     budget_of: str | None = None  # whose FLOPs are the budget, where none is stated
     unused_because: str | None = None  # what bounds the training, where the budget is not spent
     train_gpu: str | None = None
@@ -73,6 +73,13 @@ class TrainingUse:
         return self.unused_because is not None and not self.spent and self.budget_of is None
 
 
+def of_limits(question: Question, use: TrainingUse) -> float | None:
+    """The days and dollars that a training takes over those that are stated, the larger share; None without either."""
+    pairs = (use.days, question.max_days), (use.usd, question.max_training_usd)
+    shares = [taken / limit for taken, limit in pairs if taken is not None and limit is not None]
+    return max(shares, default=None)
+
+
 def training_use(question: Question, model: Candidate, shape: Buildable) -> TrainingUse:
     """What training a model of the plan takes, as the shape that is built, and why some of the budget is left over."""
     flops, budget, because = model.training_flops, question.budget, None
@@ -83,7 +90,8 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
             bounds = size_bounds(question)
             because += f"{bounds} allows no larger model" if bounds else "the next larger model costs more"
         elif question.budget_goal == "loss":
-            because += f"{size_bounds(question) or 'the law'} allows no larger model"
+            bounds = size_bounds(question)
+            because += f"{bounds} allows no larger model" if bounds else "no larger model is served on so many GPUs"
         elif question.cost_limit is not None:
             because += f"a larger model costs more than {format_usd(question.cost_limit)} per million output tokens"
         elif question.budget_goal == "quality":
@@ -104,7 +112,7 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
     if price is None:
         return use
     bill = price.bill(shape.architecture(), flops, model.tokens, gpus)
-    return replace(
+    use = replace(
         use,
         train_gpu=price.gpu.name,
         mfu=bill.mfu,
@@ -117,6 +125,8 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
         precision=None if price.launch.precision == "bf16" else price.launch.precision,
         trainer=_limits_of(price.launch.trainer) if bill.mfu_from == "parts" else None,
     )
+    of_stated = None if question.of_life else of_limits(question, use)
+    return use if of_stated is None or because is None else replace(use, budget_share=of_stated)
 
 
 def beside_precision(search: Search, use: TrainingUse, model: Candidate, shape: Buildable) -> TrainingUse:

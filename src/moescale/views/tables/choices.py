@@ -77,6 +77,7 @@ def question_line(plan: Plan) -> str:
     parts += ["disaggregated"] if asked.get("disaggregated") else []
     parts.append(f"{plan.prompt_tokens:g} in / {plan.output_tokens:g} out")
     own = [] if plan.law == DEFAULT_LAW else [f"--law {plan.law}"]
+    own += ["sizes as the paper counts them (--convention exact)"] if plan.convention == "paper" else []
     # Of the default law without dense models one shape is planned, which nothing else names.
     usual = asked.get("family") == SHAPES[PLANNED_SHAPE] and (plan.law != DEFAULT_LAW or 1.0 in considered(plan))
     own += [] if plan.shapes or usual else [f"shape {shape_name(str(asked.get('family')))}"]

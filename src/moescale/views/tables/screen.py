@@ -44,7 +44,7 @@ SPARE = (
     *(("Life", 4), ("Scores", 4)),
     *(
         (name, 2)
-        for name in ("Shapes", "Repaid by", "Unspent", "Scores", "Repeats", "Default law", "Price error", "Beyond runs")
+        for name in ("Shapes", "Repaid by", "Unspent", "Scores", "Default law", "Repeats", "Price error", "Beyond runs")
     ),
 )
 KEPT = ("", "Price error", "Beyond runs")  # which give way for two rows alone, not for the models of --against
@@ -57,6 +57,7 @@ OF_SOURCES = "labs unseen by the law"  # what draws of the default law are
 LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
 SURE = 0.9  # chance with which days or dollars are said to be enough
 MOSTLY = 0.75  # of a budget: a plan that spends less names the objective that spends more
+LONG_PROMPTS = 4.0  # times the output: prefill and decode apart may be cheaper
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
 # Of a budget, what `design` is offered to settle an open choice, and at most where the runs at hand are large: its longest run, a share
@@ -121,6 +122,8 @@ def facts(
     more = f"--details: {', '.join(left_out)}" if left_out else "--details"
     more += "" if "--shape" in (options or "") else "; --shape all"
     more += "" if plan.of_life else "; --lifetime-tokens"
+    prompts = plan.prompt_tokens >= LONG_PROMPTS * plan.output_tokens
+    more += "; --disaggregated" if prompts and "disaggregated" not in plan.asked else ""
     if plan.objective == "serve" and use is not None and use.left_over and use.budget_share < MOSTLY:
         more += "; --objective quality"
     exported = use is None or use.precision is None  # files for a trainer are in bf16
@@ -272,8 +275,8 @@ def _training(plan: Plan) -> str:
         days = f"{format_count(use.gpu_days)} GPU days{'' if use.train_gpu == plan.gpu else f' of {use.train_gpu}'}"
     fp8 = "" if use.fp8_usd is None else f" (fp8 {format_usd(use.fp8_usd)})"
     if use.bf16_usd is not None:
-        worth = "" if use.fp8_worth_loss is None else f", pays below {100 * use.fp8_worth_loss:.2g}%"
-        fp8 = f" (bf16 {format_usd(use.bf16_usd)}; loss taken as equal: DeepSeek-V3 saw < {100 * FP8_LOSS:.2g}%{worth})"
+        worth = "" if use.fp8_worth_loss is None else f", and fp8 pays if it rises by < {100 * use.fp8_worth_loss:.2g}%"
+        fp8 = f" (bf16 {format_usd(use.bf16_usd)}; loss taken as equal: DeepSeek-V3's rose by < {100 * FP8_LOSS:.2g}%{worth})"
     text = f"{format_usd(use.usd)}{fp8}, {days}"
     dollars = asked_number(plan, "max_training_usd")
     share = use.usd / dollars if plan.of_life and dollars is not None else use.budget_share
@@ -347,12 +350,14 @@ def _shapes(plan: Plan) -> str:
 def _repeats(plan: Plan, more: float) -> str:
     """What repeated tokens cost: loss of this model, and the price beside that of fresh tokens."""
     ends, fresh = plan.repeats_loss_interval, plan.fresh_usd_per_mtok
-    text = f"{more:+.4f} loss{f' (90% of draws: {ends[0]:.4f} to {ends[1]:.4f})' if ends else ''}"
-    text += "" if fresh is None else f"; with fresh tokens {format_usd(fresh)}/Mtok"
+    text = f"{more:+.4f} loss by dense runs{f' (90%: {ends[0]:.4f} to {ends[1]:.4f})' if ends else ''}"
+    text += "" if fresh is None else f"; fresh tokens: {format_usd(fresh)}"
     if (few := plan.few_epochs) is None:
         return text
+    tokens = repaid_by(plan.decision.model, few)
+    after = "" if tokens is None else f"; more repaid by {format_count(tokens)} tokens"
     option = f"--max-tokens {format_count(FEW_EPOCHS * (asked_number(plan, 'unique_tokens') or 0.0))}"
-    return f"{text}; in {FEW_EPOCHS:g} epochs {format_usd(few.usd_per_mtok)}, loss {few.loss:.4f}{_trained_for(few)} ({option})"
+    return f"{text}; {FEW_EPOCHS:g} epochs: {format_usd(few.usd_per_mtok)}, loss {few.loss:.4f}{_trained_for(few)} ({option}){after}"
 
 
 def _repaid(plan: Plan) -> str:

@@ -144,6 +144,8 @@ def show_compared_models(
     write_line(console)
     notes = [*_break_even_lines(models), *_repaid_lines(models)]
     far = {name: max(m.extrapolation.get(name, 1.0) for m in models) for name in ("n_params", "tokens")}
+    if (most := max(m.extrapolation.get("expansion", 1.0) for m in models)) > 1.0:
+        notes.append(f"Extrapolated: X up to {most:.3g} times the largest at which labs varied sizes.")
     if beyond := [f"{INPUT_NAMES[name]} up to {factor:,.0f}" for name, factor in far.items() if factor > 1.5]:
         notes.append(f"Extrapolated: {' and '.join(beyond)} times the largest fitted.")
     _listed(console, notes)
