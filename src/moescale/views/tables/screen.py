@@ -122,10 +122,10 @@ def facts(
     more = f"--details: {', '.join(left_out)}" if left_out else "--details"
     more += "" if "--shape" in (options or "") else "; --shape all"
     more += "" if plan.of_life else "; --lifetime-tokens"
-    prompts = plan.prompt_tokens >= LONG_PROMPTS * plan.output_tokens
-    more += "; --disaggregated" if prompts and "disaggregated" not in plan.asked else ""
     if plan.objective == "serve" and use is not None and use.left_over and use.budget_share < MOSTLY:
         more += "; --objective quality"
+    prompts = plan.prompt_tokens >= LONG_PROMPTS * plan.output_tokens
+    more += "; --disaggregated" if prompts and "disaggregated" not in plan.asked and len(more) < MOST_MORE else ""
     exported = use is None or use.precision is None  # files for a trainer are in bf16
     return [*kept, ("More", f"{more}; --export megatron" if exported and len(more) < MOST_MORE else more)]
 
