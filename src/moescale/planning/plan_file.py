@@ -29,7 +29,7 @@ BOUNDS = {  # places of a record that are fields of a plan
     "bounded_cost.usd_per_mtok": "base_usd_per_mtok",
 }
 MAY_BE_ZERO = ("probability_at_least_base", "probability", "expected", "worst", "regret", "weight")
-SHARES = ("mfu", "probability_at_least_base", "probability", "weight", "confidence")
+SHARES = ("mfu", "probability_at_least_base", "probability", "weight", "confidence", "usual_confidence")
 COLUMNS = ("n_params", "tokens", "loss", "usd_per_mtok", "gpus")
 AGAIN = "write it again with `moescale plan --json`"
 
