@@ -176,9 +176,7 @@ def _for_the_price(
     limit, most = model.usd_per_mtok * (1.0 + EQUAL), model.loss - FOR_NOTHING
     others = limit <= (1.0 + EQUAL) ** 2 * min(each.model.usd_per_mtok for each in every if not each.notes)
     limit = min(limit, bounds.max_usd_per_mtok or math.inf)
-    rows = [c for c in search.near_cost(limit * MORE) if isinstance(c, Candidate) and law.allows(c.experts)]
-    rows = [row for row in rows if row.loss < most and (others or row.experts == model.experts)]
-    rows = sorted(rows, key=lambda row: row.loss)[:MOST_COUNTS]
+    rows = search.below(most, limit * MORE, others | (search.best.experts == model.experts), MOST_COUNTS)
     within = replace(bounds, max_loss=None, max_usd_per_mtok=limit)
     near = promising(law, costs, rows, [within] * len(rows), search.judged_shapes)
     remember_prices(costs, chain(*near))

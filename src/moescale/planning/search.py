@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moescale.errors import InfeasibleError, MoescaleError
 from moescale.latency import LatencySource
@@ -204,6 +205,16 @@ class Search:
         """About the same, by the sampled costs alone: what is built within a cost may start from it."""
         sizes = np.fmin(self.sampled.size_within(np.array([usd_per_mtok]))[0], self.best.n_params)
         return self.judged(self._rows(np.fmin(sizes, self.largest), [""] * len(self.optima)), self.draws)
+
+    def below(self, loss: float, usd_per_mtok: float, among: NDArray[np.bool_], most: int) -> list[Candidate]:
+        """About the models of the lowest losses under a loss and within a cost, by the sampled costs: so many expert counts `among` those of a mask (m,)."""
+        sizes = np.fmin(self.sampled.size_within(np.array([usd_per_mtok]))[0], self.best.n_params)
+        sizes = np.fmin(sizes, self.largest)
+        losses = at_size(self.law, self.question.budget, sizes, self.best.experts).loss
+        losses = np.where(among & self.law.allows(self.best.experts) & (losses < loss), losses, np.inf)
+        kept = np.argsort(np.argsort(losses)) < min(most, np.count_nonzero(np.isfinite(losses)))
+        rows = self._rows(np.where(kept, sizes, np.nan), [""] * losses.size)
+        return [row for row in rows if isinstance(row, Candidate)]
 
     def outright(self) -> list[Row]:
         """The lowest loss of every expert count that can be served, whatever it costs; unserved where no size can be."""
