@@ -26,7 +26,7 @@ from moescale.training.choice import Launch
 from moescale.units import format_seconds
 
 Progress = Callable[[str, float], None]
-# Chances that are planned with where none has the usual one: of these steps the highest that a model has, from the least on.
+# Our choice: where none has the usual chance, the highest of these steps that a model has is planned with, from the least on.
 STEP, LEAST_SURE = 0.05, 0.5
 SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # TPOTs that are tried where no model keeps a limit
 
@@ -64,27 +64,31 @@ class PlanRequest:
 
     def plan(self, law: Law, progress: Progress = lambda step, share: None) -> Plan:
         """The plan under a law; where only the baseline itself keeps the usual confidence, or nothing, with the highest that another model has."""
-        refused = found = None
         try:
             found = self._plan(law, progress)
-        except InfeasibleError as error:
-            refused = error
-        sure = 0.0 if self.bounds.confidence or (found and not found.is_baseline) else self._most_sure(law)
-        if LEAST_SURE <= sure < CONFIDENCE:
-            with suppress(InfeasibleError):
-                bounds = replace(self.bounds, confidence=math.floor(sure / STEP) * STEP)
-                lower = replace(self, bounds=bounds)._plan(law, progress)
-                note = f"{CONFIDENCE:.0%} is out of reach of a served model: planned with --confidence {bounds.confidence:g}"
-                note += "; more GPUs or fewer bytes a weight (--max-gpus, --weights) may serve one that keeps it"
-                return replace(lower, usual_confidence=CONFIDENCE, warnings=(note, *lower.warnings))
-        if found is None:
-            raise refused or InfeasibleError("no model answers the question")
-        return found
+        except InfeasibleError:
+            if (less_sure := self._less_sure(law, progress)) is None:
+                raise
+            return less_sure
+        return (self._less_sure(law, progress) if found.is_baseline else None) or found
+
+    def _less_sure(self, law: Law, progress: Progress) -> Plan | None:
+        """The plan with the highest chance that a served model has, in steps; None where one is stated, has the usual one, or none has LEAST_SURE."""
+        sure = 0.0 if self.bounds.confidence else self._most_sure(law)
+        if not LEAST_SURE <= sure < CONFIDENCE:
+            return None
+        with suppress(InfeasibleError):
+            confidence = round(math.floor(sure / STEP) * STEP, 2)
+            found = replace(self, bounds=replace(self.bounds, confidence=confidence))._plan(law, progress)
+            note = f"{CONFIDENCE:.0%} is out of reach of a served model: planned with --confidence {confidence:g}"
+            note += "; more GPUs or fewer bytes a weight (--max-gpus, --weights) may serve one that keeps it"
+            return replace(found, usual_confidence=CONFIDENCE, warnings=(note, *found.warnings))
+        return None
 
     def _most_sure(self, law: Law) -> float:
         """The highest probability of the loss that a served model has in the shapes that are planned; 0 without draws."""
-        stated, most = self.shapes(law), 0.0
-        for each in [in_shape(law, name) for name in stated] or [law]:
+        most = 0.0
+        for each in [in_shape(law, name) for name in self.shapes(law)] or [law]:
             question = self.question(each)
             if not each.promises_by_draws or question.budget_goal != "serve" or question.of_life:
                 return 0.0
@@ -242,8 +246,10 @@ class PlanRequest:
 
 def _as_known(search: Search) -> KnownModel:
     """The baseline of a search in the default shape, as built, whether it is served or not."""
-    built, base = search.base_as_built(at_most=False), search.base
-    shape = buildable(search.law.family, base.n_params, base.experts, vocab_size=search.costs.vocab_size)
-    shape, tokens = (built.shape, built.model.tokens) if built else (shape, base.tokens)
-    name = f"{search.question.base_name} of {PLANNED_SHAPE}"
+    base, name = search.base, f"{search.question.base_name} of {PLANNED_SHAPE}"
+    if built := search.base_as_built(at_most=False):
+        shape, tokens = built.shape, built.model.tokens
+    else:
+        shape = buildable(search.law.family, base.n_params, base.experts, vocab_size=search.costs.vocab_size)
+        tokens = base.tokens
     return KnownModel(name=name, architecture=shape.architecture(), tokens=tokens, planned=True)

@@ -11,10 +11,10 @@ import numpy as np
 from moescale.errors import InfeasibleError, InputError
 from moescale.io.records import record
 from moescale.latency import LatencySource
-from moescale.models.coordinates import expansion, of_architecture
+from moescale.models.coordinates import of_architecture
 from moescale.models.family import law_size
 from moescale.planning.allocation import inputs_at
-from moescale.planning.known import beyond_law
+from moescale.planning.known import beyond_law, varied_expansion
 from moescale.planning.question import KnownModel, as_released
 from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws.law import Law, extrapolation, interval
@@ -135,12 +135,6 @@ def _losses(law: Law, models: Sequence[KnownModel], extra: Mapping[str, float]) 
         return np.exp(law.form.log_loss(law.theta, x)), drawn
 
 
-def _beyond_varied(law: Law, experts: float) -> dict[str, float]:
-    """How many times the expansion of a model is the largest at which labs varied sizes; empty below."""
-    varied, x = law.evidence.get("varied_expansion"), float(expansion(law.family, experts))
-    return {"expansion": x / varied} if isinstance(varied, float) and x > varied else {}
-
-
 def _alone(
     model: KnownModel,
     law: Law,
@@ -154,7 +148,7 @@ def _alone(
     """What needs no other model."""
     sizes, flops = model.sizes, model.training_flops
     n, e = model.in_convention_of(law.family)
-    size = float(law_size(law.family, n, e))
+    size, (x, varied) = float(law_size(law.family, n, e)), varied_expansion(law, e)
     bill = training and model.priced_as_trained(training).bill(model.architecture, flops, model.tokens, train_gpus)
     found = ComparedModel(
         name=model.name,
@@ -173,7 +167,7 @@ def _alone(
         train_precision_source=(bill and bill.precision == model.trained_in and model.trained_in_source) or None,
         loss=loss,
         beyond_law=beyond_law(law, e),
-        extrapolation={**extrapolation(law, size, model.tokens, e), **_beyond_varied(law, e)},
+        extrapolation=extrapolation(law, size, model.tokens, e) | ({"expansion": x / varied} if x > varied else {}),
     )
     try:
         own, source = as_released(model, deployment, latency)

@@ -68,6 +68,12 @@ def _other_precision(question: Question, model: KnownModel) -> str | None:
     return model.trained_in
 
 
+def varied_expansion(law: Law, experts: float) -> tuple[float, float]:
+    """The expansion X of a model, and the largest at which labs varied N and D; infinite where the law does not say."""
+    varied = law.evidence.get("varied_expansion")
+    return float(expansion(law.family, experts)), varied if isinstance(varied, float) else math.inf
+
+
 def beyond_law(law: Law, experts: float) -> str | None:
     """Why a law may not speak of a model with so many experts as its family counts them; None where it may."""
     if (only := only_experts(law)) is not None:

@@ -17,6 +17,7 @@ from moescale.models.rounding import Buildable
 from moescale.planning.allocation import loss_optimal
 from moescale.planning.candidate import Candidate, Life, Row, Trained
 from moescale.planning.decision import LawView
+from moescale.planning.known import varied_expansion
 from moescale.planning.search import Search, fitted_up_to
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.scaling_laws.law import INPUT_NAMES, Law, extrapolation, unknown_ranges
@@ -260,8 +261,8 @@ def beyond_runs(caveats: Sequence[str]) -> str:
 
 def _extrapolated(search: Search, model: Candidate) -> list[str]:
     law, base = search.law, search.base
-    listed, varied = _factor_words(search, model), law.evidence.get("varied_expansion")
-    if isinstance(varied, float) and (x := float(expansion(law.family, model.experts))) > varied:
+    listed, (x, varied) = _factor_words(search, model), varied_expansion(law, model.experts)
+    if x > varied:
         listed.insert(0, f"{model.experts:g} experts (X {x:.3g}; labs varied sizes up to X {varied:g})")
     of_base = [each for each in _factor_words(search, base) if each not in listed]
     listed += [f"for the baseline {of_base[0]}", *of_base[1:]] if of_base else []

@@ -40,7 +40,7 @@ from moescale.scaling_laws.law import Law
 Model = TypeVar("Model", bound=Candidate)
 TO_BUILD = 1e-4  # of a size, relative: whole layers and heads move it by more
 MOST_COUNTS = 2  # whose models of a price are built
-MORE = 1.05  # of a price: a shape near a size costs so much less than the size as often as not
+MORE = 1.05  # of a price, our choice: shapes near a size often cost a few percent less than the size
 EQUAL = 0.01  # relative difference of two prices that decides nothing
 CHEAPER = 0.05  # of a price: what a lower loss is worth whose training costs no more, and what makes another shape worth training
 FOR_NOTHING = 0.005  # of loss: what a lower one at an equal price is taken for

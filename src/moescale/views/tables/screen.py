@@ -57,7 +57,7 @@ OF_SOURCES = "labs unseen by the law"  # what draws of the default law are
 LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
 SURE = 0.9  # chance with which days or dollars are said to be enough
 MOSTLY = 0.75  # of a budget: a plan that spends less names the objective that spends more
-LONG_PROMPTS = 4.0  # times the output: prefill and decode apart may be cheaper
+LONG_PROMPTS = 4.0  # times the output, our choice: prefill and decode apart may then be cheaper
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
 # Of a budget, what `design` is offered to settle an open choice, and at most where the runs at hand are large: its longest run, a share
