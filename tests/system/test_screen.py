@@ -378,12 +378,20 @@ def test_a_fitted_law_knows_the_errors_of_the_default_law_on_its_runs(tmp_path: 
     answer = answer_of(*asked)
     errors, beyond = answer["errors_on_runs"], answer["recommendation"]["over_fitted"]
     assert 2.0 < beyond["tokens"] == pytest.approx(answer["recommendation"]["tokens"] / 2e10, rel=1e-9)
-    assert re.search(r"^Next +moescale design --budget 1e21 ", run(*asked).out, re.M)  # its longest run exceeds these
+    sweep = re.search(r"^Next +moescale design --budget (\S+) ", run(*asked).out, re.M)
+    assert sweep is not None
+    assert 1e20 < float(sweep[1]) <= 1e21  # more than a usual sweep's share: its longest run exceeds these
     assert {name: round(error, 3) for name, error in errors.items()} == {
         "pooled2026": 0.016, "own": 0.003, "own held out": 0.004,
     }  # fmt: skip
     words = " ".join(run(*asked).out.split())
-    assert "errors on this law's runs 1.6% (pooled2026), 0.28% (own), 0.44% (own held out)" in words
+    assert "errors on these runs 1.6% (pooled2026), 0.28% (own), 0.44% (own held out)" in words
+    # Runs as the paper has them: FLOPs are of what a token meets, and the shape is one that is served.
+    assert answer["convention"] == "exact"
+    assert {choice["shape"] for choice in answer["shapes"]} == {"mixtral", "deepseek", "paper"}
+    assert any("own: not identified by these runs: B, beta" in note for note in answer["warnings"])
+    kept = answer_of(*asked, "--shape", "paper")
+    assert answer["recommendation"]["usd_per_mtok"] < kept["recommendation"]["usd_per_mtok"]
 
 
 def test_a_target_out_of_reach_names_the_shape_that_comes_closest() -> None:

@@ -17,7 +17,7 @@ from moescale.io.records import plain, record
 from moescale.io.signals import uninterrupted
 from moescale.scaling_laws.covariates import further_inputs
 from moescale.scaling_laws.form import Ends, Inputs, LawForm
-from moescale.scaling_laws.law import MOST_DRAWS, interval
+from moescale.scaling_laws.law import MOST_DRAWS, NOT_IDENTIFIED, interval
 from moescale.typing import FloatArray, Real
 
 SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polished on all
@@ -206,7 +206,7 @@ def describe(problem: Problem, candidates: FloatArray, reached: FloatArray, note
         notes = [*notes, f"on a bound of the physical box: {', '.join(at_bound)}"]
     if not_identified:
         told = ", ".join(not_identified)
-        notes = [*notes, f"not identified by these runs: {told} (predictions near the runs remain valid)"]
+        notes = [*notes, f"{NOT_IDENTIFIED} by these runs: {told} (predictions near the runs remain valid)"]
     return Fit.of(
         form, theta, residual, objective=float(reached[best]), starts=len(candidates),
         starts_at_optimum=int((reached <= reached[best] * (1.0 + SAME_OPTIMUM)).sum()),

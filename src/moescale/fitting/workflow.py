@@ -25,7 +25,7 @@ from moescale.fitting.remarks import table_remarks
 from moescale.fitting.search import HUBER_DELTA, Progress
 from moescale.io.files import as_text
 from moescale.io.records import record
-from moescale.models.family import ModelFamily
+from moescale.models.family import ModelFamily, with_convention
 from moescale.runs.table import RunTable
 from moescale.scaling_laws import pooled2026
 from moescale.scaling_laws.covariates import check_names, known_to
@@ -110,6 +110,7 @@ def fit_runs(
 
 def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: Progress) -> FittedLaw:
     family, remarks = (how.family, list[str]()) if how.family else canonical.family_of(runs)
+    family = with_convention(family, "exact")  # the paper's count is of its own figures
     form = find_form(form) if isinstance(form, str) and form != auto.NAME else form
     under_prior = form == pooled2026.FORM or (form == auto.NAME and (how.prior or _left_to_prior(runs, family)))
     if how.starts == "paper" and (under_prior or isinstance(form, str)):

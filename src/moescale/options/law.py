@@ -78,7 +78,7 @@ class LawOptions(InputOptions, ChosenLaw):
     top_k: int | None = quantity("Active experts per token; must be the law's, which is the default.", whole=True)
     shape: str | None = text(
         "Shape, or all; mixtral, fine-grained, deepseek, or paper (top-2 in every other layer, no grouped queries); default: "
-        "the better one; --law: its own."
+        "the best of some; --law of the catalogue: its own."
     )
 
     def find_law(self, find: Callable[[str], Law] | None = None) -> Law:

@@ -11,7 +11,16 @@ from itertools import islice
 from moescale.errors import InfeasibleError, MoescaleError
 from moescale.latency import LatencySource
 from moescale.models.rounding import buildable
-from moescale.options.law import DEFAULT_LAW, EVERY_SHAPE, PLANNED_SHAPE, SHAPES, USUAL_SHAPES, LawOptions, in_shape
+from moescale.options.law import (
+    DEFAULT_LAW,
+    EVERY_SHAPE,
+    PLANNED_SHAPE,
+    SHAPES,
+    USUAL_SHAPES,
+    LawOptions,
+    in_shape,
+    shape_name,
+)
 from moescale.options.question import BoundOptions
 from moescale.planning import shapes as compared
 from moescale.planning.beside import is_served
@@ -88,7 +97,7 @@ class PlanRequest:
     def _most_sure(self, law: Law) -> float:
         """The highest probability of the loss that a served model has in the shapes that are planned; 0 without draws."""
         most = 0.0
-        for each in [in_shape(law, name) for name in self.shapes(law)] or [law]:
+        for each in self.in_shapes(law).values() or [law]:
             question = self.question(each)
             if not each.promises_by_draws or question.budget_goal != "serve" or question.of_life:
                 return 0.0
@@ -103,7 +112,18 @@ class PlanRequest:
         """The shapes that are planned: all where asked, the usual ones where nothing stated speaks against it; none: the law's."""
         if self.details.shape == EVERY_SHAPE:
             return tuple(sorted(SHAPES, key=lambda name: name != PLANNED_SHAPE))
-        return USUAL_SHAPES if law.form.of_sources and self.details.shape is None and self.kv_heads is None else ()
+        if self.details.shape is not None or self.kv_heads is not None:
+            return ()
+        if law.form.of_sources:
+            return USUAL_SHAPES
+        # The shape of one's own runs may be one that nobody serves: whole queries, experts in every other layer.
+        known = law.is_fitted and law.form.uses_experts and None not in law.form.extra_inputs.values()
+        return tuple(dict.fromkeys((PLANNED_SHAPE, shape_name(law.family.name), *USUAL_SHAPES))) if known else ()
+
+    def in_shapes(self, law: Law) -> dict[str, Law]:
+        """The law of each shape that is planned, by the shape's name."""
+        own = shape_name(law.family.name)
+        return {name: law if name == own else in_shape(law, name) for name in self.shapes(law)}
 
     def _plan(self, law: Law, progress: Progress) -> Plan:
         """The plan under a law: in all shapes where asked, in the usual ones where nothing stated speaks against it, else in the law's."""
@@ -172,13 +192,14 @@ class PlanRequest:
         cannot have stated expert counts, or none of whose models stated training GPUs hold, are left out with a warning.
         """
         bounds, base = self.bounds, None
-        laws = {name: in_shape(law, name) for name in shapes}
+        laws = self.in_shapes(law)
         questions = {name: self.question(laws[name]) for name in shapes}
         searches: dict[str, Search] = {}
         left_out: dict[str, str] = {}
         usual = questions[PLANNED_SHAPE]
         answering = (name for name in shapes if is_served(laws[name], questions[name], self.deployment, self.latency))
-        served = list(islice(answering, 2 if shapes == USUAL_SHAPES else None))
+        most = None if self.details.shape == EVERY_SHAPE else 2 + len(set(shapes) - set(USUAL_SHAPES))
+        served = list(islice(answering, most))
         for i, name in enumerate(served if served != [PLANNED_SHAPE] else ()):  # else there is nothing to compare
             progress(f"models of the shape {name}", i / (len(served) + 1))
             base = base or self.usual_base(laws[name], questions[name])

@@ -36,7 +36,7 @@ from moescale.planning.recommend import (
 from moescale.planning.search import Search
 from moescale.planning.shapes import OVER, ShapeChoice
 from moescale.planning.training_use import TrainingUse, beside_precision, of_limits, training_use
-from moescale.scaling_laws.law import Law
+from moescale.scaling_laws.law import NOT_IDENTIFIED, Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import laid_out
@@ -225,7 +225,9 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         at_cost = with_intervals(at_cost, draws and loss_limits(draws, sizes_of(at_cost)))
     lifetime, no_life = _lifetime(search)
     named = [*([] if question.base is None else [question.base]), *question.against]
-    notes = [*search.notes, *_notes(search, no_life), *release_notes(named, deployment)]
+    open_ = [n for n in search.law.notes if n.startswith(NOT_IDENTIFIED)] if search.law.is_fitted else []
+    of_fit = [f"{search.law.name}: {note}" for note in open_]
+    notes = [*search.notes, *of_fit, *_notes(search, no_life), *release_notes(named, deployment)]
     rows = (
         at_loss if search.question.max_loss is None and search.question.budget_goal == "serve" else search.answering()
     )

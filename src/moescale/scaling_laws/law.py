@@ -22,6 +22,7 @@ _END = np.sqrt((41 - (_INNER**2).sum()) / 2)
 NOISE_NODES = np.array([-_END, *_INNER, _END])
 MOST_DRAWS = 10_000  # they tell a 5% quantile to 0.2%; a plan holds every draw of every candidate, some 500 MB
 MOST_DRAWN = 2_000_000  # losses of draws and nodes at once, 16 MB
+NOT_IDENTIFIED = "not identified"  # how the note begins that names what runs leave open
 ABOUT = ("name", "source", "date", "notes", "evidence", "run_noise", "drift")  # of every law, an ensemble too
 INPUT_NAMES = {"n_params": "N", "tokens": "D", "experts": "E", "training_flops": "training FLOPs"}
 
@@ -53,6 +54,11 @@ class Law:
     def allows(self, experts: Real) -> NDArray[np.bool_]:
         """Whether a plan may recommend so many experts, same shape."""
         return np.asarray(experts) <= (math.inf if self.max_experts is None else self.max_experts)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether a user's table of runs was fitted, and the law is not of the catalogue."""
+        return bool(self.evidence.get("table"))
 
     @property
     def promises_by_draws(self) -> bool:

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from moescale.options.law import DEFAULT_LAW
+from moescale.options.law import DEFAULT_LAW, SHAPES
 from moescale.options.serving import PLANNED_TPOT_S
 from moescale.planning.beside import FEW_EPOCHS
 from moescale.planning.candidate import Candidate, Trained
@@ -155,7 +155,7 @@ def _default_law(plan: Plan) -> str:
         return ""
     beyond = " (beyond this law's runs)" if other.experts in plan.excluded_experts else ""
     off = [f"{100 * error:.2g}% ({law})" for law, error in (plan.errors_on_runs or {}).items()]
-    errors = f"; errors on this law's runs {', '.join(off)}" if off else ""
+    errors = f"; errors on these runs {', '.join(off)}" if off else ""
     far = _briefly(plan.default_law_beyond or "")
     inside = f"; beyond its own runs too: {far}" if far else "; inside its own runs"
     price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here{_trained_for(other)}"
@@ -455,7 +455,7 @@ def _next(plan: Plan, options: str | None) -> str:
     # The default law is of labs, of whose larger runs a sweep teaches little.
     far = plan.law != DEFAULT_LAW and max(beyond.values(), default=1.0) > FAR
     if plan.decision.undecided or far:
-        if plan.shapes and options:  # a sweep is of one shape
+        if plan.shapes and options and plan.shapes[0].shape in SHAPES:  # a sweep is of one shape
             options = re.sub(r" *--shape[ =]all", "", options) + f" --shape {plan.shapes[0].shape}"
         typed, total = options or "", of_fixed_dollars(plan)  # whose dollars buy no budget of their own
         flops = plan.decision.model.training_flops if total else plan.budget_flops

@@ -51,7 +51,7 @@ def show_plan(
             write_table(console, table, ruled=False)
         around = 1 + len(drawn.get().splitlines()) - len(table.rows)  # its title, heads and notes, and the headline
         room = 0
-        asked_for = {"Shapes"} if len(plan.shapes) > 2 else set[str]()  # --shape all
+        asked_for = {"Shapes"} if plan.shapes and "--shape" in (options or "") else set[str]()  # --shape all
         for name, least in (*(each for each in screen.SPARE if each[0] not in asked_for), ("", 0)):
             lines = _facts(console, plan, options, rows, without)
             room = screen.MOST_LINES - around - sum(1 + (len(line) - 1) // console.width for line in lines)
