@@ -233,7 +233,9 @@ class PlanRequest:
                 refused, left_out[best] = error, error.what
                 del found[best]
                 continue
-            found[best] = compared.ShapeChoice(best, plan.decision.model, plan.training and plan.training.usd)
+            factor = plan.accuracy and plan.accuracy.geometric_mean
+            usd = plan.training and plan.training.usd
+            found[best] = compared.ShapeChoice(best, plan.decision.model, usd, price_factor=factor)
         if refused is not None:
             raise refused
         # What is nearest is said of the shape whose models come closest.

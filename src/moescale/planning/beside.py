@@ -12,6 +12,7 @@ from moescale.errors import InfeasibleError
 from moescale.latency import LatencySource
 from moescale.models.rounding import Buildable, family_of
 from moescale.planning.allocation import Budget
+from moescale.planning.as_built import Built
 from moescale.planning.built_lives import BuiltLives
 from moescale.planning.candidate import Candidate, Life
 from moescale.planning.life_search import LifeSearch
@@ -43,7 +44,7 @@ def best_of(search: Search) -> Advice | None:
     return recommend(search, near, promised=promised, in_full=False) if near else None
 
 
-def best_life(search: Search) -> Life | None:
+def best_life(search: Search) -> Built[Life] | None:
     """The best life of the question that the stated training GPUs hold, as built; None where there is none."""
     with suppress(InfeasibleError):
         wanted = LifeSearch.of(search)
@@ -51,7 +52,7 @@ def best_life(search: Search) -> Life | None:
         lives = BuiltLives(wanted)
         for row in lives.near(rows, wanted.choose(rows)[0]):
             with suppress(InfeasibleError):
-                return lives.built(row).model
+                return lives.built(row)
     return None
 
 
@@ -102,7 +103,7 @@ class WithoutBounds:
     """The model that would be chosen without bounds on parameters, as built, and the chance that the decided one reaches the loss of that plan's baseline."""
 
     model: Candidate
-    chance: float | None
+    chance: float | None = None
 
 
 def without_bounds(search: Search, model: Candidate, shape: Buildable) -> WithoutBounds | None:

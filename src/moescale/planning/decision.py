@@ -50,7 +50,7 @@ class Elsewhere:
     """What another law says of a law's own choice."""
 
     probability: float
-    regret: float | None
+    regret: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from moescale.errors import MoescaleError
+from moescale.models.rounding import Buildable
 from moescale.planning.beside import best_life, best_of
 from moescale.planning.candidate import Candidate, Life
 from moescale.planning.question import Question
@@ -17,6 +18,8 @@ from moescale.planning.recommend import CHEAPER, EQUAL, FOR_NOTHING
 from moescale.planning.search import Search
 from moescale.planning.total_cost import tokens_at_loss
 from moescale.planning.training_use import of_limits
+from moescale.serving.accuracy import accuracy_of
+from moescale.serving.gpu_counts import laid_out
 
 MOST_CORRECTIONS = 2  # of what days and dollars buy another shape
 # Share that days and dollars may be exceeded by: half of the last of four digits, which is the most that are printed.
@@ -31,6 +34,26 @@ class ShapeChoice:
     model: Candidate | Life
     training_usd: float | None = None
     usd_at_loss: float | None = None  # trained on to the lowest loss of the shapes; None where it does not get there
+    price_factor: float | None = None  # measured over predicted price of held-out servings of its kind; None: unknown
+
+    @property
+    def likely_usd_per_mtok(self) -> float | None:
+        """The price by the known error of its kind; None where that is not known."""
+        return None if self.price_factor is None else self.price_factor * self.model.usd_per_mtok
+
+
+def prices(choices: Sequence[ShapeChoice]) -> list[float]:
+    """Dollars per million tokens: by the known error of each kind where it is known of all, else as predicted."""
+    likely = [choice.likely_usd_per_mtok for choice in choices]
+    known = [usd for usd in likely if usd is not None]
+    return known if len(known) == len(choices) else [choice.model.usd_per_mtok for choice in choices]
+
+
+def _price_factor(search: Search, shape: Buildable, model: Candidate) -> float | None:
+    costs = search.costs
+    served = laid_out(costs.deployment, model.attention_dp)
+    known = accuracy_of(shape.architecture(), served, costs.latency, apart=search.question.disaggregated)
+    return known and known.geometric_mean
 
 
 def choice_in_shape(shape: str, search: Search) -> ShapeChoice | None:
@@ -39,7 +62,10 @@ def choice_in_shape(shape: str, search: Search) -> ShapeChoice | None:
     search = replace(search, question=question)
     with suppress(MoescaleError):
         if question.of_life:
-            return (life := best_life(search)) and ShapeChoice(shape, life, life.training_usd)
+            if (life := best_life(search)) is None:
+                return None
+            factor = _price_factor(search, life.shape, life.model)
+            return ShapeChoice(shape, life.model, life.model.training_usd, price_factor=factor)
         best, scale = best_of(search), 1.0
         for _ in range(MOST_CORRECTIONS):
             over = None if best is None else of_limits(question, best.use)
@@ -51,7 +77,10 @@ def choice_in_shape(shape: str, search: Search) -> ShapeChoice | None:
             law, costs = search.law, search.costs
             again = Search.of(law, question.bought_at(scale), costs.deployment, costs.latency, coarse=True)
             best = best_of(again)
-        return best and ShapeChoice(shape, best.advice.model, best.use.usd)
+        if best is None:
+            return None
+        factor = _price_factor(best.search, best.advice.architecture, best.advice.model)
+        return ShapeChoice(shape, best.advice.model, best.use.usd, price_factor=factor)
     return None
 
 
@@ -71,18 +100,21 @@ def in_order(choices: Iterable[ShapeChoice], usual: str, *, by_loss: bool) -> li
     The `usual` shape is first unless another one is better by more than CHEAPER (of a life EQUAL), or FOR_NOTHING of loss at a price as good as
     equal, and repays what its training costs more before it has served as many tokens as it was trained on. Of dollars as good
     as equal, the lower price of serving is first, or the lower loss. A lower loss
-    by FOR_NOTHING whose training costs no more is worth CHEAPER of the price.
+    by FOR_NOTHING whose training costs no more is worth CHEAPER of the price. Prices are those of `prices`.
     """
+    choices = list(choices)
+    priced = {choice.shape: usd for choice, usd in zip(choices, prices(choices), strict=True)}
 
     def value(choice: ShapeChoice) -> float:
-        model = choice.model
-        return model.loss if by_loss else model.total_usd if isinstance(model, Life) else model.usd_per_mtok
+        model, usd = choice.model, priced[choice.shape]
+        served = (model.serving_usd or 0.0) * (usd / model.usd_per_mtok - 1.0) if isinstance(model, Life) else 0.0
+        return model.loss if by_loss else model.total_usd + served if isinstance(model, Life) else usd
 
     ordered = sorted(choices, key=value)
     first, best = next((c for c in ordered if c.shape == usual), None), ordered[0]
     if not by_loss:
         alike = [c for c in ordered if value(c) <= (1.0 + EQUAL) * value(best)]
-        best = min(alike, key=lambda c: c.model.usd_per_mtok if isinstance(c.model, Life) else c.model.loss)
+        best = min(alike, key=lambda c: priced[c.shape] if isinstance(c.model, Life) else c.model.loss)
     if first is not None:
         lower_loss = (by_loss or not isinstance(best.model, Life)) and best.model.loss < first.model.loss - FOR_NOTHING
         worth = EQUAL if isinstance(best.model, Life) else CHEAPER  # all dollars of a life are counted
@@ -135,7 +167,8 @@ def repaid_after(choice: ShapeChoice, other: ShapeChoice) -> float | None:
         return None
     if choice.usd_at_loss == spent:
         others = math.inf if other.usd_at_loss is None else other.usd_at_loss
-    saved = other.model.usd_per_mtok - choice.model.usd_per_mtok
+    usd, others_usd = prices((choice, other))
+    saved = others_usd - usd
     return 0.0 if spent <= others else 1e6 * (spent - others) / saved if saved > 0.0 else math.inf
 
 

@@ -16,7 +16,7 @@ from moescale.planning.plan import Plan
 from moescale.planning.rationale import EXTRAPOLATED, beyond_runs
 from moescale.planning.recommend import FOR_NOTHING
 from moescale.planning.scores import letters, nearest_measured, stated_score
-from moescale.planning.shapes import repaid_after
+from moescale.planning.shapes import ShapeChoice, prices, repaid_after
 from moescale.planning.training_use import FP8_LOSS, AllIn, TrainingUse
 from moescale.serving.accuracy import Calibrated, accuracy_of_any, calibrated, calibrated_by_any, limits_missed
 from moescale.training.step_time import StepError
@@ -336,7 +336,7 @@ def _shapes(plan: Plan) -> str:
     least, words, days = min((c.model.loss for c in plan.shapes), default=0.0), list[str](), days_per_usd(plan)
     for choice in plan.shapes[1:]:
         model, usd = choice.model, choice.training_usd
-        text = f"{choice.shape} E={model.experts:g} {format_usd(model.usd_per_mtok)}, loss {model.loss:.4f}"
+        text = f"{choice.shape} E={model.experts:g} {format_usd(model.usd_per_mtok)}{_likely(choice, plan)}, loss {model.loss:.4f}"
         if model.total_usd is not None:
             text += f", life {format_usd(model.total_usd)}"
         elif usd is not None:
@@ -345,6 +345,12 @@ def _shapes(plan: Plan) -> str:
             text += f" ({longer} reach {least:.4f})" if model.loss > least + FOR_NOTHING else ""
         words.append(text)
     return f"{'; '.join((plan.shapes[0].shape, *words))}{_repaid(plan)}" if plan.shapes else ""
+
+
+def _likely(choice: ShapeChoice, plan: Plan) -> str:
+    """The price of a shape by the known error of its kind, where shapes were compared by that."""
+    likely = choice.likely_usd_per_mtok if all(each.price_factor for each in plan.shapes) else None
+    return "" if likely is None else f" (corrected {format_usd(likely)})"
 
 
 def _repeats(plan: Plan, more: float) -> str:
@@ -362,7 +368,9 @@ def _repeats(plan: Plan, more: float) -> str:
 
 def _repaid(plan: Plan) -> str:
     """After how many output tokens the cheaper of the first two shapes has repaid what its training costs more."""
-    cheaper, dearer = sorted(plan.shapes[:2], key=lambda choice: choice.model.usd_per_mtok)
+    (_, cheaper), (_, dearer) = sorted(
+        zip(prices(plan.shapes[:2]), plan.shapes[:2], strict=True), key=lambda each: each[0]
+    )
     after = repaid_after(cheaper, dearer)
     if not after or not LEAST_REPAID <= after < math.inf:
         return ""
@@ -389,11 +397,17 @@ def _price_error(plan: Plan) -> str:
     if a is None or likely is None or not own:
         known = f"{span} by other kinds, own unknown" if span else "unknown: no servings of this kind were compared"
         return f"{known}; full servers, {format_usd(plan.usd_per_gpu_hour)} a GPU hour"
-    times = "" if (late := late_tpot_s(plan)) is None else f", TPOT {format_seconds(late)}"
+    times = "" if (late := late_tpot_s(plan)) is None else f", TPOT {format_seconds(late)} ({_stricter(plan)} keeps it)"
     if a.ttft and model.ttft_s is not None:
         times += f", TTFT {format_seconds(model.ttft_s / a.ttft.geometric_mean)}"
     times += ttft_doubt(a, plan.asked.get("max_ttft_s"))
     return f"corrected {format_usd(likely.usd_per_mtok)} ({span}){times}: {a.n} servings of {a.kind}"
+
+
+def _stricter(plan: Plan) -> str:
+    """The limit of TPOT that keeps the stated one by the known error of its kind."""
+    band, limit = plan.accuracy and plan.accuracy.tpot, asked_number(plan, "max_tpot_s") or 0.0
+    return f"--max-tpot {math.floor(1e4 * limit * (band.geometric_mean if band else 1.0)) / 10:g}ms"
 
 
 def _limits(plan: Plan) -> str:
