@@ -254,7 +254,8 @@ def test_a_match_without_a_budget_trains_no_longer_than_its_price_asks() -> None
 
 
 def test_a_confidence_that_only_the_baseline_keeps_is_lowered_aloud() -> None:
-    asked = ("plan", "--gpu", "h100-sxm", "--budget", "1.6e25", "--bootstrap", "60", *FAST)
+    free = ("plan", "--gpu", "h100-sxm", "--budget", "1.6e25", "--bootstrap", "60", *FAST)
+    asked = (*free, "--weights", "bf16", "--max-gpus", "8")
     assert run(*asked, "--confidence", "0.8").code == 1
     found = run(*asked)
     assert "80% is out of reach" in found.out
@@ -263,6 +264,11 @@ def test_a_confidence_that_only_the_baseline_keeps_is_lowered_aloud() -> None:
     assert plan["usual_confidence"] == 0.8 > plan["confidence"] >= 0.5
     assert plan["recommendation"]["experts"] > 1
     assert plan["recommendation"]["probability_at_least_base"] >= plan["confidence"] - 1e-6
+    wider = run(*free)  # what serves larger models, of what is not stated
+    assert "planned with --weights fp8 --max-gpus 16" in wider.err
+    assert re.search(r"^Next .* --weights fp8 --max-gpus 16", wider.out, re.M)
+    assert run(*asked[:-4], "--max-gpus", "8").err.count("--weights fp8\n") == 1
+    assert answer_of(*free)["recommendation"]["probability_at_least_base"] >= 0.8 - 1e-6
 
 
 def test_the_least_flops_of_a_score_reach_its_loss() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -157,3 +158,27 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
+
+
+def _parts(kind: Any) -> Iterator[Any]:
+    """The types that an annotation is made of."""
+    yield kind
+    for part in get_args(kind):
+        yield from _parts(part)
+
+
+def test_what_a_record_may_leave_out_has_a_default() -> None:
+    """A record has no keys of None, so that a field without a default could not be read again."""
+    known, left = set[Any](), [Plan]
+    while left:
+        kind = left.pop()
+        kind = get_origin(kind) or kind
+        if not is_dataclass(kind) or kind in known:
+            continue
+        known.add(kind)
+        for field, hint in ((field, get_type_hints(kind)[field.name]) for field in fields(kind)):
+            parts = list(_parts(hint))
+            left += parts
+            may_lack = field.default is MISSING and field.default_factory is MISSING
+            assert not (may_lack and type(None) in parts), f"{kind.__name__}.{field.name}"
+    assert len(known) > 20

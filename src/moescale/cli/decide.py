@@ -43,7 +43,7 @@ def plan(
     """Choose the model to train with a budget, by its loss and serving cost."""
     import numpy as np
 
-    from moescale.options.planned import PlanRequest
+    from moescale.options.planned import PlanRequest, stated_wider
     from moescale.views.terminal.plan import show_plan
 
     check_plot(plot)
@@ -67,7 +67,7 @@ def plan(
     )
     # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
     with at_option("--budget"), np.errstate(over="ignore"), show_progress(slow and not json_) as progress:
-        found = asked.plan(chosen, progress)
+        found = asked.or_wider(serving).plan(chosen, progress)
     held_back = HeldBack(UnwrittenError)
     if plot is not None:
         from moescale.views.figures import plan_figure
@@ -81,7 +81,8 @@ def plan(
         named = [Path(stated) for stated in (law.law, serving.gpu, serving.latency, serving.trace) if stated]
         record = found.to_dict() | {"made_with": made_with(context, [file for file in named if file.is_file()])}
         record |= {} if exported is None else {"export": exported.to_dict()}
-    answer(json_, record, show_plan, found, exported, details=details, options=typed(context, PRESENTED))
+    options = " ".join((typed(context, PRESENTED), *stated_wider(found, deployment))).strip()
+    answer(json_, record, show_plan, found, exported, details=details, options=options)
     warn(found.warnings)
     held_back.tell()
 

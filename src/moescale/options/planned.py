@@ -22,6 +22,7 @@ from moescale.options.law import (
     shape_name,
 )
 from moescale.options.question import BoundOptions
+from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 from moescale.planning import shapes as compared
 from moescale.planning.beside import is_served
 from moescale.planning.least_training import frugal
@@ -59,6 +60,18 @@ class PlanRequest:
     slower: bool = False
     beside_default: bool = False
     explained: bool = True
+    wider: Callable[[], PlanRequest] | None = None  # with what serves larger models, of what is not stated
+
+    def or_wider(self, serving: ServingOptions) -> PlanRequest:
+        """The same, which takes what serves larger models, of what the options do not state, where no other model is sure enough."""
+        more = serving.wider(self.deployment)
+
+        def wider() -> PlanRequest:
+            assert more is not None
+            deployment = more.deployment(usual_tpot_s=PLANNED_TPOT_S)
+            return replace(self, deployment=deployment, latency=more.open_latency(deployment))
+
+        return self if more is None else replace(self, wider=wider)
 
     def question(self, law: Law, bounds: BoundOptions | None = None) -> Question:
         """The question under a law, by default that of the bounds."""
@@ -72,7 +85,7 @@ class PlanRequest:
         return frugal(Search.of(law, question, self.deployment, self.latency, coarse=coarse))
 
     def plan(self, law: Law, progress: Progress = lambda step, share: None) -> Plan:
-        """The plan under a law; where only the baseline itself keeps the usual confidence, or nothing, with the highest that another model has."""
+        """The plan under a law; where only the baseline itself keeps the usual confidence, or nothing, with what serves larger models, else with the highest that another model has."""
         try:
             found = self._plan(law, progress)
         except InfeasibleError:
@@ -86,6 +99,15 @@ class PlanRequest:
         sure = 0.0 if self.bounds.confidence else self._most_sure(law)
         if not LEAST_SURE <= sure < CONFIDENCE:
             return None
+        server = f"{self.deployment.max_gpus} GPUs in {self.deployment.weights or 'bf16'}"
+        if self.wider is not None:
+            wider = self.wider()
+            with suppress(InfeasibleError):
+                found = wider._plan(law, progress)
+                options = " ".join(stated_wider(found, self.deployment))
+                note = f"{CONFIDENCE:.0%} is out of reach of a model that {server} serve: planned with {options}"
+                if not found.is_baseline:
+                    return replace(found, warnings=(note, *found.warnings))
         with suppress(InfeasibleError):
             confidence = round(math.floor(sure / STEP) * STEP, 2)
             found = replace(self, bounds=replace(self.bounds, confidence=confidence))._plan(law, progress)
@@ -265,6 +287,13 @@ class PlanRequest:
         with suppress(InfeasibleError):
             return _as_known(self.search(usual, question, coarse=True))
         return None
+
+
+def stated_wider(plan: Plan, deployment: Deployment) -> list[str]:
+    """The options of a plan's server that a deployment is without."""
+    most, weights = plan.asked.get("max_gpus"), plan.asked.get("weights")
+    told = [f"--weights {weights}"] if isinstance(weights, str) and weights != (deployment.weights or "bf16") else []
+    return [*told, *([f"--max-gpus {most}"] if most != deployment.max_gpus else [])]
 
 
 def _as_known(search: Search) -> KnownModel:

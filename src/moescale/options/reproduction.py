@@ -10,7 +10,7 @@ from moescale import catalogue
 from moescale.bounds import GPUS, REQUEST_TOKENS, RESERVED
 from moescale.errors import InputError, unknown_name
 from moescale.options.fields import Remark, Seconds, at_option, flag, ignore, listed, path, quantity, text, within
-from moescale.options.serving import ServingOptions
+from moescale.options.serving import NODE, ServingOptions
 
 if TYPE_CHECKING:
     from moescale.planning.candidate import Costs
@@ -89,7 +89,7 @@ class ReproductionOptions(ServingOptions):
         from moescale.latency.engines import NO_ENGINE, NO_OVERHEAD
 
         found = super().deployment(remark=remark, **given)
-        counts = [*range(1, self.max_gpus + 1)]
+        counts = [*range(1, (self.max_gpus or NODE) + 1)]
         if self.gpu_counts is not None:
             counts = [int(COUNT.parse(part, "--gpu-counts")) for part in listed("--gpu-counts", self.gpu_counts)]
         changes: dict[str, Any] = {"batching": "largest", "tensor_parallel_degrees": tuple(counts), "engine": NO_ENGINE}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from moescale.bounds import COUNT, GPUS, REQUEST_TOKENS, RESERVED, SHARE, USD_PER_HOUR
 from moescale.errors import InputError, located, unknown_name
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from moescale.serving.traffic import Traffic
 
 DEFAULT_GPU = "a100-sxm-40gb"  # the paper's
+NODE = 8  # GPUs of a server, all of which serve one model where nothing else is stated
 PLANNED_TPOT_S = 0.05  # 20 tokens a second for each user, where a plan states no limit: faster than people read
 DEFAULT_TRAFFIC = (230.0, 203.0)  # ShareGPT, as vLLM's serving benchmark samples it (catalogue/paper_servers.toml)
 priced = partial(quantity, panel="Price")
@@ -38,7 +39,7 @@ class ServingOptions(Group):
     HEADING = "Server"
 
     gpu: str = text("GPU name or TOML file; such as h100-sxm.", default=DEFAULT_GPU)
-    max_gpus: int = quantity("Most GPUs to serve one model; tensor parallel.", GPUS, default=8)
+    max_gpus: int | None = quantity(f"Most GPUs to serve one model; tensor parallel; default: {NODE}.", GPUS)
     prompt: float | None = quantity(f"Mean prompt tokens per request; default {DEFAULT_TRAFFIC[0]:g}.", REQUEST_TOKENS)
     output: float | None = quantity(f"Mean output tokens per request; default {DEFAULT_TRAFFIC[1]:g}.", REQUEST_TOKENS)
     trace: Path | None = path(
@@ -103,6 +104,12 @@ class ServingOptions(Group):
         with located("--gpu"):
             return load_gpu(self.gpu)
 
+    def wider(self, deployment: Deployment) -> Self | None:
+        """What serves larger models, of what is not stated: fp8 weights where the GPU multiplies them, and two servers' GPUs."""
+        more: dict[str, Any] = {} if self.max_gpus else {"max_gpus": 2 * NODE}
+        more |= {"weights": "fp8"} if self.weights is None and deployment.gpu.fp8_flops_per_s else {}
+        return replace(self, **more) if more else None
+
     def deployment(
         self,
         *,
@@ -141,7 +148,7 @@ class ServingOptions(Group):
             usd_per_gpu_hour=catalogue_price(card) if price is None else price,
             prompt_tokens=traffic.prompt_tokens,
             output_tokens=traffic.output_tokens,
-            max_gpus=self.max_gpus,
+            max_gpus=self.max_gpus or NODE,
             max_num_seqs=cap,
             memory_fraction=self.memory_fraction,
             utilization=self.utilization,

@@ -13,7 +13,7 @@ from moescale.options.fields import Described, FilePath, Group, described, optio
 from moescale.options.law import LawOptions
 from moescale.options.planned import PlanRequest
 from moescale.options.question import BoundOptions
-from moescale.options.serving import DEFAULT_TRAFFIC, PLANNED_TPOT_S, ServingOptions
+from moescale.options.serving import DEFAULT_TRAFFIC, NODE, PLANNED_TPOT_S, ServingOptions
 from moescale.planning.plan import Plan, Question
 from moescale.scaling_laws.law import Law
 from moescale.web.store import PREFIX
@@ -50,6 +50,7 @@ DEFAULTS: Mapping[str, str] = {
     "prompt": _shown(DEFAULT_TRAFFIC[0]),
     "output": _shown(DEFAULT_TRAFFIC[1]),
     "kv-cache": "bf16",
+    "max-gpus": _shown(NODE),
     **{key: _shown(getattr(group, name)) for key, (group, name, _) in OPTIONS.items() if getattr(group, name, None)},
 }
 
@@ -114,7 +115,7 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
     return Asked(
         law=law,
         question=question,
-        request=request,
+        request=request.or_wider(serving),
         command=_command({type(group): group for group in (bounds, about, serving)}, given, law),
         notes=tuple(notes),
     )
