@@ -52,7 +52,7 @@ def test_an_open_loop_finds_the_replicas() -> None:
     asked = (*LLAMA, "--gpus", 1, "--request-rate", 1, "--prompt", 100, "--output", 20)
     one = " ".join(run(*asked).out.split())
     assert "1 request per second: 1 x h100-sxm (1 replica of 1)" in one
-    assert "% of their maximum rate (the table is of full load); TTFT" in one
+    assert "% of the rate that full batches take without limits of latency; TTFT" in one
     assert one.endswith("host: in-line (default of --request-rate).")
     rate = answer_of(*asked)["open_loop"]
     assert rate["usd_per_mtok"] == pytest.approx(rate["usd_per_hour"] / (3600 * 20) * 1e6)  # of 20 tokens a second

@@ -50,6 +50,7 @@ SPARE = (
 KEPT = ("", "Price error", "Beyond runs")  # which give way for two rows alone, not for the models of --against
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
+ALIKE = 0.03  # between a target and the score of a released model that is named for it, our choice
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
 LIFE = ("--max-total-usd", "--lifetime-tokens")  # of a plan whose training FLOPs a design is told instead
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
@@ -99,7 +100,7 @@ def facts(
         say("No bound", f"{text}{surely if free.chance else ''}")
     say("Default law", _default_law(plan))
     if (sure := plan.target_spend) is not None:
-        say(f"{sure.chance:.0%} chance", _surely(sure))
+        say(f"{sure.chance:.0%} chance", f"{_surely(sure)}{_measured_alike(plan)}")
     say("Scores", scores_text(plan))
     say("Beyond runs", _briefly(beyond_runs(best.caveats)))
     say("Repeats", "" if plan.repeats_loss is None else _repeats(plan, plan.repeats_loss))
@@ -428,6 +429,15 @@ def _surely(spend: TargetSpend) -> str:
         return "no model that has it can be trained on the stated GPUs" if reached else most
     served = f"{format_usd(model.usd_per_mtok)}/Mtok"
     return f"{format_usd(model.training_usd)}: {plural(model.experts, 'expert')}, {sizes_text(model)}, {served}"
+
+
+def _measured_alike(plan: Plan) -> str:
+    """The released model that has about the target, whose size and tokens can be asked about instead; empty where none has."""
+    task, wanted = stated_score(str(plan.asked.get("target")))
+    model, measured = nearest_measured(task, wanted)
+    name = model.lower().replace(" ", "-")
+    text = f"; {model} has {measured:.2f}: with data as good, --match {name} costs less"
+    return text if abs(measured - wanted) <= ALIKE else ""
 
 
 def _chance_of_target(plan: Plan, model: Candidate) -> str:

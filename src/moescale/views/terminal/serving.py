@@ -128,7 +128,7 @@ def _show_loads(console: Console, found: Priced) -> None:
             console,
             f"{plural(opened.requests_per_s, 'request')} per second: {opened.gpus} x {gpu} "
             f"({plural(opened.replicas, 'replica')} of {opened.tensor_parallel}){usd(opened.usd_per_hour, 'hour')}, "
-            f"{opened.utilization:.0%} of their maximum rate (the table is of full load); TTFT {most}{format_seconds(opened.ttft_s)}, "
+            f"{opened.utilization:.0%} of the rate that full batches take without limits of latency; TTFT {most}{format_seconds(opened.ttft_s)}, "
             f"TPOT {most}{format_seconds(opened.tpot_s or 0.0)} ({times}); host: {host or 'in-line (default of --request-rate)'}.",
         )
     if apart is not None:
