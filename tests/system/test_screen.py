@@ -223,15 +223,40 @@ def test_a_plan_says_what_its_restrictions_cost() -> None:
     out = run(*asked, "--budget", "1e22").out
     assert f"{format_count(tokens)} (least spend)" in out
     assert re.search(rf"^  least spend .*{re.escape(format_usd(least['training_usd']))}$", out, re.M)
-    repeated = answer_of(*asked, "--budget", "1e23", "--unique-tokens", "100B", "--bootstrap", 0)
-    assert repeated["repeats_loss"] > 0.0
-    out = run(*asked, "--budget", "1e23", "--unique-tokens", "100B", "--bootstrap", 0).out
-    epochs = f"{repeated['recommendation']['tokens'] / 1e11:.3g}"
-    few = repeated["few_epochs"]
-    assert few["tokens"] <= 4e11 * (1 + 1e-6) < repeated["recommendation"]["tokens"]
-    assert f"{format_usd(few['usd_per_mtok'])}, loss {few['loss']:.4f}" in " ".join(out.split())
-    assert re.search(rf"GPUs  epochs .*\n(?:.*\n)*> recommended .* {re.escape(epochs)} +\$", out)
     assert answer_of(*asked, "--budget", "1e22", "--law", "moescale2026-joint")["default_law"]["experts"] >= 1
+
+
+def test_unique_tokens_are_repeated_four_times_at_most_unless_more_are_stated() -> None:
+    asked = (*MIXTRAL, *FAST, "--budget", "1e23", "--unique-tokens", "300B", "--bootstrap", 0)
+    few, out = answer_of(*asked), run(*asked).out
+    model, others = few["recommendation"], few["more_epochs"]
+    rows = [model, few["base"], *few["built"], *few["loss_optimal"]]
+    assert max(row["tokens"] for row in rows) <= 1.2e12 * (1 + 1e-6) < others["tokens"]
+    assert few["repeats_loss"] > 0.0
+    assert few["asked"]["max_epochs"] == 4
+    words = " ".join(out.split())
+    assert f"{format_usd(others['usd_per_mtok'])}, loss {others['loss']:.4f}, training " in words
+    assert f"{others['tokens'] / 3e11:.3g} epochs (--max-tokens 40T): " in words
+    assert "tokens (4 epochs; --max-tokens allows more)\n" in out
+    assert "<= 1.2T tokens" not in out
+    assert few["training"]["unused_because"].startswith("with 4 epochs (more: --max-tokens) this reaches ")
+    epochs = f"{model['tokens'] / 3e11:.3g}"
+    assert re.search(rf"GPUs  epochs .*\n(?:.*\n)*> recommended .* {re.escape(epochs)} +\$", out)
+    long = answer_of(*asked, "--unique-tokens", "100B")  # where four epochs cost more to train and to serve
+    assert long["asked"]["max_epochs"] == 16
+    assert 4e11 < long["recommendation"]["tokens"] <= 1.6e12 * (1 + 1e-6)
+    stated = answer_of(*asked, "--max-tokens", "40T")
+    assert {"more_epochs", "max_epochs"}.isdisjoint(stated.keys() | stated["asked"].keys())
+    assert stated["recommendation"]["experts"] == others["experts"]
+    assert stated["recommendation"]["tokens"] == pytest.approx(others["tokens"], rel=0.05)
+    assert stated["fresh_usd_per_mtok"] == pytest.approx(few["fresh_usd_per_mtok"], rel=0.02)
+    twenty = answer_of(*asked, "--max-tokens", "2T")["recommendation"]
+    assert 1.2e12 < twenty["tokens"] <= 2e12 * (1 + 1e-6)
+    refused = run(*asked, "--max-loss", stated["recommendation"]["loss"] * 0.99)
+    assert (refused.code, "allow more than 4 epochs (--max-tokens)" in refused.err) == (1, True)
+    life = answer_of(*asked, "--lifetime-tokens", "50T")
+    assert life["lifetime"]["recommendation"]["tokens"] > 1.2e12
+    assert "max_epochs" not in life["asked"]
 
 
 def test_no_lower_loss_is_left_at_a_price_that_does_not_depend_on_the_size() -> None:

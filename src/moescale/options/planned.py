@@ -10,6 +10,7 @@ from itertools import islice
 
 from moescale.errors import InfeasibleError, MoescaleError
 from moescale.latency import LatencySource
+from moescale.models.recipe import most_trained_tokens
 from moescale.models.rounding import buildable
 from moescale.options.law import (
     DEFAULT_LAW,
@@ -38,6 +39,8 @@ from moescale.units import format_seconds
 Progress = Callable[[str, float], None]
 # Our choice: where none has the usual chance, the highest of these steps that a model has is planned with, from the least on.
 STEP, LEAST_SURE = 0.05, 0.5
+# Where few epochs cost more: about as many as the repeats after which further ones have lost most of their value (R_D* of 15.4, arXiv 2305.16264).
+MANY_EPOCHS = 16.0
 SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # TPOTs that are tried where no model keeps a limit
 
 
@@ -60,6 +63,7 @@ class PlanRequest:
     slower: bool = False
     beside_default: bool = False
     explained: bool = True
+    epochs: float | None = None  # of unique tokens at most, where those of the bounds are not stated
     wider: Callable[[], PlanRequest] | None = None  # with what serves larger models, of what is not stated
 
     def or_wider(self, serving: ServingOptions) -> PlanRequest:
@@ -78,6 +82,11 @@ class PlanRequest:
         found = (bounds or self.bounds).question(
             law, self.deployment, self.details, kv_heads=self.kv_heads, unpriced=self.unpriced, launch=self.launch
         )
+        budget = found.budget
+        if budget.max_epochs is not None and self.epochs is not None:
+            unique = budget.extra["unique_tokens"]
+            tokens = min(self.epochs * unique, most_trained_tokens())
+            found = replace(found, budget=replace(budget, max_tokens=tokens, max_epochs=tokens / unique))
         return replace(found, explained=self.explained)
 
     def search(self, law: Law, question: Question, *, coarse: bool = False) -> Search:
@@ -149,6 +158,13 @@ class PlanRequest:
 
     def _plan(self, law: Law, progress: Progress) -> Plan:
         """The plan under a law: in all shapes where asked, in the usual ones where nothing stated speaks against it, else in the law's."""
+        found = self._plan_of_counts(law, progress)
+        if not _more_epochs_pay(found):
+            return found
+        return replace(self, epochs=MANY_EPOCHS)._plan_of_counts(law, progress)
+
+    def _plan_of_counts(self, law: Law, progress: Progress) -> Plan:
+        """The plan in the shapes, where expert counts are stated beside the choice among all."""
         if shapes := self.shapes(law):
             return self._plan_of_shapes(shapes, law, progress)
         progress("train and serve models of every size", 0.1)
@@ -287,6 +303,17 @@ class PlanRequest:
         with suppress(InfeasibleError):
             return _as_known(self.search(usual, question, coarse=True))
         return None
+
+
+def _more_epochs_pay(plan: Plan) -> bool:
+    """Whether the model of more epochs serves for less and repays its training before it has served as many tokens as it was trained on."""
+    more, use, model = plan.more_epochs, plan.training, plan.decision.model
+    if more is None or more.training_usd is None or use is None or use.usd is None:
+        return False
+    after = compared.repaid_after(
+        compared.ShapeChoice("", more, more.training_usd), compared.ShapeChoice("", model, use.usd)
+    )
+    return more.usd_per_mtok < model.usd_per_mtok and after is not None and after <= more.tokens
 
 
 def stated_wider(plan: Plan, deployment: Deployment) -> list[str]:

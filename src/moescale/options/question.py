@@ -146,7 +146,8 @@ class BoundOptions(TrainingOptions):
         "Highest serving cost in dollars per million output tokens.", bounds.USD_PER_MTOK
     )
     max_tokens: float | None = bounded(
-        "Most training tokens; default: the most that a published model was trained on.", bounds.TOKENS
+        "Most training tokens; default: the most that a published model was trained on, and 4 epochs of --unique-tokens without a life.",
+        bounds.TOKENS,
     )
     max_active_params: float | None = bounded("Most active parameters, without embeddings.", bounds.PARAMETERS)
     max_total_params: float | None = bounded("Most total parameters, without embeddings.", bounds.PARAMETERS)
@@ -181,14 +182,17 @@ class BoundOptions(TrainingOptions):
         """
         from moescale.models.recipe import most_trained_tokens
         from moescale.options.known import nearest_published, published_model
-        from moescale.planning.allocation import Budget
+        from moescale.planning.allocation import FEW_EPOCHS, Budget
         from moescale.planning.question import Objective, Question
 
         details = details or LawOptions()
         base, loss = self.matched(law)
         if base is not None and self.train_precision is not None:
             base = replace(base, trained_in=None)
-        tokens = most_trained_tokens() if self.max_tokens is None else self.max_tokens
+        tokens, epochs = most_trained_tokens() if self.max_tokens is None else self.max_tokens, None
+        few = FEW_EPOCHS * (details.unique_tokens or math.inf)
+        if few < tokens and (self.max_tokens, self.lifetime_tokens) == (None, None):
+            tokens, epochs = few, FEW_EPOCHS
         objectives = {name: name for name in get_args(Objective)}
         if self.objective is not None and self.objective not in objectives:
             raise unknown_name("objective", self.objective, objectives, where="--objective")
@@ -199,7 +203,7 @@ class BoundOptions(TrainingOptions):
             flops, bought = self._flops(training, most), ()
             if training is not None and self.lifetime_tokens is None:
                 bought = training.flops_by_experts(*self._limits, most)
-            return Budget(flops, tokens, details.inputs(), bought)
+            return Budget(flops, tokens, details.inputs(), bought, epochs)
 
         training = self.training_price(deployment, unpriced=unpriced, launch=launch)
         bought = (self.days, self.budget_usd, self.max_days, self.max_total_usd, self.lifetime_tokens)

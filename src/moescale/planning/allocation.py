@@ -34,6 +34,8 @@ NEARBY = 0.03  # of ln N around a size that is expected to be the answer
 FLAT = 1e-11
 # The same of draws, whose quantiles are printed to four digits: where a law's slope jumps, each further digit takes three steps.
 OF_DRAWS = 1e-9
+# "Training with up to 4 epochs of repeated data yields negligible changes to loss compared to having unique data" (arXiv 2305.16264, abstract).
+FEW_EPOCHS = 4.0
 TINY = 1e-300  # stands for a value of zero or NaN
 
 CostOf = Callable[[FloatArray, FloatArray], FloatArray]  # dollars per million tokens at (n_params, experts), one shape
@@ -61,6 +63,7 @@ class Budget:
     max_tokens: Annotated[float | None, TOKENS] = None
     extra: Mapping[str, float] = field(default_factory=dict[str, float])
     by_experts: tuple[tuple[float, float], ...] = ()  # (experts, FLOPs), experts rising; (): `flops` for all
+    max_epochs: float | None = None  # of unique tokens, where nobody stated the `max_tokens` that they are
 
     def __post_init__(self) -> None:
         check_bounds(self, where="--budget")

@@ -10,6 +10,7 @@ import numpy as np
 
 from moescale.errors import InfeasibleError
 from moescale.latency import LatencySource
+from moescale.models.recipe import most_trained_tokens
 from moescale.models.rounding import Buildable, family_of
 from moescale.planning.allocation import Budget
 from moescale.planning.as_built import Built
@@ -23,8 +24,6 @@ from moescale.scaling_laws.law import Law, loss
 from moescale.serving.deployment import Deployment
 
 TRIED = (1e8, 1e9, 1e10)  # sizes of which a GPU serves one, if it serves a shape at all
-# "Training with up to 4 epochs of repeated data yields negligible changes to loss compared to having unique data" (arXiv 2305.16264, abstract).
-FEW_EPOCHS = 4.0
 MOST_RIVALS = 3  # expert counts of another shape that are built
 
 
@@ -76,17 +75,22 @@ def _fresh(budget: Budget) -> dict[str, float]:
 
 def fresh_usd(search: Search) -> float | None:
     """Dollars a million tokens of the model that the question would choose if no token were repeated, as built."""
-    fresh = _chosen_with(search, replace(search.question.budget, extra=_fresh(search.question.budget)))
+    fresh = _chosen_with(search, replace(_of_any_epochs(search.question.budget), extra=_fresh(search.question.budget)))
     return fresh and fresh.advice.model.usd_per_mtok
 
 
-def few_epochs(search: Search, model: Candidate) -> Candidate | None:
-    """The model of FEW_EPOCHS at most, as built, with its training dollars; None where this one has no more."""
+def more_epochs(search: Search) -> Candidate | None:
+    """The model that the question would choose without `max_epochs`, as built, with its training dollars; None where that has no more."""
     budget = search.question.budget
-    most = FEW_EPOCHS * budget.extra.get("unique_tokens", math.inf)
-    if model.tokens <= most or (few := _chosen_with(search, replace(budget, max_tokens=most))) is None:
+    if budget.max_epochs is None or (more := _chosen_with(search, _of_any_epochs(budget))) is None:
         return None
-    return replace(few.advice.model, training_usd=few.use.usd)
+    model = more.advice.model
+    return replace(model, training_usd=more.use.usd) if model.tokens > (budget.max_tokens or 0.0) else None
+
+
+def _of_any_epochs(budget: Budget) -> Budget:
+    """The budget with the tokens that it has where nothing bounds the epochs."""
+    return budget if budget.max_epochs is None else replace(budget, max_tokens=most_trained_tokens(), max_epochs=None)
 
 
 def _chosen_with(search: Search, budget: Budget) -> Advice | None:

@@ -136,6 +136,8 @@ def _towards(search: Search, *, served: bool, possible: bool) -> str:
     if question.max_loss is not None or question.base is not None:  # else the baseline gains as much
         steps.append("raise --budget")
     steps.append("relax --max-loss" if question.max_loss is not None else "choose another baseline (--match)")
+    if (epochs := question.budget.max_epochs) is not None:
+        steps.append(f"allow more than {epochs:g} epochs (--max-tokens)")
     if possible:
         steps.append("lower --confidence")
     if size_bounds(question):

@@ -13,7 +13,7 @@ from moescale.hardware.precisions import format_of_bytes
 from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.latency.engines import NO_OVERHEAD
-from moescale.planning.beside import WithoutBounds, few_epochs, fresh_usd, repeats_loss, without_bounds
+from moescale.planning.beside import WithoutBounds, fresh_usd, more_epochs, repeats_loss, without_bounds
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import Choices, LawView, choices
@@ -119,7 +119,7 @@ class Plan:
     errors_on_runs: Mapping[str, float] | None = (
         None  # of ln L around the bias on the runs of a fitted law, by law: the default one's, its own
     )
-    few_epochs: Candidate | None = None  # the model of four epochs at most, where this one has more
+    more_epochs: Candidate | None = None  # what would be chosen without `max_epochs`, where that has more
     unbounded: Candidate | None = None  # the choice among all expert counts, where it is better than the stated ones
     unbounded_shape: str | None = None  # the shape that it is of, where several were compared
     without_bounds: WithoutBounds | None = None  # what bounds on parameters leave out
@@ -199,7 +199,10 @@ def make_plan(
         if -NEAR < ratio - 1.0 <= OVER or (ratio < 1.0 and answer.budget_flops == question.max_flops):
             return answer
         within = [each for each in found if each[0] <= 1.0 + OVER]
-        if len(found) >= (MOST_PLANS if within else 2 * MOST_PLANS):
+        same = (
+            len(found) > 1 and found[-1][0] == found[-2][0] <= 1.0
+        )  # other bounds than days and dollars hold the model
+        if same or len(found) >= (MOST_PLANS if within else 2 * MOST_PLANS):
             return max(within, default=min(found, key=_ratio_of), key=_ratio_of)[1]
         scale = min(scale, question.scale_buying(answer.budget_flops, answer.recommendation.model.experts))
         low, high = (max(low, scale), high) if ratio <= 1.0 + OVER else (low, min(high, scale))
@@ -297,7 +300,7 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         repeats_loss=repeats and repeats[0],
         repeats_loss_interval=repeats and repeats[1],
         fresh_usd_per_mtok=None if repeats is None or of_life else fresh_usd(search),
-        few_epochs=None if repeats is None or of_life else few_epochs(search, decided.model),
+        more_epochs=None if repeats is None or of_life else more_epochs(search),
         without_bounds=None if of_life else without_bounds(search, advice.model, advice.architecture),
         accuracy=accuracy_of(
             decided.architecture.architecture(),
@@ -348,6 +351,7 @@ def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str
         "max_loss": question.max_loss,
         "max_usd_per_mtok": question.max_usd_per_mtok,
         "max_tokens": question.budget.max_tokens,
+        "max_epochs": question.budget.max_epochs,
         "max_active_params": question.max_active_params,
         "max_total_params": question.max_total_params,
         "unique_tokens": question.budget.extra.get("unique_tokens"),

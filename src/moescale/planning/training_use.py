@@ -86,6 +86,8 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
     share = flops / (float(budget.flops_at(model.experts)) if question.budget_of is None else budget.flops)
     if share < SPENT and budget.max_tokens is not None and model.tokens > SPENT * budget.max_tokens:
         because = f"with --max-tokens {format_count(budget.max_tokens)} "
+        if budget.max_epochs is not None:
+            because = f"with {budget.max_epochs:g} epochs (more: --max-tokens) "
         if question.of_life and question.total_limit is not None:
             bounds = size_bounds(question)
             because += f"{bounds} allows no larger model" if bounds else "the next larger model costs more"
@@ -97,9 +99,7 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
         elif question.budget_goal == "quality":
             because += "a larger model costs more to serve than the baseline"
         else:
-            because += (
-                f"this size reaches {'the loss' if question.max_loss is not None else 'the loss of the baseline'}"
-            )
+            because += "this reaches " + ("the baseline's loss" if question.max_loss is None else "the loss")
     price = question.training
     gpus = question.n_train_gpus
     use = TrainingUse(

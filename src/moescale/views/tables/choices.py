@@ -66,7 +66,7 @@ def question_line(plan: Plan) -> str:
     found = ((words, asked_number(plan, name)) for name, words in caps.items())
     parts += [words.format(format_count(value)) for words, value in found if value is not None]
     parts += ["lowest loss"] if plan.objective == "loss" else []
-    if tokens is not None and plan.decision.model.tokens > BINDS * tokens:
+    if tokens is not None and plan.decision.model.tokens > BINDS * tokens and "max_epochs" not in asked:
         parts.append(f"<= {format_count(tokens)} tokens")
     of_training = plan.training is not None and plan.training.precision is not None
     served_in = f" {asked['weights']}" if isinstance(asked.get("weights"), str) else ""

@@ -29,7 +29,7 @@ from moescale.views.tables import (
     table_of,
     usd_range,
 )
-from moescale.views.tables.choices import of_fixed_dollars, sizes_text, with_life
+from moescale.views.tables.choices import asked_number, of_fixed_dollars, sizes_text, with_life
 from moescale.views.tables.screen import scores_text
 
 FRONTIER_ROWS = 10
@@ -51,7 +51,9 @@ def plan_headline(plan: Plan) -> str:
     kind, sizes = "a dense model", format_count(model.n_params_active)
     if model.experts != 1:
         kind, sizes = f"{model.experts:g} experts", f"{sizes} active of {format_count(model.n_params_total)}"
-    return f"Train {kind}: {sizes} parameters, {format_count(model.tokens)} tokens"
+    few = asked_number(plan, "max_epochs") if plan.more_epochs is not None else None
+    bounded = "" if few is None else f" ({few:g} epochs; --max-tokens allows more)"
+    return f"Train {kind}: {sizes} parameters, {format_count(model.tokens)} tokens{bounded}"
 
 
 def decision_facts(plan: Plan) -> list[tuple[str, str]]:

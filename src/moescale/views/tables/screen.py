@@ -7,9 +7,9 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
+from moescale.models.recipe import most_trained_tokens
 from moescale.options.law import DEFAULT_LAW, SHAPES
 from moescale.options.serving import PLANNED_TPOT_S
-from moescale.planning.beside import FEW_EPOCHS
 from moescale.planning.candidate import Candidate, Trained
 from moescale.planning.least_training import TargetSpend
 from moescale.planning.plan import Plan
@@ -44,7 +44,7 @@ SPARE = (
     *(("Life", 4), ("Scores", 4)),
     *(
         (name, 2)
-        for name in ("Shapes", "Repaid by", "Unspent", "Scores", "Default law", "Repeats", "Price error", "Beyond runs")
+        for name in ("Shapes", "Repaid by", "Unspent", "Scores", "Default law", "Price error", "Repeats", "Beyond runs")
     ),
 )
 KEPT = ("", "Price error", "Beyond runs")  # which give way for two rows alone, not for the models of --against
@@ -355,16 +355,19 @@ def _likely(choice: ShapeChoice, plan: Plan) -> str:
 
 
 def _repeats(plan: Plan, more: float) -> str:
-    """What repeated tokens cost: loss of this model, and the price beside that of fresh tokens."""
-    ends, fresh = plan.repeats_loss_interval, plan.fresh_usd_per_mtok
+    """What repeated tokens cost: loss of this model, the price beside that of fresh tokens, and what more epochs would give."""
+    other, fresh = plan.more_epochs, plan.fresh_usd_per_mtok
+    ends = plan.repeats_loss_interval if other is None else None  # of few epochs it is narrow
     text = f"{more:+.4f} loss by dense runs{f' (90%: {ends[0]:.4f} to {ends[1]:.4f})' if ends else ''}"
     text += "" if fresh is None else f"; fresh tokens: {format_usd(fresh)}"
-    if (few := plan.few_epochs) is None:
+    if other is None:
         return text
-    tokens = repaid_by(plan.decision.model, few)
-    after = "" if tokens is None else f"; more repaid by {format_count(tokens)} tokens"
-    option = f"--max-tokens {format_count(FEW_EPOCHS * (asked_number(plan, 'unique_tokens') or 0.0))}"
-    return f"{text}; {FEW_EPOCHS:g} epochs: {format_usd(few.usd_per_mtok)}, loss {few.loss:.4f}{_trained_for(few)} ({option}){after}"
+    tokens = repaid_by(other, plan.decision.model)
+    after = "" if tokens is None else f", repaid by {format_count(tokens)} tokens"
+    text += f"; {other.tokens / (asked_number(plan, 'unique_tokens') or math.nan):.3g} epochs"
+    text += f" (--max-tokens {format_count(most_trained_tokens())}): {plural(other.experts, 'expert')}, "
+    text += f"{format_count(other.n_params_active)} active, {format_usd(other.usd_per_mtok)}, loss {other.loss:.4f}"
+    return f"{text}{_trained_for(other)}{after}"
 
 
 def _repaid(plan: Plan) -> str:
