@@ -31,7 +31,8 @@ from moescale.planning.draws import draws_of, oracle_of
 from moescale.planning.gaussian_process import RUN_NOISE, Runs, decision_of, process_of
 from moescale.planning.question import CONFIDENCE, prepare
 from moescale.planning.search import Search
-from moescale.planning.sweep_design import SweepLimits, decide, design_sweep, paper_sweep, plain_grid
+from moescale.planning.sweep_design import decide, design_sweep
+from moescale.planning.sweep_runs import SweepLimits, paper_sweep, plain_grid
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import Law, find_law
 from moescale.scaling_laws.ensemble import restate

@@ -21,17 +21,20 @@ from moescale.models.family import training_flops
 from moescale.options.law import family_of_shape
 from moescale.options.question import BoundOptions
 from moescale.options.serving import ServingOptions
-from moescale.planning.gaussian_process import Decision, GaussianProcess, Runs, chosen, decision_of, process_of, regrets
-from moescale.planning.search import Search
-from moescale.planning.sweep_design import (
-    SweepDesign,
-    SweepLimits,
-    candidate_runs,
-    design_sweep,
-    in_letters,
-    paper_sweep,
-    plain_grid,
+from moescale.planning.gaussian_process import (
+    CountDoubt,
+    Decision,
+    GaussianProcess,
+    Runs,
+    chosen,
+    decision_of,
+    least_cost,
+    process_of,
+    regrets,
 )
+from moescale.planning.search import Search
+from moescale.planning.sweep_design import LargerSweep, SweepDesign, design_sweep, in_letters
+from moescale.planning.sweep_runs import SweepLimits, candidate_runs, paper_sweep, plain_grid
 from moescale.runs.table import RunTable
 from moescale.scaling_laws import find_law
 from moescale.scaling_laws.law import loss
@@ -139,6 +142,34 @@ def test_no_choice_is_better_than_that_of_who_knows_the_truth() -> None:
     assert lost[np.arange(len(lost)), known].mean() < 0.02  # the curves' steps
 
 
+def test_the_least_cost_lies_between_the_sizes_around_the_loss() -> None:
+    cost, truth = (
+        np.array([0.2, 0.4, 0.8]),
+        np.array([[0.02, -0.02, -0.1], [0.3, 0.1, 0.0], [-0.1, -0.2, -0.3], [0.3, 0.2, 0.1]]),
+    )
+    np.testing.assert_allclose(least_cost(cost, truth), [np.sqrt(0.08), 0.8, 0.2, np.inf])
+    unserved = np.array([0.2, np.inf, 0.8])
+    np.testing.assert_allclose(least_cost(unserved, truth), [0.8, 0.8, 0.2, np.inf])
+
+
+def drawn_of(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    return mean + np.random.default_rng(0).standard_normal((20_000, mean.size)) * np.sqrt(np.diag(covariance))
+
+
+def test_the_safest_count_is_not_the_likeliest_where_that_costs_far_more_when_it_is_wrong() -> None:
+    """8 experts are the cheapest in 60 of 100 draws and fail in the others; 64 cost a tenth more in every one."""
+    models = Runs(np.ones(3), np.ones(3), np.array([1.0, 8.0, 64.0]))
+    doubted = Decision(models, np.array([1.0, 0.5, 0.55]), (slice(1, 2), slice(2, 3)), 0.8)
+    mean, covariance = np.array([0.0, -0.2533, -9.0]), np.diag([0.0, 1.0, 0.0])
+    found = GaussianProcess(mean, covariance, drawn_of(mean, covariance), 0, 0.003).count_doubt(
+        doubted, np.zeros(0, dtype=np.intp)
+    )
+    assert found.certainty == pytest.approx(0.6, abs=0.01)
+    assert found.experts == 64
+    assert found.dearer == pytest.approx(0.06, abs=0.002)
+    assert found.dearer_tenth == pytest.approx(0.1)
+
+
 @cache
 def designed():
     return design_sweep(search(), SweepLimits(flops=FLOPS))
@@ -181,12 +212,32 @@ def test_what_a_design_is_worth_is_its_dollars_over_the_points_that_it_wins() ->
 @pytest.mark.system
 def test_a_design_says_its_shape_its_gpu_hours_and_whether_it_decides_the_expert_count() -> None:
     priced = replace(designed(), training_usd=3286.0, training_gpu_hours=842.6)
-    open_ = shown(replace(priced, certainty_after=0.404), other_shapes=True)
+    doubts = {
+        "count_before": CountDoubt(0.38, 512.0, 0.066, 0.086),
+        "count_after": CountDoubt(0.404, 512.0, 0.045, 0.061),
+        "tokens_per_active": 160.0,
+        "plan_tokens_per_active": 10900.0,
+    }
+    undecided = replace(priced, larger=LargerSweep(flops=1e22, certainty=0.45, decides=False), **doubts)
+    open_ = shown(undecided, other_shapes=True)
     assert open_.startswith("Train 60 runs of shape mixtral no --shape is stated, and `plan` compares shapes; ")
-    assert "These runs do not decide the expert count (likeliest E 40%)." in open_
+    assert "do not decide the expert count (likeliest E 40%); no sweep does up to 1e22 FLOPs (45%). Without a" in open_
+    assert (
+        "Without a sweep train E = 512: in the mean 6.6% dearer to serve than the best count of each draw, 8.6% or more in one "
+        "draw of ten. These runs lower that to 4.5%." in open_
+    )
+    assert "E = 512 has 10.9K tokens per active parameter in the plan, these runs 160 at most." in open_
+    settled = shown(replace(undecided, larger=LargerSweep(flops=3e21, certainty=0.56, decides=True)))
+    assert "(likeliest E 40%); the smallest sweep that would takes 3e21 FLOPs (56%)." in settled
+    assert "no larger sweep was tried" in shown(replace(undecided, larger=None))
+    assert "These runs do not lower that." in shown(replace(undecided, count_after=undecided.count_before))
     assert "they cost at least $3,286, 843 GPU hours (at the plan's MFUs)" in open_
-    decided = shown(replace(priced, certainty_after=0.62))
-    assert "These runs make one expert count likelier than all others (likeliest E 62%)." in decided
+    decides = replace(undecided, count_after=CountDoubt(0.62, 8.0, 0.0, 0.0), plan_tokens_per_active=600.0)
+    decided = shown(decides)
+    assert "With these runs one expert count is more likely the cheapest than not (likeliest E 62%). Without" in decided
+    without = shown(replace(decides, count_before=CountDoubt(0.75, 8.0, 0.0, 0.0)))
+    assert "No sweep is needed to make one expert count more likely the cheapest than not (likeliest E 75%)." in without
+    assert "Beyond runs" not in decided
     assert "--shape" not in decided.partition("Plan:")[0]
 
 
@@ -197,6 +248,34 @@ def test_a_sweep_that_cannot_be_built_is_not_offered() -> None:
         "All runs: --details, to train with a trainer of your own; `moescale sweep` builds no narrow experts" in found
     )
     assert "-o SWEEP.toml" not in found
+
+
+@pytest.mark.system
+def test_the_larger_sweep_that_decides_is_the_smallest_step_that_does_so_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = 3e22, 1e23  # the last is a tenth of the plan
+    small, large = (design_sweep(search(), SweepLimits(flops=flops)).certainty_after for flops in steps)
+    assert designed().certainty_after < small < large
+    assert designed().larger is None  # it decides itself
+
+    def larger(least: float, flops: float = 1e22) -> LargerSweep | None:
+        monkeypatch.setattr("moescale.planning.sweep_design.DECIDES", least)
+        return design_sweep(search(), SweepLimits(flops=flops)).larger
+
+    assert larger(small) == LargerSweep(flops=3e22, certainty=small, decides=True)
+    assert larger(large) == LargerSweep(flops=1e23, certainty=large, decides=True)
+    assert larger(0.99) == LargerSweep(flops=1e23, certainty=large, decides=False)
+    assert larger(0.99, flops=5e22) is None  # three times as many are more than a tenth of the plan
+
+
+def test_counts_of_one_price_are_cheapest_together() -> None:
+    models = Runs(np.ones(3), np.ones(3), np.array([1.0, 8.0, 64.0]))
+    alike = Decision(models, np.array([1.0, 0.5, 0.5]), (slice(1, 2), slice(2, 3)), 0.8)
+    mean, covariance = np.array([0.0, -0.2533, -9.0]), np.diag([0.0, 1.0, 0.0])
+    process = GaussianProcess(mean, covariance, drawn_of(mean, covariance), 0, 0.003)
+    found = process.count_doubt(alike, np.zeros(0, dtype=np.intp))
+    assert (found.certainty, found.experts, found.dearer) == (1.0, 64.0, 0.0)
 
 
 @pytest.mark.system
@@ -252,6 +331,10 @@ def test_design_answers_with_the_keys_of_the_contract_and_writes_a_sweep(tmp_pat
     assert {"n_params", "tokens", "experts", "flops"} <= set(answer["runs"][0])
     assert answer["shape"] == "paper"  # the law's own
     assert answer["decides_experts"] == (answer["certainty_after"] >= 0.5)
+    assert ("larger" in answer) <= (not answer["decides_experts"])
+    assert answer["count_before"]["experts"] in {1, 4, 16}
+    assert answer["count_before"]["dearer"] >= answer["count_after"]["dearer"] >= 0.0
+    assert max(run["tokens"] / run["n_params"] for run in answer["runs"]) >= answer["tokens_per_active"] > 5.0
     assert answer["training_gpu_hours"] * 3.9 == pytest.approx(answer["training_usd"])  # dollars of an H100 hour
     listed = run("sweep", path, "--dry-run", "--json")
     assert listed.code == 0, listed.err

@@ -68,7 +68,8 @@ def design(
     from moescale.models.recipe import defaults
     from moescale.options.planned import PlanRequest
     from moescale.planning.gaussian_process import RUN_NOISE
-    from moescale.planning.sweep_design import LEAST_PARAMS, MOST_RUNS, SweepLimits, design_sweep, in_letters
+    from moescale.planning.sweep_design import design_sweep, in_letters
+    from moescale.planning.sweep_runs import LEAST_PARAMS, MOST_RUNS, SweepLimits
     from moescale.views.terminal.runs import show_design
 
     if flops is None:

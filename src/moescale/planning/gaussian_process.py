@@ -29,6 +29,7 @@ UNIT = 1.0  # standard deviation of the ln of a lab's unknown factor: wide
 RUN_NOISE = 0.003  # of ln L between seeds; the public runs of arXiv 2502.05172 show 2e-3 to 4e-3
 SIZES = 24  # of each expert count, between which a plan chooses
 TRUTHS = 2048  # surfaces that a sweep is tried on
+ALIKE = 1e-3  # of a cost: counts that differ by less, as where the host is all that costs, are cheapest together
 DRAWN = 200  # of the surfaces, and of what is believed under each, that the certainty of a count is over
 
 
@@ -62,6 +63,19 @@ class Decision:
     cost: FloatArray  # dollars a token over the base's; infinite where a model cannot be served
     curves: tuple[slice, ...]  # the models of each expert count, by size
     confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class CountDoubt:
+    """How sure the cheapest expert count is, and the price of being wrong.
+
+    The safest count is the one that costs least on average; the likeliest may cost far more where it is wrong.
+    """
+
+    certainty: float  # mean probability that the likeliest count is the cheapest at the base's loss, or as cheap
+    experts: float  # of the safest count
+    dearer: float  # share by which the safest count serves dearer than the cheapest of each draw, mean
+    dearer_tenth: float  # the same, which one draw in ten exceeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,30 +114,46 @@ class GaussianProcess:
         column = self.covariance[:, run]
         return replace(self, covariance=self.covariance - np.outer(column, column) / (column[run] + self.noise**2))
 
-    def regret(self, decision: Decision, seen: NDArray[np.intp], seed: int = 0) -> float:
-        """What the plan that has seen runs loses on average where one of the samples is true, as a share of the base's cost."""
-        return float(self._lost(decision, seen, seed).mean())
+    def regret(
+        self, decision: Decision, seen: NDArray[np.intp], table: FloatArray, seed: int = 0
+    ) -> tuple[float, float]:
+        """What the plan that has seen runs loses on average where one of the samples is true, as a share of the base's cost.
 
-    def regret_error(self, decision: Decision, seen: NDArray[np.intp], seed: int = 0) -> float:
-        """The standard error of `regret`."""
-        lost = self._lost(decision, seen, seed)
-        return float(lost.std() / math.sqrt(lost.size))
+        And its standard error. `table` has the `regrets` of the samples.
+        """
+        lost = table[np.arange(len(table)), self._picked(decision, seen, seed)]
+        return float(lost.mean()), float(lost.std() / math.sqrt(lost.size))
 
-    def count_certainty(self, decision: Decision, seen: NDArray[np.intp], seed: int = 0) -> float:
-        """The mean probability, after runs, that the likeliest of the expert counts is the cheapest at the base's loss."""
-        estimate, covariance = self._estimates(seen, seed)
-        values, vectors = np.linalg.eigh(covariance[self.runs :, self.runs :])
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
-        drawn = np.random.default_rng(seed).standard_normal((DRAWN, values.size)) @ root.T
-        truth = estimate[:DRAWN, None, self.runs :] + drawn  # (t, s, a)
-        least = [np.where(truth[..., c] <= 0.0, decision.cost[c], np.inf).min(axis=-1) for c in decision.curves]
-        first = np.array([np.ones(truth.shape[:2]), *least]).argmin(axis=0)  # the base meets itself
-        shares = [(first == i).mean(axis=1) for i in range(len(least) + 1)]
-        return float(np.max(shares, axis=0).mean())
+    def count_doubt(
+        self, decision: Decision, seen: NDArray[np.intp], before: CountDoubt | None = None, seed: int = 0
+    ) -> CountDoubt:
+        """What is believed of the expert counts after runs, on average over what these may show.
 
-    def _lost(self, decision: Decision, seen: NDArray[np.intp], seed: int) -> FloatArray:
-        lost = regrets(decision, self.samples[:, self.runs :])
-        return lost[np.arange(len(lost)), self._picked(decision, seen, seed)]
+        Where it is known `before` them, the mean price of being wrong is that, less what the runs take off: of the same draws, as
+        a few dear ones make up most of it.
+        """
+        truth = self.samples[None, :, self.runs :]  # (t, s, a)
+        if seen.size:
+            estimate, covariance = self._estimates(seen, seed)
+            values, vectors = np.linalg.eigh(covariance[self.runs :, self.runs :])
+            root = vectors * np.sqrt(np.maximum(values, 0.0))
+            drawn = np.random.default_rng(seed).standard_normal((DRAWN, values.size)) @ root.T
+            truth = estimate[:DRAWN, None, self.runs :] + drawn
+        least = [np.ones(truth.shape[:2]), *(least_cost(decision.cost[c], truth[..., c]) for c in decision.curves)]
+        met = np.minimum(least, 1.0)  # the base meets itself, and stands in where a count does not
+        dearer = met / met.min(axis=0) - 1.0  # (counts, t, s)
+        shares, means = ((np.asarray(least) < np.inf) & (dearer <= ALIKE)).mean(axis=2), dearer.mean(axis=2)
+        safest = means.argmin(axis=0)
+        experts = decision.models.experts[[0, *(c.start for c in decision.curves)]]
+        lowest = means.min(axis=0).mean()
+        if before is not None:
+            lowest += before.dearer - means[np.flatnonzero(experts == before.experts)[-1]].mean()
+        return CountDoubt(
+            certainty=float(shares.max(axis=0).mean()),
+            experts=float(experts[np.bincount(safest).argmax()]),
+            dearer=max(float(lowest), 0.0),
+            dearer_tenth=float(np.quantile(dearer[safest, np.arange(len(safest))], 0.9)),
+        )
 
     def _picked(self, decision: Decision, seen: NDArray[np.intp], seed: int) -> NDArray[np.intp]:
         """The model that the plan takes after runs, where each of the samples is true, (t,)."""
@@ -202,6 +232,22 @@ def chosen(decision: Decision, estimate: FloatArray, doubt: FloatArray) -> NDArr
     """The cheapest model that is as good as the base with the plan's confidence, by estimates (t, a) and their errors (a,)."""
     surely = estimate + NormalDist().inv_cdf(min(decision.confidence, 1.0 - 1e-9)) * doubt <= 1e-12
     return np.where(surely, decision.cost, np.inf).argmin(axis=1)  # the base, which is number 0, meets itself
+
+
+def least_cost(cost: FloatArray, truth: FloatArray) -> FloatArray:
+    """The least cost of models by size (s,) that are as good as the base by ln losses (.., s), (..,); infinite without one.
+
+    Between the first size that is good enough and the one below it: steps of size are as large as what counts differ by.
+    """
+    good = (truth <= 0.0) & np.isfinite(cost)
+    first = good.argmax(axis=-1)
+    below = np.maximum(first - 1, 0)
+    low, high = (np.take_along_axis(truth, at[..., None], axis=-1)[..., 0] for at in (below, first))
+    between = (low > 0.0) & (high <= 0.0) & np.isfinite(cost[below])
+    ln = np.log(np.where(np.isfinite(cost), cost, 1.0))
+    share = np.where(between, low, 0.0) / np.where(between, low - high, 1.0)
+    crossing = np.where(between, np.exp(ln[below] + share * (ln[first] - ln[below])), np.inf)
+    return np.minimum(crossing, np.where(good, cost, np.inf).min(axis=-1))
 
 
 def regrets(decision: Decision, truth: FloatArray) -> FloatArray:

@@ -13,20 +13,20 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from moescale import catalogue
-from moescale.bounds import Bound, check_bounds
 from moescale.errors import InfeasibleError
 from moescale.fitting.canonical import family_of, models_of
 from moescale.io.records import record
 from moescale.models.coordinates import in_family, same_letters
-from moescale.models.family import ModelFamily, training_flops
+from moescale.models.family import ModelFamily, n_active, training_flops
 from moescale.models.recipe import find_rule, recipe_for
+from moescale.planning.allocation import at_size
 from moescale.planning.gaussian_process import (
-    RUN_NOISE,
+    CountDoubt,
     Decision,
     GaussianProcess,
     Runs,
@@ -34,44 +34,23 @@ from moescale.planning.gaussian_process import (
     decision_of,
     joined,
     process_of,
+    regrets,
 )
 from moescale.planning.search import Search
+from moescale.planning.sweep_runs import SweepLimits, candidate_runs, paper_sweep, plain_grid, repeated
 from moescale.planning.training_price import by_parts
 from moescale.runs.table import SIZE_COLUMNS, RunTable
 from moescale.typing import BoolArray, FloatArray
 from moescale.units import format_count
 
-MOST_RUNS = 60  # as many as the plain grid has
 FLOPS_POWER = 0.5  # of a run's FLOPs that its gain is divided by
-TOKENS_PER_PARAM = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
-SIZE_STEP = math.sqrt(2.0)
-SMALLEST_SHARE, LARGEST_SHARE = 1e-5, 0.25  # of the sweep's FLOPs, of one run
-LEAST_PARAMS = 1e6  # N: smaller models are far from what any law was fitted on
 NEARLY_ALL = 0.9  # of a sweep's FLOPs: one that uses less says why
 LEAST_GAIN = 1e-4  # of the doubt that is left: a run that lowers it by less identifies nothing
 ANY_COUNT = 0.2  # of the weight of a model is that of each expert count alike, the rest by how often it is the cheapest
-DECIDES = 0.5  # certainty from which one expert count is likelier than all others together
+DECIDES = 0.5  # certainty from which one expert count is more likely the cheapest than not
+LARGER = (3.0, 10.0)  # steps of a decade, in which a larger sweep is looked for that decides
+MOST_OF_PLAN = 0.1  # of the plan's FLOPs, of such a sweep: our own; `plan` offers none that is larger, as it would cost what it informs
 STEEPEST = 30.0  # d ln cost / d ln loss at most, where a cost jumps
-
-# A plain grid: sizes over a factor of eight, three tokens a parameter, every expert count.
-GRID_SIZES, GRID_SPAN, GRID_TOKENS_PER_PARAM = 4, 8.0, (5.0, 20.0, 80.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepLimits:
-    """What a sweep may take; raises InputError for numbers that are no sweep."""
-
-    flops: Annotated[float, Bound(0, above=True)]
-    runs: Annotated[int, Bound(1)] = MOST_RUNS
-    few: bool = False  # whether the number of runs is what is scarce, and not their FLOPs
-    run_flops: Annotated[float | None, Bound(0, above=True)] = None  # of one run; None: a quarter of all
-    run_tokens: Annotated[float | None, Bound(0, above=True)] = None  # of one run
-    least_params: Annotated[float, Bound(1)] = LEAST_PARAMS  # N of a run
-    noise: Annotated[float, Bound(0, above=True)] = RUN_NOISE
-    sequence_tokens: Annotated[int, Bound(1)] = 2048  # that batches are whole sequences of
-
-    def __post_init__(self) -> None:
-        check_bounds(self, where="design")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +88,15 @@ class Posterior:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LargerSweep:
+    """The smallest sweep, in steps of LARGER, that decides the expert count; the largest that was tried, where none does."""
+
+    flops: float
+    certainty: float
+    decides: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepDesign:
     """Runs to train, and the plan's expected regret (a share of the base's cost a token) before and after them."""
 
@@ -117,8 +105,11 @@ class SweepDesign:
     regret_before: float
     regret_after: float
     regret_error: float  # standard error of the simulated regrets
-    certainty_before: float  # mean probability of the expert count that is the likeliest to be the cheapest
-    certainty_after: float
+    count_before: CountDoubt  # what to train without the runs, and the price of being wrong
+    count_after: CountDoubt  # the same with them
+    larger: LargerSweep | None  # None where the runs decide, or no larger sweep is within MOST_OF_PLAN
+    tokens_per_active: float  # the most that a run has, known ones included
+    plan_tokens_per_active: float | None  # of the safest count's model; None where it keeps no promise
     training_usd: float | None  # of the runs, at the MFUs of the plan's models; None without a price
     training_gpu_hours: float | None  # as the dollars
     base_usd_per_mtok: float
@@ -136,8 +127,18 @@ class SweepDesign:
         return self.rivals[0].regret
 
     @property
+    def certainty_before(self) -> float:
+        """Mean probability of the expert count that is the likeliest to be the cheapest."""
+        return self.count_before.certainty
+
+    @property
+    def certainty_after(self) -> float:
+        """The same, once the runs are in."""
+        return self.count_after.certainty
+
+    @property
     def decides_experts(self) -> bool:
-        """Whether one expert count is likelier to be the cheapest than all others together, once the runs are in."""
+        """Whether one expert count is more likely the cheapest than not, once the runs are in."""
         return self.certainty_after >= DECIDES
 
     @property
@@ -148,8 +149,8 @@ class SweepDesign:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
-        told = {name: getattr(self, name) for name in ("grid_regret", "decides_experts", "saved_usd_per_mtok")}
-        return record(self) | told
+        names = "grid_regret", "certainty_before", "certainty_after", "decides_experts", "saved_usd_per_mtok"
+        return record(self) | {name: getattr(self, name) for name in names}
 
 
 def in_letters(table: RunTable, family: ModelFamily) -> tuple[Runs, FloatArray]:
@@ -167,14 +168,79 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
 
     Raises InfeasibleError where no run fits the limits, or where the base is not served.
     """
-    law = search.law
+    law, question = search.law, search.question
     if search.base.usd_per_mtok is None:
-        what = f"{search.question.base_name} cannot be served on {search.costs.deployment.gpu.name}: {search.base.infeasible}"
+        what = f"{question.base_name} cannot be served on {search.costs.deployment.gpu.name}: {search.base.infeasible}"
         raise InfeasibleError(what, next_step="name a GPU with --gpu, or allow more with --max-gpus")
+    family, decision = law.family, decision_of(search)
+    seen = known[0] if known else Runs(*(np.zeros(0) for _ in range(3)))
+    sweep = _choose(search, decision, limits, known)
+    process, offered, flops, picked = sweep.process, sweep.offered, sweep.flops, sweep.picked
+    if not picked.size:
+        raise InfeasibleError(
+            "no run within these limits informs the plan", next_step="raise --budget, or relax the limits"
+        )
+    price = question.training and by_parts(
+        question.training, law, question.budget, sweep.experts, vocab_size=question.vocab_size
+    )
+    usd = price and float(flops[picked] @ price.usd_per_flop_at(offered.experts[picked]))
+    table, longest = regrets(decision, process.samples[:, process.runs :]), float(offered.tokens[picked].max())
+    before = process.count_doubt(decision, picked[:0])
+    after = process.count_doubt(decision, picked, before)
+    regret, error = process.regret(decision, picked, table)
+    return SweepDesign(
+        runs=_as_runs(offered, flops, sweep.found, limits),
+        flops=float(flops[picked].sum()),
+        regret_before=process.regret(decision, picked[:0], table)[0],
+        regret_after=regret,
+        regret_error=error,
+        count_before=before,
+        count_after=after,
+        larger=None if after.certainty >= DECIDES else _larger(search, decision, limits, known),
+        tokens_per_active=float(_per_active(family, joined((offered.at(picked), seen))).max()),
+        plan_tokens_per_active=_of_plan(search, before.experts),
+        training_usd=usd,
+        training_gpu_hours=price and usd and usd / price.usd_per_gpu_hour,
+        base_usd_per_mtok=search.base.usd_per_mtok,
+        rivals=tuple(
+            Rival(
+                name=name,
+                runs=len(runs),
+                flops=float(training_flops(family, runs.n_params, runs.tokens, runs.experts).sum()),
+                regret=process.regret(decision, np.arange(start, start + len(runs)), table)[0],
+            )
+            for (name, runs), start in zip(sweep.rivals.items(), sweep.ends, strict=False)
+        ),
+        known_runs=len(seen),
+        decision=decide(process, decision),
+        base=question.base_name,
+        budget_flops=question.budget.flops,
+        confidence=decision.confidence,
+        notes=_notes(search, known is not None, _unspent(limits, picked.size, float(flops[picked].sum())), longest),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The runs that are chosen for a decision within limits, and what they are chosen by."""
+
+    process: GaussianProcess  # over the candidates, the rivals' runs and known ones
+    experts: tuple[float, ...]
+    offered: Runs
+    flops: FloatArray  # of the candidates
+    rivals: Mapping[str, Runs]
+    ends: FloatArray  # of the candidates and of each rival, in the process
+    found: Mapping[int, float]  # the candidates that are chosen, with the doubt that each leaves
+
+    @property
+    def picked(self) -> NDArray[np.intp]:
+        return np.array(list(self.found), dtype=np.intp)
+
+
+def _choose(search: Search, decision: Decision, limits: SweepLimits, known: tuple[Runs, FloatArray] | None) -> _Chosen:
     counts = {*search.question.experts, search.question.match_experts}  # runs tell of the base, too
-    experts = tuple(sorted(float(e) for e in counts if law.allows(e)))
-    family = law.family
-    decision = decision_of(search)
+    experts = tuple(sorted(float(e) for e in counts if search.law.allows(e)))
+    family = search.law.family
     offered = candidate_runs(family, experts, limits)
     rivals = {
         "a plain grid": plain_grid(family, experts, limits.flops),
@@ -187,45 +253,41 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
         process = process.given(np.arange(ends[-1], ends[-1] + len(seen)), np.log(losses))
     flops = training_flops(family, offered.n_params, offered.tokens, offered.experts)
     # A run that is in is not trained again, and few further ones are to tell most, whatever they cost.
-    held = _repeated(offered, seen)
+    held = repeated(offered, seen)
     found = _greedy(process, decision, flops, limits, held, power=0.0 if limits.few else FLOPS_POWER)
-    if not found:
-        raise InfeasibleError(
-            "no run within these limits informs the plan", next_step="raise --budget, or relax the limits"
-        )
-    picked, question = np.array(list(found), dtype=np.intp), search.question
-    price = question.training and by_parts(
-        question.training, law, question.budget, experts, vocab_size=question.vocab_size
-    )
-    usd = price and float(flops[picked] @ price.usd_per_flop_at(offered.experts[picked]))
-    regret, longest = process.regret(decision, picked), float(offered.tokens[picked].max())
-    return SweepDesign(
-        runs=_as_runs(offered, flops, found, limits),
-        flops=float(flops[picked].sum()),
-        regret_before=process.regret(decision, picked[:0]),
-        regret_after=regret,
-        regret_error=process.regret_error(decision, picked),
-        certainty_before=process.count_certainty(decision, picked[:0]),
-        certainty_after=process.count_certainty(decision, picked),
-        training_usd=usd,
-        training_gpu_hours=price and usd and usd / price.usd_per_gpu_hour,
-        base_usd_per_mtok=search.base.usd_per_mtok,
-        rivals=tuple(
-            Rival(
-                name=name,
-                runs=len(runs),
-                flops=float(training_flops(family, runs.n_params, runs.tokens, runs.experts).sum()),
-                regret=process.regret(decision, np.arange(start, start + len(runs))),
-            )
-            for (name, runs), start in zip(rivals.items(), ends, strict=False)
-        ),
-        known_runs=len(seen),
-        decision=decide(process, decision),
-        base=search.question.base_name,
-        budget_flops=search.question.budget.flops,
-        confidence=decision.confidence,
-        notes=_notes(search, known is not None, _unspent(limits, len(found), float(flops[picked].sum())), longest),
-    )
+    return _Chosen(process, experts, offered, flops, rivals, ends, found)
+
+
+def _larger(
+    search: Search, decision: Decision, limits: SweepLimits, known: tuple[Runs, FloatArray] | None
+) -> LargerSweep | None:
+    """The smallest larger sweep that decides, by bisection, each chosen as it would be for itself; the largest comes first."""
+    most = MOST_OF_PLAN * search.question.budget.flops / limits.flops * (1.0 + 1e-9)
+    decades = 10.0 ** np.arange(max(math.ceil(math.log10(most)), 0) + 1)
+    steps = [limits.flops * step for decade in decades for factor in LARGER if (step := factor * decade) <= most]
+    best, low, high = None, 0, len(steps)
+    while low < high:
+        at = (low + high - 1) // 2 if best else high - 1
+        sweep = _choose(search, decision, replace(limits, flops=steps[at]), known)
+        certainty = sweep.process.count_doubt(decision, sweep.picked).certainty
+        if (decides := certainty >= DECIDES) or best is None:
+            best = LargerSweep(flops=float(steps[at]), certainty=certainty, decides=decides)
+        low, high = (low, at) if decides else (at + 1, high)
+    return best
+
+
+def _per_active(family: ModelFamily, runs: Runs) -> FloatArray:
+    return runs.tokens / n_active(family, runs.n_params, runs.experts)
+
+
+def _of_plan(search: Search, experts: float) -> float | None:
+    """Tokens per active parameter of the smallest model of an expert count that keeps the plan's promise."""
+    if experts not in search.best.experts:
+        return None
+    e = np.array([experts])
+    n = search.draws.sizes(search.confidence or 0.5)[search.best.experts == e]
+    tokens = at_size(search.law, search.question.budget, n, e).tokens
+    return float(per[0]) if np.isfinite(per := _per_active(search.law.family, Runs(n, tokens, e))).all() else None
 
 
 def decide(process: GaussianProcess, decision: Decision) -> Posterior:
@@ -266,53 +328,6 @@ def _notes(search: Search, known: bool, unspent: list[str], tokens: float) -> tu
     if known and search.law.source.startswith("fitted to"):
         notes.append("a law that was fitted to these runs counts them twice: give one of the two")
     return tuple(notes)
-
-
-def candidate_runs(family: ModelFamily, experts: tuple[float, ...], limits: SweepLimits) -> Runs:
-    """Every size (steps of the square root of two), tokens a parameter and expert count that the limits allow."""
-    sizes = limits.least_params * SIZE_STEP ** np.arange(2.0 * math.log2(1e13 / limits.least_params))
-    n, per_param, e = (axis.ravel() for axis in np.meshgrid(sizes, TOKENS_PER_PARAM, experts, indexing="ij"))
-    n, tokens = (np.array([float(f"{value:.3g}") for value in values]) for values in (n, n * per_param))
-    flops = training_flops(family, n, tokens, e)
-    most = min(LARGEST_SHARE * limits.flops, limits.run_flops or math.inf)
-    fits = (flops >= SMALLEST_SHARE * limits.flops) & (flops <= most) & (tokens <= (limits.run_tokens or math.inf))
-    return Runs(n[fits], tokens[fits], e[fits])
-
-
-def _repeated(offered: Runs, seen: Runs) -> BoolArray:
-    """Which candidates (c,) are known runs, to a tenth of N and tokens."""
-    if not len(seen):
-        return np.zeros(len(offered), dtype=np.bool_)
-    near = np.ones((len(offered), len(seen)), dtype=np.bool_)
-    for key in ("n_params", "tokens"):
-        near &= np.abs(np.log(getattr(offered, key)[:, None] / getattr(seen, key))) < 0.1
-    return (near & (offered.experts[:, None] == np.round(seen.experts))).any(axis=1)
-
-
-def plain_grid(family: ModelFamily, experts: tuple[float, ...], flops: float) -> Runs:
-    """Four sizes over a factor of eight, 5, 20 and 80 tokens a parameter, every expert count, for so many FLOPs in all."""
-    shares = np.geomspace(1.0, GRID_SPAN, GRID_SIZES)
-    n, per_param, e = (axis.ravel() for axis in np.meshgrid(shares, GRID_TOKENS_PER_PARAM, experts, indexing="ij"))
-    return _scaled(family, Runs(n, n * per_param, e), flops)
-
-
-def paper_sweep(family: ModelFamily, flops: float) -> Runs:
-    """The paper's hundred runs (arXiv 2404.02852, section 3), all sizes and tokens times one factor, for so many FLOPs in all."""
-    published = catalogue.read("published_yun2024.toml")["sweep"]
-    stated = (np.array(published[key], dtype=float) for key in ("n_params", "tokens", "experts"))
-    return _scaled(family, Runs(*(axis.ravel() for axis in np.meshgrid(*stated, indexing="ij"))), flops)
-
-
-def _scaled(family: ModelFamily, runs: Runs, flops: float) -> Runs:
-    """Sizes and tokens times one factor, so that all runs together take so many FLOPs."""
-    low, high = -60.0, 60.0  # of the factor's logarithm
-    for _ in range(80):
-        middle = 0.5 * (low + high)
-        factor = math.exp(middle)
-        taken = training_flops(family, factor * runs.n_params, factor * runs.tokens, runs.experts).sum()
-        low, high = (low, middle) if taken > flops else (middle, high)
-    factor = math.exp(low)
-    return Runs(factor * runs.n_params, factor * runs.tokens, runs.experts)
 
 
 def _greedy(

@@ -489,7 +489,7 @@ def _next(plan: Plan, options: str | None) -> str:
         flops = plan.decision.model.training_flops if total else plan.budget_flops
         sweep = flops * SWEEP_SHARE
         if far:
-            from moescale.planning.sweep_design import LARGEST_SHARE  # which takes long to load
+            from moescale.planning.sweep_runs import LARGEST_SHARE  # which takes long to load
 
             largest = flops / math.prod(max(beyond.get(name, 1.0), 1.0) for name in ("n_params", "tokens"))
             sweep = min(max(sweep, LONGER * largest / LARGEST_SHARE), flops * MOST_SWEEP)

@@ -8,15 +8,17 @@ from typing import Any
 
 from rich.console import Console
 
-from moescale.planning.sweep_design import DesignedRun, SweepDesign
+from moescale.planning.sweep_design import DECIDES, DesignedRun, SweepDesign
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import Cell, Column, Table, ends_text, table_of
 from moescale.views.tables.plan import P_LOSS
+from moescale.views.tables.screen import FAR
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 # Regret that designed sweeps of a third of a grid won over 13 true laws: 36% without runs, 34% by a law fitted to them,
 # 30% by the ensemble with the runs (docs/evidence/decisions.md, designed sweeps).
 STUDIED = (0.02, 0.06)
+LOWERS = 0.95  # of the price of being wrong: what is left by runs that are said to lower it
 
 
 def show_settings(console: Console, settings: Mapping[str, Any], expected: Mapping[str, float]) -> None:
@@ -118,10 +120,12 @@ def show_design(
             text = f"E = {now.experts:g}, {sizes}, {cost}, {P_LOSS} {now.probability_at_least_base:.0%}."
         write_paragraph(console, text, lead="Decision from the known runs")
     write_line(console)
-    decided = (
-        "make one expert count likelier than all others" if found.decides_experts else "do not decide the expert count"
-    )
-    write_paragraph(console, f"These runs {decided} (likeliest E {found.certainty_after:.0%}).")
+    write_paragraph(console, _decided(found))
+    of_plan = found.plan_tokens_per_active or 0.0
+    if of_plan > FAR * found.tokens_per_active:
+        most = f"these runs {format_count(found.tokens_per_active)} at most"
+        text = f"E = {found.count_before.experts:g} has {format_count(of_plan)} tokens per active parameter in the plan, {most}."
+        write_paragraph(console, text, lead="Beyond runs")
     write_paragraph(console, _worth(found), lead="Worth it")
     write_table(console, _designed_runs_table(found.runs) if details else _designed_counts_table(found.runs))
     write_line(console)
@@ -129,8 +133,8 @@ def show_design(
         console,
         "regret: the plan's expected extra cost, as a share of the baseline's, against a plan that knows the true law; "
         f"simulated without a fit, standard error about {found.regret_error:.1%}. It counts errors of the law's form and of the "
-        "runs too, hence more than the regret that plan --details states. P(likeliest E): the mean probability that the plan's "
-        "cheapest expert count is the cheapest in truth.",
+        "runs too, hence more than the regret that plan --details states. P(likeliest E): the mean probability that the "
+        "likeliest expert count is the cheapest in truth, or within 0.1% of it.",
     )
     if written is not None:
         corpus = f"set its corpus, then run `moescale sweep {written} --dry-run`"
@@ -140,6 +144,30 @@ def show_design(
         write_paragraph(console, f"{runs} with a trainer of your own; `moescale sweep` builds no {unbuilt}.")
     elif not details:
         write_paragraph(console, "All runs: --details. Write the sweep: -o SWEEP.toml.")
+
+
+def _decided(found: SweepDesign) -> str:
+    """Whether the runs decide the expert count, or which larger sweep would, and what it costs to train without one."""
+    larger, now, after = found.larger, found.count_before, found.count_after
+    text = f"With these runs one expert count is more likely the cheapest than not (likeliest E {after.certainty:.0%})"
+    if now.certainty >= DECIDES:
+        text = f"No sweep is needed to make one expert count more likely the cheapest than not (likeliest E {now.certainty:.0%})"
+    elif not found.decides_experts:
+        text = f"These runs do not decide the expert count (likeliest E {after.certainty:.0%}); "
+        if larger is None:
+            text += "no larger sweep was tried: none takes more than a tenth of the plan's FLOPs"
+        else:
+            text += "the smallest sweep that would takes" if larger.decides else "no sweep does up to"
+            text += f" {format_flops(larger.flops)} FLOPs ({larger.certainty:.0%})"
+    lower = (
+        f"These runs lower that to {after.dearer:.1%}"
+        if after.dearer < LOWERS * now.dearer
+        else "These runs do not lower that"
+    )
+    return (
+        f"{text}. Without a sweep train E = {now.experts:g}: in the mean {now.dearer:.1%} dearer to serve than the best count of each "
+        f"draw, {now.dearer_tenth:.1%} or more in one draw of ten. {lower}."
+    )
 
 
 def _worth(found: SweepDesign) -> str:
