@@ -130,7 +130,7 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: b
             best[each.model.experts] = billed(question, each) if in_full else each.model
     models = sorted(best.values(), key=lambda c: c.experts)
     drawn = to_loss and len(search.draws.theta) > 1
-    rivals = open_counts(search, search.cheapest_counts(), model, models) if drawn else []
+    rivals = open_counts(search, search.cheapest_counts(model.experts, EQUAL), model, models) if drawn else []
     advice = Recommendation(
         model=model,
         rule=rule,

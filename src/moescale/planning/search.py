@@ -154,14 +154,20 @@ class Search:
         sure = self.draws_at(self.question.max_loss).most_sure(np.minimum(served, self.largest), others)
         return float(np.max(sure, where=np.isfinite(sure), initial=0.0))
 
-    def cheapest_counts(self) -> FloatArray:
-        """Share of the draws under which each expert count, of those allowed, matches the loss for the fewest dollars, (m,)."""
+    def cheapest_counts(self, chosen: float, equal: float) -> FloatArray:
+        """Share of the draws under which each expert count, of those allowed, matches the loss for the fewest dollars, (m,).
+
+        A draw under which the chosen count costs more than the fewest by a share of `equal` at most is the chosen one's: where the
+        host is all that costs, every count is as cheap.
+        """
         draws = self.draws_at(self.question.max_loss)
         usd = self.sampled.usd_per_mtok(draws.smallest.n_params)
         usd = np.where(np.isfinite(usd) & self.law.allows(self.best.experts), usd, np.inf)
         known = np.isfinite(usd).any(axis=1)
         shares = np.zeros(usd.shape[1])
-        np.add.at(shares, usd.argmin(axis=1)[known], draws.weights[known])
+        alike = (usd <= (1.0 + equal) * usd.min(axis=1, keepdims=True)) & (self.best.experts == chosen)
+        first = np.where(alike.any(axis=1), alike.argmax(axis=1), usd.argmin(axis=1))
+        np.add.at(shares, first[known], draws.weights[known])
         return shares / max(shares.sum(), TINY)
 
     def loss_optimal(self, experts: float) -> Trained:
