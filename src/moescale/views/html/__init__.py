@@ -33,7 +33,7 @@ from moescale.serving.accuracy import calibrated
 from moescale.units import format_bytes, format_count, format_flops, format_seconds, format_usd
 from moescale.views.figures import plan_figure
 from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes, on_dark
-from moescale.views.tables import Table, answer, choices, range_text, screen, usd_range
+from moescale.views.tables import Table, answer, choices, range_text, screen, spending, usd_range
 from moescale.views.tables import plan as plan_tables
 
 if TYPE_CHECKING:
@@ -276,16 +276,16 @@ def _doubts(plan: Plan) -> list[str]:
         )
     if error is not None:
         uneven = f"; uneven use of experts may add {error.real_routing - 1.0:.0%}" if error.real_routing else ""
-        runs = f"with {screen.SURE:.0%}, by {error.runs} published runs{uneven}"
-        told.append(f"Training days and dollars: up to {error.times(screen.SURE):.2f} times the prediction {runs}.")
-    likely, own = screen.likely_price(plan)
+        runs = f"with {spending.SURE:.0%}, by {error.runs} published runs{uneven}"
+        told.append(f"Training days and dollars: up to {error.times(spending.SURE):.2f} times the prediction {runs}.")
+    likely, own = spending.likely_price(plan)
     if likely is None:
         told.append("Serving price: its error is unknown, as no servers of this kind were compared.")
     else:
         kind = "this kind" if own else "other kinds (none of this kind was compared)"
         cost = f"cost {usd_range(likely.interval)} per million output tokens"
         told.append(f"Serving price: nine of ten servers of {kind} {cost}.")
-    if (tpot_s := screen.late_tpot_s(plan)) is not None:
+    if (tpot_s := spending.late_tpot_s(plan)) is not None:
         told.append(f"Speed: by the known error of such servers a user gets {1.0 / tpot_s:.3g} tokens a second.")
     told += [f"Quality: {answer.plain(note)}" for note in best.caveats if note.startswith(EXTRAPOLATED)]
     return [*told, *(note for note in best.caveats if note.startswith(screen.TOO_SLOW)), *plan.warnings]

@@ -11,7 +11,8 @@ from moescale.planning.rationale import EXTRAPOLATED
 from moescale.units import format_count, format_seconds, format_usd
 from moescale.views.tables import percentage, usd_range
 from moescale.views.tables.choices import of_fixed_dollars, repaid_by, training_gpus, with_life
-from moescale.views.tables.screen import OF_SOURCES, SURE, late_tpot_s, likely_price, shown_chance
+from moescale.views.tables.screen import OF_SOURCES, shown_chance
+from moescale.views.tables.spending import SURE, late_tpot_s, likely_price
 
 CHEAPER = 1.05  # the baseline's dollars over the model's from which a plan is called cheaper
 LESS_LOSS = 5e-4  # a difference of losses that is called one

@@ -1,0 +1,134 @@
+"""What training and serving cost, how likely that is enough, and how far prices were off, in the words of a screen."""
+
+from __future__ import annotations
+
+import math
+
+from moescale.planning.plan import Plan
+from moescale.planning.training_use import FP8_LOSS, AllIn, TrainingUse
+from moescale.serving.accuracy import Calibrated, accuracy_of_any, calibrated, calibrated_by_any, limits_missed
+from moescale.training.step_time import StepError
+from moescale.units import format_count, format_flops, format_seconds, format_usd
+from moescale.views.tables import ttft_doubt, usd_range
+from moescale.views.tables.choices import asked_number, training_gpus
+
+SURE = 0.9  # chance with which days or dollars are said to be enough
+LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
+
+
+def unspent(plan: Plan) -> list[str]:
+    """How much of a budget is left over, and what it could not buy."""
+    use, model, told = plan.training, plan.decision.model, list[str]()
+    total, most = asked_number(plan, "max_total_usd"), asked_number(plan, "max_flops")
+    if most is not None and not plan.of_life and (left := 1.0 - model.training_flops / most) > LEFT:
+        told.append(f"{left:.0%} of the {format_flops(most)} FLOPs: the days or dollars buy no more")
+    if use is not None and use.left_over:
+        told.append(f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}")
+    if use is not None and use.unused_because and plan.of_life and total is not None and model.total_usd:
+        left = 1.0 - model.total_usd / total
+        told += [f"{left:.0%} of the dollars: {use.unused_because}"] if left > LEFT else []
+    return told
+
+
+def training_text(plan: Plan) -> str:
+    use = plan.training
+    if use is None or use.gpu_days is None or use.usd is None:
+        return f"{format_flops(plan.decision.model.training_flops)} FLOPs"
+    gpus = training_gpus(use)
+    if gpus > 1:
+        kind = "GPUs" if use.train_gpu == plan.gpu else f"x {use.train_gpu}"
+        days = f"{use.gpu_days / gpus:.3g} days on {gpus:.0f} {kind}"
+    else:
+        days = f"{format_count(use.gpu_days)} GPU days{'' if use.train_gpu == plan.gpu else f' of {use.train_gpu}'}"
+    fp8 = "" if use.fp8_usd is None else f" (fp8 {format_usd(use.fp8_usd)})"
+    if use.bf16_usd is not None:
+        worth = "" if use.fp8_worth_loss is None else f", and fp8 pays if it rises by < {100 * use.fp8_worth_loss:.2g}%"
+        fp8 = f" (bf16 {format_usd(use.bf16_usd)}; loss taken as equal: DeepSeek-V3's rose by < {100 * FP8_LOSS:.2g}%{worth})"
+    text = f"{format_usd(use.usd)}{fp8}, {days}"
+    dollars = asked_number(plan, "max_training_usd")
+    share = use.usd / dollars if plan.of_life and dollars is not None else use.budget_share
+    if use.budget_of is None and abs(share - 1.0) > LEFT and not use.left_over:
+        text += f", {share:.0%} of the budget"
+    if use.error is None or use.mfu is None:
+        return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
+    if use.trainer is not None:
+        text += f", {use.trainer}"
+    uneven = f", routing +{use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
+    precision = f" ({use.precision} over the bf16 peak)" if use.precision else ""
+    kept = _kept(plan, use, use.error) or f"in {use.gpu_days / gpus * use.error.times(SURE):.3g} days {SURE:.0%}"
+    uneven = uneven.removeprefix(", routing") if kept.endswith(" routing") else uneven
+    return f"{text}, MFU {use.mfu:.2f}{precision}; {kept}{uneven}"
+
+
+def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
+    """The chance that a run stays within its stated days or dollars by the error of predicted times, and what it keeps SURE of the time."""
+    days, usd, total = (asked_number(plan, name) for name in ("max_days", "max_training_usd", "max_total_usd"))
+    serving, longer = plan.decision.model.serving_usd or 0.0, error.times(SURE)
+    uneven = (1.0, error.real_routing) if error.real_routing else (1.0,)  # without and with uneven routing
+    slower = [longer * each for each in uneven]
+    # Of each limit the chance, the limit, what is kept with SURE, what to state, and whose errors these are.
+    limits: list[tuple[float, str, str, str, str]] = []
+    if days is not None and use.days is not None:
+        option = "--max-days" if {"max_flops", "max_training_usd"} & plan.asked.keys() else "--days"
+        enough = f"{option} {', '.join(f'{days / each:.2g}' for each in slower)}"
+        limits.append((error.kept(days / use.days), f"{days:g} days", f"{use.days * longer:.3g} days", enough, ""))
+    if usd is not None and use.usd:
+        enough = f"--budget-usd {', '.join(format_count(usd / each) for each in slower)}"
+        limits.append((error.kept(usd / use.usd), format_usd(usd), format_usd(use.usd * longer), enough, ""))
+    if plan.of_life and total is not None and use.usd:
+        lives, by = [serving + use.usd * each for each in slower], " (error of training alone)"
+        chance = error.kept((total - serving) / use.usd)
+        if plan.latency_source == "silicon" and serving:
+            priced = plan.accuracy or accuracy_of_any()
+            lives = [AllIn(use.usd * each, serving, error, priced).usd(SURE) for each in uneven]
+            chance = AllIn(use.usd, serving, error, priced).kept(total)
+            by = f" (errors of training and {'its' if plan.accuracy else 'all'} servings)"
+        enough = f"--max-total-usd {', '.join(format_count(total * total / life) for life in lives)}"
+        limits.append((chance, format_usd(total), format_usd(lives[0]), enough, by))
+    if not limits:
+        return ""
+    chance, words, surely, enough, by = min(limits)
+    kept = f"in {words} {chance:.0%}, in {surely} {SURE:.0%}{by}, without restarts"
+    routing = " with routing" if error.real_routing else ""
+    return f"{kept}; for {SURE:.0%} about {enough}{routing}" if chance < SURE else kept
+
+
+def late_tpot_s(plan: Plan) -> float | None:
+    """The TPOT of the model by the known error of its kind, where it misses the limit; None where it does not, or is not known."""
+    tpot_s = plan.decision.model.tpot_s, asked_number(plan, "max_tpot_s")
+    return limits_missed(plan.accuracy, (None, None), tpot_s).get("TPOT")
+
+
+def likely_price(plan: Plan) -> tuple[Calibrated | None, bool]:
+    """What serving the model should cost by the error of its kind (True), else of all kinds; None where neither is known."""
+    usd = plan.decision.model.usd_per_mtok
+    own = calibrated(usd, plan.accuracy)
+    return own or calibrated_by_any(usd, plan.latency_source), own is not None
+
+
+def price_error(plan: Plan) -> str:
+    a, model, (likely, own) = plan.accuracy, plan.decision.model, likely_price(plan)
+    span = "" if likely is None else usd_range(likely.interval)
+    if a is None or likely is None or not own:
+        known = f"{span} by other kinds, own unknown" if span else "unknown: no servings of this kind were compared"
+        return f"{known}; full servers, {format_usd(plan.usd_per_gpu_hour)} a GPU hour"
+    times = "" if (late := late_tpot_s(plan)) is None else f", TPOT {format_seconds(late)} ({_stricter(plan)} keeps it)"
+    if a.ttft and model.ttft_s is not None:
+        times += f", TTFT {format_seconds(model.ttft_s / a.ttft.geometric_mean)}"
+    times += ttft_doubt(a, plan.asked.get("max_ttft_s"))
+    return f"corrected {format_usd(likely.usd_per_mtok)} ({span}){times}: {a.n} servings of {a.kind}"
+
+
+def _stricter(plan: Plan) -> str:
+    """The limit of TPOT that keeps the stated one by the known error of its kind."""
+    band, limit = plan.accuracy and plan.accuracy.tpot, asked_number(plan, "max_tpot_s") or 0.0
+    return f"--max-tpot {math.floor(1e4 * limit * (band.geometric_mean if band else 1.0)) / 10:g}ms"
+
+
+def limits_text(plan: Plan) -> str:
+    """What a limit of TTFT is of, and the command that gives percentiles; empty without one."""
+    if asked_number(plan, "max_ttft_s") is None:
+        return ""
+    if plan.asked.get("disaggregated"):
+        return "TTFT of a full pass; at 90% load: cost plan.json:recommendation .. --prefill-gpus auto"
+    return "means at full load; cost plan.json:recommendation .. --request-rate R --percentile 99"
