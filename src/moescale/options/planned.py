@@ -110,9 +110,8 @@ class PlanRequest:
             return None
         server = f"{self.deployment.max_gpus} GPUs in {self.deployment.weights or 'bf16'}"
         if self.wider is not None:
-            wider = self.wider()
-            with suppress(InfeasibleError):
-                found = wider._plan(law, progress)
+            with suppress(MoescaleError):  # nor may a latency table speak of fp8
+                found = self.wider()._plan(law, progress)
                 options = " ".join(stated_wider(found, self.deployment))
                 note = f"{CONFIDENCE:.0%} is out of reach of a model that {server} serve: planned with {options}"
                 if not found.is_baseline:
