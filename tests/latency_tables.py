@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 
 from model_configs import CONFIGS
@@ -22,20 +23,11 @@ def measured(latency_s: Callable[[float, float, float], float]) -> list[Row]:
     """Rows of a table over SIZES, BATCHES and LENGTHS for 8 experts on 2 GPUs."""
     return [
         {
-            "gpu": "a100-sxm-80gb",
-            "gpus": 2,
-            "n_params_total": size,
-            "n_experts": 8,
-            "stage": stage,
-            "batch": batch,
-            "tokens": tokens,
-            "latency_s": latency_s(size, batch, tokens) * (10 if stage == "prefill" else 1),
+            "gpu": "a100-sxm-80gb", "gpus": 2, "n_params_total": size, "n_experts": 8, "stage": stage, "batch": batch,
+            "tokens": tokens, "latency_s": latency_s(size, batch, tokens) * times,
         }
-        for stage in ("prefill", "decode")
-        for size in SIZES
-        for batch in BATCHES
-        for tokens in LENGTHS
-    ]
+        for (stage, times), size, batch, tokens in product({"prefill": 10, "decode": 1}.items(), SIZES, BATCHES, LENGTHS)
+    ]  # fmt: skip
 
 
 def write(path: Path, rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> Path:

@@ -6,7 +6,12 @@ import importlib.util
 import sys
 from types import ModuleType
 
+import pytest
+
 from reference_data import ROOT
+
+NO_PACKAGE = importlib.util.find_spec("aiconfigurator_core") is None
+needs_package = pytest.mark.skipif(NO_PACKAGE, reason="needs the rows, configs or engine of the kernel package")
 
 sys.path += [str(ROOT / "scripts"), str(ROOT / "benchmarks")]  # where they find each other
 

@@ -13,7 +13,7 @@ from families import DENSE
 from moescale.errors import InfeasibleError, InputError
 from moescale.fitting.fit import fit
 from moescale.fitting.workflow import fitted_law
-from moescale.models.family import find_family, law_size, n_total
+from moescale.models.family import law_size, n_total
 from moescale.planning.allocation import Budget, loss_optimal
 from moescale.scaling_laws import FORMS, find_law, loss, predict
 from moescale.scaling_laws.covariates import further_inputs
@@ -26,12 +26,8 @@ PUBLISHED = {
     "krajewski2024": "krajewski2024", "ludziejewski2025": "ludziejewski2025", "abnar2025": "abnar2025",
     "zhao2025": "zhao2025",
 }  # fmt: skip
-OWN = {
-    "yun2024-centred",
-    "moescale2026",
-    "moescale2026-late",
-    "pooled2026",
-}  # forms of this project, which no publication has coefficients for
+# Forms of this project, which no publication has coefficients for.
+OWN = {"yun2024-centred", "moescale2026", "moescale2026-late", "pooled2026"}
 
 
 def study(name: str) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, dict[str, FloatArray]]:
@@ -185,7 +181,3 @@ def test_plan_takes_further_inputs() -> None:
     fine = answer_of("plan", "--budget", "1e21", "--law", "krajewski2024", "--granularity", "16", "--max-gpus", "16")
     assert [row["experts"] for row in fine["loss_optimal"]] == [64]
     refused("no term in the training tokens", "plan", "--budget", "1e21", "--law", "clark2022-hash", code=1)
-
-
-def test_a_family_that_counts_all_experts_is_only_taken_by_name() -> None:
-    assert find_family("krajewski2024").n_counts == "total"

@@ -160,9 +160,8 @@ def commands_of(page: Path) -> list[str]:
     return found
 
 
-FIRST = (
-    "moescale plan --train-gpus 64 --days 10 --gpu h100-sxm --prompt 1155 --output 211 --max-tpot 30ms"  # of the README
-)
+# Of the README.
+FIRST = "moescale plan --train-gpus 64 --days 10 --gpu h100-sxm --prompt 1155 --output 211 --max-tpot 30ms"
 
 
 def shell_lines(text: str) -> list[str]:

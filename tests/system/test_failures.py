@@ -21,17 +21,7 @@ import pytest
 
 import failing_cases
 from command_line import ROOT, RUNS, answer_of, run
-from failing_starts import (
-    ENVIRONMENT,
-    FIT,
-    PLAN,
-    faulty,
-    with_facts,
-    with_law,
-    with_runs,
-    with_text,
-    with_trainer,
-)
+from failing_starts import ENVIRONMENT, FIT, PLAN, faulty, with_facts, with_law, with_runs, with_text, with_trainer
 from moescale.errors import InputError, UnwrittenError
 from moescale.experiments.run import add_rows
 from moescale.io.files import append_line, check_folder, check_target, make_folder, opened_to_append, write_atomically
@@ -170,10 +160,7 @@ def test_a_folder_that_is_only_read_is_found_out_before_the_work(public: Path) -
         if record["allowed"] is not None:
             assert record["allowed"]["code"] == 0, (arguments, record["allowed"]["err"])
         err = record["err"]
-        assert (record["code"], record["out"]) == (2, ""), (
-            arguments,
-            err,
-        )  # no answer: it was refused before there was one
+        assert (record["code"], record["out"]) == (2, ""), (arguments, err)  # refused before there was an answer
         assert err.startswith("moescale: "), (arguments, err)
         assert "permission denied" in err, (arguments, err)
         assert "Traceback" not in err, (arguments, err)
@@ -313,11 +300,7 @@ def test_a_torn_last_line_is_ended_before_the_next(tmp_path: Path) -> None:
 
 
 def interrupted(
-    arguments: Sequence[object],
-    folder: Path,
-    ready: Callable[[], bool],
-    number: signal.Signals,
-    least_children: int = 0,
+    arguments: Sequence[object], folder: Path, ready: Callable[[], bool], number: signal.Signals
 ) -> tuple[int, str, list[int]]:
     """The exit code and the last line of a command that gets a signal once it is at work, and what it had started."""
     command = [sys.executable, *(str(argument) for argument in arguments)]
@@ -326,7 +309,7 @@ def interrupted(
         subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=err_file) as started,
     ):
         try:
-            until(lambda: started.poll() is not None or (ready() and len(children(started.pid)) >= least_children))
+            until(lambda: started.poll() is not None or ready())
             assert started.poll() is None, (folder / "err.txt").read_text()
             below = children(started.pid)
             started.send_signal(number)

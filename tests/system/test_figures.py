@@ -7,14 +7,13 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from reference_data import ROOT
+from command_line import RUNS, answer_of, run, split
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '.[figures]'")
 
@@ -25,7 +24,6 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
 
-from moescale.cli import main
 from moescale.fitting.canonical import RunArrays
 from moescale.fitting.fit import Fit, fit
 from moescale.hardware.gpus import find_gpu
@@ -40,12 +38,10 @@ from moescale.views.figures import fit_figure, plan_figure, save_figure
 from moescale.views.figures.style import CATEGORIES, colour_of, colour_on_dark, marker_of
 from moescale.views.tables.answer import cheaper
 
-EXAMPLE = ROOT / "examples" / "runs.csv"
-
 
 @pytest.fixture(scope="module")
 def runs() -> RunArrays:
-    table = read_runs(EXAMPLE)
+    table = read_runs(RUNS)
     return RunArrays(table.n_params, table.tokens, table.experts, table.loss, {})
 
 
@@ -117,10 +113,10 @@ def off_the_page(figure: Figure) -> list[str]:
 
 @pytest.fixture(scope="module")
 def figures(found: Fit, runs: RunArrays, plan: Plan) -> dict[str, Figure]:
-    return {"fit": fit_figure(found, runs), "plan": plan_figure(plan)}
+    return {"fit": fit_figure(found, runs), "plan": plan_figure(plan), "narrow": plan_figure(plan, narrow=True)}
 
 
-NAMES = ("fit", "plan")
+NAMES = ("fit", "plan", "narrow")
 
 
 def test_an_expert_count_has_one_colour_and_marker_and_neighbours_differ() -> None:
@@ -159,10 +155,6 @@ def test_colours_rise_in_lightness_so_that_order_survives_grey_print_and_colour_
 def test_texts_neither_overlap_nor_leave_the_page(figures: dict[str, Figure], name: str) -> None:
     assert overlapping(figures[name]) == []
     assert off_the_page(figures[name]) == []
-
-
-def test_the_narrow_plan_figure_has_no_overlaps_either(plan: Plan) -> None:
-    assert overlapping(plan_figure(plan, narrow=True)) == []
 
 
 def test_fit_figure_shows_every_run_and_residual_in_its_colour(figures: dict[str, Figure], runs: RunArrays) -> None:
@@ -263,32 +255,15 @@ def test_names_with_dollar_signs_are_not_formulas(tmp_path: Path, plan: Plan) ->
     assert save_figure(odd, tmp_path / "a.svg").stat().st_size > 1000
 
 
-@pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(ROOT)
-    return
-
-
-@pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["fit", "examples/runs.csv", "--law", "chinchilla", "--starts", "2"],
-        ["plan", "--budget", "1e21", "--bootstrap", "0", "--latency", "roofline"],
-    ],
+    "line", ["fit RUNS --law chinchilla --starts 2", "plan --budget 1e21 --bootstrap 0 --latency roofline"]
 )
-def test_the_command_line_draws(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main([*arguments, "--plot", str(tmp_path / "figure.svg"), "--json"])
-    assert json.loads(capsys.readouterr().out)
+def test_the_command_line_draws(line: str, tmp_path: Path) -> None:
+    assert answer_of(*split(line), "--plot", tmp_path / "figure.svg")
     assert (tmp_path / "figure.svg").read_bytes().startswith(b"<?xml")
-    with pytest.raises(SystemExit) as done:
-        main([*arguments, "--plot", str(tmp_path / "figure.gif"), "--json"])
-    assert done.value.code == 2
-    assert "nearest: figure.svg" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as done:
-        main([*arguments, "--plot", str(tmp_path / "missing" / "figure.svg"), "--json"])
-    assert done.value.code == 2
-    assert "does not exist" in capsys.readouterr().err
+    for name, words in (("figure.gif", "nearest: figure.svg"), ("missing/figure.svg", "does not exist")):
+        found = run(*split(line), "--plot", tmp_path / name, "--json")
+        assert (found.code, words in found.err) == (2, True)
     assert [p.name for p in tmp_path.iterdir()] == ["figure.svg"]
 
 

@@ -288,6 +288,3 @@ def test_a_kernel_falls_by_no_more_than_its_rows(system: str, data: st.DataObjec
     block = np.array([grid.log_s[at] for at in columns])
     block = block.reshape([len(range(lows[i][0], highs[i][1] + 1)) if i == axis else 2 for i in range(len(sizes))])
     assert float(grid.seconds(*sizes) / grid.seconds(*more)) <= fall(block, axis)
-
-
-# Whole passes, a fixed draw of them: how often the tables make more work faster, and by how much.

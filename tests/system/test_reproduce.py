@@ -261,10 +261,18 @@ def test_json_is_the_contracts(
     assert asked == [LAW, ROOFLINE.costs()]
     main(
         [
-            "reproduce", "--server", "today", "--latency", "roofline", "--max-num-seqs", "256", "--convention",
-            "exact", "--json",
+            "reproduce",
+            "--server",
+            "today",
+            "--latency",
+            "roofline",
+            "--max-num-seqs",
+            "256",
+            "--convention",
+            "exact",
+            "--json",
         ]
-    )  # fmt: skip
+    )
     capsys.readouterr()
     differs = ReproductionOptions(server="today", latency="roofline", max_num_seqs="256")
     assert asked[2:] == [replace(LAW, family=replace(LAW.family, convention="exact")), differs.costs()]

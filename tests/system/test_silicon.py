@@ -109,29 +109,22 @@ def test_tabulated_models_take_what_the_packages_engine_says(
 # Experts.
 
 
-@pytest.mark.parametrize(("system", "version"), [("a100_sxm", "0.14.0"), ("h100_sxm", "0.24.0")])
-def test_measured_experts_are_answered_from_their_own_rows(system: str, version: str) -> None:
-    rows = moe_rows(system, "vllm", version, "bfloat16", LOAD)
-    answered = moe_kernels(system, "vllm", version, "bfloat16", LOAD).seconds(rows.shape)
-    off = np.abs(np.log(answered / rows.latency_s))
-    assert np.median(off) < 0.003
-    assert np.quantile(off, 0.95) < 0.03
-
-
 @pytest.mark.parametrize(
-    ("system", "engine", "kind"),
+    ("system", "engine", "kind", "most"),
     [
-        ("b200_sxm", "trtllm", "nvfp4"), ("b200_sxm", "vllm", "nvfp4"), ("b200_sxm", "vllm", "w4a8_mxfp4_mxfp8"),
-        ("h200_sxm", "vllm", "w4a16_mxfp4"), ("h200_sxm", "vllm", "int4_wo"),
+        ("a100_sxm", "vllm", "bfloat16", 0.03), ("h100_sxm", "vllm", "bfloat16", 0.03),
+        ("b200_sxm", "trtllm", "nvfp4", 0.04), ("b200_sxm", "vllm", "nvfp4", 0.04),
+        ("b200_sxm", "vllm", "w4a8_mxfp4_mxfp8", 0.04), ("h200_sxm", "vllm", "w4a16_mxfp4", 0.04),
+        ("h200_sxm", "vllm", "int4_wo", 0.04),
     ],
 )  # fmt: skip
-def test_measured_experts_of_4_bits_are_answered_from_their_own_rows(system: str, engine: str, kind: str) -> None:
+def test_measured_experts_are_answered_from_their_own_rows(system: str, engine: str, kind: str, most: float) -> None:
     table = (system, engine, default_version(system, engine), kind, LOAD)
     assert shipped_formula(*table) is not None
     rows = moe_rows(*table)
     off = np.abs(np.log(moe_kernels(*table).seconds(rows.shape) / rows.latency_s))
     assert np.median(off) < 0.003
-    assert np.quantile(off, 0.95) < 0.04
+    assert np.quantile(off, 0.95) < most
 
 
 @pytest.mark.parametrize("gpu", ["h100-sxm", "h200-sxm"])

@@ -99,13 +99,11 @@ def test_runs_that_die_go_on_or_are_listed_with_the_end_of_their_log(tmp_path: P
 def driver_process(sweep: Sweep, *, jobs: int = 2) -> subprocess.Popen[str]:
     """Another process that drives the same sweep with the stub."""
     code = (
-        "import sys, tomllib, json\n"
-        "from pathlib import Path\n"
+        "import json, sys\n"
         "from moescale.experiments.sweep_file import expand\n"
         "from moescale.experiments.sweep import drive\n"
-        "document = json.loads(sys.argv[1])\n"
         "command = lambda file: [sys.executable, sys.argv[2], str(file)]\n"
-        "drive(expand(document), command=command, poll_s=0.02, jobs=int(sys.argv[3]))"
+        "drive(expand(json.loads(sys.argv[1])), command=command, poll_s=0.02, jobs=int(sys.argv[3]))"
     )
     stated = document(table=str(sweep.table), folder=str(sweep.folder))
     command = [sys.executable, "-c", code, json.dumps(stated), str(STUB), str(jobs)]

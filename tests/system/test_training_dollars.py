@@ -239,13 +239,10 @@ def prices(seed: int, folder: Path) -> dict[str, float] | None:
     }  # fmt: skip
 
 
-def agree(dollars: dict[str, float]) -> bool:
-    return all(math.isclose(value, dollars["plan"], rel_tol=1e-9) for value in dollars.values())
-
-
 def test_plan_comparison_page_and_export_state_the_same_dollars(tmp_path: Path) -> None:
     answered = [dollars for seed in range(3) if (dollars := prices(seed, tmp_path)) is not None]
-    assert [agree(dollars) for dollars in answered] == [True] * 3, answered
+    assert answered == [pytest.approx(dict.fromkeys(dollars, dollars["plan"]), rel=1e-9) for dollars in answered]
+    assert len(answered) == 3
 
 
 @pytest.mark.fuzz

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import importlib.resources
-import importlib.util
 import json
 import math
 import tomllib
@@ -25,16 +24,13 @@ from moescale.planning.plan_file import read_plan
 from moescale.serving import accuracy
 from moescale.serving.accuracy import accuracy_of, kind_of, kind_of_served
 from moescale.serving.deployment import Deployment
-from script_modules import ROOT, imported, load_script
+from script_modules import ROOT, imported, load_script, needs_package
 
 DRIFT = 0.05  # of a geometric mean from the stored one; a change on purpose comes with scores stored anew
 
 document = load_script("scripts/document_accuracy.py")
 serving_rows, serving_predictions, serving_scores = map(
     imported, ("serving_rows", "serving_predictions", "serving_scores")
-)
-needs_package = pytest.mark.skipif(
-    importlib.util.find_spec("aiconfigurator_core") is None, reason="needs the kernel package's measured rows"
 )
 
 

@@ -357,10 +357,6 @@ def test_files_that_are_no_config(tmp_path: Path, content: bytes, message: str) 
 def test_paths_that_hold_no_config(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"config.json: no such file"):
         from_config(tmp_path)
-    with pytest.raises(InputError, match="no such file"):
-        from_config(tmp_path / "absent.json")
-    with pytest.raises(InputError):
-        from_config("a\0b")
     weights = tmp_path / "model.safetensors"
     with weights.open("wb") as file:
         file.truncate(17 * 2**20)
@@ -368,7 +364,6 @@ def test_paths_that_hold_no_config(tmp_path: Path) -> None:
         from_config(weights)
 
 
-# Keys that a config may also hold.
 def test_hl_follows_the_two_thirds_power() -> None:
     # A family that obeys the rule exactly is fitted exactly.
     obedient = replace(PAPER, d_model_per_layer=aspect_ratio(0.05, PAPER.layer_multiple))

@@ -73,40 +73,9 @@ def test_rows_are_ordered_by_what_a_fit_reads(rows: list[int]) -> None:
     np.testing.assert_array_equal(one.columns["unique_tokens"], two.columns["unique_tokens"])
 
 
-@pytest.fixture(scope="module")
-def routed() -> RunTable:
-    runs = read_runs(RUNS)
-    return runs.select(np.arange(len(runs)) % 3 == 0)
-
-
-@pytest.fixture(scope="module")
-def chosen(routed: RunTable) -> FittedLaw:
-    return fit_runs(routed)
-
-
 def _answers(found: FittedLaw, runs: RunTable) -> list[object]:
     predicted = [(each.loss, each.interval) for each in predict_runs(found.law, runs)]
     return [found.chosen, found.fit.parameters, found.law.run_noise, found.law.drift, predicted]
-
-
-@pytest.mark.system
-def test_auto_is_alike_in_any_order(routed: RunTable, chosen: FittedLaw) -> None:
-    rows = np.random.default_rng(1).permutation(len(routed))
-    other = fit_runs(shuffled(routed, rows))
-    assert _answers(other, routed) == _answers(chosen, routed)
-    np.testing.assert_array_equal(other.law.draws, chosen.law.draws)
-    np.testing.assert_array_equal(other.runs.loss, routed.loss[rows])
-
-
-@pytest.mark.system
-def test_auto_is_alike_in_any_unit_of_the_loss(routed: RunTable, chosen: FittedLaw) -> None:
-    unit = 0.3
-    other = fit_runs(replace(routed, loss=unit * routed.loss))
-    assert other.chosen == chosen.chosen
-    for one, two in zip(predict_runs(chosen.law, routed), predict_runs(other.law, routed), strict=True):
-        assert two.loss == pytest.approx(unit * one.loss, rel=1e-12)
-        assert two.interval == pytest.approx((unit * one.interval[0], unit * one.interval[1]), rel=1e-12)
-    np.testing.assert_allclose(other.runs.loss, unit * routed.loss, rtol=1e-15)
 
 
 LAWS = (
@@ -131,20 +100,20 @@ def test_losses_in_no_unit_are_refused(law: str, factor: float) -> None:
 
 
 @cache
-def under_prior(name: str) -> tuple[RunTable, FittedLaw]:
-    """A dense table, or 24 runs with experts, fitted under the pooled prior."""
+def fitted(name: str) -> tuple[RunTable, FittedLaw]:
+    """A dense table, or few runs with experts, fitted under the pooled prior; or more of them, fitted by the ensemble."""
     runs = dense() if name == "dense" else read_runs(RUNS)
-    runs = runs if name == "dense" else runs.select(np.arange(len(runs)) % 11 == 0)
+    runs = runs if name == "dense" else runs.select(np.arange(len(runs)) % {"few": 11, "ensemble": 3}[name] == 0)
     return runs, fit_runs(runs)
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("name", ["dense", "routed"])
+@pytest.mark.parametrize("name", ["dense", "few", "ensemble"])
 @daily(1)
 @given(data=st.data())
-def test_a_fit_under_the_prior_is_alike_in_any_order_and_unit(name: str, data: st.DataObject) -> None:
-    runs, one = under_prior(name)
-    assert [each.law for each in one.chosen] == ["pooled2026"]
+def test_auto_is_alike_in_any_order_and_unit_of_the_loss(name: str, data: st.DataObject) -> None:
+    runs, one = fitted(name)
+    assert ([each.law for each in one.chosen] == ["pooled2026"]) == (name != "ensemble")
     rows = np.array(data.draw(st.permutations(range(len(runs)))))
     other = fit_runs(shuffled(runs, rows))
     assert _answers(other, runs) == _answers(one, runs)
@@ -152,7 +121,9 @@ def test_a_fit_under_the_prior_is_alike_in_any_order_and_unit(name: str, data: s
     np.testing.assert_array_equal(other.runs.loss, runs.loss[rows])
     unit = data.draw(st.sampled_from([1.0 / np.log(2.0), 0.3, 4.0]))
     scaled = fit_runs(replace(runs, loss=unit * runs.loss))
+    assert scaled.chosen == one.chosen
     assert (scaled.law.run_noise, scaled.fit.starts_at_optimum) == (one.law.run_noise, one.fit.starts_at_optimum)
+    np.testing.assert_allclose(scaled.runs.loss, unit * runs.loss, rtol=1e-15)
     for a, b in zip(predict_runs(one.law, runs), predict_runs(scaled.law, runs), strict=True):
         assert b.loss == pytest.approx(unit * a.loss, rel=1e-12)
         assert b.interval == pytest.approx((unit * a.interval[0], unit * a.interval[1]), rel=1e-12)

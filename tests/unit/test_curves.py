@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moescale.hardware.gpus import find_gpu, load_gpu
+from moescale.latency import LatencySource, Pass
 from moescale.latency.roofline import Roofline
 from moescale.models.architecture import Architecture
 from moescale.models.family import find_family
@@ -78,7 +78,7 @@ def test_gpu_hours_buy_the_flops_that_take_so_many_hours(hours: float, mfu: floa
 
 
 @dataclass(frozen=True)
-class Known:
+class Known(LatencySource):
     """A roofline that answers for some sizes alone, as a table of measured latencies does."""
 
     source: Roofline
@@ -86,18 +86,9 @@ class Known:
     high: float
     name: str = "known"
 
-    def _only(self, model: Architecture, seconds: FloatArray) -> FloatArray:
+    def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
         n = np.asarray(dense_equivalent_params(model))
-        return np.where((n >= self.low) & (n <= self.high), seconds, np.nan)
-
-    def prefill_s(self, model: Architecture, *given: Any, **options: Any) -> FloatArray:
-        return self._only(model, self.source.prefill_s(model, *given, **options))
-
-    def decode_s(self, model: Architecture, *given: Any, **options: Any) -> FloatArray:
-        return self._only(model, self.source.decode_s(model, *given, **options))
-
-    def mixed_s(self, model: Architecture, *given: Any, **options: Any) -> FloatArray:
-        return self._only(model, self.source.mixed_s(model, *given, **options))
+        return np.where((n >= self.low) & (n <= self.high), self.source.pass_s(model, a), np.nan)
 
 
 @pytest.mark.parametrize(("low", "high"), [(2e6, 1.2e7), (3e8, 6e8), (1e4, 1e13)])

@@ -79,20 +79,14 @@ def small_memory(requests: float) -> float:
 
 runs = st.fixed_dictionaries(
     {
-        "n": st.integers(1, 40),
-        "rate": st.one_of(st.just(math.inf), st.floats(0.5, 2000.0)),
-        "burstiness": st.floats(0.2, 4.0),
-        "clients": st.one_of(st.none(), st.integers(1, 20)),
-        "seed": st.integers(0, 5),
-        "seqs": st.integers(1, 48),
-        "budget": st.integers(16, 600),
+        "n": st.integers(1, 40), "rate": st.one_of(st.just(math.inf), st.floats(0.5, 2000.0)),
+        "burstiness": st.floats(0.2, 4.0), "clients": st.one_of(st.none(), st.integers(1, 20)),
+        "seed": st.integers(0, 5), "seqs": st.integers(1, 48), "budget": st.integers(16, 600),
         "room": st.floats(1.3, 30.0),  # requests that the cache holds
-        "scheduling": st.sampled_from(["chunked", "separate"]),
-        "prefix_hit": st.sampled_from([0.0, 0.4]),
-        "accepted_tokens": st.sampled_from([0.0, 0.7]),
-        "pipeline_parallel": st.sampled_from([1.0, 2.0]),
+        "scheduling": st.sampled_from(["chunked", "separate"]), "prefix_hit": st.sampled_from([0.0, 0.4]),
+        "accepted_tokens": st.sampled_from([0.0, 0.7]), "pipeline_parallel": st.sampled_from([1.0, 2.0]),
     }
-)
+)  # fmt: skip
 SAME = ("scheduling", "prefix_hit", "accepted_tokens", "pipeline_parallel")
 
 

@@ -4,13 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from moescale.errors import InputError, MoescaleError
 from moescale.fitting.prior import prior_of
-from moescale.models.coordinates import in_family, model_of
+from moescale.models.coordinates import model_of
 from moescale.models.family import families, find_family
 from moescale.scaling_laws import Law, find_law, law_text, loss, make_inputs, predict
 from moescale.scaling_laws.ensemble import EnsembleForm, combine, restate
@@ -29,32 +27,9 @@ def ensemble(*weights: float) -> Law:
     return combine(members, name="test", family=PAPER, source="a test", date="2026-11-22")
 
 
-@given(
-    st.sampled_from(["yun2024", "ludziejewski2025", "dense", "clark2022"]), st.floats(1e6, 1e13), st.floats(1.0, 1e3)
-)
-def test_a_model_is_the_same_in_every_family(name: str, body: float, x: float) -> None:
-    family = find_family(name)
-    again = model_of(family, *in_family(family, body, x))
-    assert again[0] == pytest.approx(body, rel=1e-9)
-    assert again[1] == pytest.approx(x, rel=1e-9, abs=2e-9)
-
-
-def test_the_papers_letters() -> None:
-    body, x = model_of(PAPER, 3e9, EXPERTS)
-    assert body == pytest.approx([3e9, 4e9, 4e9, 4e9])
-    assert x == pytest.approx([1.0, 5 / 3, 3.0, 11.0])
-
-
 def test_tables_count_where_a_law_counts_them() -> None:
     body = float(model_of(TOP_1, 78_726_144, 8)[0])  # the smallest model of the public runs: 512 wide, 8 blocks
     assert body == pytest.approx(27_262_976)
-
-
-def test_one_law_restated_gives_the_same_losses() -> None:
-    law = find_law("ludziejewski2025")
-    restated = restate(law, PAPER)
-    n, e = in_family(TOP_1, *model_of(PAPER, 1e9, EXPERTS))
-    np.testing.assert_allclose(loss(restated, 1e9, 2e10, EXPERTS), loss(law, n, 2e10, e), rtol=1e-12)
 
 
 def test_the_loss_is_the_weighted_geometric_mean() -> None:

@@ -62,19 +62,12 @@ FLAGS: dict[str, dict[str, str]] = catalogue.read("megatron.toml")["flags"]
 def shapes(draw: st.DrawFn) -> Buildable:
     heads, every = draw(st.integers(1, 48)), draw(st.integers(1, 3))
     experts = draw(st.sampled_from((1, 2, 4, 8, 16, 24)))
+    kv_heads = draw(st.sampled_from([k for k in range(1, heads + 1) if heads % k == 0]))
     return Buildable(
-        n_layers=every * draw(st.integers(1, 12)),
-        d_model=128 * heads,
-        n_heads=heads,
-        n_kv_heads=draw(st.sampled_from([k for k in range(1, heads + 1) if heads % k == 0])),
-        head_dim=128,
-        d_ffn=64 * draw(st.integers(1, 200)),
-        n_experts=experts,
-        top_k=min(2, experts),
-        moe_every=every,
-        n_params=1.0,
+        n_layers=every * draw(st.integers(1, 12)), d_model=128 * heads, n_heads=heads, n_kv_heads=kv_heads, head_dim=128,
+        d_ffn=64 * draw(st.integers(1, 200)), n_experts=experts, top_k=min(2, experts), moe_every=every, n_params=1.0,
         n_params_total=1.0,
-    )
+    )  # fmt: skip
 
 
 def recipe(tokens: float = 1e11) -> Recipe:
@@ -106,10 +99,17 @@ def test_experts_keep_what_every_chosen_one_keeps() -> None:
     dense, moe = (layer_elements_per_token(model, moe=moe) for moe in (False, True))
     ffn = 3 * SHAPE.d_ffn
     assert moe - dense == 2 * SHAPE.n_experts + SHAPE.top_k * (2 * SHAPE.d_model + ffn) - ffn
+    # Experts as wide as those that a token shares, one more of which it meets, keep as much and their copy of the token.
+    for fine in map(model_of, (FINE, LATENT)):
+        routed = replace(fine, top_k=fine.top_k + 1, d_shared_expert=0)
+        more = layer_elements_per_token(routed, moe=True) - layer_elements_per_token(fine, moe=True)
+        assert more == 2 * fine.d_model
 
 
 @pytest.mark.parametrize(("states", "bytes_per_param"), [("optimizer", 6 + 12 / 8), ("full", 16 / 8)])
-@pytest.mark.parametrize(("shape", "tied"), [(SHAPE, False), (DENSE, False), (DENSE, True)])
+@pytest.mark.parametrize(
+    ("shape", "tied"), [(SHAPE, False), (DENSE, False), (DENSE, True), (FINE, False), (LATENT, False)]
+)
 def test_states_of_data_parallel_gpus(shape: Buildable, tied: bool, states: Any, bytes_per_param: float) -> None:
     """6 + 12 / d bytes a parameter (Megatron-LM), 16 / d where all is split (ZeRO's third stage)."""
     model = replace(model_of(shape), tied_embeddings=tied)
@@ -421,26 +421,10 @@ def test_the_script_starts_torchrun_with_every_argument(name: str, tmp_path: Pat
     assert all(word[2:] in FLAGS for word in rest if word.startswith("--"))
 
 
-# The command.
-
-PLAN = ("plan", "--budget", "5.15e21", "--bootstrap", 0)
-
-
 @pytest.mark.system
 def test_plan_exports_its_recommendation(tmp_path: Path) -> None:
-    options = (
-        "--shape",
-        "mixtral",
-        "--export",
-        "megatron",
-        "-o",
-        tmp_path / "x",
-        "--train-gpu",
-        "h100-sxm",
-        "--train-gpus",
-        64,
-    )
-    code, out, err = run(*PLAN, *options, "--vocab-size", 50304, "--peak-lr", 2e-4, "--json")
+    line = "plan --budget 5.15e21 --bootstrap 0 --shape mixtral --export megatron --train-gpu h100-sxm --train-gpus 64"
+    code, out, err = run(*line.split(), "-o", tmp_path / "x", "--vocab-size", 50304, "--peak-lr", 2e-4, "--json")
     assert code == 0, err
     answer = json.loads(out)
     best, found = answer["recommendation"], answer["export"]

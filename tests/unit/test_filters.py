@@ -145,7 +145,10 @@ _boolean = st.recursive(
 )
 
 
-def _check_against_python(expression: str) -> None:
+@pytest.mark.system
+@daily(60)
+@given(_boolean.filter(lambda text: len(text) <= 1000))
+def test_agrees_with_python(expression: str) -> None:
     columns = {name: np.array(values) for name, values in _NAMES.items()}
     ours, decided = evaluate(expression, columns)
     for row in range(4):
@@ -159,13 +162,6 @@ def _check_against_python(expression: str) -> None:
             assert ours[row] == theirs, (expression, names)
         else:  # short-circuiting hid a division by zero from Python only if it settled the answer
             pytest.fail(f"undecided where Python decides {theirs}: {expression} {names}")
-
-
-@pytest.mark.system
-@daily(60)
-@given(_boolean.filter(lambda text: len(text) <= 1000))
-def test_agrees_with_python(expression: str) -> None:
-    _check_against_python(expression)
 
 
 def test_numbers_are_evaluated_where_they_are_known() -> None:

@@ -23,6 +23,7 @@ from moescale.runs.importers.rows import rows_of
 from moescale.runs.importers.tracked_run import Series, TrackedRun, scalar, series
 from moescale.runs.table import read_runs, write_runs
 from reference_data import ROOT
+from run_tables import write
 
 
 def only(columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,12 +79,6 @@ def test_a_trainer_that_stopped_early_is_left_out_with_the_reason(tmp_path: Path
     assert (row["tokens"], row["loss"], row["n_experts"]) == (100, 3.0, 1)
 
 
-def table_file(folder: Path, text: str, name: str = "table.csv", encoding: str = "utf-8") -> Path:
-    path = folder / name
-    path.write_text(text, encoding=encoding)
-    return path
-
-
 RUNS_OF_WANDB = (
     '"Name","State","Tags","config.n_layer","config.n_embd","config.tokens_per_batch","config.moe.num_experts",'
     '"_step","eval/loss","train/loss","gpu.util"\n'
@@ -94,7 +89,7 @@ RUNS_OF_WANDB = (
 
 
 def test_wandb_export_with_columns_of_any_name(tmp_path: Path) -> None:
-    path = table_file(tmp_path, RUNS_OF_WANDB, encoding="utf-8-sig")
+    path = write(tmp_path, RUNS_OF_WANDB.encode("utf-8-sig"))
     with pytest.raises(InputError, match=r"no size.*--set n_params_dense=EXPR") as caught:
         import_runs("csv", path)
     assert "config.n_layer" in str(caught.value)
@@ -154,7 +149,7 @@ def test_wandb_export_with_columns_of_any_name(tmp_path: Path) -> None:
     ],
 )
 def test_tables_of_any_columns(tmp_path: Path, name: str, text: str, rows: list[tuple[float, ...]]) -> None:
-    columns = import_runs("csv", table_file(tmp_path, text, name)).columns
+    columns = import_runs("csv", write(tmp_path, text, name)).columns
     found = [columns[key].tolist() for key in ("n_params_total", "tokens", "n_experts", "loss")]
     assert list(zip(*found, strict=True)) == rows
     assert read_runs(write_runs(columns, tmp_path / "runs.csv")).loss.tolist() == [row[-1] for row in rows]
@@ -182,7 +177,7 @@ def test_a_table_that_fit_reads_stays_as_it_is(tmp_path: Path) -> None:
 )
 def test_a_table_that_lacks_something_is_told_what_to_state(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
     with pytest.raises(InputError) as caught:
-        import_runs("csv", table_file(tmp_path, text))
+        import_runs("csv", write(tmp_path, text))
     assert [word for word in words if word not in str(caught.value)] == []
 
 
@@ -216,7 +211,7 @@ HEADERS = [
 def test_columns_are_guessed_from_names_as_people_write_them(
     tmp_path: Path, header: str, row: str, wanted: dict[str, float]
 ) -> None:
-    found = import_runs("csv", table_file(tmp_path, f"{header}\n{row}\n"))
+    found = import_runs("csv", write(tmp_path, f"{header}\n{row}\n"))
     columns = only(found.columns)
     assert {name: columns[name] for name in wanted} == pytest.approx(wanted)
     assert any("(guessed)" in rule for rule in found.rules)
@@ -230,7 +225,7 @@ def test_the_mean_over_a_run_that_trainer_logs_is_no_loss() -> None:
 def test_names_of_the_run_table_are_not_guessed_for_others(tmp_path: Path) -> None:
     """n_params_nonemb is the body that one token meets, not the size of the whole model."""
     rows = "n_params_dense,n_params_nonemb,tokens,n_experts,loss\n2e8,1e8,1e9,8,3.1\n"
-    assert "n_params_total" not in import_runs("csv", table_file(tmp_path, rows)).columns
+    assert "n_params_total" not in import_runs("csv", write(tmp_path, rows)).columns
 
 
 @pytest.mark.parametrize(
@@ -250,17 +245,17 @@ def test_columns_that_could_be_either_are_refused_with_both(
     tmp_path: Path, header: str, row: str, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(InputError) as caught:
-        import_runs("csv", table_file(tmp_path, f"{header}\n{row}\n"))
+        import_runs("csv", write(tmp_path, f"{header}\n{row}\n"))
     assert [word for word in words if word not in str(caught.value)] == []
 
 
 def test_columns_of_one_value_are_one_and_a_size_too_many_is_left_out(tmp_path: Path) -> None:
-    found = import_runs("csv", table_file(tmp_path, 'params,tokens,eval_loss\n1e6,"1,500",3.0\n'))
+    found = import_runs("csv", write(tmp_path, 'params,tokens,eval_loss\n1e6,"1,500",3.0\n'))
     assert found.warnings[0] == "commas in column 'tokens' are taken as thousands separators: 1,500 is 1500"
     rows = "params,tokens seen,total tokens (B),experts,loss\n1e8,2e9,2,8,3.1\n"
-    assert only(import_runs("csv", table_file(tmp_path, rows)).columns)["tokens"] == 2e9
+    assert only(import_runs("csv", write(tmp_path, rows)).columns)["tokens"] == 2e9
     rows = "active params,params,non-embedding params,tokens,experts,loss\n1e8,6e8,5e8,2e9,8,3.1\n"
-    found = import_runs("csv", table_file(tmp_path, rows))
+    found = import_runs("csv", write(tmp_path, rows))
     assert "n_params_total" not in found.columns
     assert found.warnings[0].startswith("n_params_total is left out: 'params' and 'non-embedding params' may be meant")
 
@@ -276,7 +271,7 @@ def test_columns_of_one_value_are_one_and_a_size_too_many_is_left_out(tmp_path: 
 )
 def test_losses_in_other_units_are_named(tmp_path: Path, header: str, words: tuple[str, ...]) -> None:
     with pytest.raises(InputError) as caught:
-        import_runs("csv", table_file(tmp_path, f"params,tokens,experts,{header}\n1e8,1e9,8,4.5\n"))
+        import_runs("csv", write(tmp_path, f"params,tokens,experts,{header}\n1e8,1e9,8,4.5\n"))
     assert [word for word in words if word not in str(caught.value)] == []
 
 
@@ -294,7 +289,7 @@ SHEET = "Model,Params (M),Tokens (B),# Experts,Val loss"
 )
 def test_a_cell_that_is_no_number_is_named(tmp_path: Path, row: str, words: str) -> None:
     for rows in (row, f"b,125,2.5,8,3.0\n{row}"):  # where no other run says that the column is one of numbers, too
-        path = table_file(tmp_path, f"{SHEET}\n{rows}\n")
+        path = write(tmp_path, f"{SHEET}\n{rows}\n")
         if rows == row:
             with pytest.raises(InputError, match=re.escape(words)):
                 import_runs("csv", path)
@@ -304,7 +299,7 @@ def test_a_cell_that_is_no_number_is_named(tmp_path: Path, row: str, words: str)
 
 def test_a_loss_of_nan_is_marked_and_an_empty_one_left_out(tmp_path: Path) -> None:
     rows = [SHEET, "a,125,2.5,8,NaN", "b,125,2.5,8,", "c,125,2.5,NaN,3.0", "d,125,2.5,8,Infinity"]
-    found = import_runs("csv", table_file(tmp_path, "\n".join(rows)))
+    found = import_runs("csv", write(tmp_path, "\n".join(rows)))
     assert found.columns["name"].tolist() == ["a", "c", "d"]
     assert found.columns["diverged"].tolist() == [True, False, True]
     assert found.columns["n_experts"].tolist() == [8, 1, 8]
@@ -314,17 +309,17 @@ def test_a_loss_of_nan_is_marked_and_an_empty_one_left_out(tmp_path: Path) -> No
 
 def test_lines_that_excel_puts_above_a_table(tmp_path: Path) -> None:
     head, rows = SHEET.replace(",", ";"), "a;125;2,5;8;3,1\n"
-    assert only(import_runs("csv", table_file(tmp_path, f"sep=;\n{head}\n{rows}")).columns)["loss"] == 3.1
+    assert only(import_runs("csv", write(tmp_path, f"sep=;\n{head}\n{rows}")).columns)["loss"] == 3.1
     for title in ("Runs of 2026;;;;", "Runs of 2026;;;;\n;;;;"):
         with pytest.raises(InputError, match="names one of 5 columns; begin titles above the names with #"):
-            import_runs("csv", table_file(tmp_path, f"{title}\n{head}\n{rows}"))
+            import_runs("csv", write(tmp_path, f"{title}\n{head}\n{rows}"))
     with pytest.raises(InputError, match=r"looks like UTF-16.*as CSV UTF-8"):
-        import_runs("csv", table_file(tmp_path, f"{head}\n{rows}".replace(";", "\t"), "a.txt", encoding="utf-16"))
+        import_runs("csv", write(tmp_path, f"{head}\n{rows}".replace(";", "\t").encode("utf-16"), "a.txt"))
 
 
 def test_all_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        import_runs("csv", table_file(tmp_path, "arch,experts used,width,score\na,yes,512,3.1\n"))
+        import_runs("csv", write(tmp_path, "arch,experts used,width,score\na,yes,512,3.1\n"))
     told = str(caught.value)
     assert "--set n_params_dense=EXPR --set n_experts=EXPR --set tokens=EXPR --set loss=EXPR" in told
     assert all(f"no {column}: " in told for column in ("size", "n_experts", "tokens", "loss"))
@@ -342,7 +337,7 @@ def test_fit_names_the_command_that_makes_its_table(tmp_path: Path, monkeypatch:
     sizes = [(n, d) for n in (10, 30, 90) for d in (1, 3, 9)]
     losses = [1.7 + 400 / (n * 1e6) ** 0.34 + 400 / (d * 1e9) ** 0.28 for n, d in sizes]
     rows = [f"{n};{d};{loss:.4f}" for (n, d), loss in zip(sizes, losses, strict=True)]
-    table_file(tmp_path, "\n".join(["params_M;tokens (B);my score", *rows]))
+    write(tmp_path, "\n".join(["params_M;tokens (B);my score", *rows]), "table.csv")
     found = run("fit", "table.csv", "--law", "chinchilla")
     assert found.code == 2
     command = found.err.split("`")[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from importlib import resources
@@ -15,6 +14,7 @@ import pytest
 from moescale.latency.kernels import installed, tables
 from moescale.latency.kernels.tables import PackedTable
 from moescale.typing import FloatArray
+from processes import environment
 from script_modules import load_script
 
 KERNELS = {
@@ -98,10 +98,8 @@ def run_without(hidden: str, *arguments: str) -> subprocess.CompletedProcess[str
     """The command line in a process of its own, as if these packages were not installed."""
     hide = "".join(f"sys.modules[{name!r}] = None; " for name in hidden.split())
     code = f"import sys; {hide}from moescale.cli import main; main(sys.argv[1:])"
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=120)
 
 
 ABSENT = "aiconfigurator_core pyarrow pandas yaml narwhals"

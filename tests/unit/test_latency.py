@@ -50,12 +50,9 @@ def test_numeric_fields_are_those_that_may_be_arrays() -> None:
     assert set(NUMERIC_FIELDS) == {f.name for f in fields(Architecture) if f.type == "Real"}
 
 
-def test_a_source_has_a_name_and_the_protocol(source: LatencySource) -> None:
+def test_a_source_has_a_name_and_answers_in_the_common_shape(source: LatencySource) -> None:
     assert isinstance(source, LatencySource)
     assert source.name
-
-
-def test_a_source_answers_in_the_common_shape(source: LatencySource) -> None:
     batch = np.array([1.0, 2.5, 64.0])
     length = np.array([[256.0], [700.0]])
     for ask in (source.prefill_s, source.decode_s):

@@ -280,7 +280,9 @@ def test_every_law_of_the_catalogue_reads() -> None:
         assert law.date
         needed = {"sparsity": 0.5, "activated_experts": 7.0}
         extra = {name: value for name, value in needed.items() if law.form.extra_inputs.get(name, 0.0) is None}
-        assert np.isfinite(loss(law, 1e9, 2e10, np.array([1.0, 8.0]), extra=extra)).all()
+        dense, routed = loss(law, 1e9, 2e10, np.array([1.0, 8.0]), extra=extra)
+        assert np.isfinite([dense, routed]).all()
+        assert (dense != routed) == law.form.uses_experts, name
         assert set(law.fit_range) <= {"n_params", "tokens", "experts", "training_flops", *law.form.extra_inputs}
         assert any("ranscription" in note or "Coefficients as" in note for note in law.notes) or name in SHIPPED
         if law.form.uses_experts:
@@ -386,15 +388,6 @@ def test_a_law_that_could_not_be_written_again_is_refused() -> None:
         parse_law(text.replace(line, "b_D = 0"), where="law.toml")
 
 
-@pytest.mark.parametrize("name", catalogue_names())
-def test_a_law_says_whether_its_loss_depends_on_experts(name: str) -> None:
-    law = find_law(name)
-    needed = {"sparsity": 0.5, "activated_experts": 7.0}
-    extra = {key: needed[key] if default is None else default for key, default in law.form.extra_inputs.items()}
-    dense, routed = loss(law, 1e9, 2e10, np.array([1.0, 8.0]), extra=extra)
-    assert (dense != routed) == law.form.uses_experts
-
-
 def test_a_sum_of_power_terms_may_be_one_of_experts() -> None:
     parameters = tuple(
         Parameter(name, name.isupper(), name, None if name.isupper() else (0.1, 1.0)) for name in ("A", "a", "C", "c")
@@ -442,7 +435,3 @@ def test_only_the_centred_interaction_is_free_of_the_unit_of_size(unit: float) -
     change = published - yun2024.FORM.log_loss(theta_of(yun2024.FORM), x)
     ln_e = np.log(effective_experts(np.log(POINT[8]), np.log(POINT[9]), x.experts))
     np.testing.assert_allclose(change, -POINT[yun2024.D] * np.log(unit) * ln_e, atol=1e-9)
-
-
-def test_the_centred_law_is_found_by_name() -> None:
-    assert find_form("yun2024-centred").names == (*find_form("yun2024").names, "N0")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from command_line import run
-from script_modules import imported, load_script
+from script_modules import imported, load_script, needs_package
 
 serving_rows, serving_predictions, serving_scores = map(
     imported, ("serving_rows", "serving_predictions", "serving_scores")
@@ -30,8 +30,6 @@ POINT = {
 
 
 def measured(value: float = 1.0, metric: str = "tpot", **changes: Any) -> Any:
-    from dataclasses import replace
-
     return serving_rows.Measured(replace(CASE, **changes), "made up", metric, value)
 
 
@@ -87,7 +85,7 @@ def test_predictions_are_what_the_command_answers(tmp_path: Path) -> None:
         assert predictions[case]["ttft"] == pytest.approx(told["ttft_s"])
 
 
-@pytest.mark.skipif(importlib.util.find_spec("aiconfigurator_core") is None, reason="needs the kernel package")
+@needs_package
 def test_wide_attention_groups_decode_as_measured() -> None:
     """InferenceX, in aiconfigurator-core: DeepSeek-V3, nvfp4, 32 GB200 apart from prompts; 17, 24, 34 ms a token within 15%."""
     apart = load_script("scripts/document_accuracy.py").disaggregated

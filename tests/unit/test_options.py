@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -52,17 +51,6 @@ def test_a_program_asks_what_the_command_line_asks() -> None:
 def test_a_value_out_of_its_bounds_is_refused(group: type, options: dict[str, float], place: str) -> None:
     with pytest.raises(InputError, match=f"^{place}: must be "):
         group(**options)
-
-
-def test_what_cannot_be_is_refused_at_its_option() -> None:
-    with pytest.raises(InputError, match=r"^--gpu: unknown GPU 'h1000'"):
-        ServingOptions(gpu="h1000").deployment()
-    with pytest.raises(InputError, match=r"^--power-w: is required"):
-        ServingOptions(capital_usd_per_gpu=3e4).deployment()
-    with pytest.raises(InputError, match=r"^no.csv: no such file"):
-        ServingOptions(trace=Path("no.csv")).deployment()
-    with pytest.raises(InputError, match=r"^--convention: "):
-        LawOptions(convention="nope").find_law()
 
 
 def test_a_deployment_has_the_defaults_of_the_command_line() -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from dataclasses import replace
 
 import pytest
 
-from script_modules import imported, load_script
+from script_modules import imported, load_script, needs_package
 
 document = load_script("scripts/document_accuracy.py")  # which finds the benchmarks
 script = document.engine
 serving_rows, serving_scores = map(imported, ("serving_rows", "serving_scores"))
-needs_package = pytest.mark.skipif(
-    importlib.util.find_spec("aiconfigurator_core") is None, reason="needs the kernel package"
-)
 
 CASE = serving_rows.Case(
     model="Qwen/Qwen3-32B", gpu="h100_sxm", engine="vllm", weights="fp8", kv_cache="bf16", gpus=2, expert_parallel=1,

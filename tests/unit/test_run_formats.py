@@ -31,10 +31,6 @@ _word = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_
 _row = st.tuples(_positive, _positive, st.integers(1, 4096), _positive, _word, st.floats(allow_infinity=False))
 
 
-def _as_csv(path: Path, runs: RunTable) -> None:
-    write_runs(runs, path.with_suffix(".csv"))
-
-
 def _as_json_lines(path: Path, runs: RunTable) -> None:
     columns = {
         name: pd.Series(values).astype(object).where(pd.notna(values), None).tolist()
@@ -44,7 +40,7 @@ def _as_json_lines(path: Path, runs: RunTable) -> None:
 
 
 _WRITERS: dict[str, Callable[[Path, RunTable], object]] = {
-    ".csv": _as_csv,
+    ".csv": lambda path, runs: write_runs(runs, path.with_suffix(".csv")),
     ".tsv": lambda path, runs: write_runs(runs, path.with_suffix(".tsv")),
     ".parquet": lambda path, runs: write_runs(runs, path.with_suffix(".parquet")),
     ".jsonl": _as_json_lines,

@@ -13,13 +13,14 @@ from moescale.planning.scores import AVERAGE, dense_model_for, dense_of_equal_lo
 from moescale.scaling_laws import find_law, loss
 from reference_data import PUBLIC
 
-LADDER = PUBLIC / "olmo_ladder_scores.csv"
+
+def _trained() -> list[dict[str, str]]:
+    with (PUBLIC / "olmo_ladder_scores.csv").open(encoding="utf-8") as file:
+        return [row for row in csv.DictReader(x for x in file if not x.startswith("#")) if row["final"] == "1"]
 
 
 def _judges() -> list[dict[str, str]]:
-    with LADDER.open(encoding="utf-8") as file:
-        rows = csv.DictReader(line for line in file if not line.startswith("#"))
-        return [row for row in rows if row["size"] in ("7B", "13B") and row["final"] == "1"]
+    return [row for row in _trained() if row["size"] in ("7B", "13B")]
 
 
 def test_intervals_hold_on_models_twenty_times_beyond_the_fit() -> None:
@@ -108,9 +109,7 @@ def test_no_interval_reaches_below_what_guesses_score_and_no_chance_changes(task
 
 
 def test_intervals_hold_trained_models_that_score_less_than_guesses() -> None:
-    with LADDER.open(encoding="utf-8") as file:
-        rows = csv.DictReader(line for line in file if not line.startswith("#"))
-        worst = min(float(row["arc_challenge_acc"]) for row in rows if row["final"] == "1")
+    worst = min(float(row["arc_challenge_acc"]) for row in _trained())
     assert score("arc_challenge", 1e13, 1e15).interval[0] == pytest.approx(worst)
     assert worst < 1 / 4
     assert score(AVERAGE, 1e9, 1e11).interval[0] > score(AVERAGE, 1e13, 1e15).interval[0] > 0.3

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,29 +80,9 @@ def test_trtllm_has_a_share_of_what_the_weights_leave() -> None:
     assert "yaml" not in plain.command
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load(Deployment):
-    """A deployment that states what other parts of the program may state."""
-
-    max_num_batched_tokens: float | None = None
-    accepted_tokens: float = 0.0
-    draft_tokens: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread(Cost):
-    attention_dp: int | None = None
-    pipeline_parallel: int | None = None
-
-
 def spread(engine: str, **changes: Any) -> dict[str, str]:
-    values = {name: getattr(COST, name) for name in Cost.__dataclass_fields__}
-    cost = Spread(**(values | changes))
-    load = Load(
-        gpu=find_gpu("h200-sxm"), usd_per_gpu_hour=1.0, prompt_tokens=1000.0, output_tokens=500.0,
-        max_num_batched_tokens=8192.0, accepted_tokens=0.8,
-    )  # fmt: skip
-    found = launch(engine, "here", cost, load)
+    load = served(max_num_batched_tokens=8192.0, accepted_tokens=0.8)
+    found = launch(engine, "here", replace(COST, **changes), load)
     return options(found.command) | {"text": found.command, "notes": " ".join(found.notes)}
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from moescale.errors import InputError
 from moescale.serving.traffic import read_trace, summarise
 from moescale.typing import FloatArray
+from run_tables import write
 
 lengths = st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 2000)), min_size=1, max_size=40)
 
@@ -20,12 +21,6 @@ lengths = st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 2000)), min_si
 def columns(pairs: list[tuple[int, int]]) -> tuple[FloatArray, FloatArray]:
     array = np.asarray(pairs, dtype=np.float64)
     return array[:, 0], array[:, 1]
-
-
-def written(folder: Path, text: str, name: str = "trace.csv") -> Path:
-    path = folder / name
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def test_two_requests_by_hand() -> None:
@@ -65,7 +60,7 @@ def test_the_nodes_keep_the_first_four_moments_within_the_range(pairs: list[tupl
     ids=["plain", "azure", "burstgpt", "tabs", "lines", "list", "windows"],
 )
 def test_formats_of_traces(text: str, tmp_path: Path) -> None:
-    found = read_trace(written(tmp_path, text, "trace.txt"))
+    found = read_trace(write(tmp_path, text, "trace.txt"))
     same = summarise(np.array([100.0, 300.0]), np.array([10.0, 30.0]), found.source)
     assert found == same
     assert found.source == "trace.txt (2 requests)"
@@ -84,7 +79,7 @@ def test_sharegpt_pairs_each_human_turn_with_the_answer_after_it(tmp_path: Path)
         {"id": "b", "conversations": []},
         {"messages": [{"role": "user", "content": ""}, {"role": "assistant", "content": "hello"}]},
     ]  # fmt: skip
-    found = read_trace(written(tmp_path, json.dumps(talks), "sharegpt.json"))
+    found = read_trace(write(tmp_path, json.dumps(talks), "sharegpt.json"))
     assert found.approximate
     assert (found.prompt_tokens, found.output_tokens, found.n_requests) == (200, 20, 2)
     assert "1 without prompt or output left out" in found.source
@@ -92,7 +87,7 @@ def test_sharegpt_pairs_each_human_turn_with_the_answer_after_it(tmp_path: Path)
 
 
 def test_failed_requests_are_left_out_and_counted(tmp_path: Path) -> None:
-    found = read_trace(written(tmp_path, "prompt_tokens,output_tokens\n100,10\n300,0\n"))
+    found = read_trace(write(tmp_path, "prompt_tokens,output_tokens\n100,10\n300,0\n"))
     assert (found.prompt_tokens, found.n_requests) == (100, 1)
     assert "1 without prompt or output left out" in found.source
 
@@ -101,7 +96,6 @@ def test_failed_requests_are_left_out_and_counted(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("", ("empty",)),
-        (" \n", ("empty",)),
         ("a,b\n1,2\n", ("prompt tokens among a, b", "contexttokens")),
         ("prompt_tokens,b\n1,2\n", ("output tokens among",)),
         ("prompt_tokens,output_tokens\n", ("no requests",)),
@@ -125,7 +119,7 @@ def test_failed_requests_are_left_out_and_counted(tmp_path: Path) -> None:
     ],
 )
 def test_bad_traces_say_where_and_what(text: str, words: tuple[str, ...], tmp_path: Path) -> None:
-    path = written(tmp_path, text, "trace.txt")
+    path = write(tmp_path, text, "trace.txt")
     with pytest.raises(InputError) as caught:
         read_trace(path)
     assert str(path) in str(caught.value)

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from command_line import run
 from examples import daily
 from moescale.errors import InputError
 from moescale.experiments import pack as packing
@@ -355,30 +356,17 @@ def test_byte_tokens_are_those_of_the_usual_byte_alphabet() -> None:
     assert [tokens.tolist() for tokens in byte_tokenizer().encode(["é", ""])] == [[195, 169], []]
 
 
-def test_the_command_packs_and_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from moescale.cli import main
-
-    source = write_lines(tmp_path / "a.jsonl", some_texts(40))
-    out = tmp_path / "out"
-    arguments = ["pack", str(source), "--tokenizer", "bytes", "--validation", "0.2", "-o", str(out)]
-    main([*arguments, "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert found == open_corpus(out).header()
+def test_the_command_packs_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ("pack", write_lines(Path("a.jsonl"), some_texts(40)), "--tokenizer", "bytes", "--validation", 0.2)
+    found = json.loads(run(*asked, "-o", "out", "--json").out)
+    assert found == open_corpus(Path("out")).header()
     assert found.keys() >= {"vocab_size", "eos_id", "n_train", "n_validation", "sha256", "tokenizer_sha256"}
-    main(arguments)
-    assert f"{found['n_train']:,} training tokens" in capsys.readouterr().out
-    main(["pack", "--show", str(out)])
-    assert found["sha256"] in capsys.readouterr().out
-    for wrong in (
-        ["pack"],
-        ["pack", "--show", str(out), "-o", "x"],
-        ["pack", "--show", str(tmp_path)],
-        ["pack", "-o", "x"],
-    ):
-        with contextlib.chdir(tmp_path), pytest.raises(SystemExit) as stop:
-            main(wrong)
-        assert stop.value.code == 2
-        assert capsys.readouterr().err.startswith("moescale: ")
+    assert f"{found['n_train']:,} training tokens" in run(*asked, "-o", "out").out
+    assert found["sha256"] in run("pack", "--show", "out").out
+    for wrong in ((), ("--show", "out", "-o", "x"), ("--show", tmp_path), ("-o", "x")):
+        refused = run("pack", *wrong)
+        assert (refused.code, refused.err.startswith("moescale: ")) == (2, True)
 
 
 # Tokenizers of the library, and tables as `datasets` streams them.

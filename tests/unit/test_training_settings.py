@@ -94,7 +94,6 @@ def test_the_hash_is_of_what_a_run_computes() -> None:
     ("changes", "words"),
     [
         ({"modle": {}}, ("unknown key 'modle'", "nearest: model")),
-        ({"training": {"tokenz": 1}}, ("[training]", "unknown key 'tokenz'", "nearest: tokens")),
         ({"training": {"tokens": "many"}}, ("tokens", "'many' is not a quantity")),
         ({"training": {"tokens": ["1B", "2B"]}}, ("tokens", "is not a number")),
         ({"training": {"schedule": "cosin"}}, ("unknown schedule 'cosin'", "nearest: cosine")),
@@ -109,7 +108,6 @@ def test_the_hash_is_of_what_a_run_computes() -> None:
         ({"parallel": {"processes": 3}}, ("256 sequences does not split over 3", "nearest: batch_tokens = 522240")),
         ({"tracking": {"to": ["mlflo"]}}, ("[tracking]", "nearest: mlflow")),
         ({"tracking": {"to": 3}}, ("unknown to '3'",)),
-        ({"tracking": {"too": []}}, ("unknown key 'too'", "nearest: to")),
         ({"tracking": {"project": 5}}, ("project", "5 is not a text")),
         ({"seed": 1.5}, ("seed", "not a whole number")),
         ({"model": 3}, ("[model]", "is not a table")),
@@ -194,14 +192,7 @@ def test_dry_run_prints_settings_that_train_reads(capsys: pytest.CaptureFixture[
     assert set(answer["estimate"]) >= {"n_params", "n_params_active", "tokens", "training_flops"}
 
 
-@pytest.mark.parametrize(
-    ("device", "tflops"),
-    [("NVIDIA H200", 989), ("NVIDIA A100-SXM4-40GB", 312), ("NVIDIA H100 PCIe", 756), ("NVIDIA L40S", 362)],
-)
-def test_peaks_of_known_devices(device: str, tflops: float) -> None:
-    found = peak_flops_per_s(device)
-    assert found / 1e12 == pytest.approx(tflops, rel=0.01)
-
-
-def test_no_peak_is_invented() -> None:
+def test_peaks_are_of_known_devices_and_none_is_invented() -> None:
+    known = {"NVIDIA H200": 989, "NVIDIA A100-SXM4-40GB": 312, "NVIDIA H100 PCIe": 756, "NVIDIA L40S": 362}
+    assert {name: peak_flops_per_s(name) / 1e12 for name in known} == pytest.approx(known, rel=0.01)
     assert peak_flops_per_s("x86_64 CPU") is None
