@@ -57,7 +57,7 @@ def test_a_screen_has_eighteen_lines_and_one_probability(asked: str, monkeypatch
 
 
 def test_the_next_command_runs_as_it_is_printed() -> None:
-    asked = "--budget=5.15e21 --bootstrap 20 --max-tpot 60ms --shape paper --match 4"
+    asked = "--budget=5.15e21 --bootstrap 20 --max-tpot 60ms --shape fine-grained"
     out = run("plan", *split(asked), *FAST).out
     (line,) = (line for line in out.splitlines() if line.startswith("Next "))
     command = split(line.removeprefix("Next"))
@@ -98,8 +98,10 @@ def test_where_no_model_is_fast_enough_the_nearest_limit_is_taken_or_named() -> 
 
 
 def test_open_choices_are_as_built_and_the_recommended_has_the_least_regret() -> None:
-    best = answer_of(*MIXTRAL, "--budget", "1e22", *FAST)["recommendation"]
+    best = answer_of(*MIXTRAL, "--budget", "1e23", *FAST)["recommendation"]
     assert best["rivals"]
+    assert 0.5 < best["likeliest"] < 0.8  # more likely than not, which no sweep needs to make it
+    assert not re.search(r"^Next +moescale design", run(*MIXTRAL, "--budget", "1e23", *FAST).out, re.M)
     assert all(best["regret"]["expected"] <= rival["regret"]["expected"] for rival in best["rivals"])
     assert best["compute_ratio"] > 1.0
 
@@ -296,6 +298,16 @@ def test_a_confidence_that_only_the_baseline_keeps_is_lowered_aloud() -> None:
     assert answer_of(*free)["recommendation"]["probability_at_least_base"] >= 0.8 - 1e-6
 
 
+def test_a_lower_chance_that_serves_for_far_less_is_named() -> None:
+    asked = ("plan", "--gpu", "h100-sxm", "--budget", "3e24", "--bootstrap", "60", *FAST)
+    less, price = (plan := answer_of(*asked))["less_sure"], plan["recommendation"]["usd_per_mtok"]
+    assert less["usd_per_mtok"] < 0.5 * price
+    assert f"But          a 60% chance serves for about {format_usd(less['usd_per_mtok'])}" in run(*asked).out
+    built = answer_of(*asked, "--confidence", "0.6")
+    assert built["recommendation"]["usd_per_mtok"] == pytest.approx(less["usd_per_mtok"], rel=0.1)
+    assert "less_sure" not in built
+
+
 def test_the_least_flops_of_a_score_reach_its_loss() -> None:
     asked = (*MIXTRAL, "--target", "hellaswag=0.70", *FAST, "--bootstrap", 0)
     few = (*asked, "--experts", "8,32")
@@ -421,6 +433,11 @@ def test_a_fitted_law_knows_the_errors_of_the_default_law_on_its_runs(tmp_path: 
     assert answer["convention"] == "exact"
     assert {choice["shape"] for choice in answer["shapes"]} == {"mixtral", "deepseek", "paper"}
     assert any("own: not identified by these runs: B, beta" in note for note in answer["warnings"])
+    assert "Decided      16 experts (the most that the law's runs speak of)" in run(*asked, "--shape", "mixtral").out
+    default = answer_of("plan", *asked[1:5], *asked[7:])["recommendation"]
+    assert {name: answer["default_law"][name] for name in ("experts", "tokens")} == {
+        name: default[name] for name in ("experts", "tokens")
+    }
     kept = answer_of(*asked, "--shape", "paper")
     assert answer["recommendation"]["usd_per_mtok"] < kept["recommendation"]["usd_per_mtok"]
 

@@ -81,3 +81,11 @@ def test_remarks_are_made_only_to_who_wants_them() -> None:
         assert ServingOptions().open_latency(deployment, **remark).name == "roofline"  # pyright: ignore[reportArgumentType]
     assert len(said) == 1
     assert said[0].startswith("roofline latency, because")
+
+
+def test_expert_counts_up_to_one_are_those_of_the_ladder() -> None:
+    law = LawOptions(shape="mixtral").find_law()
+    counts = [BoundOptions(experts=stated).expert_counts(law) for stated in ("<=16", "<= 16", "<=2000", "<=0.5e1")]
+    assert counts == [(1, 4, 8, 16), (1, 4, 8, 16), BoundOptions().expert_counts(law), (1, 4)]
+    with pytest.raises(InputError, match="--experts"):
+        BoundOptions(experts="<=some").expert_counts(law)

@@ -26,6 +26,7 @@ from moescale.options.question import BoundOptions
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 from moescale.planning import shapes as compared
 from moescale.planning.beside import is_served
+from moescale.planning.candidate import Candidate
 from moescale.planning.least_training import frugal
 from moescale.planning.plan import Plan, make_plan
 from moescale.planning.question import CONFIDENCE, KnownModel, Question
@@ -39,9 +40,15 @@ from moescale.units import format_seconds
 Progress = Callable[[str, float], None]
 # Our choice: where none has the usual chance, the highest of these steps that a model has is planned with, from the least on.
 STEP, LEAST_SURE = 0.05, 0.5
+# Our choice: a chance below the usual one that is named where it serves for less than so much of the price.
+LESS_SURE, FAR_CHEAPER = 0.6, 0.5
 # Where few epochs cost more: about as many as the repeats after which further ones have lost most of their value (R_D* of 15.4, arXiv 2305.16264).
 MANY_EPOCHS = 16.0
 SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # TPOTs that are tried where no model keeps a limit
+
+
+def _silent(step: str, share: float) -> None:
+    """No progress to show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,15 +100,15 @@ class PlanRequest:
         """The models that answer a question."""
         return frugal(Search.of(law, question, self.deployment, self.latency, coarse=coarse))
 
-    def plan(self, law: Law, progress: Progress = lambda step, share: None) -> Plan:
+    def plan(self, law: Law, progress: Progress = _silent) -> Plan:
         """The plan under a law; where only the baseline itself keeps the usual confidence, or nothing, with what serves larger models, else with the highest that another model has."""
         try:
             found = self._plan(law, progress)
         except InfeasibleError:
             if (less_sure := self._less_sure(law, progress)) is None:
                 raise
-            return less_sure
-        return (self._less_sure(law, progress) if found.is_baseline else None) or found
+            return self._beside_default(less_sure, law)
+        return self._beside_default((self._less_sure(law, progress) if found.is_baseline else None) or found, law)
 
     def _less_sure(self, law: Law, progress: Progress) -> Plan | None:
         """The plan with the highest chance that a served model has, in steps; None where one is stated, has the usual one, or none has LEAST_SURE."""
@@ -178,25 +185,33 @@ class PlanRequest:
             question = self.question(law)
         if (base := self.usual_base(law, question)) is not None:
             question = replace(question, base=base)
-        found = self._within_tpot(law, question, search)
-        bounds = self.bounds
-        if self.beside_default and law.name != DEFAULT_LAW and (bounds.max_loss, bounds.matched()[1]) == (None, None):
-            with suppress(MoescaleError):
-                named = next((name for name, family in SHAPES.items() if family == law.family.name), PLANNED_SHAPE)
-                asked = replace(self, details=LawOptions(), beside_default=False, explained=False)
-                of_default = asked.plan_of_shape(in_shape(LawOptions().find_law(), named)).decision
-                other = of_default.model
-                here = predict(law, other.n_params, other.tokens, other.experts, extra=self.details.inputs())
-                keys = {DEFAULT_LAW: DEFAULT_LAW, law.name: "own", f"{law.name} held out": "held_out"}
-                known = {name: law.evidence.get(f"error_{key}") for name, key in keys.items()}
-                on_runs = {name: error for name, error in known.items() if isinstance(error, float)}
-                found = replace(
-                    found,
-                    default_law=replace(other, loss=here.loss),
-                    default_law_beyond=beyond_runs(of_default.caveats),
-                    errors_on_runs=on_runs or None,
-                )
-        return found
+        return self._within_tpot(law, question, search)
+
+    def _beside_default(self, plan: Plan, law: Law) -> Plan:
+        """The plan with what the default law would choose, in the shape of the law or in the usual ones where shapes were compared."""
+        bounds, by_loss = self.bounds, (self.bounds.max_loss, self.bounds.matched()[1]) != (None, None)
+        if not self.beside_default or law.name == DEFAULT_LAW or by_loss:
+            return plan
+        with suppress(MoescaleError):
+            own = next((name for name, family in SHAPES.items() if family == law.family.name), PLANNED_SHAPE)
+            asked = replace(self, details=LawOptions(), beside_default=False, explained=False, bounds=bounds)
+            default = LawOptions().find_law()
+            found = asked._plan(default, _silent) if plan.shapes else asked.plan_of_shape(in_shape(default, own))
+            other, shape = found.decision.model, found.shapes[0].shape if found.shapes else own
+            own_law = law if shape_name(law.family.name) == shape or not plan.shapes else in_shape(law, shape)
+            here = predict(own_law, other.n_params, other.tokens, other.experts, extra=self.details.inputs())
+            keys = {DEFAULT_LAW: DEFAULT_LAW, law.name: "own", f"{law.name} held out": "held_out"}
+            known = {name: law.evidence.get(f"error_{key}") for name, key in keys.items()}
+            on_runs = {name: error for name, error in known.items() if isinstance(error, float)}
+            return replace(
+                plan,
+                default_law=replace(other, loss=here.loss),
+                default_law_shape=shape if found.shapes else None,
+                default_law_excluded=not bool(own_law.allows(other.experts)),
+                default_law_beyond=beyond_runs(found.decision.caveats),
+                errors_on_runs=on_runs or None,
+            )
+        return plan
 
     def _within_tpot(self, law: Law, question: Question, search: Search | None) -> Plan:
         """At the deployment's limit of TPOT, or at the nearest that a model keeps."""
@@ -262,6 +277,7 @@ class PlanRequest:
                 notes = [f"shape {name} is left out: {why}" for name, why in left_out.items() if stated]
                 beside = tuple(ordered) if len(ordered) > 1 else ()
                 plan = replace(plans[best], shapes=beside, warnings=(*notes, *plans[best].warnings))
+                plan = plan if bounds.confidence else _beside_less_sure(plan, searches)
                 return self._beside_all_counts(plan, {name: (laws[name], questions[name].base) for name in served})
             progress(f"plan with the shape {best}", len(served) / (len(served) + 1))
             try:
@@ -302,6 +318,27 @@ class PlanRequest:
         with suppress(InfeasibleError):
             return _as_known(self.search(usual, question, coarse=True))
         return None
+
+
+def _beside_less_sure(plan: Plan, searches: Mapping[str, Search]) -> Plan:
+    """The plan with the model, not built, that serves for far less at a lower chance, by the searches in each shape; as it is without one."""
+    if plan.confidence != CONFIDENCE or plan.objective != "serve" or plan.of_life or plan.usual_confidence:
+        return plan
+    found: dict[str, Candidate] = {}
+    for name, search in searches.items():
+        less = replace(search, question=replace(search.question, confidence=LESS_SURE))
+        served = [c for c in less.at_loss(less.question.max_loss) if isinstance(c, Candidate)]
+        found |= (
+            {name: min(allowed, key=_price)} if (allowed := [c for c in served if less.law.allows(c.experts)]) else {}
+        )
+    name = min(found, key=lambda shape: _price(found[shape]), default="")
+    if name and _price(found[name]) < FAR_CHEAPER * plan.decision.model.usd_per_mtok:
+        return replace(plan, less_sure=replace(found[name], probability_at_least_base=LESS_SURE), less_sure_shape=name)
+    return plan
+
+
+def _price(model: Candidate) -> float:
+    return model.usd_per_mtok
 
 
 def _more_epochs_pay(plan: Plan) -> bool:

@@ -117,7 +117,7 @@ class BoundOptions(TrainingOptions):
     days: float | None = quantity("Days of training; they buy FLOPs at the predicted MFU.", bounds.DAYS)
     budget_usd: float | None = quantity("Dollars for training.", bounds.TOTAL_USD)
     experts: str | None = considered(
-        "Expert counts to consider, such as 8,16,32; default: those of --shape, doubled to 512 at most as far as the law speaks."
+        "Expert counts to consider, such as 8,16,32 or '<=16'; default: those of --shape, doubled to 512 at most as far as the law speaks."
     )
     match: str | None = text(
         "Baseline: expert count, loss or model name; default: the best dense model; an expert count means its loss-optimal model.",
@@ -375,10 +375,13 @@ class BoundOptions(TrainingOptions):
         if self.experts is None:
             only = only_experts(law)
             return ladder(law) if only is None else tuple(sorted({*law.family.ladder, only}))
+        if (stated := self.experts.strip()).startswith("<="):
+            most = COUNTS.parse(stated[2:].strip(), "--experts")
+            return tuple(count for count in ladder(law) if count <= most) or (most,)
         parts = [part for part in self.experts.split(",") if part.strip()]
         if not 1 <= len(parts) <= MOST_COUNTS:
             what = f"{len(parts)} expert counts" if parts else f"{self.experts!r} is not a list of expert counts"
-            next_step = "such as 1,4,8,16"
+            next_step = "such as 1,4,8,16 or '<=16'"
             raise InputError(what, where="--experts", nearest=f"1 to {MOST_COUNTS} counts", next_step=next_step)
         return tuple(COUNTS.parse(part.strip(), "--experts") for part in parts)
 

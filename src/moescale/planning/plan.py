@@ -106,6 +106,8 @@ class Plan:
     known: tuple[KnownRow, ...] = ()  # that the question names
     excluded_experts: tuple[float, ...] = ()  # beyond what the law was fitted to: shown, never recommended
     shapes: tuple[ShapeChoice, ...] = ()  # where several were compared, the best first
+    less_sure: Candidate | None = None  # before it is built: what a lower chance would serve for far less
+    less_sure_shape: str | None = None
     usual_confidence: float | None = None  # that no served model keeps, which `confidence` stands for
     least_training: tuple[Candidate, ...] = ()  # that keep the loss as surely as built, the cheapest to train first
     target_spend: TargetSpend | None = None  # where a target score is stated
@@ -113,6 +115,8 @@ class Plan:
     repeats_loss_interval: tuple[float, float] | None = None  # that holds 90% of the law's draws
     fresh_usd_per_mtok: float | None = None  # of the model that would be trained if no token were repeated
     default_law: Candidate | None = None  # what the default law would choose, with its loss by the law that was named
+    default_law_shape: str | None = None  # the shape of that model, where shapes were compared
+    default_law_excluded: bool | None = None  # whether it has more experts than the law that was named may speak of
     default_law_beyond: str | None = (
         None  # how far that model lies beyond the default law's runs, in words; empty inside
     )

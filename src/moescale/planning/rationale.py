@@ -50,6 +50,7 @@ class Recommendation(Generic[Model]):
     architecture: Buildable
     expansion: float | None = None  # FFN weights of all experts over those that a token meets
     undecided: str | None = None  # between which expert counts, and what separates them
+    likeliest: float | None = None  # share of the draws under which this expert count is the cheapest, or as cheap
     compute_ratio: float | None = (
         None  # FLOPs with which models of the baseline's experts reach this loss, over its own
     )
@@ -143,7 +144,7 @@ def undecided(search: Search, model: Candidate, rivals: Sequence[Candidate]) -> 
 
 
 def caveats(search: Search, model: Candidate, rows: Sequence[Row], laws: Sequence[LawView]) -> list[str]:
-    """What could change the decision, the worst first; `rows` are the models that it was chosen from."""
+    """What could change the decision, the worst first; `rows` are the models that it was chosen from, as built where they are."""
     question = search.question
     notes = _unlimited(search, model) + _doubting(model, [view for view in laws if view.weight > 0.0])
     served = [c for c in rows if isinstance(c, Candidate)]
@@ -305,15 +306,13 @@ def _rivals(
     if cost is None:
         close = [f"{c.experts:g} experts (loss {c.loss:.4f})" for c in rivals if c.loss <= FLAT * model.loss]
         return [f"Loss within 0.1% of the recommended model's: {', '.join(close)}."] if close else []
-    chosen = next((c for c in rows if c.experts == model.experts), model)  # before rounding, as its rivals are
+    chosen = next(
+        (c for c in rows if c.experts == model.experts), model
+    )  # of a life before rounding, as its rivals are
     dearer = {c.experts: cost(c) / cost(chosen) - 1.0 for c in rivals}
     close = [f"{expert_model(e)} ({more:+.1%})" for e, more in dearer.items() if abs(more) <= NEARLY]
     less = [f"{expert_model(e)} ({more:+.1%})" for e, more in dearer.items() if more < -NEARLY]
-    notes = (
-        [f"Within {NEARLY:.0%} of the recommended model's {what}, before rounding: {', '.join(close)}."]
-        if close
-        else []
-    )
+    notes = [f"Within {NEARLY:.0%} of the recommended model's {what}: {', '.join(close)}."] if close else []
     return [*notes, *([f"Of lower {what}, but of more expected regret: {', '.join(less)}."] if less else [])]
 
 

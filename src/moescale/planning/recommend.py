@@ -129,16 +129,19 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: b
         if each.model.experts not in best:
             best[each.model.experts] = billed(question, each) if in_full else each.model
     models = sorted(best.values(), key=lambda c: c.experts)
+    unbuilt = [row for row in rows if row.experts not in best]
     drawn = to_loss and len(search.draws.theta) > 1
-    rivals = open_counts(search, search.cheapest_counts(model.experts, EQUAL), model, models) if drawn else []
+    shares = search.cheapest_counts(model.experts, EQUAL) if drawn else None
+    rivals = [] if shares is None else open_counts(search, shares, model, models)
     advice = Recommendation(
         model=model,
         rule=rule,
         why=f"{why(search, model, rule, base)} {training_words(use, question.budget.flops)}",
-        caveats=(*slow(search, model), *built.notes, *caveats(search, model, rows, views)),
+        caveats=(*slow(search, model), *built.notes, *caveats(search, model, [*best.values(), *unbuilt], views)),
         architecture=built.shape,
         expansion=float(expansion(search.law.family, model.experts)),
         undecided=undecided(search, model, rivals),
+        likeliest=None if shares is None else float(shares[search.best.experts == model.experts][0]),
         compute_ratio=compute_ratio(search, model) if question.explained else None,
         rivals=tuple(rivals),
         over_fitted=over_fitted(search, model),

@@ -321,8 +321,9 @@ def _notes(search: Search, known: bool, unspent: list[str], tokens: float) -> tu
             f"no run repeats a token, as the longest has {format_count(tokens)} of {format_count(unique)} unique ones: the sweep says "
             "nothing of repeats; train some runs on as many epochs of a part of the data as the plan has"
         )
-    if question.goal != "serve" or question.max_loss is not None:
-        notes.append("the runs are chosen for the cheapest model at the baseline's loss, not for the stated bound")
+    if question.goal != "serve" or question.max_loss is not None or question.of_life:
+        goal = "the lifetime" if question.of_life else "the stated bound or objective"
+        notes.append(f"the runs are chosen for the model that serves the baseline's loss for least, not for {goal}")
     if len(search.draws.theta) == 1:
         notes.append(f"{search.law.name} has no draws: the runs reduce only its smooth error")
     if known and search.law.source.startswith("fitted to"):

@@ -269,6 +269,7 @@ def _count(experts: float) -> str:
 
 
 def considered(plan: Plan) -> tuple[float, ...]:
-    """The expert counts that were asked about."""
+    """The expert counts that were asked about, and that the law may recommend."""
     counts = plan.asked.get("experts")
-    return tuple(float(e) for e in counts if isinstance(e, int | float)) if isinstance(counts, list | tuple) else ()
+    stated = [e for e in counts if isinstance(e, int | float)] if isinstance(counts, list | tuple) else []
+    return tuple(float(e) for e in stated if e not in plan.excluded_experts)

@@ -33,7 +33,7 @@ from moescale.views.tables.choices import (
     sizes_text,
     with_life,
 )
-from moescale.views.tables.spending import limits_text, price_error, training_text, unspent
+from moescale.views.tables.spending import MOSTLY, limits_text, price_error, training_text, unspent
 
 MOST_LINES, MOST_MORE = 18, 68  # of the screen, and characters of its last line beside which another option has room
 # Facts that go first where there is no room for so many rows; the dollars of a life stand in its row.
@@ -53,7 +53,7 @@ LIFE = ("--max-total-usd", "--lifetime-tokens")  # of a plan whose training FLOP
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
 OF_SOURCES = "labs unseen by the law"  # what draws of the default law are
 LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
-MOSTLY = 0.75  # of a budget: a plan that spends less names the objective that spends more
+DECIDES = 0.5  # share of the draws from which one expert count is more likely the cheapest than not, as `design` has it
 LONG_PROMPTS = 4.0  # times the output, our choice: prefill and decode apart may then be cheaper
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
 # Of a budget, what `design` is offered to settle an open choice, and at most where the runs at hand are large: its longest run, a share
@@ -83,6 +83,13 @@ def facts(
     if by_price and (better := plan.choices.quality) is not None and _dominates(better, model):
         text = f"{better.experts:g} experts cost no more at a lower loss, and reach the baseline's with "
         say("But", f"{text}{percentage(better.probability_at_least_base)} only (--confidence)")
+    if (less := plan.less_sure) is not None:
+        chance = less.probability_at_least_base or 0.0
+        text = f"a {chance:.0%} chance serves for about {format_usd(less.usd_per_mtok)} (--confidence {chance:g}: "
+        say(
+            "But",
+            f"{text}{less.experts:g} experts of {plan.less_sure_shape}, about {format_count(less.n_params_active)} active)",
+        )
     life = with_life(plan, plan.built_base).total_usd
     if plan.of_life and not of_fixed_dollars(plan) and life and model.total_usd and life < model.total_usd:
         text = f"the baseline's own life costs less ({format_usd(life)}); none that keeps its loss so surely does"
@@ -118,10 +125,12 @@ def facts(
     more = f"--details: {', '.join(left_out)}" if left_out else "--details"
     more += "" if "--shape" in (options or "") else "; --shape all"
     more += "" if plan.of_life else "; --lifetime-tokens"
-    if plan.objective == "serve" and use is not None and use.left_over and use.budget_share < MOSTLY:
-        more += "; --objective quality"
+    left = plan.objective == "serve" and use is not None and use.left_over and use.budget_share < MOSTLY
+    more += "; --objective quality" if left and ("Unspent" in without or plan.choices.quality is None) else ""
     prompts = plan.prompt_tokens >= LONG_PROMPTS * plan.output_tokens
     more += "; --disaggregated" if prompts and "disaggregated" not in plan.asked and len(more) < MOST_MORE else ""
+    in_fp8 = use is not None and use.fp8_usd is not None and plan.asked.get("weights") == "bf16"
+    more += "; --weights fp8" if in_fp8 and len(more) < MOST_MORE else ""
     exported = use is None or use.precision is None  # files for a trainer are in bf16
     return [*kept, ("More", f"{more}; --export megatron" if exported and len(more) < MOST_MORE else more)]
 
@@ -149,11 +158,11 @@ def _default_law(plan: Plan) -> str:
     """What the default law would choose, and whether the law in use may speak of it."""
     if (other := plan.default_law) is None:
         return ""
-    beyond = " (beyond this law's runs)" if other.experts in plan.excluded_experts else ""
+    beyond = f" of {plan.default_law_shape}" if plan.default_law_shape else ""
+    beyond += " (beyond this law's runs)" if plan.default_law_excluded else ""
     off = [f"{100 * error:.2g}% ({law})" for law, error in (plan.errors_on_runs or {}).items()]
     errors = f"; errors on these runs {', '.join(off)}" if off else ""
-    far = _briefly(plan.default_law_beyond or "")
-    inside = f"; beyond its own runs too: {far}" if far else "; inside its own runs"
+    inside = "; beyond its own runs too" if plan.default_law_beyond else "; inside its own runs"
     price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here{_trained_for(other)}"
     return f"{plural(other.experts, 'expert')}{beyond}, {sizes_text(other)}: {price}{errors}{inside}"
 
@@ -204,7 +213,8 @@ def _decided(plan: Plan) -> str:
     among = (model, *(best.rivals if best.undecided else ()))
     sizes, tokens = ([getattr(c, name) for c in among] for name in ("n_params_active", "tokens"))
     counts = considered(plan)
-    edge = f" (of at most {model.experts:g})" if len(counts) > 1 and model.experts == max(counts) else ""
+    edge = " (the most that the law's runs speak of)" if plan.excluded_experts else f" (of at most {model.experts:g})"
+    edge = edge if len(counts) > 1 and model.experts == max(counts) else ""
     text = "" if best.undecided else f"{model.experts:g} experts{edge}, " if model.experts > 1 else "dense, "
     text += f"{ends_text(sizes, format_count)} active, {ends_text(tokens, format_count)} tokens"
     if (unique := asked_number(plan, "unique_tokens")) is not None and model.tokens > unique:
@@ -359,7 +369,8 @@ def _next(plan: Plan, options: str | None) -> str:
     beyond = plan.decision.over_fitted or {}
     # The default law is of labs, of whose larger runs a sweep teaches little.
     far = plan.law != DEFAULT_LAW and max(beyond.values(), default=1.0) > FAR
-    if plan.decision.undecided or far:
+    sure = (plan.decision.likeliest or 0.0) >= DECIDES  # more than a sweep of that size mostly makes it
+    if (plan.decision.undecided and not sure) or far:
         if plan.shapes and options and plan.shapes[0].shape in SHAPES:  # a sweep is of one shape
             options = re.sub(r" *--shape[ =]all", "", options) + f" --shape {plan.shapes[0].shape}"
         typed, total = options or "", of_fixed_dollars(plan)  # whose dollars buy no budget of their own

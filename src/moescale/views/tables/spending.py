@@ -8,11 +8,12 @@ from moescale.planning.plan import Plan
 from moescale.planning.training_use import FP8_LOSS, AllIn, TrainingUse
 from moescale.serving.accuracy import Calibrated, accuracy_of_any, calibrated, calibrated_by_any, limits_missed
 from moescale.training.step_time import StepError
-from moescale.units import format_count, format_flops, format_seconds, format_usd
+from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import ttft_doubt, usd_range
-from moescale.views.tables.choices import asked_number, training_gpus
+from moescale.views.tables.choices import asked_number, sizes_text, training_gpus
 
 SURE = 0.9  # chance with which days or dollars are said to be enough
+MOSTLY = 0.75  # of a budget: a plan that spends less names the objective that spends more
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 
 
@@ -23,7 +24,10 @@ def unspent(plan: Plan) -> list[str]:
     if most is not None and not plan.of_life and (left := 1.0 - model.training_flops / most) > LEFT:
         told.append(f"{left:.0%} of the {format_flops(most)} FLOPs: the days or dollars buy no more")
     if use is not None and use.left_over:
-        told.append(f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}")
+        better, rest = plan.choices.quality, ""
+        if better is not None and plan.objective == "serve" and better.loss < model.loss and use.budget_share < MOSTLY:
+            rest = f"; --objective quality: {plural(better.experts, 'expert')}, {sizes_text(better)}, {format_usd(better.usd_per_mtok)}, loss {better.loss:.4f}"
+        told.append(f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}{rest}")
     if use is not None and use.unused_because and plan.of_life and total is not None and model.total_usd:
         left = 1.0 - model.total_usd / total
         told += [f"{left:.0%} of the dollars: {use.unused_because}"] if left > LEFT else []

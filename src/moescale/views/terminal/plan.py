@@ -55,7 +55,10 @@ def show_plan(
         for name, least in (*(each for each in screen.SPARE if each[0] not in asked_for), ("", 0)):
             lines = _facts(console, plan, options, rows, without)
             room = screen.MOST_LINES - around - sum(1 + (len(line) - 1) // console.width for line in lines)
-            wanted = least if name in screen.KEPT else max(least, 2 + choices.n_against(plan))
+            asked_rows = choices.n_against(plan) + (
+                "target" in plan.asked and bool(plan.least_training)
+            )  # with the least spend
+            wanted = least if name in screen.KEPT else max(least, 2 + asked_rows)
             if room < wanted and not (least > 2 and name == "Scores" and "target" in plan.asked):
                 without.append(name)
         rows = max(2, room)
