@@ -109,7 +109,7 @@ class SweepDesign:
     count_after: CountDoubt  # the same with them
     larger: LargerSweep | None  # None where the runs decide, or no larger sweep is within MOST_OF_PLAN
     tokens_per_active: float  # the most that a run has, known ones included
-    plan_tokens_per_active: float | None  # of the safest count's model; None where it keeps no promise
+    plan_tokens_per_active: float | None  # of the safest count's model; None where it keeps no promise, and of a life
     training_usd: float | None  # of the runs, at the MFUs of the plan's models; None without a price
     training_gpu_hours: float | None  # as the dollars
     base_usd_per_mtok: float
@@ -198,7 +198,7 @@ def design_sweep(search: Search, limits: SweepLimits, *, known: tuple[Runs, Floa
         count_after=after,
         larger=None if after.certainty >= DECIDES else _larger(search, decision, limits, known),
         tokens_per_active=float(_per_active(family, joined((offered.at(picked), seen))).max()),
-        plan_tokens_per_active=_of_plan(search, before.experts),
+        plan_tokens_per_active=None if question.of_life else _of_plan(search, before.experts),
         training_usd=usd,
         training_gpu_hours=price and usd and usd / price.usd_per_gpu_hour,
         base_usd_per_mtok=search.base.usd_per_mtok,
