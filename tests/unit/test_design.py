@@ -220,7 +220,7 @@ def test_a_design_says_its_shape_its_gpu_hours_and_whether_it_decides_the_expert
     }
     undecided = replace(priced, larger=LargerSweep(flops=1e22, certainty=0.45, decides=False), **doubts)
     open_ = shown(undecided, other_shapes=True)
-    assert open_.startswith("Train 60 runs of shape mixtral no --shape is stated, and `plan` may choose another (its line Shapes); ")
+    assert open_.startswith("Train 60 runs of shape mixtral no --shape is stated: `plan` may choose another; ")
     assert "do not decide the expert count (likeliest E 40%); no sweep does up to 1e22 FLOPs (45%). Without a" in open_
     assert (
         "Without a sweep train E = 512: in the mean 6.6% dearer to serve than the best count of each draw, 8.6% or more in one "

@@ -91,7 +91,7 @@ def show_design(
     `other_shapes`: whether the plan itself would compare shapes.
     """
     known = f" in addition to {plural(found.known_runs, 'known run')}" if found.known_runs else ""
-    unstated = "no --shape is stated, and `plan` may choose another (its line Shapes); " if other_shapes else ""
+    unstated = "no --shape is stated: `plan` may choose another; " if other_shapes else ""
     write_paragraph(
         console,
         f"{unstated}{format_flops(found.flops)} FLOPs in total{known}. Plan: {format_flops(found.budget_flops)} FLOPs, "
