@@ -298,11 +298,15 @@ def test_a_confidence_that_only_the_baseline_keeps_is_lowered_aloud() -> None:
     assert answer_of(*free)["recommendation"]["probability_at_least_base"] >= 0.8 - 1e-6
 
 
-def test_a_lower_chance_that_serves_for_far_less_is_named() -> None:
+def test_a_lower_chance_that_serves_for_far_less_is_named(tmp_path: Path) -> None:
     asked = ("plan", "--gpu", "h100-sxm", "--budget", "3e24", "--bootstrap", "60", *FAST)
     less, price = (plan := answer_of(*asked))["less_sure"], plan["recommendation"]["usd_per_mtok"]
     assert less["usd_per_mtok"] < 0.5 * price
     assert f"But          a 60% chance serves for about {format_usd(less['usd_per_mtok'])}" in run(*asked).out
+    saved, report = tmp_path / "plan.json", tmp_path / "plan.html"
+    saved.write_text(run(*asked, "--json").out)
+    assert run("report", saved, "-o", report).code == 0
+    assert f"would serve for about {format_usd(less['usd_per_mtok'])} per million" in report.read_text(encoding="utf-8")
     built = answer_of(*asked, "--confidence", "0.6")
     assert built["recommendation"]["usd_per_mtok"] == pytest.approx(less["usd_per_mtok"], rel=0.1)
     assert "less_sure" not in built

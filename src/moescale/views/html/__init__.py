@@ -260,10 +260,15 @@ def _doubts(plan: Plan) -> list[str]:
     best, error, told = plan.decision, plan.training and plan.training.error, list[str]()
     if best.undecided and best.rivals:
         counts = sorted(c.experts for c in (best.model, *best.rivals))
+        narrower = f" Small training runs, for {screen.SWEEP_SHARE:.0%} of the budget, narrow it down."
+        runs = narrower if (best.likeliest or 0.0) < screen.DECIDES else ""
         told.append(
             f"Open: labs differ so much that any number from {counts[0]:g} to {counts[-1]:g} experts may be best for ours; the table "
-            f"has their figures. Small training runs, for {screen.SWEEP_SHARE:.0%} of the budget, narrow it down."
+            f"has their figures.{runs}"
         )
+    if (less := plan.less_sure) is not None:
+        lower = f"A model with a chance of {less.probability_at_least_base or 0.0:.0%} instead would serve for about"
+        told.append(f"{lower} {format_usd(less.usd_per_mtok)} per million output tokens.")
     named = () if plan.voting_laws or plan.of_life else plan.laws
     if doubting := [view.law for view in named if view.probability < 0.5]:
         some = f"{len(doubting)} of {len(named)} published laws"
