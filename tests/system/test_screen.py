@@ -17,7 +17,7 @@ from moescale.models.family import tokens_within
 from moescale.options.law import LawOptions, in_shape
 from moescale.planning.allocation import Allocation
 from moescale.planning.scores import chances
-from moescale.scaling_laws import loss
+from moescale.scaling_laws import find_law, loss, predict
 from moescale.units import format_count, format_seconds, format_usd
 from moescale.views.tables.screen import of_design
 
@@ -225,7 +225,9 @@ def test_a_plan_says_what_its_restrictions_cost() -> None:
     out = run(*asked, "--budget", "1e22").out
     assert f"{format_count(tokens)} (least spend)" in out
     assert re.search(rf"^  least spend .*{re.escape(format_usd(least['training_usd']))}$", out, re.M)
-    assert answer_of(*asked, "--budget", "1e22", "--law", "moescale2026-joint")["default_law"]["experts"] >= 1
+    of_other = ("plan", "--gpu", "h100-sxm", *FAST, "--budget", "1e22", "--law", "ludziejewski2025", "--bootstrap", 0)
+    other, law = answer_of(*of_other)["default_law"], in_shape(find_law("ludziejewski2025"), "mixtral")
+    assert other["loss"] == pytest.approx(predict(law, other["n_params"], other["tokens"], other["experts"]).loss)
 
 
 def test_unique_tokens_are_repeated_four_times_at_most_unless_more_are_stated() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.coordinates import in_family
+from moescale.models.published import published_shapes
 from moescale.planning.scores import AVERAGE, dense_model_for, dense_of_equal_loss, nearest_measured, score, tasks
 from moescale.scaling_laws import find_law, loss
 from reference_data import PUBLIC
@@ -113,3 +114,8 @@ def test_intervals_hold_trained_models_that_score_less_than_guesses() -> None:
     assert score("arc_challenge", 1e13, 1e15).interval[0] == pytest.approx(worst)
     assert worst < 1 / 4
     assert score(AVERAGE, 1e9, 1e11).interval[0] > score(AVERAGE, 1e13, 1e15).interval[0] > 0.3
+
+
+def test_every_released_model_that_was_measured_is_one_to_match() -> None:
+    names = {nearest_measured("mmlu", score)[0].lower().replace(" ", "-") for score in (0.0, 1.0)}
+    assert names == {"olmo-2-7b", "olmo-2-13b"} <= published_shapes().keys()

@@ -64,10 +64,11 @@ def plan(
         slower=serving.max_tpot is None,
         beside_default=True,
         explained=details or json_ or plot is not None,
+        wider=serving.wider(deployment),
     )
     # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
     with at_option("--budget"), np.errstate(over="ignore"), show_progress(slow and not json_) as progress:
-        found = asked.or_wider(serving).plan(chosen, progress)
+        found = asked.plan(chosen, progress)
     held_back = HeldBack(UnwrittenError)
     if plot is not None:
         from moescale.views.figures import plan_figure

@@ -71,18 +71,7 @@ class PlanRequest:
     beside_default: bool = False
     explained: bool = True
     epochs: float | None = None  # of unique tokens at most, where those of the bounds are not stated
-    wider: Callable[[], PlanRequest] | None = None  # with what serves larger models, of what is not stated
-
-    def or_wider(self, serving: ServingOptions) -> PlanRequest:
-        """The same, which takes what serves larger models, of what the options do not state, where no other model is sure enough."""
-        more = serving.wider(self.deployment)
-
-        def wider() -> PlanRequest:
-            assert more is not None
-            deployment = more.deployment(usual_tpot_s=PLANNED_TPOT_S)
-            return replace(self, deployment=deployment, latency=more.open_latency(deployment))
-
-        return self if more is None else replace(self, wider=wider)
+    wider: ServingOptions | None = None  # with what serves larger models, of what is not stated
 
     def question(self, law: Law, bounds: BoundOptions | None = None) -> Question:
         """The question under a law, by default that of the bounds."""
@@ -118,7 +107,9 @@ class PlanRequest:
         server = f"{self.deployment.max_gpus} GPUs in {self.deployment.weights or 'bf16'}"
         if self.wider is not None:
             with suppress(MoescaleError):  # nor may a latency table speak of fp8
-                found = self.wider()._plan(law, progress)
+                deployment = self.wider.deployment(usual_tpot_s=PLANNED_TPOT_S)
+                wider = replace(self, deployment=deployment, latency=self.wider.open_latency(deployment))
+                found = wider._plan(law, progress)
                 options = " ".join(stated_wider(found, self.deployment))
                 note = f"{CONFIDENCE:.0%} is out of reach of a model that {server} serve: planned with {options}"
                 if not found.is_baseline:
@@ -189,16 +180,18 @@ class PlanRequest:
 
     def _beside_default(self, plan: Plan, law: Law) -> Plan:
         """The plan with what the default law would choose, in the shape of the law or in the usual ones where shapes were compared."""
-        bounds, by_loss = self.bounds, (self.bounds.max_loss, self.bounds.matched()[1]) != (None, None)
+        by_loss = (self.bounds.max_loss, self.bounds.matched()[1]) != (None, None)
         if not self.beside_default or law.name == DEFAULT_LAW or by_loss:
             return plan
         with suppress(MoescaleError):
             own = next((name for name, family in SHAPES.items() if family == law.family.name), PLANNED_SHAPE)
-            asked = replace(self, details=LawOptions(), beside_default=False, explained=False, bounds=bounds)
+            asked = replace(self, details=LawOptions(), beside_default=False, explained=False)
             default = LawOptions().find_law()
             found = asked._plan(default, _silent) if plan.shapes else asked.plan_of_shape(in_shape(default, own))
             other, shape = found.decision.model, found.shapes[0].shape if found.shapes else own
-            own_law = law if shape_name(law.family.name) == shape or not plan.shapes else in_shape(law, shape)
+            own_law = (
+                law if shape_name(law.family.name) == shape else in_shape(law, shape)
+            )  # in the other model's letters
             here = predict(own_law, other.n_params, other.tokens, other.experts, extra=self.details.inputs())
             keys = {DEFAULT_LAW: DEFAULT_LAW, law.name: "own", f"{law.name} held out": "held_out"}
             known = {name: law.evidence.get(f"error_{key}") for name, key in keys.items()}
@@ -277,7 +270,7 @@ class PlanRequest:
                 notes = [f"shape {name} is left out: {why}" for name, why in left_out.items() if stated]
                 beside = tuple(ordered) if len(ordered) > 1 else ()
                 plan = replace(plans[best], shapes=beside, warnings=(*notes, *plans[best].warnings))
-                plan = plan if bounds.confidence else _beside_less_sure(plan, searches)
+                plan = _beside_less_sure(plan, searches)
                 return self._beside_all_counts(plan, {name: (laws[name], questions[name].base) for name in served})
             progress(f"plan with the shape {best}", len(served) / (len(served) + 1))
             try:

@@ -28,6 +28,10 @@ from moescale.units import expert_model, format_count, format_flops, format_usd,
 EXTRAPOLATED = "Extrapolated: "  # how the caveat of a model beyond the runs of its law begins
 NEARLY = 0.05  # of a cost: rivals within it are named
 SETTLED = 0.8  # of the draws lie between the expert counts that are called undecided: what a plan promises by default
+DECIDES = 0.5  # share of draws, or certainty, from which one expert count is more likely the cheapest than not
+MOST_SWEEP = (
+    0.1  # of a plan's FLOPs, of a sweep that is offered for it: our own; a larger one would cost what it informs
+)
 TINY = 1e-9
 MOST_COMPUTE, NEAR_COMPUTE, MOST_STEPS = (
     1e3,

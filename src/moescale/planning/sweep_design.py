@@ -36,6 +36,7 @@ from moescale.planning.gaussian_process import (
     process_of,
     regrets,
 )
+from moescale.planning.rationale import DECIDES, MOST_SWEEP
 from moescale.planning.search import Search
 from moescale.planning.sweep_runs import SweepLimits, candidate_runs, paper_sweep, plain_grid, repeated
 from moescale.planning.training_price import by_parts
@@ -47,9 +48,7 @@ FLOPS_POWER = 0.5  # of a run's FLOPs that its gain is divided by
 NEARLY_ALL = 0.9  # of a sweep's FLOPs: one that uses less says why
 LEAST_GAIN = 1e-4  # of the doubt that is left: a run that lowers it by less identifies nothing
 ANY_COUNT = 0.2  # of the weight of a model is that of each expert count alike, the rest by how often it is the cheapest
-DECIDES = 0.5  # certainty from which one expert count is more likely the cheapest than not
 LARGER = (3.0, 10.0)  # steps of a decade, in which a larger sweep is looked for that decides
-MOST_OF_PLAN = 0.1  # of the plan's FLOPs, of such a sweep: our own; `plan` offers none that is larger, as it would cost what it informs
 STEEPEST = 30.0  # d ln cost / d ln loss at most, where a cost jumps
 
 
@@ -107,7 +106,7 @@ class SweepDesign:
     regret_error: float  # standard error of the simulated regrets
     count_before: CountDoubt  # what to train without the runs, and the price of being wrong
     count_after: CountDoubt  # the same with them
-    larger: LargerSweep | None  # None where the runs decide, or no larger sweep is within MOST_OF_PLAN
+    larger: LargerSweep | None  # None where the runs decide, or no larger sweep is within MOST_SWEEP
     tokens_per_active: float  # the most that a run has, known ones included
     plan_tokens_per_active: float | None  # of the safest count's model; None where it keeps no promise, and of a life
     training_usd: float | None  # of the runs, at the MFUs of the plan's models; None without a price
@@ -262,7 +261,7 @@ def _larger(
     search: Search, decision: Decision, limits: SweepLimits, known: tuple[Runs, FloatArray] | None
 ) -> LargerSweep | None:
     """The smallest larger sweep that decides, by bisection, each chosen as it would be for itself; the largest comes first."""
-    most = MOST_OF_PLAN * search.question.budget.flops / limits.flops * (1.0 + 1e-9)
+    most = MOST_SWEEP * search.question.budget.flops / limits.flops * (1.0 + 1e-9)
     decades = 10.0 ** np.arange(max(math.ceil(math.log10(most)), 0) + 1)
     steps = [limits.flops * step for decade in decades for factor in LARGER if (step := factor * decade) <= most]
     best, low, high = None, 0, len(steps)

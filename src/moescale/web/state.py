@@ -111,11 +111,12 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
         kv_heads=serving.kv_heads,
         unpriced=True,
         slower=serving.max_tpot is None,
+        wider=serving.wider(deployment),
     )
     return Asked(
         law=law,
         question=question,
-        request=request.or_wider(serving),
+        request=request,
         command=_command({type(group): group for group in (bounds, about, serving)}, given, law),
         notes=tuple(notes),
     )

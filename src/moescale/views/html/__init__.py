@@ -26,7 +26,7 @@ from moescale.io.json_text import parse_json
 from moescale.models.family import CONVENTIONS
 from moescale.planning.plan import Plan
 from moescale.planning.plan_file import AGAIN, parse_plan
-from moescale.planning.rationale import EXTRAPOLATED
+from moescale.planning.rationale import DECIDES, EXTRAPOLATED
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.serving.accuracy import calibrated
@@ -261,7 +261,7 @@ def _doubts(plan: Plan) -> list[str]:
     if best.undecided and best.rivals:
         counts = sorted(c.experts for c in (best.model, *best.rivals))
         narrower = f" Small training runs, for {screen.SWEEP_SHARE:.0%} of the budget, narrow it down."
-        runs = narrower if (best.likeliest or 0.0) < screen.DECIDES else ""
+        runs = narrower if (best.likeliest or 0.0) < DECIDES else ""
         told.append(
             f"Open: labs differ so much that any number from {counts[0]:g} to {counts[-1]:g} experts may be best for ours; the table "
             f"has their figures.{runs}"

@@ -13,7 +13,7 @@ from moescale.options.serving import PLANNED_TPOT_S
 from moescale.planning.candidate import Candidate, Trained
 from moescale.planning.least_training import TargetSpend
 from moescale.planning.plan import Plan
-from moescale.planning.rationale import EXTRAPOLATED, beyond_runs
+from moescale.planning.rationale import DECIDES, EXTRAPOLATED, MOST_SWEEP, beyond_runs
 from moescale.planning.recommend import FOR_NOTHING
 from moescale.planning.scores import letters, nearest_measured, stated_score
 from moescale.planning.shapes import ShapeChoice, prices, repaid_after
@@ -53,12 +53,11 @@ LIFE = ("--max-total-usd", "--lifetime-tokens")  # of a plan whose training FLOP
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
 OF_SOURCES = "labs unseen by the law"  # what draws of the default law are
 LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
-DECIDES = 0.5  # share of the draws from which one expert count is more likely the cheapest than not, as `design` has it
 LONG_PROMPTS = 4.0  # times the output, our choice: prefill and decode apart may then be cheaper
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
 # Of a budget, what `design` is offered to settle an open choice, and at most where the runs at hand are large: its longest run, a share
 # LARGEST_SHARE of it, is then LONGER than theirs.
-SWEEP_SHARE, MOST_SWEEP, LONGER = 1e-2, 0.1, 2.0
+SWEEP_SHARE, LONGER = 1e-2, 2.0
 
 
 def facts(

@@ -8,7 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from moescale.planning.sweep_design import DECIDES, DesignedRun, SweepDesign
+from moescale.planning.rationale import DECIDES
+from moescale.planning.sweep_design import DesignedRun, SweepDesign
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import Cell, Column, Table, ends_text, table_of
 from moescale.views.tables.plan import P_LOSS
