@@ -9,6 +9,7 @@ export const MARGINS = { left: 56, right: 18 };
 
 export const HEIGHT = 380;
 const LETTER = 6.4; // pixels of a letter at 11 px
+const BOLD_LETTER = 7.8; // of a bold one
 const NARROW = 480; // pixels of a plot where published models have numbers for names
 const TICKS = Array.from({ length: 12 }, (_, i) => i - 6).flatMap((power) => [1, 1.5, 2, 3, 5, 7].map((digit) => Number(`${digit}e${power}`)));
 
@@ -159,9 +160,9 @@ export function view({ draft, plan, last, around, pinned, bands }: Shown, paper:
   if (arrow) space.line(arrow.from, arrow.to);
   const plain = named(draft, all, space, from);
   const accent = [
-    ...(to ? [space.label(to, `recommended ${format.usd(to.usd)}`, 14)] : []),
-    ...(from && arrow ? [space.label(from, `baseline ${format.usd(from.usd)}`, 10) ?? space.label(from, "baseline", 10)] : []),
-    ...(from && !to ? [space.label(from, `baseline ${format.usd(from.usd)}`, 10)] : []),
+    ...(to ? [space.label(to, `recommended ${format.usd(to.usd)}`, 14, BOLD_LETTER)] : []),
+    ...(from && arrow ? [space.label(from, `baseline ${format.usd(from.usd)}`, 10, BOLD_LETTER) ?? space.label(from, "baseline", 10, BOLD_LETTER)] : []),
+    ...(from && !to ? [space.label(from, `baseline ${format.usd(from.usd)}`, 10, BOLD_LETTER)] : []),
     ...(arrow ? [space.along(arrow.from, arrow.to, arrow.label)] : []),
   ].flatMap((found) => found ?? []);
   plain.push(...pinned.flatMap((p) => space.label(p, p.letter, 12) ?? []));
@@ -263,8 +264,8 @@ class Space {
   }
 
   /** A text beside a point: right of it, left, below or above. */
-  label({ usd, loss }: Spot, text: string, off: number): Label | undefined {
-    const [x, y, length] = [this.x(usd), this.y(loss), LETTER * text.length];
+  label({ usd, loss }: Spot, text: string, off: number, letter = LETTER): Label | undefined {
+    const [x, y, length] = [this.x(usd), this.y(loss), letter * text.length];
     const places = [[off, 0], [-off - length, 0], [off - 4, 12], [off - 4, -12], [4 - off - length, 12], [4 - off - length, -12], [-length / 2, off + 9], [-length / 2, -off - 9]];
     for (const [dx, dy] of places) {
       const found = this.put(x + dx, y + dy, text);
