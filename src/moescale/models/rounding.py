@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moescale.errors import InputError
 from moescale.io.records import record
@@ -149,7 +150,7 @@ def buildable(
     if not (math.isfinite(n_params) and n_params > 0 and math.isfinite(experts) and experts >= 1):
         raise InputError(f"a model of {n_params:g} parameters and {experts:g} experts has no shape")
     for usual in (True, False):
-        s, counted, fewer = _whole_shapes(family, n_params, gpus, at_most=at_most, usual=usual)
+        s, counted, fewer = _whole_shapes(family, np.array([n_params]), gpus, at_most=at_most, usual=usual)
         alike, unlike = _likeness(family, s)
         off = np.abs(np.log(counted / n_params))
         unlike = unlike + off + fewer
@@ -160,7 +161,8 @@ def buildable(
         wanted = [exact & near, exact & (off <= MOST_SIZE_USUAL) if usual else alike & near]
         if not usual or (any(which.any() for which in wanted) and not (must_split and not splits[0].any())):
             break
-    return _whole_shape(family, s, counted, _best(unlike, wanted, splits, off), int(experts), vocab_size)
+    best = _best(unlike, wanted, splits, off)
+    return _built(family, s, counted, tuple(np.array([each]) for each in best), int(experts), vocab_size)[0]
 
 
 def buildable_between(
@@ -170,17 +172,14 @@ def buildable_between(
 
     By rising N; of more than MOST_LISTED, as there are of large models, every so many.
     """
-    found: dict[tuple[float, ...], tuple[Architecture, FloatArray, tuple[Any, ...]]] = {}
-    for n_params in np.geomspace(low, high, math.ceil(math.log(high / low) / SIZE_STEP) + 1):
-        s, counted, fewer = _whole_shapes(family, float(n_params), gpus, at_most=True, usual=True)
-        kept = _likeness(family, s)[0] & (fewer == 0.0) & (counted >= low) & (counted <= high)
-        kept &= _splits(np.asarray(s.n_heads), np.asarray(s.n_kv_heads), gpus)[0]
-        for at in zip(*np.nonzero(kept), strict=True):
-            key = tuple(float(np.asarray(part)[at]) for part in (counted, s.n_layers, s.n_heads))
-            found.setdefault(key, (s, counted, at))
-    listed = [found[key] for key in sorted(found)]
-    some = listed[:: math.ceil(len(listed) / MOST_LISTED) or 1]
-    return [_whole_shape(family, s, counted, at, int(experts), vocab_size) for s, counted, at in some]
+    sizes = np.geomspace(low, high, math.ceil(math.log(high / low) / SIZE_STEP) + 1)
+    s, counted, fewer = _whole_shapes(family, sizes, gpus, at_most=True, usual=True)
+    kept = _likeness(family, s)[0] & (fewer == 0.0) & (counted >= low) & (counted <= high)
+    at = np.nonzero(kept & _splits(np.asarray(s.n_heads), np.asarray(s.n_kv_heads), gpus)[0])
+    numbers = [np.broadcast_to(part, counted.shape)[at] for part in (counted, s.n_layers, s.n_heads)]
+    first = np.unique(np.stack(numbers), axis=1, return_index=True)[1]  # of the shapes of each N, depth and heads
+    some = first[:: math.ceil(first.size / MOST_LISTED) or 1]
+    return _built(family, s, counted, tuple(each[some] for each in at), int(experts), vocab_size)
 
 
 def _likeness(family: ModelFamily, s: Architecture) -> tuple[BoolArray, FloatArray]:
@@ -193,44 +192,48 @@ def _likeness(family: ModelFamily, s: Architecture) -> tuple[BoolArray, FloatArr
     return alike & (heads_off <= math.log(MOST_HEADS_RATIO)), aspect + wide + HEADS_WEIGHT * heads_off
 
 
-def _whole_shape(
+def _built(
     family: ModelFamily,
     s: Architecture,
     counted: FloatArray,
-    at: tuple[Any, ...],
+    at: tuple[NDArray[np.intp], ...],
     n_experts: int,
     vocab_size: int | None,
-) -> Buildable:
-    """One of the whole shapes with its N, as it is built."""
-    sizes = {name: int(np.asarray(getattr(s, name))[at]) for name in WIDTHS}
-    d_ffn = sizes["d_ffn"]
-    d_expert = int(np.asarray(s.d_expert)[at]) if n_experts > 1 else d_ffn
-    shared = round(family.shared_experts * d_expert) if n_experts > 1 else 0
-    further = n_experts * d_expert + shared - d_ffn  # width that a MoE layer holds beyond a dense one
-    return Buildable(
-        **sizes,
-        head_dim=int(family.head_dim),
-        n_experts=n_experts,
-        top_k=int(min(family.top_k, n_experts)),
-        moe_every=family.moe_every,
-        vocab_size=vocabulary(family, vocab_size),
-        n_params=float(counted[at]),
-        n_params_total=float(counted[at]) + sizes["n_layers"] // family.moe_every * 3.0 * sizes["d_model"] * further,
-        d_expert=0 if d_expert == d_ffn else d_expert,
-        d_shared_expert=shared,
-        **{name: int(getattr(family, name)) for name in LATENT},
-    )
+) -> list[Buildable]:
+    """Some of the whole shapes with their N, as they are built."""
+    shared: dict[str, Any] = {name: int(getattr(family, name)) for name in ("head_dim", "moe_every", *LATENT)}
+    shared |= {"n_experts": n_experts, "top_k": int(min(family.top_k, n_experts))}
+    shared["vocab_size"] = vocabulary(family, vocab_size)
+    columns = [np.broadcast_to(getattr(s, name), counted.shape)[at].astype(int) for name in (*WIDTHS, "d_expert")]
+    found: list[Buildable] = []
+    for n_params, *widths, expert in zip(counted[at].tolist(), *(each.tolist() for each in columns), strict=True):
+        sizes = dict(zip(WIDTHS, widths, strict=True))
+        d_ffn = sizes["d_ffn"]
+        d_expert = expert if n_experts > 1 else d_ffn
+        d_shared = round(family.shared_experts * d_expert) if n_experts > 1 else 0
+        further = n_experts * d_expert + d_shared - d_ffn  # width that a MoE layer holds beyond a dense one
+        found.append(
+            Buildable(
+                **sizes,
+                **shared,
+                n_params=n_params,
+                n_params_total=n_params + sizes["n_layers"] // family.moe_every * 3.0 * sizes["d_model"] * further,
+                d_expert=0 if d_expert == d_ffn else d_expert,
+                d_shared_expert=d_shared,
+            )
+        )
+    return found
 
 
 def _whole_shapes(
-    family: ModelFamily, n_params: float, gpus: int, *, at_most: bool, usual: bool
+    family: ModelFamily, n_params: FloatArray, gpus: int, *, at_most: bool, usual: bool
 ) -> tuple[Architecture, FloatArray, FloatArray]:
-    """Shapes, N of each, and how many fewer key-value heads than wanted they have, as a logarithm."""
+    """Shapes for sizes (k,), of one shape (k, heads, depths, widths), N of each, and how many fewer key-value heads than wanted they have, as a logarithm."""
     head, every = int(family.head_dim), family.moe_every
-    d, ratio = float(width(family, n_params)), family.attention_ratio
+    d, ratio = width(family, n_params), family.attention_ratio
     ideal_heads, ideal_layers = ratio * d / head, d / family.d_model_per_layer
-    near = np.arange(max(1.0, math.floor(0.6 * ideal_heads)), math.ceil(1.5 * ideal_heads) + gpus + 1)
-    depths = every * np.arange(1.0, math.ceil(2.0 * ideal_layers / every) + 1)
+    near = np.arange(max(1.0, math.floor(0.6 * ideal_heads.min())), math.ceil(1.5 * ideal_heads.max()) + gpus + 1)
+    depths = every * np.arange(1.0, math.ceil(2.0 * ideal_layers.max() / every) + 1)
     if usual:
         near = near[(near < FEWEST_USUAL) | (near % USUAL_HEADS == 0.0)]
         depths = depths[(depths < FEWEST_USUAL) | (depths % USUAL_LAYERS == 0.0)]
@@ -255,13 +258,13 @@ def _whole_shapes(
     attention = sum((op.params for op in attention_products(sizes)), start=np.zeros(()))
     tables = family.embedding_matrices * family.vocab_size * d_model
     steps = [*FFN_STEPS, SMALL_STEP] if family.expert_width < 1.0 else FFN_STEPS
-    wide = family.expert_width * family.ffn_ratio * d
-    step = next((step for step in steps if wide >= FEWEST_STEPS * step), steps[-1])
+    n, wide = (each[:, None, None, None] for each in (n_params, family.expert_width * family.ffn_ratio * d))
+    step = np.select([wide >= FEWEST_STEPS * step for step in steps], steps, steps[-1])
 
     def whole(values: FloatArray) -> FloatArray:
         return np.floor(values * (1 + 1e-12)) if at_most else np.ceil(values * (1 - 1e-12))
 
-    per_expert = ((n_params - tables) / layers - attention) / (3.0 * d_model) * family.expert_width
+    per_expert = ((n - tables) / layers - attention) / (3.0 * d_model) * family.expert_width
     d_expert = step * np.maximum(whole(per_expert / step), 1.0)
     d_ffn = whole(d_expert / family.expert_width)
     counted = layers * (attention + 3.0 * d_model * d_ffn) + tables

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -20,7 +21,10 @@ MOST_STEPS = 12
 TRAINED = 2
 SLACK = 1e-6  # of a bound, relative: rounding
 NEVER = 1e-3  # stands for a probability of zero, whose logarithm there is not
-KINDS = tuple(f.name for f in fields(Architecture) if f.name not in NUMERIC_FIELDS)  # what models in one array share
+_kind_of = attrgetter(
+    *(f.name for f in fields(Architecture) if f.name not in NUMERIC_FIELDS)
+)  # what models in one array share
+_numbers_of = attrgetter(*NUMERIC_FIELDS)
 
 Model = TypeVar("Model", bound=Candidate)
 
@@ -142,22 +146,17 @@ def remember_prices(costs: Costs, shapes: Iterable[Buildable]) -> None:
 
 
 def stacked(models: Sequence[Architecture]) -> list[tuple[Architecture, list[int]]]:
-    """Models of one kind as one whose numbers are arrays, and which of the models they are."""
+    """Models of one kind as one, and which of the models they are: `n_layers` and all numbers that differ among them are arrays."""
     alike: dict[tuple[object, ...], list[int]] = {}
     for i, model in enumerate(models):
-        alike.setdefault(tuple(getattr(model, name) for name in KINDS), []).append(i)
+        alike.setdefault(_kind_of(model), []).append(i)
     found: list[tuple[Architecture, list[int]]] = []
     for at in alike.values():
-        first = models[at[0]]
-        numbers = [_numbers(models[i]) for i in at]
-        found.append(
-            (replace(first, **{name: np.array([each[name] for each in numbers], float) for name in NUMERIC_FIELDS}), at)
-        )
+        table = np.array([_numbers_of(models[i]) for i in at], float)
+        differ = np.any(table != table[0], axis=0) | (np.array(NUMERIC_FIELDS) == "n_layers")
+        numbers: dict[str, Any] = {NUMERIC_FIELDS[j]: table[:, j] for j in np.flatnonzero(differ).tolist()}
+        found.append((replace(models[at[0]], **numbers), at))
     return found
-
-
-def _numbers(model: Architecture) -> dict[str, Any]:
-    return {name: getattr(model, name) for name in NUMERIC_FIELDS}
 
 
 def carried(model: Candidate, built: Candidate) -> Limits | None:

@@ -53,7 +53,9 @@ def usd_nearby(
         # A column a model, with its last shape again where it has fewer than others.
         table = [shapes[i][min(row, len(shapes[i]) - 1)] for row in range(most) for i in own]
         ((alike, _),) = stacked([shape.architecture() for shape in table])
-        numbers = {name: np.reshape(getattr(alike, name), (most, -1)) for name in NUMERIC_FIELDS}
+        numbers = {
+            name: np.reshape(number, (most, -1)) for name in NUMERIC_FIELDS if np.ndim(number := getattr(alike, name))
+        }
         gpus = np.array([models[i].gpus for i in own], float)
         groups = np.array([models[i].attention_dp or 1 for i in own], float)
         batch = np.array([models[i].batch or 1.0 for i in own]) if at_batch else None
