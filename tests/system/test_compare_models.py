@@ -144,20 +144,24 @@ def test_a_row_of_a_plan_is_the_model_that_the_plan_means_or_is_refused(tmp_path
     answer, path = plan(), tmp_path / "plan.json"
     path.write_text(json.dumps(answer.to_dict()), encoding="utf-8")
     model = answer.recommendation.model
-    rows = compared(f"{path}:recommendation", f"{path}:quality", "llama-3.1-8b")
-    row, quality = rows["plan.json:recommendation"], rows["plan.json:quality"]
+    others = {"quality": answer.choices.quality, "lower-loss": answer.choices.quality, "knee": answer.choices.balanced}
+    others |= {"cheapest": answer.choices.cheapest, "least-spend": answer.least_training[0]}
+    rows = compared(*(f"{path}:{name}" for name in ("recommendation", *others)), "llama-3.1-8b")
+    row = rows["plan.json:recommendation"]
     assert row.usd_per_mtok == pytest.approx(model.usd_per_mtok, rel=0.02)  # at the cheapest batch
     for name in ("n_params_active", "n_params_total", "training_flops", "tokens"):  # without norms and routers
         assert getattr(row, name) == pytest.approx(getattr(model, name), rel=1e-9)
     assert row.loss == pytest.approx(model.loss, rel=0.003)  # norms and routers counted
-    assert quality.usd_per_mtok == pytest.approx(answer.choices.quality.usd_per_mtok, rel=0.1)
-    assert quality.loss == pytest.approx(answer.choices.quality.loss, rel=0.003)
+    for name, other in others.items():  # the shape that the plan built, and not another one of its size
+        assert rows[f"plan.json:{name}"].usd_per_mtok == pytest.approx(other.usd_per_mtok, rel=0.02)
+        assert rows[f"plan.json:{name}"].training_usd == pytest.approx(other.training_usd, rel=1e-9)
     record = answer.to_dict()
-    path.write_text(json.dumps(record | {"asked": {}}), encoding="utf-8")
-    with pytest.raises(InputError, match="of which family"):
+    del record["choices"]["quality"]["architecture"]
+    path.write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(InputError, match="how its quality row is built"):
         known(f"{path}:quality")
     path.write_text(json.dumps(record | {"choices": {}}), encoding="utf-8")
-    with pytest.raises(InputError, match="no balanced choice"):
+    with pytest.raises(InputError, match="no balanced row"):
         known(f"{path}:balanced")
 
 

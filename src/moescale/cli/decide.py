@@ -91,7 +91,7 @@ def plan(
 @command(
     "moescale compare-models llama-3.1-8b qwen3-30b-a3b --gpu h100-sxm --lifetime-tokens 5T",
     "moescale compare-models deepseek-v3 mixtral/config.json:15T --gpu h200-sxm --weights fp8",
-    "moescale compare-models plan.json:recommendation plan.json:quality deepseek-v3 --gpu h200-sxm",
+    "moescale compare-models plan.json:recommendation plan.json:lower-loss deepseek-v3 --gpu h200-sxm",
     top="models law gpu max_gpus prompt output trace lifetime_tokens train_gpu",
 )
 def compare_models(
@@ -100,7 +100,7 @@ def compare_models(
     training: TrainingOptions,
     models: list[str] | None = text(
         "Two or more models; published names, config.json:15T (with its training tokens), or rows of a plan "
-        "(plan.json:recommendation, or quality, balanced, cheapest).",
+        "(plan.json:recommendation, or least-spend, lower-loss, knee, cheapest).",
         name="MODEL..",
     ),
     json_: bool = JSON,

@@ -10,10 +10,8 @@ from typing import Any
 from moescale.bounds import TOKENS
 from moescale.errors import InputError, located
 from moescale.io.files import nearest_file_names
-from moescale.models.family import find_family
 from moescale.models.hf_config import read_config
 from moescale.models.published import find_shape, published_shapes
-from moescale.models.rounding import buildable
 from moescale.options.fields import Remark, ignore, within
 from moescale.planning.plan_file import read_plan
 from moescale.planning.question import KnownModel
@@ -22,7 +20,7 @@ from moescale.units import format_count
 STATED_TOKENS = within(TOKENS)
 # Of the published model that a plan shows where none is named: its year, and the ratio of FLOPs.
 SINCE, FAR = "2024", 4.0
-PLAN_ROWS = ("recommendation", "quality", "balanced", "cheapest")
+PLAN_ROWS = ("recommendation", "least-spend", "lower-loss", "knee", "quality", "balanced", "cheapest")
 
 
 def stated_model(stated: str, option: str, remark: Remark = ignore) -> KnownModel:
@@ -96,20 +94,15 @@ def _of_plan(path: str, row: str) -> KnownModel:
     plan, name = read_plan(path), f"{_short(path)}:{row}"
     trained_in = plan.training and plan.training.precision  # fp8, or None
     own: dict[str, Any] = {"name": name, "planned": True, "trained_in": trained_in, "trained_in_source": "its plan"}
-    if row == "recommendation":
-        built, tokens = plan.decision.architecture, plan.decision.model.tokens
-        return KnownModel(architecture=built.architecture(), tokens=tokens, **own)
-    there = [known for known in PLAN_ROWS[1:] if getattr(plan.choices, known) is not None]
-    if row not in there:
-        listed = ", ".join(["recommendation", *there])
-        raise InputError(f"the plan has no {row} choice", where=path, nearest=listed, next_step="take one of these")
-    again = "write it again with `moescale plan --json`"
-    named, heads = plan.asked.get("family"), plan.asked.get("kv_heads")
-    if not isinstance(named, str):
-        raise InputError("the plan does not say of which family its models are", where=path, next_step=again)
-    with located(path):
-        family = find_family(named)
-    family = replace(family, kv_heads=float(heads)) if isinstance(heads, int | float) else family
-    chosen, vocab_size = getattr(plan.choices, row), plan.decision.architecture.vocab_size
-    shape = buildable(family, chosen.n_params, chosen.experts, vocab_size=vocab_size)
-    return KnownModel(architecture=shape.architecture(), tokens=chosen.tokens, **own)
+    decided, life, others = plan.decision, plan.lifetime, plan.choices
+    spends = life.least_training if plan.of_life and life else next(iter(plan.least_training), None)
+    models = (replace(decided.model, architecture=decided.architecture), spends)
+    rows = dict(zip(PLAN_ROWS, (*models, *(others.quality, others.balanced) * 2, others.cheapest), strict=True))
+    model = rows[row]
+    if model is None:
+        listed = ", ".join(name for name, known in rows.items() if known is not None)
+        raise InputError(f"the plan has no {row} row", where=path, nearest=listed, next_step="take one of these")
+    if model.architecture is None:
+        again = "write it again with `moescale plan --json`"
+        raise InputError(f"the plan does not say how its {row} row is built", where=path, next_step=again)
+    return KnownModel(architecture=model.architecture.architecture(), tokens=model.tokens, **own)

@@ -128,7 +128,7 @@ def in_shape(
     sized = replace(model, n_params=shape.n_params, intervals=None)
     of_shape = replace(costs, family=family, shape=shape.architecture(), known=costs.prices[shape])
     built = priced(replace(law, family=family), of_shape, sized)
-    return None if built is None else Built(shape, built)
+    return None if built is None else Built(shape, replace(built, architecture=shape))
 
 
 def nearest_shape(law: Law, costs: Costs, model: Candidate, *, at_most: bool) -> Buildable:

@@ -93,6 +93,7 @@ class Trained:
     probability_at_least_base: float | None = None  # that its loss is the base's, or the one that is asked for, at most
     regret: Regret | None = None
     scores: Mapping[str, Score] | None = None  # of benchmark tasks, of the recommended models
+    architecture: Buildable | None = None  # of a model as built; None: sizes are real-valued
 
     def __post_init__(self) -> None:
         if math.isnan(self.training_flops):
