@@ -43,7 +43,7 @@ def plan(
     """Choose the model to train with a budget, by its loss and serving cost."""
     import numpy as np
 
-    from moescale.options.planned import PlanRequest, stated_wider
+    from moescale.options.planned import PlanRequest
     from moescale.views.terminal.plan import show_plan
 
     check_plot(plot)
@@ -82,7 +82,7 @@ def plan(
         named = [Path(stated) for stated in (law.law, serving.gpu, serving.latency, serving.trace) if stated]
         record = found.to_dict() | {"made_with": made_with(context, [file for file in named if file.is_file()])}
         record |= {} if exported is None else {"export": exported.to_dict()}
-    options = " ".join((typed(context, PRESENTED), *stated_wider(found, deployment))).strip()
+    options = " ".join((typed(context, PRESENTED), found.wider_options or "")).strip()
     answer(json_, record, show_plan, found, exported, details=details, options=options)
     warn(found.warnings)
     held_back.tell()

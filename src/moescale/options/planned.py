@@ -94,26 +94,39 @@ class PlanRequest:
         try:
             found = self._plan(law, progress)
         except InfeasibleError:
-            if (less_sure := self._less_sure(law, progress)) is None:
+            to_cost = self.bounds.objective == "quality" and self.bounds.max_usd_per_mtok is None
+            missed = f"the baseline, within whose cost the loss is the lowest, is no model that {self._server} serve"
+            instead = self._wider(law, progress, missed) if to_cost else self._less_sure(law, progress)
+            if instead is None:
                 raise
-            return self._beside_default(less_sure, law)
+            return self._beside_default(instead, law)
         return self._beside_default((self._less_sure(law, progress) if found.is_baseline else None) or found, law)
+
+    @property
+    def _server(self) -> str:
+        return f"{self.deployment.max_gpus} GPUs in {self.deployment.weights or 'bf16'}"
+
+    def _wider(self, law: Law, progress: Progress, missed: str) -> Plan | None:
+        """The plan with what serves larger models, of what is not stated, and what is `missed` without; None where the baseline alone answers then, too."""
+        if self.wider is None:
+            return None
+        with suppress(MoescaleError):  # nor may a latency table speak of fp8
+            deployment = self.wider.deployment(usual_tpot_s=PLANNED_TPOT_S)
+            wider = replace(self, deployment=deployment, latency=self.wider.open_latency(deployment))
+            found = wider._plan(law, progress)
+            options = " ".join(_stated_wider(found, self.deployment))
+            notes = (f"{missed}: planned with {options}", *found.warnings)
+            return None if found.is_baseline else replace(found, warnings=notes, wider_options=options)
+        return None
 
     def _less_sure(self, law: Law, progress: Progress) -> Plan | None:
         """The plan with the highest chance that a served model has, in steps; None where one is stated, has the usual one, or none has LEAST_SURE."""
         sure = 0.0 if self.bounds.confidence else self._most_sure(law)
         if not LEAST_SURE <= sure < CONFIDENCE:
             return None
-        server = f"{self.deployment.max_gpus} GPUs in {self.deployment.weights or 'bf16'}"
-        if self.wider is not None:
-            with suppress(MoescaleError):  # nor may a latency table speak of fp8
-                deployment = self.wider.deployment(usual_tpot_s=PLANNED_TPOT_S)
-                wider = replace(self, deployment=deployment, latency=self.wider.open_latency(deployment))
-                found = wider._plan(law, progress)
-                options = " ".join(stated_wider(found, self.deployment))
-                note = f"{CONFIDENCE:.0%} is out of reach of a model that {server} serve: planned with {options}"
-                if not found.is_baseline:
-                    return replace(found, warnings=(note, *found.warnings))
+        missed = f"{CONFIDENCE:.0%} is out of reach of a model that {self._server} serve"
+        if (found := self._wider(law, progress, missed)) is not None:
+            return found
         with suppress(InfeasibleError):
             confidence = round(math.floor(sure / STEP) * STEP, 2)
             found = replace(self, bounds=replace(self.bounds, confidence=confidence))._plan(law, progress)
@@ -314,7 +327,7 @@ class PlanRequest:
 
 
 def _beside_less_sure(plan: Plan, searches: Mapping[str, Search]) -> Plan:
-    """The plan with the model, not built, that serves for far less at a lower chance, by the searches in each shape; as it is without one."""
+    """The plan with the model that serves for far less at a lower chance, by the searches in each shape; as it is without one."""
     if plan.confidence != CONFIDENCE or plan.objective != "serve" or plan.of_life or plan.usual_confidence:
         return plan
     found: dict[str, Candidate] = {}
@@ -326,7 +339,11 @@ def _beside_less_sure(plan: Plan, searches: Mapping[str, Search]) -> Plan:
         )
     name = min(found, key=lambda shape: _price(found[shape]), default="")
     if name and _price(found[name]) < FAR_CHEAPER * plan.decision.model.usd_per_mtok:
-        return replace(plan, less_sure=replace(found[name], probability_at_least_base=LESS_SURE), less_sure_shape=name)
+        search = searches[name]
+        less = replace(search, question=replace(search.question, confidence=LESS_SURE))
+        built = compared.choice_in_shape(name, less)
+        model = replace(built.model if built else found[name], probability_at_least_base=LESS_SURE)
+        return replace(plan, less_sure=model, less_sure_shape=name)
     return plan
 
 
@@ -345,7 +362,7 @@ def _more_epochs_pay(plan: Plan) -> bool:
     return more.usd_per_mtok < model.usd_per_mtok and after is not None and after <= more.tokens
 
 
-def stated_wider(plan: Plan, deployment: Deployment) -> list[str]:
+def _stated_wider(plan: Plan, deployment: Deployment) -> list[str]:
     """The options of a plan's server that a deployment is without."""
     most, weights = plan.asked.get("max_gpus"), plan.asked.get("weights")
     told = [f"--weights {weights}"] if isinstance(weights, str) and weights != (deployment.weights or "bf16") else []

@@ -13,7 +13,7 @@ from moescale.latency import LatencySource
 from moescale.models.recipe import most_trained_tokens
 from moescale.models.rounding import Buildable, family_of
 from moescale.planning.allocation import Budget
-from moescale.planning.as_built import Built
+from moescale.planning.as_built import Built, stacked
 from moescale.planning.built_lives import BuiltLives
 from moescale.planning.candidate import Candidate, Life
 from moescale.planning.life_search import LifeSearch
@@ -22,8 +22,10 @@ from moescale.planning.recommend import Advice, recommend
 from moescale.planning.search import Search, costs_of, size_bounds
 from moescale.scaling_laws.law import Law, loss
 from moescale.serving.deployment import Deployment
+from moescale.serving.disaggregated import apart
 
 TRIED = (1e8, 1e9, 1e10)  # sizes of which a GPU serves one, if it serves a shape at all
+LONG_PROMPTS = 4.0  # times the output, our choice: prefill and decode apart may then be cheaper
 MOST_RIVALS = 3  # expert counts of another shape that are built
 
 
@@ -53,6 +55,17 @@ def best_life(search: Search) -> Built[Life] | None:
             with suppress(InfeasibleError):
                 return lives.built(row)
     return None
+
+
+def apart_usd(search: Search, shape: Buildable) -> float | None:
+    """Dollars per million tokens of a built model with prefill and decode on GPUs of their own; None where prompts are short, or none serves it so."""
+    costs, question = search.costs, search.question
+    d = costs.deployment
+    if question.disaggregated or np.any(d.prompt_tokens < LONG_PROMPTS * d.output_tokens):
+        return None
+    ((alike, _),) = stacked([shape.architecture()])
+    (usd,) = apart(alike, costs.latency, d).usd_per_mtok.tolist()
+    return usd if math.isfinite(usd) else None
 
 
 def repeats_loss(search: Search, model: Candidate) -> tuple[float, tuple[float, float] | None] | None:

@@ -13,7 +13,7 @@ from moescale.hardware.precisions import format_of_bytes
 from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.latency.engines import NO_OVERHEAD
-from moescale.planning.beside import WithoutBounds, fresh_usd, more_epochs, repeats_loss, without_bounds
+from moescale.planning.beside import WithoutBounds, apart_usd, fresh_usd, more_epochs, repeats_loss, without_bounds
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import Choices, LawView, choices
@@ -128,6 +128,13 @@ class Plan:
     unbounded_shape: str | None = None  # the shape that it is of, where several were compared
     without_bounds: WithoutBounds | None = None  # what bounds on parameters leave out
     accuracy: Accuracy | None = None  # of the prices, where held-out measurements of the recommended kind were compared
+    base_released: bool | None = None  # True: the baseline is a published model, whose training is paid
+    apart_usd_per_mtok: float | None = (
+        None  # of the model to train with prefill and decode apart, where prompts are long
+    )
+    wider_options: str | None = (
+        None  # of the server that is planned with, as one of the usual size serves no such model
+    )
 
     @property
     def built_base(self) -> Candidate | Trained:
@@ -306,6 +313,8 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         fresh_usd_per_mtok=None if repeats is None or of_life else fresh_usd(search),
         more_epochs=None if repeats is None or of_life else more_epochs(search),
         without_bounds=None if of_life else without_bounds(search, advice.model, advice.architecture),
+        base_released=(question.base is not None and question.base.released) or None,
+        apart_usd_per_mtok=None if of_life else apart_usd(search, decided.architecture),
         accuracy=accuracy_of(
             decided.architecture.architecture(),
             laid_out(deployment, decided.model.attention_dp),

@@ -112,6 +112,8 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         label += "" if plan.of_life else _more_flops(plan, base)
         row = with_life(plan, base)
         named.append((1, label, row if plan.base_n_experts is None else replace(row, experts=plan.base_n_experts)))
+    if (less := plan.less_sure) is not None:
+        named.append((5, f"  {less.probability_at_least_base or 0.0:.0%} chance", less))
     known = [
         (8, f"  {c.name}{f' in {c.trained_in}' if c.trained_in else ''}{_more_flops(plan, c)}", c)
         for c in plan.known
@@ -182,8 +184,10 @@ def repaid_by(model: Trained, other: Trained) -> float | None:
 
 
 def dearer_to_serve(plan: Plan) -> list[tuple[str, Trained]]:
-    """The models whose training a lower price may repay: the baseline, and the least spend where one is shown."""
+    """The models whose training a lower price may repay: the baseline, whose training is paid where it is released, and the least spend where one is shown."""
     least = [(name, row) for name, row in choices(plan, MOST_ROWS) if name == LEAST_SPEND]
+    if plan.base_released and not plan.of_life:
+        return [(f"{plan.base_name} as released", replace(plan.built_base, training_usd=0.0)), *least]
     return [("baseline", with_life(plan, plan.built_base)), *least]
 
 

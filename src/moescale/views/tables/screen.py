@@ -39,12 +39,9 @@ MOST_LINES, MOST_MORE = 18, 68  # of the screen, and characters of its last line
 # Facts that go first where there is no room for so many rows; the dollars of a life stand in its row.
 SPARE = (
     *(("Life", 4), ("Scores", 4)),
-    *(
-        (name, 2)
-        for name in ("Shapes", "Repaid by", "Unspent", "Scores", "Default law", "Price error", "Repeats", "Beyond runs")
-    ),
+    *((name, 2) for name in ("Shapes", "Repaid by", "Scores", "Default law", "Repeats", "Beyond runs")),
 )
-KEPT = ("", "Price error", "Beyond runs")  # which give way for two rows alone, not for the models of --against
+KEPT = ("", "Beyond runs")  # which give way for two rows alone, not for the models of --against
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
 ALIKE = 0.03  # between a target and the score of a released model that is named for it, our choice
@@ -53,7 +50,7 @@ LIFE = ("--max-total-usd", "--lifetime-tokens")  # of a plan whose training FLOP
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
 OF_SOURCES = "labs unseen by the law"  # what draws of the default law are
 LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
-LONG_PROMPTS = 4.0  # times the output, our choice: prefill and decode apart may then be cheaper
+APART = 0.9  # of the price, at most: a price with prefill and decode apart that is said
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
 # Of a budget, what `design` is offered to settle an open choice, and at most where the runs at hand are large: its longest run, a share
 # LARGEST_SHARE of it, is then LONGER than theirs.
@@ -84,11 +81,13 @@ def facts(
         say("But", f"{text}{percentage(better.probability_at_least_base)} only (--confidence)")
     if (less := plan.less_sure) is not None:
         chance = less.probability_at_least_base or 0.0
-        text = f"a {chance:.0%} chance serves for about {format_usd(less.usd_per_mtok)} (--confidence {chance:g}: "
-        say(
-            "But",
-            f"{text}{less.experts:g} experts of {plan.less_sure_shape}, about {format_count(less.n_params_active)} active)",
-        )
+        with_ = " ".join(["--confidence", f"{chance:g}", *([plan.wider_options] if plan.wider_options else [])])
+        text = f"a {chance:.0%} chance serves for about {format_usd(less.usd_per_mtok)} ({with_})"
+        if less.regret and model.regret and less.regret.expected < model.regret.expected:
+            ends = (less.regret.expected, model.regret.expected)
+            text += f"; regret {ends[0]:.0%}, here {ends[1]:.0%}"
+        say("But", text)
+    say("But", _as_released(plan))
     life = with_life(plan, plan.built_base).total_usd
     if plan.of_life and not of_fixed_dollars(plan) and life and model.total_usd and life < model.total_usd:
         text = f"the baseline's own life costs less ({format_usd(life)}); none that keeps its loss so surely does"
@@ -114,24 +113,37 @@ def facts(
         say("Life", f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd)} to serve")
     say("Limits", limits_text(plan))
     say("Price error", price_error(plan))
+    if plan.apart_usd_per_mtok is not None and plan.apart_usd_per_mtok < APART * model.usd_per_mtok:
+        text = f"{format_usd(plan.apart_usd_per_mtok)} with prefill and decode apart"
+        say("Apart", f"{text}; --disaggregated chooses a model for that")
     for note in rest:
         say("Too slow", note.removeprefix(TOO_SLOW).rstrip(".") if note.startswith(TOO_SLOW) else "")
     say("Next", _next(plan, options))
     kept = [fact for fact in said if fact[0] not in without]
     hidden = len(choices(plan, MOST_ROWS)) - rows
-    counts = ((hidden, "row"), (len(said) - len(kept), "line"), (len(rest), "caveat"))
-    left_out = [plural(count, what) for count, what in counts if count > 0]
+    names = dict.fromkeys(name for name, _ in said if name in without)
+    left_out = [plural(hidden, "row")] * (hidden > 0) + [*names] + [plural(len(rest), "caveat")] * (len(rest) > 0)
     more = f"--details: {', '.join(left_out)}" if left_out else "--details"
     more += "" if "--shape" in (options or "") else "; --shape all"
     more += "" if plan.of_life else "; --lifetime-tokens"
     left = plan.objective == "serve" and use is not None and use.left_over and use.budget_share < MOSTLY
     more += "; --objective quality" if left and ("Unspent" in without or plan.choices.quality is None) else ""
-    prompts = plan.prompt_tokens >= LONG_PROMPTS * plan.output_tokens
-    more += "; --disaggregated" if prompts and "disaggregated" not in plan.asked and len(more) < MOST_MORE else ""
     in_fp8 = use is not None and use.fp8_usd is not None and plan.asked.get("weights") == "bf16"
     more += "; --weights fp8" if in_fp8 and len(more) < MOST_MORE else ""
     exported = use is None or use.precision is None  # files for a trainer are in bf16
     return [*kept, ("More", f"{more}; --export megatron" if exported and len(more) < MOST_MORE else more)]
+
+
+def _as_released(plan: Plan) -> str:
+    """What serving the released baseline costs over the life that is asked about, where that is less than the model's; empty else."""
+    base, life = plan.built_base.usd_per_mtok, plan.lifetime if plan.of_life else None
+    served = base * life.lifetime_tokens / 1e6 if base and life and plan.base_released else math.inf
+    total = plan.decision.model.total_usd or 0.0
+    return (
+        f"serving {plan.base_name} as it is released costs {format_usd(served)} for these tokens"
+        if served < total
+        else ""
+    )
 
 
 def _trained_for(model: Trained) -> str:
