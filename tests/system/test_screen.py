@@ -457,7 +457,7 @@ def test_a_fitted_law_knows_the_errors_of_the_default_law_on_its_runs(tmp_path: 
     assert answer["convention"] == "exact"
     assert {choice["shape"] for choice in answer["shapes"]} == {"mixtral", "deepseek", "paper"}
     assert any("own: not identified by these runs: B, beta" in note for note in answer["warnings"])
-    assert "Decided      16 experts (the most that the law's runs speak of)" in run(*asked, "--shape", "mixtral").out
+    assert "Decided      16 experts (X 11, the most that the law's runs speak of)" in run(*asked, "--shape", "mixtral").out
     default = answer_of("plan", *asked[1:5], *asked[7:])["recommendation"]
     assert {name: answer["default_law"][name] for name in ("experts", "tokens")} == {
         name: default[name] for name in ("experts", "tokens")

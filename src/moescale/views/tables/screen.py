@@ -224,7 +224,8 @@ def _decided(plan: Plan) -> str:
     among = (model, *(best.rivals if best.undecided else ()))
     sizes, tokens = ([getattr(c, name) for c in among] for name in ("n_params_active", "tokens"))
     counts = considered(plan)
-    edge = " (the most that the law's runs speak of)" if plan.excluded_experts else f" (of at most {model.experts:g})"
+    speaks = f" (X {best.expansion:.3g}, the most that the law's runs speak of)" if best.expansion else ""
+    edge = speaks if plan.excluded_experts else f" (of at most {model.experts:g})"
     edge = edge if len(counts) > 1 and model.experts == max(counts) else ""
     text = "" if best.undecided else f"{model.experts:g} experts{edge}, " if model.experts > 1 else "dense, "
     text += f"{ends_text(sizes, format_count)} active, {ends_text(tokens, format_count)} tokens"
