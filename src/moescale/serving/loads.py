@@ -12,7 +12,7 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.serving.deployment import Deployment
-from moescale.serving.engine import policy_of, simulate
+from moescale.serving.engine import simulate
 from moescale.serving.steady_state import serve
 from moescale.serving.workload import Answer, Load, Measured, Run, closed
 from moescale.typing import FloatArray
@@ -40,21 +40,25 @@ def closed_loop(
     A limit on the time per token bounds the batch in service, and the others wait. Lengths may be those of a trace. Times, which the
     limits bound, are means, or the `percentile` of the requests after the first of each client.
     """
-    d, load, policy = deployment, closed(clients), policy_of(deployment)
+    d, load, most = deployment, closed(clients), float(np.asarray(deployment.batch_cap))
     if lengths is not None:
         load = replace(load, prompt_tokens=lengths[0], output_tokens=lengths[1])
     most_ttft_s, most_tpot_s = d.latency_limits
+
+    def answer_of(most_running: float) -> Answer:
+        return simulate(model, latency, replace(d, max_num_seqs=most_running), gpus, load).answer(percentile)
+
     try:
         if math.isfinite(most_tpot_s):
             largest = float(serve(model, gpus, latency, replace(d, batching="largest", max_ttft_s=None)).batch)
-            policy = replace(policy, max_num_seqs=max(math.floor(largest), 1))
-        found = simulate(model, latency, d, gpus, load, policy).answer(percentile)
+            most = max(math.floor(largest), 1)
+        found = answer_of(most)
         for _ in range(SHRINKS):
-            if (found.tpot_s or 0.0) <= most_tpot_s or policy.max_num_seqs <= 1:
+            if (found.tpot_s or 0.0) <= most_tpot_s or most <= 1:
                 break
-            fewer = min(policy.max_num_seqs, found.peak_running) * 0.99 * most_tpot_s / (found.tpot_s or 1.0)
-            policy = replace(policy, max_num_seqs=max(math.floor(fewer), 1))
-            found = simulate(model, latency, d, gpus, load, policy).answer(percentile)
+            fewer = min(most, found.peak_running) * 0.99 * most_tpot_s / (found.tpot_s or 1.0)
+            most = max(math.floor(fewer), 1)
+            found = answer_of(most)
     except InfeasibleError:
         return None
     return replace(found, meets_limits=found.ttft_s <= most_ttft_s and (found.tpot_s or 0.0) <= most_tpot_s)
