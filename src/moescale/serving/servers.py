@@ -174,7 +174,9 @@ class Servers:
             if prompts is None:
                 passes.append(one)
                 continue
-            whole, part = (prompts, 1.0) if batch is not None else (np.maximum(prompts, 1.0), np.minimum(prompts, 1.0))
+            whole, part = prompts, 1.0
+            if batch is None and np.any(prompts < 1.0):
+                whole, part = np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)
             passes += [
                 replace(one, prompts=whole, prompt_tokens=at * part, prefix_tokens=hit) for at, _, hit in lengths
             ]
