@@ -43,7 +43,7 @@ def closed_loop(
     d, load, most = deployment, closed(clients), float(np.asarray(deployment.batch_cap))
     if lengths is not None:
         load = replace(load, prompt_tokens=lengths[0], output_tokens=lengths[1])
-    most_ttft_s, most_tpot_s = d.latency_limits
+    most_tpot_s = math.inf if d.max_tpot_s is None else float(np.asarray(d.max_tpot_s))
 
     def answer_of(most_running: float) -> Answer:
         return simulate(model, latency, replace(d, max_num_seqs=most_running), gpus, load).answer(percentile)
@@ -61,7 +61,7 @@ def closed_loop(
             found = answer_of(most)
     except InfeasibleError:
         return None
-    return replace(found, meets_limits=found.ttft_s <= most_ttft_s and (found.tpot_s or 0.0) <= most_tpot_s)
+    return replace(found, meets_limits=d.keeps_limits(found.ttft_s, found.tpot_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,6 @@ def open_loop(
     largest = serve(model, gpus, latency, replace(d, batching="largest"))
     plateau = float(largest.throughput_tok_s) / float(np.asarray(d.output_tokens))
     n = int(np.clip(BATCHES * float(largest.batch), LEAST_REQUESTS, MOST_REQUESTS))
-    most_ttft_s, most_tpot_s = deployment.latency_limits
 
     def run_of(replicas: int) -> tuple[bool, Run, dict[str, Any]]:
         """Whether so many hold, a run of one of them, and its times once it is in service."""
@@ -119,7 +118,7 @@ def open_loop(
         load = replace(Load(n_requests=n, requests_per_s=rate, burstiness=float(replicas)), **lengths)
         run = simulate(model, latency, d, gpus, load)
         times = run.measured(percentile, first=int(WARM_UP * len(run.last_s)))
-        within = times["ttft_s"] <= most_ttft_s and (times["tpot_s"] or 0.0) <= most_tpot_s
+        within = deployment.keeps_limits(times["ttft_s"], times["tpot_s"])
         # The run ends when the last request is answered; until then it has waited no longer than one takes.
         last_s = float(run.arrival_s[-1]) + float(np.median(run.e2e_s))
         keeps_up = run.makespan_s * KEEPS_UP <= last_s and requests_per_s <= replicas * plateau
