@@ -13,7 +13,7 @@ from pathlib import Path
 
 from moescale.io.files import write_atomically
 from moescale.latency.card import LOAD
-from moescale.latency.kernels.formats import KINDS, rates
+from moescale.latency.kernels.formats import KINDS
 from moescale.latency.kernels.moe import Formula, fit_formula, moe_rows
 from moescale.latency.kernels.tables import default_version, engines, find_system, measured_formats, systems
 
@@ -29,7 +29,7 @@ def fitted() -> Iterator[tuple[str, str, str, str, Formula]]:
             for kind in KINDS:
                 if kind in measured_formats("moe", system, engine, version):
                     rows = moe_rows(system, engine, version, kind, LOAD)
-                    yield system, engine, version, kind, fit_formula(rows, measured_on, *rates(measured_on, kind))
+                    yield system, engine, version, kind, fit_formula(rows, measured_on, kind)
 
 
 def content() -> str:

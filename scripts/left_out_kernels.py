@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from moescale.latency.attention import grid_rows
-from moescale.latency.kernels.formats import rates
 from moescale.latency.kernels.log_grid import grid_of
 from moescale.latency.kernels.moe import Rows, Shape, fit_formula, formula_s, kernels_of, moe_rows
 from moescale.latency.kernels.tables import find_system
@@ -33,8 +32,7 @@ def leave_one_shape_out(system: str, engine: str, version: str, kind: str, load:
     """
     measured_on = find_system(system)
     rows = moe_rows(system, engine, version, kind, load)
-    bytes_per_weight, flops_per_s = rates(measured_on, kind)
-    whole = fit_formula(rows, measured_on, bytes_per_weight, flops_per_s)
+    whole = fit_formula(rows, measured_on, kind)
     found: list[LeftOut] = []
     for i, label in enumerate(rows.labels):
         out = rows.model == i
@@ -42,9 +40,9 @@ def leave_one_shape_out(system: str, engine: str, version: str, kind: str, load:
         if not judged.latency_s.size or out.all():
             continue
         rest = _taken(rows, ~out)
-        formula = fit_formula(rest, measured_on, bytes_per_weight, flops_per_s, whole)
-        kernels = kernels_of(rest, formula, measured_on, bytes_per_weight, flops_per_s)
-        alone = formula_s(formula, judged.shape, measured_on, bytes_per_weight, flops_per_s)
+        formula = fit_formula(rest, measured_on, kind, whole)
+        kernels = kernels_of(rest, formula, measured_on, kind)
+        alone = formula_s(formula, judged.shape, measured_on, kind)
         errors = [np.abs(s / judged.latency_s - 1.0) for s in (kernels.seconds(judged.shape), alone)]
         found.append(LeftOut(label, float(np.median(errors[0])), float(np.median(errors[1])), judged.latency_s.size))
     return tuple(found)

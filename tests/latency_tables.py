@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 
 from model_configs import CONFIGS
-from moescale.latency.table import COLUMNS
+from moescale.latency.table import NEEDED
 from moescale.models.hf_config import from_config
 
 MODEL = from_config(CONFIGS["MIXTRAL"])
@@ -30,7 +30,7 @@ def measured(latency_s: Callable[[float, float, float], float]) -> list[Row]:
     ]  # fmt: skip
 
 
-def write(path: Path, rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> Path:
+def write(path: Path, rows: Sequence[Row], columns: Sequence[str] = NEEDED) -> Path:
     if path.suffix == ".parquet":
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -61,7 +61,6 @@ from moescale.scaling_laws import save_law as save_law
 from moescale.serving.deployment import Deployment as Deployment
 from moescale.serving.deployment import degrees as degrees
 from moescale.serving.deployment import with_traffic as with_traffic
-from moescale.serving.engine import Policy as Policy
 from moescale.serving.engine import simulate as simulate
 from moescale.serving.gpu_counts import Cost as Cost
 from moescale.serving.gpu_counts import cheapest as cheapest

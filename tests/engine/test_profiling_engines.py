@@ -14,7 +14,7 @@ import pytest
 
 from moescale.cli import main
 from moescale.experiments.profile import ModelsTable
-from moescale.latency.measurements import key_of, read_measurements
+from moescale.latency.table import key_of, read_measurements
 
 GPU = """
 name = "some-cpu"

@@ -198,7 +198,7 @@ def _answers() -> Sequence[Files]:
 
 
 def _latency_tables() -> Sequence[Files]:
-    from moescale.latency.measurements import read_measurements, write_measurements
+    from moescale.latency.table import read_measurements, write_measurements
 
     rows = read_measurements(EXAMPLES / "latency.csv")[:24]
     return [
@@ -208,7 +208,7 @@ def _latency_tables() -> Sequence[Files]:
 
 
 def _read_measurements(folder: Path, rng: Random) -> None:
-    from moescale.latency.measurements import key_of, read_measurements
+    from moescale.latency.table import key_of, read_measurements
 
     rows = read_measurements(_the_file(folder))
     assert len({key_of(row) for row in rows}) <= len(rows)

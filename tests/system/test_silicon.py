@@ -17,7 +17,6 @@ from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.attention import attention_grid
 from moescale.latency.card import LOAD, QUANTISE, SCALE, gemm_grid
-from moescale.latency.kernels.formats import rates
 from moescale.latency.kernels.moe import fit_formula, formula_s, moe_kernels, moe_rows, shipped_formula
 from moescale.latency.kernels.tables import default_version, find_system, of_the_fastest
 from moescale.latency.latent import module_grid
@@ -393,8 +392,8 @@ def test_shipped_formulas_are_what_a_fit_gives(system: str, version: str) -> Non
     shipped, rows, measured_on = shipped_formula(*table), moe_rows(*table), find_system(system)
     assert shipped is not None
     two = [
-        formula_s(formula, rows.shape, measured_on, *rates(measured_on, "bfloat16"))
-        for formula in (shipped, fit_formula(rows, measured_on, *rates(measured_on, "bfloat16")))
+        formula_s(formula, rows.shape, measured_on, "bfloat16")
+        for formula in (shipped, fit_formula(rows, measured_on, "bfloat16"))
     ]
     np.testing.assert_allclose(two[0], two[1], rtol=1e-3)
     assert shipped_formula(system, "vllm", "0.0.1", "bfloat16", LOAD) is None

@@ -28,7 +28,7 @@ from moescale.models.published import shapes
 from moescale.serving import engine
 from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import LOAD, apart, disaggregated
-from moescale.serving.engine import policy_of, simulate
+from moescale.serving.engine import simulate
 from moescale.serving.loads import closed_loop, open_loop
 from moescale.serving.servers import Servers
 from moescale.serving.steady_state import Reason, serve
@@ -284,7 +284,7 @@ def test_interpolated_prices_are_within_one_percent(source: Lines | Roofline, na
     place = deployment(gpu=getattr(source, "gpu", GPU), prompt_tokens=512, output_tokens=256, max_num_seqs=1024)
     servers = Servers(model, np.asarray(1.0), source, replace(place, max_num_batched_tokens=8192))
     lengths = np.full(1024, 512), np.full(1024, 256)
-    prices = engine._Prices(servers, engine._Scheduler(*lengths, policy_of(servers.deployment), servers), 1024)
+    prices = engine._Prices(servers, engine._Scheduler(*lengths, servers), 1024)
     for batch in np.unique(np.exp(rng.uniform(0, math.log(1024), 150)).astype(int)):
         contexts = rng.uniform(512, 767, 4)
         exact = source.decode_s(model, 1, float(batch), contexts)
@@ -313,8 +313,8 @@ def test_intervals_have_the_mean_and_the_spread_that_were_asked_for(burstiness: 
 
 
 def test_defaults_are_those_of_the_catalogue() -> None:
-    assert policy_of(deployment(gpu=H100)).max_num_batched_tokens == 8192
-    assert policy_of(deployment(gpu=find_gpu("a100-sxm-80gb"))).max_num_batched_tokens == 2048
+    assert deployment(gpu=H100).pass_tokens == 8192
+    assert deployment(gpu=find_gpu("a100-sxm-80gb")).pass_tokens == 2048
     overhead, kernels = default_overhead(), np.array([1e-4, 20e-3])
     assert not overhead.asynchronous
     # 256 sequences keep the host busy for 1.4 ms + 256 x 21 us.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from latency_tables import BATCHES, LENGTHS, MODEL, SIZES, measured, trilinear, write
 from moescale.errors import InputError
 from moescale.latency import with_moe_execution
-from moescale.latency.table import COLUMNS, read_latency_table
+from moescale.latency.table import NEEDED, read_latency_table
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters
 
@@ -115,7 +115,7 @@ def test_a_malformed_cell_is_named(column: str, value: str, message: str, tmp_pa
 
 def test_a_missing_column_is_named_with_the_nearest(tmp_path: Path) -> None:
     rows = [{**row, "latency": row["latency_s"]} for row in measured(trilinear)]
-    columns = [column for column in COLUMNS if column != "latency_s"] + ["latency"]
+    columns = [column for column in NEEDED if column != "latency_s"] + ["latency"]
     with pytest.raises(InputError, match=r"'latency_s' is missing; nearest: latency"):
         read_latency_table(write(tmp_path / "t.csv", rows, columns))
 

@@ -14,8 +14,7 @@ import pytest
 
 from moescale.errors import InputError
 from moescale.experiments.profile import Grid, Model, Profiled, profile, read_grid
-from moescale.latency.measurements import Measurement, key_of, read_measurements, write_measurements
-from moescale.latency.table import read_latency_table
+from moescale.latency.table import Measurement, key_of, read_latency_table, read_measurements, write_measurements
 from reference_data import TESTS
 from stub_vllm import decode_s, prefill_s
 

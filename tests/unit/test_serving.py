@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from families import PAPER
 from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu, find_gpu
-from moescale.latency import LatencySource, Pass, common_shape
+from moescale.latency import LatencySource, Pass
 from moescale.latency.engines import NO_OVERHEAD, find_host
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
@@ -26,7 +26,7 @@ from moescale.serving.deployment import Deployment, degrees
 from moescale.serving.gpu_counts import cheapest, cost
 from moescale.serving.reasons import infeasible_reason
 from moescale.serving.steady_state import LIMITS, Serving, serve
-from moescale.typing import FloatArray, Real
+from moescale.typing import FloatArray
 
 # 2 layers x (q 64 + k 32 + v 32 + o 64 + gate, up, down 3 x 128 + two norms 16) + final norm 8 = 1192 parameters;
 # at 2 bytes 2384 bytes of weights, and 2 layers x 2 (K, V) x 1 head x 4 x 2 bytes = 32 bytes of KV cache a token.
@@ -360,9 +360,11 @@ def test_a_pass_yields_what_is_accepted() -> None:
     """All drafted tokens kept, and drafted for nothing: half of the passes, of each of which a request gets two tokens."""
 
     class Free(Roofline):
-        def decode_s(self, model: Architecture, gpus: Real, batch: Real, context: Real, **split: Real) -> FloatArray:  # type: ignore[override]
+        takes_none = False
+
+        def pass_s(self, model: Architecture, a: Pass) -> FloatArray:
             whole = np.asarray(model.n_layers) > 1
-            return np.where(whole, 0.01, 0.0) + 0.0 * np.asarray(batch)
+            return np.where(whole, 0.01, 0.0) if a.prompts is None else super().pass_s(model, a)
 
     model, source = shapes()["llama-3.1-8b"], Free(H100.gpu)
     plain, drafted = (
@@ -402,25 +404,6 @@ def test_dollars_of_prompts_and_outputs_are_all_dollars(count: float, size: floa
     else:
         assert np.isinf(served.usd_per_input_mtok)
         assert np.isinf(served.usd_per_output_mtok)
-
-
-def test_a_source_that_knows_no_prefixes_is_refused_by_name() -> None:
-    class Plain:
-        """The protocol, and no further field of a pass."""
-
-        name = "plain"
-
-        def prefill_s(self, model: Architecture, gpus: Real, *more: Real, expert_parallel: Real = 1.0) -> FloatArray:
-            return np.full(common_shape(model, gpus, *more), 0.2)
-
-        decode_s = mixed_s = prefill_s
-
-    for faster, missing in (
-        (replace(TINY_SERVED, prefix_hit=0.5), "prefix_tokens"),
-        (replace(TINY_SERVED, accepted_tokens=1.0), "query_tokens"),
-    ):
-        with pytest.raises(InputError, match=missing):
-            serve(TINY, 1, Plain(), faster)
 
 
 def test_more_kept_than_drafted_is_refused() -> None:

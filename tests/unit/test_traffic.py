@@ -25,7 +25,7 @@ def columns(pairs: list[tuple[int, int]]) -> tuple[FloatArray, FloatArray]:
 
 def test_two_requests_by_hand() -> None:
     traffic = summarise(np.array([100.0, 300.0]), np.array([10.0, 30.0]))
-    assert (traffic.prompt_tokens, traffic.output_tokens, traffic.n_requests) == (200, 20, 2)
+    assert (traffic.prompt_tokens, traffic.output_tokens) == (200, 20)
     # 10 iterations with 105 tokens on average and 30 with 315.
     assert traffic.context_tokens == (10 * 105 + 30 * 315) / 40
     assert traffic.longest_request_tokens == 330
@@ -81,14 +81,14 @@ def test_sharegpt_pairs_each_human_turn_with_the_answer_after_it(tmp_path: Path)
     ]  # fmt: skip
     found = read_trace(write(tmp_path, json.dumps(talks), "sharegpt.json"))
     assert found.approximate
-    assert (found.prompt_tokens, found.output_tokens, found.n_requests) == (200, 20, 2)
+    assert (found.prompt_tokens, found.output_tokens) == (200, 20)
     assert "1 without prompt or output left out" in found.source
     assert "4 characters a token" in found.source
 
 
 def test_failed_requests_are_left_out_and_counted(tmp_path: Path) -> None:
     found = read_trace(write(tmp_path, "prompt_tokens,output_tokens\n100,10\n300,0\n"))
-    assert (found.prompt_tokens, found.n_requests) == (100, 1)
+    assert found.prompt_tokens == 100
     assert "1 without prompt or output left out" in found.source
 
 

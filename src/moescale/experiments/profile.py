@@ -33,8 +33,8 @@ from moescale.io.files import opened_to_append
 from moescale.io.json_text import read_object
 from moescale.io.locks import lock_beside, locked
 from moescale.io.toml import Experts, Listed, Quantity, Table, Text, Width, checked, read_toml
-from moescale.latency import measurements
-from moescale.latency.measurements import FAILED, OK, OUT_OF_MEMORY, SHAPE, Key, Measurement, key_of
+from moescale.latency import table as latencies
+from moescale.latency.table import FAILED, OK, OUT_OF_MEMORY, SHAPE, Key, Measurement, key_of
 from moescale.models.architecture import Architecture
 from moescale.models.family import find_family
 from moescale.models.hf_config import from_config
@@ -146,10 +146,10 @@ def profile(
     `vllm` is the command of vLLM. Rows that failed before are measured again. Raises InputError where vLLM cannot be started,
     and where the table is of another version of it or is being written.
     """
-    measurements.check_table(table)
+    latencies.check_table(table)
     busy = InputError("is being written by another process", where=str(table), next_step="wait for it, or name another")
     with locked(lock_beside(table), busy=busy):
-        known = measurements.read_measurements(table) if Path(table).exists() else ()
+        known = latencies.read_measurements(table) if Path(table).exists() else ()
         rows, done, work = {key_of(row): row for row in known}, set[Key](), _work(grid, models)
         version = ""
         for number, (key, (model, point)) in itertools.product(range(1, rounds + 1), work.items()):
@@ -172,7 +172,7 @@ def profile(
                 now = replace(work[each][1], engine_version=version, date=date, status=status, reason=why)
                 rows[each] = _with_round(rows.get(each), now, times)
             done |= tried.keys()
-            measurements.write_measurements(table, rows.values())
+            latencies.write_measurements(table, rows.values())
             took = f"{1e3 * rows[key].rounds_s[-1]:.4g} ms" if times else f"{status} ({reason})"
             what = f"{point.stage}, {point.gpus} GPU, batch {point.batch}, {point.tokens} tokens"
             report(f"round {number} of {rounds}, {model.name}, {what}: {took}")

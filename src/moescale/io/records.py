@@ -19,6 +19,16 @@ def record(answer: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
     return {name: plain(value) for name, value in values if value is not None}
 
 
+class Record:
+    """Derived dataclasses are records in JSON."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """The record as JSON-ready values; keys that do not apply are absent."""
+        return record(self)
+
+
 def plain(value: Any) -> Any:
     """A value as JSON has it; a value with a `to_dict` of its own says what it is."""
     if hasattr(value, "to_dict"):

@@ -79,12 +79,11 @@ class Pass:
         return decoded if self.prompts is None else decoded + np.asarray(self.prompts)
 
 
-# Fields of a pass, and the one that says whether they count; and those that not every source knows.
+# Fields of a pass, and the one that says whether they count.
 COUNTED = {
     **dict.fromkeys(("batch", "context_tokens", "query_tokens"), "batch"),
     **dict.fromkeys(("prompts", "prompt_tokens", "prefix_tokens"), "prompts"),
 }
-FURTHER = {"expert_parallel": 1.0, "attention_dp": 1.0, "prefix_tokens": 0.0, "query_tokens": 1.0}
 MOST_STACKED = 4096  # entries: what more of them cost is their number
 
 
@@ -148,12 +147,11 @@ def seconds_of(source: LatencySource, model: Architecture, passes: Sequence[Pass
     first = passes[0]
     split = (first.gpus, first.expert_parallel, first.attention_dp)
     shape = common_shape(model, *split, *(getattr(a, n) for a in passes for n in COUNTED if getattr(a, n) is not None))
-    own = all(getattr(type(source), n) is getattr(LatencySource, n) for n in ("prefill_s", "decode_s", "mixed_s"))
-    stacks = own and source.takes_none and len(passes) > 1 and math.prod(shape) <= MOST_STACKED
+    stacks = source.takes_none and len(passes) > 1 and math.prod(shape) <= MOST_STACKED
     # Groups on several servers have kernels for prompts that are not those of decoding.
     in_one = getattr(getattr(source, "gpu", None), "gpus_per_server", 1)
     if not stacks or np.any((np.asarray(first.attention_dp) > 1) & (np.asarray(first.gpus) > in_one)):
-        return [source.seconds(model, a) if own else _asked_by_method(source, model, a) for a in passes]
+        return [source.seconds(model, a) for a in passes]
 
     def stacked(name: str, part: str) -> Any:
         stated = [getattr(a, name) for a in passes if getattr(a, part) is not None]
@@ -168,16 +166,6 @@ def seconds_of(source: LatencySource, model: Architecture, passes: Sequence[Pass
 
     asked = Pass(*split[:2], attention_dp=split[2], **{name: stacked(name, part) for name, part in COUNTED.items()})
     return list(np.broadcast_to(source.pass_s(model, asked), (len(passes), *shape)))
-
-
-def _asked_by_method(source: LatencySource, model: Architecture, a: Pass) -> FloatArray:
-    """Seconds of a pass by a source with methods of its own, which may know none of the FURTHER fields."""
-    split = {n: getattr(a, n) for n, usual in FURTHER.items() if np.any(np.not_equal(getattr(a, n), usual))}
-    if a.batch is not None and a.prompts is not None:
-        return source.mixed_s(model, a.gpus, a.batch, a.context_tokens, a.prompts, a.prompt_tokens, **split)
-    if a.prompts is not None:
-        return source.prefill_s(model, a.gpus, a.prompts, a.prompt_tokens, **split)
-    return source.decode_s(model, a.gpus, 0.0 if a.batch is None else a.batch, a.context_tokens, **split)
 
 
 def common_shape(model: Architecture, *numbers: Real) -> tuple[int, ...]:

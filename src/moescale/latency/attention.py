@@ -16,11 +16,11 @@ from moescale.errors import InputError
 from moescale.latency import Pass
 from moescale.latency.card import ROOFLINE, WIDE_BYTES, Card, Stage
 from moescale.latency.engines import NO_ENGINE, engines
-from moescale.latency.kernels.formats import BF16, rates
+from moescale.latency.kernels.formats import BF16, peak_of
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
 from moescale.latency.kernels.tables import find_table, of_the_fastest, read_columns
 from moescale.latency.latent import Module, is_latent, latent_s, sparse_s
-from moescale.latency.roofline import ACTIVATION_BYTES
+from moescale.latency.roofline import ACTIVATION_BYTES, causal_pairs
 from moescale.models.architecture import Architecture, some
 from moescale.models.operations import Attention
 from moescale.typing import FloatArray, Real
@@ -172,7 +172,8 @@ def _layer_s(card: Card, a: Stage, op: Attention, window: float = 0.0) -> FloatA
     prompts, kv_heads, wanted_bytes = a.name == "context", np.maximum(op.kv_heads, 1.0), card.kv_bytes_per_element
     met, after_prefix = a.tokens, bool(np.any(np.asarray(a.prefix) > 0))
     if prompts and (window or after_prefix):
-        met = _tokens_of_pairs(a.tokens, a.prefix, max(window, 1.0) if window else math.inf)
+        within = max(window, 1.0) if window else math.inf
+        met = np.sqrt(2.0 * (causal_pairs(np.asarray(a.tokens) + a.prefix, within) - causal_pairs(a.prefix, within)))
     elif window:
         met = np.minimum(a.tokens, max(window, 1.0))
     types = ((BF16, 2.0),)
@@ -194,19 +195,9 @@ def _layer_s(card: Card, a: Stage, op: Attention, window: float = 0.0) -> FloatA
         measured_bytes = wanted_bytes = ACTIVATION_BYTES
     arithmetic = "fp8" if kind == FP8_FP8 else BF16
     if np.any(np.asarray(a.queries) != 1.0):
-        _, peak = rates(card.system, arithmetic)
+        peak = peak_of(card.system, arithmetic)
         read_s = elements * measured_bytes / card.system.memory_bandwidth_bytes_per_s
         seconds = seconds * (np.maximum(read_s, a.queries * flops / peak) / np.maximum(read_s, flops / peak))
         flops = a.queries * flops
     seconds = card.for_this_gpu(seconds, elements * measured_bytes, elements * wanted_bytes, flops, arithmetic)
     return np.maximum(seconds, card.limit_s(elements, flops, arithmetic, wanted_bytes))
-
-
-def _tokens_of_pairs(tokens: Real, prefix: Real, window: float) -> FloatArray:
-    """Tokens of a prompt on its own with as many pairs of tokens as `tokens` after a cached `prefix`, within a window."""
-
-    def pairs(length: Real) -> FloatArray:
-        met = np.minimum(np.asarray(length, dtype=np.float64), window)
-        return met * (np.asarray(length, dtype=np.float64) - met / 2.0)
-
-    return np.sqrt(2.0 * (pairs(np.asarray(tokens) + prefix) - pairs(prefix)))

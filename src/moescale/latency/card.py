@@ -11,7 +11,7 @@ from moescale.errors import InputError
 from moescale.hardware.gpus import Gpu
 from moescale.latency import FUSED
 from moescale.latency.kernels import formats
-from moescale.latency.kernels.formats import BF16, peak_of, rates
+from moescale.latency.kernels.formats import BF16, KINDS, peak_of
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
 from moescale.latency.kernels.tables import (
     System,
@@ -194,16 +194,15 @@ class Card:
 
     def ratios(self, kind: str) -> tuple[float, float]:
         """This GPU's memory bandwidth and FLOP rate over the measured part's; data sheets are rounded, so near 1 is 1."""
-        _, measured_peak = rates(self.system, kind)
         bandwidth = self.gpu.memory_bandwidth_bytes_per_s / self.system.memory_bandwidth_bytes_per_s
-        peak = peak_of(self.gpu, kind) / measured_peak
+        peak = peak_of(self.gpu, kind) / peak_of(self.system, kind)
         return (1.0 if abs(bandwidth - 1.0) < ROUNDING else bandwidth, 1.0 if abs(peak - 1.0) < ROUNDING else peak)
 
     def rescaled(
         self, seconds: FloatArray, weights: Real, moved_bytes: Real, flops: Real, kind: str, wanted_bytes: float
     ) -> FloatArray:
         """Kernels of `kind` with weights of so many bytes; as they are on the measured part with the measured weights."""
-        measured_bytes, _ = rates(self.system, kind)
+        measured_bytes = KINDS[kind].bytes_per_weight
         if abs(wanted_bytes / measured_bytes - 1.0) < SCALES:
             wanted_bytes = measured_bytes
             if self.ratios(kind) == (1.0, 1.0):
@@ -215,8 +214,7 @@ class Card:
         self, seconds: FloatArray, measured_bytes: Real, wanted_bytes: Real, flops: Real, kind: str = BF16
     ) -> FloatArray:
         """A measured time times the ratio of rooflines: this GPU and number format over the measured ones."""
-        bandwidth, peak = self.ratios(kind)
-        _, measured_peak = rates(self.system, kind)
+        (bandwidth, peak), measured_peak = self.ratios(kind), peak_of(self.system, kind)
         memory = 1.0 / self.system.memory_bandwidth_bytes_per_s
         now = np.maximum(np.asarray(wanted_bytes) * (memory / bandwidth), np.asarray(flops) / (measured_peak * peak))
         measured = np.maximum(np.asarray(measured_bytes) * memory, np.asarray(flops) / measured_peak)

@@ -15,10 +15,10 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.latency import common_shape
 from moescale.latency.card import SCALES, WIDE_BYTES, Card, Stage
-from moescale.latency.kernels.formats import BF16, KINDS, LATENT, rates
+from moescale.latency.kernels.formats import BF16, KINDS, LATENT
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
 from moescale.latency.kernels.tables import Table, default_version, engines, find_table, read_columns, read_grid
-from moescale.latency.roofline import ACTIVATION_BYTES
+from moescale.latency.roofline import ACTIVATION_BYTES, causal_pairs
 from moescale.models.architecture import Architecture, some
 from moescale.models.operations import attention_products, index_products
 from moescale.typing import FloatArray, Real
@@ -222,7 +222,7 @@ def sparse_s(card: Card, a: Stage, model: Architecture, module: Module) -> Float
         whole_s, before_s, alone_s = (sparse_s(card, part, model, module) for part in parts)
         return np.where(np.asarray(a.prefix) > 0.0, np.maximum(whole_s - before_s, alone_s), alone_s)
     (name, weights, _), system, share = module, card.system, model.quantised.attention
-    measured_bytes, _ = rates(system, weights)
+    measured_bytes = KINDS[weights].bytes_per_weight
     wanted_bytes = share * card.weight_bytes_per_param + (1.0 - share) * max(card.weight_bytes_per_param, 2.0)
     each = replace(a, batch=a.batch * np.asarray(a.queries), queries=1.0)
     rate = (system.memory_bandwidth_bytes_per_s, system.bf16_flops_per_s)
@@ -247,19 +247,12 @@ def _roofline_s(
     token of a prompt meets a cached prefix whole. `sparse`: each query meets the tokens that it chooses, and the indexer all.
     """
     heads, requests, tokens = np.asarray(a.heads, dtype=np.float64), np.asarray(a.batch, dtype=np.float64), a.tokens
-    rank, chosen = (
-        np.asarray(model.kv_lora_rank, dtype=np.float64),
-        np.asarray(model.index_topk if sparse else math.inf),
-    )
-
-    def pairs(length: Real) -> FloatArray:  # twice: a token meets half of its own prompt
-        met = np.minimum(length, chosen)
-        return met * (2.0 * np.asarray(length) - met)
-
+    rank = np.asarray(model.kv_lora_rank, dtype=np.float64)
+    chosen = np.asarray(model.index_topk if sparse else math.inf)
     if a.name == "context":
         new, tokens, indexed = requests * tokens, tokens + np.asarray(a.prefix), 0.5 * np.square(tokens)
         channels = heads * (model.head_dim + np.asarray(model.v_head_dim))
-        flops = channels * requests * (pairs(tokens) - pairs(a.prefix))
+        flops = channels * requests * 2.0 * (causal_pairs(tokens, chosen) - causal_pairs(a.prefix, chosen))
     else:  # queries are brought into the latent space, and meet the cache there
         new, indexed = requests * a.queries, np.asarray(tokens)
         flops = heads * 2.0 * (2.0 * rank + model.qk_rope_head_dim) * new * np.minimum(tokens, chosen)

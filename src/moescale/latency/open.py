@@ -10,8 +10,8 @@ import numpy as np
 from moescale.errors import InfeasibleError, InputError, MoescaleError, nearest_names
 from moescale.hardware.gpus import Gpu, find_gpu
 from moescale.latency import LatencySource
-from moescale.latency.measurements import SUFFIXES
 from moescale.latency.roofline import Roofline
+from moescale.latency.table import SUFFIXES, read_latency_table
 from moescale.models.architecture import Architecture
 
 NAMES = ("silicon", "roofline", "auto", "silicon:vllm", "silicon:sglang", "silicon:trtllm")
@@ -55,8 +55,6 @@ def open_latency(
     if name in ("roofline", "auto"):
         return Roofline(card, weight_bytes_per_param, kv_bytes_per_element, weights=weights)
     if name and (Path(name).suffix.lower() in SUFFIXES or Path(name).exists()):
-        from moescale.latency.table import read_latency_table
-
         return read_latency_table(name, gpu=card.name)
     raise InputError(
         f"unknown latency source {name!r}",

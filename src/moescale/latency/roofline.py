@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import ClassVar
@@ -159,8 +160,7 @@ class Roofline(LatencySource):
         one_s = (op.layers - op.window_layers) * np.maximum(pair_s * pairs, token_s * whole)
         if some(op.window_layers):
             # As many pairs as the whole has without those of the prefix; T w - w^2 / 2 of a prompt of T beyond w.
-            before, met = np.minimum(prefix, op.window), np.minimum(whole, op.window)
-            pairs = met * (whole - met / 2.0) - before * (prefix - before / 2.0)
+            pairs = causal_pairs(whole, op.window) - causal_pairs(prefix, op.window)
             windowed_s = np.maximum(pair_s * pairs, token_s * np.minimum(whole, op.window + new))
             one_s = one_s + op.window_layers * windowed_s
         launch_s = op.layers * self._constants.per_prompt_layer_overhead_s * (np.asarray(a.prompts) > 0.0)
@@ -235,6 +235,12 @@ class Roofline(LatencySource):
         held_whole = np.asarray(whole.expert_parallel, dtype=np.float64) >= whole.gpus
         exchanged_s = np.where(held_whole, np.minimum(sent_s, all_s), all_s)
         return np.asarray((_reductions(model) - exchanged) * reduced_s + exchanged * exchanged_s)
+
+
+def causal_pairs(length: Real, window: Real = math.inf) -> FloatArray:
+    """Pairs of tokens of so long a prompt, in which a token meets half of it, or of a window."""
+    met = np.minimum(length, window)
+    return met * (np.asarray(length, dtype=np.float64) - met / 2.0)
 
 
 def _reductions(model: Architecture) -> Real:

@@ -64,7 +64,7 @@ class Silicon(Card, LatencySource):
         system = self.system.name
         if self.backend not in engines(system):
             raise unknown_name("engine", self.backend, engines(system), otherwise=f"those were measured on {system}")
-        check_present(system, *self.tables[1:])
+        check_present(*self.tables, self.load)
         if self.version is None:
             return
         known = versions(system, self.backend)

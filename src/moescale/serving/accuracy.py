@@ -15,7 +15,7 @@ import numpy as np
 
 from moescale import catalogue
 from moescale.hardware.precisions import format_of_bytes
-from moescale.io.records import record
+from moescale.io.records import Record
 from moescale.typing import Real
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accuracy:
+class Accuracy(Record):
     """Bands of output tokens a second, and of the times per output token and to the first, for one kind of server."""
 
     kind: str
@@ -50,21 +50,13 @@ class Accuracy:
     tpot: Band | None = None
     ttft: Band | None = None
 
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values."""
-        return record(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrated:
+class Calibrated(Record):
     """A price corrected by the mean error of its kind, with what nine of ten servings of the kind should cost."""
 
     usd_per_mtok: float
     interval: tuple[float, float]
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values."""
-        return record(self)
 
 
 def calibrated(usd_per_mtok: float | None, accuracy: Accuracy | None) -> Calibrated | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -147,12 +146,10 @@ class Deployment:
         """Bytes of each GPU that activations and the runtime take."""
         return measured_reserve_bytes() if self.reserve_bytes is None else self.reserve_bytes
 
-    @property
-    def latency_limits(self) -> tuple[float, float]:
-        """Longest time to first token and per output token of one deployment, in seconds; infinite without a limit."""
-        limits = (self.max_ttft_s, self.max_tpot_s)
-        ttft_s, tpot_s = (math.inf if most_s is None else float(np.asarray(most_s)) for most_s in limits)
-        return ttft_s, tpot_s
+    def keeps_limits(self, ttft_s: float, tpot_s: float | None) -> bool:
+        """Whether a time to first token and one per output token are within the limits of one deployment."""
+        limits = ((ttft_s, self.max_ttft_s), (tpot_s, self.max_tpot_s))
+        return all(most_s is None or (time_s or 0.0) <= most_s for time_s, most_s in limits)
 
     def stage_gpus(self, gpus: Real) -> FloatArray:
         """GPUs of one pipeline stage of a replica of so many."""

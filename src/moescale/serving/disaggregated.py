@@ -198,7 +198,6 @@ def disaggregated(
         raise InfeasibleError(what, where="--prefill-gpus, --decode-gpus", next_step=step)
     least = min(gpus / rate for rate, gpus, *_ in pairs)
     pairs.sort(key=lambda pair: (math.floor(math.log(pair[1] / pair[0] / least) / WORTH), pair[1], pair[1] / pair[0]))
-    most_ttft_s, most_tpot_s = d.latency_limits
     output = float(np.asarray(d.output_tokens))
     for rate, gpus, p, w_p, q, w_d in pairs[:TRIED]:
         n = int(np.clip(BATCHES * q.batch, LEAST_REQUESTS, MOST_REQUESTS))
@@ -209,7 +208,7 @@ def disaggregated(
         kept = slice(int(WARM_UP * len(prefill.e2e_s)), None)  # of the requests of one pipeline stage
         ttft_s, later_s = prefill.e2e_s[kept] + moved_s, decode.e2e_s[kept]
         times = measured(ttft_s, later_s / max(output - 1.0, 1.0), ttft_s + later_s)
-        if times["ttft_s"] <= most_ttft_s and (times["tpot_s"] or 0.0) <= most_tpot_s:
+        if d.keeps_limits(times["ttft_s"], times["tpot_s"]):
             usd_per_s, tokens_per_s = gpus * float(np.asarray(d.usd_per_gpu_hour)) / 3600.0, rate * output
             return Disaggregated(
                 gpus=gpus,

@@ -1,6 +1,6 @@
 """One serving engine, pass by pass: whatever load a server gets, the same scheduler and the same prices of passes answer.
 
-A `Policy` says how passes are filled, a `Load` when requests come: at once, at a rate, from clients that wait for their
+The deployment says how passes are filled, a `Load` when requests come: at once, at a rate, from clients that wait for their
 answers, or at stated times. Each pass first continues the running requests, then admits waiting ones in order of arrival
 until its tokens, `max_num_seqs` or the KV cache are used up (continuous batching). When the cache is full, the latest
 request is evicted and computed again later. A pass takes its kernels' time, from a table that is made once of a latency
@@ -17,14 +17,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from moescale.errors import InfeasibleError, InputError
 from moescale.latency import LatencySource
-from moescale.latency.engines import NO_ENGINE, NO_OVERHEAD, Engine, HostOverhead
+from moescale.latency.engines import NO_OVERHEAD, HostOverhead
 from moescale.models.architecture import Architecture
 from moescale.serving.deployment import Deployment, with_traffic
 from moescale.serving.reasons import REMEDIES, infeasible_reason
@@ -43,41 +43,10 @@ CONTEXT_POINTS = 17
 PASSES_AT_ONCE = 4096  # that are priced before the next arrival is looked at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """How one engine fills its passes."""
-
-    max_num_seqs: float
-    max_num_batched_tokens: int  # of each attention group
-    mixed: bool  # prompts, or parts, ride in passes that decode; else whole prompts in passes of their own, first
-    engine: Engine = NO_ENGINE  # how it admits requests, and holds prompts back
-    host: HostOverhead = NO_OVERHEAD
-
-
-def policy_of(deployment: Deployment) -> Policy:
-    """The policy that a deployment states; vLLM's numbers for its GPU where it states none."""
-    d = deployment
-    return Policy(
-        max_num_seqs=float(np.asarray(d.batch_cap)),
-        max_num_batched_tokens=d.pass_tokens,
-        mixed=d.scheduling == "chunked",
-        engine=d.engine,
-        host=d.host,
-    )
-
-
-def simulate(
-    model: Architecture,
-    latency: LatencySource,
-    deployment: Deployment,
-    gpus: int,
-    load: Load,
-    policy: Policy | None = None,
-) -> Run:
+def simulate(model: Architecture, latency: LatencySource, deployment: Deployment, gpus: int, load: Load) -> Run:
     """Serve every request of `load` with `model` on `gpus` GPUs a replica; deterministic by the load's seed.
 
-    `policy` is by default what the deployment states. Where it has a host, `latency` should price kernels alone
-    (`kernels_alone`). Raises InputError for impossible input, InfeasibleError where the model, or the longest request beside
+    Where the deployment has a host, `latency` should price kernels alone (`kernels_alone`). Raises InputError for impossible input, InfeasibleError where the model, or the longest request beside
     it, does not fit, or where the latency source has no answer for a pass that is needed.
     """
     if shape_of(model, gpus, deployment):
@@ -94,10 +63,8 @@ def simulate(
         d = replace(d, prompt_tokens=lengths.prompt_tokens, prompt_nodes=()) if not d.prompt_nodes else d
     else:
         d = with_traffic(deployment, lengths)
-    policy = policy or policy_of(d)
-    per_stage = float(np.ceil(policy.max_num_seqs / stages))
     servers = Servers(model, np.asarray(float(gpus)), latency, replace(d, host=NO_OVERHEAD))
-    scheduler = _Scheduler(prompt, output, replace(policy, max_num_seqs=per_stage), servers, computed=mine.computed)
+    scheduler = _Scheduler(prompt, output, servers, computed=mine.computed)
     arrival_s = arrival_times_s(mine)
     one = replace(servers.deployment, max_num_seqs=1.0, batching="largest", max_ttft_s=None, max_tpot_s=None)
     alone = serve(model, servers.count, latency, replace(one, max_num_batched_tokens=None))
@@ -105,9 +72,9 @@ def simulate(
         what, where = infeasible_reason(alone, model, latency, one), f"{gpus} x {one.gpu.name}"
         raise InfeasibleError(str(what), where=where, next_step=REMEDIES[reason])
     in_flight = min(len(prompt), mine.clients or len(prompt))
-    prices = _Prices(servers, scheduler, int(min(per_stage, in_flight, scheduler.most_requests())))
+    prices = _Prices(servers, scheduler, int(min(scheduler.max_num_seqs, in_flight, scheduler.most_requests())))
     sent_s = mine.request_s + mine.token_s * prompt.astype(np.float64)
-    first_s, last_s, busy, n_passes = _run(arrival_s, sent_s, scheduler, prices)
+    first_s, last_s, busy, n_passes = _run(arrival_s, sent_s, scheduler, prices, d.host)
     whole, part = (load.n_requests, mine.n_requests) if load.clients is None else (load.clients, mine.clients or 1)
     return Run(
         load=mine,
@@ -133,7 +100,7 @@ class _Prices:
     """Seconds of passes up to a batch and the prompt tokens of a pass, on a grid of both and of contexts."""
 
     def __init__(self, servers: Servers, scheduler: _Scheduler, most_batch: int) -> None:
-        mixes, longest = scheduler.policy.mixed, scheduler.whole
+        mixes, longest = scheduler.mixed, scheduler.whole
         most_chunk = scheduler.budget if mixes else max(scheduler.budget, int(np.max(longest)))
         batches, chunks = _grid(most_batch), _grid(min(most_chunk, int(np.sum(longest))))
         self.batches: list[float] = batches.tolist()
@@ -212,15 +179,16 @@ class _Scheduler:
     A request is admitted when its whole prompt fits beside what the cache holds now.
     """
 
-    def __init__(
-        self, prompt: IntArray, output: IntArray, policy: Policy, servers: Servers, *, computed: bool = False
-    ) -> None:
+    def __init__(self, prompt: IntArray, output: IntArray, servers: Servers, *, computed: bool = False) -> None:
         d = servers.deployment
         groups, stages = (float(np.asarray(number)) for number in (d.attention_dp, d.pipeline_parallel))
-        self.prompt, self.policy = prompt, policy
+        self.prompt, self.engine = prompt, d.engine
+        self.mixed = d.scheduling == "chunked"  # else whole prompts have passes of their own, first
+        self.max_num_seqs = float(np.ceil(d.batch_cap / stages))
+        self.pass_tokens = d.pass_tokens  # of each attention group
         self.yielded, self.groups = 1.0 + float(np.asarray(d.accepted_tokens)), groups
         self.tokens = 1 + int(d.drafted_tokens)  # that a decoding request takes of a pass
-        self.budget = max(int(policy.max_num_batched_tokens * groups), self.tokens)
+        self.budget = max(int(self.pass_tokens * groups), self.tokens)
         # Passes that give a token: that of the prompt, and those of the later tokens.
         self.left = 1 + np.ceil((output - 1) / self.yielded).astype(np.int64)
         self.hits = np.minimum(np.floor(prompt * float(np.asarray(d.prefix_hit))), prompt - 1).astype(np.int64)
@@ -238,7 +206,7 @@ class _Scheduler:
         self.waiting: deque[int] = deque()
         self.waited = 0.0  # passes since prompts are held back
         self.looked = 0  # passes that decoded since the scheduler looked for new requests
-        self.balance_passes = policy.engine.balance_passes if groups > 1 else 0  # that prompts wait for other groups'
+        self.balance_passes = d.engine.balance_passes if groups > 1 else 0  # that prompts wait for other groups'
         self.n_preemptions = self.peak_running = 0
         self.peak_bytes = 0.0
 
@@ -257,11 +225,11 @@ class _Scheduler:
         chunk, decodes, used = self._continue_running()
         left = self.budget - int(chunk.sum()) - self.tokens * int(np.count_nonzero(decodes))
         if self.n_preemptions == before and not self.holds_back():
-            admitted = self._admit(left if self.policy.mixed else self.budget, used)
+            admitted = self._admit(left if self.mixed else self.budget, used)
             if admitted:
                 new = np.asarray(admitted, dtype=np.int64)
                 chunk, decodes = np.concatenate([chunk, new]), np.concatenate([decodes, new == 0])
-                decodes &= self.policy.mixed or not new.any()
+                decodes &= self.mixed or not new.any()
                 self.waited = 0.0
         batch = int(np.count_nonzero(decodes))
         context = float(self.cached[self.running[decodes]].sum()) / batch if batch else 0.0
@@ -273,9 +241,8 @@ class _Scheduler:
             return False
         if self.waited < self.balance_passes and len(self.waiting) < self.groups:
             return True
-        engine = self.policy.engine
         tokens = self.tokens * len(self.running) + int(self.needed[list(self.waiting)].sum())
-        return self.waited < engine.batch_wait_passes and tokens < engine.batch_wait_share * self.budget
+        return self.waited < self.engine.batch_wait_passes and tokens < self.engine.batch_wait_share * self.budget
 
     def _continue_running(self) -> tuple[IntArray, BoolArray, float]:
         """Prompt tokens of each running request, which of them decode, and the bytes that all hold after the pass."""
@@ -283,13 +250,13 @@ class _Scheduler:
         held = self.cached[running]
         missing = np.maximum(self.needed[running] - held, 0).astype(np.int64)
         decodes = missing == 0
-        wanted = np.where(decodes, self.tokens, np.minimum(missing, self.policy.max_num_batched_tokens))
+        wanted = np.where(decodes, self.tokens, np.minimum(missing, self.pass_tokens))
         if wanted.sum() > self.budget:
             wanted = np.clip(self.budget - (wanted.cumsum() - wanted), 0, wanted)
         decodes &= wanted >= self.tokens
         chunk = np.where(missing > 0, wanted, 0)
         after = held + chunk + self.yielded * decodes
-        if self.policy.engine.reserves:
+        if self.engine.reserves:
             return chunk, decodes, self.bytes_of(running, self.whole[running])
         while (used := self.bytes_of(self.running, after)) > self.available:
             evicted = int(self.running[-1])
@@ -303,21 +270,21 @@ class _Scheduler:
 
     def _admit(self, left: int, used: float) -> list[int]:
         """Let waiting requests run, within so many tokens and beside `used` bytes of cache; the prompt tokens of each."""
-        policy, chunks, admitted = self.policy, list[int](), list[int]()
-        while self.waiting and left > 0 and len(self.running) + len(admitted) < policy.max_num_seqs:
+        chunks, admitted = list[int](), list[int]()
+        while self.waiting and left > 0 and len(self.running) + len(admitted) < self.max_num_seqs:
             first = self.waiting[0]
             start, needed = int(self.start[first]), int(self.needed[first])
-            must_wait = not policy.mixed and admitted and needed - start > left
-            held = int(self.whole[first]) if policy.engine.reserves else needed
+            must_wait = not self.mixed and admitted and needed - start > left
+            held = int(self.whole[first]) if self.engine.reserves else needed
             need = float(self.kv_bytes[held] - self.shared[first])
             if must_wait or used + need > self.available:
                 break
             admitted.append(self.waiting.popleft())
             self.cached[first] = start
             chunk = needed - start
-            chunks.append(min(chunk, left, policy.max_num_batched_tokens) if policy.mixed else chunk)
+            chunks.append(min(chunk, left, self.pass_tokens) if self.mixed else chunk)
             left -= chunks[-1] or self.tokens
-            used += need if policy.engine.reserves else float(self.kv_bytes[start + chunks[-1]] - self.shared[first])
+            used += need if self.engine.reserves else float(self.kv_bytes[start + chunks[-1]] - self.shared[first])
         if admitted:
             self.running = np.concatenate([self.running, np.asarray(admitted, dtype=np.int64)])
         return chunks
@@ -328,7 +295,7 @@ class _Scheduler:
             return 1
         running, cached = self.running, self.cached[self.running]
         most = min(int(self.left[running].min()), PASSES_AT_ONCE)
-        engine = self.policy.engine
+        engine = self.engine
         if self.holds_back():
             most = min(most, max(math.ceil(max(self.balance_passes, engine.batch_wait_passes) - self.waited), 1))
         if engine.receive_interval > 1:
@@ -349,7 +316,7 @@ class _Scheduler:
         self.peak_bytes = max(self.peak_bytes, self.bytes_of(running, self.cached[running]))
         self.waited += passes if self.waiting else 0
         # After a pass with prompts the scheduler looks at once.
-        self.looked = self.policy.engine.receive_interval if now.prefilled else self.looked + passes
+        self.looked = self.engine.receive_interval if now.prefilled else self.looked + passes
         prompted = (now.chunk > 0) & (self.cached[running] >= self.needed[running])
         given = running[now.decodes | prompted]
         self.left[given] -= passes
@@ -360,13 +327,13 @@ class _Scheduler:
 
 
 def _run(
-    arrival_s: FloatArray, request_s: FloatArray, scheduler: _Scheduler, prices: _Prices
+    arrival_s: FloatArray, request_s: FloatArray, scheduler: _Scheduler, prices: _Prices, host: HostOverhead
 ) -> tuple[FloatArray, FloatArray, float, int]:
     """First and last token of each request, running requests times seconds, and passes.
 
     Writes when a client of a closed loop sends its next request into `arrival_s`.
     """
-    n, policy = len(arrival_s), scheduler.policy
+    n = len(arrival_s)
     first_s, last_s = np.full(n, math.nan), np.full(n, math.nan)
     known = int(np.count_nonzero(np.isfinite(arrival_s)))  # requests whose clients have sent them
     clock_s, arrived, finished, n_passes, busy = 0.0, 0, 0, 0, 0.0
@@ -374,7 +341,7 @@ def _run(
     while finished < n:
         if not len(scheduler.running) and not scheduler.waiting:
             clock_s = seen_s = max(clock_s, float(arrival_s[arrived] + request_s[arrived]))
-        if not len(scheduler.running) or scheduler.looked >= policy.engine.receive_interval:
+        if not len(scheduler.running) or scheduler.looked >= scheduler.engine.receive_interval:
             scheduler.looked = 0
             while arrived < n and arrival_s[arrived] + request_s[arrived] <= seen_s:
                 scheduler.waiting.append(arrived)
@@ -386,19 +353,19 @@ def _run(
             kernels_s = prices.decode_s(now.batch, contexts)
         else:
             kernels_s = np.asarray([prices.mixed_s(now.batch, now.context, now.prefilled)])
-        ends = clock_s + np.cumsum(policy.host.pass_s(kernels_s, len(running) / scheduler.groups))
+        ends = clock_s + np.cumsum(host.pass_s(kernels_s, len(running) / scheduler.groups))
         if not ends[-1] < math.inf:
             decoded = f"a pass that decodes {now.batch} requests of {now.context:.0f} tokens"
             what = f"the latency source has no answer for {decoded} and prefills {now.prefilled}"
             smaller = "a smaller max_num_seqs or max_num_batched_tokens may lie within its range"
             raise InfeasibleError(what, where="load", next_step=f"{smaller}; the roofline answers for every shape")
-        if passes > 1 and arrived < n and len(running) < policy.max_num_seqs:
+        if passes > 1 and arrived < n and len(running) < scheduler.max_num_seqs:
             passes = min(passes, int(np.searchsorted(ends, arrival_s[arrived] + request_s[arrived])) + 1)
         given, done = scheduler.finish(now, passes)
         n_passes += passes
         busy += len(running) * (float(ends[passes - 1]) - clock_s)
         started_s, clock_s = float(ends[passes - 2]) if passes > 1 else clock_s, float(ends[passes - 1])
-        seen_s = started_s if policy.host.asynchronous else clock_s
+        seen_s = started_s if host.asynchronous else clock_s
         starting = given[np.isnan(first_s[given])]
         first_s[starting] = float(ends[0])
         last_s[done] = clock_s

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from moescale.errors import InfeasibleError, InputError
-from moescale.io.records import record
+from moescale.io.records import Record
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture, some
 from moescale.models.parameters import count_parameters
@@ -35,7 +35,7 @@ TIED = 1e-9  # relative: prices that differ by less are the same, as processors 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(Record):
     """Cost of serving one model on one GPU count; None where a figure does not apply because it is infeasible."""
 
     gpus: int  # of the whole deployment
@@ -71,10 +71,6 @@ class Cost:
     def gpus_per_replica(self) -> int:
         """GPUs of one copy of the model."""
         return self.gpus // (self.replicas or 1)
-
-    def to_dict(self) -> dict[str, object]:
-        """The record as JSON-ready values; keys that do not apply are absent."""
-        return record(self)
 
 
 SERVED = (

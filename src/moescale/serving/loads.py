@@ -12,7 +12,7 @@ from moescale.errors import InfeasibleError, InputError
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.serving.deployment import Deployment
-from moescale.serving.engine import policy_of, simulate
+from moescale.serving.engine import simulate
 from moescale.serving.steady_state import serve
 from moescale.serving.workload import Answer, Load, Measured, Run, closed
 from moescale.typing import FloatArray
@@ -40,24 +40,28 @@ def closed_loop(
     A limit on the time per token bounds the batch in service, and the others wait. Lengths may be those of a trace. Times, which the
     limits bound, are means, or the `percentile` of the requests after the first of each client.
     """
-    d, load, policy = deployment, closed(clients), policy_of(deployment)
+    d, load, most = deployment, closed(clients), float(np.asarray(deployment.batch_cap))
     if lengths is not None:
         load = replace(load, prompt_tokens=lengths[0], output_tokens=lengths[1])
-    most_ttft_s, most_tpot_s = d.latency_limits
+    most_tpot_s = math.inf if d.max_tpot_s is None else float(np.asarray(d.max_tpot_s))
+
+    def answer_of(most_running: float) -> Answer:
+        return simulate(model, latency, replace(d, max_num_seqs=most_running), gpus, load).answer(percentile)
+
     try:
         if math.isfinite(most_tpot_s):
             largest = float(serve(model, gpus, latency, replace(d, batching="largest", max_ttft_s=None)).batch)
-            policy = replace(policy, max_num_seqs=max(math.floor(largest), 1))
-        found = simulate(model, latency, d, gpus, load, policy).answer(percentile)
+            most = max(math.floor(largest), 1)
+        found = answer_of(most)
         for _ in range(SHRINKS):
-            if (found.tpot_s or 0.0) <= most_tpot_s or policy.max_num_seqs <= 1:
+            if (found.tpot_s or 0.0) <= most_tpot_s or most <= 1:
                 break
-            fewer = min(policy.max_num_seqs, found.peak_running) * 0.99 * most_tpot_s / (found.tpot_s or 1.0)
-            policy = replace(policy, max_num_seqs=max(math.floor(fewer), 1))
-            found = simulate(model, latency, d, gpus, load, policy).answer(percentile)
+            fewer = min(most, found.peak_running) * 0.99 * most_tpot_s / (found.tpot_s or 1.0)
+            most = max(math.floor(fewer), 1)
+            found = answer_of(most)
     except InfeasibleError:
         return None
-    return replace(found, meets_limits=found.ttft_s <= most_ttft_s and (found.tpot_s or 0.0) <= most_tpot_s)
+    return replace(found, meets_limits=d.keeps_limits(found.ttft_s, found.tpot_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +110,6 @@ def open_loop(
     largest = serve(model, gpus, latency, replace(d, batching="largest"))
     plateau = float(largest.throughput_tok_s) / float(np.asarray(d.output_tokens))
     n = int(np.clip(BATCHES * float(largest.batch), LEAST_REQUESTS, MOST_REQUESTS))
-    most_ttft_s, most_tpot_s = deployment.latency_limits
 
     def run_of(replicas: int) -> tuple[bool, Run, dict[str, Any]]:
         """Whether so many hold, a run of one of them, and its times once it is in service."""
@@ -115,7 +118,7 @@ def open_loop(
         load = replace(Load(n_requests=n, requests_per_s=rate, burstiness=float(replicas)), **lengths)
         run = simulate(model, latency, d, gpus, load)
         times = run.measured(percentile, first=int(WARM_UP * len(run.last_s)))
-        within = times["ttft_s"] <= most_ttft_s and (times["tpot_s"] or 0.0) <= most_tpot_s
+        within = deployment.keeps_limits(times["ttft_s"], times["tpot_s"])
         # The run ends when the last request is answered; until then it has waited no longer than one takes.
         last_s = float(run.arrival_s[-1]) + float(np.median(run.e2e_s))
         keeps_up = run.makespan_s * KEEPS_UP <= last_s and requests_per_s <= replicas * plateau

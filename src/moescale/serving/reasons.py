@@ -96,8 +96,7 @@ def infeasible_reason(
 def _uneven_heads(gpus: int, heads: float, kv_heads: float) -> str:
     """The refusal of a GPU count, with the nearest counts below and above that share the heads."""
     counts = np.arange(1.0, max(int(heads), gpus) + 1.0)
-    shape = Architecture(n_layers=1.0, d_model=1.0, n_heads=heads, n_kv_heads=kv_heads, head_dim=1.0, d_ffn=1.0)
-    possible = counts[shares_heads(shape, counts)]
+    possible = counts[shares_heads(heads, kv_heads, counts)]
     below, above = possible[possible <= gpus].max(), possible[possible >= gpus]
     what = f"{heads:g} attention heads" if heads % gpus else f"{kv_heads:g} key-value heads"
     nearest = f"{below:g} or {above.min():g} GPUs" if above.size else plural(below, "GPU")

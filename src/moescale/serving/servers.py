@@ -33,7 +33,6 @@ requests through P stages of g/P GPUs takes its layers' time and P messages; P s
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -175,7 +174,9 @@ class Servers:
             if prompts is None:
                 passes.append(one)
                 continue
-            whole, part = (prompts, 1.0) if batch is not None else (np.maximum(prompts, 1.0), np.minimum(prompts, 1.0))
+            whole, part = prompts, 1.0
+            if batch is None and np.any(prompts < 1.0):
+                whole, part = np.maximum(prompts, 1.0), np.minimum(prompts, 1.0)
             passes += [
                 replace(one, prompts=whole, prompt_tokens=at * part, prefix_tokens=hit) for at, _, hit in lengths
             ]
@@ -305,12 +306,6 @@ def _check_source(latency: LatencySource, deployment: Deployment) -> None:
     if isinstance(theirs, Gpu) and theirs.name != deployment.gpu.name:
         what = f"the latencies are those of {theirs.name}, the deployment is on {deployment.gpu.name}"
         raise InputError(what, where=where, next_step="make the latency source for the deployment's GPU")
-    taken, further = inspect.signature(latency.mixed_s).parameters, ("prefix_tokens", "query_tokens")
-    any_name = any(parameter.kind == parameter.VAR_KEYWORD for parameter in taken.values())
-    for name, value in zip(further, (deployment.prefix_hit, deployment.drafted_tokens), strict=True):
-        if np.any(np.asarray(value) > 0) and not (any_name or name in taken):
-            what = f"its methods do not take {name}, which prefix hits and drafted tokens need"
-            raise InputError(what, where=where, next_step="add it to them, or take the roofline")
     for name in ("weight_bytes_per_param", "kv_bytes_per_element"):
         stated, wanted = getattr(latency, name, None), np.asarray(getattr(deployment, name), dtype=np.float64)
         if stated is not None and np.any(wanted != stated):

@@ -190,7 +190,7 @@ def _reason(servers: Servers, free: FloatArray) -> FloatArray:
         Reason.PIPELINE: (stages > 1) & ((servers.count % stages != 0) | (stages > model.n_layers)),
         Reason.ATTENTION_DP: (groups > 1) & ((of_stage % groups != 0) | ~has_experts),
         Reason.EXPERT_PARALLEL: (of_stage % ways != 0) | (ways > np.where(has_experts, model.n_experts, 1.0)),
-        Reason.HEADS: could_be_built & ~shares_heads(model, servers.group_gpus),
+        Reason.HEADS: could_be_built & ~shares_heads(model.n_heads, model.n_kv_heads, servers.group_gpus),
         Reason.WEIGHTS: ~(free > 0),
         Reason.LONGEST_REQUEST: ~(free >= servers.kv_bytes(d.longest_tokens)),
     }
@@ -271,11 +271,11 @@ def figures(servers: Servers, batches: Batches) -> Serving:
     return Serving(**{name: np.broadcast_to(np.asarray(v, dtype=np.float64), shape) for name, v in found.items()})
 
 
-def shares_heads(model: Architecture, count: Real) -> BoolArray:
+def shares_heads(n_heads: Real, n_kv_heads: Real, count: Real) -> BoolArray:
     """Where `count` GPUs hold equal shares of the heads, as vLLM demands.
 
     Query heads are split evenly. Key-value heads are split evenly or, where there are fewer of them than GPUs, each is
     held by equally many GPUs. Latent attention, whose cache has no heads, has as many of either.
     """
-    heads, kv_heads = (np.asarray(n, dtype=np.float64) for n in (model.n_heads, model.n_kv_heads))
+    heads, kv_heads = (np.asarray(n, dtype=np.float64) for n in (n_heads, n_kv_heads))
     return (heads % count == 0) & ((kv_heads % count == 0) | (count % kv_heads == 0))

@@ -39,10 +39,7 @@ FORMATS = "give a CSV or JSON lines with a row a request, or ShareGPT's JSON"
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Lengths of requests; raises InputError unless they are finite, prompts not negative, outputs positive.
-
-    Without the last three fields every request has the mean lengths.
-    """
+    """Lengths of requests; without the fields from `context_tokens` on every request has the mean lengths."""
 
     prompt_tokens: float
     output_tokens: float
@@ -50,14 +47,7 @@ class Traffic:
     context_tokens: float | None = None  # held by a request on average over its time in the batch; None: p + n/2
     longest_request_tokens: float | None = None  # prompt and output together; None: p + n
     prompt_nodes: tuple[tuple[float, float], ...] = ()  # (length, share) that stand for all prompts; (): the mean
-    n_requests: int | None = None  # of the trace
     approximate: bool = False  # counted in characters, CHARACTERS_PER_TOKEN to a token
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.prompt_tokens) and self.prompt_tokens >= 0):
-            raise InputError(f"prompt_tokens must be finite and not negative, not {self.prompt_tokens!r}")
-        if not (math.isfinite(self.output_tokens) and self.output_tokens > 0):
-            raise InputError(f"output_tokens must be finite and positive, not {self.output_tokens!r}")
 
 
 def summarise(
@@ -83,7 +73,6 @@ def summarise(
         context_tokens=float(np.sum(n * (p + n / 2)) / np.sum(n)),
         longest_request_tokens=float(np.max(p + n)),
         prompt_nodes=_two_nodes(p),
-        n_requests=int(p.size),
         approximate=approximate,
     )
 

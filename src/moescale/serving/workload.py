@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from moescale.bounds import Bound, check_bounds
 from moescale.errors import InputError
-from moescale.io.records import record
+from moescale.io.records import Record
 from moescale.typing import FloatArray, Real
 
 IntArray = npt.NDArray[np.int64]
@@ -136,16 +136,12 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured(Times):
+class Measured(Times, Record):
     """Means over requests, and percentiles of them."""
 
     p50: Times
     p90: Times
     p99: Times
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values; keys that do not apply are absent."""
-        return record(self)
 
 
 def measured(

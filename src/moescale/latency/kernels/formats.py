@@ -67,8 +67,3 @@ def peak_of(part: System | Gpu, kind: str) -> float:
     """The data sheet's FLOP rate of the arithmetic that kernels of a number format use."""
     peaks = {"fp8": part.fp8_flops_per_s, "fp4": part.fp4_flops_per_s}
     return peaks.get(KINDS[kind].arithmetic) or part.bf16_flops_per_s
-
-
-def rates(system: System, kind: str) -> tuple[float, float]:
-    """Bytes a weight and the data sheet's FLOP rate of the kernels of a number format."""
-    return KINDS[kind].bytes_per_weight, peak_of(system, kind)

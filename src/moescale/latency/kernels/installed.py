@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from moescale.errors import InputError, install
 from moescale.typing import FloatArray
 
 PACKAGE = "aiconfigurator_core"
-INSTALL = install("kernels")
 FAMILIES = ("gemm", "attention", "moe")  # what every engine must have tables of, to be priced
 
 
@@ -25,12 +23,10 @@ def present() -> bool:
 
 
 def root() -> Path:
-    """The folder of its systems; raises InputError where the package is not installed."""
+    """The folder of its systems, where it is installed (`tables.check_present`)."""
     found = importlib.util.find_spec(PACKAGE)
-    if found is None or not found.submodule_search_locations:
-        what = "these kernels come with the package aiconfigurator-core, which is not installed"
-        install = f"{INSTALL} (Linux x86-64), or take vLLM's kernels, --latency silicon, or the roofline"
-        raise InputError(what, where="silicon", next_step=install)
+    assert found is not None
+    assert found.submodule_search_locations
     return Path(found.submodule_search_locations[0]) / "systems"
 
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from moescale import catalogue
 from moescale.errors import InputError
-from moescale.latency.kernels.formats import EXPERTS_OF, SERVED_WITH, SHARED_EXPERT_KERNELS, rates
+from moescale.latency.kernels.formats import EXPERTS_OF, KINDS, SERVED_WITH, SHARED_EXPERT_KERNELS, peak_of
 from moescale.latency.kernels.tables import (
     System,
     Table,
@@ -89,8 +89,7 @@ class MoeKernels:
 
     formula: Formula
     system: System
-    bytes_per_weight: float
-    flops_per_s: float
+    kind: str
     features: npt.NDArray[np.float32]  # (shapes, 4), divided by LIKENESS
     missed: npt.NDArray[np.float32]  # (steps, shapes): log(measured / formula) on a grid of pairs per expert
     rises: npt.NDArray[np.float32]  # of it to the next step
@@ -102,8 +101,7 @@ class MoeKernels:
 
     def seconds(self, shape: Shape) -> FloatArray:
         """Seconds of one layer's experts, all fields of `shape` broadcast; without the router and the all-reduce."""
-        base = formula_s(self.formula, shape, self.system, self.bytes_per_weight, self.flops_per_s)
-        return base * np.exp(self._missed(shape))
+        return formula_s(self.formula, shape, self.system, self.kind) * np.exp(self._missed(shape))
 
     def _missed(self, shape: Shape) -> FloatArray:
         """The mean of log(measured / formula) at these sizes, weighted with likeness."""
@@ -147,10 +145,8 @@ def _key(d_model: Real, width: Real) -> FloatArray:
     return np.asarray(d_model, dtype=np.float64) * 2.0**24 + width
 
 
-def formula_s(
-    formula: Formula, shape: Shape, system: System, bytes_per_weight: float, flops_per_s: float
-) -> FloatArray:
-    """Seconds by the formula alone."""
+def formula_s(formula: Formula, shape: Shape, system: System, kind: str) -> FloatArray:
+    """Seconds by the formula alone, of experts in a number format."""
     f, bandwidth = formula, system.memory_bandwidth_bytes_per_s
     top_k, local = np.asarray(shape.top_k, dtype=np.float64), shape.local_experts
     pairs = shape.tokens * top_k * np.power(shape.expert_parallel, -f.imbalance)
@@ -158,8 +154,8 @@ def formula_s(
     # Distinct local experts that a pass reads, under the uneven load of the tables.
     met = local * -np.expm1(-f.evenness * np.log1p(pairs / (local * f.evenness)))
     met = np.minimum(met, np.minimum(local, shape.tokens * top_k))
-    memory_s = met * weights * (bytes_per_weight / (bandwidth * f.memory_share))
-    compute_s = (pairs + met * f.padding) * weights * (2.0 / (flops_per_s * f.compute_share))
+    memory_s = met * weights * (KINDS[kind].bytes_per_weight / (bandwidth * f.memory_share))
+    compute_s = (pairs + met * f.padding) * weights * (2.0 / (peak_of(system, kind) * f.compute_share))
     pair_bytes = 2.0 * (2.0 * shape.d_model + shape.matrices * np.asarray(shape.width, dtype=np.float64))
     moved = f.pair_activation * pairs * pair_bytes + f.token_activation * shape.tokens * 2.0 * np.asarray(shape.d_model)
     roof = np.power(np.power(memory_s, f.sharpness) + np.power(compute_s, f.sharpness), 1.0 / f.sharpness)
@@ -239,17 +235,14 @@ def _rows_of(system: str, engine: str, kind: str, load: str, kernel: str) -> Flo
     return np.concatenate(found)
 
 
-def fit_formula(
-    rows: Rows, system: System, bytes_per_weight: float, flops_per_s: float, start: Formula | None = None
-) -> Formula:
+def fit_formula(rows: Rows, system: System, kind: str, start: Formula | None = None) -> Formula:
     """Least squares on the logarithms, robust to outlying rows (soft L1 beyond 10%)."""
     from scipy.optimize import least_squares
 
     measured = np.log(rows.latency_s)
 
     def off(logs: FloatArray) -> FloatArray:
-        formula = Formula(*np.exp(logs))
-        return np.log(formula_s(formula, rows.shape, system, bytes_per_weight, flops_per_s)) - measured
+        return np.log(formula_s(Formula(*np.exp(logs)), rows.shape, system, kind)) - measured
 
     low, high = np.log(LOWEST), np.log(HIGHEST)
     first = np.clip(np.log(START if start is None else astuple(start)), low, high)
@@ -257,9 +250,9 @@ def fit_formula(
     return Formula(*np.exp(found.x).tolist())
 
 
-def kernels_of(rows: Rows, formula: Formula, system: System, bytes_per_weight: float, flops_per_s: float) -> MoeKernels:
+def kernels_of(rows: Rows, formula: Formula, system: System, kind: str) -> MoeKernels:
     """The answering object of measured rows and the formula fitted to them."""
-    logs = np.log(rows.latency_s / formula_s(formula, rows.shape, system, bytes_per_weight, flops_per_s))
+    logs = np.log(rows.latency_s / formula_s(formula, rows.shape, system, kind))
     features, at = _features(rows.shape, formula)
     steps = np.arange((OCTAVES[1] - OCTAVES[0]) * STEPS_AN_OCTAVE + 1)
     grid = (OCTAVES[0] + steps / STEPS_AN_OCTAVE) * np.log(2.0)
@@ -270,8 +263,7 @@ def kernels_of(rows: Rows, formula: Formula, system: System, bytes_per_weight: f
     return MoeKernels(
         formula=formula,
         system=system,
-        bytes_per_weight=bytes_per_weight,
-        flops_per_s=flops_per_s,
+        kind=kind,
         features=(firsts / np.asarray(LIKENESS)).astype(np.float32),
         missed=missed,
         rises=np.diff(missed, axis=0),
@@ -290,5 +282,5 @@ def shipped_formula(system: str, engine: str, version: str, kind: str, load: str
 def moe_kernels(system: str, engine: str, version: str, kind: str, load: str) -> MoeKernels:
     """Measured experts, ready to be asked; the formula is looked up, or fitted where it is not in the catalogue."""
     rows, on = moe_rows(system, engine, version, kind, load), find_system(system)
-    formula = shipped_formula(system, engine, version, kind, load) or fit_formula(rows, on, *rates(on, kind))
-    return kernels_of(rows, formula, on, *rates(on, kind))
+    formula = shipped_formula(system, engine, version, kind, load) or fit_formula(rows, on, kind)
+    return kernels_of(rows, formula, on, kind)

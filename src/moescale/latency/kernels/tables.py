@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from moescale.errors import InputError, unknown_name
+from moescale.errors import InputError, install, unknown_name
 from moescale.latency.kernels import installed
 from moescale.latency.kernels.installed import InstalledTable
 from moescale.latency.kernels.log_grid import LogGrid, grid_of
@@ -159,11 +159,11 @@ def default_version(system: str, engine: str) -> str:
     return _current(system)[engine]
 
 
-def check_present(system: str, engine: str, version: str) -> None:
-    """Raise InputError where the tables of an engine's version are neither in the catalogue nor installed."""
-    if not is_whole(system, engine, version) and not installed.present():
+def check_present(system: str, engine: str, version: str, load: str) -> None:
+    """Raise InputError where the tables of an engine's version, or a load on experts, are neither here nor installed."""
+    if not (is_whole(system, engine, version) and load == index()["load"]) and not installed.present():
         what = f"the kernels of {engine} {version} on {system} come with the extra `kernels`, which is not installed"
-        instead = f"{installed.INSTALL} (Linux x86-64), or take vLLM's kernels (silicon) or the roofline"
+        instead = f"{install('kernels')} (Linux x86-64), or take vLLM's kernels (silicon) or the roofline"
         raise InputError(what, where="silicon", next_step=instead)
 
 
