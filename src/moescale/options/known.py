@@ -20,7 +20,7 @@ from moescale.units import format_count
 STATED_TOKENS = within(TOKENS)
 # Of the published model that a plan shows where none is named: its year, and the ratio of FLOPs.
 SINCE, FAR = "2024", 4.0
-PLAN_ROWS = ("recommendation", "least-spend", "lower-loss", "knee", "quality", "balanced", "cheapest")
+PLAN_ROWS: tuple[str, ...] = ("recommendation", "least-spend", "lower-loss", "knee", "quality", "balanced", "cheapest")
 
 
 def stated_model(stated: str, option: str, remark: Remark = ignore) -> KnownModel:
