@@ -68,6 +68,13 @@ def trained(settings: RunSettings, **options: Any) -> list[dict[str, Any]]:
     return [run.train(settings, **options)]
 
 
+# DeepSeek-V3, and GLM-4-MoE: narrow experts, a shared one, the sigmoid router.
+SHARED: dict[str, Any] = {"experts": 8, "top_k": 2, "moe_every": 1, "d_expert": 32, "d_shared_expert": 32}
+LATENT: dict[str, Any] = {
+    **SHARED, "head_dim": 48, "kv_lora_rank": 32, "q_lora_rank": 48, "qk_rope_head_dim": 16, "v_head_dim": 32,
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """The folder and the row of a run of one process."""
@@ -97,6 +104,26 @@ def test_the_loss_is_transformers_own_on_the_saved_model(alone: tuple[Path, dict
     opened: Any = importlib.import_module("moescale.experiments.corpus").open_corpus(corpus)
     held_out = opened.sequences("validation", 64, 0)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder / "model").eval()
+    ids = torch.from_numpy(np.stack([held_out[i] for i in range(4096 // 64)]))
+    with torch.inference_mode():
+        assert float(model(input_ids=ids, labels=ids).loss) == pytest.approx(row["loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize("shape", [SHARED, LATENT], ids=["glm4_moe", "deepseek_v3"])
+def test_shared_experts_and_latent_attention_are_trained_as_transformers_has_them(
+    shape: dict[str, Any], corpus: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "r"
+    (row,) = trained(settings_of(tables(corpus, folder, model=shape, training={"tokens": 60 * 1024})))
+    assert not row["diverged"]
+    assert row["loss"] < math.log(row["vocab_size"]) - 1
+    assert 1 <= row["imbalance"] < 3
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder / "model").eval()
+    routers = sum(layer.mlp.gate.e_score_correction_bias.numel() for layer in model.model.layers)
+    counted = sum(p.numel() for p in model.parameters())
+    assert counted + routers == row["n_params_total"] + row["n_params_embedding"]
+    opened: Any = importlib.import_module("moescale.experiments.corpus").open_corpus(corpus)
+    held_out = opened.sequences("validation", 64, 0)
     ids = torch.from_numpy(np.stack([held_out[i] for i in range(4096 // 64)]))
     with torch.inference_mode():
         assert float(model(input_ids=ids, labels=ids).loss) == pytest.approx(row["loss"], abs=1e-5)
@@ -196,16 +223,17 @@ def started(settings: RunSettings, corpus: Path) -> Any:
     return trainer.Run(settings, opened, lambda _event: None)
 
 
-def test_gradient_reaches_every_expert_and_the_router(corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", [{}, LATENT], ids=["qwen3_moe", "deepseek_v3"])
+def test_gradient_reaches_every_expert_and_the_router(shape: dict[str, Any], corpus: Path, tmp_path: Path) -> None:
     model_file: Any = importlib.import_module("moescale.experiments.train")
-    run = started(settings_of(tables(corpus, tmp_path / "r")), corpus)
+    run = started(settings_of(tables(corpus, tmp_path / "r", model=shape)), corpus)
     _, ids = run._batch(0)
     model_file.token_losses(run.model, ids).sum().backward()
     seen = {name: p.grad for name, p in run.model.named_parameters()}
     assert all(gradient is not None and bool(gradient.abs().sum() > 0) for gradient in seen.values())
     for name in ("gate_up_proj", "down_proj"):
         gradient = seen[f"model.layers.1.mlp.experts.{name}"]
-        assert gradient.shape[0] == 4
+        assert gradient.shape[0] == shape.get("experts", 4)
         assert bool((gradient.abs().sum(dim=(1, 2)) > 0).all())
 
 
@@ -230,6 +258,26 @@ def test_the_balancing_loss_is_that_of_transformers(corpus: Path, tmp_path: Path
         parts.append(float(run.routers.loss(ids.numel())))
     assert sum(parts) == pytest.approx(expected, rel=1e-5)
     assert expected == pytest.approx(1.0, abs=0.2)
+
+
+def test_scores_of_a_sigmoid_are_balanced_as_shares_of_their_sum(corpus: Path, tmp_path: Path) -> None:
+    model_file: Any = importlib.import_module("moescale.experiments.train")
+    run = started(settings_of(tables(corpus, tmp_path / "r", model=LATENT)), corpus)
+    _, ids = run._batch(0)
+    kept: list[Any] = []
+    for layer in run.model.model.layers:
+        layer.mlp.gate.register_forward_hook(lambda _m, _i, answer: kept.append(answer))
+    run.routers.on = True
+    model_file.token_losses(run.model, ids)
+    run.routers.probabilities.clear()
+    run.routers.use(run.routers.take())
+    expected = []
+    for logits, _, chosen in kept:
+        share = torch.bincount(chosen.flatten(), minlength=8) / chosen.numel()
+        scores = torch.sigmoid(logits)
+        expected.append(8 * float((share * (scores / scores.sum(dim=1, keepdim=True)).mean(dim=0)).sum()))
+    model_file.token_losses(run.model, ids)
+    assert float(run.routers.loss(ids.numel())) == pytest.approx(np.mean(expected), rel=1e-5)
 
 
 def test_the_balancing_loss_evens_a_skewed_stream(corpus: Path, tmp_path: Path) -> None:
@@ -270,13 +318,11 @@ def losses_of(folder: Path) -> list[float]:
     return [losses[0], losses[-1]]  # between them a line comes by the clock
 
 
-@pytest.mark.parametrize("experts", [4, 1])
-def test_two_processes_have_the_losses_of_one(experts: int, corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", [{}, {"experts": 1}, LATENT], ids=["qwen3_moe", "qwen3", "deepseek_v3"])
+def test_two_processes_have_the_losses_of_one(shape: dict[str, Any], corpus: Path, tmp_path: Path) -> None:
     """First and last training loss, and that of validation, with gradients accumulated and experts balanced."""
-    (one,) = trained(settings_of(tables(corpus, tmp_path / "one", model={"experts": experts})))
-    done = through_torchrun(
-        tables(corpus, tmp_path / "two", model={"experts": experts}, parallel={"processes": 2}), tmp_path
-    )
+    (one,) = trained(settings_of(tables(corpus, tmp_path / "one", model=shape)))
+    done = through_torchrun(tables(corpus, tmp_path / "two", model=shape, parallel={"processes": 2}), tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     (two,) = json.loads(done.stdout)["rows"]
     assert (one["processes"], two["processes"]) == (1, 2)

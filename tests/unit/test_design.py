@@ -7,6 +7,8 @@ import itertools
 import json
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +17,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from command_line import run
-from moescale.errors import InfeasibleError
-from moescale.export.trainers import unbuilt
-from moescale.models.family import training_flops
-from moescale.options.law import family_of_shape
+from moescale.errors import InfeasibleError, InputError
+from moescale.experiments.settings import settings_of, stated_columns
+from moescale.export.trainers import check_family
+from moescale.models.family import n_total, training_flops
+from moescale.options.law import SHAPES, family_of_shape
 from moescale.options.question import BoundOptions
 from moescale.options.serving import ServingOptions
 from moescale.planning.gaussian_process import (
@@ -189,11 +192,9 @@ def test_a_design_stays_within_its_limits_and_beats_a_grid() -> None:
     assert all(later < earlier for earlier, later in itertools.pairwise(doubts))
 
 
-def shown(found: SweepDesign, unbuilt: str = "", other_shapes: bool = False) -> str:
+def shown(found: SweepDesign, plan: Any = None) -> str:
     console = Console(width=100, record=True, file=io.StringIO())
-    show_design(
-        console, found, shape="mixtral", other_shapes=other_shapes, details=False, written=None, unbuilt=unbuilt
-    )
+    show_design(console, found, shape="deepseek", plan=plan, details=False, written=None)
     return " ".join(console.export_text().split())
 
 
@@ -219,8 +220,8 @@ def test_a_design_says_its_shape_its_gpu_hours_and_whether_it_decides_the_expert
         "plan_tokens_per_active": 10900.0,
     }
     undecided = replace(priced, larger=LargerSweep(flops=1e22, certainty=0.45, decides=False), **doubts)
-    open_ = shown(undecided, other_shapes=True)
-    assert open_.startswith("Train 60 runs of shape mixtral no --shape is stated: `plan` may choose another; ")
+    open_ = shown(undecided)
+    assert open_.startswith("Train 60 runs of shape deepseek ")
     assert "do not decide the expert count (likeliest E 40%); no sweep does up to 1e22 FLOPs (45%). Without a" in open_
     assert (
         "Without a sweep train E = 512: in the mean 6.6% dearer to serve than the best count of each draw, 8.6% or more in one "
@@ -238,16 +239,22 @@ def test_a_design_says_its_shape_its_gpu_hours_and_whether_it_decides_the_expert
     without = shown(replace(decides, count_before=CountDoubt(0.75, 8.0, 0.0, 0.0)))
     assert "No sweep is needed to make one expert count more likely the cheapest than not (likeliest E 75%)." in without
     assert "Beyond runs" not in decided
-    assert "--shape" not in decided.partition("Plan:")[0]
-
-
-@pytest.mark.system
-def test_a_sweep_that_cannot_be_built_is_not_offered() -> None:
-    found = shown(designed(), unbuilt(family_of_shape("deepseek")))
+    assert "--shape" not in decided
+    models = [
+        SimpleNamespace(experts=256.0, usd_per_mtok=0.171, loss=1.8102),
+        SimpleNamespace(experts=32.0, usd_per_mtok=0.362, loss=1.8199),
+    ]
+    choices = [
+        SimpleNamespace(shape=name, model=model) for name, model in zip(("deepseek", "mixtral"), models, strict=True)
+    ]
+    compared = shown(undecided, SimpleNamespace(shapes=choices, decision=SimpleNamespace(model=models[0])))
     assert (
-        "All runs: --details, to train with a trainer of your own; `moescale sweep` builds no narrow experts" in found
+        "Shape `plan` takes deepseek: E=256 $0.171, loss 1.8102; --shape mixtral: E=32 $0.362, loss 1.8199" in compared
     )
-    assert "-o SWEEP.toml" not in found
+    assert (
+        "Without a sweep train E = 256, as `plan` chooses; the safest count by the law's draws is 512: in the"
+        in compared
+    )
 
 
 @pytest.mark.system
@@ -308,6 +315,22 @@ def test_runs_of_a_table_come_in_the_letters_of_the_plan() -> None:
     assert losses.tolist() == [3.0, 2.9]
 
 
+@pytest.mark.parametrize("shape", ["deepseek", "fine-grained"])
+def test_runs_of_a_named_shape_come_back_in_its_letters(shape: str) -> None:
+    """A row of the run table says how narrow the experts are, so that E is the count that was trained."""
+    stated = {"shape": shape, "n_params": 64e6, "experts": 64, "top_k": 8, "moe_every": 1}
+    trained = settings_of({"name": "r", "model": stated, "data": {"corpus": "c"}, "training": {"tokens": 1e9}})
+    row = stated_columns(trained, 50_000)
+    numbers = {key: np.array([float(value)]) for key, value in row.items() if isinstance(value, int | float)}
+    table = RunTable(
+        n_params=numbers["n_params_dense"], tokens=numbers["tokens"], experts=numbers["n_experts"], loss=np.array([3.0]),
+        columns=numbers,
+    )  # fmt: skip
+    runs, _ = in_letters(table, family_of_shape(shape))
+    np.testing.assert_allclose(runs.experts, 64.0, rtol=1e-6)
+    np.testing.assert_allclose(runs.n_params, 64e6, rtol=0.03)
+
+
 def test_limits_without_a_run_are_refused() -> None:
     with pytest.raises(InfeasibleError, match="no run within these limits"):
         design_sweep(search(), SweepLimits(flops=1e21, run_tokens=10.0))
@@ -341,13 +364,46 @@ def test_design_answers_with_the_keys_of_the_contract_and_writes_a_sweep(tmp_pat
     assert 0 < len(json.loads(listed.out)["runs"]) == len(answer["runs"]) <= 12
 
 
-def test_a_sweep_of_experts_that_it_cannot_build_is_refused(tmp_path) -> None:
-    path = tmp_path / "mine.toml"
-    found = run("design", "--budget", 1e20, *PLAN, "--shape", "fine-grained", "-o", path)
-    assert found.code == 2
-    assert "builds no narrow experts and no shared experts" in found.err
-    assert not path.exists()
+@pytest.mark.system
+@pytest.mark.parametrize("shape", ["deepseek", "fine-grained"])
+def test_a_sweep_of_narrow_and_shared_experts_is_written_as_it_was_designed(shape: str, tmp_path) -> None:
+    path, asked = tmp_path / "mine.toml", [*PLAN[:-4], "--experts", "1,16,256", "--law", "public-2026"]
+    found = run("design", "--budget", 1e20, *asked, "--max-runs", 12, "--shape", shape, "-o", path, "--json")
+    assert found.code == 0, found.err
+    designed = sorted(json.loads(found.out)["runs"], key=lambda r: (r["experts"], r["n_params"], r["tokens"]))
+    listed = json.loads(run("sweep", path, "--dry-run", "--json").out)["runs"]
+    listed.sort(key=lambda r: (r["n_experts"], r["n_params_dense"], r["tokens"]))
+    assert [r["n_experts"] for r in listed] == [r["experts"] for r in designed]
+    assert max(r["n_experts"] for r in listed) > 1
+    for built, wanted in zip(listed, designed, strict=True):
+        assert built["n_params_dense"] == pytest.approx(wanted["n_params"], rel=0.05)
+        total = float(n_total(family_of_shape(shape), wanted["n_params"], float(wanted["experts"])))
+        assert built["n_params_total"] == pytest.approx(total, rel=0.3)  # experts of small models are a few tiles wide
+
+
+def test_what_a_sweep_cannot_build_is_refused() -> None:
+    for shape in SHAPES:
+        check_family(family_of_shape(shape))
+    with pytest.raises(InputError, match=r"not mine's.*--details"):
+        check_family(replace(family_of_shape("deepseek"), name="mine"))
     assert "no FLOPs for the sweep" in run("design", *PLAN).err
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("budget", ["1e22", "1e23"])
+def test_a_design_is_of_the_model_that_the_plan_recommends_unless_a_shape_is_stated(budget: str) -> None:
+    asked = "--gpu", "h100-sxm", "--latency", "roofline", "--bootstrap", 20, "--experts", "1,16,64"
+    planned = json.loads(run("plan", "--budget", budget, *asked, "--json").out)
+    command = "design", "--budget", 1e20, "--max-runs", 2, "--plan-budget", budget, *asked
+    found = json.loads(run(*command, "--json").out)
+    assert found["shape"] == planned["shapes"][0]["shape"] != "mixtral"
+    assert [(s["shape"], s["model"]["experts"]) for s in found["shapes"]] == [
+        (s["shape"], s["model"]["experts"]) for s in planned["shapes"]
+    ]
+    assert found["base"] == planned["base_name"]
+    stated = run(*command, "--shape", "mixtral").out
+    assert stated.startswith("Train 2 runs of shape mixtral")
+    assert "`plan`" not in stated
 
 
 @pytest.mark.system

@@ -359,6 +359,15 @@ def test_every_format_follows_the_recipe(schedule: str, tmp_path: Path) -> None:
     assert not wsd or round(training.decay * training.steps) == run.decay_steps
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_moescale_train_reads_back_every_exported_shape(family: str, tmp_path: Path) -> None:
+    shape = FAMILIES[family]
+    export_model(shape, 1e11, "hf", tmp_path / "hf", gpu=find_gpu("h100-sxm"), gpus=8)
+    stated = read_settings(tmp_path / "hf" / "run.toml").model
+    for key in ("n_experts", "expert_width", "d_shared_expert", "kv_lora_rank", "v_head_dim", "model_type"):
+        assert getattr(stated.buildable(), key) == getattr(shape, key)
+
+
 def test_rules_of_dense_models_say_so_for_experts(tmp_path: Path) -> None:
     def notes(shape: Buildable, **stated: Any) -> str:
         launch = Launch(**stated)

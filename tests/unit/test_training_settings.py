@@ -75,6 +75,21 @@ def test_a_size_has_one_dense_shape_for_every_number_of_experts(size: str, exper
     assert abs(math.log(estimate(settings_of({**tables(), "model": model}))["n_params"] / wanted)) < 0.15
 
 
+def test_a_named_shape_is_built_in_its_widths() -> None:
+    model = {"shape": "deepseek", "n_params": "64M", "experts": 64, "top_k": 8}
+    settings = settings_of({**tables(), "model": model})
+    found, config = settings.model, settings.model.config(257)
+    assert (config["model_type"], config["kv_lora_rank"], config["n_routed_experts"]) == ("deepseek_v3", 512, 64)
+    assert found.d_ffn == 9 * (found.d_expert or 0) == 9 * (found.d_shared_expert or 0)
+    assert settings_of(settings.to_dict()) == settings
+    assert estimate(settings)["n_params"] == pytest.approx(64e6, rel=0.05)
+    assert settings_of({**tables(), "model": {**model, "shape": "fine-grained"}}).model.kv_lora_rank is None
+    with pytest.raises(InputError, match="shape is that of a size"):
+        settings_of(tables(model={"shape": "deepseek"}))
+    with pytest.raises(InputError, match="d_expert does not go with n_params"):
+        settings_of({**tables(), "model": {**model, "d_expert": 64}})
+
+
 def test_the_hash_is_of_what_a_run_computes() -> None:
     base = settings_of(tables()).sha256
     same = [

@@ -5,21 +5,25 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moescale.bounds import FLOPS, PARAMETERS, SEED, SEQUENCE_TOKENS, SHARE, TOKENS
 from moescale.cli.options import JSON, command
 from moescale.cli.output import HeldBack, answer, print_json, say, show_progress, warn
-from moescale.errors import InputError, located, unknown_name
+from moescale.errors import InfeasibleError, InputError, located, unknown_name
 from moescale.options.fields import MOST_SECONDS, flag, path, quantity, seconds, text
 from moescale.options.law import LawOptions, shape_name
 from moescale.options.question import BoundOptions
 from moescale.options.runs import TableOptions
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 from moescale.units import format_count, format_seconds, plural
+
+if TYPE_CHECKING:
+    from moescale.planning.plan import Plan
 
 BUDGETS = 100.0  # a plan's FLOPs over those of its sweep, where none is stated: our own
 MOST_STATED = 1000  # runs
@@ -63,8 +67,9 @@ def design(
     json_: bool = JSON,
 ) -> None:
     """Choose the training runs that reduce the regret of a plan most, and write them as a sweep."""
-    from moescale.export.trainers import check_family, unbuilt, write_sweep
+    from moescale.export.trainers import check_family, write_sweep
     from moescale.io.files import check_target
+    from moescale.io.records import record
     from moescale.models.recipe import defaults
     from moescale.options.planned import PlanRequest
     from moescale.planning.gaussian_process import RUN_NOISE
@@ -80,22 +85,34 @@ def design(
     if sweep_file is not None:
         check_target(sweep_file, [runs])
     chosen = law.find_law()
-    if sweep_file is not None:
-        check_family(chosen.family)
     deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
-    question = bounds.question(chosen, deployment, law, kv_heads=serving.kv_heads, unpriced=True)
     with show_progress(not json_) as report:
-        report("price the models of the plan", 0.1)
-        source, kv_heads = serving.open_latency(deployment, remark=warn), serving.kv_heads
         asked = PlanRequest(
-            bounds=bounds, deployment=deployment, latency=source, details=law, kv_heads=kv_heads, unpriced=True
+            bounds=bounds,
+            deployment=deployment,
+            latency=serving.open_latency(deployment, remark=warn),
+            details=law,
+            kv_heads=serving.kv_heads,
+            unpriced=True,
+            slower=serving.max_tpot is None,
+            explained=False,
+            wider=serving.wider(deployment),
         )
+        plan: Plan | None = None
+        if laws := asked.in_shapes(chosen):
+            with suppress(InfeasibleError):  # runs may make sure of what no model promises yet
+                plan = asked.plan(chosen, lambda step, share: report(step, share / 2.0))
+                chosen = laws[shape_name(str(plan.asked["family"]))]
+        if sweep_file is not None:
+            check_family(chosen.family)
+        report("price the models of the plan", 0.5)
+        question = asked.question(chosen)
         if (question.max_days, question.max_training_usd) != (None, None):  # what they buy, the plan says
-            flops_bought = asked.plan_of_shape(chosen).budget_flops
+            flops_bought = (plan or asked.plan_of_shape(chosen)).budget_flops
             question = replace(question, budget=replace(question.budget, flops=flops_bought))
         base = asked.usual_base(chosen, question)
         search = asked.search(chosen, question if base is None else replace(question, base=base))
-        report("choose runs", 0.6)
+        report("choose runs", 0.7)
         known = None
         if runs is not None:
             table = TableOptions().read(runs)
@@ -116,13 +133,10 @@ def design(
     if sweep_file is not None:
         with held_back.writing():
             write_sweep(found, search.law.family, sweep_file, sequence_tokens)
-    shape = shape_name(search.law.family.name)
-    record = found.to_dict() | {"shape": shape} | ({} if sweep_file is None else {"sweep": str(sweep_file)})
-    answer(
-        json_, record, show_design, found,
-        shape=shape, other_shapes=law.shape is None and bool(asked.shapes(chosen)), details=details, written=sweep_file,
-        unbuilt=unbuilt(search.law.family),
-    )  # fmt: skip
+    shape, shapes = shape_name(chosen.family.name), () if plan is None else plan.shapes
+    told = found.to_dict() | {"shape": shape} | ({"shapes": [record(each) for each in shapes]} if shapes else {})
+    told |= {} if sweep_file is None else {"sweep": str(sweep_file)}
+    answer(json_, told, show_design, found, shape=shape, plan=plan, details=details, written=sweep_file)
     warn(found.notes)
     held_back.tell()
 

@@ -24,7 +24,7 @@ from moescale.models.architecture import Architecture
 from moescale.models.family import find_family
 from moescale.models.parameters import count_parameters, dense_equivalent_params, training_flops_per_token
 from moescale.models.recipe import defaults, paper_peak_lr, training_steps
-from moescale.models.rounding import Buildable, buildable
+from moescale.models.rounding import FURTHER, Buildable, buildable
 
 USUAL = defaults()
 FAMILY = "yun2024"  # whose shapes a size stands for
@@ -41,13 +41,20 @@ NOT_COMPUTED: Any = {
 class ModelSettings(Table):
     """The table [model]: a whole-number shape, stated or the buildable one nearest to a size; 0 is filled in."""
 
-    n_params: toml.Size | None = None  # None once the shape is known
+    n_params: toml.Size | None = None  # None once the shape is known, as is `shape`
+    shape: Literal["fine-grained", "deepseek"] | None = None  # None: the proportions of FAMILY
     d_model: toml.Width = 0
     n_layers: Annotated[int, Quantity, Field(ge=1, le=10**4)] = 0
     n_heads: toml.Width = 0
     n_kv_heads: toml.Width = 0
     head_dim: toml.Width = 0
     d_ffn: toml.Width = 0
+    d_expert: toml.Width | None = None  # these as in Buildable, where it has them
+    d_shared_expert: toml.Width | None = None
+    kv_lora_rank: toml.Width | None = None
+    q_lora_rank: toml.Width | None = None
+    qk_rope_head_dim: toml.Width | None = None
+    v_head_dim: toml.Width | None = None
     experts: toml.Experts = 1
     top_k: toml.Experts = 2  # never more than `experts`
     moe_every: Annotated[int, Quantity, Field(ge=1, le=10**4)] = 2  # layers 1, 3, 5 .. hold experts
@@ -56,13 +63,19 @@ class ModelSettings(Table):
     @model_validator(mode="after")
     def complete(self) -> Self:
         """Fill in the shape."""
+        if self.shape is not None:
+            usual = find_family(self.shape)
+            self.fill(**{key: int(getattr(usual, key)) for key in {"top_k", "moe_every"} - self.model_fields_set})
         self.fill(top_k=min(self.top_k, self.experts))
         if self.n_params is not None:
-            if stated := [key for key in SHAPE if getattr(self, key)]:
+            if stated := [key for key in (*SHAPE, *FURTHER) if getattr(self, key)]:
                 raise InputError(f"{stated[0]} does not go with n_params", next_step="state one of the two")
             shape = _nearest_shape(self.n_params, self)
-            self.fill(n_params=None, **{key: getattr(shape, key) for key in SHAPE})
+            self.fill(n_params=None, shape=None, **{key: getattr(shape, key) for key in SHAPE})
+            self.fill(**{key: getattr(shape, key) or None for key in FURTHER})
             return self
+        if self.shape is not None:
+            raise InputError("shape is that of a size", next_step="give n_params as well, or leave shape out")
         if missing := [key for key in ("d_model", "n_layers") if not getattr(self, key)]:
             raise InputError(f"{missing[0]} is missing", next_step="give n_params, or d_model and n_layers")
         width, head_dim = self.d_model, self.head_dim or PAPER_HEAD
@@ -78,6 +91,9 @@ class ModelSettings(Table):
         if self.head_dim % 2:
             what = f"head_dim {self.head_dim} is odd, which rotary positions cannot be"
             raise InputError(what, nearest=str(self.head_dim + 1))
+        if self.kv_lora_rank and not (self.qk_rope_head_dim and self.v_head_dim):
+            raise InputError("kv_lora_rank goes with qk_rope_head_dim and v_head_dim", next_step="give these as well")
+        self.config(1)  # says what no class of transformers builds
         if self.experts > 1 and self.moe_every > self.n_layers:
             what = f"moe_every {self.moe_every} leaves no layer of {self.n_layers} with experts"
             raise InputError(what, nearest=str(self.n_layers))
@@ -85,7 +101,7 @@ class ModelSettings(Table):
 
     def buildable(self) -> Buildable:
         """The shape as exports take it."""
-        shape = {key: getattr(self, key) for key in (*SHAPE, "top_k", "moe_every")}
+        shape = {key: getattr(self, key) or 0 for key in (*SHAPE, *FURTHER, "top_k", "moe_every")}
         return Buildable(**shape, n_experts=self.experts, n_params=0.0, n_params_total=0.0)
 
     def config(self, vocab_size: int) -> dict[str, Any]:
@@ -277,6 +293,7 @@ def stated_columns(run: RunSettings, vocab_size: int) -> dict[str, Any]:
         "schedule": t.schedule,
         "seed": run.seed,
         **{key: getattr(m, key) for key in ("d_model", "n_layers", "d_ffn")},
+        **(_widths(m) if m.d_expert or m.d_shared_expert else {}),
         **{key: getattr(t, key) for key in ("batch_tokens", "sequence_tokens")},
         "vocab_size": vocab_size,
         "peak_lr": t.peak_lr,
@@ -284,6 +301,11 @@ def stated_columns(run: RunSettings, vocab_size: int) -> dict[str, Any]:
         "settings_sha256": run.sha256,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
+
+
+def _widths(m: ModelSettings) -> dict[str, int]:
+    """The columns of a row without which experts are as wide as an FFN."""
+    return {"ffn_width": m.d_ffn, "expert_width": m.d_expert or m.d_ffn, "shared_width": m.d_shared_expert or 0}
 
 
 def mfu(run: RunSettings, vocab_size: int, device: str, tokens_per_s: float) -> float | None:
@@ -308,9 +330,9 @@ def peak_flops_per_s(device: str) -> float | None:
 
 def _nearest_shape(n_params: float, model: ModelSettings) -> Buildable:
     """The buildable shape nearest to a size; below 1e7, where heads of 128 are too coarse, with narrower heads."""
-    family = replace(find_family(FAMILY), top_k=model.top_k, moe_every=model.moe_every)
+    family = replace(find_family(model.shape or FAMILY), top_k=model.top_k, moe_every=model.moe_every)
     found: dict[float, Buildable] = {}  # by how far its size is off
-    for head_dim in (128.0, 64.0, 32.0):
+    for head_dim in (family.head_dim,) if family.kv_lora_rank else (128.0, 64.0, 32.0):
         with suppress(InputError):
             shape = buildable(replace(family, head_dim=head_dim), n_params, float(model.experts))
             found.setdefault(abs(math.log(shape.n_params / n_params)), shape)

@@ -326,7 +326,7 @@ def build(settings: RunSettings, vocab_size: int, device: str = "cpu") -> nn.Mod
     given = settings.model.config(vocab_size)
     config = transformers.AutoConfig.for_model(given.pop("model_type"), **given, use_cache=False)
     # torch's grouped matrix product; the default loops over the experts
-    options = {"experts_implementation": "grouped_mm"} if "num_experts" in given else {}
+    options = {"experts_implementation": "grouped_mm"} if settings.model.experts > 1 else {}
     with torch.device(device):
         model = cast("nn.Module", transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, **options))
     with torch.no_grad():
@@ -354,12 +354,14 @@ class Routers:
     The balancing loss is that of Switch Transformers (arXiv 2101.03961, equation 4), E sum_i f_i P_i a layer, the mean
     over layers, with P_i the mean probability of expert i over the whole batch and f_i its share of the tokens of the
     step before (even before the first). f has no gradient, so that loss and gradient add up over tokens: they are those of
-    the global batch in one process or in many, whatever its micro-batches.
+    the global batch in one process or in many, whatever its micro-batches. Scores of a sigmoid are probabilities once their sum is 1
+    (arXiv 2412.19437, equation 20).
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         modules = [layer.mlp.gate for layer in cast("Any", model).model.layers if hasattr(layer.mlp, "experts")]
         self.n_experts = int(modules[0].num_experts) if modules else 1
+        self.sigmoid = bool(modules) and hasattr(modules[0], "e_score_correction_bias")
         shape, self.on = (len(modules), self.n_experts), False
         self.shares = torch.full(shape, 1.0 / self.n_experts, device=device)  # f: (layers, experts)
         self.counts = torch.zeros(shape, dtype=torch.float64, device=device)  # tokens by layer and expert since `take`
@@ -373,7 +375,9 @@ class Routers:
             tokens = torch.ones_like(chosen, dtype=self.counts.dtype).flatten()
             self.counts[layer].scatter_add_(0, chosen.flatten(), tokens)
             if torch.is_grad_enabled():
-                self.probabilities.append(torch.softmax(logits.float(), dim=-1).sum(dim=0))
+                scores = logits.float()
+                scores = nn.functional.logsigmoid(scores) if self.sigmoid else scores  # whose softmax is their share
+                self.probabilities.append(torch.softmax(scores, dim=-1).sum(dim=0))
 
     def loss(self, batch_tokens: int) -> Tensor | float:
         """The part of the balancing loss that the tokens of the last pass make up, in a batch of `batch_tokens`."""

@@ -109,7 +109,7 @@ def export_model(
     files["README.md"] = filled(
         "README.md.j2",
         title=title,
-        format="config" if format == "hf" and "run.toml" not in files else format,
+        format=format,
         version=TORCHTITAN,
         recipe=recipe,
         choice=choice,

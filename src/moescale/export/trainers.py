@@ -16,7 +16,7 @@ from moescale.export.huggingface import huggingface_config
 from moescale.io.files import write_atomically
 from moescale.models.family import ModelFamily
 from moescale.models.recipe import Recipe, defaults
-from moescale.models.rounding import Buildable
+from moescale.models.rounding import FURTHER, Buildable
 from moescale.training.parallelism import Split, Trainer, stages_of
 from moescale.units import format_bytes, format_count, format_flops, format_seconds, plural
 
@@ -57,9 +57,7 @@ def training_files(
     files = {"config.json": json.dumps(huggingface_config(shape, recipe), indent=2) + "\n"}
     run: dict[str, Any] = {"title": title, "shape": shape, "recipe": recipe, "split": split}
     if format == "hf":
-        # `moescale train` builds Qwen3, and Qwen3-MoE with experts as wide as a dense FFN.
-        if not shape.kv_lora_rank and not shape.d_shared_expert and shape.expert_width == shape.d_ffn:
-            files["run.toml"] = filled("run.toml.j2", **run)
+        files["run.toml"] = filled("run.toml.j2", **run, further={key: getattr(shape, key) for key in FURTHER})
         return files, ()
     run["router"] = catalogue.read("routers.toml")["sigmoid"]
     if format == "torchtitan":
@@ -109,21 +107,18 @@ def _torchtitan_module(shape: Buildable, recipe: Recipe, run: Mapping[str, Any])
 # A designed sweep as the SWEEP.toml that `moescale sweep` trains.
 
 
-def unbuilt(family: ModelFamily) -> str:
-    """What `moescale sweep` cannot build of a family, in words; empty where it trains all: its experts are as wide as an FFN."""
-    unusual = {
-        "narrow experts": family.expert_width != 1.0,
-        "shared experts": family.shared_experts > 0.0,
-        "latent attention": family.kv_lora_rank > 0.0,
-    }
-    return " and no ".join(name for name, has in unusual.items() if has)
+NAMED = ("fine-grained", "deepseek")
+"""Families whose shapes `moescale sweep` builds by name; of others those whose experts are as wide as an FFN."""
 
 
 def check_family(family: ModelFamily) -> None:
     """InputError for a family that `moescale sweep` cannot build."""
-    if found := unbuilt(family):
-        what = f"`moescale sweep` builds no {found}, which {family.name} has: its runs would be other models"
-        step = "leave -o out and train the runs that --details lists, or take --shape paper or mixtral"
+    plain = family.expert_width == 1.0 and not family.shared_experts and not family.kv_lora_rank
+    if not plain and family.name not in NAMED:
+        what = (
+            f"`moescale sweep` builds experts as wide as an FFN and those of {' and '.join(NAMED)}, not {family.name}'s"
+        )
+        step = "leave -o out and train the runs that --details lists, or take a --shape"
         raise InputError(what, where="-o", next_step=step)
 
 
@@ -138,6 +133,7 @@ def write_sweep(design: SweepDesign, family: ModelFamily, path: Path, sequence_t
         most_tokens=format_count(max(run.tokens for run in design.runs)),
         names=tomli_w.dumps({"name": path.stem, "table": f"{path.stem}.csv", "folder": path.stem}),
         family=family,
+        named=family.name in NAMED,
         sequence_tokens=sequence_tokens or defaults().sequence_tokens,
         cheapest_first=sorted(design.runs, key=lambda run: run.flops),
     )

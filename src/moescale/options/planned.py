@@ -316,7 +316,8 @@ class PlanRequest:
 
     def usual_base(self, law: Law, question: Question) -> KnownModel | None:
         """The baseline of the default shape for a question in another one; None where that names one, or is of another law."""
-        if question.base is not None or not law.form.of_sources or law.family.name == SHAPES[PLANNED_SHAPE]:
+        speaks = law.form.of_sources or self.shapes(law)
+        if question.base is not None or not speaks or law.family.name == SHAPES[PLANNED_SHAPE]:
             return None
         usual = in_shape(law, PLANNED_SHAPE)
         question = self.question(usual)

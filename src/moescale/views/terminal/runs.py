@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from moescale.planning.plan import Plan
 from moescale.planning.rationale import DECIDES
 from moescale.planning.sweep_design import DesignedRun, SweepDesign
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
@@ -78,27 +79,25 @@ def _state(run: Mapping[str, Any]) -> str:
 
 
 def show_design(
-    console: Console,
-    found: SweepDesign,
-    *,
-    shape: str,
-    other_shapes: bool,
-    details: bool,
-    written: Path | None,
-    unbuilt: str,
+    console: Console, found: SweepDesign, *, shape: str, plan: Plan | None, details: bool, written: Path | None
 ) -> None:
     """The runs of a designed sweep, all of models of one shape, and the plan's regret after them and after other sweeps.
 
-    `other_shapes`: whether the plan itself would compare shapes.
+    `plan` is that of the question, where its shape is taken.
     """
     known = f" in addition to {plural(found.known_runs, 'known run')}" if found.known_runs else ""
-    unstated = "no --shape is stated: `plan` may choose another; " if other_shapes else ""
     write_paragraph(
         console,
-        f"{unstated}{format_flops(found.flops)} FLOPs in total{known}. Plan: {format_flops(found.budget_flops)} FLOPs, "
+        f"{format_flops(found.flops)} FLOPs in total{known}. Plan: {format_flops(found.budget_flops)} FLOPs, "
         f"{P_LOSS} >= {found.confidence:.0%}; baseline: {found.base}.",
         lead=f"Train {plural(len(found.runs), 'run')} of shape {shape}",
     )
+    if plan is not None and plan.shapes:
+        best, *others = (
+            f"{c.shape}: E={c.model.experts:g} {format_usd(c.model.usd_per_mtok)}, loss {c.model.loss:.4f}"
+            for c in plan.shapes
+        )
+        write_paragraph(console, "; --shape ".join((f"`plan` takes {best}", *others)), lead="Shape")
     regrets = [
         ("before", 0, 0.0, found.regret_before, f"{found.certainty_before:.0%}"),
         ("these runs", len(found.runs), found.flops, found.regret_after, f"{found.certainty_after:.0%}"),
@@ -121,7 +120,7 @@ def show_design(
             text = f"E = {now.experts:g}, {sizes}, {cost}, {P_LOSS} {now.probability_at_least_base:.0%}."
         write_paragraph(console, text, lead="Decision from the known runs")
     write_line(console)
-    write_paragraph(console, _decided(found))
+    write_paragraph(console, _decided(found, plan))
     of_plan = found.plan_tokens_per_active or 0.0
     if of_plan > FAR * found.tokens_per_active:
         most = f"these runs {format_count(found.tokens_per_active)} at most"
@@ -140,14 +139,11 @@ def show_design(
     if written is not None:
         corpus = f"set its corpus, then run `moescale sweep {written} --dry-run`"
         write_paragraph(console, f"Wrote {written}. Next: {corpus}.")
-    elif unbuilt:
-        runs = "Train these runs" if details else "All runs: --details, to train"
-        write_paragraph(console, f"{runs} with a trainer of your own; `moescale sweep` builds no {unbuilt}.")
     elif not details:
         write_paragraph(console, "All runs: --details. Write the sweep: -o SWEEP.toml.")
 
 
-def _decided(found: SweepDesign) -> str:
+def _decided(found: SweepDesign, plan: Plan | None) -> str:
     """Whether the runs decide the expert count, or which larger sweep would, and what it costs to train without one."""
     larger, now, after = found.larger, found.count_before, found.count_after
     text = f"With these runs one expert count is more likely the cheapest than not (likeliest E {after.certainty:.0%})"
@@ -165,8 +161,11 @@ def _decided(found: SweepDesign) -> str:
         if after.dearer < LOWERS * now.dearer
         else "These runs do not lower that"
     )
+    count = f"{now.experts:g}"
+    if plan is not None and plan.decision.model.experts != now.experts:
+        count = f"{plan.decision.model.experts:g}, as `plan` chooses; the safest count by the law's draws is {count}"
     return (
-        f"{text}. Without a sweep train E = {now.experts:g}: in the mean {now.dearer:.1%} dearer to serve than the best count of each "
+        f"{text}. Without a sweep train E = {count}: in the mean {now.dearer:.1%} dearer to serve than the best count of each "
         f"draw, {now.dearer_tenth:.1%} or more in one draw of ten. {lower}."
     )
 
