@@ -13,7 +13,7 @@ from moescale.fitting.canonical import RunArrays, inputs_of
 from moescale.fitting.fit import Fit, fit_arrays
 from moescale.fitting.prior import fit_under, prior_of
 from moescale.fitting.search import Progress
-from moescale.io.records import record
+from moescale.io.records import Record
 from moescale.scaling_laws import pooled2026
 from moescale.scaling_laws.form import LawForm
 from moescale.scaling_laws.law import Prediction
@@ -22,7 +22,7 @@ from moescale.typing import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
-class HoldOut:
+class HoldOut(Record):
     """How a form that was fitted on some runs predicts the others; errors are of ln L.
 
     `bias_holdout` is the mean of ln(predicted / measured): positive when the law promises too high a loss.
@@ -35,10 +35,6 @@ class HoldOut:
     rmsle_holdout: float
     bias_holdout: float
     parameters: int
-
-    def to_dict(self) -> dict[str, object]:
-        """The record of the command line's contract."""
-        return record(self)
 
 
 def residuals(found: Fit, runs: RunArrays) -> FloatArray:

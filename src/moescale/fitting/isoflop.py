@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moescale.errors import InputError
-from moescale.io.records import record
+from moescale.io.records import Record, record
 from moescale.runs.table import RunTable
 from moescale.typing import FloatArray
 from moescale.units import format_count, format_flops, plural
@@ -117,17 +117,13 @@ class Parabola:
 
 
 @dataclass(frozen=True, slots=True)
-class IsoFlop:
+class IsoFlop(Record):
     """What approach 2 finds: a parabola for each budget, a trend for each expert count, and what was left out."""
 
     budgets: tuple[Parabola, ...]
     trends: tuple[Trend, ...]
     n_unused: int  # runs of no budget
     warnings: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values."""
-        return record(self)
 
 
 def isoflop(runs: RunTable, *, flops: FloatArray | None = None, tolerance: float = TOLERANCE) -> IsoFlop:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from moescale.errors import InfeasibleError, InputError
-from moescale.io.records import record
+from moescale.io.records import Record
 from moescale.latency import LatencySource
 from moescale.models.coordinates import of_architecture
 from moescale.models.family import law_size
@@ -25,7 +25,7 @@ from moescale.typing import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedModel:
+class ComparedModel(Record):
     """One of several models; parameters are as built, without embeddings. None where not applicable.
 
     Intervals hold 90% of the law's draws, and probabilities are shares of them. `loss_change` is ln of the loss over that
@@ -74,10 +74,6 @@ class ComparedModel:
     )
     break_even_tokens: Mapping[str, float] | None = None
     repaid_tokens_as_released: Mapping[str, float] | None = None
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values; keys that do not apply are absent."""
-        return record(self)
 
 
 def compare_models(

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from moescale.errors import InfeasibleError
-from moescale.io.records import record
+from moescale.io.records import Record
 from moescale.planning.built_lives import BuiltLives
 from moescale.planning.candidate import Life, Unreachable, with_intervals
 from moescale.planning.intervals import lifetime_limits
@@ -25,7 +25,7 @@ from moescale.units import format_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LifetimePlan:
+class LifetimePlan(Record):
     """The answer: the best life of each expert count, and a recommendation.
 
     `least_training` is the base's model that reaches the same loss with the least training, which a plan without serving
@@ -46,10 +46,6 @@ class LifetimePlan:
     plans: tuple[Life | Unreachable, ...]
     least_training: Life | None = None
     recommendation: Recommendation[Life]
-
-    def to_dict(self) -> dict[str, object]:
-        """JSON-ready values; keys that do not apply are absent."""
-        return record(self)
 
 
 def plan_lifetime(search: Search) -> LifetimePlan:
