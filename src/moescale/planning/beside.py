@@ -25,7 +25,6 @@ from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import apart
 
 TRIED = (1e8, 1e9, 1e10)  # sizes of which a GPU serves one, if it serves a shape at all
-LONG_PROMPTS = 4.0  # times the output, our choice: prefill and decode apart may then be cheaper
 MOST_RIVALS = 3  # expert counts of another shape that are built
 
 
@@ -58,13 +57,12 @@ def best_life(search: Search) -> Built[Life] | None:
 
 
 def apart_usd(search: Search, shape: Buildable) -> float | None:
-    """Dollars per million tokens of a built model with prefill and decode on GPUs of their own; None where prompts are short, or none serves it so."""
-    costs, question = search.costs, search.question
-    d = costs.deployment
-    if question.disaggregated or np.any(d.prompt_tokens < LONG_PROMPTS * d.output_tokens):
+    """Dollars per million tokens of a built model with prefill and decode on GPUs of their own; None where none serves it so."""
+    costs = search.costs
+    if search.question.disaggregated:
         return None
     ((alike, _),) = stacked([shape.architecture()])
-    (usd,) = apart(alike, costs.latency, d).usd_per_mtok.tolist()
+    (usd,) = apart(alike, costs.latency, costs.deployment).usd_per_mtok.tolist()
     return usd if math.isfinite(usd) else None
 
 

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from moescale.models.recipe import most_trained_tokens
-from moescale.options.law import DEFAULT_LAW, SHAPES
+from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import PLANNED_TPOT_S
 from moescale.planning.candidate import Candidate, Trained
 from moescale.planning.least_training import TargetSpend
@@ -46,7 +46,6 @@ SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are sho
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
 ALIKE = 0.03  # between a target and the score of a released model that is named for it, our choice
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
-LIFE = ("--max-total-usd", "--lifetime-tokens")  # of a plan whose training FLOPs a design is told instead
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
 OF_SOURCES = "labs unseen by the law"  # what draws of the default law are
 LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
@@ -382,11 +381,9 @@ def _next(plan: Plan, options: str | None) -> str:
     # The default law is of labs, of whose larger runs a sweep teaches little.
     far = plan.law != DEFAULT_LAW and max(beyond.values(), default=1.0) > FAR
     sure = (plan.decision.likeliest or 0.0) >= DECIDES  # more than a sweep of that size mostly makes it
-    if (plan.decision.undecided and not sure) or far:
-        if plan.shapes and options and plan.shapes[0].shape in SHAPES:  # a sweep is of one shape
-            options = re.sub(r" *--shape[ =]all", "", options) + f" --shape {plan.shapes[0].shape}"
-        typed, total = options or "", of_fixed_dollars(plan)  # whose dollars buy no budget of their own
-        flops = plan.decision.model.training_flops if total else plan.budget_flops
+    if not plan.of_life and ((plan.decision.undecided and not sure) or far):  # a sweep says nothing of a life
+        typed = re.sub(r" *--shape[ =]all", "", options or "")  # `design` takes the shape of its plan
+        flops = plan.budget_flops
         sweep = flops * SWEEP_SHARE
         if far:
             from moescale.planning.sweep_runs import LARGEST_SHARE  # which takes long to load
@@ -394,7 +391,7 @@ def _next(plan: Plan, options: str | None) -> str:
             largest = flops / math.prod(max(beyond.get(name, 1.0), 1.0) for name in ("n_params", "tokens"))
             sweep = min(max(sweep, LONGER * largest / LARGEST_SHARE), flops * MOST_SWEEP)
         words = ["moescale design --budget", format_flops(sweep)]
-        if total or "budget_of" in plan.asked or not any(name in typed for name in ("--budget", "--days")):
+        if "budget_of" in plan.asked or not any(name in typed for name in ("--budget", "--days")):
             words += ["--plan-budget", format_flops(flops)]
         words += of_design(typed)
         tpot_s = asked_number(plan, "max_tpot_s")
@@ -409,7 +406,7 @@ def of_design(options: str) -> Iterator[str]:
     words = iter(shlex.split(options))
     for word in words:
         name, stated, value = word.partition("=")
-        if name in (*TRAINER, *(LIFE if "--max-total-usd" in options else ())):
+        if name in TRAINER:
             _ = stated or next(words, "")
         elif name == "--budget":
             yield shlex.quote(f"--plan-budget{stated}{value}")
