@@ -322,6 +322,7 @@ def test_a_lifetime_changes_nothing_else() -> None:
     after, before = map(_without_dollars, (after, before))  # of training and lives, which built models have then
     assert (before.pop("objective"), after.pop("objective")) == ("serve", "lifetime")
     assert (before.pop("decided_by"), after.pop("decided_by")) == ("recommendation", "lifetime.recommendation")
+    assert before.pop("apart_usd_per_mtok") > 0.0  # which a life does not state
     for record in (before, after):  # but for training days and dollars, which a price of training adds
         advice = cast("dict[str, object]", record["recommendation"])
         advice["why"] = str(advice["why"]).partition("Training uses")[0]
