@@ -26,6 +26,7 @@ from moescale.planning.allocation import (
 )
 from moescale.scaling_laws import Law
 from moescale.scaling_laws import loss as law_loss
+from moescale.serving.pareto import pareto
 from moescale.typing import FloatArray
 from random_models import dense_laws
 
@@ -259,3 +260,27 @@ def test_a_law_without_a_trade_off_has_no_optimum() -> None:
     careless = law_of("chinchilla", HOFFMANN | {"A": 1e-3}, DENSE)
     with pytest.raises(InfeasibleError, match=r"made-up has no loss-optimal size between 1e\+04 and 1e\+15"):
         loss_optimal(careless, Budget(1e19), 1.0)
+
+
+points = st.lists(
+    st.tuples(
+        st.sampled_from([1.0, 2.0, 3.0, math.inf, math.nan]) | st.floats(0.1, 10), st.floats(1, 5) | st.just(math.nan)
+    ),
+    max_size=20,
+)
+
+
+@given(points)
+def test_the_frontier_is_what_nothing_beats(pairs: list[tuple[float, float]]) -> None:
+    cost, at = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
+    front = pareto(cost, at)
+    assert np.all(np.diff(cost[front]) > 0)
+    assert np.all(np.diff(at[front]) < 0)
+    finite = np.flatnonzero(np.isfinite(cost) & np.isfinite(at))
+    assert set(front) <= set(finite)
+    for i in finite:
+        beaten = np.any(
+            (cost[finite] <= cost[i]) & (at[finite] <= at[i]) & ((cost[finite] < cost[i]) | (at[finite] < at[i]))
+        )
+        assert beaten or (cost[i], at[i]) in {(cost[j], at[j]) for j in front}
+        assert np.any((cost[front] <= cost[i]) & (at[front] <= at[i]))

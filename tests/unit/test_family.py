@@ -422,3 +422,9 @@ def test_a_shape_that_was_given_by_hand_keeps_its_widths() -> None:
     config = config_of(shape, 1000)
     assert (config["n_shared_experts"], config["moe_intermediate_size"], config["model_type"]) == (2, 128, "glm4_moe")
     assert from_config(config) == replace(shape, vocab_size=1000).architecture()
+
+
+@pytest.mark.parametrize(("n_params", "experts"), [(math.nan, 4.0), (-1.0, 4.0), (1e9, 0.0)])
+def test_an_impossible_model_has_no_shape(n_params: float, experts: float) -> None:
+    with pytest.raises(InputError, match="no shape"):
+        buildable(PAPER, n_params, experts)

@@ -96,8 +96,13 @@ def _of_plan(path: str, row: str) -> KnownModel:
     own: dict[str, Any] = {"name": name, "planned": True, "trained_in": trained_in, "trained_in_source": "its plan"}
     decided, life, others = plan.decision, plan.lifetime, plan.choices
     spends = life.least_training if plan.of_life and life else next(iter(plan.least_training), None)
-    models = (replace(decided.model, architecture=decided.architecture), spends)
-    rows = dict(zip(PLAN_ROWS, (*models, *(others.quality, others.balanced) * 2, others.cheapest), strict=True))
+    rows = {
+        "recommendation": replace(decided.model, architecture=decided.architecture),
+        "least-spend": spends,
+        **{"lower-loss": others.quality, "quality": others.quality},
+        **{"knee": others.balanced, "balanced": others.balanced},
+        "cheapest": others.cheapest,
+    }
     model = rows[row]
     if model is None:
         listed = ", ".join(name for name, known in rows.items() if known is not None)

@@ -93,18 +93,13 @@ class PlanRequest:
         """The plan under a law; where only the baseline itself keeps the usual confidence, or nothing, with what serves larger models, else with the highest that another model has."""
         try:
             found = self._plan(law, progress)
-        except InfeasibleError:
+        except InfeasibleError as error:
             to_cost = self.bounds.objective == "quality" and self.bounds.max_usd_per_mtok is None
-            missed = f"the baseline, within whose cost the loss is the lowest, is no model that {self._server} serve"
-            instead = self._wider(law, progress, missed) if to_cost else self._less_sure(law, progress)
+            instead = self._wider(law, progress, error.what) if to_cost else self._less_sure(law, progress)
             if instead is None:
                 raise
             return self._beside_default(instead, law)
         return self._beside_default((self._less_sure(law, progress) if found.is_baseline else None) or found, law)
-
-    @property
-    def _server(self) -> str:
-        return f"{self.deployment.max_gpus} GPUs in {self.deployment.weights or 'bf16'}"
 
     def _wider(self, law: Law, progress: Progress, missed: str) -> Plan | None:
         """The plan with what serves larger models, of what is not stated, and what is `missed` without; None where the baseline alone answers then, too."""
@@ -124,7 +119,8 @@ class PlanRequest:
         sure = 0.0 if self.bounds.confidence else self._most_sure(law)
         if not LEAST_SURE <= sure < CONFIDENCE:
             return None
-        missed = f"{CONFIDENCE:.0%} is out of reach of a model that {self._server} serve"
+        server = f"{self.deployment.max_gpus} GPUs in {self.deployment.weights or 'bf16'}"
+        missed = f"{CONFIDENCE:.0%} is out of reach of a model that {server} serve"
         if (found := self._wider(law, progress, missed)) is not None:
             return found
         with suppress(InfeasibleError):
@@ -331,18 +327,18 @@ def _beside_less_sure(plan: Plan, searches: Mapping[str, Search]) -> Plan:
     """The plan with the model that serves for far less at a lower chance, by the searches in each shape; as it is without one."""
     if plan.confidence != CONFIDENCE or plan.objective != "serve" or plan.of_life or plan.usual_confidence:
         return plan
+    less_sure = {
+        name: replace(search, question=replace(search.question, confidence=LESS_SURE))
+        for name, search in searches.items()
+    }
     found: dict[str, Candidate] = {}
-    for name, search in searches.items():
-        less = replace(search, question=replace(search.question, confidence=LESS_SURE))
-        served = [c for c in less.at_loss(less.question.max_loss) if isinstance(c, Candidate)]
-        found |= (
-            {name: min(allowed, key=_price)} if (allowed := [c for c in served if less.law.allows(c.experts)]) else {}
-        )
+    for name, search in less_sure.items():
+        rows = search.at_loss(search.question.max_loss)
+        served = [c for c in rows if isinstance(c, Candidate) and search.law.allows(c.experts)]
+        found |= {name: min(served, key=_price)} if served else {}
     name = min(found, key=lambda shape: _price(found[shape]), default="")
     if name and _price(found[name]) < FAR_CHEAPER * plan.decision.model.usd_per_mtok:
-        search = searches[name]
-        less = replace(search, question=replace(search.question, confidence=LESS_SURE))
-        built = compared.choice_in_shape(name, less)
+        built = compared.choice_in_shape(name, less_sure[name])
         model = replace(built.model if built else found[name], probability_at_least_base=LESS_SURE)
         return replace(plan, less_sure=model, less_sure_shape=name)
     return plan

@@ -126,7 +126,7 @@ def facts(
     more += "" if "--shape" in (options or "") else "; --shape all"
     more += "" if plan.of_life else "; --lifetime-tokens"
     left = plan.objective == "serve" and use is not None and use.left_over and use.budget_share < MOSTLY
-    more += "; --objective quality" if left and ("Unspent" in without or plan.choices.quality is None) else ""
+    more += "; --objective quality" if left and plan.choices.quality is None else ""
     in_fp8 = use is not None and use.fp8_usd is not None and plan.asked.get("weights") == "bf16"
     more += "; --weights fp8" if in_fp8 and len(more) < MOST_MORE else ""
     exported = use is None or use.precision is None  # files for a trainer are in bf16
@@ -135,14 +135,12 @@ def facts(
 
 def _as_released(plan: Plan) -> str:
     """What serving the released baseline costs over the life that is asked about, where that is less than the model's; empty else."""
-    base, life = plan.built_base.usd_per_mtok, plan.lifetime if plan.of_life else None
-    served = base * life.lifetime_tokens / 1e6 if base and life and plan.base_released else math.inf
-    total = plan.decision.model.total_usd or 0.0
-    return (
-        f"serving {plan.base_name} as it is released costs {format_usd(served)} for these tokens"
-        if served < total
-        else ""
-    )
+    base, life = plan.built_base.usd_per_mtok, plan.lifetime
+    if not (base and life and plan.of_life and plan.base_released):
+        return ""
+    served = base * life.lifetime_tokens / 1e6
+    text = f"serving {plan.base_name} as it is released costs {format_usd(served)} for these tokens"
+    return text if served < (plan.decision.model.total_usd or 0.0) else ""
 
 
 def _trained_for(model: Trained) -> str:
@@ -223,8 +221,8 @@ def _decided(plan: Plan) -> str:
     among = (model, *(best.rivals if best.undecided else ()))
     sizes, tokens = ([getattr(c, name) for c in among] for name in ("n_params_active", "tokens"))
     counts = considered(plan)
-    speaks = f" (X {best.expansion:.3g}, the most that the law's runs speak of)" if best.expansion else ""
-    edge = speaks if plan.excluded_experts else f" (of at most {model.experts:g})"
+    x = f"X {best.expansion:.3g}, " if best.expansion else ""
+    edge = f" ({x}more lie beyond the law's runs)" if plan.excluded_experts else f" (of at most {model.experts:g})"
     edge = edge if len(counts) > 1 and model.experts == max(counts) else ""
     text = "" if best.undecided else f"{model.experts:g} experts{edge}, " if model.experts > 1 else "dense, "
     text += f"{ends_text(sizes, format_count)} active, {ends_text(tokens, format_count)} tokens"
