@@ -158,7 +158,7 @@ def test_prefill_and_decode_apart_have_gpus_of_their_own() -> None:
     model = apart["recommendation"]
     assert model["prefill_gpus"] >= 1
     assert together["apart_usd_per_mtok"] > together["recommendation"]["usd_per_mtok"]  # so that no screen names it
-    assert not re.search("^Apart", run(*asked).out, re.M)
+    assert not re.search("^Otherwise", run(*asked).out, re.M)
     assert "apart_usd_per_mtok" not in apart
     assert "prefill_gpus" not in together["recommendation"]
     out = run(*asked, "--disaggregated").out
@@ -175,12 +175,14 @@ def test_a_limit_of_ttft_says_what_it_is_of_and_which_command_gives_percentiles(
     model = plan["recommendation"]
     price = answer_of(*asked, "--disaggregated")["recommendation"]["usd_per_mtok"]  # of a model chosen for that
     assert price <= 1.02 * plan["apart_usd_per_mtok"] < 0.9 * model["usd_per_mtok"]
-    assert re.search(rf"^Apart +{re.escape(format_usd(plan['apart_usd_per_mtok']))} with prefill and decode", out, re.M)
+    assert re.search(rf"^Otherwise +{re.escape(format_usd(plan['apart_usd_per_mtok']))} with prefill and decode", out, re.M)
+    file.write_text(run(*asked, "--json").out)
+    slow = answer_of("cost", f"{file}:recommendation", *served, "--max-tpot", "50ms", "--max-ttft", "1s")
+    assert plan["slower_usd_per_mtok"] == pytest.approx(slow["usd_per_mtok"], rel=1e-6)
     seconds = re.escape(format_seconds(model["ttft_s"]))
     assert re.search(rf"GPUs +TTFT +TPOT .*\n(?:.*\n)*> recommended .* {seconds}  ", out)
     assert re.search(r"GPUs +TTFT +epochs", run(*asked, "--unique-tokens", "5T").out)
     (line,) = re.findall(r"^Limits +means at full load; (.*)$", out, re.M)
-    file.write_text(run(*asked, "--json").out)
     command = split(line.replace("plan.json", str(file)).replace(" R ", " 5 "))
     assert command[2] == ".."
     usual, loaded = answer_of(*command[:2], *served), answer_of(*command[:2], *served, *command[3:])

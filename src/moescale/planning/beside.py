@@ -26,6 +26,8 @@ from moescale.serving.disaggregated import apart
 
 TRIED = (1e8, 1e9, 1e10)  # sizes of which a GPU serves one, if it serves a shape at all
 MOST_RIVALS = 3  # expert counts of another shape that are built
+SLOWER = 2.0  # times the limit of TPOT, at which a model that it binds is priced too, our choice
+BINDS = 0.95  # of a limit, from which on it holds a batch: passes have steps
 
 
 def is_served(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> bool:
@@ -64,6 +66,16 @@ def apart_usd(search: Search, shape: Buildable) -> float | None:
     ((alike, _),) = stacked([shape.architecture()])
     (usd,) = apart(alike, costs.latency, costs.deployment).usd_per_mtok.tolist()
     return usd if math.isfinite(usd) else None
+
+
+def slower_usd(search: Search, model: Candidate, shape: Buildable) -> float | None:
+    """Dollars per million tokens of a built model at SLOWER times the limit of TPOT; None where that limit does not bind."""
+    limit, costs = search.costs.deployment.max_tpot_s, search.costs
+    if limit is None or model.tpot_s is None or model.tpot_s < BINDS * limit:
+        return None
+    ((alike, _),) = stacked([shape.architecture()])
+    relaxed = replace(costs, deployment=replace(costs.deployment, max_tpot_s=SLOWER * limit))
+    return float(relaxed.cheapest(alike, every=True).usd_per_mtok[0])
 
 
 def repeats_loss(search: Search, model: Candidate) -> tuple[float, tuple[float, float] | None] | None:

@@ -13,7 +13,15 @@ from moescale.hardware.precisions import format_of_bytes
 from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.latency.engines import NO_OVERHEAD
-from moescale.planning.beside import WithoutBounds, apart_usd, fresh_usd, more_epochs, repeats_loss, without_bounds
+from moescale.planning.beside import (
+    WithoutBounds,
+    apart_usd,
+    fresh_usd,
+    more_epochs,
+    repeats_loss,
+    slower_usd,
+    without_bounds,
+)
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
 from moescale.planning.choice import loss_goal
 from moescale.planning.decision import Choices, LawView, choices
@@ -132,6 +140,7 @@ class Plan:
     apart_usd_per_mtok: float | None = (
         None  # of the model to train with prefill and decode apart, where prompts are long
     )
+    slower_usd_per_mtok: float | None = None  # of the model to train at twice the limit of TPOT, where that binds
     wider_options: str | None = (
         None  # of the server that is planned with, as one of the usual size serves no such model
     )
@@ -315,6 +324,7 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         without_bounds=None if of_life else without_bounds(search, advice.model, advice.architecture),
         base_released=(question.base is not None and question.base.released) or None,
         apart_usd_per_mtok=None if of_life else apart_usd(search, decided.architecture),
+        slower_usd_per_mtok=None if of_life else slower_usd(search, decided.model, decided.architecture),
         accuracy=accuracy_of(
             decided.architecture.architecture(),
             laid_out(deployment, decided.model.attention_dp),

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from moescale.models.recipe import most_trained_tokens
 from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import PLANNED_TPOT_S
+from moescale.planning.beside import SLOWER
 from moescale.planning.candidate import Candidate, Trained
 from moescale.planning.least_training import TargetSpend
 from moescale.planning.plan import Plan
@@ -17,7 +18,7 @@ from moescale.planning.rationale import DECIDES, EXTRAPOLATED, MOST_SWEEP, beyon
 from moescale.planning.recommend import FOR_NOTHING
 from moescale.planning.scores import letters, nearest_measured, stated_score
 from moescale.planning.shapes import ShapeChoice, prices, repaid_after
-from moescale.units import format_count, format_flops, format_usd, plural
+from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import ends_text, percentage
 from moescale.views.tables.choices import (
     MOST_ROWS,
@@ -49,7 +50,10 @@ TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server b
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
 OF_SOURCES = "labs unseen by the law"  # what draws of the default law are
 LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
-APART = 0.9  # of the price, at most: a price with prefill and decode apart that is said
+APART, SLOWLY = (
+    0.9,
+    0.75,
+)  # of the price, at most: a price with prefill and decode apart, or at a slower TPOT, that is said
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
 # Of a budget, what `design` is offered to settle an open choice, and at most where the runs at hand are large: its longest run, a share
 # LARGEST_SHARE of it, is then LONGER than theirs.
@@ -112,9 +116,7 @@ def facts(
         say("Life", f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd)} to serve")
     say("Limits", limits_text(plan))
     say("Price error", price_error(plan))
-    if plan.apart_usd_per_mtok is not None and plan.apart_usd_per_mtok < APART * model.usd_per_mtok:
-        text = f"{format_usd(plan.apart_usd_per_mtok)} with prefill and decode apart"
-        say("Apart", f"{text}; --disaggregated chooses a model for that")
+    say("Otherwise", _otherwise(plan))
     for note in rest:
         say("Too slow", note.removeprefix(TOO_SLOW).rstrip(".") if note.startswith(TOO_SLOW) else "")
     say("Next", _next(plan, options))
@@ -131,6 +133,16 @@ def facts(
     more += "; --weights fp8" if in_fp8 and len(more) < MOST_MORE else ""
     exported = use is None or use.precision is None  # files for a trainer are in bf16
     return [*kept, ("More", f"{more}; --export megatron" if exported and len(more) < MOST_MORE else more)]
+
+
+def _otherwise(plan: Plan) -> str:
+    """The price of the same model with prefill and decode apart, and at a slower TPOT, where these are much lower."""
+    usd, limit, words = plan.decision.model.usd_per_mtok, asked_number(plan, "max_tpot_s") or 0.0, list[str]()
+    if plan.apart_usd_per_mtok and plan.apart_usd_per_mtok < APART * usd:
+        words.append(f"{format_usd(plan.apart_usd_per_mtok)} with prefill and decode apart (--disaggregated)")
+    if plan.slower_usd_per_mtok and plan.slower_usd_per_mtok < SLOWLY * usd:
+        words.append(f"{format_usd(plan.slower_usd_per_mtok)} at a TPOT of {format_seconds(SLOWER * limit)}")
+    return ", ".join(words)
 
 
 def _as_released(plan: Plan) -> str:
