@@ -72,6 +72,8 @@ def plan_lifetime(search: Search) -> LifetimePlan:
                 base = base_built.model
                 model = replace(model, probability_at_least_base=wanted.at_most_as_lossy(built, base_built))
     model = replace(model, regret=wanted.regret(model, base, built.shape.architecture()))
+    # Of dollars in all, the baseline is what these buy, and not what they would train alone.
+    compared = replace(search, base=base) if within and base else search
     others = [each.model for each in every if each is not built and not each.notes]
     rivals = [] if drawn is None else open_counts(search, wanted.best_counts(drawn), model, others)
     bill = lives.bill(built.model, built.shape.architecture())
@@ -94,7 +96,7 @@ def plan_lifetime(search: Search) -> LifetimePlan:
             model=model,
             rule=rule,
             why=lifetime_why(search, model, rule, f"{format_count(hours)} hours of {training.gpu.name}", base),
-            caveats=(*slow(search, model), *built.notes, *left_out, *lifetime_caveats(search, model, rows)),
+            caveats=(*slow(search, model), *built.notes, *left_out, *lifetime_caveats(compared, model, rows)),
             architecture=built.shape,
             undecided=undecided(search, model, rivals),
             rivals=tuple(rivals or others),

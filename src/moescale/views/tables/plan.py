@@ -252,7 +252,9 @@ def choice_tables(plan: Plan) -> list[Table]:
 
 
 def evidence_tables(plan: Plan) -> list[Table]:
-    """All further tables: regrets, both algorithms, loss-optimal models, frontier."""
+    """All further tables: regrets, both algorithms, loss-optimal models, frontier; none of dollars for training and serving, which no one budget stands for."""
+    if of_fixed_dollars(plan):
+        return []
     regrets = [regrets_table(plan)] if plan.laws and not plan.of_life else []
     costs = [] if plan.base_usd_per_mtok is None else [_bounded_cost_table(plan, plan.base_usd_per_mtok)]
     return [*regrets, bounded_loss_table(plan), *costs, loss_optimal_table(plan), frontier_table(plan)]
