@@ -10,7 +10,15 @@ import pytest
 from moescale.errors import InfeasibleError, InputError
 from moescale.models.coordinates import in_family
 from moescale.models.published import published_shapes
-from moescale.planning.scores import AVERAGE, dense_model_for, dense_of_equal_loss, nearest_measured, score, tasks
+from moescale.planning.scores import (
+    AVERAGE,
+    dense_model_for,
+    dense_of_equal_loss,
+    measured_scores,
+    nearest_score,
+    score,
+    tasks,
+)
 from moescale.scaling_laws import find_law, loss
 from reference_data import PUBLIC
 
@@ -42,10 +50,10 @@ def test_intervals_hold_on_models_twenty_times_beyond_the_fit() -> None:
 
 def test_a_score_stands_beside_that_of_a_released_model() -> None:
     last = max((row for row in _judges() if row["size"] == "13B"), key=lambda row: float(row["tokens"]))
-    assert nearest_measured("mmlu", 0.9) == ("OLMo 2 13B", float(last["mmlu_acc"]))
-    assert nearest_measured("mmlu", 0.3)[0] == "OLMo 2 7B"
+    assert nearest_score(measured_scores("mmlu"), 0.9) == ("OLMo 2 13B", float(last["mmlu_acc"]))
+    assert nearest_score(measured_scores("mmlu"), 0.3)[0] == "OLMo 2 7B"
     every = [float(last[f"{task}_acc"]) for task in tasks() if task != AVERAGE]
-    assert nearest_measured(AVERAGE, 1.0)[1] == pytest.approx(np.mean(every), rel=1e-12)
+    assert nearest_score(measured_scores(AVERAGE), 1.0)[1] == pytest.approx(np.mean(every), rel=1e-12)
 
 
 @pytest.mark.parametrize("task", tasks())
@@ -117,5 +125,5 @@ def test_intervals_hold_trained_models_that_score_less_than_guesses() -> None:
 
 
 def test_every_released_model_that_was_measured_is_one_to_match() -> None:
-    names = {nearest_measured("mmlu", score)[0].lower().replace(" ", "-") for score in (0.0, 1.0)}
+    names = {model.lower().replace(" ", "-") for model in measured_scores("mmlu")}
     assert names == {"olmo-2-7b", "olmo-2-13b"} <= published_shapes().keys()

@@ -278,12 +278,14 @@ class BoundOptions(TrainingOptions):
         return published_model(self.match, "--match"), None
 
     def _of_target(self, law: Law, target: str) -> KnownModel:
-        """The dense model of least training FLOPs that is expected to have a benchmark score."""
+        """The dense model of least training FLOPs that is expected to have a benchmark score; of the default shape where a law speaks of all."""
         from moescale.models.coordinates import in_family
         from moescale.models.rounding import buildable
+        from moescale.options.law import PLANNED_SHAPE, in_shape
         from moescale.planning.question import KnownModel
         from moescale.planning.scores import dense_model_for
 
+        law = in_shape(law, PLANNED_SHAPE) if law.form.of_sources else law
         task, wanted = _score(target)
         body, tokens = dense_model_for(task, wanted)
         n, _ = in_family(law.family, body, 1.0)

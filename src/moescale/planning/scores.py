@@ -89,11 +89,16 @@ def _accuracy(task: str, x: FloatArray) -> FloatArray:
     return floor + (top - floor) / (1.0 + np.exp(slope * (x - middle)))
 
 
-def nearest_measured(task: str, accuracy: float) -> tuple[str, float]:
-    """The released model, and its score, that comes closest to an accuracy, of those that were measured as the fit's were."""
+def measured_scores(task: str) -> dict[str, float]:
+    """The scores of released models that were measured as the fit's were."""
     every = [_table()["task"][one]["measured"] for one in (_table()["task"] if task == AVERAGE else [task])]
-    found = {model: float(np.mean([one[model] for one in every])) for model in every[0]}
-    return min(found.items(), key=lambda each: abs(each[1] - accuracy))
+    return {model: float(np.mean([one[model] for one in every])) for model in every[0]}
+
+
+def nearest_score(scores: Mapping[str, float], accuracy: float, *, at_least: bool = False) -> tuple[str, float]:
+    """The model, and its score, that comes closest to an accuracy; `at_least`: among those that have it, where any do."""
+    good = [each for each in scores.items() if each[1] >= accuracy] if at_least else []
+    return min(good or scores.items(), key=lambda each: abs(each[1] - accuracy))
 
 
 def letters(task: str) -> dict[str, float]:
@@ -207,8 +212,10 @@ def dense_model_for(task: str, target: float) -> tuple[float, float]:
         )
         ranked, next_step = ranked_of_letters(task, target), "state a lower score, or --match MODEL, or --max-loss"
         if ranked is not None:
-            alike = f"{target:g} by letters is about {ranked:.2f} ranked: --target {task}={ranked:.2f}"
-            next_step = f"{alike}; or {next_step}"
+            model, known = nearest_score(letters(task), target, at_least=True)
+            name = model.lower().replace(" ", "-")
+            alike = f"{model} has {known:g} by letters: --match {name} plans for its size and tokens"
+            next_step = f"{alike}; {target:g} by letters is about {ranked:.2f} ranked: --target {task}={ranked:.2f}; or {next_step}"
         raise InfeasibleError(f"{what}; {convention}", where="--target", nearest=f"{most:.2f}", next_step=next_step)
     low, _ = bracket(lambda ln_x: target - expected(ln_x), *ends)  # accuracy falls with loss
     (size,), (tokens,) = smallest(low)

@@ -49,6 +49,7 @@ class TrainingUse:
     fp8_worth_loss: float | None = (
         None  # share of the loss that tokens for the dollars saved take off, where it is planned in fp8
     )
+    fp8_worth_loss_published: float | None = None  # the same by what fp8 gained published pairs of runs of this kind
     trainer: str | None = None  # what of a model the trainer splits, where that is not everything
 
     @property
@@ -143,11 +144,11 @@ def beside_precision(search: Search, use: TrainingUse, model: Candidate, shape: 
             return replace(use, fp8_usd=usd)
         law = replace(search.law, family=family_of(shape, search.law.family))
         extra = search.budget_of(shape.architecture()).extra
-        tokens = (
-            np.array([1.0, usd / use.usd]) * model.tokens if usd is not None and use.usd else np.full(2, model.tokens)
-        )
-        before, after = loss(law, model.n_params, tokens, model.experts, extra=extra).tolist()
-        return replace(use, bf16_usd=usd, fp8_worth_loss=1.0 - after / before if after < before else None)
+        gain = usd / use.usd if usd is not None and use.usd else 1.0
+        gains = np.array([1.0, gain, gain / ((use.error and use.error.fp8_gain) or 1.0)])
+        losses = loss(law, model.n_params, gains * model.tokens, model.experts, extra=extra)
+        worth, published = (share if share > 0.0 else None for share in (1.0 - losses[1:] / losses[0]).tolist())
+        return replace(use, bf16_usd=usd, fp8_worth_loss=worth, fp8_worth_loss_published=published)
     return use
 
 

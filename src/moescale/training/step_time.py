@@ -111,6 +111,7 @@ class StepError:
     spread: float  # a factor: exp of the standard deviation of the logarithm
     within_25: float  # share with a ratio from 0.8 to 1.25
     runs: int
+    fp8_gain: float | None = None  # predicted gain of fp8 over the measured one, of pairs of published runs
     real_routing: float | None = None  # times the time of forced balance, at most; None: no experts
 
     def kept(self, times: float) -> float:

@@ -16,7 +16,7 @@ from moescale.planning.least_training import TargetSpend
 from moescale.planning.plan import Plan
 from moescale.planning.rationale import DECIDES, EXTRAPOLATED, MOST_SWEEP, beyond_runs
 from moescale.planning.recommend import FOR_NOTHING
-from moescale.planning.scores import letters, nearest_measured, stated_score
+from moescale.planning.scores import letters, measured_scores, nearest_score, stated_score
 from moescale.planning.shapes import ShapeChoice, prices, repaid_after
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import ends_text, percentage
@@ -40,7 +40,7 @@ MOST_LINES, MOST_MORE = 18, 68  # of the screen, and characters of its last line
 # Facts that go first where there is no room for so many rows; the dollars of a life stand in its row.
 SPARE = (
     *(("Life", 4), ("Scores", 4)),
-    *((name, 2) for name in ("Shapes", "Repaid by", "Scores", "Default law", "Repeats", "Beyond runs")),
+    *((name, 2) for name in ("Shapes", "Repaid by", "Scores", "Default law", "Vocabulary", "Repeats", "Beyond runs")),
 )
 KEPT = ("", "Beyond runs")  # which give way for two rows alone, not for the models of --against
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
@@ -54,6 +54,8 @@ APART, SLOWLY = (
     0.9,
     0.75,
 )  # of the price, at most: a price with prefill and decode apart, or at a slower TPOT, that is said
+OUTPUT_SHARE = 0.5  # of the active parameters: an output layer that is larger is said
+LONGER_THAN = 1.02  # times the stated days or dollars: an open model that takes more is said to
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
 # Of a budget, what `design` is offered to settle an open choice, and at most where the runs at hand are large: its longest run, a share
 # LARGEST_SHARE of it, is then LONGER than theirs.
@@ -106,6 +108,7 @@ def facts(
         say(f"{sure.chance:.0%} chance", f"{_surely(sure)}{_measured_alike(plan)}")
     say("Scores", scores_text(plan))
     say("Beyond runs", _briefly(beyond_runs(best.caveats)))
+    say("Vocabulary", _vocabulary(plan))
     say("Repeats", "" if plan.repeats_loss is None else _repeats(plan, plan.repeats_loss))
     say("Repaid by", "" if plan.of_life else _repaid_by(repayments(plan, rows)))
     say("Shapes", _shapes(plan))
@@ -153,6 +156,14 @@ def _as_released(plan: Plan) -> str:
     served = base * life.lifetime_tokens / 1e6
     text = f"serving {plan.base_name} as it is released costs {format_usd(served)} for these tokens"
     return text if served < (plan.decision.model.total_usd or 0.0) else ""
+
+
+def _vocabulary(plan: Plan) -> str:
+    """What the output layer adds to a small model, whose size leaves it out; empty where that is little."""
+    shape, active = plan.decision.architecture, plan.decision.model.n_params_active
+    rows, added = shape.vocab_size, shape.vocab_size * shape.d_model
+    text = f"{rows:,} rows: the output layer adds {format_count(added)} ({added / active:.0%}) to the active parameters"
+    return f"{text}, in days, dollars and prices (--vocab-size)" if added > OUTPUT_SHARE * active else ""
 
 
 def _trained_for(model: Trained) -> str:
@@ -273,8 +284,21 @@ def _open(plan: Plan) -> str:
         if plan.of_life and not of_fixed_dollars(plan) and c.total_usd and model.total_usd:
             price = c.total_usd / model.total_usd - 1.0
         what = "serving price" if of_fixed_dollars(plan) else "cost"
-        words.append(f"{c.experts:g} {what} {0.0 if abs(price) < 0.005 else price:+.0%}, loss {loss:+.4f}")
+        words.append(
+            f"{c.experts:g} {what} {0.0 if abs(price) < 0.005 else price:+.0%}, loss {loss:+.4f}{_longer(c, plan)}"
+        )
     return "; ".join(words)
+
+
+def _longer(model: Candidate, plan: Plan) -> str:
+    """The days or dollars of training a model, where these are more than the stated ones."""
+    use, days, dollars = plan.training, asked_number(plan, "max_days"), asked_number(plan, "max_training_usd")
+    if use is None or not use.usd or not model.training_usd:
+        return ""
+    if days is not None and (taken := model.training_usd / use.usd * (use.days or 0.0)) > days * LONGER_THAN:
+        return f" in {taken:.3g} days"
+    over = dollars is not None and model.training_usd > dollars * LONGER_THAN
+    return f" for {format_usd(model.training_usd)}" if over else ""
 
 
 def _dominates(one: Candidate, other: Candidate) -> bool:
@@ -346,7 +370,7 @@ def _surely(spend: TargetSpend) -> str:
 def _measured_alike(plan: Plan) -> str:
     """The released model that has about the target, whose size and tokens can be asked about instead; empty where none has."""
     task, wanted = stated_score(str(plan.asked.get("target")))
-    model, measured = nearest_measured(task, wanted)
+    model, measured = nearest_score(measured_scores(task), wanted, at_least=True)
     name = model.lower().replace(" ", "-")
     text = f"; {model} has {measured:.2f}: with data as good, --match {name} costs less"
     return text if abs(measured - wanted) <= ALIKE else ""
@@ -372,7 +396,7 @@ def scores_text(plan: Plan) -> str:
         if cheap is not None and cheap.training_usd and (chance := _chance_of_target(plan, cheap)):
             spent = f"{format_usd(cheap.training_usd)}, {format_flops(cheap.training_flops)} FLOPs"
             least = f"; {chance} at the least spend ({spent})"
-        model, measured = nearest_measured(target, found.estimate)
+        model, measured = nearest_score(measured_scores(target), found.estimate)
         by_letters = f", {letters(target)[model]:.3f} by letters" if letters(target).get(model) else ""
         ranked = f"(ranked answers: {model} has {measured:.2f}{by_letters})"
         return f"{target} {found.estimate:.2f} {ranked}, 90% {low:.2f} to {high:.2f}{least}"

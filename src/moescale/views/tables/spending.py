@@ -46,8 +46,10 @@ def training_text(plan: Plan) -> str:
         days = f"{format_count(use.gpu_days)} GPU days{'' if use.train_gpu == plan.gpu else f' of {use.train_gpu}'}"
     fp8 = "" if use.fp8_usd is None else f" (fp8 {format_usd(use.fp8_usd)})"
     if use.bf16_usd is not None:
-        worth = "" if use.fp8_worth_loss is None else f", and fp8 pays if it rises by < {100 * use.fp8_worth_loss:.2g}%"
-        fp8 = f" (bf16 {format_usd(use.bf16_usd)}; loss taken as equal: DeepSeek-V3's rose by < {100 * FP8_LOSS:.2g}%{worth})"
+        worth = "" if use.fp8_worth_loss is None else f"; fp8 pays if it rises by < {100 * use.fp8_worth_loss:.2g}%"
+        if worth and use.fp8_worth_loss_published is not None:
+            worth += f", < {100 * use.fp8_worth_loss_published:.2g}% by what fp8 gained published runs"
+        fp8 = f" (bf16 {format_usd(use.bf16_usd)}; DeepSeek-V3's loss rose by < {100 * FP8_LOSS:.2g}%{worth})"
     text = f"{format_usd(use.usd)}{fp8}, {days}"
     dollars = asked_number(plan, "max_training_usd")
     share = use.usd / dollars if plan.of_life and dollars is not None else use.budget_share
@@ -120,7 +122,8 @@ def price_error(plan: Plan) -> str:
     if a.ttft and model.ttft_s is not None:
         times += f", TTFT {format_seconds(model.ttft_s / a.ttft.geometric_mean)}"
     times += ttft_doubt(a, plan.asked.get("max_ttft_s"))
-    return f"corrected {format_usd(likely.usd_per_mtok)} ({span}){times}: {a.n} servings of {a.kind}"
+    hourly = f"at {format_usd(plan.usd_per_gpu_hour)}/h"
+    return f"corrected {format_usd(likely.usd_per_mtok)} ({span}){times}: {a.n} servings of {a.kind}, {hourly}"
 
 
 def _stricter(plan: Plan) -> str:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from moescale.export.launch import Export
 
 
+FACTS, MODEL = 24, 19  # columns of a terminal that the facts of compared models, and each model, mostly take
+
+
 def show_plan(
     console: Console, plan: Plan, export: Export | None = None, *, details: bool = False, options: str | None = None
 ) -> None:
@@ -144,13 +147,19 @@ def show_compared_models(
     latency: str,
 ) -> None:
     """The table, break-even lifetimes, and the basis."""
-    write_table(console, _compared_table(models))
+    beside = max((console.width - FACTS) // MODEL, 1)
+    for at in range(0, len(models), beside):
+        write_table(console, _compared_table(models[at : at + beside]))
     write_line(console)
     notes = [*_break_even_lines(models), *_repaid_lines(models)]
     far = {name: max(m.extrapolation.get(name, 1.0) for m in models) for name in ("n_params", "tokens")}
     if (most := max(m.extrapolation.get("expansion", 1.0) for m in models)) > 1.0:
         notes.append(f"Extrapolated: X up to {most:.3g} times the largest at which labs varied sizes.")
-    if beyond := [f"{INPUT_NAMES[name]} up to {factor:,.0f}" for name, factor in far.items() if factor > 1.5]:
+    if beyond := [
+        f"{INPUT_NAMES[name]} up to {factor:{',.0f' if factor >= 99.5 else '.3g'}}"
+        for name, factor in far.items()
+        if factor > 1.5
+    ]:
         notes.append(f"Extrapolated: {' and '.join(beyond)} times the largest fitted.")
     _listed(console, notes)
     trained = ""
@@ -169,7 +178,7 @@ def show_compared_models(
 
 
 def _compared_table(models: Sequence[ComparedModel]) -> Table:
-    """Models side by side, a column each; the last go first where there is no room."""
+    """Models side by side, a column each."""
     facts: tuple[Cell[ComparedModel], ...] = (
         (Column("active parameters"), lambda c: format_count(c.n_params_active)),
         (Column("total parameters"), lambda c: format_count(c.n_params_total)),

@@ -63,7 +63,9 @@ def show_cost(console: Console, found: Priced) -> None:
     )
     usd_in, usd_out = cost.usd_per_input_mtok, cost.usd_per_output_mtok
     if priced and cost.closed_loop is None and usd_in is not None and usd_out is not None:
-        text = f"{format_usd(usd_in)} per million prompt tokens and {format_usd(usd_out)} per million output tokens"
+        free = "prompt tokens add nothing (the host's time covers their work),"
+        each = f"{format_usd(usd_in)} per million prompt tokens and" if usd_in else free
+        text = f"{each} {format_usd(usd_out)} per million output tokens"
         write_paragraph(console, f"separate prices: {text}")
     known = accuracy_text(server.accuracy, deployment.gpu.name, uncompared(found.model, deployment, found.source))
     write_paragraph(console, f"Accuracy: {known}{ttft_doubt(server.accuracy, deployment.max_ttft_s)}")

@@ -117,6 +117,7 @@ def write_table(console: Console, table: Table, *, ruled: bool = True) -> None:
 
 
 def _two_lines(head: str, least: int) -> list[str]:
-    """A head on two lines at most, as narrow as it can be, but for `least`."""
-    widths = range(max(least, *map(len, head.split()), 1), len(head) + 1)
-    return next((lines for lines in (textwrap.wrap(head, n) for n in widths) if len(lines) <= 2), [head])
+    """A head on two lines at most, as narrow as it can be, but for `least`; a row of a file breaks behind its colon."""
+    words = head.replace(":", ": ")
+    widths = range(max(least, *map(len, words.split()), 1), len(head) + 1)
+    return next((lines for lines in (textwrap.wrap(words, n) for n in widths) if len(lines) <= 2), [head])
