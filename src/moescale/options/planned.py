@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 
 from moescale.errors import InfeasibleError, MoescaleError
@@ -25,6 +26,7 @@ from moescale.options.law import (
 from moescale.options.question import BoundOptions
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 from moescale.planning import shapes as compared
+from moescale.planning.as_built import stacked
 from moescale.planning.beside import is_served
 from moescale.planning.candidate import Candidate
 from moescale.planning.least_training import frugal
@@ -34,6 +36,8 @@ from moescale.planning.rationale import beyond_runs
 from moescale.planning.search import Search
 from moescale.scaling_laws import Law, predict
 from moescale.serving.deployment import Deployment
+from moescale.serving.disaggregated import apart
+from moescale.serving.gpu_counts import cheapest
 from moescale.training.choice import Launch
 from moescale.units import format_seconds
 
@@ -99,7 +103,25 @@ class PlanRequest:
             if instead is None:
                 raise
             return self._beside_default(instead, law)
-        return self._beside_default((self._less_sure(law, progress) if found.is_baseline else None) or found, law)
+        found = (self._less_sure(law, progress) if found.is_baseline else None) or found
+        return self._beside_default(self._beside_fp8(found), law)
+
+    def _beside_fp8(self, plan: Plan) -> Plan:
+        """The plan with the price of its model with fp8 weights, where their format is not stated and the GPU has that."""
+        if self.wider is None or plan.wider_options:
+            return plan
+        with suppress(MoescaleError):  # a latency table may not speak of fp8
+            tpot_s = plan.asked.get("max_tpot_s")
+            limit = tpot_s if isinstance(tpot_s, float) else None
+            deployment = replace(self.wider.deployment(), max_gpus=self.deployment.max_gpus, max_tpot_s=limit)
+            if deployment.weights != "fp8" or self.deployment.weights is not None:
+                return plan
+            ((model, _),) = stacked([plan.decision.architecture.architecture()])
+            source = self.wider.open_latency(deployment)
+            price = apart if plan.asked.get("disaggregated") else partial(cheapest, every=True)
+            (usd,) = price(model, source, deployment).usd_per_mtok.tolist()
+            return replace(plan, fp8_usd_per_mtok=usd if math.isfinite(usd) else None)
+        return plan
 
     def _wider(self, law: Law, progress: Progress, missed: str) -> Plan | None:
         """The plan with what serves larger models, of what is not stated, and what is `missed` without; None where the baseline alone answers then, too."""

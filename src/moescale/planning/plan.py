@@ -141,6 +141,7 @@ class Plan:
         None  # of the model to train with prefill and decode apart, where prompts are long
     )
     slower_usd_per_mtok: float | None = None  # of the model to train at twice the limit of TPOT, where that binds
+    fp8_usd_per_mtok: float | None = None  # of the model to train with fp8 weights, where their format is not stated
     wider_options: str | None = (
         None  # of the server that is planned with, as one of the usual size serves no such model
     )
