@@ -505,6 +505,61 @@ def test_refusals_name_what_forbids_a_split() -> None:
 
 
 @pytest.mark.system
+def test_workers_apart_for_a_rate_are_the_fewest_that_keep_it() -> None:
+    d = replace(SERVED, max_ttft_s=0.8, max_tpot_s=0.03)
+    found = disaggregated(LLAMA, FP8, d, requests_per_s=12.0, percentile=99.0)
+    assert (found.keeps_rate, found.requests_per_s, found.throughput_tok_s) == (True, 12.0, 12.0 * 500)
+    assert found.usd_per_mtok == pytest.approx(found.gpus * 2.0 / 3600 / (12.0 * 500) * 1e6)
+    assert found.ttft_s == found.p99.ttft_s <= 0.8
+    assert found.tpot_s == found.p99.tpot_s <= 0.03
+    prefill, decode = found.prefill.gpus, found.decode.gpus
+    stated = {"prefill_gpus": prefill, "decode_gpus": decode, "requests_per_s": 12.0, "percentile": 99.0}
+    assert disaggregated(LLAMA, FP8, d, **stated) == found
+    for fewer in ({"prefill_gpus": prefill - 1}, {"decode_gpus": decode - 2}):
+        assert disaggregated(LLAMA, FP8, d, **stated | fewer).keeps_rate is False
+    # Other arrivals: a decode worker serves its share of the rate, and most of its requests in time.
+    load = Load(n_requests=4000, requests_per_s=12.0 / found.decode.workers, seed=3, computed=True)
+    alone = replace(d, output_tokens=499, max_num_seqs=math.floor(found.decode.batch))
+    run = simulate(LLAMA, FP8, alone, found.decode.gpus_per_worker, load)
+    assert run.output_tok_s == pytest.approx(12.0 / found.decode.workers * 499, rel=0.05)
+    assert np.percentile(run.e2e_s / 499, 99) <= 0.03 * 1.1
+    # Lengths that are all the mean change nothing, and limits of means take no more GPUs.
+    mean, same = (
+        disaggregated(LLAMA, FP8, d, requests_per_s=12.0, lengths=lengths)
+        for lengths in (None, (np.array([2000.0]), np.array([500.0])))
+    )
+    assert mean == same
+    assert mean.gpus <= found.gpus
+    # A limit that leaves a cache hardly the time that 8 GPUs take for it, which those that decode are not.
+    ports = min(found.prefill.gpus_per_worker, found.decode.gpus_per_worker)
+    alone_s = float(Servers(LLAMA, np.asarray(8.0), FP8, SERVED).pass_s(None, np.asarray(1.0)))
+    close = replace(d, max_ttft_s=alone_s + 1.2 * found.transfer_s * ports / 8)
+    with pytest.raises(InfeasibleError, match="prefill and decode, 8 x h100-sxm: an idle server already needs"):
+        disaggregated(LLAMA, FP8, close, requests_per_s=12.0, percentile=99.0)
+
+
+@pytest.mark.system
+def test_cost_sets_servers_of_both_kinds_beside_each_other_at_a_rate() -> None:
+    line = (
+        "cost llama-3.1-8b --gpu h100-sxm --latency roofline --prompt 8000 --output 100 --max-tpot 30ms --max-ttft 2s"
+    )
+    asked = (*line.split(), "--request-rate", "20", "--percentile", "90", "--decode-gpus", "auto")
+    told = json.loads(command(*asked, "--json").out)
+    together, split = told["open_loop"], told["disaggregated"]
+    assert split["keeps_rate"]
+    assert together["output_tok_s"] == split["throughput_tok_s"] == 20 * 100
+    assert together["usd_per_mtok"] / together["gpus"] == pytest.approx(split["usd_per_mtok"] / split["gpus"])
+    *_, first, second = command(*asked).out.splitlines()
+    assert ("<- cheaper" in first, "<- cheaper" in second) == (
+        together["gpus"] < split["gpus"],
+        split["gpus"] < together["gpus"],
+    )
+    few = " ".join(command(*asked, "--prefill-gpus", "1").out.split())
+    assert "which do not keep 20 requests per second within the limits" in few
+    assert "<- cheaper" not in few
+
+
+@pytest.mark.system
 def test_cost_prices_prefill_and_decode_apart() -> None:
     line = "cost llama-3.1-70b --gpu h100-sxm --weights fp8 --latency roofline --prompt 4000 --output 500"
     code, out, err = command(*line.split(), "--prefill-gpus", "4", "--decode-gpus", "auto", "--json")

@@ -62,7 +62,8 @@ class CostServingOptions(ServingOptions):
     )
     pipeline_parallel: int = quantity("Pipeline stages of a replica.", GPUS, default=1)
     prefill_gpus: str | None = text(
-        "GPUs for prefill only (disaggregated serving), or auto; priced in addition.", metavar="INT|auto"
+        "GPUs for prefill only (disaggregated serving), or auto: the fewest for --request-rate, else the cheapest; priced in addition.",
+        metavar="INT|auto",
     )
     decode_gpus: str | None = text("GPUs for decode only, or auto.", metavar="INT|auto")
     max_num_batched_tokens: int | None = faster(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -245,7 +245,11 @@ def price(described: ModelOptions, load: LoadOptions, serving: CostServingOption
 
     server = served(limits)
     apart_accuracy, one_of_many = None, replace(limits, replicas=server.deployment.replicas)
-    if (apart := _apart(serving, model, source, one_of_many)) is not None:
+    timed, at_rate = source, dict[str, Any]()
+    if server.opened is not None:  # by the same rate and host
+        timed, one_of_many = kernels_alone(source), under_load(one_of_many)
+        at_rate = {"requests_per_s": load.request_rate, "percentile": load.percentile, "lengths": lengths}
+    if (apart := _apart(serving, model, timed, one_of_many, **at_rate)) is not None:
         decoding = replace(server.deployment, attention_dp=float(apart.decode.attention_dp))
         apart_accuracy = accuracy_of(model, decoding, source, apart=True)
     line = _launch_line(described, serving, server, checkpoint, source, remark)
@@ -383,14 +387,14 @@ def _weight_format(
 
 
 def _apart(
-    serving: CostServingOptions, model: Architecture, source: LatencySource, deployment: Deployment
+    serving: CostServingOptions, model: Architecture, source: LatencySource, deployment: Deployment, **at_rate: Any
 ) -> Disaggregated | None:
     """Prefill and decode on GPUs of their own, if either count is stated; the other one is searched."""
     if not (serving.prefill_gpus or serving.decode_gpus):
         return None
     refuse(serving, ("replicas",), "goes without --prefill-gpus and --decode-gpus, which count the workers")
     prefill, decode = _pool("--prefill-gpus", serving.prefill_gpus), _pool("--decode-gpus", serving.decode_gpus)
-    return disaggregated(model, source, deployment, prefill_gpus=prefill, decode_gpus=decode)
+    return disaggregated(model, source, deployment, prefill_gpus=prefill, decode_gpus=decode, **at_rate)
 
 
 def _pool(option: str, stated: str | None) -> int | None:

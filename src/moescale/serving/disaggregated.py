@@ -8,9 +8,9 @@ prompt's pass gives the first. W_p prefill and W_d decode workers answer at most
     X = min(W_p q / A, W_d b v / ((n - 1) D))         requests a second, for (t_p W_p + t_d W_d) price / X dollars each
 
 Times are those of two engines, one of each kind, under Poisson arrivals at LOAD of that rate: TTFT is the prefill
-engine's and M. Prompts never delay an output token, which is what the split is for. For plans, which price thousands of
-models, `apart` has as many workers of each kind as keep both busy: a request costs t_p A / q + t_d (n - 1) D / (b v) GPU
-seconds.
+engine's and M. For a rate that is asked, arrivals have that rate, and each kind the fewest GPUs that keep it. Prompts never
+delay an output token, which is what the split is for. For plans, which price thousands of models, `apart` has as many
+workers of each kind as keep both busy: a request costs t_p A / q + t_d (n - 1) D / (b v) GPU seconds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +33,10 @@ from moescale.roots import bracket
 from moescale.serving.deployment import Deployment, degrees
 from moescale.serving.engine import simulate
 from moescale.serving.gpu_counts import layouts
-from moescale.serving.loads import BATCHES, LEAST_REQUESTS, MOST_REQUESTS, WARM_UP
+from moescale.serving.loads import MOST_REPLICAS, WARM_UP, dealt, fewest
 from moescale.serving.servers import Servers, shape_of
 from moescale.serving.steady_state import CLOSE, Batches, Limit, Reason, Serving, largest_batches
-from moescale.serving.workload import Load, Measured, Run, measured
+from moescale.serving.workload import Measured, Run, measured
 from moescale.typing import FloatArray
 
 LOAD = 0.9  # of the rate that the workers answer at most, under which times are simulated
@@ -52,25 +54,27 @@ class Pool:
     gpus_per_worker: int
     batch: float  # prompts of a full pass, or requests that a worker decodes at once at most
     pass_s: float  # of such a batch
-    busy: float  # share of what the workers could do that is asked of them at the highest rate
+    busy: float  # share of what the workers could do that is asked of them at the rate of the answer
     attention_dp: int = 1  # groups of a worker that hold attention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disaggregated(Measured):
-    """A server with prefill and decode apart; times are means over requests at LOAD of the highest rate."""
+    """A server with prefill and decode apart, at the rate that is asked, else at the highest; times are then at LOAD of it."""
 
     gpus: int
     prefill: Pool
     decode: Pool
     limited_by: str  # prefill or decode
     transfer_s: float  # of a prompt's cache
-    requests_per_s: float  # at most
+    requests_per_s: float  # as asked, else at most
     throughput_tok_s: float  # output tokens a second at that rate
-    usd_per_mtok: float  # dollars per million output tokens at the stated utilization
+    usd_per_mtok: float  # dollars per million output tokens at that rate; at the highest, at the stated utilization
+    percentile: float | None = None  # None: means
+    keeps_rate: bool | None = None  # within the limits; False: the answer is without the rate; None: none is asked
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # compared as objects, by which runs are kept
 class _Workers:
     """Workers of one kind, each at the batch with which it answers most: layouts (k, ..) by models, or one of them."""
 
@@ -155,12 +159,16 @@ def disaggregated(
     *,
     prefill_gpus: int | None = None,
     decode_gpus: int | None = None,
+    requests_per_s: float | None = None,
+    percentile: float | None = None,
+    lengths: tuple[FloatArray, FloatArray] | None = None,
 ) -> Disaggregated:
     """The cheapest server with prefill and decode apart, within the latency limits of `deployment`.
 
     A worker has one of `degrees` GPUs, up to max_gpus. Counts that are not stated are searched, up to MOST_WORKERS of a
-    kind; of those within WORTH of the cheapest the fewest GPUs. Raises InfeasibleError where nothing is served, InputError
-    for arrays.
+    kind; of those within WORTH of the cheapest the fewest GPUs. At a rate they are the fewest GPUs of each kind that keep it
+    within the limits, of means or of the percentile, decode first; lengths may be those of a trace. Where stated counts do
+    not keep it, the answer is the one without a rate. Raises InfeasibleError where nothing is served, InputError for arrays.
     """
     d = deployment
     if shape_of(model, 1.0, d):
@@ -179,17 +187,64 @@ def disaggregated(
             return [(worker, n) for worker in kind for n in range(1, MOST_WORKERS + 1)]
         return [(worker, stated // int(worker.gpus)) for worker in kind if stated % worker.gpus == 0]
 
-    def run_of(worker: _Workers, copies: int, load: Load, output_tokens: float) -> Run:
+    output = float(np.asarray(d.output_tokens))
+    later_tokens = max(output - 1.0, 1.0)
+
+    @cache
+    def run_of(worker: _Workers, copies: int, rate: float, decode_batch: float, decodes: bool) -> Run:
         split = {"attention_dp": float(worker.attention_dp), "expert_parallel": float(worker.expert_parallel)}
         at_once = {"max_num_seqs": max(math.floor(worker.batch), 1), "context_tokens": None}
-        own = replace(worker.deployment, output_tokens=output_tokens, **split, **at_once)
-        load = replace(load, requests_per_s=load.requests_per_s / copies, burstiness=float(copies))
+        own = replace(worker.deployment, output_tokens=later_tokens if decodes else 1.0, **split, **at_once)
+        load = dealt(decode_batch, rate, copies, computed=decodes)
+        if lengths is not None:
+            load = replace(load, prompt_tokens=lengths[0], output_tokens=np.maximum(lengths[1] * decodes - 1.0, 1.0))
         return simulate(model, latency, own, int(worker.gpus), load)
 
+    def answered(p: _Workers, w_p: int, q: _Workers, w_d: int, rate: float) -> tuple[list[Run], float, dict[str, Any]]:
+        """The runs of a worker of each kind, seconds of a transfer, and the times of requests."""
+        runs = [run_of(worker, n, rate, float(q.batch), worker is q) for worker, n in ((p, w_p), (q, w_d))]
+        moved_s = float(_transfer_s(model, d, min(p.gpus, q.gpus), (w_p * p.gpus + w_d * q.gpus) / 2.0))
+        kept = slice(int(WARM_UP * len(runs[0].e2e_s)), None)  # of the requests of one pipeline stage
+        ttft_s, later_s = runs[0].e2e_s[kept] + moved_s, runs[1].e2e_s[kept]
+        tokens = later_tokens if lengths is None else runs[1].output_tokens[kept]
+        return runs, moved_s, measured(ttft_s, later_s / tokens, ttft_s + later_s, percentile)
+
+    def sized(rate: float, beside: tuple[_Workers, int], decodes: bool) -> list[tuple[_Workers, int]]:
+        """The fewest GPUs of a kind that serve a rate beside workers of the other; none where stated ones do not."""
+        kind, stated = (later, decode_gpus) if decodes else (first, prefill_gpus)
+        limits = replace(d, max_ttft_s=None) if decodes else d
+        found, refused = list[tuple[_Workers, int]](), None
+        below = MOST_REPLICAS if stated is None else stated + 1  # GPUs
+
+        def run(worker: _Workers, copies: int) -> tuple[Run, dict[str, Any]]:
+            runs, _, times = answered(*((*beside, worker, copies) if decodes else (worker, copies, *beside)), rate)
+            return runs[decodes], times
+
+        for worker in sorted(kind, key=lambda worker: float(worker.gpus * worker.request_s)):
+            gpus, of_one, most = int(worker.gpus), 1.0 / float(worker.request_s), (below - 1) // int(worker.gpus)
+            counts = (1 if stated is None else most, most)
+            if rate < most * of_one and (stated or 0) % gpus == 0:
+                try:
+                    copies, *_ = fewest(partial(run, worker), limits, gpus, rate, of_one, percentile, *counts)
+                    found, below = [(worker, copies)], copies * gpus
+                except InfeasibleError as error:
+                    refused = refused or error
+        if refused is not None and not found and prefill_gpus is None and decode_gpus is None:
+            raise refused.within("separate prefill and decode")
+        return found
+
+    prefills, decodes = numbers(first, prefill_gpus), numbers(later, decode_gpus)
+    if requests_per_s is not None:
+        idle = first[0], 1 + int(100.0 * requests_per_s * first[0].request_s)
+        decodes = sized(requests_per_s, idle, decodes=True)
+        prefills = decodes and sized(requests_per_s, decodes[0], decodes=False)
+        if not prefills:
+            found = disaggregated(model, latency, d, prefill_gpus=prefill_gpus, decode_gpus=decode_gpus)
+            return replace(found, keeps_rate=False)
     pairs = [  # requests a second, GPUs, and the workers of each kind
         (float(min(w_p / p.request_s, w_d / q.request_s)), int(w_p * p.gpus + w_d * q.gpus), p, w_p, q, w_d)
-        for p, w_p in numbers(first, prefill_gpus)
-        for q, w_d in numbers(later, decode_gpus)
+        for p, w_p in prefills
+        for q, w_d in decodes
     ]
     if not pairs:
         known = sorted({int(worker.gpus) for worker in (*first, *later)})
@@ -198,16 +253,9 @@ def disaggregated(
         raise InfeasibleError(what, where="--prefill-gpus, --decode-gpus", next_step=step)
     least = min(gpus / rate for rate, gpus, *_ in pairs)
     pairs.sort(key=lambda pair: (math.floor(math.log(pair[1] / pair[0] / least) / WORTH), pair[1], pair[1] / pair[0]))
-    output = float(np.asarray(d.output_tokens))
-    for rate, gpus, p, w_p, q, w_d in pairs[:TRIED]:
-        n = int(np.clip(BATCHES * q.batch, LEAST_REQUESTS, MOST_REQUESTS))
-        load = Load(n_requests=n, requests_per_s=LOAD * rate)
-        prefill = run_of(p, w_p, load, 1.0)
-        decode = run_of(q, w_d, replace(load, computed=True), max(output - 1.0, 1.0))
-        moved_s = float(_transfer_s(model, d, min(p.gpus, q.gpus), gpus / 2.0))
-        kept = slice(int(WARM_UP * len(prefill.e2e_s)), None)  # of the requests of one pipeline stage
-        ttft_s, later_s = prefill.e2e_s[kept] + moved_s, decode.e2e_s[kept]
-        times = measured(ttft_s, later_s / max(output - 1.0, 1.0), ttft_s + later_s)
+    for highest, gpus, p, w_p, q, w_d in pairs[:TRIED]:
+        rate, used = (highest, float(np.asarray(d.utilization))) if requests_per_s is None else (requests_per_s, 1.0)
+        _, moved_s, times = answered(p, w_p, q, w_d, requests_per_s or LOAD * highest)
         if d.keeps_limits(times["ttft_s"], times["tpot_s"]):
             usd_per_s, tokens_per_s = gpus * float(np.asarray(d.usd_per_gpu_hour)) / 3600.0, rate * output
             return Disaggregated(
@@ -219,7 +267,9 @@ def disaggregated(
                 **times,
                 requests_per_s=rate,
                 throughput_tok_s=tokens_per_s,
-                usd_per_mtok=usd_per_s / tokens_per_s * 1e6 / float(np.asarray(d.utilization)),
+                usd_per_mtok=usd_per_s / tokens_per_s * 1e6 / used,
+                percentile=percentile,
+                keeps_rate=None if requests_per_s is None else True,
             )
     what = f"of the {TRIED} cheapest numbers of workers none meets the limits at {LOAD:.0%} of its highest rate"
     raise InfeasibleError(what, where="disaggregated", next_step="relax the limits, or state more GPUs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,6 +65,46 @@ def closed_loop(
     return replace(found, meets_limits=d.keeps_limits(found.ttft_s, found.tpot_s))
 
 
+def dealt(batch: float, requests_per_s: float, copies: int, **more: Any) -> Load:
+    """What one of so many copies gets of Poisson arrivals: every k-th of them, in intervals of k exponential ones."""
+    n = int(np.clip(BATCHES * batch, LEAST_REQUESTS, MOST_REQUESTS))
+    return Load(n_requests=n, requests_per_s=requests_per_s / copies, burstiness=float(copies), **more)
+
+
+def fewest(
+    run_of: Callable[[int], tuple[Run, dict[str, Any]]], limits: Deployment, gpus: int, requests_per_s: float,
+    of_one: float, percentile: float | None, least: int = 1, most: int = MOST_REPLICAS,
+) -> tuple[int, Run, dict[str, Any]]:  # fmt: skip
+    """The fewest copies, of `of_one` requests a second at most, that serve a rate within limits; the run of one, its times.
+
+    Their number is doubled until the limits hold, and halved between. Raises InfeasibleError where none does.
+    """
+
+    def tried(copies: int) -> tuple[bool, Run, dict[str, Any]]:
+        run, times = run_of(copies)
+        # The run ends when the last request is answered; until then it has waited no longer than one takes.
+        last_s = float(run.arrival_s[-1]) + float(np.median(run.e2e_s))
+        keeps_up = run.makespan_s * KEEPS_UP <= last_s and requests_per_s <= copies * of_one
+        return keeps_up and limits.keeps_limits(times["ttft_s"], times["tpot_s"]), run, times
+
+    high = max(math.floor(requests_per_s / of_one) + 1 if of_one > 0 else 1, least)
+    low, (holds, run, times) = high - 1, tried(high)  # low is too few
+    while not holds:
+        alone = requests_per_s / high * float(np.median(run.e2e_s)) < 0.01  # no request meets another
+        if alone or high >= most:
+            kind = "mean" if percentile is None else f"{percentile:g}th percentile"
+            takes = f"{times['ttft_s']:.3g} s to a first token and {times['tpot_s'] or 0.0:.3g} s a token ({kind})"
+            what, where = f"an idle server already needs {takes}", f"{gpus} x {limits.gpu.name}"
+            raise InfeasibleError(what, where=where, next_step="relax the limits, or take more GPUs")
+        low, high = high, min(2 * high, most)
+        holds, run, times = tried(high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = tried(middle)
+        low, high, run, times = (low, middle, *found[1:]) if found[0] else (middle, high, run, times)
+    return high, run, times
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoop(Measured):
     """The fewest replicas that answer a rate in time; times are means, or the percentile.
@@ -98,8 +139,7 @@ def open_loop(
     """The fewest replicas of `gpus` GPUs that serve `requests_per_s` within the limits of `deployment`.
 
     A load balancer deals Poisson arrivals to replicas in turn. The plateau of `serve` says from how many on a replica can
-    keep up at all; from there the count is doubled until the limits hold, and halved between. Lengths may be those of a
-    trace, from which requests are drawn in turn. Deterministic. Raises InputError for an impossible rate or percentile,
+    keep up at all, and `fewest` searches from there. Lengths may be those of a trace, from which requests are drawn in turn. Deterministic. Raises InputError for an impossible rate or percentile,
     InfeasibleError where no number of replicas is fast enough.
     """
     if not 0.0 < requests_per_s < math.inf:
@@ -109,47 +149,21 @@ def open_loop(
     d = replace(deployment, replicas=1.0, max_ttft_s=None, max_tpot_s=None)
     largest = serve(model, gpus, latency, replace(d, batching="largest"))
     plateau = float(largest.throughput_tok_s) / float(np.asarray(d.output_tokens))
-    n = int(np.clip(BATCHES * float(largest.batch), LEAST_REQUESTS, MOST_REQUESTS))
+    lengths = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
 
-    def run_of(replicas: int) -> tuple[bool, Run, dict[str, Any]]:
-        """Whether so many hold, a run of one of them, and its times once it is in service."""
-        rate, lengths = requests_per_s / replicas, {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
-        # Every k-th of Poisson arrivals: intervals of k exponential ones.
-        load = replace(Load(n_requests=n, requests_per_s=rate, burstiness=float(replicas)), **lengths)
-        run = simulate(model, latency, d, gpus, load)
-        times = run.measured(percentile, first=int(WARM_UP * len(run.last_s)))
-        within = deployment.keeps_limits(times["ttft_s"], times["tpot_s"])
-        # The run ends when the last request is answered; until then it has waited no longer than one takes.
-        last_s = float(run.arrival_s[-1]) + float(np.median(run.e2e_s))
-        keeps_up = run.makespan_s * KEEPS_UP <= last_s and requests_per_s <= replicas * plateau
-        return within and keeps_up, run, times
+    def run_of(replicas: int) -> tuple[Run, dict[str, Any]]:
+        run = simulate(model, latency, d, gpus, dealt(float(largest.batch), requests_per_s, replicas, **lengths))
+        return run, run.measured(percentile, first=int(WARM_UP * len(run.last_s)))
 
-    high = max(math.floor(requests_per_s / plateau) + 1 if plateau > 0 else 1, 1)
-    low, (holds, run, times) = high - 1, run_of(high)  # low is too few
-    while not holds:
-        alone = requests_per_s / high * float(np.median(run.e2e_s)) < 0.01  # no request meets another
-        if alone or high > MOST_REPLICAS:
-            kind = "mean" if percentile is None else f"{percentile:g}th percentile"
-            takes = f"{times['ttft_s']:.3g} s to a first token and {times['tpot_s'] or 0.0:.3g} s a token ({kind})"
-            what, where = f"an idle server already needs {takes}", f"{gpus} x {d.gpu.name}"
-            raise InfeasibleError(what, where=where, next_step="relax the limits, or take more GPUs")
-        low, high = high, 2 * high
-        holds, run, times = run_of(high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        tried = run_of(middle)
-        if tried[0]:
-            high, (_, run, times) = middle, tried
-        else:
-            low = middle
-    usd_per_hour = high * gpus * float(np.asarray(d.usd_per_gpu_hour))
+    replicas, run, times = fewest(run_of, deployment, gpus, requests_per_s, plateau, percentile)
+    usd_per_hour = replicas * gpus * float(np.asarray(d.usd_per_gpu_hour))
     tokens_per_s = requests_per_s * float(np.mean(run.output_tokens))
     return OpenLoop(
         requests_per_s=requests_per_s,
-        replicas=high,
+        replicas=replicas,
         tensor_parallel=gpus,
-        gpus=high * gpus,
-        utilization=requests_per_s / (high * plateau),
+        gpus=replicas * gpus,
+        utilization=requests_per_s / (replicas * plateau),
         percentile=percentile,
         **times,
         output_tok_s=tokens_per_s,
