@@ -29,9 +29,7 @@ def three_runs() -> dict[str, list[Any]]:
 
 
 def json_lines(columns: dict[str, list[Any]]) -> str:
-    return "".join(
-        json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in zip(*columns.values(), strict=True)
-    )
+    return "".join(json.dumps(dict(zip(columns, r, strict=True))) + "\n" for r in zip(*columns.values(), strict=True))
 
 
 def parquet(table: pa.Table) -> bytes:

@@ -41,9 +41,7 @@ def made(folder: Path, **tables: Any) -> Any:
 
 def know(sweep: Any) -> Any:
     names = ("n_params_dense", "n_params_active", "n_params_total", "training_flops")
-    found = {
-        run.name: {"sha256": run.settings.sha256, **{name: getattr(run, name) for name in names}} for run in sweep.runs
-    }
+    found = {run.name: {"sha256": run.settings.sha256, **{k: getattr(run, k) for k in names}} for run in sweep.runs}
     if sweep.folder.parent.is_dir():
         (sweep.folder.parent / "facts.json").write_text(json.dumps(found))
     return sweep

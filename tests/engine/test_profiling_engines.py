@@ -56,11 +56,9 @@ def close_the_loop(dtype: str, python: str, gpus: list[int], capsys: pytest.Capt
     table = str(folder / "table.parquet")
     measure = ("profile", str(folder / "grid.toml"), "-o", table, "--python", python)
     options = ("--repeats", "5", "--rounds", "2", "--log", str(folder / "log"))
-    done = run(capsys, *measure, *options)
+    ran = run(capsys, *measure, *options)
     points = 2 * len(gpus) * 8
-    assert (done["points"], done["measured"], done["not_ok"]) == (points, points, {}), (folder / "log").read_text()[
-        -3000:
-    ]
+    assert (ran["points"], ran["measured"], ran["not_ok"]) == (points, points, {}), (folder / "log").read_text()[-3000:]
     rows = read_measurements(table)
     assert {row.gpus for row in rows} == set(gpus)
     assert all(row.engine_version and row.device and row.repeats and row.latency_s for row in rows)

@@ -69,9 +69,7 @@ def run(*arguments: str) -> dict[str, dict[str, Any]]:
 def test_every_reader_refuses_damaged_input_and_does_nothing_else() -> None:
     found = run("--count", str(SLICE), "--seed", "slice")
     assert {name: outcome["failures"] for name, outcome in found.items() if outcome["failures"]} == {}
-    assert {name: outcome["accepted"] + outcome["refused"] for name, outcome in found.items()} == dict.fromkeys(
-        READERS, SLICE
-    )
+    assert {name: each["accepted"] + each["refused"] for name, each in found.items()} == dict.fromkeys(READERS, SLICE)
 
 
 @pytest.mark.parametrize("reader", READERS)

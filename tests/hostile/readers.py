@@ -416,9 +416,7 @@ def _corpora() -> Sequence[Files]:
         pack([folder / "texts.jsonl"], folder / "corpus", tokenizer="bytes", validation=0.2)
 
     found = _written(write)
-    return [
-        {name: content for name, content in found.items() if name.startswith("corpus/") and not name.endswith(".lock")}
-    ]
+    return [{name: text for name, text in found.items() if name.startswith("corpus/") and not name.endswith(".lock")}]
 
 
 def _open_corpus(folder: Path, rng: Random) -> None:
@@ -494,9 +492,7 @@ def _read_link(folder: Path, rng: Random) -> None:
         stated = json.loads((folder / "text.json").read_bytes().decode("utf-8", "surrogateescape"))
     except (ValueError, RecursionError):
         stated = None
-    query = (
-        {str(key): str(value) for key, value in stated.items()} if isinstance(stated, dict) else {"budget": str(stated)}
-    )
+    query = {str(k): str(v) for k, v in stated.items()} if isinstance(stated, dict) else {"budget": str(stated)}
     read_state(query, Laws().find)
 
 

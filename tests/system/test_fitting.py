@@ -227,9 +227,7 @@ def test_bounds_and_unidentified_parameters_are_reported() -> None:
     loss = np.exp(YUN.log_loss(YUN.encode(np.array([values[name] for name in YUN.names])), make_inputs(n, d, e)))
     found = fit(YUN, n, d, e, loss * np.exp(1e-4 * np.random.default_rng(1).normal(size=n.size)))
     box = problem_of("yun2024", n, d, e, loss).box
-    touching = {
-        name for name, value, (low, high) in zip(YUN.names, found.theta, box, strict=True) if value in (low, high)
-    }
+    touching = {name for name, at, (low, high) in zip(YUN.names, found.theta, box, strict=True) if at in (low, high)}
     assert touching
     assert set(found.at_bound) == touching
     assert touching <= set(found.not_identified)

@@ -25,9 +25,7 @@ BOUNDED = {"size_ratio", "size_ratio_to_base", "active_ratio_to_base", "cost_rat
 def fixed_keys() -> dict[str, set[str]]:
     """By the first cell of each row of the table of JSON keys: the names of the second."""
     table = FORMATS.partition("## JSON of each command")[2].partition("\n\n`bounded_loss`")[0]
-    rows = [
-        line.strip("|").split("|") for line in table.splitlines() if line.startswith("| `") or line.startswith("| ")
-    ]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith(("| `", "| "))]
     cells = {row[0].strip().replace("`", ""): row[1] for row in rows[1:]}
     return {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in cells.items()}
 

@@ -74,7 +74,5 @@ def test_help_has_examples_that_run(command: str, monkeypatch: pytest.MonkeyPatc
             continue
         if command in ("web", "reproduce"):  # test_page.py starts the one, test_snapshot.py asks the other
             continue
-        arguments = [
-            str(tmp_path / part) if part in ("law.toml", "corpus", "launch") else part for part in split(example)[1:]
-        ]
+        arguments = [str(tmp_path / p) if p in ("law.toml", "corpus", "launch") else p for p in split(example)[1:]]
         assert run(*arguments, *QUICK.get(command, ())).code == 0, example

@@ -310,10 +310,8 @@ def test_make_asks_the_python_before_it_makes_an_environment(tmp_path: Path) -> 
     def make(*arguments: str) -> tuple[int, str]:
         path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
         outer = {key: value for key, value in environment(PATH=path).items() if not key.startswith(("MAKE", "MFLAGS"))}
-        done = subprocess.run(
-            ["make", *arguments], cwd=tmp_path, env=outer, capture_output=True, text=True, check=False
-        )
-        return done.returncode, done.stderr
+        ran = subprocess.run(["make", *arguments], cwd=tmp_path, env=outer, capture_output=True, text=True, check=False)
+        return ran.returncode, ran.stderr
 
     code, err = make("plan", "PYTHON=python3.10")
     assert code != 0

@@ -277,8 +277,6 @@ def test_bounds_on_parameters_hold_for_lives(bound: str) -> None:
 
 def test_a_life_out_of_the_bounds_on_parameters_names_its_loss() -> None:
     asked = (*DEEPSEEK, "--lifetime-tokens", "1T", "--budget", "1e22", "--experts", "1,64", "--bootstrap", 0)
-    code, _, error = run(*asked, "--max-active-params", "100M", "--max-loss", "2.0", *ROOFLINE)
+    code, _, err = run(*asked, "--max-active-params", "100M", "--max-loss", "2.0", *ROOFLINE)
     assert code == 1
-    assert re.search(r"its lowest loss is|a loss of \d\.\d{4} can be served within --max-active-params 100M", error), (
-        error
-    )
+    assert re.search(r"its lowest loss is|a loss of \d\.\d{4} can be served within --max-active-params 100M", err), err

@@ -88,12 +88,10 @@ def test_counts_of_the_papers_architecture(
     ],
 )  # fmt: skip
 def test_table_1_of_the_paper(width: int, depth: int, ffn_ratio: float, stated: int, with_embedding: float) -> None:
-    model = Architecture(
-        n_layers=depth, d_model=width, n_heads=1, n_kv_heads=1, head_dim=width, d_ffn=ffn_ratio * width
-    )
-    counted = count_parameters(model)
+    made = Architecture(n_layers=depth, d_model=width, n_heads=1, n_kv_heads=1, head_dim=width, d_ffn=ffn_ratio * width)
+    counted = count_parameters(made)
     assert float(counted.attention + counted.dense_ffn) == pytest.approx(stated, rel=1e-12)
-    embedded = count_parameters(replace(model, vocab_size=32000, tied_embeddings=True))
+    embedded = count_parameters(replace(made, vocab_size=32000, tied_embeddings=True))
     assert float(embedded.total) == pytest.approx(with_embedding, abs=0.6e6)
 
 

@@ -43,10 +43,8 @@ def moe_laws(draw: st.DrawFn) -> Law:
         name: value * draw(st.floats(0.8, 1.25) if name in ("A", "B", "C", "F") else st.floats(0.95, 1.05))
         for name, value in YUN.items()
     }
-    family = draw(
-        st.sampled_from([PAPER, JOINT, replace(PAPER, convention="exact"), replace(PAPER, convention="dense")])
-    )
-    return law_of("yun2024", near, family)
+    form = draw(st.sampled_from([PAPER, JOINT, replace(PAPER, convention="exact"), replace(PAPER, convention="dense")]))
+    return law_of("yun2024", near, form)
 
 
 few = daily(8)

@@ -123,10 +123,8 @@ def test_tokens_are_the_publications_or_none() -> None:
 
 
 def test_the_ceiling_of_text_is_what_the_largest_model_states() -> None:
-    largest = catalogue.read("training.toml")["text"]["largest_trained"]["model"]
-    assert (
-        most_trained_tokens() == max(s.tokens or 0.0 for s in published_shapes().values()) == find_shape(largest).tokens
-    )
+    most = catalogue.read("training.toml")["text"]["largest_trained"]["model"]
+    assert most_trained_tokens() == max(s.tokens or 0.0 for s in published_shapes().values()) == find_shape(most).tokens
 
 
 SLIDING, FULL = "sliding_attention", "full_attention"

@@ -201,13 +201,11 @@ def shown(found: SweepDesign, plan: Any = None) -> str:
 @pytest.mark.system
 def test_what_a_design_is_worth_is_its_dollars_over_the_points_that_it_wins() -> None:
     prices = {"training_usd": 3286.0, "base_usd_per_mtok": 0.225}
-    found = shown(replace(designed(), regret_before=0.139, regret_after=0.115, regret_error=0.004, **prices))
-    assert "they cost at least $3,286" in found
-    assert "paid for after 609B tokens" in found  # 3286 / (0.024 x 0.225)
-    assert (
-        "won 2 points of regret with a fit of the runs (paid for after 730B), 6 with the ensemble (after 243B)" in found
-    )
-    assert "Write the sweep: -o SWEEP.toml" in found
+    at = shown(replace(designed(), regret_before=0.139, regret_after=0.115, regret_error=0.004, **prices))
+    assert "they cost at least $3,286" in at
+    assert "paid for after 609B tokens" in at  # 3286 / (0.024 x 0.225)
+    assert "won 2 points of regret with a fit of the runs (paid for after 730B), 6 with the ensemble (after 243B)" in at
+    assert "Write the sweep: -o SWEEP.toml" in at
 
 
 @pytest.mark.system
@@ -244,17 +242,10 @@ def test_a_design_says_its_shape_its_gpu_hours_and_whether_it_decides_the_expert
         SimpleNamespace(experts=256.0, usd_per_mtok=0.171, loss=1.8102),
         SimpleNamespace(experts=32.0, usd_per_mtok=0.362, loss=1.8199),
     ]
-    choices = [
-        SimpleNamespace(shape=name, model=model) for name, model in zip(("deepseek", "mixtral"), models, strict=True)
-    ]
-    compared = shown(undecided, SimpleNamespace(shapes=choices, decision=SimpleNamespace(model=models[0])))
-    assert (
-        "Shape `plan` takes deepseek: E=256 $0.171, loss 1.8102; --shape mixtral: E=32 $0.362, loss 1.8199" in compared
-    )
-    assert (
-        "Without a sweep train E = 256, as `plan` chooses; the safest count by the law's draws is 512: in the"
-        in compared
-    )
+    choices = [SimpleNamespace(shape=s, model=m) for s, m in zip(("deepseek", "mixtral"), models, strict=True)]
+    two = shown(undecided, SimpleNamespace(shapes=choices, decision=SimpleNamespace(model=models[0])))
+    assert "Shape `plan` takes deepseek: E=256 $0.171, loss 1.8102; --shape mixtral: E=32 $0.362, loss 1.8199" in two
+    assert "Without a sweep train E = 256, as `plan` chooses; the safest count by the law's draws is 512: in the" in two
 
 
 @pytest.mark.system
@@ -390,7 +381,8 @@ def test_what_a_sweep_cannot_build_is_refused() -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("budget", ["1e22", "1e23"])
+@pytest.mark.usefixtures("plans_made_once")
+@pytest.mark.parametrize("budget", [pytest.param("1e22", marks=pytest.mark.fuzz), "1e23"])
 def test_a_design_is_of_the_model_that_the_plan_recommends_unless_a_shape_is_stated(budget: str) -> None:
     asked = "--gpu", "h100-sxm", "--latency", "roofline", "--bootstrap", 20, "--experts", "1,16,64"
     planned = json.loads(run("plan", "--budget", budget, *asked, "--json").out)

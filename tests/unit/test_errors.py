@@ -92,9 +92,7 @@ def strings(file: Path) -> Iterator[str]:
 @pytest.mark.system
 def test_every_command_that_a_message_names_works_as_it_stands() -> None:
     sources = sorted((ROOT / "src" / "moescale").rglob("*.py"))
-    assert [
-        f"{file}: {wrong}" for file in sources for text in strings(file) for wrong in commands_that_fail(text)
-    ] == []
+    assert [f"{file}: {each}" for file in sources for text in strings(file) for each in commands_that_fail(text)] == []
     assert any("moescale fit" in text for file in sources for text in strings(file))
 
 

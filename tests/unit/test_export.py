@@ -160,10 +160,8 @@ def test_more_splitting_never_takes_more_memory(shape: Buildable, name: str, gpu
     model, run, trainer = model_of(shape), recipe(), FORMATS[name]
 
     def total(**changed: Any) -> float:
-        split = Split(
-            gpus=gpus, tensor=1, pipeline=1, expert=1, data=gpus, micro_batch=2, accumulation=2, recompute=False
-        )
-        return memory_of(model, run, H100, replace(split, **changed), trainer).total_bytes
+        at = Split(gpus=gpus, tensor=1, pipeline=1, expert=1, data=gpus, micro_batch=2, accumulation=2, recompute=False)
+        return memory_of(model, run, H100, replace(at, **changed), trainer).total_bytes
 
     assert total(data=2 * gpus) <= total()
     assert total(micro_batch=1) < total()
@@ -344,10 +342,8 @@ def test_every_format_follows_the_recipe(schedule: str, tmp_path: Path) -> None:
     assert all(name in FLAGS for name in arguments)
     exported("torchtitan")
     module = (tmp_path / "torchtitan" / "moescale_run.py").read_text()
-    called = [
-        n for n in ast.walk(ast.parse(module)) if isinstance(n, ast.Call) and "LRSchedulers" in ast.unparse(n.func)
-    ]
-    (found,) = ({k.arg: ast.literal_eval(k.value) for k in call.keywords} for call in called)
+    used = [n for n in ast.walk(ast.parse(module)) if isinstance(n, ast.Call) and "LRSchedulers" in ast.unparse(n.func)]
+    (found,) = ({k.arg: ast.literal_eval(k.value) for k in call.keywords} for call in used)
     assert found["decay_type"] == ("sqrt" if wsd else "cosine")
     assert not wsd or round(run.steps * found["decay_ratio"]) == run.decay_steps
     exported("hf")

@@ -18,9 +18,7 @@ PAGE = (ROOT / "docs" / script.PAGE).read_text(encoding="utf-8")
 
 
 def test_every_model_with_experts_and_known_tokens_is_on_the_page() -> None:
-    sparse = {
-        name for name, s in published_shapes().items() if s.tokens is not None and np.any(s.architecture.n_experts > 1)
-    }
+    sparse = {k for k, s in published_shapes().items() if s.tokens is not None and np.any(s.architecture.n_experts > 1)}
     assert sparse - {"deepseek-v2-lite"} <= set(script.MODELS)  # the small sister of deepseek-v2
     assert STORED.models == script.MODELS
     assert {name for name in script.MODELS if find_shape(name).tokens is None} == set()

@@ -60,9 +60,7 @@ def test_outside_the_measured_range_the_answer_is_nan(
 
 
 def test_sizes_may_have_batches_of_their_own(tmp_path: Path) -> None:
-    rows = [
-        row for row in measured(trilinear) if not (row["n_params_total"] == SIZES[1] and row["batch"] == BATCHES[-1])
-    ]
+    rows = [r for r in measured(trilinear) if not (r["n_params_total"] == SIZES[1] and r["batch"] == BATCHES[-1])]
     table = read_latency_table(write(tmp_path / "t.csv", rows))
     at = table.decode_s(sized(SIZES[0]), 2, np.array([8.0, 64.0]), 512)
     assert np.all(np.isfinite(at))

@@ -74,16 +74,12 @@ def test_leverages_chain() -> None:
     over_8 = leverage(law, Budget(1e20), 32.0, reference_experts=8.0).ratio[0]
     over_dense = leverage(law, Budget(1e20 * over_8), 8.0).ratio[0]
     assert leverage(law, Budget(1e20), 32.0).ratio[0] == pytest.approx(over_8 * over_dense, rel=1e-4)
-    assert leverage(law, Budget(1e20 * over_8), 8.0, reference_experts=32.0).ratio[0] == pytest.approx(
-        1 / over_8, rel=1e-4
-    )
+    assert leverage(law, Budget(1e20 * over_8), 8, reference_experts=32).ratio[0] == pytest.approx(1 / over_8, rel=1e-4)
 
 
 def test_a_law_may_have_its_dense_models_in_another() -> None:
     fine, dense = find_law("krajewski2024"), find_law("krajewski2024-dense")
-    gains = [
-        leverage(fine, Budget(1e20, extra={"granularity": g}), 64.0, reference=dense).ratio[0] for g in (1.0, 4.0, 16.0)
-    ]
+    gains = [leverage(fine, Budget(1e20, extra={"granularity": g}), 64.0, reference=dense).ratio[0] for g in (1, 4, 16)]
     assert 1.0 < gains[0] < gains[1] < gains[2]
 
 

@@ -153,9 +153,7 @@ def test_rounds_visit_the_grid_again_and_a_late_failure_leaves_the_latency(tmp_p
     done = measure(table, grid({"fails": 2}, batch=[1, 2], prompt_tokens=[16]), rounds=4)
     assert done.not_ok == {}
     assert {(row.batch, len(row.rounds_s)) for row in rows_of(table)} == {(1, 4), (2, 3)}
-    assert [row.latency_s for row in rows_of(table) if row.batch == 2] == [
-        row.latency_s for row in before if row.batch == 2
-    ]
+    assert [r.latency_s for r in rows_of(table) if r.batch == 2] == [row.latency_s for row in before if row.batch == 2]
 
 
 def measured(

@@ -193,10 +193,8 @@ def test_cells_without_a_value_are_missing_however_they_are_written(tmp_path: Pa
 
 @pytest.mark.parametrize("cell", MISSING)
 def test_a_column_of_numbers_stays_one_where_some_are_missing(tmp_path: Path, cell: str) -> None:
-    runs = read_runs(
-        write(tmp_path, f"n_params_dense,n_experts,tokens,loss,lr\n1e8,1,2e9,3,1e-3\n1e8,2,2e9,3,{cell}\n")
-    )
-    np.testing.assert_equal(runs.columns["lr"], [1e-3, np.nan])
+    got = read_runs(write(tmp_path, f"n_params_dense,n_experts,tokens,loss,lr\n1e8,1,2e9,3,1e-3\n1e8,2,2e9,3,{cell}\n"))
+    np.testing.assert_equal(got.columns["lr"], [1e-3, np.nan])
 
 
 BAD = ("#N/A", "", "nan", "0", "-3", "inf", "-inf", "1e400")

@@ -155,12 +155,10 @@ def test_the_script_serves_the_trained_folder_as_priced(given_model: str | None,
     fake.parent.mkdir()
     fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     fake.chmod(0o755)
-    environment = {k: v for k, v in os.environ.items() if k != "MODEL"} | (
-        {"MODEL": given_model} if given_model else {}
-    )
-    environment["PATH"] = f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
+    env = {k: v for k, v in os.environ.items() if k != "MODEL"} | ({"MODEL": given_model} if given_model else {})
+    env["PATH"] = f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
     ran = subprocess.run(
-        ["bash", str(folder / "serve.sh"), "--port", "1"], env=environment, capture_output=True, text=True, check=True
+        ["bash", str(folder / "serve.sh"), "--port", "1"], env=env, capture_output=True, text=True, check=True
     )
     words = ran.stdout.splitlines()
     assert words[:2] == ["serve", given_model or str(folder)]

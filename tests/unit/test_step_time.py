@@ -146,12 +146,10 @@ def test_the_split_is_the_fastest_that_fits(shape: Architecture) -> None:
 @pytest.mark.parametrize("model", [DENSE, MOE], ids=["dense", "experts"])
 def test_many_splits_are_priced_as_each_alone(model: Architecture) -> None:
     ways, sizes = splits(model, recipe(), 96, SPLIT), {"batch_sequences": 1024, "sequence_tokens": 4096}
-    memory = memory_of(model, recipe(), H100, ways, SPLIT)
+    at = memory_of(model, recipe(), H100, ways, SPLIT)
     step = step_time(model, **sizes, gpu=H100, split=ways, trainer=SPLIT)
     for i, split in enumerate(ways):
-        assert memory.total_bytes[i] == pytest.approx(
-            memory_of(model, recipe(), H100, split, SPLIT).total_bytes, rel=1e-12
-        )
+        assert at.total_bytes[i] == pytest.approx(memory_of(model, recipe(), H100, split, SPLIT).total_bytes, rel=1e-12)
         alone = step_time(model, **sizes, gpu=H100, split=split, trainer=SPLIT)
         assert step.total_s[i] == pytest.approx(alone.total_s, rel=1e-12)
 
@@ -188,9 +186,7 @@ def test_the_stated_error_is_that_of_the_held_out_runs() -> None:
     lines = BENCHMARK.table(found, (BENCHMARK.DEVELOPMENT, BENCHMARK.HELD_OUT))
     with (ROOT / "benchmarks" / "results" / "training_throughput.csv").open(newline="", encoding="utf-8") as file:
         for kept, line in zip(csv.DictReader(file), lines, strict=True):
-            assert all(
-                float(kept[name]) == pytest.approx(line[name], rel=1e-3) for name in ("geometric_mean", "within_25")
-            )
+            assert all(float(kept[k]) == pytest.approx(line[k], rel=1e-3) for k in ("geometric_mean", "within_25"))
     for model in (DENSE, MOE):
         stated = step_error(model)
         (line,) = (x for x in lines if (x["half"], x["kind"], x["from"]) == ("held_out", stated.kind, "parts"))

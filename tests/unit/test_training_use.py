@@ -17,10 +17,8 @@ SERVING = Accuracy(kind="MoE fp8", n=10, geometric_mean=1.1, spread=1.25, sets=3
 
 def test_a_life_stays_within_dollars_as_often_as_drawn_errors_do() -> None:
     life, rng = AllIn(14e6, 6e6, TRAINING, SERVING), np.random.default_rng(0)
-    drawn = [
-        math.log(e.geometric_mean) + math.log(e.spread) * rng.standard_normal(400_000) for e in (TRAINING, SERVING)
-    ]
-    usd = 14e6 * np.exp(drawn[0]) + 6e6 * np.exp(drawn[1])
+    drew = [math.log(e.geometric_mean) + math.log(e.spread) * rng.standard_normal(400_000) for e in (TRAINING, SERVING)]
+    usd = 14e6 * np.exp(drew[0]) + 6e6 * np.exp(drew[1])
     for limit in (15e6, 20e6, 30e6):
         assert life.kept(limit) == pytest.approx(np.mean(usd <= limit), abs=0.005)
     for chance in (0.5, 0.9):
