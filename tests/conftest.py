@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ from hypothesis import settings
 from command_line import LLAMA, RUNS, run
 from examples import LONG, USUAL
 from moescale.errors import InfeasibleError
-from moescale.planning import plan
+from moescale.options.planned import PlanRequest
 from moescale.planning.plan import Plan
-from moescale.planning.search import Search
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import Law, law_text
 from reference_data import JOINT_MOE_RUNS, TESTS
@@ -64,21 +64,23 @@ _MADE: dict[tuple[str, ...], Plan | InfeasibleError] = {}
 
 @pytest.fixture
 def plans_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a question that was asked in this session the plan that was made then, for tests of what is said of plans."""
-    make = plan.make_plan
+    """Of a question that was asked in this session the plan that was made then, for tests of what is said of plans.
+    It is made with all tables, which change no first screen: `test_the_command_line_draws`."""
+    make = PlanRequest.plan
 
-    def made(law: Law, *asked: Any, search: Search | None = None) -> Plan:
-        key = (law_text(law), repr(law.family), *map(repr, asked), str(search is None))
+    def made(asked: PlanRequest, law: Law, *_: Any) -> Plan:
+        asked = replace(asked, explained=True)
+        key = (law_text(law), repr(law.family), repr(asked))
         if key not in _MADE:
             try:
-                _MADE[key] = make(law, *asked, search=search)
+                _MADE[key] = make(asked, law)
             except InfeasibleError as error:
                 _MADE[key] = error
         if isinstance(found := _MADE[key], InfeasibleError):
             raise found.with_traceback(None)
         return found
 
-    monkeypatch.setattr(plan, "make_plan", made)
+    monkeypatch.setattr(PlanRequest, "plan", made)
 
 
 @pytest.fixture(scope="session")

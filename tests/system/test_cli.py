@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import moescale
-from command_line import BUDGET, ONE_LAW, ROOT, RUNS, Answer, answer_of, run
+from command_line import BUDGET, ONE_LAW, ROOT, RUNS, Answer, answer_of, run, split
 from moescale.scaling_laws import find_law
 from processes import environment
 
-FEW = ("--shape", "mixtral", "--experts", "4,16")
+MIXTRAL = ("--shape", "mixtral")
 pytestmark = pytest.mark.usefixtures("plans_made_once")
 
 
@@ -165,7 +165,12 @@ TABLES = [
         ("Train 16 experts", "> recommended", "Decided", "Open", "Training", "Price error", "Next  ", "--details"),
     ),
     (
-        (*BUDGET, "--lifetime-tokens", "1T", "--max-total-usd", "20000", "--bootstrap", "8", "--details"),
+        (
+            *BUDGET,
+            *split(
+                "--shape mixtral --latency roofline --lifetime-tokens 1T --max-total-usd 20000 --bootstrap 8 --details"
+            ),
+        ),
         ("Train ", "life $", "$20K", "serving 1T tokens: lowest loss within $20K"),
     ),
     (
@@ -212,9 +217,9 @@ def process(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_module_is_the_command() -> None:
-    found = process(*BUDGET, "--json")
+    found = process(*ONE_LAW, "--json")
     assert (found.returncode, found.stderr) == (0, "")
-    assert json.loads(found.stdout) == a_plan()
+    assert json.loads(found.stdout) == answer_of(*ONE_LAW)
     refused = process("plan", "--budget", "x")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.startswith("moescale: --budget: 'x'")
@@ -246,7 +251,7 @@ def test_an_ascii_terminal_gets_ascii() -> None:
 
 
 def test_planning_on_the_roofline_loads_no_library_that_it_does_not_use() -> None:
-    code = "import sys; from moescale.cli import main\ntry: main(['plan', '--budget', '5.15e21', '--latency', 'roofline'])\nfinally: print(*sys.modules)"
+    code = "import sys; from moescale.cli import main\ntry: main(['plan', '--budget', '5.15e21', '--latency', 'roofline', '--bootstrap', '20'])\nfinally: print(*sys.modules)"
     found = subprocess.run(
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True, timeout=60
     )
@@ -268,7 +273,8 @@ def test_a_training_gpu_without_a_price_says_which_option_states_one(tmp_path: P
 
 def test_a_budget_that_is_not_spent_is_said_first() -> None:
     law = ("--law", "yun2024-recovered")  # whose optimum needs the fewest parameters of those that ship
-    found = run("plan", "--budget", "3e24", "--max-tokens", "15T", "--bootstrap", "0", "--details", *law, *FEW)
+    asked = split("plan --budget 3e24 --max-tokens 15T --bootstrap 0 --details --latency roofline")
+    found = run(*asked, *law, *MIXTRAL)
     assert found.code == 0
     words = " ".join(found.out.split())
     assert re.search(r"training \S+ FLOPs \(\d+% of the budget\) .*with --max-tokens 15T", words)
@@ -276,7 +282,7 @@ def test_a_budget_that_is_not_spent_is_said_first() -> None:
 
 
 def test_a_budget_that_nobody_stated_is_not_spoken_of(tmp_path: Path) -> None:
-    asked = ("plan", "--match", "llama-3.1-8b", "--max-tokens", "15T", *ONE_LAW[3:], "--gpu", "h100-sxm", *FEW)
+    asked = ("plan", "--match", "llama-3.1-8b", "--max-tokens", "15T", *ONE_LAW[3:], "--gpu", "h100-sxm", *MIXTRAL)
     told, stored = run(*asked, "--details"), run(*asked, "--json")
     assert (told.code, stored.code) == (0, 0)
     plan = json.loads(stored.out)

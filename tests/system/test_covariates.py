@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from command_line import answer_of, run
+from command_line import answer_of, run, split
 from families import DENSE
 from moescale.errors import InfeasibleError, InputError
 from moescale.fitting.fit import fit
@@ -154,9 +154,7 @@ def test_predict_takes_further_inputs() -> None:
 def test_fit_and_compare_read_columns(tmp_path: Path) -> None:
     n, d, e, measured, extra = study("krajewski2024")
     header = "n_params_total,tokens,n_experts,loss,granularity,blank"
-    rows = [
-        ",".join(map(repr, map(float, row))) + "," for row in zip(n, d, e, measured, extra["granularity"], strict=True)
-    ]
+    rows = [",".join(map(repr, map(float, x))) + "," for x in zip(n, d, e, measured, extra["granularity"], strict=True)]
     table = tmp_path / "runs.csv"
     table.write_text("\n".join([header, *rows]) + "\n")
     law = tmp_path / "law.toml"
@@ -178,6 +176,6 @@ def test_plan_takes_further_inputs() -> None:
     free, bound = answer_of(*asked), answer_of(*asked, "--unique-tokens", "25B")
     losses = [plan["loss_optimal"][0]["loss"] for plan in (free, bound)]
     assert losses[0] < losses[1]
-    fine = answer_of("plan", "--budget", "1e21", "--law", "krajewski2024", "--granularity", "16", "--max-gpus", "16")
+    fine = answer_of(*asked[:2], "1e21", "--law", "krajewski2024", *asked[5:], *split("--granularity 16 --max-gpus 16"))
     assert [row["experts"] for row in fine["loss_optimal"]] == [64]
     refused("no term in the training tokens", "plan", "--budget", "1e21", "--law", "clark2022-hash", code=1)

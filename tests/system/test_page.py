@@ -135,6 +135,7 @@ def on_the_command_line(text: str) -> str:
     return " ".join(re.sub(r"[.;:]+(?=\s|$)", " ", text).lower().split())
 
 
+@pytest.mark.usefixtures("plans_made_once")
 def test_the_first_view_is_the_command_lines_plan(browser: Any, address: str) -> None:
     with opened(browser, address) as page:
         told = run("plan", "--budget", "5.15e21").out
@@ -376,9 +377,7 @@ def test_charts_and_numbers_are_saved(browser: Any, address: str, tmp_path: Path
         for curve in found["curves"]:  # those that the decision does not stand on are grey
             assert curve["colour"] in svg or curve["experts"] not in (chosen, found["base_experts"])
             assert curve["label"] in svg
-        optimum = [
-            line.split(",") for line in (tmp_path / "loss-cost.csv").read_text().splitlines() if "loss-opt" in line
-        ]
+        optimum = [row.split(",") for row in (tmp_path / "loss-cost.csv").read_text().splitlines() if "loss-opt" in row]
         assert [float(row[2]) for row in optimum] == [c["n_params"][found["optimum"]] for c in found["curves"]]
         with page.expect_download() as saved:
             page.locator("#law-file").click()
@@ -467,7 +466,9 @@ def test_no_rule_of_axe_fails(browser: Any, address: str, width: int, scheme: st
 
 def test_a_report_prints_what_decides_on_one_page(browser: Any, tmp_path: Path) -> None:
     plan, report = tmp_path / "plan.json", tmp_path / "plan.html"
-    plan.write_text(run("plan", "--budget", "1e23", "--gpu", "h100-sxm", "--json").out, encoding="utf-8")
+    plan.write_text(
+        run("plan", "--budget", "1e23", "--gpu", "h100-sxm", "--latency", "roofline", "--json").out, encoding="utf-8"
+    )
     assert run("report", plan, "-o", report).code == 0
     page = browser.new_page()
     page.goto(report.as_uri())

@@ -50,7 +50,7 @@ ONE_LAW = {"law": "yun2024-recovered", **FAST}
             "budget-usd": "200K", "objective": "loss", "shape": "fine-grained", "max-active-params": "3B",
             "mfu": "0.35", **ONE_LAW,
         },
-        {"match": "olmoe-1b-7b", "budget": "5e22", "experts": "4,16", "confidence": "0.95", **FAST},
+        {"match": "olmoe-1b-7b", "budget": "5e22", "experts": "4,16", "confidence": "0.95", "shape": "mixtral", **FAST},
         {"lifetime-tokens": "2T", "experts": "1,8", **ONE_LAW},
         {
             "max-loss": "2.25", "prompt": "1155", "output": "211", "usd-per-gpu-hour": "2.5", "max-gpus": "4",
