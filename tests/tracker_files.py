@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-CONFIG = {"model": {"num_experts": 8}, "n_params_total": 2e6, "seq_len": 1024, "global_batch_size": 16}
-HISTORY = [{"eval/loss": 5.0 - 0.1 * step, "_step": step, "train/loss": 4.0} for step in range(0, 21, 5)]
 
 
 def module(name: str) -> Any:
@@ -36,42 +31,6 @@ def write_events(folder: Path, events: Sequence[Mapping[str, Any]], *, suffix: s
 def hparams(**values: Any) -> dict[str, Any]:
     """An event that states hparams."""
     return {"step": 0, "summary": module("tensorboard.plugins.hparams.summary").session_start_pb(values)}
-
-
-def wandb_file(path: Path, records: Sequence[Any]) -> Path:
-    """A .wandb file: seven bytes of header, then the records in pieces that do not cross blocks of 32 KiB."""
-    data = b":W&B\xe1\xbe\0"
-    for record in records:
-        left, kind = record.SerializeToString(), 1
-        while True:
-            room = 32768 - len(data) % 32768
-            if room < 7:
-                data += b"\0" * room
-                continue
-            piece, left = left[: room - 7], left[room - 7 :]
-            of_type = (1 if not left else 2) if kind == 1 else (4 if not left else 3)
-            data += struct.pack("<IHB", 0, len(piece), of_type) + piece
-            kind = 2
-            if not left:
-                break
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return path
-
-
-def wandb_records(
-    config: Mapping[str, Any], history: Sequence[Mapping[str, Any]], exit_code: int | None = 0
-) -> list[Any]:
-    proto = module("wandb.proto.wandb_internal_pb2")
-
-    def items(kind: Any, values: Mapping[str, Any]) -> list[Any]:
-        return [kind(key=key, value_json=json.dumps(value)) for key, value in values.items()]
-
-    of_config = proto.ConfigRecord(update=items(proto.ConfigItem, config))
-    run = proto.Record(run=proto.RunRecord(run_id="id1", display_name="my run", config=of_config))
-    logged = [proto.Record(history=proto.HistoryRecord(item=items(proto.HistoryItem, entry))) for entry in history]
-    ended = [] if exit_code is None else [proto.Record(exit=proto.RunExitRecord(exit_code=exit_code))]
-    return [run, *logged, *ended]
 
 
 def mlflow_store(uri: str, runs: Sequence[Mapping[str, Any]]) -> None:

@@ -14,12 +14,12 @@ import pytest
 
 from moescale.errors import InputError
 from moescale.runs.importers import import_runs
-from tracker_files import CONFIG, HISTORY, hparams, mlflow_store, wandb_file, wandb_records, write_events
+from tracker_files import hparams, mlflow_store, write_events
 
 # The libraries warn of one another (SQLAlchemy of how MLflow calls it), which is not ours to fail on.
 pytestmark = [pytest.mark.filterwarnings("default")]
 
-LIBRARIES = {"mlflow": "mlflow", "tensorboard": "torch", "wandb": "wandb", "trainer": "json"}
+LIBRARIES = {"mlflow": "mlflow", "tensorboard": "torch", "trainer": "json"}
 
 
 def need(target: str) -> Any:
@@ -65,25 +65,6 @@ def test_hparams_in_a_folder_of_their_own_belong_to_the_one_above(tmp_path: Path
     assert (row["name"], row["n_experts"], row["tokens"]) == ("a", 2, 100)
 
 
-def test_wandb_offline_files_of_one_run_are_one_run(tmp_path: Path) -> None:
-    records = wandb_records(CONFIG | {"filler": "x" * 900}, HISTORY[:3] * 400, exit_code=None)  # more than one block
-    wandb_file(tmp_path / "offline-run-1-id1" / "run-id1.wandb", records)
-    wandb_file(tmp_path / "offline-run-2-id1" / "run-id1.wandb", wandb_records({}, HISTORY[3:]))
-    found = import_runs("wandb", tmp_path)
-    row = {name: values.tolist()[0] for name, values in found.columns.items()}
-    assert (found.n_found, row["name"], row["n_experts"], row["n_params_total"]) == (1, "my run", 8, 2_000_000)
-    assert row["loss"] == pytest.approx(3.0)
-    assert row["tokens"] == 20 * 1024 * 16  # steps of the optimiser x sequences x tokens
-
-
-@pytest.mark.parametrize(("exit_code", "reason"), [(None, "not ended"), (-1, "exit code -1")])
-def test_wandb_runs_that_did_not_end_are_left_out(tmp_path: Path, exit_code: int | None, reason: str) -> None:
-    wandb_file(tmp_path / "a.wandb", wandb_records(CONFIG, HISTORY, exit_code))
-    with pytest.raises(InputError, match=reason):
-        import_runs("wandb", tmp_path)
-    assert import_runs("wandb", tmp_path, unfinished=True).n_runs == 1
-
-
 @pytest.mark.parametrize("kind", ["database", "file store"])
 def test_a_store_of_mlflow_is_read_and_a_database_not_touched(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -104,19 +85,15 @@ def test_a_store_of_mlflow_is_read_and_a_database_not_touched(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("tracker", ["wandb", "tensorboard"])
 @pytest.mark.parametrize("cut", [1, 8, 20, 100])
-def test_a_file_that_is_cut_off_gives_what_it_has(tmp_path: Path, cut: int, tracker: str) -> None:
+def test_a_file_that_is_cut_off_gives_what_it_has(tmp_path: Path, cut: int) -> None:
     events = [{"step": step, "scalars": {"eval_loss": 3.0}} for step in range(20)]
-    if tracker == "wandb":
-        path = wandb_file(tmp_path / "a.wandb", wandb_records(CONFIG, HISTORY))
-    else:
-        path = write_events(tmp_path, [hparams(n_experts=1.0, n_params_dense=1.0, train_tokens=1.0), *events])
+    path = write_events(tmp_path, [hparams(n_experts=1.0, n_params_dense=1.0, train_tokens=1.0), *events])
     path.write_bytes(path.read_bytes()[:-cut])
-    assert import_runs(tracker, tmp_path, unfinished=True).n_runs == 1
+    assert import_runs("tensorboard", tmp_path, unfinished=True).n_runs == 1
 
 
-@pytest.mark.parametrize("tracker", ["tensorboard", "wandb", "mlflow"])
+@pytest.mark.parametrize("tracker", ["tensorboard", "mlflow"])
 @pytest.mark.parametrize("data", [b"", b"\xff" * 100, b"\n" * 50])
 def test_files_that_are_none_of_a_tracker_raise_nothing_but_input_errors(
     tmp_path: Path, data: bytes, tracker: str
@@ -124,7 +101,6 @@ def test_files_that_are_none_of_a_tracker_raise_nothing_but_input_errors(
     pytest.importorskip(tracker, reason=f"needs {tracker} (pip install '.[track]')")
     name, head = {
         "tensorboard": ("a.tfevents.1", struct.pack("<Q", len(data)) + b"\0" * 4),
-        "wandb": ("a.wandb", b":W&B\xe1\xbe\0" + struct.pack("<IHB", 0, len(data), 1)),
         "mlflow": ("mlflow.db", b"SQLite format 3\0"),
     }[tracker]
     for content in (data, head + data):

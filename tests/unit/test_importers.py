@@ -480,9 +480,7 @@ def test_a_folder_without_runs_and_a_missing_one_are_told(tmp_path: Path, tracke
         import_runs("mlfow", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("tracker", "name"), [("mlflow", "m.db"), ("wandb", "a.wandb"), ("tensorboard", "a.tfevents.1")]
-)
+@pytest.mark.parametrize(("tracker", "name"), [("mlflow", "m.db"), ("tensorboard", "a.tfevents.1")])
 def test_a_tracker_without_its_library_is_told_what_to_install(
     tmp_path: Path, tracker: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
