@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
@@ -409,18 +410,44 @@ def test_a_fitted_law_knows_the_errors_of_the_default_law_on_its_runs(tmp_path: 
         "pooled2026": 0.016, "own": 0.003, "own held out": 0.004,
     }  # fmt: skip
     words = " ".join(run(*asked).out.split())
-    assert "errors on these runs 1.6% (pooled2026), 0.28% (own), 0.44% (own held out)" in words
+    assert "errors on these runs: pooled2026 1.6%, own 0.28%, own held out 0.44%" in words
     # Runs as the paper has them: FLOPs are of what a token meets, and the shape is one that is served.
     assert answer["convention"] == "exact"
     assert {choice["shape"] for choice in answer["shapes"]} == {"mixtral", "deepseek", "paper"}
     assert any("own: not identified by these runs: B, beta" in note for note in answer["warnings"])
-    assert "Decided      16 experts (X 8, more lie beyond the law's runs)" in run(*asked, "--shape", "mixtral").out
+    assert "Fitted on dense-equivalent N 81.4M to 679M, D 2.5B to 20B, E 1 to 32; X up to 11." in told.out
+    assert "Decided      16 experts (X 8; 32 have more X than the law's runs)" in run(*asked, "--shape", "mixtral").out
     default = answer_of("plan", *asked[1:5], *asked[7:])["recommendation"]
     assert {name: answer["default_law"][name] for name in ("experts", "tokens")} == {
         name: default[name] for name in ("experts", "tokens")
     }
     kept = answer_of(*asked, "--shape", "paper")
     assert answer["recommendation"]["usd_per_mtok"] < kept["recommendation"]["usd_per_mtok"]
+
+
+def test_experts_that_only_the_default_law_would_choose_are_tested_by_the_next_command(tmp_path: Path) -> None:
+    law, part = tmp_path / "own.toml", tmp_path / "part.toml"
+    run("fit", "examples/runs.csv", "-o", law)
+    asked = ("--budget", "1e23", "--gpu", "h100-sxm", *FAST)
+    out, default = run("plan", *asked, "--law", law).out, answer_of("plan", *asked, "--law", law)["default_law"]
+    words = " ".join(out.split())
+    assert re.search(
+        rf"Default law {default['experts']} experts of deepseek, .*; beyond the runs of both: Next tests", words
+    )
+    assert "Chance 67% to reach the baseline's loss, the most that 2 laws can show (80% of their draws)" in words
+    (command,) = re.findall(r"^Next +moescale (design .*)$", out, re.M)
+    assert command.endswith("--runs examples/runs.csv")
+    assert "--law" not in command
+    found = run(*split(command), "--max-runs", 20, "--json")
+    assert found.code == 0, found.err
+    sweep = json.loads(found.out)
+    assert (sweep["known_runs"], sweep["shape"]) == (100, "deepseek")
+    assert max(each["experts"] for each in sweep["runs"]) == default["experts"] == sweep["decision"]["experts"]
+    own = run("design", "--budget", "1e21", "--max-runs", 2, "--plan-budget", *asked[1:], "--law", law)
+    told = "own speaks of its own expert counts alone, and so does this sweep; one that tests more: moescale design --budget 1e21 "
+    assert f"{told}--max-runs 2 --plan-budget {' '.join(asked[1:])} --runs examples/runs.csv\n" in own.err
+    run("fit", "examples/runs.csv", "--where", "n_experts <= 16", "-o", part)
+    assert re.search(r"^Next .* --runs RUNS\.csv$", run("plan", *asked, "--law", part).out, re.M)
 
 
 def test_stated_expert_counts_are_set_against_all_counts_of_all_shapes() -> None:

@@ -36,7 +36,7 @@ from moescale.planning.gaussian_process import (
     regrets,
 )
 from moescale.planning.search import Search
-from moescale.planning.sweep_design import LargerSweep, SweepDesign, design_sweep, in_letters
+from moescale.planning.sweep_design import LargerSweep, Posterior, SweepDesign, decide, design_sweep, in_letters
 from moescale.planning.sweep_runs import SweepLimits, candidate_runs, paper_sweep, plain_grid
 from moescale.runs.table import RunTable
 from moescale.scaling_laws import find_law
@@ -173,6 +173,20 @@ def test_the_safest_count_is_not_the_likeliest_where_that_costs_far_more_when_it
     assert found.dearer_tenth == pytest.approx(0.1)
 
 
+def test_a_decision_takes_the_size_that_is_needed_and_not_the_next_of_a_grid() -> None:
+    """64 experts are the cheaper at the size that they need, half way between two that are a factor of four apart."""
+    models = Runs(np.array([1.0, 1.0, 2.0, 4.0, 1.0, 4.0]), np.ones(6), np.array([1.0, 8.0, 8.0, 8.0, 64.0, 64.0]))
+    cost, mean = np.array([1.0, 0.2, 0.4, np.inf, 0.15, 0.6]), np.array([0.0, 0.1, -0.01, -0.1, 0.1, -0.1])
+    decision = Decision(models, cost, (slice(1, 4), slice(4, 6)), 0.8)
+    known, doubted = (
+        decide(GaussianProcess(mean, np.diag([0.0, *np.full(5, sd**2)]), mean[None], 0, 0.003), decision)
+        for sd in (1e-6, 0.05)
+    )
+    assert (known.experts, known.n_params) == (64.0, pytest.approx(2.0, rel=0.01))
+    assert known.cost_ratio == pytest.approx(0.3, rel=0.01)  # the grid's are 0.4 of 8 experts and 0.6
+    assert (doubted.experts, doubted.probability_at_least_base) == (64.0, pytest.approx(0.8, abs=0.01))
+
+
 @cache
 def designed():
     return design_sweep(search(), SweepLimits(flops=FLOPS))
@@ -255,6 +269,15 @@ def test_a_design_says_its_shape_its_gpu_hours_and_whether_it_decides_the_expert
         "Without a sweep train E = 256, as `plan` chooses; the safest count by the law's draws is 512: in the"
         in compared
     )
+    # Known runs, which the plan has not seen, decide in its place.
+    now = Posterior(n_params=3e9, experts=128.0, tokens=5e12, cost_ratio=0.36, probability_at_least_base=0.8)
+    known = replace(undecided, known_runs=100, decision=now, count_before=CountDoubt(0.6, 128.0, 0.03, 0.1))
+    seen = shown(known, SimpleNamespace(shapes=choices, decision=SimpleNamespace(model=models[0])))
+    assert "Decision from the known runs E = 128, N = 3B" in seen
+    assert "The known runs make one expert count more likely the cheapest than not (likeliest E 60%). Without a" in seen
+    assert "Without a sweep train E = 128: in the mean" in seen
+    differs = shown(replace(known, decision=replace(now, experts=64.0)))
+    assert "train E = 64, as the known runs decide; the safest count by the law's draws is 128: in the" in differs
 
 
 @pytest.mark.system

@@ -54,6 +54,7 @@ def fit(
     """Fit a law to a table of runs."""
     from moescale.fitting.workflow import FitSettings, errors_on, fit_runs
     from moescale.io.files import check_target
+    from moescale.models.coordinates import expansion
     from moescale.models.family import find_family
     from moescale.scaling_laws import find_form, find_law, save_law
     from moescale.views.figures import fit_figure
@@ -89,7 +90,8 @@ def fit(
         with held_back.writing(), at_option("-o"):
             save_law(found.named(output.stem, **origin), output)
     held_back.draw(plot, fit_figure, found.fit, found.runs)
-    answer(json_, found.to_dict(), show_fit, found.fit, found.intervals, read.size_column, found.chosen, errors)
+    most_x = found.law.max_experts and float(expansion(found.law.family, found.law.max_experts))
+    answer(json_, found.to_dict(), show_fit, found.fit, found.intervals, read.size_column, found.chosen, errors, most_x)
     if output is not None and not json_ and not held_back.errors:
         say(f"wrote {output}")
     warn(found.fit.warnings)

@@ -24,6 +24,7 @@ from moescale.options.law import (
     shape_name,
 )
 from moescale.options.question import BoundOptions
+from moescale.options.runs import runs_of
 from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
 from moescale.planning import shapes as compared
 from moescale.planning.as_built import stacked
@@ -232,6 +233,7 @@ class PlanRequest:
                 default_law=replace(other, loss=here.loss),
                 default_law_shape=shape if found.shapes else None,
                 default_law_excluded=not bool(own_law.allows(other.experts)),
+                default_law_untested_by=None if own_law.allows(other.experts) else runs_of(law),
                 default_law_beyond=beyond_runs(found.decision.caveats),
                 errors_on_runs=on_runs or None,
             )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import os
+import shlex
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +13,7 @@ from moescale.options.fields import Group, at_option, flag, text
 
 if TYPE_CHECKING:
     from moescale.runs.table import RunTable
+    from moescale.scaling_laws import Law
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,17 @@ class TableOptions(Group):
     def choices(self) -> dict[str, Any]:
         """Which of the rows that pass the filter are kept, where that is stated."""
         return {name: True for name in ("best_of", "last_point") if getattr(self, name)}
+
+
+def runs_of(law: Law) -> str | None:
+    """The table that a law was fitted to, as `fit` was given it; RUNS.csv where it read a part or is unknown, None of a law of the catalogue."""
+    options = tuple(f"--{each.name.replace('_', '-')}" for each in fields(TableOptions))
+    with suppress(ValueError):  # of a file that was edited
+        words = shlex.split(str(law.evidence.get("command", "")))
+        named = [word for word in words if os.path.basename(word) == law.evidence.get("table")]
+        if named and not any(word.startswith(options) for word in words):
+            return named[0]
+    return "RUNS.csv" if law.is_fitted else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,6 +125,7 @@ class Plan:
     default_law: Candidate | None = None  # what the default law would choose, with its loss by the law that was named
     default_law_shape: str | None = None  # the shape of that model, where shapes were compared
     default_law_excluded: bool | None = None  # whether it has more experts than the law that was named may speak of
+    default_law_untested_by: str | None = None  # the table of the own runs, of which none has so many experts
     default_law_beyond: str | None = (
         None  # how far that model lies beyond the default law's runs, in words; empty inside
     )

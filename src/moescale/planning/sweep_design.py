@@ -49,6 +49,9 @@ NEARLY_ALL = 0.9  # of a sweep's FLOPs: one that uses less says why
 LEAST_GAIN = 1e-4  # of the doubt that is left: a run that lowers it by less identifies nothing
 ANY_COUNT = 0.2  # of the weight of a model is that of each expert count alike, the rest by how often it is the cheapest
 LARGER = (3.0, 10.0)  # steps of a decade, in which a larger sweep is looked for that decides
+BETWEEN = (
+    256  # models in each step of size that are decided between: a whole step costs more than what counts differ by
+)
 STEEPEST = 30.0  # d ln cost / d ln loss at most, where a cost jumps
 
 
@@ -290,17 +293,20 @@ def _of_plan(search: Search, experts: float) -> float | None:
 
 
 def decide(process: GaussianProcess, decision: Decision) -> Posterior:
-    """The cheapest model that is as good as the base with the plan's confidence, by what is believed now."""
-    estimate, doubt = process.mean[process.runs :], np.sqrt(process.variance)
-    at = int(chosen(decision, estimate[None], doubt)[0])
-    sure = NormalDist().cdf(float(-estimate[at] / doubt[at])) if at else 1.0
-    models = decision.models
+    """The cheapest model of any size that is as good as the base with the plan's confidence, by what is believed now."""
+    models, known = decision.models, np.arange(decision.cost.size)
+    places = (np.linspace(c.start, c.stop - 1, BETWEEN * (c.stop - 1 - c.start) + 1) for c in decision.curves)
+    at = np.concatenate(([0.0], *places))
+    estimate, doubt = (np.interp(at, known, y) for y in (process.mean[process.runs :], np.sqrt(process.variance)))
+    n, tokens, cost = (np.exp(np.interp(at, known, np.log(y))) for y in (models.n_params, models.tokens, decision.cost))
+    cost = np.where(np.isnan(cost), np.inf, cost)  # beside a size that is not served
+    best = int(chosen(replace(decision, cost=cost), estimate[None], doubt)[0])
     return Posterior(
-        n_params=float(models.n_params[at]),
-        experts=float(models.experts[at]),
-        tokens=float(models.tokens[at]),
-        cost_ratio=float(decision.cost[at]),
-        probability_at_least_base=sure,
+        n_params=float(n[best]),
+        experts=float(models.experts[int(at[best])]),
+        tokens=float(tokens[best]),
+        cost_ratio=float(cost[best]),
+        probability_at_least_base=NormalDist().cdf(float(-estimate[best] / doubt[best])) if best else 1.0,
     )
 
 

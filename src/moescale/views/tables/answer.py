@@ -162,7 +162,7 @@ def _chance(plan: Plan) -> list[Figure]:
     if plan.usual_confidence:
         notes.append(f"{percentage(plan.usual_confidence)} is out of reach of a served model")
     if sure > shown:
-        notes.append(f"so few laws show no more ({percentage(sure)} of their draws)")
+        notes.append(f"the most that so few laws can show ({percentage(sure)} of their draws)")
     if gains := (plan.decision.model.intervals or {}).get("loss_gain"):
         worst, best = (f"{abs(end):.3f} {'lower' if end >= 0.0 else 'higher'}" for end in gains)
         notes.append(f"loss {worst} to {best} than the baseline's in 90% of them")

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from moescale.models.recipe import most_trained_tokens
-from moescale.options.law import DEFAULT_LAW
+from moescale.options.law import DEFAULT_LAW, OF_LAW
 from moescale.options.serving import PLANNED_TPOT_S
 from moescale.planning.beside import SLOWER
 from moescale.planning.candidate import Candidate, Trained
@@ -186,16 +186,18 @@ def _unbounded(plan: Plan) -> str:
 
 
 def _default_law(plan: Plan) -> str:
-    """What the default law would choose, and whether the law in use may speak of it."""
+    """What the default law would choose, and what decides between it and the law in use: errors on runs, or runs that are missing."""
     if (other := plan.default_law) is None:
         return ""
-    beyond = f" of {plan.default_law_shape}" if plan.default_law_shape else ""
-    beyond += " (beyond this law's runs)" if plan.default_law_excluded else ""
-    off = [f"{100 * error:.2g}% ({law})" for law, error in (plan.errors_on_runs or {}).items()]
-    errors = f"; errors on these runs {', '.join(off)}" if off else ""
-    inside = "; beyond its own runs too" if plan.default_law_beyond else "; inside its own runs"
+    shape = f" of {plan.default_law_shape}" if plan.default_law_shape else ""
+    off = [f"{law} {100 * error:.2g}%" for law, error in (plan.errors_on_runs or {}).items()]
+    errors = f"; errors on these runs: {', '.join(off)}" if off else ""
+    where = "beyond its own runs" if plan.default_law_beyond else "inside its own runs"
+    if plan.default_law_excluded:
+        where = "beyond the runs of both" if plan.default_law_beyond else f"{where}, beyond these"
+    tested = ": Next tests it" if plan.default_law_untested_by and not plan.of_life else ""
     price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here{_trained_for(other)}"
-    return f"{plural(other.experts, 'expert')}{beyond}, {sizes_text(other)}: {price}{errors}{inside}"
+    return f"{plural(other.experts, 'expert')}{shape}, {sizes_text(other)}: {price}{errors}; {where}{tested}"
 
 
 def _briefly(beyond: str) -> str:
@@ -219,9 +221,9 @@ def _chance(plan: Plan) -> str:
     goal = "to reach the baseline's loss" if limit is None else f"of a loss of at most {limit}"
     if limit is None and not plan.base_name.startswith("the "):  # a published model, whose data and recipe no law knows
         goal = f"to reach the loss that the law gives {plan.base_name} by size and tokens"
-    few = f", which show no more ({percentage(sure)} of their draws)" if sure > shown else ""
-    over = f"{voting} laws{few}" if voting else OF_SOURCES if plan.law == DEFAULT_LAW else f"the draws of {plan.law}"
-    text, target = f"{percentage(shown)} {goal}, over {over}", plan.asked.get("target")
+    over = f"{voting} laws" if voting else OF_SOURCES if plan.law == DEFAULT_LAW else f"the draws of {plan.law}"
+    over = f"the most that {over} can show ({percentage(sure)} of their draws)" if sure > shown else f"over {over}"
+    text, target = f"{percentage(shown)} {goal}, {over}", plan.asked.get("target")
     if isinstance(target, str) and (scored := _chance_of_target(plan, plan.decision.model)):
         text = f"{percentage(shown)} for the baseline's loss, {scored} for {target.replace('=', ' ')} in unseen labs"
     named = () if voting or plan.of_life else plan.laws
@@ -244,8 +246,9 @@ def _decided(plan: Plan) -> str:
     among = (model, *(best.rivals if best.undecided else ()))
     sizes, tokens = ([getattr(c, name) for c in among] for name in ("n_params_active", "tokens"))
     counts = considered(plan)
-    x = f"X {best.expansion:.3g}, " if best.expansion else ""
-    edge = f" ({x}more lie beyond the law's runs)" if plan.excluded_experts else f" (of at most {model.experts:g})"
+    more = f"{min(plan.excluded_experts, default=0.0):g} have more X than the law's runs"
+    more = f"X {best.expansion:.3g}; {more}" if best.expansion else more
+    edge = f" ({more})" if plan.excluded_experts else f" (of at most {model.experts:g})"
     edge = edge if len(counts) > 1 and model.experts == max(counts) else ""
     text = "" if best.undecided else f"{model.experts:g} experts{edge}, " if model.experts > 1 else "dense, "
     text += f"{ends_text(sizes, format_count)} active, {ends_text(tokens, format_count)} tokens"
@@ -407,7 +410,7 @@ def scores_text(plan: Plan) -> str:
 
 
 def _next(plan: Plan, options: str | None) -> str:
-    """The command that goes on from here, as it runs: all shapes where one alone was planned, a sweep where the choice is open, else the export."""
+    """The command that goes on from here, as it runs: all shapes where one alone was planned, a sweep where the choice is open, or the default law's beyond own runs, else the export."""
     alone = plan.law == DEFAULT_LAW and not plan.shapes and not plan.of_life
     if options and alone and not any(name in options for name in ("--shape", "--kv-heads")):
         return f"moescale plan {options} --shape all"
@@ -415,7 +418,9 @@ def _next(plan: Plan, options: str | None) -> str:
     # The default law is of labs, of whose larger runs a sweep teaches little.
     far = plan.law != DEFAULT_LAW and max(beyond.values(), default=1.0) > FAR
     sure = (plan.decision.likeliest or 0.0) >= DECIDES  # more than a sweep of that size mostly makes it
-    if not plan.of_life and ((plan.decision.undecided and not sure) or far):  # a sweep says nothing of a life
+    untested = plan.default_law_untested_by
+    open_ = (plan.decision.undecided and not sure) or far or untested
+    if open_ and not plan.of_life:  # a sweep says nothing of a life
         typed = re.sub(r" *--shape[ =]all", "", options or "")  # `design` takes the shape of its plan
         flops = plan.budget_flops
         sweep = flops * SWEEP_SHARE
@@ -427,7 +432,8 @@ def _next(plan: Plan, options: str | None) -> str:
         words = ["moescale design --budget", format_flops(sweep)]
         if "budget_of" in plan.asked or not any(name in typed for name in ("--budget", "--days")):
             words += ["--plan-budget", format_flops(flops)]
-        words += of_design(typed)
+        words += of_design(typed, (*TRAINER, *OF_LAW) if untested else TRAINER)
+        words += ["--runs", shlex.quote(untested)] if untested else []
         tpot_s = asked_number(plan, "max_tpot_s")
         if tpot_s != PLANNED_TPOT_S and "--max-tpot" not in typed:  # as no model keeps the default
             words += ["--max-tpot", "none" if tpot_s is None else f"{tpot_s * 1e3:g}ms"]
@@ -435,12 +441,12 @@ def _next(plan: Plan, options: str | None) -> str:
     return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"
 
 
-def of_design(options: str) -> Iterator[str]:
-    """The options of a plan as `design` takes them: its own budget is the sweep's."""
+def of_design(options: str, without: Sequence[str] = TRAINER) -> Iterator[str]:
+    """The options of a plan as `design` takes them, `without` some: its own budget is the sweep's."""
     words = iter(shlex.split(options))
     for word in words:
         name, stated, value = word.partition("=")
-        if name in TRAINER:
+        if name in without:
             _ = stated or next(words, "")
         elif name == "--budget":
             yield shlex.quote(f"--plan-budget{stated}{value}")

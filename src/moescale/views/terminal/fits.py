@@ -29,8 +29,9 @@ def show_fit(
     size_column: str = "",
     chosen: Sequence[Chosen] = (),
     errors: Mapping[str, float] | None = None,
+    most_x: float | None = None,
 ) -> None:
-    """The optimum of a fit: its error, its parameters, remarks; N is called by the column of the sizes.
+    """The optimum of a fit: its error, its parameters, remarks, the most expansion; N is called by the column of the sizes.
 
     Of an ensemble first the `chosen` forms with their weights and scores.
     """
@@ -58,7 +59,8 @@ def show_fit(
     )
     write_table(console, table_of("", found.form.parameters, cells))
     write_line(console)
-    write_paragraph(console, f"Fitted on {range_text(found.fit_range, found.form, size_column)}.")
+    reach = "" if most_x is None or found.form.of_models else f"; X up to {most_x:.3g}"
+    write_paragraph(console, f"Fitted on {range_text(found.fit_range, found.form, size_column)}{reach}.")
     known = dict(errors or {})
     held_out = known.pop("held_out", None)
     if told := [f"{100 * error:.2g}% of {'this law' if name == 'own' else name}" for name, error in known.items()]:

@@ -148,7 +148,8 @@ def _decided(found: SweepDesign, plan: Plan | None) -> str:
     larger, now, after = found.larger, found.count_before, found.count_after
     text = f"With these runs one expert count is more likely the cheapest than not (likeliest E {after.certainty:.0%})"
     if now.certainty >= DECIDES:
-        text = f"No sweep is needed to make one expert count more likely the cheapest than not (likeliest E {now.certainty:.0%})"
+        known = "The known runs" if found.known_runs else "No sweep is needed to"
+        text = f"{known} make one expert count more likely the cheapest than not (likeliest E {now.certainty:.0%})"
     elif not found.decides_experts:
         text = f"These runs do not decide the expert count (likeliest E {after.certainty:.0%}); "
         if larger is None:
@@ -162,8 +163,11 @@ def _decided(found: SweepDesign, plan: Plan | None) -> str:
         else "These runs do not lower that"
     )
     count = f"{now.experts:g}"
-    if plan is not None and plan.decision.model.experts != now.experts:
-        count = f"{plan.decision.model.experts:g}, as `plan` chooses; the safest count by the law's draws is {count}"
+    taken, whose = now.experts if plan is None else plan.decision.model.experts, "`plan` chooses"
+    if found.known_runs:  # which `plan` has not seen
+        taken, whose = found.decision.experts, "the known runs decide"
+    if taken != now.experts:
+        count = f"{taken:g}, as {whose}; the safest count by the law's draws is {count}"
     return (
         f"{text}. Without a sweep train E = {count}: in the mean {now.dearer:.1%} dearer to serve than the best count of each "
         f"draw, {now.dearer_tenth:.1%} or more in one draw of ten. {lower}."
