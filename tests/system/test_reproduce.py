@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from command_line import split
 from examples import daily
 from moescale.cli import main
 from moescale.errors import InputError
@@ -259,20 +260,7 @@ def test_json_is_the_contracts(
     main(["reproduce", "--latency", "roofline", "--json"])
     records = json.loads(capsys.readouterr().out)
     assert asked == [LAW, ROOFLINE.costs()]
-    main(
-        [
-            "reproduce",
-            "--server",
-            "today",
-            "--latency",
-            "roofline",
-            "--max-num-seqs",
-            "256",
-            "--convention",
-            "exact",
-            "--json",
-        ]
-    )
+    main(split("reproduce --server today --latency roofline --max-num-seqs 256 --convention exact --json"))
     capsys.readouterr()
     differs = ReproductionOptions(server="today", latency="roofline", max_num_seqs="256")
     assert asked[2:] == [replace(LAW, family=replace(LAW.family, convention="exact")), differs.costs()]
