@@ -132,6 +132,8 @@ def facts(
     more += "" if plan.of_life else "; --lifetime-tokens"
     left = plan.objective == "serve" and use is not None and use.left_over and use.budget_share < MOSTLY
     more += "; --objective quality" if left and plan.choices.quality is None else ""
+    in_fp8 = plan.fp8_usd_per_mtok is not None and "--weights" not in _otherwise(plan)
+    more += "; --weights fp8" if in_fp8 and len(more) < MOST_MORE else ""
     exported = use is None or use.precision is None  # files for a trainer are in bf16
     return [*kept, ("More", f"{more}; --export megatron" if exported and len(more) < MOST_MORE else more)]
 
@@ -143,7 +145,7 @@ def _otherwise(plan: Plan) -> str:
         words.append(f"{format_usd(plan.apart_usd_per_mtok)} with prefill and decode apart")
     if plan.slower_usd_per_mtok and plan.slower_usd_per_mtok < SLOWLY * usd:
         words.append(f"{format_usd(plan.slower_usd_per_mtok)} at a TPOT of {format_seconds(SLOWER * limit)}")
-    if plan.fp8_usd_per_mtok and plan.fp8_usd_per_mtok < APART * usd:
+    if plan.fp8_usd_per_mtok and plan.fp8_usd_per_mtok < SLOWLY * usd:
         words.append(f"{format_usd(plan.fp8_usd_per_mtok)} with --weights fp8")
     return ", ".join(words)
 
