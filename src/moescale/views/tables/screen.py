@@ -40,7 +40,19 @@ MOST_LINES, MOST_MORE = 18, 68  # of the screen, and characters of its last line
 # Facts that go first where there is no room for so many rows; the dollars of a life stand in its row.
 SPARE = (
     *(("Life", 4), ("Scores", 4)),
-    *((name, 2) for name in ("Shapes", "Repaid by", "Scores", "Default law", "Vocabulary", "Repeats", "Beyond runs")),
+    *(
+        (name, 2)
+        for name in (
+            "Shapes",
+            "Repaid by",
+            "Scores",
+            "Default law",
+            "Vocabulary",
+            "Otherwise",
+            "Repeats",
+            "Beyond runs",
+        )
+    ),
 )
 KEPT = ("", "Beyond runs")  # which give way for two rows alone, not for the models of --against
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
