@@ -79,3 +79,9 @@ def test_a_target_out_of_reach_names_the_shape_that_comes_closest() -> None:
     lowest = [float(re.search(r"lowest loss of this budget is (\d\.\d+)", each.err)[1]) for each in found]  # type: ignore[index]
     assert lowest[0] == pytest.approx(lowest[1], abs=1e-3)
     assert lowest[1] < lowest[2]
+
+
+def test_the_baseline_of_a_target_is_of_one_shape() -> None:
+    asked = ("plan", "--target", "hellaswag=0.7", "--gpu", "h100-sxm", *FAST, "--bootstrap", 0, "--shape")
+    prices = [answer_of(*asked, shape)["base"]["usd_per_mtok"] for shape in ("mixtral", "deepseek")]
+    assert prices[0] == pytest.approx(prices[1], rel=1e-9)

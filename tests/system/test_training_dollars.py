@@ -282,3 +282,12 @@ def test_a_life_out_of_the_bounds_on_parameters_names_its_loss() -> None:
     assert re.search(r"its lowest loss is|a loss of \d\.\d{4} can be served within --max-active-params 100M", error), (
         error
     )
+
+
+def test_how_far_the_baseline_of_fixed_dollars_lies_beyond_the_runs_is_said_of_what_these_buy() -> None:
+    asked = ("plan", "--shape", "mixtral", "--max-total-usd", "5M", "--lifetime-tokens", "2T", "--gpu", "h100-sxm")
+    found = run(*asked, *ROOFLINE, "--bootstrap", 0, "--json")
+    life = json.loads(found.out)["lifetime"]
+    (factor,) = re.findall(r"for the baseline N ([\d.]+) times", " ".join(life["recommendation"]["caveats"]))
+    largest = LawOptions().find_law().fit_range["n_params"][1]
+    assert float(factor) == pytest.approx(life["least_training"]["n_params"] / largest, rel=0.01)

@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from moescale.export.launch import Export
 
 
-FACTS, MODEL = 24, 19  # columns of a terminal that the facts of compared models, and each model, mostly take
+FACTS_WIDTH, MODEL_WIDTH = (
+    24,
+    19,
+)  # columns of a terminal that the facts of compared models, and each model, mostly take
 
 
 def show_plan(
@@ -147,7 +150,7 @@ def show_compared_models(
     latency: str,
 ) -> None:
     """The table, break-even lifetimes, and the basis."""
-    beside = max((console.width - FACTS) // MODEL, 1)
+    beside = max((console.width - FACTS_WIDTH) // MODEL_WIDTH, 1)
     for at in range(0, len(models), beside):
         write_table(console, _compared_table(models[at : at + beside]))
     write_line(console)
