@@ -185,7 +185,7 @@ def test_the_best_model_within_a_cost(law: Law, budget: Budget, exponent: float)
     limit = float(np.median(steps(best.n_params, EXPERTS))) * 10.0**exponent
     found = best_within_cost(law, budget, EXPERTS, limit, steps)
     known = np.isfinite(found.n_params)
-    smallest = steps(np.full(EXPERTS.shape, 1e6), EXPERTS)
+    smallest = steps(np.full(EXPERTS.shape, np.exp(np.log(SIZES[0]))), EXPERTS)
     np.testing.assert_array_equal(known, smallest <= limit)
     sizes, counts = found.n_params[known], EXPERTS[known]
     assert np.all(steps(sizes, counts) <= limit)

@@ -36,7 +36,7 @@ from moescale.planning.gaussian_process import (
     regrets,
 )
 from moescale.planning.search import Search
-from moescale.planning.sweep_design import LargerSweep, Posterior, SweepDesign, decide, design_sweep, in_letters
+from moescale.planning.sweep_design import LargerSweep, Posterior, SweepDesign, decide, design_sweep, in_law_variables
 from moescale.planning.sweep_runs import SweepLimits, candidate_runs, paper_sweep, plain_grid
 from moescale.runs.table import RunTable
 from moescale.scaling_laws import find_law
@@ -332,7 +332,7 @@ def test_runs_of_a_table_come_in_the_letters_of_the_plan() -> None:
     table = RunTable(
         n_params=n, tokens=20 * n, experts=e, loss=np.array([3.0, 2.9]), columns={"top_k": np.array([1.0, 2.0])}
     )
-    runs, losses = in_letters(table, search().law.family)
+    runs, losses = in_law_variables(table, search().law.family)
     np.testing.assert_allclose(runs.n_params, n, rtol=1e-6)
     np.testing.assert_allclose(runs.experts, e, rtol=1e-6)
     assert losses.tolist() == [3.0, 2.9]
@@ -349,7 +349,7 @@ def test_runs_of_a_named_shape_come_back_in_its_letters(shape: str) -> None:
         n_params=numbers["n_params_dense"], tokens=numbers["tokens"], experts=numbers["n_experts"], loss=np.array([3.0]),
         columns=numbers,
     )  # fmt: skip
-    runs, _ = in_letters(table, family_of_shape(shape))
+    runs, _ = in_law_variables(table, family_of_shape(shape))
     np.testing.assert_allclose(runs.experts, 64.0, rtol=1e-6)
     np.testing.assert_allclose(runs.n_params, 64e6, rtol=0.03)
 

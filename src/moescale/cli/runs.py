@@ -77,7 +77,7 @@ def design(
     from moescale.models.recipe import defaults
     from moescale.options.planned import PlanRequest
     from moescale.planning.gaussian_process import RUN_NOISE
-    from moescale.planning.sweep_design import design_sweep, in_letters
+    from moescale.planning.sweep_design import design_sweep, in_law_variables
     from moescale.planning.sweep_runs import LEAST_PARAMS, MOST_RUNS, SweepLimits
     from moescale.views.terminal.runs import show_design
 
@@ -121,7 +121,7 @@ def design(
         if runs is not None:
             table = TableOptions().read(runs)
             warn(table.warnings)
-            known = in_letters(table, search.law.family)
+            known = in_law_variables(table, search.law.family)
         limits = SweepLimits(
             flops=flops,
             runs=min(next_ or MOST_STATED, max_runs or (MOST_STATED if next_ else MOST_RUNS)),

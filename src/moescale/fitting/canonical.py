@@ -1,4 +1,4 @@
-"""Runs as a fit sees them: in an order that their numbers alone decide, losses in a unit of their own, and in a form's letters.
+"""Runs as a fit sees them: in an order that their numbers alone decide, losses in a unit of their own, sizes as a form's variables.
 
 A sum of the same terms in another order differs in its last digit, and searches along flat valleys enlarge that. So the rows
 of a file, the names of runs and the unit of the loss must be gone before a fit begins.
@@ -50,14 +50,14 @@ def reordered(runs: RunTable, rows: Rows) -> RunTable:
 
 def without_unit(loss: FloatArray) -> tuple[FloatArray, float]:
     """ln of losses (n,) over their geometric mean, rounded so that the digits are the same in any unit; and ln of that mean."""
-    unit = float(np.log(loss).mean())
-    return np.round(np.log(loss) - unit, DECIMALS), unit
+    ln_unit = float(np.log(loss).mean())
+    return np.round(np.log(loss) - ln_unit, DECIMALS), ln_unit
 
 
-def in_unit(form: LawForm, theta: FloatArray, unit: float) -> FloatArray:
-    """Coefficients (..., p) of a form that is linear in its amplitudes, with the loss multiplied by e^unit."""
+def in_unit(form: LawForm, theta: FloatArray, ln_unit: float) -> FloatArray:
+    """Coefficients (..., p) of a form that is linear in its amplitudes, with the loss multiplied by e^ln_unit."""
     moved = np.array(theta)
-    moved[..., form.amplitudes] += unit
+    moved[..., form.amplitudes] += ln_unit
     return moved
 
 
@@ -71,7 +71,7 @@ class RunArrays:
     loss: FloatArray
     extra: Mapping[str, FloatArray]
 
-    def where(self, keep: np.typing.NDArray[np.bool_ | np.intp]) -> RunArrays:
+    def where(self, keep: NDArray[np.bool_ | np.intp]) -> RunArrays:
         """The runs that a boolean mask keeps, or those of these positions."""
         extra = {name: values[keep] for name, values in self.extra.items()}
         return RunArrays(self.n_params[keep], self.tokens[keep], self.experts[keep], self.loss[keep], extra)
@@ -85,7 +85,7 @@ def inputs_of(form: LawForm, runs: RunArrays) -> Inputs:
 def run_arrays(
     form: LawForm, runs: RunTable, given: Mapping[str, float], family: ModelFamily | None = None
 ) -> tuple[RunArrays, list[str]]:
-    """What a form takes of a table of runs of a family (by default that of its columns), in the form's letters, and remarks.
+    """What a form takes of a table of runs of a family (by default that of its columns), as the form's variables, and remarks.
 
     Further inputs are columns, or else the given values for all runs.
     """
@@ -96,13 +96,14 @@ def run_arrays(
             raise InputError(what, where=option(name), next_step="leave the option out")
         found[name] = value
     n, e, notes = runs.n_params, runs.experts, list[str]()
-    if form.of_models or MODEL_INPUTS[0] in form.extra_inputs:
+    takes_body = form.of_models or MODEL_INPUTS[0] in form.extra_inputs
+    if takes_body:
         body, x, notes = models_of(runs, family or family_of(runs)[0])
         if form.of_models:
             n, e = body, x
         else:
             found |= dict(zip(MODEL_INPUTS, (body, x), strict=True))
-    if SHAPE_INPUTS[0] in form.extra_inputs and (form.of_models or MODEL_INPUTS[0] in form.extra_inputs):
+    if takes_body and SHAPE_INPUTS[0] in form.extra_inputs:
         # What the table leaves open, an ensemble takes from its own family.
         shape = shape_inputs(family) if form.of_models and family else {}
         found = {**shape, **expert_shape(runs.experts, runs.columns), **found}
@@ -134,7 +135,7 @@ def models_of(runs: RunTable, family: ModelFamily) -> tuple[FloatArray, FloatArr
     body = runs.active_body
     if body is None:
         # A column of active sizes is expanded already.
-        dense = family.n_counts == "dense" and not active_sizes(runs)
+        dense = family.n_counts == "dense" and not has_active_column(runs)
         body = model_of(plain, runs.n_params, runs.experts)[0] if dense else runs.n_params
         notes.append(f"the table has no sizes without embeddings (n_params_nonemb): using {runs.size_column}")
     if not stated and (runs.experts > 1.0).any():
@@ -143,23 +144,23 @@ def models_of(runs: RunTable, family: ModelFamily) -> tuple[FloatArray, FloatArr
 
 
 def law_family(form: LawForm, family: ModelFamily) -> ModelFamily:
-    """The family whose N and E are the letters of a form: of one that speaks of models, the active body and X."""
+    """The family whose N and E are the variables of a form: of one that speaks of models, the active body and X."""
     if not form.of_models:
         return family
     return replace(family, top_k=1, moe_every=1, embedding_matrices=0, n_counts="dense")
 
 
-def with_tables(family: ModelFamily, runs: RunTable) -> ModelFamily:
-    """The family with tables as large as the runs', where these state their bodies."""
+def with_vocabulary_of(family: ModelFamily, runs: RunTable) -> ModelFamily:
+    """The family with embedding tables as large as the runs', where these state their bodies."""
     body = runs.active_body
     plain = replace(family, embedding_matrices=0)
     if body is None or family.n_counts == "total":
         return plain
-    without = body if active_sizes(runs) else in_family(plain, body, runs.expansion)[0]
-    rows = float(np.median((runs.n_params - without) / width(plain, without))) / 2.0
-    if abs(rows * 2.0 - family.vocab_size * family.embedding_matrices) < 0.05 * rows:
+    without = body if has_active_column(runs) else in_family(plain, body, runs.expansion)[0]
+    vocab_size = 0.5 * float(np.median((runs.n_params - without) / width(plain, without)))  # of two tables
+    if abs(2.0 * vocab_size - family.embedding_matrices * family.vocab_size) < 0.05 * vocab_size:
         return family
-    return replace(family, embedding_matrices=2, vocab_size=rows) if rows > 1.0 else plain
+    return replace(family, embedding_matrices=2, vocab_size=vocab_size) if vocab_size > 1.0 else plain
 
 
 def family_of(runs: RunTable) -> tuple[ModelFamily, list[str]]:
@@ -172,16 +173,16 @@ def family_of(runs: RunTable) -> tuple[ModelFamily, list[str]]:
     return family, remarks
 
 
-def letters_of(runs: RunTable, family: ModelFamily) -> RunArrays:
+def sizes_in_family(runs: RunTable, family: ModelFamily) -> RunArrays:
     """The runs with N and E as the family counts them, without further inputs."""
-    n, e = in_family(family, *models_of(runs, family)[:2]) if active_sizes(runs) else (runs.n_params, runs.experts)
+    n, e = in_family(family, *models_of(runs, family)[:2]) if has_active_column(runs) else (runs.n_params, runs.experts)
     return RunArrays(n, runs.tokens, e, runs.loss, {})
 
 
-def of_models(runs: RunTable) -> bool:
+def states_active_body(runs: RunTable) -> bool:
     """Whether sizes are those of the body that a token meets, not the N of a family: every form takes them as models."""
-    return runs.active_body is not None or active_sizes(runs)
+    return runs.active_body is not None or has_active_column(runs)
 
 
-def active_sizes(runs: RunTable) -> bool:
+def has_active_column(runs: RunTable) -> bool:
     return runs.size_column == "n_params_active"

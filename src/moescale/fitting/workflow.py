@@ -129,7 +129,7 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
     draws = _bootstrap(found, arrays, how, how.bootstrap, progress=report) if how.bootstrap else None
     remarks += table_remarks(form, residuals(found, arrays), runs)
     counted = canonical.law_family(form, family)
-    of_active = canonical.active_sizes(runs) and counted.n_counts == "dense" and np.any(runs.experts > 1.0)
+    of_active = canonical.has_active_column(runs) and counted.n_counts == "dense" and np.any(runs.experts > 1.0)
     if of_active and not form.of_models:
         notes.append(
             f"{form.name} is fitted to active parameters, and a plan would read its N as dense-equivalent: "
@@ -142,7 +142,7 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
 
 def _left_to_prior(runs: RunTable, family: ModelFamily) -> bool:
     """Whether auto fits a table under the prior: runs of one expansion, or too few for its forms."""
-    varied = (runs.experts, np.round(runs.expansion, 9) if canonical.of_models(runs) else runs.experts)
+    varied = (runs.experts, np.round(runs.expansion, 9) if canonical.states_active_body(runs) else runs.experts)
     few = len(runs) < auto.FEWEST_RUNS or max(np.unique(values).size for values in varied) == 1
     return few and family.n_counts == "dense"
 
@@ -156,7 +156,7 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     law = how.prior or find_law(form.name)
     with located("--prior"):
         prior = prior_of(law)
-    family = canonical.with_tables(family, runs)
+    family = canonical.with_vocabulary_of(family, runs)
     arrays, notes = run_arrays(form, runs, how.extra, family)
     starts = STARTS if how.starts == "auto" else int(how.starts)
     result = fit_under(prior, arrays, starts=starts, draws=max(how.bootstrap, PRIOR_DRAWS), seed=how.seed)
@@ -170,7 +170,7 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
     member = replace(member, max_experts=max(law.members[0].law.max_experts or 1.0, found.fit_range["experts"][1]))
     about["evidence"] |= {"law": form.name, "n_runs": found.n_runs}
     fitted = combine(
-        [Member(member, 1.0)], family=family, fit_range=fit_range(canonical.letters_of(runs, family)), notes=notes,
+        [Member(member, 1.0)], family=family, fit_range=fit_range(canonical.sizes_in_family(runs, family)), notes=notes,
         run_noise=result.run_noise, drift=DRIFT, draws=len(result.draws), **about,
     )  # fmt: skip
     intervals = parameter_intervals(found, result.draws)
@@ -183,7 +183,7 @@ def _bootstrap(found: Fit, arrays: RunArrays, how: FitSettings, count: int, **mo
 
 
 def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: list[str], report: Progress) -> FittedLaw:
-    family, measured = canonical.with_tables(family, runs), runs.loss
+    family, measured = canonical.with_vocabulary_of(family, runs), runs.loss
     ln_loss, unit = canonical.without_unit(measured)
     runs = replace(runs, loss=np.exp(ln_loss))
     letters = _candidates(runs, how, family)
@@ -193,8 +193,8 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
         report(f"fit {form.name}", i / len(letters))
         fits.append(fit_arrays(form, own, starts=how.starts, search=auto.SEARCH))
     table = RunArrays(runs.n_params, runs.tokens, runs.experts, runs.loss, {})
-    in_letters = canonical.letters_of(runs, family)
-    faults = [auto.fault(found, family, in_letters) for found in fits]
+    in_family = canonical.sizes_in_family(runs, family)
+    faults = [auto.fault(found, family, in_family) for found in fits]
     sound = np.array([fault is None for fault in faults])
     choice = auto.choose(fits, arrays, table, sound if sound.any() else ~sound, report)
     about = _about(runs, how, family)
@@ -234,7 +234,7 @@ def _fit_auto(runs: RunTable, how: FitSettings, family: ModelFamily, remarks: li
     if family.n_counts == "total":  # no other law can be asked in these letters
         return FittedLaw(replace(leading, **about), best, intervals, own, chosen)
     ranges = {key: ends for member in members for key, ends in member.law.fit_range.items()}
-    ranges |= fit_range(in_letters)
+    ranges |= fit_range(in_family)
     law = combine(members, family=family, fit_range=ranges, draws=max(how.bootstrap, DRAWS), **about)
     return FittedLaw(law, best, intervals, own, chosen)
 
@@ -244,7 +244,7 @@ def _candidates(runs: RunTable, how: FitSettings, family: ModelFamily) -> list[t
     and remarks.
     """
     forms, given = [find_form(name) for name in auto.WITH_EXPERTS], dict(how.extra)
-    if canonical.of_models(runs):
+    if canonical.states_active_body(runs):
         forms = [replace(form, of_models=True) for form in forms]
     if runs.size_column == "n_params_total" and "sparsity" in runs.columns:
         forms.append(find_form(auto.BY_SPARSITY))

@@ -1,4 +1,4 @@
-"""One model in the letters of several families: active parameters without embeddings, and how far its experts expand it.
+"""One model as N and E of several families: active parameters without embeddings, and how far its experts expand it.
 
 Laws count different things: "32 experts" of a top-1 and of a top-2 family are two models. What families share is the body,
 the parameters without embedding tables that one token meets, and the expansion X, the FFN weights of all experts over those
@@ -61,7 +61,7 @@ def expert_shape_of(architecture: Architecture) -> tuple[FloatArray, FloatArray]
     return grain, np.where(routed, a.d_shared_expert / (a.top_k * width + a.d_shared_expert), 0.0)
 
 
-def same_letters(a: ModelFamily, b: ModelFamily) -> bool:
+def same_variables(a: ModelFamily, b: ModelFamily) -> bool:
     """Whether N and E mean the same in two families, whatever their names, data, convention of FLOPs and plans' counts."""
     about = {"name": "", "tokenizer": "", "dataset": "", "source": "", "convention": "exact"}
     about |= {"ladder": (), "base_experts": 1.0}

@@ -223,7 +223,7 @@ class PlanRequest:
             other, shape = found.decision.model, found.shapes[0].shape if found.shapes else own
             own_law = (
                 law if shape_name(law.family.name) == shape else in_shape(law, shape)
-            )  # in the other model's letters
+            )  # as N and E of the other model's shape
             here = predict(own_law, other.n_params, other.tokens, other.experts, extra=self.details.inputs())
             keys = {DEFAULT_LAW: DEFAULT_LAW, law.name: "own", f"{law.name} held out": "held_out"}
             known = {name: law.evidence.get(f"error_{key}") for name, key in keys.items()}

@@ -244,7 +244,7 @@ def best_within_cost(
     """Algorithm 2: the lowest loss of each expert count whose serving cost stays within `usd_per_mtok`.
 
     Cost rises with size, so this is the largest size within the cost, but never beyond that expert count's own optimum,
-    where more size would only raise the loss. NaN where even a model of a million parameters costs more. `optimal`
+    where more size would only raise the loss. NaN where even a model of SIZES[0] parameters costs more. `optimal`
     saves computing loss_optimal again, and `near` (..., m), sizes that may be the answer, most of the search; sizes are
     `close`, relative.
     """
@@ -267,7 +267,7 @@ def largest_within_cost(
 ) -> FloatArray:
     """The largest size up to `largest` that serves at `usd_per_mtok` or less; arguments broadcast.
 
-    NaN where even a model of a million parameters costs more. Assumes that cost rises with size; where it has steps, the
+    NaN where even a model of SIZES[0] parameters costs more. Assumes that cost rises with size; where it has steps, the
     answer is below the first size that is too dear, or with `near`, a guess, one that is nearby.
     """
     e, limit, top = (np.array(x, float) for x in np.broadcast_arrays(experts, usd_per_mtok, largest))

@@ -1,4 +1,4 @@
-"""What a plan shows beside its recommendation: another shape, all expert counts, the least training, fresh tokens."""
+"""What a plan shows beside its recommendation: the best of another shape, prefill and decode apart, slower, fresh tokens, without bounds."""
 
 from __future__ import annotations
 
@@ -39,11 +39,10 @@ def is_served(law: Law, question: Question, deployment: Deployment, latency: Lat
 
 def best_of(search: Search) -> Advice | None:
     """The best model of a search, as built: the cheapest at the goal, or of the lowest loss; None where there is none."""
-    rows, promised = search.answering(), search.question.budget_goal == "serve"
-    served = [c for c in rows if isinstance(c, Candidate) and search.law.allows(c.experts)]
-    by_price = search.question.budget_goal == "serve"
-    near = sorted(served, key=lambda c: c.usd_per_mtok if by_price else c.loss)[:MOST_RIVALS]
-    return recommend(search, near, promised=promised, in_full=False) if near else None
+    at_goal = search.question.budget_goal == "serve"
+    served = [c for c in search.answering() if isinstance(c, Candidate) and search.law.allows(c.experts)]
+    near = sorted(served, key=lambda c: c.usd_per_mtok if at_goal else c.loss)[:MOST_RIVALS]
+    return recommend(search, near, at_goal=at_goal, in_full=False) if near else None
 
 
 def best_life(search: Search) -> Built[Life] | None:
@@ -121,7 +120,7 @@ def _chosen_with(search: Search, budget: Budget) -> Advice | None:
     question = replace(search.question, budget=budget)
     with suppress(InfeasibleError):
         other = Search.of(search.law, question, search.costs.deployment, search.costs.latency, coarse=True)
-        return recommend(other, other.answering(), promised=question.budget_goal == "serve", in_full=False)
+        return recommend(other, other.answering(), at_goal=question.budget_goal == "serve", in_full=False)
     return None
 
 
@@ -139,8 +138,7 @@ def without_bounds(search: Search, model: Candidate, shape: Buildable) -> Withou
     if not size_bounds(question):
         return None
     stated = question.base if question.base is None or not question.base.planned else None
-    free = replace(question, max_active_params=None, max_total_params=None, base=stated)
-    free = replace(free, explained=False, against=())
+    free = replace(question, max_active_params=None, max_total_params=None, base=stated, explained=False, against=())
     with suppress(InfeasibleError):
         other = Search.of(law, free, search.costs.deployment, search.costs.latency, coarse=True)
         if (best := best_of(other)) is None or best.advice.architecture == shape:

@@ -16,6 +16,7 @@ from moescale.models.family import law_size
 from moescale.planning.allocation import inputs_at
 from moescale.planning.known import beyond_law, varied_expansion
 from moescale.planning.question import KnownModel, as_released
+from moescale.planning.total_cost import break_even_tokens
 from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws.law import Law, extrapolation, interval
 from moescale.serving.accuracy import Calibrated, accuracy_of, calibrated, calibrated_by_any
@@ -225,10 +226,8 @@ def _ends(values: FloatArray) -> tuple[float, float] | None:
 
 def _break_even(model: ComparedModel, others: Sequence[ComparedModel]) -> dict[str, float]:
     """Output tokens after which a model that is dearer to train has cost as little as each that is dearer to serve."""
-    found: dict[str, float] = {}
-    for other in others:
-        prices = (model.training_usd, other.training_usd, model.usd_per_mtok, other.usd_per_mtok)
-        train, others_train, serve, others_serve = (math.nan if price is None else price for price in prices)
-        if train > others_train and serve < others_serve:
-            found[other.name] = 1e6 * (train - others_train) / (others_serve - serve)
-    return found
+    tokens = {
+        other.name: break_even_tokens(model.training_usd, other.training_usd, model.usd_per_mtok, other.usd_per_mtok)
+        for other in others
+    }
+    return {name: count for name, count in tokens.items() if count is not None}

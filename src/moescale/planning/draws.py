@@ -54,13 +54,17 @@ class Draws:
         weights = own * self.weights
         return weights / np.maximum(weights.sum(axis=1, keepdims=True), TINY)
 
-    def worst(self, lost: FloatArray) -> FloatArray:
-        """The mean of losses (k, j) under the worst law of several, (j,); of one law, what one draw in 20 exceeds."""
+    def worst(self, regrets: FloatArray) -> FloatArray:
+        """The mean of regrets (k, j) under the worst law of several, (j,); of one law, what one draw in 20 exceeds."""
         if len(self.by_law) > 1:
-            return (self.by_law @ lost).max(axis=0)
-        order = np.argsort(lost, axis=0, kind="stable")
-        most = (np.cumsum(self.weights[order], axis=0) >= UNLIKELY).argmax(axis=0)
-        return np.take_along_axis(np.take_along_axis(lost, order, axis=0), most[None], axis=0)[0]
+            return (self.by_law @ regrets).max(axis=0)
+        return self.quantile(regrets, UNLIKELY)
+
+    def quantile(self, values: FloatArray, share: float) -> FloatArray:
+        """The least of values (k, j) that so large a share of the draws does not exceed, (j,); NaN counts as the largest."""
+        order = np.argsort(values, axis=0, kind="stable")
+        enough = np.cumsum(self.weights[order], axis=0) >= share - MET
+        return np.take_along_axis(np.take_along_axis(values, order, axis=0), enough.argmax(axis=0)[None], axis=0)[0]
 
     def asking_for(self, loss: float) -> Draws:
         """The same draws, which ask for a loss instead."""
@@ -82,15 +86,12 @@ class Draws:
     def sizes(self, confidence: float) -> FloatArray:
         """The smallest size of each expert count that meets the goal with such a probability, (m,); NaN where none does."""
         needed = np.where(np.isnan(self.smallest.n_params), np.inf, self.smallest.n_params)
-        order = np.argsort(needed, axis=0, kind="stable")
-        enough = np.cumsum(self.weights[order], axis=0) >= confidence - MET
-        needed = np.take_along_axis(needed, order, axis=0)
-        found = np.take_along_axis(needed, enough.argmax(axis=0)[None], axis=0)[0]
+        found = self.quantile(needed, confidence)
         known = np.where(np.isfinite(found), found, self.best.n_params.max(axis=0))
         sure = self.probability(self.losses(known, self.experts)) >= confidence - MET
         found = np.where(sure & np.isfinite(found), found, np.nan)
         # On a budget large models see fewer tokens: a size may be large enough for most draws and too large for some.
-        for j in np.flatnonzero(~sure & np.isfinite(needed[0])):
+        for j in np.flatnonzero(~sure & np.isfinite(needed).any(axis=0)):
             tried = self._tried()[:, j]
             good = self.probability(self.losses(tried, np.full(TRIED, self.experts[j]))) >= confidence - MET
             found[j] = tried[good.argmax()] if good.any() else np.nan
@@ -144,12 +145,12 @@ class Oracle:
         for k, a in self.kinked:
             ends = slice(self.known[k, a])
             found[k, :, a] = np.interp(ln[k], xs[k, a, ends], ys[k, a, ends], left=np.inf)
-        return np.exp(found.min(axis=-1, initial=np.inf))
+        return np.exp(found.min(axis=-1))
 
     def usd_at_goal(self, draws: Draws) -> FloatArray:
         """The least dollars with which each draw meets its goal, (k,); infinite where it does not."""
         usd = self.sampled.usd_per_mtok(draws.smallest.n_params)[:, self.allowed]
-        return np.where(np.isnan(usd), np.inf, usd).min(axis=1, initial=np.inf)
+        return np.where(np.isnan(usd), np.inf, usd).min(axis=1)
 
     def regrets(self, draws: Draws, losses: FloatArray, usd: FloatArray, base_usd: float) -> FloatArray:
         """Regret of models that cost `usd` (j,) and have losses (k, j), (k, j)."""
@@ -213,14 +214,13 @@ def _smallest(law: Law, budget: Budget, goal: FloatArray, theta: FloatArray, bes
 
 
 def oracle_of(draws: Draws, sampled: SampledCosts, allowed: NDArray[np.bool_]) -> Oracle:
-    """The curves of a draws over the expert counts that are allowed, (m,), from serving costs on a grid of sizes."""
+    """The curves of the draws over the expert counts that are allowed, (m,), from serving costs on a grid of sizes."""
     at = np.flatnonzero(allowed)
     sizes = draws.best.n_params[:, at, None] * np.geomspace(1.0, SMALLEST, CURVE_SIZES)  # (k, a, s)
     flat, experts = sizes.reshape(len(sizes), -1), np.repeat(draws.experts[at], CURVE_SIZES)
-    losses = at_size(draws.law, draws.budget, flat, experts, theta=draws.theta).loss if at.size else flat
+    losses = at_size(draws.law, draws.budget, flat, experts, theta=draws.theta).loss
     usd = [sampled.usd_of(int(j), sizes[:, i]) for i, j in enumerate(at)]
-    ln_loss, ln_usd = np.log(losses).reshape(sizes.shape), np.log(np.array(usd).reshape(len(at), len(sizes), -1))
-    ln_usd = np.moveaxis(ln_usd, 0, 1).reshape(sizes.shape)
+    ln_loss, ln_usd = np.log(losses).reshape(sizes.shape), np.log(np.stack(usd, axis=1))
     known = np.isfinite(ln_usd)
     order = np.argsort(~known, axis=-1, kind="stable")
     ln_loss, ln_usd = (

@@ -175,9 +175,7 @@ class LifeSearch:
         for _ in range(MOST_CORRECTIONS):
             tokens, counts = self._tokens(n_params, goals).ravel(), np.broadcast_to(experts, n_params.shape).ravel()
             over = self._ln_losses(draws.theta, n_params.ravel(), tokens, counts) - np.log(draws.goal)[:, None]
-            order = np.argsort(over, axis=0)
-            enough = np.cumsum(draws.weights[order], axis=0) >= confidence - 1e-9
-            short = np.take_along_axis(np.take_along_axis(over, order, 0), enough.argmax(axis=0)[None], 0)[0]
+            short = draws.quantile(over, confidence)
             goals = goals * np.exp(np.where(np.isnan(short), 0.0, -short)).reshape(n_params.shape)
             if not np.any(np.abs(short) > CORRECTED):  # NaN where there is no model
                 break

@@ -268,8 +268,8 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         rows = at_loss if instead else search.outright()
     frontier = search.frontier([*best, *at_loss, *at_cost, *rows])
     cheapest_trained = () if lifetime is not None and goal == "lifetime" else least_training(search)
-    promised = search.question.budget_goal == "serve"  # that the model reaches a loss with some probability
-    found = recommend(search, rows, promised=promised)
+    at_goal = search.question.budget_goal == "serve"  # that the model reaches a loss with some probability
+    found = recommend(search, rows, at_goal=at_goal)
     frontier = search.frontier([*frontier, *rows, found.advice.model])
     near_cost = [] if base.usd_per_mtok is None else search.near_cost(base.usd_per_mtok)
     chosen = choices(search, at_loss, near_cost, frontier)

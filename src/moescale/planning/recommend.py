@@ -58,10 +58,10 @@ class Advice:
     search: Search  # which judges models as built
 
 
-def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: bool = True) -> Advice:
+def recommend(search: Search, rows: Sequence[Row], *, at_goal: bool, in_full: bool = True) -> Advice:
     """The model that is chosen among the rows, as built: it meets the bounds that it was chosen by.
 
-    `promised`: with the search's confidence. Unless `in_full`, what each law says of it and training dollars of others are left out.
+    `at_goal`: with the search's confidence. Unless `in_full`, what each law says of it and training dollars of others are left out.
     """
     question = search.question
     chosen, rule = choose(search, rows)
@@ -83,7 +83,7 @@ def recommend(search: Search, rows: Sequence[Row], *, promised: bool, in_full: b
             loss = row.loss if search.confidence is not None else question.max_loss or real_base.loss
             loss = max(loss, base.loss) if is_base(row) else loss
         sizes = question.max_active_params, question.max_total_params
-        return Bounds(loss, limit, None, *sizes, min_probability=search.confidence if promised else None)
+        return Bounds(loss, limit, None, *sizes, min_probability=search.confidence if at_goal else None)
 
     law, costs, priced = search.law, search.costs, partial(search.built, base=base)
     apart = [row for row in (chosen, *others) if not is_base(row)]

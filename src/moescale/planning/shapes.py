@@ -16,7 +16,7 @@ from moescale.planning.candidate import Candidate, Life
 from moescale.planning.question import Question
 from moescale.planning.recommend import CHEAPER, EQUAL, FOR_NOTHING
 from moescale.planning.search import Search
-from moescale.planning.total_cost import tokens_at_loss
+from moescale.planning.total_cost import break_even_tokens, tokens_at_loss
 from moescale.planning.training_use import of_limits
 from moescale.serving.accuracy import accuracy_of
 from moescale.serving.gpu_counts import laid_out
@@ -168,8 +168,7 @@ def repaid_after(choice: ShapeChoice, other: ShapeChoice) -> float | None:
     if choice.usd_at_loss == spent:
         others = math.inf if other.usd_at_loss is None else other.usd_at_loss
     usd, others_usd = prices((choice, other))
-    saved = others_usd - usd
-    return 0.0 if spent <= others else 1e6 * (spent - others) / saved if saved > 0.0 else math.inf
+    return 0.0 if spent <= others else break_even_tokens(spent, others, usd, others_usd) or math.inf
 
 
 def _less_to_train(choice: ShapeChoice, other: ShapeChoice) -> bool:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from moescale.errors import InfeasibleError
 from moescale.fitting.canonical import family_of, models_of
 from moescale.io.records import record
-from moescale.models.coordinates import in_family, same_letters
+from moescale.models.coordinates import in_family, same_variables
 from moescale.models.family import ModelFamily, n_active, training_flops
 from moescale.models.recipe import find_rule, recipe_for
 from moescale.planning.allocation import at_size
@@ -155,10 +155,10 @@ class SweepDesign:
         return record(self) | {name: getattr(self, name) for name in names}
 
 
-def in_letters(table: RunTable, family: ModelFamily) -> tuple[Runs, FloatArray]:
+def in_law_variables(table: RunTable, family: ModelFamily) -> tuple[Runs, FloatArray]:
     """The runs of a table as a family counts them, and their losses (n,)."""
     own = family_of(table)[0]
-    if table.size_column == SIZE_COLUMNS[0] and same_letters(replace(own, kv_heads=family.kv_heads), family):
+    if table.size_column == SIZE_COLUMNS[0] and same_variables(replace(own, kv_heads=family.kv_heads), family):
         return Runs(table.n_params, table.tokens, table.experts), table.loss
     body, x, _ = models_of(table, own)
     n, e = in_family(family, body, x)

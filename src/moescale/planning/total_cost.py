@@ -90,6 +90,16 @@ class LifetimeFlops:
         return self.training_flops + self.inference_flops
 
 
+def break_even_tokens(
+    training_usd: float | None, others_training_usd: float | None, usd_per_mtok: float | None, others_usd: float | None
+) -> float | None:
+    """The output tokens by which a lower price of serving has repaid dearer training; None where a figure is not known, and where nothing is repaid."""
+    if training_usd is None or others_training_usd is None or usd_per_mtok is None or others_usd is None:
+        return None
+    more, saved = training_usd - others_training_usd, others_usd - usd_per_mtok
+    return 1e6 * more / saved if more > 0.0 and saved > 0.0 else None
+
+
 def lowest_loss(
     law: Law,
     experts: Real,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.models.coordinates import body_elasticity, expansion, experts_at, in_family, model_of, same_letters
+from moescale.models.coordinates import body_elasticity, expansion, experts_at, in_family, model_of, same_variables
 from moescale.models.family import ModelFamily, elasticity, law_size
 from moescale.scaling_laws.covariates import known_to
 from moescale.scaling_laws.form import Ends, Inputs, LawForm, Parameter, stacked, with_experts
@@ -70,7 +70,7 @@ def combine(
 
 def restate(law: Law, family: ModelFamily) -> Law:
     """The same law with N and E as another family counts them; an ensemble's members are restated one by one."""
-    if same_letters(law.family, family) and not law.members:
+    if same_variables(law.family, family) and not law.members:
         return replace(law, family=replace(law.family, convention=family.convention))
     if law.family == family:
         return law
@@ -156,7 +156,7 @@ def _form(members: Sequence[Member], family: ModelFamily) -> LawForm:
     parameters = [Parameter(f"{label}.weight", False, f"share of {label} in the average") for label in labels]
     for column, (label, member) in enumerate(zip(labels, members, strict=True)):
         columns = slice(len(parameters), len(parameters) + member.law.theta.size)
-        parts.append(_Part(member.law, member.unit, column, columns, family, same_letters(member.law.family, family)))
+        parts.append(_Part(member.law, member.unit, column, columns, family, same_variables(member.law.family, family)))
         parameters += [replace(p, name=f"{label}.{p.name}") for p in member.law.form.parameters]
     needed: dict[str, float | None] = {}
     for form in forms:
@@ -250,7 +250,7 @@ def _ranges(members: Sequence[Member], family: ModelFamily) -> dict[str, tuple[f
     for law in (member.law for member in members):
         for key, ends in law.fit_range.items():
             moved = np.array(ends)
-            if key == "n_params" and not same_letters(law.family, family):
+            if key == "n_params" and not same_variables(law.family, family):
                 moved = in_family(family, *model_of(law.family, moved, 1.0))[0]
             if key == "experts":
                 moved = experts_at(family, expansion(law.family, moved))

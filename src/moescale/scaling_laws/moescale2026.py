@@ -1,4 +1,4 @@
-"""moescale's own law, of models rather than of letters: body size, expansion, tokens.
+"""moescale's own law, of models rather than of a family's N and E: body size, expansion, tokens.
 
     L     = F + ((A (1e9 / N_eff)^alpha)^(1/kappa) + (B (1e10 / D_eff)^beta)^(1/kappa))^kappa
     N_eff = N Xhat^(g r / (r + R)), r = D / N        experts are worth size, once there are tokens enough to train them

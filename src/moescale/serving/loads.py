@@ -94,7 +94,8 @@ def fewest(
         if alone or high >= most:
             kind = "mean" if percentile is None else f"{percentile:g}th percentile"
             takes = f"{times['ttft_s']:.3g} s to a first token and {times['tpot_s'] or 0.0:.3g} s a token ({kind})"
-            what, where = f"an idle server already needs {takes}", f"{gpus} x {limits.gpu.name}"
+            server = "an idle server already needs" if alone else f"each of {high} servers still needs"
+            what, where = f"{server} {takes}", f"{gpus} x {limits.gpu.name}"
             raise InfeasibleError(what, where=where, next_step="relax the limits, or take more GPUs")
         low, high = high, min(2 * high, most)
         holds, run, times = tried(high)

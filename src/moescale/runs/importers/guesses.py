@@ -1,4 +1,4 @@
-"""Which names and derivations to try for the columns that a mapping file leaves open."""
+"""Which names and derivations to try for the columns that a mapping file leaves open; for tiers see the head of tracked_names.toml."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def figures(plan: Plan) -> list[Figure]:
 
 
 def plain(caveat: str) -> str:
-    """A caveat of a plan without the letters of the law: how far beyond the fitted training runs a model lies."""
+    """A caveat of a plan without the symbols of the law: how far beyond the fitted training runs a model lies."""
     if not caveat.startswith(EXTRAPOLATED):
         return caveat
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from enum import IntEnum
 
 from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES, shape_name
 from moescale.planning.candidate import Trained
 from moescale.planning.plan import Plan
+from moescale.planning.total_cost import break_even_tokens
 from moescale.planning.training_use import TrainingUse
 from moescale.units import format_count, format_flops, format_seconds, format_usd
 from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_text, or_dash, table_of
@@ -21,6 +23,24 @@ MOST_REPAID = 1e14  # output tokens: what is repaid by more is as good as never 
 CHEAPER = 0.9  # of the recommended model's training dollars, at most: a least spend that is shown
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
 UNLIKE = 1.25  # largest over smallest size that several laws choose alone, or FLOPs over a budget: more is said
+
+
+class Place(IntEnum):
+    """Where a row stands on the screen; several of one place are one choice said twice where they are as good as equal."""
+
+    BEST_DENSE = 0
+    BASELINE = 1
+    FEWER_EXPERTS = 2
+    RECOMMENDED = 3
+    MORE_EXPERTS = 4
+    CHEAPER = 5
+    LESS_SPENT = 6
+    LOWER_LOSS = 7
+    KNOWN = 8
+
+
+RIVALS = (Place.FEWER_EXPERTS, Place.MORE_EXPERTS)
+SAID_ONCE = (*RIVALS, Place.CHEAPER, Place.LESS_SPENT, Place.LOWER_LOSS)
 
 
 def asked_number(plan: Plan, name: str) -> float | None:
@@ -101,7 +121,9 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     chosen, rivals = plan.decision.model, plan.decision.rivals
     knee, better, cheapest = plan.choices.balanced, plan.choices.quality, plan.choices.cheapest
     at_knee = knee is not None and not plan.of_life and _same(knee, chosen)
-    named: list[tuple[int, str, Trained | None]] = [(3, "> recommended, knee" if at_knee else "> recommended", chosen)]
+    named: list[tuple[Place, str, Trained | None]] = [
+        (Place.RECOMMENDED, "> recommended, knee" if at_knee else "> recommended", chosen)
+    ]
     if not plan.is_baseline:
         base = next((c for c in plan.known if c.name == plan.base_name), plan.built_base)
         of = f" ({plan.base_name.rpartition(' of ')[2]})" if " of " in plan.base_name else ""
@@ -111,11 +133,13 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         label += " in bf16" if bought and plan.training and plan.training.precision else ""
         label += "" if plan.of_life else _more_flops(plan, base)
         row = with_life(plan, base)
-        named.append((1, label, row if plan.base_n_experts is None else replace(row, experts=plan.base_n_experts)))
+        named.append(
+            (Place.BASELINE, label, row if plan.base_n_experts is None else replace(row, experts=plan.base_n_experts))
+        )
     if (less := plan.less_sure) is not None:
-        named.append((5, f"  {less.probability_at_least_base or 0.0:.0%} chance", less))
+        named.append((Place.CHEAPER, f"  {less.probability_at_least_base or 0.0:.0%} chance", less))
     known = [
-        (8, f"  {c.name}{f' in {c.trained_in}' if c.trained_in else ''}{_more_flops(plan, c)}", c)
+        (Place.KNOWN, f"  {c.name}{f' in {c.trained_in}' if c.trained_in else ''}{_more_flops(plan, c)}", c)
         for c in plan.known
         if c.name != plan.base_name
     ]
@@ -125,30 +149,32 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     by_price = not plan.of_life and plan.objective not in ("loss", "quality")
     least = plan.least_training[0] if plan.least_training else None
     if least is not None and (least.training_usd or 0.0) < CHEAPER * (chosen.training_usd or math.inf):
-        named.append((6, LEAST_SPEND, least))
-    named += [(7, "  lower loss", better)] if by_price and unspent else []  # what the rest buys
+        named.append((Place.LESS_SPENT, LEAST_SPEND, least))
+    named += [(Place.LOWER_LOSS, "  lower loss", better)] if by_price and unspent else []  # what the rest buys
     label = "  also open" if plan.decision.undecided else "  next best"
-    also = [(2 if c.experts < chosen.experts else 4, label, c) for c in rivals]
+    also = [(RIVALS[c.experts >= chosen.experts], label, c) for c in rivals]
     named += also[:1]
-    named += [(7, "  lower loss", better)] if by_price and not unspent else []
+    named += [(Place.LOWER_LOSS, "  lower loss", better)] if by_price and not unspent else []
     named += [*(also[1:][-1:] if plan.decision.undecided else []), *known[asked_for:MOST_KNOWN]]
     built = {c.experts for _, _, c in (*named, *also) if c is not None and c not in plan.known and c is not better}
     if not by_price:
         more = (c for c in _rows(plan) if c.experts > chosen.experts and c.experts not in built)
-        named.append((7, "  more experts", min(more, key=lambda c: c.experts, default=None)))
+        named.append((Place.LOWER_LOSS, "  more experts", min(more, key=lambda c: c.experts, default=None)))
     else:
         saves = cheapest is not None and cheapest.usd_per_mtok < (1.0 - NEAR) * chosen.usd_per_mtok
-        named.append((6, "  knee", None if at_knee else knee))
-        named.append((5, "  cheapest", cheapest if saves and cheapest and cheapest.experts not in built else None))
+        named.append((Place.LESS_SPENT, "  knee", None if at_knee else knee))
+        named.append(
+            (Place.CHEAPER, "  cheapest", cheapest if saves and cheapest and cheapest.experts not in built else None)
+        )
     fewer = (c for c in _rows(plan) if c.experts < chosen.experts and c.experts not in built)
-    named += [(0, "  best dense", best_dense(plan)), *also[1:], *known[MOST_KNOWN:]]
-    named.append((2, "  fewer experts", max(fewer, key=lambda c: c.experts, default=None)))
-    kept: list[tuple[int, str, Trained]] = []
+    named += [(Place.BEST_DENSE, "  best dense", best_dense(plan)), *also[1:], *known[MOST_KNOWN:]]
+    named.append((Place.FEWER_EXPERTS, "  fewer experts", max(fewer, key=lambda c: c.experts, default=None)))
+    kept: list[tuple[Place, str, Trained]] = []
     for place, name, row in named:
-        again = row is None or (place in (2, 4, 5, 6, 7) and any(_same(row, c) for at, _, c in kept if at != 8))
+        again = row is None or (place in SAID_ONCE and any(_same(row, c) for at, _, c in kept if at != Place.KNOWN))
         if row is not None and not again:
             kept.append((place, name, row))
-    by_place = sorted(kept[:most], key=lambda each: (each[0], each[2].experts if each[0] in (2, 4) else 0.0))
+    by_place = sorted(kept[:most], key=lambda each: (each[0], each[2].experts if each[0] in RIVALS else 0.0))
     return [(name, row) for _, name, row in by_place]
 
 
@@ -176,11 +202,7 @@ def with_life(plan: Plan, base: Trained) -> Trained:
 
 def repaid_by(model: Trained, other: Trained) -> float | None:
     """The output tokens by which a model's lower price has repaid what its training costs more than another's; None where it has nothing to repay, or never does."""
-    if None in (model.training_usd, other.training_usd, model.usd_per_mtok, other.usd_per_mtok):
-        return None
-    more = (model.training_usd or 0.0) - (other.training_usd or 0.0)
-    saved = (other.usd_per_mtok or 0.0) - (model.usd_per_mtok or 0.0)
-    return 1e6 * more / saved if more > 0.0 and saved > 0.0 else None
+    return break_even_tokens(model.training_usd, other.training_usd, model.usd_per_mtok, other.usd_per_mtok)
 
 
 def dearer_to_serve(plan: Plan) -> list[tuple[str, Trained]]:
