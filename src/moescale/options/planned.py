@@ -45,8 +45,8 @@ from moescale.units import format_seconds
 Progress = Callable[[str, float], None]
 # Our choice: where none has the usual chance, the highest of these steps that a model has is planned with, from the least on.
 STEP, LEAST_SURE = 0.05, 0.5
-# Our choice: a chance below the usual one that is named where it serves for less than so much of the price.
-LESS_SURE, FAR_CHEAPER = 0.6, 0.5
+# Our choice: a chance below the usual one that is named where it serves for less than so much of the price, and one between them.
+LESS_SURE, BETWEEN, FAR_CHEAPER = 0.6, 0.7, 0.5
 # Where few epochs cost more: about as many as the repeats after which further ones have lost most of their value (R_D* of 15.4, arXiv 2305.16264).
 MANY_EPOCHS = 16.0
 SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # TPOTs that are tried where no model keeps a limit
@@ -105,7 +105,18 @@ class PlanRequest:
                 raise
             return self._beside_default(instead, law)
         found = (self._less_sure(law, progress) if found.is_baseline else None) or found
+        found = self._cheaper_life(found, law, progress)
         return self._beside_default(self._beside_fp8(found), law)
+
+    def _cheaper_life(self, plan: Plan, law: Law, progress: Progress) -> Plan:
+        """The plan of a life with what serves larger models, where the life is else that of as few experts as the baseline's, and costs more."""
+        model, total = plan.decision.model, plan.decision.model.total_usd
+        if not plan.of_life or model.experts != plan.base_experts or self.bounds.max_total_usd is not None:
+            return plan
+        missed = f"other models do not keep the loss on {self.deployment.max_gpus} GPUs in {self.deployment.weights or 'bf16'}"
+        wider = self._wider(law, progress, missed)
+        less = wider is not None and total is not None and (wider.decision.model.total_usd or math.inf) < total
+        return wider if wider is not None and less else plan
 
     def _beside_fp8(self, plan: Plan) -> Plan:
         """The plan with the price of its model with fp8 weights, where their format is not stated and the GPU has that."""
@@ -351,21 +362,30 @@ def _beside_less_sure(plan: Plan, searches: Mapping[str, Search]) -> Plan:
     """The plan with the model that serves for far less at a lower chance, by the searches in each shape; as it is without one."""
     if plan.confidence != CONFIDENCE or plan.objective != "serve" or plan.of_life or plan.usual_confidence:
         return plan
-    less_sure = {
-        name: replace(search, question=replace(search.question, confidence=LESS_SURE))
-        for name, search in searches.items()
+    found = _at_chance(searches, LESS_SURE, FAR_CHEAPER * plan.decision.model.usd_per_mtok)
+    if found is None:
+        return plan
+    between = _at_chance(searches, BETWEEN, plan.decision.model.usd_per_mtok)
+    return replace(
+        plan, less_sure=found[1], less_sure_shape=found[0], less_sure_between=None if between is None else between[1]
+    )
+
+
+def _at_chance(searches: Mapping[str, Search], chance: float, usd_per_mtok: float) -> tuple[str, Candidate] | None:
+    """The shape and the cheapest model with a chance of the loss, as built; None where none costs less than so many dollars."""
+    asked = {
+        name: replace(search, question=replace(search.question, confidence=chance)) for name, search in searches.items()
     }
     found: dict[str, Candidate] = {}
-    for name, search in less_sure.items():
+    for name, search in asked.items():
         rows = search.at_loss(search.question.max_loss)
         served = [c for c in rows if isinstance(c, Candidate) and search.law.allows(c.experts)]
         found |= {name: min(served, key=_price)} if served else {}
     name = min(found, key=lambda shape: _price(found[shape]), default="")
-    if name and _price(found[name]) < FAR_CHEAPER * plan.decision.model.usd_per_mtok:
-        built = compared.choice_in_shape(name, less_sure[name])
-        model = replace(built.model if built else found[name], probability_at_least_base=LESS_SURE)
-        return replace(plan, less_sure=model, less_sure_shape=name)
-    return plan
+    if not name or _price(found[name]) >= usd_per_mtok:
+        return None
+    built = compared.choice_in_shape(name, asked[name])
+    return name, replace(built.model if built else found[name], probability_at_least_base=chance)
 
 
 def _price(model: Candidate) -> float:

@@ -144,7 +144,7 @@ def without_bounds(search: Search, model: Candidate, shape: Buildable) -> Withou
         if (best := best_of(other)) is None or best.advice.architecture == shape:
             return None
         draws, n, e = other.draws, np.array([model.n_params]), np.array([model.experts])
-        of_shape = replace(draws, budget=other.budget_of(shape.architecture()))
+        of_shape = replace(draws, budget=other.budget_of(shape.architecture(), model))
         losses = of_shape.losses(n, e, replace(law, family=family_of(shape, law.family)))
         sure = float(draws.probability(losses)[0]) if len(draws.theta) > 1 else None
         return WithoutBounds(model=best.advice.model, chance=sure)

@@ -126,7 +126,7 @@ def law_views(search: Search, model: Candidate, shape: Buildable) -> tuple[LawVi
     own = _own_choices(search, each_law(search) if votes else draws)
     served = [i for i, usd in enumerate(own.usd) if np.isfinite(usd)]
     sizes, experts = own.models.n_params[served], own.models.experts[served]
-    of_shape = replace(draws, budget=search.budget_of(shape.architecture()))
+    of_shape = replace(draws, budget=search.budget_of(shape.architecture(), model))
     losses = np.concatenate(
         (of_shape.losses(np.array([model.n_params]), np.array([model.experts]), built), draws.losses(sizes, experts)),
         axis=1,

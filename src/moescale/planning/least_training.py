@@ -272,4 +272,5 @@ class _Sizes:
 
 def _trained_with(question: Question, experts: FloatArray, flops: FloatArray) -> Question:
     by_experts = tuple(zip(experts.tolist(), flops.tolist(), strict=True))
-    return replace(question, budget=replace(question.budget, flops=float(flops.max()), by_experts=by_experts))
+    budget = replace(question.budget, flops=float(flops.max()), by_experts=by_experts)
+    return replace(question, budget=budget, max_days=None, max_training_usd=None)  # which would buy more

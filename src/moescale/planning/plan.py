@@ -42,15 +42,14 @@ from moescale.planning.recommend import (
     with_scores,
 )
 from moescale.planning.search import Search
-from moescale.planning.shapes import OVER, ShapeChoice
-from moescale.planning.training_use import TrainingUse, beside_precision, of_limits, training_use
+from moescale.planning.shapes import ShapeChoice
+from moescale.planning.training_use import TrainingUse, beside_precision, training_use
 from moescale.scaling_laws.law import NOT_IDENTIFIED, Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import laid_out
 
-MOST_PLANS = 6  # that are made to meet days or dollars of training; twice as many until one is within them
-NEAR = 0.02  # of these
+MOST_PLANS = 3  # that are made of days or dollars of training, each at the MFU of the model before
 SHOWN = 1e-7  # of a size, relative: how close the models at the cost of the baseline are to it
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
 LISTS = (
@@ -116,6 +115,7 @@ class Plan:
     shapes: tuple[ShapeChoice, ...] = ()  # where several were compared, the best first
     less_sure: Candidate | None = None  # before it is built: what a lower chance would serve for far less
     less_sure_shape: str | None = None
+    less_sure_between: Candidate | None = None  # at a chance between that and the usual one
     usual_confidence: float | None = None  # that no served model keeps, which `confidence` stands for
     least_training: tuple[Candidate, ...] = ()  # that keep the loss as surely as built, the cheapest to train first
     target_spend: TargetSpend | None = None  # where a target score is stated
@@ -203,38 +203,31 @@ def make_plan(
     """The plan of one training budget under a law and a deployment; `search` is that of the question, if it was made before.
 
     The base is the loss-optimal model with `question.match_experts` experts. Days and dollars of training buy FLOPs at the MFU
-    of the model that they are spent on: of a few plans it is the largest that stays within them. Raises InfeasibleError when no
+    of the model that they are spent on: built models by their own, and the sizes that are looked at by that of the model that was
+    chosen before. Raises InfeasibleError when no
     model meets the bounds or none can be served, InputError for impossible questions.
     """
     search = search or frugal(Search.of(law, question, deployment, latency))
     question = search.question
-    answer = _plan_of_budget(search, question)
-    found: list[tuple[float, Plan]] = []
-    # Of the MFUs that the budget is bought at: tried, within the limits, beyond them.
-    scale, low, high = 1.0, 0.0, math.inf
-    while True:
-        use = answer.training
-        ratio = None if use is None else of_limits(question, use)
-        if ratio is None or use is None or use.mfu is None or use.mfu_from == "stated" or answer.lifetime is not None:
-            return answer
-        found.append((ratio, answer))
-        if -NEAR < ratio - 1.0 <= OVER or (ratio < 1.0 and answer.budget_flops == question.max_flops):
-            return answer
-        within = [each for each in found if each[0] <= 1.0 + OVER]
-        same = (
-            len(found) > 1 and found[-1][0] == found[-2][0] <= 1.0
-        )  # other bounds than days and dollars hold the model
-        if same or len(found) >= (MOST_PLANS if within else 2 * MOST_PLANS):
-            return max(within, default=min(found, key=_ratio_of), key=_ratio_of)[1]
-        scale = min(scale, question.scale_buying(answer.budget_flops, answer.recommendation.model.experts))
-        low, high = (max(low, scale), high) if ratio <= 1.0 + OVER else (low, min(high, scale))
-        scale = scale / ratio if low < scale / ratio < high else math.sqrt(low * high)
-        bought = question.bought_at(scale)
-        answer = _plan_of_budget(Search.of(law, bought, deployment, latency), bought)
+    found = [_plan_of_budget(search, question)]
+    while found[-1].lifetime is None and len(found) < MOST_PLANS:
+        again = question.rebought(found[-1].recommendation.model)
+        if again is None:
+            return found[-1]
+        question = again
+        try:
+            found.append(_plan_of_budget(Search.of(law, question, deployment, latency), question))
+        except InfeasibleError:
+            break
+    return min(found, key=_missed)
 
 
-def _ratio_of(found: tuple[float, Plan]) -> float:
-    return found[0]
+def _missed(plan: Plan) -> tuple[bool, float]:
+    """Whether a plan's model misses its promise, and what is looked for the least of: its price, or its loss."""
+    model = plan.recommendation.model
+    sure = model.probability_at_least_base
+    missed = plan.confidence is not None and sure is not None and sure < plan.confidence - 1e-6
+    return missed, model.usd_per_mtok if plan.objective == "serve" else model.loss
 
 
 def _plan_of_budget(search: Search, question: Question) -> Plan:
@@ -284,7 +277,7 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
     use = found.use if life is None else training_use(question, life.model, life.architecture)
     repeats = repeats_loss(search, decided.model)
     return Plan(
-        budget_flops=float(question.budget.flops_at(advice.model.experts)),
+        budget_flops=_budget_flops(question, advice.model, found.use),
         law=search.law.name,
         convention=search.law.family.convention,
         gpu=deployment.gpu.name,
@@ -334,6 +327,12 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
             apart=question.disaggregated,
         ),
     )
+
+
+def _budget_flops(question: Question, model: Candidate, use: TrainingUse) -> float:
+    """The FLOPs of the budget; of days or dollars those that they buy the model, whose training takes a share of them."""
+    bought = question.is_bought and not question.of_life
+    return model.training_flops / use.budget_share if bought else float(question.budget.flops_at(model.experts))
 
 
 def _lifetime(search: Search) -> tuple[LifetimePlan | None, str | None]:

@@ -28,6 +28,7 @@ from moescale.models.family import ModelFamily, with_convention
 from moescale.models.parameters import count_parameters
 from moescale.models.quantisation import CheckpointWeights
 from moescale.planning.allocation import Budget
+from moescale.planning.candidate import Trained
 from moescale.planning.total_cost import Lifetime
 from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws.form import LawForm
@@ -37,6 +38,11 @@ from moescale.training.step_time import Precision
 from moescale.typing import FloatArray
 from moescale.units import expert_model
 
+MOST_CORRECTIONS, CLOSE = (
+    3,
+    2e-5,
+)  # of the tokens that days and dollars buy a model, as its GPU count may depend on them
+NEAR = 0.03  # of FLOPs: at so many others models of about the same size answer
 CONFIDENCE = 0.8  # of an ensemble's promise, where none is stated
 
 Objective = Literal["serve", "quality", "lifetime", "loss"]
@@ -157,6 +163,38 @@ class Question:
     def scale_buying(self, flops: float, experts: float) -> float:
         """The scale of `bought_at` at which days and dollars alone, without `max_flops`, buy a model of so many experts so many FLOPs."""
         return flops / float(replace(self, max_flops=None).bought_at(1.0).budget.flops_at(experts))
+
+    @property
+    def is_bought(self) -> bool:
+        """Whether days or dollars are the budget, at the MFU of each model by the parts of its step."""
+        stated = (self.max_days, self.max_training_usd) != (None, None)
+        return stated and self.training is not None and self.training.timed
+
+    def affordable(self, model: Architecture, flops: float, tokens: float) -> float:
+        """How many times these FLOPs and tokens the stated days and dollars buy a built model; 1 where it cannot be timed."""
+        times, price = 1.0, self.training if self.is_bought else None
+        for _ in range(0 if price is None else MOST_CORRECTIONS):
+            assert price is not None
+            try:
+                bill = price.bill(model, times * flops, times * tokens, self.n_train_gpus)
+            except InfeasibleError:
+                return 1.0
+            days = bill.gpu_days / self.n_train_gpus if self.n_train_gpus else 0.0
+            share = max(days / (self.max_days or math.inf), bill.usd / (self.max_training_usd or math.inf))
+            times = min(times / share, (self.max_flops or math.inf) / flops)
+            if abs(share - 1.0) < CLOSE:
+                break
+        return times
+
+    def rebought(self, model: Trained) -> Question | None:
+        """The question with the FLOPs that days and dollars buy at the MFU of a model that was built; None where it has about these."""
+        budget = self.budget
+        bounded = budget.max_tokens is not None and model.tokens >= (1.0 - NEAR) * budget.max_tokens
+        flops = float(budget.flops_at(model.experts))
+        times = model.training_flops / flops
+        if not self.is_bought or bounded or abs(times - 1.0) <= NEAR:
+            return None
+        return self.bought_at(self.scale_buying(flops, model.experts) * times)
 
     def training_usd(self, model: Architecture, flops: float, tokens: float) -> float:
         """Dollars of training a built model; infinite where the stated GPUs do not hold it, NaN without a price."""

@@ -214,8 +214,10 @@ def dense_model_for(task: str, target: float) -> tuple[float, float]:
         if ranked is not None:
             model, known = nearest_score(letters(task), target, at_least=True)
             name = model.lower().replace(" ", "-")
-            alike = f"{model} has {known:g} by letters: --match {name} plans for its size and tokens"
-            next_step = f"{alike}; {target:g} by letters is about {ranked:.2f} ranked: --target {task}={ranked:.2f}; or {next_step}"
+            alike = (
+                f"if {target:g} is by letters, take --match {name}, which has {known:g} and whose loss is then the goal"
+            )
+            next_step = f"{alike}; or --target {task}={ranked:.2f}, about as much ranked; or {next_step}"
         raise InfeasibleError(f"{what}; {convention}", where="--target", nearest=f"{most:.2f}", next_step=next_step)
     low, _ = bracket(lambda ln_x: target - expected(ln_x), *ends)  # accuracy falls with loss
     (size,), (tokens,) = smallest(low)

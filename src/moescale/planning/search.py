@@ -14,7 +14,7 @@ from moescale.errors import InfeasibleError, MoescaleError
 from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.coordinates import expansion
-from moescale.models.family import n_active, n_total, with_convention
+from moescale.models.family import n_active, n_total, training_flops, with_convention
 from moescale.models.rounding import Buildable, family_of, vocabulary
 from moescale.planning.allocation import (
     CLOSE,
@@ -40,6 +40,7 @@ from moescale.planning.candidate import (
     with_ratios,
 )
 from moescale.planning.draws import Draws, Oracle, draws_of, oracle_of
+from moescale.planning.near_shapes import depth_factor
 from moescale.planning.question import (
     CONFIDENCE,
     KnownModel,
@@ -295,7 +296,7 @@ class Search:
         if base is None:
             return self
         law = replace(self.law, family=family_of(base.shape, self.law.family))
-        draws = replace(self.draws, budget=self.budget_of(base.shape.architecture()))
+        draws = replace(self.draws, budget=self.budget_of(base.shape.architecture(), base.model))
         losses = draws.losses(np.array([base.model.n_params]), np.array([base.model.experts]), law)[:, 0]
         return replace(self, draws=replace(self.draws, goal=np.maximum(self.draws.goal, losses)))
 
@@ -303,14 +304,18 @@ class Search:
         """The model of the same size under another law and family, set against `base`; None where it cannot be served."""
         if (sized := self._sized(law, costs, model)) is None:
             return None
-        draws = replace(self.draws_at(self.question.max_loss), budget=self.budget_of(costs.shape))
+        draws = replace(self.draws_at(self.question.max_loss), budget=self.budget_of(costs.shape, sized))
         rows = self.judged(with_ratios([sized], self.optima, base), draws, law)
         return rows[0] if isinstance(rows[0], Candidate) else None
 
     def _sized(self, law: Law, costs: Costs, model: Candidate) -> Candidate | None:
         """What the budget trains at a model's size under another law and family, None where it cannot be served."""
-        budget = self.budget_of(costs.shape)
-        sized = at_size(law, budget, np.array([model.n_params]), np.array([model.experts]))
+        budget, n, e = self.budget_of(costs.shape), np.array([model.n_params]), np.array([model.experts])
+        sized = at_size(law, budget, n, e)
+        if costs.shape is not None and self.question.is_bought:
+            flops = float(training_flops(law.family, n, sized.tokens, e)[0])
+            flops *= self.question.affordable(costs.shape, flops, float(sized.tokens[0]))
+            sized = at_size(law, replace(budget, flops=flops, by_experts=()), n, e)
         (row,) = self._models(sized, costs)
         return row if isinstance(row, Candidate) else None
 
@@ -320,7 +325,9 @@ class Search:
         ((alike, _),) = stacked([shape.architecture() for shape in shapes])
         law, budget, draws = self.law, self.question.budget, self.draws_at(self.question.max_loss)
         extra = {**own_inputs(law.form, alike), **budget.extra}
-        x = inputs_at(law, extra, n, np.log(at_size(law, budget, n, e).tokens), e)
+        tokens = at_size(law, budget, n, e).tokens / (depth_factor(shapes) if self.question.is_bought else 1.0)
+        tokens = np.minimum(tokens, budget.max_tokens or math.inf)
+        x = inputs_at(law, extra, n, np.log(tokens), e)
         drawn = None if len(draws.theta) == 1 else np.exp(law.form.log_loss(draws.theta, x))
         loss = np.where(n <= self.largest_of(experts) * (1.0 + SLACK), np.exp(law.form.log_loss(law.theta, x)), np.nan)
         return loss, None if drawn is None else draws.probability(drawn)
@@ -331,9 +338,11 @@ class Search:
             float(self.largest[self.question.experts.index(experts)]) if experts in self.question.experts else math.inf
         )
 
-    def budget_of(self, shape: Architecture | None) -> Budget:
-        """The budget with what the law takes of a built model, which is then judged as a published one of its shape is."""
+    def budget_of(self, shape: Architecture | None, model: Candidate | None = None) -> Budget:
+        """The budget with what the law takes of a built model, which is then judged as a published one of its shape is; of days or dollars what these bought `model`."""
         budget = self.question.budget
+        if model is not None and self.question.is_bought:
+            budget = replace(budget, flops=model.training_flops, by_experts=())
         return budget if shape is None else replace(budget, extra=inputs_of(self.law.form, shape, budget.extra))
 
     def loss_gains(self, model: Candidate, shape: Buildable) -> tuple[float, float] | None:
@@ -341,7 +350,7 @@ class Search:
         if not len(self.law.draws) or self.question.draws == 0:
             return None
         law = replace(self.law, family=family_of(shape, self.law.family))
-        draws = replace(self.draws, budget=self.budget_of(shape.architecture()))
+        draws = replace(self.draws, budget=self.budget_of(shape.architecture(), model))
         losses = draws.losses(np.array([model.n_params]), np.array([model.experts]), law)[:, 0]
         low, high = interval(draws.goal - losses)
         return float(low), float(high)

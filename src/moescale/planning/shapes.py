@@ -17,13 +17,10 @@ from moescale.planning.question import Question
 from moescale.planning.recommend import CHEAPER, EQUAL, FOR_NOTHING
 from moescale.planning.search import Search
 from moescale.planning.total_cost import break_even_tokens, tokens_at_loss
-from moescale.planning.training_use import of_limits
 from moescale.serving.accuracy import accuracy_of
 from moescale.serving.gpu_counts import laid_out
 
 MOST_CORRECTIONS = 2  # of what days and dollars buy another shape
-# Share that days and dollars may be exceeded by: half of the last of four digits, which is the most that are printed.
-OVER = 5e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +63,12 @@ def choice_in_shape(shape: str, search: Search) -> ShapeChoice | None:
                 return None
             factor = _price_factor(search, life.shape, life.model)
             return ShapeChoice(shape, life.model, life.model.training_usd, price_factor=factor)
-        best, scale = best_of(search), 1.0
+        best = best_of(search)
         for _ in range(MOST_CORRECTIONS):
-            over = None if best is None else of_limits(question, best.use)
-            if best is None or over is None or over <= 1.0 + OVER:
+            again = None if best is None else best.search.question.rebought(best.advice.model)
+            if again is None:
                 break
-            experts = best.advice.model.experts
-            flops = float(best.search.question.budget.flops_at(experts))
-            scale = min(scale, question.scale_buying(flops, experts)) / over
-            law, costs = search.law, search.costs
-            again = Search.of(law, question.bought_at(scale), costs.deployment, costs.latency, coarse=True)
-            best = best_of(again)
+            best = best_of(Search.of(search.law, again, search.costs.deployment, search.costs.latency, coarse=True))
         if best is None:
             return None
         factor = _price_factor(best.search, best.advice.architecture, best.advice.model)

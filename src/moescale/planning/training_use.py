@@ -127,7 +127,7 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
         trainer=_limits_of(price.launch.trainer) if bill.mfu_from == "parts" else None,
     )
     of_stated = None if question.of_life else of_limits(question, use)
-    return use if of_stated is None or because is None else replace(use, budget_share=of_stated)
+    return use if of_stated is None else replace(use, budget_share=of_stated)
 
 
 def beside_precision(search: Search, use: TrainingUse, model: Candidate, shape: Buildable) -> TrainingUse:

@@ -237,7 +237,7 @@ def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
     """The choices and published models as rows, `most` at most, all as built."""
     rows = choices(plan, most)
     cells: list[Cell[tuple[str, Trained]]] = [
-        (Column("", text=True), lambda r: r[0]),
+        (Column(goal_text(plan), text=True), lambda r: r[0]),
         (Column("E"), lambda r: _count(getattr(r[1], "n_experts", None) or r[1].experts)),
         (Column("active"), lambda r: format_count(r[1].n_params_active)),
         (Column("total"), lambda r: format_count(r[1].n_params_total)),
@@ -252,6 +252,16 @@ def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
         cells.append((Column("life $", rank=1), lambda r: or_dash(r[1].total_usd, format_usd)))
     experts = tuple(model.experts for _, model in rows)
     return table_of(question_line(plan), rows, cells, experts=experts, notes=beyond_notes(plan.known))
+
+
+def goal_text(plan: Plan) -> str:
+    """What the recommended model is the best at."""
+    if plan.of_life:
+        return "Lowest loss for dollars" if of_fixed_dollars(plan) else "Least dollars of a life"
+    if plan.objective in ("loss", "quality"):
+        return "Lowest loss" if plan.objective == "loss" else "Lowest loss at a price"
+    most = asked_number(plan, "max_loss")
+    return f"Cheapest at {'baseline loss' if most is None else f'loss <= {most:g}'}"
 
 
 def _speed_cells(plan: Plan) -> Iterator[Cell[tuple[str, Trained]]]:

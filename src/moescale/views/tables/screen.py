@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from moescale.models.recipe import most_trained_tokens
-from moescale.options.law import DEFAULT_LAW, OF_LAW
+from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import PLANNED_TPOT_S
 from moescale.planning.beside import SLOWER
 from moescale.planning.candidate import Candidate, Trained
@@ -60,7 +60,7 @@ MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides 
 ALIKE = 0.03  # between a target and the score of a released model that is named for it, our choice
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
-OF_SOURCES = "labs unseen by the law"  # what draws of the default law are
+OF_SOURCES = "unseen labs"  # what draws of the default law are
 LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
 APART, SLOWLY = (
     0.9,
@@ -99,7 +99,9 @@ def facts(
     if (less := plan.less_sure) is not None:
         chance = less.probability_at_least_base or 0.0
         with_ = " ".join(["--confidence", f"{chance:g}", *([plan.wider_options] if plan.wider_options else [])])
-        text = f"a {chance:.0%} chance serves for about {format_usd(less.usd_per_mtok)} ({with_})"
+        text = f"a {chance:.0%} chance serves for {format_usd(less.usd_per_mtok)} ({with_})"
+        if (between := plan.less_sure_between) is not None:
+            text += f", {between.probability_at_least_base or 0.0:.0%} for {format_usd(between.usd_per_mtok)}"
         if less.regret and model.regret and less.regret.expected < model.regret.expected:
             ends = (less.regret.expected, model.regret.expected)
             text += f"; regret {ends[0]:.0%}, here {ends[1]:.0%}"
@@ -118,6 +120,7 @@ def facts(
     say("Default law", _default_law(plan))
     if (sure := plan.target_spend) is not None:
         say(f"{sure.chance:.0%} chance", f"{_surely(sure)}{_measured_alike(plan)}")
+    say("Baseline", _measured_baseline(plan))
     say("Scores", scores_text(plan))
     say("Beyond runs", _briefly(beyond_runs(best.caveats)))
     say("Vocabulary", _vocabulary(plan))
@@ -138,7 +141,8 @@ def facts(
     kept = [fact for fact in said if fact[0] not in without]
     hidden = len(choices(plan, MOST_ROWS)) - rows
     names = dict.fromkeys(name for name, _ in said if name in without)
-    left_out = [plural(hidden, "row")] * (hidden > 0) + [*names] + [plural(len(rest), "caveat")] * (len(rest) > 0)
+    counts = {"row": max(hidden, 0), "line": len(names), "caveat": len(rest)}
+    left_out = [plural(count, name) for name, count in counts.items() if count]
     more = f"--details: {', '.join(left_out)}" if left_out else "--details"
     more += "" if "--shape" in (options or "") else "; --shape all"
     more += "" if plan.of_life else "; --lifetime-tokens"
@@ -147,7 +151,8 @@ def facts(
     in_fp8 = plan.fp8_usd_per_mtok is not None and "--weights" not in _otherwise(plan)
     more += "; --weights fp8" if in_fp8 and len(more) < MOST_MORE else ""
     exported = use is None or use.precision is None  # files for a trainer are in bf16
-    return [*kept, ("More", f"{more}; --export megatron" if exported and len(more) < MOST_MORE else more)]
+    more += "" if len(more) > MOST_MORE else "; --export megatron" if exported else "; exports train in bf16"
+    return [*kept, ("More", more)]
 
 
 def _otherwise(plan: Plan) -> str:
@@ -209,7 +214,7 @@ def _default_law(plan: Plan) -> str:
     where = "beyond its own runs" if plan.default_law_beyond else "inside its own runs"
     if plan.default_law_excluded:
         where = "beyond the runs of both" if plan.default_law_beyond else f"{where}, beyond these"
-    tested = ": Next tests it" if plan.default_law_untested_by and not plan.of_life else ""
+    tested = ": Next takes both as evidence" if plan.default_law_untested_by and not plan.of_life else ""
     price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here{_trained_for(other)}"
     return f"{plural(other.experts, 'expert')}{shape}, {sizes_text(other)}: {price}{errors}; {where}{tested}"
 
@@ -237,13 +242,14 @@ def _chance(plan: Plan) -> str:
         goal = f"to reach the loss that the law gives {plan.base_name} by size and tokens"
     over = f"{voting} laws" if voting else OF_SOURCES if plan.law == DEFAULT_LAW else f"the draws of {plan.law}"
     over = f"the most that {over} can show ({percentage(sure)} of their draws)" if sure > shown else f"over {over}"
-    text, target = f"{percentage(shown)} {goal}, {over}", plan.asked.get("target")
+    usual = " (the default)" if plan.less_sure is not None and sure <= shown else ""
+    text, target = f"{percentage(shown)}{usual} {goal}, {over}", plan.asked.get("target")
     if isinstance(target, str) and (scored := _chance_of_target(plan, plan.decision.model)):
         text = f"{percentage(shown)} for the baseline's loss, {scored} for {target.replace('=', ' ')} in unseen labs"
     named = () if voting or plan.of_life else plan.laws
     agree = sum(view.probability >= 0.5 for view in named)
     text += f"; {percentage(plan.usual_confidence)} is out of reach" if plan.usual_confidence else ""
-    return f"{text}; {agree} of {len(named)} named laws agree" if named else text
+    return f"{text}; {agree} of {len(named)} laws agree" if named else text
 
 
 def _repaid_by(repaid: Sequence[tuple[str, float]]) -> str:
@@ -423,8 +429,20 @@ def scores_text(plan: Plan) -> str:
     return f"{shown}; each within {max(within[task] for task in kept):.2f} (ranked)" if kept else ""
 
 
+def _measured_baseline(plan: Plan) -> str:
+    """The scores that a released baseline was measured to have, whose loss the model reaches; empty of others."""
+    found: list[str] = []
+    for task in SCORED if plan.base_released else ():
+        measured = {name.lower().replace(" ", "-"): score for name, score in measured_scores(task).items()}
+        by_letters = {name.lower().replace(" ", "-"): score for name, score in letters(task).items()}
+        if (score := measured.get(plan.base_name)) is not None:
+            lettered = by_letters.get(plan.base_name)
+            found.append(f"{task} {score:.2f}{f' (by letters {lettered:.2f})' if lettered else ''}")
+    return f"{plan.base_name} has {', '.join(found)}: ours as much with data as good" if found else ""
+
+
 def _next(plan: Plan, options: str | None) -> str:
-    """The command that goes on from here, as it runs: all shapes where one alone was planned, a sweep where the choice is open, or the default law's beyond own runs, else the export."""
+    """The command that goes on from here, as it runs: all shapes where one alone was planned, a fit of own runs beside those of other labs, a sweep where the choice is open, else the export."""
     alone = plan.law == DEFAULT_LAW and not plan.shapes and not plan.of_life
     if options and alone and not any(name in options for name in ("--shape", "--kv-heads")):
         return f"moescale plan {options} --shape all"
@@ -432,8 +450,9 @@ def _next(plan: Plan, options: str | None) -> str:
     # The default law is of labs, of whose larger runs a sweep teaches little.
     far = plan.law != DEFAULT_LAW and max(beyond.values(), default=1.0) > FAR
     sure = (plan.decision.likeliest or 0.0) >= DECIDES  # more than a sweep of that size mostly makes it
-    untested = plan.default_law_untested_by
-    open_ = (plan.decision.undecided and not sure) or far or untested
+    if plan.default_law_untested_by and not plan.of_life:
+        return f"moescale fit {shlex.quote(plan.default_law_untested_by)} --prior {DEFAULT_LAW} -o both.toml"
+    open_ = (plan.decision.undecided and not sure) or far
     if open_ and not plan.of_life:  # a sweep says nothing of a life
         typed = re.sub(r" *--shape[ =]all", "", options or "")  # `design` takes the shape of its plan
         flops = plan.budget_flops
@@ -446,8 +465,7 @@ def _next(plan: Plan, options: str | None) -> str:
         words = ["moescale design --budget", format_flops(sweep)]
         if "budget_of" in plan.asked or not any(name in typed for name in ("--budget", "--days")):
             words += ["--plan-budget", format_flops(flops)]
-        words += of_design(typed, (*TRAINER, *OF_LAW) if untested else TRAINER)
-        words += ["--runs", shlex.quote(untested)] if untested else []
+        words += of_design(typed)
         tpot_s = asked_number(plan, "max_tpot_s")
         if tpot_s != PLANNED_TPOT_S and "--max-tpot" not in typed:  # as no model keeps the default
             words += ["--max-tpot", "none" if tpot_s is None else f"{tpot_s * 1e3:g}ms"]
@@ -455,12 +473,12 @@ def _next(plan: Plan, options: str | None) -> str:
     return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"
 
 
-def of_design(options: str, without: Sequence[str] = TRAINER) -> Iterator[str]:
-    """The options of a plan as `design` takes them, `without` some: its own budget is the sweep's."""
+def of_design(options: str) -> Iterator[str]:
+    """The options of a plan as `design` takes them: its own budget is the sweep's, and files for a trainer it does not write."""
     words = iter(shlex.split(options))
     for word in words:
         name, stated, value = word.partition("=")
-        if name in without:
+        if name in TRAINER:
             _ = stated or next(words, "")
         elif name == "--budget":
             yield shlex.quote(f"--plan-budget{stated}{value}")

@@ -14,6 +14,7 @@ from moescale.views.tables.choices import asked_number, sizes_text, training_gpu
 
 SURE = 0.9  # chance with which days or dollars are said to be enough
 MOSTLY = 0.75  # of a budget: a plan that spends less names the objective that spends more
+LONG_TTFT_S = 1.0  # a corrected one that is said where no limit is stated, our choice
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 
 
@@ -46,10 +47,7 @@ def training_text(plan: Plan) -> str:
         days = f"{format_count(use.gpu_days)} GPU days{'' if use.train_gpu == plan.gpu else f' of {use.train_gpu}'}"
     fp8 = "" if use.fp8_usd is None else f" (fp8 {format_usd(use.fp8_usd)})"
     if use.bf16_usd is not None:
-        worth = "" if use.fp8_worth_loss is None else f"; fp8 pays if it rises by < {100 * use.fp8_worth_loss:.2g}%"
-        if worth and use.fp8_worth_loss_published is not None:
-            worth += f", < {100 * use.fp8_worth_loss_published:.2g}% by what fp8 gained published runs"
-        fp8 = f" (bf16 {format_usd(use.bf16_usd)}; DeepSeek-V3's loss rose by < {100 * FP8_LOSS:.2g}%{worth})"
+        fp8 = f" (bf16 {format_usd(use.bf16_usd)}{_fp8_worth(use)})"
     text = f"{format_usd(use.usd)}{fp8}, {days}"
     dollars = asked_number(plan, "max_training_usd")
     share = use.usd / dollars if plan.of_life and dollars is not None else use.budget_share
@@ -62,8 +60,19 @@ def training_text(plan: Plan) -> str:
     uneven = f", routing +{use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
     precision = f" ({use.precision} over the bf16 peak)" if use.precision else ""
     kept = _kept(plan, use, use.error) or f"in {use.gpu_days / gpus * use.error.times(SURE):.3g} days {SURE:.0%}"
-    uneven = uneven.removeprefix(", routing") if kept.endswith(" routing") else uneven
+    uneven = "" if " with routing" in kept else uneven
     return f"{text}, MFU {use.mfu:.2f}{precision}; {kept}{uneven}"
+
+
+def _fp8_worth(use: TrainingUse) -> str:
+    """Up to which rise of the loss fp8 pays, as predicted and by published runs, and whether the published bound on it is below both."""
+    if (worth := use.fp8_worth_loss) is None:
+        return ""
+    published = use.fp8_worth_loss_published or worth
+    ends = f"{100 * worth:.2g}%{'' if published == worth else f', by gains of published runs {100 * published:.2g}%'}"
+    safer = min(worth, published) < FP8_LOSS
+    so = "bf16 is safer" if safer else "it pays"
+    return f"; fp8 pays below a rise of loss of {ends}; DeepSeek-V3's was < {100 * FP8_LOSS:.2g}%, so {so}"
 
 
 def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
@@ -76,27 +85,28 @@ def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
     limits: list[tuple[float, str, str, str, str]] = []
     if days is not None and use.days is not None:
         option = "--max-days" if {"max_flops", "max_training_usd"} & plan.asked.keys() else "--days"
-        enough = f"{option} {', '.join(f'{days / each:.2g}' for each in slower)}"
+        enough = f"{option} {' ('.join(f'{days / each:.2g}' for each in slower)}"
         limits.append((error.kept(days / use.days), f"{days:g} days", f"{use.days * longer:.3g} days", enough, ""))
     if usd is not None and use.usd:
-        enough = f"--budget-usd {', '.join(format_count(usd / each) for each in slower)}"
+        enough = f"--budget-usd {' ('.join(format_count(usd / each) for each in slower)}"
         limits.append((error.kept(usd / use.usd), format_usd(usd), format_usd(use.usd * longer), enough, ""))
     if plan.of_life and total is not None and use.usd:
-        lives, by = [serving + use.usd * each for each in slower], " (error of training alone)"
+        lives, by = [serving + use.usd * each for each in slower], " by training's error alone"
         chance = error.kept((total - serving) / use.usd)
         if plan.latency_source == "silicon" and serving:
             priced = plan.accuracy or accuracy_of_any()
             lives = [AllIn(use.usd * each, serving, error, priced).usd(SURE) for each in uneven]
             chance = AllIn(use.usd, serving, error, priced).kept(total)
-            by = f" (errors of training and {'its' if plan.accuracy else 'all'} servings)"
-        enough = f"--max-total-usd {', '.join(format_count(total * total / life) for life in lives)}"
+            by = f" with the error of {'its' if plan.accuracy else 'all'} servings"
+        enough = f"--max-total-usd {' ('.join(format_count(total * total / life) for life in lives)}"
         limits.append((chance, format_usd(total), format_usd(lives[0]), enough, by))
     if not limits:
         return ""
     chance, words, surely, enough, by = min(limits)
-    kept = f"in {words} {chance:.0%}, in {surely} {SURE:.0%}{by}, without restarts"
-    routing = " with routing" if error.real_routing else ""
-    return f"{kept}; for {SURE:.0%} about {enough}{routing}" if chance < SURE else kept
+    routing = f" with routing +{error.real_routing - 1.0:.0%})" if error.real_routing else ""
+    if chance < SURE:
+        return f"in {words} {chance:.0%}{by}, without restarts; {SURE:.0%}: about {enough}{routing}"
+    return f"in {words} {chance:.0%}, in {surely} {SURE:.0%}{by}, without restarts"
 
 
 def late_tpot_s(plan: Plan) -> float | None:
@@ -119,8 +129,9 @@ def price_error(plan: Plan) -> str:
         known = f"{span} by other kinds, own unknown" if span else "unknown: no servings of this kind were compared"
         return f"{known}; full servers, {format_usd(plan.usd_per_gpu_hour)} a GPU hour"
     times = "" if (late := late_tpot_s(plan)) is None else f", TPOT {format_seconds(late)} ({_stricter(plan)} keeps it)"
-    if a.ttft and model.ttft_s is not None:
-        times += f", TTFT {format_seconds(model.ttft_s / a.ttft.geometric_mean)}"
+    likely_ttft_s = 0.0 if a.ttft is None else (model.ttft_s or 0.0) / a.ttft.geometric_mean
+    if likely_ttft_s > (0.0 if "max_ttft_s" in plan.asked else LONG_TTFT_S):
+        times += f", TTFT {format_seconds(likely_ttft_s)}"
     times += ttft_doubt(a, plan.asked.get("max_ttft_s"))
     hourly = f"at {format_usd(plan.usd_per_gpu_hour)}/h"
     return f"corrected {format_usd(likely.usd_per_mtok)} ({span}){times}: {a.n} servings of {a.kind}, {hourly}"

@@ -86,11 +86,12 @@ def show_design(
     `plan` is that of the question, where its shape is taken.
     """
     known = f" in addition to {plural(found.known_runs, 'known run')}" if found.known_runs else ""
+    needed = found.count_before.certainty < DECIDES
     write_paragraph(
         console,
         f"{format_flops(found.flops)} FLOPs in total{known}. Plan: {format_flops(found.budget_flops)} FLOPs, "
         f"{P_LOSS} >= {found.confidence:.0%}; baseline: {found.base}.",
-        lead=f"Train {plural(len(found.runs), 'run')} of shape {shape}",
+        lead=f"{'Train' if needed else 'No sweep is needed; this one trains'} {plural(len(found.runs), 'run')} of shape {shape}",
     )
     if plan is not None and plan.shapes:
         best, *others = (
@@ -148,8 +149,8 @@ def _decided(found: SweepDesign, plan: Plan | None) -> str:
     larger, now, after = found.larger, found.count_before, found.count_after
     text = f"With these runs one expert count is more likely the cheapest than not (likeliest E {after.certainty:.0%})"
     if now.certainty >= DECIDES:
-        known = "The known runs" if found.known_runs else "No sweep is needed to"
-        text = f"{known} make one expert count more likely the cheapest than not (likeliest E {now.certainty:.0%})"
+        known = "with the known runs" if found.known_runs else "by the law alone"
+        text = f"One expert count is more likely the cheapest than not {known} (likeliest E {now.certainty:.0%})"
     elif not found.decides_experts:
         text = f"These runs do not decide the expert count (likeliest E {after.certainty:.0%}); "
         if larger is None:
