@@ -318,6 +318,9 @@ def test_a_confidence_that_only_the_baseline_keeps_is_lowered_aloud() -> None:
     assert plan["recommendation"]["probability_at_least_base"] >= 0.8 - 1e-6
     assert plan["wider_options"] == "--weights fp8 --max-gpus 16"
     assert f"{format_usd(plan['less_sure']['usd_per_mtok'])} (--confidence 0.6 --weights fp8 --max-gpus 16)" in wide.out
+    life = answer_of(*free, "--lifetime-tokens", "5T")
+    assert life["lifetime"]["recommendation"]["experts"] > 1
+    assert life["wider_options"] == "--weights fp8 --max-gpus 16"
     assert run(*asked, "--objective", "quality").code == 1  # the baseline is not served
     assert "planned with --weights fp8 --max-gpus 16" in run(*free, "--objective", "quality").err
 

@@ -71,6 +71,21 @@ def test_dollars_rise_with_the_budget(shape: str, budgets: tuple[float, ...]) ->
     assert {use.mfu_from for use in uses} == {"parts"}
 
 
+def test_days_buy_each_built_model_the_flops_of_its_own_mfu() -> None:
+    asked = ("plan", "--gpu", "h100-sxm", "--train-gpus", 256, "--days", 10, "--shape", "mixtral", *ROOFLINE)
+    plan = answer_of(*asked, "--bootstrap", 40)
+    usd = 10 * 24 * 256 * plan["training"]["usd"] / (24 * plan["training"]["gpu_days"])
+    rows = [plan["recommendation"], *plan["built"], plan["base_as_built"]]
+    assert [row["training_usd"] for row in rows] == pytest.approx([usd] * len(rows), rel=1e-4)
+    assert len({row["training_flops"] for row in rows}) == len(rows) - 1  # the recommended one is among the built
+    assert plan["training"]["budget_share"] == pytest.approx(1.0, abs=1e-4)
+    assert plan["budget_flops"] == pytest.approx(plan["recommendation"]["training_flops"], rel=1e-4)
+    assert plan["recommendation"]["probability_at_least_base"] >= 0.8 - 1e-6
+    short = answer_of(*asked, "--bootstrap", 0, "--max-tokens", "500B")  # which more days do not lengthen
+    assert short["training"]["days"] < 9.0
+    assert "reaches the baseline's loss" in short["training"]["unused_because"]
+
+
 @pytest.mark.parametrize(
     ("shape", "bounds"),
     [

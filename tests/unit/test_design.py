@@ -251,7 +251,7 @@ def test_a_design_says_its_shape_its_gpu_hours_and_whether_it_decides_the_expert
     decided = shown(decides)
     assert "With these runs one expert count is more likely the cheapest than not (likeliest E 62%). Without" in decided
     without = shown(replace(decides, count_before=CountDoubt(0.75, 8.0, 0.0, 0.0)))
-    assert "No sweep is needed to make one expert count more likely the cheapest than not (likeliest E 75%)." in without
+    assert "One expert count is more likely the cheapest than not by the law alone (likeliest E 75%)." in without
     assert "Beyond runs" not in decided
     assert "--shape" not in decided
     models = [
