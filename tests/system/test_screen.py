@@ -351,6 +351,8 @@ def test_the_baseline_is_one_whatever_the_precision_and_within_the_bounds() -> N
     asked = (*MIXTRAL, "--budget-usd", "100K", *FAST, "--bootstrap", 0, "--experts", 16)
     plain, fp8 = (answer_of(*asked, *more) for more in ((), ("--train-precision", "fp8")))
     assert fp8["base"]["loss"] == pytest.approx(plain["base"]["loss"], rel=1e-9)
+    assert fp8["base_as_built"]["tokens"] == pytest.approx(plain["base_as_built"]["tokens"], rel=1e-9)
+    assert fp8["base_as_built"]["training_usd"] == pytest.approx(1e5, rel=1e-4)
     assert fp8["budget_flops"] > 1.1 * plain["budget_flops"]
     out = run(*asked, "--train-precision", "fp8").out
     assert "dense baseline in bf16" in out

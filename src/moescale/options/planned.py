@@ -418,4 +418,5 @@ def _as_known(search: Search) -> KnownModel:
     else:
         shape = buildable(search.law.family, base.n_params, base.experts, vocab_size=search.costs.vocab_size)
         tokens = base.tokens
-    return KnownModel(name=name, architecture=shape.architecture(), tokens=tokens, planned=True)
+    trained_in = "bf16" if search.question.is_bought else None  # whatever the others are trained in
+    return KnownModel(name=name, architecture=shape.architecture(), tokens=tokens, planned=True, trained_in=trained_in)

@@ -225,6 +225,14 @@ class Question:
         return self.budget if own is None else replace(self.budget, flops=own, by_experts=())
 
     @property
+    def of_base(self) -> Question:
+        """As the base is trained: with its own budget, and where days or dollars buy it in bf16, whatever the others are trained in."""
+        own, price = replace(self, budget=self.base_budget), self.training
+        if price is None or not self.is_bought:
+            return own
+        return replace(own, training=replace(price, launch=replace(price.launch, precision="bf16")))
+
+    @property
     def goal(self) -> Objective:
         """What is looked for: as stated, else a life where one is priced, quality where only a cost is bounded."""
         if self.objective is not None:

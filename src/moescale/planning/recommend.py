@@ -146,7 +146,7 @@ def recommend(search: Search, rows: Sequence[Row], *, at_goal: bool, in_full: bo
         rivals=tuple(rivals),
         over_fitted=over_fitted(search, model),
     )
-    base_row = base_built and billed(question, base_built) if in_full else base_built and base_built.model
+    base_row = base_built and billed(question.of_base, base_built) if in_full else base_built and base_built.model
     return Advice(advice, views, base_row, use, tuple(models), search)
 
 

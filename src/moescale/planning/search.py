@@ -286,7 +286,7 @@ class Search:
         """
         if self.question.base is not None or not isinstance(self.base, Candidate):
             return None
-        search = replace(self, question=replace(self.question, budget=self.question.base_budget))
+        search = replace(self, question=self.question.of_base)
         most = largest_size(self.law, self.question, self.base.experts)
         at_most |= self.question.bounds_base and self.base.n_params >= most * (1.0 - 1e-9)
         return rounded(self.law, self.costs, self.base, search._sized, at_most=at_most)

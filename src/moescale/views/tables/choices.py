@@ -129,7 +129,7 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         of = f" ({plan.base_name.rpartition(' of ')[2]})" if " of " in plan.base_name else ""
         label = f"  {'dense ' if plan.base_experts == 1 else ''}baseline{of}"
         label = label if plan.base_name.startswith("the ") else f"  {plan.base_name} (baseline)"
-        bought = "match" not in plan.asked and {"max_training_usd", "max_days"} & plan.asked.keys()
+        bought = not plan.base_released and {"max_training_usd", "max_days"} & plan.asked.keys()
         label += " in bf16" if bought and plan.training and plan.training.precision else ""
         label += "" if plan.of_life else _more_flops(plan, base)
         row = with_life(plan, base)
