@@ -160,10 +160,6 @@ class Question:
         budget = replace(self.budget, flops=price.flops_bought(*limits), by_experts=price.flops_by_experts(*limits))
         return replace(self, budget=budget, training=price)
 
-    def scale_buying(self, flops: float, experts: float) -> float:
-        """The scale of `bought_at` at which days and dollars alone, without `max_flops`, buy a model of so many experts so many FLOPs."""
-        return flops / float(replace(self, max_flops=None).bought_at(1.0).budget.flops_at(experts))
-
     @property
     def is_bought(self) -> bool:
         """Whether days or dollars are the budget, at the MFU of each model by the parts of its step."""
@@ -190,11 +186,11 @@ class Question:
         """The question with the FLOPs that days and dollars buy at the MFU of a model that was built; None where it has about these."""
         budget = self.budget
         bounded = budget.max_tokens is not None and model.tokens >= (1.0 - NEAR) * budget.max_tokens
-        flops = float(budget.flops_at(model.experts))
-        times = model.training_flops / flops
-        if not self.is_bought or bounded or abs(times - 1.0) <= NEAR:
+        near = abs(model.training_flops / float(budget.flops_at(model.experts)) - 1.0) <= NEAR
+        if not self.is_bought or bounded or near:
             return None
-        return self.bought_at(self.scale_buying(flops, model.experts) * times)
+        bought = replace(self, max_flops=None).bought_at(1.0).budget.flops_at(model.experts)
+        return self.bought_at(model.training_flops / float(bought))
 
     def training_usd(self, model: Architecture, flops: float, tokens: float) -> float:
         """Dollars of training a built model; infinite where the stated GPUs do not hold it, NaN without a price."""
