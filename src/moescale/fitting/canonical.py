@@ -130,7 +130,11 @@ def _from_columns(form: LawForm, runs: RunTable) -> dict[str, FloatArray]:
 def models_of(runs: RunTable, family: ModelFamily) -> tuple[FloatArray, FloatArray, list[str]]:
     """Active body and expansion of each run, (n,) each, as the table states them, else as the family has them; remarks."""
     plain, notes = replace(family, embedding_matrices=0), list[str]()
-    stated = any(name in runs.columns for name in OF_ROUTED)
+    top_k = runs.columns.get("top_k")
+    # Of a top_k that the family has it also knows how many layers have experts.
+    alone = not any(name in runs.columns for name in OF_ROUTED if name != "top_k")
+    as_family = top_k is not None and bool(np.all(top_k[runs.experts > 1.0] == family.top_k))
+    stated = not alone or (top_k is not None and not as_family)
     x = runs.expansion if stated else expansion(plain, runs.experts)
     body = runs.active_body
     if body is None:
@@ -138,7 +142,7 @@ def models_of(runs: RunTable, family: ModelFamily) -> tuple[FloatArray, FloatArr
         dense = family.n_counts == "dense" and not has_active_column(runs)
         body = model_of(plain, runs.n_params, runs.experts)[0] if dense else runs.n_params
         notes.append(f"the table has no sizes without embeddings (n_params_nonemb): using {runs.size_column}")
-    if not stated and (runs.experts > 1.0).any():
+    if not stated and not as_family and (runs.experts > 1.0).any():
         notes.append(f"the table has no column top_k: using the experts of family {family.name}")
     return body, x, notes
 

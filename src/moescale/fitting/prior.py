@@ -9,6 +9,7 @@ exponents; the spread between labs does.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -21,7 +22,7 @@ from moescale.fitting.search import Problem
 from moescale.scaling_laws.form import Inputs, complex_jacobian
 from moescale.scaling_laws.law import Law
 from moescale.scaling_laws.pooled2026 import COUNT, FORM, ln_multiplier, log_loss
-from moescale.typing import FloatArray
+from moescale.typing import BoolArray, FloatArray
 
 DENSE, GAIN = [1, 2, 3, 4, 5, 6, 14, 18], [7, 8, 9, 10, 11, 12, 13]  # columns of theta that differ between sources
 EFFECTS = sorted(DENSE + GAIN)
@@ -242,6 +243,16 @@ def fit_under(prior: Prior, arrays: RunArrays, *, starts: int = STARTS, draws: i
     theta[:, 0] += unit
     fit = replace(found_fit, theta=theta[0], seconds=time.perf_counter() - began)
     return Fitted(fit=fit, draws=theta[1:], covariance=found.covariance, run_noise=source.noise)
+
+
+def held_out_under(prior: Prior, arrays: RunArrays, masks: Sequence[BoolArray]) -> float | None:
+    """The geometric mean, over the runs of each mask (n,), of the RMSLE that a fit without them has on them; None without masks."""
+    scores: list[float] = []
+    for mask in masks:
+        left, out = arrays.where(~mask), arrays.where(mask)
+        found = fit_under(prior, left, starts=1, draws=1).fit
+        scores.append(float(np.sqrt(np.mean((log_loss(found.theta, inputs_of(FORM, out)) - np.log(out.loss)) ** 2))))
+    return float(np.exp(np.mean(np.log(scores)))) if scores else None
 
 
 def _remarks(source: Source, found: Mode, prior: Prior) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from moescale.fitting.canonical import RunArrays, inputs_of, run_arrays
 from moescale.fitting.fit import Fit, bootstrap, fit_arrays, fit_range, parameter_intervals
 from moescale.fitting.holdout import HoldOut, hold_out, residuals, score
 from moescale.fitting.prior import DRAWS as PRIOR_DRAWS
-from moescale.fitting.prior import DRIFT, STARTS, fit_under, prior_of
+from moescale.fitting.prior import DRIFT, STARTS, fit_under, held_out_under, prior_of
 from moescale.fitting.remarks import table_remarks
 from moescale.fitting.search import HUBER_DELTA, Progress
 from moescale.io.files import as_text
@@ -35,6 +35,7 @@ from moescale.scaling_laws.law import Law, Member, Prediction, extrapolation, pr
 from moescale.scaling_laws.store import find_form, find_law
 from moescale.typing import FloatArray
 
+FEWEST_UNDER_PRIOR = 4  # runs that a hold-out leaves a fit under a prior, our choice
 OPTIMISER = "scan by variable projection, damped Gauss-Newton on reweighted squares, tolerance 1e-13 of the objective"
 
 
@@ -174,7 +175,9 @@ def _fit_under_prior(runs: RunTable, how: FitSettings, family: ModelFamily, rema
         run_noise=result.run_noise, drift=DRIFT, draws=len(result.draws), **about,
     )  # fmt: skip
     intervals = parameter_intervals(found, result.draws)
-    return FittedLaw(fitted, found, intervals, arrays, (Chosen(form.name, 1.0, None),))
+    masks = auto.inner_splits(canonical.sizes_in_family(runs, family), FEWEST_UNDER_PRIOR).values()
+    score = held_out_under(prior, arrays, list(masks))
+    return FittedLaw(fitted, found, intervals, arrays, (Chosen(form.name, 1.0, score),))
 
 
 def _bootstrap(found: Fit, arrays: RunArrays, how: FitSettings, count: int, **more: Any) -> FloatArray:

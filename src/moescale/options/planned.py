@@ -395,7 +395,7 @@ def _price(model: Candidate) -> float:
 def _more_epochs_pay(plan: Plan) -> bool:
     """Whether the model of more epochs serves for less and repays its training before it has served as many tokens as it was trained on."""
     more, use, model = plan.more_epochs, plan.training, plan.decision.model
-    if more is None or more.training_usd is None or use is None or use.usd is None:
+    if plan.objective != "serve" or more is None or more.training_usd is None or use is None or use.usd is None:
         return False
     after = compared.repaid_after(
         compared.ShapeChoice("", more, more.training_usd), compared.ShapeChoice("", model, use.usd)

@@ -18,7 +18,7 @@ from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
 MOST_ROWS, MOST_KNOWN = 9, 3
-LEAST_SPEND = "  least spend"
+LEAST_SPEND, LOWER_LOSS = "  least spend", "  lower loss"
 MOST_REPAID = 1e14  # output tokens: what is repaid by more is as good as never repaid
 CHEAPER = 0.9  # of the recommended model's training dollars, at most: a least spend that is shown
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
@@ -136,8 +136,6 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         named.append(
             (Place.BASELINE, label, row if plan.base_n_experts is None else replace(row, experts=plan.base_n_experts))
         )
-    if (less := plan.less_sure) is not None:
-        named.append((Place.CHEAPER, f"  {less.probability_at_least_base or 0.0:.0%} chance", less))
     known = [
         (Place.KNOWN, f"  {c.name}{f' in {c.trained_in}' if c.trained_in else ''}{_more_flops(plan, c)}", c)
         for c in plan.known
@@ -148,13 +146,15 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     unspent = plan.training is not None and plan.training.left_over
     by_price = not plan.of_life and plan.objective not in ("loss", "quality")
     least = plan.least_training[0] if plan.least_training else None
+    named += [(Place.LOWER_LOSS, LOWER_LOSS, better)] if by_price and unspent else []  # what the rest buys
+    if (less := plan.less_sure) is not None:
+        named.append((Place.CHEAPER, f"  {less.probability_at_least_base or 0.0:.0%} chance", less))
     if least is not None and (least.training_usd or 0.0) < CHEAPER * (chosen.training_usd or math.inf):
         named.append((Place.LESS_SPENT, LEAST_SPEND, least))
-    named += [(Place.LOWER_LOSS, "  lower loss", better)] if by_price and unspent else []  # what the rest buys
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(RIVALS[c.experts >= chosen.experts], label, c) for c in rivals]
+    named += [(Place.LOWER_LOSS, LOWER_LOSS, better)] if by_price and not unspent else []
     named += also[:1]
-    named += [(Place.LOWER_LOSS, "  lower loss", better)] if by_price and not unspent else []
     named += [*(also[1:][-1:] if plan.decision.undecided else []), *known[asked_for:MOST_KNOWN]]
     built = {c.experts for _, _, c in (*named, *also) if c is not None and c not in plan.known and c is not better}
     if not by_price:

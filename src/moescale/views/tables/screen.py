@@ -21,6 +21,7 @@ from moescale.planning.shapes import ShapeChoice, prices, repaid_after
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import ends_text, percentage
 from moescale.views.tables.choices import (
+    LOWER_LOSS,
     MOST_ROWS,
     UNLIKE,
     asked_number,
@@ -36,10 +37,12 @@ from moescale.views.tables.choices import (
 )
 from moescale.views.tables.spending import MOSTLY, limits_text, price_error, training_text, unspent
 
-MOST_LINES, MOST_MORE = 18, 68  # of the screen, and characters of its last line beside which another option has room
+MOST_LINES = 18  # of the screen
+# Characters of its last line beside which another option has room, and of what `--details` has for which there is room.
+MOST_MORE, MOST_NAMED = 68, 42
 # Facts that go first where there is no room for so many rows; the dollars of a life stand in its row.
 SPARE = (
-    *(("Life", 4), ("Scores", 4)),
+    *(("Life", 4), ("Scores", 4), ("Shapes", 4), ("Repaid by", 3)),
     *(
         (name, 2)
         for name in (
@@ -128,7 +131,7 @@ def facts(
     say("Repaid by", "" if plan.of_life else _repaid_by(repayments(plan, rows)))
     say("Shapes", _shapes(plan))
     say("Training", training_text(plan))
-    for text in unspent(plan):
+    for text in unspent(plan, lower_loss=LOWER_LOSS in {name for name, _ in choices(plan, rows)}):
         say("Unspent", text)
     if plan.of_life and model.serving_usd is not None:
         say("Life", f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd)} to serve")
@@ -141,9 +144,10 @@ def facts(
     kept = [fact for fact in said if fact[0] not in without]
     hidden = len(choices(plan, MOST_ROWS)) - rows
     names = dict.fromkeys(name for name, _ in said if name in without)
-    counts = {"row": max(hidden, 0), "line": len(names), "caveat": len(rest)}
-    left_out = [plural(count, name) for name, count in counts.items() if count]
-    more = f"--details: {', '.join(left_out)}" if left_out else "--details"
+    counts = [plural(count, name) for count, name in ((max(hidden, 0), "row"), (len(rest), "caveat")) if count]
+    left_out = ", ".join([*counts, *names])
+    left_out = left_out if len(left_out) < MOST_NAMED else ", ".join([*counts, plural(len(names), "line")])
+    more = f"--details: {left_out}" if left_out else "--details"
     more += "" if "--shape" in (options or "") else "; --shape all"
     more += "" if plan.of_life else "; --lifetime-tokens"
     left = plan.objective == "serve" and use is not None and use.left_over and use.budget_share < MOSTLY
@@ -221,7 +225,8 @@ def _default_law(plan: Plan) -> str:
 
 def _briefly(beyond: str) -> str:
     """How far beyond the runs of a law, without what the name of the line says."""
-    return beyond.replace(" the largest fitted", "").replace(", for the baseline", "; baseline")
+    shorter = beyond.replace(" the largest fitted", "").replace(", for the baseline", "; baseline")
+    return shorter.replace("labs varied sizes up to X", "sizes varied to X")
 
 
 def shown_chance(plan: Plan) -> tuple[float, float] | None:
@@ -438,7 +443,9 @@ def _measured_baseline(plan: Plan) -> str:
         if (score := measured.get(plan.base_name)) is not None:
             lettered = by_letters.get(plan.base_name)
             found.append(f"{task} {score:.2f}{f' (by letters {lettered:.2f})' if lettered else ''}")
-    return f"{plan.base_name} has {', '.join(found)}: ours as much with data as good" if found else ""
+    ranges = [(task, plan.decision.model.scores[task].interval) for task in SCORED[:1] if plan.decision.model.scores]
+    public = "".join(f"; by public ladders {task} {low:.2f} to {high:.2f}" for task, (low, high) in ranges)
+    return f"{plan.base_name} has {', '.join(found)}: ours as much with data as good{public}" if found else ""
 
 
 def _next(plan: Plan, options: str | None) -> str:

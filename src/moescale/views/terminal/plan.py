@@ -64,6 +64,7 @@ def show_plan(
             asked_rows = choices.n_against(plan) + (
                 "target" in plan.asked and bool(plan.least_training)
             )  # with the least spend
+            asked_rows += plan.objective == "serve" and plan.training is not None and plan.training.left_over
             wanted = least if name in screen.KEPT else max(least, 2 + asked_rows)
             if room < wanted and not (least > 2 and name == "Scores" and "target" in plan.asked):
                 without.append(name)
