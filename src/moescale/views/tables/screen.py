@@ -226,7 +226,7 @@ def _default_law(plan: Plan) -> str:
 def _briefly(beyond: str) -> str:
     """How far beyond the runs of a law, without what the name of the line says."""
     shorter = beyond.replace(" the largest fitted", "").replace(", for the baseline", "; baseline")
-    return shorter.replace("labs varied sizes up to X", "sizes varied to X")
+    return shorter.replace("labs varied sizes up to X", "sizes varied to X").replace(" times", "x")
 
 
 def shown_chance(plan: Plan) -> tuple[float, float] | None:

@@ -19,19 +19,16 @@ LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 
 
 def unspent(plan: Plan, *, lower_loss: bool = False) -> list[str]:
-    """How much of a budget is left over, and what it could not buy; of what it buys the objective alone where a row has its `lower_loss`."""
+    """How much of a budget is left over, and what it could not buy; what the rest buys where no row has that `lower_loss`."""
     use, model, told = plan.training, plan.decision.model, list[str]()
     total, most = asked_number(plan, "max_total_usd"), asked_number(plan, "max_flops")
     if most is not None and not plan.of_life and (left := 1.0 - model.training_flops / most) > LEFT:
         told.append(f"{left:.0%} of the {format_flops(most)} FLOPs: the days or dollars buy no more")
     if use is not None and use.left_over:
         better, rest = plan.choices.quality, ""
-        if better is not None and plan.objective == "serve" and better.loss < model.loss and use.budget_share < MOSTLY:
-            rest = (
-                " (--objective quality)"
-                if lower_loss
-                else f"; --objective quality: {plural(better.experts, 'expert')}, {sizes_text(better)}, {format_usd(better.usd_per_mtok)}, loss {better.loss:.4f}"
-            )
+        said = lower_loss or plan.objective != "serve" or use.budget_share >= MOSTLY
+        if better is not None and not said and better.loss < model.loss:
+            rest = f"; --objective quality: {plural(better.experts, 'expert')}, {sizes_text(better)}, {format_usd(better.usd_per_mtok)}, loss {better.loss:.4f}"
         told.append(f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}{rest}")
     if use is not None and use.unused_because and plan.of_life and total is not None and model.total_usd:
         left = 1.0 - model.total_usd / total
