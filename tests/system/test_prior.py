@@ -74,7 +74,9 @@ def test_intervals_hold_as_much_of_a_labs_new_runs_as_they_say() -> None:
 def test_the_record_says_what_was_chosen_and_how_sure_it_is() -> None:
     fitted = found()
     record = fitted.to_dict()
-    assert record["chosen"] == [{"law": "pooled2026", "weight": 1.0}]
+    (chosen,) = record["chosen"]
+    assert (chosen["law"], chosen["weight"]) == ("pooled2026", 1.0)
+    assert chosen["score"] == fitted.held_out_error == pytest.approx(0.006, rel=1.0)  # the noise of the runs
     assert (record["law"], record["n_runs"], record["starts"]) == ("pooled2026", 42, STARTS)
     assert record["starts_at_optimum"] == STARTS
     assert all(low <= fitted.fit.parameters[name] <= high for name, (low, high) in fitted.intervals.items())

@@ -16,7 +16,7 @@ from typing import cast
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.fitting.canonical import RunArrays, inputs_of, without_unit
+from moescale.fitting.canonical import DECIMALS, RunArrays, inputs_of, without_unit
 from moescale.fitting.fit import Fit, check_runs, fit_range
 from moescale.fitting.search import Problem
 from moescale.scaling_laws.form import Inputs, complex_jacobian
@@ -250,9 +250,11 @@ def held_out_under(prior: Prior, arrays: RunArrays, masks: Sequence[BoolArray]) 
     scores: list[float] = []
     for mask in masks:
         left, out = arrays.where(~mask), arrays.where(mask)
-        found = fit_under(prior, left, starts=1, draws=1).fit
-        scores.append(float(np.sqrt(np.mean((log_loss(found.theta, inputs_of(FORM, out)) - np.log(out.loss)) ** 2))))
-    return float(np.exp(np.mean(np.log(scores)))) if scores else None
+        found, (_, unit) = fit_under(prior, left, starts=1, draws=1).fit, without_unit(left.loss)
+        measured = np.round(np.log(out.loss) - unit, DECIMALS)  # as the fit has them, in any unit of the loss
+        missed = log_loss(found.theta, inputs_of(FORM, out)) - unit - measured
+        scores.append(float(np.sqrt(np.mean(missed**2))))
+    return float(f"{np.exp(np.mean(np.log(scores))):.6g}") if scores else None
 
 
 def _remarks(source: Source, found: Mode, prior: Prior) -> tuple[str, ...]:
