@@ -21,7 +21,7 @@ from moescale.export.launch import export_model
 from moescale.hardware.gpus import find_gpu
 from moescale.io.records import record
 from moescale.models.architecture import validate
-from moescale.models.coordinates import expansion, experts_at, in_family, model_of, of_architecture, same_letters
+from moescale.models.coordinates import expansion, experts_at, in_family, model_of, of_architecture, same_variables
 from moescale.models.family import (
     CONVENTIONS,
     ModelFamily,
@@ -192,8 +192,8 @@ def test_no_table_of_runs_is_taken_for_a_shape_without_a_dataset() -> None:
 
 
 def test_what_plans_compare_is_no_letter() -> None:
-    assert same_letters(MIXTRAL, replace(MIXTRAL, name="mine", ladder=(1.0, 2.0), base_experts=2.0))
-    assert not same_letters(MIXTRAL, replace(MIXTRAL, expert_width=0.5))
+    assert same_variables(MIXTRAL, replace(MIXTRAL, name="mine", ladder=(1.0, 2.0), base_experts=2.0))
+    assert not same_variables(MIXTRAL, replace(MIXTRAL, expert_width=0.5))
 
 
 @pytest.mark.parametrize(

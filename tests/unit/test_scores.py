@@ -96,7 +96,7 @@ def test_what_loss_does_not_decide_is_refused() -> None:
 
 @pytest.mark.parametrize(("target", "ranked"), [("0.65", "0.50"), ("0.637", "0.49"), ("0.7", "0.53")])
 def test_a_score_by_letters_is_refused_with_what_it_is_in_ranked_answers(target: str, ranked: str) -> None:
-    said = f"{target} by letters is about {ranked} ranked: --target mmlu={ranked}; or state a lower score"
+    said = f"if {target} is by letters, take --match .*; or --target mmlu={ranked}, about as much ranked; or state a lower score"
     with pytest.raises(InfeasibleError, match=said):
         dense_model_for("mmlu", float(target))
     assert dense_model_for("mmlu", float(ranked))[0] > 1e9

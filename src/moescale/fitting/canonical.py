@@ -17,6 +17,7 @@ from moescale.errors import InputError
 from moescale.models.coordinates import expansion, in_family, model_of
 from moescale.models.family import ModelFamily, match_family, width
 from moescale.runs.expansion import LEAST, OF_ROUTED, expert_shape
+from moescale.runs.expansion import expansion as stated_expansion
 from moescale.runs.table import ARRAYS, SIZE_COLUMNS, RunTable
 from moescale.scaling_laws.covariates import FURTHER_INPUTS, further_inputs, known_to, option
 from moescale.scaling_laws.ensemble import MODEL_INPUTS, SHAPE_INPUTS, shape_inputs
@@ -130,19 +131,18 @@ def _from_columns(form: LawForm, runs: RunTable) -> dict[str, FloatArray]:
 def models_of(runs: RunTable, family: ModelFamily) -> tuple[FloatArray, FloatArray, list[str]]:
     """Active body and expansion of each run, (n,) each, as the table states them, else as the family has them; remarks."""
     plain, notes = replace(family, embedding_matrices=0), list[str]()
-    top_k = runs.columns.get("top_k")
-    # Of a top_k that the family has it also knows how many layers have experts.
-    alone = not any(name in runs.columns for name in OF_ROUTED if name != "top_k")
-    as_family = top_k is not None and bool(np.all(top_k[runs.experts > 1.0] == family.top_k))
-    stated = not alone or (top_k is not None and not as_family)
-    x = runs.expansion if stated else expansion(plain, runs.experts)
+    stated, columns = any(name in runs.columns for name in OF_ROUTED), runs.columns
+    if not any(name in columns for name in ("expansion", "moe_every", "routing_frequency")):
+        # How many layers have experts is what total parameters tell, which the family was matched to.
+        columns = {**columns, "moe_every": np.full(len(runs), family.moe_every, float)}
+    x = stated_expansion(runs.experts, columns) if stated else expansion(plain, runs.experts)
     body = runs.active_body
     if body is None:
         # A column of active sizes is expanded already.
         dense = family.n_counts == "dense" and not has_active_column(runs)
         body = model_of(plain, runs.n_params, runs.experts)[0] if dense else runs.n_params
         notes.append(f"the table has no sizes without embeddings (n_params_nonemb): using {runs.size_column}")
-    if not stated and not as_family and (runs.experts > 1.0).any():
+    if not stated and (runs.experts > 1.0).any():
         notes.append(f"the table has no column top_k: using the experts of family {family.name}")
     return body, x, notes
 

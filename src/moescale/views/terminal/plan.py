@@ -59,8 +59,7 @@ def show_plan(
         room = 0
         asked_for = {"Shapes"} if plan.shapes and "--shape" in (options or "") else set[str]()  # --shape all
         for name, least in (*(each for each in screen.SPARE if each[0] not in asked_for), ("", 0)):
-            lines = _facts(console, plan, options, rows, without)
-            room = screen.MOST_LINES - around - sum(1 + (len(line) - 1) // console.width for line in lines)
+            room = screen.MOST_LINES - around - _height(console, _facts(console, plan, options, rows, without))
             asked_rows = choices.n_against(plan) + (
                 "target" in plan.asked and bool(plan.least_training)
             )  # with the least spend
@@ -69,6 +68,12 @@ def show_plan(
             if room < wanted and not (least > 2 and name == "Scores" and "target" in plan.asked):
                 without.append(name)
         rows = max(2, room)
+        # A row that is left out may be said in a line.
+        while (
+            rows > 2
+            and rows + around + _height(console, _facts(console, plan, options, rows, without)) > screen.MOST_LINES
+        ):
+            rows -= 1
     write_table(console, choices.choices_table(plan, rows), ruled=False)
     for line in _facts(console, plan, options, rows, without):
         write_line(console, line)
@@ -76,6 +81,11 @@ def show_plan(
         _details(console, plan)
     if export is not None:
         _exported(console, export)
+
+
+def _height(console: Console, lines: Sequence[str]) -> int:
+    """Lines of the terminal that lines take."""
+    return sum(1 + (len(line) - 1) // console.width for line in lines)
 
 
 def _facts(console: Console, plan: Plan, options: str | None, rows: int, without: Sequence[str]) -> list[str]:
