@@ -36,7 +36,7 @@ def near_shapes(law: Law, costs: Costs, model: Candidate, shares: tuple[float, f
 def depth_factor(shapes: Sequence[Buildable]) -> FloatArray:
     """About what depth does to the training dollars of shapes of one size, (s,): wide layers train at a higher MFU, about by the square root."""
     # Of 1,028 shapes near the sizes of three plans (5e21, 1e23 and 3e24 FLOPs) the bill rises with depth (correlation 0.53 to 0.80). It
-    # orders what is billed, and enters no figure.
+    # says what is billed, and which shapes days or dollars may train long enough to be tried; it enters no figure.
     layers = np.array([shape.n_layers for shape in shapes], float)
     return np.sqrt(layers / np.median(layers))
 

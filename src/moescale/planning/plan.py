@@ -219,10 +219,10 @@ def make_plan(
             found.append(_plan_of_budget(Search.of(law, question, deployment, latency), question))
         except InfeasibleError:
             break
-    return min(found, key=_missed)
+    return min(found, key=_order)
 
 
-def _missed(plan: Plan) -> tuple[bool, float]:
+def _order(plan: Plan) -> tuple[bool, float]:
     """Whether a plan's model misses its promise, and what is looked for the least of: its price, or its loss."""
     model = plan.recommendation.model
     sure = model.probability_at_least_base

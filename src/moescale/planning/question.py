@@ -38,10 +38,8 @@ from moescale.training.step_time import Precision
 from moescale.typing import FloatArray
 from moescale.units import expert_model
 
-MOST_CORRECTIONS, CLOSE = (
-    3,
-    2e-5,
-)  # of the tokens that days and dollars buy a model, as its GPU count may depend on them
+# Of the tokens that days and dollars buy a model, as its GPU count may depend on them; and when they are met: digits that are printed.
+MOST_CORRECTIONS, CLOSE = 3, 2e-5
 NEAR = 0.03  # of FLOPs: at so many others models of about the same size answer
 CONFIDENCE = 0.8  # of an ensemble's promise, where none is stated
 
@@ -168,9 +166,10 @@ class Question:
 
     def affordable(self, model: Architecture, flops: float, tokens: float) -> float:
         """How many times these FLOPs and tokens the stated days and dollars buy a built model; 1 where it cannot be timed."""
-        times, price = 1.0, self.training if self.is_bought else None
-        for _ in range(0 if price is None else MOST_CORRECTIONS):
-            assert price is not None
+        price, times = self.training, 1.0
+        if price is None or not self.is_bought:
+            return times
+        for _ in range(MOST_CORRECTIONS):
             try:
                 bill = price.bill(model, times * flops, times * tokens, self.n_train_gpus)
             except InfeasibleError:

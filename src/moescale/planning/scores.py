@@ -101,6 +101,11 @@ def nearest_score(scores: Mapping[str, float], accuracy: float, *, at_least: boo
     return min(good or scores.items(), key=lambda each: abs(each[1] - accuracy))
 
 
+def known_name(model: str) -> str:
+    """The name by which `cost` and --match know a model of the table of scores."""
+    return model.lower().replace(" ", "-")
+
+
 def letters(task: str) -> dict[str, float]:
     """Scores of the released models where the answer is a letter, as model cards have it; empty where none were published."""
     return {} if task == AVERAGE else _table()["task"][task].get("letters", {})
@@ -213,10 +218,7 @@ def dense_model_for(task: str, target: float) -> tuple[float, float]:
         ranked, next_step = ranked_of_letters(task, target), "state a lower score, or --match MODEL, or --max-loss"
         if ranked is not None:
             model, known = nearest_score(letters(task), target, at_least=True)
-            name = model.lower().replace(" ", "-")
-            alike = (
-                f"if {target:g} is by letters, take --match {name}, which has {known:g} and whose loss is then the goal"
-            )
+            alike = f"if {target:g} is by letters, take --match {known_name(model)}, which has {known:g} and whose loss is then the goal"
             next_step = f"{alike}; or --target {task}={ranked:.2f}, about as much ranked; or {next_step}"
         raise InfeasibleError(f"{what}; {convention}", where="--target", nearest=f"{most:.2f}", next_step=next_step)
     low, _ = bracket(lambda ln_x: target - expected(ln_x), *ends)  # accuracy falls with loss

@@ -27,7 +27,7 @@ SIZES = 10.0 ** np.linspace(6.0, 15.0, 145)  # of models that are served for a l
 MOST_TOKENS = 1e24  # where no smaller number of training tokens is given: as good as infinitely many
 ENDLESS = 600.0  # ln D at which a power of D vanishes
 ROUNDING = 2e-15  # of a loss, relative: exp and log of sums lose a few bits
-CENT = 1e-6  # of dollars, relative: what costs as much but for rounding has nothing to repay
+SAME_USD = 1e-6  # of dollars, relative: what costs as much but for rounding has nothing to repay
 OF_DRAWS = 1e-6  # of tokens, relative, under draws, whose intervals are printed to four digits
 STEPS = 80  # of the search for tokens; bracketed secants need 4 to 8 for a sum of powers
 # Sizes of each scan of a range, and how many either way of its best the next takes.
@@ -98,7 +98,7 @@ def break_even_tokens(
     if training_usd is None or others_training_usd is None or usd_per_mtok is None or others_usd is None:
         return None
     more, saved = training_usd - others_training_usd, others_usd - usd_per_mtok
-    return 1e6 * more / saved if more > CENT * training_usd and saved > 0.0 else None
+    return 1e6 * more / saved if more > SAME_USD * training_usd and saved > 0.0 else None
 
 
 def lowest_loss(

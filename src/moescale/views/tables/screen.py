@@ -16,7 +16,7 @@ from moescale.planning.least_training import TargetSpend
 from moescale.planning.plan import Plan
 from moescale.planning.rationale import DECIDES, EXTRAPOLATED, MOST_SWEEP, beyond_runs
 from moescale.planning.recommend import FOR_NOTHING
-from moescale.planning.scores import letters, measured_scores, nearest_score, stated_score
+from moescale.planning.scores import known_name, letters, measured_scores, nearest_score, stated_score
 from moescale.planning.shapes import ShapeChoice, prices, repaid_after
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import ends_text, percentage
@@ -43,19 +43,8 @@ MOST_MORE, MOST_NAMED = 68, 42
 # Facts that go first where there is no room for so many rows; the dollars of a life stand in its row.
 SPARE = (
     *(("Life", 4), ("Scores", 4), ("Shapes", 4), ("Repaid by", 3)),
-    *(
-        (name, 2)
-        for name in (
-            "Shapes",
-            "Repaid by",
-            "Scores",
-            "Default law",
-            "Vocabulary",
-            "Otherwise",
-            "Repeats",
-            "Beyond runs",
-        )
-    ),
+    *((name, 2) for name in ("Shapes", "Repaid by", "Scores", "Default law", "Vocabulary")),
+    *((name, 2) for name in ("Otherwise", "Repeats", "Beyond runs")),
 )
 KEPT = ("", "Beyond runs")  # which give way for two rows alone, not for the models of --against
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
@@ -399,8 +388,7 @@ def _measured_alike(plan: Plan) -> str:
     """The released model that has about the target, whose size and tokens can be asked about instead; empty where none has."""
     task, wanted = stated_score(str(plan.asked.get("target")))
     model, measured = nearest_score(measured_scores(task), wanted, at_least=True)
-    name = model.lower().replace(" ", "-")
-    text = f"; {model} has {measured:.2f}: with data as good, --match {name} costs less"
+    text = f"; {model} has {measured:.2f}: with data as good, --match {known_name(model)} costs less"
     return text if abs(measured - wanted) <= ALIKE else ""
 
 
@@ -438,11 +426,10 @@ def _measured_baseline(plan: Plan) -> str:
     """The scores that a released baseline was measured to have, whose loss the model reaches; empty of others."""
     found: list[str] = []
     for task in SCORED if plan.base_released else ():
-        measured = {name.lower().replace(" ", "-"): score for name, score in measured_scores(task).items()}
-        by_letters = {name.lower().replace(" ", "-"): score for name, score in letters(task).items()}
-        if (score := measured.get(plan.base_name)) is not None:
-            lettered = by_letters.get(plan.base_name)
-            found.append(f"{task} {score:.2f}{f' (by letters {lettered:.2f})' if lettered else ''}")
+        for model, score in measured_scores(task).items():
+            if known_name(model) == plan.base_name:
+                lettered = letters(task).get(model)
+                found.append(f"{task} {score:.2f}{f' (by letters {lettered:.2f})' if lettered else ''}")
     ranges = [(task, plan.decision.model.scores[task].interval) for task in SCORED[:1] if plan.decision.model.scores]
     public = "".join(f"; by public ladders {task} {low:.2f} to {high:.2f}" for task, (low, high) in ranges)
     return f"{plan.base_name} has {', '.join(found)}: ours as much with data as good{public}" if found else ""

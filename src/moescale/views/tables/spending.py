@@ -83,13 +83,13 @@ def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
     uneven = (1.0, error.real_routing) if error.real_routing else (1.0,)  # without and with uneven routing
     slower = [longer * each for each in uneven]
     # Of each limit the chance, the limit, what is kept with SURE, what to state, and whose errors these are.
-    limits: list[tuple[float, str, str, str, str]] = []
+    limits: list[tuple[float, str, str, list[str], str]] = []
     if days is not None and use.days is not None:
         option = "--max-days" if {"max_flops", "max_training_usd"} & plan.asked.keys() else "--days"
-        enough = f"{option} {' ('.join(f'{days / each:.2g}' for each in slower)}"
+        enough = [f"{option} {days / slower[0]:.2g}", *(f"{days / each:.2g}" for each in slower[1:])]
         limits.append((error.kept(days / use.days), f"{days:g} days", f"{use.days * longer:.3g} days", enough, ""))
     if usd is not None and use.usd:
-        enough = f"--budget-usd {' ('.join(format_count(usd / each) for each in slower)}"
+        enough = [f"--budget-usd {format_count(usd / slower[0])}", *(format_count(usd / each) for each in slower[1:])]
         limits.append((error.kept(usd / use.usd), format_usd(usd), format_usd(use.usd * longer), enough, ""))
     if plan.of_life and total is not None and use.usd:
         lives, by = [serving + use.usd * each for each in slower], " by training's error alone"
@@ -99,14 +99,18 @@ def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
             lives = [AllIn(use.usd * each, serving, error, priced).usd(SURE) for each in uneven]
             chance = AllIn(use.usd, serving, error, priced).kept(total)
             by = f" with the error of {'its' if plan.accuracy else 'all'} servings"
-        enough = f"--max-total-usd {' ('.join(format_count(total * total / life) for life in lives)}"
+        enough = [
+            f"--max-total-usd {format_count(total * total / lives[0])}",
+            *(format_count(total * total / life) for life in lives[1:]),
+        ]
         limits.append((chance, format_usd(total), format_usd(lives[0]), enough, by))
     if not limits:
         return ""
     chance, words, surely, enough, by = min(limits)
-    routing = f" with routing +{error.real_routing - 1.0:.0%})" if error.real_routing else ""
     if chance < SURE:
-        return f"in {words} {chance:.0%}{by}, without restarts; {SURE:.0%}: about {enough}{routing}"
+        least, *routed = enough
+        routing = "".join(f" ({each} with routing +{(error.real_routing or 1.0) - 1.0:.0%})" for each in routed)
+        return f"in {words} {chance:.0%}{by}, without restarts; {SURE:.0%}: about {least}{routing}"
     return f"in {words} {chance:.0%}, in {surely} {SURE:.0%}{by}, without restarts"
 
 
