@@ -20,7 +20,7 @@ from moescale.planning.allocation import Budget
 from moescale.planning.candidate import Costs
 from moescale.planning.curves import draft_plan, loss_band, scaling
 from moescale.planning.plan import Question, make_plan
-from moescale.planning.sampled_costs import grid_models, sampled_costs
+from moescale.planning.sampled_costs import sampled_costs
 from moescale.planning.training_price import TrainingPrice
 from moescale.scaling_laws import find_law
 from moescale.serving.deployment import Deployment
@@ -97,8 +97,7 @@ def test_the_curve_follows_a_source_to_its_ends_and_not_beyond(low: float, high:
     deployment = Deployment(gpu=gpu, usd_per_gpu_hour=2.0, prompt_tokens=230, output_tokens=203)
     costs = Costs(find_family("yun2024"), Known(Roofline(gpu), low, high), deployment, None)
     experts = np.array([1.0, 8.0])
-    grid = grid_models(experts)
-    sampled = sampled_costs(costs, experts, grid, costs.usd_per_mtok(grid.n_params, grid.experts))
+    sampled = sampled_costs(costs, experts)
     ends = (low, high) if high < 1e12 else (1e7, 1e10)
     inside = np.geomspace(1.1 * ends[0], 0.9 * ends[1], 7)
     sizes = np.broadcast_to(inside[:, None], (7, 2))

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from moescale.latency import LatencySource
+from moescale.models.family import ModelFamily
 from moescale.planning.candidate import Costs
+from moescale.serving.deployment import Deployment
 from moescale.typing import FloatArray
 
 CURVE_SIZES = 64  # of the cost curve of an expert count: expected regrets are within 0.001 of those by 512
 WIDEST_SIZES = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """Models of m expert counts at s sizes: ln sizes (s,), then sizes and expert counts (s * m,)."""
-
-    ln_n: FloatArray
-    n_params: FloatArray
-    experts: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +63,32 @@ class SampledCosts:
 USUAL = (1e7, 1e11)  # dense-equivalent sizes
 
 
-def grid_models(experts: FloatArray, sizes: tuple[float, float] = USUAL, count: int = CURVE_SIZES) -> Grid:
-    """ln of the grid's sizes (s,), and the sizes and expert counts (s * m,) of its models."""
-    ln_n = np.linspace(math.log(sizes[0]), math.log(sizes[1]), count)
-    return Grid(ln_n, np.repeat(np.exp(ln_n), experts.size), np.tile(experts, count))
+def sampled_costs(
+    costs: Costs, experts: FloatArray, sizes: tuple[float, float] = USUAL, count: int = CURVE_SIZES
+) -> SampledCosts:
+    """The serving costs of expert counts (m,) at so many sizes between two.
 
-
-def sampled_costs(costs: Costs, experts: FloatArray, grid: Grid, usd: FloatArray) -> SampledCosts:
-    """The serving costs of expert counts (m,), of which `usd` are those of the models of their usual `grid`.
-
-    A source that does not answer for the smallest of the usual sizes or for most of them, such as a table of measured
-    latencies, is sampled between the ends of what it knows.
+    They depend on no law and no budget, so that plans for one server share them. A source that does not answer for the smallest
+    of the usual sizes or for most of them, such as a table of measured latencies, is sampled between the ends of what it knows.
     """
-    curve = _curves(grid, usd)
+    of_server = (costs.family, costs.latency, costs.deployment, costs.kv_heads, costs.vocab_size, costs.disaggregated)
+    return _sampled_on(*of_server, tuple(experts.tolist()), sizes, count)
+
+
+@lru_cache(maxsize=32)
+def _sampled_on(
+    family: ModelFamily,
+    latency: LatencySource,
+    deployment: Deployment,
+    kv_heads: float | None,
+    vocab_size: int | None,
+    disaggregated: bool,
+    experts: tuple[float, ...],
+    sizes: tuple[float, float],
+    count: int,
+) -> SampledCosts:
+    costs = Costs(family, latency, deployment, kv_heads, vocab_size, disaggregated)
+    curve = _sampled(costs, experts, sizes, count)
     if curve.served[0].all() and curve.served.any(axis=1).mean() > 0.5:
         return curve
     wide = _sampled(costs, experts, (1e4, 1e13), WIDEST_SIZES)  # steps of 4%
@@ -91,12 +99,9 @@ def sampled_costs(costs: Costs, experts: FloatArray, grid: Grid, usd: FloatArray
     return _sampled(costs, experts, (math.exp(ends[0]), math.exp(ends[1])), CURVE_SIZES)
 
 
-def _sampled(costs: Costs, experts: FloatArray, sizes: tuple[float, float], count: int) -> SampledCosts:
-    grid = grid_models(experts, sizes, count)
-    return _curves(grid, costs.usd_per_mtok(grid.n_params, grid.experts))
-
-
-def _curves(grid: Grid, usd: FloatArray) -> SampledCosts:
-    usd = usd.reshape(grid.ln_n.size, -1)
+def _sampled(costs: Costs, experts: tuple[float, ...], sizes: tuple[float, float], count: int) -> SampledCosts:
+    ln_n = np.linspace(math.log(sizes[0]), math.log(sizes[1]), count)
+    n, e = (np.repeat(np.exp(ln_n), len(experts)), np.tile(experts, count))
+    usd = costs.usd_per_mtok(n, e).reshape(count, -1)
     served = np.isfinite(usd)
-    return SampledCosts(grid.ln_n, np.log(np.where(served, usd, 1.0)), served)
+    return SampledCosts(ln_n, np.log(np.where(served, usd, 1.0)), served)

@@ -51,7 +51,7 @@ from moescale.planning.question import (
     own_inputs,
     prepare,
 )
-from moescale.planning.sampled_costs import CURVE_SIZES, USUAL, SampledCosts, grid_models, sampled_costs
+from moescale.planning.sampled_costs import CURVE_SIZES, USUAL, SampledCosts, sampled_costs
 from moescale.roots import bracket
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import restate
@@ -83,7 +83,6 @@ class Search:
     notes: tuple[str, ...]  # on what was left out
     curve: Allocation  # the models (m * s,) of the curves of loss against cost
     curve_shape: tuple[int, int]  # (m, s)
-    curve_serving: Serving  # what they cost
     sampled: SampledCosts
     draws: Draws  # asks for the base's loss
     oracle: Oracle
@@ -93,7 +92,7 @@ class Search:
     def of(
         cls, law: Law, question: Question, deployment: Deployment, latency: LatencySource, *, coarse: bool = False
     ) -> Search:
-        """The search for a question; `coarse`: its curves and regrets are of few sizes.
+        """The search for a question; `coarse`: its regrets are of few sizes.
 
         Raises InputError for what the law cannot be asked, InfeasibleError without optima.
         """
@@ -102,26 +101,18 @@ class Search:
         _check_reach(law, question)
         experts, tokens = np.array(question.experts), question.lifetime_tokens
         best = loss_optimal(law, question.budget, experts)
-        curve, shape = curve_models(law, question, best, FRONTIER_SIZES // 4 if coarse else FRONTIER_SIZES)
+        curve, shape = curve_models(law, question, best)
         least = max(USUAL[0], SMALLEST_SAMPLED * float(np.nanmin(best.n_params)))
+        least = 10.0 ** (math.floor(2.0 * math.log10(least)) / 2.0)  # so that questions of like budgets share samples
         ends, sizes = (min(least, 0.1 * USUAL[1]), USUAL[1]), CURVE_SIZES // 4 if coarse else CURVE_SIZES
-        grid, first = grid_models(experts, ends, sizes), curve.experts.size
-        # In one question, as what a latency source takes for it hardly depends on the number of models.
-        served = costs.serving(
-            np.concatenate((curve.n_params, best.n_params, grid.n_params)),
-            np.concatenate((curve.experts, experts, grid.experts)),
-        )
-        second = first + experts.size
-        optima = tuple(
-            trained_models(best, costs, lifetime_tokens=tokens, served=part_of(served, slice(first, second)))
-        )
+        optima = tuple(trained_models(best, costs, lifetime_tokens=tokens))
         if question.base is None:
             base_model = base_optimum(law, question, best)
             same = (c for c in optima if (c.experts, c.n_params) == (question.match_experts, base_model.n_params[0]))
             base = next(same, None) or trained_models(base_model, costs, lifetime_tokens=tokens)[0]
         else:
             base, base_model = known_model(law, question.base, costs)
-        sampled = sampled_costs(costs, experts, grid, served.usd_per_mtok[second:])
+        sampled = sampled_costs(costs, experts, ends, sizes)
         stated = None if question.base is None else question.base.inputs(law.form)
         draws = draws_of(law, question.budget, experts, base_model, base_inputs=stated, draws=question.draws)
         return cls(
@@ -135,12 +126,16 @@ class Search:
             notes=tuple(notes),
             curve=curve,
             curve_shape=shape,
-            curve_serving=part_of(served, slice(0, first)),
             sampled=sampled,
             draws=draws,
             oracle=oracle_of(draws, sampled, law.allows(experts)),
             largest=np.array([largest_size(law, question, e) for e in question.experts]),
         )
+
+    @property
+    def curve_serving(self) -> Serving:
+        """What the models of the curves cost: asked where they are shown, as most searches compare shapes alone."""
+        return self.costs.serving(self.curve.n_params, self.curve.experts)
 
     @property
     def confidence(self) -> float | None:
