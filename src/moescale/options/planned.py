@@ -198,10 +198,27 @@ class PlanRequest:
 
     def _plan(self, law: Law, progress: Progress) -> Plan:
         """The plan under a law: in all shapes where asked, in the usual ones where nothing stated speaks against it, else in the law's."""
-        found = self._plan_of_counts(law, progress)
-        if not _more_epochs_pay(found):
-            return found
-        return replace(self, epochs=MANY_EPOCHS)._plan_of_counts(law, progress)
+        asked, found = self, self._plan_of_counts(law, progress)
+        if _more_epochs_pay(found):
+            asked = replace(self, epochs=MANY_EPOCHS)
+            found = asked._plan_of_counts(law, progress)
+        return asked._of_least_regret(found, law, progress)
+
+    def _of_least_regret(self, plan: Plan, law: Law, progress: Progress) -> Plan:
+        """The plan with a lower chance whose model serves for far less and has less expected regret; as it is without one."""
+        usual, others = plan.decision.model, (plan.less_sure, plan.less_sure_between)
+        known = [(c.regret.expected, c) for c in (usual, *others) if c is not None and c.regret is not None]
+        _, best = min(known, key=lambda each: each[0], default=(0.0, usual))
+        if self.bounds.confidence is not None or best is usual or usual.regret is None:
+            return plan
+        with suppress(InfeasibleError):
+            bounds = replace(self.bounds, confidence=best.probability_at_least_base)
+            found = replace(self, bounds=bounds)._plan_of_counts(law, progress)
+            regret = found.decision.model.regret
+            if regret is not None and regret.expected < usual.regret.expected:
+                usual = replace(usual, probability_at_least_base=CONFIDENCE)
+                return replace(found, more_sure=usual)
+        return plan
 
     def _plan_of_counts(self, law: Law, progress: Progress) -> Plan:
         """The plan in the shapes, where expert counts are stated beside the choice among all."""

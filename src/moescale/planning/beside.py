@@ -20,6 +20,7 @@ from moescale.planning.life_search import LifeSearch
 from moescale.planning.question import Question
 from moescale.planning.recommend import Advice, recommend
 from moescale.planning.search import Search, costs_of, size_bounds
+from moescale.planning.total_cost import break_even_tokens
 from moescale.scaling_laws.law import Law, loss
 from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import apart
@@ -27,6 +28,7 @@ from moescale.serving.disaggregated import apart
 TRIED = (1e8, 1e9, 1e10)  # sizes of which a GPU serves one, if it serves a shape at all
 MOST_RIVALS = 3  # expert counts of another shape that are built
 SLOWER = 2.0  # times the limit of TPOT, at which a model that it binds is priced too, our choice
+LAST = 0.2  # of the training: large enough to move the price by more than its steps
 BINDS = 0.95  # of a limit, from which on it holds a batch: passes have steps
 
 
@@ -65,6 +67,20 @@ def apart_usd(search: Search, shape: Buildable) -> float | None:
     ((alike, _),) = stacked([shape.architecture()])
     (usd,) = apart(alike, costs.latency, costs.deployment).usd_per_mtok.tolist()
     return usd if math.isfinite(usd) else None
+
+
+def last_fifth_tokens(search: Search, model: Candidate) -> float | None:
+    """The output tokens that repay the last fifth of a model's training, against the smallest size that keeps the promise with the rest; None where that costs no more to serve, and without a promise or a price of training."""
+    question, sure, usd = search.question, search.confidence, model.training_usd
+    if usd is None or sure is None or question.budget_goal != "serve":
+        return None
+    draws, experts, prices = search.draws_at(question.max_loss), np.array([model.experts]), list[float]()
+    for share in (1.0, 1.0 - LAST):
+        budget = replace(question.budget, flops=share * model.training_flops, by_experts=())
+        size = draws.on_budget(budget, experts).sizes(sure)
+        prices += search.sampled.usd_of(question.experts.index(model.experts), size).tolist()
+    found = break_even_tokens(usd, (1.0 - LAST) * usd, *prices)
+    return found if found is not None and math.isfinite(found) else None
 
 
 def slower_usd(search: Search, model: Candidate, shape: Buildable) -> float | None:

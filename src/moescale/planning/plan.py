@@ -17,6 +17,7 @@ from moescale.planning.beside import (
     WithoutBounds,
     apart_usd,
     fresh_usd,
+    last_fifth_tokens,
     more_epochs,
     repeats_loss,
     slower_usd,
@@ -116,6 +117,7 @@ class Plan:
     less_sure: Candidate | None = None  # before it is built: what a lower chance would serve for far less
     less_sure_shape: str | None = None
     less_sure_between: Candidate | None = None  # at a chance between that and the usual one
+    more_sure: Candidate | None = None  # of the usual chance, where a lower `confidence` has less regret for far less
     usual_confidence: float | None = None  # that no served model keeps, which `confidence` stands for
     least_training: tuple[Candidate, ...] = ()  # that keep the loss as surely as built, the cheapest to train first
     target_spend: TargetSpend | None = None  # where a target score is stated
@@ -141,6 +143,7 @@ class Plan:
     apart_usd_per_mtok: float | None = (
         None  # of the model to train with prefill and decode apart, where prompts are long
     )
+    last_fifth_tokens: float | None = None  # output tokens that repay the last fifth of the training
     slower_usd_per_mtok: float | None = None  # of the model to train at twice the limit of TPOT, where that binds
     fp8_usd_per_mtok: float | None = None  # of the model to train with fp8 weights, where their format is not stated
     wider_options: str | None = (
@@ -157,6 +160,11 @@ class Plan:
     def voting_laws(self) -> tuple[LawView, ...]:
         """The laws whose draws the decision rests on, where they are several; others are shown beside it."""
         return tuple(view for view in self.laws if view.weight > 0.0)
+
+    @property
+    def of_labs(self) -> bool:
+        """Whether the draws of the law are of several labs, beside which published laws are shown."""
+        return bool(self.laws) and not self.voting_laws
 
     @property
     def is_baseline(self) -> bool:
@@ -319,6 +327,7 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         without_bounds=None if of_life else without_bounds(search, advice.model, advice.architecture),
         base_released=(question.base is not None and question.base.released) or None,
         apart_usd_per_mtok=None if of_life else apart_usd(search, decided.architecture),
+        last_fifth_tokens=None if of_life else last_fifth_tokens(search, decided.model),
         slower_usd_per_mtok=None if of_life else slower_usd(search, decided.model, decided.architecture),
         accuracy=accuracy_of(
             decided.architecture.architecture(),

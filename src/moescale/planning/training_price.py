@@ -23,6 +23,7 @@ from moescale.models.rounding import buildable
 from moescale.planning.allocation import Budget, loss_optimal
 from moescale.scaling_laws.law import Law
 from moescale.training.choice import Launch, choose_launch
+from moescale.training.parallelism import Memory
 from moescale.training.step_time import Precision, StepError
 from moescale.typing import FloatArray, Real
 
@@ -56,6 +57,7 @@ class TrainingBill:
     gpus: int | None = None  # that it was timed on
     error: StepError | None = None  # of published runs, where it comes from parts, as is the next
     precision: Precision | None = None  # of its products
+    memory: Memory | None = None  # of a GPU of the run that was timed
 
     @property
     def usd_interval(self) -> tuple[float, float] | None:
@@ -137,6 +139,7 @@ class TrainingPrice:
             mfu_from=source,
             gpus=gpus if run is None else run.split.gpus,
             error=run and run.error,
+            memory=run and run.memory,
             precision=None if run is None else self.launch.precision if self.gpu.fp8_flops_per_s else "bf16",
         )
 

@@ -43,6 +43,8 @@ class TrainingUse:
     mfu_from: str | None = None  # as TrainingBill
     train_gpus: int | None = None  # that the MFU from parts is of
     error: StepError | None = None  # of an MFU from parts
+    memory_bytes: float | None = None  # of a GPU, likewise, counted in bf16, and what of it is usable
+    usable_bytes: float | None = None
     precision: str | None = None  # of training products, where it is not bf16
     fp8_usd: float | None = None  # of the same run in fp8, where it is planned in bf16 on a GPU that has it
     bf16_usd: float | None = None  # of the same run in bf16, where it is planned in fp8
@@ -123,6 +125,8 @@ def training_use(question: Question, model: Candidate, shape: Buildable) -> Trai
         mfu_from=bill.mfu_from,
         train_gpus=bill.gpus,
         error=bill.error,
+        memory_bytes=bill.memory and float(bill.memory.total_bytes),
+        usable_bytes=bill.memory and bill.memory.available_bytes,
         precision=None if price.launch.precision == "bf16" else price.launch.precision,
         trainer=_limits_of(price.launch.trainer) if bill.mfu_from == "parts" else None,
     )

@@ -266,6 +266,9 @@ def _doubts(plan: Plan) -> list[str]:
             f"Open: labs differ so much that any number from {counts[0]:g} to {counts[-1]:g} experts may be best for ours; the table "
             f"has their figures.{runs}"
         )
+    if (more := plan.more_sure) is not None:
+        higher = f"A model with a chance of {more.probability_at_least_base or 0.0:.0%} would serve for"
+        told.append(f"{higher} {format_usd(more.usd_per_mtok)} per million output tokens, and would be regretted more.")
     if (less := plan.less_sure) is not None:
         lower = f"A model with a chance of {less.probability_at_least_base or 0.0:.0%} instead would serve for about"
         told.append(f"{lower} {format_usd(less.usd_per_mtok)} per million output tokens.")

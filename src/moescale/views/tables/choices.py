@@ -149,6 +149,8 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     named += [(Place.LOWER_LOSS, LOWER_LOSS, better)] if by_price and unspent else []  # what the rest buys
     if (less := plan.less_sure) is not None:
         named.append((Place.CHEAPER, f"  {less.probability_at_least_base or 0.0:.0%} chance", less))
+    if (more := plan.more_sure) is not None:
+        named.append((Place.LOWER_LOSS, f"  {more.probability_at_least_base or 0.0:.0%} chance", more))
     if least is not None and (least.training_usd or 0.0) < CHEAPER * (chosen.training_usd or math.inf):
         named.append((Place.LESS_SPENT, LEAST_SPEND, least))
     label = "  also open" if plan.decision.undecided else "  next best"
@@ -214,14 +216,15 @@ def dearer_to_serve(plan: Plan) -> list[tuple[str, Trained]]:
 
 
 def repayments(plan: Plan, rows: int) -> list[tuple[str, float]]:
-    """The output tokens that repay the training of the recommended model against the baseline and the least spend, with its dollars where so many rows leave it out."""
+    """The output tokens that repay the training of the recommended model against the baseline and the least spend, with its dollars where so many rows leave it out, and its last fifth."""
     shown, found = {name for name, _ in choices(plan, rows)}, list[tuple[str, float]]()
     for name, other in dearer_to_serve(plan):
         tokens = repaid_by(plan.decision.model, other)
         if tokens is not None and tokens < MOST_REPAID:
             usd = "" if name != LEAST_SPEND or name in shown else f" {format_usd(other.training_usd or 0.0)}"
             found.append((f"{name.strip()}{usd}", tokens))
-    return found
+    last = plan.last_fifth_tokens
+    return found if last is None else [*found, ("its last fifth", last)]
 
 
 def _rows(plan: Plan) -> list[Trained]:
@@ -246,7 +249,7 @@ def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
         (Column("$/Mtok"), lambda r: or_dash(r[1].usd_per_mtok, format_usd)),
         (Column("GPUs"), lambda r: gpus_text(r[1].gpus, r[1].attention_dp, r[1].prefill_gpus)),
         *_speed_cells(plan),
-        _training_cell(plan),
+        *_training_cells(plan),
     ]
     if plan.of_life:
         cells.append((Column("life $", rank=1), lambda r: or_dash(r[1].total_usd, format_usd)))
@@ -275,11 +278,11 @@ def _speed_cells(plan: Plan) -> Iterator[Cell[tuple[str, Trained]]]:
         yield Column("epochs", rank=3), lambda r: "-" if r[1] in plan.known else f"{r[1].tokens / unique:.3g}"
 
 
-def _training_cell(plan: Plan) -> Cell[tuple[str, Trained]]:
-    """The training dollars of each row; the days where GPUs are stated without."""
+def _training_cells(plan: Plan) -> Iterator[Cell[tuple[str, Trained]]]:
+    """The training dollars of each row, and the days where GPUs are stated without."""
     if (days := days_per_usd(plan)) is not None:
-        return Column("days", rank=2), lambda r: f"{r[1].training_usd * days:.3g}" if r[1].training_usd else "-"
-    return Column("train $", rank=2), lambda r: format_usd(r[1].training_usd) if r[1].training_usd else "-"
+        yield Column("days", rank=3), lambda r: f"{r[1].training_usd * days:.3g}" if r[1].training_usd else "-"
+    yield Column("train $", rank=2), lambda r: format_usd(r[1].training_usd) if r[1].training_usd else "-"
 
 
 def days_per_usd(plan: Plan) -> float | None:

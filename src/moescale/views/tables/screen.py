@@ -90,14 +90,14 @@ def facts(
         say("But", f"{text}{percentage(better.probability_at_least_base)} only (--confidence)")
     if (less := plan.less_sure) is not None:
         chance = less.probability_at_least_base or 0.0
-        with_ = " ".join(["--confidence", f"{chance:g}", *([plan.wider_options] if plan.wider_options else [])])
-        text = f"a {chance:.0%} chance serves for {format_usd(less.usd_per_mtok)} ({with_})"
+        text = f"a {chance:.0%} chance serves for {format_usd(less.usd_per_mtok)} ({_at_chance(plan, chance)})"
         if (between := plan.less_sure_between) is not None:
             text += f", {between.probability_at_least_base or 0.0:.0%} for {format_usd(between.usd_per_mtok)}"
-        if less.regret and model.regret and less.regret.expected < model.regret.expected:
-            ends = (less.regret.expected, model.regret.expected)
-            text += f"; regret {ends[0]:.0%}, here {ends[1]:.0%}"
         say("But", text)
+    if (more := plan.more_sure) is not None and more.regret and model.regret:
+        chance, ends = more.probability_at_least_base or 0.0, (more.regret.expected, model.regret.expected)
+        text = f"{chance:.0%} costs {format_usd(more.usd_per_mtok)} ({_at_chance(plan, chance)})"
+        say("But", f"{text}: regret {ends[0]:.0%} of the baseline's price, here {ends[1]:.0%}")
     say("But", _as_released(plan))
     life = with_life(plan, plan.built_base).total_usd
     if plan.of_life and not of_fixed_dollars(plan) and life and model.total_usd and life < model.total_usd:
@@ -114,7 +114,7 @@ def facts(
         say(f"{sure.chance:.0%} chance", f"{_surely(sure)}{_measured_alike(plan)}")
     say("Baseline", _measured_baseline(plan))
     say("Scores", scores_text(plan))
-    say("Beyond runs", _briefly(beyond_runs(best.caveats)))
+    say("Beyond runs", _beyond_runs(plan))
     say("Vocabulary", _vocabulary(plan))
     say("Repeats", "" if plan.repeats_loss is None else _repeats(plan, plan.repeats_loss))
     say("Repaid by", "" if plan.of_life else _repaid_by(repayments(plan, rows)))
@@ -146,6 +146,11 @@ def facts(
     exported = use is None or use.precision is None  # files for a trainer are in bf16
     more += "" if len(more) > MOST_MORE else "; --export megatron" if exported else "; exports train in bf16"
     return [*kept, ("More", more)]
+
+
+def _at_chance(plan: Plan, chance: float) -> str:
+    """The options that ask for a chance on the same server."""
+    return " ".join(["--confidence", f"{chance:g}", *([plan.wider_options] if plan.wider_options else [])])
 
 
 def _otherwise(plan: Plan) -> str:
@@ -212,10 +217,20 @@ def _default_law(plan: Plan) -> str:
     return f"{plural(other.experts, 'expert')}{shape}, {sizes_text(other)}: {price}{errors}; {where}{tested}"
 
 
-def _briefly(beyond: str) -> str:
-    """How far beyond the runs of a law, without what the name of the line says."""
+def _far_beyond(plan: Plan) -> bool:
+    """Whether the model lies far beyond the runs of a law of own runs alone: of labs' larger runs a sweep teaches little."""
+    return not plan.of_labs and max((plan.decision.over_fitted or {}).values(), default=1.0) > FAR
+
+
+def _beyond_runs(plan: Plan) -> str:
+    """How far beyond the runs of the law, without what the name of the line says."""
+    beyond = beyond_runs(plan.decision.caveats)
     shorter = beyond.replace(" the largest fitted", "").replace(", for the baseline", "; baseline")
-    return shorter.replace("labs varied sizes up to X", "sizes varied to X").replace(" times", "x")
+    shorter = shorter.replace("labs varied sizes up to X", "sizes varied to X").replace(" times", "x")
+    if not beyond or plan.law == DEFAULT_LAW:
+        return shorter.replace("(X ", "(expansion X ")
+    own = "own runs alone decide little here" if _far_beyond(plan) else "other labs' runs decide"
+    return f"{shorter}: {own}" if plan.of_labs or _far_beyond(plan) else shorter
 
 
 def shown_chance(plan: Plan) -> tuple[float, float] | None:
@@ -237,6 +252,7 @@ def _chance(plan: Plan) -> str:
     over = f"{voting} laws" if voting else OF_SOURCES if plan.law == DEFAULT_LAW else f"the draws of {plan.law}"
     over = f"the most that {over} can show ({percentage(sure)} of their draws)" if sure > shown else f"over {over}"
     usual = " (the default)" if plan.less_sure is not None and sure <= shown else ""
+    usual = " (least regret)" if plan.more_sure is not None else usual
     text, target = f"{percentage(shown)}{usual} {goal}, {over}", plan.asked.get("target")
     if isinstance(target, str) and (scored := _chance_of_target(plan, plan.decision.model)):
         text = f"{percentage(shown)} for the baseline's loss, {scored} for {target.replace('=', ' ')} in unseen labs"
@@ -249,10 +265,9 @@ def _chance(plan: Plan) -> str:
 def _repaid_by(repaid: Sequence[tuple[str, float]]) -> str:
     """The output tokens that repay training, against each of the named models."""
     words = [
-        f"{format_count(tokens)}{'' if i else ' output tokens'} ({name})" for i, (name, tokens) in enumerate(repaid)
+        f"{format_count(tokens)}{'' if i else ' served tokens'} ({name})" for i, (name, tokens) in enumerate(repaid)
     ]
-    less = "; --lifetime-tokens costs less" if any(name.startswith("least spend") for name, _ in repaid) else ""
-    return f"{', '.join(words)}{less}"
+    return ", ".join(words)
 
 
 def _decided(plan: Plan) -> str:
@@ -441,8 +456,7 @@ def _next(plan: Plan, options: str | None) -> str:
     if options and alone and not any(name in options for name in ("--shape", "--kv-heads")):
         return f"moescale plan {options} --shape all"
     beyond = plan.decision.over_fitted or {}
-    # The default law is of labs, of whose larger runs a sweep teaches little.
-    far = plan.law != DEFAULT_LAW and max(beyond.values(), default=1.0) > FAR
+    far = _far_beyond(plan)
     sure = (plan.decision.likeliest or 0.0) >= DECIDES  # more than a sweep of that size mostly makes it
     if plan.default_law_untested_by and not plan.of_life:
         return f"moescale fit {shlex.quote(plan.default_law_untested_by)} --prior {DEFAULT_LAW} -o both.toml"

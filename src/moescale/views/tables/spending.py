@@ -8,7 +8,7 @@ from moescale.planning.plan import Plan
 from moescale.planning.training_use import FP8_LOSS, AllIn, TrainingUse
 from moescale.serving.accuracy import Calibrated, accuracy_of_any, calibrated, calibrated_by_any, limits_missed
 from moescale.training.step_time import StepError
-from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
+from moescale.units import format_bytes, format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import ttft_doubt, usd_range
 from moescale.views.tables.choices import asked_number, sizes_text, training_gpus
 
@@ -46,6 +46,8 @@ def training_text(plan: Plan) -> str:
         days = f"{use.gpu_days / gpus:.3g} days on {gpus:.0f} {kind}"
     else:
         days = f"{format_count(use.gpu_days)} GPU days{'' if use.train_gpu == plan.gpu else f' of {use.train_gpu}'}"
+    if use.memory_bytes and use.usable_bytes and asked_number(plan, "train_gpus") is not None:
+        days += f" ({use.memory_bytes / 2**30:.3g} of {format_bytes(use.usable_bytes)})"
     fp8 = "" if use.fp8_usd is None else f" (fp8 {format_usd(use.fp8_usd)})"
     if use.bf16_usd is not None:
         fp8 = f" (bf16 {format_usd(use.bf16_usd)}{_fp8_worth(use)})"
@@ -58,11 +60,11 @@ def training_text(plan: Plan) -> str:
         return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
     if use.trainer is not None:
         text += f", {use.trainer}"
-    uneven = f", routing +{use.error.real_routing - 1.0:.0%}" if use.error.real_routing else ""
-    precision = f" ({use.precision} over the bf16 peak)" if use.precision else ""
-    kept = _kept(plan, use, use.error) or f"in {use.gpu_days / gpus * use.error.times(SURE):.3g} days {SURE:.0%}"
-    uneven = "" if " with routing" in kept else uneven
-    return f"{text}, MFU {use.mfu:.2f}{precision}; {kept}{uneven}"
+    if not (kept := _kept(plan, use, use.error)):
+        slowly = use.gpu_days / gpus * use.error.times(SURE)
+        uneven = f" (routing: {slowly * use.error.real_routing:.3g})" if use.error.real_routing else ""
+        kept = f"in {slowly:.3g} days {SURE:.0%}{uneven}"
+    return f"{text}, MFU {use.mfu:.2f}; {kept}"
 
 
 def _fp8_worth(use: TrainingUse) -> str:
@@ -70,10 +72,10 @@ def _fp8_worth(use: TrainingUse) -> str:
     if (worth := use.fp8_worth_loss) is None:
         return ""
     published = use.fp8_worth_loss_published or worth
-    ends = f"{100 * worth:.2g}%{'' if published == worth else f', by gains of published runs {100 * published:.2g}%'}"
-    safer = min(worth, published) < FP8_LOSS
-    so = "bf16 is safer" if safer else "it pays"
-    return f"; fp8 pays below a rise of loss of {ends}; DeepSeek-V3's was < {100 * FP8_LOSS:.2g}%, so {so}"
+    least, most = sorted((100 * worth, 100 * published))
+    so = ", safer" if least < 100 * FP8_LOSS else ""
+    ends = f"{least:.2g}%{'' if least == most else f' to {most:.2g}%'}"
+    return f"{so}: fp8 pays up to {ends} more loss, DeepSeek-V3: < {100 * FP8_LOSS:.2g}%"
 
 
 def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
@@ -109,7 +111,7 @@ def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
     chance, words, surely, enough, by = min(limits)
     if chance < SURE:
         least, *routed = enough
-        routing = "".join(f" ({each} with routing +{(error.real_routing or 1.0) - 1.0:.0%})" for each in routed)
+        routing = "".join(f" ({each} with uneven routing)" for each in routed)
         return f"in {words} {chance:.0%}{by}, without restarts; {SURE:.0%}: about {least}{routing}"
     return f"in {words} {chance:.0%}, in {surely} {SURE:.0%}{by}, without restarts"
 
@@ -131,7 +133,11 @@ def price_error(plan: Plan) -> str:
     a, model, (likely, own) = plan.accuracy, plan.decision.model, likely_price(plan)
     span = "" if likely is None else usd_range(likely.interval)
     if a is None or likely is None or not own:
-        known = f"{span} by other kinds, own unknown" if span else "unknown: no servings of this kind were compared"
+        known = (
+            f"{span} by servings of other kinds of models"
+            if span
+            else "unknown: no servings of this kind were compared"
+        )
         return f"{known}; full servers, {format_usd(plan.usd_per_gpu_hour)} a GPU hour"
     times = "" if (late := late_tpot_s(plan)) is None else f", TPOT {format_seconds(late)} ({_stricter(plan)} keeps it)"
     likely_ttft_s = 0.0 if a.ttft is None else (model.ttft_s or 0.0) / a.ttft.geometric_mean
