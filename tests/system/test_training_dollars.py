@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -81,6 +82,14 @@ def test_days_buy_each_built_model_the_flops_of_its_own_mfu() -> None:
     assert plan["training"]["budget_share"] == pytest.approx(1.0, abs=1e-4)
     assert plan["budget_flops"] == pytest.approx(plan["recommendation"]["training_flops"], rel=1e-4)
     assert plan["recommendation"]["probability_at_least_base"] >= 0.8 - 1e-6
+    surely = answer_of(*asked, "--bootstrap", 40, "--within-chance", 0.9)
+    error = surely["training"]["error"]
+    slower = error["geometric_mean"] * error["spread"] ** NormalDist().inv_cdf(0.9)
+    assert surely["training"]["days"] * slower == pytest.approx(10.0, rel=0.01)
+    assert surely["base"]["loss"] == pytest.approx(plan["base_as_built"]["loss"], rel=1e-3)  # that of all ten days
+    assert re.search(r"in 10 days 90%, +without restarts", " ".join(run(*asked, "--within-chance", 0.9).out.split()))
+    refused = run("plan", "--budget", "1e22", "--within-chance", 0.9, *ROOFLINE)
+    assert (refused.code, "give --days" in refused.err) == (2, True)
     short = answer_of(*asked, "--bootstrap", 0, "--max-tokens", "500B")  # which more days do not lengthen
     assert short["training"]["days"] < 9.0
     assert "reaches the baseline's loss" in short["training"]["unused_because"]

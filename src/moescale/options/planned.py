@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
-from moescale.errors import InfeasibleError, MoescaleError
+from moescale.errors import InfeasibleError, InputError, MoescaleError
 from moescale.latency import LatencySource
 from moescale.models.recipe import most_trained_tokens
 from moescale.models.rounding import buildable
@@ -31,6 +31,7 @@ from moescale.planning.as_built import stacked
 from moescale.planning.beside import is_served
 from moescale.planning.candidate import Candidate
 from moescale.planning.least_training import frugal
+from moescale.planning.limits import StatedLimit, stated_limits
 from moescale.planning.plan import Plan, make_plan
 from moescale.planning.question import CONFIDENCE, KnownModel, Question
 from moescale.planning.rationale import beyond_runs
@@ -49,6 +50,8 @@ STEP, LEAST_SURE = 0.05, 0.5
 LESS_SURE, BETWEEN, FAR_CHEAPER = 0.6, 0.7, 0.5
 # Where few epochs cost more: about as many as the repeats after which further ones have lost most of their value (R_D* of 15.4, arXiv 2305.16264).
 MANY_EPOCHS = 16.0
+MOST_CORRECTIONS, CLOSE = 3, 0.005  # of days or dollars that keep a chance: the model changes with them
+LIMITS = {"max_training_usd": "budget_usd"}  # options of other names than in `Plan.asked`
 SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # TPOTs that are tried where no model keeps a limit
 
 
@@ -77,6 +80,7 @@ class PlanRequest:
     explained: bool = True
     epochs: float | None = None  # of unique tokens at most, where those of the bounds are not stated
     wider: ServingOptions | None = None  # with what serves larger models, of what is not stated
+    base: KnownModel | None = None  # the baseline, where it is not that of the bounds
 
     def question(self, law: Law, bounds: BoundOptions | None = None) -> Question:
         """The question under a law, by default that of the bounds."""
@@ -88,19 +92,59 @@ class PlanRequest:
             unique = budget.extra["unique_tokens"]
             tokens = min(self.epochs * unique, most_trained_tokens())
             found = replace(found, budget=replace(budget, max_tokens=tokens, max_epochs=tokens / unique))
-        return replace(found, explained=self.explained)
+        return replace(found, explained=self.explained, base=found.base or self.base)
 
     def search(self, law: Law, question: Question, *, coarse: bool = False) -> Search:
         """The models that answer a question."""
         return frugal(Search.of(law, question, self.deployment, self.latency, coarse=coarse))
 
     def plan(self, law: Law, progress: Progress = _silent) -> Plan:
-        """The plan under a law; where only the baseline itself keeps the usual confidence, or nothing, with what serves larger models, else with the highest that another model has."""
+        """The plan under a law; with a `within_chance` that of so many fewer days or dollars, against the baseline of all of them."""
+        chance, found = self.bounds.within_chance, self._answer(law, progress)
+        if chance is None:
+            return found
+        asked, stated = self, found.asked
+        for _ in range(MOST_CORRECTIONS):
+            if not (limits := stated_limits(found)):
+                what = "no days or dollars of training are stated whose error is known"
+                raise InputError(
+                    what, where="--within-chance", next_step="give --days, --budget-usd or --max-total-usd"
+                )
+            if (limit := limits[0]).chance >= chance - CLOSE:
+                break
+            asked = asked._for_less(limit, limit.most / limit.taken(chance), law)
+            found = asked._answer(law, progress)
+            found = replace(found, asked={**found.asked, limit.name: stated[limit.name]})
+        return found
+
+    def _for_less(self, limit: StatedLimit, share: float, law: Law) -> PlanRequest:
+        """The same for a share of the days or dollars of a limit, and with the baseline that was set against them."""
+        usual = in_shape(law, PLANNED_SHAPE) if self.shapes(law) else law
+        base = self.base
+        if base is None and limit.name != "max_total_usd" and self.question(usual).base is None:
+            base = self._planned_base(usual)
+        names = ("days", "max_days") if limit.name == "max_days" else (LIMITS.get(limit.name, limit.name),)
+        stated = {name: getattr(self.bounds, name) for name in names}
+        less = {name: share * value for name, value in stated.items() if value is not None}
+        return replace(self, bounds=replace(self.bounds, **less), base=base)
+
+    def _planned_base(self, law: Law) -> KnownModel | None:
+        """The baseline of a law's shape that the bounds ask for, as a known model; None where nothing serves it."""
+        question = self.question(law)
+        question = replace(question, experts=(question.match_experts,), against=(), explained=False)
+        with suppress(InfeasibleError):
+            return _as_known(self.search(law, question, coarse=True))
+        return None
+
+    def _answer(self, law: Law, progress: Progress) -> Plan:
+        """The plan of the bounds; where only the baseline itself keeps the usual confidence, or nothing, with what serves larger models, else with the highest that another model has."""
         try:
             found = self._plan(law, progress)
         except InfeasibleError as error:
             to_cost = self.bounds.objective == "quality" and self.bounds.max_usd_per_mtok is None
-            instead = self._wider(law, progress, error.what) if to_cost else self._less_sure(law, progress)
+            instead = None if to_cost else self._less_sure(law, progress)
+            if instead is None and (to_cost or self.bounds.lifetime_tokens is not None):
+                instead = self._wider(law, progress, error.what)
             if instead is None:
                 raise
             return self._beside_default(instead, law)
@@ -367,12 +411,7 @@ class PlanRequest:
         speaks = law.form.of_sources or self.shapes(law)
         if question.base is not None or not speaks or law.family.name == SHAPES[PLANNED_SHAPE]:
             return None
-        usual = in_shape(law, PLANNED_SHAPE)
-        question = self.question(usual)
-        question = replace(question, experts=(question.match_experts,), against=(), explained=False)
-        with suppress(InfeasibleError):
-            return _as_known(self.search(usual, question, coarse=True))
-        return None
+        return self._planned_base(in_shape(law, PLANNED_SHAPE))
 
 
 def _beside_less_sure(plan: Plan, searches: Mapping[str, Search]) -> Plan:

@@ -152,6 +152,10 @@ class BoundOptions(TrainingOptions):
     max_active_params: float | None = bounded("Most active parameters, without embeddings.", bounds.PARAMETERS)
     max_total_params: float | None = bounded("Most total parameters, without embeddings.", bounds.PARAMETERS)
     max_days: float | None = bounded("Most days of training on --train-gpus.", bounds.DAYS)
+    within_chance: float | None = bounded(
+        "Chance to stay within stated days or dollars, by the errors of published runs and servings; default: as predicted, about half.",
+        bounds.SHARE,
+    )
     max_total_usd: float | None = of_life(
         "Dollars for training and serving together; needs --lifetime-tokens.", bounds.TOTAL_USD
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+from moescale.planning.limits import stated_limits
 from moescale.planning.plan import Plan
-from moescale.planning.training_use import FP8_LOSS, AllIn, TrainingUse
-from moescale.serving.accuracy import Calibrated, accuracy_of_any, calibrated, calibrated_by_any, limits_missed
+from moescale.planning.training_use import FP8_LOSS, TrainingUse
+from moescale.serving.accuracy import Calibrated, calibrated, calibrated_by_any, limits_missed
 from moescale.training.step_time import StepError
 from moescale.units import format_bytes, format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import ttft_doubt, usd_range
@@ -15,6 +16,7 @@ from moescale.views.tables.choices import asked_number, sizes_text, training_gpu
 SURE = 0.9  # chance with which days or dollars are said to be enough
 MOSTLY = 0.75  # of a budget: a plan that spends less names the objective that spends more
 LONG_TTFT_S = 1.0  # a corrected one that is said where no limit is stated, our choice
+ROUNDING = 0.005  # of a chance, as it is printed
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 
 
@@ -60,7 +62,7 @@ def training_text(plan: Plan) -> str:
         return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
     if use.trainer is not None:
         text += f", {use.trainer}"
-    if not (kept := _kept(plan, use, use.error)):
+    if not (kept := _kept(plan, use.error)):
         slowly = use.gpu_days / gpus * use.error.times(SURE)
         uneven = f" (routing: {slowly * use.error.real_routing:.3g})" if use.error.real_routing else ""
         kept = f"in {slowly:.3g} days {SURE:.0%}{uneven}"
@@ -78,42 +80,25 @@ def _fp8_worth(use: TrainingUse) -> str:
     return f"{so}: fp8 pays up to {ends} more loss, DeepSeek-V3: < {100 * FP8_LOSS:.2g}%"
 
 
-def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
-    """The chance that a run stays within its stated days or dollars by the error of predicted times, and what it keeps SURE of the time."""
-    days, usd, total = (asked_number(plan, name) for name in ("max_days", "max_training_usd", "max_total_usd"))
-    serving, longer = plan.decision.model.serving_usd or 0.0, error.times(SURE)
-    uneven = (1.0, error.real_routing) if error.real_routing else (1.0,)  # without and with uneven routing
-    slower = [longer * each for each in uneven]
-    # Of each limit the chance, the limit, what is kept with SURE, what to state, and whose errors these are.
-    limits: list[tuple[float, str, str, list[str], str]] = []
-    if days is not None and use.days is not None:
-        option = "--max-days" if {"max_flops", "max_training_usd"} & plan.asked.keys() else "--days"
-        enough = [f"{option} {days / slower[0]:.2g}", *(f"{days / each:.2g}" for each in slower[1:])]
-        limits.append((error.kept(days / use.days), f"{days:g} days", f"{use.days * longer:.3g} days", enough, ""))
-    if usd is not None and use.usd:
-        enough = [f"--budget-usd {format_count(usd / slower[0])}", *(format_count(usd / each) for each in slower[1:])]
-        limits.append((error.kept(usd / use.usd), format_usd(usd), format_usd(use.usd * longer), enough, ""))
-    if plan.of_life and total is not None and use.usd:
-        lives, by = [serving + use.usd * each for each in slower], " by training's error alone"
-        chance = error.kept((total - serving) / use.usd)
-        if plan.latency_source == "silicon" and serving:
-            priced = plan.accuracy or accuracy_of_any()
-            lives = [AllIn(use.usd * each, serving, error, priced).usd(SURE) for each in uneven]
-            chance = AllIn(use.usd, serving, error, priced).kept(total)
-            by = f" with the error of {'its' if plan.accuracy else 'all'} servings"
-        enough = [
-            f"--max-total-usd {format_count(total * total / lives[0])}",
-            *(format_count(total * total / life) for life in lives[1:]),
-        ]
-        limits.append((chance, format_usd(total), format_usd(lives[0]), enough, by))
-    if not limits:
+def _kept(plan: Plan, error: StepError) -> str:
+    """The chance that a run stays within its stated days or dollars by the error of predicted times, and what it keeps SURE of the time; empty without any."""
+    if not (limits := stated_limits(plan)):
         return ""
-    chance, words, surely, enough, by = min(limits)
-    if chance < SURE:
-        least, *routed = enough
-        routing = "".join(f" ({each} with uneven routing)" for each in routed)
-        return f"in {words} {chance:.0%}{by}, without restarts; {SURE:.0%}: about {least}{routing}"
-    return f"in {words} {chance:.0%}, in {surely} {SURE:.0%}{by}, without restarts"
+    limit, by = limits[0], ""
+    words, surely = (
+        f"{n:.3g} days" if limit.name == "max_days" else format_usd(n) for n in (limit.most, limit.taken(SURE))
+    )
+    if limit.name == "max_total_usd":
+        by = (
+            f" with the error of {'its' if plan.accuracy else 'all'} servings"
+            if limit.servings
+            else " by training's error alone"
+        )
+    text = f"in {words} {limit.chance:.0%}{by}, without restarts"
+    if limit.chance < SURE - ROUNDING:
+        uneven = f", uneven routing up to +{error.real_routing - 1.0:.0%}" if error.real_routing else ""
+        return f"{text}{uneven}; 90%: --within-chance {SURE:g}"
+    return text if limit.chance < SURE + ROUNDING else f"{text}; in {surely} {SURE:.0%}"
 
 
 def late_tpot_s(plan: Plan) -> float | None:
