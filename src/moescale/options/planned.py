@@ -362,7 +362,8 @@ class PlanRequest:
             except MoescaleError as error:
                 left_out[name] = error.what
         choices = {name: compared.choice_in_shape(name, search) for name, search in searches.items()}
-        found = {name: choice for name, choice in choices.items() if choice is not None}
+        found = {name: best[0] for name, best in choices.items() if best is not None}
+        bought = {name: best[1] for name, best in choices.items() if best is not None}
         left_out |= {name: "no model of it answers the question" for name in choices.keys() - found.keys()}
         plans: dict[str, Plan] = {}
         refused: InfeasibleError | None = None
@@ -379,7 +380,12 @@ class PlanRequest:
                 return self._beside_all_counts(plan, {name: (laws[name], questions[name].base) for name in served})
             progress(f"plan with the shape {best}", len(served) / (len(served) + 1))
             try:
-                plans[best] = plan = self.plan_of_shape(laws[best], questions[best], searches[best])
+                search = searches[best]
+                if (
+                    bought[best].budget != search.question.budget
+                ):  # of days or dollars: the plan would correct it likewise
+                    search = self.search(laws[best], replace(bought[best], explained=search.question.explained))
+                plans[best] = plan = self.plan_of_shape(laws[best], questions[best], search)
             except InfeasibleError as error:
                 refused, left_out[best] = error, error.what
                 del found[best]
@@ -441,7 +447,7 @@ def _at_chance(searches: Mapping[str, Search], chance: float, usd_per_mtok: floa
     if not name or _price(found[name]) >= usd_per_mtok:
         return None
     built = compared.choice_in_shape(name, asked[name])
-    return name, replace(built.model if built else found[name], probability_at_least_base=chance)
+    return name, replace(built[0].model if built else found[name], probability_at_least_base=chance)
 
 
 def _price(model: Candidate) -> float:

@@ -26,6 +26,7 @@ from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import apart
 
 TRIED = (1e8, 1e9, 1e10)  # sizes of which a GPU serves one, if it serves a shape at all
+MOST_BOUGHT, ROUNDING = 3, 1e-6  # models that days and dollars are corrected for; of a probability
 MOST_RIVALS = 3  # expert counts of another shape that are built
 SLOWER = 2.0  # times the limit of TPOT, at which a model that it binds is priced too, our choice
 LAST = 0.2  # of the training: large enough to move the price by more than its steps
@@ -45,6 +46,33 @@ def best_of(search: Search) -> Advice | None:
     served = [c for c in search.answering() if isinstance(c, Candidate) and search.law.allows(c.experts)]
     near = sorted(served, key=lambda c: c.usd_per_mtok if at_goal else c.loss)[:MOST_RIVALS]
     return recommend(search, near, at_goal=at_goal, in_full=False) if near else None
+
+
+def settled(search: Search, *, coarse: bool = False) -> tuple[Advice, Search] | None:
+    """The best model of a search whose days or dollars buy it about the FLOPs that it was chosen with, and that search; None where there is none.
+
+    Days and dollars buy each built model the FLOPs of its own MFU, and the sizes that are looked at those of the model that was chosen
+    before. Where two models follow each other for ever, it is the better one.
+    """
+    found: list[tuple[Advice, Search]] = []
+    while (best := best_of(search)) is not None:
+        found.append((best, search))
+        if (again := search.question.rebought(best.advice.model)) is None:
+            return found[-1]
+        if len(found) == MOST_BOUGHT:
+            break
+        try:
+            search = Search.of(search.law, again, search.costs.deployment, search.costs.latency, coarse=coarse)
+        except InfeasibleError:
+            break
+    return min(found, key=lambda each: _order(*each), default=None)
+
+
+def _order(best: Advice, search: Search) -> tuple[bool, float]:
+    """Whether a model misses its promise, and what is looked for the least of: its price, or its loss."""
+    model, sure = best.advice.model, best.advice.model.probability_at_least_base
+    missed = search.confidence is not None and sure is not None and sure < search.confidence - ROUNDING
+    return missed, model.usd_per_mtok if search.question.goal == "serve" else model.loss
 
 
 def best_life(search: Search) -> Built[Life] | None:

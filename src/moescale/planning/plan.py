@@ -20,6 +20,7 @@ from moescale.planning.beside import (
     last_fifth_tokens,
     more_epochs,
     repeats_loss,
+    settled,
     slower_usd,
     without_bounds,
 )
@@ -50,7 +51,6 @@ from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import laid_out
 
-MOST_PLANS = 3  # that are made of days or dollars of training, each at the MFU of the model before
 SHOWN = 1e-7  # of a size, relative: how close the models at the cost of the baseline are to it
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
 LISTS = (
@@ -208,34 +208,16 @@ class Plan:
 def make_plan(
     law: Law, question: Question, deployment: Deployment, latency: LatencySource, *, search: Search | None = None
 ) -> Plan:
-    """The plan of one training budget under a law and a deployment; `search` is that of the question, if it was made before.
+    """The plan of one training budget under a law and a deployment; `search` is one of the question whose days or dollars are settled.
 
-    The base is the loss-optimal model with `question.match_experts` experts. Days and dollars of training buy FLOPs at the MFU
-    of the model that they are spent on: built models by their own, and the sizes that are looked at by that of the model that was
-    chosen before. Raises InfeasibleError when no
+    The base is the loss-optimal model with `question.match_experts` experts. Raises InfeasibleError when no
     model meets the bounds or none can be served, InputError for impossible questions.
     """
-    search = search or frugal(Search.of(law, question, deployment, latency))
-    question = search.question
-    found = [_plan_of_budget(search, question)]
-    while found[-1].lifetime is None and len(found) < MOST_PLANS:
-        again = question.rebought(found[-1].recommendation.model)
-        if again is None:
-            return found[-1]
-        question = again
-        try:
-            found.append(_plan_of_budget(Search.of(law, question, deployment, latency), question))
-        except InfeasibleError:
-            break
-    return min(found, key=_order)
-
-
-def _order(plan: Plan) -> tuple[bool, float]:
-    """Whether a plan's model misses its promise, and what is looked for the least of: its price, or its loss."""
-    model = plan.recommendation.model
-    sure = model.probability_at_least_base
-    missed = plan.confidence is not None and sure is not None and sure < plan.confidence - 1e-6
-    return missed, model.usd_per_mtok if plan.objective == "serve" else model.loss
+    if search is None:
+        search = frugal(Search.of(law, question, deployment, latency))
+        bought = settled(search) if search.question.is_bought and search.question.life is None else None
+        search = search if bought is None else bought[1]
+    return _plan_of_budget(search, search.question)
 
 
 def _plan_of_budget(search: Search, question: Question) -> Plan:

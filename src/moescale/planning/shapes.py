@@ -11,7 +11,7 @@ import numpy as np
 
 from moescale.errors import MoescaleError
 from moescale.models.rounding import Buildable
-from moescale.planning.beside import best_life, best_of
+from moescale.planning.beside import best_life, settled
 from moescale.planning.candidate import Candidate, Life
 from moescale.planning.question import Question
 from moescale.planning.recommend import CHEAPER, EQUAL, FOR_NOTHING
@@ -19,8 +19,6 @@ from moescale.planning.search import Search
 from moescale.planning.total_cost import break_even_tokens, tokens_at_loss
 from moescale.serving.accuracy import accuracy_of
 from moescale.serving.gpu_counts import laid_out
-
-MOST_CORRECTIONS = 2  # of what days and dollars buy another shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +51,8 @@ def _price_factor(search: Search, shape: Buildable, model: Candidate) -> float |
     return known and known.geometric_mean
 
 
-def choice_in_shape(shape: str, search: Search) -> ShapeChoice | None:
-    """The best model of a search in one shape, as built: the cheapest at the goal and not of least regret; None where none is served."""
+def choice_in_shape(shape: str, search: Search) -> tuple[ShapeChoice, Question] | None:
+    """The best model of a search in one shape, as built: the cheapest at the goal and not of least regret, and the question with what days and dollars buy it; None where none is served."""
     question = replace(search.question, explained=False)
     search = replace(search, question=question)
     with suppress(MoescaleError):
@@ -62,17 +60,12 @@ def choice_in_shape(shape: str, search: Search) -> ShapeChoice | None:
             if (life := best_life(search)) is None:
                 return None
             factor = _price_factor(search, life.shape, life.model)
-            return ShapeChoice(shape, life.model, life.model.training_usd, price_factor=factor)
-        best = best_of(search)
-        for _ in range(MOST_CORRECTIONS):
-            again = None if best is None else best.search.question.rebought(best.advice.model)
-            if again is None:
-                break
-            best = best_of(Search.of(search.law, again, search.costs.deployment, search.costs.latency, coarse=True))
-        if best is None:
+            return ShapeChoice(shape, life.model, life.model.training_usd, price_factor=factor), question
+        if (found := settled(search, coarse=True)) is None:
             return None
+        best, _ = found
         factor = _price_factor(best.search, best.advice.architecture, best.advice.model)
-        return ShapeChoice(shape, best.advice.model, best.use.usd, price_factor=factor)
+        return ShapeChoice(shape, best.advice.model, best.use.usd, price_factor=factor), best.search.question
     return None
 
 
@@ -138,7 +131,7 @@ def at_one_loss(choices: Iterable[ShapeChoice], searches: Mapping[str, Search]) 
 
 def better_choice(model: Candidate, searches: Mapping[str, Search], usual: str) -> ShapeChoice | None:
     """The choice of searches in several shapes where it is better than a model: cheaper (of a life in all), or of a lower loss for the price; else None."""
-    found = [choice for name, search in searches.items() if (choice := choice_in_shape(name, search)) is not None]
+    found = [best[0] for name, search in searches.items() if (best := choice_in_shape(name, search)) is not None]
     if not found:
         return None
     by_loss = looks_for_loss(next(iter(searches.values())).question)

@@ -439,14 +439,15 @@ def scores_text(plan: Plan) -> str:
 
 def _measured_baseline(plan: Plan) -> str:
     """The scores that a released baseline was measured to have, whose loss the model reaches; empty of others."""
-    found: list[str] = []
+    found, public, ours = list[str](), "", plan.decision.model.scores or {}
     for task in SCORED if plan.base_released else ():
         for model, score in measured_scores(task).items():
             if known_name(model) == plan.base_name:
                 lettered = letters(task).get(model)
                 found.append(f"{task} {score:.2f}{f' (by letters {lettered:.2f})' if lettered else ''}")
-    ranges = [(task, plan.decision.model.scores[task].interval) for task in SCORED[:1] if plan.decision.model.scores]
-    public = "".join(f"; by public ladders {task} {low:.2f} to {high:.2f}" for task, (low, high) in ranges)
+                if task in ours and not public:
+                    low, high = ours[task].interval
+                    public = f"; by public ladders {task} {low:.2f} to {high:.2f}, {ours[task].at_least(score):.0%} for {score:.2f}"
     return f"{plan.base_name} has {', '.join(found)}: ours as much with data as good{public}" if found else ""
 
 
