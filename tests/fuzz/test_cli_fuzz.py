@@ -169,9 +169,9 @@ START: dict[str, list[list[str]]] = {
 }  # fmt: skip
 NEEDED = {"compare": ["--holdout"], "predict": ["--n-params", "--tokens"], "cost": ["--n-params"], "plan": ["--budget"]}
 # Given no value that is not listed above: they write to the path that they are given, install, open a browser, compute
-# for hours (every start of the paper's) or would take the place of what START says.
+# for hours (every start of the paper's), print help, or would take the place of what START says.
 FIXED = {
-    *("-o", "--plot", "--log", "--setup", "--export", "--open", "--help", "--config", "--json"),
+    *("-o", "--plot", "--log", "--setup", "--export", "--open", "--help", "--help-all", "--config", "--json"),
     *("--starts", "--python", "--dry-run", "--show", "--latency"),
 }
 EXAMPLES = {"reproduce": 20, "design": 40}  # each takes seconds
@@ -190,7 +190,8 @@ def vectors(draw: st.DrawFn, command: str) -> list[str]:
     """A command with options that are taken and, in one of three, hostile ones."""
     options = options_of(command)
     parts = [command, *draw(st.sampled_from(START.get(command, [[]])))]
-    chosen = draw(st.lists(st.sampled_from(list(TAKEN[command])), max_size=6, unique=True))
+    taken = list(TAKEN[command])  # report has none
+    chosen = draw(st.lists(st.sampled_from(taken), max_size=6, unique=True)) if taken else []
     for option in dict.fromkeys([*NEEDED.get(command, []), *chosen]):
         parts += [option, *([draw(st.sampled_from(options[option]))] if options[option] else [])]
     if draw(st.integers(0, 2)) == 0:
