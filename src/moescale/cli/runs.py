@@ -107,6 +107,8 @@ def design(
             with suppress(InfeasibleError):  # runs may make sure of what no model promises yet
                 plan = asked.plan(chosen, lambda step, share: report(step, share / 2.0))
                 chosen = laws[shape_name(str(plan.asked["family"]))]
+                if plan.more_sure is not None:  # planned with the chance of less regret
+                    asked = replace(asked, bounds=replace(asked.bounds, confidence=plan.confidence))
         if sweep_file is not None:
             check_family(chosen.family)
         report("price the models of the plan", 0.5)
