@@ -261,7 +261,8 @@ class PlanRequest:
             regret = found.decision.model.regret
             if regret is not None and regret.expected < usual.regret.expected:
                 usual = replace(usual, probability_at_least_base=CONFIDENCE)
-                return replace(found, more_sure=usual)
+                between = None if best is plan.less_sure_between else plan.less_sure_between
+                return replace(found, more_sure=usual, less_sure_between=between)
         return plan
 
     def _plan_of_counts(self, law: Law, progress: Progress) -> Plan:

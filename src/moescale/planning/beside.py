@@ -28,7 +28,7 @@ from moescale.serving.disaggregated import apart
 TRIED = (1e8, 1e9, 1e10)  # sizes of which a GPU serves one, if it serves a shape at all
 MOST_BOUGHT, ROUNDING = 3, 1e-6  # models that days and dollars are corrected for; of a probability
 MOST_RIVALS = 3  # expert counts of another shape that are built
-SLOWER = 2.0  # times the limit of TPOT, at which a model that it binds is priced too, our choice
+SLOWER, FASTER = 2.0, 0.9  # times the limit of TPOT, at which a model that it binds is priced too, our choice
 LAST = 0.2  # of the training: large enough to move the price by more than its steps
 BINDS = 0.95  # of a limit, from which on it holds a batch: passes have steps
 
@@ -111,14 +111,15 @@ def last_fifth_tokens(search: Search, model: Candidate) -> float | None:
     return found if found is not None and math.isfinite(found) else None
 
 
-def slower_usd(search: Search, model: Candidate, shape: Buildable) -> float | None:
-    """Dollars per million tokens of a built model at SLOWER times the limit of TPOT; None where that limit does not bind."""
+def usd_at_tpot(search: Search, model: Candidate, shape: Buildable, times: float) -> float | None:
+    """Dollars per million tokens of a built model at so many times the limit of TPOT; None where that limit does not bind, and where nothing serves it so."""
     limit, costs = search.costs.deployment.max_tpot_s, search.costs
     if limit is None or model.tpot_s is None or model.tpot_s < BINDS * limit:
         return None
     ((alike, _),) = stacked([shape.architecture()])
-    relaxed = replace(costs, deployment=replace(costs.deployment, max_tpot_s=SLOWER * limit))
-    return float(relaxed.cheapest(alike, every=True).usd_per_mtok[0])
+    other = replace(costs, deployment=replace(costs.deployment, max_tpot_s=times * limit))
+    (usd,) = other.cheapest(alike, every=True).usd_per_mtok.tolist()
+    return usd if math.isfinite(usd) else None
 
 
 def repeats_loss(search: Search, model: Candidate) -> tuple[float, tuple[float, float] | None] | None:

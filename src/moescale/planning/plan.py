@@ -14,6 +14,8 @@ from moescale.io.records import record
 from moescale.latency import LatencySource
 from moescale.latency.engines import NO_OVERHEAD
 from moescale.planning.beside import (
+    FASTER,
+    SLOWER,
     WithoutBounds,
     apart_usd,
     fresh_usd,
@@ -21,7 +23,7 @@ from moescale.planning.beside import (
     more_epochs,
     repeats_loss,
     settled,
-    slower_usd,
+    usd_at_tpot,
     without_bounds,
 )
 from moescale.planning.candidate import Candidate, CostCurve, Life, Row, Trained, sizes_of, whole, with_intervals
@@ -145,6 +147,7 @@ class Plan:
     )
     last_fifth_tokens: float | None = None  # output tokens that repay the last fifth of the training
     slower_usd_per_mtok: float | None = None  # of the model to train at twice the limit of TPOT, where that binds
+    faster_usd_per_mtok: float | None = None  # the same at nine tenths of it
     fp8_usd_per_mtok: float | None = None  # of the model to train with fp8 weights, where their format is not stated
     wider_options: str | None = (
         None  # of the server that is planned with, as one of the usual size serves no such model
@@ -310,7 +313,8 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         base_released=(question.base is not None and question.base.released) or None,
         apart_usd_per_mtok=None if of_life else apart_usd(search, decided.architecture),
         last_fifth_tokens=None if of_life else last_fifth_tokens(search, decided.model),
-        slower_usd_per_mtok=None if of_life else slower_usd(search, decided.model, decided.architecture),
+        slower_usd_per_mtok=None if of_life else usd_at_tpot(search, decided.model, decided.architecture, SLOWER),
+        faster_usd_per_mtok=None if of_life else usd_at_tpot(search, decided.model, decided.architecture, FASTER),
         accuracy=accuracy_of(
             decided.architecture.architecture(),
             laid_out(deployment, decided.model.attention_dp),

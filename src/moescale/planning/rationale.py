@@ -292,7 +292,11 @@ def over_fitted(search: Search, model: Trained) -> dict[str, float] | None:
 def _factor_words(search: Search, model: Trained) -> list[str]:
     law = search.law
     size = float(law_size(law.family, model.n_params, model.experts))
-    words = INPUT_NAMES | {name: name.replace("_", " ") for name in law.form.extra_inputs}
+    words = (
+        INPUT_NAMES
+        | ({"experts": "X"} if law.form.of_sources else {})
+        | {name: name.replace("_", " ") for name in law.form.extra_inputs}
+    )
     if law.family.n_counts == "dense" and not math.isclose(size, model.n_params_active, rel_tol=1e-3):
         words["n_params"] = f"dense-equivalent N ({format_count(size)})"  # the plan prints active parameters
     return [

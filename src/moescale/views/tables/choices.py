@@ -224,7 +224,7 @@ def repayments(plan: Plan, rows: int) -> list[tuple[str, float]]:
             usd = "" if name != LEAST_SPEND or name in shown else f" {format_usd(other.training_usd or 0.0)}"
             found.append((f"{name.strip()}{usd}", tokens))
     last = plan.last_fifth_tokens
-    return found if last is None else [*found, ("its last fifth", last)]
+    return found if last is None else [*found, ("the last fifth", last)]
 
 
 def _rows(plan: Plan) -> list[Trained]:
@@ -272,9 +272,9 @@ def _speed_cells(plan: Plan) -> Iterator[Cell[tuple[str, Trained]]]:
     unique = asked_number(plan, "unique_tokens")
     if asked_number(plan, "max_ttft_s") is not None:
         yield Column("TTFT", rank=4), lambda r: or_dash(r[1].ttft_s, format_seconds)
-    if unique is None:
+    if unique is None and days_per_usd(plan) is None:  # beside days there is no room
         yield Column("TPOT", rank=5), lambda r: or_dash(r[1].tpot_s, format_seconds)
-    else:
+    elif unique is not None:
         yield Column("epochs", rank=3), lambda r: "-" if r[1] in plan.known else f"{r[1].tokens / unique:.3g}"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from moescale.models.recipe import most_trained_tokens
 from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import PLANNED_TPOT_S
-from moescale.planning.beside import SLOWER
+from moescale.planning.beside import FASTER, SLOWER
 from moescale.planning.candidate import Candidate, Trained
 from moescale.planning.least_training import TargetSpend
 from moescale.planning.plan import Plan
@@ -44,9 +44,8 @@ MOST_MORE, MOST_NAMED = 68, 42
 SPARE = (
     *(("Life", 4), ("Scores", 4), ("Shapes", 4), ("Repaid by", 3)),
     *((name, 2) for name in ("Shapes", "Repaid by", "Scores", "Default law", "Vocabulary")),
-    *((name, 2) for name in ("Otherwise", "Repeats", "Beyond runs")),
+    *((name, 2) for name in ("Otherwise", "Repeats")),
 )
-KEPT = ("", "Beyond runs")  # which give way for two rows alone, not for the models of --against
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
 ALIKE = 0.03  # between a target and the score of a released model that is named for it, our choice
@@ -58,6 +57,7 @@ APART, SLOWLY = (
     0.9,
     0.75,
 )  # of the price, at most: a price with prefill and decode apart, or at a slower TPOT, that is said
+STEP = 1.5  # times the price, from which on that at a slightly shorter TPOT is said
 OUTPUT_SHARE = 0.5  # of the active parameters: an output layer that is larger is said
 LONGER_THAN = 1.02  # times the stated days or dollars: an open model that takes more is said to
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
@@ -97,7 +97,12 @@ def facts(
     if (more := plan.more_sure) is not None and more.regret and model.regret:
         chance, ends = more.probability_at_least_base or 0.0, (more.regret.expected, model.regret.expected)
         text = f"{chance:.0%} costs {format_usd(more.usd_per_mtok)} ({_at_chance(plan, chance)})"
-        say("But", f"{text}: regret {ends[0]:.0%} of the baseline's price, here {ends[1]:.0%}")
+        if (between := plan.less_sure_between) is not None:
+            text = f"{between.probability_at_least_base or 0.0:.0%} costs {format_usd(between.usd_per_mtok)}, {text.replace(' costs', '')}"
+        say("But", f"{text}: regret {ends[0]:.0%}, here {ends[1]:.0%}")
+    limit, faster = asked_number(plan, "max_tpot_s") or 0.0, plan.faster_usd_per_mtok
+    if faster and faster > STEP * model.usd_per_mtok:
+        say("But", f"a step of the price: {format_usd(faster)} at a TPOT of {format_seconds(FASTER * limit)}")
     say("But", _as_released(plan))
     life = with_life(plan, plan.built_base).total_usd
     if plan.of_life and not of_fixed_dollars(plan) and life and model.total_usd and life < model.total_usd:
@@ -226,9 +231,11 @@ def _beyond_runs(plan: Plan) -> str:
     """How far beyond the runs of the law, without what the name of the line says."""
     beyond = beyond_runs(plan.decision.caveats)
     shorter = beyond.replace(" the largest fitted", "").replace(", for the baseline", "; baseline")
-    shorter = shorter.replace("labs varied sizes up to X", "sizes varied to X").replace(" times", "x")
+    shorter = (
+        shorter.replace("(X ", "(expansion ").replace("labs varied sizes up to X", "swept to").replace(" times", "x")
+    )
     if not beyond or plan.law == DEFAULT_LAW:
-        return shorter.replace("(X ", "(expansion X ")
+        return shorter
     own = "own runs alone decide little here" if _far_beyond(plan) else "other labs' runs decide"
     return f"{shorter}: {own}" if plan.of_labs or _far_beyond(plan) else shorter
 
@@ -251,8 +258,7 @@ def _chance(plan: Plan) -> str:
         goal = f"to reach the loss that the law gives {plan.base_name} by size and tokens"
     over = f"{voting} laws" if voting else OF_SOURCES if plan.law == DEFAULT_LAW else f"the draws of {plan.law}"
     over = f"the most that {over} can show ({percentage(sure)} of their draws)" if sure > shown else f"over {over}"
-    usual = " (the default)" if plan.less_sure is not None and sure <= shown else ""
-    usual = " (least regret)" if plan.more_sure is not None else usual
+    usual = " (least regret)" if plan.more_sure is not None else ""
     text, target = f"{percentage(shown)}{usual} {goal}, {over}", plan.asked.get("target")
     if isinstance(target, str) and (scored := _chance_of_target(plan, plan.decision.model)):
         text = f"{percentage(shown)} for the baseline's loss, {scored} for {target.replace('=', ' ')} in unseen labs"

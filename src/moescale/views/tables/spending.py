@@ -66,7 +66,7 @@ def training_text(plan: Plan) -> str:
         slowly = use.gpu_days / gpus * use.error.times(SURE)
         uneven = f" (routing: {slowly * use.error.real_routing:.3g})" if use.error.real_routing else ""
         kept = f"in {slowly:.3g} days {SURE:.0%}{uneven}"
-    return f"{text}, MFU {use.mfu:.2f}; {kept}"
+    return f"{text}, MFU {use.mfu:.2f}{' of bf16' if use.precision else ''}; {kept}"
 
 
 def _fp8_worth(use: TrainingUse) -> str:
@@ -75,9 +75,9 @@ def _fp8_worth(use: TrainingUse) -> str:
         return ""
     published = use.fp8_worth_loss_published or worth
     least, most = sorted((100 * worth, 100 * published))
-    so = ", safer" if least < 100 * FP8_LOSS else ""
+    so = " is safer" if least < 100 * FP8_LOSS else ""
     ends = f"{least:.2g}%{'' if least == most else f' to {most:.2g}%'}"
-    return f"{so}: fp8 pays up to {ends} more loss, DeepSeek-V3: < {100 * FP8_LOSS:.2g}%"
+    return f"{so}: fp8 pays where it costs < {ends} of loss, DeepSeek-V3's < {100 * FP8_LOSS:.2g}%"
 
 
 def _kept(plan: Plan, error: StepError) -> str:
@@ -94,10 +94,10 @@ def _kept(plan: Plan, error: StepError) -> str:
             if limit.servings
             else " by training's error alone"
         )
-    text = f"in {words} {limit.chance:.0%}{by}, without restarts"
+    uneven = f", uneven routing up to +{error.real_routing - 1.0:.0%}" if error.real_routing else ""
+    text = f"in {words} {limit.chance:.0%}{by}{uneven}"
     if limit.chance < SURE - ROUNDING:
-        uneven = f", uneven routing up to +{error.real_routing - 1.0:.0%}" if error.real_routing else ""
-        return f"{text}{uneven}; 90%: --within-chance {SURE:g}"
+        return f"{text}; 90%: --within-chance {SURE:g}"
     return text if limit.chance < SURE + ROUNDING else f"{text}; in {surely} {SURE:.0%}"
 
 
@@ -129,7 +129,7 @@ def price_error(plan: Plan) -> str:
     if likely_ttft_s > (0.0 if "max_ttft_s" in plan.asked else LONG_TTFT_S):
         times += f", TTFT {format_seconds(likely_ttft_s)}"
     times += ttft_doubt(a, plan.asked.get("max_ttft_s"))
-    hourly = f"at {format_usd(plan.usd_per_gpu_hour)}/h"
+    hourly = f"{format_usd(plan.usd_per_gpu_hour)}/h"
     return f"corrected {format_usd(likely.usd_per_mtok)} ({span}){times}: {a.n} servings of {a.kind}, {hourly}"
 
 

@@ -49,8 +49,9 @@ def show_plan(
 
     `options` are what was typed.
     """
-    headline = tables.plan_headline(plan)
-    write_line(console, headline, bold=len(headline))
+    headline, use = tables.plan_headline(plan), plan.training
+    per_param = "" if use is None else f", {format_count(use.tokens_per_active_param)} per active parameter"
+    write_line(console, headline + per_param, bold=len(headline))
     rows, without, table = choices.MOST_ROWS, list[str](), choices.choices_table(plan)
     if not details:  # the rest of a screen; else as many as the page has
         with console.capture() as drawn:
@@ -64,8 +65,7 @@ def show_plan(
                 "target" in plan.asked and bool(plan.least_training)
             )  # with the least spend
             asked_rows += plan.objective == "serve" and plan.training is not None and plan.training.left_over
-            wanted = least if name in screen.KEPT else max(least, 2 + asked_rows)
-            if room < wanted and not (least > 2 and name == "Scores" and "target" in plan.asked):
+            if room < max(least, 2 + asked_rows) and not (least > 2 and name == "Scores" and "target" in plan.asked):
                 without.append(name)
         rows = max(2, room)
         # A row that is left out may be said in a line.
