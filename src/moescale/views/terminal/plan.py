@@ -51,7 +51,8 @@ def show_plan(
     """
     headline, use = tables.plan_headline(plan), plan.training
     per_param = "" if use is None else f", {format_count(use.tokens_per_active_param)} per active parameter"
-    write_line(console, headline + per_param, bold=len(headline))
+    fits = len(headline + per_param) <= console.width
+    write_line(console, headline + per_param * fits, bold=len(headline))
     rows, without, table = choices.MOST_ROWS, list[str](), choices.choices_table(plan)
     if not details:  # the rest of a screen; else as many as the page has
         with console.capture() as drawn:
