@@ -107,9 +107,8 @@ class PlanRequest:
         for _ in range(MOST_CORRECTIONS):
             if not (limits := stated_limits(found)):
                 what = "no days or dollars of training are stated whose error is known"
-                raise InputError(
-                    what, where="--within-chance", next_step="give --days, --budget-usd or --max-total-usd"
-                )
+                next_step = "give --days, --budget-usd or --max-total-usd, without --mfu"
+                raise InputError(what, where="--within-chance", next_step=next_step)
             if (limit := limits[0]).chance >= chance - CLOSE:
                 break
             asked = asked._for_less(limit, limit.most / limit.taken(chance), law)

@@ -63,9 +63,9 @@ def choice_in_shape(shape: str, search: Search) -> tuple[ShapeChoice, Question] 
             return ShapeChoice(shape, life.model, life.model.training_usd, price_factor=factor), question
         if (found := settled(search, coarse=True)) is None:
             return None
-        best, _ = found
+        best, settled_search = found
         factor = _price_factor(best.search, best.advice.architecture, best.advice.model)
-        return ShapeChoice(shape, best.advice.model, best.use.usd, price_factor=factor), best.search.question
+        return ShapeChoice(shape, best.advice.model, best.use.usd, price_factor=factor), settled_search.question
     return None
 
 

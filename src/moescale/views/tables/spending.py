@@ -97,7 +97,7 @@ def _kept(plan: Plan, error: StepError) -> str:
     uneven = f", uneven routing up to +{error.real_routing - 1.0:.0%}" if error.real_routing else ""
     text = f"in {words} {limit.chance:.0%}{by}{uneven}"
     if limit.chance < SURE - ROUNDING:
-        return f"{text}; 90%: --within-chance {SURE:g}"
+        return f"{text}; {SURE:.0%}: --within-chance {SURE:g}"
     return text if limit.chance < SURE + ROUNDING else f"{text}; in {surely} {SURE:.0%}"
 
 
