@@ -218,7 +218,9 @@ def _default_law(plan: Plan) -> str:
     if plan.default_law_excluded:
         where = "beyond the runs of both" if plan.default_law_beyond else f"{where}, beyond these"
     tested = ": Next takes both as evidence" if plan.default_law_untested_by and not plan.of_life else ""
-    price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here{_trained_for(other)}"
+    sure = other.probability_at_least_base
+    chance = "" if sure is None else f" ({sure:.0%} to reach the baseline's)"
+    price = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} here{chance}{_trained_for(other)}"
     return f"{plural(other.experts, 'expert')}{shape}, {sizes_text(other)}: {price}{errors}; {where}{tested}"
 
 
