@@ -157,7 +157,7 @@ def test_prefill_and_decode_apart_have_gpus_of_their_own() -> None:
     model = apart["recommendation"]
     assert model["prefill_gpus"] >= 1
     assert together["apart_usd_per_mtok"] > together["recommendation"]["usd_per_mtok"]  # so that no screen names it
-    assert not re.search("^Otherwise", run(*asked).out, re.M)
+    assert not re.search("^This model", run(*asked).out, re.M)
     assert "apart_usd_per_mtok" not in apart
     assert "prefill_gpus" not in together["recommendation"]
     out = run(*asked, "--disaggregated").out
@@ -175,7 +175,7 @@ def test_a_limit_of_ttft_says_what_it_is_of_and_which_command_gives_percentiles(
     price = answer_of(*asked, "--disaggregated")["recommendation"]["usd_per_mtok"]  # of a model chosen for that
     assert price <= 1.02 * plan["apart_usd_per_mtok"] < 0.9 * model["usd_per_mtok"]
     assert re.search(
-        rf"^Otherwise +{re.escape(format_usd(plan['apart_usd_per_mtok']))} with prefill and decode", out, re.M
+        rf"^This model +{re.escape(format_usd(plan['apart_usd_per_mtok']))} with prefill and decode", out, re.M
     )
     file.write_text(run(*asked, "--json").out)
     slow = answer_of("cost", f"{file}:recommendation", *served, "--max-tpot", "50ms", "--max-ttft", "1s")

@@ -317,3 +317,14 @@ def test_how_far_the_baseline_of_fixed_dollars_lies_beyond_the_runs_is_said_of_w
     (factor,) = re.findall(r"for the baseline N ([\d.]+) times", " ".join(life["recommendation"]["caveats"]))
     largest = LawOptions().find_law().fit_range["n_params"][1]
     assert float(factor) == pytest.approx(life["least_training"]["n_params"] / largest, rel=0.01)
+
+
+def test_a_life_near_the_largest_served_size_is_built_beside_cheaper_ones_before_rounding() -> None:
+    """Before rounding 512 experts cost 1.75 times as much as 256; as built, with a wider body, they cost less."""
+    bought = ("--budget-usd", "5M", "--lifetime-tokens", "2T")
+    both, alone = (
+        answer_of(*DEEPSEEK, *bought, "--experts", experts)["lifetime"]["recommendation"]
+        for experts in ("256,512", "512")
+    )
+    assert both["experts"] == alone["experts"] == 512
+    assert both["total_usd"] == pytest.approx(alone["total_usd"], rel=0.02)

@@ -242,7 +242,7 @@ def test_a_design_says_its_shape_its_gpu_hours_and_whether_it_decides_the_expert
         "Without a sweep train E = 512: in the mean 6.6% dearer to serve than the best count of each draw, 8.6% or more in one "
         "draw of ten. These runs lower that to 4.5%." in open_
     )
-    assert "E = 512 has 10.9K tokens per active parameter in the plan, these runs 160 at most." in open_
+    assert "E = 512 has 10.9K tokens per active parameter before rounding, these runs 160 at most." in open_
     settled = shown(replace(undecided, larger=LargerSweep(flops=3e21, certainty=0.56, decides=True)))
     assert "(likeliest E 40%); the smallest sweep that would takes 3e21 FLOPs (56%)." in settled
     assert "no larger sweep was tried" in shown(replace(undecided, larger=None))

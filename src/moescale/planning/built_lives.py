@@ -24,7 +24,7 @@ from moescale.planning.as_built import (
     rounded,
     stacked,
 )
-from moescale.planning.candidate import Costs, Life, Unreachable
+from moescale.planning.candidate import Costs, Life, Unreachable, sizes_of
 from moescale.planning.least_training import least_training
 from moescale.planning.life_search import CORRECTED, MOST_CORRECTIONS, LifeSearch
 from moescale.planning.near_shapes import depth_factor, met, near_shapes, usd_nearby
@@ -43,6 +43,7 @@ LIFE_SIZES, MOST_BILLED, MOST_TRIED = (0.8, 1.25), 16, 5
 # A factor of tokens within which the least of a shape are looked for; and halvings of it, of all shapes and then of the best.
 FAR, HALVINGS = 3.0, 8
 MOST_BUILT, NEAR_USD, NEAR_LOSS = 4, 0.25, 0.008  # lives that are built, and how far from the best before rounding
+EDGE_USD = 2.0  # the same of a life next to the largest size that is served, as a factor
 
 
 def _least_of(values: FloatArray, most: int) -> list[int]:
@@ -68,13 +69,20 @@ class BuiltLives:
         return self.wanted.life
 
     def near(self, rows: Sequence[Life | Unreachable], chosen: Life) -> list[Life]:
-        """The chosen life, and the next best ones of other expert counts that rounding may put before it."""
+        """The chosen life, and the next best ones of other expert counts that rounding may put before it.
+
+        Next to the largest size that is served, rounding saves more: a wider body with fewer parameters in all takes half the tokens.
+        """
         allowed = (c for c in rows if isinstance(c, Life) and self.search.law.allows(c.experts))
-        most = self.wanted.rank(chosen) * (
-            1.0 + (NEAR_LOSS if self.search.question.total_limit is not None else NEAR_USD)
+        by_loss, best = self.search.question.total_limit is not None, self.wanted.rank(chosen)
+        most = best * (1.0 + (NEAR_LOSS if by_loss else NEAR_USD))
+        others = sorted((c for c in allowed if c is not chosen), key=self.wanted.rank)
+        near = [c for c in others if self.wanted.rank(c) <= most][: MOST_BUILT - 1]
+        at_edge = dict(
+            zip(self.search.question.experts, self.search.sampled.next_to_largest(sizes_of(rows)), strict=True)
         )
-        others = sorted((c for c in allowed if c is not chosen and self.wanted.rank(c) <= most), key=self.wanted.rank)
-        return [chosen, *others[: MOST_BUILT - 1]]
+        largest = [c for c in others if at_edge[c.experts] and c not in near and self.wanted.rank(c) <= EDGE_USD * best]
+        return [chosen, *near, *([] if by_loss else largest[:1])]
 
     def every_built(self, rows: Sequence[Life | Unreachable]) -> tuple[list[Built[Life]], list[str]]:
         """The best life and those near it, as built, the best first and one of an expert count, and which of them the stated training GPUs do not hold.

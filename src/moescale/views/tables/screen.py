@@ -44,7 +44,7 @@ MOST_MORE, MOST_NAMED = 68, 42
 SPARE = (
     *(("Life", 4), ("Scores", 4), ("Shapes", 4), ("Repaid by", 3)),
     *((name, 2) for name in ("Shapes", "Repaid by", "Scores", "Default law", "Vocabulary")),
-    *((name, 2) for name in ("Otherwise", "Repeats")),
+    *((name, 2) for name in ("This model", "Repeats")),
 )
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
@@ -131,7 +131,7 @@ def facts(
         say("Life", f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd)} to serve")
     say("Limits", limits_text(plan))
     say("Price error", price_error(plan))
-    say("Otherwise", _otherwise(plan))
+    say("This model", _otherwise(plan))
     for note in rest:
         say("Too slow", note.removeprefix(TOO_SLOW).rstrip(".") if note.startswith(TOO_SLOW) else "")
     say("Next", _next(plan, options))

@@ -125,7 +125,7 @@ def show_design(
     of_plan = found.plan_tokens_per_active or 0.0
     if of_plan > FAR * found.tokens_per_active:
         most = f"these runs {format_count(found.tokens_per_active)} at most"
-        text = f"E = {found.count_before.experts:g} has {format_count(of_plan)} tokens per active parameter in the plan, {most}."
+        text = f"E = {found.count_before.experts:g} has {format_count(of_plan)} tokens per active parameter before rounding, {most}."
         write_paragraph(console, text, lead="Beyond runs")
     write_paragraph(console, _worth(found), lead="Worth it")
     write_table(console, _designed_runs_table(found.runs) if details else _designed_counts_table(found.runs))
