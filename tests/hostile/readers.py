@@ -7,7 +7,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib import import_module
 from itertools import islice
@@ -517,7 +517,7 @@ async def _computed(self: object, task: dict[str, Any], left: object) -> bytes:
     """What a process would answer, in this one."""
     from moescale.web.worker import answer
 
-    return json.dumps(answer(json.loads(json.dumps(task, default=asdict))), allow_nan=False).encode()
+    return json.dumps(answer(task), allow_nan=False).encode()
 
 
 @lru_cache(maxsize=1)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -25,6 +26,7 @@ from httpx import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
+import slow_answers
 from examples import daily
 from moescale.errors import InputError
 from moescale.scaling_laws import find_law
@@ -36,16 +38,6 @@ from processes import PATIENCE_S, children, lives, until, web_server
 from web_client import FAST, KNOWN, TOKEN, ask, served
 
 HEAVY = {"max-gpus": "1024", "experts": ",".join(map(str, range(1, 31)))}  # took two minutes and 5 GB
-# A process of the pool that writes its number into a folder when it is asked, and answers whatever is no question of bands.
-STUCK = """
-import os, sys, time
-print("ready", flush=True)
-for line in sys.stdin:
-    open(os.path.join(sys.argv[1], str(os.getpid())), "w").close()
-    if '"bands"' in line:
-        time.sleep(10000)
-    print("{}", flush=True)
-"""
 
 
 def raw(
@@ -62,7 +54,7 @@ def raw(
 def stuck(folder: Path) -> Iterator[Client]:
     """A server whose processes never answer a question of bands; in `folder` is a file for each that was asked."""
     with listen(0) as bound, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server, "Pool", lambda: pool.Pool((sys.executable, "-c", STUCK, str(folder))))
+        patch.setattr(server, "Pool", lambda: pool.Pool(partial(slow_answers.stuck, folder)))
         with served(bound, create_app(bound.getsockname()[1], TOKEN)) as client:
             yield client
 
@@ -139,21 +131,11 @@ def test_few_questions_are_computed_at_a_time_and_the_others_wait(tmp_path: Path
     assert not [pid for pid in asked(tmp_path) if lives(pid)]  # the server has ended, and they with it
 
 
-# A process of the pool that takes a while, and says how many questions it was asked and which was the last.
-SLOW = """
-import sys, time
-print("ready", flush=True)
-for count, line in enumerate(sys.stdin):
-    time.sleep(0.3)
-    print('{"asked": %d}' % (count + 1), flush=True)
-"""
-
-
 def test_equal_questions_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "MOST_COMPUTING", 1)
 
     async def ask() -> list[bytes]:
-        found = pool.Pool((sys.executable, "-c", SLOW))
+        found = pool.Pool(partial(slow_answers.counted, 0.3))
         found.start()
         stays, left = asyncio.Future[None](), asyncio.Future[None]()
         task: dict[str, Any] = {"name": "plan", "query": {"budget": "1e21"}, "laws": []}
@@ -174,10 +156,10 @@ def test_equal_questions_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_kept_answers_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "MOST_COMPUTING", 1)
-    monkeypatch.setattr(pool, "KEPT_BYTES", 30)  # two answers of SLOW
+    monkeypatch.setattr(pool, "KEPT_BYTES", 30)  # two answers
 
     async def ask() -> list[int]:
-        found = pool.Pool((sys.executable, "-c", SLOW.replace("0.3", "0")))
+        found = pool.Pool(partial(slow_answers.counted, 0.0))
         found.start()
         stays = asyncio.Future[None]()
         tasks = [{"name": "plan", "query": {"budget": budget}, "laws": []} for budget in "1213212"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import lzma
 import socket
 import threading
@@ -198,6 +199,9 @@ class Server(uvicorn.Server):
 
 def make_server(app: FastAPI) -> Server:
     """A server of the page; `run(sockets=[..])` serves."""
+    logging.getLogger("asyncio").setLevel(
+        logging.ERROR
+    )  # of processes that end with it asyncio may warn that they are unknown
     config = uvicorn.Config(
         app,
         http="h11",

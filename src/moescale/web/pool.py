@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
+
+from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
 
 from moescale.errors import MoescaleError
 
-COMMAND = (sys.executable, "-m", "moescale.web.worker")
 MOST_COMPUTING = 2  # processes for questions, each of some 150 MB
 LIMIT_S = 60.0  # of an answer; within the bounds of state.py two seconds of processor time, of a life in two shapes 17
 GRACE_S = 2.0  # to finish for clients that have left: a new process takes longer to start than most answers
 KEPT_BYTES = 64 * 2**20  # of answers: some hundred; the one that was not asked for the longest time goes first
-LINE_LIMIT_BYTES = 256 * 2**20  # of an answer
 
 Task = dict[str, Any]
+
+
+def compute(task: Task | None) -> bytes:
+    """The answer to a task as JSON, in a process; None: only load what answers need."""
+    from moescale.web import worker
+
+    worker.prepare()
+    return b"" if task is None else worker.written(task)
 
 
 class BrokenError(MoescaleError):
@@ -33,61 +38,6 @@ class BrokenError(MoescaleError):
 
     def __init__(self) -> None:
         super().__init__("the answer ended unexpectedly", next_step="see the terminal that `moescale web` runs in")
-
-
-class Worker:
-    """A process of `command` (web/worker.py says how it is spoken to); after one that broke or was stopped comes another."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self._command = command
-        self._process: Process | None = None
-
-    async def load(self) -> Process:
-        """The process; where none runs one is started, and waited for until it is ready. Raises BrokenError."""
-        if self._process is not None and self._process.returncode is None:
-            return self._process
-        try:  # its standard error is ours: an error of its own leaves its traceback there
-            process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=PIPE, stdout=PIPE, limit=LINE_LIMIT_BYTES
-            )
-        except OSError as error:  # no memory, or too many processes
-            raise BrokenError from error
-        self._process = process
-        await _line(process)
-        return process
-
-    async def answer(self, task: Task) -> bytes:
-        """What it writes of a task. Raises BrokenError; whoever stops waiting ends the process."""
-        line = None
-        try:
-            process = await self.load()
-            assert process.stdin is not None
-            with suppress(ConnectionError):  # it has ended, as its next line will say
-                process.stdin.write(json.dumps(task, default=asdict).encode() + b"\n")
-                await process.stdin.drain()
-            line = await _line(process)
-            return line
-        finally:
-            if line is None:
-                await self.end()
-
-    async def end(self) -> None:
-        """End the process, in the middle of its work too."""
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
-
-
-async def _line(process: Process) -> bytes:
-    assert process.stdout is not None
-    try:
-        line = await process.stdout.readline()
-    except ValueError as error:  # beyond the limit
-        raise BrokenError from error
-    if not line.endswith(b"\n"):
-        raise BrokenError
-    return line
 
 
 @dataclass(eq=False, slots=True)
@@ -100,17 +50,17 @@ class Question:
 
 
 class Pool:
-    """Answers questions with processes that run `command`."""
+    """Answers questions by a function, which other processes must be able to import."""
 
-    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, answer: Callable[[Task | None], bytes] = compute) -> None:
         self._questions: OrderedDict[str, Question] = OrderedDict()  # the one asked last at the end
-        self._workers = [Worker(command) for _ in range(MOST_COMPUTING)]
-        self._free: asyncio.LifoQueue[Worker] = asyncio.LifoQueue()
-        self._loading: set[asyncio.Task[None]] = set()
+        self._answer = answer
+        self._free = asyncio.Semaphore(MOST_COMPUTING)
+        self._loading: list[asyncio.Task[bytes]] = []
 
     def start(self) -> None:
-        """Start the processes one after another; they load what they need while the page is on its way."""
-        self._load(*self._workers)
+        """Start the processes; they load what they need while the page is on its way."""
+        self._loading = [asyncio.create_task(self._compute(None)) for _ in range(MOST_COMPUTING)]
 
     async def ask(self, task: Task, left: asyncio.Future[None]) -> bytes:
         """The answer to a task as JSON; `left` is done when the client has gone, and nothing is returned then.
@@ -136,38 +86,24 @@ class Pool:
                 asyncio.get_running_loop().call_later(GRACE_S, self._drop, key, question)
 
     async def close(self) -> None:
-        """End every process; what waits for one gets BrokenError."""
-        tasks: list[asyncio.Task[Any]] = [question.answer for question in self._questions.values()]
-        tasks += self._loading
+        """End every process under way; what waits for one gets BrokenError. The others end with the event loop."""
+        tasks = [*self._loading, *(question.answer for question in self._questions.values())]
         for each in tasks:
             each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(worker.end() for worker in self._workers))
 
-    def _load(self, *workers: Worker) -> None:
-        async def load() -> None:
-            for worker in workers:
-                with suppress(BrokenError):  # which its next question is told
-                    await worker.load()
-                self._free.put_nowait(worker)
-
-        task = asyncio.create_task(load())
-        self._loading.add(task)
-        task.add_done_callback(self._loading.discard)
-
-    async def _compute(self, task: Task) -> bytes:
-        worker = await self._free.get()
+    async def _compute(self, task: Task | None) -> bytes:
         try:
-            async with asyncio.timeout(LIMIT_S):
-                return await worker.answer(task)
+            async with self._free, asyncio.timeout(LIMIT_S):
+                return await to_process.run_sync(self._answer, task, cancellable=True, limiter=CapacityLimiter(1))
+        except BrokenWorkerProcess as error:
+            raise BrokenError from error
         except TimeoutError as error:
             raise MoescaleError(
                 f"the answer took longer than {LIMIT_S:g} s and was stopped",
                 where="address",
                 next_step="leave out expert counts, allow fewer GPUs, or run the command line, which has no such limit",
             ) from error
-        finally:
-            self._load(worker)
 
     def _keep(self, key: str, question: Question) -> None:
         """Keep the answer of a question, within KEPT_BYTES of all; forget a question without one."""

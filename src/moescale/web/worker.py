@@ -1,20 +1,12 @@
-"""A process that computes for the page's server, which ends it when nobody waits for its answer any more.
-
-`python -m moescale.web.worker` writes one line once it is ready. Then it reads a task as a line of JSON from standard input and
-writes its answer, a line as well: a record of `api`, or {"error": {..}}. It ends with its standard input, in the middle of a task too.
-"""
+"""What a process of the page's pool does: the answer to a task, a record of `api` or {"error": {..}}."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
-import sys
-import threading
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
-from queue import SimpleQueue
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +15,7 @@ from moescale.errors import MoescaleError
 from moescale.scaling_laws.store import law_text
 from moescale.web import api
 from moescale.web.state import DEFAULTS, faults, read_state
-from moescale.web.store import PREFIX, Laws, Uploaded
+from moescale.web.store import PREFIX, Laws
 
 Record = dict[str, Any]
 
@@ -35,7 +27,7 @@ ANSWERS["sketch"] = partial(api.draft, sizes=api.SKETCHED)
 
 def answer(task: Record) -> Record:
     """The answer to a task: its `name`, its `query`, and the uploaded `laws` that it may need."""
-    name, query, laws = task["name"], task["query"], Laws(Uploaded(**law) for law in task["laws"])
+    name, query, laws = task["name"], task["query"], Laws(task["laws"])
     try:
         if name == "read":
             return asdict(api.read_law(query["text"], query["where"]))
@@ -55,38 +47,18 @@ def answer(task: Record) -> Record:
         return {"error": MoescaleError("the answer does not fit in memory", next_step="ask for less").to_dict()}
 
 
-def _limit_memory() -> None:
+def written(task: Record) -> bytes:
+    """The answer as JSON."""
+    return json.dumps(answer(task), separators=(",", ":"), allow_nan=False).encode()
+
+
+@cache
+def prepare() -> None:
+    """Bound the memory of this process; and Ctrl-C is the server's, which ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(ImportError, OSError, ValueError):
         import resource
 
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         most = MEMORY_LIMIT_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_LIMIT_BYTES, hard)
         resource.setrlimit(resource.RLIMIT_AS, (most, hard))
-
-
-def main() -> None:
-    """Answer until standard input ends."""
-    _limit_memory()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's, which ends this process
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print goes to standard error
-    tasks: SimpleQueue[bytes] = SimpleQueue()
-
-    def read() -> None:
-        for line in sys.stdin.buffer:
-            tasks.put(line)
-        os._exit(0)  # the server has gone: nobody reads the answer that may be under way
-
-    def write(value: Record) -> None:
-        answers.write(json.dumps(value, separators=(",", ":"), allow_nan=False) + "\n")
-        answers.flush()
-
-    threading.Thread(target=read, daemon=True).start()
-    with suppress(BrokenPipeError):
-        write({"ready": True})
-        while True:
-            write(answer(json.loads(tasks.get())))
-
-
-if __name__ == "__main__":
-    main()
