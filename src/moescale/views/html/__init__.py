@@ -247,6 +247,10 @@ def _sentences(plan: Plan) -> list[str]:
         elif tokens is not None:
             more = f"Its training costs {format_usd((model.training_usd or 0.0) - usd)} more than that of {base}"
             told.append(f"{more}: serving repays it by {format_count(tokens)} output tokens.")
+    if not plan.of_life and plan.last_fifth_tokens is not None:
+        told.append(
+            f"The last fifth of its training is repaid by {format_count(plan.last_fifth_tokens)} output tokens."
+        )
     if (chances := screen.shown_chance(plan)) is not None:
         laws, limit = len(plan.voting_laws), plan.asked.get("max_loss")
         missed = max(1.0 - round(chances[1], 2), 1.0 / (laws + 1) if laws else 0.01)  # few laws agree by chance
