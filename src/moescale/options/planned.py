@@ -36,7 +36,7 @@ from moescale.planning.plan import Plan, make_plan
 from moescale.planning.question import CONFIDENCE, KnownModel, Question
 from moescale.planning.rationale import beyond_runs
 from moescale.planning.search import Search
-from moescale.scaling_laws import Law
+from moescale.scaling_laws import Law, predict
 from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import apart
 from moescale.serving.gpu_counts import cheapest
@@ -296,17 +296,20 @@ class PlanRequest:
             own_law = (
                 law if shape_name(law.family.name) == shape else in_shape(law, shape)
             )  # as N and E of the other model's shape
-            question = self.question(own_law)
-            question = replace(question, base=self.usual_base(own_law, question) or question.base)
-            search = self.search(own_law, question, coarse=True)
-            losses, sure = search.judged_shapes([found.decision.architecture], other.experts)
-            probability = None if sure is None else float(sure[0])
+            here = predict(own_law, other.n_params, other.tokens, other.experts, extra=self.details.inputs()).loss
+            probability = None
+            with suppress(MoescaleError):  # the law may have no baseline in that shape
+                question = self.question(own_law)
+                question = replace(question, base=self.usual_base(own_law, question) or question.base)
+                search = self.search(own_law, question, coarse=True)
+                losses, sure = search.judged_shapes([found.decision.architecture], other.experts)
+                here, probability = float(losses[0]), None if sure is None else float(sure[0])
             keys = {DEFAULT_LAW: DEFAULT_LAW, law.name: "own", f"{law.name} held out": "held_out"}
             known = {name: law.evidence.get(f"error_{key}") for name, key in keys.items()}
             on_runs = {name: error for name, error in known.items() if isinstance(error, float)}
             return replace(
                 plan,
-                default_law=replace(other, loss=float(losses[0]), probability_at_least_base=probability),
+                default_law=replace(other, loss=here, probability_at_least_base=probability),
                 default_law_shape=shape if found.shapes else None,
                 default_law_excluded=not bool(own_law.allows(other.experts)),
                 default_law_untested_by=None if own_law.allows(other.experts) else runs_of(law),
