@@ -302,8 +302,8 @@ class PlanRequest:
                 question = self.question(own_law)
                 question = replace(question, base=self.usual_base(own_law, question) or question.base)
                 search = self.search(own_law, question, coarse=True)
-                losses, sure = search.judged_shapes([found.decision.architecture], other.experts)
-                here, probability = float(losses[0]), None if sure is None else float(sure[0])
+                _, sure = search.judged_shapes([found.decision.architecture], other.experts)
+                probability = None if sure is None else float(sure[0])
             keys = {DEFAULT_LAW: DEFAULT_LAW, law.name: "own", f"{law.name} held out": "held_out"}
             known = {name: law.evidence.get(f"error_{key}") for name, key in keys.items()}
             on_runs = {name: error for name, error in known.items() if isinstance(error, float)}
