@@ -199,9 +199,8 @@ class Server(uvicorn.Server):
 
 def make_server(app: FastAPI) -> Server:
     """A server of the page; `run(sockets=[..])` serves."""
-    logging.getLogger("asyncio").setLevel(
-        logging.ERROR
-    )  # of processes that end with it asyncio may warn that they are unknown
+    # Of processes that end with the server asyncio may warn that they are unknown.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     config = uvicorn.Config(
         app,
         http="h11",

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from anyio import BrokenWorkerProcess, CapacityLimiter, to_process
+from anyio import CapacityLimiter, to_process
 
 from moescale.errors import MoescaleError
 
@@ -30,7 +31,11 @@ def compute(task: Task | None) -> bytes:
     from moescale.web import worker
 
     worker.prepare()
-    return b"" if task is None else worker.written(task)
+    try:
+        return b"" if task is None else worker.written(task)
+    except Exception:
+        traceback.print_exc()  # on the terminal, which BrokenError names
+        raise
 
 
 class BrokenError(MoescaleError):
@@ -96,14 +101,14 @@ class Pool:
         try:
             async with self._free, asyncio.timeout(LIMIT_S):
                 return await to_process.run_sync(self._answer, task, cancellable=True, limiter=CapacityLimiter(1))
-        except BrokenWorkerProcess as error:
-            raise BrokenError from error
         except TimeoutError as error:
             raise MoescaleError(
                 f"the answer took longer than {LIMIT_S:g} s and was stopped",
                 where="address",
                 next_step="leave out expert counts, allow fewer GPUs, or run the command line, which has no such limit",
             ) from error
+        except Exception as error:  # of the process, or of the answer
+            raise BrokenError from error
 
     def _keep(self, key: str, question: Question) -> None:
         """Keep the answer of a question, within KEPT_BYTES of all; forget a question without one."""
