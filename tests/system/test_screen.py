@@ -231,9 +231,21 @@ def test_a_plan_says_what_its_restrictions_cost() -> None:
     least, model = free["least_training"][0], free["recommendation"]
     assert least["training_usd"] < 0.5 * free["training"]["usd"]  # what serves for less is trained longer
     assert least["probability_at_least_base"] >= 0.8 <= model["probability_at_least_base"]
-    tokens = (free["training"]["usd"] - least["training_usd"]) / (least["usd_per_mtok"] - model["usd_per_mtok"]) * 1e6
     out = run(*asked, "--budget", "1e22").out
-    assert f"{format_count(tokens)} (least spend)" in out
+    printed = re.search(r"^  dense baseline .* \$(\S+) .* \$(\S+)K$", out, re.M)
+    by_volume = re.search(r"By volume +to (\d+)B served tokens least spend, to (\d+)B baseline, then recommended", out)
+    assert printed
+    assert by_volume
+    usd = {
+        name: (row["training_usd"], row["usd_per_mtok"])
+        for name, row in (("least spend", least), ("recommended", model))
+    }
+    usd["baseline"] = 1e3 * float(printed[2]), float(printed[1])
+    for end, before, after in zip(
+        by_volume.groups(), ("least spend", "baseline"), ("baseline", "recommended"), strict=True
+    ):
+        for tokens, name in ((0.96e9 * float(end), before), (1.04e9 * float(end), after)):
+            assert name == min(usd, key=lambda each: usd[each][0] + tokens / 1e6 * usd[each][1])
     assert re.search(rf"^  least spend .*{re.escape(format_usd(least['training_usd']))}$", out, re.M)
     of_other = ("plan", "--gpu", "h100-sxm", *FAST, "--budget", "1e22", "--law", "ludziejewski2025", "--bootstrap", 0)
     other, law = answer_of(*of_other)["default_law"], in_shape(find_law("ludziejewski2025"), "mixtral")
@@ -291,8 +303,12 @@ def test_a_match_without_a_budget_trains_no_longer_than_its_price_asks() -> None
     assert price <= 1.08 * whole["recommendation"]["usd_per_mtok"]  # 5% before rounding to whole layers
     assert chance >= 0.8 - 1e-6
     model, base = least["recommendation"], least["base"]
-    tokens = 1e6 * model["training_usd"] / (base["usd_per_mtok"] - price)  # its training is paid
-    assert f"{format_count(tokens)} served tokens (llama-3.1-8b as released)" in run(*asked, "--details").out
+    other, paid = least["least_training"][0], base["usd_per_mtok"]  # the training of a released one is paid
+    tokens = 1e6 * other["training_usd"] / (paid - other["usd_per_mtok"])
+    words = " ".join(run(*asked, "--details").out.split())
+    assert f"to {format_count(tokens)} served tokens llama-3.1-8b as released" in words
+    tokens = 1e6 * (model["training_usd"] - other["training_usd"]) / (other["usd_per_mtok"] - price)
+    assert f"to {format_count(tokens)} least spend, then recommended" in words
     short = run(*asked, "--lifetime-tokens", "10B").out
     served = re.escape(format_usd(base["usd_per_mtok"] * 1e4))
     assert re.search(rf"^But +serving llama-3.1-8b as it is released costs {served} for these tokens", short, re.M)
@@ -336,7 +352,7 @@ def test_a_lower_chance_of_less_regret_that_serves_for_far_less_is_planned(tmp_p
     assert model["usd_per_mtok"] < 0.5 * usual["usd_per_mtok"]
     assert model["regret"]["expected"] < usual["regret"]["expected"]
     out = " ".join(run(*asked).out.split())
-    assert "% (least regret) to reach the baseline's loss" in out
+    assert "% (least regret) for the baseline's loss" in out
     regrets = [f"{each['regret']['expected']:.0%}" for each in (usual, model)]
     told = f"{format_usd(usual['usd_per_mtok'])} (--confidence 0.8): regret {regrets[0]}, here {regrets[1]} "
     assert re.search(rf"But (70% costs \S+, 80%|80% costs) {re.escape(told)}", out)
@@ -360,7 +376,7 @@ def test_a_lower_chance_is_named_where_no_regret_is_known() -> None:
     assert less["usd_per_mtok"] < 0.5 * price
     out = run(*asked).out
     assert f"But          a 60% chance serves for {format_usd(less['usd_per_mtok'])} (--confidence 0.6)" in out
-    assert "Chance       80% to reach" in out
+    assert "Chance       80% for" in out
 
 
 def test_the_baseline_is_one_whatever_the_precision_and_within_the_bounds() -> None:
@@ -456,7 +472,7 @@ def test_own_runs_that_the_default_law_goes_beyond_are_fitted_beside_other_labs_
     told = "beyond the runs of both: Next takes both as evidence"
     assert re.search(rf"Default law {default['experts']} experts of deepseek, .*; {told}", words)
     assert re.search(
-        r"Chance \d+% to reach the baseline's loss, the most that \d laws can show \(8\d% of their draws\)", words
+        r"Chance \d+% for the baseline's loss, the most that \d laws can show \(8\d% of their draws\)", words
     )
     (command,) = re.findall(r"^Next +moescale (fit examples/runs.csv --prior pooled2026) -o both.toml$", out, re.M)
     assert run(*split(command), "-o", both).code == 0

@@ -141,7 +141,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     told, sizes = answer.benefit(plan), plan_tables.plan_headline(plan)
     drawn = find_spec("matplotlib") is not None
     return ENVIRONMENT.get_template("templates/page.html").render(
-        title=f"{told}: {sizes.removeprefix('Train ').replace('experts: ', 'experts, ')}" if told else sizes,
+        title=f"{told}: {sizes.removeprefix('Train ').replace(': ', ', ')}" if told else sizes,
         meta=[f"Which model to train: {choices.budget_words(plan)}", *([f"moescale {made.version}"] if made.version else [])],
         figures=[figure for figure in answer.figures(plan) if figure.key],
         images=[_image(plan_figure(plan, narrow=narrow)) for narrow in (False, True)] if drawn else [],

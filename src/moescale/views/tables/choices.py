@@ -19,6 +19,7 @@ ALIKE = 0.06  # relative difference in size of two rows of one expert count that
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
 MOST_ROWS, MOST_KNOWN = 9, 3
 LEAST_SPEND, LOWER_LOSS = "  least spend", "  lower loss"
+RECOMMENDED = "recommended"
 MOST_REPAID = 1e14  # output tokens: what is repaid by more is as good as never repaid
 CHEAPER = 0.9  # of the recommended model's training dollars, at most: a least spend that is shown
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
@@ -215,16 +216,27 @@ def dearer_to_serve(plan: Plan) -> list[tuple[str, Trained]]:
     return [("baseline", with_life(plan, plan.built_base)), *least]
 
 
-def repayments(plan: Plan, rows: int) -> list[tuple[str, float]]:
-    """The output tokens that repay the training of the recommended model against the baseline and the least spend, with its dollars where so many rows leave it out, and its last fifth."""
-    shown, found = {name for name, _ in choices(plan, rows)}, list[tuple[str, float]]()
-    for name, other in dearer_to_serve(plan):
-        tokens = repaid_by(plan.decision.model, other)
-        if tokens is not None and tokens < MOST_REPAID:
-            usd = "" if name != LEAST_SPEND or name in shown else f" {format_usd(other.training_usd or 0.0)}"
-            found.append((f"{name.strip()}{usd}", tokens))
+def by_volume(plan: Plan, rows: int) -> str:
+    """Which of the baseline, the least spend and the recommended model costs the least to train and serve, by served tokens; with the dollars of a least spend that so many rows leave out, and its last fifth."""
+    model, shown = plan.decision.model, {name for name, _ in choices(plan, rows)}
+    billed = [
+        (name, each) for name, each in dearer_to_serve(plan) if each.training_usd is not None and each.usd_per_mtok
+    ]
+    if model.training_usd is None or not billed:
+        return ""
+    left = sorted([*billed, (RECOMMENDED, model)], key=lambda each: (each[1].training_usd or 0.0, each[1].usd_per_mtok))
+    words, (name, cheapest) = list[str](), left[0]
+    while name != RECOMMENDED:
+        later = [(tokens, each) for each in left if (tokens := repaid_by(each[1], cheapest)) is not None]
+        tokens, (after, following) = min(later, key=lambda each: each[0], default=(math.inf, (RECOMMENDED, model)))
+        usd = f" ({format_usd(cheapest.training_usd or 0.0)})" if name == LEAST_SPEND and name not in shown else ""
+        if tokens > MOST_REPAID:
+            return ", ".join([*words, f"{'then ' if words else ''}{name.strip()}{usd}"]) + ", at any volume"
+        words.append(f"to {format_count(tokens)}{'' if words else ' served tokens'} {name.strip()}{usd}")
+        name, cheapest = after, following
+    text = ", ".join([*words, f"then {RECOMMENDED}"]) if words else f"{RECOMMENDED} at any volume"
     last = plan.last_fifth_tokens
-    return found if last is None else [*found, ("the last fifth", last)]
+    return text if last is None else f"{text} (its last fifth from {format_count(last)})"
 
 
 def _rows(plan: Plan) -> list[Trained]:

@@ -7,11 +7,14 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from moescale.models.recipe import most_trained_tokens
 from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import PLANNED_TPOT_S
 from moescale.planning.beside import FASTER, SLOWER
 from moescale.planning.candidate import Candidate, Trained
+from moescale.planning.decision import LawView
 from moescale.planning.least_training import TargetSpend
 from moescale.planning.plan import Plan
 from moescale.planning.rationale import DECIDES, EXTRAPOLATED, MOST_SWEEP, beyond_runs
@@ -26,12 +29,12 @@ from moescale.views.tables.choices import (
     UNLIKE,
     asked_number,
     best_dense,
+    by_volume,
     choices,
     considered,
     days_per_usd,
     of_fixed_dollars,
     repaid_by,
-    repayments,
     sizes_text,
     with_life,
 )
@@ -42,8 +45,8 @@ MOST_LINES = 18  # of the screen
 MOST_MORE, MOST_NAMED = 68, 42
 # Facts that go first where there is no room for so many rows; the dollars of a life stand in its row.
 SPARE = (
-    *(("Life", 4), ("Scores", 4), ("Shapes", 4), ("Repaid by", 3)),
-    *((name, 2) for name in ("Shapes", "Repaid by", "Scores", "Default law", "Vocabulary")),
+    *(("Life", 4), ("Scores", 4), ("Shapes", 4), ("By volume", 3)),
+    *((name, 2) for name in ("Shapes", "By volume", "Scores", "Default law", "Vocabulary")),
     *((name, 2) for name in ("This model", "Repeats")),
 )
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
@@ -122,7 +125,7 @@ def facts(
     say("Beyond runs", _beyond_runs(plan))
     say("Vocabulary", _vocabulary(plan))
     say("Repeats", "" if plan.repeats_loss is None else _repeats(plan, plan.repeats_loss))
-    say("Repaid by", "" if plan.of_life else _repaid_by(repayments(plan, rows)))
+    say("By volume", "" if plan.of_life else by_volume(plan, rows))
     say("Shapes", _shapes(plan))
     say("Training", training_text(plan))
     for text in unspent(plan, lower_loss=LOWER_LOSS in {name for name, _ in choices(plan, rows)}):
@@ -255,27 +258,31 @@ def _chance(plan: Plan) -> str:
     if (chances := shown_chance(plan)) is None:
         return ""
     (shown, sure), voting, limit = chances, len(plan.voting_laws), plan.asked.get("max_loss")
-    goal = "to reach the baseline's loss" if limit is None else f"of a loss of at most {limit}"
+    goal = "for the baseline's loss" if limit is None else f"of a loss of at most {limit}"
     if limit is None and not plan.base_name.startswith("the "):  # a published model, whose data and recipe no law knows
         goal = f"to reach the loss that the law gives {plan.base_name} by size and tokens"
-    over = f"{voting} laws" if voting else OF_SOURCES if plan.law == DEFAULT_LAW else f"the draws of {plan.law}"
-    over = f"the most that {over} can show ({percentage(sure)} of their draws)" if sure > shown else f"over {over}"
+    over = f" in {OF_SOURCES}" if plan.law == DEFAULT_LAW else f", over the draws of {plan.law}"
+    over = f", over {voting} laws" if voting else over
+    over = f", the most that {voting} laws can show ({percentage(sure)} of their draws)" if sure > shown else over
     usual = " (least regret)" if plan.more_sure is not None else ""
-    text, target = f"{percentage(shown)}{usual} {goal}, {over}", plan.asked.get("target")
+    text, target = f"{percentage(shown)}{usual} {goal}{over}", plan.asked.get("target")
     if isinstance(target, str) and (scored := _chance_of_target(plan, plan.decision.model)):
         text = f"{percentage(shown)} for the baseline's loss, {scored} for {target.replace('=', ' ')} in unseen labs"
     named = () if voting or plan.of_life else plan.laws
-    agree = sum(view.probability >= 0.5 for view in named)
     text += f"; {percentage(plan.usual_confidence)} is out of reach" if plan.usual_confidence else ""
-    return f"{text}; {agree} of {len(named)} laws agree" if named else text
+    return f"{text}; {_agreement(named)}" if named else text
 
 
-def _repaid_by(repaid: Sequence[tuple[str, float]]) -> str:
-    """The output tokens that repay training, against each of the named models."""
-    words = [
-        f"{format_count(tokens)}{'' if i else ' served tokens'} ({name})" for i, (name, tokens) in enumerate(repaid)
-    ]
-    return ", ".join(words)
+def _agreement(laws: Sequence[LawView]) -> str:
+    """How many laws say that the model more likely than not reaches its goal, and what the others would choose."""
+    against = [view for view in laws if view.probability < 0.5]
+    choosing = [(view.experts, view.n_params_active) for view in against if view.experts and view.n_params_active]
+    text = f"{len(laws) - len(against)} of {len(laws)} laws agree"
+    if not choosing:
+        return text
+    counts, sizes = zip(*choosing, strict=True)
+    size = format_count(float(f"{np.median(sizes):.2g}"))
+    return f"{text}, {len(choosing)} say{'s' * (len(choosing) == 1)} {ends_text(counts, '{:g}'.format)} experts, {size}"
 
 
 def _decided(plan: Plan) -> str:
