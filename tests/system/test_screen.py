@@ -186,12 +186,15 @@ def test_a_limit_of_ttft_says_what_it_is_of_and_which_command_gives_percentiles(
     seconds = re.escape(format_seconds(model["ttft_s"]))
     assert re.search(rf"GPUs +TTFT +TPOT .*\n(?:.*\n)*> recommended .* {seconds}  ", out)
     assert re.search(r"GPUs +TTFT +epochs", run(*asked, "--unique-tokens", "5T").out)
-    (line,) = re.findall(r"^Limits +means at full load; (.*)$", out, re.M)
-    command = split(line.replace("plan.json", str(file)).replace(" R ", " 5 "))
+    said = r"Limits means at full load; \$(\S+) for 99% of requests: (.*--percentile 99)"
+    ((usd, line),) = re.findall(said, " ".join(out.split()))
+    command = split(line.replace("plan.json", str(file)))
     assert command[2] == ".."
     usual, loaded = answer_of(*command[:2], *served), answer_of(*command[:2], *served, *command[3:])
     assert usual["usd_per_mtok"] == pytest.approx(model["usd_per_mtok"], rel=1e-6)
     assert loaded["open_loop"]["percentile"] == 99
+    assert loaded["open_loop"]["usd_per_mtok"] == pytest.approx(plan["open_loop"]["usd_per_mtok"], rel=1e-9)
+    assert format_usd(loaded["open_loop"]["usd_per_mtok"]) == f"${usd}"
     assert loaded["open_loop"]["usd_per_mtok"] > usual["usd_per_mtok"]
     (line,) = re.findall(r"^Limits +TTFT of a full pass; at 90% load: (.*)$", run(*asked, "--disaggregated").out, re.M)
     command = split(line.replace("plan.json", str(file)))

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from moescale.errors import InfeasibleError
-from moescale.latency import LatencySource
+from moescale.latency import LatencySource, kernels_alone
+from moescale.latency.engines import find_host
 from moescale.models.recipe import most_trained_tokens
 from moescale.models.rounding import Buildable, family_of
 from moescale.planning.allocation import Budget
@@ -24,11 +25,15 @@ from moescale.planning.total_cost import break_even_tokens
 from moescale.scaling_laws.law import Law, loss
 from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import apart
+from moescale.serving.gpu_counts import laid_out
+from moescale.serving.loads import OpenLoop, open_loop
 
 TRIED = (1e8, 1e9, 1e10)  # sizes of which a GPU serves one, if it serves a shape at all
 MOST_BOUGHT, ROUNDING = 3, 1e-6  # models that days and dollars are corrected for; of a probability
 MOST_RIVALS = 3  # expert counts of another shape that are built
 SLOWER, FASTER = 2.0, 0.9  # times the limit of TPOT, at which a model that it binds is priced too, our choice
+# Of requests, in per cent, that a stated TTFT is kept for, and full servers whose requests arrive: whole servers are then a step of 6%.
+PERCENTILE, SERVERS = 99.0, 16
 LAST = 0.2  # of the training: large enough to move the price by more than its steps
 BINDS = 0.95  # of a limit, from which on it holds a batch: passes have steps
 
@@ -95,6 +100,20 @@ def apart_usd(search: Search, shape: Buildable) -> float | None:
     ((alike, _),) = stacked([shape.architecture()])
     (usd,) = apart(alike, costs.latency, costs.deployment).usd_per_mtok.tolist()
     return usd if math.isfinite(usd) else None
+
+
+def at_percentile(search: Search, model: Candidate, shape: Buildable) -> OpenLoop | None:
+    """The servers of a built model that keep a limit of TTFT for PERCENTILE of requests which arrive as `cost --request-rate` has them; None without such a limit, and where none do."""
+    costs, deployment = search.costs, search.costs.deployment
+    if deployment.max_ttft_s is None or search.question.disaggregated:
+        return None
+    own = laid_out(replace(deployment, host=find_host("in-line")), model.attention_dp)
+    usd_per_s = SERVERS * model.gpus * float(np.asarray(own.usd_per_gpu_hour)) / 3600.0
+    rate = float(f"{usd_per_s / model.usd_per_mtok * 1e6 / float(np.asarray(own.output_tokens)):.2g}")
+    source = kernels_alone(costs.latency)
+    with suppress(InfeasibleError):
+        return open_loop(shape.architecture(), source, own, int(model.gpus), rate, percentile=PERCENTILE)
+    return None
 
 
 def last_fifth_tokens(search: Search, model: Candidate) -> float | None:

@@ -18,6 +18,7 @@ from moescale.planning.beside import (
     SLOWER,
     WithoutBounds,
     apart_usd,
+    at_percentile,
     fresh_usd,
     last_fifth_tokens,
     more_epochs,
@@ -52,6 +53,7 @@ from moescale.scaling_laws.law import NOT_IDENTIFIED, Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment
 from moescale.serving.gpu_counts import laid_out
+from moescale.serving.loads import OpenLoop
 
 SHOWN = 1e-7  # of a size, relative: how close the models at the cost of the baseline are to it
 BASE = ("base_experts", "base_loss", "base_usd_per_mtok", "lifetime_infeasible")  # what a record nests
@@ -145,6 +147,7 @@ class Plan:
     apart_usd_per_mtok: float | None = (
         None  # of the model to train with prefill and decode apart, where prompts are long
     )
+    open_loop: OpenLoop | None = None  # that keeps a limit of TTFT for 99% of requests, as means do at full load
     last_fifth_tokens: float | None = None  # output tokens that repay the last fifth of the training
     slower_usd_per_mtok: float | None = None  # of the model to train at twice the limit of TPOT, where that binds
     faster_usd_per_mtok: float | None = None  # the same at nine tenths of it
@@ -312,6 +315,7 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         without_bounds=None if of_life else without_bounds(search, advice.model, advice.architecture),
         base_released=(question.base is not None and question.base.released) or None,
         apart_usd_per_mtok=None if of_life else apart_usd(search, decided.architecture),
+        open_loop=at_percentile(search, decided.model, decided.architecture),
         last_fifth_tokens=None if of_life else last_fifth_tokens(search, decided.model),
         slower_usd_per_mtok=None if of_life else usd_at_tpot(search, decided.model, decided.architecture, SLOWER),
         faster_usd_per_mtok=None if of_life else usd_at_tpot(search, decided.model, decided.architecture, FASTER),

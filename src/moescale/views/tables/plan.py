@@ -52,12 +52,15 @@ def plan_headline(plan: Plan) -> str:
     kind, sizes = "a dense model", format_count(model.n_params_active)
     if model.experts != 1:
         kind, sizes = f"{model.experts:g} experts", f"{sizes} active of {format_count(model.n_params_total)}"
+    doubt, other = "", plan.default_law
     if plan.decision.undecided:
-        kind += f" ({ends_text(sorted(c.experts for c in plan.decision.rivals), '{:g}'.format)} still open)"
+        doubt = f" ({ends_text(sorted(c.experts for c in plan.decision.rivals), '{:g}'.format)} still open)"
+    elif other is not None and other.experts != model.experts:
+        doubt = f" ({other.experts:g} by other labs' runs)"
     few = asked_number(plan, "max_epochs") if plan.more_epochs is not None else None
     bounded = "" if few is None else f" ({few:g} epochs; --max-tokens allows more)"
-    parameters = "" if plan.decision.undecided else " parameters"  # a line has room for one of them
-    return f"Train {kind}: {sizes}{parameters}, {format_count(model.tokens)} tokens{bounded}"
+    parameters = "" if doubt else " parameters"  # a line has room for one of them
+    return f"Train {kind}{doubt}: {sizes}{parameters}, {format_count(model.tokens)} tokens{bounded}"
 
 
 def decision_facts(plan: Plan) -> list[tuple[str, str]]:

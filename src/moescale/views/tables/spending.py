@@ -145,4 +145,7 @@ def limits_text(plan: Plan) -> str:
         return ""
     if plan.asked.get("disaggregated"):
         return "TTFT of a full pass; at 90% load: cost plan.json:recommendation .. --prefill-gpus auto"
-    return "means at full load; cost plan.json:recommendation .. --request-rate R --percentile 99"
+    rate, price = "R", ""
+    if (loaded := plan.open_loop) is not None:
+        rate, price = f"{loaded.requests_per_s:g}", f"{format_usd(loaded.usd_per_mtok)} for 99% of requests: "
+    return f"means at full load; {price}cost plan.json:recommendation .. --request-rate {rate} --percentile 99"
