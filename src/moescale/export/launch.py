@@ -113,6 +113,7 @@ def export_model(
         version=TORCHTITAN,
         recipe=recipe,
         choice=choice,
+        planned_flops=6.0 * shape.n_params * tokens,
         notes=notes,
         server=server,
         serve=SERVE,
