@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 from pathlib import Path
 from shlex import split
 from statistics import NormalDist
@@ -15,7 +16,7 @@ import pytest
 from command_line import answer_of, run
 from moescale.options.law import LawOptions, in_shape
 from moescale.scaling_laws import find_law, loss, predict
-from moescale.units import format_count, format_seconds, format_usd
+from moescale.units import format_count, format_seconds, format_usd, parse_count
 from moescale.views.tables.screen import of_design
 
 pytestmark = pytest.mark.usefixtures("plans_made_once")
@@ -226,6 +227,21 @@ def test_a_loss_that_costs_nothing_is_taken() -> None:
     assert model["probability_at_least_base"] >= 0.8
 
 
+def assert_cheapest_by_volume(out: str, models: dict[str, dict[str, float]]) -> None:
+    """The screen names, up to each volume and from there on, the model that costs the least to train and serve."""
+    said = re.search(r"By volume (.*?) (?:Shapes|Training) ", " ".join(out.split()))
+    assert said
+    *parts, last = said[1].replace(" served tokens", "").split(", ")
+    named = [re.fullmatch(r"to (\S+) (.+)", part) for part in parts]
+    volumes = [(parse_count(found[1]), found[2]) for found in named if found]
+    names = [*(name for _, name in volumes), last.removeprefix("then ")]
+    assert len(volumes) == len(parts) > 0
+    for (volume, _), pair in zip(volumes, pairwise(names), strict=True):
+        for tokens, name in zip((0.98 * volume, 1.02 * volume), pair, strict=True):
+            usd = {key: m["training_usd"] + tokens / 1e6 * m["usd_per_mtok"] for key, m in models.items()}
+            assert name.startswith(min(usd, key=lambda key: usd[key]))
+
+
 def test_a_plan_says_what_its_restrictions_cost() -> None:
     asked = (*MIXTRAL, *FAST, "--bootstrap", "40")
     free, bound = (answer_of(*asked, "--budget", "1e22", *more) for more in ((), ("--experts", "4")))
@@ -235,24 +251,29 @@ def test_a_plan_says_what_its_restrictions_cost() -> None:
     assert least["training_usd"] < 0.5 * free["training"]["usd"]  # what serves for less is trained longer
     assert least["probability_at_least_base"] >= 0.8 <= model["probability_at_least_base"]
     out = run(*asked, "--budget", "1e22").out
-    printed = re.search(r"^  dense baseline .* \$(\S+) .* \$(\S+)K$", out, re.M)
-    by_volume = re.search(r"By volume +to (\d+)B served tokens least spend, to (\d+)B baseline, then recommended", out)
-    assert printed
-    assert by_volume
-    usd = {
-        name: (row["training_usd"], row["usd_per_mtok"])
-        for name, row in (("least spend", least), ("recommended", model))
-    }
-    usd["baseline"] = 1e3 * float(printed[2]), float(printed[1])
-    for end, before, after in zip(
-        by_volume.groups(), ("least spend", "baseline"), ("baseline", "recommended"), strict=True
-    ):
-        for tokens, name in ((0.96e9 * float(end), before), (1.04e9 * float(end), after)):
-            assert name == min(usd, key=lambda each: usd[each][0] + tokens / 1e6 * usd[each][1])
+    assert_cheapest_by_volume(out, {"least spend": least, "that for": free["for_volume"], "recommended": model})
     assert re.search(rf"^  least spend .*{re.escape(format_usd(least['training_usd']))}$", out, re.M)
     of_other = ("plan", "--gpu", "h100-sxm", *FAST, "--budget", "1e22", "--law", "ludziejewski2025", "--bootstrap", 0)
     other, law = answer_of(*of_other)["default_law"], in_shape(find_law("ludziejewski2025"), "mixtral")
     assert other["loss"] == pytest.approx(predict(law, other["n_params"], other["tokens"], other["experts"]).loss)
+
+
+def test_the_model_for_a_volume_is_the_best_life_of_it() -> None:
+    asked = ("plan", "--gpu", "h100-sxm", "--shape", "deepseek", *FAST, "--bootstrap", 20, "--budget", "1e23")
+    plan = answer_of(*asked)
+    tokens, model, best = plan["for_volume_tokens"], plan["for_volume"], plan["recommendation"]
+    life = answer_of(*asked, "--lifetime-tokens", tokens)["lifetime"]["recommendation"]
+    same = ("experts", "n_params", "tokens", "usd_per_mtok", "training_usd", "total_usd")
+    # The grids of the two searches differ.
+    assert [model[name] for name in same] == pytest.approx([life[name] for name in same], rel=1e-4)
+    for other in (plan["least_training"][0], best):
+        total = (other.get("training_usd") or plan["training"]["usd"]) + tokens / 1e6 * other["usd_per_mtok"]
+        assert model["total_usd"] < total
+    out = " ".join(run(*asked).out.split())
+    assert f"for {format_count(tokens)} served {model['experts']} {format_count(model['n_params_active'])}" in out
+    assert re.search(
+        rf"By volume to \S+ served tokens least spend, to \S+ that for {format_count(tokens)}, then recomm", out
+    )
 
 
 def test_unique_tokens_are_repeated_four_times_at_most_unless_more_are_stated() -> None:
@@ -306,12 +327,9 @@ def test_a_match_without_a_budget_trains_no_longer_than_its_price_asks() -> None
     assert price <= 1.08 * whole["recommendation"]["usd_per_mtok"]  # 5% before rounding to whole layers
     assert chance >= 0.8 - 1e-6
     model, base = least["recommendation"], least["base"]
-    other, paid = least["least_training"][0], base["usd_per_mtok"]  # the training of a released one is paid
-    tokens = 1e6 * other["training_usd"] / (paid - other["usd_per_mtok"])
-    words = " ".join(run(*asked, "--details").out.split())
-    assert f"to {format_count(tokens)} served tokens llama-3.1-8b as released" in words
-    tokens = 1e6 * (model["training_usd"] - other["training_usd"]) / (other["usd_per_mtok"] - price)
-    assert f"to {format_count(tokens)} least spend, then recommended" in words
+    released = {**base, "training_usd": 0.0}  # it is paid
+    models = {"least spend": least["least_training"][0], "that for": least["for_volume"], "recommended": model}
+    assert_cheapest_by_volume(run(*asked, "--details").out, {"llama-3.1-8b as released": released, **models})
     short = run(*asked, "--lifetime-tokens", "10B").out
     served = re.escape(format_usd(base["usd_per_mtok"] * 1e4))
     assert re.search(rf"^But +serving llama-3.1-8b as it is released costs {served} for these tokens", short, re.M)

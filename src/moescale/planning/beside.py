@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -34,7 +35,6 @@ MOST_RIVALS = 3  # expert counts of another shape that are built
 SLOWER, FASTER = 2.0, 0.9  # times the limit of TPOT, at which a model that it binds is priced too, our choice
 # Of requests, in per cent, that a stated TTFT is kept for, and full servers whose requests arrive: whole servers are then a step of 6%.
 PERCENTILE, SERVERS = 99.0, 16
-LAST = 0.2  # of the training: large enough to move the price by more than its steps
 BINDS = 0.95  # of a limit, from which on it holds a batch: passes have steps
 
 
@@ -116,18 +116,22 @@ def at_percentile(search: Search, model: Candidate, shape: Buildable) -> OpenLoo
     return None
 
 
-def last_fifth_tokens(search: Search, model: Candidate) -> float | None:
-    """The output tokens that repay the last fifth of a model's training, against the smallest size that keeps the promise with the rest; None where that costs no more to serve, and without a promise or a price of training."""
-    question, sure, usd = search.question, search.confidence, model.training_usd
-    if usd is None or sure is None or question.budget_goal != "serve":
+def for_volume(search: Search, model: Candidate, least: Sequence[Candidate]) -> tuple[float, Life] | None:
+    """A volume between what the model of `least` training and the recommended one are for, and the best life of so many served tokens, as built; None where none lies between them.
+
+    The volume is the power of ten that is nearest to where the two cost the same in all.
+    """
+    if not least or search.question.lifetime_tokens is not None:
         return None
-    draws, experts, prices = search.draws_at(question.max_loss), np.array([model.experts]), list[float]()
-    for share in (1.0, 1.0 - LAST):
-        budget = replace(question.budget, flops=share * model.training_flops, by_experts=())
-        size = draws.on_budget(budget, experts).sizes(sure)
-        prices += search.sampled.usd_of(question.experts.index(model.experts), size).tolist()
-    found = break_even_tokens(usd, (1.0 - LAST) * usd, *prices)
-    return found if found is not None and math.isfinite(found) else None
+    cheap = least[0]
+    tokens = break_even_tokens(model.training_usd, cheap.training_usd, model.usd_per_mtok, cheap.usd_per_mtok)
+    if tokens is None:
+        return None
+    tokens = 10.0 ** round(math.log10(tokens))
+    found = best_life(replace(search, question=replace(search.question, lifetime_tokens=tokens)))
+    if found is None or not (cheap.training_usd or 0.0) < found.model.training_usd < (model.training_usd or 0.0):
+        return None
+    return tokens, found.model
 
 
 def usd_at_tpot(search: Search, model: Candidate, shape: Buildable, times: float) -> float | None:

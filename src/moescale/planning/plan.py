@@ -19,8 +19,8 @@ from moescale.planning.beside import (
     WithoutBounds,
     apart_usd,
     at_percentile,
+    for_volume,
     fresh_usd,
-    last_fifth_tokens,
     more_epochs,
     repeats_loss,
     settled,
@@ -148,7 +148,8 @@ class Plan:
         None  # of the model to train with prefill and decode apart, where prompts are long
     )
     open_loop: OpenLoop | None = None  # that keeps a limit of TTFT for 99% of requests, as means do at full load
-    last_fifth_tokens: float | None = None  # output tokens that repay the last fifth of the training
+    for_volume: Life | None = None  # the best life of a volume between the least spend's and the recommended model's
+    for_volume_tokens: float | None = None  # that volume
     slower_usd_per_mtok: float | None = None  # of the model to train at twice the limit of TPOT, where that binds
     faster_usd_per_mtok: float | None = None  # the same at nine tenths of it
     fp8_usd_per_mtok: float | None = None  # of the model to train with fp8 weights, where their format is not stated
@@ -272,6 +273,7 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
     decided = advice if life is None else life
     use = found.use if life is None else training_use(question, life.model, life.architecture)
     repeats = repeats_loss(search, decided.model)
+    volume = None if of_life else for_volume(search, decided.model, cheapest_trained)
     return Plan(
         budget_flops=_budget_flops(question, advice.model, found.use),
         law=search.law.name,
@@ -316,7 +318,8 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         base_released=(question.base is not None and question.base.released) or None,
         apart_usd_per_mtok=None if of_life else apart_usd(search, decided.architecture),
         open_loop=at_percentile(search, decided.model, decided.architecture),
-        last_fifth_tokens=None if of_life else last_fifth_tokens(search, decided.model),
+        for_volume=volume and volume[1],
+        for_volume_tokens=volume and volume[0],
         slower_usd_per_mtok=None if of_life else usd_at_tpot(search, decided.model, decided.architecture, SLOWER),
         faster_usd_per_mtok=None if of_life else usd_at_tpot(search, decided.model, decided.architecture, FASTER),
         accuracy=accuracy_of(

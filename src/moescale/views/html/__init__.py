@@ -236,21 +236,8 @@ def _sentences(plan: Plan) -> list[str]:
         served = format_count(plan.lifetime.lifetime_tokens)
         text += f"; its training and {served} served tokens cost {format_usd(ours)}"
     told.append(f"{text}, {ours / its:.0%} of what {base} costs." if its and not plan.is_baseline else f"{text}.")
-    for name, other in [] if plan.of_life else choices.dearer_to_serve(plan):
-        tokens, usd = choices.repaid_by(model, other), other.training_usd or 0.0
-        if tokens is not None and name == choices.LEAST_SPEND:
-            told.append(
-                f"A model that takes {format_usd(usd)} to train (least spend) keeps the same promise at "
-                f"{format_usd(other.usd_per_mtok or 0.0)}: ours repays the difference by {format_count(tokens)} output tokens. "
-                "A plan for a known number of tokens costs less than either."
-            )
-        elif tokens is not None:
-            more = f"Its training costs {format_usd((model.training_usd or 0.0) - usd)} more than that of {base}"
-            told.append(f"{more}: serving repays it by {format_count(tokens)} output tokens.")
-    if not plan.of_life and plan.last_fifth_tokens is not None:
-        told.append(
-            f"The last fifth of its training is repaid by {format_count(plan.last_fifth_tokens)} output tokens."
-        )
+    if not plan.of_life and (volumes := choices.by_volume(plan, choices.MOST_ROWS)):
+        told.append(f"Which model costs the least to train and serve: {volumes}.")
     if (chances := screen.shown_chance(plan)) is not None:
         laws, limit = len(plan.voting_laws), plan.asked.get("max_loss")
         missed = max(1.0 - round(chances[1], 2), 1.0 / (laws + 1) if laws else 0.01)  # few laws agree by chance

@@ -15,7 +15,7 @@ from moescale.planning.training_use import TrainingUse
 from moescale.units import format_count, format_flops, format_seconds, format_usd
 from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_text, or_dash, table_of
 
-ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one
+ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one, trained about as long
 NEAR = 0.05  # relative difference in dollars below which the cheapest model is no other choice
 MOST_ROWS, MOST_KNOWN = 9, 3
 LEAST_SPEND, LOWER_LOSS = "  least spend", "  lower loss"
@@ -23,7 +23,7 @@ RECOMMENDED = "recommended"
 MOST_REPAID = 1e14  # output tokens: what is repaid by more is as good as never repaid
 CHEAPER = 0.9  # of the recommended model's training dollars, at most: a least spend that is shown
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
-UNLIKE = 1.25  # largest over smallest size that several laws choose alone, or FLOPs over a budget: more is said
+UNLIKE = 1.25  # largest over smallest size that several laws choose alone, or FLOPs over a budget: more is said; or tokens: two models
 
 
 class Place(IntEnum):
@@ -154,6 +154,8 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
         named.append((Place.LOWER_LOSS, f"  {more.probability_at_least_base or 0.0:.0%} chance", more))
     if least is not None and (least.training_usd or 0.0) < CHEAPER * (chosen.training_usd or math.inf):
         named.append((Place.LESS_SPENT, LEAST_SPEND, least))
+    if plan.for_volume is not None:
+        named.append((Place.LESS_SPENT, f"  for {format_count(plan.for_volume_tokens or 0.0)} served", plan.for_volume))
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(RIVALS[c.experts >= chosen.experts], label, c) for c in rivals]
     named += [(Place.LOWER_LOSS, LOWER_LOSS, better)] if by_price and not unspent else []
@@ -217,11 +219,12 @@ def dearer_to_serve(plan: Plan) -> list[tuple[str, Trained]]:
 
 
 def by_volume(plan: Plan, rows: int) -> str:
-    """Which of the baseline, the least spend and the recommended model costs the least to train and serve, by served tokens; with the dollars of a least spend that so many rows leave out, and its last fifth."""
+    """Which of the baseline, the least spend, the model for a volume and the recommended one costs the least to train and serve, by served tokens; with the dollars of a least spend that so many rows leave out."""
     model, shown = plan.decision.model, {name for name, _ in choices(plan, rows)}
-    billed = [
-        (name, each) for name, each in dearer_to_serve(plan) if each.training_usd is not None and each.usd_per_mtok
-    ]
+    others = dearer_to_serve(plan)
+    if plan.for_volume is not None and plan.for_volume_tokens is not None:
+        others.append((f"that for {format_count(plan.for_volume_tokens)}", plan.for_volume))
+    billed = [(name, each) for name, each in others if each.training_usd is not None and each.usd_per_mtok]
     if model.training_usd is None or not billed:
         return ""
     left = sorted([*billed, (RECOMMENDED, model)], key=lambda each: (each[1].training_usd or 0.0, each[1].usd_per_mtok))
@@ -234,9 +237,7 @@ def by_volume(plan: Plan, rows: int) -> str:
             return ", ".join([*words, f"{'then ' if words else ''}{name.strip()}{usd}"]) + ", at any volume"
         words.append(f"to {format_count(tokens)}{'' if words else ' served tokens'} {name.strip()}{usd}")
         name, cheapest = after, following
-    text = ", ".join([*words, f"then {RECOMMENDED}"]) if words else f"{RECOMMENDED} at any volume"
-    last = plan.last_fifth_tokens
-    return text if last is None else f"{text} (its last fifth from {format_count(last)})"
+    return ", ".join([*words, f"then {RECOMMENDED}"]) if words else f"{RECOMMENDED} at any volume"
 
 
 def _rows(plan: Plan) -> list[Trained]:
@@ -245,7 +246,8 @@ def _rows(plan: Plan) -> list[Trained]:
 
 
 def _same(one: Trained, other: Trained) -> bool:
-    return one.experts == other.experts and abs(one.n_params / other.n_params - 1.0) < ALIKE
+    longer = max(one.tokens / other.tokens, other.tokens / one.tokens) > UNLIKE
+    return one.experts == other.experts and abs(one.n_params / other.n_params - 1.0) < ALIKE and not longer
 
 
 def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:

@@ -301,7 +301,12 @@ def lifetime_table(plan: LifetimePlan) -> Table:
     else:
         goal = f"loss {plan.target_loss:.4f} at the lowest cost"
         cells = [*(cell for cell in cells if cell is not LOSS), _drawn("total $", "total_usd")]
-    title = f"Training and serving {format_count(plan.lifetime_tokens)} tokens: {goal}"
+    of_draws = (
+        " (intervals: of the best life under each draw)"
+        if any(c.intervals for c in plan.plans if isinstance(c, Life))
+        else ""
+    )
+    title = f"Training and serving {format_count(plan.lifetime_tokens)} tokens: {goal}{of_draws}"
     return _models(title, plan.plans, cells)
 
 
