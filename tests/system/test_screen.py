@@ -118,7 +118,7 @@ def test_training_in_fp8_is_cheaper_and_said() -> None:
     assert 1.1 < plain["usd"] / fp8["usd"] < 2.0
     assert (plain.get("precision"), fp8["precision"]) == (None, "fp8")
     out = " ".join(run(*asked, "--train-precision", "fp8").out.split())
-    assert f"(bf16 {format_usd(plain['usd'])}: fp8 pays where it costs < " in out
+    assert re.search(rf"\(bf16 {re.escape(format_usd(plain['usd']))} in \S+ days: fp8 pays where it costs < ", out)
     assert fp8["bf16_usd"] == pytest.approx(plain["usd"], rel=1e-9)
     assert re.search(r"in \S+ days 90% \(routing: ", out)
     for more, said in ((("--train-gpu", "a100-sxm-80gb"), "has no fp8 arithmetic"), (("--mfu", 0.3), "stated --mfu")):
@@ -269,7 +269,7 @@ def test_the_model_for_a_volume_is_the_best_life_of_it() -> None:
     for other in (plan["least_training"][0], best):
         total = (other.get("training_usd") or plan["training"]["usd"]) + tokens / 1e6 * other["usd_per_mtok"]
         assert model["total_usd"] < total
-    out = " ".join(run(*asked).out.split())
+    out = " ".join(run(*asked, "--details").out.split())
     assert f"for {format_count(tokens)} served {model['experts']} {format_count(model['n_params_active'])}" in out
     assert re.search(
         rf"By volume to \S+ served tokens least spend, to \S+ that for {format_count(tokens)}, then recomm", out

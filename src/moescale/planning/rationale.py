@@ -54,7 +54,9 @@ class Recommendation(Generic[Model]):
     architecture: Buildable
     expansion: float | None = None  # FFN weights of all experts over those that a token meets
     undecided: str | None = None  # between which expert counts, and what separates them
-    likeliest: float | None = None  # share of the draws under which this expert count is the cheapest, or as cheap
+    likeliest: float | None = (
+        None  # of the expert counts: share of the draws under which it is the cheapest, or as cheap
+    )
     compute_ratio: float | None = (
         None  # FLOPs with which models of the baseline's experts reach this loss, over its own
     )
@@ -298,7 +300,9 @@ def _factor_words(search: Search, model: Trained) -> list[str]:
         | {name: name.replace("_", " ") for name in law.form.extra_inputs}
     )
     if law.family.n_counts == "dense" and not math.isclose(size, model.n_params_active, rel_tol=1e-3):
-        words["n_params"] = f"dense-equivalent N ({format_count(size)})"  # the plan prints active parameters
+        # The plan prints active parameters, and `fit` the sizes of the runs in their own shape.
+        most = format_count(law.fit_range["n_params"][1]) if "n_params" in law.fit_range else "?"
+        words["n_params"] = f"dense-equivalent N ({format_count(size)}; runs to {most} in this shape)"
     return [
         f"{words[name]} {factor:{',.0f' if factor >= 999.5 else '.3g'}} times the "
         f"{'largest' if factor > 1 else 'smallest'} fitted"
@@ -314,10 +318,7 @@ def _rivals(
     if cost is None:
         close = [f"{c.experts:g} experts (loss {c.loss:.4f})" for c in rivals if c.loss <= FLAT * model.loss]
         return [f"Loss within 0.1% of the recommended model's: {', '.join(close)}."] if close else []
-    chosen = next(
-        (c for c in rows if c.experts == model.experts), model
-    )  # of a life before rounding, as its rivals are
-    dearer = {c.experts: cost(c) / cost(chosen) - 1.0 for c in rivals}
+    dearer = {c.experts: cost(c) / cost(model) - 1.0 for c in rivals}
     close = [f"{expert_model(e)} ({more:+.1%})" for e, more in dearer.items() if abs(more) <= NEARLY]
     less = [f"{expert_model(e)} ({more:+.1%})" for e, more in dearer.items() if more < -NEARLY]
     notes = [f"Within {NEARLY:.0%} of the recommended model's {what}: {', '.join(close)}."] if close else []

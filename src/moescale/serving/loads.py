@@ -120,7 +120,7 @@ class OpenLoop(Measured):
     tensor_parallel: int  # GPUs of one replica
     gpus: int
     utilization: float  # the rate, over what the replicas serve at most (see the class)
-    percentile: float | None  # None: means
+    percentile: float | None = None  # None: means
     output_tok_s: float
     usd_per_hour: float
     usd_per_mtok: float  # output tokens

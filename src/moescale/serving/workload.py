@@ -131,7 +131,7 @@ class Times:
     """Seconds of a request; the one between tokens is None where no request has a second token."""
 
     ttft_s: float  # to the first token
-    tpot_s: float | None  # between the later tokens, on average
+    tpot_s: float | None = None  # between the later tokens, on average
     e2e_s: float  # to the last token
 
 

@@ -234,7 +234,7 @@ def by_volume(plan: Plan, rows: int) -> str:
         tokens, (after, following) = min(later, key=lambda each: each[0], default=(math.inf, (RECOMMENDED, model)))
         usd = f" ({format_usd(cheapest.training_usd or 0.0)})" if name == LEAST_SPEND and name not in shown else ""
         if tokens > MOST_REPAID:
-            return ", ".join([*words, f"{'then ' if words else ''}{name.strip()}{usd}"]) + ", at any volume"
+            return ", ".join([*words, f"then {name.strip()}{usd}"]) if words else f"{name.strip()}{usd} at any volume"
         words.append(f"to {format_count(tokens)}{'' if words else ' served tokens'} {name.strip()}{usd}")
         name, cheapest = after, following
     return ", ".join([*words, f"then {RECOMMENDED}"]) if words else f"{RECOMMENDED} at any volume"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import statistics
 from collections.abc import Iterator, Sequence
-
-import numpy as np
 
 from moescale.models.recipe import most_trained_tokens
 from moescale.options.law import DEFAULT_LAW
@@ -38,7 +37,7 @@ from moescale.views.tables.choices import (
     sizes_text,
     with_life,
 )
-from moescale.views.tables.spending import MOSTLY, limits_text, price_error, training_text, unspent
+from moescale.views.tables.spending import MOSTLY, STEP, limits_text, price_error, training_text, unspent
 
 MOST_LINES = 18  # of the screen
 # Characters of its last line beside which another option has room, and of what `--details` has for which there is room.
@@ -60,7 +59,6 @@ APART, SLOWLY = (
     0.9,
     0.75,
 )  # of the price, at most: a price with prefill and decode apart, or at a slower TPOT, that is said
-STEP = 1.5  # times the price, from which on that at a slightly shorter TPOT is said
 OUTPUT_SHARE = 0.5  # of the active parameters: an output layer that is larger is said
 LONGER_THAN = 1.02  # times the stated days or dollars: an open model that takes more is said to
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
@@ -152,7 +150,8 @@ def facts(
     in_fp8 = plan.fp8_usd_per_mtok is not None and "--weights" not in _otherwise(plan)
     more += "; --weights fp8" if in_fp8 and len(more) < MOST_MORE else ""
     exported = use is None or use.precision is None  # files for a trainer are in bf16
-    more += "" if len(more) > MOST_MORE else "; --export megatron" if exported else "; exports train in bf16"
+    named = any(name == "Next" and "--export" in text for name, text in kept)
+    more += "" if len(more) > MOST_MORE or named else "; --export megatron" if exported else "; exports train in bf16"
     return [*kept, ("More", more)]
 
 
@@ -277,12 +276,12 @@ def _agreement(laws: Sequence[LawView]) -> str:
     """How many laws say that the model more likely than not reaches its goal, and what the others would choose."""
     against = [view for view in laws if view.probability < 0.5]
     choosing = [(view.experts, view.n_params_active) for view in against if view.experts and view.n_params_active]
-    text = f"{len(laws) - len(against)} of {len(laws)} laws agree"
-    if not choosing:
-        return text
-    counts, sizes = zip(*choosing, strict=True)
-    size = format_count(float(f"{np.median(sizes):.2g}"))
-    return f"{text}, {len(choosing)} say{'s' * (len(choosing) == 1)} {ends_text(counts, '{:g}'.format)} experts, {size}"
+    text, none = f"{len(laws) - len(against)} of {len(laws)} laws agree", len(against) - len(choosing)
+    if choosing:
+        counts, sizes = zip(*choosing, strict=True)
+        size = "" if len({*counts}) > 1 else f", {format_count(float(f'{statistics.median(sizes):.2g}'))}"
+        text += f", {len(choosing)} say{'s' * (len(choosing) == 1)} {ends_text(counts, '{:g}'.format)} experts{size}"
+    return f"{text}, by {none} none does" if none else text
 
 
 def _decided(plan: Plan) -> str:
@@ -459,7 +458,7 @@ def _measured_baseline(plan: Plan) -> str:
         for model, score in measured_scores(task).items():
             if known_name(model) == plan.base_name:
                 lettered = letters(task).get(model)
-                found.append(f"{task} {score:.2f}{f' (by letters {lettered:.2f})' if lettered else ''}")
+                found.append(f"{task} {score:.2f}{f' (by letters {lettered:.3f})' if lettered else ''}")
                 if task in ours and not public:
                     low, high = ours[task].interval
                     public = f"; by public ladders {task} {low:.2f} to {high:.2f}, {ours[task].at_least(score):.0%} for {score:.2f}"

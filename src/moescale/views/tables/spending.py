@@ -17,6 +17,7 @@ SURE = 0.9  # chance with which days or dollars are said to be enough
 MOSTLY = 0.75  # of a budget: a plan that spends less names the objective that spends more
 LONG_TTFT_S = 1.0  # a corrected one that is said where no limit is stated, our choice
 ROUNDING = 0.005  # of a chance, as it is printed
+STEP = 1.5  # times the price, from which on that at a slightly shorter TPOT is said
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 
 
@@ -52,7 +53,8 @@ def training_text(plan: Plan) -> str:
         days += f" ({use.memory_bytes / 2**30:.3g} of {format_bytes(use.usable_bytes)})"
     fp8 = "" if use.fp8_usd is None else f" (fp8 {format_usd(use.fp8_usd)})"
     if use.bf16_usd is not None:
-        fp8 = f" (bf16 {format_usd(use.bf16_usd)}{_fp8_worth(use)})"
+        days_bf16 = f" in {use.gpu_days / gpus * use.bf16_usd / use.usd:.3g} days" if gpus > 1 else ""
+        fp8 = f" (bf16 {format_usd(use.bf16_usd)}{days_bf16}{_fp8_worth(use)})"
     text = f"{format_usd(use.usd)}{fp8}, {days}"
     dollars = asked_number(plan, "max_training_usd")
     share = use.usd / dollars if plan.of_life and dollars is not None else use.budget_share
@@ -130,7 +132,9 @@ def price_error(plan: Plan) -> str:
         times += f", TTFT {format_seconds(likely_ttft_s)}"
     times += ttft_doubt(a, plan.asked.get("max_ttft_s"))
     hourly = f"{format_usd(plan.usd_per_gpu_hour)}/h"
-    return f"corrected {format_usd(likely.usd_per_mtok)} ({span}){times}: {a.n} servings of {a.kind}, {hourly}"
+    faster = plan.faster_usd_per_mtok or 0.0
+    step = f"; {format_usd(faster)} past a step of TPOT" if faster > STEP * model.usd_per_mtok else ""
+    return f"corrected {format_usd(likely.usd_per_mtok)} ({span}{step}){times}: {a.n} servings of {a.kind}, {hourly}"
 
 
 def _stricter(plan: Plan) -> str:
