@@ -206,7 +206,8 @@ def _ratio(
     rate, flops = card.system.memory_bandwidth_bytes_per_s, card.system.bf16_flops_per_s
     measured_cache, wanted_cache = (KINDS[kind].bytes_per_weight for kind in (cached, card.cache_type))
     this = _roofline_s(model, a, (rate * bandwidth, flops * peak), weight_bytes, wanted_cache)
-    as_measured = replace(a, prefix=0.0, queries=1.0)
+    shared, each = _params_by_heads("")
+    as_measured = replace(a, prefix=0.0, queries=1.0, params=shared + each * a.heads)
     return this / _roofline_s(MEASURED, as_measured, (rate, flops), measured_bytes, measured_cache)
 
 
@@ -228,8 +229,17 @@ def sparse_s(card: Card, a: Stage, model: Architecture, module: Module) -> Float
     rate = (system.memory_bandwidth_bytes_per_s, system.bf16_flops_per_s)
     bandwidth, peak = card.ratios(BF16)
     this = _roofline_s(model, each, (rate[0] * bandwidth, rate[1] * peak), wanted_bytes, 2.0, sparse=True)
-    measured = _roofline_s(SPARSE[name], each, rate, measured_bytes, 2.0, sparse=True)
+    shared, of_head = _params_by_heads(name)
+    as_measured = replace(each, params=shared + of_head * a.heads)
+    measured = _roofline_s(SPARSE[name], as_measured, rate, measured_bytes, 2.0, sparse=True)
     return module_grid(*card.tables, a.name, module).seconds(a.heads, each.batch, a.tokens) * (this / measured)
+
+
+@cache
+def _params_by_heads(name: str) -> tuple[float, float]:
+    """Parameters of the projections of a measured module, a name of SPARSE or none: those that all GPUs hold, and of a head."""
+    none, one = (sum(float(op.params) for op in attention_products(SPARSE.get(name, MEASURED), n)) for n in (0.0, 1.0))
+    return none, one - none
 
 
 def _roofline_s(
@@ -257,7 +267,7 @@ def _roofline_s(
         new, indexed = requests * a.queries, np.asarray(tokens)
         flops = heads * 2.0 * (2.0 * rank + model.qk_rope_head_dim) * new * np.minimum(tokens, chosen)
     moved = cache_bytes * (rank + model.qk_rope_head_dim) * requests * np.minimum(tokens, chosen)
-    params = sum((op.params for op in attention_products(model, heads)), start=0.0) if weight_bytes else 0.0
+    params = a.params if weight_bytes else 0.0
     if sparse:
         params = params + sum(op.params for op in index_products(model)) / model.n_layers
         each = np.asarray(model.n_index_layers, dtype=np.float64) / model.n_layers * model.index_head_dim * requests
