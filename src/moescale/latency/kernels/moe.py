@@ -14,7 +14,6 @@ shape itself is answered from its own rows.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import astuple, dataclass
 from functools import cache
@@ -49,7 +48,7 @@ LIKENESS = (0.3, 0.5, 0.5, 0.7)
 DOUBT = 0.3
 SAME = 0.01  # e-folds within which a shape counts as the measured one
 SAME_WEIGHT = 1e4
-TOGETHER = 512  # points at a time: so few that what is weighted stays in the cache
+TOGETHER = 512  # points: so few at a time that what is weighted stays in the cache
 STEPS_AN_OCTAVE = 8
 OCTAVES = (-10, 16)  # of pairs per local expert
 # Of the formula's constants, in their order: where a fit begins, and what it stays in.
@@ -118,14 +117,13 @@ class MoeKernels:
         total, n = np.sum(weight, axis=1) + DOUBT, len(weight)
         places = np.broadcast_to(place, whole).reshape(math.prod(whole) // max(n, 1), n)
         out, rows = np.empty(places.shape), max(TOGETHER // max(n, 1), 1)
-        for i, j in itertools.product(range(0, len(places), rows), range(0, n, TOGETHER)):
-            own, part = slice(j, j + TOGETHER), (slice(i, i + rows), slice(j, j + TOGETHER))
+        for part in (slice(i, i + rows) for i in range(0, len(places), rows)):
             low = places[part].astype(np.intp)
             there = self.rises.take(low, axis=0)
             there *= (places[part] - low).astype(np.float32)[..., None]
             there += self.missed.take(low, axis=0)
-            there *= weight[own]
-            out[part] = np.sum(there, axis=-1) / total[own]
+            there *= weight
+            out[part] = np.sum(there, axis=-1) / total
         return out.reshape(whole)
 
     def _likeness(self, features: FloatArray) -> npt.NDArray[np.float32]:
