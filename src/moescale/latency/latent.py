@@ -202,10 +202,7 @@ def _parts_s(card: Card, a: Stage, model: Architecture, weight_bytes: float) -> 
 def _ratio(
     card: Card, a: Stage, model: Architecture, name: str, wanted: tuple[float, float], measured: tuple[float, float]
 ) -> FloatArray:
-    """Roofline of this model and GPU over that of a measured module, a name of SPARSE or none.
-
-    Either with its bytes of a weight and of an element of the cache; no bytes of a weight: attention alone.
-    """
+    """Roofline over that of a measured module, a name of SPARSE or none, by bytes of a weight (0: none is read) and of the cache."""
     (bandwidth, peak), system = card.ratios(BF16), card.system
     rate, flops = system.memory_bandwidth_bytes_per_s, system.bf16_flops_per_s
     shared, of_head = _params_by_heads(name)

@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from moescale import catalogue
 from moescale.hardware.gpus import Gpu
@@ -56,7 +55,7 @@ class Split:
     accumulation: Any  # micro-batches a step
     recompute: Any  # whether each layer runs again in the backward pass
 
-    def some(self, chosen: NDArray[np.intp]) -> Split:
+    def some(self, chosen: Any) -> Split:
         """The sizes of some of many."""
         return replace(self, **{name: getattr(self, name)[chosen] for name in (*SIZES, "recompute")})
 

@@ -48,18 +48,12 @@ class LogGrid:
             corners = [on + step for on in corners for step in (0, stride)]
             place = place + low * stride
         flat = self.log_s.ravel()
-        values = [flat[on:].take(place) for on in corners]
-        for share in reversed(shares):
-            values = [_between(*ends, share) for ends in zip(values[::2], values[1::2], strict=True)]
+        values = [np.asarray(flat[on:].take(place)) for on in corners]
+        for share in reversed(shares):  # low + share * (high - low), in place
+            for low, high in zip(values[::2], values[1::2], strict=True):
+                np.add(low, np.multiply(share, np.subtract(high, low, out=high), out=high), out=high)
+            values = values[1::2]
         return np.exp(log_s + values[0])
-
-
-def _between(low: FloatArray, high: FloatArray, share: FloatArray) -> FloatArray:
-    """So far from `low` to `high`, which is written over."""
-    high -= low
-    high *= share
-    high += low
-    return high
 
 
 def grid_of(sizes: tuple[FloatArray, ...], seconds: FloatArray, slopes: tuple[float, ...]) -> LogGrid:

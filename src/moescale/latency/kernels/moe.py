@@ -48,7 +48,6 @@ LIKENESS = (0.3, 0.5, 0.5, 0.7)
 DOUBT = 0.3
 SAME = 0.01  # e-folds within which a shape counts as the measured one
 SAME_WEIGHT = 1e4
-TOGETHER = 512  # points: so few at a time that what is weighted stays in the cache
 STEPS_AN_OCTAVE = 8
 OCTAVES = (-10, 16)  # of pairs per local expert
 # Of the formula's constants, in their order: where a fit begins, and what it stays in.
@@ -116,7 +115,7 @@ class MoeKernels:
         weight = self._likeness(np.broadcast_to(features, (*alike, 4)).reshape(-1, 4))
         total, n = np.sum(weight, axis=1) + DOUBT, len(weight)
         places = np.broadcast_to(place, whole).reshape(math.prod(whole) // max(n, 1), n)
-        out, rows = np.empty(places.shape), max(TOGETHER // max(n, 1), 1)
+        out, rows = np.empty(places.shape), max(512 // max(n, 1), 1)  # so few that what is weighted stays in the cache
         for part in (slice(i, i + rows) for i in range(0, len(places), rows)):
             low = places[part].astype(np.intp)
             there = self.rises.take(low, axis=0)
