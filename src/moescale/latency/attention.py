@@ -22,7 +22,7 @@ from moescale.latency.kernels.tables import find_table, of_the_fastest, read_col
 from moescale.latency.latent import Module, is_latent, latent_s, sparse_s
 from moescale.latency.roofline import ACTIVATION_BYTES, causal_pairs
 from moescale.models.architecture import Architecture, some
-from moescale.models.operations import Attention
+from moescale.models.operations import Attention, attention_products
 from moescale.typing import FloatArray, Real
 
 COLUMNS = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size", "latency")
@@ -123,13 +123,15 @@ def attention_s(card: Card, op: Attention, model: Architecture, module: Module |
         gates = op.heads * np.asarray(op.gate)
         gated_s = card.elementwise_s(a.tokens * (ACTIVATION_BYTES * (2.0 * op.heads * op.head_dim + gates)))
         total_s = total_s + np.where(gates > 0, op.layers * gated_s, 0.0)
+    params = sum(product.params for product in attention_products(model, heads)) if latent else 0.0
     asked: list[tuple[Real, Stage]] = []  # with the share of a request or prompt that there is
     if a.batch is not None:
         there_are, batch = np.where(np.asarray(a.batch) > 0.0, 1.0, 0.0), np.maximum(a.batch, 1.0)
-        asked.append((there_are, Stage("generation", batch, a.context_tokens, heads, queries=a.query_tokens)))
+        stage = Stage("generation", batch, a.context_tokens, heads, queries=a.query_tokens, params=params)
+        asked.append((there_are, stage))
     if a.prompts is not None:
         prompts = np.maximum(a.prompts, 1.0)
-        stage = Stage("context", prompts, a.prompt_tokens, heads, prefix=a.prefix_tokens)
+        stage = Stage("context", prompts, a.prompt_tokens, heads, prefix=a.prefix_tokens, params=params)
         asked.append((np.minimum(a.prompts, 1.0), stage))
         launches = PROMPT_LAUNCHES * (np.asarray(a.prompts) > 0.0)
     if model.qk_norm and not engines().get(card.backend, NO_ENGINE).fused_norms:

@@ -53,6 +53,7 @@ class Stage:
     heads: Real
     prefix: Real = 0.0  # tokens that the cache holds already of each prompt
     queries: Real = 1.0  # new tokens of each context
+    params: Real = 0.0  # of the projections of latent attention
 
 
 @cache

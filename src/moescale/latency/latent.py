@@ -171,9 +171,11 @@ def _layer_s(card: Card, a: Stage, model: Architecture, kinds: tuple[str, ...], 
     module = nearest_module(card, a.name, kinds)
     if module is None:
         return _parts_s(card, a, model, weight_bytes)
-    _, weights, cached = module
+    measured_bytes, measured_cache = (KINDS[kind].bytes_per_weight for kind in module[1:])
+    weight_bytes = measured_bytes if abs(weight_bytes / measured_bytes - 1.0) < SCALES else weight_bytes
     seconds = module_grid(*card.tables, a.name, module).seconds(a.heads, a.batch, a.tokens)
-    return seconds * _ratio(card, a, model, cached, weight_bytes, KINDS[weights].bytes_per_weight)
+    wanted = weight_bytes, KINDS[card.cache_type].bytes_per_weight
+    return seconds * _ratio(card, a, model, "", wanted, (measured_bytes, measured_cache))
 
 
 def _parts_s(card: Card, a: Stage, model: Architecture, weight_bytes: float) -> FloatArray:
@@ -182,7 +184,8 @@ def _parts_s(card: Card, a: Stage, model: Architecture, weight_bytes: float) -> 
     grid = _attention_grid(*card.tables, a.name, cached)
     if grid is None:
         return np.full(common_shape(model, a.heads, a.batch, a.tokens, a.prefix, a.queries), np.nan)
-    seconds = grid.seconds(a.heads, a.batch, a.tokens) * _ratio(card, a, model, cached, 0.0, 0.0)
+    wanted, measured = ((0.0, KINDS[kind].bytes_per_weight) for kind in (card.cache_type, cached))
+    seconds = grid.seconds(a.heads, a.batch, a.tokens) * _ratio(card, a, model, "", wanted, measured)
     prompts, share = a.name == "context", 1.0 if weight_bytes < WIDE_BYTES else 0.0
     new = a.batch * np.asarray(a.tokens if prompts else a.queries)
     products = [op for op in attention_products(model, a.heads) if prompts or not op.expands]
@@ -197,17 +200,15 @@ def _parts_s(card: Card, a: Stage, model: Architecture, weight_bytes: float) -> 
 
 
 def _ratio(
-    card: Card, a: Stage, model: Architecture, cached: str, weight_bytes: float, measured_bytes: float
+    card: Card, a: Stage, model: Architecture, name: str, wanted: tuple[float, float], measured: tuple[float, float]
 ) -> FloatArray:
-    """Roofline of this model, GPU and formats over that of the measured ones; no bytes: attention alone."""
-    if measured_bytes and abs(weight_bytes / measured_bytes - 1.0) < SCALES:
-        weight_bytes = measured_bytes
-    bandwidth, peak = card.ratios(BF16)
-    rate, flops = card.system.memory_bandwidth_bytes_per_s, card.system.bf16_flops_per_s
-    measured_cache, wanted_cache = (KINDS[kind].bytes_per_weight for kind in (cached, card.cache_type))
-    this = _roofline_s(model, a, (rate * bandwidth, flops * peak), weight_bytes, wanted_cache)
-    as_measured = replace(a, prefix=0.0, queries=1.0)
-    return this / _roofline_s(MEASURED, as_measured, (rate, flops), measured_bytes, measured_cache)
+    """Roofline over that of a measured module, a name of SPARSE or none, by bytes of a weight (0: none is read) and of the cache."""
+    (bandwidth, peak), system = card.ratios(BF16), card.system
+    rate, flops = system.memory_bandwidth_bytes_per_s, system.bf16_flops_per_s
+    shared, of_head = _params_by_heads(name)
+    as_measured = replace(a, prefix=0.0, queries=1.0, params=shared + of_head * a.heads)
+    this = _roofline_s(model, a, (rate * bandwidth, flops * peak), *wanted, sparse=bool(name))
+    return this / _roofline_s(SPARSE.get(name, MEASURED), as_measured, (rate, flops), *measured, sparse=bool(name))
 
 
 def sparse_s(card: Card, a: Stage, model: Architecture, module: Module) -> FloatArray:
@@ -221,15 +222,18 @@ def sparse_s(card: Card, a: Stage, model: Architecture, module: Module) -> Float
         parts = (replace(a, tokens=tokens, prefix=0.0) for tokens in lengths)
         whole_s, before_s, alone_s = (sparse_s(card, part, model, module) for part in parts)
         return np.where(np.asarray(a.prefix) > 0.0, np.maximum(whole_s - before_s, alone_s), alone_s)
-    (name, weights, _), system, share = module, card.system, model.quantised.attention
-    measured_bytes = KINDS[weights].bytes_per_weight
+    (name, weights, _), share = module, model.quantised.attention
     wanted_bytes = share * card.weight_bytes_per_param + (1.0 - share) * max(card.weight_bytes_per_param, 2.0)
     each = replace(a, batch=a.batch * np.asarray(a.queries), queries=1.0)
-    rate = (system.memory_bandwidth_bytes_per_s, system.bf16_flops_per_s)
-    bandwidth, peak = card.ratios(BF16)
-    this = _roofline_s(model, each, (rate[0] * bandwidth, rate[1] * peak), wanted_bytes, 2.0, sparse=True)
-    measured = _roofline_s(SPARSE[name], each, rate, measured_bytes, 2.0, sparse=True)
-    return module_grid(*card.tables, a.name, module).seconds(a.heads, each.batch, a.tokens) * (this / measured)
+    seconds = module_grid(*card.tables, a.name, module).seconds(a.heads, each.batch, a.tokens)
+    return seconds * _ratio(card, each, model, name, (wanted_bytes, 2.0), (KINDS[weights].bytes_per_weight, 2.0))
+
+
+@cache
+def _params_by_heads(name: str) -> tuple[float, float]:
+    """Parameters of the projections of a measured module, a name of SPARSE or none: those that all GPUs hold, and of a head."""
+    none, one = (sum(float(op.params) for op in attention_products(SPARSE.get(name, MEASURED), n)) for n in (0.0, 1.0))
+    return none, one - none
 
 
 def _roofline_s(
@@ -257,7 +261,7 @@ def _roofline_s(
         new, indexed = requests * a.queries, np.asarray(tokens)
         flops = heads * 2.0 * (2.0 * rank + model.qk_rope_head_dim) * new * np.minimum(tokens, chosen)
     moved = cache_bytes * (rank + model.qk_rope_head_dim) * requests * np.minimum(tokens, chosen)
-    params = sum((op.params for op in attention_products(model, heads)), start=0.0) if weight_bytes else 0.0
+    params = a.params if weight_bytes else 0.0
     if sparse:
         params = params + sum(op.params for op in index_products(model)) / model.n_layers
         each = np.asarray(model.n_index_layers, dtype=np.float64) / model.n_layers * model.index_head_dim * requests

@@ -6,6 +6,7 @@ Everything broadcasts over the fields of the architecture and the other argument
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -62,6 +63,9 @@ def count_parameters(architecture: Architecture) -> ParameterCount:
     parts |= {"total": rest + parts["experts"], "active": rest + parts["active_experts"]}
     whole = shape_of(a)
     return ParameterCount(**{name: np.array(np.broadcast_to(part, whole)) for name, part in parts.items()})
+
+
+parts_of = lru_cache(maxsize=64)(count_parameters)  # of numbers alone: a search asks thousands of times about a model
 
 
 def active_matmul_params(architecture: Architecture) -> FloatArray:

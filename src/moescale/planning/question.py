@@ -25,7 +25,7 @@ from moescale.latency import LatencySource, in_format
 from moescale.models.architecture import Architecture
 from moescale.models.coordinates import expert_shape_of, in_family, of_architecture
 from moescale.models.family import ModelFamily, with_convention
-from moescale.models.parameters import count_parameters
+from moescale.models.parameters import parts_of
 from moescale.models.quantisation import CheckpointWeights
 from moescale.planning.allocation import Budget
 from moescale.planning.candidate import Trained
@@ -91,7 +91,7 @@ class KnownModel:
     @property
     def sizes(self) -> tuple[float, float]:
         """Active and total parameters without embeddings, as built or, of a planned model, as its plan counts them."""
-        counted = count_parameters(self.architecture)
+        counted = parts_of(self.architecture)
         left_out = counted.norms + counted.router if self.planned else 0.0
         return float(counted.non_embedding_active - left_out), float(counted.non_embedding_total - left_out)
 

@@ -13,7 +13,7 @@ from moescale import catalogue
 from moescale.errors import InfeasibleError
 from moescale.hardware.gpus import Gpu
 from moescale.models.architecture import Architecture
-from moescale.models.parameters import count_parameters, training_flops_per_token
+from moescale.models.parameters import count_parameters, parts_of, training_flops_per_token
 from moescale.models.recipe import Recipe, find_rule, recipe_for
 from moescale.training.parallelism import Memory, Split, Trainer, fits, gpu_counts, memory_of, splits
 from moescale.training.step_time import Precision, StepError, StepTime, products_flops_per_s, step_error, step_time
@@ -40,7 +40,7 @@ class Launch:
     def recipe(self, model: Architecture, tokens: float, gpus: int | None = None) -> Recipe:
         """The recipe of a model's run, see `recipe_for`; N counts one FFN in every layer, C the experts that a token meets."""
         sequence = self.sequence_tokens or find_rule(self.rule).sequence_tokens
-        params = count_parameters(model).non_embedding_active
+        params = parts_of(model).non_embedding_active
         causal, bare = (training_flops_per_token(model, params, sequence_tokens=n) for n in (sequence, 0.0))
         return recipe_for(
             float(count_parameters(replace(model, n_moe_layers=0.0)).non_embedding_total),
@@ -134,9 +134,10 @@ def _fastest(
     ways = splits(model, recipe, gpus, launch.trainer)
     # Layers are recomputed only where the same split does not fit without it.
     plain, again = np.reshape(memory_of(model, recipe, gpu, ways, launch.trainer).fits, (2, -1))
-    fitting = np.concatenate([plain, again & ~plain])
-    if not fitting.any():
+    fitting = np.flatnonzero(np.concatenate([plain, again & ~plain]))
+    if not fitting.size:
         return None
+    ways = ways.some(fitting)
     times = step_time(
         model,
         batch_sequences=recipe.batch_sequences,
@@ -146,9 +147,9 @@ def _fastest(
         trainer=launch.trainer,
         precision=launch.precision,
     )
-    seconds = np.where(fitting, times.total_s, np.inf)
+    seconds = times.total_s
     best = int(np.argmax(seconds <= seconds.min() * (1.0 + NEAR)))
-    return ways[best], times.of(best), int(fitting.sum())
+    return ways[best], times.of(best), fitting.size
 
 
 def _days(flops: float, gpu: Gpu, gpus: int, mfu: float) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from moescale import catalogue
 from moescale.hardware.gpus import Gpu
 from moescale.io.records import record
 from moescale.models.architecture import Architecture
-from moescale.models.parameters import count_parameters
+from moescale.models.parameters import parts_of
 from moescale.models.recipe import Recipe
 from moescale.typing import FloatArray, Real
 from moescale.units import format_bytes, format_count
@@ -54,6 +54,10 @@ class Split:
     micro_batch: Any  # sequences a GPU sees at once
     accumulation: Any  # micro-batches a step
     recompute: Any  # whether each layer runs again in the backward pass
+
+    def some(self, chosen: Any) -> Split:
+        """The sizes of some of many."""
+        return replace(self, **{name: getattr(self, name)[chosen] for name in (*SIZES, "recompute")})
 
     def __getitem__(self, i: int) -> Split:
         sizes = {name: int(getattr(self, name)[i]) for name in SIZES}
@@ -123,9 +127,6 @@ class Memory:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
         return record(self) | {"total_bytes": self.total_bytes}
-
-
-parts_of = lru_cache(maxsize=8)(count_parameters)  # a search asks thousands of times about one model
 
 
 @lru_cache(maxsize=32)

@@ -21,15 +21,8 @@ from moescale.hardware.gpus import Gpu
 from moescale.io.records import record
 from moescale.latency import network
 from moescale.models.architecture import Architecture
-from moescale.models.parameters import active_matmul_params, training_flops_per_token
-from moescale.training.parallelism import (
-    Split,
-    Trainer,
-    first_and_last_stage,
-    layer_elements_per_token,
-    parts_of,
-    tables_of,
-)
+from moescale.models.parameters import active_matmul_params, parts_of, training_flops_per_token
+from moescale.training.parallelism import Split, Trainer, first_and_last_stage, layer_elements_per_token, tables_of
 from moescale.typing import Real
 
 Precision = Literal["bf16", "fp8"]

@@ -32,9 +32,9 @@ class LogGrid:
     def seconds(self, *sizes: Real) -> FloatArray:
         """Seconds at `sizes`, one an axis, which broadcast; NaN beyond MOST_BEYOND times an axis."""
         log_s: Real = 0.0
-        # In the flat table: the corner below in every axis, and what leads from there to each corner, with its weight.
-        place, stride = np.intp(0), self.log_s.size
-        corners: list[tuple[int, FloatArray | float]] = [(0, 1.0)]
+        # In the flat table: the corner below in every axis, what leads from there to each corner, and the way on each axis.
+        place, stride, corners = np.intp(0), self.log_s.size, [0]
+        shares: list[FloatArray] = []
         for axis, size, slope in zip(self.axes, sizes, self.slopes, strict=True):
             stride //= len(axis)
             at = np.log(np.asarray(size, dtype=np.float64))
@@ -44,16 +44,16 @@ class LogGrid:
             if len(axis) == 1:
                 continue
             low = axis[1:-1].searchsorted(at, side="right")
-            share = np.minimum(np.maximum((at - axis[low]) / (axis[1:] - axis[:-1])[low], 0.0), 1.0)
-            parts = ((0, 1.0 - share), (stride, share))
-            corners = [(on + step, weight * part) for on, weight in corners for step, part in parts]
+            shares.append(np.minimum(np.maximum((at - axis[low]) / (axis[1:] - axis[:-1])[low], 0.0), 1.0))
+            corners = [on + step for on in corners for step in (0, stride)]
             place = place + low * stride
         flat = self.log_s.ravel()
-        for on, weight in corners:
-            there = flat[on:].take(place)
-            there *= weight
-            log_s = log_s + there
-        return np.exp(log_s)
+        values = [np.asarray(flat[on:].take(place)) for on in corners]
+        for share in reversed(shares):  # low + share * (high - low), in place
+            for low, high in zip(values[::2], values[1::2], strict=True):
+                np.add(low, np.multiply(share, np.subtract(high, low, out=high), out=high), out=high)
+            values = values[1::2]
+        return np.exp(log_s + values[0])
 
 
 def grid_of(sizes: tuple[FloatArray, ...], seconds: FloatArray, slopes: tuple[float, ...]) -> LogGrid:
@@ -65,8 +65,7 @@ def grid_of(sizes: tuple[FloatArray, ...], seconds: FloatArray, slopes: tuple[fl
     axis's slope, or where there is none, from the nearest larger one with its time; of several axes the least time, as the
     launch of small rows gives too much. The last two axes come first, then all: kernels of other head counts can be others.
     """
-    values = [np.unique(size) for size in sizes]
-    index = tuple(np.searchsorted(v, size) for v, size in zip(values, sizes, strict=True))
+    values, index = zip(*(np.unique(size, return_inverse=True) for size in sizes), strict=True)
     total = np.zeros([len(v) for v in values])
     count = np.zeros_like(total)
     np.add.at(total, index, np.log(seconds))

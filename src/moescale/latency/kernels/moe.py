@@ -14,6 +14,7 @@ shape itself is answered from its own rows.
 
 from __future__ import annotations
 
+import math
 from dataclasses import astuple, dataclass
 from functools import cache
 
@@ -97,7 +98,8 @@ class MoeKernels:
 
     def is_measured(self, d_model: Real, width: Real) -> npt.NDArray[np.bool_]:
         """Whether experts of these widths were measured, with any number of them."""
-        return np.isin(_key(d_model, width), self.widths)
+        key = _key(d_model, width)
+        return self.widths.take(self.widths.searchsorted(key), mode="clip") == key
 
     def seconds(self, shape: Shape) -> FloatArray:
         """Seconds of one layer's experts, all fields of `shape` broadcast; without the router and the all-reduce."""
@@ -111,17 +113,16 @@ class MoeKernels:
         whole = np.broadcast_shapes(place.shape, features.shape[:-1])
         alike = whole[len(whole) - features.ndim + 1 :]
         weight = self._likeness(np.broadcast_to(features, (*alike, 4)).reshape(-1, 4))
-        total = np.sum(weight, axis=1) + DOUBT
-        places = np.broadcast_to(place, whole).ravel()
-        own, out = np.arange(places.size) % max(len(weight), 1), np.empty(places.size)
-        for start in range(0, places.size, 1024):  # so few points at a time that what is weighted stays in the cache
-            part = slice(start, start + 1024)
+        total, n = np.sum(weight, axis=1) + DOUBT, len(weight)
+        places = np.broadcast_to(place, whole).reshape(math.prod(whole) // max(n, 1), n)
+        out, rows = np.empty(places.shape), max(512 // max(n, 1), 1)  # so few that what is weighted stays in the cache
+        for part in (slice(i, i + rows) for i in range(0, len(places), rows)):
             low = places[part].astype(np.intp)
-            there = self.rises[low]
-            there *= (places[part] - low).astype(np.float32)[:, None]
-            there += self.missed[low]
-            there *= weight[own[part]]
-            out[part] = np.sum(there, axis=1) / total[own[part]]
+            there = self.rises.take(low, axis=0)
+            there *= (places[part] - low).astype(np.float32)[..., None]
+            there += self.missed.take(low, axis=0)
+            there *= weight
+            out[part] = np.sum(there, axis=-1) / total
         return out.reshape(whole)
 
     def _likeness(self, features: FloatArray) -> npt.NDArray[np.float32]:
