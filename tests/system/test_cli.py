@@ -271,6 +271,12 @@ def test_a_training_gpu_without_a_price_says_which_option_states_one(tmp_path: P
     assert answer_of(*ONE_LAW, "--train-gpu", own, "--train-usd-per-gpu-hour", "1.5")["training"]["train_gpu"] == "own"
 
 
+def test_a_plan_with_experts_on_all_gpus_is_json() -> None:
+    asked = ("plan", "--budget", "2e22", "--gpu", "h200-sxm", "--latency", "roofline", "--bootstrap", 0)
+    found = answer_of(*asked, "--attention-dp", 2)
+    assert found["recommendation"]["attention_dp"] == 2
+
+
 def test_a_budget_that_is_not_spent_is_said_first() -> None:
     law = ("--law", "yun2024-recovered")  # whose optimum needs the fewest parameters of those that ship
     asked = split("plan --budget 3e24 --max-tokens 15T --bootstrap 0 --details --latency roofline")

@@ -398,4 +398,5 @@ def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str
     cap = float(np.asarray(d.batch_cap))
     limits |= {"max_num_seqs": cap if cap < math.inf else None, "reserve_bytes": float(np.asarray(d.reserved_bytes))}
     limits |= {name: None if getattr(d, name) is None else float(getattr(d, name)) for name in LIMITS}
-    return {name: value for name, value in limits.items() if value is not None}
+    # Experts over all GPUs of a replica are the rule with --attention-dp, and no number.
+    return {name: value for name, value in limits.items() if value is not None and value != math.inf}
