@@ -100,6 +100,10 @@ def test_open_choices_are_as_built_and_the_recommended_has_the_least_regret() ->
     assert best["rivals"]
     assert 0.5 < best["likeliest"] < 0.8  # more likely than not, which no sweep needs to make it
     assert not re.search(r"^Next +moescale design", run(*MIXTRAL, "--budget", "1e23", *FAST).out, re.M)
+    repeated = (*MIXTRAL, "--budget", "1e23", "--unique-tokens", "1T", *FAST)  # far beyond runs that repeat fewer
+    named, next_ = answer_of(*repeated)["recommendation"], run(*repeated).out
+    assert max(named["over_fitted"].values()) > 4.0
+    assert bool(re.search(r"^Next +moescale design", next_, re.M)) == (named["undecided"] and named["likeliest"] < 0.5)
     assert all(best["regret"]["expected"] <= rival["regret"]["expected"] for rival in best["rivals"])
     assert best["compute_ratio"] > 1.0
 

@@ -228,7 +228,8 @@ def _default_law(plan: Plan) -> str:
 
 def _far_beyond(plan: Plan) -> bool:
     """Whether the model lies far beyond the runs of a law of own runs alone: of labs' larger runs a sweep teaches little."""
-    return not plan.of_labs and max((plan.decision.over_fitted or {}).values(), default=1.0) > FAR
+    own = plan.law != DEFAULT_LAW and not plan.of_labs  # nor are named laws shown where tokens repeat
+    return own and max((plan.decision.over_fitted or {}).values(), default=1.0) > FAR
 
 
 def _beyond_runs(plan: Plan) -> str:
