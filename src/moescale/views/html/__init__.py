@@ -237,7 +237,7 @@ def _sentences(plan: Plan) -> list[str]:
         text += f"; its training and {served} served tokens cost {format_usd(ours)}"
     told.append(f"{text}, {ours / its:.0%} of what {base} costs." if its and not plan.is_baseline else f"{text}.")
     if not plan.of_life and (volumes := choices.by_volume(plan, choices.MOST_ROWS)):
-        told.append(f"Which model costs the least to train and serve: {volumes}.")
+        told.append(f"Which model of the table below costs the least to train and serve: {volumes}.")
     if (chances := screen.shown_chance(plan)) is not None:
         laws, limit = len(plan.voting_laws), plan.asked.get("max_loss")
         missed = max(1.0 - round(chances[1], 2), 1.0 / (laws + 1) if laws else 0.01)  # few laws agree by chance
