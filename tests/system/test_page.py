@@ -164,7 +164,7 @@ def test_the_first_view_is_the_command_lines_plan(browser: Any, address: str) ->
         assert re.search(rf"costs {part.removesuffix('%')}(%| to \d+%) of baseline", words)
         assert base in words
         # The chart and the cost to serve open on the model of the headline.
-        experts, sizes = re.findall(r"Train (\d+) experts: (.*?), ", told)[0]
+        experts, sizes = re.findall(r"Train (\d+) experts(?: \(.*?\))?: (.*?), ", told)[0]
         assert page.inner_text("#picked").startswith(f"The recommended model: E = {experts}, {sizes}")
         assert page.inner_text("#picked").endswith(f"{price.removesuffix('/Mtok')} per million output tokens")
         assert page.inner_text("#command") == "moescale plan --budget 5.15e21"

@@ -466,7 +466,7 @@ def test_caveats_state_how_far_the_model_lies_outside_the_fit() -> None:
         n, d = known(advice.model.n_params), known(advice.model.tokens)
         assert least < n < most
         text = " ".join(advice.caveats)
-        size = f"dense-equivalent N ({format_count(n)})"  # the law's, where the plan prints active parameters
+        size = f"dense-equivalent N ({format_count(n)}; runs to 700M in this shape)"  # the law's, where the plan prints active parameters
         assert (f"{size} {n / 7e8:.3g} times the largest fitted" in text) == (n > 7e8)
         assert (f"{size} {n / 1e8:.3g} times the smallest fitted" in text) == (n < 1e8)
         times = f"{d / 2e10:{',.0f' if d > 2e13 else '.3g'}}"
