@@ -282,7 +282,7 @@ def _agreement(laws: Sequence[LawView]) -> str:
         counts, sizes = zip(*choosing, strict=True)
         size = "" if len({*counts}) > 1 else f", {format_count(float(f'{statistics.median(sizes):.2g}'))}"
         text += f", {len(choosing)} say{'s' * (len(choosing) == 1)} {ends_text(counts, '{:g}'.format)} experts{size}"
-    return f"{text}, by {none} none does" if none else text
+    return f"{text}, {none} find{'s' * (none == 1)} none" if none else text
 
 
 def _decided(plan: Plan) -> str:
