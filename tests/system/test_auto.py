@@ -78,6 +78,7 @@ def test_a_table_of_active_sizes_is_not_expanded_again() -> None:
     assert range_text({"n_params": (1e8, 7e8)}, None, "n_params_dense") == "dense-equivalent N 100M to 700M"
 
 
+@pytest.mark.fuzz
 def test_experts_have_forms_of_their_own() -> None:
     runs = read_runs(PUBLIC / "joint_moe_runs.csv", where="tokens / n_params_active >= 2")
     fitted = fit_runs(runs.select(np.arange(len(runs)) % 3 == 0))

@@ -125,6 +125,7 @@ def public() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.fuzz
 def test_a_folder_that_is_only_read_is_found_out_before_the_work(public: Path) -> None:
     start = public / "start"
     start.mkdir()

@@ -168,6 +168,7 @@ def test_the_sdist_holds_what_the_repository_does(built: tuple[Path, Path]) -> N
     assert [path for path in tracked() if path not in names and not path.startswith(".")] == []
 
 
+@pytest.mark.fuzz
 def test_tests_run_from_the_sdist(built: tuple[Path, Path], tmp_path: Path) -> None:
     """With their helpers, data, examples and scripts, beside no repository."""
     with tarfile.open(built[1]) as archive:

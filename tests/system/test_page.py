@@ -214,6 +214,7 @@ def test_sliders_move_the_answer(browser: Any, address: str) -> None:
         assert len(page.evaluate("performance.getEntriesByName('redraw').map(e => e.duration)")) >= 1
 
 
+@pytest.mark.fuzz
 def test_a_link_reproduces_the_view(browser: Any, address: str) -> None:
     query = "latency=roofline&train-gpus=64&days=20&train-gpu=h100-sxm&gpu=h200-sxm&experts=1,8,32&match=1&max-usd-per-mtok=0.05&theme=dark&bands=0"
     with opened(browser, f"{address}&{query}") as page:
@@ -428,6 +429,7 @@ def test_words_are_explained_on_tap_and_a_small_screen_keeps_the_answer_in_sight
         assert "cheaper to serve" in page.inner_text("#line")
 
 
+@pytest.mark.fuzz
 @pytest.mark.parametrize(("width", "scheme"), [(375, "dark"), (1000, "light")])
 def test_the_page_fits_screens_and_themes(browser: Any, address: str, width: int, scheme: str) -> None:
     size = {"width": width, "height": 800}

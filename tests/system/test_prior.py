@@ -61,6 +61,7 @@ def test_twelve_runs_under_the_prior_predict_better_than_alone() -> None:
     assert np.mean(errors["auto"]) < 0.5 * np.mean(errors["chinchilla"])
 
 
+@pytest.mark.fuzz
 def test_intervals_hold_as_much_of_a_labs_new_runs_as_they_say() -> None:
     held = []
     for seed in range(12):
@@ -143,6 +144,7 @@ def test_a_fitted_law_is_the_prior_of_the_next_table_of_its_lab() -> None:
     assert own.evidence["prior"] == "fitted"
 
 
+@pytest.mark.fuzz
 def test_tables_of_several_expansions_are_left_to_the_ensemble_unless_the_prior_is_named() -> None:
     runs = study(6, 64, 0.003, (1.0, 8.0))
     assert [c.law for c in fit_runs(runs.select(np.arange(64) < 21)).chosen] == ["pooled2026"]

@@ -22,6 +22,7 @@ FAST = ("--latency", "roofline")
 MIXTRAL = ("plan", "--gpu", "h100-sxm", "--shape", "mixtral")
 
 
+@pytest.mark.fuzz
 def test_the_least_flops_of_a_score_reach_its_loss() -> None:
     asked = (*MIXTRAL, "--target", "hellaswag=0.70", *FAST, "--bootstrap", 0)
     few = (*asked, "--experts", "8,32")
@@ -81,6 +82,7 @@ def test_a_target_out_of_reach_names_the_shape_that_comes_closest() -> None:
     assert lowest[1] < lowest[2]
 
 
+@pytest.mark.fuzz
 def test_the_baseline_of_a_target_is_of_one_shape() -> None:
     asked = ("plan", "--target", "hellaswag=0.7", "--gpu", "h100-sxm", *FAST, "--bootstrap", 0, "--shape")
     prices = [answer_of(*asked, shape)["base"]["usd_per_mtok"] for shape in ("mixtral", "deepseek")]

@@ -72,6 +72,7 @@ def test_dollars_rise_with_the_budget(shape: str, budgets: tuple[float, ...]) ->
     assert {use.mfu_from for use in uses} == {"parts"}
 
 
+@pytest.mark.fuzz
 def test_days_buy_each_built_model_the_flops_of_its_own_mfu() -> None:
     asked = ("plan", "--gpu", "h100-sxm", "--train-gpus", 256, "--days", 10, "--shape", "mixtral", *ROOFLINE)
     plan = answer_of(*asked, "--bootstrap", 40)
@@ -97,6 +98,7 @@ def test_days_buy_each_built_model_the_flops_of_its_own_mfu() -> None:
     assert "reaches the baseline's loss" in short["training"]["unused_because"]
 
 
+@pytest.mark.fuzz
 @pytest.mark.parametrize(
     ("shape", "bounds"),
     [
@@ -122,6 +124,7 @@ def test_a_life_spends_its_dollars_as_built(shape: str, bounds: dict[str, float]
     assert model.tokens <= bounds.get("max_tokens", math.inf)
 
 
+@pytest.mark.fuzz
 @pytest.mark.parametrize("served", ["1T", "100T"])
 def test_a_life_costs_no_more_than_the_plans_own_model_with_what_it_serves(served: str) -> None:
     asked = ("plan", "--budget", "1e22", "--gpu", "h100-sxm", "--shape", "deepseek", "--experts", "64,128", *ROOFLINE)
@@ -132,6 +135,7 @@ def test_a_life_costs_no_more_than_the_plans_own_model_with_what_it_serves(serve
         assert life["total_usd"] <= 1.01 * (own["training_usd"] + own["usd_per_mtok"] * tokens)
 
 
+@pytest.mark.fuzz
 def test_rivals_that_stated_gpus_do_not_hold_are_left_out_of_a_life() -> None:
     asked = (
         "plan", "--max-total-usd", "1M", "--lifetime-tokens", "1T", "--gpu", "h100-sxm", "--shape", "mixtral",
@@ -159,6 +163,7 @@ def test_a_life_is_planned_where_no_model_of_its_dollars_as_a_budget_is_served()
     assert "this plan is of the lowest loss" in found.err
 
 
+@pytest.mark.fuzz
 @pytest.mark.parametrize("more", [(), ("--train-gpus", 64), ("--lifetime-tokens", "1T", "--objective", "serve")])
 def test_fp8_beside_bf16_is_what_fp8_states(more: tuple[object, ...]) -> None:
     asked = (*SIXTEEN, *more)
@@ -287,6 +292,7 @@ SMALL = ("--max-active-params", "700M", "--bootstrap", 0)
 LIVES = {"budget": ("--budget", "1e22"), "loss": ("--max-loss", "2.1"), "total": ("--max-total-usd", "5M")}
 
 
+@pytest.mark.fuzz
 @pytest.mark.parametrize("bound", LIVES)
 def test_bounds_on_parameters_hold_for_lives(bound: str) -> None:
     asked = (*DEEPSEEK, "--lifetime-tokens", "100B", "--experts", "1,64,256")
@@ -319,6 +325,7 @@ def test_how_far_the_baseline_of_fixed_dollars_lies_beyond_the_runs_is_said_of_w
     assert float(factor) == pytest.approx(life["least_training"]["n_params"] / largest, rel=0.01)
 
 
+@pytest.mark.fuzz
 def test_a_life_near_the_largest_served_size_is_built_beside_cheaper_ones_before_rounding() -> None:
     """Before rounding 512 experts cost 1.75 times as much as 256; as built, with a wider body, they cost less."""
     bought = ("--budget-usd", "5M", "--lifetime-tokens", "2T")

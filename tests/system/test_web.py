@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from web_client import FAST, TOKEN, ask
 
 BYTES = {"content-type": "application/octet-stream"}
 ONE_LAW = {"law": "yun2024-recovered", **FAST}
+LONG = partial(pytest.param, marks=pytest.mark.fuzz)
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------
@@ -41,17 +43,21 @@ ONE_LAW = {"law": "yun2024-recovered", **FAST}
     "query",
     [
         {},
-        {
-            "budget": "2e22", "gpu": "h100-sxm", "experts": "1,8,16", "match-experts": "1", "utilization": "0.5",
-            **ONE_LAW,
-        },
+        LONG(
+            {
+                "budget": "2e22", "gpu": "h100-sxm", "experts": "1,8,16", "match-experts": "1", "utilization": "0.5",
+                **ONE_LAW,
+            }
+        ),
         {"train-gpus": "64", "days": "65", "train-gpu": "h100-sxm", "mfu": "0.35", "max-tokens": "400B", **ONE_LAW},
         {
             "budget-usd": "200K", "objective": "loss", "shape": "fine-grained", "max-active-params": "3B",
             "mfu": "0.35", **ONE_LAW,
         },
-        {"match": "olmoe-1b-7b", "budget": "5e22", "experts": "4,16", "confidence": "0.95", "shape": "mixtral", **FAST},
-        {"lifetime-tokens": "2T", "experts": "1,8", **ONE_LAW},
+        LONG(
+            {"match": "olmoe-1b-7b", "budget": "5e22", "experts": "4,16", "confidence": "0.95", "shape": "mixtral", **FAST}
+        ),
+        LONG({"lifetime-tokens": "2T", "experts": "1,8", **ONE_LAW}),
         {
             "max-loss": "2.25", "prompt": "1155", "output": "211", "usd-per-gpu-hour": "2.5", "max-gpus": "4",
             **ONE_LAW,

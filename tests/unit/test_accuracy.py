@@ -52,6 +52,7 @@ def drifted(stored: dict[tuple[str, ...], Any], found: list[Any]) -> list[str]:
     ]
 
 
+@pytest.mark.fuzz
 @needs_package
 @pytest.mark.system
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ def fitted(name: str) -> tuple[RunTable, FittedLaw]:
     return runs, fit_runs(runs)
 
 
+@pytest.mark.fuzz
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["dense", "few", "ensemble"])
 @daily(1)

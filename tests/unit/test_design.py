@@ -283,6 +283,7 @@ def test_a_design_says_its_shape_its_gpu_hours_and_whether_it_decides_the_expert
     assert "train E = 64, as the known runs decide; the safest count by the law's draws is 128: in the" in differs
 
 
+@pytest.mark.fuzz
 @pytest.mark.system
 def test_the_larger_sweep_that_decides_is_the_smallest_step_that_does_so_by_itself(
     monkeypatch: pytest.MonkeyPatch,
@@ -433,6 +434,7 @@ def test_a_design_is_of_the_model_that_the_plan_recommends_unless_a_shape_is_sta
     assert "`plan`" not in stated
 
 
+@pytest.mark.fuzz
 @pytest.mark.system
 def test_days_are_designed_for_as_they_are_planned() -> None:
     days = ("--days", 160, "--train-gpus", 64, *PLAN[2:-1], "yun2024-recovered", "--bootstrap", 20)

@@ -412,6 +412,7 @@ def test_a_percentile_of_a_closed_loop_leaves_the_first_burst_out() -> None:
     assert [one is not None and one.meets_limits for one in within] == [False, True]
 
 
+@pytest.mark.fuzz
 @pytest.mark.system
 def test_an_open_loop_finds_the_fewest_replicas_within_the_limits() -> None:
     place = deployment(gpu=H100, prompt_tokens=1000, output_tokens=200, max_num_seqs=None, max_tpot_s=0.012)
@@ -504,6 +505,7 @@ def test_refusals_name_what_forbids_a_split() -> None:
         disaggregated(LLAMA, FP8, replace(SERVED, prompt_tokens=np.array([100.0, 200.0])))
 
 
+@pytest.mark.fuzz
 @pytest.mark.system
 def test_workers_apart_for_a_rate_are_the_fewest_that_keep_it() -> None:
     d = replace(SERVED, max_ttft_s=0.8, max_tpot_s=0.03)
@@ -538,6 +540,7 @@ def test_workers_apart_for_a_rate_are_the_fewest_that_keep_it() -> None:
         disaggregated(LLAMA, FP8, close, requests_per_s=12.0, percentile=99.0)
 
 
+@pytest.mark.fuzz
 @pytest.mark.system
 def test_cost_sets_servers_of_both_kinds_beside_each_other_at_a_rate() -> None:
     line = (

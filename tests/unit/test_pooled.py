@@ -110,6 +110,7 @@ def test_a_plan_promises_by_the_draws_and_shows_named_laws_without_a_vote() -> N
     assert f"Open {low} or {high} experts" in told or f"Open {low} to {high} experts" in told
 
 
+@pytest.mark.fuzz
 def test_repeated_data_are_asked_of_the_default_law() -> None:
     few, many = (
         answer_of(*PLAN, "1e22", "--bootstrap", 0, "--unique-tokens", tokens)["recommendation"]

@@ -454,7 +454,10 @@ def _at_chance(searches: Mapping[str, Search], chance: float, usd_per_mtok: floa
     if not name or _price(found[name]) >= usd_per_mtok:
         return None
     built = compared.choice_in_shape(name, asked[name])
-    return name, replace(built[0].model if built else found[name], probability_at_least_base=chance)
+    if built is None:
+        return name, replace(found[name], probability_at_least_base=chance)
+    best, _ = built
+    return name, replace(best.model, probability_at_least_base=chance, training_usd=best.training_usd)
 
 
 def _price(model: Candidate) -> float:

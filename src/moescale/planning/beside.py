@@ -33,6 +33,7 @@ TRIED = (1e8, 1e9, 1e10)  # sizes of which a GPU serves one, if it serves a shap
 MOST_BOUGHT, ROUNDING = 3, 1e-6  # models that days and dollars are corrected for; of a probability
 MOST_RIVALS = 3  # expert counts of another shape that are built
 SLOWER, FASTER = 2.0, 0.9  # times the limit of TPOT, at which a model that it binds is priced too, our choice
+PRICE_STEP = 1.5  # times the price, from which on that at FASTER is said, and what would be chosen there
 # Of requests, in per cent, that a stated TTFT is kept for, and full servers whose requests arrive: whole servers are then a step of 6%.
 PERCENTILE, SERVERS = 99.0, 16
 BINDS = 0.95  # of a limit, from which on it holds a batch: passes have steps
@@ -143,6 +144,17 @@ def usd_at_tpot(search: Search, model: Candidate, shape: Buildable, times: float
     other = replace(costs, deployment=replace(costs.deployment, max_tpot_s=times * limit))
     (usd,) = other.cheapest(alike, every=True).usd_per_mtok.tolist()
     return usd if math.isfinite(usd) else None
+
+
+def choice_at_tpot(search: Search, times: float) -> Candidate | None:
+    """What the question would choose at so many times the limit of TPOT, as built; None where nothing answers."""
+    costs, question = search.costs, search.question
+    deployment = replace(costs.deployment, max_tpot_s=times * (costs.deployment.max_tpot_s or math.inf))
+    with suppress(InfeasibleError):
+        other = Search.of(search.law, replace(question, explained=False), deployment, costs.latency, coarse=True)
+        found = best_of(other)
+        return found and found.advice.model
+    return None
 
 
 def repeats_loss(search: Search, model: Candidate) -> tuple[float, tuple[float, float] | None] | None:

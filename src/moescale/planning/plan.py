@@ -15,10 +15,12 @@ from moescale.latency import LatencySource
 from moescale.latency.engines import NO_OVERHEAD
 from moescale.planning.beside import (
     FASTER,
+    PRICE_STEP,
     SLOWER,
     WithoutBounds,
     apart_usd,
     at_percentile,
+    choice_at_tpot,
     for_volume,
     fresh_usd,
     more_epochs,
@@ -152,6 +154,7 @@ class Plan:
     for_volume_tokens: float | None = None  # that volume
     slower_usd_per_mtok: float | None = None  # of the model to train at twice the limit of TPOT, where that binds
     faster_usd_per_mtok: float | None = None  # the same at nine tenths of it
+    faster_choice: Candidate | None = None  # what would be chosen at that limit, where the price has a step before it
     fp8_usd_per_mtok: float | None = None  # of the model to train with fp8 weights, where their format is not stated
     wider_options: str | None = (
         None  # of the server that is planned with, as one of the usual size serves no such model
@@ -274,6 +277,8 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
     use = found.use if life is None else training_use(question, life.model, life.architecture)
     repeats = repeats_loss(search, decided.model)
     volume = None if of_life else for_volume(search, decided.model, cheapest_trained)
+    faster_usd = None if of_life else usd_at_tpot(search, decided.model, decided.architecture, FASTER)
+    at_step = faster_usd is not None and faster_usd > PRICE_STEP * decided.model.usd_per_mtok
     return Plan(
         budget_flops=_budget_flops(question, advice.model, found.use),
         law=search.law.name,
@@ -321,7 +326,8 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         for_volume=volume and volume[1],
         for_volume_tokens=volume and volume[0],
         slower_usd_per_mtok=None if of_life else usd_at_tpot(search, decided.model, decided.architecture, SLOWER),
-        faster_usd_per_mtok=None if of_life else usd_at_tpot(search, decided.model, decided.architecture, FASTER),
+        faster_usd_per_mtok=faster_usd,
+        faster_choice=choice_at_tpot(search, FASTER) if at_step else None,
         accuracy=accuracy_of(
             decided.architecture.architecture(),
             laid_out(deployment, decided.model.attention_dp),

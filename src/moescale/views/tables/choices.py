@@ -8,7 +8,7 @@ from dataclasses import replace
 from enum import IntEnum
 
 from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, SHAPES, shape_name
-from moescale.planning.candidate import Trained
+from moescale.planning.candidate import Candidate, Trained
 from moescale.planning.plan import Plan
 from moescale.planning.total_cost import break_even_tokens
 from moescale.planning.training_use import TrainingUse
@@ -34,10 +34,11 @@ class Place(IntEnum):
     FEWER_EXPERTS = 2
     RECOMMENDED = 3
     MORE_EXPERTS = 4
-    CHEAPER = 5
-    LESS_SPENT = 6
-    LOWER_LOSS = 7
-    KNOWN = 8
+    CHANCE = 5
+    CHEAPER = 6
+    LESS_SPENT = 7
+    LOWER_LOSS = 8
+    KNOWN = 9
 
 
 RIVALS = (Place.FEWER_EXPERTS, Place.MORE_EXPERTS)
@@ -147,11 +148,8 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     unspent = plan.training is not None and plan.training.left_over
     by_price = not plan.of_life and plan.objective not in ("loss", "quality")
     least = plan.least_training[0] if plan.least_training else None
+    named += [(Place.CHANCE, chance_label(c), c) for c in at_other_chances(plan)]
     named += [(Place.LOWER_LOSS, LOWER_LOSS, better)] if by_price and unspent else []  # what the rest buys
-    if (less := plan.less_sure) is not None:
-        named.append((Place.CHEAPER, f"  {less.probability_at_least_base or 0.0:.0%} chance", less))
-    if (more := plan.more_sure) is not None:
-        named.append((Place.LOWER_LOSS, f"  {more.probability_at_least_base or 0.0:.0%} chance", more))
     if least is not None and (least.training_usd or 0.0) < CHEAPER * (chosen.training_usd or math.inf):
         named.append((Place.LESS_SPENT, LEAST_SPEND, least))
     if plan.for_volume is not None:
@@ -181,6 +179,18 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
             kept.append((place, name, row))
     by_place = sorted(kept[:most], key=lambda each: (each[0], each[2].experts if each[0] in RIVALS else 0.0))
     return [(name, row) for _, name, row in by_place]
+
+
+def at_other_chances(plan: Plan) -> list[Candidate]:
+    """What other chances of the baseline's loss would serve, the likeliest last."""
+    found = [c for c in (plan.less_sure, plan.less_sure_between, plan.more_sure) if c is not None]
+    return sorted(found, key=lambda c: c.probability_at_least_base or 0.0)
+
+
+def chance_label(model: Candidate) -> str:
+    """The row of a model with another chance, by the option that asks for it."""
+    chance = model.probability_at_least_base or 0.0
+    return f"  {chance:.0%}: --confidence {chance:g}"
 
 
 def n_against(plan: Plan) -> int:

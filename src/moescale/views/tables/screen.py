@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from moescale.models.recipe import most_trained_tokens
 from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import PLANNED_TPOT_S
-from moescale.planning.beside import FASTER, SLOWER
+from moescale.planning.beside import FASTER, PRICE_STEP, SLOWER
 from moescale.planning.candidate import Candidate, Trained
 from moescale.planning.decision import LawView
 from moescale.planning.least_training import TargetSpend
@@ -27,8 +27,10 @@ from moescale.views.tables.choices import (
     MOST_ROWS,
     UNLIKE,
     asked_number,
+    at_other_chances,
     best_dense,
     by_volume,
+    chance_label,
     choices,
     considered,
     days_per_usd,
@@ -37,7 +39,7 @@ from moescale.views.tables.choices import (
     sizes_text,
     with_life,
 )
-from moescale.views.tables.spending import MOSTLY, STEP, limits_text, price_error, training_text, unspent
+from moescale.views.tables.spending import MOSTLY, limits_text, price_error, training_text, unspent
 
 MOST_LINES = 18  # of the screen
 # Characters of its last line beside which another option has room, and of what `--details` has for which there is room.
@@ -89,21 +91,19 @@ def facts(
     if by_price and (better := plan.choices.quality) is not None and _dominates(better, model):
         text = f"{better.experts:g} experts cost no more at a lower loss, and reach the baseline's with "
         say("But", f"{text}{percentage(better.probability_at_least_base)} only (--confidence)")
-    if (less := plan.less_sure) is not None:
-        chance = less.probability_at_least_base or 0.0
-        text = f"a {chance:.0%} chance serves for {format_usd(less.usd_per_mtok)} ({_at_chance(plan, chance)})"
-        if (between := plan.less_sure_between) is not None:
-            text += f", {between.probability_at_least_base or 0.0:.0%} for {format_usd(between.usd_per_mtok)}"
-        say("But", text)
-    if (more := plan.more_sure) is not None and more.regret and model.regret:
-        chance, ends = more.probability_at_least_base or 0.0, (more.regret.expected, model.regret.expected)
-        text = f"{chance:.0%} costs {format_usd(more.usd_per_mtok)} ({_at_chance(plan, chance)})"
-        if (between := plan.less_sure_between) is not None:
-            text = f"{between.probability_at_least_base or 0.0:.0%} costs {format_usd(between.usd_per_mtok)}, {text.replace(' costs', '')}"
-        say("But", f"{text}: regret {ends[0]:.0%}, here {ends[1]:.0%}")
+    shown = {name for name, _ in choices(plan, rows)}
+    hidden_chances = [c for c in at_other_chances(plan) if chance_label(c) not in shown]
+    say("But", "; ".join(_at_chance(plan, c) for c in hidden_chances))
     limit, faster = asked_number(plan, "max_tpot_s") or 0.0, plan.faster_usd_per_mtok
-    if faster and faster > STEP * model.usd_per_mtok:
-        say("But", f"a step of the price: {format_usd(faster)} at a TPOT of {format_seconds(FASTER * limit)}")
+    if faster and faster > PRICE_STEP * model.usd_per_mtok:
+        at = f"{format_usd(faster)} at a TPOT of {format_seconds(FASTER * limit)}"
+        other = plan.faster_choice
+        instead = (
+            f", where {plural(other.experts, 'expert')}, {sizes_text(other)} take {format_usd(other.usd_per_mtok)}"
+            if other
+            else ""
+        )
+        say("But", f"a step of the price: {at}{instead}")
     say("But", _as_released(plan))
     life = with_life(plan, plan.built_base).total_usd
     if plan.of_life and not of_fixed_dollars(plan) and life and model.total_usd and life < model.total_usd:
@@ -155,9 +155,11 @@ def facts(
     return [*kept, ("More", more)]
 
 
-def _at_chance(plan: Plan, chance: float) -> str:
-    """The options that ask for a chance on the same server."""
-    return " ".join(["--confidence", f"{chance:g}", *([plan.wider_options] if plan.wider_options else [])])
+def _at_chance(plan: Plan, model: Candidate) -> str:
+    """What a model with another chance serves for, and the options that ask for it on the same server."""
+    chance = model.probability_at_least_base or 0.0
+    options = " ".join([f"--confidence {chance:g}", *([plan.wider_options] if plan.wider_options else [])])
+    return f"{chance:.0%} costs {format_usd(model.usd_per_mtok)} ({options})"
 
 
 def _otherwise(plan: Plan) -> str:
@@ -264,8 +266,11 @@ def _chance(plan: Plan) -> str:
     over = f" in {OF_SOURCES}" if plan.law == DEFAULT_LAW else f", over the draws of {plan.law}"
     over = f", over {voting} laws" if voting else over
     over = f", the most that {voting} laws can show ({percentage(sure)} of their draws)" if sure > shown else over
-    usual = " (least regret)" if plan.more_sure is not None else ""
-    text, target = f"{percentage(shown)}{usual} {goal}{over}", plan.asked.get("target")
+    text, target = f"{percentage(shown)} {goal}{over}", plan.asked.get("target")
+    more, regret = plan.more_sure, plan.decision.model.regret
+    if more is not None and more.regret and regret:  # one line, beside the row of that chance
+        higher = f"of {more.probability_at_least_base or 0.0:.0%} {more.regret.expected:.0%}"
+        text = f"{percentage(shown)}{over} (regret {regret.expected:.0%}, {higher})"
     if isinstance(target, str) and (scored := _chance_of_target(plan, plan.decision.model)):
         text = f"{percentage(shown)} for the baseline's loss, {scored} for {target.replace('=', ' ')} in unseen labs"
     named = () if voting or plan.of_life else plan.laws

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from moescale.planning.beside import PRICE_STEP
 from moescale.planning.limits import stated_limits
 from moescale.planning.plan import Plan
 from moescale.planning.training_use import FP8_LOSS, TrainingUse
@@ -17,7 +18,6 @@ SURE = 0.9  # chance with which days or dollars are said to be enough
 MOSTLY = 0.75  # of a budget: a plan that spends less names the objective that spends more
 LONG_TTFT_S = 1.0  # a corrected one that is said where no limit is stated, our choice
 ROUNDING = 0.005  # of a chance, as it is printed
-STEP = 1.5  # times the price, from which on that at a slightly shorter TPOT is said
 LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 
 
@@ -133,7 +133,7 @@ def price_error(plan: Plan) -> str:
     times += ttft_doubt(a, plan.asked.get("max_ttft_s"))
     hourly = f"{format_usd(plan.usd_per_gpu_hour)}/h"
     faster = plan.faster_usd_per_mtok or 0.0
-    step = f"; {format_usd(faster)} past a step of TPOT" if faster > STEP * model.usd_per_mtok else ""
+    step = f"; {format_usd(faster)} past a step of TPOT" if faster > PRICE_STEP * model.usd_per_mtok else ""
     return f"corrected {format_usd(likely.usd_per_mtok)} ({span}{step}){times}: {a.n} servings of {a.kind}, {hourly}"
 
 

@@ -62,9 +62,8 @@ def show_plan(
         asked_for = {"Shapes"} if plan.shapes and "--shape" in (options or "") else set[str]()  # --shape all
         for name, least in (*(each for each in screen.SPARE if each[0] not in asked_for), ("", 0)):
             room = screen.MOST_LINES - around - _height(console, _facts(console, plan, options, rows, without))
-            asked_rows = choices.n_against(plan) + (
-                "target" in plan.asked and bool(plan.least_training)
-            )  # with the least spend
+            asked_rows = choices.n_against(plan) + len(choices.at_other_chances(plan))
+            asked_rows += "target" in plan.asked and bool(plan.least_training)  # with the least spend
             asked_rows += plan.objective == "serve" and plan.training is not None and plan.training.left_over
             if room < max(least, 2 + asked_rows) and not (least > 2 and name == "Scores" and "target" in plan.asked):
                 without.append(name)
