@@ -49,6 +49,7 @@ def test_equal_weights_are_said_of_several_forms_only() -> None:
     assert any("too few runs for inner hold-outs: the forms have equal " in w for w in found.fit.warnings)
 
 
+@pytest.mark.fuzz
 def test_a_table_of_active_sizes_is_not_expanded_again() -> None:
     family = find_family("yun2024")
     n, e = (g.ravel() for g in np.meshgrid(np.geomspace(2e7, 6e8, 5), [1.0, 4.0, 8.0, 16.0, 32.0]))

@@ -39,6 +39,8 @@ def test_predict_gives_an_interval_only_where_the_law_has_draws() -> None:
     low, high = found["interval"]
     assert low <= found["loss"] <= high
     assert found["extrapolation"].keys() == {"n_params"}
+    more = run("predict", "--n-params", "1B", "--tokens", "20B", "--experts", 512)
+    assert "was fitted up to X = 128 (256 experts of this shape), and a plan would not recommend 512" in more.err
     dense = answer_of("predict", "--law", "hoffmann2022", "--n-params", "1B", "--tokens", "20B")
     assert dense == {"loss": pytest.approx(2.531, abs=1e-3), "interval": None, "extrapolation": {}}
 
@@ -287,6 +289,7 @@ def test_a_budget_that_is_not_spent_is_said_first() -> None:
     assert "of the budget" not in its_table()
 
 
+@pytest.mark.fuzz
 def test_a_budget_that_nobody_stated_is_not_spoken_of(tmp_path: Path) -> None:
     asked = ("plan", "--match", "llama-3.1-8b", "--max-tokens", "15T", *ONE_LAW[3:], "--gpu", "h100-sxm", *MIXTRAL)
     told, stored = run(*asked, "--details"), run(*asked, "--json")
@@ -320,6 +323,7 @@ def test_a_law_of_unknown_range_says_so() -> None:
     assert "fitted range of" not in run("predict", "--n-params", "1B", "--tokens", "20B").err
 
 
+@pytest.mark.fuzz
 def test_a_law_of_few_runs_rests_on_a_prior(tmp_path: Path) -> None:
     runs, saved = ROOT / "examples" / "runs.csv", tmp_path / "mine.toml"
     asked = ("--where", "n_experts <= 4 and tokens <= 3e9 and n_params_dense < 6e8")

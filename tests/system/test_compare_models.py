@@ -247,6 +247,7 @@ def test_against_takes_a_list_with_tokens_and_tells_what_is_unknown() -> None:
     assert find_shape("gpt-oss-20b").tokens is None
 
 
+@pytest.mark.fuzz
 def test_a_known_models_loss_is_that_of_its_own_experts_in_every_shape() -> None:
     asked = ("--gpu", "h100-sxm", "--latency", "roofline", "--json")
     names = ("olmoe-1b-7b", "qwen3-30b-a3b")

@@ -61,6 +61,7 @@ def test_an_open_loop_finds_the_replicas() -> None:
     )
 
 
+@pytest.mark.fuzz
 def test_a_limit_that_the_known_error_breaks_is_named() -> None:
     asked = (
         "cost", "llama-3.3-70b", "--gpu", "h200-sxm", "--max-ttft", "1s", "--max-tpot", "33.3ms", "--concurrency",
@@ -100,6 +101,7 @@ def test_the_cheapest_server_that_keeps_a_limit_despite_the_known_error_may_have
     )
 
 
+@pytest.mark.fuzz
 def test_at_a_rate_the_server_that_keeps_a_limit_despite_the_known_error_is_found_by_asking_again() -> None:
     asked = ("cost", "llama-3.1-8b", "--gpu", "l40s", "--weights", "fp8", "--request-rate", 2, "--max-tpot", "60ms")
     kept = answer_of(*asked, "--max-ttft", "33ms")["limits_kept_by_error"]

@@ -171,6 +171,7 @@ def test_fit_and_compare_read_columns(tmp_path: Path) -> None:
     refused("column 'granularity'", *asked)
 
 
+@pytest.mark.fuzz
 def test_plan_takes_further_inputs() -> None:
     asked = ("plan", "--budget", "9e21", "--law", "muennighoff2023", "--latency", "roofline")
     free, bound = answer_of(*asked), answer_of(*asked, "--unique-tokens", "25B")

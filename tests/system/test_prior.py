@@ -48,6 +48,7 @@ def found() -> FittedLaw:
     return fit_runs(study(1, 42, 0.006))
 
 
+@pytest.mark.fuzz
 def test_twelve_runs_under_the_prior_predict_better_than_alone() -> None:
     errors: dict[str, list[float]] = {"auto": [], "chinchilla": []}
     for seed in range(4):

@@ -193,8 +193,8 @@ def test_a_limit_of_ttft_says_what_it_is_of_and_which_command_gives_percentiles(
     seconds = re.escape(format_seconds(model["ttft_s"]))
     assert re.search(rf"GPUs +TTFT +TPOT .*\n(?:.*\n)*> recommended .* {seconds}  ", out)
     assert re.search(r"GPUs +TTFT +epochs", run(*asked, "--unique-tokens", "5T").out)
-    said = r"Limits means at full load; \$(\S+) for 99% of requests: (.*--percentile 99)"
-    ((usd, line),) = re.findall(said, " ".join(out.split()))
+    said = r"Limits means at full load; for 99% of requests \$(\S+), apart \$(\S+) \((\d+) \+ (\d+) GPUs\): (.* auto)"
+    ((usd, apart_usd, prefill, decode, line),) = re.findall(said, " ".join(out.split()))
     command = split(line.replace("plan.json", str(file)))
     assert command[2] == ".."
     usual, loaded = answer_of(*command[:2], *served), answer_of(*command[:2], *served, *command[3:])
@@ -203,9 +203,18 @@ def test_a_limit_of_ttft_says_what_it_is_of_and_which_command_gives_percentiles(
     assert loaded["open_loop"]["usd_per_mtok"] == pytest.approx(plan["open_loop"]["usd_per_mtok"], rel=1e-9)
     assert format_usd(loaded["open_loop"]["usd_per_mtok"]) == f"${usd}"
     assert loaded["open_loop"]["usd_per_mtok"] > usual["usd_per_mtok"]
-    (line,) = re.findall(r"^Limits +TTFT of a full pass; at 90% load: (.*)$", run(*asked, "--disaggregated").out, re.M)
-    command = split(line.replace("plan.json", str(file)))
-    assert "at the 99th percentile" in run(*command[:2], *served, *command[3:]).out
+    apart = loaded["disaggregated"]
+    assert apart["usd_per_mtok"] == pytest.approx(plan["open_loop_apart"]["usd_per_mtok"], rel=1e-9)
+    assert format_usd(apart["usd_per_mtok"]) == f"${apart_usd}"
+    assert (apart["prefill"]["gpus"], apart["decode"]["gpus"]) == (int(prefill), int(decode))
+    out = " ".join(run(*asked, "--disaggregated").out.split())
+    said = r"Limits TTFT of a full pass; for 99% of requests (\S+) \((\d+ \+ \d+) GPUs\): (.* auto)"
+    ((usd, gpus, line),) = re.findall(said, out)
+    command = split(line.replace("plan.json", str(alone := tmp_path / "apart.json")))
+    alone.write_text(run(*asked, "--disaggregated", "--json").out)
+    told = " ".join(run(*command[:2], *served, *command[3:]).out.split())
+    assert f"Separate prefill and decode: {gpus} x " in told
+    assert f", {usd} per million output tokens" in told
     assert not re.search(r"^Limits|TTFT", run(*MIXTRAL, "--budget", "1e23", "--bootstrap", 0, *FAST).out, re.M)
     assert run("report", file, "-o", tmp_path / "plan.html").code == 0
     assert "the first within 1 s on average at full load" in (tmp_path / "plan.html").read_text()
@@ -213,6 +222,7 @@ def test_a_limit_of_ttft_says_what_it_is_of_and_which_command_gives_percentiles(
     assert "moescale plan .. --json" in missing.err
 
 
+@pytest.mark.fuzz
 def test_every_shape_is_planned_against_one_baseline() -> None:
     asked = ("plan", "--budget", "1e22", "--gpu", "h100-sxm", *FAST, "--bootstrap", "20")
     found, alone = (answer_of(*asked, "--shape", name) for name in ("all", "mixtral"))
@@ -392,6 +402,19 @@ def test_a_lower_chance_of_less_regret_that_serves_for_far_less_is_planned(tmp_p
     saved.write_text(run(*asked, "--json").out)
     assert run("report", saved, "-o", report).code == 0
     assert f"would serve for {format_usd(usual['usd_per_mtok'])} per million" in report.read_text(encoding="utf-8")
+
+
+@pytest.mark.fuzz
+def test_what_the_choice_keeps_anyway_leaves_no_worse_one() -> None:
+    asked = split("plan --budget 2.2e22 --gpu h100-sxm --max-tpot 30ms --bootstrap 100")
+    free, counted = answer_of(*asked)["recommendation"], answer_of(*asked, "--experts", 512)["choices"]["balanced"]
+    assert free["probability_at_least_base"] > 0.9
+    for bound in (("--confidence", "0.9"), ("--attention-dp", free["attention_dp"])):
+        model = answer_of(*asked, *bound)["recommendation"]
+        assert model["loss"] <= free["loss"] * (1.0 + 1e-9)
+        assert model["usd_per_mtok"] <= 1.01 * free["usd_per_mtok"]
+    within = answer_of(*asked, "--experts", 512, "--max-total-params", 1.05 * counted["n_params_total"])
+    assert within["recommendation"]["loss"] <= counted["loss"]
 
 
 @pytest.mark.fuzz

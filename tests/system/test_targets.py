@@ -73,6 +73,7 @@ def test_a_score_that_no_model_has_surely_is_out_of_reach() -> None:
     assert len(out.splitlines()) <= 18
 
 
+@pytest.mark.fuzz
 def test_a_target_out_of_reach_names_the_shape_that_comes_closest() -> None:
     asked = ("plan", "--target", "mmlu=0.50", "--gpu", "h100-sxm", "--budget", "2.2e22", *FAST)
     found = [run(*asked, *more) for more in ((), ("--shape", "deepseek"), ("--shape", "mixtral"))]

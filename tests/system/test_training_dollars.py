@@ -153,6 +153,7 @@ def test_rivals_that_stated_gpus_do_not_hold_are_left_out_of_a_life() -> None:
     assert "8 x h100-sxm cannot train this model" in error
 
 
+@pytest.mark.fuzz
 def test_a_life_is_planned_where_no_model_of_its_dollars_as_a_budget_is_served() -> None:
     asked = (*DEEPSEEK, "--max-total-usd", "200M", "--lifetime-tokens", "5T")
     found = run(*asked, *ROOFLINE, "--bootstrap", 0, "--json")
@@ -177,6 +178,7 @@ def test_fp8_beside_bf16_is_what_fp8_states(more: tuple[object, ...]) -> None:
     assert f"fp8 products costs {format_usd(fp8['training']['usd'])}, " in words
 
 
+@pytest.mark.fuzz
 @pytest.mark.parametrize("more", [("--train-gpu", "a100-sxm-80gb"), ("--mfu", 0.4)])
 def test_no_fp8_where_none_can_be_asked_for(more: tuple[object, ...]) -> None:
     assert "fp8_usd" not in answer_of(*SIXTEEN, *more)["training"]

@@ -472,6 +472,7 @@ def test_the_search_finds_what_enumeration_finds(prefill: Sequence[int], decode:
     assert disaggregated(LLAMA, FP8, SERVED).usd_per_mtok <= min(enumerated) * 1.011
 
 
+@pytest.mark.fuzz
 @daily(4)
 @given(st.floats(100, 20_000), st.floats(20, 4000), st.floats(0.02, 0.2), st.floats(1, 20), st.sampled_from(SPLIT))
 def test_workers_apart_keep_limits_and_cost_less_in_any_ratio(

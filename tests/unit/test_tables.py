@@ -59,6 +59,7 @@ def test_dense_tables_are_of_the_dense_family() -> None:
     assert "top-2" in remarks[0]
 
 
+@pytest.mark.fuzz
 @pytest.mark.system
 def test_a_plan_with_the_law_of_a_dense_table_has_one_expert_unless_a_prior_knows_others(tmp_path: Path) -> None:
     path = write_runs(_columns(), tmp_path / "dense.csv")

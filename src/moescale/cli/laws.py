@@ -138,6 +138,7 @@ def predict(
     import numpy as np
 
     from moescale.planning.rationale import unknown_range_notes
+    from moescale.planning.search import fitted_up_to
     from moescale.scaling_laws import predict as predict_loss
     from moescale.views.terminal.fits import show_prediction
 
@@ -159,6 +160,8 @@ def predict(
         warn(f"{chosen.name} does not depend on the number of experts: --experts {experts:g} has no effect")
     with np.errstate(over="ignore"):  # told below
         predicted = predict_loss(chosen, n_params, tokens, experts, extra=inputs.inputs())
+    if chosen.form.uses_experts and not chosen.allows(experts):
+        warn(f"{chosen.name} was fitted up to {fitted_up_to(chosen)}, and a plan would not recommend {experts:g}")
     if not math.isfinite(predicted.loss):
         what = f"{chosen.name} gives no finite loss at this size, tokens and experts"
         raise InputError(what, where="--law", next_step="stay closer to the fitted range, or use another law")

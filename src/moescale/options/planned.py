@@ -310,7 +310,7 @@ class PlanRequest:
             return replace(
                 plan,
                 default_law=replace(other, loss=here, probability_at_least_base=probability),
-                default_law_shape=shape if found.shapes else None,
+                default_law_shape=shape,
                 default_law_excluded=not bool(own_law.allows(other.experts)),
                 default_law_untested_by=None if own_law.allows(other.experts) else runs_of(law),
                 default_law_beyond=beyond_runs(found.decision.caveats),

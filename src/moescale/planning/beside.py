@@ -25,7 +25,7 @@ from moescale.planning.search import Search, costs_of, size_bounds
 from moescale.planning.total_cost import break_even_tokens
 from moescale.scaling_laws.law import Law, loss
 from moescale.serving.deployment import Deployment
-from moescale.serving.disaggregated import apart
+from moescale.serving.disaggregated import Disaggregated, apart, disaggregated
 from moescale.serving.gpu_counts import laid_out
 from moescale.serving.loads import OpenLoop, open_loop
 
@@ -36,14 +36,15 @@ SLOWER, FASTER = 2.0, 0.9  # times the limit of TPOT, at which a model that it b
 PRICE_STEP = 1.5  # times the price, from which on that at FASTER is said, and what would be chosen there
 # Of requests, in per cent, that a stated TTFT is kept for, and full servers whose requests arrive: whole servers are then a step of 6%.
 PERCENTILE, SERVERS = 99.0, 16
+APART = 0.9  # of the price, at most: a price with prefill and decode apart that is said, our choice
 BINDS = 0.95  # of a limit, from which on it holds a batch: passes have steps
 
 
 def is_served(law: Law, question: Question, deployment: Deployment, latency: LatencySource) -> bool:
     """Whether models of the law's shape are served at all: not where the GPU's kernels for it were not measured."""
     at_any_speed = replace(deployment, max_tpot_s=None, max_ttft_s=None)
-    sizes, costs = np.array(TRIED), costs_of(law, question, at_any_speed, latency)
-    return bool(np.isfinite(costs.usd_per_mtok(sizes, np.full(sizes.shape, question.experts[0]))).any())
+    sizes, counts = (each.ravel() for each in np.meshgrid(TRIED, question.experts))  # groups of attention have experts
+    return bool(np.isfinite(costs_of(law, question, at_any_speed, latency).usd_per_mtok(sizes, counts)).any())
 
 
 def best_of(search: Search) -> Advice | None:
@@ -103,18 +104,31 @@ def apart_usd(search: Search, shape: Buildable) -> float | None:
     return usd if math.isfinite(usd) else None
 
 
-def at_percentile(search: Search, model: Candidate, shape: Buildable) -> OpenLoop | None:
-    """The servers of a built model that keep a limit of TTFT for PERCENTILE of requests which arrive as `cost --request-rate` has them; None without such a limit, and where none do."""
+def at_percentile(
+    search: Search, model: Candidate, shape: Buildable, apart_usd: float | None
+) -> tuple[OpenLoop | None, Disaggregated | None]:
+    """The servers of a built model that keep a limit of TTFT for PERCENTILE of requests which arrive as `cost --request-rate` has them, on the same GPUs and with prefill and decode apart; None without such a limit, and where none do.
+
+    Apart where the plan is, or where its full servers cost less than APART of the model's price.
+    """
     costs, deployment = search.costs, search.costs.deployment
-    if deployment.max_ttft_s is None or search.question.disaggregated:
-        return None
-    own = laid_out(replace(deployment, host=find_host("in-line")), model.attention_dp)
-    usd_per_s = SERVERS * model.gpus * float(np.asarray(own.usd_per_gpu_hour)) / 3600.0
-    rate = float(f"{usd_per_s / model.usd_per_mtok * 1e6 / float(np.asarray(own.output_tokens)):.2g}")
-    source = kernels_alone(costs.latency)
+    if deployment.max_ttft_s is None:
+        return None, None
+    together, d = not search.question.disaggregated, replace(deployment, host=find_host("in-line"))
+    own = laid_out(d, model.attention_dp)
+    gpus, usd_per_hour = model.gpus + (model.prefill_gpus or 0), float(np.asarray(own.usd_per_gpu_hour))
+    rate = float(
+        f"{SERVERS * gpus * usd_per_hour / 3600.0 / model.usd_per_mtok * 1e6 / float(np.asarray(own.output_tokens)):.2g}"
+    )
+    architecture, source, on_same, split = shape.architecture(), kernels_alone(costs.latency), None, None
     with suppress(InfeasibleError):
-        return open_loop(shape.architecture(), source, own, int(model.gpus), rate, percentile=PERCENTILE)
-    return None
+        if together:
+            on_same = open_loop(architecture, source, own, int(gpus), rate, percentile=PERCENTILE)
+    with suppress(InfeasibleError):
+        if not together or (apart_usd or math.inf) < APART * model.usd_per_mtok:
+            found = disaggregated(architecture, source, d, requests_per_s=rate, percentile=PERCENTILE)
+            split = found if found.keeps_rate else None
+    return on_same, split
 
 
 def for_volume(search: Search, model: Candidate, least: Sequence[Candidate]) -> tuple[float, Life] | None:

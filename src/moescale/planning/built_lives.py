@@ -142,8 +142,8 @@ class BuiltLives:
         """
         search, law, costs, life = self.search, self.search.law, self.search.costs, self.life
         limit, most = search.question.total_limit, life.max_tokens or math.inf
-        largest = search.largest_of(row.experts) * (1.0 + SLACK)
-        shapes = [shape for shape in near_shapes(law, costs, row, LIFE_SIZES) if shape.n_params <= largest]
+        near = near_shapes(law, costs, row, LIFE_SIZES)
+        shapes = [shape for shape, allowed in zip(near, search.allowed(near).tolist(), strict=True) if allowed]
         if not shapes:
             return None
         (usd,) = usd_nearby(costs, [row], [shapes])

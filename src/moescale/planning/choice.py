@@ -16,6 +16,11 @@ from moescale.units import format_usd, plural
 
 # Share of dollars that a shape near a size saves, which is known when it is built: one in 60 of 1,193 built models saved more.
 SAVED_AS_BUILT = 0.15
+# What to do where this is among the reasons why nothing is served; the last of several.
+STEPS = {
+    "attention groups": "state --attention-dp 1, 2, 4 or 8, which divide the GPU counts that are tried, or leave it out",
+    "latency limit": "relax --max-tpot or --max-ttft, or take a faster GPU",
+}
 ALIKE = 6  # digits of dollars, and of a share of them, that are a difference
 
 
@@ -89,13 +94,12 @@ def too_dear(question: Question, model: Candidate, goal: str, remark: str = "") 
 def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> InfeasibleError:
     budget = f"no model of {search.question.budget.flops:.3g} FLOPs"
     if unserved := [c for c in allowed if c.n_params is not None]:
-        return InfeasibleError(
-            f"{budget} that reaches {goal} can be served{_reasons(unserved)}",
-            next_step="relax --max-tpot or --max-ttft, or take a faster GPU"
-            if "latency limit" in _reasons(unserved)
-            else "allow more GPUs, take a GPU with more memory, or "
-            + ("raise the budget" if search.question.base and not search.question.base.planned else "lower the budget"),
-        )
+        reasons = _reasons(unserved)
+        other_budget = "raise" if search.question.base and not search.question.base.planned else "lower"
+        step = f"allow more GPUs, take a GPU with more memory, or {other_budget} the budget"
+        for named, instead in STEPS.items():
+            step = instead if named in reasons else step
+        return InfeasibleError(f"{budget} that reaches {goal} can be served{reasons}", next_step=step)
     question, nearest, bounds, possible = search.question, list[str](), size_bounds(search.question), False
     goal += f" ({search.base.loss:.4f})" if question.max_loss is None else ""
     if search.confidence is not None:

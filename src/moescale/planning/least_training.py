@@ -33,7 +33,7 @@ OPTIMA = 4  # numbers of FLOPs whose loss-optimal sizes are searched; those betw
 MOST_BUILT = 2  # expert counts that are built
 # Sizes of the shapes that are looked at, over the likeliest, and how many of an expert count; FLOPs with which they are tried, over its;
 # of how many training is billed, and of how many serving is priced.
-SIZES_NEAR, MOST_NEAR, FLOPS_NEAR = (0.8, 1.25), 64, np.geomspace(0.8, 1.25, 10)
+SIZES_NEAR, MOST_NEAR, FLOPS_NEAR = (0.8, 1.25), 64, np.geomspace(0.8, 1.25, 24)
 MOST_BILLED, MOST_PRICED = 12, 3
 FLOPS_GROWTH, MOST_GROWTH_STEPS = 1.01, 20  # rounding can lower the chance: FLOPs then grow in small steps
 

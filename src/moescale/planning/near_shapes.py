@@ -18,6 +18,9 @@ from moescale.typing import FloatArray
 
 # Sizes that are looked at, over the wanted one: attention that is wide for the body, or narrow experts, make up for a tenth of N.
 NEAR_SIZES = (0.85, 1.1)
+OF_TOTAL = (0.85, 1.2)  # within a bound on total parameters: narrow experts leave room for a wider body
+EQUAL = 0.01  # relative difference of two prices that decides nothing
+TINY = 1e-9  # orders prices that are as good as equal by their losses
 # How shapes are priced, ever fewer: at the batch of the wanted size or on its servers; how many are kept, to be priced on all servers
 # in the end; and how far above a limit, as the next price may be lower.
 STAGES = ((True, 24, 0.1), (False, 4, 0.02))
@@ -72,7 +75,7 @@ def promising(
     kept: list[list[Buildable]] = []
     losses: list[FloatArray] = []
     for model, limits in zip(models, bounds, strict=True):
-        shapes = near_shapes(law, costs, model)
+        shapes = near_shapes(law, costs, model, NEAR_SIZES if limits.max_total_params is None else OF_TOTAL)
         loss, sure = judged(shapes, model.experts) if shapes else (np.empty(0), None)
         good = np.isfinite(loss)
         if limits.min_probability is not None and sure is not None:
@@ -85,7 +88,11 @@ def promising(
         every_usd = usd_nearby(costs, models, kept, at_batch=at_batch)
         for j, (shapes, loss, usd, limits) in enumerate(zip(kept, losses, every_usd, bounds, strict=True)):
             value = np.where(usd <= (limits.max_usd_per_mtok or math.inf) * (1.0 + dearer), usd, np.inf)
-            value = value if limits.max_loss is not None else np.where(np.isfinite(value), loss, np.inf)
+            if limits.max_loss is None:
+                value = np.where(np.isfinite(value), loss, np.inf)
+            elif value.size:  # of prices that are as good as equal the lowest loss first
+                least = value.min()
+                value = np.where(value <= (1.0 + EQUAL) * least, least * (1.0 + TINY * loss), value)
             best = [i for i in np.argsort(value, kind="stable")[:most].tolist() if np.isfinite(value[i])]
             kept[j], losses[j] = [shapes[i] for i in best], loss[best]
     return kept
@@ -99,13 +106,15 @@ def best_shape(
     priced: Callable[[Law, Costs, Model], Model | None],
     bounds: Bounds,
 ) -> Built[Model] | None:
-    """The cheapest of the shapes that meet the bounds, or the one of the lowest loss where none bounds it; None where none does; else as `as_built`."""
+    """The shape of the lowest loss that meets the bounds, where these bound the loss of those as cheap as the cheapest; None where none does; else as `as_built`."""
     found = [in_shape(law, costs, model, shape, priced) for shape in shapes]
     kept = [each for each in found if each is not None and met(bounds, each.model)]
     if not kept:
         return None
     to_loss = bounds.max_loss is not None
-    best = min(kept, key=lambda each: each.model.usd_per_mtok if to_loss else each.model.loss)
+    least = min(each.model.usd_per_mtok for each in kept)
+    alike = [each for each in kept if not to_loss or each.model.usd_per_mtok <= (1.0 + EQUAL) * least]
+    best = min(alike, key=lambda each: each.model.loss)
     return replace(best, model=replace(best.model, intervals=carried(model, best.model)))
 
 

@@ -54,6 +54,7 @@ from moescale.planning.training_use import TrainingUse, beside_precision, traini
 from moescale.scaling_laws.law import NOT_IDENTIFIED, Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment
+from moescale.serving.disaggregated import Disaggregated
 from moescale.serving.gpu_counts import laid_out
 from moescale.serving.loads import OpenLoop
 
@@ -150,6 +151,9 @@ class Plan:
         None  # of the model to train with prefill and decode apart, where prompts are long
     )
     open_loop: OpenLoop | None = None  # that keeps a limit of TTFT for 99% of requests, as means do at full load
+    open_loop_apart: Disaggregated | None = (
+        None  # the same with prefill and decode apart, where the plan is or that costs less
+    )
     for_volume: Life | None = None  # the best life of a volume between the least spend's and the recommended model's
     for_volume_tokens: float | None = None  # that volume
     slower_usd_per_mtok: float | None = None  # of the model to train at twice the limit of TPOT, where that binds
@@ -277,6 +281,8 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
     use = found.use if life is None else training_use(question, life.model, life.architecture)
     repeats = repeats_loss(search, decided.model)
     volume = None if of_life else for_volume(search, decided.model, cheapest_trained)
+    split_usd = None if of_life else apart_usd(search, decided.architecture)
+    loaded = at_percentile(search, decided.model, decided.architecture, split_usd)
     faster_usd = None if of_life else usd_at_tpot(search, decided.model, decided.architecture, FASTER)
     at_step = faster_usd is not None and faster_usd > PRICE_STEP * decided.model.usd_per_mtok
     return Plan(
@@ -321,8 +327,9 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         more_epochs=None if repeats is None or of_life else more_epochs(search),
         without_bounds=None if of_life else without_bounds(search, advice.model, advice.architecture),
         base_released=(question.base is not None and question.base.released) or None,
-        apart_usd_per_mtok=None if of_life else apart_usd(search, decided.architecture),
-        open_loop=at_percentile(search, decided.model, decided.architecture),
+        apart_usd_per_mtok=split_usd,
+        open_loop=loaded[0],
+        open_loop_apart=loaded[1],
         for_volume=volume and volume[1],
         for_volume_tokens=volume and volume[0],
         slower_usd_per_mtok=None if of_life else usd_at_tpot(search, decided.model, decided.architecture, SLOWER),

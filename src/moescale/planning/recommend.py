@@ -20,7 +20,7 @@ from moescale.planning.as_built import (
 from moescale.planning.candidate import Candidate, Costs, Row, Trained
 from moescale.planning.choice import choose, rank, too_dear
 from moescale.planning.decision import Choices, LawView, law_views
-from moescale.planning.near_shapes import best_shape, promising
+from moescale.planning.near_shapes import EQUAL, best_shape, promising
 from moescale.planning.question import Question
 from moescale.planning.rationale import (
     Recommendation,
@@ -41,7 +41,6 @@ Model = TypeVar("Model", bound=Candidate)
 TO_BUILD = 1e-4  # of a size, relative: whole layers and heads move it by more
 MOST_COUNTS = 2  # whose models of a price are built
 MORE = 1.05  # of a price, our choice: shapes near a size often cost a few percent less than the size
-EQUAL = 0.01  # relative difference of two prices that decides nothing
 CHEAPER = 0.05  # of a price: what a lower loss is worth whose training costs no more, and what makes another shape worth training
 FOR_NOTHING = 0.005  # of loss: what a lower one at an equal price is taken for
 
@@ -183,7 +182,7 @@ def _for_the_price(
     limit, most = model.usd_per_mtok * (1.0 + EQUAL), model.loss - FOR_NOTHING
     others = limit <= (1.0 + EQUAL) ** 2 * min(each.model.usd_per_mtok for each in every if not each.notes)
     limit = min(limit, bounds.max_usd_per_mtok or math.inf)
-    rows = search.below(most, limit * MORE, others | (search.best.experts == model.experts), MOST_COUNTS)
+    rows = search.below(model.loss, limit * MORE, others | (search.best.experts == model.experts), MOST_COUNTS)
     within = replace(bounds, max_loss=None, max_usd_per_mtok=limit)
     near = promising(law, costs, rows, [within] * len(rows), search.judged_shapes)
     remember_prices(costs, chain(*near))

@@ -15,6 +15,7 @@ from moescale.latency import LatencySource
 from moescale.models.architecture import Architecture
 from moescale.models.coordinates import expansion
 from moescale.models.family import n_active, n_total, training_flops, with_convention
+from moescale.models.parameters import count_parameters
 from moescale.models.rounding import Buildable, family_of, vocabulary
 from moescale.planning.allocation import (
     CLOSE,
@@ -40,7 +41,7 @@ from moescale.planning.candidate import (
     with_ratios,
 )
 from moescale.planning.draws import Draws, Oracle, draws_of, oracle_of
-from moescale.planning.near_shapes import depth_factor
+from moescale.planning.near_shapes import NEAR_SIZES, depth_factor
 from moescale.planning.question import (
     CONFIDENCE,
     KnownModel,
@@ -209,10 +210,10 @@ class Search:
         return self.judged(self._rows(np.fmin(sizes, self.largest), [""] * len(self.optima)), self.draws)
 
     def below(self, loss: float, usd_per_mtok: float, among: NDArray[np.bool_], most: int) -> list[Candidate]:
-        """About the models of the lowest losses under a loss and within a cost, by the sampled costs: so many expert counts `among` those of a mask (m,)."""
+        """About the models of the lowest losses under a loss and within a cost, by the sampled costs, where a shape near them has it: so many expert counts `among` those of a mask (m,)."""
         sizes = np.fmin(self.sampled.size_within(np.array([usd_per_mtok]))[0], self.best.n_params)
         sizes = np.fmin(sizes, self.largest)
-        losses = at_size(self.law, self.question.budget, sizes, self.best.experts).loss
+        losses = at_size(self.law, self.question.budget, sizes * NEAR_SIZES[1], self.best.experts).loss
         losses = np.where(among & self.law.allows(self.best.experts) & (losses < loss), losses, np.inf)
         kept = np.argsort(np.argsort(losses)) < min(most, np.count_nonzero(np.isfinite(losses)))
         rows = self._rows(np.where(kept, sizes, np.nan), [""] * losses.size)
@@ -324,14 +325,18 @@ class Search:
         tokens = np.minimum(tokens, budget.max_tokens or math.inf)
         x = inputs_at(law, extra, n, np.log(tokens), e)
         drawn = None if len(draws.theta) == 1 else np.exp(law.form.log_loss(draws.theta, x))
-        loss = np.where(n <= self.largest_of(experts) * (1.0 + SLACK), np.exp(law.form.log_loss(law.theta, x)), np.nan)
+        loss = np.where(self.allowed(shapes), np.exp(law.form.log_loss(law.theta, x)), np.nan)
         return loss, None if drawn is None else draws.probability(drawn)
 
-    def largest_of(self, experts: float) -> float:
-        """The largest size of an expert count that the bounds on parameters allow."""
-        return (
-            float(self.largest[self.question.experts.index(experts)]) if experts in self.question.experts else math.inf
-        )
+    def allowed(self, shapes: Sequence[Buildable]) -> NDArray[np.bool_]:
+        """Whether shapes are within the bounds on parameters by their own counts, (s,): those of one size differ in all of theirs."""
+        most_active, most_total = self.question.max_active_params, self.question.max_total_params
+        if not shapes or (most_active, most_total) == (None, None):
+            return np.ones(len(shapes), np.bool_)
+        ((alike, _),) = stacked([shape.architecture() for shape in shapes])
+        count = count_parameters(alike)
+        within = count.non_embedding_active <= (most_active or np.inf) * (1.0 + SLACK)
+        return within & (count.non_embedding_total <= (most_total or np.inf) * (1.0 + SLACK))
 
     def budget_of(self, shape: Architecture | None, model: Candidate | None = None) -> Budget:
         """The budget with what the law takes of a built model, which is then judged as a published one of its shape is; of days or dollars what these bought `model`."""

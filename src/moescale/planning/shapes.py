@@ -13,8 +13,9 @@ from moescale.errors import MoescaleError
 from moescale.models.rounding import Buildable
 from moescale.planning.beside import best_life, settled
 from moescale.planning.candidate import Candidate, Life
+from moescale.planning.near_shapes import EQUAL
 from moescale.planning.question import Question
-from moescale.planning.recommend import CHEAPER, EQUAL, FOR_NOTHING
+from moescale.planning.recommend import CHEAPER, FOR_NOTHING
 from moescale.planning.search import Search
 from moescale.planning.total_cost import break_even_tokens, tokens_at_loss
 from moescale.serving.accuracy import accuracy_of

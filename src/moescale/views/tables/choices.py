@@ -12,7 +12,7 @@ from moescale.planning.candidate import Candidate, Trained
 from moescale.planning.plan import Plan
 from moescale.planning.total_cost import break_even_tokens
 from moescale.planning.training_use import TrainingUse
-from moescale.units import format_count, format_flops, format_seconds, format_usd
+from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import MARK, Cell, Column, Table, beyond_notes, gpus_text, or_dash, table_of
 
 ALIKE = 0.06  # relative difference in size of two rows of one expert count that are shown as one, trained about as long
@@ -60,7 +60,7 @@ def budget_words(plan: Plan, *, flops_too: bool = False) -> str:
     """The budget as it was stated, with the FLOPs that days or dollars buy where these are asked for."""
     days, gpus, usd, most = (asked_number(plan, n) for n in ("max_days", "train_gpus", "max_training_usd", "max_flops"))
     flops = f"{format_flops(plan.budget_flops)} FLOPs"
-    parts = [f"{days:g} days on {gpus:g} GPUs"] if days is not None and gpus is not None else []
+    parts = [f"{plural(days, 'day')} on {plural(gpus, 'GPU')}"] if days is not None and gpus is not None else []
     parts += [] if usd is None else [f"{format_usd(usd)}{' of training' if plan.of_life else ''}"]
     parts += [f"at most {format_flops(most)} FLOPs"] if parts and most is not None else []
     return f"{' and '.join(parts)}{f' ({flops})' if flops_too else ''}" if parts else flops

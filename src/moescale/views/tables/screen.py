@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from moescale.models.recipe import most_trained_tokens
 from moescale.options.law import DEFAULT_LAW
 from moescale.options.serving import PLANNED_TPOT_S
-from moescale.planning.beside import FASTER, PRICE_STEP, SLOWER
+from moescale.planning.beside import APART, FASTER, PRICE_STEP, SLOWER
 from moescale.planning.candidate import Candidate, Trained
 from moescale.planning.decision import LawView
 from moescale.planning.least_training import TargetSpend
@@ -57,10 +57,7 @@ TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server b
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
 OF_SOURCES = "unseen labs"  # what draws of the default law are
 LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
-APART, SLOWLY = (
-    0.9,
-    0.75,
-)  # of the price, at most: a price with prefill and decode apart, or at a slower TPOT, that is said
+SLOWLY = 0.75  # of the price, at most: a price at a slower TPOT that is said
 OUTPUT_SHARE = 0.5  # of the active parameters: an output layer that is larger is said
 LONGER_THAN = 1.02  # times the stated days or dollars: an open model that takes more is said to
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
@@ -88,7 +85,7 @@ def facts(
     say("Decided", _decided(plan))
     say("Open", _open(plan) if best.undecided else "")
     say("Chance", _chance(plan))
-    if by_price and (better := plan.choices.quality) is not None and _dominates(better, model):
+    if by_price and (better := plan.choices.quality) is not None and _dominates(better, model, plan.confidence):
         text = f"{better.experts:g} experts cost no more at a lower loss, and reach the baseline's with "
         say("But", f"{text}{percentage(better.probability_at_least_base)} only (--confidence)")
     shown = {name for name, _ in choices(plan, rows)}
@@ -353,9 +350,15 @@ def _longer(model: Candidate, plan: Plan) -> str:
     return f" for {format_usd(model.training_usd)}" if over else ""
 
 
-def _dominates(one: Candidate, other: Candidate) -> bool:
-    cheaper = one.usd_per_mtok <= other.usd_per_mtok and one.loss < other.loss
-    return cheaper and one.probability_at_least_base is not None
+def _dominates(one: Candidate, other: Candidate, promised: float | None) -> bool:
+    """Whether a model costs no more at a lower loss, and keeps the promise less surely."""
+    sure = one.probability_at_least_base
+    return (
+        one.usd_per_mtok <= other.usd_per_mtok
+        and one.loss < other.loss
+        and sure is not None
+        and sure < (promised or 1.0)
+    )
 
 
 def _shapes(plan: Plan) -> str:

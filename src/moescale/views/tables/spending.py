@@ -147,9 +147,14 @@ def limits_text(plan: Plan) -> str:
     """What a limit of TTFT is of, and the command that gives percentiles; empty without one."""
     if asked_number(plan, "max_ttft_s") is None:
         return ""
-    if plan.asked.get("disaggregated"):
-        return "TTFT of a full pass; at 90% load: cost plan.json:recommendation .. --prefill-gpus auto"
-    rate, price = "R", ""
-    if (loaded := plan.open_loop) is not None:
-        rate, price = f"{loaded.requests_per_s:g}", f"{format_usd(loaded.usd_per_mtok)} for 99% of requests: "
-    return f"means at full load; {price}cost plan.json:recommendation .. --request-rate {rate} --percentile 99"
+    loaded, split, at = plan.open_loop, plan.open_loop_apart, plan.open_loop or plan.open_loop_apart
+    whole = "TTFT of a full pass" if plan.asked.get("disaggregated") else "means at full load"
+    found = [format_usd(loaded.usd_per_mtok)] if loaded else []
+    if split is not None:
+        found.append(
+            f"{'apart ' * bool(loaded)}{format_usd(split.usd_per_mtok)} ({split.prefill.gpus} + {split.decode.gpus} GPUs)"
+        )
+    price = f"for 99% of requests {', '.join(found)}: " if found else ""
+    options = f"--request-rate {f'{at.requests_per_s:g}' if at else 'R'} --percentile 99"
+    options += " --prefill-gpus auto" if split or plan.asked.get("disaggregated") else ""
+    return f"{whole}; {price}cost plan.json:recommendation .. {options}"
