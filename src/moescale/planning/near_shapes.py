@@ -20,7 +20,6 @@ from moescale.typing import FloatArray
 NEAR_SIZES = (0.85, 1.1)
 OF_TOTAL = (0.85, 1.2)  # within a bound on total parameters: narrow experts leave room for a wider body
 EQUAL = 0.01  # relative difference of two prices that decides nothing
-TINY = 1e-9  # orders prices that are as good as equal by their losses
 # How shapes are priced, ever fewer: at the batch of the wanted size or on its servers; how many are kept, to be priced on all servers
 # in the end; and how far above a limit, as the next price may be lower.
 STAGES = ((True, 24, 0.1), (False, 4, 0.02))
@@ -88,12 +87,13 @@ def promising(
         every_usd = usd_nearby(costs, models, kept, at_batch=at_batch)
         for j, (shapes, loss, usd, limits) in enumerate(zip(kept, losses, every_usd, bounds, strict=True)):
             value = np.where(usd <= (limits.max_usd_per_mtok or math.inf) * (1.0 + dearer), usd, np.inf)
-            if limits.max_loss is None:
-                value = np.where(np.isfinite(value), loss, np.inf)
-            elif value.size:  # of prices that are as good as equal the lowest loss first
-                least = value.min()
-                value = np.where(value <= (1.0 + EQUAL) * least, least * (1.0 + TINY * loss), value)
-            best = [i for i in np.argsort(value, kind="stable")[:most].tolist() if np.isfinite(value[i])]
+            alike = value <= (1.0 + EQUAL) * np.min(value, initial=np.inf) if limits.max_loss else np.isfinite(value)
+            of_loss = np.where(alike, loss, np.inf)
+            orders = (value, of_loss) if limits.max_loss else (of_loss,)  # the cheapest, and of those as cheap the best
+            first = (
+                i for order in orders for i in np.argsort(order, kind="stable")[:most].tolist() if np.isfinite(order[i])
+            )
+            best = list(dict.fromkeys(first))
             kept[j], losses[j] = [shapes[i] for i in best], loss[best]
     return kept
 
