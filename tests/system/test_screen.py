@@ -406,7 +406,7 @@ def test_a_lower_chance_of_less_regret_that_serves_for_far_less_is_planned(tmp_p
 
 @pytest.mark.fuzz
 def test_what_the_choice_keeps_anyway_leaves_no_worse_one() -> None:
-    asked = split("plan --budget 2.2e22 --gpu h100-sxm --max-tpot 30ms --bootstrap 100")
+    asked = split("plan --budget 2.2e22 --gpu h100-sxm --max-tpot 30ms")
     free, counted = answer_of(*asked)["recommendation"], answer_of(*asked, "--experts", 512)["choices"]["balanced"]
     assert free["probability_at_least_base"] > 0.9
     for bound in (("--confidence", "0.9"), ("--attention-dp", free["attention_dp"])):

@@ -71,8 +71,8 @@ def promising(
     law: Law, costs: Costs, models: Sequence[Candidate], bounds: Sequence[Bounds], judged: Judged
 ) -> list[list[Buildable]]:
     """Of the shapes near each model the few that should meet its bounds for the fewest dollars or, without a bound on the loss, with the lowest loss."""
-    kept: list[list[Buildable]] = []
-    losses: list[FloatArray] = []
+    shapes_of: list[list[Buildable]] = []
+    losses_of: list[FloatArray] = []
     for model, limits in zip(models, bounds, strict=True):
         shapes = near_shapes(law, costs, model, NEAR_SIZES if limits.max_total_params is None else OF_TOTAL)
         loss, sure = judged(shapes, model.experts) if shapes else (np.empty(0), None)
@@ -81,21 +81,24 @@ def promising(
             good &= sure >= limits.min_probability - SLACK
         elif limits.max_loss is not None:
             good &= loss <= limits.max_loss * (1.0 + SLACK)
-        kept.append([shape for shape, one in zip(shapes, good.tolist(), strict=True) if one])
-        losses.append(loss[good])
+        shapes_of.append([shape for shape, one in zip(shapes, good.tolist(), strict=True) if one])
+        losses_of.append(loss[good])
+    # The cheapest, and beside them the lowest losses: of prices that are as good as the least, or of all without a bound on the loss.
+    looked = [(j, by) for j, limits in enumerate(bounds) for by in ((False, True) if limits.max_loss else (True,))]
+    kept, losses = ([of[j] for j, _ in looked] for of in (shapes_of, losses_of))
     for at_batch, most, dearer in STAGES:
-        every_usd = usd_nearby(costs, models, kept, at_batch=at_batch)
-        for j, (shapes, loss, usd, limits) in enumerate(zip(kept, losses, every_usd, bounds, strict=True)):
-            value = np.where(usd <= (limits.max_usd_per_mtok or math.inf) * (1.0 + dearer), usd, np.inf)
-            alike = value <= (1.0 + EQUAL) * np.min(value, initial=np.inf) if limits.max_loss else np.isfinite(value)
-            of_loss = np.where(alike, loss, np.inf)
-            orders = (value, of_loss) if limits.max_loss else (of_loss,)  # the cheapest, and of those as cheap the best
-            first = (
-                i for order in orders for i in np.argsort(order, kind="stable")[:most].tolist() if np.isfinite(order[i])
-            )
-            best = list(dict.fromkeys(first))
-            kept[j], losses[j] = [shapes[i] for i in best], loss[best]
-    return kept
+        every_usd = usd_nearby(costs, [models[j] for j, _ in looked], kept, at_batch=at_batch)
+        for i, ((j, by_loss), usd) in enumerate(zip(looked, every_usd, strict=True)):
+            value = np.where(usd <= (bounds[j].max_usd_per_mtok or math.inf) * (1.0 + dearer), usd, np.inf)
+            if by_loss:
+                alike = (1.0 + EQUAL) * np.min(value, initial=np.inf) if bounds[j].max_loss else math.inf
+                value = np.where(np.isfinite(value) & (value <= alike), losses[i], np.inf)
+            best = [at for at in np.argsort(value, kind="stable")[:most].tolist() if np.isfinite(value[at])]
+            kept[i], losses[i] = [kept[i][at] for at in best], losses[i][best]
+    found = [dict[Buildable, None]() for _ in models]
+    for (j, _), shapes in zip(looked, kept, strict=True):
+        found[j] |= dict.fromkeys(shapes)
+    return [list(each) for each in found]
 
 
 def best_shape(
