@@ -275,7 +275,7 @@ def test_a_plan_says_what_its_restrictions_cost() -> None:
     assert other["loss"] == pytest.approx(predict(law, other["n_params"], other["tokens"], other["experts"]).loss)
 
 
-def test_the_model_for_a_volume_is_the_best_life_of_it() -> None:
+def test_the_model_for_a_volume_is_the_best_life_of_it(tmp_path: Path) -> None:
     asked = ("plan", "--gpu", "h100-sxm", "--shape", "deepseek", *FAST, "--bootstrap", 20, "--budget", "1e23")
     plan = answer_of(*asked)
     tokens, model, best = plan["for_volume_tokens"], plan["for_volume"], plan["recommendation"]
@@ -286,6 +286,9 @@ def test_the_model_for_a_volume_is_the_best_life_of_it() -> None:
     for other in (plan["least_training"][0], best):
         total = (other.get("training_usd") or plan["training"]["usd"]) + tokens / 1e6 * other["usd_per_mtok"]
         assert model["total_usd"] < total
+    (saved := tmp_path / "plan.json").write_text(run(*asked, "--json").out)
+    priced = answer_of("cost", f"{saved}:for-volume", "--gpu", "h100-sxm", *FAST)
+    assert priced["usd_per_mtok"] == pytest.approx(model["usd_per_mtok"], rel=1e-9)
     out = " ".join(run(*asked, "--details").out.split())
     assert f"for {format_count(tokens)} served {model['experts']} {format_count(model['n_params_active'])}" in out
     assert re.search(rf"By volume to \S+ served tokens least spend, (to \S+|then) that for {format_count(tokens)}", out)

@@ -100,7 +100,7 @@ def compare_models(
     training: TrainingOptions,
     models: list[str] | None = text(
         "Two or more models; published names, config.json:15T (with its training tokens), or rows of a plan "
-        "(plan.json:recommendation, or least-spend, lower-loss, knee, cheapest).",
+        "(plan.json:recommendation, or least-spend, for-volume, lower-loss, knee, more-sure, less-sure, cheapest).",
         name="MODEL..",
     ),
     json_: bool = JSON,

@@ -20,7 +20,10 @@ from moescale.units import format_count
 STATED_TOKENS = within(TOKENS)
 # Of the published model that a plan shows where none is named: its year, and the ratio of FLOPs.
 SINCE, FAR = "2024", 4.0
-PLAN_ROWS: tuple[str, ...] = ("recommendation", "least-spend", "lower-loss", "knee", "quality", "balanced", "cheapest")
+PLAN_ROWS: tuple[str, ...] = (
+    *("recommendation", "least-spend", "for-volume", "lower-loss", "knee", "more-sure", "less-sure"),
+    *("quality", "balanced", "cheapest"),
+)
 
 
 def stated_model(stated: str, option: str, remark: Remark = ignore) -> KnownModel:
@@ -98,7 +101,8 @@ def _of_plan(path: str, row: str) -> KnownModel:
     spends = life.least_training if plan.of_life and life else next(iter(plan.least_training), None)
     rows = {
         "recommendation": replace(decided.model, architecture=decided.architecture),
-        "least-spend": spends,
+        **{"least-spend": spends, "for-volume": plan.for_volume},
+        **{"more-sure": plan.more_sure, "less-sure": plan.less_sure},
         **{"lower-loss": others.quality, "quality": others.quality},
         **{"knee": others.balanced, "balanced": others.balanced},
         "cheapest": others.cheapest,
