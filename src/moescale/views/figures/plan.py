@@ -135,7 +135,16 @@ def _known(ax: Axes, plan: Plan) -> None:
         if c.usd_per_mtok is None or c.name == plan.base_name:  # which has an arrow
             continue
         point(ax, c.usd_per_mtok, c.loss, "o", FAINT, 5.0, markerfacecolor="white", zorder=5)
-        look: Look = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 7, "bbox": PAPER}
+        # Away from the right, where the labels of the curves stand.
+        left, right = ax.get_xlim()
+        beyond = math.log(c.usd_per_mtok / left) > 0.5 * math.log(right / left)
+        look: Look = {
+            "xytext": (-4, -4) if beyond else (4, 4),
+            "textcoords": "offset points",
+            "fontsize": 7,
+            "bbox": PAPER,
+        }
+        look |= {"ha": "right", "va": "top"} if beyond else {}
         name = f"{c.name} {c.training_flops / plan.budget_flops:.2g}x{'' if c.beyond_law is None else MARK}"
         ax.annotate(name, (c.usd_per_mtok, c.loss), color=readable(FAINT), zorder=5, **look)
 
