@@ -156,7 +156,13 @@ def _chosen(table: Table) -> Table:
     heads |= {"TTFT": "first token", "TPOT": "a token"}
     columns = tuple(replace(column, head=heads.get(column.head, column.head)) for column in table.columns)
     rows = tuple(
-        (name.removeprefix(">").strip().replace("knee", "balance of loss and price"), *row) for name, *row in table.rows
+        (
+            re.sub(r"(\d+%): .*", r"chance of \1", name.removeprefix(">").strip()).replace(
+                "knee", "balance of loss and price"
+            ),
+            *row,
+        )
+        for name, *row in table.rows
     )
     note = "$ a million: of serving a million output tokens. a token: time until the next one. GPUs: of one server."
     return replace(table, title="", columns=columns, rows=rows, notes=(*table.notes, note))
