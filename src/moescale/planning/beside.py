@@ -23,6 +23,7 @@ from moescale.planning.question import Question
 from moescale.planning.recommend import Advice, recommend
 from moescale.planning.search import Search, costs_of, size_bounds
 from moescale.planning.total_cost import break_even_tokens
+from moescale.planning.training_price import by_parts
 from moescale.scaling_laws.law import Law, loss
 from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import Disaggregated, apart, disaggregated
@@ -143,7 +144,12 @@ def for_volume(search: Search, model: Candidate, least: Sequence[Candidate]) -> 
     if tokens is None:
         return None
     tokens = 10.0 ** round(math.log10(tokens))
-    found = best_life(replace(search, question=replace(search.question, lifetime_tokens=tokens)))
+    question, price = replace(search.question, lifetime_tokens=tokens), search.question.training
+    if price is not None:  # a life is chosen with the MFU of each expert count
+        experts, gpus = (*question.experts, search.base.experts), question.n_train_gpus
+        budget = replace(question.budget, by_experts=())
+        price = by_parts(price, search.law, budget, experts, gpus=gpus, vocab_size=question.vocab_size)
+    found = best_life(replace(search, question=replace(question, training=price)))
     if found is None or not (cheap.training_usd or 0.0) < found.model.training_usd < (model.training_usd or 0.0):
         return None
     return tokens, found.model

@@ -233,21 +233,24 @@ def by_volume(plan: Plan, rows: int) -> str:
     model, shown = plan.decision.model, {name for name, _ in choices(plan, rows)}
     others = dearer_to_serve(plan)
     if plan.for_volume is not None and plan.for_volume_tokens is not None:
-        others.append((f"that for {format_count(plan.for_volume_tokens)}", plan.for_volume))
+        volume, row = format_count(plan.for_volume_tokens), plan.for_volume
+        hidden = f"  for {volume} served" not in shown
+        words = f" ({sizes_text(row)}, {format_usd(row.usd_per_mtok)}, training {format_usd(row.training_usd)})"
+        others.append((f"that for {volume}{words * hidden}", row))
     billed = [(name, each) for name, each in others if each.training_usd is not None and each.usd_per_mtok]
     if model.training_usd is None or not billed:
         return ""
     left = sorted([*billed, (RECOMMENDED, model)], key=lambda each: (each[1].training_usd or 0.0, each[1].usd_per_mtok))
-    words, (name, cheapest) = list[str](), left[0]
+    said, (name, cheapest) = list[str](), left[0]
     while name != RECOMMENDED:
         later = [(tokens, each) for each in left if (tokens := repaid_by(each[1], cheapest)) is not None]
         tokens, (after, following) = min(later, key=lambda each: each[0], default=(math.inf, (RECOMMENDED, model)))
         usd = f" ({format_usd(cheapest.training_usd or 0.0)})" if name == LEAST_SPEND and name not in shown else ""
         if tokens > MOST_REPAID:
-            return ", ".join([*words, f"then {name.strip()}{usd}"]) if words else f"{name.strip()}{usd} at any volume"
-        words.append(f"to {format_count(tokens)}{'' if words else ' served tokens'} {name.strip()}{usd}")
+            return ", ".join([*said, f"then {name.strip()}{usd}"]) if said else f"{name.strip()}{usd} at any volume"
+        said.append(f"to {format_count(tokens)}{'' if said else ' served tokens'} {name.strip()}{usd}")
         name, cheapest = after, following
-    return ", ".join([*words, f"then {RECOMMENDED}"]) if words else f"{RECOMMENDED} at any volume"
+    return ", ".join([*said, f"then {RECOMMENDED}"]) if said else f"{RECOMMENDED} at any volume"
 
 
 def _rows(plan: Plan) -> list[Trained]:

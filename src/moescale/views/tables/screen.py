@@ -173,12 +173,16 @@ def _otherwise(plan: Plan) -> str:
 
 def _as_released(plan: Plan) -> str:
     """What serving the released baseline costs over the life that is asked about, where that is less than the model's; empty else."""
-    base, life = plan.built_base.usd_per_mtok, plan.lifetime
-    if not (base and life and plan.of_life and plan.base_released):
+    if (served := _as_released_usd(plan)) is None:
         return ""
-    served = base * life.lifetime_tokens / 1e6
     text = f"serving {plan.base_name} as it is released costs {format_usd(served)} for these tokens"
     return text if served < (plan.decision.model.total_usd or 0.0) else ""
+
+
+def _as_released_usd(plan: Plan) -> float | None:
+    """Dollars of serving the released baseline over the life that is asked about; None without one."""
+    base, life = plan.built_base.usd_per_mtok, plan.lifetime
+    return base * life.lifetime_tokens / 1e6 if base and life and plan.of_life and plan.base_released else None
 
 
 def _vocabulary(plan: Plan) -> str:
@@ -311,7 +315,10 @@ def _decided(plan: Plan) -> str:
         return f"{text}; loss {model.loss - base.loss:+.4f} against the baseline, serving {serving} of its price"
     if plan.of_life and model.total_usd is not None and base.total_usd is not None and not plan.is_baseline:
         lives = [c.total_usd for c in among if c.total_usd is not None]
-        return f"{text}; its life costs {_shares(lives, base.total_usd)} of the baseline's"
+        shares, served = f"{_shares(lives, base.total_usd)} of the baseline's", _as_released_usd(plan)
+        if served is not None:  # whose training is paid
+            shares = f"{_shares(lives, served)} of serving {plan.base_name} as released"
+        return f"{text}; its life costs {shares}"
     compared = {} if plan.is_baseline else {"baseline": plan.built_base.usd_per_mtok}
     compared["best dense"] = getattr(best_dense(plan), "usd_per_mtok", None)
     shares = [f"{_shares(prices, usd)} of {whose}" for whose, usd in compared.items() if usd]
@@ -502,6 +509,8 @@ def _next(plan: Plan, options: str | None) -> str:
         if tpot_s != PLANNED_TPOT_S and "--max-tpot" not in typed:  # as no model keeps the default
             words += ["--max-tpot", "none" if tpot_s is None else f"{tpot_s * 1e3:g}ms"]
         return " ".join(words)
+    if plan.training is not None and plan.training.precision is not None:  # files for a trainer are in bf16
+        options = re.sub(r" *--train-precision[ =]\S+", "", options or "").strip()
     return f"moescale plan {options} --export megatron -o launch" if options else "--export megatron -o launch"
 
 

@@ -30,7 +30,10 @@ def unspent(plan: Plan, *, lower_loss: bool = False) -> list[str]:
     if use is not None and use.left_over:
         better, rest = plan.choices.quality, ""
         said = lower_loss or plan.objective != "serve" or use.budget_share >= MOSTLY
+        bought = {"max_days", "max_training_usd"} & plan.asked.keys()  # its model then has another MFU, and other FLOPs
         if better is not None and not said and better.loss < model.loss:
+            rest = f"; --objective quality: a loss of about {better.loss:.3g}"
+        if rest and better is not None and not bought:
             rest = f"; --objective quality: {plural(better.experts, 'expert')}, {sizes_text(better)}, {format_usd(better.usd_per_mtok)}, loss {better.loss:.4f}"
         told.append(f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}{rest}")
     if use is not None and use.unused_because and plan.of_life and total is not None and model.total_usd:
