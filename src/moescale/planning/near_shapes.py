@@ -85,7 +85,7 @@ def promising(
         losses_of.append(loss[good])
     # The cheapest, and beside them the lowest losses: of prices that are as good as the least, or of all without a bound on the loss.
     looked = [(j, by) for j, limits in enumerate(bounds) for by in ((False, True) if limits.max_loss else (True,))]
-    kept, losses = ([of[j] for j, _ in looked] for of in (shapes_of, losses_of))
+    kept, losses = [shapes_of[j] for j, _ in looked], [losses_of[j] for j, _ in looked]
     for at_batch, most, dearer in STAGES:
         every_usd = usd_nearby(costs, [models[j] for j, _ in looked], kept, at_batch=at_batch)
         for i, ((j, by_loss), usd) in enumerate(zip(looked, every_usd, strict=True)):
