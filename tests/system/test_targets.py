@@ -35,8 +35,7 @@ def test_the_least_flops_of_a_score_reach_its_loss() -> None:
     )
     assert run(*asked, "--experts", f"{least['experts']:g}", "--budget", least["training_flops"] * 0.9).code == 1
     same = answer_of(*few, "--lifetime-tokens", "1M")["lifetime"]["training_usd"]
-    # Of a life more expert counts are built; its tokens have steps of a per cent, the FLOPs of the least spend of two.
-    assert 0.85 < same / least["training_usd"] <= 1.01
+    assert 0.85 < same / least["training_usd"] <= 1.0 + 1e-9  # of a life more expert counts are built
     life = answer_of(*few, "--lifetime-tokens", "1T")
     assert life["decided_by"] == "lifetime.recommendation"
     assert least["training_usd"] <= 1.01 * life["lifetime"]["training_usd"]  # what serves more trains no cheaper

@@ -14,14 +14,12 @@ from moescale.models.family import tokens_within
 from moescale.models.rounding import Buildable
 from moescale.planning.allocation import inputs_at
 from moescale.planning.as_built import (
-    SLACK,
     Bounds,
     Built,
     as_built,
     carried,
     in_shape,
     remember_prices,
-    rounded,
     stacked,
 )
 from moescale.planning.candidate import Costs, Life, Unreachable, sizes_of
@@ -114,9 +112,9 @@ class BuiltLives:
         for model in least_training(self.search):
             if (row := of_counts.get(model.experts)) is None or (most_usd and model.usd_per_mtok > most_usd):
                 continue
-            # A shape's own size is that shape again, from a little above it down.
-            same = replace(row, n_params=model.n_params * (1.0 + SLACK), tokens=model.tokens)
-            built = rounded(law, costs, same, self._priced_as_built, at_most=True)
+            if (shape := model.architecture) is None:
+                continue
+            built = in_shape(law, costs, replace(row, tokens=model.tokens), shape, self._priced_as_built)
             if built is not None and (built.model.probability_at_least_base or 1.0) >= (self._promise or 0.0):
                 whole = replace(built.model, intervals=carried(row, built.model))
                 yield replace(built, model=self._billed(whole, built.shape.architecture()))
@@ -234,7 +232,7 @@ class BuiltLives:
         """A built model with the most tokens that it can be trained on within the dollars; as it is where serving alone takes them."""
         within, left, most = None, limit - model.serving_usd, self.life.max_tokens or math.inf
         for _ in range(MOST_CORRECTIONS if left > 0.0 else 0):  # as the MFU depends on the tokens
-            if model.training_usd <= left and (within is None or model.tokens > within.tokens):
+            if model.total_usd <= limit and (within is None or model.tokens > within.tokens):
                 within = model
             tokens = min(model.tokens * left / model.training_usd * (1.0 - CORRECTED), most)
             if within is not None and tokens <= model.tokens * (1.0 + CORRECTED):

@@ -18,7 +18,10 @@ from moescale.typing import FloatArray
 
 # Sizes that are looked at, over the wanted one: attention that is wide for the body, or narrow experts, make up for a tenth of N.
 NEAR_SIZES = (0.85, 1.1)
-OF_TOTAL = (0.85, 1.2)  # within a bound on total parameters: narrow experts leave room for a wider body
+OF_TOTAL = (
+    0.85,
+    1.2,
+)  # within a bound on total parameters, where narrow experts leave room for a wider body (by 1.15 in one question); our choice
 EQUAL = 0.01  # relative difference of two prices that decides nothing
 # How shapes are priced, ever fewer: at the batch of the wanted size or on its servers; how many are kept, to be priced on all servers
 # in the end; and how far above a limit, as the next price may be lower.

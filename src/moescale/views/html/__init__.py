@@ -150,20 +150,18 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     )  # fmt: skip
 
 
+def _plain(name: str) -> str:
+    """The name of a row without its mark, and without the option that asks for it."""
+    name = re.sub(r"(\d+%): .*", r"chance of \1", name.removeprefix(">").strip())
+    return name.replace("knee", "balance of loss and price")
+
+
 def _chosen(table: Table) -> Table:
     """The choices in words that need no glossary, the recommended row marked by its name."""
     heads = {"E": "experts", "$/Mtok": "$ a million", "life $": "$ of its life"}
     heads |= {"TTFT": "first token", "TPOT": "a token"}
     columns = tuple(replace(column, head=heads.get(column.head, column.head)) for column in table.columns)
-    rows = tuple(
-        (
-            re.sub(r"(\d+%): .*", r"chance of \1", name.removeprefix(">").strip()).replace(
-                "knee", "balance of loss and price"
-            ),
-            *row,
-        )
-        for name, *row in table.rows
-    )
+    rows = tuple((_plain(name), *row) for name, *row in table.rows)
     note = "$ a million: of serving a million output tokens. a token: time until the next one. GPUs: of one server."
     return replace(table, title="", columns=columns, rows=rows, notes=(*table.notes, note))
 
