@@ -247,11 +247,11 @@ def test_a_loss_that_costs_nothing_is_taken() -> None:
 
 def assert_cheapest_by_volume(out: str, models: dict[str, dict[str, float]]) -> None:
     """The screen names, up to each volume and from there on, the model that costs the least to train and serve."""
-    said = re.search(r"By volume (.*?) (?:Shapes|Training) ", " ".join(out.split()))
+    said = re.search(r"By volume (.*?) Decided ", " ".join(out.split()))
     assert said
-    *parts, last = said[1].replace(" served tokens", "").split(", ")
-    named = [re.fullmatch(r"to (\S+) (.+)", part) for part in parts]
-    volumes = [(parse_count(found[1]), found[2]) for found in named if found]
+    *parts, last = re.sub(r" served\b", "", said[1]).split(", ")
+    named = [re.fullmatch(r"(.+) to (\S+)", part) for part in parts]
+    volumes = [(parse_count(found[2]), found[1]) for found in named if found]
     names = [*(name for _, name in volumes), last.removeprefix("then ")]
     assert len(volumes) == len(parts) > 0
     for (volume, _), pair in zip(volumes, pairwise(names), strict=True):
@@ -296,7 +296,7 @@ def test_the_model_for_a_volume_is_the_best_life_of_it(budget: tuple[str, str], 
     assert priced["usd_per_mtok"] == pytest.approx(model["usd_per_mtok"], rel=1e-9)
     out = " ".join(run(*asked, "--details").out.split())
     assert f"for {format_count(tokens)} served {model['experts']} {format_count(model['n_params_active'])}" in out
-    assert re.search(rf"By volume to \S+ served tokens [a-z].*?, (to \S+|then) that for {format_count(tokens)}", out)
+    assert re.search(rf"By volume [a-z].*? to \S+ served, (then )?that for {format_count(tokens)}", out)
 
 
 @pytest.mark.fuzz

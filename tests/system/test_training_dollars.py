@@ -88,9 +88,7 @@ def test_days_buy_each_built_model_the_flops_of_its_own_mfu() -> None:
     slower = error["geometric_mean"] * error["spread"] ** NormalDist().inv_cdf(0.9)
     assert surely["training"]["days"] * slower == pytest.approx(10.0, rel=0.01)
     assert surely["base"]["loss"] == pytest.approx(plan["base_as_built"]["loss"], rel=1e-3)  # that of all ten days
-    assert re.search(
-        r"in 10 days 90%, uneven routing up to ", " ".join(run(*asked, "--within-chance", 0.9).out.split())
-    )
+    assert re.search(r"in 10 days 90% \(routing: up to ", " ".join(run(*asked, "--within-chance", 0.9).out.split()))
     refused = run("plan", "--budget", "1e22", "--within-chance", 0.9, *ROOFLINE)
     assert (refused.code, "give --days" in refused.err) == (2, True)
     short = answer_of(*asked, "--bootstrap", 0, "--max-tokens", "500B")  # which more days do not lengthen

@@ -69,9 +69,9 @@ def budget_words(plan: Plan, *, flops_too: bool = False) -> str:
 def question_line(plan: Plan) -> str:
     """What was asked: budget, GPU and format, latency limits, request."""
     asked = plan.asked
-    parts = [
-        f"the quality of {asked['budget_of']}" if "match" in asked and "budget_of" in asked else budget_words(plan)
-    ]
+    parts = [budget_words(plan)]
+    if "match" in asked and "budget_of" in asked:
+        parts = [str(asked["budget_of"]) if "target" in asked else f"the quality of {asked['budget_of']}"]
     served, dollars, tokens, tpot_s, ttft_s = (
         asked_number(plan, n) for n in ("lifetime_tokens", "max_total_usd", "max_tokens", "max_tpot_s", "max_ttft_s")
     )
@@ -148,12 +148,14 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     unspent = plan.training is not None and plan.training.left_over
     by_price = not plan.of_life and plan.objective not in ("loss", "quality")
     least = plan.least_training[0] if plan.least_training else None
-    named += [(Place.CHANCE, chance_label(c), c) for c in at_other_chances(plan)]
+    chances = [(Place.CHANCE, chance_label(c), c) for c in at_other_chances(plan)]
+    named += [each for each in chances if each[2] is not plan.less_sure_between]
     named += [(Place.LOWER_LOSS, LOWER_LOSS, better)] if by_price and unspent else []  # what the rest buys
     if least is not None and (least.training_usd or 0.0) < CHEAPER * (chosen.training_usd or math.inf):
         named.append((Place.LESS_SPENT, LEAST_SPEND, least))
     if plan.for_volume is not None:
         named.append((Place.LESS_SPENT, f"  for {format_count(plan.for_volume_tokens or 0.0)} served", plan.for_volume))
+    named += [each for each in chances if each[2] is plan.less_sure_between]
     label = "  also open" if plan.decision.undecided else "  next best"
     also = [(RIVALS[c.experts >= chosen.experts], label, c) for c in rivals]
     named += [(Place.LOWER_LOSS, LOWER_LOSS, better)] if by_price and not unspent else []
@@ -229,14 +231,13 @@ def dearer_to_serve(plan: Plan) -> list[tuple[str, Trained]]:
 
 
 def by_volume(plan: Plan, rows: int) -> str:
-    """Which of the baseline, the least spend, the model for a volume and the recommended one costs the least to train and serve, by served tokens; with the dollars of a least spend that so many rows leave out."""
+    """Which of the baseline, the least spend, the model for a volume and the recommended one costs the least to train and serve, by served tokens; with the training dollars of those that so many rows leave out."""
     model, shown = plan.decision.model, {name for name, _ in choices(plan, rows)}
     others = dearer_to_serve(plan)
     if plan.for_volume is not None and plan.for_volume_tokens is not None:
         volume, row = format_count(plan.for_volume_tokens), plan.for_volume
         hidden = f"  for {volume} served" not in shown
-        words = f" ({sizes_text(row)}, {format_usd(row.usd_per_mtok)}, training {format_usd(row.training_usd)})"
-        others.append((f"that for {volume}{words * hidden}", row))
+        others.append((f"that for {volume}{f' ({format_usd(row.training_usd)})' * hidden}", row))
     billed = [(name, each) for name, each in others if each.training_usd is not None and each.usd_per_mtok]
     if model.training_usd is None or not billed:
         return ""
@@ -248,7 +249,7 @@ def by_volume(plan: Plan, rows: int) -> str:
         usd = f" ({format_usd(cheapest.training_usd or 0.0)})" if name == LEAST_SPEND and name not in shown else ""
         if tokens > MOST_REPAID:
             return ", ".join([*said, f"then {name.strip()}{usd}"]) if said else f"{name.strip()}{usd} at any volume"
-        said.append(f"to {format_count(tokens)}{'' if said else ' served tokens'} {name.strip()}{usd}")
+        said.append(f"{name.strip()}{usd} to {format_count(tokens)}{'' if said else ' served'}")
         name, cheapest = after, following
     return ", ".join([*said, f"then {RECOMMENDED}"]) if said else f"{RECOMMENDED} at any volume"
 

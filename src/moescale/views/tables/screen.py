@@ -46,9 +46,8 @@ MOST_LINES = 18  # of the screen
 MOST_MORE, MOST_NAMED = 68, 42
 # Facts that go first where there is no room for so many rows; the dollars of a life stand in its row.
 SPARE = (
-    *(("Life", 4), ("Scores", 4), ("Shapes", 4), ("By volume", 3)),
-    *((name, 2) for name in ("Shapes", "By volume", "Scores", "Default law", "Vocabulary")),
-    *((name, 2) for name in ("This model", "Repeats")),
+    *(("Life", 4), ("Scores", 4), ("Shapes", 4)),
+    *((name, 2) for name in ("Shapes", "Scores", "Vocabulary", "This model", "Repeats", "By volume", "Default law")),
 )
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
@@ -82,6 +81,7 @@ def facts(
     def say(name: str, text: str) -> None:
         said.extend([(name, text)] if text else [])
 
+    say("By volume", "" if plan.of_life else by_volume(plan, rows))
     say("Decided", _decided(plan))
     say("Open", _open(plan) if best.undecided else "")
     say("Chance", _chance(plan))
@@ -89,7 +89,8 @@ def facts(
         text = f"{better.experts:g} experts cost no more at a lower loss, and reach the baseline's with "
         say("But", f"{text}{percentage(better.probability_at_least_base)} only (--confidence)")
     shown = {name for name, _ in choices(plan, rows)}
-    hidden_chances = [c for c in at_other_chances(plan) if chance_label(c) not in shown]
+    others = [c for c in at_other_chances(plan) if c is not plan.less_sure_between]
+    hidden_chances = [c for c in others if chance_label(c) not in shown]
     say("But", "; ".join(_at_chance(plan, c) for c in hidden_chances))
     limit, faster = asked_number(plan, "max_tpot_s") or 0.0, plan.faster_usd_per_mtok
     if faster and faster > PRICE_STEP * model.usd_per_mtok:
@@ -120,7 +121,6 @@ def facts(
     say("Beyond runs", _beyond_runs(plan))
     say("Vocabulary", _vocabulary(plan))
     say("Repeats", "" if plan.repeats_loss is None else _repeats(plan, plan.repeats_loss))
-    say("By volume", "" if plan.of_life else by_volume(plan, rows))
     say("Shapes", _shapes(plan))
     say("Training", training_text(plan))
     for text in unspent(plan, lower_loss=LOWER_LOSS in {name for name, _ in choices(plan, rows)}):
@@ -273,7 +273,7 @@ def _chance(plan: Plan) -> str:
         higher = f"of {more.probability_at_least_base or 0.0:.0%} {more.regret.expected:.0%}"
         text = f"{percentage(shown)}{over} (regret {regret.expected:.0%}, {higher})"
     if isinstance(target, str) and (scored := _chance_of_target(plan, plan.decision.model)):
-        text = f"{percentage(shown)} for the baseline's loss, {scored} for {target.replace('=', ' ')} in unseen labs"
+        text = f"{percentage(shown)} for the baseline's loss, {scored} for {target.replace('=', ' ')}"  # of unseen labs, too
     named = () if voting or plan.of_life else plan.laws
     text += f"; {percentage(plan.usual_confidence)} is out of reach" if plan.usual_confidence else ""
     return f"{text}; {_agreement(named)}" if named else text
@@ -318,7 +318,7 @@ def _decided(plan: Plan) -> str:
         shares, served = f"{_shares(lives, base.total_usd)} of the baseline's", _as_released_usd(plan)
         if served is not None:  # whose training is paid
             shares = f"{_shares(lives, served)} of serving {plan.base_name} as released"
-        return f"{text}; its life costs {shares}"
+        return f"{text}; life costs {shares}"
     compared = {} if plan.is_baseline else {"baseline": plan.built_base.usd_per_mtok}
     compared["best dense"] = getattr(best_dense(plan), "usd_per_mtok", None)
     shares = [f"{_shares(prices, usd)} of {whose}" for whose, usd in compared.items() if usd]
@@ -339,9 +339,11 @@ def _open(plan: Plan) -> str:
         price, loss = c.usd_per_mtok / model.usd_per_mtok - 1.0, c.loss - model.loss
         if plan.of_life and not of_fixed_dollars(plan) and c.total_usd and model.total_usd:
             price = c.total_usd / model.total_usd - 1.0
-        what = "serving price" if of_fixed_dollars(plan) else "cost"
+        what, of_loss = " serving price" if of_fixed_dollars(plan) else " cost", " loss"
+        if len(words) > 1:  # said of the first
+            what = of_loss = ""
         words.append(
-            f"{c.experts:g} {what} {0.0 if abs(price) < 0.005 else price:+.0%}, loss {loss:+.4f}{_longer(c, plan)}"
+            f"{c.experts:g}{what} {0.0 if abs(price) < 0.005 else price:+.0%},{of_loss} {loss:+.4f}{_longer(c, plan)}"
         )
     return "; ".join(words)
 

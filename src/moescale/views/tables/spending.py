@@ -99,11 +99,11 @@ def _kept(plan: Plan, error: StepError) -> str:
             if limit.servings
             else " by training's error alone"
         )
-    uneven = f", uneven routing up to +{error.real_routing - 1.0:.0%}" if error.real_routing else ""
-    text = f"in {words} {limit.chance:.0%}{by}{uneven}"
+    uneven = f" (routing: up to +{error.real_routing - 1.0:.0%})" if error.real_routing else ""
+    text = f"in {words} {limit.chance:.0%}{by}"
     if limit.chance < SURE - ROUNDING:
-        return f"{text}; {SURE:.0%}: --within-chance {SURE:g}"
-    return text if limit.chance < SURE + ROUNDING else f"{text}; in {surely} {SURE:.0%}"
+        return f"{text}{uneven}; {SURE:.0%}: --within-chance {SURE:g}"
+    return f"{text}{uneven}" if limit.chance < SURE + ROUNDING else f"{text}, {surely} {SURE:.0%}{uneven}"
 
 
 def late_tpot_s(plan: Plan) -> float | None:
@@ -137,7 +137,7 @@ def price_error(plan: Plan) -> str:
     hourly = f"{format_usd(plan.usd_per_gpu_hour)}/h"
     faster = plan.faster_usd_per_mtok or 0.0
     step = f"; {format_usd(faster)} past a step of TPOT" if faster > PRICE_STEP * model.usd_per_mtok else ""
-    return f"corrected {format_usd(likely.usd_per_mtok)} ({span}{step}){times}: {a.n} servings of {a.kind}, {hourly}"
+    return f"corrected {format_usd(likely.usd_per_mtok)} ({span}{step}){times}; {a.n} {a.kind} servings, {hourly}"
 
 
 def _stricter(plan: Plan) -> str:

@@ -58,22 +58,20 @@ def show_plan(
         with console.capture() as drawn:
             write_table(console, table, ruled=False)
         around = 1 + len(drawn.get().splitlines()) - len(table.rows)  # its title, heads and notes, and the headline
-        room = 0
         asked_for = {"Shapes"} if plan.shapes and "--shape" in (options or "") else set[str]()  # --shape all
         for name, least in (*(each for each in screen.SPARE if each[0] not in asked_for), ("", 0)):
             room = screen.MOST_LINES - around - _height(console, _facts(console, plan, options, rows, without))
             asked_rows = choices.n_against(plan) + len(choices.at_other_chances(plan))
+            asked_rows -= plan.less_sure_between is not None  # which goes before other lines do
             asked_rows += "target" in plan.asked and bool(plan.least_training)  # with the least spend
             asked_rows += plan.objective == "serve" and plan.training is not None and plan.training.left_over
             if room < max(least, 2 + asked_rows) and not (least > 2 and name == "Scores" and "target" in plan.asked):
                 without.append(name)
-        rows = max(2, room)
-        # A row that is left out may be said in a line.
-        while (
-            rows > 2
-            and rows + around + _height(console, _facts(console, plan, options, rows, without)) > screen.MOST_LINES
-        ):
-            rows -= 1
+        heights = {  # a row that is left out may be said in a line
+            n: around + n + _height(console, _facts(console, plan, options, n, without))
+            for n in range(2, max(room, 2 + asked_rows) + 1)
+        }
+        rows = min(heights, key=lambda n: (max(heights[n], screen.MOST_LINES), -n))
     write_table(console, choices.choices_table(plan, rows), ruled=False)
     for line in _facts(console, plan, options, rows, without):
         write_line(console, line)
