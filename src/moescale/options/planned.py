@@ -142,8 +142,7 @@ class PlanRequest:
         except InfeasibleError as error:
             to_cost = self.bounds.objective == "quality" and self.bounds.max_usd_per_mtok is None
             instead = None if to_cost else self._less_sure(law, progress)
-            if instead is None and (to_cost or self.bounds.lifetime_tokens is not None):
-                instead = self._wider(law, progress, error.what)
+            instead = instead or self._wider(law, progress, error.what)
             if instead is None:
                 raise
             return self._beside_default(instead, law)
@@ -272,7 +271,16 @@ class PlanRequest:
         question = self.question(law)
         if (base := self.usual_base(law, question)) is not None:
             question = replace(question, base=base)
-        return self._beside_all_counts(self.plan_of_shape(law, question), {"": (law, question.base)})
+        if not self._any_shape().shapes(law):
+            return self._beside_all_counts(self.plan_of_shape(law, question), {"": (law, question.base)})
+        search = self.search(law, question)  # a stated shape is planned as where it is chosen
+        plan = self.plan_of_shape(law, question, None if question.is_bought else search)
+        plan = _beside_less_sure(plan, {shape_name(law.family.name): search})
+        return self._beside_all_counts(plan, {"": (law, question.base)})
+
+    def _any_shape(self) -> PlanRequest:
+        """The same, of whatever shape is the best."""
+        return replace(self, details=replace(self.details, shape=None), kv_heads=None)
 
     def plan_of_shape(self, law: Law, question: Question | None = None, search: Search | None = None) -> Plan:
         """The plan in the law's own shape; `search` as in `make_plan`."""
