@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_line import answer_of, run
+from reference_data import ROOT
 
 
 def test_a_gpu_without_a_price_has_all_figures_but_dollars() -> None:
@@ -59,6 +60,51 @@ def test_an_open_loop_finds_the_replicas() -> None:
     assert one.startswith(
         f"${rate['usd_per_mtok']:.2f} per million output tokens on 1 x h100-sxm at 1 request a second"
     )
+
+
+def test_a_rate_is_answered_by_the_fewest_gpus_of_all_counts_that_were_looked_at() -> None:
+    asked = ("cost", "qwen3-30b-a3b", "--gpu", "h100-sxm", "--prompt", 1024, "--output", 256, "--request-rate", 5)
+    limits = ("--max-tpot", "30ms", "--max-ttft", "500ms")
+    best, *alone = (answer_of(*asked, *limits, *more) for more in ((), ("--gpus", 1), ("--gpus", 2)))
+    gpus = [one["open_loop"]["gpus"] for one in (best, *alone)]
+    assert gpus == [1, 1, 2]  # two are the cheapest at full load within the limits
+    assert min(best["candidates"][:2], key=lambda one: one["usd_per_mtok"])["gpus"] == 2
+    assert best["open_loop"]["usd_per_mtok"] == pytest.approx(alone[0]["open_loop"]["usd_per_mtok"])
+    assert "separate prices" not in run(*asked, *limits, "--calibrated").out  # which are those of full load
+
+
+def test_a_request_that_takes_long_does_not_make_a_server_late() -> None:
+    """Outputs of the trace differ ten times in length: one server answers 32 a second, as a simulated run of 5,000 shows."""
+    asked = (*LLAMA, "--trace", ROOT / "examples" / "requests.csv", "--request-rate", 32)
+    found = answer_of(*asked)["open_loop"]
+    assert found["gpus"] == 1
+    simulated = answer_of(*asked, "--gpus", 1, "--burst", 5000)["burst"]
+    assert simulated["p99"]["ttft_s"] < 0.2
+    assert simulated["makespan_s"] < 1.1 * 5000 / 32
+
+
+def test_stated_workers_that_miss_a_rate_are_answered_at_the_most_that_keeps_the_limits() -> None:
+    asked = ("cost", "qwen3-30b-a3b", "--gpu", "h100-sxm", "--prompt", 4000, "--output", 500, "--request-rate", 5)
+    found = answer_of(*asked, "--prefill-gpus", 1, "--decode-gpus", 1, "--max-tpot", "20ms")["disaggregated"]
+    assert (found["keeps_rate"], found["gpus"]) == (False, 2)
+    assert 0.015 < found["tpot_s"] <= 0.02
+    assert 1.0 < found["requests_per_s"] < 5.0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("llama-2-7b", "--kv-cache", "int4"), "a cache of 16 bits"),
+        (("llama-3.1-8b", "--scheduling", "separate"), "passes of their own"),
+        (("gpt3-2.7b",), "no checkpoint of gpt3-2.7b is known"),
+        (("llama-7b", "--prompt", 3000), "longer than the 2048 that the model was made for"),
+        (("llama-3.1-8b", "--prompt", 60000), "lower it if the model's context is shorter"),
+    ],
+)
+def test_a_launch_says_what_of_the_price_it_does_not_start(options: tuple[object, ...], said: str) -> None:
+    found = run("cost", *options, "--gpu", "h100-sxm", "--launch", "vllm")
+    assert found.code == 0
+    assert said in " ".join(found.err.split())
 
 
 @pytest.mark.fuzz

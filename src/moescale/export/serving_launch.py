@@ -24,7 +24,7 @@ from moescale.serving.gpu_counts import Cost
 from moescale.units import format_usd
 
 IN_ONE_SERVER = 8  # GPUs of a usual server; more need the engine's words on nodes
-BEYOND_MEAN, USUAL_TOKENS = 4.0, 4096  # of the mean request; what every model admits
+BEYOND_MEAN, USUAL_TOKENS = 4.0, 4096  # of the mean request; what models admit whose context is not stated
 ENGINES = ("vllm", "sglang", "trtllm")
 
 
@@ -60,6 +60,8 @@ def launch(
     admitted = tokens if stated else max(BEYOND_MEAN * tokens, USUAL_TOKENS)
     s = _replica(cost, cost.batch, deployment, checkpoint_format) | {"longest": most_tokens or math.ceil(admitted)}
     notes = list(_notes(engine, deployment.weights or "bf16", checkpoint_format, s))
+    if most_tokens is None and s["longest"] > 2 * USUAL_TOKENS:
+        notes[-1] += ", and lower it if the model's context is shorter"
     if s["longest"] != priced:
         notes[-1] += f" (priced: {priced})"
     file = filled("trtllm.yaml.j2", s=s) if engine == "trtllm" else ""
@@ -88,7 +90,9 @@ def _replica(cost: Cost, batch: float, deployment: Deployment, stated: str | Non
         "static_share": max(fraction - reserve / memory, 0.01),  # of a GPU's memory: weights and cache
         "cache_share": min(max((fraction * memory - held) / (memory - held), 0.01), 1.0),  # of what both leave
         "quantise": deployment.weights == "fp8" and stated in (None, "bf16"),  # while 16-bit weights are loaded
-        "fp8_cache": float(np.asarray(deployment.kv_bytes_per_element)) == 1.0,
+        "cache_bytes": (cache_bytes := float(np.asarray(deployment.kv_bytes_per_element))),
+        "fp8_cache": cache_bytes == 1.0,
+        "apart": deployment.scheduling != "chunked",
         "chunked": deployment.scheduling == "chunked" or batched is not None,
         "pass_tokens": None if batched is None else int(np.asarray(batched)),
         "drafted": math.ceil(float(np.asarray(deployment.accepted_tokens if drafted is None else drafted))),
@@ -107,6 +111,10 @@ def _notes(engine: str, weights: str, stated: str | None, s: Mapping[str, Any]) 
         yield f"vLLM splits whole experts over all {gpus} GPUs; priced: {ways}"
     if gpus * stages > IN_ONE_SERVER:
         yield f"{gpus * stages} GPUs exceed most servers: add the engine's multi-node options"
+    if s["cache_bytes"] < 1.0:
+        yield f"the line starts a cache of 16 bits: no option for one of {s['cache_bytes']:g} bytes is known; priced with that"
+    if engine == "vllm" and s["apart"] and not s["chunked"]:
+        yield "vLLM mixes prompts with decoding; priced: passes of their own (--scheduling separate)"
     if s["drafted"]:
         yield (
             "draft tokens: the command uses the model's heads (multi-token prediction), not a draft model; it "

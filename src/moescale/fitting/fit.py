@@ -19,6 +19,7 @@ from moescale.scaling_laws.covariates import further_inputs
 from moescale.scaling_laws.form import Ends, Inputs, LawForm
 from moescale.scaling_laws.law import MOST_DRAWS, NOT_IDENTIFIED, interval
 from moescale.typing import FloatArray, Real
+from moescale.units import plural
 
 SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polished on all
 LARGE_ITERATIONS, LARGE_TOLERANCE = 20, 1e-10
@@ -87,7 +88,7 @@ def check_runs(form: LawForm, runs: RunArrays) -> list[str]:
     """Refuse tables that cannot hold a fit, and warn about variables that do not vary."""
     n_runs, many = runs.loss.size, len(form.parameters)
     if n_runs < 3:
-        what = f"{n_runs} runs are too few to fit {form.name} with its {many} parameters"
+        what = f"{plural(n_runs, 'run')} {'is' if n_runs == 1 else 'are'} too few to fit {form.name} with its {many} parameters"
         raise InputError(what, next_step=f"give at least 3 runs, and more than {many} for a fit that can be checked")
     notes: list[str] = []
     if n_runs <= many:

@@ -36,6 +36,7 @@ class Shape:
     weights: CheckpointWeights | None = None  # as they were released; None: they were not
     trained_in: Literal["bf16", "fp8"] | None = None  # of pre-training's products, where the authors state it
     trained_in_source: str = ""
+    context_tokens: int | None = None  # the longest sequence that it was made for; None: at least 8,192 tokens
     hf: tuple[str, ...] = ()  # names at Hugging Face beside ORGANISATION/NAME
 
     def digit(self, figure: str) -> float:

@@ -53,9 +53,9 @@ class ModelOptions(Group):
 class CostServingOptions(ServingOptions):
     """How one model is served: as for a plan, with replicas, and with a server's and a checkpoint's own defaults."""
 
-    max_gpus: int = quantity("Most GPUs of all replicas together.", GPUS, default=8)
+    max_gpus: int = quantity("Most GPUs of all replicas together; with --request-rate of one.", GPUS, default=8)
     calibrated: bool = flag("Show the price corrected by the error of held-out servings of its kind, too.")
-    gpus: int | None = quantity("Exact number of GPUs of all replicas together.", GPUS)
+    gpus: int | None = quantity("Exact number of GPUs of all replicas together; with --request-rate of one.", GPUS)
     replicas: int | None = quantity(
         "Replicas of the model; they share the GPUs evenly; default: 1, with --concurrency the fewest that keep the limits.",
         whole=True,
@@ -151,6 +151,9 @@ class LoadOptions(Group):
         if self.request_rate is not None and self.burst is None and (serving.replicas or 1) > 1:
             what = "finds the number of replicas by itself"
             raise InputError(what, where="--request-rate", next_step="leave out --replicas, or add --burst 500")
+        if serving.utilization != 1.0 and (self.request_rate or self.concurrency or self.burst) is not None:
+            what = "is a share of full servers; a rate of requests, clients or a burst say themselves what is used"
+            raise InputError(what, where="--utilization", next_step="leave it out")
         mixes = (serving.scheduling or engine_of_latency(serving.latency).scheduling) == "chunked"
         if serving.max_num_batched_tokens is not None and not (mixes or stated):
             what = "applies to chunked scheduling, closed loops and simulated runs only"

@@ -33,8 +33,8 @@ from moescale.serving.accuracy import Accuracy, Calibrated, accuracy_of, calibra
 from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import Disaggregated, disaggregated
 from moescale.serving.engine import simulate
-from moescale.serving.gpu_counts import Cost, cost, laid_out
-from moescale.serving.loads import OpenLoop, open_loop
+from moescale.serving.gpu_counts import Cost, cost, cost_at_rate, laid_out
+from moescale.serving.loads import OpenLoop
 from moescale.serving.question import question_record, slow_for_use, weight_format
 from moescale.serving.traffic import trace_lengths
 from moescale.serving.workload import Answer, burst
@@ -234,13 +234,14 @@ def price(described: ModelOptions, load: LoadOptions, serving: CostServingOption
                 clients=load.concurrency, lengths=lengths, percentile=load.percentile,
                 more_replicas=serving.replicas is None,
             )  # fmt: skip
-        own, opened = laid_out(replace(asked, replicas=float(found.replicas or 1)), found.attention_dp), None
+        opened = None
         if load.request_rate is not None and load.burst is None:
             with _asked_by("--request-rate"):
-                opened = open_loop(
-                    model, kernels_alone(source), under_load(own), found.gpus_per_replica, load.request_rate,
+                found, opened = cost_at_rate(
+                    found, model, kernels_alone(source), under_load(asked), load.request_rate,
                     percentile=load.percentile, **of_trace,
                 )  # fmt: skip
+        own = laid_out(replace(asked, replicas=float(found.replicas or 1)), found.attention_dp)
         return Server(cost=found, deployment=own, opened=opened, accuracy=accuracy_of(model, own, source))
 
     server = served(limits)
@@ -252,6 +253,9 @@ def price(described: ModelOptions, load: LoadOptions, serving: CostServingOption
     if (apart := _apart(serving, model, timed, one_of_many, **at_rate)) is not None:
         decoding = replace(server.deployment, attention_dp=float(apart.decode.attention_dp))
         apart_accuracy = accuracy_of(model, decoding, source, apart=True)
+    longest, context = math.ceil(float(np.asarray(limits.longest_tokens))), _context(described)
+    if context is not None and longest > context:
+        remark(f"requests of {longest} tokens are longer than the {context} that the model was made for")
     line = _launch_line(described, serving, server, checkpoint, source, remark)
     simulated = None
     if load.burst is not None:
@@ -406,6 +410,13 @@ def _pool(option: str, stated: str | None) -> int | None:
         raise InputError(error.what, where=option, next_step=f"{error.next_step}, or auto") from None
 
 
+def _context(described: ModelOptions) -> int | None:
+    """Tokens of the longest sequence that the model was made for; None where they are not stated."""
+    if described.config is not None:
+        return read_config(described.config).max_position_embeddings
+    return None if described.published is None else find_shape(described.published).context_tokens
+
+
 def _launch_line(
     described: ModelOptions,
     serving: CostServingOptions,
@@ -417,15 +428,20 @@ def _launch_line(
     """The line that starts the recommended server, if it is asked for; what it does not say is remarked on."""
     if (engine := serving.launch) is None:
         return None
-    model, most_tokens, stated = "MODEL", None, None if checkpoint is None else checkpoint.format
+    model, stated = "MODEL", None if checkpoint is None else checkpoint.format
     if described.published is not None:
         model = published_name(described.published)
+        if "/" not in model:
+            remark(f"--launch: no checkpoint of {model} is known: put the folder of one in its place")
     elif (config := described.config) is not None:
         model = str(config if config.is_dir() else config.parent)
-        most_tokens = read_config(config).max_position_embeddings
     else:
         remark("--launch: put the folder of the trained model in place of MODEL")
-    found = launch(engine, model, server.cost, server.deployment, stated, most_tokens=most_tokens)
+    found = launch(engine, model, server.cost, server.deployment, stated, most_tokens=_context(described))
+    if serving.prefill_gpus or serving.decode_gpus:
+        remark(
+            f"--launch: the line starts prefill and decode on the same GPUs; {engine} has options of its own for separate ones"
+        )
     if (priced := getattr(source, "backend", engine)) != engine:
         others = f"--latency silicon:{engine} takes those of {engine}"
         remark(f"--launch: priced with the kernels of {priced}; {others}")

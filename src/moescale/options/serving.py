@@ -82,7 +82,7 @@ class ServingOptions(Group):
     )
     max_ttft: float | None = seconds("Longest TTFT (time to first token), such as 500ms.")
     max_tpot: float | None = seconds(
-        "Longest time per output token; default of a plan: 50ms; or none. 50ms is 20 tokens/s a user."
+        "Longest time per output token; default of plan and compare-models: 50ms; or none. 50ms is 20 tokens/s a user."
     )
     memory_fraction: float = quantity("Share of GPU memory for weights and KV cache.", SHARE, default=0.9)
     reserve: float | None = quantity(

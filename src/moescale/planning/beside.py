@@ -27,8 +27,8 @@ from moescale.planning.training_price import by_parts
 from moescale.scaling_laws.law import Law, loss
 from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import Disaggregated, apart, disaggregated
-from moescale.serving.gpu_counts import laid_out
-from moescale.serving.loads import OpenLoop, open_loop
+from moescale.serving.gpu_counts import cost, cost_at_rate
+from moescale.serving.loads import OpenLoop
 
 TRIED = (1e8, 1e9, 1e10)  # sizes of which a GPU serves one, if it serves a shape at all
 MOST_BOUGHT, ROUNDING = 3, 1e-6  # models that days and dollars are corrected for; of a probability
@@ -116,15 +116,15 @@ def at_percentile(
     if deployment.max_ttft_s is None:
         return None, None
     together, d = not search.question.disaggregated, replace(deployment, host=find_host("in-line"))
-    own = laid_out(d, model.attention_dp)
-    gpus, usd_per_hour = model.gpus + (model.prefill_gpus or 0), float(np.asarray(own.usd_per_gpu_hour))
+    gpus, usd_per_hour = model.gpus + (model.prefill_gpus or 0), float(np.asarray(d.usd_per_gpu_hour))
     rate = float(
-        f"{SERVERS * gpus * usd_per_hour / 3600.0 / model.usd_per_mtok * 1e6 / float(np.asarray(own.output_tokens)):.2g}"
+        f"{SERVERS * gpus * usd_per_hour / 3600.0 / model.usd_per_mtok * 1e6 / float(np.asarray(d.output_tokens)):.2g}"
     )
     architecture, source, on_same, split = shape.architecture(), kernels_alone(costs.latency), None, None
     with suppress(InfeasibleError):
         if together:
-            on_same = open_loop(architecture, source, own, int(gpus), rate, percentile=PERCENTILE)
+            looked_at = cost(architecture, costs.latency, deployment)
+            _, on_same = cost_at_rate(looked_at, architecture, source, d, rate, percentile=PERCENTILE)
     with suppress(InfeasibleError):
         if not together or (apart_usd or math.inf) < APART * model.usd_per_mtok:
             found = disaggregated(architecture, source, d, requests_per_s=rate, percentile=PERCENTILE)

@@ -375,7 +375,7 @@ def _bad_cell(table: frames.Table, name: str, rows: Rows, what: str, least: str 
     column, row = quoted_name(name), int(rows[0])
     advice = f"correct it, or leave such rows out by --where '{least} {column} < 1e300' (where=)"
     if what.startswith("is not a number"):  # and no filter on this column can be decided
-        advice = "write plain numbers such as 7e9 or 2.31, or leave such rows out by a filter on another column"
+        advice = "write plain numbers such as 7e9 or 2.31 (`moescale import csv` reads decimal commas), or leave such rows out by a filter on another column"
     return ColumnError(f"{_cell(table, name, row)} {what}{more}", where=_at(table, row, name), next_step=advice)
 
 

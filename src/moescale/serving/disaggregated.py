@@ -43,6 +43,7 @@ LOAD = 0.9  # of the rate that the workers answer at most, under which times are
 MOST_WORKERS = 16  # of a kind, where their number is searched
 WORTH = 0.01  # more GPUs are taken for a saving of more than this
 TRIED = 8  # of the cheapest numbers of workers, until the limits hold
+STEPS = 20  # of the workers' rate, from which it is lowered by one until the limits hold where they do not keep a stated one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,13 +163,14 @@ def disaggregated(
     requests_per_s: float | None = None,
     percentile: float | None = None,
     lengths: tuple[FloatArray, FloatArray] | None = None,
+    of_most: float = 1.0,
 ) -> Disaggregated:
     """The cheapest server with prefill and decode apart, within the latency limits of `deployment`.
 
     A worker has one of `degrees` GPUs, up to max_gpus. Counts that are not stated are searched, up to MOST_WORKERS of a
     kind; of those within WORTH of the cheapest the fewest GPUs. At a rate they are the fewest GPUs of each kind that keep it
     within the limits, of means or of the percentile, decode first; lengths may be those of a trace. Where stated counts do
-    not keep it, the answer is the one without a rate. Raises InfeasibleError where nothing is served, InputError for arrays.
+    not keep it, the answer is the one without a rate, at the largest share `of_most` of the workers' rate that keeps the limits. Raises InfeasibleError where nothing is served, InputError for arrays.
     """
     d = deployment
     if shape_of(model, 1.0, d):
@@ -239,8 +241,16 @@ def disaggregated(
         decodes = sized(requests_per_s, idle, decodes=True)
         prefills = decodes and sized(requests_per_s, decodes[0], decodes=False)
         if not prefills:
-            found = disaggregated(model, latency, d, prefill_gpus=prefill_gpus, decode_gpus=decode_gpus)
-            return replace(found, keeps_rate=False)
+            for step in range(STEPS, 0, -1):
+                try:
+                    found = disaggregated(
+                        model, latency, d, prefill_gpus=prefill_gpus, decode_gpus=decode_gpus,
+                        percentile=percentile, lengths=lengths, of_most=step / STEPS,
+                    )  # fmt: skip
+                    return replace(found, keeps_rate=False)
+                except InfeasibleError:
+                    if step == 1:
+                        raise
     pairs = [  # requests a second, GPUs, and the workers of each kind
         (float(min(w_p / p.request_s, w_d / q.request_s)), int(w_p * p.gpus + w_d * q.gpus), p, w_p, q, w_d)
         for p, w_p in prefills
@@ -254,8 +264,9 @@ def disaggregated(
     least = min(gpus / rate for rate, gpus, *_ in pairs)
     pairs.sort(key=lambda pair: (math.floor(math.log(pair[1] / pair[0] / least) / WORTH), pair[1], pair[1] / pair[0]))
     for highest, gpus, p, w_p, q, w_d in pairs[:TRIED]:
-        rate, used = (highest, float(np.asarray(d.utilization))) if requests_per_s is None else (requests_per_s, 1.0)
-        _, moved_s, times = answered(p, w_p, q, w_d, requests_per_s or LOAD * highest)
+        most, used = of_most * highest, float(np.asarray(d.utilization))
+        rate, used = (most, used) if requests_per_s is None else (requests_per_s, 1.0)
+        _, moved_s, times = answered(p, w_p, q, w_d, requests_per_s or LOAD * most)
         if d.keeps_limits(times["ttft_s"], times["tpot_s"]):
             usd_per_s, tokens_per_s = gpus * float(np.asarray(d.usd_per_gpu_hour)) / 3600.0, rate * output
             return Disaggregated(
@@ -271,7 +282,8 @@ def disaggregated(
                 percentile=percentile,
                 keeps_rate=None if requests_per_s is None else True,
             )
-    what = f"of the {TRIED} cheapest numbers of workers none meets the limits at {LOAD:.0%} of its highest rate"
+    cheapest = f"of the {TRIED} cheapest numbers of workers none" if len(pairs) > TRIED else "no number of workers"
+    what = f"{cheapest} meets the limits at {LOAD:.0%} of its highest rate"
     raise InfeasibleError(what, where="disaggregated", next_step="relax the limits, or state more GPUs")
 
 

@@ -15,7 +15,7 @@ from moescale.models.architecture import Architecture, some
 from moescale.models.parameters import count_parameters
 from moescale.models.quantisation import with_usual_shares
 from moescale.serving.deployment import Deployment, degrees
-from moescale.serving.loads import closed_loop
+from moescale.serving.loads import OpenLoop, closed_loop, open_loop, plateau_of
 from moescale.serving.reasons import REMEDIES, infeasible_reason
 from moescale.serving.servers import Servers, shape_of
 from moescale.serving.steady_state import (
@@ -198,6 +198,48 @@ def cost(
         what, remedy = f"no GPU count serves {model.name or 'the model'}: {why}", REMEDIES[reasons[told[0]]]
         raise InfeasibleError(what, where=where, next_step=remedy)
     return replace(min(served, key=_order), candidates=tuple(found))
+
+
+def cost_at_rate(
+    found: Cost,
+    model: Architecture,
+    latency: LatencySource,
+    deployment: Deployment,
+    requests_per_s: float,
+    *,
+    percentile: float | None = None,
+    prompt_tokens: FloatArray | None = None,
+    output_tokens: FloatArray | None = None,
+) -> tuple[Cost, OpenLoop]:
+    """Of the servers that `found` looked at, that whose replicas serve a rate within the limits on the fewest GPUs, and the replicas; of as many GPUs the cheapest at full load.
+
+    Raises InfeasibleError where none does, for the reason of the one that comes first, and as `open_loop`.
+    """
+    own = replace(deployment, replicas=1.0)
+    servers = [(one, laid_out(own, one.attention_dp)) for one in found.candidates or (found,) if one.infeasible is None]
+
+    def fewest_gpus(one: Cost, d: Deployment) -> int:
+        _, per_s = plateau_of(model, latency, d, one.gpus_per_replica)
+        return one.gpus_per_replica * max(math.ceil(requests_per_s / per_s), 1) if per_s > 0.0 else 2**62
+
+    least = sorted(((fewest_gpus(*each), each[0].usd_per_mtok or 0.0, each) for each in servers), key=lambda s: s[:2])
+    best, refused = None, None
+    for gpus, _, (one, d) in least:
+        if best is not None and gpus >= best[1].gpus:
+            break
+        try:
+            opened = open_loop(
+                model, latency, d, one.gpus_per_replica, requests_per_s,
+                percentile=percentile, prompt_tokens=prompt_tokens, output_tokens=output_tokens,
+            )  # fmt: skip
+        except InfeasibleError as error:
+            refused = refused or error
+            continue
+        if best is None or opened.gpus < best[1].gpus:
+            best = replace(one, candidates=found.candidates), opened
+    if best is None:
+        raise refused or InfeasibleError(f"no server of {model.name or 'the model'} answers")
+    return best
 
 
 def _order(one: Cost) -> tuple[bool, float, int]:

@@ -82,8 +82,8 @@ def fewest(
 
     def tried(copies: int) -> tuple[bool, Run, dict[str, Any]]:
         run, times = run_of(copies)
-        # The run ends when the last request is answered; until then it has waited no longer than one takes.
-        last_s = float(run.arrival_s[-1]) + float(np.median(run.e2e_s))
+        # A server that keeps up ends as late as if each request had waited for its first token no longer than most do.
+        last_s = float(np.max(run.last_s - run.ttft_s)) + float(np.median(run.ttft_s))
         keeps_up = run.makespan_s * KEEPS_UP <= last_s and requests_per_s <= copies * of_one
         return keeps_up and limits.keeps_limits(times["ttft_s"], times["tpot_s"]), run, times
 
@@ -126,6 +126,12 @@ class OpenLoop(Measured):
     usd_per_mtok: float  # output tokens
 
 
+def plateau_of(model: Architecture, latency: LatencySource, deployment: Deployment, gpus: int) -> tuple[float, float]:
+    """The largest batch of a replica, limits of latency left out, and the requests a second that it then answers."""
+    largest = serve(model, gpus, latency, replace(deployment, batching="largest", max_ttft_s=None, max_tpot_s=None))
+    return float(largest.batch), float(largest.throughput_tok_s) / float(np.asarray(deployment.output_tokens))
+
+
 def open_loop(
     model: Architecture,
     latency: LatencySource,
@@ -148,12 +154,11 @@ def open_loop(
     if percentile is not None and not 0.0 < percentile < 100.0:
         raise InputError(f"must be between 0 and 100, not {percentile:g}", where="percentile")
     d = replace(deployment, replicas=1.0, max_ttft_s=None, max_tpot_s=None)
-    largest = serve(model, gpus, latency, replace(d, batching="largest"))
-    plateau = float(largest.throughput_tok_s) / float(np.asarray(d.output_tokens))
+    batch, plateau = plateau_of(model, latency, d, gpus)
     lengths = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
 
     def run_of(replicas: int) -> tuple[Run, dict[str, Any]]:
-        run = simulate(model, latency, d, gpus, dealt(float(largest.batch), requests_per_s, replicas, **lengths))
+        run = simulate(model, latency, d, gpus, dealt(batch, requests_per_s, replicas, **lengths))
         return run, run.measured(percentile, first=int(WARM_UP * len(run.last_s)))
 
     replicas, run, times = fewest(run_of, deployment, gpus, requests_per_s, plateau, percentile)

@@ -58,6 +58,7 @@ def show_plan(
         with console.capture() as drawn:
             write_table(console, table, ruled=False)
         around = 1 + len(drawn.get().splitlines()) - len(table.rows)  # its title, heads and notes, and the headline
+        room = asked_rows = 0
         asked_for = {"Shapes"} if plan.shapes and "--shape" in (options or "") else set[str]()  # --shape all
         for name, least in (*(each for each in screen.SPARE if each[0] not in asked_for), ("", 0)):
             room = screen.MOST_LINES - around - _height(console, _facts(console, plan, options, rows, without))
@@ -178,13 +179,15 @@ def show_compared_models(
     if training is not None:
         usd = format_usd(training.usd_per_gpu_hour)
         trained = f"; training on {training.gpu.name} at {usd} per GPU hour, MFU {'predicted' if training.timed else f'{training.mfu:g}'}"
+    tpot_s = deployment.max_tpot_s
+    limit = "" if tpot_s is None else f", TPOT <= {format_seconds(float(tpot_s))}"
     life = "" if lifetime_tokens is None else f"; lifetime {format_count(lifetime_tokens)} output tokens"
     write_line(console)
     write_paragraph(
         console,
         f"parameters without embeddings; loss by {law.name}{', intervals over its draws' if len(law.draws) else ''}{trained}; serving on "
         f"{deployment.gpu.name} at {format_usd(float(deployment.usd_per_gpu_hour))} per GPU hour, {deployment.prompt_tokens:g} prompt and "
-        f"{deployment.output_tokens:g} output tokens per request, latency from {latency_name(latency)}{life}.",
+        f"{deployment.output_tokens:g} output tokens per request{limit}, latency from {latency_name(latency)}{life}.",
         lead="Basis",
     )
 

@@ -180,6 +180,10 @@ def _worth(found: SweepDesign) -> str:
     usd, saved = found.training_usd, found.saved_usd_per_mtok
     hours = "" if found.training_gpu_hours is None else f", {format_count(found.training_gpu_hours)} GPU hours"
     price = "" if usd is None else f" they cost at least {format_usd(usd)}{hours} (at the plan's MFUs);"
+    before, after = found.regret_before, found.regret_after
+    if after - before > 2.0 * found.regret_error:
+        rule = "the plan keeps to its chance of the baseline's loss, not to the least regret"
+        return f"no:{price} with them the expected regret is higher, {after:.1%} after {before:.1%}: {rule}."
     if not saved:
         return f"no:{price} they do not lower the regret by more than the error of the simulation."
     lower = f"they lower the regret by {format_usd(saved)} per million served tokens on average"

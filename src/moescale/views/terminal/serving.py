@@ -28,6 +28,7 @@ def show_models(console: Console, models: Sequence[Shape]) -> None:
     for model in models:
         name, total, active = model.architecture.name, model.published_total, model.published_active
         size = f"{format_count(total)} parameters" + ("" if active == total else f", {format_count(active)} active")
+        size += "" if model.row.get("embeddings_published", True) else " without embeddings"
         tokens = "" if model.tokens is None else f"; {format_count(model.tokens)} tokens"
         write_line(console, f"{name}  ({size}{tokens}; {model.date})", bold=len(name))
         other = "" if model.tokens_source in ("", model.source) else f"; tokens: {model.tokens_source}"
@@ -62,14 +63,15 @@ def show_cost(console: Console, found: Priced) -> None:
         f"{price}utilization {deployment.utilization:g}; latency from {latency_text(found.source)}",
     )
     usd_in, usd_out = cost.usd_per_input_mtok, cost.usd_per_output_mtok
-    if priced and cost.closed_loop is None and usd_in is not None and usd_out is not None:
+    full = cost.closed_loop is None and server.opened is None
+    if priced and full and usd_in is not None and usd_out is not None:
         free = "prompt tokens add nothing (the host's time covers their work),"
         each = f"{format_usd(usd_in)} per million prompt tokens and" if usd_in else free
         text = f"{each} {format_usd(usd_out)} per million output tokens"
         write_paragraph(console, f"separate prices: {text}")
     known = accuracy_text(server.accuracy, deployment.gpu.name, uncompared(found.model, deployment, found.source))
     write_paragraph(console, f"Accuracy: {known}{ttft_doubt(server.accuracy, deployment.max_ttft_s)}")
-    if found.serving.calibrated and priced and (corrected := found.calibrated) is not None:
+    if found.serving.calibrated and priced and server.opened is None and (corrected := found.calibrated) is not None:
         low, high = map(format_usd, corrected.interval)
         text = f"{format_usd(corrected.usd_per_mtok)} per million output tokens; nine of ten servings within {low} to {high}"
         write_paragraph(console, f"Calibrated: {text}")
