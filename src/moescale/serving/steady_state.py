@@ -25,7 +25,7 @@ MOST_TOGETHER = 64  # entries: what one search for their batches takes hardly de
 CLOSE = 1e-8  # of the logarithm of a batch: of any batch below a thousandth of a request
 MARGIN = 0.9  # of the price at a larger batch: a smaller one saves at most so much, where kernels have steps
 PROBES = (4.0, 1.4)  # by so much smaller batches show whether seconds per token still fall at the largest
-LADDER = 49  # batches from 1 to the largest, evenly spaced in logarithms
+LADDER = 193  # batches from 1 to the largest, evenly spaced in logarithms
 ZOOM = 9  # batches between the neighbours of the best
 WORTH = 1e-3  # a smaller batch is taken for a saving of more than this; kernels are known to percents
 
