@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -227,16 +228,18 @@ def cost_at_rate(
     for gpus, _, (one, d) in least:
         if best is not None and gpus >= best[1].gpus:
             break
+        answer = partial(
+            open_loop, model, latency, d, one.gpus_per_replica, requests_per_s,
+            percentile=percentile, prompt_tokens=prompt_tokens, output_tokens=output_tokens,
+        )  # fmt: skip
         try:
-            opened = open_loop(
-                model, latency, d, one.gpus_per_replica, requests_per_s,
-                percentile=percentile, prompt_tokens=prompt_tokens, output_tokens=output_tokens,
-            )  # fmt: skip
+            if best is None:
+                best = replace(one, candidates=found.candidates), answer()
+            elif (most := (best[1].gpus - 1) // one.gpus_per_replica) > 0:
+                answer(replicas=(most, most))  # refused where so many are too few, which most are
+                best = replace(one, candidates=found.candidates), answer(replicas=(1, most))
         except InfeasibleError as error:
             refused = refused or error
-            continue
-        if best is None or opened.gpus < best[1].gpus:
-            best = replace(one, candidates=found.candidates), opened
     if best is None:
         raise refused or InfeasibleError(f"no server of {model.name or 'the model'} answers")
     return best

@@ -142,8 +142,9 @@ def open_loop(
     percentile: float | None = None,
     prompt_tokens: FloatArray | None = None,
     output_tokens: FloatArray | None = None,
+    replicas: tuple[int, int] = (1, MOST_REPLICAS),
 ) -> OpenLoop:
-    """The fewest replicas of `gpus` GPUs that serve `requests_per_s` within the limits of `deployment`.
+    """The fewest replicas of `gpus` GPUs, from the least to the most, that serve `requests_per_s` within the limits of `deployment`.
 
     A load balancer deals Poisson arrivals to replicas in turn. The plateau of `serve` says from how many on a replica can
     keep up at all, and `fewest` searches from there. Lengths may be those of a trace, from which requests are drawn in turn. Deterministic. Raises InputError for an impossible rate or percentile,
@@ -157,19 +158,19 @@ def open_loop(
     batch, plateau = plateau_of(model, latency, d, gpus)
     lengths = {"prompt_tokens": prompt_tokens, "output_tokens": output_tokens}
 
-    def run_of(replicas: int) -> tuple[Run, dict[str, Any]]:
-        run = simulate(model, latency, d, gpus, dealt(batch, requests_per_s, replicas, **lengths))
+    def run_of(n: int) -> tuple[Run, dict[str, Any]]:
+        run = simulate(model, latency, d, gpus, dealt(batch, requests_per_s, n, **lengths))
         return run, run.measured(percentile, first=int(WARM_UP * len(run.last_s)))
 
-    replicas, run, times = fewest(run_of, deployment, gpus, requests_per_s, plateau, percentile)
-    usd_per_hour = replicas * gpus * float(np.asarray(d.usd_per_gpu_hour))
+    n, run, times = fewest(run_of, deployment, gpus, requests_per_s, plateau, percentile, *replicas)
+    usd_per_hour = n * gpus * float(np.asarray(d.usd_per_gpu_hour))
     tokens_per_s = requests_per_s * float(np.mean(run.output_tokens))
     return OpenLoop(
         requests_per_s=requests_per_s,
-        replicas=replicas,
+        replicas=n,
         tensor_parallel=gpus,
-        gpus=replicas * gpus,
-        utilization=requests_per_s / (replicas * plateau),
+        gpus=n * gpus,
+        utilization=requests_per_s / (n * plateau),
         percentile=percentile,
         **times,
         output_tok_s=tokens_per_s,
