@@ -54,13 +54,16 @@ LANGUAGES = (*RUN, "toml", "json", "math", "text", "")
 SLOW = re.compile(
     r"--lifetime-tokens|--max-tokens (?!.*--export)|--shape all|--against|--max-ttft|--max-loss|--plan-budget 1e24"
 )
-# Each page without its slow commands, and by `make test-fuzz` those that have some with them.
-EVERY = [pytest.param(page, False, id=name) for page, name in zip(PAGES, NAMES, strict=True)]
+# Pages of many plans and fits, which `make test-fuzz` runs.
+LONG = {f"docs/{name}.md" for name in ("plan", "fit", "tutorial", "sweep", "launch", "evidence/decisions")}
+# Each other page without its slow commands, and by `make test-fuzz` those that have some with them.
+EVERY = [pytest.param(page, False, id=name) for page, name in zip(PAGES, NAMES, strict=True) if name not in LONG]
 EVERY += [
     pytest.param(page, True, id=f"{name}, all of it", marks=pytest.mark.fuzz)
     for page, name in zip(PAGES, NAMES, strict=True)
-    if SLOW.search(page.read_text(encoding="utf-8"))
+    if name in LONG or SLOW.search(page.read_text(encoding="utf-8"))
 ]
+assert set(NAMES) >= LONG
 
 
 def top_level() -> set[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from command_line import answer_of, run
+from command_line import FAST, MIXTRAL, answer_of, run
 from moescale.models.family import tokens_within
 from moescale.options.law import LawOptions, in_shape
 from moescale.planning.allocation import Allocation
@@ -18,8 +18,6 @@ from moescale.scaling_laws import loss
 from moescale.units import format_usd
 
 pytestmark = pytest.mark.usefixtures("plans_made_once")
-FAST = ("--latency", "roofline")
-MIXTRAL = ("plan", "--gpu", "h100-sxm", "--shape", "mixtral")
 
 
 @pytest.mark.fuzz
