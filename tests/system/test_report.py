@@ -64,7 +64,7 @@ class Page(HTMLParser):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The plan of a command line as a file."""
     path = tmp_path_factory.mktemp("answers")
-    answer = run("plan", "--budget", "5.15e21", "--shape", "mixtral", "--experts", "1,4,8", "--latency", "roofline", "--lifetime-tokens", "1T", "--json")  # fmt: skip
+    answer = run("plan", "--budget", "5.15e21", "--law", "yun2024-recovered", "--experts", "1,4,32", "--latency", "roofline", "--lifetime-tokens", "1T", "--json")  # fmt: skip
     assert answer.code == 0, answer.err
     (path / "plan.json").write_text(answer.out)
     return path

@@ -49,10 +49,7 @@ LONG = partial(pytest.param, marks=pytest.mark.fuzz)
                 **ONE_LAW,
             }
         ),
-        {
-            "train-gpus": "64", "days": "65", "train-gpu": "h100-sxm", "mfu": "0.35", "max-tokens": "400B",
-            "shape": "mixtral", "experts": "8,16", **FAST,
-        },
+        LONG({"train-gpus": "64", "days": "65", "train-gpu": "h100-sxm", "mfu": "0.35", "max-tokens": "400B", **ONE_LAW}),
         {
             "budget-usd": "200K", "objective": "loss", "shape": "fine-grained", "max-active-params": "3B",
             "mfu": "0.35", **FAST,
