@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -294,19 +293,19 @@ def test_the_surest_size_is_found_where_draws_differ_by_decades() -> None:
     ("shape", "experts", "most"), [("mixtral", "32", 22), pytest.param("deepseek", "256", 98, marks=pytest.mark.fuzz)]
 )
 def test_experts_beyond_the_law_are_refused_with_the_laws_that_reach_them(shape: str, experts: str, most: int) -> None:
-    options = ("--budget", "1e23", "--gpu", "h100-sxm", "--shape", shape, "--latency", "roofline", "--bootstrap", "0")
-    public = (*options, "--law", "public-2026")
+    options = ("--budget", "1e22", "--gpu", "h100-sxm", "--shape", shape, "--latency", "roofline", "--bootstrap", "0")
+    public, cheap = (*options, "--law", "public-2026"), ("--objective", "loss")
     found = run("plan", *public, "--experts", experts)
     assert (found.code, found.out) == (1, "")
     assert f"({most} experts of this shape) and may not recommend {experts} experts (X = " in found.err
     assert f"nearest: {most}; ask about fewer experts, or give --law " in found.err
     named = found.err.split("--law ")[1].strip().replace(" or ", ", ").split(", ")
     assert "yun2024-joint" in named
-    assert json.loads(run("plan", *options, "--experts", experts, "--law", "yun2024-joint", "--json").out)[
-        "recommendation"
-    ]["experts"] == int(experts)
+    assert (
+        f"Train {experts} experts" in run("plan", *options, "--experts", experts, "--law", "yun2024-joint", *cheap).out
+    )
     # One that the law may speak of is answered.
-    assert "Train 16 experts" in run("plan", *public, "--experts", f"16,{experts}").out
+    assert "Train 16 experts" in run("plan", *public, "--experts", f"16,{experts}", *cheap).out
 
 
 def test_a_law_of_dense_models_refuses_other_experts() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from command_line import RUNS, answer_of, run, split
+from command_line import LOWEST, RUNS, answer_of, run, split
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '.[figures]'")
 
@@ -257,7 +258,7 @@ def test_names_with_dollar_signs_are_not_formulas(tmp_path: Path, plan: Plan) ->
 
 @pytest.mark.parametrize(
     "line",
-    ["fit RUNS --law chinchilla --starts 2", "plan --budget 1e21 --bootstrap 20 --latency roofline --shape mixtral"],
+    ["fit RUNS --law chinchilla --starts 2", shlex.join(LOWEST)],
 )
 def test_the_command_line_draws(line: str, tmp_path: Path) -> None:
     assert answer_of(*split(line), "--plot", tmp_path / "figure.svg")

@@ -66,6 +66,7 @@ def test_searches_descend_inside_the_box() -> None:
     np.testing.assert_allclose(problem.value(theta), value, rtol=1e-9)
 
 
+@pytest.mark.fuzz  # ten seconds
 def test_the_default_search_finds_the_optimum_of_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multistart, "published_axes", _thin_axes)
     runs, said = _runs("yun2024-joint", 1), list[str]()

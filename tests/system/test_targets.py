@@ -46,7 +46,7 @@ def _chance(found: dict[str, Any], wanted: float) -> float:
 
 
 def test_the_spend_of_a_sure_score_has_it_and_none_of_fewer_flops_does() -> None:
-    asked = (*MIXTRAL, "--target", "hellaswag=0.70", *FAST, "--bootstrap", 100)
+    asked = (*MIXTRAL, "--target", "hellaswag=0.70", *FAST, "--bootstrap", 100, "--experts", "8,32")
     plan, out = answer_of(*asked), run(*asked).out
     spend = plan["target_spend"]
     model, law, least = spend["model"], in_shape(LawOptions().find_law(), "mixtral"), plan["least_training"][0]
