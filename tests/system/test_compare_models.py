@@ -192,9 +192,8 @@ def test_dollars_over_those_of_the_first_have_the_errors_of_both() -> None:
         assert other[f"{name}_over_first"] == pytest.approx(np.median(drawn[:, 1] / drawn[:, 0]), rel=0.01)
         expected = np.quantile(drawn[:, 1] / drawn[:, 0], [0.05, 0.95])
         assert other[f"{name}_over_first_interval"] == pytest.approx(expected, rel=0.01)
-    assert all(
-        row.usd_per_mtok_over_first is None for row in compared(*NAMES).values()
-    )  # no error is known of a roofline
+    # no error is known of a roofline
+    assert all(row.usd_per_mtok_over_first is None for row in compared(*NAMES).values())
 
 
 def test_known_models_lie_beside_a_plan_and_change_nothing_of_it() -> None:
@@ -254,9 +253,8 @@ def test_a_known_models_loss_is_that_of_its_own_experts_in_every_shape() -> None
     alone = {row["name"]: row["loss"] for row in json.loads(command_line.run("compare-models", *names, *asked).out)}
     for shape in ("paper", "fine-grained"):
         told = command_line.run("plan", "--budget", "1e22", "--shape", shape, "--against", ",".join(names), *asked).out
-        found = {
-            row["name"]: row["loss"] for row in json.loads(told)["known"] if row["name"] in names
-        }  # beside the baseline
+        # beside the baseline
+        found = {row["name"]: row["loss"] for row in json.loads(told)["known"] if row["name"] in names}
         assert found == pytest.approx(alone, rel=1e-9)
 
 

@@ -211,9 +211,8 @@ def test_plan_figure_shows_curves_optima_base_and_recommendation(figures: dict[s
 def test_a_plan_of_a_file_is_drawn_as_it_was_made(plan: Plan) -> None:
     stored = parse_plan(json.loads(json.dumps(plan.to_dict())), where="plan")
     axes = [plan_figure(each).get_axes()[0] for each in (plan, stored)]
-    lines = [
-        [np.isfinite(line.get_xdata()).sum() for line in ax.get_lines()] for ax in axes
-    ]  # a file has what is served
+    # a file has what is served
+    lines = [[np.isfinite(line.get_xdata()).sum() for line in ax.get_lines()] for ax in axes]
     assert lines[0] == lines[1]
 
 

@@ -58,9 +58,8 @@ def test_the_next_command_runs_as_it_is_printed() -> None:
     assert "--plan-budget=5.15e21" in command
     found = run(*command[1:], "--json")
     assert found.code == 0, found.err
-    trained = (
-        "--budget 1e21 --recipe step-law --peak-lr=1e-3 --gpu h100-sxm"  # a trainer's options are none of a design
-    )
+    # a trainer's options are none of a design
+    trained = "--budget 1e21 --recipe step-law --peak-lr=1e-3 --gpu h100-sxm"
     assert list(of_design(trained)) == ["--plan-budget", "1e21", "--gpu", "h100-sxm"]
 
 

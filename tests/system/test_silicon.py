@@ -93,9 +93,8 @@ def test_tabulated_models_take_what_the_packages_engine_says(
     card, model = replace(find_gpu(gpu), silicon_link_system=None), from_config(config)
     source = Silicon(card, backend, weight_bytes_per_param=2.0 if weights == "bfloat16" else 1.0, host_s=0.0)
     logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
-    plain = replace(
-        model, qk_norm=False
-    )  # the package has these norms in prompts alone, where servers launch them in every pass
+    # the package has these norms in prompts alone, where servers launch them in every pass
+    plain = replace(model, qk_norm=False)
     judge = engine(tmp_path / "model", config, str(card.silicon_system), gpus, backend, weights)
     for batch, tokens in PASSES:
         decode_s = judge.predict_decode_latency(batch, tokens, 2) / 1e3  # two output tokens are one decoding step

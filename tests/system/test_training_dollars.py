@@ -185,9 +185,8 @@ def test_no_fp8_where_none_can_be_asked_for(more: tuple[object, ...]) -> None:
 def test_sixty_one_layers_make_a_pipeline() -> None:
     model = find_shape("deepseek-v3").architecture
     assert stages_of(model, 16) == (4,) * 13 + (3,) * 3
-    assert (
-        sum(stages_of(replace(model, n_layers=5, n_moe_layers=2), 2) or ()) == 5
-    )  # periods of two would leave one out
+    # periods of two would leave one out
+    assert sum(stages_of(replace(model, n_layers=5, n_moe_layers=2), 2) or ()) == 5
     found = choose_launch(model, 14.8e12, H100, Launch(), gpus=2048)
     assert 0.1 < found.mfu < 0.4
     assert found.split.pipeline > 1

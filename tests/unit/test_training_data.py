@@ -425,9 +425,8 @@ def test_tables_give_the_texts_of_their_rows(tmp_path: Path, monkeypatch: pytest
     csv, pa = pytest.importorskip("csv"), pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     texts = ["one", "two\nlines", "größer ∑", "NA", "12", "  ", 'a "quoted", word', *some_texts(3000)]
-    pq.write_table(
-        pa.table({"id": range(len(texts)), "text": texts}), tmp_path / "a[1]*?.parquet"
-    )  # no pattern, a name
+    # no pattern, a name
+    pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), tmp_path / "a[1]*?.parquet")
     for name, separator in (("b.csv", ","), ("c.tsv", "\t")):
         with (tmp_path / name).open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, delimiter=separator).writerows([["id", "text"], *enumerate(texts)])
