@@ -95,6 +95,7 @@ def test_starts_that_the_box_makes_equal_are_searched_once_and_counted_all() -> 
     assert (value.size, sharing.tolist()) == (2, [3, 3])
 
 
+@pytest.mark.fuzz
 def test_only_the_centred_law_fits_alike_in_every_unit_of_size() -> None:
     n, *others = (v[::2] for v in _runs("yun2024-joint", 2))
 

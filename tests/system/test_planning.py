@@ -494,7 +494,7 @@ def plan_words(plan: Plan) -> str:
 
 
 @given(st.floats(20.0, 24.5), st.floats(10.5, 13.5), st.sampled_from([{}, {"max_usd_per_mtok": 0.05}]))
-@daily(4)
+@daily(2)
 def test_what_training_takes_is_said(power: float, cap: float, bound: dict[str, float]) -> None:
     question = replace(MAIN, budget=Budget(10.0**power, max_tokens=10.0**cap), training=TRAINING, draws=0, **bound)
     try:
