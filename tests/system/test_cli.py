@@ -254,7 +254,7 @@ def test_an_ascii_terminal_gets_ascii() -> None:
 
 
 def test_planning_on_the_roofline_loads_no_library_that_it_does_not_use() -> None:
-    code = "import sys; from moescale.cli import main\ntry: main(['plan', '--budget', '5.15e21', '--latency', 'roofline', '--bootstrap', '20'])\nfinally: print(*sys.modules)"
+    code = "import sys; from moescale.cli import main\ntry: main(['plan', '--budget', '5.15e21', '--latency', 'roofline', '--bootstrap', '20', '--shape', 'mixtral'])\nfinally: print(*sys.modules)"
     found = subprocess.run(
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True, timeout=60
     )

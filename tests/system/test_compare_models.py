@@ -219,16 +219,16 @@ def test_known_models_lie_beside_a_plan_and_change_nothing_of_it() -> None:
 
 
 def test_known_models_go_to_json_and_back_to_the_screen_and_the_figure() -> None:
-    answer = plan("llama-3.1-8b", "deepseek-v3")
+    answer = plan("llama-3.1-8b", "olmoe-1b-7b", "deepseek-v3")
     record = json.loads(json.dumps(answer.to_dict(), allow_nan=False))
-    assert [row["name"] for row in record["known"]] == ["llama-3.1-8b", "deepseek-v3"]
+    assert [row["name"] for row in record["known"]] == ["llama-3.1-8b", "olmoe-1b-7b", "deepseek-v3"]
     assert parse_plan(record, where="plan").known == answer.known
     assert "known" not in plan().to_dict()
     out = io.StringIO()
     show_plan(Console(file=out, width=100), answer)
     assert "  llama-3.1-8b" in out.getvalue()
     assert "* deepseek-v3: public-2026 was fitted up to X = 11 and is not trusted at 27.2" in out.getvalue()
-    assert len(known_table(answer).rows) == 2
+    assert len(known_table(answer).rows) == 3
     (ax,) = plan_figure(answer).get_axes()
     words = [text.get_text() for text in ax.texts]
     assert "llama-3.1-8b 6.3x" in words  # its training FLOPs over the budget

@@ -18,13 +18,13 @@ pytestmark = pytest.mark.usefixtures("plans_made_once")
 DEEPSEEK = "--gpu h200-sxm --weights fp8 --shape deepseek --prompt 2000 --output 500"
 LIFE = "--budget 1e24 --gpu h100-sxm --lifetime-tokens 10T --law yun2024-recovered --bootstrap 40"
 APART = "--budget 1e24 --gpu h200-sxm --max-tpot 25ms --max-ttft 1s --prompt 8000 --output 500 --disaggregated"
+UNLIMITED = "--budget 5.15e21 --law yun2024-recovered --max-tpot none"
 ASKED = [
     "--budget 5.15e21",
     "--budget 1e22 --gpu h100-sxm --match olmoe-1b-7b",
     f"--budget 3e24 --max-tokens 15T --against deepseek-v3,qwen3-30b-a3b,olmoe-1b-7b,deepseek-v2 {DEEPSEEK}",
     pytest.param("--budget 1e23 --gpu h100-sxm --max-active-params 3B", marks=pytest.mark.fuzz),
-    "--budget 5.15e21 --law yun2024-recovered --max-tpot none --shape mixtral",
-    *(pytest.param(asked, marks=pytest.mark.fuzz) for asked in (LIFE, APART)),
+    *(pytest.param(asked, marks=pytest.mark.fuzz) for asked in (LIFE, APART, UNLIMITED)),
     *(f"{asked} --shape {shape}" for asked, shape in ((LIFE, "mixtral"), (APART, "deepseek"))),
 ]
 
@@ -250,12 +250,17 @@ def test_a_bound_on_sizes_asks_for_the_lowest_loss_and_says_what_it_leaves_out()
     found = answer_of(*asked)
     assert found["objective"] == "loss"
     assert found["recommendation"]["n_params_active"] <= 1e9
-    assert answer_of(*asked, "--budget", "1e23", "--match", "olmoe-1b-7b", "--confidence", 0.1)["objective"] == "serve"
     left_out = found["without_bounds"]
     assert left_out["model"]["n_params_active"] > 1e9
     assert 0.0 <= left_out["chance"] <= 1.0
     assert f"{left_out['model']['n_params_active'] / 1e9:.3g}B active" in run(*asked).out.partition("No bound")[2]
     assert "without_bounds" not in answer_of(*free)
+
+
+@pytest.mark.fuzz
+def test_a_bound_on_sizes_beside_a_match_asks_for_its_loss() -> None:
+    asked = (*MIXTRAL, "--budget", "1e23", *FAST, "--bootstrap", 40, "--experts", "8,32", "--max-active-params", "1B")
+    assert answer_of(*asked, "--match", "olmoe-1b-7b", "--confidence", 0.1)["objective"] == "serve"
 
 
 def test_training_in_fp8_is_cheaper_and_says_up_to_which_loss_it_pays() -> None:

@@ -284,9 +284,8 @@ def test_stored_scales_save_the_kernels_that_look_for_them() -> None:
 def test_decoding_latent_modules_hold_no_launches_of_the_host() -> None:
     def first_s(system: str, backend: str) -> float:
         version = default_version(system, backend)
-        return float(
-            module_grid(system, backend, version, "generation", ("", "bfloat16", "bfloat16")).seconds(16, 1, 128)
-        )
+        grid = module_grid(system, backend, version, "generation", ("", "bfloat16", "bfloat16"))
+        return float(grid.seconds(16, 1, 128))
 
     for system in ("h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm"):
         assert 0.8 < first_s(system, "vllm") / first_s(system, "trtllm") < 1.5
@@ -489,10 +488,8 @@ def test_measured_kernels_and_the_roofline_agree_within_a_factor(
     engine: str, config: str, weight_bytes_each: float
 ) -> None:
     model = from_config(CONFIGS[config])
-    silicon, roofline = (
-        Silicon(H200, engine, weight_bytes_per_param=weight_bytes_each),
-        Roofline(H200, weight_bytes_each),
-    )
+    silicon = Silicon(H200, engine, weight_bytes_per_param=weight_bytes_each)
+    roofline = Roofline(H200, weight_bytes_each)
     if engine == "sglang" and config == "KIMI_LINEAR":
         pytest.skip("no latent attention of SGLang was measured")
     for batch in (1.0, 64.0):

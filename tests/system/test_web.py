@@ -62,7 +62,7 @@ LONG = partial(pytest.param, marks=pytest.mark.fuzz)
             "max-loss": "2.25", "prompt": "1155", "output": "211", "usd-per-gpu-hour": "2.5", "max-gpus": "4",
             **ONE_LAW,
         },
-        {"max-usd-per-mtok": "0.05", "weights": "fp8", "kv-cache": "fp8", "max-num-seqs": "256", **ONE_LAW},
+        LONG({"max-usd-per-mtok": "0.05", "weights": "fp8", "kv-cache": "fp8", "max-num-seqs": "256", **ONE_LAW}),
     ],
 )  # fmt: skip
 def test_the_command_gives_the_same_plan(client: Client, query: dict[str, str]) -> None:
