@@ -25,19 +25,12 @@ TRUTHS = {
     "yun2024": (90.97, 0.2766, 1.573, 0.1254, 15732.0, 0.4659, 0.3752, 0.00186, 4.427, 173.7),
     "yun2024-centred": (90.97, 0.2766, 1.573, 0.1254, 15732.0, 0.4659, 0.3752, 0.00186, 4.427, 173.7, 3e8),
     "chinchilla": (1.69, 406.4, 410.7, 0.34, 0.28),
-} | {
-    form: tuple(find_law(law).parameters.values())
-    for form, law in {
-        "kaplan2020": "kaplan2020",
-        "clark2022": "clark2022-s-base",
-        "muennighoff2023": "muennighoff2023",
-        "frantar2023": "frantar2023-t5",
-        "krajewski2024": "krajewski2024",
-        "ludziejewski2025": "ludziejewski2025",
-        "abnar2025": "abnar2025",
-        "zhao2025": "zhao2025",
-    }.items()
 }
+for _law in (
+    "kaplan2020", "clark2022-s-base", "muennighoff2023", "frantar2023-t5", "krajewski2024", "ludziejewski2025",
+    "abnar2025", "zhao2025",
+):  # fmt: skip
+    TRUTHS[_law.partition("-")[0]] = tuple(find_law(_law).parameters.values())
 # A floor, which the runs of the joint law do not show, and repeats, which they do not have.
 TRUTHS["moescale2026"] = (1.2, 1.3, 1.2, 0.2, 0.25, 0.4, 5e8, 0.5, 20.0, 100.0)
 TRUTHS["moescale2026-late"] = (*TRUTHS["moescale2026"], 1.5)

@@ -45,6 +45,7 @@ def _chance(found: dict[str, Any], wanted: float) -> float:
     return 1.0 - NormalDist(found["estimate"], width).cdf(wanted)
 
 
+@pytest.mark.fuzz
 def test_the_spend_of_a_sure_score_has_it_and_none_of_fewer_flops_does() -> None:
     asked = (*MIXTRAL, "--target", "hellaswag=0.70", *FAST, "--bootstrap", 100, "--experts", "8,32")
     plan, out = answer_of(*asked), run(*asked).out

@@ -94,7 +94,7 @@ def assert_like_for_like(plan: Plan, question: Question, law_name: str, deployme
 # Built 4 layers of 3072, at half of the price that was stated.
 @example("yun2024-recovered", 1e22, "h100-sxm", math.log10(230), math.log10(203), 8.0, None, None)
 @example("yun2024-recovered", 1.1e22, "h100-sxm", math.log10(230), math.log10(203), 8.0, None, None)
-@daily(5)
+@daily(3)
 def test_the_recommendation_is_the_model_as_built(
     law: str, flops: float, gpu: str, prompt: float, output: float, kv_heads: Any, most: Any, max_tokens: Any
 ) -> None:
