@@ -146,12 +146,9 @@ def test_of_alternative_kernels_the_fastest_counts_and_repeats_are_averaged() ->
     ("system", "least", "median", "most"), [("a100_sxm", 0.031, 0.078, 0.117), ("h100_sxm", 0.024, 0.082, 0.141)]
 )
 def test_left_out_shapes_are_predicted_as_stated(system: str, least: float, median: float, most: float) -> None:
-    errors = [
-        shape.median_error
-        for shape in load_script("scripts/left_out_kernels.py").leave_one_shape_out(
-            system, "vllm", default_version(system, "vllm"), "bfloat16", LOAD
-        )
-    ]
+    table = (system, "vllm", default_version(system, "vllm"), "bfloat16", LOAD)
+    found = load_script("scripts/left_out_kernels.py").leave_one_shape_out(*table)
+    errors = [shape.median_error for shape in found]
     assert [min(errors), float(np.median(errors)), max(errors)] == pytest.approx([least, median, most], abs=0.005)
 
 
