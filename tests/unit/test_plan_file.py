@@ -31,12 +31,9 @@ def plan() -> Plan:
     deployment = Deployment(gpu=gpu, usd_per_gpu_hour=1.0, prompt_tokens=230.0, output_tokens=203.0)
     # A GPU that no catalogue knows, as from a file of one's own.
     trainer = replace(find_gpu("h100-sxm"), name="own-card", bf16_flops_per_s=7e14)
-    question = Question(
-        budget=Budget(5.15e21),
-        lifetime_tokens=1e12,
-        training=TrainingPrice(gpu=trainer, usd_per_gpu_hour=3.0, mfu=0.35),
-    )
-    return make_plan(find_law("public-2026"), replace(question, draws=4), deployment, Roofline(gpu))
+    priced = TrainingPrice(gpu=trainer, usd_per_gpu_hour=3.0, mfu=0.35)
+    question = Question(budget=Budget(5.15e21), lifetime_tokens=1e12, training=priced, draws=4)
+    return make_plan(find_law("public-2026"), question, deployment, Roofline(gpu))
 
 
 @pytest.fixture(scope="module")
