@@ -91,11 +91,8 @@ def test_curves_are_those_of_the_plan_to_six_digits(plan: Plan, record: dict[str
 
 
 def test_a_plan_without_curves_or_conditions_is_read(record: dict[str, Any]) -> None:
-    old = {
-        k: v
-        for k, v in record.items()
-        if k not in ("curves", "asked", "laws", "choices", "lifetime", "warnings", "training")
-    }
+    new = ("curves", "asked", "laws", "choices", "lifetime", "warnings", "training")
+    old = {k: v for k, v in record.items() if k not in new}
     read = parse_plan(old, where="x")
     assert read.curves == ()
     assert read.training is None

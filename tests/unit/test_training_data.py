@@ -219,12 +219,11 @@ def test_a_pack_that_fails_leaves_nothing_and_takes_nothing_of_others(tmp_path: 
 def test_packs_of_one_folder_wait_for_each_other(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "a.jsonl", some_texts(300))
     found: list[Corpus] = []
-    threads = [
-        threading.Thread(
-            target=lambda: found.append(pack([source], tmp_path / "out", tokenizer="bytes", validation=0.1))
-        )
-        for _ in range(4)
-    ]
+
+    def packs() -> None:
+        found.append(pack([source], tmp_path / "out", tokenizer="bytes", validation=0.1))
+
+    threads = [threading.Thread(target=packs) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
