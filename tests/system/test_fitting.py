@@ -263,7 +263,7 @@ def test_one_size_token_or_expert_count_says_that_its_terms_are_unknown(
     assert found.rmsle < 1.2 * NOISE
 
 
-@every_form
+@pytest.mark.parametrize("name", TRUTHS)
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_too_few_runs_are_refused(name: str, count: int) -> None:
     columns = [values[:count] for values in runs_of(name)]
