@@ -17,8 +17,12 @@ from reference_data import ROOT
 
 RUNS = str(ROOT / "examples" / "runs.csv")
 BUDGET = ("plan", "--budget", "5.15e21")
-# The same question of one law and the roofline, a tenth of the time: for tests of what does not depend on the numbers.
+# Cheaper questions, for tests of what does not depend on the numbers: of one law, beside which the usual one is asked too,
+# and of the lowest loss, a fifth of the time.
 ONE_LAW = (*BUDGET, "--law", "yun2024-recovered", "--latency", "roofline", "--bootstrap", "0")
+LOWEST = (*BUDGET, "--shape", "mixtral", "--objective", "loss", "--latency", "roofline", "--bootstrap", "0")
+FAST = ("--latency", "roofline")
+MIXTRAL = ("plan", "--gpu", "h100-sxm", "--shape", "mixtral")
 MODEL = ("cost", "--n-params", "1.5B", "--experts", "16")
 LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,

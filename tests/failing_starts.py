@@ -17,7 +17,7 @@ from reference_data import TESTS
 FAULTS = TESTS / "faulty_files.py"
 FIT = ("fit", "runs.csv", "--law", "chinchilla", "--starts", "1", "--where", "n_experts == 1")
 PLAN = ("plan", "--budget", "5e21", "--experts", "1,4", "--shape", "mixtral", "--bootstrap", "0",
-        "--latency", "roofline")  # fmt: skip
+        "--objective", "loss", "--latency", "roofline")  # fmt: skip
 HEAD = "name,settings_sha256,tokens,loss\n"
 ENVIRONMENT = environment(PYTHONDONTWRITEBYTECODE="1")  # which would be file operations, too
 

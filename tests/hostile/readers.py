@@ -434,12 +434,8 @@ def _resumed_tables() -> Sequence[Files]:
     from moescale.experiments.run import add_rows
 
     row = {"name": "a", "settings_sha256": "ab", "tokens": 1000, "loss": 2.5, "mfu": None, "diverged": False}
-    found = [
-        _written(
-            lambda folder, s=suffix: add_rows(folder / f"runs{s}", [row, {**row, "name": 'b, "c"', "tokens": 2000}])
-        )
-        for suffix in (".csv", ".tsv")
-    ]
+    rows = [row, {**row, "name": 'b, "c"', "tokens": 2000}]
+    found = [_written(lambda folder, s=suffix: add_rows(folder / f"runs{s}", rows)) for suffix in (".csv", ".tsv")]
     return [{name: content for name, content in files.items() if name.startswith("runs.")} for files in found]
 
 

@@ -56,12 +56,7 @@ def test_dollars_reduce_to_flops_at_one_price_and_a_constant_mfu(quality: float,
     usd_per_flop = 1e-18
     target = chinchilla_optimal(quality)[1]
     by_flops = flops_optimal(LAW, 1.0, target, inference_tokens)
-    by_dollars = cheapest_at_loss(
-        LAW,
-        1.0,
-        target,
-        Lifetime(served_tokens=inference_tokens, usd_per_flop=usd_per_flop),
-        lambda n_params, _: 2.0 * n_params * usd_per_flop * 1e6,
-    )
+    life = Lifetime(served_tokens=inference_tokens, usd_per_flop=usd_per_flop)
+    by_dollars = cheapest_at_loss(LAW, 1.0, target, life, lambda n_params, _: 2.0 * n_params * usd_per_flop * 1e6)
     np.testing.assert_allclose(by_dollars.n_params, by_flops.n_params, rtol=1e-6)
     np.testing.assert_allclose(by_dollars.total_usd, by_flops.total_flops * usd_per_flop, rtol=1e-12)

@@ -192,9 +192,8 @@ def test_dollars_over_those_of_the_first_have_the_errors_of_both() -> None:
         assert other[f"{name}_over_first"] == pytest.approx(np.median(drawn[:, 1] / drawn[:, 0]), rel=0.01)
         expected = np.quantile(drawn[:, 1] / drawn[:, 0], [0.05, 0.95])
         assert other[f"{name}_over_first_interval"] == pytest.approx(expected, rel=0.01)
-    assert all(
-        row.usd_per_mtok_over_first is None for row in compared(*NAMES).values()
-    )  # no error is known of a roofline
+    # no error is known of a roofline
+    assert all(row.usd_per_mtok_over_first is None for row in compared(*NAMES).values())
 
 
 def test_known_models_lie_beside_a_plan_and_change_nothing_of_it() -> None:
@@ -220,16 +219,16 @@ def test_known_models_lie_beside_a_plan_and_change_nothing_of_it() -> None:
 
 
 def test_known_models_go_to_json_and_back_to_the_screen_and_the_figure() -> None:
-    answer = plan("llama-3.1-8b", "deepseek-v3")
+    answer = plan("llama-3.1-8b", "olmoe-1b-7b", "deepseek-v3")
     record = json.loads(json.dumps(answer.to_dict(), allow_nan=False))
-    assert [row["name"] for row in record["known"]] == ["llama-3.1-8b", "deepseek-v3"]
+    assert [row["name"] for row in record["known"]] == ["llama-3.1-8b", "olmoe-1b-7b", "deepseek-v3"]
     assert parse_plan(record, where="plan").known == answer.known
     assert "known" not in plan().to_dict()
     out = io.StringIO()
     show_plan(Console(file=out, width=100), answer)
     assert "  llama-3.1-8b" in out.getvalue()
     assert "* deepseek-v3: public-2026 was fitted up to X = 11 and is not trusted at 27.2" in out.getvalue()
-    assert len(known_table(answer).rows) == 2
+    assert len(known_table(answer).rows) == 3
     (ax,) = plan_figure(answer).get_axes()
     words = [text.get_text() for text in ax.texts]
     assert "llama-3.1-8b 6.3x" in words  # its training FLOPs over the budget
@@ -254,17 +253,13 @@ def test_a_known_models_loss_is_that_of_its_own_experts_in_every_shape() -> None
     alone = {row["name"]: row["loss"] for row in json.loads(command_line.run("compare-models", *names, *asked).out)}
     for shape in ("paper", "fine-grained"):
         told = command_line.run("plan", "--budget", "1e22", "--shape", shape, "--against", ",".join(names), *asked).out
-        found = {
-            row["name"]: row["loss"] for row in json.loads(told)["known"] if row["name"] in names
-        }  # beside the baseline
+        # beside the baseline
+        found = {row["name"]: row["loss"] for row in json.loads(told)["known"] if row["name"] in names}
         assert found == pytest.approx(alone, rel=1e-9)
 
 
 def test_compared_models_that_have_no_room_follow_in_a_second_table() -> None:
     names = ["llama-3.1-8b", "olmoe-1b-7b", "qwen3-30b-a3b", "olmo-2-7b", "deepseek-v3", "olmo-2-13b"]
-    heads = re.findall(
-        r"^( +\S.*)\n─",
-        command_line.run("compare-models", *names, "--gpu", "h100-sxm", "--latency", "roofline").out,
-        re.M,
-    )
+    shown = command_line.run("compare-models", *names, "--gpu", "h100-sxm", "--latency", "roofline").out
+    heads = re.findall(r"^( +\S.*)\n─", shown, re.M)
     assert [name for line in heads for name in line.split() if name in names] == names

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -86,11 +85,9 @@ def test_one_law_alone_promises_by_its_own_curve() -> None:
     assert plan.laws == ()
     for c in served(plan.bounded_loss):
         assert c.loss == pytest.approx(plan.base_loss, rel=1e-9)
-    assert (
-        plan.recommendation.model.usd_per_mtok
-        == pytest.approx(  # as built: layers in fours change the time of a pass
-            min(c.usd_per_mtok for c in served(plan.bounded_loss) if c.experts <= 32), rel=0.15
-        )
+    # as built: layers in fours change the time of a pass
+    assert plan.recommendation.model.usd_per_mtok == pytest.approx(
+        min(c.usd_per_mtok for c in served(plan.bounded_loss) if c.experts <= 32), rel=0.15
     )
 
 
@@ -240,7 +237,7 @@ def test_the_baseline_keeps_its_own_loss_as_built(flops: float) -> None:
 
 @given(st.floats(20.5, 24.0).map(lambda x: 10.0**x), st.sampled_from([(1.0, 4.0), (8.0,), (4.0, 16.0, 32.0)]))
 @example(5.334838230116769e22, (4.0,))  # was promised with 46%
-@daily(3)
+@daily(2)
 def test_a_model_keeps_the_promise_as_built(flops: float, experts: tuple[float, ...]) -> None:
     try:
         plan = asked(experts=experts, flops=flops)
@@ -294,19 +291,19 @@ def test_the_surest_size_is_found_where_draws_differ_by_decades() -> None:
     ("shape", "experts", "most"), [("mixtral", "32", 22), pytest.param("deepseek", "256", 98, marks=pytest.mark.fuzz)]
 )
 def test_experts_beyond_the_law_are_refused_with_the_laws_that_reach_them(shape: str, experts: str, most: int) -> None:
-    options = ("--budget", "1e23", "--gpu", "h100-sxm", "--shape", shape, "--latency", "roofline", "--bootstrap", "0")
-    public = (*options, "--law", "public-2026")
+    options = ("--budget", "1e22", "--gpu", "h100-sxm", "--shape", shape, "--latency", "roofline", "--bootstrap", "0")
+    public, cheap = (*options, "--law", "public-2026"), ("--objective", "loss")
     found = run("plan", *public, "--experts", experts)
     assert (found.code, found.out) == (1, "")
     assert f"({most} experts of this shape) and may not recommend {experts} experts (X = " in found.err
     assert f"nearest: {most}; ask about fewer experts, or give --law " in found.err
     named = found.err.split("--law ")[1].strip().replace(" or ", ", ").split(", ")
     assert "yun2024-joint" in named
-    assert json.loads(run("plan", *options, "--experts", experts, "--law", "yun2024-joint", "--json").out)[
-        "recommendation"
-    ]["experts"] == int(experts)
+    assert (
+        f"Train {experts} experts" in run("plan", *options, "--experts", experts, "--law", "yun2024-joint", *cheap).out
+    )
     # One that the law may speak of is answered.
-    assert "Train 16 experts" in run("plan", *public, "--experts", f"16,{experts}").out
+    assert "Train 16 experts" in run("plan", *public, "--experts", f"16,{experts}", *cheap).out
 
 
 def test_a_law_of_dense_models_refuses_other_experts() -> None:

@@ -54,13 +54,16 @@ LANGUAGES = (*RUN, "toml", "json", "math", "text", "")
 SLOW = re.compile(
     r"--lifetime-tokens|--max-tokens (?!.*--export)|--shape all|--against|--max-ttft|--max-loss|--plan-budget 1e24"
 )
-# Each page without its slow commands, and by `make test-fuzz` those that have some with them.
-EVERY = [pytest.param(page, False, id=name) for page, name in zip(PAGES, NAMES, strict=True)]
+# Pages of many plans and fits, which `make test-fuzz` runs.
+LONG = {f"docs/{name}.md" for name in ("plan", "fit", "tutorial", "sweep", "launch", "evidence/decisions")}
+# Each other page without its slow commands, and by `make test-fuzz` those that have some with them.
+EVERY = [pytest.param(page, False, id=name) for page, name in zip(PAGES, NAMES, strict=True) if name not in LONG]
 EVERY += [
     pytest.param(page, True, id=f"{name}, all of it", marks=pytest.mark.fuzz)
     for page, name in zip(PAGES, NAMES, strict=True)
-    if SLOW.search(page.read_text(encoding="utf-8"))
+    if name in LONG or SLOW.search(page.read_text(encoding="utf-8"))
 ]
+assert set(NAMES) >= LONG
 
 
 def top_level() -> set[str]:
@@ -526,16 +529,12 @@ def benchmark() -> Any:
 @pytest.fixture(scope="module")
 def scores() -> list[Any]:
     """The stored scores of every split, as far as tables of errors need them."""
-    return [
-        SimpleNamespace(
-            law=row["law"],
-            rmsle=float(row["rmsle"]),
-            split=SimpleNamespace(
-                source=row["source"], table=row["table"], name=row["held_out"], reach=row["held_out"].startswith("1/")
-            ),
-        )
-        for row in rows_of(ROOT / "benchmarks" / "results" / "laws.csv")
-    ]
+
+    def score(law: str, rmsle: str, source: str, table: str, held_out: str, **_: str) -> Any:
+        split = SimpleNamespace(source=source, table=table, name=held_out, reach=held_out.startswith("1/"))
+        return SimpleNamespace(law=law, rmsle=float(rmsle), split=split)
+
+    return [score(**row) for row in rows_of(ROOT / "benchmarks" / "results" / "laws.csv")]
 
 
 def test_errors_on_public_tables_are_those_of_the_stored_scores(benchmark: Any, scores: list[Any]) -> None:

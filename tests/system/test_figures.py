@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from command_line import RUNS, answer_of, run, split
+from command_line import LOWEST, RUNS, answer_of, run, split
 
 pytest.importorskip("matplotlib", reason="figures need matplotlib: pip install '.[figures]'")
 
@@ -210,9 +211,8 @@ def test_plan_figure_shows_curves_optima_base_and_recommendation(figures: dict[s
 def test_a_plan_of_a_file_is_drawn_as_it_was_made(plan: Plan) -> None:
     stored = parse_plan(json.loads(json.dumps(plan.to_dict())), where="plan")
     axes = [plan_figure(each).get_axes()[0] for each in (plan, stored)]
-    lines = [
-        [np.isfinite(line.get_xdata()).sum() for line in ax.get_lines()] for ax in axes
-    ]  # a file has what is served
+    # a file has what is served
+    lines = [[np.isfinite(line.get_xdata()).sum() for line in ax.get_lines()] for ax in axes]
     assert lines[0] == lines[1]
 
 
@@ -257,7 +257,7 @@ def test_names_with_dollar_signs_are_not_formulas(tmp_path: Path, plan: Plan) ->
 
 @pytest.mark.parametrize(
     "line",
-    ["fit RUNS --law chinchilla --starts 2", "plan --budget 1e21 --bootstrap 20 --latency roofline --shape mixtral"],
+    ["fit RUNS --law chinchilla --starts 2", shlex.join(LOWEST)],
 )
 def test_the_command_line_draws(line: str, tmp_path: Path) -> None:
     assert answer_of(*split(line), "--plot", tmp_path / "figure.svg")

@@ -42,7 +42,9 @@ def missing(answer: Mapping[str, Any], row: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def plan() -> dict[str, Any]:
-    return answer_of(*BUDGET, "--match-experts", "4", "--latency", "roofline", "--train-gpu", "h100-sxm")
+    return answer_of(
+        *BUDGET, "--match-experts", "4", "--shape", "mixtral", "--latency", "roofline", "--train-gpu", "h100-sxm"
+    )
 
 
 def test_the_table_of_keys_is_read() -> None:

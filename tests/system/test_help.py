@@ -61,9 +61,12 @@ QUICK = {
     "plan": ONE_LAW[3:], "fit": ("--law", "chinchilla"), "cost": ("--latency", "roofline"),
     "design": ("--law", "public-2026", "--latency", "roofline"),
 }  # fmt: skip
+LONG = ("plan", "cost")  # whose examples take half a minute
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=pytest.mark.fuzz if name in LONG else ()) for name in COMMANDS]
+)
 def test_help_has_examples_that_run(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     examples = [line.strip() for line in run(command, "--help-all").out.partition("Examples:")[2].splitlines()]

@@ -66,6 +66,7 @@ def test_searches_descend_inside_the_box() -> None:
     np.testing.assert_allclose(problem.value(theta), value, rtol=1e-9)
 
 
+@pytest.mark.fuzz  # ten seconds
 def test_the_default_search_finds_the_optimum_of_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multistart, "published_axes", _thin_axes)
     runs, said = _runs("yun2024-joint", 1), list[str]()
@@ -94,6 +95,7 @@ def test_starts_that_the_box_makes_equal_are_searched_once_and_counted_all() -> 
     assert (value.size, sharing.tolist()) == (2, [3, 3])
 
 
+@pytest.mark.fuzz
 def test_only_the_centred_law_fits_alike_in_every_unit_of_size() -> None:
     n, *others = (v[::2] for v in _runs("yun2024-joint", 2))
 

@@ -239,7 +239,7 @@ main(sys.argv[1:])
 @pytest.mark.parametrize(
     ("command", "code", "told"),
     [
-        ("plan --budget 5.15e21 --bootstrap 0", 0, " experts "),
+        ("plan --budget 5.15e21 --bootstrap 0 --shape mixtral --objective loss", 0, " experts "),
         ("fit runs.csv --law chinchilla --starts 2 -o law.toml", 0, "80 runs"),
         ("pack text.txt --tokenizer bytes --validation 0 -o corpus", 0, "training tokens"),
         ("sweep sweep.toml --dry-run", 0, "FLOPs"),

@@ -407,14 +407,14 @@ def test_a_law_is_uploaded(browser: Any, address: str, tmp_path: Path) -> None:
 
 
 def test_bad_parts_of_an_address_are_named_and_the_others_hold(browser: Any, address: str) -> None:
-    with opened(browser, f"{address}&latency=roofline&colour=red&promt=9&prompt=abc&budget=1e22&shape=mixtral") as page:
+    with opened(browser, f"{address}&latency=roofline&colour=red&promt=9&prompt=abc&shape=mixtral") as page:
         told = page.locator("#dropped li").all_inner_texts()
         assert sorted(told) == [
             "colour=red: unknown setting 'colour'",  # nothing is like it
             "prompt=abc: 'abc' is not a quantity",
             "promt=9: unknown setting 'promt'; perhaps prompt",
         ]
-        assert set(parse_qs(urlsplit(page.url).query)) == {"latency", "budget", "shape"}
+        assert set(parse_qs(urlsplit(page.url).query)) == {"latency", "shape"}
         assert "experts" in page.inner_text("#headline")
 
 
@@ -466,11 +466,11 @@ def test_no_rule_of_axe_fails(browser: Any, address: str, width: int, scheme: st
             assert found["passes"] > 30
 
 
-def test_a_report_prints_what_decides_on_one_page(browser: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", [pytest.param((), marks=pytest.mark.fuzz), ("--shape", "deepseek")])
+def test_a_report_prints_what_decides_on_one_page(browser: Any, shape: tuple[str, ...], tmp_path: Path) -> None:
     plan, report = tmp_path / "plan.json", tmp_path / "plan.html"
-    plan.write_text(
-        run("plan", "--budget", "1e23", "--gpu", "h100-sxm", "--latency", "roofline", "--json").out, encoding="utf-8"
-    )
+    asked = ("plan", "--budget", "1e23", "--gpu", "h100-sxm", "--latency", "roofline", *shape)
+    plan.write_text(run(*asked, "--json").out, encoding="utf-8")
     assert run("report", plan, "-o", report).code == 0
     page = browser.new_page()
     page.goto(report.as_uri())

@@ -172,12 +172,9 @@ def test_the_shape_of_experts_counts_where_it_is_stated() -> None:
     runs = study(8, 20, 0.003, (1.0, 16.0))
     law = fit_runs(runs).law
     d = np.full(20, 2048.0)
-    coarse, fine = (
-        predict_runs(
-            law, replace(runs, columns={**runs.columns, "d_model": d, "expert_width": w, "expansion": runs.experts})
-        )
-        for w in (8.0 / 3.0 * d, 8.0 / 3.0 / 8.0 * d)
-    )
+    columns = {**runs.columns, "d_model": d, "expansion": runs.experts}
+    widths = (8.0 / 3.0 * d, 8.0 / 3.0 / 8.0 * d)
+    coarse, fine = (predict_runs(law, replace(runs, columns=columns | {"expert_width": w})) for w in widths)
     for i, e in enumerate(runs.experts):
         assert fine[i].loss < coarse[i].loss if e > 1.0 else fine[i].loss == coarse[i].loss
 

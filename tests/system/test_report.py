@@ -64,7 +64,7 @@ class Page(HTMLParser):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The plan of a command line as a file."""
     path = tmp_path_factory.mktemp("answers")
-    answer = run("plan", "--budget", "5.15e21", "--law", "yun2024-recovered", "--latency", "roofline", "--lifetime-tokens", "1T", "--json")  # fmt: skip
+    answer = run("plan", "--budget", "5.15e21", "--law", "yun2024-recovered", "--experts", "1,4,32", "--latency", "roofline", "--lifetime-tokens", "1T", "--json")  # fmt: skip
     assert answer.code == 0, answer.err
     (path / "plan.json").write_text(answer.out)
     return path
@@ -147,9 +147,8 @@ def test_a_page_leads_with_the_benefit_three_figures_and_the_chart(folder: Path)
     assert [figure.value for figure in shown[:2]] == [life, base - life]
     assert all(f"<dd>{figure.text}</dd>" in first for figure in shown)
     image = re.search(r'<img src="data:image/svg\+xml;base64,([^"]+)"', first)
-    assert b"fill: #ffffff; fill: light-dark(#ffffff, #181818)" in base64.b64decode(
-        image[1]
-    )  # a dark page's chart is dark
+    # a dark page's chart is dark
+    assert b"fill: #ffffff; fill: light-dark(#ffffff, #181818)" in base64.b64decode(image[1])
     rows = [attrs for tag, attrs in parsed.elements if tag == "tr" and attrs.get("class") == "chosen"]
     assert len(rows) == 1
 

@@ -306,6 +306,7 @@ def test_a_folder_holds_the_claims_and_every_figure_with_its_data(
         assert len({len(row) for row in rows}) == 1
 
 
+@pytest.mark.fuzz
 def test_another_law_is_asked_about_the_papers_models() -> None:
     law = find_law("ludziejewski2025")
     law = replace(law, draws=law.draws[:0])

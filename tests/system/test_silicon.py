@@ -93,9 +93,8 @@ def test_tabulated_models_take_what_the_packages_engine_says(
     card, model = replace(find_gpu(gpu), silicon_link_system=None), from_config(config)
     source = Silicon(card, backend, weight_bytes_per_param=2.0 if weights == "bfloat16" else 1.0, host_s=0.0)
     logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
-    plain = replace(
-        model, qk_norm=False
-    )  # the package has these norms in prompts alone, where servers launch them in every pass
+    # the package has these norms in prompts alone, where servers launch them in every pass
+    plain = replace(model, qk_norm=False)
     judge = engine(tmp_path / "model", config, str(card.silicon_system), gpus, backend, weights)
     for batch, tokens in PASSES:
         decode_s = judge.predict_decode_latency(batch, tokens, 2) / 1e3  # two output tokens are one decoding step
@@ -147,12 +146,9 @@ def test_of_alternative_kernels_the_fastest_counts_and_repeats_are_averaged() ->
     ("system", "least", "median", "most"), [("a100_sxm", 0.031, 0.078, 0.117), ("h100_sxm", 0.024, 0.082, 0.141)]
 )
 def test_left_out_shapes_are_predicted_as_stated(system: str, least: float, median: float, most: float) -> None:
-    errors = [
-        shape.median_error
-        for shape in load_script("scripts/left_out_kernels.py").leave_one_shape_out(
-            system, "vllm", default_version(system, "vllm"), "bfloat16", LOAD
-        )
-    ]
+    table = (system, "vllm", default_version(system, "vllm"), "bfloat16", LOAD)
+    found = load_script("scripts/left_out_kernels.py").leave_one_shape_out(*table)
+    errors = [shape.median_error for shape in found]
     assert [min(errors), float(np.median(errors)), max(errors)] == pytest.approx([least, median, most], abs=0.005)
 
 
@@ -285,9 +281,8 @@ def test_stored_scales_save_the_kernels_that_look_for_them() -> None:
 def test_decoding_latent_modules_hold_no_launches_of_the_host() -> None:
     def first_s(system: str, backend: str) -> float:
         version = default_version(system, backend)
-        return float(
-            module_grid(system, backend, version, "generation", ("", "bfloat16", "bfloat16")).seconds(16, 1, 128)
-        )
+        grid = module_grid(system, backend, version, "generation", ("", "bfloat16", "bfloat16"))
+        return float(grid.seconds(16, 1, 128))
 
     for system in ("h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm"):
         assert 0.8 < first_s(system, "vllm") / first_s(system, "trtllm") < 1.5
@@ -490,10 +485,8 @@ def test_measured_kernels_and_the_roofline_agree_within_a_factor(
     engine: str, config: str, weight_bytes_each: float
 ) -> None:
     model = from_config(CONFIGS[config])
-    silicon, roofline = (
-        Silicon(H200, engine, weight_bytes_per_param=weight_bytes_each),
-        Roofline(H200, weight_bytes_each),
-    )
+    silicon = Silicon(H200, engine, weight_bytes_per_param=weight_bytes_each)
+    roofline = Roofline(H200, weight_bytes_each)
     if engine == "sglang" and config == "KIMI_LINEAR":
         pytest.skip("no latent attention of SGLang was measured")
     for batch in (1.0, 64.0):

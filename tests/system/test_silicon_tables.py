@@ -95,11 +95,8 @@ def test_holes_between_measured_sizes_are_interpolated() -> None:
 )  # fmt: skip
 def test_left_out_attention_is_predicted_as_stated(system: str, stage: str, median: float, most: float) -> None:
     version = default_version(system, "vllm")
-    off = np.abs(
-        load_script("scripts/left_out_kernels.py").leave_largest_out(
-            system, "vllm", version, stage, "bfloat16", 128.0, 0.25
-        )
-    )
+    left_out = load_script("scripts/left_out_kernels.py").leave_largest_out
+    off = np.abs(left_out(system, "vllm", version, stage, "bfloat16", 128.0, 0.25))
     assert [np.median(off), np.quantile(off, 0.9)] == pytest.approx([median, most], abs=0.005)
 
 

@@ -76,6 +76,7 @@ def test_the_table_holds_every_planner_under_every_law_and_their_mean() -> None:
     assert planners >= {lab.POOLED + lab.WORD, lab.WITHOUT, "yun2024-joint" + lab.WORD, lab.BASE}
 
 
+@pytest.mark.fuzz  # ten seconds
 def test_the_stored_answer_to_one_question_is_todays() -> None:
     today = list(csv.DictReader(lab.trial_csv(lab.trial()).splitlines()))
     for row, before in zip(today, lab.pages.read_csv(lab.ONE_QUESTION), strict=True):

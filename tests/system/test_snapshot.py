@@ -12,6 +12,7 @@ from script_modules import load_script
 snapshot = load_script("scripts/snapshot.py")
 QUESTIONS = snapshot.read_questions()
 STORED = snapshot.read_stored()
+LONG = ("plan-own-moe-law-kernels",)  # ten seconds
 SHOWN = 10  # differences of one question that a failure lists
 
 
@@ -21,7 +22,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", QUESTIONS.asked)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.fuzz if name in LONG else ()) for name in QUESTIONS.asked]
+)
 @pytest.mark.usefixtures("workplace")
 def test_an_answer_is_the_stored_one(name: str) -> None:
     question = QUESTIONS.asked[name]

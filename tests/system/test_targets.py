@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from command_line import answer_of, run
+from command_line import FAST, MIXTRAL, answer_of, run
 from moescale.models.family import tokens_within
 from moescale.options.law import LawOptions, in_shape
 from moescale.planning.allocation import Allocation
@@ -18,8 +18,6 @@ from moescale.scaling_laws import loss
 from moescale.units import format_usd
 
 pytestmark = pytest.mark.usefixtures("plans_made_once")
-FAST = ("--latency", "roofline")
-MIXTRAL = ("plan", "--gpu", "h100-sxm", "--shape", "mixtral")
 
 
 @pytest.mark.fuzz
@@ -47,8 +45,9 @@ def _chance(found: dict[str, Any], wanted: float) -> float:
     return 1.0 - NormalDist(found["estimate"], width).cdf(wanted)
 
 
+@pytest.mark.fuzz
 def test_the_spend_of_a_sure_score_has_it_and_none_of_fewer_flops_does() -> None:
-    asked = (*MIXTRAL, "--target", "hellaswag=0.70", *FAST, "--bootstrap", 100)
+    asked = (*MIXTRAL, "--target", "hellaswag=0.70", *FAST, "--bootstrap", 100, "--experts", "8,32")
     plan, out = answer_of(*asked), run(*asked).out
     spend = plan["target_spend"]
     model, law, least = spend["model"], in_shape(LawOptions().find_law(), "mixtral"), plan["least_training"][0]
@@ -65,7 +64,7 @@ def test_the_spend_of_a_sure_score_has_it_and_none_of_fewer_flops_does() -> None
 
 
 def test_a_score_that_no_model_has_surely_is_out_of_reach() -> None:
-    asked = (*MIXTRAL, "--target", "mmlu=.5", *FAST, "--bootstrap", 0)
+    asked = (*MIXTRAL, "--target", "mmlu=.5", *FAST, "--bootstrap", 0, "--experts", "8,32")
     plan, out = answer_of(*asked), run(*asked).out
     assert "model" not in plan["target_spend"]
     assert 0.5 < plan["target_spend"]["highest_chance"] < 0.8

@@ -42,17 +42,17 @@ LONG = partial(pytest.param, marks=pytest.mark.fuzz)
 @pytest.mark.parametrize(
     "query",
     [
-        {},
+        LONG({}),
         LONG(
             {
                 "budget": "2e22", "gpu": "h100-sxm", "experts": "1,8,16", "match-experts": "1", "utilization": "0.5",
                 **ONE_LAW,
             }
         ),
-        {"train-gpus": "64", "days": "65", "train-gpu": "h100-sxm", "mfu": "0.35", "max-tokens": "400B", **ONE_LAW},
+        LONG({"train-gpus": "64", "days": "65", "train-gpu": "h100-sxm", "mfu": "0.35", "max-tokens": "400B", **ONE_LAW}),
         {
             "budget-usd": "200K", "objective": "loss", "shape": "fine-grained", "max-active-params": "3B",
-            "mfu": "0.35", **ONE_LAW,
+            "mfu": "0.35", **FAST,
         },
         LONG(
             {"match": "olmoe-1b-7b", "budget": "5e22", "experts": "4,16", "confidence": "0.95", "shape": "mixtral", **FAST}
@@ -62,7 +62,7 @@ LONG = partial(pytest.param, marks=pytest.mark.fuzz)
             "max-loss": "2.25", "prompt": "1155", "output": "211", "usd-per-gpu-hour": "2.5", "max-gpus": "4",
             **ONE_LAW,
         },
-        {"max-usd-per-mtok": "0.05", "weights": "fp8", "kv-cache": "fp8", "max-num-seqs": "256", **ONE_LAW},
+        LONG({"max-usd-per-mtok": "0.05", "weights": "fp8", "kv-cache": "fp8", "max-num-seqs": "256", **ONE_LAW}),
     ],
 )  # fmt: skip
 def test_the_command_gives_the_same_plan(client: Client, query: dict[str, str]) -> None:
@@ -76,11 +76,13 @@ def test_the_command_gives_the_same_plan(client: Client, query: dict[str, str]) 
         assert page[key] == told[key], key
 
 
-@pytest.mark.parametrize("query", [{}, {"lifetime-tokens": "1T", "law": "yun2024-recovered"}])
+@pytest.mark.parametrize(
+    "query", [{"shape": "mixtral"}, LONG({}), LONG({"lifetime-tokens": "1T", "law": "yun2024-recovered"})]
+)
 def test_the_decision_is_the_command_lines_first_screen(client: Client, query: dict[str, str]) -> None:
     page = client.get("/api/plan", params={**query, **FAST}).json()
     told = run(*shlex.split(page["command"])[1:], "--details").out
-    words, decision = " ".join(told.split()), page["decision"]
+    words, decision, lived = " ".join(told.split()), page["decision"], "lifetime-tokens" in query
     # The page does not ask what the default law would choose, which the first line then has in place of a word.
     first, label = (text.replace(" parameters", "") for text in (told, decision["label"]))
     assert re.sub(r" \(\d+ by other labs' runs\)", "", first, count=1).startswith(label)
@@ -92,26 +94,26 @@ def test_the_decision_is_the_command_lines_first_screen(client: Client, query: d
             assert " ".join(" ".join(row).split()) in words
     titles = [table["title"] for table in decision["tables"]]
     assert titles[0].startswith(
-        "For 1T served tokens, 5.15e21 FLOPs, a100-sxm-40gb" if query else "For 5.15e21 FLOPs, a100-sxm-40gb"
+        "For 1T served tokens, 5.15e21 FLOPs, a100-sxm-40gb" if lived else "For 5.15e21 FLOPs, a100-sxm-40gb"
     )
-    assert any(title.startswith("Training and serving 1T tokens") for title in titles) == bool(query)
+    assert any(title.startswith("Training and serving 1T tokens") for title in titles) == lived
     assert next(note for note in decision["caveats"] if "reaches beyond" not in note) in words
-    model = (page["lifetime"] if query else page)["recommendation"]
+    model = (page["lifetime"] if lived else page)["recommendation"]
     shown = {figure["name"]: figure["value"] for figure in decision["figures"]}
     assert decision["model"]["n_params"] == model["n_params"]
     assert shown["active parameters"] == model["n_params_active"]
     assert shown["serve"] == model["usd_per_mtok"]
     assert shown.get("expected regret") == model.get("regret", {}).get("expected")
     assert dict(decision["facts"])["training"].startswith(f"{format_flops(model['training_flops'])} FLOPs")
-    assert shown["train"] == (model["training_usd"] if query else page["training"]["usd"])
-    assert ("life" in shown) == bool(query)
+    assert shown["train"] == (model["training_usd"] if lived else page["training"]["usd"])
+    assert ("life" in shown) == lived
     assert decision["serving"]["usd_per_mtok"] == model["usd_per_mtok"]  # of the model as built, as its price
     assert decision["serving"]["tpot_s"] == model["tpot_s"]
     assert decision["accuracy"].split(" with latency")[0] in words
 
 
 def test_a_draft_has_the_plans_numbers(client: Client) -> None:
-    query = {"experts": "1,4,8,16,32,64", "shape": "mixtral", **FAST}
+    query = {"experts": "1,4,32,64", "shape": "mixtral", **FAST}
     draft, plan = ask(client, "draft", **query), ask(client, "plan", **query)
     assert draft["command"] == plan["command"]
     for curve, best in zip(draft["curves"], plan["loss_optimal"], strict=True):
@@ -119,7 +121,7 @@ def test_a_draft_has_the_plans_numbers(client: Client) -> None:
         # Batches within a latency limit are solved to 1e-8, by themselves and among others.
         assert at == pytest.approx({name: best[name] for name in at}, rel=1e-7)
         assert curve["colour"] == colour_of(curve["experts"])
-    assert [curve["beyond_law"] for curve in draft["curves"]] == [False] * 6
+    assert [curve["beyond_law"] for curve in draft["curves"]] == [False] * 4
 
 
 def test_every_law_of_the_catalogue_is_shown(client: Client) -> None:
@@ -242,9 +244,7 @@ def test_the_oldest_uploads_go_first() -> None:
 def test_no_path_of_a_request_is_opened(client: Client, tmp_path: Path) -> None:
     path = tmp_path / "law.toml"
     path.write_text(law_text(find_law("yun2024-joint")))
-    assert (
-        run("plan", "--budget", "1e21", "--law", path, "--latency", "roofline").code == 0
-    )  # the command line reads it
+    assert run("predict", "--law", path, "--n-params", "1B", "--tokens", "20B").code == 0  # the command line reads it
     for name in ("plan", "law"):
         answer = client.get(f"/api/{name}", params={"law": str(path)})
         assert answer.json()["error"]["where"] == "law"
@@ -360,11 +360,8 @@ def test_the_licences_of_what_the_scripts_contain_are_shipped(client: Client) ->
     blocks = re.split(r"\n-{80}\n", answer.text)[1:-1]
     stated = {(name, version) for name, version in re.findall(r"^(\S+) (\d\S*) \(.+\)$", answer.text, re.MULTILINE)}
     lock = json.loads((ROOT / "web" / "package-lock.json").read_text())["packages"]
-    drawn = {
-        (path.rpartition("node_modules/")[2], entry["version"])
-        for path, entry in lock.items()
-        if re.match(r"(vega|d3)\b", path.rpartition("node_modules/")[2])
-    }
+    locked = {(path.rpartition("node_modules/")[2], entry.get("version")) for path, entry in lock.items()}
+    drawn = {(name, version) for name, version in locked if re.match(r"(vega|d3)\b", name)}
     assert {"vega", "vega-lite", "vega-embed", "d3-scale", "d3-delaunay"} <= {name for name, _ in drawn}
     assert drawn <= stated
     # Built into vega-embed and d3-delaunay, whose modules do not say so.

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from command_line import run, split
+from command_line import LOWEST, run
 from moescale.hardware.gpus import find_gpu
 from moescale.latency.roofline import Roofline
 from moescale.latency.silicon import Silicon
@@ -251,9 +251,7 @@ def test_of_the_half_set_aside_kinds_alone_are_stored(tmp_path: Path, monkeypatc
 @pytest.mark.system
 def test_a_plan_states_the_error_of_its_prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On its screen and in its record, which is read as it was written."""
-    asked = split(
-        "plan --budget 1e20 --gpu h100-sxm --law yun2024-recovered --latency roofline --bootstrap 0 --details"
-    )
+    asked = (*LOWEST, "--gpu", "h100-sxm", "--details")
     monkeypatch.setattr(plan, "accuracy_of", lambda *_, **__: None)
     none = "unknown (no held-out measurements of MoE models in this format with latency from the roofline)."
     assert f"Accuracy of serving cost: {none}" in " ".join(run(*asked).out.split())

@@ -130,7 +130,7 @@ def test_auto_is_alike_in_any_order_and_unit_of_the_loss(name: str, data: st.Dat
         assert b.interval == pytest.approx((unit * a.interval[0], unit * a.interval[1]), rel=1e-12)
 
 
-@pytest.mark.system
+@pytest.mark.fuzz
 def test_few_routed_experts_extrapolate_to_many() -> None:
     few, many = (read_runs(PUBLIC / "routing_S-Base.csv", where=f"n_experts {which} 8") for which in ("<=", ">"))
     found = fit_runs(few)

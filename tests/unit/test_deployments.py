@@ -307,11 +307,8 @@ def test_groups_are_searched_where_the_cache_would_be_held_twice(
     name: str, ways: float, max_tpot_s: float | None
 ) -> None:
     model, gpu = shapes()[name], H100
-    d = replace(
-        Deployment(gpu=gpu, usd_per_gpu_hour=3.0, prompt_tokens=1000.0, output_tokens=500.0, max_gpus=8),
-        max_tpot_s=max_tpot_s,
-        searches_groups=True,
-    )
+    d = Deployment(gpu=gpu, usd_per_gpu_hour=3.0, prompt_tokens=1000.0, output_tokens=500.0, max_gpus=8)
+    d = replace(d, max_tpot_s=max_tpot_s, searches_groups=True)
     source = Roofline(gpu)
     found = cost(model, source, d)
     looked_at = {(c.gpus, c.attention_dp or 1) for c in found.candidates or ()}

@@ -213,12 +213,9 @@ def test_attention_groups_hold_more_and_prompts_wait_for_each_other() -> None:
 
 def test_each_attention_group_has_a_scheduler_of_its_own() -> None:
     host, spread = default_overhead(), replace(deployment(gpu=H100), attention_dp=4.0, expert_parallel=4.0)
-    alone, hosted = (
-        Servers(SHAPES["mixtral-8x7b"], np.asarray(4.0), Roofline(H100), replace(spread, host=h)).pass_s(
-            np.asarray(64.0)
-        )
-        for h in (NO_OVERHEAD, host)
-    )
+    model, source = SHAPES["mixtral-8x7b"], Roofline(H100)
+    servers = (Servers(model, np.asarray(4.0), source, replace(spread, host=h)) for h in (NO_OVERHEAD, host))
+    alone, hosted = (each.pass_s(np.asarray(64.0)) for each in servers)
     assert hosted - alone == pytest.approx(host.per_pass_s + 16.0 * host.per_sequence_s)
 
 
@@ -601,10 +598,8 @@ def test_whole_requests_are_reserved_instead_of_evicted() -> None:
     runs = [simulate(MODEL, Lines(), d, 1, burst(40)) for d in (evicts, reserves)]
     assert runs[0].n_preemptions > 0 == runs[1].n_preemptions
     assert runs[1].peak_running == 10 < runs[0].peak_running
-    batches = [
-        float(serve(MODEL, 1, Lines(), replace(d, max_num_seqs=math.inf, batching="largest")).batch)
-        for d in (evicts, reserves)
-    ]
+    largest = (replace(d, max_num_seqs=math.inf, batching="largest") for d in (evicts, reserves))
+    batches = [float(serve(MODEL, 1, Lines(), d).batch) for d in largest]
     assert batches[0] / batches[1] == pytest.approx(120 / 110, rel=0.01)
 
 
@@ -618,9 +613,7 @@ def test_a_scheduler_that_waits_delays_first_tokens(waits: Engine, least_passes:
     found = [simulate(MODEL, Lines(), d, 1, closed(8)).answer() for d in (usual, replace(usual, engine=waits))]
     plain, held = (a.plateau_ttft_s or 0.0 for a in found)
     assert least_passes <= (held - plain) / 2e-3 <= most_passes
-    steady = [
-        float(serve(MODEL, 1, Lines(), replace(d, max_num_seqs=8)).ttft_s)
-        for d in (usual, replace(usual, engine=waits))
-    ]
+    eight = replace(usual, max_num_seqs=8)
+    steady = [float(serve(MODEL, 1, Lines(), d).ttft_s) for d in (eight, replace(eight, engine=waits))]
     assert steady[1] - steady[0] == pytest.approx(held - plain, rel=0.35)
     assert engines()["sglang"].receive_interval == 1

@@ -24,7 +24,7 @@ ROOFLINE = ServingOptions(latency="roofline")
 @pytest.mark.system
 def test_a_program_asks_what_the_command_line_asks() -> None:
     bounds = BoundOptions(train_gpus=256, days=2, mfu=0.4, experts="4,8", max_tokens=2e12, bootstrap=0)
-    law, serving = LawOptions(law="yun2024-joint"), replace(ROOFLINE, gpu="h100-sxm", max_tpot=0.05)
+    law, serving = LawOptions(shape="mixtral"), replace(ROOFLINE, gpu="h100-sxm", max_tpot=0.05)
     chosen, deployment = law.find_law(), serving.deployment()
     plan = make_plan(chosen, bounds.question(chosen, deployment, law), deployment, serving.open_latency(deployment))
     told = answer_of(
@@ -32,7 +32,7 @@ def test_a_program_asks_what_the_command_line_asks() -> None:
             "plan", "--train-gpus", 256, "--days", 2, "--mfu", 0.4, "--experts", "4,8", "--max-tokens", "2T",
             "--bootstrap", 0,
         ),
-        *("--law", "yun2024-joint", "--latency", "roofline", "--gpu", "h100-sxm", "--max-tpot", "50ms"),
+        *("--shape", "mixtral", "--latency", "roofline", "--gpu", "h100-sxm", "--max-tpot", "50ms"),
     )  # fmt: skip
     ours = json.loads(json.dumps(plan.to_dict()))
     assert ours == {name: told[name] for name in ours}

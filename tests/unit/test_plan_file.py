@@ -31,12 +31,9 @@ def plan() -> Plan:
     deployment = Deployment(gpu=gpu, usd_per_gpu_hour=1.0, prompt_tokens=230.0, output_tokens=203.0)
     # A GPU that no catalogue knows, as from a file of one's own.
     trainer = replace(find_gpu("h100-sxm"), name="own-card", bf16_flops_per_s=7e14)
-    question = Question(
-        budget=Budget(5.15e21),
-        lifetime_tokens=1e12,
-        training=TrainingPrice(gpu=trainer, usd_per_gpu_hour=3.0, mfu=0.35),
-    )
-    return make_plan(find_law("public-2026"), replace(question, draws=4), deployment, Roofline(gpu))
+    priced = TrainingPrice(gpu=trainer, usd_per_gpu_hour=3.0, mfu=0.35)
+    question = Question(budget=Budget(5.15e21), lifetime_tokens=1e12, training=priced, draws=4)
+    return make_plan(find_law("public-2026"), question, deployment, Roofline(gpu))
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +91,8 @@ def test_curves_are_those_of_the_plan_to_six_digits(plan: Plan, record: dict[str
 
 
 def test_a_plan_without_curves_or_conditions_is_read(record: dict[str, Any]) -> None:
-    old = {
-        k: v
-        for k, v in record.items()
-        if k not in ("curves", "asked", "laws", "choices", "lifetime", "warnings", "training")
-    }
+    new = ("curves", "asked", "laws", "choices", "lifetime", "warnings", "training")
+    old = {k: v for k, v in record.items() if k not in new}
     read = parse_plan(old, where="x")
     assert read.curves == ()
     assert read.training is None

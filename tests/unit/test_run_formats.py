@@ -110,12 +110,8 @@ def test_very_many_columns_are_refused_before_they_are_read(tmp_path: Path, suff
     if suffix == ".parquet":
         pq.write_table(pa.table([pa.array([1])] * len(names), names=names), path)
     else:
-        row = (
-            json.dumps(dict.fromkeys(names, 1))
-            if suffix == ".jsonl"
-            else ",".join(names) + "\n" + ",".join(["1"] * len(names))
-        )
-        path.write_text(row)
+        table = ",".join(names) + "\n" + ",".join(["1"] * len(names))
+        path.write_text(json.dumps(dict.fromkeys(names, 1)) if suffix == ".jsonl" else table)
     with pytest.raises(InputError, match="10,001 columns"):
         read_runs(path)
     with pytest.raises(InputError, match="10,001 columns"):

@@ -36,11 +36,8 @@ def test_intervals_hold_on_models_twenty_times_beyond_the_fit() -> None:
     held, errors = [], []
     for row in _judges():
         for task in tasks():
-            measured = (
-                float(row[f"{task}_acc"])
-                if task != AVERAGE
-                else np.mean([float(row[f"{t}_acc"]) for t in tasks() if t != AVERAGE])
-            )
+            parts = [task] if task != AVERAGE else [t for t in tasks() if t != AVERAGE]
+            measured = np.mean([float(row[f"{t}_acc"]) for t in parts])
             found = score(task, float(row["n_params_nonemb"]), float(row["tokens"]))
             held.append(found.interval[0] <= measured <= found.interval[1])
             errors.append(abs(found.estimate - measured))

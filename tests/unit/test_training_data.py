@@ -127,20 +127,11 @@ def test_the_order_depends_on_seed_epoch_and_corpus(tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     (tmp_path / "a").rename(moved)
     corpus = open_corpus(moved)
-    assert (
-        corpus.sequences("train", 16, seed=1).key
-        == one.model_copy(update={"folder": moved}).sequences("train", 16, seed=1).key
-    )
-    orders = {
-        tuple(permuted(position, 100, found.key) for position in range(100))
-        for found in (
-            corpus.sequences("train", 16, seed=1),
-            corpus.sequences("train", 16, seed=2),
-            corpus.sequences("train", 16, seed=1, epoch=1),
-            two.sequences("train", 16, seed=1),
-        )
-    }
-    assert len(orders) == 4
+    same = one.model_copy(update={"folder": moved})
+    assert corpus.sequences("train", 16, seed=1).key == same.sequences("train", 16, seed=1).key
+    drawn = [corpus.sequences("train", 16, seed=seed, epoch=epoch) for seed, epoch in ((1, 0), (2, 0), (1, 1))]
+    keys = [found.key for found in (*drawn, two.sequences("train", 16, seed=1))]
+    assert len({tuple(permuted(position, 100, key) for position in range(100)) for key in keys}) == 4
 
 
 def test_max_tokens_are_exact(tmp_path: Path) -> None:
@@ -228,12 +219,11 @@ def test_a_pack_that_fails_leaves_nothing_and_takes_nothing_of_others(tmp_path: 
 def test_packs_of_one_folder_wait_for_each_other(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "a.jsonl", some_texts(300))
     found: list[Corpus] = []
-    threads = [
-        threading.Thread(
-            target=lambda: found.append(pack([source], tmp_path / "out", tokenizer="bytes", validation=0.1))
-        )
-        for _ in range(4)
-    ]
+
+    def packs() -> None:
+        found.append(pack([source], tmp_path / "out", tokenizer="bytes", validation=0.1))
+
+    threads = [threading.Thread(target=packs) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -425,9 +415,8 @@ def test_tables_give_the_texts_of_their_rows(tmp_path: Path, monkeypatch: pytest
     csv, pa = pytest.importorskip("csv"), pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     texts = ["one", "two\nlines", "größer ∑", "NA", "12", "  ", 'a "quoted", word', *some_texts(3000)]
-    pq.write_table(
-        pa.table({"id": range(len(texts)), "text": texts}), tmp_path / "a[1]*?.parquet"
-    )  # no pattern, a name
+    # no pattern, a name
+    pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), tmp_path / "a[1]*?.parquet")
     for name, separator in (("b.csv", ","), ("c.tsv", "\t")):
         with (tmp_path / name).open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, delimiter=separator).writerows([["id", "text"], *enumerate(texts)])
