@@ -125,6 +125,7 @@ def changed(record: dict[str, Any], path: tuple[Any, ...], value: object) -> dic
         (("training", "flops_used"), "much", "training.flops_used"),
         (("recommendation", "loss"), None, "recommendation: no loss"),
         (("loss_optimal", 0, "tokens"), None, "loss_optimal.0: no tokens"),
+        (("base", "gpus"), 10**400, "base: gpus is beyond all numbers"),
         (("bounded_loss", "plans", 1, "usd_per_mtok"), -1.0, "bounded_loss.1: usd_per_mtok"),
         (("frontier", 0, "usd_per_mtok"), None, "frontier.0: no usd_per_mtok"),
         (("loss_optimal", 0, "intervals", "loss"), [2.0, 1.0], "loss_optimal.0: intervals"),

@@ -136,4 +136,4 @@ def _faults(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
     elif isinstance(value, int | float) and not isinstance(value, bool):
         least, most = (0.0 if path[-1] in MAY_BE_ZERO else LEAST), (1.0 if path[-1] in SHARES else MOST)
         if not least <= value <= most:
-            yield path[:-1], f"{path[-1]} is {value:g}"
+            yield path[:-1], f"{path[-1]} is {value:g}" if abs(value) < 1e300 else f"{path[-1]} is beyond all numbers"

@@ -333,7 +333,7 @@ def _shares(dollars: Sequence[float], of_usd: float) -> str:
 def _open(plan: Plan) -> str:
     model, rivals = plan.decision.model, sorted(plan.decision.rivals, key=lambda c: c.experts)
     counts = sorted(c.experts for c in (model, *rivals))
-    most = " (the most)" if counts[-1] == max(considered(plan)) else ""
+    most = " (the most)" if counts[-1] == max(considered(plan), default=0.0) else ""
     words = [f"{counts[0]:g} {'or' if len(counts) == 2 else 'to'} {counts[-1]:g}{most} experts"]
     for c in {c.experts: c for c in (rivals[0], rivals[-1])}.values():
         price, loss = c.usd_per_mtok / model.usd_per_mtok - 1.0, c.loss - model.loss
