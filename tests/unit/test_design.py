@@ -430,7 +430,9 @@ def test_a_design_is_of_the_model_that_the_plan_recommends_unless_a_shape_is_sta
     ]
     assert found["base"] == planned["base_name"]
     stated = run(*command, "--shape", "mixtral").out
-    assert re.match(r"(Train|No sweep is needed; this one trains) 2 runs of shape mixtral", stated)
+    assert re.match(
+        r"(Train|The expert count is decided without a sweep; this one trains) 2 runs of shape mixtral", stated
+    )
     assert "`plan`" not in stated
 
 

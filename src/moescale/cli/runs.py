@@ -147,7 +147,11 @@ def design(
     shape, shapes = shape_name(chosen.family.name), () if plan is None else plan.shapes
     told = found.to_dict() | {"shape": shape} | ({"shapes": [record(each) for each in shapes]} if shapes else {})
     told |= {} if sweep_file is None else {"sweep": str(sweep_file)}
-    answer(json_, told, show_design, found, shape=shape, plan=plan, details=details, written=sweep_file)
+    lived = bounds.lifetime_tokens
+    answer(
+        json_, told, show_design, found, shape=shape, plan=plan, details=details, written=sweep_file,
+        served_tokens=lived,
+    )  # fmt: skip
     warn(found.notes)
     held_back.tell()
 

@@ -206,11 +206,16 @@ def price(described: ModelOptions, load: LoadOptions, serving: CostServingOption
     """The model on its cheapest server; raises InputError that names the option, InfeasibleError where no GPU count holds it."""
     load.check(serving)
     model, checkpoint = _model(described, serving.kv_heads, remark)
-    if ".json:" in (described.published or ""):  # a row of a plan has no name that a server knows
-        described = replace(described, published=None)
     has_price = _has_price(serving, remark)
     weights = _weight_format(serving, checkpoint, remark)
     limits = serving.deployment(weights=weights, usd_per_gpu_hour=None if has_price else 1.0, remark=remark)
+    if described.published is not None:
+        from moescale.options.known import asked_otherwise  # which loads what plans take
+
+        if (note := asked_otherwise(described.published, limits)) is not None:
+            remark(note)
+        if ".json:" in described.published:  # a row of a plan has no name that a server knows
+            described = replace(described, published=None)
     model = with_usual_shares(model, limits.weights)
     source = serving.open_latency(limits, model, remark)
     latent = bool(np.any(np.asarray(model.kv_lora_rank) > 0))

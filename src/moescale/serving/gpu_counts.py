@@ -32,6 +32,7 @@ from moescale.serving.steady_state import (
 from moescale.serving.workload import Answer
 from moescale.typing import FloatArray, Real
 
+SLACK = 0.03  # of requests a second, by which arrivals may do better than a full batch of means
 TIED = 1e-9  # relative: prices that differ by less are the same, as processors add up in other orders
 
 
@@ -220,7 +221,10 @@ def cost_at_rate(
     servers = [(one, laid_out(own, one.attention_dp)) for one in found.candidates or (found,) if one.infeasible is None]
 
     def fewest_gpus(one: Cost, d: Deployment) -> int:
+        """Of so many none has more than full load takes, within limits that means keep there."""
         _, per_s = plateau_of(model, latency, d, one.gpus_per_replica)
+        within = (one.throughput_tok_s or 0.0) / (one.replicas or 1) / float(np.asarray(d.output_tokens))
+        per_s = min(per_s, within * (1.0 + SLACK))
         return one.gpus_per_replica * max(math.ceil(requests_per_s / per_s), 1) if per_s > 0.0 else 2**62
 
     least = sorted(((fewest_gpus(*each), each[0].usd_per_mtok or 0.0, each) for each in servers), key=lambda s: s[:2])

@@ -44,10 +44,16 @@ from moescale.views.tables.spending import MOSTLY, limits_text, price_error, tra
 MOST_LINES = 18  # of the screen
 # Characters of its last line beside which another option has room, and of what `--details` has for which there is room.
 MOST_MORE, MOST_NAMED = 68, 42
+QUALITY = "what the rest of a budget buys"  # a part of a line
+FOR_AGAINST = ("Unspent", "But")  # lines that go for the published models alone that are asked about
 # Facts that go first where there is no room for so many rows; the dollars of a life stand in its row.
 SPARE = (
     *(("Life", 4), ("Scores", 4), ("Shapes", 4)),
-    *((name, 2) for name in ("Shapes", "Scores", "Vocabulary", "This model", "Repeats", "By volume", "Default law")),
+    *(
+        (name, 2)
+        for name in ("Shapes", "Scores", "Vocabulary", "This model", QUALITY, "Repeats", "By volume", "Default law")
+    ),
+    *((name, 2) for name in FOR_AGAINST),
 )
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
@@ -123,7 +129,7 @@ def facts(
     say("Repeats", "" if plan.repeats_loss is None else _repeats(plan, plan.repeats_loss))
     say("Shapes", _shapes(plan))
     say("Training", training_text(plan))
-    for text in unspent(plan, lower_loss=LOWER_LOSS in {name for name, _ in choices(plan, rows)}):
+    for text in unspent(plan, lower_loss=LOWER_LOSS in shown or QUALITY in without):
         say("Unspent", text)
     if plan.of_life and model.serving_usd is not None:
         say("Life", f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd)} to serve")
@@ -138,10 +144,11 @@ def facts(
     names = dict.fromkeys(name for name, _ in said if name in without)
     counts = [plural(count, name) for count, name in ((max(hidden, 0), "row"), (len(rest), "caveat")) if count]
     left_out = ", ".join([*counts, *names])
-    left_out = left_out if len(left_out) < MOST_NAMED else ", ".join([*counts, plural(len(names), "line")])
+    own = "" if plan.confidence is None or plan.more_sure is None else f" T --confidence {plan.confidence:g}"
+    left_out = left_out if len(left_out) < MOST_NAMED - len(own) else ", ".join([*counts, plural(len(names), "line")])
     more = f"--details: {left_out}" if left_out else "--details"
     more += "" if "--shape" in (options or "") else "; --shape all"
-    more += "" if plan.of_life else "; --lifetime-tokens"
+    more += "" if plan.of_life else f"; --lifetime-tokens{own}"
     left = plan.objective == "serve" and use is not None and use.left_over and use.budget_share < MOSTLY
     more += "; --objective quality" if left and plan.choices.quality is None else ""
     in_fp8 = plan.fp8_usd_per_mtok is not None and "--weights" not in _otherwise(plan)
@@ -208,7 +215,7 @@ def _unbounded(plan: Plan) -> str:
     if other.total_usd and model.total_usd:
         spent = f", life {format_usd(other.total_usd)} ({other.total_usd / model.total_usd - 1.0:+.0%})"
     if not plan.of_life and (after := repaid_by(other, model)):
-        spent += f" (repaid by {format_count(after)} output tokens; --lifetime-tokens costs less)"
+        spent += f" (repaid by {format_count(after)} output tokens; --lifetime-tokens plans one for fewer)"
     return f"{other.experts:g} experts{whose}: cost {price:+.0%}, loss {loss:+.4f}{spent}"
 
 
@@ -273,7 +280,9 @@ def _chance(plan: Plan) -> str:
         higher = f"of {more.probability_at_least_base or 0.0:.0%} {more.regret.expected:.0%}"
         text = f"{percentage(shown)}{over} (regret {regret.expected:.0%}, {higher})"
     if isinstance(target, str) and (scored := _chance_of_target(plan, plan.decision.model)):
-        text = f"{percentage(shown)} for the baseline's loss, {scored} for {target.replace('=', ' ')}"  # of unseen labs, too
+        text = (
+            f"{percentage(shown)} for its loss, {scored} for {target.replace('=', ' ')} ranked"  # of unseen labs, too
+        )
     named = () if voting or plan.of_life else plan.laws
     text += f"; {percentage(plan.usual_confidence)} is out of reach" if plan.usual_confidence else ""
     return f"{text}; {_agreement(named)}" if named else text
@@ -435,7 +444,8 @@ def _measured_alike(plan: Plan) -> str:
     """The released model that has about the target, whose size and tokens can be asked about instead; empty where none has."""
     task, wanted = stated_score(str(plan.asked.get("target")))
     model, measured = nearest_score(measured_scores(task), wanted, at_least=True)
-    text = f"; {model} has {measured:.2f}: with data as good, --match {known_name(model)} costs less"
+    lettered = f" (by letters {letters(task)[model]:.3f})" if letters(task).get(model) else ""
+    text = f"; {model} has {measured:.2f}{lettered}: with data as good, --match {known_name(model)} costs less"
     return text if abs(measured - wanted) <= ALIKE else ""
 
 

@@ -103,7 +103,10 @@ def _kept(plan: Plan, error: StepError) -> str:
     text = f"in {words} {limit.chance:.0%}{by}"
     if limit.chance < SURE - ROUNDING:
         return f"{text}{uneven}; {SURE:.0%}: --within-chance {SURE:g}"
-    return f"{text}{uneven}" if limit.chance < SURE + ROUNDING else f"{text}, {surely} {SURE:.0%}{uneven}"
+    if limit.chance >= SURE + ROUNDING:
+        days = plan.training and plan.training.days
+        text += f", {surely}{f' in {days * error.times(SURE):.3g} days' if days and limit.name != 'max_days' else ''} {SURE:.0%}"
+    return f"{text}{uneven}"
 
 
 def late_tpot_s(plan: Plan) -> float | None:

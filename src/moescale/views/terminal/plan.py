@@ -66,6 +66,7 @@ def show_plan(
             asked_rows -= plan.less_sure_between is not None  # which goes before other lines do
             asked_rows += "target" in plan.asked and bool(plan.least_training)  # with the least spend
             asked_rows += plan.objective == "serve" and plan.training is not None and plan.training.left_over
+            asked_rows = choices.n_against(plan) if name in screen.FOR_AGAINST else asked_rows
             if room < max(least, 2 + asked_rows) and not (least > 2 and name == "Scores" and "target" in plan.asked):
                 without.append(name)
         heights = {  # a row that is left out may be said in a line

@@ -79,11 +79,18 @@ def _state(run: Mapping[str, Any]) -> str:
 
 
 def show_design(
-    console: Console, found: SweepDesign, *, shape: str, plan: Plan | None, details: bool, written: Path | None
+    console: Console,
+    found: SweepDesign,
+    *,
+    shape: str,
+    plan: Plan | None,
+    details: bool,
+    written: Path | None,
+    served_tokens: float | None = None,
 ) -> None:
     """The runs of a designed sweep, all of models of one shape, and the plan's regret after them and after other sweeps.
 
-    `plan` is that of the question, where its shape is taken.
+    `plan` is that of the question, where its shape is taken; `served_tokens` are what the runs are to pay for.
     """
     known = f" in addition to {plural(found.known_runs, 'known run')}" if found.known_runs else ""
     needed = found.count_before.certainty < DECIDES
@@ -91,7 +98,7 @@ def show_design(
         console,
         f"{format_flops(found.flops)} FLOPs in total{known}. Plan: {format_flops(found.budget_flops)} FLOPs, "
         f"{P_LOSS} >= {found.confidence:.0%}; baseline: {found.base}.",
-        lead=f"{'Train' if needed else 'No sweep is needed; this one trains'} {plural(len(found.runs), 'run')} of shape {shape}",
+        lead=f"{'Train' if needed else 'The expert count is decided without a sweep; this one trains'} {plural(len(found.runs), 'run')} of shape {shape}",
     )
     if plan is not None and plan.shapes:
         best, *others = (
@@ -127,7 +134,7 @@ def show_design(
         most = f"these runs {format_count(found.tokens_per_active)} at most"
         text = f"E = {found.count_before.experts:g} has {format_count(of_plan)} tokens per active parameter before rounding, {most}."
         write_paragraph(console, text, lead="Beyond runs")
-    write_paragraph(console, _worth(found), lead="Worth it")
+    write_paragraph(console, _worth(found, served_tokens), lead="Worth it")
     write_table(console, _designed_runs_table(found.runs) if details else _designed_counts_table(found.runs))
     write_line(console)
     write_paragraph(
@@ -175,7 +182,7 @@ def _decided(found: SweepDesign, plan: Plan | None) -> str:
     )
 
 
-def _worth(found: SweepDesign) -> str:
+def _worth(found: SweepDesign, served_tokens: float | None) -> str:
     """Dollars of the runs against those that they save, and after how many served tokens these are equal."""
     usd, saved = found.training_usd, found.saved_usd_per_mtok
     hours = "" if found.training_gpu_hours is None else f", {format_count(found.training_gpu_hours)} GPU hours"
@@ -191,8 +198,11 @@ def _worth(found: SweepDesign) -> str:
     if usd is None:
         return f"{text}."
     few, many = ((100 * won, format_count(usd / (won * found.base_usd_per_mtok) * 1e6)) for won in STUDIED)
+    after = usd / saved * 1e6
+    if served_tokens is not None:
+        text = f"{'yes' if served_tokens > after else 'no'}, for {format_count(served_tokens)} served tokens: {text}"
     return (
-        f"{text}: paid for after {format_count(usd / saved * 1e6)} tokens. In simulated studies such sweeps won {few[0]:.0f} points of "
+        f"{text}: paid for after {format_count(after)} tokens. In simulated studies such sweeps won {few[0]:.0f} points of "
         f"regret with a fit of the runs (paid for after {few[1]}), {many[0]:.0f} with the ensemble (after {many[1]}); of a tenth of the "
         "size 1 at most; and promises of 80% were kept in 67% to 79%."
     )
