@@ -147,7 +147,7 @@ def facts(
     own = "" if plan.confidence is None or plan.more_sure is None else f" T --confidence {plan.confidence:g}"
     left_out = left_out if len(left_out) < MOST_NAMED - len(own) else ", ".join([*counts, plural(len(names), "line")])
     more = f"--details: {left_out}" if left_out else "--details"
-    more += "" if "--shape" in (options or "") else "; --shape all"
+    more += "" if "--shape" in (options or "") or (own and len(more) > MOST_NAMED // 2) else "; --shape all"
     more += "" if plan.of_life else f"; --lifetime-tokens{own}"
     left = plan.objective == "serve" and use is not None and use.left_over and use.budget_share < MOSTLY
     more += "; --objective quality" if left and plan.choices.quality is None else ""
