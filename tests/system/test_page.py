@@ -338,6 +338,7 @@ def test_budgets_in_days_and_dollars_and_a_life(browser: Any, address: str) -> N
         assert "lifetime-tokens" not in page.url
 
 
+@pytest.mark.fuzz
 def test_keys_price_the_models_of_the_chart(browser: Any, address: str) -> None:
     with opened(browser, f"{address}&latency=roofline&shape=mixtral") as page:
         chart = page.locator("#loss-cost .plot")

@@ -139,6 +139,7 @@ def test_a_sweep_is_next_where_choices_are_open_and_none_is_likelier_than_not() 
     assert bool(re.search(r"^Next +moescale design", next_, re.M)) == (named["undecided"] and named["likeliest"] < 0.5)
 
 
+@pytest.mark.fuzz
 def test_a_limit_has_its_chance_by_the_spread_of_published_runs() -> None:
     asked = (*MIXTRAL, "--train-gpus", 64, "--days", 10, *FAST, "--bootstrap", 0)
     training = answer_of(*asked)["training"]
@@ -281,6 +282,7 @@ def test_the_better_shape_is_planned_where_none_is_stated(tmp_path: Path) -> Non
     assert "\nShapes       deepseek" in found.out
 
 
+@pytest.mark.fuzz
 def test_a_lower_loss_for_the_price_of_another_shape_is_worth_its_training() -> None:
     best, other = answer_of("plan", "--budget", "1e22", "--gpu", "h100-sxm", *FAST)["shapes"]
     assert (best["shape"], other["shape"]) == ("deepseek", "mixtral")

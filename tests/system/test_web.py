@@ -50,10 +50,12 @@ LONG = partial(pytest.param, marks=pytest.mark.fuzz)
             }
         ),
         LONG({"train-gpus": "64", "days": "65", "train-gpu": "h100-sxm", "mfu": "0.35", "max-tokens": "400B", **ONE_LAW}),
-        {
-            "budget-usd": "200K", "objective": "loss", "shape": "fine-grained", "max-active-params": "3B",
-            "mfu": "0.35", **FAST,
-        },
+        LONG(
+            {
+                "budget-usd": "200K", "objective": "loss", "shape": "fine-grained", "max-active-params": "3B",
+                "mfu": "0.35", **FAST,
+            }
+        ),
         LONG(
             {"match": "olmoe-1b-7b", "budget": "5e22", "experts": "4,16", "confidence": "0.95", "shape": "mixtral", **FAST}
         ),

@@ -253,7 +253,8 @@ class PlanRequest:
         usual, others = plan.decision.model, (plan.less_sure, plan.less_sure_between)
         known = [(c.regret.expected, c) for c in (usual, *others) if c is not None and c.regret is not None]
         _, best = min(known, key=lambda each: each[0], default=(0.0, usual))
-        if self.bounds.confidence is not None or best is usual or usual.regret is None:
+        # In one stated shape the chance stays, so that dollars rise with the budget.
+        if self.bounds.confidence is not None or best is usual or usual.regret is None or not plan.shapes:
             return plan
         with suppress(InfeasibleError):
             bounds = replace(self.bounds, confidence=best.probability_at_least_base)
@@ -275,7 +276,7 @@ class PlanRequest:
             question = replace(question, base=base)
         if not self._any_shape().shapes(law):
             return self._beside_all_counts(self.plan_of_shape(law, question), {"": (law, question.base)})
-        search = self.search(law, question)  # a stated shape is planned as where it is chosen
+        search = self.search(law, question)
         plan = self.plan_of_shape(law, question, None if question.is_bought else search)
         plan = _beside_less_sure(plan, {shape_name(law.family.name): search})
         return self._beside_all_counts(plan, {"": (law, question.base)})
