@@ -258,7 +258,7 @@ def price(described: ModelOptions, load: LoadOptions, serving: CostServingOption
     if (apart := _apart(serving, model, timed, one_of_many, **at_rate)) is not None:
         decoding = replace(server.deployment, attention_dp=float(apart.decode.attention_dp))
         apart_accuracy = accuracy_of(model, decoding, source, apart=True)
-    longest, context = math.ceil(float(np.asarray(limits.longest_tokens))), _context(described)
+    longest, context = math.ceil(float(np.asarray(limits.longest_tokens))), described.context_tokens()
     if context is not None and longest > context:
         remark(f"requests of {longest} tokens are longer than the {context} that the model was made for")
     line = _launch_line(described, serving, server, checkpoint, source, remark)
@@ -415,13 +415,6 @@ def _pool(option: str, stated: str | None) -> int | None:
         raise InputError(error.what, where=option, next_step=f"{error.next_step}, or auto") from None
 
 
-def _context(described: ModelOptions) -> int | None:
-    """Tokens of the longest sequence that the model was made for; None where they are not stated."""
-    if described.config is not None:
-        return read_config(described.config).max_position_embeddings
-    return None if described.published is None else find_shape(described.published).context_tokens
-
-
 def _launch_line(
     described: ModelOptions,
     serving: CostServingOptions,
@@ -442,7 +435,7 @@ def _launch_line(
         model = str(config if config.is_dir() else config.parent)
     else:
         remark("--launch: put the folder of the trained model in place of MODEL")
-    found = launch(engine, model, server.cost, server.deployment, stated, most_tokens=_context(described))
+    found = launch(engine, model, server.cost, server.deployment, stated, most_tokens=described.context_tokens())
     if serving.prefill_gpus or serving.decode_gpus:
         remark(
             f"--launch: the line starts prefill and decode on the same GPUs; {engine} has options of its own for separate ones"
