@@ -5,8 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Versions to install; constraints-ci.txt pins all of them.
 CONSTRAINTS ?= constraints.txt
-# What is never imported need not be compiled, which is a third of the time.
-PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 SUPPORTED := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 # Why the environment that is there cannot be used and is made anew; empty where it can, and where there is none.
 STALE := $(shell test ! -e $(VENV) \
