@@ -36,7 +36,9 @@ class Shape:
     weights: CheckpointWeights | None = None  # as they were released; None: they were not
     trained_in: Literal["bf16", "fp8"] | None = None  # of pre-training's products, where the authors state it
     trained_in_source: str = ""
-    context_tokens: int | None = None  # the longest sequence that it was made for; None: at least 8,192 tokens
+    context_tokens: int | None = (
+        None  # the longest sequence that it was made for; None: the catalogue does not state it
+    )
     hf: tuple[str, ...] = ()  # names at Hugging Face beside ORGANISATION/NAME
 
     def digit(self, figure: str) -> float:

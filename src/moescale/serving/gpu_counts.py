@@ -245,7 +245,10 @@ def cost_at_rate(
         except InfeasibleError as error:
             refused = refused or error
     if best is None:
-        raise refused or InfeasibleError(f"no server of {model.name or 'the model'} answers")
+        what = f"no GPU count serves {model.name or 'the model'}"
+        raise refused or InfeasibleError(
+            what, where=deployment.gpu.name, next_step="relax the limits, or take more GPUs"
+        )
     return best
 
 
