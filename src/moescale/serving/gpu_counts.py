@@ -32,7 +32,7 @@ from moescale.serving.steady_state import (
 from moescale.serving.workload import Answer
 from moescale.typing import FloatArray, Real
 
-SLACK = 0.03  # of requests a second, by which arrivals may do better than a full batch of means
+SLACK = 0.03  # of requests a second, by which arrivals may do better than a full batch of means: our choice
 TIED = 1e-9  # relative: prices that differ by less are the same, as processors add up in other orders
 
 
