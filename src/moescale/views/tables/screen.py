@@ -351,8 +351,10 @@ def _open(plan: Plan) -> str:
         what, of_loss = " serving price" if of_fixed_dollars(plan) else " cost", " loss"
         if len(words) > 1:  # said of the first
             what = of_loss = ""
+        regrets = [each.regret.expected for each in (model, c) if each.regret is not None]
+        why = ", more regret" if price <= -0.005 and len(regrets) > 1 and regrets[0] < regrets[1] else ""
         words.append(
-            f"{c.experts:g}{what} {0.0 if abs(price) < 0.005 else price:+.0%},{of_loss} {loss:+.4f}{_longer(c, plan)}"
+            f"{c.experts:g}{what} {0.0 if abs(price) < 0.005 else price:+.0%},{of_loss} {loss:+.4f}{why}{_longer(c, plan)}"
         )
     return "; ".join(words)
 

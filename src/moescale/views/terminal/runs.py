@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from moescale.options.law import DEFAULT_LAW
 from moescale.planning.plan import Plan
 from moescale.planning.rationale import DECIDES
 from moescale.planning.sweep_design import DesignedRun, SweepDesign
@@ -126,6 +127,7 @@ def show_design(
             sizes = f"N = {format_count(now.n_params)}, {format_count(now.tokens)} tokens"
             cost = f"{now.cost_ratio:.0%} of the baseline's cost"
             text = f"E = {now.experts:g}, {sizes}, {cost}, {P_LOSS} {now.probability_at_least_base:.0%}."
+        text += f" The runs correct the law's draws here; `fit --prior {DEFAULT_LAW}` fits the law to both: where its plan chooses another count, both are open."
         write_paragraph(console, text, lead="Decision from the known runs")
     write_line(console)
     write_paragraph(console, _decided(found, plan))
