@@ -147,7 +147,8 @@ def cost(described: ModelOptions, load: LoadOptions, serving: CostServingOptions
     from moescale.options.priced import price
     from moescale.views.terminal.serving import show_cost
 
-    found = price(described, load, serving, warn)
+    with show_progress(load.concurrency is not None and not json_) as progress:
+        found = price(described, load, serving, warn, progress)
     answer(json_, found.to_dict(), show_cost, found)
 
 

@@ -202,7 +202,13 @@ def _without_dollars(record: object) -> object:
     return record
 
 
-def price(described: ModelOptions, load: LoadOptions, serving: CostServingOptions, remark: Remark = ignore) -> Priced:
+def price(
+    described: ModelOptions,
+    load: LoadOptions,
+    serving: CostServingOptions,
+    remark: Remark = ignore,
+    progress: Callable[[str, float], None] = lambda step, share: None,
+) -> Priced:
     """The model on its cheapest server; raises InputError that names the option, InfeasibleError where no GPU count holds it."""
     load.check(serving)
     model, checkpoint = _model(described, serving.kv_heads, remark)
@@ -237,7 +243,7 @@ def price(described: ModelOptions, load: LoadOptions, serving: CostServingOption
             found = cost(
                 model, source, asked, serving.gpus_of_replica(),
                 clients=load.concurrency, lengths=lengths, percentile=load.percentile,
-                more_replicas=serving.replicas is None,
+                more_replicas=serving.replicas is None, progress=progress,
             )  # fmt: skip
         opened = None
         if load.request_rate is not None and load.burst is None:

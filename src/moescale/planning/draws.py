@@ -71,12 +71,6 @@ class Draws:
         goal = np.full(len(self.theta), loss)
         return replace(self, goal=goal, smallest=_smallest(self.law, self.budget, goal, self.theta, self.best))
 
-    def on_budget(self, budget: Budget, experts: FloatArray) -> Draws:
-        """The same draws and goals on another budget, of other expert counts (m,)."""
-        best = loss_optimal(self.law, budget, experts, theta=self.theta)
-        smallest = _smallest(self.law, budget, self.goal, self.theta, best)
-        return replace(self, budget=budget, experts=experts, best=best, smallest=smallest)
-
     def losses(self, n_params: FloatArray, experts: FloatArray, law: Law | None = None) -> FloatArray:
         """Loss under each draw of models (j,) that use the budget, (k, j); `law` counts the sizes of a built shape."""
         return at_size(law or self.law, self.budget, n_params, experts, theta=self.theta).loss

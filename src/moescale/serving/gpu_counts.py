@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -31,6 +32,7 @@ from moescale.serving.steady_state import (
 )
 from moescale.serving.workload import Answer
 from moescale.typing import FloatArray, Real
+from moescale.units import plural
 
 SLACK = 0.03  # of requests a second, by which arrivals may do better than a full batch of means: our choice
 TIED = 1e-9  # relative: prices that differ by less are the same, as processors add up in other orders
@@ -159,12 +161,13 @@ def cost(
     lengths: tuple[FloatArray, FloatArray] | None = None,
     percentile: float | None = None,
     more_replicas: bool = False,
+    progress: Callable[[str, float], None] = lambda step, share: None,
 ) -> Cost:
     """Cost of serving one `model` at its cheapest GPU count, or at `gpus` a replica, with every candidate looked at.
 
     With `clients` the cheapest for a closed loop of so many (of the `lengths` of a trace), among those within the latency
     limits, by the means or the `percentile`, where any are; with `more_replicas` also the fewest copies of each count that keep the limits and fit into the
-    most GPUs, where one copy does not. Raises InfeasibleError when no count serves the model, InputError for arrays.
+    most GPUs, where one copy does not; `progress` is told of each count then. Raises InfeasibleError when no count serves the model, InputError for arrays.
     """
     if shape_of(model, 1.0, deployment):
         what = "a record describes one model and one deployment, but one of them holds arrays"
@@ -179,7 +182,8 @@ def cost(
     found = [_record(model, latency, d, serving, i) for i, d in enumerate(of_each)]
     if clients is not None:
         one_copy, found = found, list[Cost]()
-        for one, n, d in zip(one_copy, counts.astype(int).tolist(), of_each, strict=True):
+        for i, (one, n, d) in enumerate(zip(one_copy, counts.astype(int).tolist(), of_each, strict=True)):
+            progress(f"{clients} clients of {plural(n, 'GPU')}", i / len(of_each))
             for copies in range(1, (deployment.max_gpus // n if more_replicas else 1) + 1):
                 copied = replace(d, replicas=d.replicas * copies)
                 loop = closed_loop(model, latency, copied, n, clients, lengths, percentile)
