@@ -26,7 +26,7 @@ def test_sparser_and_larger_models_gain_more(ratio: float, grain: float, c: floa
     assert efficiency_leverage(ratio, grain, c * more) > value
 
 
-def test_leverage_is_a_power_of_the_saturated_ratio() -> None:
+def test_leverage_is_a_power_of_the_saturated_ratio_and_where_it_was_fitted() -> None:
     law = tian2025()
     exponents = [
         np.log(efficiency_leverage(a, 2.0, 1e20)) / np.log(a + 1.0 / (1.0 / law["A_start"] - 1.0 / law["A_max"]))
@@ -34,9 +34,6 @@ def test_leverage_is_a_power_of_the_saturated_ratio() -> None:
     ]
     np.testing.assert_allclose(exponents, law["a"] + 20.0 * law["d"] + law["gamma"] + law["beta"], rtol=1e-12)
     assert efficiency_leverage(np.array([0.1, 0.2])[:, None], [2.0, 4.0, 8.0], 1e20).shape == (2, 3)
-
-
-def test_where_the_formula_was_fitted() -> None:
     is_within_runs = load_script("scripts/modern_experts.py").is_within_runs
     assert is_within_runs(1 / 32, [1.0, 2.0, 16.0, 17.0], 1e20).tolist() == [False, True, True, False]
     assert is_within_runs(1 / 32, 4.0, [1e18, 3e18, 3e20, 1e21]).tolist() == [False, True, True, False]
@@ -70,10 +67,8 @@ def test_a_law_may_have_its_dense_models_in_another() -> None:
         leverage(fine, Budget(1e20, extra={"granularity": g}), 64.0, reference=dense).ratio[0] for g in (1.0, 4.0, 16.0)
     ]
     assert 1.0 < gains[0] < gains[1] < gains[2]
-
-
-def test_a_loss_that_no_reference_reaches_has_no_leverage() -> None:
-    alone = Budget(1e21, extra={"activated_experts": 1.0})  # its dense models have a floor above this loss
-    assert np.isnan(leverage(find_law("zhao2025"), Budget(1e22, extra=alone.extra), 16.0).ratio[0])
+    # A loss that no reference reaches has no leverage: its dense models have a floor above it.
+    alone = Budget(1e22, extra={"activated_experts": 1.0})
+    assert np.isnan(leverage(find_law("zhao2025"), alone, 16.0).ratio[0])
     with pytest.raises(InfeasibleError, match="no loss-optimal size"):
         leverage(find_law("clark2022-hash"), Budget(1e20), 8.0)
