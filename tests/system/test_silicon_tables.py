@@ -24,7 +24,7 @@ aiconfigurator_core = pytest.importorskip("aiconfigurator_core", reason="the ker
 MODEL, A100, H100 = from_config(CONFIGS["MIXTRAL"]), find_gpu("a100-sxm-80gb"), find_gpu("h100-sxm")
 
 
-def test_every_system_of_the_package_can_be_asked() -> None:
+def test_every_system_of_the_package_can_be_asked_and_versions_sort_by_their_numbers() -> None:
     assert {"a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "l40s"} <= set(systems())
     gpu = find_gpu("h100-sxm")
     for system in ("h200_sxm", "b200_sxm", "l40s"):
@@ -32,9 +32,6 @@ def test_every_system_of_the_package_can_be_asked() -> None:
             assert default_version(system, backend) in versions(system, backend)
             source = Silicon(replace(gpu, silicon_system=system), backend)
             assert np.isfinite(source.decode_s(MODEL, 2, 8, 640)), (system, backend)
-
-
-def test_versions_sort_by_their_numbers() -> None:
     names = ["1.3.0rc20", "0.24.0", "0.9.2", "1.3.0rc9", "0.5.6.post2", "0.5.6", "1.3.0"]
     assert sorted(names, key=version_key) == [
         "0.5.6", "0.5.6.post2", "0.9.2", "0.24.0", "1.3.0rc9", "1.3.0rc20", "1.3.0",
@@ -70,15 +67,12 @@ def test_a_grid_is_exact_on_power_laws_and_continues_them() -> None:
     assert grid.seconds(np.ones((3, 1)), np.full(4, 2.0)).shape == (3, 4)
 
 
-def test_holes_of_a_grid_continue_from_the_axis_that_gives_the_least() -> None:
+def test_holes_of_a_grid_continue_from_the_axis_that_gives_the_least_and_are_interpolated() -> None:
     x, y = np.array([1.0, 2.0, 1.0]), np.array([1.0, 1.0, 10.0])
     grid = grid_of((x, y), np.array([1.0, 1.5, 7.0]), (0.5, 1.0))
     assert grid.seconds(2.0, 10.0) == pytest.approx(7.0 * 2**0.5)  # 10 x 1.5 along y
     repeated = grid_of((np.array([1.0, 1.0]),), np.array([1.0, 4.0]), (1.0,))
     assert repeated.seconds(1.0) == pytest.approx(2.0)  # repeats are averaged in logarithms
-
-
-def test_holes_between_measured_sizes_are_interpolated() -> None:
     x, y = np.array([1.0, 2.0, 4.0, 1.0, 4.0]), np.array([1.0, 1.0, 1.0, 8.0, 8.0])
     grid = grid_of((x, y), np.array([3.0, 4.0, 5.0, 20.0, 21.0]), (1.0, 1.0))
     assert grid.seconds(2.0, 8.0) == pytest.approx((20.0 * 21.0) ** 0.5)  # not 4 x 8
