@@ -204,13 +204,16 @@ def process(*arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_module_is_the_command_and_version_the_packages() -> None:
+def test_the_module_is_the_command() -> None:
     found = process(*LOWEST, "--json")
     assert (found.returncode, found.stderr) == (0, "")
     assert json.loads(found.stdout) == answer_of(*LOWEST)
     refused = process("plan", "--budget", "x")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.startswith("moescale: --budget: 'x'")
+
+
+def test_version_is_the_packages() -> None:
     assert run("--version") == Answer(0, f"{moescale.__version__}\n", "")
 
 

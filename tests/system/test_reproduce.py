@@ -211,9 +211,12 @@ def test_figures_and_claims_about_them_agree_and_the_verdicts_have_every_number_
     assert all(row["beside"] == row["ours"] for row in rows)
 
 
-def test_unknown_claims_and_dense_laws_are_refused() -> None:
+def test_unknown_claims_are_refused_with_the_nearest() -> None:
     with pytest.raises(InputError, match=r"cost\.e8\.e4"):
         find_claim("cost.e8.e5")
+
+
+def test_dense_laws_are_refused() -> None:
     with pytest.raises(InputError, match="dense models"):
         reproduce(find_law("hoffmann2022"), ROOFLINE.costs())
 

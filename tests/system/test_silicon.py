@@ -412,6 +412,7 @@ def test_norms_of_queries_and_keys_take_launches_unless_the_engine_fuses_them() 
             (source.mixed_s(qwen, 2, 8, 512, 1, 512), source.mixed_s(plain, 2, 8, 512, 1, 512)),
         ):
             assert found - without == pytest.approx(64 * launches * each_s, rel=1e-9)
+    # Those over all heads are summed between tensor-parallel GPUs.
     source, olmoe = Silicon(H100, host_s=0.0), shapes()["olmoe-1b-7b"]
     per_head = replace(olmoe, qk_norm_full_width=False)
     gpus = np.array([1.0, 2.0, 8.0])

@@ -24,7 +24,7 @@ aiconfigurator_core = pytest.importorskip("aiconfigurator_core", reason="the ker
 MODEL, A100, H100 = from_config(CONFIGS["MIXTRAL"]), find_gpu("a100-sxm-80gb"), find_gpu("h100-sxm")
 
 
-def test_every_system_of_the_package_can_be_asked_and_versions_sort_by_their_numbers() -> None:
+def test_every_system_of_the_package_can_be_asked() -> None:
     assert {"a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "l40s"} <= set(systems())
     gpu = find_gpu("h100-sxm")
     for system in ("h200_sxm", "b200_sxm", "l40s"):
@@ -32,6 +32,9 @@ def test_every_system_of_the_package_can_be_asked_and_versions_sort_by_their_num
             assert default_version(system, backend) in versions(system, backend)
             source = Silicon(replace(gpu, silicon_system=system), backend)
             assert np.isfinite(source.decode_s(MODEL, 2, 8, 640)), (system, backend)
+
+
+def test_versions_sort_by_their_numbers() -> None:
     names = ["1.3.0rc20", "0.24.0", "0.9.2", "1.3.0rc9", "0.5.6.post2", "0.5.6", "1.3.0"]
     assert sorted(names, key=version_key) == [
         "0.5.6", "0.5.6.post2", "0.9.2", "0.24.0", "1.3.0rc9", "1.3.0rc20", "1.3.0",

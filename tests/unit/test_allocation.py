@@ -223,10 +223,13 @@ def test_a_batch_of_coefficients_equals_one_at_a_time(max_tokens: float | None) 
         assert_same(row(fixed, k), at_size(law, budget, np.full(5, 1e9), EXPERTS))
 
 
-def test_sizes_that_are_missing_stay_missing_and_a_law_without_a_trade_off_has_no_optimum() -> None:
+def test_a_law_without_a_trade_off_has_no_optimum() -> None:
     careless = law_of("chinchilla", HOFFMANN | {"A": 1e-3}, DENSE)
     with pytest.raises(InfeasibleError, match=r"made-up has no loss-optimal size between 1e\+04 and 1e\+15"):
         loss_optimal(careless, Budget(1e19), 1.0)
+
+
+def test_sizes_that_are_missing_stay_missing() -> None:
     found = at_size(PAPER_LAW, BUDGET, np.array([1e9, np.nan]), np.array([4.0, 8.0]))
     np.testing.assert_array_equal(np.isnan(found.loss), [False, True])
     np.testing.assert_array_equal(np.isnan(found.tokens), [False, True])

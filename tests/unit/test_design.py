@@ -380,12 +380,15 @@ def test_a_sweep_of_narrow_and_shared_experts_is_written_as_it_was_designed(shap
         assert built["n_params_total"] == pytest.approx(total, rel=0.3)  # experts of small models are a few tiles wide
 
 
-def test_what_a_sweep_cannot_build_and_limits_without_a_run_are_refused() -> None:
+def test_what_a_sweep_cannot_build_is_refused() -> None:
     for shape in SHAPES:
         check_family(family_of_shape(shape))
     with pytest.raises(InputError, match=r"not mine's.*--details"):
         check_family(replace(family_of_shape("deepseek"), name="mine"))
     assert "no FLOPs for the sweep" in run("design", *PLAN).err
+
+
+def test_limits_without_a_run_are_refused() -> None:
     with pytest.raises(InfeasibleError, match="no run within these limits"):
         design_sweep(search(), SweepLimits(flops=1e21, run_tokens=10.0))
 

@@ -90,10 +90,13 @@ def test_a_file_reads_back_and_more_draws_than_a_plan_can_hold_are_refused() -> 
         parse_law(law_text(law).replace("n_draws = ", "n_draws = 100000 #", 1), where="law.toml")
 
 
-def test_experts_that_every_law_speaks_of_and_tables_count_where_a_law_counts_them() -> None:
+def test_experts_that_every_law_speaks_of() -> None:
     assert ensemble(1.0, 3.0).max_experts == pytest.approx(32.0)
     top_1 = restate(find_law("ludziejewski2025"), PAPER)
     assert top_1.max_experts == pytest.approx(95.0)  # 32 of top-1 in every layer
+
+
+def test_tables_count_where_a_law_counts_them() -> None:
     body = float(model_of(TOP_1, 78_726_144, 8)[0])  # the smallest model of the public runs: 512 wide, 8 blocks
     assert body == pytest.approx(27_262_976)
 
@@ -113,12 +116,15 @@ def test_the_public_ensemble_is_one_unit_and_equal_weights() -> None:
     assert float(loss(law, 1e9, 2e10, 1)) == pytest.approx(each[0], rel=1e-6)  # the dense model's N is its body
 
 
-def test_views_show_members_and_no_coefficients_and_an_ensemble_of_others_is_no_prior() -> None:
+def test_views_show_members_and_no_coefficients() -> None:
     law, console = find_law("public-2026"), Console(file=io.StringIO(), width=100)
     show_laws(console, [law])
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "25% yun2024-recovered" in text
     assert "alpha" not in text
     assert all(member.law.name in text for member in law.members)
+
+
+def test_an_ensemble_of_others_is_no_prior() -> None:
     with pytest.raises(MoescaleError, match="says nothing of how coefficients differ between labs; give pooled2026"):
-        prior_of(law)
+        prior_of(find_law("public-2026"))

@@ -62,11 +62,14 @@ def test_a_bad_field_is_named_with_its_file(changes: dict[str, object], words: s
     assert str(caught.value.where).startswith(str(tmp_path / "gpu.toml"))
 
 
-def test_a_path_is_read_a_name_looked_up_and_a_price_the_files_or_the_catalogues(tmp_path: Path) -> None:
+def test_a_price_is_the_files_or_the_catalogues_or_asked_for(tmp_path: Path) -> None:
     assert usd_per_gpu_hour(read_gpu(write(tmp_path, usd_per_gpu_hour=1.5))) == 1.5
     assert usd_per_gpu_hour(find_gpu("h100-sxm")) == usd_per_gpu_hour(read_gpu(write(tmp_path, name="h100-sxm"))) == 3.9
     with pytest.raises(InputError, match="no price is stated for mine; pass --usd-per-gpu-hour"):
         usd_per_gpu_hour(read_gpu(write(tmp_path)))
+
+
+def test_a_path_is_read_and_a_name_is_looked_up() -> None:
     assert load_gpu(str(TPU)).name == "tpu-v5e"
     assert load_gpu("H100_SXM") is find_gpu("h100-sxm")
     with pytest.raises(InputError, match=r"no such file; nearest: tpu-v5e\.toml"):

@@ -26,7 +26,7 @@ def test_sparser_and_larger_models_gain_more(ratio: float, grain: float, c: floa
     assert efficiency_leverage(ratio, grain, c * more) > value
 
 
-def test_leverage_is_a_power_of_the_saturated_ratio_and_where_it_was_fitted() -> None:
+def test_leverage_is_a_power_of_the_saturated_ratio() -> None:
     law = tian2025()
     exponents = [
         np.log(efficiency_leverage(a, 2.0, 1e20)) / np.log(a + 1.0 / (1.0 / law["A_start"] - 1.0 / law["A_max"]))
@@ -34,6 +34,9 @@ def test_leverage_is_a_power_of_the_saturated_ratio_and_where_it_was_fitted() ->
     ]
     np.testing.assert_allclose(exponents, law["a"] + 20.0 * law["d"] + law["gamma"] + law["beta"], rtol=1e-12)
     assert efficiency_leverage(np.array([0.1, 0.2])[:, None], [2.0, 4.0, 8.0], 1e20).shape == (2, 3)
+
+
+def test_where_the_formula_was_fitted() -> None:
     is_within_runs = load_script("scripts/modern_experts.py").is_within_runs
     assert is_within_runs(1 / 32, [1.0, 2.0, 16.0, 17.0], 1e20).tolist() == [False, True, True, False]
     assert is_within_runs(1 / 32, 4.0, [1e18, 3e18, 3e20, 1e21]).tolist() == [False, True, True, False]

@@ -112,13 +112,16 @@ def test_late_experts_leave_dense_models_alone_and_help_less_at_first(n: float, 
     assert np.all(np.diff(losses) <= 1e-12)
 
 
-def test_the_shipped_law_speaks_of_bodies_carries_its_draws_and_is_not_of_the_old_form() -> None:
+def test_the_shipped_law_speaks_of_bodies_and_carries_its_draws() -> None:
     assert FORM.of_models
     assert (LAW.family.embedding_matrices, LAW.family.vocab_size) == (0, 0)
     assert LAW.draws.shape == (60, 10)
     inside = predict(LAW, 3.2e8, 8e9, 8.0)
     assert inside.interval[0] < inside.loss < inside.interval[1]
     assert LAW.max_experts == 32.0
+
+
+def test_a_law_file_of_the_old_form_is_refused() -> None:
     old = law_text(LAW).replace("\nA = ", "\nL_N = ").replace("\ng = ", "\neta = ")
     with pytest.raises(
         DamagedFileError, match=r"are not those of moescale2026.*expected F, A, B.*fit the form .* again"

@@ -65,7 +65,7 @@ def made(seed: int, lab: str, theta: np.ndarray, noise: float = 0.002, x: float 
 
 
 @pytest.mark.system
-def test_a_table_recovers_its_source_and_its_noise_and_alike_labs_leave_less_doubt() -> None:
+def test_a_table_recovers_its_source_and_its_noise() -> None:
     truth = DRAWS[3]
     own, found = fit_source(made(0, "a", truth), flat_prior())
     assert own.noise == pytest.approx(0.003, abs=1e-9)  # as little as is believed
@@ -73,6 +73,10 @@ def test_a_table_recovers_its_source_and_its_noise_and_alike_labs_leave_less_dou
     larger = make_inputs(3e10, 2e12, 8.0, SHAPE | {"unique_tokens": np.inf})
     drawn = log_loss(posterior(own, found, 200, 0), larger)[:, 0]
     assert abs(drawn[0] - (log_loss(truth, larger)[0] + 0.7)) < 3.0 * drawn.std()
+
+
+@pytest.mark.system
+def test_alike_labs_leave_less_doubt_than_unlike_ones() -> None:
     alike = pool([made(k, f"lab {k}", DRAWS[0]) for k in range(5)], iterations=6).prior
     unlike = pool([made(k, f"lab {k}", DRAWS[k]) for k in range(5)], iterations=6).prior
     assert np.trace(alike.covariance) < np.trace(unlike.covariance)
