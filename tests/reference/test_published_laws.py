@@ -50,7 +50,7 @@ def test_loss_optimal_size(coefficients: Mapping[str, float], n_billions: float,
     assert optimum(coefficients)[0] / 1e9 == pytest.approx(n_billions, abs=digit)
 
 
-def test_besiroglu_optimum() -> None:
+def test_besiroglu_optimum_and_muennighoff_optimal_tokens() -> None:
     n, d, at = optimum(BESIROGLU_PRINTED)
     assert d / 1e12 == pytest.approx(1.3287, abs=5e-5)
     assert d / n == pytest.approx(18.39, abs=0.005)
@@ -60,7 +60,4 @@ def test_besiroglu_optimum() -> None:
     assert optimum(BESIROGLU_NOTEBOOK)[2] == pytest.approx(at, abs=5.5e-4)
     for c in (BESIROGLU_PRINTED, BESIROGLU_NOTEBOOK):  # the exponent of N in the budget is printed as 0.5126
         assert c["beta"] / (c["alpha"] + c["beta"]) == pytest.approx(0.5126, abs=1e-4)
-
-
-def test_muennighoff_optimal_tokens() -> None:
     assert optimum(MUENNIGHOFF)[1] == pytest.approx(1372170066384.2363, rel=1e-12)

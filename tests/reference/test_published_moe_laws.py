@@ -72,7 +72,7 @@ def test_kaplan_values() -> None:
 # Clark et al. 2022.
 
 
-def test_clark_equals_equation_1_as_it_is_written() -> None:
+def test_clark_equals_equation_1_as_it_is_written_and_the_effective_size() -> None:
     for name in ("clark2022-s-base", "clark2022-rl-r", "clark2022-hash"):
         p, law = find_law(name).parameters, find_law(name)
         for n, e in ((1.5e7, 1.0), (3.7e8, 64.0), (1.3e9, 512.0)):
@@ -80,9 +80,6 @@ def test_clark_equals_equation_1_as_it_is_written() -> None:
             log_n, log_e = np.log10(n), np.log10(reach)
             log_loss = p["a"] * log_n + p["b"] * log_e + p["c"] * log_n * log_e + p["d"]
             assert float(loss(law, n, 1.3e11, e)) == pytest.approx(10**log_loss, rel=1e-12)
-
-
-def test_clark_effective_size() -> None:
     # The paper says that 5M parameters with 128 experts are worth about 55M; its rounded coefficients give 51.83M.
     law = find_law("clark2022-s-base")
     dense = same_loss(lambda n: float(loss(law, n, 1.3e11, 1.0)), float(loss(law, 5e6, 1.3e11, 128.0)))
@@ -100,13 +97,7 @@ def test_muennighoff_losses(n: float, d: float, printed: float) -> None:
     assert ours == pytest.approx(printed, rel=1e-12)
 
 
-def test_muennighoff_optimum_of_endless_data() -> None:
-    found = loss_optimal(find_law("muennighoff2023"), Budget(5.76e23), 1.0)
-    assert found.n_params[0] == pytest.approx(69962173313.52132, rel=1e-9)
-    assert found.tokens[0] == pytest.approx(1372170066384.2363, rel=1e-9)
-
-
-def test_muennighoff_repeats_and_saturates() -> None:
+def test_muennighoff_repeats_and_saturates_and_the_optimum_of_endless_data() -> None:
     law = find_law("muennighoff2023")
     budget = 9.3e21  # that of the README's models, about: they have 25e9 distinct tokens
     free = loss_optimal(law, Budget(budget), 1.0)
@@ -125,6 +116,9 @@ def test_muennighoff_repeats_and_saturates() -> None:
     worth = float(loss(law, 1e9, 25e9 * (1.0 + law.parameters["R_D"]), 1.0))
     endless = float(loss(law, 1e9, 25e9 * 1e6, 1.0, extra={"unique_tokens": 25e9}))
     assert endless == pytest.approx(worth, rel=1e-12)
+    found = loss_optimal(find_law("muennighoff2023"), Budget(5.76e23), 1.0)
+    assert found.n_params[0] == pytest.approx(69962173313.52132, rel=1e-9)
+    assert found.tokens[0] == pytest.approx(1372170066384.2363, rel=1e-9)
 
 
 # Frantar et al. 2023.
@@ -307,7 +301,7 @@ def test_zhao_best_active_share(n: float, ours: float, printed: float) -> None:
     assert round(best, 2) == printed
 
 
-def test_zhao_as_it_is_written() -> None:
+def test_zhao_as_it_is_written_and_with_the_share_of_its_family() -> None:
     law, p = find_law("zhao2025"), find_law("zhao2025").parameters
     n, d, share, g, s = 5e9, 6e10, 0.17, 9.0, 1 / 9
     mix = p["e"] * g + p["f"] / g + p["m"] * s**2 + p["n"] * s
@@ -315,10 +309,7 @@ def test_zhao_as_it_is_written() -> None:
     plain = p["a"] * n ** -p["alpha"] + p["b"] * d ** -p["beta"] + p["c"] * (share * n) ** -p["alpha"] + p["eps"]
     extra = {"sparsity": 1.0 - share, "activated_experts": g, "shared_ratio": s}
     assert float(loss(law, n, d, 1.0, extra=extra)) == pytest.approx(mix * size + plain, rel=1e-13)
-
-
-def test_zhao_plans_with_the_share_of_its_family() -> None:
-    law, experts = find_law("zhao2025"), np.array([1.0, 4.0, 29.0])
+    experts = np.array([1.0, 4.0, 29.0])
     assert law.form.implied_inputs is not None
     for k in (1, 2):
         family = replace(law.family, top_k=k)

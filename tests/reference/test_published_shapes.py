@@ -60,6 +60,12 @@ def test_non_embedding_counts_of_qwen3_model_cards() -> None:
         assert float(count_parameters(shapes()[name]).non_embedding_total) == pytest.approx(published, rel=0.01)
 
 
+def test_training_flops_of_gpt3() -> None:
+    # Brown et al. 2020, table D.1: 3.14e23 FLOPs for 300B tokens, 1.05e12 a token.
+    gpt3 = shapes()["gpt3-175b"]
+    assert float(training_flops_per_token(gpt3, count_parameters(gpt3).active)) == pytest.approx(1.05e12, rel=0.005)
+
+
 def test_published_weights_on_disk() -> None:
     # gpt-oss model card, table 1: 4.25 bits (mxfp4 with its scales) for the experts, bf16 for the rest: 60.8 and 12.8 GiB.
     for name, stated_gib in (("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)):
@@ -74,12 +80,6 @@ def test_published_weights_on_disk() -> None:
     assert float(weight_bytes_per_gpu(kimi.architecture, kimi.weights.bytes_per_param)) / 1e9 == pytest.approx(
         594.0, abs=1.0
     )
-
-
-def test_training_flops_of_gpt3() -> None:
-    # Brown et al. 2020, table D.1: 3.14e23 FLOPs for 300B tokens, 1.05e12 a token.
-    gpt3 = shapes()["gpt3-175b"]
-    assert float(training_flops_per_token(gpt3, count_parameters(gpt3).active)) == pytest.approx(1.05e12, rel=0.005)
 
 
 def test_width_times_depth_of_dense_models() -> None:

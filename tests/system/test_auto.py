@@ -13,7 +13,6 @@ from moescale.models.coordinates import model_of
 from moescale.models.family import find_family
 from moescale.runs.table import RunTable, read_runs
 from moescale.scaling_laws import find_form, make_inputs
-from moescale.typing import FloatArray
 from moescale.views.tables import range_text
 from reference_data import PUBLIC
 
@@ -21,28 +20,20 @@ CHINCHILLA = find_form("chinchilla")
 TRUE = CHINCHILLA.encode(np.array([1.8, 400.0, 400.0, 0.34, 0.28]))
 
 
-def table_of(n: FloatArray, d: FloatArray, noise: float, seed: int) -> RunTable:
-    x = make_inputs(n, d, np.ones_like(n))
-    loss = np.exp(CHINCHILLA.log_loss(TRUE, x) + noise * np.random.default_rng(seed).normal(size=n.size))
-    return RunTable(n_params=n, tokens=d, experts=np.ones_like(n), loss=loss, columns={"n_params_nonemb": n})
-
-
 def counted_whole(experts: int, count: int) -> RunTable:
     """Runs whose size counts all experts, which no prior speaks of."""
     n, d = (g.ravel() for g in np.meshgrid(np.geomspace(5e7, 2e9, count), [1e9, 6e10]))
-    runs = table_of(n, d, 0.001, 0)
+    ln_loss = CHINCHILLA.log_loss(TRUE, make_inputs(n, d, np.ones_like(n)))
+    loss = np.exp(ln_loss + 0.001 * np.random.default_rng(0).normal(size=n.size))
     e = np.where(np.arange(n.size) % 2 == 0, 1.0, float(experts))
-    return replace(runs, experts=e, size_column="n_params_total", columns={})
+    return RunTable(n_params=n, tokens=d, experts=e, loss=loss, size_column="n_params_total")
 
 
-def test_too_few_runs_are_said_to_be_too_few() -> None:
+def test_too_few_runs_are_said_to_be_too_few_and_equal_weights_of_several_forms_only() -> None:
     small = fit_runs(counted_whole(8, 5))
     assert any("too few runs for inner hold-outs: only " in warning for warning in small.fit.warnings)
     assert all(c.score is None for c in small.chosen)
     assert small.law.drift == auto.LEAST_DRIFT
-
-
-def test_equal_weights_are_said_of_several_forms_only() -> None:
     one = replace(counted_whole(8, 11), n_params=np.full(22, 1e9))  # half the runs are too few to fit to
     found = fit_runs(one)
     assert len(found.chosen) > 1
@@ -88,21 +79,18 @@ def test_experts_have_forms_of_their_own() -> None:
     assert fitted.law.family.name == "ludziejewski2025"
 
 
-def test_a_variable_that_does_not_vary_gives_no_direction() -> None:
-    n, e = (g.ravel() for g in np.meshgrid([1e8, 2e8, 4e8, 8e8], [1.0, 2.0, 4.0, 8.0]))
-    runs = RunArrays(n, np.where(n > 5e8, 1.01e11, 1e11), e, np.full(16, 3.0), {})
-    splits = auto.inner_splits(runs, 5)
-    assert set(splits) == {"N", "E", "N E"}
-    assert (n * e)[splits["N E"]].min() > (n * e)[~splits["N E"]].max()
-
-
-def test_what_is_held_out_is_large() -> None:
+def test_what_is_held_out_is_large_and_a_variable_that_does_not_vary_gives_no_direction() -> None:
     n, d = (g.ravel() for g in np.meshgrid([1e8, 2e8, 4e8, 8e8], [1e9, 2e9, 4e9, 8e9]))
     runs = RunArrays(n, d, np.ones(16), np.full(16, 3.0), {})
     splits = auto.inner_splits(runs, 5)
     assert set(splits) == {"N", "D", "N D", "D/N"}
     assert (n[splits["N"]] == 8e8).all()
     assert not auto.inner_splits(runs, 13)
+    n, e = (g.ravel() for g in np.meshgrid([1e8, 2e8, 4e8, 8e8], [1.0, 2.0, 4.0, 8.0]))
+    runs = RunArrays(n, np.where(n > 5e8, 1.01e11, 1e11), e, np.full(16, 3.0), {})
+    splits = auto.inner_splits(runs, 5)
+    assert set(splits) == {"N", "E", "N E"}
+    assert (n * e)[splits["N E"]].min() > (n * e)[~splits["N E"]].max()
 
 
 def test_weights_fall_with_the_score_and_small_ones_are_dropped() -> None:

@@ -147,11 +147,6 @@ def test_a_law_may_have_any_name(saved_law: Path, tmp_path: Path) -> None:
     assert "[bold]µ[/red]" in run(*BUDGET, "--law", path, *dense).out
 
 
-def test_version_is_the_packages() -> None:
-
-    assert run("--version") == Answer(0, f"{moescale.__version__}\n", "")
-
-
 TABLES = [
     ("fit RUNS --law yun2024 --starts 8 --bootstrap 4", ("100 runs", "RMSLE", "alpha", "90% interval", "E_max")),
     ("laws", ("yun2024-recovered", "hoffmann2022", "406.4", "alpha 0.3392", "ln L =")),
@@ -216,6 +211,10 @@ def test_the_module_is_the_command() -> None:
     refused = process("plan", "--budget", "x")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.startswith("moescale: --budget: 'x'")
+
+
+def test_version_is_the_packages() -> None:
+    assert run("--version") == Answer(0, f"{moescale.__version__}\n", "")
 
 
 @pytest.mark.parametrize("width", [80, 100, 132])

@@ -91,16 +91,7 @@ def test_one_law_alone_promises_by_its_own_curve() -> None:
     )
 
 
-def test_the_decision_has_the_least_expected_regret() -> None:
-    plan = asked()
-    regrets = {c.experts: c.regret.expected for c in served(plan.bounded_loss) if c.regret and c.experts <= 32}
-    assert min(regrets, key=lambda e: regrets[e]) == plan.recommendation.model.experts
-    assert all(r >= 0.0 for r in regrets.values())
-    model = plan.recommendation.model
-    assert model.regret.expected <= model.regret.worst
-
-
-def test_a_law_that_is_right_loses_nothing_by_its_own_choice_and_the_plan_least_over_all() -> None:
+def test_the_decision_has_the_least_expected_regret_and_a_law_that_is_right_loses_nothing() -> None:
     plan, model = asked(), asked().recommendation.model
     assert len(plan.laws) == 4
     assert sum(view.weight for view in plan.laws) == pytest.approx(1.0)
@@ -114,6 +105,10 @@ def test_a_law_that_is_right_loses_nothing_by_its_own_choice_and_the_plan_least_
     # Weighted by law, the laws' regrets and probabilities are the decision's.
     assert sum(view.weight * (view.regret or 0.0) for view in plan.laws) == pytest.approx(model.regret.expected)
     assert sum(view.weight * view.probability for view in plan.laws) == pytest.approx(model.probability_at_least_base)
+    regrets = {c.experts: c.regret.expected for c in served(plan.bounded_loss) if c.regret and c.experts <= 32}
+    assert min(regrets, key=lambda e: regrets[e]) == model.experts
+    assert all(r >= 0.0 for r in regrets.values())
+    assert model.regret.expected <= model.regret.worst
 
 
 def test_regret_of_an_oracle_is_zero_and_of_dearer_models_what_they_cost_more() -> None:
@@ -335,7 +330,7 @@ def test_a_life_keeps_the_promise_too() -> None:
     assert 0.0 <= plan.decision.model.regret.expected <= plan.decision.model.regret.worst
 
 
-def test_the_decision_is_the_same_without_intervals() -> None:
+def test_the_decision_is_the_same_without_intervals_and_without_draws_of_coefficients() -> None:
     plan, full = asked(), asked(draws=None)
     assert plan.recommendation.model.intervals is None
     assert full.recommendation.model.intervals
@@ -343,9 +338,6 @@ def test_the_decision_is_the_same_without_intervals() -> None:
     some = asked(draws=40)
     assert [view.law for view in some.laws] == [view.law for view in plan.laws]
     assert some.recommendation.model.experts == full.recommendation.model.experts
-
-
-def test_an_ensemble_without_draws_asks_its_laws_by_their_coefficients() -> None:
     law = replace(EVERY, draws=EVERY.draws[:0])
     plan = make_plan(law, MAIN, SERVED, Roofline(GPU))
     assert plan.recommendation.model.probability_at_least_base in (1.0, pytest.approx(0.75))

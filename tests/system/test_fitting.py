@@ -271,17 +271,16 @@ def test_too_few_runs_are_refused(name: str, count: int) -> None:
         fit(FORMS[name], *columns, extra=extra_of(name, columns[1]))
 
 
-def test_five_runs_fit_with_a_warning() -> None:
+def test_few_runs_and_ignored_experts_are_warned_of_and_unknown_grids_refused() -> None:
     found = fit(YUN, *(values[[0, 30, 50, 70, 99]] for values in runs_of("yun2024", NOISE)), starts=8)
     assert found.n_runs == 5
     assert found.not_identified == YUN.names
     assert any("5 runs for 10 parameters: the fit follows the noise" in note for note in found.warnings)
     assert np.isfinite(found.theta).all()
-
-
-def test_a_dense_law_says_that_it_ignores_experts() -> None:
     found = fit(CHINCHILLA, *runs_of("yun2024", NOISE), starts=8)
     assert any("chinchilla has no term in n_experts, but the runs vary it" in note for note in found.warnings)
+    with pytest.raises(InputError, match="chinchilla has no published grid of starts; use --starts auto"):
+        fit(CHINCHILLA, *runs_of("chinchilla"), starts="paper")
 
 
 def test_outliers_pull_little() -> None:
@@ -293,11 +292,6 @@ def test_outliers_pull_little() -> None:
     others = np.delete(np.arange(n.size), [3, 41, 77])
     shift = predicted(found, n, d, e) - predicted(clean, n, d, e)
     assert np.abs(shift[others]).max() < 0.01
-
-
-def test_unknown_grids_are_refused() -> None:
-    with pytest.raises(InputError, match="chinchilla has no published grid of starts; use --starts auto"):
-        fit(CHINCHILLA, *runs_of("chinchilla"), starts="paper")
 
 
 def test_large_tables_are_fitted_on_all_their_rows() -> None:

@@ -13,14 +13,9 @@ from moescale.cli import COMMANDS
 pytestmark = pytest.mark.usefixtures("plans_made_once")
 
 
-def test_no_arguments_print_the_help() -> None:
-    found = run()
-    assert (found.code, found.err) == (0, "")
-    assert "Usage: moescale" in found.out
-    assert all(command in found.out for command in COMMANDS)
-
-
-def test_help_begins_with_the_decision_and_groups_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_arguments_print_the_help_which_begins_with_the_decision_and_groups_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     words = re.findall(r"^│ ([a-z][a-z-]*) ", run("--help").out, re.MULTILINE)
     assert words == list(COMMANDS)
@@ -29,6 +24,10 @@ def test_help_begins_with_the_decision_and_groups_the_rest(monkeypatch: pytest.M
         head, *panels = re.split(r"^╭─ ", run(command, "--help-all").out, flags=re.MULTILINE)[1:]
         assert len(re.findall(r"--[a-z]", head)) < 25, "what a first question needs stands alone at the top"
         assert {panel.split(" ─")[0] for panel in panels} >= {"Server", "Price"}
+    found = run()
+    assert (found.code, found.err) == (0, "")
+    assert "Usage: moescale" in found.out
+    assert all(command in found.out for command in COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

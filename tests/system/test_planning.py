@@ -237,9 +237,6 @@ def test_one_gpu_that_cannot_hold_the_base() -> None:
         assert known(plan.recommendation.model.loss) <= 2.0 * (1 + 1e-9)
         base = plan.loss_optimal[[c.experts for c in plan.loss_optimal].index(16)]
         assert base.infeasible == "the weights do not fit into GPU memory of 1 x h200-sxm"
-
-
-def test_nothing_that_can_be_served() -> None:
     with pytest.raises(InfeasibleError, match=r"can be served.*the weights do not fit into GPU memory of 1 x l40s"):
         ask(replace(MAIN, budget=Budget(1e25)), gpu="l40s", max_gpus=1)
 
@@ -379,6 +376,15 @@ def test_a_budget_is_planned_where_its_life_has_no_answer() -> None:
     assert isinstance(record, dict)
     assert set(record) == {"infeasible"}
     assert "can be served at $0.00200 per million output tokens or less" in plan.warnings[-1]
+    lowest = (
+        "no size and no number of tokens reaches a loss of at most 0.5; nearest: with 32 experts, its lowest loss is"
+    )
+    for change, message in (
+        ({"max_loss": 0.5}, lowest),
+        ({"max_total_usd": 1e-3}, "do not cover 1T served tokens with any model"),
+    ):
+        with pytest.raises(InfeasibleError, match=message):
+            lived(replace(LIVED, **change))
 
 
 def test_a_life_is_json_and_carries_intervals() -> None:
@@ -391,22 +397,15 @@ def test_a_life_is_json_and_carries_intervals() -> None:
             low, high = known(c.intervals and c.intervals["total_usd"])  # type: ignore[arg-type]
             assert 0.99 * low <= c.total_usd <= 1.01 * high
             assert set(known(c.intervals)) >= {"n_params", "tokens", "training_usd", "serving_usd"}  # type: ignore[arg-type]
-    assert "90% interval over the law's draws" in life.recommendation.why
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"max_loss": 0.5},
-            "no size and no number of tokens reaches a loss of at most 0.5; nearest: with 32 experts, its lowest loss is",
-        ),
-        ({"max_total_usd": 1e-3}, "do not cover 1T served tokens with any model"),
-    ],
-)
-def test_a_life_without_an_answer_says_why(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(InfeasibleError, match=message):
-        lived(replace(LIVED, **change))
+    # The interval is of what varies: dollars at a loss, the loss within dollars.
+    low, high = known(life.recommendation.model.intervals)["total_usd"]  # type: ignore[index]
+    said = f"90% interval over the law's draws: {format_usd(low)} to {format_usd(high)} in total."
+    assert said in life.recommendation.why
+    _, within = lived(replace(LIVED, max_total_usd=1e5), DRAWN)
+    low, high = known(within.recommendation.model.intervals)["loss"]  # type: ignore[index]
+    assert low < high
+    assert f"90% interval over the law's draws: loss {low:.4f} to {high:.4f}." in within.recommendation.why
+    assert "$100K to $100K" not in within.recommendation.why
 
 
 @pytest.mark.parametrize(
@@ -563,17 +562,3 @@ def test_intervals_are_shown_where_the_base_cannot_be_served() -> None:
     served = next(c for c in plan.bounded_loss if c.usd_per_mtok is not None)
     low, high = known(served.intervals)["usd_per_mtok"]  # type: ignore[index]
     assert f"{format_usd(low)} to {format_usd(high)}" in {row[-1] for row in bounded_loss_table(plan).rows}
-
-
-def test_the_interval_of_a_life_is_of_what_varies() -> None:
-    _, at_loss = lived(law=DRAWN)
-    low, high = known(at_loss.recommendation.model.intervals)["total_usd"]  # type: ignore[index]
-    assert (
-        f"90% interval over the law's draws: {format_usd(low)} to {format_usd(high)} in total."
-        in at_loss.recommendation.why
-    )
-    _, within = lived(replace(LIVED, max_total_usd=1e5), DRAWN)
-    low, high = known(within.recommendation.model.intervals)["loss"]  # type: ignore[index]
-    assert low < high
-    assert f"90% interval over the law's draws: loss {low:.4f} to {high:.4f}." in within.recommendation.why
-    assert "$100K to $100K" not in within.recommendation.why

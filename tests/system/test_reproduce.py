@@ -198,22 +198,27 @@ def test_every_expert_on_every_token_leaves_dense_models_and_the_law_as_they_are
             assert (y.ours or 0.0) > (x.ours or np.inf)
 
 
-def test_figures_of_the_paper_and_claims_about_them_agree(outcomes: tuple[Outcome, ...], world: World) -> None:
+def test_figures_and_claims_about_them_agree_and_the_verdicts_have_every_number_that_is_counted(
+    outcomes: tuple[Outcome, ...], world: World
+) -> None:
     _, rows = figures.trade_off_figure(world, np.array([1e21]))
     found = _by_id(outcomes)
     for name, column, extreme in (("fig3.loss", "loss", max), ("fig3.cost", "usd_per_mtok", min)):
         values = [row[column] for row in rows]
         assert found[name].parts[1].ours == pytest.approx(extreme(b / a for a, b in pairwise(values)), rel=1e-9)
-
-
-def test_dense_laws_are_refused() -> None:
-    with pytest.raises(InputError, match="dense models"):
-        reproduce(find_law("hoffmann2022"), ROOFLINE.costs())
+    _, rows = figures.verdict_figure(outcomes, outcomes)
+    assert len(rows) == score(outcomes).numbers.printed
+    assert all(row["beside"] == row["ours"] for row in rows)
 
 
 def test_unknown_claims_are_refused_with_the_nearest() -> None:
     with pytest.raises(InputError, match=r"cost\.e8\.e4"):
         find_claim("cost.e8.e5")
+
+
+def test_dense_laws_are_refused() -> None:
+    with pytest.raises(InputError, match="dense models"):
+        reproduce(find_law("hoffmann2022"), ROOFLINE.costs())
 
 
 @daily(6)
@@ -238,12 +243,6 @@ def test_figures_draw_any_law_and_gpu(names: tuple[str, ...], tmp_path: Path, ou
         if name != "figure-1":  # which has the law's losses and printed ones
             assert all(row.keys() == rows[0].keys() for row in rows)
         assert save_figure(figure, tmp_path / f"{name}.svg").stat().st_size > 5000
-
-
-def test_the_verdicts_figure_has_every_number_that_is_counted(outcomes: tuple[Outcome, ...]) -> None:
-    _, rows = figures.verdict_figure(outcomes, outcomes)
-    assert len(rows) == score(outcomes).numbers.printed
-    assert all(row["beside"] == row["ours"] for row in rows)
 
 
 def test_json_is_the_contracts(

@@ -247,7 +247,7 @@ def test_every_part_has_the_time_of_its_own_format(
         np.testing.assert_allclose(third, (whole + 2.0 * plain) / 3.0, rtol=1e-9)
 
 
-def test_published_gpt_oss_keeps_attention_in_bf16() -> None:
+def test_published_gpt_oss_keeps_attention_in_bf16_and_parts_without_kernels_are_named() -> None:
     source = Silicon(find_gpu("h200-sxm"), "vllm", None, 0.53125, host_s=0.0, weights="mxfp4")
     assert GPT_OSS.quantised == shapes()["gpt-oss-20b"].quantised == Quantised(attention=0.0)
     narrow = replace(GPT_OSS, quantised=Quantised())
@@ -255,8 +255,6 @@ def test_published_gpt_oss_keeps_attention_in_bf16() -> None:
     assert source.unmeasured(GPT_OSS) == []
     assert source.unmeasured(narrow) == ["matrix products"]
 
-
-def test_parts_without_kernels_of_their_format_are_named() -> None:
     def named(gpu: str, backend: str, weights: str, model: Architecture) -> list[str]:
         return Silicon(find_gpu(gpu), backend, None, 0.55, weights=weights).unmeasured(model)
 
@@ -305,7 +303,7 @@ def test_a_mixed_pass_reads_weights_once() -> None:
     assert float(source.mixed_s(MODEL, 2, 64, 640, 0.001, 512)) == pytest.approx(float(decode), rel=0.05)
 
 
-def test_local_attention_meets_its_window_only() -> None:
+def test_local_attention_meets_its_window_only_and_a_measured_one_its_own_rows() -> None:
     source = Silicon(H100, host_s=0.0)
     local = replace(MODEL, n_window_layers=32, window_tokens=1024)  # measured with other head dimensions only
     assert float(source.decode_s(local, 2, 64, 32768)) == pytest.approx(float(source.decode_s(MODEL, 2, 64, 1024)))
@@ -313,9 +311,6 @@ def test_local_attention_meets_its_window_only() -> None:
         assert float(ask(local, 2, 4, 800)) == pytest.approx(float(ask(MODEL, 2, 4, 800)))
     prompts = 2.0 ** np.arange(11, 18)
     assert np.all(source.prefill_s(local, 2, 1, prompts) < source.prefill_s(MODEL, 2, 1, prompts))
-
-
-def test_a_measured_window_is_answered_from_its_own_rows() -> None:
     source, model = Silicon(find_gpu("h200-sxm"), host_s=0.0), shapes()["gpt-oss-20b"]
     full = replace(model, n_window_layers=0.0)
     table = attention_grid("h200_sxm", "vllm", "0.24.0", "generation", "bfloat16", 64.0, 128.0)
@@ -329,17 +324,7 @@ def test_a_measured_window_is_answered_from_its_own_rows() -> None:
     assert np.all(source.prefill_s(model, 1, 1, prompts) < source.prefill_s(full, 1, 1, prompts))
 
 
-def test_norms_over_all_heads_are_summed_between_tensor_parallel_gpus() -> None:
-    source, olmoe = Silicon(H100, host_s=0.0), shapes()["olmoe-1b-7b"]
-    per_head = replace(olmoe, qk_norm_full_width=False)
-    gpus = np.array([1.0, 2.0, 8.0])
-    added = source.decode_s(olmoe, gpus, 16, 1024) - source.decode_s(per_head, gpus, 16, 1024)
-    messages = all_reduce_grid("h100_sxm", "vllm", "0.24.0").seconds(gpus[1:], 32.0)  # two numbers a token
-    assert added[0] == 0.0
-    np.testing.assert_allclose(added[1:], 16 * messages, rtol=1e-9)
-
-
-def test_latent_attention_is_answered_where_it_was_measured() -> None:
+def test_there_is_an_answer_where_latent_attention_was_measured_and_kernels_can_be_continued_to() -> None:
     model = replace(
         MODEL, d_model=7168, n_heads=128, n_kv_heads=128, head_dim=192, kv_lora_rank=512, q_lora_rank=1536,
         qk_rope_head_dim=64, v_head_dim=128, n_experts=256, top_k=8, d_expert=2048, d_shared_expert=2048, d_ffn=18432,
@@ -351,9 +336,6 @@ def test_latent_attention_is_answered_where_it_was_measured() -> None:
     mixed = replace(model, kv_lora_rank=np.array([0.0, 512.0]))
     with pytest.raises(InputError, match="mixes latent"):
         Silicon(H100).decode_s(mixed, 8, 1, 100)
-
-
-def test_beyond_what_kernels_can_be_continued_to_there_is_no_answer() -> None:
     source = Silicon(A100)
     assert np.isnan(source.decode_s(MODEL, 2, 1e9, 640))
     assert np.isfinite(source.decode_s(MODEL, 2, 10_000, 640))
@@ -430,6 +412,14 @@ def test_norms_of_queries_and_keys_take_launches_unless_the_engine_fuses_them() 
             (source.mixed_s(qwen, 2, 8, 512, 1, 512), source.mixed_s(plain, 2, 8, 512, 1, 512)),
         ):
             assert found - without == pytest.approx(64 * launches * each_s, rel=1e-9)
+    # Those over all heads are summed between tensor-parallel GPUs.
+    source, olmoe = Silicon(H100, host_s=0.0), shapes()["olmoe-1b-7b"]
+    per_head = replace(olmoe, qk_norm_full_width=False)
+    gpus = np.array([1.0, 2.0, 8.0])
+    added = source.decode_s(olmoe, gpus, 16, 1024) - source.decode_s(per_head, gpus, 16, 1024)
+    messages = all_reduce_grid("h100_sxm", "vllm", "0.24.0").seconds(gpus[1:], 32.0)  # two numbers a token
+    assert added[0] == 0.0
+    np.testing.assert_allclose(added[1:], 16 * messages, rtol=1e-9)
 
 
 # Models of several kinds of layers: linear attention, state spaces, sparse attention, windows with own heads.

@@ -70,15 +70,12 @@ def test_a_grid_is_exact_on_power_laws_and_continues_them() -> None:
     assert grid.seconds(np.ones((3, 1)), np.full(4, 2.0)).shape == (3, 4)
 
 
-def test_holes_of_a_grid_continue_from_the_axis_that_gives_the_least() -> None:
+def test_holes_of_a_grid_continue_from_the_axis_that_gives_the_least_and_are_interpolated() -> None:
     x, y = np.array([1.0, 2.0, 1.0]), np.array([1.0, 1.0, 10.0])
     grid = grid_of((x, y), np.array([1.0, 1.5, 7.0]), (0.5, 1.0))
     assert grid.seconds(2.0, 10.0) == pytest.approx(7.0 * 2**0.5)  # 10 x 1.5 along y
     repeated = grid_of((np.array([1.0, 1.0]),), np.array([1.0, 4.0]), (1.0,))
     assert repeated.seconds(1.0) == pytest.approx(2.0)  # repeats are averaged in logarithms
-
-
-def test_holes_between_measured_sizes_are_interpolated() -> None:
     x, y = np.array([1.0, 2.0, 4.0, 1.0, 4.0]), np.array([1.0, 1.0, 1.0, 8.0, 8.0])
     grid = grid_of((x, y), np.array([3.0, 4.0, 5.0, 20.0, 21.0]), (1.0, 1.0))
     assert grid.seconds(2.0, 8.0) == pytest.approx((20.0 * 21.0) ** 0.5)  # not 4 x 8

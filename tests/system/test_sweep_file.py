@@ -42,15 +42,12 @@ def test_what_all_runs_share_is_in_each(tmp_path: Path) -> None:
     assert flops == sorted(flops)
 
 
-def test_tokens_may_be_a_multiple_of_the_built_size(tmp_path: Path) -> None:
+def test_a_grid_varies_what_a_list_may_and_tokens_as_a_multiple_of_the_built_size(tmp_path: Path) -> None:
     sweep = made(tmp_path, grid={"n_params": "1M", "experts": [1, 8], "tokens_per_param": [5, 20]})
     for run in sweep.runs:
         ratio = 5 if "-5per" in run.name else 20
         assert run.settings.training.tokens == round(ratio * run.n_params_dense)
     assert len({run.n_params_dense for run in sweep.runs}) == 1
-
-
-def test_a_grid_varies_what_a_list_may(tmp_path: Path) -> None:
     runs = made(tmp_path, grid={**GRID, "peak_lr": [1e-3, 2e-3]}).runs
     assert len(runs) == 8
     assert {(run.settings.model.experts, run.settings.training.peak_lr) for run in runs} >= {(4, 1e-3), (4, 2e-3)}

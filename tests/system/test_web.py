@@ -175,13 +175,10 @@ def test_odd_queries_are_refused(client: Client, query: Any) -> None:
     assert "message" in client.get("/api/draft", params=query).json()["error"]
 
 
-def test_the_keys_are_options_of_plan_and_none_opens_a_file() -> None:
+def test_the_keys_are_options_of_plan_none_opens_a_file_and_the_shown_defaults_hold() -> None:
     options = set(re.findall(r"--([a-z-]+)", run("plan", "--help").out))
     assert set(OPTIONS) <= options
     assert not {"trace", "plot", "o"} & set(OPTIONS)
-
-
-def test_the_defaults_that_are_shown_are_those_that_hold() -> None:
     assert set(DEFAULTS) <= set(OPTIONS)
     given, left_out = read_state(DEFAULTS, find_law), read_state({}, find_law)
     assert (given.question, given.request.deployment) == (left_out.question, left_out.request.deployment)
@@ -205,7 +202,7 @@ def test_the_command_has_what_is_no_default(query: dict[str, str], command: str)
 # -- uploads ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_uploaded_law_answers_and_comes_back(client: Client) -> None:
+def test_an_uploaded_law_answers_and_one_of_a_form_or_beyond_the_limit_is_refused(client: Client) -> None:
     text = law_text(find_law("yun2024-joint")).replace('name = "yun2024-joint"', 'name = "mine"')
     kept = client.post("/api/laws", params={"name": "mine.toml"}, content=text.encode(), headers=BYTES).json()
     assert kept["name"] == "mine"
@@ -217,18 +214,18 @@ def test_an_uploaded_law_answers_and_comes_back(client: Client) -> None:
     assert kept["law"] in [law["name"] for law in ask(client, "catalogue")["laws"]]
     again = client.post("/api/laws", params={"name": "other.toml"}, content=text.encode(), headers=BYTES).json()
     assert again["law"] == kept["law"]
+    endless = (b"x" * 2**20 for _ in range(LAW_LIMIT_BYTES // 2**20 + 1))
+    answer = client.post("/api/laws", params={"name": "big.toml"}, content=endless, headers=BYTES).json()
+    assert f"larger than {LAW_LIMIT_BYTES // 2**20} MiB" in answer["error"]["message"]
+    for kind in ("text/plain", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"):
+        answer = client.post("/api/laws", params={"name": "a.toml"}, content=b"a", headers={"content-type": kind})
+        assert "application/octet-stream" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe\x00", b"format = 1", b"[" * 5000, b'name = "a"\n' * 3])
 def test_a_broken_law_is_refused(client: Client, data: bytes) -> None:
     answer = client.post("/api/laws", params={"name": "x.toml"}, content=data, headers=BYTES).json()
     assert "x.toml" in answer["error"]["message"]
-
-
-def test_an_upload_beyond_the_limit_is_refused_and_read_no_further(client: Client) -> None:
-    endless = (b"x" * 2**20 for _ in range(LAW_LIMIT_BYTES // 2**20 + 1))
-    answer = client.post("/api/laws", params={"name": "big.toml"}, content=endless, headers=BYTES).json()
-    assert f"larger than {LAW_LIMIT_BYTES // 2**20} MiB" in answer["error"]["message"]
 
 
 def test_the_oldest_uploads_go_first() -> None:
@@ -324,13 +321,7 @@ def test_another_site_opens_the_page_and_nothing_else(client: Client, site: str)
         assert client.get(address, headers=opens).status_code == 403, address
 
 
-def test_a_form_of_another_page_cannot_upload(client: Client) -> None:
-    for kind in ("text/plain", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"):
-        answer = client.post("/api/laws", params={"name": "a.toml"}, content=b"a", headers={"content-type": kind})
-        assert "application/octet-stream" in answer.json()["error"]["message"]
-
-
-def test_every_answer_has_the_headers(client: Client) -> None:
+def test_every_answer_has_the_headers_and_files_are_sent_once(client: Client) -> None:
     for address, headers in (("/", {}), ("/api/draft", {}), ("/nothing", {}), ("/", {"host": "evil.example"})):
         found = client.get(address, headers=headers).headers
         policy = found["content-security-policy"]
@@ -339,18 +330,26 @@ def test_every_answer_has_the_headers(client: Client) -> None:
         assert "http" not in policy
         assert found["x-content-type-options"] == "nosniff"
         assert found["referrer-policy"] == "no-referrer"
+    first = client.get("/app.js")
+    assert client.get("/app.js", headers={"if-none-match": first.headers["etag"]}).status_code == 304
 
 
 # -- the built page ---------------------------------------------------------------------------------------------------
 
 
-def test_the_built_files_are_those_of_the_manifest() -> None:
+def test_the_built_files_are_those_of_the_manifest_and_of_the_sources_and_load_nothing_from_elsewhere() -> None:
     folder = ROOT / "src" / "moescale" / "web" / "static"
     manifest = json.loads((folder / "manifest.json").read_text())
     assert {path.name for path in folder.iterdir()} == {*(f"{name}.xz" for name in manifest), "manifest.json"}
     files = static_files()
     assert {name: hashlib.sha256(data).hexdigest() for name, data in files.items()} == manifest
     assert set(files) == {"index.html", "app.css", "app.js", "vega.js", "licenses.txt"}
+    for name in ("index.html", "app.css"):
+        assert (ROOT / "web" / name).read_bytes() == files[name], f"{name}: run `make page`"
+        assert b"//" not in files[name].replace(b"//# ", b""), name
+    assert b"<style" not in files["index.html"]
+    assert not re.search(rb"<script(?![^>]*src=)", files["index.html"])
+    assert b" style=" not in files["index.html"]
 
 
 def test_the_licences_of_what_the_scripts_contain_are_shipped(client: Client) -> None:
@@ -362,6 +361,7 @@ def test_the_licences_of_what_the_scripts_contain_are_shipped(client: Client) ->
     blocks = re.split(r"\n-{80}\n", answer.text)[1:-1]
     stated = {(name, version) for name, version in re.findall(r"^(\S+) (\d\S*) \(.+\)$", answer.text, re.MULTILINE)}
     lock = json.loads((ROOT / "web" / "package-lock.json").read_text())["packages"]
+    assert not [name for name, entry in lock.items() if "resolved" in entry]  # no registry
     locked = {(path.rpartition("node_modules/")[2], entry.get("version")) for path, entry in lock.items()}
     drawn = {(name, version) for name, version in locked if re.match(r"(vega|d3)\b", name)}
     assert {"vega", "vega-lite", "vega-embed", "d3-scale", "d3-delaunay"} <= {name for name, _ in drawn}
@@ -371,31 +371,6 @@ def test_the_licences_of_what_the_scripts_contain_are_shipped(client: Client) ->
     for block in blocks:
         assert re.search(r"as is|unlicense|retain the above", block, re.IGNORECASE), block[:200]
     assert "Esprima" in answer.text.rpartition("-" * 80)[2]
-
-
-def test_the_sources_are_those_of_the_built_files() -> None:
-    files = static_files()
-    for name in ("index.html", "app.css"):
-        assert (ROOT / "web" / name).read_bytes() == files[name], f"{name}: run `make page`"
-
-
-def test_the_page_loads_nothing_from_elsewhere() -> None:
-    files = static_files()
-    for name in ("index.html", "app.css"):
-        assert b"//" not in files[name].replace(b"//# ", b""), name
-    assert b"<style" not in files["index.html"]
-    assert not re.search(rb"<script(?![^>]*src=)", files["index.html"])
-    assert b" style=" not in files["index.html"]
-
-
-def test_the_lock_file_names_no_registry() -> None:
-    lock = json.loads((ROOT / "web" / "package-lock.json").read_text())
-    assert not [name for name, entry in lock["packages"].items() if "resolved" in entry]
-
-
-def test_files_are_sent_once(client: Client) -> None:
-    first = client.get("/app.js")
-    assert client.get("/app.js", headers={"if-none-match": first.headers["etag"]}).status_code == 304
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

@@ -90,9 +90,10 @@ def test_the_closed_form_holds_for_every_multiple_of_6nd(convention: str, flops:
 
 
 @pytest.mark.system
-@given(moe_laws(), budgets)
-def test_the_optimum_is_a_minimum_and_spends_the_budget(law: Law, budget: Budget) -> None:
+@given(moe_laws(), budgets, st.floats(1.5, 100.0))
+def test_the_optimum_is_a_minimum_spends_the_budget_and_more_is_better(law: Law, budget: Budget, times: float) -> None:
     best = loss_optimal(law, budget, EXPERTS)
+    assert np.all(loss_optimal(law, Budget(budget.flops * times), EXPERTS).loss < best.loss)
     for factor in (0.5, 0.99, 1.01, 2.0):
         assert np.all(loss_on_budget(law, budget, factor * best.n_params, EXPERTS) > best.loss)
     for factor in (1 - 1e-6, 1 + 1e-6):
@@ -101,13 +102,6 @@ def test_the_optimum_is_a_minimum_and_spends_the_budget(law: Law, budget: Budget
     np.testing.assert_allclose(spent, budget.flops, rtol=1e-12)
     np.testing.assert_allclose(law_loss(law, best.n_params, best.tokens, EXPERTS), best.loss, rtol=1e-14)
     np.testing.assert_array_equal(best.experts, EXPERTS)
-
-
-@pytest.mark.system
-@given(moe_laws(), budgets, st.floats(1.5, 100.0))
-def test_more_compute_is_never_worse(law: Law, budget: Budget, factor: float) -> None:
-    more = loss_optimal(law, Budget(budget.flops * factor), EXPERTS)
-    assert np.all(more.loss < loss_optimal(law, budget, EXPERTS).loss)
 
 
 @pytest.mark.system
@@ -147,7 +141,7 @@ def test_the_smallest_model_reaches_the_loss_exactly(law: Law, budget: Budget, s
     assert_same(smallest_at_loss(law, budget, EXPERTS, target, optimal=best), small, rtol=1e-15)
 
 
-def test_a_loss_out_of_reach_has_no_model() -> None:
+def test_a_loss_or_a_cost_out_of_reach_has_no_model() -> None:
     best = loss_optimal(PAPER_LAW, BUDGET, EXPERTS)
     target = float(np.sort(best.loss)[2])
     small = smallest_at_loss(PAPER_LAW, BUDGET, EXPERTS, target)
@@ -156,6 +150,11 @@ def test_a_loss_out_of_reach_has_no_model() -> None:
     np.testing.assert_array_equal(np.isnan(small.loss), np.isnan(small.n_params))
     np.testing.assert_array_equal(np.isnan(small.tokens), np.isnan(small.n_params))
     assert np.isnan(smallest_at_loss(PAPER_LAW, BUDGET, EXPERTS, 0.1).n_params).all()
+    none = best_within_cost(PAPER_LAW, BUDGET, EXPERTS, 1.0, lambda n, e: np.full(np.shape(n), np.inf))
+    assert np.isnan(none.n_params).all()
+    assert np.isnan(none.loss).all()
+    free = best_within_cost(PAPER_LAW, BUDGET, EXPERTS, 1.0, lambda n, e: np.zeros(np.shape(n)))
+    assert_same(free, best)
     # One target for each expert count: its own optimum is the only model that reaches its own loss.
     own = smallest_at_loss(PAPER_LAW, BUDGET, EXPERTS, best.loss)
     np.testing.assert_allclose(own.n_params, best.n_params, rtol=1e-6)
@@ -206,14 +205,6 @@ def test_more_money_is_never_worse(law: Law, budget: Budget, exponents: list[flo
     assert np.all(np.diff(np.where(np.isnan(losses), np.inf, losses)[::-1], axis=0) >= -1e-12)
 
 
-def test_a_model_that_cannot_be_served_at_all() -> None:
-    none = best_within_cost(PAPER_LAW, BUDGET, EXPERTS, 1.0, lambda n, e: np.full(np.shape(n), np.inf))
-    assert np.isnan(none.n_params).all()
-    assert np.isnan(none.loss).all()
-    free = best_within_cost(PAPER_LAW, BUDGET, EXPERTS, 1.0, lambda n, e: np.zeros(np.shape(n)))
-    assert_same(free, loss_optimal(PAPER_LAW, BUDGET, EXPERTS))
-
-
 @pytest.mark.parametrize("max_tokens", [None, 1e11])
 def test_a_batch_of_coefficients_equals_one_at_a_time(max_tokens: float | None) -> None:
     budget = replace(BUDGET, max_tokens=max_tokens)
@@ -230,6 +221,12 @@ def test_a_batch_of_coefficients_equals_one_at_a_time(max_tokens: float | None) 
         assert_same(row(small, k), smallest_at_loss(law, budget, EXPERTS, base[k]), rtol=1e-6)
         assert_same(row(dear, k), best_within_cost(law, budget, EXPERTS, 0.8, steps))
         assert_same(row(fixed, k), at_size(law, budget, np.full(5, 1e9), EXPERTS))
+
+
+def test_a_law_without_a_trade_off_has_no_optimum() -> None:
+    careless = law_of("chinchilla", HOFFMANN | {"A": 1e-3}, DENSE)
+    with pytest.raises(InfeasibleError, match=r"made-up has no loss-optimal size between 1e\+04 and 1e\+15"):
+        loss_optimal(careless, Budget(1e19), 1.0)
 
 
 def test_sizes_that_are_missing_stay_missing() -> None:
@@ -254,12 +251,6 @@ def test_sizes_that_are_missing_stay_missing() -> None:
 def test_impossible_budgets_are_refused(flops: float, max_tokens: float | None, message: str) -> None:
     with pytest.raises(InputError, match=message):
         loss_optimal(PAPER_LAW, Budget(flops, max_tokens), EXPERTS)
-
-
-def test_a_law_without_a_trade_off_has_no_optimum() -> None:
-    careless = law_of("chinchilla", HOFFMANN | {"A": 1e-3}, DENSE)
-    with pytest.raises(InfeasibleError, match=r"made-up has no loss-optimal size between 1e\+04 and 1e\+15"):
-        loss_optimal(careless, Budget(1e19), 1.0)
 
 
 points = st.lists(

@@ -22,9 +22,9 @@ def test_how_far_a_law_reaches_is_told_without_its_letters(caveat: str, words: s
     assert answer.plain(caveat) == f"The prediction reaches beyond the training runs that it was fitted to: {words}"
 
 
-def test_other_caveats_stay_as_they_are() -> None:
-    assert answer.plain("Sizes exclude embeddings.") == "Sizes exclude embeddings."
-
-
 def test_a_multiple_from_two_on_and_else_a_share() -> None:
     assert [answer.cheaper(ratio) for ratio in (6.04, 2.0, 1.25)] == ["6x cheaper", "2x cheaper", "20% cheaper"]
+
+
+def test_other_caveats_stay_as_they_are() -> None:
+    assert answer.plain("Sizes exclude embeddings.") == "Sizes exclude embeddings."

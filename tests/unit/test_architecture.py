@@ -38,6 +38,7 @@ QWEN3_NEXT, NEMOTRON_3_NANO, JAMBA, GEMMA_4_26B, DBRX, KIMI_LINEAR, DEEPSEEK_V4_
     CONFIGS[name]
     for name in ("QWEN3_NEXT", "NEMOTRON_3_NANO", "JAMBA", "GEMMA_4_26B", "DBRX", "KIMI_LINEAR", "DEEPSEEK_V4_FLASH")
 )
+KIMI = DEEPSEEK_V3 | {"model_type": "kimi_k2"}
 EVERY_FAMILY = [LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, QWEN2_MOE, OLMOE, GPT_OSS]
 EVERY_FAMILY += [DEEPSEEK_V2, DEEPSEEK_V2_LITE, DEEPSEEK_V3, GLM_4_5, SCOUT_TEXT]
 
@@ -73,7 +74,7 @@ def test_counts_of_every_config(name: str) -> None:
         (LLAMA, "llama-3.1-8b"), (MISTRAL, "mistral-7b"), (MIXTRAL, "mixtral-8x7b"), (QWEN2, "qwen2.5-7b"),
         (QWEN3, "qwen3-0.6b"), (QWEN3_MOE, "qwen3-30b-a3b"), (QWEN2_MOE, "qwen1.5-moe-a2.7b"), (OLMOE, "olmoe-1b-7b"),
         (GPT_OSS, "gpt-oss-20b"), (DEEPSEEK_V2, "deepseek-v2"), (DEEPSEEK_V2_LITE, "deepseek-v2-lite"),
-        (DEEPSEEK_V3, "deepseek-v3"), (DEEPSEEK_V3 | {"model_type": "kimi_k2"}, "deepseek-v3"),
+        (DEEPSEEK_V3, "deepseek-v3"), (KIMI, "deepseek-v3"),
         (SCOUT_TEXT, "llama-4-scout"), (SCOUT, "llama-4-scout"), (MAVERICK, "llama-4-maverick"),
     ],
 )  # fmt: skip
@@ -120,9 +121,6 @@ def test_tokens_are_the_publications_or_none() -> None:
         assert (shape.tokens is None) == (shape.tokens_source == ""), name
         # Pre-training of released models: above 20 tokens an active parameter, and of more than a trillion.
         assert shape.tokens is None or shape.tokens > max(1e12 - 1, 20 * shape.published_active), name
-
-
-def test_the_ceiling_of_text_is_what_the_largest_model_states() -> None:
     largest = catalogue.read("training.toml")["text"]["largest_trained"]["model"]
     assert (
         most_trained_tokens() == max(s.tokens or 0.0 for s in published_shapes().values()) == find_shape(largest).tokens
@@ -230,19 +228,13 @@ def test_fields_by_hand(config: dict[str, Any], field: str, value: object) -> No
         # Layers that predict further tokens are no part of the model that is served.
         (DEEPSEEK_V3 | {"num_nextn_predict_layers": 3}, DEEPSEEK_V3),
         (NEMOTRON_3_NANO | {"hybrid_override_pattern": None, "layers_block_type": BLOCKS}, NEMOTRON_3_NANO),
+        # A model that sees is its text model, of which transformers leaves out what the class has by default.
+        ({"model_type": "kimi_k25", "vision_config": {"hidden_size": 1152}, "text_config": KIMI}, KIMI),
+        ({"model_type": "llama4", "text_config": {"num_hidden_layers": 8}}, SCOUT_TEXT | {"num_hidden_layers": 8}),
     ],
 )
 def test_what_is_said_twice_or_otherwise_is_one_model(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert from_config(one) == from_config(other)
-
-
-def test_a_model_that_sees_is_its_text_model() -> None:
-    kimi = DEEPSEEK_V3 | {"model_type": "kimi_k2"}
-    nested = from_config({"model_type": "kimi_k25", "vision_config": {"hidden_size": 1152}, "text_config": kimi})
-    assert nested == from_config(kimi)
-    # transformers leaves out of a nested config what its class has by default.
-    short = {"model_type": "llama4", "text_config": {"num_hidden_layers": 8}}
-    assert from_config(short) == from_config(SCOUT_TEXT | {"num_hidden_layers": 8})
 
 
 def test_glm_4_5_as_published() -> None:
@@ -253,11 +245,6 @@ def test_glm_4_5_as_published() -> None:
     further = count_parameters(from_config(GLM_4_5 | {"num_hidden_layers": 93}))
     assert float(further.non_embedding_total) + 2 * 5120**2 == pytest.approx(355e9, abs=0.5e9)
     assert float(count_parameters(model).non_embedding_active) == pytest.approx(32e9, abs=0.5e9)
-
-
-def test_a_file_and_the_folder_that_holds_it_read_alike(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("\ufeff" + json.dumps(MIXTRAL), encoding="utf-8")
-    assert from_config(tmp_path) == from_config(str(tmp_path / "config.json")) == from_config(MIXTRAL)
 
 
 MISSING = object()
@@ -354,7 +341,7 @@ def test_files_that_are_no_config(tmp_path: Path, content: bytes, message: str) 
     assert "config.json" in str(caught.value)
 
 
-def test_paths_that_hold_no_config(tmp_path: Path) -> None:
+def test_a_folder_reads_as_the_config_in_it_and_paths_without_one_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"config.json: no such file"):
         from_config(tmp_path)
     weights = tmp_path / "model.safetensors"
@@ -362,6 +349,8 @@ def test_paths_that_hold_no_config(tmp_path: Path) -> None:
         file.truncate(17 * 2**20)
     with pytest.raises(InputError, match="larger than"):
         from_config(weights)
+    (tmp_path / "config.json").write_text("\ufeff" + json.dumps(MIXTRAL), encoding="utf-8")
+    assert from_config(tmp_path) == from_config(str(tmp_path / "config.json")) == from_config(MIXTRAL)
 
 
 def test_hl_follows_the_two_thirds_power() -> None:

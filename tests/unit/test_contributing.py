@@ -40,13 +40,10 @@ def law(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LawForm:
     return module.FORM
 
 
-def test_every_file_that_is_named_is_there() -> None:
+def test_every_file_and_every_name_of_the_code_is_there() -> None:
     named = set(re.findall(r"(?:src|tests|scripts|docs|examples)/[\w./-]*\w", PAGE))
     assert len(named) > 15
     assert [name for name in sorted(named) if "NAME" not in name and not (ROOT / name).exists()] == []
-
-
-def test_every_name_of_the_code_is_there() -> None:
     for name, file in {
         "FORMS": "scaling_laws/store.py", "open_latency": "latency/open.py", "TRACKERS": "runs/importers/__init__.py",
         "TrackedRun": "runs/importers/tracked_run.py",
@@ -56,17 +53,11 @@ def test_every_name_of_the_code_is_there() -> None:
         assert re.search(rf"\b{name}\b", (ROOT / "src" / "moescale" / file).read_text(encoding="utf-8")), name
 
 
-def test_every_make_target_is_there() -> None:
+def test_every_make_target_is_there_and_every_script_that_writes_a_tracked_file_regenerated_once() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in set(re.findall(r"^make (\w[\w-]*)", PAGE, flags=re.MULTILINE)):
-        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
-
-
-def test_every_script_that_writes_a_tracked_file_is_regenerated_once() -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     listed = [
         name
-        for names in re.findall(r"^(?:GENERATORS|BY_NAME) := (.*)$", makefile, re.MULTILINE)
+        for names in re.findall(r"^(?:GENERATORS|BY_NAME) := (.*)$", makefile.replace("\\\n", " "), re.MULTILINE)
         for name in names.split()
     ]
     # Parts of the site's build and of `make page`, what scripts share, and a script that takes the runs that it is given.
@@ -74,6 +65,8 @@ def test_every_script_that_writes_a_tracked_file_is_regenerated_once() -> None:
     others += ["left_out_kernels", "equal_loss", "walk", "pooling", "leverage"]
     assert sorted([*listed, *others]) == sorted(["page", *(path.stem for path in (ROOT / "scripts").glob("*.py"))])
     assert listed.index("refresh_docs") > max(listed.index(name) for name in listed if name.startswith("document_"))
+    for target in set(re.findall(r"^make (\w[\w-]*)", PAGE, flags=re.MULTILINE)):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
 
 
 def test_the_law_of_the_page_is_known_and_fits(law: LawForm) -> None:

@@ -121,14 +121,7 @@ def test_times_and_throughput_are_those_of_a_closed_loop(
     assert served.decode_s <= served.tpot_s <= served.iteration_s * (1 + 1e-12)
 
 
-def test_the_reserve_takes_the_place_of_requests() -> None:
-    plain, reserved = (serve(MOE, 2, LATENCY, replace(PLAIN, reserve_bytes=r)) for r in (0.0, 3e9))
-    request = kv_bytes_per_request(MOE, 230 + 203 / 2, 2.0, 2)
-    assert plain.batch - reserved.batch == pytest.approx(3e9 / float(request), rel=1e-9)
-    assert measured_reserve_bytes() == 1.5 * 2**30
-
-
-def test_replicas_multiply_throughput_and_gpus_and_leave_the_cost_alone() -> None:
+def test_replicas_leave_the_cost_alone_and_the_reserve_takes_the_place_of_requests() -> None:
     one, five = (serve(MOE, 2, LATENCY, replace(PLAIN, replicas=r)) for r in (1.0, 5.0))
     assert five.throughput_tok_s == 5 * one.throughput_tok_s
     assert (five.usd_per_mtok, five.batch, five.gpus) == (one.usd_per_mtok, one.batch, one.gpus)
@@ -137,9 +130,13 @@ def test_replicas_multiply_throughput_and_gpus_and_leave_the_cost_alone() -> Non
     assert record.throughput_tok_s is not None
     # Dollars a second of the whole deployment, over its tokens a second.
     assert record.usd_per_mtok == pytest.approx(10 * 2.0 / 3600 / record.throughput_tok_s * 1e6, rel=1e-12)
+    plain, reserved = (serve(MOE, 2, LATENCY, replace(PLAIN, reserve_bytes=r)) for r in (0.0, 3e9))
+    request = kv_bytes_per_request(MOE, 230 + 203 / 2, 2.0, 2)
+    assert plain.batch - reserved.batch == pytest.approx(3e9 / float(request), rel=1e-9)
+    assert measured_reserve_bytes() == 1.5 * 2**30
 
 
-def test_a_limit_on_time_per_token_is_met_exactly_where_it_binds() -> None:
+def test_a_limit_on_time_per_token_is_met_exactly_where_it_binds_and_else_changes_nothing() -> None:
     free = serve(MOE, 2, Straight(), PLAIN)
     limit_s = 0.15
     held = serve(MOE, 2, Straight(), replace(PLAIN, max_tpot_s=limit_s))
@@ -149,9 +146,6 @@ def test_a_limit_on_time_per_token_is_met_exactly_where_it_binds() -> None:
     assert LIMITS[int(held.limited_by)] == "latency"
     # 0.1 + 1e-5 b 331.5 + (b - 1) / 203 (0.1 + 0.023 + 0.0529) = 0.15
     assert held.batch == pytest.approx((0.05 + 0.1759 / 203) / (331.5e-5 + 0.1759 / 203), rel=1e-6)
-
-
-def test_a_limit_that_does_not_bind_changes_nothing() -> None:
     free = serve(MOE, 2, LATENCY, PLAIN)
     loose = serve(MOE, 2, LATENCY, replace(PLAIN, max_ttft_s=1e3, max_tpot_s=np.inf))
     assert figures(free) == figures(loose)
@@ -174,14 +168,7 @@ def test_batch_and_throughput_shrink_with_tighter_limits(
             assert served.ttft_s <= limits["max_ttft_s"] * scale * (1 + 1e-9)
 
 
-def test_a_trace_of_equal_requests_is_the_mean_pair() -> None:
-    same = with_traffic(PLAIN, summarise(np.full(7, 230.0), np.full(7, 203.0)))
-    for scheduling in ("separate", "chunked"):
-        pair, trace = (figures(serve(MOE, 2, LATENCY, replace(d, scheduling=scheduling))) for d in (PLAIN, same))
-        assert trace == pytest.approx(pair, rel=1e-12)
-
-
-def test_a_trace_keeps_what_requests_hold_and_what_their_prompts_cost() -> None:
+def test_a_trace_keeps_what_requests_hold_and_cost_and_one_of_equal_requests_is_the_mean_pair() -> None:
     p, n = np.array([100.0, 400.0, 1200.0]), np.array([300.0, 100.0, 50.0])
     deployment = with_traffic(replace(PLAIN, max_num_seqs=90.0), summarise(p, n))
     served = serve(MOE, 4, Straight(), deployment)
@@ -192,6 +179,10 @@ def test_a_trace_keeps_what_requests_hold_and_what_their_prompts_cost() -> None:
     assert served.prefill_s == pytest.approx(starting * own_s, rel=1e-9)
     chunked = serve(MOE, 4, Straight(), replace(deployment, scheduling="chunked"))
     assert chunked.iteration_s == pytest.approx(served.decode_s + starting * (own_s - 0.1), rel=1e-9)
+    same = with_traffic(PLAIN, summarise(np.full(7, 230.0), np.full(7, 203.0)))
+    for scheduling in ("separate", "chunked"):
+        pair, trace = (figures(serve(MOE, 2, LATENCY, replace(d, scheduling=scheduling))) for d in (PLAIN, same))
+        assert trace == pytest.approx(pair, rel=1e-12)
 
 
 @pytest.mark.system

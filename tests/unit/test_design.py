@@ -97,6 +97,11 @@ def test_a_run_never_widens_what_is_believed_and_doubt_falls_with_every_run() ->
         after = process.after(index)
         assert (after.variance <= process.variance + 1e-15).all()
         process = after
+    # Learning runs one by one is learning them together.
+    process, two = grid_process(), np.array([3, 17])
+    together = process.given(two, process.samples[0][two]).covariance
+    apart = process.after(3).after(17).covariance
+    np.testing.assert_allclose(together, apart, atol=1e-9)
 
 
 def test_the_doubt_after_runs_is_the_error_of_the_estimate() -> None:
@@ -109,21 +114,9 @@ def test_the_doubt_after_runs_is_the_error_of_the_estimate() -> None:
     left = process.given(seen, process.samples[0][seen]).variance
     assert error.sum() == pytest.approx(left.sum(), rel=0.05)
     assert left.sum() < 0.7 * process.variance.sum()
-
-
-def test_learning_runs_one_by_one_is_learning_them_together() -> None:
-    process, two = grid_process(), np.array([3, 17])
-    together = process.given(two, process.samples[0][two]).covariance
-    apart = process.after(3).after(17).covariance
-    np.testing.assert_allclose(together, apart, atol=1e-9)
-
-
-def test_a_factor_on_all_losses_tells_nothing_of_the_plan() -> None:
-    """A lab's tokenizer and data: the estimate of the models moves by far less than its doubt."""
-    process, seen = grid_process(), np.arange(grid_process().runs)
+    # A lab's tokenizer and data: the estimate of the models moves by far less than its doubt.
     truth = process.samples[0][seen]
     plain, moved = process.given(seen, truth), process.given(seen, truth + 0.2)
-    at = slice(process.runs, None)
     assert np.abs((plain.mean - moved.mean)[at]).max() < 0.1 * np.sqrt(plain.variance).max()
 
 
@@ -136,9 +129,7 @@ def test_regret_is_that_of_the_panel_where_a_draw_is_true() -> None:
     ours = regrets(decision(), np.log(losses / draws.goal[:, None]))[:, asked]
     assert np.abs(ours - known).mean() < 0.01  # both are curves between some sizes
     assert np.abs(ours - known).max() < 0.15
-
-
-def test_no_choice_is_better_than_that_of_who_knows_the_truth() -> None:
+    # No choice is better than that of who knows the truth.
     truth = grid_process().samples[:200, grid_process().runs :]
     lost = regrets(decision(), truth)
     assert (lost >= -1e-12).all()
@@ -156,22 +147,21 @@ def test_the_least_cost_lies_between_the_sizes_around_the_loss() -> None:
     np.testing.assert_allclose(least_cost(unserved, truth), [0.8, 0.8, 0.2, np.inf])
 
 
-def drawn_of(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    return mean + np.random.default_rng(0).standard_normal((20_000, mean.size)) * np.sqrt(np.diag(covariance))
-
-
 def test_the_safest_count_is_not_the_likeliest_where_that_costs_far_more_when_it_is_wrong() -> None:
     """8 experts are the cheapest in 60 of 100 draws and fail in the others; 64 cost a tenth more in every one."""
     models = Runs(np.ones(3), np.ones(3), np.array([1.0, 8.0, 64.0]))
     doubted = Decision(models, np.array([1.0, 0.5, 0.55]), (slice(1, 2), slice(2, 3)), 0.8)
     mean, covariance = np.array([0.0, -0.2533, -9.0]), np.diag([0.0, 1.0, 0.0])
-    found = GaussianProcess(mean, covariance, drawn_of(mean, covariance), 0, 0.003).count_doubt(
-        doubted, np.zeros(0, dtype=np.intp)
-    )
+    draws = mean + np.random.default_rng(0).standard_normal((20_000, mean.size)) * np.sqrt(np.diag(covariance))
+    process, none = GaussianProcess(mean, covariance, draws, 0, 0.003), np.zeros(0, dtype=np.intp)
+    found = process.count_doubt(doubted, none)
     assert found.certainty == pytest.approx(0.6, abs=0.01)
     assert found.experts == 64
     assert found.dearer == pytest.approx(0.06, abs=0.002)
     assert found.dearer_tenth == pytest.approx(0.1)
+    # Counts of one price are the cheapest together.
+    found = process.count_doubt(replace(doubted, cost=np.array([1.0, 0.5, 0.5])), none)
+    assert (found.certainty, found.experts, found.dearer) == (1.0, 64.0, 0.0)
 
 
 def test_a_decision_takes_the_size_that_is_needed_and_not_the_next_of_a_grid() -> None:
@@ -196,6 +186,7 @@ def designed():
 @pytest.mark.system
 def test_a_design_stays_within_its_limits_and_beats_a_grid() -> None:
     found = designed()
+    assert design_sweep(search(), SweepLimits(flops=FLOPS)) == found  # the same design twice
     assert FLOPS >= found.flops == pytest.approx(sum(r.flops for r in found.runs))
     assert max(r.flops for r in found.runs) <= 0.25 * FLOPS
     assert {r.experts for r in found.runs} <= {1, 4, 8, 16, 32}
@@ -303,20 +294,6 @@ def test_the_larger_sweep_that_decides_is_the_smallest_step_that_does_so_by_itse
     assert larger(0.99, flops=5e22) is None  # three times as many are more than a tenth of the plan
 
 
-def test_counts_of_one_price_are_cheapest_together() -> None:
-    models = Runs(np.ones(3), np.ones(3), np.array([1.0, 8.0, 64.0]))
-    alike = Decision(models, np.array([1.0, 0.5, 0.5]), (slice(1, 2), slice(2, 3)), 0.8)
-    mean, covariance = np.array([0.0, -0.2533, -9.0]), np.diag([0.0, 1.0, 0.0])
-    process = GaussianProcess(mean, covariance, drawn_of(mean, covariance), 0, 0.003)
-    found = process.count_doubt(alike, np.zeros(0, dtype=np.intp))
-    assert (found.certainty, found.experts, found.dearer) == (1.0, 64.0, 0.0)
-
-
-@pytest.mark.system
-def test_the_same_design_twice() -> None:
-    assert design_sweep(search(), SweepLimits(flops=FLOPS)) == designed()
-
-
 @pytest.mark.system
 def test_known_runs_lower_the_regret_before_and_fewer_are_chosen_after_them() -> None:
     first = designed().runs
@@ -356,11 +333,6 @@ def test_runs_of_a_named_shape_come_back_in_its_letters(shape: str) -> None:
     runs, _ = in_law_variables(table, family_of_shape(shape))
     np.testing.assert_allclose(runs.experts, 64.0, rtol=1e-6)
     np.testing.assert_allclose(runs.n_params, 64e6, rtol=0.03)
-
-
-def test_limits_without_a_run_are_refused() -> None:
-    with pytest.raises(InfeasibleError, match="no run within these limits"):
-        design_sweep(search(), SweepLimits(flops=1e21, run_tokens=10.0))
 
 
 # The command.
@@ -414,6 +386,11 @@ def test_what_a_sweep_cannot_build_is_refused() -> None:
     with pytest.raises(InputError, match=r"not mine's.*--details"):
         check_family(replace(family_of_shape("deepseek"), name="mine"))
     assert "no FLOPs for the sweep" in run("design", *PLAN).err
+
+
+def test_limits_without_a_run_are_refused() -> None:
+    with pytest.raises(InfeasibleError, match="no run within these limits"):
+        design_sweep(search(), SweepLimits(flops=1e21, run_tokens=10.0))
 
 
 @pytest.mark.system

@@ -138,12 +138,6 @@ def test_an_asynchronous_host_has_filled_the_next_pass_when_this_one_starts(asyn
     assert run.first_s == pytest.approx([2e-3, first_s])
 
 
-def test_a_prompt_reaches_the_scheduler_after_its_request_and_its_tokens() -> None:
-    load = replace(closed(1, 1), least_length=1.0)
-    run = simulate(MODEL, Lines(cache_s=0.0), deployment(), 1, load)
-    assert run.ttft_s == pytest.approx([load.request_s + 100 * load.token_s + 2e-3])
-
-
 @pytest.mark.system
 @daily(15)
 @given(case=runs)
@@ -176,6 +170,10 @@ def test_one_request_takes_its_prefill_and_its_decodes() -> None:
     assert drafted.n_passes == 1 + math.ceil(19 / 2)
     cached = simulate(MODEL, source, deployment(prefix_hit=0.5), 1, burst(1))
     assert cached.ttft_s[0] == pytest.approx(50 * 1e-4, rel=1e-9)
+    # A prompt reaches the scheduler after its request and its tokens.
+    load = replace(closed(1, 1), least_length=1.0)
+    run = simulate(MODEL, Lines(cache_s=0.0), deployment(), 1, load)
+    assert run.ttft_s == pytest.approx([load.request_s + 100 * load.token_s + 2e-3])
 
 
 def test_a_long_prompt_is_computed_in_chunks_beside_the_decodes_or_first() -> None:
@@ -196,6 +194,15 @@ def test_a_full_cache_evicts_the_latest_request_and_computes_it_again() -> None:
     assert roomy.n_preemptions == 0
     assert tight.n_preemptions >= 1
     assert tight.makespan_s > roomy.makespan_s
+    # An engine that reserves whole requests evicts none.
+    evicts = deployment(memory_fraction=small_memory(10.0))
+    reserves = replace(evicts, engine=Engine(reserves=True))
+    runs = [simulate(MODEL, Lines(), d, 1, burst(40)) for d in (evicts, reserves)]
+    assert runs[0].n_preemptions > 0 == runs[1].n_preemptions
+    assert runs[1].peak_running == 10 < runs[0].peak_running
+    largest = (replace(d, max_num_seqs=math.inf, batching="largest") for d in (evicts, reserves))
+    batches = [float(serve(MODEL, 1, Lines(), d).batch) for d in largest]
+    assert batches[0] / batches[1] == pytest.approx(120 / 110, rel=0.01)
 
 
 def test_attention_groups_hold_more_and_prompts_wait_for_each_other() -> None:
@@ -209,12 +216,9 @@ def test_attention_groups_hold_more_and_prompts_wait_for_each_other() -> None:
     waiting = simulate(mixtral, source, replace(place, engine=engines()["trtllm"]), 4, closed(64)).answer()
     assert waiting.plateau_ttft_s > groups.plateau_ttft_s
     assert waiting.tpot_s < groups.tpot_s
-
-
-def test_each_attention_group_has_a_scheduler_of_its_own() -> None:
+    # Each group has a scheduler of its own.
     host, spread = default_overhead(), replace(deployment(gpu=H100), attention_dp=4.0, expert_parallel=4.0)
-    model, source = SHAPES["mixtral-8x7b"], Roofline(H100)
-    servers = (Servers(model, np.asarray(4.0), source, replace(spread, host=h)) for h in (NO_OVERHEAD, host))
+    servers = (Servers(mixtral, np.asarray(4.0), source, replace(spread, host=h)) for h in (NO_OVERHEAD, host))
     alone, hosted = (each.pass_s(np.asarray(64.0)) for each in servers)
     assert hosted - alone == pytest.approx(host.per_pass_s + 16.0 * host.per_sequence_s)
 
@@ -307,6 +311,10 @@ def test_defaults_are_those_of_the_catalogue() -> None:
     # 256 sequences keep the host busy for 1.4 ms + 256 x 21 us.
     assert overhead.pass_s(kernels, 256) == pytest.approx([6.876e-3, 26.776e-3])
     assert replace(overhead, asynchronous=True).pass_s(kernels, 256) == pytest.approx([6.776e-3 + 1.7e-4, 20.17e-3])
+    for entry in catalogue.read("servers.toml")["engine"]:
+        assert {"name", "version", "source", "date", "scheduling"} <= entry.keys()
+    named = {name: engine_of_latency(name).name for name in ("auto", "roofline", "silicon:trtllm@1.3.0rc20", "a.csv")}
+    assert named == {"auto": "vllm", "roofline": "vllm", "silicon:trtllm@1.3.0rc20": "trtllm", "a.csv": ""}
 
 
 def test_a_trace_of_arrivals_is_served_when_it_comes() -> None:
@@ -574,13 +582,6 @@ def test_cost_prices_prefill_and_decode_apart() -> None:
     assert stages.code == 0  # of four stages each meets a quarter of the requests
 
 
-def test_presets_are_dated_and_follow_the_name_of_the_latency_source() -> None:
-    for entry in catalogue.read("servers.toml")["engine"]:
-        assert {"name", "version", "source", "date", "scheduling"} <= entry.keys()
-    named = {name: engine_of_latency(name).name for name in ("auto", "roofline", "silicon:trtllm@1.3.0rc20", "a.csv")}
-    assert named == {"auto": "vllm", "roofline": "vllm", "silicon:trtllm@1.3.0rc20": "trtllm", "a.csv": ""}
-
-
 def test_passes_with_prompts_take_their_launches_whatever_the_kernels_do() -> None:
     engine = Engine(dense_layer_s=1e-3, graph_dense_layer_s=4e-4, graph_tokens=64)
     for tokens, floor_s in ((64.0, 8 * 4e-4), (65.0, 8 * 1e-3)):
@@ -590,17 +591,6 @@ def test_passes_with_prompts_take_their_launches_whatever_the_kernels_do() -> No
         assert servers.pass_s(np.asarray(1.0)) == 0.0
     of_experts = replace(engine, expert_layer_s=2e-3).floor_s(SHAPES["mixtral-8x7b"], 65.0)
     assert of_experts == pytest.approx(32 * 2e-3)
-
-
-def test_whole_requests_are_reserved_instead_of_evicted() -> None:
-    evicts = deployment(memory_fraction=small_memory(10.0))
-    reserves = replace(evicts, engine=Engine(reserves=True))
-    runs = [simulate(MODEL, Lines(), d, 1, burst(40)) for d in (evicts, reserves)]
-    assert runs[0].n_preemptions > 0 == runs[1].n_preemptions
-    assert runs[1].peak_running == 10 < runs[0].peak_running
-    largest = (replace(d, max_num_seqs=math.inf, batching="largest") for d in (evicts, reserves))
-    batches = [float(serve(MODEL, 1, Lines(), d).batch) for d in largest]
-    assert batches[0] / batches[1] == pytest.approx(120 / 110, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -27,18 +27,13 @@ def ensemble(*weights: float) -> Law:
     return combine(members, name="test", family=PAPER, source="a test", date="2026-11-22")
 
 
-def test_tables_count_where_a_law_counts_them() -> None:
-    body = float(model_of(TOP_1, 78_726_144, 8)[0])  # the smallest model of the public runs: 512 wide, 8 blocks
-    assert body == pytest.approx(27_262_976)
-
-
 def test_the_loss_is_the_weighted_geometric_mean() -> None:
     both, parts = ensemble(1.0, 3.0), [restate(find_law(n), PAPER) for n in ("yun2024-recovered", "ludziejewski2025")]
     each = [np.log(loss(law, 1e9, 2e10, EXPERTS)) for law in parts]
     np.testing.assert_allclose(np.log(loss(both, 1e9, 2e10, EXPERTS)), 0.25 * each[0] + 0.75 * each[1], rtol=1e-12)
 
 
-def test_draws_are_of_one_law_each_as_weighted() -> None:
+def test_draws_are_of_one_law_each_as_weighted_and_may_have_models_of_their_own() -> None:
     law = ensemble(1.0, 3.0)
     shares = law.draws[:, :2]
     assert np.all(np.sort(shares, axis=1) == [0.0, 1.0])
@@ -48,9 +43,6 @@ def test_draws_are_of_one_law_each_as_weighted() -> None:
     assert np.isin(
         np.round(ours[shares[:, 0] == 1.0], 9), np.round(loss(member, 1e9, 2e10, 8, theta=member.draws), 9)
     ).all()
-
-
-def test_draws_with_models_of_their_own() -> None:
     law = ensemble(1.0, 1.0, 1.0)
     sizes = np.geomspace(1e8, 1e10, len(law.draws))[:, None] * np.ones(3)
     x = replace(make_inputs(np.ones(3), 2e10, np.array([1.0, 4.0, 16.0])), ln_n=np.log(sizes))
@@ -86,7 +78,7 @@ def test_a_size_grows_with_that_of_another_family_as_finite_differences_say() ->
         np.testing.assert_allclose(form.members[0].elasticity(x) * np.ones(48), (up - down) / (2.0 * h), rtol=1e-6)
 
 
-def test_a_file_reads_back() -> None:
+def test_a_file_reads_back_and_more_draws_than_a_plan_can_hold_are_refused() -> None:
     law = ensemble(1.0, 3.0)
     again = parse_law(law_text(law), where="law.toml")
     ours, theirs = (predict(one, 1e9, 2e10, 8) for one in (law, again))
@@ -94,12 +86,19 @@ def test_a_file_reads_back() -> None:
     assert theirs.interval == pytest.approx(ours.interval, rel=1e-12)
     assert (again.max_experts, again.fit_range) == (law.max_experts, law.fit_range)
     np.testing.assert_allclose(again.draws, law.draws, rtol=1e-12)
+    with pytest.raises(InputError, match=r"n_draws: Input should be less than or equal to 10000"):
+        parse_law(law_text(law).replace("n_draws = ", "n_draws = 100000 #", 1), where="law.toml")
 
 
 def test_experts_that_every_law_speaks_of() -> None:
     assert ensemble(1.0, 3.0).max_experts == pytest.approx(32.0)
     top_1 = restate(find_law("ludziejewski2025"), PAPER)
     assert top_1.max_experts == pytest.approx(95.0)  # 32 of top-1 in every layer
+
+
+def test_tables_count_where_a_law_counts_them() -> None:
+    body = float(model_of(TOP_1, 78_726_144, 8)[0])  # the smallest model of the public runs: 512 wide, 8 blocks
+    assert body == pytest.approx(27_262_976)
 
 
 @pytest.mark.parametrize("weights", [(), (1.0, 0.0), (1.0, -1.0)])
@@ -115,12 +114,6 @@ def test_the_public_ensemble_is_one_unit_and_equal_weights() -> None:
     each = [script.reference_loss(member.law) * np.exp(member.unit) for member in law.members]
     assert each == pytest.approx([script.reference_loss(find_law("ludziejewski2025"))] * 4, rel=1e-6)
     assert float(loss(law, 1e9, 2e10, 1)) == pytest.approx(each[0], rel=1e-6)  # the dense model's N is its body
-
-
-def test_more_draws_than_a_plan_can_hold_are_refused() -> None:
-    text = law_text(ensemble(0.5, 0.5))
-    with pytest.raises(InputError, match=r"n_draws: Input should be less than or equal to 10000"):
-        parse_law(text.replace("n_draws = ", "n_draws = 100000 #", 1), where="law.toml")
 
 
 def test_views_show_members_and_no_coefficients() -> None:

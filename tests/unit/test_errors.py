@@ -28,25 +28,19 @@ def test_control_characters_are_shown_and_not_sent(mark: str) -> None:
     message.encode()
 
 
-def test_ordinary_text_stays_as_it_is() -> None:
+def test_a_message_ends_however_much_it_quotes_and_ordinary_text_stays_as_it_is() -> None:
+    assert len(str(MoescaleError("x" * 10**6, where="y" * 10**6))) < 3 * MOST_SHOWN
+    assert len(str(unknown_name("column", "a", (f"c{i}" for i in range(100_000))))) < 3 * MOST_SHOWN
     assert str(InputError("é, 日本 µ", where="a b", next_step="do\nthis")) == "a b: é, 日本 µ; do\nthis"
 
 
-def test_a_message_ends_however_much_it_quotes() -> None:
-    assert len(str(MoescaleError("x" * 10**6, where="y" * 10**6))) < 3 * MOST_SHOWN
-    assert len(str(unknown_name("column", "a", (f"c{i}" for i in range(100_000))))) < 3 * MOST_SHOWN
-
-
-def test_the_nearest_name_is_sought_among_a_bounded_number() -> None:
+def test_the_nearest_name_is_sought_among_a_bounded_number_and_one_that_begins_so_is_nearest() -> None:
     assert nearest_names("tokns", ["zzz", "tokens"]) == "tokens"
     assert nearest_names("x" * 10**6, ["x" * 10**6]) is None
     assert nearest_names("a", ["a" * 10**6]) is None
     many = [f"c{i}" for i in range(MOST_COMPARED)]
     assert nearest_names("tokens", [*many, "tokens"]) is None
     assert nearest_names("tokens", ["tokens", *many]) == "tokens"
-
-
-def test_names_that_begin_with_the_text_are_nearest() -> None:
     gpus = ["h20", "gb200", "h200-sxm", "b200-sxm", "h100-sxm"]
     assert str(nearest_names("h200", gpus)).startswith("h200-sxm, ")
     assert str(nearest_names("B200 ", gpus)).startswith("b200-sxm, ")
@@ -90,16 +84,12 @@ def strings(file: Path) -> Iterator[str]:
 
 
 @pytest.mark.system
-def test_every_command_that_a_message_names_works_as_it_stands() -> None:
+def test_every_command_that_a_message_names_works_and_those_that_cannot_are_found() -> None:
     sources = sorted((ROOT / "src" / "moescale").rglob("*.py"))
     assert [
         f"{file}: {wrong}" for file in sources for text in strings(file) for wrong in commands_that_fail(text)
     ] == []
     assert any("moescale fit" in text for file in sources for text in strings(file))
-
-
-@pytest.mark.system
-def test_commands_that_cannot_work_are_found() -> None:
     assert {"--budget", "-o", "--help"} <= options_of("plan")
     for text in (
         "run `moescale plan --budget 1e21 -o x`",

@@ -37,25 +37,25 @@ def test_shapes_are_those_of_the_catalogue() -> None:
         assert text == stored(name), name
 
 
+def test_training_times_are_those_of_the_stored_scores() -> None:
+    script = load_script("benchmarks/training_throughput.py")
+    assert script.page() == stored(script.PAGE)
+
+
 def test_measured_kernels_are_those_of_the_tables() -> None:
     script = load_script("scripts/document_silicon.py")
     pytest.importorskip("aiconfigurator_core", reason="names the cards that are scaled from a measured part")
     assert script.page([pages.read_csv(name) for name in script.CSVS]) == stored(script.PAGE)
 
 
-def test_the_roofline_is_that_of_the_tables() -> None:
+def test_the_roofline_is_that_of_the_tables_each_measured_on_one_gpu() -> None:
     pytest.importorskip("aiconfigurator_core", reason="the script imports the calibration")
     script = load_script("scripts/document_roofline.py")
     tables = {name: pages.read_csv(name) for name in (script.ERRORS, script.KINDS, script.LEFT_OUT)}
     assert script.page(tables) == stored(script.PAGE)
-    own, _ = load_script("scripts/calibrate_roofline.py").measured_gpus()
-    assert script.constants_csv(own) == stored("evidence/kernels-roofline-constants.csv")
-
-
-def test_each_system_is_measured_on_one_gpu() -> None:
-    """A second GPU with the same kernels would lend them to the mean of the others, which stands for a GPU without tables."""
-    pytest.importorskip("aiconfigurator_core", reason="the kernel tables exist for Linux x86-64 only")
     own, scaled = load_script("scripts/calibrate_roofline.py").measured_gpus()
+    assert script.constants_csv(own) == stored("evidence/kernels-roofline-constants.csv")
+    # A second GPU with the same kernels would lend them to the mean of the others, which stands for a GPU without tables.
     assert len({gpu.silicon_system for gpu in own}) == len(own)
     assert {"h100-sxm", "rtx-pro-6000", "l40s"} <= {gpu.name for gpu in own}
     assert {"h800-sxm", "rtx-pro-6000-workstation", "h100-pcie"} <= {gpu.name for gpu in scaled}
@@ -68,11 +68,6 @@ def test_designed_sweeps_are_those_of_the_stored_studies(monkeypatch: pytest.Mon
     studies = script.stored()
     assert script.page(studies) == stored(script.PAGE)
     assert script.by_law_csv(studies) == stored(script.BY_LAW)
-
-
-def test_training_times_are_those_of_the_stored_scores() -> None:
-    script = load_script("benchmarks/training_throughput.py")
-    assert script.page() == stored(script.PAGE)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "evidence").glob("*.csv")), ids=lambda path: path.name)

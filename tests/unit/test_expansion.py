@@ -25,15 +25,11 @@ def _runs(**columns: list[float]) -> RunTable:
 
 
 @given(experts)
-def test_top_1_in_every_layer_expands_by_the_number_of_experts(e: float) -> None:
-    assert layer_expansion(e) == e
-
-
-@given(experts)
-def test_the_papers_family_expands_by_a_third_of_each_expert(e: float) -> None:
+def test_top_1_expands_by_the_number_of_experts_and_the_papers_family_by_a_third_of_each(e: float) -> None:
     # Top-2 in every other layer, experts as wide as a dense layer's FFN.
     expected = (1 + e) / 3 if e > 1 else 1.0
     assert layer_expansion(e, 2.0, 0.5, 1.0, 0.0, 1.0) == pytest.approx(expected)
+    assert layer_expansion(e) == e
 
 
 @given(experts, st.integers(1, 16).map(float), st.floats(0.1, 1.0), widths, widths, widths, st.floats(1e-3, 1e3))
@@ -121,13 +117,7 @@ def test_sizes_without_embeddings_follow_from_a_vocabulary_and_a_width(table: ob
     assert read_runs(columns).active_body is None
 
 
-def test_a_vocabulary_is_a_column() -> None:
-    shape = {"d_model": [512.0, 512.0]}
-    np.testing.assert_allclose(_runs(vocab_size=[3e4, 4e4], **shape).active_body, 1e8 - 1024 * np.array([3e4, 4e4]))
-    assert _runs(vocab_size=[5e4, 5e4], d_model=[512.0, 1e9]).active_body is None  # more than all
-
-
-def test_the_active_size_counts_and_not_the_total() -> None:
+def test_the_active_size_counts_and_not_the_total_and_a_vocabulary_is_a_column() -> None:
     others = {"d_model": [512.0, 512.0], "n_params_active": [1e8, 2e8], "n_params_total": [1e8, 9e8]}
     others["vocab_size"] = [1000.0, 1000.0]
     np.testing.assert_allclose(read_runs(NUMBERS | others).active_body, [1e8 - 1.024e6, 2e8 - 1.024e6])
@@ -135,6 +125,9 @@ def test_the_active_size_counts_and_not_the_total() -> None:
     total = read_runs(NUMBERS | others, size_column="n_params_total")
     assert total.active_body is None
     assert total.where("n_experts == 1").active_body is not None
+    shape = {"d_model": [512.0, 512.0]}
+    np.testing.assert_allclose(_runs(vocab_size=[3e4, 4e4], **shape).active_body, 1e8 - 1024 * np.array([3e4, 4e4]))
+    assert _runs(vocab_size=[5e4, 5e4], d_model=[512.0, 1e9]).active_body is None  # more than all
 
 
 def test_sizes_of_our_own_runs_count_no_embeddings() -> None:

@@ -62,6 +62,13 @@ def test_a_bad_field_is_named_with_its_file(changes: dict[str, object], words: s
     assert str(caught.value.where).startswith(str(tmp_path / "gpu.toml"))
 
 
+def test_a_price_is_the_files_or_the_catalogues_or_asked_for(tmp_path: Path) -> None:
+    assert usd_per_gpu_hour(read_gpu(write(tmp_path, usd_per_gpu_hour=1.5))) == 1.5
+    assert usd_per_gpu_hour(find_gpu("h100-sxm")) == usd_per_gpu_hour(read_gpu(write(tmp_path, name="h100-sxm"))) == 3.9
+    with pytest.raises(InputError, match="no price is stated for mine; pass --usd-per-gpu-hour"):
+        usd_per_gpu_hour(read_gpu(write(tmp_path)))
+
+
 def test_a_path_is_read_and_a_name_is_looked_up() -> None:
     assert load_gpu(str(TPU)).name == "tpu-v5e"
     assert load_gpu("H100_SXM") is find_gpu("h100-sxm")
@@ -69,13 +76,6 @@ def test_a_path_is_read_and_a_name_is_looked_up() -> None:
         load_gpu(str(TPU.with_name("tpu.toml")))
     with pytest.raises(InputError, match="unknown GPU 'tpu-v5e'"):
         load_gpu("tpu-v5e")
-
-
-def test_a_price_is_the_files_or_the_catalogues_or_asked_for(tmp_path: Path) -> None:
-    assert usd_per_gpu_hour(read_gpu(write(tmp_path, usd_per_gpu_hour=1.5))) == 1.5
-    assert usd_per_gpu_hour(find_gpu("h100-sxm")) == usd_per_gpu_hour(read_gpu(write(tmp_path, name="h100-sxm"))) == 3.9
-    with pytest.raises(InputError, match="no price is stated for mine; pass --usd-per-gpu-hour"):
-        usd_per_gpu_hour(read_gpu(write(tmp_path)))
 
 
 MODEL = ("--n-params", "1.5B", "--experts", 16, "--max-gpus", 2, "--json")

@@ -32,6 +32,8 @@ def test_every_promised_gpu_is_there_with_source_and_plausible_figures(name: str
     assert 3e10 < gpu.interconnect_bytes_per_s < 1e12
     assert gpu.source
     assert gpu.date
+    large = gpu.memory_bytes >= 70 * GIB and "a100" not in name
+    assert gpu.default_max_num_seqs == (1024 if large else 256)  # vLLM's rule
 
 
 def test_data_sheet_figures_of_the_papers_gpu() -> None:
@@ -42,13 +44,6 @@ def test_data_sheet_figures_of_the_papers_gpu() -> None:
     assert gpu.fp8_flops_per_s is None
     assert gpu.interconnect_bytes_per_s == 300e9
     assert gpu.silicon_system == "a100_sxm"  # measured on the 80 GB card; the latency source scales to this one
-
-
-@pytest.mark.parametrize("name", sorted(gpus()))
-def test_max_num_seqs_follows_vllms_rule(name: str) -> None:
-    gpu = find_gpu(name)
-    large = gpu.memory_bytes >= 70 * GIB and "a100" not in name
-    assert gpu.default_max_num_seqs == (1024 if large else 256)
 
 
 def test_silicon_systems_are_names_that_the_tables_have() -> None:
@@ -71,14 +66,11 @@ def test_a_gpu_is_found_in_either_case_and_an_unknown_one_names_its_neighbours()
     assert caught.value.nearest is not None
     with pytest.raises(InputError, match="unknown GPU ''"):
         find_gpu("")
-
-
-def test_changing_an_answer_changes_nothing_for_the_next_caller() -> None:
-    gpus().clear()
+    gpus().clear()  # a change of an answer changes nothing for the next caller
     assert find_gpu("h100-sxm") in gpus().values()
 
 
-def test_prices_are_positive_sourced_and_belong_to_known_gpus() -> None:
+def test_prices_are_positive_sourced_and_of_known_gpus_and_a_missing_one_says_what_to_pass() -> None:
     for entry in prices():
         assert entry.gpu in gpus()
         assert entry.usd_per_gpu_hour > 0
@@ -88,9 +80,6 @@ def test_prices_are_positive_sourced_and_belong_to_known_gpus() -> None:
     assert (spot.usd_per_gpu_hour, on_demand.usd_per_gpu_hour) == (1.30, 1.95)
     assert price("a100-sxm-40gb").usd_per_gpu_hour == price("a100-pcie-40gb").usd_per_gpu_hour == 1.45
     assert "stand-in" in price("a100-sxm-40gb").source
-
-
-def test_a_missing_price_says_what_to_pass_and_which_terms_exist() -> None:
     with pytest.raises(InputError, match="--usd-per-gpu-hour"):
         price("gb200")
     with pytest.raises(InputError, match=r"on-demand at \$4.29"):
@@ -110,9 +99,6 @@ def test_owned_hardware_costs_its_capital_over_its_hours_and_its_electricity() -
     several = owned_usd_per_gpu_hour(np.array([1e4, 2e4]), years=np.array([[1.0], [2.0], [4.0]]))
     assert several.shape == (3, 2)
     assert np.all(np.diff(several, axis=0) < 0)
-
-
-def test_a_hyperscalers_cost_of_ownership_is_of_the_size_that_the_formula_gives() -> None:
     usual = owned_defaults()
     assert (usual.years, usual.pue) == (5, 1.56)
     # An eighth of a DGX H100: 10.2 kW, and about 300,000 dollars in 2023.

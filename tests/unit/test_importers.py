@@ -228,17 +228,6 @@ def test_columns_are_guessed_from_names_as_people_write_them(
     assert any("(guessed)" in rule for rule in found.rules)
 
 
-def test_the_mean_over_a_run_that_trainer_logs_is_no_loss() -> None:
-    logged = {"train/loss": [(1.0, 3.0), (2.0, 2.5)], "train/train_loss": [(2.0, 2.8)], "tokens": [(2.0, 1e9)]}
-    assert only(rows_of([a_run(SIZED, logged)]).columns)["loss"] == np.mean([3.0, 2.5])
-
-
-def test_names_of_the_run_table_are_not_guessed_for_others(tmp_path: Path) -> None:
-    """n_params_nonemb is the body that one token meets, not the size of the whole model."""
-    rows = "n_params_dense,n_params_nonemb,tokens,n_experts,loss\n2e8,1e8,1e9,8,3.1\n"
-    assert "n_params_total" not in import_runs("csv", write(tmp_path, rows)).columns
-
-
 @pytest.mark.parametrize(
     ("header", "row", "words"),
     [
@@ -250,9 +239,12 @@ def test_names_of_the_run_table_are_not_guessed_for_others(tmp_path: Path) -> No
          ("no tokens: 'tokens seen' and 'total tokens' may be meant", "--set tokens=EXPR")),
         ("params,tokens,experts,num experts,loss", "1e8,1e9,8,16,3.1", ("no n_experts: 'experts' and 'num experts'",)),
         ("params,step,max_seq_len,block_size,global_batch_size,loss", "1e8,10,2048,1024,8,3.1", ("'block_size'", "'max_seq_len'", "differ",)),
+        ("arch,experts used,width,score", "a,yes,512,3.1",
+         ("no size: ", "no n_experts: ", "no tokens: ", "no loss: ",
+          "--set n_params_dense=EXPR --set n_experts=EXPR --set tokens=EXPR --set loss=EXPR")),
     ],
 )  # fmt: skip
-def test_columns_that_could_be_either_are_refused_with_both(
+def test_columns_that_could_be_either_or_none_are_refused_with_all(
     tmp_path: Path, header: str, row: str, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(InputError) as caught:
@@ -269,6 +261,9 @@ def test_columns_of_one_value_are_one_and_a_size_too_many_is_left_out(tmp_path: 
     found = import_runs("csv", write(tmp_path, rows))
     assert "n_params_total" not in found.columns
     assert found.warnings[0].startswith("n_params_total is left out: 'params' and 'non-embedding params' may be meant")
+    # n_params_nonemb is the body that one token meets, not the size of the whole model.
+    rows = "n_params_dense,n_params_nonemb,tokens,n_experts,loss\n2e8,1e8,1e9,8,3.1\n"
+    assert "n_params_total" not in import_runs("csv", write(tmp_path, rows)).columns
 
 
 SHEET = "Model,Params (M),Tokens (B),# Experts,Val loss"
@@ -313,20 +308,6 @@ def test_lines_that_excel_puts_above_a_table(tmp_path: Path) -> None:
         import_runs("csv", write(tmp_path, f"{head}\n{rows}".replace(";", "\t").encode("utf-16"), "a.txt"))
 
 
-def test_all_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught:
-        import_runs("csv", write(tmp_path, "arch,experts used,width,score\na,yes,512,3.1\n"))
-    told = str(caught.value)
-    assert "--set n_params_dense=EXPR --set n_experts=EXPR --set tokens=EXPR --set loss=EXPR" in told
-    assert all(f"no {column}: " in told for column in ("size", "n_experts", "tokens", "loss"))
-
-
-@pytest.mark.parametrize("text", ["tokens", "=3", "tokens=", " = "])
-def test_a_column_that_is_set_to_nothing_is_told(text: str) -> None:
-    with pytest.raises(InputError, match="is not COLUMN=EXPR"):
-        rule_of(text)
-
-
 @pytest.mark.system
 def test_fit_names_the_command_that_makes_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -360,6 +341,9 @@ def test_columns_are_set_to_names_expressions_numbers_and_texts() -> None:
     row = only(rows_of([a_run({**SIZED, "batch": 10.0}, {"some/curve": CURVE})], dict(map(rule_of, ("tokens=step * batch",
                "loss=some/curve")))).columns)  # fmt: skip
     assert (row["loss"], row["tokens"]) == (6.0, 40.0)  # the tokens of the loss's step
+    for text in ("tokens", "=3", "tokens=", " = "):
+        with pytest.raises(InputError, match="is not COLUMN=EXPR"):
+            rule_of(text)
 
 
 @pytest.mark.parametrize(
@@ -389,6 +373,9 @@ def test_one_loss_serves_all_runs_and_one_of_validation_stands_before_one_of_tra
     assert "no loss" in found.left_out[0][1]
     assert only(rows_of([less]).columns)["loss"] == 4.0  # the mean of all five
     assert "loss from 'train/loss' (mean of last 100) (guessed): 1 run" in rows_of([less]).rules
+    # The mean over a run that Trainer logs is no loss.
+    logged = {"train/loss": [(1.0, 3.0), (2.0, 2.5)], "train/train_loss": [(2.0, 2.8)], "tokens": [(2.0, 1e9)]}
+    assert only(rows_of([a_run(SIZED, logged)]).columns)["loss"] == np.mean([3.0, 2.5])
 
 
 def test_a_run_that_speaks_of_experts_without_their_number_is_not_taken_for_dense() -> None:

@@ -54,11 +54,7 @@ def exponent_error(found: IsoFlop) -> float:
     return found.trends[0].n_params.exponent - EXPONENT
 
 
-def best_sizes(found: IsoFlop) -> Floats:
-    return np.array([p.minimum.n_params if p.minimum else np.nan for p in found.budgets])
-
-
-def test_narrow_symmetric_grids_give_the_true_optimum() -> None:
+def test_narrow_symmetric_grids_give_the_true_optimum_and_two_budgets_no_interval() -> None:
     found = isoflop(around(1.2))
     trend = found.trends[0]
     assert trend.n_params.exponent == pytest.approx(EXPONENT, abs=1e-3)
@@ -69,6 +65,9 @@ def test_narrow_symmetric_grids_give_the_true_optimum() -> None:
     assert lowest == pytest.approx(losses(OPTIMA, BUDGETS / 6.0 / OPTIMA).tolist(), abs=1e-4)
     assert found.warnings == ()
     assert found.n_unused == 0
+    trend = isoflop(runs_at(OPTIMA[:2, None] * np.geomspace(0.5, 2.0, 5))).trends[0]
+    assert trend.n_params.exponent == pytest.approx(EXPONENT, abs=1e-3)
+    assert (trend.n_params.standard_error, trend.n_params.interval) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,7 @@ def test_wide_or_off_centre_grids_displace_the_minimum_and_keep_the_exponent(
 ) -> None:
     """Measured bias: the size is off by a constant factor (besiroglu2024's exponents are almost equal, so by little)."""
     found = isoflop(around(half_width, centre))
-    assert best_sizes(found)[4] / OPTIMA[4] - 1.0 == pytest.approx(displaced, rel=0.05)
+    assert found.budgets[4].minimum.n_params / OPTIMA[4] - 1.0 == pytest.approx(displaced, rel=0.05)
     assert exponent_error(found) == pytest.approx(0.0, abs=1e-9)
     assert [("span a factor of 256" in w) for w in found.warnings] == [True] * (half_width == 16.0)
 
@@ -107,12 +106,6 @@ def test_standard_errors_match_the_spread_of_repeated_studies() -> None:
     assert 0.75 < stated / spread < 1.35
     inside = [f.interval is not None and f.interval[0] < EXPONENT < f.interval[1] for f in found]
     assert 0.75 < np.mean(inside) <= 1.0
-
-
-def test_two_budgets_have_an_exponent_and_no_interval() -> None:
-    trend = isoflop(runs_at(OPTIMA[:2, None] * np.geomspace(0.5, 2.0, 5))).trends[0]
-    assert trend.n_params.exponent == pytest.approx(EXPONENT, abs=1e-3)
-    assert (trend.n_params.standard_error, trend.n_params.interval) == (None, None)
 
 
 def test_each_expert_count_has_its_own_trend() -> None:

@@ -70,16 +70,13 @@ def test_sizes_may_have_batches_of_their_own(tmp_path: Path) -> None:
     assert np.isfinite(between).tolist() == [True, False]
 
 
-def test_a_dense_model_is_one_expert(tmp_path: Path) -> None:
+def test_repeats_become_their_median_and_a_dense_model_is_one_expert(tmp_path: Path) -> None:
+    rows = measured(lambda *_: 1.0) + measured(lambda *_: 2.0) + measured(lambda *_: 40.0)
+    assert read_latency_table(write(tmp_path / "t.csv", rows)).decode_s(sized(4.5e10), 2, 8, 512) == pytest.approx(2.0)
     dense = replace(DENSE, n_experts=7.0)  # without MoE layers the number of experts means nothing
     size = float(count_parameters(dense).total)
     rows = [{**row, "n_experts": 1, "n_params_total": size} for row in measured(lambda *_: 0.5)]
     assert read_latency_table(write(tmp_path / "t.csv", rows)).decode_s(dense, 2, 8, 512) == 0.5
-
-
-def test_repeats_become_their_median(tmp_path: Path) -> None:
-    rows = measured(lambda *_: 1.0) + measured(lambda *_: 2.0) + measured(lambda *_: 40.0)
-    assert read_latency_table(write(tmp_path / "t.csv", rows)).decode_s(sized(4.5e10), 2, 8, 512) == pytest.approx(2.0)
 
 
 def test_one_gpu_is_chosen_where_a_table_holds_several(tmp_path: Path) -> None:
@@ -120,14 +117,10 @@ def test_a_missing_column_is_named_with_the_nearest(tmp_path: Path) -> None:
         read_latency_table(write(tmp_path / "t.csv", rows, columns))
 
 
-def test_a_table_knows_separate_passes_of_split_experts_only(tmp_path: Path) -> None:
+def test_a_table_knows_separate_passes_of_experts_as_they_were_measured_only(tmp_path: Path) -> None:
     table = read_latency_table(write(tmp_path / "measured.csv", measured(trilinear)))
     assert np.isnan(table.mixed_s(MODEL, 2, np.array([8.0, 16.0]), 512, 0.5, 512)).tolist() == [True, True]
     assert np.isnan(table.decode_s(MODEL, 2, 8, 512, expert_parallel=np.array([1.0, 2.0]))).tolist() == [False, True]
-
-
-def test_a_measured_table_runs_its_experts_as_they_were_measured(tmp_path: Path) -> None:
-    table = read_latency_table(write(tmp_path / "measured.csv", measured(trilinear)))
     assert with_moe_execution(table, "fused") is table
     with pytest.raises(InputError, match="measured in another execution"):
         with_moe_execution(table, "all-experts")

@@ -178,21 +178,15 @@ def made_up(form: str, draws: int = 3) -> Law:
     )
 
 
-def direct(n: float, d: float, e: float) -> float:
-    """Equation 4 as it is written, without logarithms."""
-    p = YUN
-    reach = 1 / (e - 1 + 1 / (1 / p["E_start"] - 1 / p["E_max"])) + 1 / p["E_max"]
-    terms = p["A"] / n ** p["alpha"] + p["B"] * reach ** p["beta"] + p["C"] / d ** p["gamma"] + p["F"]
-    return terms * float(np.exp(p["d"] * np.log(n) * np.log(1 / reach)))
-
-
 def test_equation_4_as_it_is_written() -> None:
-    law = ranged("yun2024", YUN)
+    """Without logarithms."""
+    law, p = ranged("yun2024", YUN), YUN
     n, d, e = np.array([1e8, 1e9])[:, None, None], np.array([3e9, 1e12])[:, None], np.array([1.0, 4.0, 64.0])
     ours = loss(law, n, d, e)
     assert ours.shape == (2, 2, 3)
-    for i, j, k in np.ndindex(ours.shape):
-        assert ours[i, j, k] == pytest.approx(direct(n[i, 0, 0], d[j, 0], e[k]), rel=1e-13)
+    reach = 1 / (e - 1 + 1 / (1 / p["E_start"] - 1 / p["E_max"])) + 1 / p["E_max"]
+    terms = p["A"] / n ** p["alpha"] + p["B"] * reach ** p["beta"] + p["C"] / d ** p["gamma"] + p["F"]
+    assert ours == pytest.approx(terms * np.exp(p["d"] * np.log(n) * np.log(1 / reach)), rel=1e-13)
     assert law.parameters == pytest.approx(YUN, rel=1e-13)
 
 
@@ -223,7 +217,7 @@ def test_effective_experts_at_the_limits() -> None:
         assert np.isfinite(FORMS["yun2024"].jacobian(theta, x)).all()
 
 
-def test_predictions_carry_intervals_and_distance_from_the_runs() -> None:
+def test_predictions_carry_intervals_distance_from_the_runs_and_the_experts_of_the_law() -> None:
     law = made_up("yun2024", draws=200)
     inside = predict(law, 3e8, 1e10, 8.0)
     assert inside.extrapolation == {}
@@ -239,18 +233,11 @@ def test_predictions_carry_intervals_and_distance_from_the_runs() -> None:
     bare = predict(replace(law, draws=law.draws[:0]), 3e8, 1e10)
     assert bare.interval is None
     assert bare.to_dict()["interval"] is None
-
-
-def test_an_interval_holds_its_level_and_ignores_missing_draws() -> None:
     values = np.append(np.arange(101.0), np.nan)
     low, high = interval(values[:, None], 0.9)
     assert (float(low[0]), float(high[0])) == pytest.approx((5.0, 95.0))
     low, high = interval(values[:, None], 0.5)
     assert (float(low[0]), float(high[0])) == pytest.approx((25.0, 75.0))
-
-
-def test_a_law_allows_the_experts_that_it_speaks_of() -> None:
-    law = made_up("yun2024")
     assert law.allows(np.array([1.0, 32.0, 33.0])).tolist() == [True, True, False]
     assert replace(law, max_experts=None).allows(1e6)
 

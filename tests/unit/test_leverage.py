@@ -70,10 +70,8 @@ def test_a_law_may_have_its_dense_models_in_another() -> None:
         leverage(fine, Budget(1e20, extra={"granularity": g}), 64.0, reference=dense).ratio[0] for g in (1.0, 4.0, 16.0)
     ]
     assert 1.0 < gains[0] < gains[1] < gains[2]
-
-
-def test_a_loss_that_no_reference_reaches_has_no_leverage() -> None:
-    alone = Budget(1e21, extra={"activated_experts": 1.0})  # its dense models have a floor above this loss
-    assert np.isnan(leverage(find_law("zhao2025"), Budget(1e22, extra=alone.extra), 16.0).ratio[0])
+    # A loss that no reference reaches has no leverage: its dense models have a floor above it.
+    alone = Budget(1e22, extra={"activated_experts": 1.0})
+    assert np.isnan(leverage(find_law("zhao2025"), alone, 16.0).ratio[0])
     with pytest.raises(InfeasibleError, match="no loss-optimal size"):
         leverage(find_law("clark2022-hash"), Budget(1e20), 8.0)

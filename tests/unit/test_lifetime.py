@@ -63,10 +63,6 @@ served = st.floats(9.0, 15.0).map(lambda power: 10.0**power)
 few = daily(8)
 
 
-def quality_of(law: Law, flops: float) -> float:
-    return float(loss_optimal(law, Budget(flops), 1.0).loss[0])
-
-
 @pytest.mark.system
 @given(dense_laws, st.floats(1e7, 1e12), st.floats(1e8, 1e14))
 def test_tokens_at_loss_inverts_the_law(law: Law, n_params: float, tokens: float) -> None:
@@ -78,7 +74,7 @@ def test_tokens_at_loss_inverts_the_law(law: Law, n_params: float, tokens: float
     np.testing.assert_allclose(loss(law, n_params, found, 1.0), target, rtol=1e-15 * 4)
 
 
-def test_tokens_at_loss_of_every_law_of_a_plan() -> None:
+def test_tokens_at_loss_of_every_law_of_a_plan_and_none_where_it_is_out_of_reach() -> None:
     n, e = np.geomspace(1e8, 1e11, 7), np.full(7, 8.0)
     for name in ("yun2024-recovered", "yun2024-joint", "moescale2026-joint", "ludziejewski2025", "muennighoff2023"):
         law = find_law(name)
@@ -87,9 +83,6 @@ def test_tokens_at_loss_of_every_law_of_a_plan() -> None:
         target = loss(law, n, 3e11, counts, extra=extra)
         found = tokens_at_loss(law, n, counts, target, extra=extra)
         np.testing.assert_allclose(loss(law, n, found, counts, extra=extra), target, rtol=1e-14)
-
-
-def test_a_loss_out_of_reach_has_no_tokens() -> None:
     n = np.array([1e9, 1e9])
     assert np.isnan(tokens_at_loss(LAW, n, np.array([1.0, 32.0]), 1.0)).all()
     reached = tokens_at_loss(LAW, n, np.array([1.0, 32.0]), 2.0707, max_tokens=2e11)
@@ -104,7 +97,7 @@ def test_the_first_order_condition(law: Law, power: float, inference_tokens: flo
     a, b = (law.parameters[name] for name in ("alpha", "beta"))
     trade = (a * law.parameters["A"] / (b * law.parameters["B"])) ** (1 / (a + b))
     assume(1e7 < trade * (10.0**power / 6) ** (b / (a + b)) < 1e14)  # the search is from 1e6 to 1e15
-    target = quality_of(law, 10.0**power)
+    target = float(loss_optimal(law, Budget(10.0**power), 1.0).loss[0])
     found = flops_optimal(law, 1.0, target, inference_tokens)
     n, d, p = float(found.n_params[0]), float(found.tokens[0]), law.parameters
     assume(n > 1e7 and d < 1e18)  # beyond, rounding of the loss blurs D
@@ -149,18 +142,13 @@ def test_impossible_lives_are_refused(changes: dict[str, float]) -> None:
         Lifetime(**{"served_tokens": 1e12, "usd_per_flop": 1e-18, **changes})  # type: ignore[arg-type]
 
 
-def brute_force(life: Lifetime, target: float) -> FloatArray:
-    """The fewest dollars on 20,000 sizes."""
-    n = np.geomspace(1e7, 1e13, 20_000)[:, None] * np.ones(EXPERTS.size)
-    d = tokens_at_loss(LAW, n, EXPERTS, target, max_tokens=life.max_tokens)
-    usd = training_flops(LAW.family, n, d, EXPERTS) * life.usd_per_flop + stepped(n, EXPERTS) * life.served_tokens / 1e6
-    return np.nanmin(usd, axis=0)
-
-
 @pytest.mark.parametrize("tokens", [1e10, 1e11, 1e12, 1e13, 1e14])
 def test_nothing_is_cheaper(tokens: float) -> None:
     found = cheapest_at_loss(LAW, EXPERTS, TARGET, life(tokens), stepped)
-    assert np.all(found.total_usd <= brute_force(life(tokens), TARGET) * (1 + 1e-9))
+    n = np.geomspace(1e7, 1e13, 20_000)[:, None] * np.ones(EXPERTS.size)
+    d = tokens_at_loss(LAW, n, EXPERTS, TARGET, max_tokens=life(tokens).max_tokens)
+    usd = training_flops(LAW.family, n, d, EXPERTS) * USD_PER_FLOP + stepped(n, EXPERTS) * tokens / 1e6
+    assert np.all(found.total_usd <= np.nanmin(usd, axis=0) * (1 + 1e-9))
     np.testing.assert_allclose(found.loss, TARGET, rtol=1e-14)
     np.testing.assert_allclose(loss(LAW, found.n_params, found.tokens, EXPERTS), TARGET, rtol=1e-14)
     np.testing.assert_allclose(found.serving_usd, stepped(found.n_params, EXPERTS) * tokens / 1e6, rtol=1e-12)
@@ -244,9 +232,7 @@ def test_what_no_model_reaches_costs_infinity() -> None:
     assert np.isinf(unserved.total_usd).all()
     poor = best_within_total(LAW, EXPERTS, 1e-9, life(1e12), stepped)
     assert np.isinf(poor.total_usd).all()
-
-
-def test_the_lowest_loss_is_the_edge_of_what_is_reached() -> None:
+    # The lowest loss is the edge of what is reached.
     floor = lowest_loss(LAW, EXPERTS, max_tokens=1e12)
     for target, reached in ((floor + 1e-3, True), (floor - 1e-3, False)):
         found = cheapest_at_loss(LAW, EXPERTS, target, life(1e12, max_tokens=1e12), stepped)
@@ -287,7 +273,4 @@ def test_the_largest_size_within_a_cost(usd: float) -> None:
     n = largest_within_cost(EXPERTS, usd, stepped)
     assert np.all(stepped(n, EXPERTS) <= usd)
     assert np.all(stepped(n * (1 + CLOSE), EXPERTS) > usd)
-
-
-def test_a_cost_that_no_size_meets_has_no_largest() -> None:
-    assert np.isnan(largest_within_cost(EXPERTS, 1e-9, stepped)).all()
+    assert np.isnan(largest_within_cost(EXPERTS, 1e-9, stepped)).all()  # no size meets it

@@ -40,19 +40,16 @@ def at(n: float, d: float, x: float) -> float:
     return float(np.exp(FORM.log_loss(THETA, make_inputs(n, d, x)))[0])
 
 
-def as_written(n: float, d: float, x: float) -> float:
-    """The formula without logarithms."""
-    reach = 1 / (1 / (x - 1 + 1 / (1 - 1 / P["E_max"])) + 1 / P["E_max"])
-    size = P["A"] * (1e9 / (n * reach ** (P["g"] * d / (d + P["R"] * n)))) ** P["alpha"]
-    data = P["B"] * (1e10 / (d / (1 + P["D_0"] / d))) ** P["beta"]
-    return P["F"] + (size ** (1 / P["kappa"]) + data ** (1 / P["kappa"])) ** P["kappa"]
-
-
 @pytest.mark.parametrize("n", [1e8, 3e9])
 @pytest.mark.parametrize("d", [1e9, 1e12])
 @pytest.mark.parametrize("x", [1.0, 4.375, 32.0])
 def test_the_formula_as_it_is_written(n: float, d: float, x: float) -> None:
-    assert at(n, d, x) == pytest.approx(as_written(n, d, x), rel=1e-10)
+    """Without logarithms."""
+    reach = 1 / (1 / (x - 1 + 1 / (1 - 1 / P["E_max"])) + 1 / P["E_max"])
+    size = P["A"] * (1e9 / (n * reach ** (P["g"] * d / (d + P["R"] * n)))) ** P["alpha"]
+    data = P["B"] * (1e10 / (d / (1 + P["D_0"] / d))) ** P["beta"]
+    loss = P["F"] + (size ** (1 / P["kappa"]) + data ** (1 / P["kappa"])) ** P["kappa"]
+    assert at(n, d, x) == pytest.approx(loss, rel=1e-10)
 
 
 @given(sizes, ratios)
@@ -132,24 +129,18 @@ def test_a_law_file_of_the_old_form_is_refused() -> None:
         parse_law(old, where="old.toml")
 
 
-def search(runs: RunTable, starts: int) -> float:
-    """The lowest summed Huber objective of trust-region least squares from random starts."""
-    inputs, y = make_inputs(runs.n_params, runs.tokens, runs.experts), np.log(runs.loss)
-    observed = Observed(experts_max=float(runs.experts.max()), loss_min=float(runs.loss.min()))
-    low, high = FORM.bounds(observed).T
-    box = np.array([low, high]).T.copy()
-    box[:2] = np.log((1e-3, 2.0)), np.log((0.5, 4.0))
-    box[FORM.shape] = FORM.region(observed)
-    draws = np.random.default_rng(3).uniform(*box.T, size=(starts, len(box)))
-
-    bounds = np.array([low, high]).T
-    return min(trust_region(FORM, inputs, y, np.clip(start, low, high), bounds, 500) for start in draws)
-
-
 @pytest.mark.system
 def test_the_fit_is_the_optimum_of_an_independent_search(runs: RunTable) -> None:
     found = fit(FORM, runs.n_params, runs.tokens, runs.experts, runs.loss)
-    other = search(runs, 3)
+    # The lowest objective of trust-region least squares from random starts.
+    inputs, y = make_inputs(runs.n_params, runs.tokens, runs.experts), np.log(runs.loss)
+    observed = Observed(experts_max=float(runs.experts.max()), loss_min=float(runs.loss.min()))
+    bounds = FORM.bounds(observed)
+    box = bounds.copy()
+    box[:2] = np.log((1e-3, 2.0)), np.log((0.5, 4.0))
+    box[FORM.shape] = FORM.region(observed)
+    starts = np.clip(np.random.default_rng(3).uniform(*box.T, size=(3, len(box))), *bounds.T)
+    other = min(trust_region(FORM, inputs, y, start, bounds, 500) for start in starts)
     assert found.objective <= other * (1 + 1e-7)
     assert found.objective == pytest.approx(other, rel=1e-3)
     assert found.at_bound == ("F",)

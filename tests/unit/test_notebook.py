@@ -51,13 +51,7 @@ def test_importing_inside_ipython_registers_them(monkeypatch: pytest.MonkeyPatch
     assert set(formatter.known) == set(SHOWN)
 
 
-def test_a_cost_shows_its_price() -> None:
-    assert "$0.25" in text_of(COST)
-    refused = replace(COST, usd_per_mtok=None, batch=None, infeasible="too <large")
-    assert "2 GPUs: too <large" in text_of(refused)
-
-
-def test_a_law_and_a_fit_show_their_coefficients() -> None:
+def test_a_cost_shows_its_price_and_a_law_and_a_fit_their_coefficients() -> None:
     law = find_law("hoffmann2022")
     text = text_of(replace(law, name="<b>", source="arXiv 2203.15556"))
     assert text.startswith("<b>")
@@ -65,6 +59,9 @@ def test_a_law_and_a_fit_show_their_coefficients() -> None:
     runs = read_runs(RUNS)
     found = fit(find_form("chinchilla"), runs.n_params, runs.tokens, runs.experts, runs.loss, starts=4)
     assert f"RMSLE {found.rmsle:.4g}" in text_of(found)
+    assert "$0.25" in text_of(COST)
+    refused = replace(COST, usd_per_mtok=None, batch=None, infeasible="too <large")
+    assert "2 GPUs: too <large" in text_of(refused)
 
 
 @pytest.mark.system

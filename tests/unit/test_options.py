@@ -65,9 +65,7 @@ def test_a_deployment_has_the_defaults_of_the_command_line() -> None:
     assert (found.reserve_bytes, found.limited_by) == (1.5 * 2**30, "max_num_seqs")
     told = answer_of("cost", "llama-3.1-8b", "--gpu", "h100-sxm")
     assert told["usd_per_mtok"] == found.usd_per_mtok
-
-
-def test_the_cap_is_the_gpus_own_unless_it_is_stated_or_lifted() -> None:
+    # The cap is the GPU's own unless it is stated or lifted.
     asked = {None: 256.0, "none": math.inf, "7": 7.0}
     assert {cap: ServingOptions(max_num_seqs=cap).deployment().batch_cap for cap in asked} == asked
     spread = CostServingOptions(gpu="h200-sxm", attention_dp=8).deployment()

@@ -10,7 +10,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from moescale.errors import InputError
 from moescale.hardware.gpus import find_gpu
@@ -90,12 +89,14 @@ def test_curves_are_those_of_the_plan_to_six_digits(plan: Plan, record: dict[str
             np.testing.assert_allclose(getattr(read[curve.experts], name), getattr(curve, name)[served], rtol=1e-5)
 
 
-def test_a_plan_without_curves_or_conditions_is_read(record: dict[str, Any]) -> None:
+def test_a_plan_without_curves_or_conditions_is_read_and_one_without_answer_refused(record: dict[str, Any]) -> None:
     new = ("curves", "asked", "laws", "choices", "lifetime", "warnings", "training")
     old = {k: v for k, v in record.items() if k not in new}
     read = parse_plan(old, where="x")
     assert read.curves == ()
     assert read.training is None
+    with pytest.raises(InputError, match="has no answer: too small"):
+        parse_plan({"infeasible": "too small"}, where="x")
 
 
 def changed(record: dict[str, Any], path: tuple[Any, ...], value: object) -> dict[str, Any]:
@@ -137,22 +138,10 @@ def test_damage_is_named(record: dict[str, Any], path: tuple[Any, ...], value: o
     assert str(caught.value).startswith("plan.json: ")
 
 
-def test_a_question_without_answer_is_no_plan() -> None:
-    with pytest.raises(InputError, match="has no answer: too small"):
-        parse_plan({"infeasible": "too small"}, where="x")
-
-
 @pytest.mark.parametrize("text", ["", "{", "[NaN]", "[" * 100_000, '{"a": 1e999}x'])
 def test_what_is_not_json_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="is not JSON"):
         parse_json(text, where="x", finite=True)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.integers(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
 
 
 def _parts(kind: Any) -> Iterator[Any]:

@@ -326,7 +326,7 @@ def test_fp8_weights_of_a_checkpoint_take_fp8_kernels(tmp_path: Path) -> None:
     assert run("cost", "--config", bare, *ask, "--weights", "fp8").err == ""
 
 
-def test_a_file_beside_the_config_states_the_format(tmp_path: Path) -> None:
+def test_a_file_beside_the_config_or_its_text_model_states_the_format(tmp_path: Path) -> None:
     stated = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
     path = written(tmp_path, LLAMA)
     assert read_config(path).weights.format == "bf16"
@@ -339,9 +339,6 @@ def test_a_file_beside_the_config_states_the_format(tmp_path: Path) -> None:
     (tmp_path / "hf_quant_config.json").write_text("{", encoding="utf-8")
     with pytest.raises(InputError, match=r"hf_quant_config\.json"):
         read_config(written(tmp_path, LLAMA))
-
-
-def test_a_model_that_sees_has_the_format_of_the_whole_or_of_its_text_model() -> None:
     for config in (quantised(SCOUT, FP8), SCOUT | {"text_config": quantised(SCOUT["text_config"], FP8)}):
         assert read_config(config).weights.format == "fp8"
 

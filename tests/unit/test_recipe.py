@@ -23,14 +23,24 @@ def test_the_learning_rate_is_the_papers() -> None:
     assert paper_peak_lr(1.19e10) > 0
     with pytest.raises(InputError, match=r"falls to zero at 12\.1B parameters.*3e-4"):
         paper_peak_lr(1.3e10)
+    with pytest.raises(InputError, match=r"12\.1B parameters, but the model has 20B.*take the recipe deepseek"):
+        recipe_for(2e10, 1e12, rule="paper")
+    assert recipe_for(2e10, 1e12, rule="paper", peak_lr=1e-4).peak_lr == 1e-4
 
 
-def test_the_batch_and_the_schedule_are_the_papers() -> None:
+def test_batches_and_schedules_by_hand() -> None:
     found = recipe_for(3e8, 1e11, rule="paper")
     assert (found.batch_tokens, found.sequence_tokens) == (2**19, 2048)
     assert found.steps == 190_735  # 1e11 / 2^19 = 190734.86
     assert found.warmup_steps == 5_722  # 3%
     assert found.min_lr == pytest.approx(found.peak_lr / 10)
+    found = recipe_for(1e9, 2e10, schedule="wsd")
+    assert found.decay_steps == round(0.2 * found.steps)
+    assert f"over the last {found.decay_steps:,} steps" in found.decay_words
+    found = recipe_for(1e11, 15e12, gpus=512)
+    assert found.batch_sequences == 512 * 24  # 0.2920 x 9e24^0.3271 = 42.5M tokens, 20.3 sequences a GPU: 16 or 24
+    assert found.steps == round(15e12 / (512 * 24 * 4096))
+    assert "= 512 GPUs x 24: 50,331,648 tokens" in found.arithmetic[0]
 
 
 @pytest.mark.parametrize(
@@ -115,24 +125,14 @@ def test_larger_models_learn_slower_in_larger_batches(n_params: float, tokens: f
     assert other.batch_tokens >= one.batch_tokens
 
 
-def test_a_launch_on_512_gpus() -> None:
-    found = recipe_for(1e11, 15e12, gpus=512)
-    assert found.batch_sequences == 512 * 24  # 0.2920 x 9e24^0.3271 = 42.5M tokens, 20.3 sequences a GPU: 16 or 24
-    assert found.steps == round(15e12 / (512 * 24 * 4096))
-    assert "= 512 GPUs x 24: 50,331,648 tokens" in found.arithmetic[0]
-
-
-def test_a_late_decay_is_a_fifth_of_the_steps() -> None:
-    found = recipe_for(1e9, 2e10, schedule="wsd")
-    assert found.decay_steps == round(0.2 * found.steps)
-    assert f"over the last {found.decay_steps:,} steps" in found.decay_words
-
-
 def test_what_is_stated_stands() -> None:
     found = recipe_for(1e9, 2e10, batch_tokens=1e6, peak_lr=1e-3, sequence_tokens=1000, vocab_size=7, gpus=64)
     assert (found.batch_sequences, found.peak_lr, found.vocab_size, found.steps) == (1000, 1e-3, 7, 20_000)
     assert found.notes == ()
     assert found.arithmetic[0] == "batch as stated: 1M tokens, as 1,000 sequences of 1,000: 1,000,000 tokens"
+    assert stated_batch(4e6, 4096) == 976  # 976.6, a multiple of 16; 977 is prime
+    assert stated_batch(4e6, 4096, 64) == 960
+    assert stated_batch(4_000_000, 4000, 64) == 1000
 
 
 @given(asked=st.floats(1, 1e12), sequence=st.integers(1, 2**17), gpus=gpu_counts)
@@ -144,17 +144,11 @@ def test_a_stated_batch_stays_near_and_divides(asked: float, sequence: int, gpus
     assert not gpus or share < gpus or share.is_integer() or found % gpus == 0
 
 
-def test_stated_millions_become_shares() -> None:
-    assert stated_batch(4e6, 4096) == 976  # 976.6, a multiple of 16; 977 is prime
-    assert stated_batch(4e6, 4096, 64) == 960
-    assert stated_batch(4_000_000, 4000, 64) == 1000
-
-
 def notes(found: Recipe) -> str:
     return " ".join(found.notes)
 
 
-def test_extrapolation_is_measured() -> None:
+def test_extrapolation_is_measured_and_a_batch_that_only_fills_gpus_is_said() -> None:
     assert "1e25 is 500,000 times above (DeepSeek LLM 67B, trained by it, took 9.9e23)" in notes(
         recipe_for(1e11, 1e13, flops=1e25)
     )
@@ -166,14 +160,5 @@ def test_extrapolation_is_measured() -> None:
     assert notes(recipe_for(1e6, 2e7, flops=1e15, peak_lr=1e-3)).startswith("the batch extrapolates")
     assert "1e+10" not in notes(recipe_for(1e10, 1e10, rule="paper"))
     assert "10B is 14.7 times above" in notes(recipe_for(1e10, 1e10, rule="paper"))
-
-
-def test_a_batch_that_only_fills_gpus_is_said() -> None:
     assert "a sequence for each of 512 GPUs is" in notes(recipe_for(1e7, 1e9, gpus=512))
     assert "is more than the run has" in notes(recipe_for(1e7, 2e7, gpus=65536))
-
-
-def test_rates_of_zero() -> None:
-    with pytest.raises(InputError, match=r"12\.1B parameters, but the model has 20B.*take the recipe deepseek"):
-        recipe_for(2e10, 1e12, rule="paper")
-    assert recipe_for(2e10, 1e12, rule="paper", peak_lr=1e-4).peak_lr == 1e-4

@@ -111,7 +111,7 @@ def test_size_column_is_the_first_there_and_said(tmp_path: Path) -> None:
     assert chosen.columns["n_params_dense"].tolist() == [1e8]
 
 
-def test_other_columns_keep_their_kind(tmp_path: Path) -> None:
+def test_other_columns_keep_their_kind_and_may_hold_anything(tmp_path: Path) -> None:
     text = "n_params_dense,n_experts,tokens,loss,lr,ok,note\n1e8,1,2e9,3,1e-3,true,\n1e8,2,2e9,3,NA,FALSE,x\n"
     runs = read_runs(write(tmp_path, text))
     assert runs.columns["lr"].dtype == np.float64
@@ -119,25 +119,27 @@ def test_other_columns_keep_their_kind(tmp_path: Path) -> None:
     assert runs.columns["ok"].tolist() == [True, False]
     assert runs.columns["note"].tolist() == ["", "x"]
     assert runs.where("ok").columns["lr"].tolist() == [1e-3]
-
-
-def test_cells_may_hold_quotes_line_breaks_and_delimiters(tmp_path: Path) -> None:
     text = 'n_params_dense,n_experts,tokens,loss,note,\n1e8,1,1e9,3,"two\nlines, ""quoted""",\n1e8,2,1e9,3,6" rule,\n'
     runs = read_runs(write(tmp_path, text))
     assert runs.columns["note"].tolist() == ['two\nlines, "quoted"', '6" rule']
     assert np.isnan(runs.columns["column_6"]).all()
+    path = write(tmp_path, parquet(pa.table({**three_runs(), "extra": [[1], [2, 3], None]})), "r.parquet")
+    assert read_runs(path).columns["extra"].tolist() == ["[1]", "[2, 3]", ""]
 
 
-def test_a_filter_keeps_row_numbers(tmp_path: Path) -> None:
+def test_a_filter_keeps_row_numbers_and_is_one_boolean_a_run(tmp_path: Path) -> None:
     path = write(tmp_path, CSV)
     early, late = read_runs(path, where="n_experts > 1 and split == 'train'"), read_runs(path).where("n_experts > 1")
     assert early.row_numbers.tolist() == [2]
     assert late.row_numbers.tolist() == [2, 3]
     assert late.where("split == 'test'").row_numbers.tolist() == [3]
     assert late.select(late.loss < 2.6).columns["run_id"].tolist() == ["c"]
+    for mask in ([True], [0, 1, 2], True):
+        with pytest.raises(InputError, match="one boolean a run"):
+            read_runs(path).select(mask)
 
 
-def test_tables_are_read_only(tmp_path: Path) -> None:
+def test_tables_are_read_only_alias_no_arrays_and_can_be_sent_to_another_process(tmp_path: Path) -> None:
     runs = read_runs(write(tmp_path, CSV))
     with pytest.raises(ValueError, match="read-only"):
         runs.loss[0] = 1
@@ -145,9 +147,11 @@ def test_tables_are_read_only(tmp_path: Path) -> None:
         runs.columns["split"][0] = "x"
     with pytest.raises(TypeError):
         runs.columns["x"] = runs.loss  # type: ignore[index]
-
-
-def test_a_table_from_arrays_does_not_alias_them() -> None:
+    runs = runs.where("n_experts > 1")
+    copy = pickle.loads(pickle.dumps(runs))
+    assert (copy.source, copy.sha256, copy.row_numbers.tolist()) == (runs.source, runs.sha256, [2, 3])
+    assert copy.columns["split"].tolist() == runs.columns["split"].tolist()
+    assert not copy.loss.flags.writeable
     sizes = np.array([1e8, 2e8])
     runs = RunTable(n_params=sizes, tokens=np.array([1, 2]), experts=np.ones(2), loss=np.ones(2))  # type: ignore[arg-type]
     sizes[0] = 7
@@ -155,21 +159,6 @@ def test_a_table_from_arrays_does_not_alias_them() -> None:
     assert runs.row_numbers.tolist() == [1, 2]
     with pytest.raises(InputError, match="shape"):
         RunTable(n_params=sizes, tokens=np.ones(3), experts=np.ones(2), loss=np.ones(2))
-
-
-def test_a_table_can_be_sent_to_another_process(tmp_path: Path) -> None:
-    runs = read_runs(write(tmp_path, CSV)).where("n_experts > 1")
-    copy = pickle.loads(pickle.dumps(runs))
-    assert (copy.source, copy.sha256, copy.row_numbers.tolist()) == (runs.source, runs.sha256, [2, 3])
-    assert copy.columns["split"].tolist() == runs.columns["split"].tolist()
-    assert not copy.loss.flags.writeable
-
-
-def test_select_refuses_what_is_no_mask(tmp_path: Path) -> None:
-    runs = read_runs(write(tmp_path, CSV))
-    for mask in ([True], [0, 1, 2], True):
-        with pytest.raises(InputError, match="one boolean a run"):
-            runs.select(mask)
 
 
 MISSING = ("#N/A", "#n/a", "NA", "N/A", "nan", "NaN", "-nan", "null", "None", "-", "--", "\u2013", "<NA>", "")
@@ -189,14 +178,8 @@ def test_cells_without_a_value_are_missing_however_they_are_written(tmp_path: Pa
     assert runs.row_numbers.tolist() == [1, 2, 3]
     assert "2 runs left out" in runs.warnings[0]
     assert "data rows 4, 5" in runs.warnings[0]
-
-
-@pytest.mark.parametrize("cell", MISSING)
-def test_a_column_of_numbers_stays_one_where_some_are_missing(tmp_path: Path, cell: str) -> None:
-    runs = read_runs(
-        write(tmp_path, f"n_params_dense,n_experts,tokens,loss,lr\n1e8,1,2e9,3,1e-3\n1e8,2,2e9,3,{cell}\n")
-    )
-    np.testing.assert_equal(runs.columns["lr"], [1e-3, np.nan])
+    lines = f"n_params_dense,n_experts,tokens,loss,lr\n1e8,1,2e9,3,1e-3\n1e8,2,2e9,3,{cell}\n"
+    np.testing.assert_equal(read_runs(write(tmp_path, lines)).columns["lr"], [1e-3, np.nan])  # a column of numbers
 
 
 BAD = ("#N/A", "", "nan", "0", "-3", "inf", "-inf", "1e400")
@@ -222,11 +205,6 @@ def test_text_in_a_number_is_left_out_by_another_column_as_advised(tmp_path: Pat
     with pytest.raises(InputError, match="leave such rows out by a filter on another column"):
         read_runs(path)
     assert len(read_runs(path, where="run_id != 'd'")) == 3
-
-
-def test_unused_columns_may_hold_anything(tmp_path: Path) -> None:
-    path = write(tmp_path, parquet(pa.table({**three_runs(), "extra": [[1], [2, 3], None]})), "r.parquet")
-    assert read_runs(path).columns["extra"].tolist() == ["[1]", "[2, 3]", ""]
 
 
 @pytest.mark.parametrize("flags", ["true,false,", "1,0,0", "Yes,no,NA", "T,F,f"])

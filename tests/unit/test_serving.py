@@ -68,7 +68,7 @@ def entry(serving: Serving, index: tuple[int, ...]) -> list[float]:
     return [float(getattr(serving, f.name)[index]) for f in fields(serving)]
 
 
-def test_one_gpu_by_hand() -> None:
+def test_one_gpu_and_two_by_hand() -> None:
     served = serve(TINY, 1, Straight(), TINY_SERVED)
     # 0.9 x 10000 - 2384 = 6616 bytes free; a request holds 10 + 20/2 = 20 tokens on average, so 640 bytes.
     assert served.batch == pytest.approx(6616 / 640, rel=1e-15)
@@ -83,24 +83,16 @@ def test_one_gpu_by_hand() -> None:
     assert served.kv_bytes_per_token == 32
     assert LIMITS[int(served.limited_by)] == "memory"
     assert served.infeasible == 0
-
-
-def test_two_gpus_by_hand_hold_the_only_kv_head_twice() -> None:
     served = serve(TINY, 2, Straight(), TINY_SERVED)
     # The one KV head is on both: 640 bytes a request on each, beside the weights that a GPU holds.
     batch = (9000 - float(weight_bytes_per_gpu(TINY, 2.0, 2.0))) / 640
     assert served.batch == pytest.approx(batch, rel=1e-15)
     iteration_s = 0.2 * batch / 20 + 0.1 + 0.01 * batch
     assert served.usd_per_mtok == pytest.approx(2 * 0.001 * iteration_s / batch * 1e6 / 0.5, rel=1e-14)
-
-
-def test_more_than_one_prompt_an_iteration_is_prefilled_as_a_batch() -> None:
+    # More than one prompt an iteration is prefilled as a batch.
     served = serve(TINY, 1, Straight(), replace(TINY_SERVED, output_tokens=2, prompt_tokens=19))
     assert served.batch == pytest.approx(6616 / 640, rel=1e-15)
     assert served.prefill_s == pytest.approx(0.2 * 10.3375 / 2, rel=1e-15)
-
-
-def test_max_num_seqs_caps_the_batch_and_says_so() -> None:
     served = serve(TINY, [1, 2], Straight(), replace(TINY_SERVED, max_num_seqs=11))
     assert served.batch.tolist() == [pytest.approx(10.3375), 11]
     assert [LIMITS[int(i)] for i in served.limited_by] == ["memory", "max_num_seqs"]
@@ -152,14 +144,10 @@ def test_infeasible_entries_cost_infinity_and_say_why() -> None:
     assert "one request of 207 tokens" in str(reason(long, 1, Straight()))
     assert reason(replace(long, prompt_tokens=186), 1, Straight()) is None
     assert "3 GPUs cannot share 2 attention heads" in str(reason(TINY_SERVED, 3, Straight()))
+    searched = replace(TINY, n_layers=2.5)  # heads must divide only where the model could be built
+    assert np.isfinite(serve(searched, 3, Straight(), TINY_SERVED).usd_per_mtok)
     assert "no answer" in str(reason(TINY_SERVED, 1, Straight(largest_batch=10)))
     assert "batch of 10.34" in str(reason(TINY_SERVED, 1, Straight(largest_batch=10)))
-
-
-def test_heads_must_divide_only_where_the_model_could_be_built() -> None:
-    searched = replace(TINY, n_layers=2.5)
-    assert np.isfinite(serve(searched, 3, Straight(), TINY_SERVED).usd_per_mtok)
-    assert np.isinf(serve(TINY, 3, Straight(), TINY_SERVED).usd_per_mtok)
 
 
 def test_gpu_counts_are_powers_of_two_unless_others_are_stated() -> None:
@@ -244,7 +232,7 @@ def test_candidates_hold_one_record_a_gpu_count() -> None:
         assert (record.usd_per_mtok, record.batch) == (served.usd_per_mtok, served.batch)
 
 
-def test_cost_is_the_cheapest_candidate_as_json() -> None:
+def test_cost_is_the_cheapest_candidate_of_one_model_as_json() -> None:
     answer = cost(TINY, Straight(), TINY_SERVED)
     record = json.loads(json.dumps(answer.to_dict()))
     feasible = [c for c in record["candidates"] if "infeasible" not in c]
@@ -255,9 +243,6 @@ def test_cost_is_the_cheapest_candidate_as_json() -> None:
     chosen = cost(TINY, Straight(), TINY_SERVED, gpus=2).to_dict()
     assert chosen["gpus"] == 2
     assert len(chosen["candidates"]) == 1
-
-
-def test_records_describe_one_model() -> None:
     with pytest.raises(InputError, match="holds arrays"):
         cost(architecture(PAPER, np.array([1e9, 2e9]), 1.0), LATENCY, SHARE_GPT)
     with pytest.raises(InputError, match="holds arrays"):
@@ -375,6 +360,10 @@ def test_a_pass_yields_what_is_accepted() -> None:
     without_prompts = float(plain.iteration_s - plain.prefill_s)
     assert float(drafted.iteration_s - drafted.prefill_s / 2.0) == pytest.approx(without_prompts / 2.0)
     assert float(drafted.usd_per_input_mtok) == pytest.approx(float(plain.usd_per_input_mtok))
+    with pytest.raises(InputError, match="more than are drafted"):
+        replace(H100, accepted_tokens=1.5, draft_tokens=1.0)
+    with pytest.raises(InputError, match="prefix_hit must be"):
+        replace(H100, prefix_hit=1.5)
 
 
 @given(budget=st.integers(128, 16_384), prompt=st.integers(1, 20_000), output=st.integers(2, 2000), hit=st.floats(0, 1))
@@ -404,10 +393,3 @@ def test_dollars_of_prompts_and_outputs_are_all_dollars(count: float, size: floa
     else:
         assert np.isinf(served.usd_per_input_mtok)
         assert np.isinf(served.usd_per_output_mtok)
-
-
-def test_more_kept_than_drafted_is_refused() -> None:
-    with pytest.raises(InputError, match="more than are drafted"):
-        replace(H100, accepted_tokens=1.5, draft_tokens=1.0)
-    with pytest.raises(InputError, match="prefix_hit must be"):
-        replace(H100, prefix_hit=1.5)

@@ -41,16 +41,15 @@ def render(hooks: ModuleType, text: str, path: str = "page.md") -> str:
     return hooks.on_page_content("\n".join(f"<p>{line}</p>" for line in lines if line), page, None, None)
 
 
-def test_formulas_are_drawn_and_put_back_in_their_places(hooks: ModuleType, drawn: list[tuple[str, str]]) -> None:
-    html = render(hooks, "Of $`E_1`$ and $`a*b`$:\n\n```math\n\\frac{1}{2}\n```\n")
-    assert drawn == [("\\frac{1}{2}", "block"), ("E_1", "inline"), ("a*b", "inline")]
-    assert html == '<p>Of <math>2</math> and <math>3</math>:</p>\n<div class="formula"><math>1</math></div>'
-
-
-def test_code_that_looks_like_a_formula_stays_code(hooks: ModuleType, drawn: list[tuple[str, str]]) -> None:
+def test_formulas_are_drawn_in_their_places_and_code_that_looks_like_one_stays_code(
+    hooks: ModuleType, drawn: list[tuple[str, str]]
+) -> None:
     text = "```sh\necho $`ls`$ [x](../y)\n```"
     assert hooks.on_page_markdown(text, page_at("page.md"), None, None) == text
     assert drawn == []
+    html = render(hooks, "Of $`E_1`$ and $`a*b`$:\n\n```math\n\\frac{1}{2}\n```\n")
+    assert drawn == [("\\frac{1}{2}", "block"), ("E_1", "inline"), ("a*b", "inline")]
+    assert html == '<p>Of <math>2</math> and <math>3</math>:</p>\n<div class="formula"><math>1</math></div>'
 
 
 @pytest.mark.parametrize(
@@ -89,13 +88,10 @@ def test_links_that_a_reader_follows_do_not_stop_it(hooks: ModuleType, tmp_path:
     hooks.on_post_build({"site_dir": str(tmp_path)})
 
 
-def test_figures_are_placed_by_comments_from_pages_at_any_depth(hooks: ModuleType) -> None:
+def test_figures_are_placed_by_comments_at_any_depth_and_every_drawn_one_is_shown(hooks: ModuleType) -> None:
     text = "a\n\n<!-- figure plan: Loss, and cost -->\n"
     assert hooks.on_page_markdown(text, page_at("page.md"), None, None) == "a\n\n![Loss, and cost](figures/plan.svg)\n"
     assert "(../figures/plan.svg)" in hooks.on_page_markdown(text, page_at("howto/page.md"), None, None)
-
-
-def test_every_figure_that_is_drawn_is_shown_and_the_other_way_round(hooks: ModuleType) -> None:
     pages = (Path(hooks.ROOT) / "docs").rglob("*.md")
     shown = {found[1] for page in pages for found in hooks.FIGURE.finditer(page.read_text(encoding="utf-8"))}
     assert shown == set(load_script("scripts/draw_figures.py").NAMES)

@@ -199,7 +199,7 @@ def test_the_stated_error_is_that_of_the_held_out_runs() -> None:
         assert stated.runs == line["rows"]
 
 
-def test_training_with_more_experts_reaches_less_of_peak() -> None:
+def test_training_with_more_experts_reaches_less_of_peak_on_as_many_gpus_as_hold_them() -> None:
     rate = training_rate(find_law("yun2024-recovered"), Budget(5.15e21), (1, 8, 64), H100, gpus=64)
     assert rate.experts == (1.0, 8.0, 64.0)
     assert rate.gpus == (64, 64, 64)
@@ -208,9 +208,6 @@ def test_training_with_more_experts_reaches_less_of_peak() -> None:
     assert rate.mfu[2] < float(rate.at(20.0)) < rate.mfu[1]
     assert float(rate.at(1000.0)) == rate.mfu[2]
     assert [error.kind for error in rate.errors] == ["dense", "moe", "moe"]
-
-
-def test_a_count_whose_model_the_gpus_do_not_hold_is_timed_on_more() -> None:
     law = find_law("yun2024-recovered")
     rate = training_rate(law, Budget(5.15e21), (1, 64), H100, gpus=8)
     assert rate.gpus[0] == 8

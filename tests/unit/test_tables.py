@@ -18,7 +18,7 @@ from moescale.fitting.canonical import family_of
 from moescale.fitting.holdout import score
 from moescale.fitting.remarks import far_off
 from moescale.fitting.workflow import fit_runs, predict_runs
-from moescale.runs.table import RunTable, read_runs, write_runs
+from moescale.runs.table import read_runs, write_runs
 from moescale.scaling_laws import Law, find_law, loss, predict
 from moescale.scaling_laws.law import predict_many
 from moescale.typing import FloatArray
@@ -108,18 +108,7 @@ def test_a_run_that_is_far_off_is_found(seed: int, n: int) -> None:
 
 
 @pytest.mark.system
-def test_sources_in_another_unit_of_loss_are_named() -> None:
-    columns = _columns()
-    columns["dataset"] = np.array(["c4", "pile"] * 30, dtype=object)
-    assert _warnings(columns) == _warnings(_columns())
-    columns["loss"][1::2] *= 0.4
-    (note,) = [text for text in _warnings(columns) if "unit of loss" in text]
-    assert "dataset == 'pile' lie 6" in note
-    assert note.endswith("--where \"dataset == 'c4'\"")
-
-
-@pytest.mark.system
-def test_repeated_data_that_a_form_has_no_term_for_is_told() -> None:
+def test_repeated_data_without_a_term_and_sources_in_another_unit_of_loss_are_named() -> None:
     columns = _columns() | {"unique_tokens": _columns()["tokens"]}
     assert not [text for text in _warnings(columns) if "unique_tokens" in text]
     columns["unique_tokens"] = columns["unique_tokens"] * np.where(np.arange(60) < 7, 0.25, 1.0)
@@ -129,6 +118,13 @@ def test_repeated_data_that_a_form_has_no_term_for_is_told() -> None:
         "or pooled2026"
     )
     assert not [text for text in _warnings(columns, "muennighoff2023") if "not used" in text]
+    columns = _columns()
+    columns["dataset"] = np.array(["c4", "pile"] * 30, dtype=object)
+    assert _warnings(columns) == _warnings(_columns())
+    columns["loss"][1::2] *= 0.4
+    (note,) = [text for text in _warnings(columns) if "unit of loss" in text]
+    assert "dataset == 'pile' lie 6" in note
+    assert note.endswith("--where \"dataset == 'c4'\"")
 
 
 def _noisy(**changes: Any) -> Law:
@@ -152,7 +148,7 @@ def test_a_table_is_predicted_as_each_of_its_runs(
         np.testing.assert_allclose((one.loss, *one.interval), (values[i], low[i], high[i]), rtol=1e-12)
 
 
-def test_the_noise_of_a_run_and_drift_beyond_the_runs_have_the_stated_size() -> None:
+def test_noise_and_drift_have_the_stated_size_and_with_draws_that_of_a_simulation() -> None:
     law = replace(CHINCHILLA, fit_range={"n_params": (1e8, 1e9), "tokens": (1e9, 1e10), "experts": (1.0, 1.0)})
     assert predict(law, 5e8, 5e9).interval is None
     z = NormalDist().inv_cdf(0.95)
@@ -165,9 +161,6 @@ def test_the_noise_of_a_run_and_drift_beyond_the_runs_have_the_stated_size() -> 
         found = predict(replace(law, run_noise=noise, drift=drift), *point)
         expected = found.loss * np.exp([-z * spread, z * spread])
         np.testing.assert_allclose(found.interval, expected, rtol=1e-9)
-
-
-def test_intervals_of_draws_and_noise_are_those_of_a_simulation() -> None:
     law, point = _noisy(run_noise=0.004), (1e9, 2e10, 8.0)
     found = predict(law, *point)
     rng = np.random.default_rng(0)
@@ -176,13 +169,8 @@ def test_intervals_of_draws_and_noise_are_those_of_a_simulation() -> None:
     np.testing.assert_allclose(found.interval, (low, high), rtol=3e-4)
 
 
-@pytest.fixture
-def runs() -> RunTable:
-    return read_runs(_columns())
-
-
-def test_a_score_is_of_the_runs_that_were_measured(runs: RunTable) -> None:
-    law = replace(CHINCHILLA, run_noise=0.004)
+def test_a_score_is_of_the_runs_that_were_measured() -> None:
+    law, runs = replace(CHINCHILLA, run_noise=0.004), read_runs(_columns())
     every = score(predict_runs(law, runs), runs.loss)
     assert every.n_runs == 60
     assert every.rmsle == pytest.approx(0.004, rel=0.3)

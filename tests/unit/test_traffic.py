@@ -23,13 +23,19 @@ def columns(pairs: list[tuple[int, int]]) -> tuple[FloatArray, FloatArray]:
     return array[:, 0], array[:, 1]
 
 
-def test_two_requests_by_hand() -> None:
+def test_two_requests_by_hand_and_lengths_that_are_no_requests() -> None:
     traffic = summarise(np.array([100.0, 300.0]), np.array([10.0, 30.0]))
     assert (traffic.prompt_tokens, traffic.output_tokens) == (200, 20)
     # 10 iterations with 105 tokens on average and 30 with 315.
     assert traffic.context_tokens == (10 * 105 + 30 * 315) / 40
     assert traffic.longest_request_tokens == 330
     assert np.ravel(traffic.prompt_nodes) == pytest.approx([100, 0.5, 300, 0.5])
+    with pytest.raises(InputError, match="0 prompts"):
+        summarise(np.array([]), np.array([]))
+    with pytest.raises(InputError, match="1 prompts and 2 outputs"):
+        summarise(np.array([1.0]), np.array([1.0, 2.0]))
+    with pytest.raises(InputError, match="at least 1"):
+        summarise(np.array([0.5]), np.array([1.0]))
 
 
 @given(lengths)
@@ -66,7 +72,7 @@ def test_formats_of_traces(text: str, tmp_path: Path) -> None:
     assert found.source == "trace.txt (2 requests)"
 
 
-def test_sharegpt_pairs_each_human_turn_with_the_answer_after_it(tmp_path: Path) -> None:
+def test_sharegpt_pairs_each_human_turn_with_its_answer_and_failed_requests_are_left_out(tmp_path: Path) -> None:
     talks = [
         {
             "id": "a",
@@ -84,9 +90,6 @@ def test_sharegpt_pairs_each_human_turn_with_the_answer_after_it(tmp_path: Path)
     assert (found.prompt_tokens, found.output_tokens) == (200, 20)
     assert "1 without prompt or output left out" in found.source
     assert "4 characters a token" in found.source
-
-
-def test_failed_requests_are_left_out_and_counted(tmp_path: Path) -> None:
     found = read_trace(write(tmp_path, "prompt_tokens,output_tokens\n100,10\n300,0\n"))
     assert found.prompt_tokens == 100
     assert "1 without prompt or output left out" in found.source
@@ -124,15 +127,6 @@ def test_bad_traces_say_where_and_what(text: str, words: tuple[str, ...], tmp_pa
         read_trace(path)
     assert str(path) in str(caught.value)
     assert [word for word in words if word not in str(caught.value)] == []
-
-
-def test_lengths_that_are_no_requests_are_refused() -> None:
-    with pytest.raises(InputError, match="0 prompts"):
-        summarise(np.array([]), np.array([]))
-    with pytest.raises(InputError, match="1 prompts and 2 outputs"):
-        summarise(np.array([1.0]), np.array([1.0, 2.0]))
-    with pytest.raises(InputError, match="at least 1"):
-        summarise(np.array([0.5]), np.array([1.0]))
 
 
 @pytest.mark.parametrize("number", ["1" + "0" * 400, "1e400", "-1", '"x"', "[[1]]"])

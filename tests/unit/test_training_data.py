@@ -134,23 +134,18 @@ def test_the_order_depends_on_seed_epoch_and_corpus(tmp_path: Path) -> None:
     assert len({tuple(permuted(position, 100, key) for position in range(100)) for key in keys}) == 4
 
 
-def test_max_tokens_are_exact(tmp_path: Path) -> None:
+def test_max_tokens_are_exact_and_epochs_beyond_the_allowed_refused(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "a.jsonl", some_texts(50))
     for most in (1, 500, 501):
         corpus = pack([source], tmp_path / str(most), tokenizer="bytes", validation=0, max_tokens=most)
         assert corpus.n_train == most
     every = pack([source], tmp_path / "all", tokenizer="bytes", validation=0, max_tokens=10**9)
     assert np.array_equal(stream(corpus, "train"), stream(every, "train")[:501])
-
-
-def test_epochs_beyond_the_allowed_are_refused(tmp_path: Path) -> None:
-    source = write_lines(tmp_path / "a.jsonl", some_texts(50))
-    corpus = pack([source], tmp_path / "out", tokenizer="bytes", validation=0)
-    usable = corpus.n_train // 100 * 100
-    assert corpus.epochs(usable, 100) == 1
-    assert corpus.epochs(2 * usable, 100, max_epochs=2) == 2
+    usable = every.n_train // 100 * 100
+    assert every.epochs(usable, 100) == 1
+    assert every.epochs(2 * usable, 100, max_epochs=2) == 2
     with pytest.raises(InputError, match=r"more than max_epochs = 1; nearest|more than max_epochs = 1;"):
-        corpus.epochs(usable + 1, 100)
+        every.epochs(usable + 1, 100)
 
 
 def test_every_format_gives_the_same_corpus(tmp_path: Path) -> None:
@@ -170,12 +165,6 @@ def test_every_format_gives_the_same_corpus(tmp_path: Path) -> None:
     }
     assert len({corpus.sha256 for corpus in found.values()}) == 1, found
     assert texts_of(stream(found["folder"], "train"))[-1] == texts[-1]
-
-
-def test_the_corpus_is_no_source_of_itself(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text")
-    corpus = pack([tmp_path], tmp_path / "out", tokenizer="bytes", validation=0)
-    assert pack([tmp_path], tmp_path / "out", tokenizer="bytes", validation=0) == corpus
 
 
 def test_what_is_not_utf8_is_left_out_and_counted(tmp_path: Path) -> None:
@@ -276,6 +265,8 @@ def test_a_finished_corpus_is_of_one_request(tmp_path: Path) -> None:
             pack(sources, tmp_path / "out", **arguments)  # type: ignore[arg-type]
         return str(caught.value)
 
+    whole = pack([tmp_path], tmp_path / "whole", tokenizer="bytes", validation=0)
+    assert pack([tmp_path], tmp_path / "whole", tokenizer="bytes", validation=0) == whole  # no source of itself
     corpus = pack([source], tmp_path / "out", tokenizer="bytes", validation=0)
     assert "with other seed: 0, not 1" in again(seed=1)
     more = write_lines(tmp_path / "b.jsonl", ["b"])

@@ -31,7 +31,7 @@ def tables(**changes: Any) -> dict[str, Any]:
     return base
 
 
-def test_the_papers_model_is_the_papers() -> None:
+def test_the_papers_model_is_the_papers_and_a_size_beyond_its_learning_rate_needs_its_own() -> None:
     settings = settings_of(tables())
     expected = estimate(settings)
     # Non-embedding millions of 768/12 (transformers' own counts), top-2 of 4 experts in every other layer.
@@ -43,6 +43,11 @@ def test_the_papers_model_is_the_papers() -> None:
     t = settings.training
     assert (t.warmup, t.min_lr_ratio, t.sequence_tokens, t.schedule) == (0.03, 0.1, 2048, "cosine")
     assert expected["training_flops"] == 6 * expected["n_params_active"] * expected["tokens"]
+    large = {**tables(), "model": {"n_params": "20B", "experts": 1}}
+    with pytest.raises(InputError, match=r"\[training\], peak_lr.*falls to zero at 12\.1B"):
+        settings_of(large)
+    stated = settings_of({**large, "training": {"tokens": "1T", "peak_lr": 3e-4}})
+    assert stated.training.peak_lr == 3e-4
 
 
 def test_defaults_are_those_of_an_exported_launch() -> None:
@@ -54,14 +59,6 @@ def test_defaults_are_those_of_an_exported_launch() -> None:
     for key in ("min_lr_ratio", "weight_decay", "beta1", "beta2", "grad_clip"):
         assert getattr(found, key) == getattr(recipe, key)
     assert settings.model.balance_loss == recipe.balance_loss
-
-
-def test_a_size_beyond_the_papers_learning_rate_needs_its_own() -> None:
-    large = {**tables(), "model": {"n_params": "20B", "experts": 1}}
-    with pytest.raises(InputError, match=r"\[training\], peak_lr.*falls to zero at 12\.1B"):
-        settings_of(large)
-    stated = settings_of({**large, "training": {"tokens": "1T", "peak_lr": 3e-4}})
-    assert stated.training.peak_lr == 3e-4
 
 
 @pytest.mark.parametrize("experts", [1, 2, 8, 32])
