@@ -41,7 +41,7 @@ class Export:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
-        return record(self, without=("choice",)) | {"parallel": record(self.choice)}
+        return record(self, without=("choice",)) | {"parallel": record(self.choice, without=("recipe",))}
 
 
 def check_export(format: str, folder: Path) -> None:
@@ -94,8 +94,8 @@ def export_model(
         what, nearest = f"{gpus} GPUs do not fill whole servers of {each}", f"{below} or {below + each}"
         raise InputError(what, where="--train-gpus", nearest=nearest, next_step="give a multiple")
     launch, model = replace(launch, trainer=FORMATS[format]), shape.architecture()
-    recipe, choice = launch.recipe(model, tokens, gpus), choose_launch(model, tokens, gpu, launch, mfu=mfu, gpus=gpus)
-    counts = count_parameters(model)
+    choice, counts = choose_launch(model, tokens, gpu, launch, mfu=mfu, gpus=gpus), count_parameters(model)
+    recipe = choice.recipe
     title = (
         f"{'A dense model' if shape.n_experts == 1 else f'{shape.n_experts} experts'}, {format_count(float(counts.total))} "
         f"parameters ({format_count(float(counts.active))} active), {format_count(tokens)} tokens."

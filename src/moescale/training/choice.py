@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from moescale.errors import InfeasibleError
 from moescale.hardware.gpus import Gpu
 from moescale.models.architecture import Architecture
 from moescale.models.parameters import count_parameters, parts_of, training_flops_per_token
-from moescale.models.recipe import Recipe, find_rule, recipe_for
+from moescale.models.recipe import MOST_OFF, Recipe, find_rule, recipe_for, stated_batch, whole_batch
 from moescale.training.parallelism import Memory, Split, Trainer, fits, gpu_counts, memory_of, splits
 from moescale.training.step_time import Precision, StepError, StepTime, products_flops_per_s, step_error, step_time
 from moescale.units import format_bytes, plural
@@ -56,12 +57,20 @@ class Launch:
             gpus=gpus,
         )
 
+    def for_gpus(self, recipe: Recipe, gpus: int) -> Recipe:
+        """A recipe with a batch that so many GPUs share equally, where that is near the rule's; the steps are those of its own batch."""
+        whole = whole_batch if self.batch_tokens is None else stated_batch
+        sequences = whole(recipe.asked_batch_tokens, recipe.sequence_tokens, gpus)
+        near = sequences * recipe.sequence_tokens <= MOST_OFF * recipe.asked_batch_tokens
+        return replace(recipe, batch_sequences=sequences) if near else recipe
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """The split that was chosen, its memory, the time of its step by parts, and how long the run takes."""
 
     gpu: str
+    recipe: Recipe
     split: Split
     memory: Memory
     training_flops: float
@@ -93,19 +102,24 @@ def choose(
     that the batch keeps busy. The run takes as long as its steps do, or as a stated `mfu` says. The recipe stands, whatever
     `launch` states of one. Raises InfeasibleError where nothing fits, with the smallest number of GPUs that would.
     """
-    per_token = training_flops_per_token(model, sequence_tokens=float(recipe.sequence_tokens))
-    flops, why = recipe.tokens * float(per_token), "the stated number"
-    if gpus is None:
-        gpus, why = _count(model, recipe, gpu, launch, mfu, flops)
-    found = _fastest(model, recipe, gpu, gpus, launch)
-    if found is None:
+    if gpus is not None:
+        return _chosen(model, recipe, gpu, launch, mfu, gpus, "the stated number")
+    return _chosen(model, recipe, gpu, launch, mfu, *_count(model, lambda _: recipe, gpu, launch, mfu))
+
+
+def _chosen(
+    model: Architecture, recipe: Recipe, gpu: Gpu, launch: Launch, mfu: float | None, gpus: int, why: str
+) -> Choice:
+    """The fastest split over so many GPUs, which were taken for a reason."""
+    if (found := _fastest(model, recipe, gpu, gpus, launch)) is None:
         raise _does_not_fit(model, recipe, gpu, launch.trainer, gpus)
     split, step, fitting = found
     why += f"; the fastest of {fitting} splits that fit" if fitting > 1 else "; the only split that fits"
     why += "; layers are recomputed in the backward pass to fit their activations" * split.recompute
-    share = float(step.mfu) if mfu is None else mfu
+    share, flops = float(step.mfu) if mfu is None else mfu, _flops(model, recipe)
     return Choice(
         gpu=gpu.name,
+        recipe=recipe,
         split=split,
         memory=memory_of(model, recipe, gpu, split, launch.trainer),
         training_flops=flops,
@@ -122,8 +136,16 @@ def choose(
 def choose_launch(
     model: Architecture, tokens: float, gpu: Gpu, launch: Launch, *, mfu: float | None = None, gpus: int | None = None
 ) -> Choice:
-    """The choice for a model's run of so many tokens, see `choose`."""
-    return choose(model, launch.recipe(model, tokens, gpus), gpu, launch, mfu=mfu, gpus=gpus)
+    """The choice for a model's run of so many tokens, see `choose`; its batch is a multiple of the GPUs where that is near the rule's, and where nothing else fits stated ones."""
+    recipe, why = launch.recipe(model, tokens), "the stated number"
+    stated = gpus is not None
+    if gpus is None:
+        gpus, why = _count(model, partial(launch.for_gpus, recipe), gpu, launch, mfu)
+    of_gpus = launch.recipe(model, tokens, gpus)
+    near = launch.for_gpus(recipe, gpus).batch_sequences == of_gpus.batch_sequences
+    if not near and (not stated or _fastest(model, recipe, gpu, gpus, launch) is not None):
+        of_gpus = recipe
+    return _chosen(model, of_gpus, gpu, launch, mfu, gpus, why)
 
 
 @lru_cache(maxsize=64)  # a count is asked about again once it is chosen
@@ -152,14 +174,20 @@ def _fastest(
     return ways[best], times.of(best), fitting.size
 
 
+def _flops(model: Architecture, recipe: Recipe) -> float:
+    """Training FLOPs of a run, attention included."""
+    return recipe.tokens * float(training_flops_per_token(model, sequence_tokens=float(recipe.sequence_tokens)))
+
+
 def _days(flops: float, gpu: Gpu, gpus: int, mfu: float) -> float:
     return flops / (gpu.bf16_flops_per_s * mfu) / gpus / 86400
 
 
 def _count(
-    model: Architecture, recipe: Recipe, gpu: Gpu, launch: Launch, mfu: float | None, flops: float
+    model: Architecture, recipe_of: Callable[[int], Recipe], gpu: Gpu, launch: Launch, mfu: float | None
 ) -> tuple[int, str]:
-    """How many GPUs a run takes where nobody says it, and why."""
+    """How many GPUs a run takes where nobody says it, and why; `recipe_of` gives the recipe on so many."""
+    flops = _flops(model, recipe_of(1))
     most = float(catalogue.read("export.toml")["choice"]["days"])
     # No step keeps up more than large products do.
     share = mfu or products_flops_per_s(gpu, launch.precision) / gpu.bf16_flops_per_s
@@ -168,7 +196,7 @@ def _count(
     for n in (n for n in gpu_counts() if n >= least):
         if reached and n > 2 * min(reached):
             break
-        found = _fastest(model, recipe, gpu, n, launch)
+        found = _fastest(model, recipe_of(n), gpu, n, launch)
         if found and (reached or _days(flops, gpu, n, mfu or found[1].mfu) <= most):
             reached[n] = mfu or found[1].mfu
     if reached:
@@ -178,9 +206,11 @@ def _count(
         if count == fewest:
             return count, f"the smallest number that holds the run and ends within {most:g} days"
         return count, f"it takes fewer GPU hours than {fewest}, the smallest number that ends within {most:g} days"
-    fitting = (n for n in reversed(gpu_counts()) if fits(model, recipe, gpu, n, launch.trainer))
+    recipes = ((n, recipe_of(n)) for n in reversed(gpu_counts()))
+    fitting = ((n, recipe) for n, recipe in recipes if fits(model, recipe, gpu, n, launch.trainer))
+    count, recipe = next(fitting, (recipe_of(1).batch_sequences, recipe_of(1)))
     batch = f"a batch of {recipe.batch_sequences} sequences"
-    return next(fitting, recipe.batch_sequences), f"the largest number that {batch} keeps busy; {most:g} days take more"
+    return count, f"the largest number that {batch} keeps busy; {most:g} days take more"
 
 
 def _does_not_fit(model: Architecture, recipe: Recipe, gpu: Gpu, trainer: Trainer, gpus: int) -> InfeasibleError:
