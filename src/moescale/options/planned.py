@@ -335,7 +335,7 @@ class PlanRequest:
         try:
             return make_plan(law, question, deployment, latency, search=search)
         except InfeasibleError as error:
-            if deployment.max_tpot_s is None:
+            if deployment.max_tpot_s is None or error.where == "--max-total-usd":
                 raise
             limit, slowest = float(deployment.max_tpot_s), replace(deployment, max_tpot_s=None)
             try:

@@ -122,9 +122,8 @@ def at_percentile(
     )
     architecture, source, on_same, split = shape.architecture(), kernels_alone(costs.latency), None, None
     with suppress(InfeasibleError):
-        if together:
-            looked_at = cost(architecture, costs.latency, deployment)
-            _, on_same = cost_at_rate(looked_at, architecture, source, d, rate, percentile=PERCENTILE)
+        looked_at = cost(architecture, costs.latency, deployment)
+        _, on_same = cost_at_rate(looked_at, architecture, source, d, rate, percentile=PERCENTILE)
     with suppress(InfeasibleError):
         if not together or (apart_usd or math.inf) < APART * model.usd_per_mtok:
             found = disaggregated(architecture, source, d, requests_per_s=rate, percentile=PERCENTILE)

@@ -126,9 +126,7 @@ class BuiltLives:
         target = target if question.total_limit is None else None
         law, costs = self.search.law, self.search.costs
         sizes = question.max_active_params, question.max_total_params
-        bounds = Bounds(
-            target, question.max_usd_per_mtok, question.max_total_usd, *sizes, min_probability=self._promise
-        )
+        bounds = Bounds(target, question.max_usd_per_mtok, question.total_limit, *sizes, min_probability=self._promise)
         built = self._best_shape(row, bounds) or as_built(law, costs, row, self._priced_as_built, bounds)
         model = replace(built.model, intervals=carried(row, built.model))
         return replace(built, model=self._billed(model, built.shape.architecture()))

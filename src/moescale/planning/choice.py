@@ -113,7 +113,9 @@ def _none_reaches(search: Search, allowed: Sequence[Row], goal: str) -> Infeasib
     best = _best_of([c for c in search.outright() if search.law.allows(c.experts)])
     if best is not None:
         of = f"within {bounds}" if bounds else "of this budget"
-        nearest.append(f"the lowest loss {of} is {best.loss:.4f}, with {plural(best.experts, 'expert')}")
+        nearest.append(
+            f"the lowest loss {of} is {best.loss:.4f}, with {plural(best.experts, 'expert')} before rounding to whole layers"
+        )
     goal += f" within {bounds}" if bounds else ""
     return InfeasibleError(
         f"{budget} with at most {plural(max(c.experts for c in allowed), 'expert')} reaches {goal}",

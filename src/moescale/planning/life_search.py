@@ -36,6 +36,7 @@ from moescale.units import format_count, format_usd, plural
 
 MOST_CORRECTIONS = 5  # of the loss that promises the goal, and of the tokens that dollars buy
 CORRECTED = 1e-4  # of ln L, and of tokens
+ROUNDED_UP = 1.005  # of dollars of three digits
 MOST_DRAWS = 100  # that intervals of lives are over: a life under a draw takes a search
 # Sizes at which a promise is looked at, over those that reach the loss by the law itself.
 SHARES = np.geomspace(0.125, 8.0, 13)
@@ -249,9 +250,13 @@ class LifeSearch:
         known = [c for c in allowed if isinstance(c, Life)]
         if (total := question.total_limit) is not None:
             if not known:
+                priced = self.search.sampled
+                served = priced.served & self.search.law.allows(self.search.best.experts)
+                least = float(np.exp(priced.ln_usd.min(where=served, initial=np.inf))) * self.life.served_tokens / 1e6
                 raise InfeasibleError(
                     f"{format_usd(total)} do not cover {self.served} with any model: {allowed[0].infeasible}",
                     where="--max-total-usd",
+                    nearest=f"more than the {format_usd(least)} that serving alone costs" if least < math.inf else None,
                     next_step="raise --max-total-usd, serve fewer --lifetime-tokens, or take a cheaper GPU",
                 )
             best = min(known, key=lambda c: (c.loss, c.experts))
@@ -263,7 +268,6 @@ class LifeSearch:
                 next_step="relax --max-loss, allow more --max-tokens or GPUs, or consider more experts",
             )
         best = min(known, key=lambda c: (c.total_usd, c.experts))
-        self.check_total(best, loss_goal(question))
         return best, f"lowest cost of training and {self.served} at {loss_goal(question)}"
 
     def rank(self, model: Life) -> float:
@@ -301,14 +305,14 @@ class LifeSearch:
         known = math.isfinite(n[0]) and math.isfinite(tokens[0])
         return self.priced(law, self.search.costs, float(n[0]), float(tokens[0]), experts) if known else None
 
-    def check_total(self, model: Life, goal: str) -> None:
-        """InfeasibleError for a life that reaches its goal for more dollars than the question allows."""
-        most = self.search.question.max_total_usd
+    def check_total(self, model: Life) -> None:
+        """InfeasibleError for a life as built, the cheapest at its loss, that takes more dollars than the question allows."""
+        most, goal = self.search.question.max_total_usd, loss_goal(self.search.question)
         if most is not None and model.total_usd > most:
             raise InfeasibleError(
                 f"training to {goal} and {self.served} cost {format_usd(model.total_usd)} at least, more than {format_usd(most)}",
                 where="--max-total-usd",
-                nearest=format_usd(model.total_usd),
+                nearest=format_usd(model.total_usd * ROUNDED_UP),
                 next_step="raise --max-total-usd, or relax --max-loss",
             )
 

@@ -62,8 +62,8 @@ def plan_lifetime(search: Search) -> LifetimePlan:
     # Rounding moves the dollars of a life by more than the best of several expert counts differ.
     every, left_out = lives.every_built(rows)
     built = min(every, key=lambda each: (bool(each.notes), wanted.rank(each.model)))
-    if built.notes and not within:
-        wanted.check_total(built.model, f"a loss of at most {built.model.loss:g}")
+    if not within:
+        wanted.check_total(built.model)
     own = (row for row in rows if isinstance(row, Life) and row.experts == question.match_experts)
     base, model = None if within else wanted.least_training(), built.model
     if within:

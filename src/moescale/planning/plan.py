@@ -256,8 +256,9 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
     goal = search.question.goal
     if lifetime is not None and not any_served(search, rows):  # a life may train longer than the budget
         instead = any_served(search, at_loss)
+        sure = "" if search.confidence is None else f" with a probability of {search.confidence:.0%}"
         notes.append(
-            f"no served model of {question.budget.flops:.3g} FLOPs reaches {loss_goal(search.question)}: except for its lifetime "
+            f"no served model of {question.budget.flops:.3g} FLOPs reaches {loss_goal(search.question)}{sure}: except for its lifetime "
             f"part, this plan {f'uses the loss of {search.question.base_name}' if instead else 'is of the lowest loss'}"
         )
         relaxed = replace(search.question, max_loss=None, max_usd_per_mtok=None)
@@ -308,7 +309,7 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         frontier=tuple(frontier),
         recommendation=advice,
         warnings=tuple(notes),
-        asked=_bounds(search.question, search.law.family.name, deployment),
+        asked=_bounds(question if of_life else search.question, search.law.family.name, deployment),
         curves=search.curves(),
         training=beside_precision(search, use, decided.model, decided.architecture),
         lifetime=lifetime,

@@ -39,7 +39,7 @@ from moescale.typing import FloatArray
 from moescale.units import expert_model
 
 # Of the tokens that days and dollars buy a model, as its GPU count may depend on them; and when they are met: digits that are printed.
-MOST_CORRECTIONS, CLOSE = 3, 2e-5
+MOST_CORRECTIONS, CLOSE = 5, 2e-5
 NEAR = 0.03  # of FLOPs: at so many others models of about the same size answer
 CONFIDENCE = 0.8  # of an ensemble's promise, where none is stated
 
@@ -166,7 +166,7 @@ class Question:
 
     def affordable(self, model: Architecture, flops: float, tokens: float) -> float:
         """How many times these FLOPs and tokens the stated days and dollars buy a built model; 1 where it cannot be timed."""
-        price, times = self.training, 1.0
+        price, times, within = self.training, 1.0, 0.0
         if price is None or not self.is_bought:
             return times
         for _ in range(MOST_CORRECTIONS):
@@ -176,10 +176,12 @@ class Question:
                 return 1.0
             days = bill.gpu_days / self.n_train_gpus if self.n_train_gpus else 0.0
             share = max(days / (self.max_days or math.inf), bill.usd / (self.max_training_usd or math.inf))
+            within = max(within, times) if share <= 1.0 + CLOSE else within
             times = min(times / share, (self.max_flops or math.inf) / flops)
             if abs(share - 1.0) < CLOSE:
-                break
-        return times
+                return times
+        # The bill has steps, where another number of GPUs is taken: the most that was seen to be within, as corrections go on for ever.
+        return within or times
 
     def rebought(self, model: Trained) -> Question | None:
         """The question with the FLOPs that days and dollars buy at the MFU of a model that was built; None where it has about these."""

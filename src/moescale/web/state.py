@@ -25,6 +25,7 @@ BUDGETS = ("budget", "days", "budget-usd")  # keys that state the budget
 # counts, 1 to 640 GPUs and 64 to 20,000 draws): two seconds at the limit. The command line has no such bound.
 MOST_WORK = 700.0
 DRAWS_PER_GPU = 50.0
+SWITCH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 # A whole life takes 4 to 10 s more under an average of laws and 0.3 s under one, whatever else is asked (measured over 6 to 12
 # counts, 8 to 32 GPUs): so many times the work, which keeps an answer within the pool's limit.
 LIFE_WORK = 5.0
@@ -143,7 +144,17 @@ def faults(query: Mapping[str, str], laws: Callable[[str], Law]) -> dict[str, In
 
 def _read(group: type[Options], given: Mapping[str, str]) -> Options:
     own = ((key, name, kind) for key, (of, name, kind) in OPTIONS.items() if of is group and key in given)
-    return group(**{name: kind.parse(given[key], key) for key, name, kind in own})
+    return group(**{name: _parsed(kind, given[key], key) for key, name, kind in own})
+
+
+def _parsed(kind: Described, text: str, key: str) -> object:
+    if kind.metavar:
+        return kind.parse(text, key)
+    if text.lower() not in SWITCH:
+        raise InputError(
+            f"{text!r} is no state of a switch", where=key, nearest="true or false", next_step="or leave it out"
+        )
+    return SWITCH[text.lower()]
 
 
 def _check_work(question: Question, gpus: int, draws: int) -> None:
@@ -162,7 +173,8 @@ def _check_work(question: Question, gpus: int, draws: int) -> None:
 
 def _command(stated: Mapping[type[Group], Group], given: Mapping[str, str], law: Law) -> str:
     words = ["moescale", "plan"]
-    for key, (group, name, _) in OPTIONS.items():
+    for key, (group, name, kind) in OPTIONS.items():
         if key in given and getattr(stated[group], name) != getattr(group, name, None):
-            words += [f"--{key}", f"{law.name}.toml" if key == "law" and ":" in given[key] else given[key]]
+            value = f"{law.name}.toml" if key == "law" and ":" in given[key] else given[key]
+            words += [f"--{key}", value] if kind.metavar else [f"--{key}"]
     return shlex.join(words)

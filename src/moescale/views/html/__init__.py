@@ -124,12 +124,12 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         ("Answer", _sentences(plan)),
         ("Models compared", [_chosen(choices.choices_table(plan))]),
         ("What could make it wrong", [_doubts(plan)]),
-        ("Question", [question]),
+        ("Question", [question, f"As asked: {choices.question_line(plan).removeprefix('For ')}."]),
     ]
     facts = [f for f in screen.facts(plan, made.options()) if f[0] != "More"]
     known = [plan_tables.known_table(plan)] if plan.known else []
     more: list[Section] = [
-        ("Decision", [f"Looked for: {plan.recommendation.rule}.", facts]),
+        ("Decision", [f"Looked for: {plan.decision.rule}.", facts]),
         ("Caveats", [notes] if notes else []),
         ("Details", [plan_tables.decision_facts(plan), *plan_tables.choice_tables(plan), *known]),
         ("Evidence", plan_tables.evidence_tables(plan)),

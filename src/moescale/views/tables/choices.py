@@ -53,7 +53,7 @@ def asked_number(plan: Plan, name: str) -> float | None:
 
 def of_fixed_dollars(plan: Plan) -> bool:
     """Whether the lowest loss of lives of the same dollars decides."""
-    return plan.of_life and "max_total_usd" in plan.asked
+    return plan.of_life and "max_total_usd" in plan.asked and "max_loss" not in plan.asked
 
 
 def budget_words(plan: Plan, *, flops_too: bool = False) -> str:
@@ -88,6 +88,8 @@ def question_line(plan: Plan) -> str:
     found = ((words, asked_number(plan, name)) for name, words in caps.items())
     parts += [words.format(format_count(value)) for words, value in found if value is not None]
     parts += ["lowest loss"] if plan.objective == "loss" else []
+    loss = asked_number(plan, "max_loss")
+    parts += [f"loss <= {loss:g}"] if plan.of_life and loss is not None else []
     if tokens is not None and plan.decision.model.tokens > BINDS * tokens and "max_epochs" not in asked:
         parts.append(f"<= {format_count(tokens)} tokens")
     of_training = plan.training is not None and plan.training.precision is not None
@@ -97,6 +99,8 @@ def question_line(plan: Plan) -> str:
     parts.append(speed or "no limit of TPOT")
     parts += [] if ttft_s is None else [f"TTFT <= {format_seconds(ttft_s)}"]
     parts += ["disaggregated"] if asked.get("disaggregated") else []
+    share = asked_number(plan, "utilization") or 1.0
+    parts += [f"servers used {share:.0%}"] if share < 1.0 else []
     parts.append(f"{plan.prompt_tokens:g} in / {plan.output_tokens:g} out")
     own = [] if plan.law == DEFAULT_LAW else [f"--law {plan.law}"]
     own += ["sizes as the paper counts them (--convention exact)"] if plan.convention == "paper" else []
@@ -122,6 +126,7 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     """So many rows by name, the first named where there is no room for all, in the order of a screen."""
     chosen, rivals = plan.decision.model, plan.decision.rivals
     knee, better, cheapest = plan.choices.balanced, plan.choices.quality, plan.choices.cheapest
+    better = better if better is not None and better.loss < chosen.loss else None
     at_knee = knee is not None and not plan.of_life and _same(knee, chosen)
     named: list[tuple[Place, str, Trained | None]] = [
         (Place.RECOMMENDED, "> recommended, knee" if at_knee else "> recommended", chosen)
@@ -225,6 +230,8 @@ def repaid_by(model: Trained, other: Trained) -> float | None:
 def dearer_to_serve(plan: Plan) -> list[tuple[str, Trained]]:
     """The models whose training a lower price may repay: the baseline, whose training is paid where it is released, and the least spend where one is shown."""
     least = [(name, row) for name, row in choices(plan, MOST_ROWS) if name == LEAST_SPEND]
+    if plan.built_base.loss > (asked_number(plan, "max_loss") or math.inf):  # the baseline is no answer
+        return least
     if plan.base_released and not plan.of_life:
         return [(f"{plan.base_name} as released", replace(plan.built_base, training_usd=0.0)), *least]
     return [("baseline", with_life(plan, plan.built_base)), *least]

@@ -186,13 +186,14 @@ def laws_table(plan: Plan) -> Table:
 def regrets_table(plan: Plan) -> Table:
     """Regret and probability of the decision, and of each law's choice, under every law."""
 
-    def under(regret: float | None, probability: float) -> str:
-        return "-" if regret is None else f"{regret:.0%} ({probability:.0%})"
+    def under(law: LawView, regret: float | None, probability: float) -> str:  # undefined where the law has no choice
+        return "-" if regret is None or law.experts is None else f"{regret:.0%} ({probability:.0%})"
 
-    rows = [["this plan", *(under(view.regret, view.probability) for view in plan.laws)]]
+    rows = [["this plan", *(under(view, view.regret, view.probability) for view in plan.laws)]]
     for view in plan.laws:
-        found = [(view.elsewhere or {}).get(law.law) for law in plan.laws]
-        rows.insert(-1, [view.law, *("-" if one is None else under(one.regret, one.probability) for one in found)])
+        found = [(law, (view.elsewhere or {}).get(law.law)) for law in plan.laws]
+        cells = ("-" if one is None else under(law, one.regret, one.probability) for law, one in found)
+        rows.insert(-1, [view.law, *cells])
     columns = (Column("choice of", text=True), *(Column(view.law, rank=1) for view in plan.laws))
     return Table(f"Regret under each law, with {P_LOSS} in brackets", columns, rows)
 

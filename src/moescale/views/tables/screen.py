@@ -92,7 +92,10 @@ def facts(
     say("Open", _open(plan) if best.undecided else "")
     say("Chance", _chance(plan))
     if by_price and (better := plan.choices.quality) is not None and _dominates(better, model, plan.confidence):
-        text = f"{better.experts:g} experts cost no more at a lower loss, and reach the baseline's with "
+        which = (
+            f"dense models of {format_count(better.n_params)}" if better.experts == 1 else f"{better.experts:g} experts"
+        )
+        text = f"{which} cost no more at a lower loss, and reach the baseline's with "
         say("But", f"{text}{percentage(better.probability_at_least_base)} only (--confidence)")
     shown = {name for name, _ in choices(plan, rows)}
     others = [c for c in at_other_chances(plan) if c is not plan.less_sure_between]
@@ -110,7 +113,8 @@ def facts(
         say("But", f"a step of the price: {at}{instead}")
     say("But", _as_released(plan))
     life = with_life(plan, plan.built_base).total_usd
-    if plan.of_life and not of_fixed_dollars(plan) and life and model.total_usd and life < model.total_usd:
+    by_baseline = plan.of_life and not of_fixed_dollars(plan) and "max_loss" not in plan.asked
+    if by_baseline and life and model.total_usd and life < model.total_usd:
         text = f"the baseline's own life costs less ({format_usd(life)}); none that keeps its loss so surely does"
         say("But", text)
     say("All counts", _unbounded(plan))

@@ -131,7 +131,9 @@ def price_error(plan: Plan) -> str:
             if span
             else "unknown: no servings of this kind were compared"
         )
-        return f"{known}; full servers, {format_usd(plan.usd_per_gpu_hour)} a GPU hour"
+        share = asked_number(plan, "utilization") or 1.0
+        full = "full servers" if share == 1.0 else f"servers used {share:.0%}"
+        return f"{known}; {full}, {format_usd(plan.usd_per_gpu_hour)} a GPU hour"
     times = "" if (late := late_tpot_s(plan)) is None else f", TPOT {format_seconds(late)} ({_stricter(plan)} keeps it)"
     likely_ttft_s = 0.0 if a.ttft is None else (model.ttft_s or 0.0) / a.ttft.geometric_mean
     if likely_ttft_s > (0.0 if "max_ttft_s" in plan.asked else LONG_TTFT_S):
