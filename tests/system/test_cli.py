@@ -40,7 +40,7 @@ def test_predict_gives_an_interval_only_where_the_law_has_draws() -> None:
     assert low <= found["loss"] <= high
     assert found["extrapolation"].keys() == {"n_params"}
     more = run("predict", "--n-params", "1B", "--tokens", "20B", "--experts", 512)
-    assert "was fitted up to X = 128 (256 experts of this shape), and a plan would not recommend 512" in more.err
+    assert "is trusted up to X = 128 (256 experts of this shape), and a plan would not recommend 512" in more.err
     dense = answer_of("predict", "--law", "hoffmann2022", "--n-params", "1B", "--tokens", "20B")
     assert dense == {"loss": pytest.approx(2.531, abs=1e-3), "interval": None, "extrapolation": {}}
 

@@ -227,7 +227,7 @@ def test_known_models_go_to_json_and_back_to_the_screen_and_the_figure() -> None
     out = io.StringIO()
     show_plan(Console(file=out, width=100), answer)
     assert "  llama-3.1-8b" in out.getvalue()
-    assert "* deepseek-v3: public-2026 was fitted up to X = 11 and is not trusted at 27.2" in out.getvalue()
+    assert "* deepseek-v3: public-2026 is trusted up to X = 11 and is not trusted at 27.2" in out.getvalue()
     assert len(known_table(answer).rows) == 3
     (ax,) = plan_figure(answer).get_axes()
     words = [text.get_text() for text in ax.texts]

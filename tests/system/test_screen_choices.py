@@ -315,7 +315,7 @@ def test_stated_expert_counts_are_planned_in_the_better_shape_that_can_have_them
     assert best["shape"] == "mixtral" or prices["deepseek"] < 0.95 * prices["mixtral"]
     # More than the law allows of mixtral, against whose baseline the other shape is set all the same.
     many = run(*asked, "512")
-    assert "shape mixtral is left out: pooled2026 was fitted up to X = 128" in many.err
+    assert "shape mixtral is left out: pooled2026 is trusted up to X = 128" in many.err
     assert "shape deepseek" in many.out
     assert "dense baseline (mixtral)" in many.out
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import MISSING, replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from moescale.bounds import DRAWS, FLOPS, PARAMETERS, SEED, TOKENS, Bound
 from moescale.cli.options import JSON, PLOT, command
 from moescale.cli.output import HeldBack, answer, check_plot, made_with, say, show_progress, warn
 from moescale.errors import InputError, located
-from moescale.options.fields import at_option, path, quantity, text, within
+from moescale.options.fields import at_option, path, quantity, refuse, text, within
 from moescale.options.law import DEFAULT_LAW, PLANNED_SHAPE, ChosenLaw, InputOptions, in_shape
 from moescale.options.runs import ComparedOptions, PredictedOptions, TableOptions
 
@@ -132,6 +132,9 @@ def predict(
     tokens: float | None = quantity("Training tokens D, such as 300B.", TOKENS),
     experts: float = quantity("Experts E per layer; 1 is dense.", default=1),
     runs: Path | None = path("Table of runs to predict; losses may be missing."),
+    shape: str | None = text(
+        "Shape whose N and E are stated, as `plan --shape`; default: mixtral under pooled2026, else the law's."
+    ),
     json_: bool = JSON,
 ) -> None:
     """Predict the loss of one model, or of each model in a table."""
@@ -140,12 +143,18 @@ def predict(
     from moescale.planning.rationale import unknown_range_notes
     from moescale.planning.search import fitted_up_to
     from moescale.scaling_laws import predict as predict_loss
+    from moescale.scaling_laws.ensemble import MODEL_INPUTS
     from moescale.views.terminal.fits import show_prediction
 
     chosen = law.find_law()
     if runs is not None:
-        for option, stated in {"--n-params": n_params, "--tokens": tokens}.items():
-            if stated is not None:
+        for option, stated in {
+            "--n-params": n_params,
+            "--tokens": tokens,
+            "--experts": experts,
+            "--shape": shape,
+        }.items():
+            if stated not in (None, 1):
                 what, next_step = "each row of the table states it", "leave out this option or --runs"
                 raise InputError(what, where=option, next_step=next_step)
         _predict_table(chosen, table, runs, inputs, json_=json_)
@@ -154,14 +163,21 @@ def predict(
         where = "--n-params" if n_params is None else "--tokens"
         next_step = "give --n-params and --tokens of one model, or --runs with a table of many"
         raise InputError("is missing", where=where, next_step=next_step)
-    if law.law == DEFAULT_LAW:  # one model has one loss, here and in a plan
-        chosen = in_shape(chosen, PLANNED_SHAPE)
+    refuse(table, [field.name for field in fields(table)], "is of a table of models", "give --runs, or leave it out")
+    if shape is not None or law.law == DEFAULT_LAW:  # one model has one loss, here and in a plan
+        chosen = in_shape(chosen, shape or PLANNED_SHAPE)
+    if (
+        chosen.evidence.get("size_column") == "n_params_active"
+        and MODEL_INPUTS[0] in chosen.form.extra_inputs
+        and experts > 1
+    ):
+        warn(f"--n-params is dense-equivalent, as N of a plan, and not active as in the runs of {chosen.name}")
     if not chosen.form.uses_experts and experts != 1:
         warn(f"{chosen.name} does not depend on the number of experts: --experts {experts:g} has no effect")
     with np.errstate(over="ignore"):  # told below
         predicted = predict_loss(chosen, n_params, tokens, experts, extra=inputs.inputs())
     if chosen.form.uses_experts and not chosen.allows(experts):
-        warn(f"{chosen.name} was fitted up to {fitted_up_to(chosen)}, and a plan would not recommend {experts:g}")
+        warn(f"{chosen.name} {fitted_up_to(chosen)}, and a plan would not recommend {experts:g}")
     if not math.isfinite(predicted.loss):
         what = f"{chosen.name} gives no finite loss at this size, tokens and experts"
         raise InputError(what, where="--law", next_step="stay closer to the fitted range, or use another law")
@@ -230,10 +246,15 @@ def isoflop(
     json_: bool = JSON,
 ) -> None:
     """Fit the exponents of loss-optimal N and D in FLOPs to runs at equal FLOPs."""
+    import numpy as np
+
     from moescale.fitting.isoflop import isoflop as fit_parabolas
     from moescale.views.terminal.fits import show_isoflop
 
     read = table.read(runs)
+    active = read.columns.get("n_params_active")
+    if table.size_column is None and active is not None and not np.allclose(active, read.n_params, rtol=0.01):
+        warn("FLOPs are 6 N D of dense-equivalent N; --size-column n_params_active counts what a token meets")
     with at_option(read.source):
         found = fit_parabolas(read, tolerance=tolerance)
     asked = {} if budget is None else {"optima": [trend.optimum(budget) for trend in found.trends]}

@@ -257,14 +257,15 @@ def documents(name: str, text_field: str = "text") -> Iterator[str]:
                     where, text = f"{name}, line {number}", _decoded(line)
                     row: object = text and parse_json(text, where=where, next_step="write one object a line")
                     # UTF-8 cannot hold all that JSON may spell, such as a lone surrogate.
-                    yield _decoded(_field(row, text_field, where).encode("utf-8", "surrogatepass"))
+                    yield _decoded(_field(row, text_field, where).encode("utf-8", "surrogatepass"), mark=False)
     else:
         yield _decoded(read_bytes(path, limit_bytes=MOST_BYTES))
 
 
-def _decoded(content: bytes) -> str:
+def _decoded(content: bytes, *, mark: bool = True) -> str:
+    """The text of a document, or of a line, which may begin with a byte order mark; empty where it is no UTF-8."""
     try:
-        return content.decode("utf-8-sig")
+        return content.decode("utf-8-sig" if mark else "utf-8")
     except UnicodeDecodeError:
         return ""
 

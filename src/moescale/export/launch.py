@@ -79,11 +79,12 @@ def export_model(
     gpus: int | None = None,
     launch: Launch = Launch(),  # noqa: B008  # frozen
     server: Server | None = None,
+    planned_flops: float | None = None,
 ) -> Export:
     """Write what `format` (hf, torchtitan or megatron) needs to train a shape on `tokens` tokens into a folder.
 
     `launch` states what is known of the recipe; its trainer is that of the format. With `gpus` the batch fills them. With a
-    `server` also the script that starts it on the trained model. The folder is written whole or not at all, in place of an
+    `server` also the script that starts it on the trained model; `planned_flops` are what its plan counts. The folder is written whole or not at all, in place of an
     older export. Raises InputError for an unknown format, a folder that cannot be written, a size without a learning rate or a
     shape that no class of transformers builds, InfeasibleError where `gpus` GPUs do not hold the run.
     """
@@ -116,7 +117,7 @@ def export_model(
         version=TORCHTITAN,
         recipe=recipe,
         choice=choice,
-        planned_flops=6.0 * shape.n_params * tokens,
+        planned_flops=planned_flops,
         notes=notes,
         server=server,
         serve=SERVE,

@@ -134,6 +134,9 @@ def fit(
     the 810,000 starts equal), so that the count is a lower bound.
     """
     n, d, e, y = (np.asarray(values, dtype=float) for values in (n_params, tokens, experts, loss))
+    if len({values.shape for values in (n, d, e, y)}) > 1 or y.ndim != 1:
+        what = f"sizes, tokens, experts and losses are arrays of {n.shape}, {d.shape}, {e.shape} and {y.shape}"
+        raise InputError(what, where="runs", next_step="give one number a run of each")
     further = {name: np.asarray(values, dtype=float) for name, values in further_inputs(form, extra).items()}
     columns = {name: np.broadcast_to(values, y.shape) for name, values in further.items()}
     return fit_arrays(form, RunArrays(n, d, e, y, columns), starts=starts, progress=progress)

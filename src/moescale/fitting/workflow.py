@@ -29,9 +29,9 @@ from moescale.models.family import ModelFamily, with_convention
 from moescale.runs.table import RunTable
 from moescale.scaling_laws import pooled2026
 from moescale.scaling_laws.covariates import check_names, known_to
-from moescale.scaling_laws.ensemble import DRAWS, combine
+from moescale.scaling_laws.ensemble import DRAWS, MODEL_INPUTS, combine
 from moescale.scaling_laws.form import LawForm
-from moescale.scaling_laws.law import Law, Member, Prediction, extrapolation, predict_many
+from moescale.scaling_laws.law import OF_ACTIVE, Law, Member, Prediction, extrapolation, predict_many
 from moescale.scaling_laws.store import find_form, find_law
 from moescale.typing import FloatArray
 
@@ -134,7 +134,7 @@ def _fit_ordered(runs: RunTable, form: LawForm | str, how: FitSettings, report: 
     of_active = canonical.has_active_column(runs) and counted.n_counts == "dense" and np.any(runs.experts > 1.0)
     if of_active and not form.of_models:
         notes.append(
-            f"{form.name} is fitted to active parameters, and a plan would read its N as dense-equivalent: "
+            f"{form.name} is fitted to {OF_ACTIVE}, and a plan would read its N as dense-equivalent: "
             "give --size-column n_params_dense, or fit without --law"
         )
     found = replace(found, warnings=(*runs.warnings, *remarks, *notes, *found.warnings))
@@ -288,6 +288,8 @@ def predict_runs(law: Law, runs: RunTable, *, extra: Mapping[str, float] | None 
     gives no finite loss.
     """
     arrays, _ = run_arrays(law.form, runs, dict(extra or {}))
+    if MODEL_INPUTS[0] in law.form.extra_inputs:  # whose range is of its family's N and E
+        arrays = replace(canonical.sizes_in_family(runs, law.family), extra=arrays.extra)
     where = (arrays.n_params, arrays.tokens, arrays.experts)
     with np.errstate(over="ignore"):  # said below
         ends = predict_many(law, *where, extra=arrays.extra)

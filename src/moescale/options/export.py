@@ -106,4 +106,5 @@ class ExportOptions(Group):
             gpus=training.train_gpus,
             launch=launch,
             server=server,
+            planned_flops=best.model.training_flops,
         )

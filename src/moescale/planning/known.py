@@ -10,7 +10,7 @@ from typing import Any
 from moescale.models.coordinates import expansion, of_architecture
 from moescale.planning.candidate import Candidate, Trained
 from moescale.planning.question import KnownModel, Question, only_experts
-from moescale.planning.search import Search, known_model
+from moescale.planning.search import Search, known_model, reach_words
 from moescale.scaling_laws.law import Law
 from moescale.units import expert_model
 
@@ -81,4 +81,4 @@ def beyond_law(law: Law, experts: float) -> str | None:
     if law.max_experts is None or law.allows(experts):
         return None
     own, most = (float(expansion(law.family, e)) for e in (experts, law.max_experts))
-    return f"{law.name} was fitted up to X = {most:.3g} and is not trusted at {own:.3g}"
+    return f"{law.name} {reach_words(law)} X = {most:.3g} and is not trusted at {own:.3g}"

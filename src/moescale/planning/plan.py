@@ -51,7 +51,7 @@ from moescale.planning.recommend import (
 from moescale.planning.search import Search
 from moescale.planning.shapes import ShapeChoice
 from moescale.planning.training_use import TrainingUse, beside_precision, training_use
-from moescale.scaling_laws.law import NOT_IDENTIFIED, Law
+from moescale.scaling_laws.law import NOT_IDENTIFIED, OF_ACTIVE, Law
 from moescale.serving.accuracy import Accuracy, accuracy_of
 from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import Disaggregated
@@ -247,7 +247,9 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         at_cost = with_intervals(at_cost, draws and loss_limits(draws, sizes_of(at_cost)))
     lifetime, no_life = _lifetime(search)
     named = [*([] if question.base is None else [question.base]), *question.against]
-    open_ = [n for n in search.law.notes if n.startswith(NOT_IDENTIFIED)] if search.law.is_fitted else []
+    open_ = (
+        [n for n in search.law.notes if n.startswith(NOT_IDENTIFIED) or OF_ACTIVE in n] if search.law.is_fitted else []
+    )
     of_fit = [f"{search.law.name}: {note}" for note in open_]
     notes = [*search.notes, *of_fit, *_notes(search, no_life), *release_notes(named, deployment)]
     rows = (

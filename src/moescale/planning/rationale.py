@@ -288,7 +288,11 @@ def over_fitted(search: Search, model: Trained) -> dict[str, float] | None:
         **search.question.budget.extra,
     }
     further["training_flops"] = model.training_flops
-    return extrapolation(law, size, model.tokens, model.experts, further) or None
+    found = extrapolation(law, size, model.tokens, model.experts, further)
+    if law.form.of_sources and "experts" in found:  # which speaks of X
+        own, end = (float(expansion(law.family, e)) for e in (model.experts, model.experts / found["experts"]))
+        found["experts"] = own / end
+    return found or None
 
 
 def _factor_words(search: Search, model: Trained) -> list[str]:
@@ -339,7 +343,7 @@ def _excluded(search: Search, model: Model, rows: Sequence[Model], cost: Callabl
         looks = f", {which}{1.0 - cost(best) / cost(model):.0%} cheaper by extrapolation"
     listed = ", ".join(f"{e:g}" for e in left_out)
     reached = ", ".join(f"{float(expansion(law.family, e)):.3g}" for e in left_out)
-    return [f"Excluded: {listed} experts (X = {reached}){looks}. {law.name} was fitted up to {fitted_up_to(law)}."]
+    return [f"Excluded: {listed} experts (X = {reached}){looks}. {law.name} {fitted_up_to(law)}."]
 
 
 def _conditions(search: Search) -> list[str]:

@@ -461,9 +461,15 @@ def curve_models(
 
 
 def fitted_up_to(law: Law) -> str:
-    """The expansion up to which a law may recommend models, and the expert count that has it in the law's family."""
+    """How far a law reaches, in words: the expansion up to which it may recommend models, and the expert count that has it in its family."""
     most = law.max_experts or 1.0
-    return f"X = {float(expansion(law.family, most)):.3g} ({most:g} experts of this shape)"
+    return f"{reach_words(law)} X = {float(expansion(law.family, most)):.3g} ({most:g} experts of this shape)"
+
+
+def reach_words(law: Law) -> str:
+    """Laws of several sources recommend fewer experts than some of them were fitted to."""
+    fitted = law.fit_range.get("experts", (1.0, math.inf))[1]
+    return "is trusted up to" if (law.max_experts or 1.0) < fitted * (1.0 - 1e-6) else "was fitted up to"
 
 
 def _check_reach(law: Law, question: Question) -> None:
@@ -473,7 +479,7 @@ def _check_reach(law: Law, question: Question) -> None:
         return
     others = f", or give --law {either(names)}" if (names := _laws_for(law, question)) else ""
     raise InfeasibleError(
-        f"{law.name} was fitted up to {fitted_up_to(law)} and may not recommend {least:g} experts "
+        f"{law.name} {fitted_up_to(law)} and may not recommend {least:g} experts "
         f"(X = {float(expansion(law.family, least)):.3g})",
         where="--experts",
         nearest=f"{math.floor(law.max_experts)}",

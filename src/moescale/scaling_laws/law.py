@@ -10,6 +10,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from moescale.errors import InputError
 from moescale.io.records import plain, record
 from moescale.models.family import ModelFamily
 from moescale.scaling_laws.covariates import further_inputs
@@ -23,6 +24,7 @@ NOISE_NODES = np.array([-_END, *_INNER, _END])
 MOST_DRAWS = 10_000  # they tell a 5% quantile to 0.2%; a plan holds every draw of every candidate, some 500 MB
 MOST_DRAWN = 2_000_000  # losses of draws and nodes at once, 16 MB
 NOT_IDENTIFIED = "not identified"  # how the note begins that names what runs leave open
+OF_ACTIVE = "active parameters"  # in the note on a law whose N a plan would read otherwise
 ABOUT = ("name", "source", "date", "notes", "evidence", "run_noise", "drift")  # of every law, an ensemble too
 INPUT_NAMES = {"n_params": "N", "tokens": "D", "experts": "E", "training_flops": "training FLOPs"}
 
@@ -195,6 +197,8 @@ def predict(
     law: Law, n_params: float, tokens: float, experts: float = 1.0, *, extra: Mapping[str, float] | None = None
 ) -> Prediction:
     """Predicted loss of one model with its interval and its distance from the fitted range; `extra` as in `loss`."""
+    if any(np.ndim(number) for number in (n_params, tokens, experts)):
+        raise InputError("predict is of one model", where="n_params", next_step="use loss for arrays")
     value, low, high = (float(v) for v in predict_many(law, n_params, tokens, experts, extra=extra))
     bounds = None if math.isnan(low) else (low, high)
     further = further_inputs(law.form, extra)

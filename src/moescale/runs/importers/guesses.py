@@ -22,7 +22,7 @@ LOSS_COLUMN = "loss"
 SAME = 1e-6  # relative difference of two columns that state one value, each rounded
 
 SHAPE = "the model's configuration (without embeddings)"
-DENSE = "1, as no name mentions experts"
+DENSE = "1 where nothing else says it"
 FLOS = "total_flos / (6 times the parameters that Trainer counts)"
 DERIVED = (SHAPE, DENSE, FLOS)  # texts of origins that are no names
 

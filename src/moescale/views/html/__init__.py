@@ -135,7 +135,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         ("Evidence", plan_tables.evidence_tables(plan)),
         ("Lifetime cost", life),
         ("Assumptions", [[*_law_facts(plan), *_serving_facts(plan)]]),
-        ("Glossary", [plan_tables.GLOSSARY.format(base=plan_tables.base_name(plan))]),
+        ("Glossary", [plan_tables.glossary(plan)]),
         ("How to reproduce it", made.blocks()),
     ]
     told, sizes = answer.benefit(plan), plan_tables.plan_headline(plan)

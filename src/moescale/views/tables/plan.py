@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from moescale.models.parameters import parts_of
 from moescale.models.rounding import Buildable
 from moescale.planning.candidate import Life, Regret, Trained, Unreachable
 from moescale.planning.decision import LawView
@@ -38,12 +39,30 @@ P_LOSS, RELATIVE_COST = "P(loss <= baseline)", "cost vs baseline"
 
 GLOSSARY = (
     "N: dense-equivalent parameters. N vs optimum: N relative to the loss-optimal N at the same E. active, total: "
-    "parameters without embeddings. baseline: the {base}. P(loss <= baseline): the probability of matching the "
+    "parameters {counted}. baseline: the {base}. P(loss <= baseline): the probability of matching the "
     "baseline's loss. $/Mtok: dollars per million output tokens. regret: the expected "
     "extra cost, as a share of the baseline's cost, if another law is the true one."
 )
 
+COUNTED = (
+    "without embeddings",
+    "with one embedding table, as the law counts them",
+    "with both embedding tables, as the law counts them",
+)
+
 Model = TypeVar("Model", bound="Trained")
+
+
+def counted_words(shape: Buildable) -> str:
+    """Which embedding tables the sizes of a shape count, as its law does."""
+    parts = parts_of(shape.architecture())
+    tables = shape.n_params_total - float(parts.non_embedding_total - parts.norms - parts.router)
+    return COUNTED[min(max(round(tables / (shape.vocab_size * shape.d_model)), 0), 2)]
+
+
+def glossary(plan: Plan) -> str:
+    """What the letters of the tables mean."""
+    return GLOSSARY.format(base=base_name(plan), counted=counted_words(plan.decision.architecture))
 
 
 def plan_headline(plan: Plan) -> str:
@@ -146,7 +165,7 @@ def build_sentence(a: Buildable) -> str:
         narrow = f" of width {a.d_expert}" if a.d_expert else ""
         text += f", {a.n_experts} experts{narrow} in {where}, top-{a.top_k}"
         text += f", shared experts {a.d_shared_expert} wide" if a.d_shared_expert else ""
-    total = f"{format_count(a.n_params_total)} parameters without embeddings"
+    total = f"{format_count(a.n_params_total)} parameters {counted_words(a)}"
     return f"{text}; {total}. All figures are for this shape"
 
 

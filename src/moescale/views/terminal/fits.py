@@ -108,6 +108,9 @@ def show_laws(console: Console, laws: Sequence[Law]) -> None:
         family = law.family
         spacing = "every layer" if family.moe_every == 1 else f"every {family.moe_every} layers"
         models = f"top-{family.top_k}, experts {spacing}" if law.form.uses_experts else "dense models"
+        by = [name for name in ("granularity", "sparsity", "activated_experts") if name in law.form.extra_inputs]
+        by = by if law.form.implied_inputs or by != ["sparsity"] else []  # else of single weights
+        models = f"MoE models by {', '.join(by)}" if by and not law.form.uses_experts else models
         write_line(console, f"{law.name}  ({law.form.name}; {models})", bold=len(law.name))
         write_paragraph(console, f"{law.source}.", indent=2)
         parts = [f"{m.weight:.0%} {m.law.name}" for m in law.members]

@@ -115,7 +115,7 @@ def _details(console: Console, plan: Plan) -> None:
         write_line(console)
         write_paragraph(console, tables.training_sentence(plan.lifetime))
     write_line(console)
-    write_paragraph(console, tables.GLOSSARY.format(base=tables.base_name(plan)))
+    write_paragraph(console, tables.glossary(plan))
     write_line(console)
     source, accuracy = tables.serving_basis(plan)
     flops = plan.decision.model.training_flops if choices.of_fixed_dollars(plan) else plan.budget_flops
