@@ -104,21 +104,24 @@ def promising(
     return [list(each) for each in found]
 
 
-def best_shapes(
+def best_shape(
     law: Law,
     costs: Costs,
     model: Model,
     shapes: Iterable[Buildable],
     priced: Callable[[Law, Costs, Model], Model | None],
     bounds: Bounds,
-) -> list[Built[Model]]:
-    """The shapes that meet the bounds, where these bound the loss those as cheap as the cheapest, the lowest loss first; as `as_built`."""
+) -> Built[Model] | None:
+    """The shape of the lowest loss that meets the bounds, where these bound the loss of those as cheap as the cheapest; None where none does; else as `as_built`."""
     found = [in_shape(law, costs, model, shape, priced) for shape in shapes]
     kept = [each for each in found if each is not None and met(bounds, each.model)]
-    least = min((each.model.usd_per_mtok for each in kept), default=0.0)
-    most = math.inf if bounds.max_loss is None else (1.0 + EQUAL) * least
-    alike = sorted((each for each in kept if each.model.usd_per_mtok <= most), key=lambda each: each.model.loss)
-    return [replace(each, model=replace(each.model, intervals=carried(model, each.model))) for each in alike]
+    if not kept:
+        return None
+    to_loss = bounds.max_loss is not None
+    least = min(each.model.usd_per_mtok for each in kept)
+    alike = [each for each in kept if not to_loss or each.model.usd_per_mtok <= (1.0 + EQUAL) * least]
+    best = min(alike, key=lambda each: each.model.loss)
+    return replace(best, model=replace(best.model, intervals=carried(model, best.model)))
 
 
 def met(bounds: Bounds, model: Candidate) -> bool:

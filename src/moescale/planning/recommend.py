@@ -20,7 +20,7 @@ from moescale.planning.as_built import (
 from moescale.planning.candidate import Candidate, Costs, Row, Trained
 from moescale.planning.choice import choose, rank, too_dear
 from moescale.planning.decision import Choices, LawView, law_views
-from moescale.planning.near_shapes import EQUAL, best_shapes, promising
+from moescale.planning.near_shapes import EQUAL, best_shape, promising
 from moescale.planning.question import Question
 from moescale.planning.rationale import (
     Recommendation,
@@ -94,13 +94,12 @@ def recommend(search: Search, rows: Sequence[Row], *, at_goal: bool, in_full: bo
 
     def build(row: Candidate) -> Built[Candidate]:
         bounds = bounds_of(row)
-        alike[row.experts] = best_shapes(law, costs, row, near.get(row.experts, ()), priced, bounds)
-        built = (alike[row.experts] or [as_built(law, costs, row, priced, bounds)])[0]
+        built = best_shape(law, costs, row, near.get(row.experts, ()), priced, bounds)
+        built = built or as_built(law, costs, row, priced, bounds)
         if built.notes and bounds.max_loss is not None and limit is not None:
             raise too_dear(question, built.model, f"a loss of at most {bounds.max_loss:g}", " as built")
         return built
 
-    alike: dict[float, list[Built[Candidate]]] = {}  # of each expert count
     every: list[Built[Candidate]] = []
     refused: list[InfeasibleError] = []
     for row in (chosen, *others):  # rounding moves prices by more than neighbours differ
@@ -116,8 +115,7 @@ def recommend(search: Search, rows: Sequence[Row], *, at_goal: bool, in_full: bo
         built = min(beats, key=lambda each: rank(search, each.model), default=built)
         built = _of_lower_loss(question, built, every)
         if not built.notes:
-            others = _for_the_price(search, built, every, bounds_of(chosen), priced)
-            built = _cheaper_to_train(question, others or [built, *alike.get(built.model.experts, ())])
+            built = _for_the_price(search, built, every, bounds_of(chosen), priced) or built
             every.append(built)
     model = built.model
     views = law_views(search, model, built.shape) if in_full else ()
@@ -175,8 +173,8 @@ def _for_the_price(
     every: Sequence[Built[Candidate]],
     bounds: Bounds,
     priced: Callable[[Law, Costs, Candidate], Candidate | None],
-) -> list[Built[Candidate]]:
-    """The shapes of the lowest loss for as good as the built model's price, where that is lower: small models cost what the host takes, whatever their size.
+) -> Built[Candidate] | None:
+    """The lowest loss for as good as the built model's price, where that is lower: small models cost what the host takes, whatever their size.
 
     Of its expert count alone where another count is cheaper, which does not decide.
     """
@@ -188,19 +186,9 @@ def _for_the_price(
     within = replace(bounds, max_loss=None, max_usd_per_mtok=limit)
     near = promising(law, costs, rows, [within] * len(rows), search.judged_shapes)
     remember_prices(costs, chain(*near))
-    found = [best_shapes(law, costs, row, shapes, priced, within) for row, shapes in zip(rows, near, strict=True)]
-    lower = [each for each in found if each and each[0].model.loss < most]
-    return min(lower, key=lambda each: each[0].model.loss, default=[])
-
-
-def _cheaper_to_train(question: Question, alike: Sequence[Built[Candidate]]) -> Built[Candidate]:
-    """Of shapes as good as the first in price and in loss that of the lowest loss whose training costs at most CHEAPER more than any of them."""
-    first = alike[0]
-    usd, loss = first.model.usd_per_mtok * (1.0 + EQUAL), first.model.loss + FOR_NOTHING
-    equal = [each for each in alike if each.model.usd_per_mtok <= usd and each.model.loss <= loss]
-    spent = [billed(question, each).training_usd or math.inf for each in equal]
-    cheap = [each for each, dollars in zip(equal, spent, strict=True) if dollars <= (1.0 + CHEAPER) * min(spent)]
-    return min(cheap, key=lambda each: each.model.loss)
+    found = [best_shape(law, costs, row, shapes, priced, within) for row, shapes in zip(rows, near, strict=True)]
+    lower = [each for each in found if each is not None and each.model.loss < most]
+    return min(lower, key=lambda each: each.model.loss, default=None)
 
 
 def _beats(one: Candidate, other: Candidate) -> bool:
@@ -232,9 +220,10 @@ def built_choices(search: Search, rows: Choices, built: Sequence[Candidate], bas
     remember_prices(costs, chain(*near))
     made: dict[str, Candidate] = {}
     for (name, row), shapes in zip(found.items(), near, strict=True):
-        best = best_shapes(law, costs, row, shapes, price, bounds[name])
-        best = best or [as_built(law, costs, row, price, bounds[name])]
-        made[name] = billed(search.question, best[0])
+        best = best_shape(law, costs, row, shapes, price, bounds[name]) or as_built(
+            law, costs, row, price, bounds[name]
+        )
+        made[name] = billed(search.question, best)
     if to_loss and rows.cheapest is not None:
         made["cheapest"] = min(built, key=lambda c: (c.usd_per_mtok, c.experts))
     return Choices(**made)
