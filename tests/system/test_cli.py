@@ -326,3 +326,23 @@ def test_a_law_of_few_runs_rests_on_a_prior(tmp_path: Path) -> None:
     assert run("fit", runs, *asked, "--law", "yun2024", "-o", alone).code == 0
     assert "alone carries no draws, so this plan has no intervals" in run(*cheap, alone).err
     assert "intervals" not in run(*cheap, alone, "--bootstrap", "0").err
+
+
+def test_predict_takes_the_shape_of_a_plan_and_refuses_what_it_would_not_use(tmp_path: Path) -> None:
+    one = ("predict", "--n-params", "760M", "--tokens", "2.2T", "--experts", 128)
+    usual, fine = (json.loads(run(*one, *more, "--json").out)["loss"] for more in ((), ("--shape", "fine-grained")))
+    assert fine > usual
+    for option in ("--best-of", "--where=tokens > 1"):
+        assert "is of a table of models" in run(*one, option).err
+    assert "--experts: each row of the table states it" in run("predict", "--runs", RUNS, "--experts", 8).err
+
+
+def test_a_law_of_active_sizes_knows_its_own_runs(tmp_path: Path) -> None:
+    """Its range is of dense-equivalent sizes, with which the table's active ones were compared."""
+    law = tmp_path / "law.toml"
+    run("fit", RUNS, "--size-column", "n_params_active", "-o", law)
+    found = run("predict", "--law", law, "--runs", RUNS, "--json")
+    assert not any(each["extrapolation"] for each in json.loads(found.out))
+    one = run("predict", "--law", law, "--n-params", "1B", "--tokens", "40B", "--experts", 16)
+    assert "--n-params is dense-equivalent" in one.err
+    assert "--size-column n_params_active counts" in run("isoflop", RUNS).err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from itertools import pairwise
@@ -374,3 +375,27 @@ def test_own_runs_that_the_default_law_goes_beyond_are_fitted_beside_other_labs_
     assert f"{told}--max-runs 2 --plan-budget {' '.join(asked[1:])} --runs examples/runs.csv\n" in own.err
     run("fit", "examples/runs.csv", "--where", "n_experts <= 16", "-o", part)
     assert re.search(r"^Next .* fit RUNS\.csv ", run("plan", *asked, "--law", part).out, re.M)
+
+
+def test_dollars_of_a_life_at_a_loss_are_refused_by_its_model_as_built() -> None:
+    """What was refused was the real-valued life, which built models undercut by a sixth; then a slower server was planned."""
+    asked = ("plan", "--gpu", "h100-sxm", "--shape", "deepseek", "--lifetime-tokens", "2T", "--max-loss", 2.1, *FAST)
+    free = json.loads(run(*asked, "--budget", "1e22", "--json").out)["lifetime"]
+    enough = run(*asked, "--max-total-usd", 1.05 * free["total_usd"])
+    assert enough.out.startswith(f"Train {free['recommendation']['experts']:g} experts")
+    assert "loss <= 2.1" in enough.out
+    assert "Least dollars of a life" in enough.out
+    assert "planned with" not in enough.err
+    refused = run(*asked, "--max-total-usd", 0.9 * free["total_usd"], "--max-tpot", "50ms")
+    assert refused.code == 1
+    nearest = re.search(r"nearest: \$(\S+);", refused.err)
+    assert nearest is not None
+    assert run(*asked, "--max-total-usd", nearest[1], "--max-tpot", "50ms").code == 0
+
+
+def test_a_life_at_a_stated_loss_speaks_of_that_loss_and_a_baseline_that_misses_it_is_no_answer() -> None:
+    asked = (*MIXTRAL, "--budget", "1e22", "--max-loss", 2.1, *FAST)
+    seen = " ".join(run(*asked, "--lifetime-tokens", "2T").out.split())
+    assert "of a loss of at most 2.1" in seen
+    assert "baseline's own life costs less" not in seen
+    assert "By volume baseline" not in " ".join(run(*asked).out.split())

@@ -18,6 +18,8 @@ from command_line import LOWEST, answer_of, run
 from moescale.export.launch import export_model
 from moescale.hardware.gpus import find_gpu
 from moescale.models.published import find_shape
+from moescale.models.recipe import MOST_OFF
+from moescale.models.rounding import buildable
 from moescale.options.law import LawOptions
 from moescale.options.planned import PlanRequest
 from moescale.options.question import BoundOptions
@@ -331,3 +333,24 @@ def test_a_life_near_the_largest_served_size_is_built_beside_cheaper_ones_before
     )
     assert both["experts"] == alone["experts"] == 512
     assert both["total_usd"] == pytest.approx(alone["total_usd"], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("shape", "n_params", "experts", "tokens"), [("mixtral", 1.77e10, 64, 3.39e13), ("deepseek", 4e9, 256, 4e12)]
+)
+def test_a_number_of_gpus_that_is_stated_trains_as_the_same_number_that_is_not(
+    shape: str, n_params: float, experts: float, tokens: float
+) -> None:
+    """In the first case 12,288 GPUs, which no batch of 2^k divides, cost $34M unstated and $26.6M stated."""
+    model = buildable(LawOptions(shape=shape).find_law().family, n_params, experts).architecture()
+    found = choose_launch(model, tokens, H100, Launch())
+    stated = choose_launch(model, tokens, H100, Launch(), gpus=found.split.gpus)
+    assert (stated.split, stated.mfu, stated.recipe) == (found.split, found.mfu, found.recipe)
+    assert found.recipe.batch_sequences * found.recipe.sequence_tokens <= MOST_OFF * found.recipe.asked_batch_tokens
+
+
+@pytest.mark.fuzz
+def test_where_expert_counts_are_as_good_the_dollars_rise() -> None:
+    """Whole counts took turns here, 128, 512 and 128 of fine-grained experts, and $3.75M came before $3.34M."""
+    usd = [use_of(plan_of("fine-grained", "h100-sxm", budget=flops)).usd for flops in (3.665e23, 4.642e23, 5.878e23)]
+    assert usd == sorted(usd, key=lambda each: each or 0.0)

@@ -41,7 +41,7 @@ from moescale.training.parallelism import (
     splits,
     stages_of,
 )
-from moescale.units import format_usd
+from moescale.units import format_flops, format_usd
 
 SHAPE = Buildable(
     n_layers=20, d_model=1664, n_heads=13, n_kv_heads=13, head_dim=128, d_ffn=4416, n_experts=16, top_k=2, moe_every=2,
@@ -439,3 +439,24 @@ def test_plan_exports_its_recommendation(tmp_path: Path) -> None:
     assert f"vLLM on {best['gpus']} x a100-sxm-40gb, weights in bf16: {price} per million output tokens" in readme
     # The plan's FLOPs count 5/3 N a token, the built model's matrices and attention what they are.
     assert math.log(found["parallel"]["training_flops"] / 5.15e21) == pytest.approx(0, abs=0.4)
+
+
+@pytest.mark.parametrize("shape", ["mixtral", "fine-grained"])
+def test_an_export_states_the_flops_and_the_mfu_of_its_plan(shape: str, tmp_path: Path) -> None:
+    asked = (
+        "plan",
+        "--budget",
+        "1e22",
+        "--gpu",
+        "h100-sxm",
+        "--shape",
+        shape,
+        "--objective",
+        "loss",
+        "--latency",
+        "roofline",
+    )
+    found = json.loads(run(*asked, "--bootstrap", 0, "--export", "megatron", "-o", tmp_path / "launch", "--json").out)
+    told = (tmp_path / "launch" / "README.md").read_text()
+    flops, mfu = format_flops(found["training"]["flops_used"]), found["training"]["mfu"]
+    assert f"{flops} by the count of the plan's law, an MFU of {mfu:.2f}" in told

@@ -428,3 +428,9 @@ def test_a_shape_that_was_given_by_hand_keeps_its_widths() -> None:
 def test_an_impossible_model_has_no_shape(n_params: float, experts: float) -> None:
     with pytest.raises(InputError, match="no shape"):
         buildable(PAPER, n_params, experts)
+
+
+def test_dense_runs_need_no_top_k() -> None:
+    family = find_family("yun2024")
+    n, e = np.array([1e8, 1e8, 2e8, 2e8]), np.array([1.0, 8.0, 1.0, 8.0])
+    assert match_family(n, e, top_k=np.where(e == 1.0, np.nan, 2.0)) == (family, [])

@@ -310,7 +310,7 @@ class LifeSearch:
         most, goal = self.search.question.max_total_usd, loss_goal(self.search.question)
         if most is not None and model.total_usd > most:
             raise InfeasibleError(
-                f"training to {goal} and {self.served} cost {format_usd(model.total_usd)} at least, more than {format_usd(most)}",
+                f"training to {goal} and {self.served} cost about {format_usd(model.total_usd)}, more than {format_usd(most)}",
                 where="--max-total-usd",
                 nearest=format_usd(model.total_usd * ROUNDED_UP),
                 next_step="raise --max-total-usd, or relax --max-loss",

@@ -42,6 +42,7 @@ TO_BUILD = 1e-4  # of a size, relative: whole layers and heads move it by more
 MOST_COUNTS = 2  # whose models of a price are built
 MORE = 1.05  # of a price, our choice: shapes near a size often cost a few percent less than the size
 CHEAPER = 0.05  # of a price: what a lower loss is worth whose training costs no more, and what makes another shape worth training
+SAME_REGRET = 0.01  # of the baseline's price: what decides nothing between two expert counts, our choice
 FOR_NOTHING = 0.005  # of loss: what a lower one at an equal price is taken for
 
 
@@ -111,7 +112,8 @@ def recommend(search: Search, rows: Sequence[Row], *, at_goal: bool, in_full: bo
         raise refused[0]
     built = min(every, key=lambda each: (bool(each.notes), rank(search, each.model)))
     if to_loss:  # whatever it regrets, none that another one beats in price and in loss
-        beats = [each for each in every if not each.notes and _beats(each.model, built.model)]
+        built = _cheaper_to_train(question, built, every)
+        beats = [each for each in every if not each.notes and _beats(question, each, built)]
         built = min(beats, key=lambda each: rank(search, each.model), default=built)
         built = _of_lower_loss(question, built, every)
         if not built.notes:
@@ -174,7 +176,7 @@ def _for_the_price(
     bounds: Bounds,
     priced: Callable[[Law, Costs, Candidate], Candidate | None],
 ) -> Built[Candidate] | None:
-    """The lowest loss for as good as the built model's price, where that is lower: small models cost what the host takes, whatever their size.
+    """The lowest loss for as good as the built model's price, where that is lower and its training hardly costs more: small models cost what the host takes, whatever their size.
 
     Of its expert count alone where another count is cheaper, which does not decide.
     """
@@ -188,12 +190,34 @@ def _for_the_price(
     remember_prices(costs, chain(*near))
     found = [best_shape(law, costs, row, shapes, priced, within) for row, shapes in zip(rows, near, strict=True)]
     lower = [each for each in found if each is not None and each.model.loss < most]
+    lower = [
+        each for each in lower if _spent(search.question, each) <= (1.0 + CHEAPER) * _spent(search.question, built)
+    ]
     return min(lower, key=lambda each: each.model.loss, default=None)
 
 
-def _beats(one: Candidate, other: Candidate) -> bool:
-    """Whether a model serves for less and has a lower loss."""
-    return one.usd_per_mtok < other.usd_per_mtok and one.loss < other.loss
+def _cheaper_to_train(
+    question: Question, built: Built[Candidate], every: Sequence[Built[Candidate]]
+) -> Built[Candidate]:
+    """Of models whose expected regret decides nothing the cheapest to train, where that saves CHEAPER: the count may change with the budget, dollars rise with it."""
+    if (regret := built.model.regret) is None or (spent := billed(question, built).training_usd) is None:
+        return built
+    alike = [each for each in every if not each.notes and each.model.regret is not None]
+    alike = [
+        each for each in alike if each.model.regret and each.model.regret.expected <= regret.expected + SAME_REGRET
+    ]
+    usd, best = min(((_spent(question, each), i) for i, each in enumerate(alike)), default=(math.inf, 0))
+    return alike[best] if usd < (1.0 - CHEAPER) * spent else built
+
+
+def _spent(question: Question, built: Built[Candidate]) -> float:
+    return billed(question, built).training_usd or math.inf
+
+
+def _beats(question: Question, one: Built[Candidate], other: Built[Candidate]) -> bool:
+    """Whether a model serves for less and has a lower loss, and hardly costs more to train."""
+    better = one.model.usd_per_mtok < other.model.usd_per_mtok and one.model.loss < other.model.loss
+    return better and not _spent(question, one) > (1.0 + CHEAPER) * _spent(question, other)
 
 
 def billed(question: Question, built: Built[Candidate]) -> Candidate:
