@@ -440,11 +440,11 @@ def test_expert_counts_beyond_the_law_are_shown_but_never_chosen() -> None:
     cheapest_shown = min(plan.bounded_loss, key=lambda c: c.usd_per_mtok or math.inf)
     (excluded,) = (note for note in plan.recommendation.caveats if note.startswith("Excluded: "))
     assert excluded.startswith("Excluded: 64, 256 experts (X = 21.7, 85.7), ")
-    assert excluded.endswith("recovered was fitted up to X = 3 (8 experts of this shape).")
+    assert excluded.endswith("recovered is trusted up to X = 3 (8 experts of this shape).")
     beyond = "cheaper by extrapolation" in excluded
     assert beyond == (cheapest_shown.experts > 8)
     refused = (
-        r"recovered was fitted up to X = 3 \(8 experts of this shape\) and may not recommend 64 experts \(X = 21.7\)"
+        r"recovered is trusted up to X = 3 \(8 experts of this shape\) and may not recommend 64 experts \(X = 21.7\)"
     )
     for match in (4.0, 64.0):
         with pytest.raises(InfeasibleError, match=rf"{refused}; nearest: 8; .*, or give --law pooled2026"):
