@@ -199,15 +199,14 @@ def _for_the_price(
 def _cheaper_to_train(
     question: Question, built: Built[Candidate], every: Sequence[Built[Candidate]]
 ) -> Built[Candidate]:
-    """Of models whose expected regret decides nothing the cheapest to train, where that saves CHEAPER: the count may change with the budget, dollars rise with it."""
-    if (regret := built.model.regret) is None or (spent := billed(question, built).training_usd) is None:
+    """Of models whose regret and price decide nothing the cheapest to train, where that saves CHEAPER: counts may change with the budget, dollars rise with it."""
+    regret, price = built.model.regret, built.model.usd_per_mtok
+    if regret is None:
         return built
-    alike = [each for each in every if not each.notes and each.model.regret is not None]
-    alike = [
-        each for each in alike if each.model.regret and each.model.regret.expected <= regret.expected + SAME_REGRET
-    ]
-    usd, best = min(((_spent(question, each), i) for i, each in enumerate(alike)), default=(math.inf, 0))
-    return alike[best] if usd < (1.0 - CHEAPER) * spent else built
+    alike = [each for each in every if not each.notes and each.model.usd_per_mtok <= (1.0 + CHEAPER) * price]
+    alike = [c for c in alike if c.model.regret and c.model.regret.expected <= regret.expected + SAME_REGRET]
+    best = min(alike, key=lambda each: _spent(question, each), default=built)
+    return best if _spent(question, best) < (1.0 - CHEAPER) * _spent(question, built) else built
 
 
 def _spent(question: Question, built: Built[Candidate]) -> float:
@@ -215,9 +214,11 @@ def _spent(question: Question, built: Built[Candidate]) -> float:
 
 
 def _beats(question: Question, one: Built[Candidate], other: Built[Candidate]) -> bool:
-    """Whether a model serves for less and has a lower loss, and hardly costs more to train."""
-    better = one.model.usd_per_mtok < other.model.usd_per_mtok and one.model.loss < other.model.loss
-    return better and not _spent(question, one) > (1.0 + CHEAPER) * _spent(question, other)
+    """Whether a model serves for less and has a lower loss; for hardly less, and it hardly costs more to train."""
+    ours, its = one.model.usd_per_mtok, other.model.usd_per_mtok
+    if not (ours < its and one.model.loss < other.model.loss):
+        return False
+    return ours < (1.0 - CHEAPER) * its or _spent(question, one) <= (1.0 + CHEAPER) * _spent(question, other)
 
 
 def billed(question: Question, built: Built[Candidate]) -> Candidate:
