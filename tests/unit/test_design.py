@@ -231,13 +231,13 @@ def test_a_design_says_its_shape_its_gpu_hours_and_whether_it_decides_the_expert
     assert "do not decide the expert count (likeliest E 40%); no sweep does up to 1e22 FLOPs (45%). Without a" in open_
     assert (
         "Without a sweep train E = 512: in the mean 6.6% dearer to serve than the best count of each draw, 8.6% or more in one "
-        "draw of ten. These runs lower that to 4.5%." in open_
+        "draw of ten. These runs lower that mean to 4.5%." in open_
     )
     assert "E = 512 has 10.9K tokens per active parameter before rounding, these runs 160 at most." in open_
     settled = shown(replace(undecided, larger=LargerSweep(flops=3e21, certainty=0.56, decides=True)))
     assert "(likeliest E 40%); the smallest sweep that would takes 3e21 FLOPs (56%)." in settled
     assert "no larger sweep was tried" in shown(replace(undecided, larger=None))
-    assert "These runs do not lower that." in shown(replace(undecided, count_after=undecided.count_before))
+    assert "These runs do not lower that mean." in shown(replace(undecided, count_after=undecided.count_before))
     assert "they cost at least $3,286, 843 GPU hours (at the plan's MFUs)" in open_
     decides = replace(undecided, count_after=CountDoubt(0.62, 8.0, 0.0, 0.0), plan_tokens_per_active=600.0)
     decided = shown(decides)

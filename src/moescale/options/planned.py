@@ -263,7 +263,11 @@ class PlanRequest:
             if regret is not None and regret.expected < usual.regret.expected:
                 usual = replace(usual, probability_at_least_base=CONFIDENCE)
                 between = None if best is plan.less_sure_between else plan.less_sure_between
-                return replace(found, more_sure=usual, less_sure_between=between)
+                shapes = {
+                    "more_sure_shape": plan.shapes[0].shape,
+                    "less_sure_between_shape": plan.less_sure_between_shape,
+                }
+                return replace(found, more_sure=usual, less_sure_between=between, **shapes)
         return plan
 
     def _plan_of_counts(self, law: Law, progress: Progress) -> Plan:
@@ -446,8 +450,13 @@ def _beside_less_sure(plan: Plan, searches: Mapping[str, Search]) -> Plan:
     if found is None:
         return plan
     between = _at_chance(searches, BETWEEN, plan.decision.model.usd_per_mtok)
+    shape, model = between or (None, None)
     return replace(
-        plan, less_sure=found[1], less_sure_shape=found[0], less_sure_between=None if between is None else between[1]
+        plan,
+        less_sure=found[1],
+        less_sure_shape=found[0],
+        less_sure_between=model,
+        less_sure_between_shape=shape,
     )
 
 

@@ -228,6 +228,7 @@ class BoundOptions(TrainingOptions):
             budget_of=budget_of,
             target=None if self.target is None else "{}={}".format(*_score(self.target)),
             against=against,
+            against_stated=self.against is not None,
             max_loss=loss if self.max_loss is None else None if self._of_loss else self.max_loss,
             max_usd_per_mtok=self.max_usd_per_mtok,
             lifetime_tokens=self.lifetime_tokens,

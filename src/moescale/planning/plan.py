@@ -124,6 +124,8 @@ class Plan:
     less_sure: Candidate | None = None  # before it is built: what a lower chance would serve for far less
     less_sure_shape: str | None = None
     less_sure_between: Candidate | None = None  # at a chance between that and the usual one
+    less_sure_between_shape: str | None = None
+    more_sure_shape: str | None = None  # of the next
     more_sure: Candidate | None = None  # of the usual chance, where a lower `confidence` has less regret for far less
     usual_confidence: float | None = None  # that no served model keeps, which `confidence` stands for
     least_training: tuple[Candidate, ...] = ()  # that keep the loss as surely as built, the cheapest to train first
@@ -389,6 +391,7 @@ def _bounds(question: Question, family: str, deployment: Deployment) -> dict[str
         "family": family,
         "match": None if question.base is None else question.base.name,
         "target": question.target,
+        "against": [model.name for model in question.against] if question.against_stated else None,
         "budget_of": question.budget_of,
         "max_loss": question.max_loss,
         "max_usd_per_mtok": question.max_usd_per_mtok,

@@ -112,6 +112,9 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     if (ttft_s := choices.asked_number(plan, "max_ttft_s")) is not None:
         of = "of a full pass of prompts" if plan.asked.get("disaggregated") else "on average at full load"
         speed += f", the first within {format_seconds(ttft_s)} {of}"
+    served, loss = (choices.asked_number(plan, name) for name in ("lifetime_tokens", "max_loss"))
+    speed += f", over {format_count(served)} tokens of its life" if plan.of_life and served else ""
+    speed += "" if loss is None else f", and has a loss of at most {loss:g}"
     question = (
         f"Which model should {choices.budget_words(plan, flops_too=True)} train, if it is then served on {servers}{speed}, "
         f"with {plan.prompt_tokens:g} tokens in and {plan.output_tokens:g} out a request?"
@@ -124,12 +127,12 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         ("Answer", _sentences(plan)),
         ("Models compared", [_chosen(choices.choices_table(plan))]),
         ("What could make it wrong", [_doubts(plan)]),
-        ("Question", [question, f"As asked: {choices.question_line(plan).removeprefix('For ')}."]),
+        ("Question", [question]),
     ]
     facts = [f for f in screen.facts(plan, made.options()) if f[0] != "More"]
     known = [plan_tables.known_table(plan)] if plan.known else []
     more: list[Section] = [
-        ("Decision", [f"Looked for: {plan.decision.rule}.", facts]),
+        ("Decision", [f"{choices.question_line(plan)}.", f"Looked for: {plan.decision.rule}.", facts]),
         ("Caveats", [notes] if notes else []),
         ("Details", [plan_tables.decision_facts(plan), *plan_tables.choice_tables(plan), *known]),
         ("Evidence", plan_tables.evidence_tables(plan)),

@@ -21,6 +21,9 @@ MOST_ROWS, MOST_KNOWN = 9, 3
 LEAST_SPEND, LOWER_LOSS = "  least spend", "  lower loss"
 RECOMMENDED = "recommended"
 MOST_REPAID = 1e15  # output tokens: what is repaid by more is as good as never repaid
+SPENDS_LESS = (
+    0.98  # of the recommended model's training dollars, at most: a least spend that is another choice by volume
+)
 CHEAPER = 0.9  # of the recommended model's training dollars, at most: a least spend that is shown
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
 UNLIKE = 1.25  # largest over smallest size that several laws choose alone, or FLOPs over a budget: more is said; or tokens: two models
@@ -153,7 +156,7 @@ def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     unspent = plan.training is not None and plan.training.left_over
     by_price = not plan.of_life and plan.objective not in ("loss", "quality")
     least = plan.least_training[0] if plan.least_training else None
-    chances = [(Place.CHANCE, chance_label(c), c) for c in at_other_chances(plan)]
+    chances = [(Place.CHANCE, chance_label(plan, c), c) for c in at_other_chances(plan)]
     named += [each for each in chances if each[2] is not plan.less_sure_between]
     named += [(Place.LOWER_LOSS, LOWER_LOSS, better)] if by_price and unspent else []  # what the rest buys
     if least is not None and (least.training_usd or 0.0) < CHEAPER * (chosen.training_usd or math.inf):
@@ -194,16 +197,22 @@ def at_other_chances(plan: Plan) -> list[Candidate]:
     return sorted(found, key=lambda c: c.probability_at_least_base or 0.0)
 
 
-def chance_label(model: Candidate) -> str:
-    """The row of a model with another chance, by the option that asks for it."""
-    chance = model.probability_at_least_base or 0.0
-    return f"  {chance:.0%}: --confidence {chance:g}"
+def chance_label(plan: Plan, model: Candidate) -> str:
+    """The row of a model with another chance, by the option that asks for it, or by its shape where that is not the plan's."""
+    chance, own = model.probability_at_least_base or 0.0, plan.shapes[0].shape if plan.shapes else None
+    shapes = (
+        (plan.less_sure, plan.less_sure_shape),
+        (plan.less_sure_between, plan.less_sure_between_shape),
+        (plan.more_sure, plan.more_sure_shape),
+    )
+    other = next((shape for each, shape in shapes if each is model and own and shape not in (None, "", own)), None)
+    return f"  {chance:.0%}: {other or f'--confidence {chance:g}'}"
 
 
 def n_against(plan: Plan) -> int:
-    """How many published models are shown before other choices: several are those that --against names."""
+    """How many published models are shown before other choices: those that --against names."""
     known = sum(c.name != plan.base_name for c in plan.known)
-    return min(known, MOST_KNOWN) if known > 1 else 0
+    return min(known, MOST_KNOWN) if known > 1 or "against" in plan.asked else 0
 
 
 def _more_flops(plan: Plan, model: Trained) -> str:
@@ -229,7 +238,11 @@ def repaid_by(model: Trained, other: Trained) -> float | None:
 
 def dearer_to_serve(plan: Plan) -> list[tuple[str, Trained]]:
     """The models whose training a lower price may repay: the baseline, whose training is paid where it is released, and the least spend where one is shown."""
-    least = [(name, row) for name, row in choices(plan, MOST_ROWS) if name == LEAST_SPEND]
+    spent = plan.decision.model.training_usd or math.inf
+    cheap = plan.least_training[:1] if not plan.of_life else ()
+    least: list[tuple[str, Trained]] = [
+        (LEAST_SPEND, row) for row in cheap if (row.training_usd or spent) < SPENDS_LESS * spent
+    ]
     if plan.built_base.loss > (asked_number(plan, "max_loss") or math.inf):  # the baseline is no answer
         return least
     if plan.base_released and not plan.of_life:

@@ -99,7 +99,7 @@ def facts(
         say("But", f"{text}{percentage(better.probability_at_least_base)} only (--confidence)")
     shown = {name for name, _ in choices(plan, rows)}
     others = [c for c in at_other_chances(plan) if c is not plan.less_sure_between]
-    hidden_chances = [c for c in others if chance_label(c) not in shown]
+    hidden_chances = [c for c in others if chance_label(plan, c) not in shown]
     say("But", "; ".join(_at_chance(plan, c) for c in hidden_chances))
     limit, faster = asked_number(plan, "max_tpot_s") or 0.0, plan.faster_usd_per_mtok
     if faster and faster > PRICE_STEP * model.usd_per_mtok:
@@ -151,6 +151,8 @@ def facts(
     own = "" if plan.confidence is None or plan.more_sure is None else f" T --confidence {plan.confidence:g}"
     left_out = left_out if len(left_out) < MOST_NAMED - len(own) else ", ".join([*counts, plural(len(names), "line")])
     more = f"--details: {left_out}" if left_out else "--details"
+    if "This model" in without and (plan.apart_usd_per_mtok or math.inf) < SLOWLY * model.usd_per_mtok:
+        more = f"--details; --disaggregated {format_usd(plan.apart_usd_per_mtok or 0.0)}"
     more += "" if "--shape" in (options or "") or (own and len(more) > MOST_NAMED // 2) else "; --shape all"
     more += "" if plan.of_life else f"; --lifetime-tokens{own}"
     left = plan.objective == "serve" and use is not None and use.left_over and use.budget_share < MOSTLY

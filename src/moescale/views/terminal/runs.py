@@ -168,9 +168,9 @@ def _decided(found: SweepDesign, plan: Plan | None) -> str:
             text += "the smallest sweep that would takes" if larger.decides else "no sweep does up to"
             text += f" {format_flops(larger.flops)} FLOPs ({larger.certainty:.0%})"
     lower = (
-        f"These runs lower that to {after.dearer:.1%}"
+        f"These runs lower that mean to {after.dearer:.1%}"
         if after.dearer < LOWERS * now.dearer
-        else "These runs do not lower that"
+        else "These runs do not lower that mean"
     )
     count = f"{now.experts:g}"
     taken, whose = now.experts if plan is None else plan.decision.model.experts, "`plan` chooses"
