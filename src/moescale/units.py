@@ -156,3 +156,9 @@ def expert_model(experts: float) -> str:
 def expert_label(experts: float) -> str:
     """A model by its experts, in a table or figure: dense, E = 4."""
     return "dense" if experts == 1 else f"E = {experts:g}"
+
+
+def three_digits_down(value: float) -> float:
+    """A number to three digits, rounded down, as a limit is stated."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return float(f"{math.floor(value / unit) * unit:.3g}")

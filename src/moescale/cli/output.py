@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-    from moescale.fitting.fit import Progress
+    from moescale.typing import Progress
 
 P = ParamSpec("P")
 

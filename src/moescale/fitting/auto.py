@@ -13,12 +13,12 @@ import numpy as np
 from moescale.fitting.canonical import RunArrays, inputs_of
 from moescale.fitting.fit import Fit, Search, fit_range, robust_spread
 from moescale.fitting.holdout import residuals
-from moescale.fitting.search import Problem, Progress, polish, scan
+from moescale.fitting.search import Problem, polish, scan
 from moescale.models.coordinates import in_family, model_of
 from moescale.models.family import ModelFamily, n_total
 from moescale.scaling_laws.form import LawForm, make_inputs
 from moescale.scaling_laws.law import efolds_beyond
-from moescale.typing import BoolArray, FloatArray
+from moescale.typing import BoolArray, FloatArray, Progress
 
 NAME = "auto"
 # Runs of several E, where E of three routers was extrapolated best; abnar2025 counts all experts and needs the sparsity.

@@ -12,13 +12,13 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.fitting import multistart
 from moescale.fitting.canonical import RunArrays, by_numbers, inputs_of
-from moescale.fitting.search import PATIENCE, Problem, Progress, huber, polish, scan
+from moescale.fitting.search import PATIENCE, Problem, huber, polish, scan
 from moescale.io.records import plain, record
 from moescale.io.signals import uninterrupted
 from moescale.scaling_laws.covariates import further_inputs
 from moescale.scaling_laws.form import Ends, Inputs, LawForm
 from moescale.scaling_laws.law import MOST_DRAWS, NOT_IDENTIFIED, interval
-from moescale.typing import FloatArray, Real
+from moescale.typing import FloatArray, Progress, Real
 from moescale.units import plural
 
 SCAN_ROWS = 2000  # more runs than this are screened on a subset and then polished on all

@@ -12,13 +12,12 @@ from moescale.errors import InputError
 from moescale.fitting.canonical import RunArrays, inputs_of
 from moescale.fitting.fit import Fit, fit_arrays
 from moescale.fitting.prior import fit_under, prior_of
-from moescale.fitting.search import Progress
 from moescale.io.records import Record
 from moescale.scaling_laws import pooled2026
 from moescale.scaling_laws.form import LawForm
 from moescale.scaling_laws.law import Prediction
 from moescale.scaling_laws.store import find_law
-from moescale.typing import FloatArray
+from moescale.typing import FloatArray, Progress
 
 
 @dataclass(frozen=True, slots=True)

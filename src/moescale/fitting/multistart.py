@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from moescale.errors import InputError
-from moescale.fitting.search import HUBER_DELTA, Problem, Progress, polish
+from moescale.fitting.search import HUBER_DELTA, Problem, polish
 from moescale.scaling_laws import yun2024
 from moescale.scaling_laws.clark2022 import ln_effective
 from moescale.scaling_laws.form import STEP, LawForm, Observed, make_inputs
 from moescale.scaling_laws.yun2024 import ALPHA, BETA, CENTRE, GAMMA, MAX, START, A, B, C, D, F
-from moescale.typing import FloatArray
+from moescale.typing import FloatArray, Progress
 
 ITERATIONS = 40  # of the L-BFGS, for every start: enough to tell the basins apart, not to converge
 MEMORY = 6  # pairs of steps that the L-BFGS remembers

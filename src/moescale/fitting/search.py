@@ -8,7 +8,6 @@ a square whose weight falls with the residual, and each step solves the least sq
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,8 +21,6 @@ HUBER_DELTA = 1e-3  # Yun et al. 2024, appendix C; Hoffmann et al. 2022
 
 # Losses in any unit that is used lie well inside; far outside, the boxes of the forms, in nats, are empty.
 LOSSES = (1e-2, 1e6)
-
-Progress = Callable[[str, float], None]  # what is being done, and the share of it that is done
 
 
 def huber(residual: FloatArray, delta: float = HUBER_DELTA) -> FloatArray:

@@ -22,7 +22,7 @@ from moescale.fitting.holdout import HoldOut, hold_out, residuals, score
 from moescale.fitting.prior import DRAWS as PRIOR_DRAWS
 from moescale.fitting.prior import DRIFT, STARTS, fit_under, held_out_under, prior_of
 from moescale.fitting.remarks import table_remarks
-from moescale.fitting.search import HUBER_DELTA, Progress
+from moescale.fitting.search import HUBER_DELTA
 from moescale.io.files import as_text
 from moescale.io.records import record
 from moescale.models.family import ModelFamily, with_convention
@@ -33,7 +33,7 @@ from moescale.scaling_laws.ensemble import DRAWS, MODEL_INPUTS, combine
 from moescale.scaling_laws.form import LawForm
 from moescale.scaling_laws.law import OF_ACTIVE, Law, Member, Prediction, extrapolation, predict_many
 from moescale.scaling_laws.store import find_form, find_law
-from moescale.typing import FloatArray
+from moescale.typing import FloatArray, Progress
 
 # Runs that a hold-out leaves a fit under a prior at least, and hold-outs: large N, D, E; each takes as long as the fit.
 FEWEST_UNDER_PRIOR, MOST_UNDER_PRIOR = 4, 3

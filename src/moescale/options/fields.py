@@ -28,6 +28,10 @@ def ignore(remark: str) -> None:
     """Where remarks go that nobody wants."""
 
 
+def silent(step: str, share: float) -> None:
+    """Where progress goes that nobody watches."""
+
+
 @dataclass(frozen=True)
 class Described:
     """An option that is taken as it is written: its help, its heading there, and a name other than the field's."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,6 +13,7 @@ from moescale.errors import InfeasibleError, InputError, MoescaleError
 from moescale.latency import LatencySource
 from moescale.models.recipe import most_trained_tokens
 from moescale.models.rounding import buildable
+from moescale.options.fields import silent
 from moescale.options.law import (
     DEFAULT_LAW,
     EVERY_SHAPE,
@@ -41,9 +42,9 @@ from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import apart
 from moescale.serving.gpu_counts import cheapest
 from moescale.training.choice import Launch
+from moescale.typing import Progress
 from moescale.units import format_seconds
 
-Progress = Callable[[str, float], None]
 # Our choice: where none has the usual chance, the highest of these steps that a model has is planned with, from the least on.
 STEP, LEAST_SURE = 0.05, 0.5
 # Our choice: a chance below the usual one that is named where it serves for less than so much of the price, and one between them.
@@ -53,10 +54,6 @@ MANY_EPOCHS = 16.0
 MOST_CORRECTIONS, CLOSE = 3, 0.005  # of days or dollars that keep a chance: the model changes with them
 LIMITS = {"max_training_usd": "budget_usd"}  # options of other names than in `Plan.asked`
 SLOWER_S = (0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # TPOTs that are tried where no model keeps a limit
-
-
-def _silent(step: str, share: float) -> None:
-    """No progress to show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +95,7 @@ class PlanRequest:
         """The models that answer a question."""
         return frugal(Search.of(law, question, self.deployment, self.latency, coarse=coarse))
 
-    def plan(self, law: Law, progress: Progress = _silent) -> Plan:
+    def plan(self, law: Law, progress: Progress = silent) -> Plan:
         """The plan under a law; with a `within_chance` that of so many fewer days or dollars, against the baseline of all of them."""
         chance, found = self.bounds.within_chance, self._answer(law, progress)
         if chance is None:
@@ -306,7 +303,7 @@ class PlanRequest:
             own = next((name for name, family in SHAPES.items() if family == law.family.name), PLANNED_SHAPE)
             asked = replace(self, details=LawOptions(), beside_default=False, explained=False)
             default = LawOptions().find_law()
-            found = asked._plan(default, _silent) if plan.shapes else asked.plan_of_shape(in_shape(default, own))
+            found = asked._plan(default, silent) if plan.shapes else asked.plan_of_shape(in_shape(default, own))
             other, shape = found.decision.model, found.shapes[0].shape if found.shapes else own
             own_law = (
                 law if shape_name(law.family.name) == shape else in_shape(law, shape)

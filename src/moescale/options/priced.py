@@ -27,7 +27,7 @@ from moescale.models.parameters import count_parameters
 from moescale.models.published import find_shape
 from moescale.models.quantisation import CheckpointWeights, with_usual_shares
 from moescale.options.cost import CostServingOptions, LoadOptions, ModelOptions
-from moescale.options.fields import Remark, ignore, refuse, within
+from moescale.options.fields import Remark, ignore, refuse, silent, within
 from moescale.options.law import family_of_shape
 from moescale.serving.accuracy import Accuracy, Calibrated, accuracy_of, calibrated, limits_missed
 from moescale.serving.deployment import Deployment
@@ -38,8 +38,8 @@ from moescale.serving.loads import OpenLoop
 from moescale.serving.question import question_record, slow_for_use, weight_format
 from moescale.serving.traffic import trace_lengths
 from moescale.serving.workload import Answer, burst
-from moescale.typing import FloatArray
-from moescale.units import format_count
+from moescale.typing import FloatArray, Progress
+from moescale.units import format_count, three_digits_down
 
 SIMULATED = "load"  # where engine.simulate says that its refusals lie
 POOL = within(Bound(1, 1e5, whole=True))  # GPUs of a kind
@@ -104,7 +104,7 @@ def missed_by_error(server: Server, limits: Deployment, ask: Callable[[Deploymen
     for _ in range(2):  # the smaller batch may miss the other limit
         for name in missed:
             stated, band = f"max_{name.lower()}_s", getattr(last.accuracy, name.lower())
-            most_s = _three_digits(float(getattr(limits, stated)) * band.geometric_mean)
+            most_s = three_digits_down(float(getattr(limits, stated)) * band.geometric_mean)
             asked, strict = replace(asked, **{stated: most_s}), strict | {f"--max-{name.lower()}": most_s}
         try:
             last = ask(asked)
@@ -116,12 +116,6 @@ def missed_by_error(server: Server, limits: Deployment, ask: Callable[[Deploymen
     found = [(one, given) for one, given in found if one.cost.closed_loop is None or one.cost.closed_loop.meets_limits]
     kept, stricter_s = min(found, key=lambda each: float(f"{each[0].usd_per_mtok:.9g}"), default=(None, {}))
     return Missed(times_s=first, kept=kept, stricter_s=stricter_s)
-
-
-def _three_digits(value: float) -> float:
-    """Rounded down, as a limit is stated."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return float(f"{math.floor(value / unit) * unit:.3g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +201,7 @@ def price(
     load: LoadOptions,
     serving: CostServingOptions,
     remark: Remark = ignore,
-    progress: Callable[[str, float], None] = lambda step, share: None,
+    progress: Progress = silent,
 ) -> Priced:
     """The model on its cheapest server; raises InputError that names the option, InfeasibleError where no GPU count holds it."""
     load.check(serving)

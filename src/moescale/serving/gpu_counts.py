@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -31,7 +30,7 @@ from moescale.serving.steady_state import (
     with_cheaper_batches,
 )
 from moescale.serving.workload import Answer
-from moescale.typing import FloatArray, Real
+from moescale.typing import FloatArray, Progress, Real
 from moescale.units import plural
 
 SLACK = 0.03  # of requests a second, by which arrivals may do better than a full batch of means: our choice
@@ -161,7 +160,7 @@ def cost(
     lengths: tuple[FloatArray, FloatArray] | None = None,
     percentile: float | None = None,
     more_replicas: bool = False,
-    progress: Callable[[str, float], None] = lambda step, share: None,
+    progress: Progress = lambda step, share: None,
 ) -> Cost:
     """Cost of serving one `model` at its cheapest GPU count, or at `gpus` a replica, with every candidate looked at.
 
