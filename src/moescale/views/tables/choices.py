@@ -21,9 +21,7 @@ MOST_ROWS, MOST_KNOWN = 9, 3
 LEAST_SPEND, LOWER_LOSS = "  least spend", "  lower loss"
 RECOMMENDED = "recommended"
 MOST_REPAID = 1e15  # output tokens: what is repaid by more is as good as never repaid
-SPENDS_LESS = (
-    0.98  # of the recommended model's training dollars, at most: a least spend that is another choice by volume
-)
+SPENDS_LESS = 0.98  # of the recommended model's training dollars, at most: what is a least spend by volume
 CHEAPER = 0.9  # of the recommended model's training dollars, at most: a least spend that is shown
 BINDS = 0.99  # of the most tokens: what trains longer is bounded by them
 UNLIKE = 1.25  # largest over smallest size that several laws choose alone, or FLOPs over a budget: more is said; or tokens: two models
@@ -237,7 +235,7 @@ def repaid_by(model: Trained, other: Trained) -> float | None:
 
 
 def dearer_to_serve(plan: Plan) -> list[tuple[str, Trained]]:
-    """The models whose training a lower price may repay: the baseline, whose training is paid where it is released, and the least spend where one is shown."""
+    """The models whose training a lower price may repay: the baseline, whose training is paid where it is released, and the least spend."""
     spent = plan.decision.model.training_usd or math.inf
     cheap = plan.least_training[:1] if not plan.of_life else ()
     least: list[tuple[str, Trained]] = [
