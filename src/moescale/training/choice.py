@@ -23,7 +23,11 @@ from moescale.units import format_bytes, plural
 # Of splits whose times differ by less, the most wanted is taken (parallelism.splits): a tenth of published runs' error.
 NEAR = 0.02
 WORTH = 0.05  # of the GPU hours: more GPUs than the run needs are taken to save more
+STATED = "the stated number"  # why a number of GPUs is taken
 PLANNED = Trainer(states="optimizer", pipeline=True, tensor=True)  # splits models in every way, as Megatron-LM does
+
+
+Fastest = tuple[Split, StepTime, int]  # the fastest split, its step, and how many fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,16 +106,24 @@ def choose(
     that the batch keeps busy. The run takes as long as its steps do, or as a stated `mfu` says. The recipe stands, whatever
     `launch` states of one. Raises InfeasibleError where nothing fits, with the smallest number of GPUs that would.
     """
-    if gpus is not None:
-        return _chosen(model, recipe, gpu, launch, mfu, gpus, "the stated number")
-    return _chosen(model, recipe, gpu, launch, mfu, *_count(model, lambda _: recipe, gpu, launch, mfu))
+    why = STATED
+    if gpus is None:
+        gpus, why = _count(model, lambda _: recipe, gpu, launch, mfu)
+    return _chosen(model, recipe, gpu, launch, mfu, gpus, _fastest(model, recipe, gpu, gpus, launch), why)
 
 
 def _chosen(
-    model: Architecture, recipe: Recipe, gpu: Gpu, launch: Launch, mfu: float | None, gpus: int, why: str
+    model: Architecture,
+    recipe: Recipe,
+    gpu: Gpu,
+    launch: Launch,
+    mfu: float | None,
+    gpus: int,
+    found: Fastest | None,
+    why: str,
 ) -> Choice:
-    """The fastest split over so many GPUs, which were taken for a reason."""
-    if (found := _fastest(model, recipe, gpu, gpus, launch)) is None:
+    """The fastest split over so many GPUs, which were taken for a reason, as a choice."""
+    if found is None:
         raise _does_not_fit(model, recipe, gpu, launch.trainer, gpus)
     split, step, fitting = found
     why += f"; the fastest of {fitting} splits that fit" if fitting > 1 else "; the only split that fits"
@@ -137,21 +149,21 @@ def choose_launch(
     model: Architecture, tokens: float, gpu: Gpu, launch: Launch, *, mfu: float | None = None, gpus: int | None = None
 ) -> Choice:
     """The choice for a model's run of so many tokens, see `choose`; its batch is a multiple of the GPUs where that is near the rule's, and where nothing else fits stated ones."""
-    recipe, why = launch.recipe(model, tokens), "the stated number"
-    stated = gpus is not None
+    recipe, why, stated = launch.recipe(model, tokens), STATED, gpus is not None
     if gpus is None:
         gpus, why = _count(model, partial(launch.for_gpus, recipe), gpu, launch, mfu)
-    of_gpus = launch.recipe(model, tokens, gpus)
-    near = launch.for_gpus(recipe, gpus).batch_sequences == of_gpus.batch_sequences
-    if not near and (not stated or _fastest(model, recipe, gpu, gpus, launch) is not None):
-        of_gpus = recipe
-    return _chosen(model, of_gpus, gpu, launch, mfu, gpus, why)
+    tried, of_gpus = launch.for_gpus(recipe, gpus), launch.recipe(model, tokens, gpus)
+    found = _fastest(model, tried, gpu, gpus, launch)
+    if tried.batch_sequences != of_gpus.batch_sequences:  # which is far from the rule's
+        if stated and found is None:
+            found = _fastest(model, of_gpus, gpu, gpus, launch)
+        else:
+            of_gpus = recipe
+    return _chosen(model, of_gpus, gpu, launch, mfu, gpus, found, why)
 
 
 @lru_cache(maxsize=64)  # a count is asked about again once it is chosen
-def _fastest(
-    model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, launch: Launch
-) -> tuple[Split, StepTime, int] | None:
+def _fastest(model: Architecture, recipe: Recipe, gpu: Gpu, gpus: int, launch: Launch) -> Fastest | None:
     """The split that fits with the shortest step, the most wanted of those that are NEAR it, and how many fit; None: none."""
     ways = splits(model, recipe, gpus, launch.trainer)
     # Layers are recomputed only where the same split does not fit without it.
