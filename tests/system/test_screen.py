@@ -176,7 +176,7 @@ def test_unique_tokens_are_repeated_four_times_at_most_unless_more_are_stated() 
     words = " ".join(out.split())
     assert f"{format_usd(others['usd_per_mtok'])}, loss {others['loss']:.4f}, training " in words
     assert f"{others['tokens'] / 3e11:.3g} epochs (--max-tokens 40T): " in words
-    assert "tokens (4 epochs; --max-tokens allows more)" in out
+    assert "1.2T tokens (4 epochs)" in out
     assert "<= 1.2T tokens" not in out
     assert few["training"]["unused_because"].startswith("with 4 epochs (more: --max-tokens) this reaches ")
     epochs = f"{model['tokens'] / 3e11:.3g}"

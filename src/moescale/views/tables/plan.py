@@ -77,7 +77,7 @@ def plan_headline(plan: Plan) -> str:
     elif other is not None and other.experts != model.experts:
         doubt = f" ({other.experts:g} by other labs' runs)"
     few = asked_number(plan, "max_epochs") if plan.more_epochs is not None else None
-    bounded = "" if few is None else f" ({few:g} epochs; --max-tokens allows more)"
+    bounded = "" if few is None else f" ({few:g} epochs)"
     parameters = "" if doubt else " parameters"  # a line has room for one of them
     return f"Train {kind}{doubt}: {sizes}{parameters}, {format_count(model.tokens)} tokens{bounded}"
 
