@@ -60,6 +60,7 @@ def show_plan(
         around = 1 + len(drawn.get().splitlines()) - len(table.rows)  # its title, heads and notes, and the headline
         room = asked_rows = 0
         asked_for = {"Shapes"} if plan.shapes and "--shape" in (options or "") else set[str]()  # --shape all
+        asked_for |= {"Repeats"} if plan.more_epochs is not None else set()
         for name, least in (*(each for each in screen.SPARE if each[0] not in asked_for), ("", 0)):
             room = screen.MOST_LINES - around - _height(console, _facts(console, plan, options, rows, without))
             asked_rows = choices.n_against(plan) + len(choices.at_other_chances(plan))
