@@ -29,6 +29,7 @@ POINTS = 7.0  # size of a label
 PAPER = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}  # under text on lines
 End = tuple[float, float, str, str]  # x, y, text, colour
 SAME = 1e-4  # of a size, relative: curves of a file have six digits, and their sizes differ by far more
+OVER = 1.02  # times the budget's FLOPs, from which on a life is said to be beyond it
 FADED = 0.3  # opacity of the curves on which neither the recommended model nor the baseline lies
 
 
@@ -182,7 +183,8 @@ def _recommendation(ax: Axes, plan: Plan, narrow: bool) -> None:
     # Below and left of the frontier there is nothing: cheaper and better models do not exist.
     base = None if plan.is_baseline else plan.built_base.usd_per_mtok
     share = f" ({x / base:.0%} of the baseline's)" if base else ""
-    over = "" if narrow or plan.decision is plan.recommendation else " for the lifetime, beyond this budget"
+    beyond = ", beyond this budget" if model.training_flops > OVER * plan.budget_flops else ""
+    over = "" if narrow or plan.decision is plan.recommendation else f" for the lifetime{beyond}"
     look: Look = {"fontsize": 6.5 if narrow else 7.5, "color": readable(ACCENT), "va": "bottom", "bbox": PAPER}
     look |= {"xycoords": "axes fraction", "xytext": (6, 6), "textcoords": "offset points", "zorder": 6}
     sizes = f"{format_count(model.n_params_active)} active, {format_count(model.tokens)} tokens"
