@@ -209,7 +209,7 @@ def test_the_command_line_prices_what_it_exported(tmp_path: Path) -> None:
         priced = run("cost", "--config", str(folder / "config.json"), *serving, "--json")
         assert priced.code == 0, priced.err
         assert json.loads(priced.out)["usd_per_mtok"] == pytest.approx(model["usd_per_mtok"], rel=1e-9)
-        shape, family = model["architecture"], find_family(find_law(law).family.name)
+        shape, family = model["architecture"], find_law(law).family
         assert abs(math.log(shape["d_model"] / shape["n_layers"] / family.d_model_per_layer)) <= math.log(1.5)
         answered += 1
 

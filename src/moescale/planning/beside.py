@@ -32,6 +32,7 @@ from moescale.serving.loads import OpenLoop
 
 TRIED = (1e8, 1e9, 1e10)  # sizes of which a GPU serves one, if it serves a shape at all
 MOST_BOUGHT, ROUNDING = 3, 1e-6  # models that days and dollars are corrected for; of a probability
+MOST_LIVES = 2  # expert counts whose lives are built
 MOST_RIVALS = 3  # expert counts of another shape that are built
 SLOWER, FASTER = 2.0, 0.9  # times the limit of TPOT, at which a model that it binds is priced too, our choice
 PRICE_STEP = 1.5  # times the price, from which on that at FASTER is said, and what would be chosen there
@@ -88,10 +89,11 @@ def best_life(search: Search) -> Built[Life] | None:
     with suppress(InfeasibleError):
         wanted = LifeSearch.of(search)
         rows = wanted.rows()
-        lives = BuiltLives(wanted)
-        for row in lives.near(rows, wanted.choose(rows)[0]):
+        lives, built = BuiltLives(wanted), list[Built[Life]]()
+        for row in lives.near(rows, wanted.choose(rows)[0]):  # as rounding moves dollars by a sixth
             with suppress(InfeasibleError):
-                return lives.built(row)
+                built += [lives.built(row)] if len(built) < MOST_LIVES else []
+        return min(built, key=lambda each: (bool(each.notes), wanted.rank(each.model)), default=None)
     return None
 
 
