@@ -334,9 +334,8 @@ def match_family(
         ]
     scores: dict[str, float] = {}
     for name, family in known.items():
-        met = (
-            None if top_k is None else np.where(experts == 1.0, 1.0, np.minimum(top_k, experts))
-        )  # empty of dense runs
+        # The cells of dense runs may be empty.
+        met = None if top_k is None else np.where(experts == 1.0, 1.0, np.minimum(top_k, experts))
         unlike_k = 0.0 if met is None else np.mean(met != np.minimum(family.top_k, experts))
         off = 0.0 if n_params_total is None else np.abs(np.log(n_params_total / n_total(family, n_params, experts)))
         scores[name] = float(unlike_k) + float(np.median(off))

@@ -90,9 +90,11 @@ def best_life(search: Search) -> Built[Life] | None:
         wanted = LifeSearch.of(search)
         rows = wanted.rows()
         lives, built = BuiltLives(wanted), list[Built[Life]]()
-        for row in lives.near(rows, wanted.choose(rows)[0]):  # as rounding moves dollars by a sixth
+        for row in lives.near(rows, wanted.choose(rows)[0]):  # rounding moves dollars by more than the best two differ
             with suppress(InfeasibleError):
-                built += [lives.built(row)] if len(built) < MOST_LIVES else []
+                built.append(lives.built(row))
+            if len(built) == MOST_LIVES:
+                break
         return min(built, key=lambda each: (bool(each.notes), wanted.rank(each.model)), default=None)
     return None
 

@@ -313,6 +313,7 @@ def _plan_of_budget(search: Search, question: Question) -> Plan:
         frontier=tuple(frontier),
         recommendation=advice,
         warnings=tuple(notes),
+        # A life keeps the loss that was asked for, also where the budget's part is relaxed.
         asked=_bounds(question if of_life else search.question, search.law.family.name, deployment),
         curves=search.curves(),
         training=beside_precision(search, use, decided.model, decided.architecture),

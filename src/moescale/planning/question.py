@@ -118,7 +118,7 @@ class Question:
     budget_of: str | None = None  # no budget is stated: whose training FLOPs it is, such as those of `base`
     target: str | None = None  # task and score that the base stands for, such as hellaswag=0.75
     against: tuple[KnownModel, ...] = ()  # shown beside the plan
-    against_stated: bool = False  # or only near its FLOPs
+    against_stated: bool = False  # else they are the published ones nearest to its FLOPs
     explained: bool = (
         True  # whether what published laws say beside the law, without a vote, and the baseline's compute are asked
     )
