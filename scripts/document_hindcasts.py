@@ -40,8 +40,7 @@ from moescale.scaling_laws import find_law
 from moescale.scaling_laws.ensemble import restate
 from moescale.serving.deployment import Deployment
 from moescale.units import format_count
-from moescale.views.figures.axes import headline, new_figure, point
-from moescale.views.figures.style import ACCENT, CATEGORIES, INK, PAGE_WIDTH, house_style
+from moescale.views.figures.style import ACCENT, CATEGORIES, INK, PAGE_WIDTH, headline, house_style, new_figure, point
 from pages import DOCS, filled, table, write
 
 if TYPE_CHECKING:

@@ -12,8 +12,19 @@ from moescale.fitting.fit import Fit
 from moescale.fitting.holdout import residuals
 from moescale.typing import FloatArray
 from moescale.units import format_count
-from moescale.views.figures.axes import expert_key, headline, log_ticks, new_figure
-from moescale.views.figures.style import FAINT, PAGE_WIDTH, RULE, Look, colour_of, house_style, marker_of
+from moescale.views.figures.style import (
+    FAINT,
+    PAGE_WIDTH,
+    RULE,
+    Look,
+    colour_of,
+    expert_key,
+    headline,
+    house_style,
+    log_ticks,
+    marker_of,
+    new_figure,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
