@@ -114,10 +114,10 @@ def off_the_page(figure: Figure) -> list[str]:
 
 @pytest.fixture(scope="module")
 def figures(found: Fit, runs: RunArrays, plan: Plan) -> dict[str, Figure]:
-    return {"fit": fit_figure(found, runs), "plan": plan_figure(plan), "narrow": plan_figure(plan, narrow=True)}
+    return {"fit": fit_figure(found, runs), "plan": plan_figure(plan)}
 
 
-NAMES = ("fit", "plan", "narrow")
+NAMES = ("fit", "plan")
 
 
 def test_an_expert_count_has_one_colour_and_marker_and_neighbours_differ() -> None:

@@ -29,7 +29,23 @@ from moescale.scaling_laws.law import loss
 from moescale.typing import FloatArray
 from moescale.units import expert_label, format_count, format_flops
 from moescale.views.figures import SUFFIXES, check_plot, save_figure
-from moescale.views.figures.style import ACCENT, FAINT, INK, PAGE_WIDTH, RULE, Look, colour_of, expert_key, headline, house_style, log_ticks, marker_of, new_figure, optimum, point
+from moescale.views.figures.style import (
+    ACCENT,
+    FAINT,
+    INK,
+    PAGE_WIDTH,
+    RULE,
+    Look,
+    colour_of,
+    expert_key,
+    headline,
+    house_style,
+    log_ticks,
+    marker_of,
+    new_figure,
+    optimum,
+    point,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -147,7 +147,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         title=f"{told}: {sizes.removeprefix('Train ').replace(': ', ', ')}" if told else sizes,
         meta=[f"Which model to train: {choices.budget_words(plan)}", *([f"moescale {made.version}"] if made.version else [])],
         figures=[figure for figure in answer.figures(plan) if figure.key],
-        images=[_image(plan_figure(plan, narrow=narrow)) for narrow in (False, True)] if drawn else [],
+        image=_image(plan_figure(plan)) if drawn else None,
         sizes=sizes, marked=CHOSEN, sections=sections, more=more,
         linked=_linked, colour_of=colour_of, colour_on_dark=colour_on_dark,
     )  # fmt: skip
