@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import sys
@@ -146,9 +145,6 @@ def test_a_page_leads_with_the_benefit_three_figures_and_the_chart(folder: Path)
     life, base = plan.decision.model.total_usd, plan.built_base.total_usd
     assert [figure.value for figure in shown[:2]] == [life, base - life]
     assert all(f"<dd>{figure.text}</dd>" in first for figure in shown)
-    image = re.search(r'<img src="data:image/svg\+xml;base64,([^"]+)"', first)
-    # a dark page's chart is dark
-    assert b"fill: #ffffff; fill: light-dark(#ffffff, #181818)" in base64.b64decode(image[1])
     rows = [attrs for tag, attrs in parsed.elements if tag == "tr" and attrs.get("class") == "chosen"]
     assert len(rows) == 1
 

@@ -35,7 +35,6 @@ CATEGORIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", 
 SUFFIXES = (".svg", ".pdf", ".png")
 ACCENT = "#D55E00"  # the recommendation, suspects: what the eye shall find first
 INK, FAINT, RULE = "#222222", "#767676", "#d9d9d9"
-DARK_PAPER, DARK_INK = 0x18, 0xF4  # what white and black are on a dark page
 STYLE: Mapping[str, object] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same figure on every machine
     "font.size": 8.0,
@@ -83,14 +82,6 @@ def colour_on_dark(experts: float) -> str:
     """The same colour mixed with white as far as a dark page needs, so that the darkest of the sequence can be seen."""
     light = _light(parts := _parts(colour_of(experts)))
     return _lightened(parts, max(0.0, 0.5 - light) / (1.0 - light))  # at least half as light as white
-
-
-def on_dark(colour: str) -> str:
-    """What a colour of a figure is on a dark page: greys turned over, others lightened until they can be seen."""
-    parts = _parts(colour)
-    if max(parts) - min(parts) > 8:  # no grey
-        return _lightened(parts, 0.25)
-    return _hexadecimal(DARK_PAPER + (255 - p) * (DARK_INK - DARK_PAPER) / 255 for p in parts)
 
 
 def marker_of(experts: float) -> str:

@@ -32,7 +32,7 @@ from moescale.scaling_laws.ensemble import measured_on
 from moescale.serving.accuracy import calibrated
 from moescale.units import format_bytes, format_count, format_flops, format_seconds, format_usd
 from moescale.views.figures import plan_figure
-from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes, on_dark
+from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes
 from moescale.views.tables import Table, answer, choices, range_text, screen, spending, usd_range
 from moescale.views.tables import plan as plan_tables
 
@@ -170,17 +170,8 @@ def _chosen(table: Table) -> Table:
 
 
 def _image(figure: Figure) -> str:
-    """A figure as the address of an image in the colours of the page that shows it; an old browser sees the light ones."""
-    svg = figure_bytes(figure, "svg").decode()
-    own = {colour_of(2.0**power): colour_on_dark(2.0**power) for power in range(10)}
-
-    def both(found: re.Match[str]) -> str:
-        kind, light = found.groups()
-        return f"{kind}: {light}; {kind}: light-dark({light}, {own.get(light) or on_dark(light)})"
-
-    svg = re.sub(r"\b(fill|stroke): (#[0-9a-f]{6})\b", both, svg)
-    svg = svg.replace('<style type="text/css">', '<style type="text/css">:root{color-scheme:light dark}', 1)
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+    """A figure as the address of an image."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(figure_bytes(figure, 'svg')).decode()}"
 
 
 def _law_facts(plan: Plan) -> Facts:
