@@ -81,7 +81,8 @@ def colour_of(experts: float) -> str:
 def colour_on_dark(experts: float) -> str:
     """The same colour mixed with white as far as a dark page needs, so that the darkest of the sequence can be seen."""
     light = _light(parts := _parts(colour_of(experts)))
-    return _lightened(parts, max(0.0, 0.5 - light) / (1.0 - light))  # at least half as light as white
+    share = max(0.0, 0.5 - light) / (1.0 - light)  # at least half as light as white
+    return _hexadecimal(p + share * (255 - p) for p in parts)
 
 
 def marker_of(experts: float) -> str:
@@ -95,10 +96,6 @@ def _parts(colour: str) -> bytes:
 
 def _hexadecimal(parts: Iterable[float]) -> str:
     return f"#{bytes(map(round, parts)).hex()}"
-
-
-def _lightened(parts: bytes, share: float) -> str:
-    return _hexadecimal(p + share * (255 - p) for p in parts)
 
 
 def _light(parts: bytes) -> float:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from moescale.errors import InputError, install
 from moescale.hardware.gpus import find_gpu
@@ -48,8 +48,6 @@ Facts = Sequence[tuple[str, str]]  # names with their values
 Block = str | Markup | Facts | Sequence[str] | Table
 Section = tuple[str, Sequence[Block]]  # under its heading
 
-# What may become a link: an arXiv number, a DOI, an address. Anything else stays text.
-LINK = re.compile(r"\bhttps?://[^\s<>\"']*[^\s<>\"'.,;:)\]]|\barXiv[: ](\d{4}\.\d{4,5})(v\d+)?\b", re.IGNORECASE)
 ENVIRONMENT = Environment(
     loader=PackageLoader("moescale.views", "html"),
     autoescape=True,
@@ -149,7 +147,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         figures=[figure for figure in answer.figures(plan) if figure.key],
         image=_image(plan_figure(plan)) if drawn else None,
         sizes=sizes, marked=CHOSEN, sections=sections, more=more,
-        linked=_linked, colour_of=colour_of, colour_on_dark=colour_on_dark,
+        colour_of=colour_of, colour_on_dark=colour_on_dark,
     )  # fmt: skip
 
 
@@ -286,14 +284,3 @@ def _doubts(plan: Plan) -> list[str]:
         told.append(f"Speed: by the known error of such servers a user gets {1.0 / tpot_s:.3g} tokens a second.")
     told += [f"Quality: {answer.plain(note)}" for note in best.caveats if note.startswith(EXTRAPOLATED)]
     return [*told, *(note for note in best.caveats if note.startswith(screen.TOO_SLOW)), *plan.warnings]
-
-
-def _linked(text: str) -> Markup:
-    """Text whose addresses and arXiv numbers are links."""
-    parts, end = list[str](), 0
-    for found in LINK.finditer(text):
-        address = f"https://arxiv.org/abs/{found[1]}" if found[1] else found[0]
-        link = Markup('<a href="{}" rel="noreferrer">{}</a>').format(address, found[0])
-        parts += [escape(text[end : found.start()]), link]
-        end = found.end()
-    return Markup("".join([*parts, escape(text[end:])]))
