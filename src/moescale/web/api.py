@@ -155,7 +155,7 @@ def _decision(found: Plan, serving: Record) -> Record:
         "facts": tables.decision_facts(found),
         "tables": [_table(each) for each in (choices.choices_table(found), *tables.choice_tables(found))],
         "why": best.why,
-        "caveats": [answer.plain(note) for note in best.caveats],
+        "caveats": best.caveats,
         "accuracy": tables.serving_basis(found)[1],
         "model": best.model.to_dict(),
         "serving": serving,

@@ -282,5 +282,5 @@ def _doubts(plan: Plan) -> list[str]:
         told.append(f"Serving price: nine of ten servers of {kind} {cost}.")
     if (tpot_s := spending.late_tpot_s(plan)) is not None:
         told.append(f"Speed: by the known error of such servers a user gets {1.0 / tpot_s:.3g} tokens a second.")
-    told += [f"Quality: {answer.plain(note)}" for note in best.caveats if note.startswith(EXTRAPOLATED)]
+    told += [f"Quality: {note}" for note in best.caveats if note.startswith(EXTRAPOLATED)]
     return [*told, *(note for note in best.caveats if note.startswith(screen.TOO_SLOW)), *plan.warnings]

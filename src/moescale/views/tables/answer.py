@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from moescale.options.law import DEFAULT_LAW
 from moescale.planning.plan import Plan
-from moescale.planning.rationale import EXTRAPOLATED
 from moescale.units import format_count, format_seconds, format_usd
 from moescale.views.tables import percentage, usd_range
 from moescale.views.tables.choices import of_fixed_dollars, repaid_by, training_gpus, with_life
@@ -17,11 +15,6 @@ from moescale.views.tables.spending import SURE, late_tpot_s, likely_price
 CHEAPER = 1.05  # the baseline's dollars over the model's from which a plan is called cheaper
 LESS_LOSS = 5e-4  # a difference of losses that is called one
 CERTAIN = 0.995  # a chance that is not said beside the benefit
-INPUTS = {"N": "parameters", "D": "training tokens", "E": "experts", "training FLOPs": "training FLOPs"}
-FITTED = re.compile(
-    r"(?:dense-equivalent )?(N|D|E|training FLOPs)( \([^)]*\))? ([\d.,]+) times the (largest|smallest) fitted"
-)
-VARIED = re.compile(r"(\d+) experts \(X ([\d.]+); labs varied sizes up to X ([\d.]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +69,6 @@ def figures(plan: Plan) -> list[Figure]:
     if model.regret is not None:
         found.append(Figure("expected regret", model.regret.expected, f"{model.regret.expected:.0%}"))
     return found
-
-
-def plain(caveat: str) -> str:
-    """A caveat of a plan without the symbols of the law: how far beyond the fitted training runs a model lies."""
-    if not caveat.startswith(EXTRAPOLATED):
-        return caveat
-
-    def words(found: re.Match[str]) -> str:
-        most = "most" if found[4] == "largest" else "fewest"
-        return f"{found[3]} times the {most} {INPUTS[found[1]]}"
-
-    beyond = VARIED.sub(
-        r"\1 experts hold \2 times the weights that a token meets, and labs varied sizes and tokens up to \3 times",
-        FITTED.sub(words, caveat.removeprefix(EXTRAPOLATED)),
-    )
-    return f"The prediction reaches beyond the training runs that it was fitted to: {beyond}"
 
 
 def _life(plan: Plan) -> list[Figure]:
