@@ -24,7 +24,7 @@ from moescale.views.tables import answer
 
 EVIL = "<script>alert('x')</script>\"><img src=http://evil.example/x onerror=alert(1)>"
 VOID = {"meta", "br", "hr", "img", "link", "input", "source"}
-HEADINGS = "Answer|What could make it wrong|Question|Decision|Caveats|Evidence|Assumptions|How to reproduce it"
+HEADINGS = "Answer|What could make it wrong|Decision|Caveats|Evidence|Assumptions|How to reproduce it"
 
 
 class Page(HTMLParser):

@@ -149,8 +149,6 @@ def test_a_limit_of_ttft_says_what_it_is_of_and_which_command_gives_percentiles(
     assert f"Separate prefill and decode: {gpus} x " in told
     assert f", {usd} per million output tokens" in told
     assert not re.search(r"^Limits|TTFT", run(*MIXTRAL, "--budget", "1e23", "--bootstrap", 0, *FAST).out, re.M)
-    assert run("report", file, "-o", tmp_path / "plan.html").code == 0
-    assert "the first within 1 s on average at full load" in (tmp_path / "plan.html").read_text()
     missing = run("cost", f"{tmp_path / 'none.json'}:recommendation", *served)
     assert "moescale plan .. --json" in missing.err
 

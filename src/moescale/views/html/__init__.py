@@ -104,19 +104,6 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     made, notes, no_life = origin or Origin(), [*plan.decision.caveats, *plan.warnings], plan.lifetime_infeasible
     if no_life is not None and not any(no_life in warning for warning in plan.warnings):
         notes.append(f"No plan for the whole life: {no_life}.")
-    most, tpot_s = plan.asked.get("max_gpus"), choices.asked_number(plan, "max_tpot_s")
-    servers = f"at most {most:g} {plan.gpu}" if isinstance(most, int | float) else plan.gpu
-    speed = "" if tpot_s is None else f", at {1.0 / tpot_s:.3g} tokens a second for each user"
-    if (ttft_s := choices.asked_number(plan, "max_ttft_s")) is not None:
-        of = "of a full pass of prompts" if plan.asked.get("disaggregated") else "on average at full load"
-        speed += f", the first within {format_seconds(ttft_s)} {of}"
-    served, loss = (choices.asked_number(plan, name) for name in ("lifetime_tokens", "max_loss"))
-    speed += f", over {format_count(served)} tokens of its life" if plan.of_life and served else ""
-    speed += "" if loss is None else f", and has a loss of at most {loss:g}"
-    question = (
-        f"Which model should {choices.budget_words(plan, flops_too=True)} train, if it is then served on {servers}{speed}, "
-        f"with {plan.prompt_tokens:g} tokens in and {plan.output_tokens:g} out a request?"
-    )
     life: list[Block] = []
     if plan.lifetime is not None:
         others = [c for c in plan.lifetime.recommendation.caveats if c not in plan.decision.caveats]
@@ -125,7 +112,6 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         ("Answer", _sentences(plan)),
         ("Models compared", [_chosen(choices.choices_table(plan))]),
         ("What could make it wrong", [_doubts(plan)]),
-        ("Question", [question]),
     ]
     facts = [f for f in screen.facts(plan, made.options()) if f[0] != "More"]
     known = [plan_tables.known_table(plan)] if plan.known else []

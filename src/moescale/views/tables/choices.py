@@ -57,14 +57,13 @@ def of_fixed_dollars(plan: Plan) -> bool:
     return plan.of_life and "max_total_usd" in plan.asked and "max_loss" not in plan.asked
 
 
-def budget_words(plan: Plan, *, flops_too: bool = False) -> str:
-    """The budget as it was stated, with the FLOPs that days or dollars buy where these are asked for."""
+def budget_words(plan: Plan) -> str:
+    """The budget as it was stated."""
     days, gpus, usd, most = (asked_number(plan, n) for n in ("max_days", "train_gpus", "max_training_usd", "max_flops"))
-    flops = f"{format_flops(plan.budget_flops)} FLOPs"
     parts = [f"{plural(days, 'day')} on {plural(gpus, 'GPU')}"] if days is not None and gpus is not None else []
     parts += [] if usd is None else [f"{format_usd(usd)}{' of training' if plan.of_life else ''}"]
     parts += [f"at most {format_flops(most)} FLOPs"] if parts and most is not None else []
-    return f"{' and '.join(parts)}{f' ({flops})' if flops_too else ''}" if parts else flops
+    return " and ".join(parts) or f"{format_flops(plan.budget_flops)} FLOPs"
 
 
 def question_line(plan: Plan) -> str:
