@@ -180,7 +180,7 @@ def test_a_confidence_that_only_the_baseline_keeps_is_lowered_aloud() -> None:
 
 
 @pytest.mark.fuzz
-def test_a_lower_chance_of_less_regret_that_serves_for_far_less_is_planned(tmp_path: Path) -> None:
+def test_a_lower_chance_of_less_regret_that_serves_for_far_less_is_planned() -> None:
     asked = ("plan", "--gpu", "h100-sxm", "--budget", "3e24", "--bootstrap", "60", *FAST)
     usual, model = (plan := answer_of(*asked))["more_sure"], plan["recommendation"]
     assert plan["confidence"] in (0.6, 0.7)
@@ -195,10 +195,6 @@ def test_a_lower_chance_of_less_regret_that_serves_for_far_less_is_planned(tmp_p
     stated = answer_of(*asked, "--confidence", "0.8")
     assert stated["recommendation"]["usd_per_mtok"] == pytest.approx(usual["usd_per_mtok"], rel=1e-9)
     assert "more_sure" not in stated
-    saved, report = tmp_path / "plan.json", tmp_path / "plan.html"
-    saved.write_text(run(*asked, "--json").out)
-    assert run("report", saved, "-o", report).code == 0
-    assert f"would serve for {format_usd(usual['usd_per_mtok'])} per million" in report.read_text(encoding="utf-8")
 
 
 @pytest.mark.fuzz

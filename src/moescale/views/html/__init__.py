@@ -30,7 +30,7 @@ from moescale.planning.rationale import DECIDES, EXTRAPOLATED
 from moescale.scaling_laws import catalogue_names, find_law
 from moescale.scaling_laws.ensemble import measured_on
 from moescale.serving.accuracy import calibrated
-from moescale.units import format_bytes, format_count, format_flops, format_seconds, format_usd
+from moescale.units import format_bytes, format_count, format_flops, format_usd
 from moescale.views.figures import plan_figure
 from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes
 from moescale.views.tables import Table, answer, choices, range_text, screen, spending, usd_range
@@ -239,22 +239,10 @@ def _doubts(plan: Plan) -> list[str]:
             f"Open: labs differ so much that any number from {counts[0]:g} to {counts[-1]:g} experts may be best for ours; the table "
             f"has their figures.{runs}"
         )
-    if (more := plan.more_sure) is not None:
-        higher = f"A model with a chance of {more.probability_at_least_base or 0.0:.0%} would serve for"
-        told.append(f"{higher} {format_usd(more.usd_per_mtok)} per million output tokens, and would be regretted more.")
-    if (less := plan.less_sure) is not None:
-        lower = f"A model with a chance of {less.probability_at_least_base or 0.0:.0%} instead would serve for about"
-        told.append(f"{lower} {format_usd(less.usd_per_mtok)} per million output tokens.")
     named = () if plan.voting_laws or plan.of_life else plan.laws
     if doubting := [view.law for view in named if view.probability < 0.5]:
         some = f"{len(doubting)} of {len(named)} published laws"
         told.append(f"Quality: {some} expect it to fall short of the baseline's ({', '.join(doubting)}).")
-    for other in plan.shapes[1:2]:
-        spent = "" if other.training_usd is None else f" and takes {format_usd(other.training_usd)} to train"
-        told.append(
-            f"Another kind of model ({other.shape}, {other.model.experts:g} experts) would serve for "
-            f"{format_usd(other.model.usd_per_mtok)} per million output tokens{spent}."
-        )
     if error is not None:
         uneven = f"; uneven use of experts may add {error.real_routing - 1.0:.0%}" if error.real_routing else ""
         runs = f"with {spending.SURE:.0%}, by {error.runs} published runs{uneven}"
