@@ -49,10 +49,7 @@ FOR_AGAINST = ("Unspent", "But")  # lines that go for the published models alone
 # Facts that go first where there is no room for so many rows; the dollars of a life stand in its row.
 SPARE = (
     *(("Life", 4), ("Scores", 4), ("Shapes", 4)),
-    *(
-        (name, 2)
-        for name in ("Shapes", "Scores", "Vocabulary", "This model", QUALITY, "Repeats", "By volume", "Default law")
-    ),
+    *((name, 2) for name in ("Shapes", "Scores", "This model", QUALITY, "Repeats", "By volume", "Default law")),
     *((name, 2) for name in FOR_AGAINST),
 )
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
@@ -63,7 +60,6 @@ TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--p
 OF_SOURCES = "unseen labs"  # what draws of the default law are
 LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
 SLOWLY = 0.75  # of the price, at most: a price at a slower TPOT that is said
-OUTPUT_SHARE = 0.5  # of the active parameters: an output layer that is larger is said
 LONGER_THAN = 1.02  # times the stated days or dollars: an open model that takes more is said to
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
 # Of a budget, what `design` is offered to settle an open choice, and at most where the runs at hand are large: its longest run, a share
@@ -129,7 +125,6 @@ def facts(
     say("Baseline", _measured_baseline(plan))
     say("Scores", scores_text(plan))
     say("Beyond runs", _beyond_runs(plan))
-    say("Vocabulary", _vocabulary(plan))
     say("Repeats", "" if plan.repeats_loss is None else _repeats(plan, plan.repeats_loss))
     say("Shapes", _shapes(plan))
     say("Training", training_text(plan))
@@ -196,14 +191,6 @@ def _as_released_usd(plan: Plan) -> float | None:
     """Dollars of serving the released baseline over the life that is asked about; None without one."""
     base, life = plan.built_base.usd_per_mtok, plan.lifetime
     return base * life.lifetime_tokens / 1e6 if base and life and plan.of_life and plan.base_released else None
-
-
-def _vocabulary(plan: Plan) -> str:
-    """What the output layer adds to a small model, whose size leaves it out; empty where that is little."""
-    shape, active = plan.decision.architecture, plan.decision.model.n_params_active
-    rows, added = shape.vocab_size, shape.vocab_size * shape.d_model
-    text = f"{rows:,} rows: the output layer adds {format_count(added)} ({added / active:.0%}) to the active parameters"
-    return f"{text}, in days, dollars and prices (--vocab-size)" if added > OUTPUT_SHARE * active else ""
 
 
 def _trained_for(model: Trained) -> str:
