@@ -122,7 +122,6 @@ def facts(
     say("Default law", _default_law(plan))
     if (sure := plan.target_spend) is not None:
         say(f"{sure.chance:.0%} chance", f"{_surely(sure)}{_measured_alike(plan)}")
-    say("Baseline", _measured_baseline(plan))
     say("Scores", scores_text(plan))
     say("Beyond runs", _beyond_runs(plan))
     say("Repeats", "" if plan.repeats_loss is None else _repeats(plan, plan.repeats_loss))
@@ -472,20 +471,6 @@ def scores_text(plan: Plan) -> str:
     kept = [task for task in SCORED if within[task] <= MOST_WITHIN]
     shown = ", ".join(f"{task} {scores[task].estimate:.2f}" for task in kept)
     return f"{shown}; each within {max(within[task] for task in kept):.2f} (ranked)" if kept else ""
-
-
-def _measured_baseline(plan: Plan) -> str:
-    """The scores that a released baseline was measured to have, whose loss the model reaches; empty of others."""
-    found, public, ours = list[str](), "", plan.decision.model.scores or {}
-    for task in SCORED if plan.base_released else ():
-        for model, score in measured_scores(task).items():
-            if known_name(model) == plan.base_name:
-                lettered = letters(task).get(model)
-                found.append(f"{task} {score:.2f}{f' (by letters {lettered:.3f})' if lettered else ''}")
-                if task in ours and not public:
-                    low, high = ours[task].interval
-                    public = f"; by public ladders {task} {low:.2f} to {high:.2f}, {ours[task].at_least(score):.0%} for {score:.2f}"
-    return f"{plan.base_name} has {', '.join(found)}: ours as much with data as good{public}" if found else ""
 
 
 def _next(plan: Plan, options: str | None) -> str:
