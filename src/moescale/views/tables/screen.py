@@ -18,7 +18,7 @@ from moescale.planning.least_training import TargetSpend
 from moescale.planning.plan import Plan
 from moescale.planning.rationale import DECIDES, EXTRAPOLATED, MOST_SWEEP, beyond_runs
 from moescale.planning.recommend import FOR_NOTHING
-from moescale.planning.scores import known_name, letters, measured_scores, nearest_score, stated_score
+from moescale.planning.scores import letters, measured_scores, nearest_score, stated_score
 from moescale.planning.shapes import ShapeChoice, prices, repaid_after
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import ends_text, percentage
@@ -121,7 +121,7 @@ def facts(
         say("No bound", f"{text}{surely if free.chance else ''}")
     say("Default law", _default_law(plan))
     if (sure := plan.target_spend) is not None:
-        say(f"{sure.chance:.0%} chance", f"{_surely(sure)}{_measured_alike(plan)}")
+        say(f"{sure.chance:.0%} chance", _surely(sure))
     say("Scores", scores_text(plan))
     say("Beyond runs", _beyond_runs(plan))
     say("Repeats", "" if plan.repeats_loss is None else _repeats(plan, plan.repeats_loss))
@@ -432,15 +432,6 @@ def _surely(spend: TargetSpend) -> str:
         return "no model that has it can be trained on the stated GPUs" if reached else most
     served = f"{format_usd(model.usd_per_mtok)}/Mtok"
     return f"{format_usd(model.training_usd)}: {plural(model.experts, 'expert')}, {sizes_text(model)}, {served}"
-
-
-def _measured_alike(plan: Plan) -> str:
-    """The released model that has about the target, whose size and tokens can be asked about instead; empty where none has."""
-    task, wanted = stated_score(str(plan.asked.get("target")))
-    model, measured = nearest_score(measured_scores(task), wanted, at_least=True)
-    lettered = f" (by letters {letters(task)[model]:.3f})" if letters(task).get(model) else ""
-    text = f"; {model} has {measured:.2f}{lettered}: with data as good, --match {known_name(model)} costs less"
-    return text if abs(measured - wanted) <= ALIKE else ""
 
 
 def _chance_of_target(plan: Plan, model: Candidate) -> str:
