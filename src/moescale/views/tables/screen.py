@@ -60,7 +60,6 @@ TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--p
 OF_SOURCES = "unseen labs"  # what draws of the default law are
 LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
 SLOWLY = 0.75  # of the price, at most: a price at a slower TPOT that is said
-LONGER_THAN = 1.02  # times the stated days or dollars: an open model that takes more is said to
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
 # Of a budget, what `design` is offered to settle an open choice, and at most where the runs at hand are large: its longest run, a share
 # LARGEST_SHARE of it, is then LONGER than theirs.
@@ -345,21 +344,8 @@ def _open(plan: Plan) -> str:
             what = of_loss = ""
         regrets = [each.regret.expected for each in (model, c) if each.regret is not None]
         why = ", more regret" if price <= -0.005 and len(regrets) > 1 and regrets[0] < regrets[1] else ""
-        words.append(
-            f"{c.experts:g}{what} {0.0 if abs(price) < 0.005 else price:+.0%},{of_loss} {loss:+.4f}{why}{_longer(c, plan)}"
-        )
+        words.append(f"{c.experts:g}{what} {0.0 if abs(price) < 0.005 else price:+.0%},{of_loss} {loss:+.4f}{why}")
     return "; ".join(words)
-
-
-def _longer(model: Candidate, plan: Plan) -> str:
-    """The days or dollars of training a model, where these are more than the stated ones."""
-    use, days, dollars = plan.training, asked_number(plan, "max_days"), asked_number(plan, "max_training_usd")
-    if use is None or not use.usd or not model.training_usd:
-        return ""
-    if days is not None and (taken := model.training_usd / use.usd * (use.days or 0.0)) > days * LONGER_THAN:
-        return f" in {taken:.3g} days"
-    over = dollars is not None and model.training_usd > dollars * LONGER_THAN
-    return f" for {format_usd(model.training_usd)}" if over else ""
 
 
 def _dominates(one: Candidate, other: Candidate, promised: float | None) -> bool:
