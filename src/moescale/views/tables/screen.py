@@ -19,7 +19,7 @@ from moescale.planning.plan import Plan
 from moescale.planning.rationale import DECIDES, EXTRAPOLATED, MOST_SWEEP, beyond_runs
 from moescale.planning.recommend import FOR_NOTHING
 from moescale.planning.scores import letters, measured_scores, nearest_score, stated_score
-from moescale.planning.shapes import ShapeChoice, prices, repaid_after
+from moescale.planning.shapes import ShapeChoice
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import ends_text, percentage
 from moescale.views.tables.choices import (
@@ -58,7 +58,6 @@ ALIKE = 0.03  # between a target and the score of a released model that is named
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
 OF_SOURCES = "unseen labs"  # what draws of the default law are
-LEAST_REPAID = 1e6  # served tokens: what is repaid by fewer costs no more
 SLOWLY = 0.75  # of the price, at most: a price at a slower TPOT that is said
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
 # Of a budget, what `design` is offered to settle an open choice, and at most where the runs at hand are large: its longest run, a share
@@ -372,7 +371,7 @@ def _shapes(plan: Plan) -> str:
             text += f", training {format_usd(usd)}{'' if days is None else f' in {usd * days:.3g} days'}"
             text += f" ({longer} reach {least:.4f})" if model.loss > least + FOR_NOTHING else ""
         words.append(text)
-    return f"{'; '.join((plan.shapes[0].shape, *words))}{_repaid(plan)}" if plan.shapes else ""
+    return f"{'; '.join((plan.shapes[0].shape, *words))}" if plan.shapes else ""
 
 
 def _likely(choice: ShapeChoice, plan: Plan) -> str:
@@ -395,18 +394,6 @@ def _repeats(plan: Plan, more: float) -> str:
     text += f" (--max-tokens {format_count(most_trained_tokens())}): {plural(other.experts, 'expert')}, "
     text += f"{format_count(other.n_params_active)} active, {format_usd(other.usd_per_mtok)}, loss {other.loss:.4f}"
     return f"{text}{_trained_for(other)}{after}"
-
-
-def _repaid(plan: Plan) -> str:
-    """After how many output tokens the cheaper of the first two shapes has repaid what its training costs more."""
-    (_, cheaper), (_, dearer) = sorted(
-        zip(prices(plan.shapes[:2]), plan.shapes[:2], strict=True), key=lambda each: each[0]
-    )
-    after = repaid_after(cheaper, dearer)
-    if not after or not LEAST_REPAID <= after < math.inf:
-        return ""
-    at = " at one loss" if None not in (cheaper.usd_at_loss, dearer.usd_at_loss) else ""
-    return f" ({cheaper.shape}'s training is repaid by {format_count(after)} output tokens{at})"
 
 
 def _surely(spend: TargetSpend) -> str:
