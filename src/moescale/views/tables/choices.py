@@ -256,7 +256,7 @@ def by_volume(plan: Plan, rows: int) -> str:
         hidden = f"  for {volume} served" not in shown
         others.append((f"that for {volume}{f' ({format_usd(row.training_usd)})' * hidden}", row))
     billed = [(name, each) for name, each in others if each.training_usd is not None and each.usd_per_mtok]
-    if model.training_usd is None or not billed:
+    if plan.of_life or model.training_usd is None or not billed:
         return ""
     left = sorted([*billed, (RECOMMENDED, model)], key=lambda each: (each[1].training_usd or 0.0, each[1].usd_per_mtok))
     said, (name, cheapest) = list[str](), left[0]

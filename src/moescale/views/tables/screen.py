@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from moescale.models.recipe import most_trained_tokens
 from moescale.options.law import DEFAULT_LAW
@@ -73,88 +73,94 @@ def facts(
     `options` are those of the command line that asked, for the commands that are named; of the choices so many `rows` are shown, and
     of the facts none of those named by `without`.
     """
-    best, model, use = plan.decision, plan.decision.model, plan.training
-    by_price = not plan.of_life and plan.objective not in ("loss", "quality")
-    rest = [note for note in best.caveats if not note.startswith(EXTRAPOLATED)]
-    said: list[tuple[str, str]] = []
+    caveats = [note for note in plan.decision.caveats if not note.startswith(EXTRAPOLATED)]
+    shown = {name for name, _ in choices(plan, rows)}
+    surely = (
+        () if plan.target_spend is None else [(f"{plan.target_spend.chance:.0%} chance", _surely(plan.target_spend))]
+    )
+    said = [
+        ("By volume", by_volume(plan, rows)),
+        ("Decided", _decided(plan)),
+        ("Open", _open(plan)),
+        ("Chance", _chance(plan)),
+        *(("But", text) for text in _against(plan, shown)),
+        ("All counts", _unbounded(plan)),
+        ("No bound", _without_bounds(plan)),
+        ("Default law", _default_law(plan)),
+        *surely,
+        ("Scores", scores_text(plan)),
+        ("Beyond runs", _beyond_runs(plan)),
+        ("Repeats", _repeats(plan)),
+        ("Shapes", _shapes(plan)),
+        ("Training", training_text(plan)),
+        *(("Unspent", text) for text in unspent(plan, lower_loss=LOWER_LOSS in shown or QUALITY in without)),
+        ("Life", _life(plan)),
+        ("Limits", limits_text(plan)),
+        ("Price error", price_error(plan)),
+        ("This model", _otherwise(plan)),
+        *(("Too slow", note.removeprefix(TOO_SLOW).rstrip(".")) for note in caveats if note.startswith(TOO_SLOW)),
+        ("Next", _next(plan, options)),
+    ]
+    said = [(name, text) for name, text in said if text]
+    kept = [(name, text) for name, text in said if name not in without]
+    names = dict.fromkeys(name for name, _ in said if name in without)
+    counts = {"row": len(choices(plan, MOST_ROWS)) - rows, "caveat": len(caveats)}
+    hidden = [plural(count, name) for name, count in counts.items() if count > 0]
+    exported = any(name == "Next" and "--export" in text for name, text in kept)
+    return [*kept, ("More", _more(plan, options or "", hidden, [*names], exported=exported))]
 
-    def say(name: str, text: str) -> None:
-        said.extend([(name, text)] if text else [])
 
-    say("By volume", "" if plan.of_life else by_volume(plan, rows))
-    say("Decided", _decided(plan))
-    say("Open", _open(plan) if best.undecided else "")
-    say("Chance", _chance(plan))
-    if by_price and (better := plan.choices.quality) is not None and _dominates(better, model, plan.confidence):
+def _more(plan: Plan, options: str, hidden: list[str], names: list[str], *, exported: bool) -> str:
+    """What `--details` has, and the options that ask for more, as many as a line has room for."""
+    use, sure = plan.training, "" if plan.more_sure is None else f" T --confidence {plan.confidence:g}"
+    listed = ", ".join([*hidden, *names])
+    if len(listed) >= MOST_NAMED - len(sure):
+        listed = ", ".join([*hidden, plural(len(names), "line")])
+    apart = "This model" in names and plan.apart_usd_per_mtok
+    if apart and apart < SLOWLY * plan.decision.model.usd_per_mtok:
+        more = f"--details; --disaggregated {format_usd(apart)}"
+    else:
+        more = f"--details: {listed}" if listed else "--details"
+    left = plan.objective == "serve" and use is not None and use.left_over and use.budget_share < MOSTLY
+    in_bf16 = use is None or use.precision is None  # as files for a trainer are
+    offers = {
+        "--shape all": "--shape" not in options,
+        f"--lifetime-tokens{sure}": not plan.of_life,
+        "--objective quality": left and plan.choices.quality is None,
+        "--weights fp8": plan.fp8_usd_per_mtok is not None and "--weights" not in _otherwise(plan),
+        "--export megatron" if in_bf16 else "exports train in bf16": not exported,
+    }
+    for offer in (offer for offer, offered in offers.items() if offered):
+        more += f"; {offer}" if len(more) <= MOST_MORE else ""
+    return more
+
+
+def _against(plan: Plan, shown: Container[str]) -> Iterator[str]:
+    """What speaks against the choice, without what has a row that is shown."""
+    model = plan.decision.model
+    better = plan.choices.quality if not plan.of_life and plan.objective not in ("loss", "quality") else None
+    if better is not None and _dominates(better, model, plan.confidence):
         which = (
             f"dense models of {format_count(better.n_params)}" if better.experts == 1 else f"{better.experts:g} experts"
         )
-        text = f"{which} cost no more at a lower loss, and reach the baseline's with "
-        say("But", f"{text}{percentage(better.probability_at_least_base)} only (--confidence)")
-    shown = {name for name, _ in choices(plan, rows)}
+        surely = percentage(better.probability_at_least_base)
+        yield f"{which} cost no more at a lower loss, and reach the baseline's with {surely} only (--confidence)"
     others = [c for c in at_other_chances(plan) if c is not plan.less_sure_between]
-    hidden_chances = [c for c in others if chance_label(plan, c) not in shown]
-    say("But", "; ".join(_at_chance(plan, c) for c in hidden_chances))
-    limit, faster = asked_number(plan, "max_tpot_s") or 0.0, plan.faster_usd_per_mtok
-    if faster and faster > PRICE_STEP * model.usd_per_mtok:
-        at = f"{format_usd(faster)} at a TPOT of {format_seconds(FASTER * limit)}"
-        other = plan.faster_choice
-        instead = (
-            f", where {plural(other.experts, 'expert')}, {sizes_text(other)} take {format_usd(other.usd_per_mtok)}"
-            if other
-            else ""
-        )
-        say("But", f"a step of the price: {at}{instead}")
-    say("But", _as_released(plan))
-    life = with_life(plan, plan.built_base).total_usd
-    by_baseline = plan.of_life and not of_fixed_dollars(plan) and "max_loss" not in plan.asked
-    if by_baseline and life and model.total_usd and life < model.total_usd:
-        text = f"the baseline's own life costs less ({format_usd(life)}); none that keeps its loss so surely does"
-        say("But", text)
-    say("All counts", _unbounded(plan))
-    if (free := plan.without_bounds) is not None:
-        other, surely = free.model, f"; its baseline's loss is reached with {percentage(free.chance)} here"
-        gain = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} ({other.loss - model.loss:+.4f})"
-        text = f"{other.experts:g} experts, {sizes_text(other)}: {gain}{_trained_for(other)}"
-        say("No bound", f"{text}{surely if free.chance else ''}")
-    say("Default law", _default_law(plan))
-    if (sure := plan.target_spend) is not None:
-        say(f"{sure.chance:.0%} chance", _surely(sure))
-    say("Scores", scores_text(plan))
-    say("Beyond runs", _beyond_runs(plan))
-    say("Repeats", "" if plan.repeats_loss is None else _repeats(plan, plan.repeats_loss))
-    say("Shapes", _shapes(plan))
-    say("Training", training_text(plan))
-    for text in unspent(plan, lower_loss=LOWER_LOSS in shown or QUALITY in without):
-        say("Unspent", text)
-    if plan.of_life and model.serving_usd is not None:
-        say("Life", f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd)} to serve")
-    say("Limits", limits_text(plan))
-    say("Price error", price_error(plan))
-    say("This model", _otherwise(plan))
-    for note in rest:
-        say("Too slow", note.removeprefix(TOO_SLOW).rstrip(".") if note.startswith(TOO_SLOW) else "")
-    say("Next", _next(plan, options))
-    kept = [fact for fact in said if fact[0] not in without]
-    hidden = len(choices(plan, MOST_ROWS)) - rows
-    names = dict.fromkeys(name for name, _ in said if name in without)
-    counts = [plural(count, name) for count, name in ((max(hidden, 0), "row"), (len(rest), "caveat")) if count]
-    left_out = ", ".join([*counts, *names])
-    own = "" if plan.confidence is None or plan.more_sure is None else f" T --confidence {plan.confidence:g}"
-    left_out = left_out if len(left_out) < MOST_NAMED - len(own) else ", ".join([*counts, plural(len(names), "line")])
-    more = f"--details: {left_out}" if left_out else "--details"
-    if "This model" in without and (plan.apart_usd_per_mtok or math.inf) < SLOWLY * model.usd_per_mtok:
-        more = f"--details; --disaggregated {format_usd(plan.apart_usd_per_mtok or 0.0)}"
-    more += "" if "--shape" in (options or "") or (own and len(more) > MOST_NAMED // 2) else "; --shape all"
-    more += "" if plan.of_life else f"; --lifetime-tokens{own}"
-    left = plan.objective == "serve" and use is not None and use.left_over and use.budget_share < MOSTLY
-    more += "; --objective quality" if left and plan.choices.quality is None else ""
-    in_fp8 = plan.fp8_usd_per_mtok is not None and "--weights" not in _otherwise(plan)
-    more += "; --weights fp8" if in_fp8 and len(more) < MOST_MORE else ""
-    exported = use is None or use.precision is None  # files for a trainer are in bf16
-    named = any(name == "Next" and "--export" in text for name, text in kept)
-    more += "" if len(more) > MOST_MORE or named else "; --export megatron" if exported else "; exports train in bf16"
-    return [*kept, ("More", more)]
+    if hidden := [_at_chance(plan, c) for c in others if chance_label(plan, c) not in shown]:
+        yield "; ".join(hidden)
+    if (faster := plan.faster_usd_per_mtok) and faster > PRICE_STEP * model.usd_per_mtok:
+        limit, other, instead = asked_number(plan, "max_tpot_s") or 0.0, plan.faster_choice, ""
+        if other is not None:
+            instead = (
+                f", where {plural(other.experts, 'expert')}, {sizes_text(other)} take {format_usd(other.usd_per_mtok)}"
+            )
+        yield f"a step of the price: {format_usd(faster)} at a TPOT of {format_seconds(FASTER * limit)}{instead}"
+    served, spent = _as_released_usd(plan), model.total_usd or 0.0
+    if served is not None and served < spent:
+        yield f"serving {plan.base_name} as it is released costs {format_usd(served)} for these tokens"
+    life, stated = with_life(plan, plan.built_base).total_usd, of_fixed_dollars(plan) or "max_loss" in plan.asked
+    if plan.of_life and not stated and life and life < spent:
+        yield f"the baseline's own life costs less ({format_usd(life)}); none that keeps its loss so surely does"
 
 
 def _at_chance(plan: Plan, model: Candidate) -> str:
@@ -176,14 +182,6 @@ def _otherwise(plan: Plan) -> str:
     return ", ".join(words)
 
 
-def _as_released(plan: Plan) -> str:
-    """What serving the released baseline costs over the life that is asked about, where that is less than the model's; empty else."""
-    if (served := _as_released_usd(plan)) is None:
-        return ""
-    text = f"serving {plan.base_name} as it is released costs {format_usd(served)} for these tokens"
-    return text if served < (plan.decision.model.total_usd or 0.0) else ""
-
-
 def _as_released_usd(plan: Plan) -> float | None:
     """Dollars of serving the released baseline over the life that is asked about; None without one."""
     base, life = plan.built_base.usd_per_mtok, plan.lifetime
@@ -192,6 +190,23 @@ def _as_released_usd(plan: Plan) -> float | None:
 
 def _trained_for(model: Trained) -> str:
     return "" if model.training_usd is None else f", training {format_usd(model.training_usd)}"
+
+
+def _life(plan: Plan) -> str:
+    model = plan.decision.model
+    if not plan.of_life or model.serving_usd is None:
+        return ""
+    return f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd)} to serve"
+
+
+def _without_bounds(plan: Plan) -> str:
+    """The choice without bounds on sizes, and the chance that this one reaches the loss of that plan's baseline."""
+    if (free := plan.without_bounds) is None:
+        return ""
+    other, loss = free.model, plan.decision.model.loss
+    gain = f"{format_usd(other.usd_per_mtok)}, loss {other.loss:.4f} ({other.loss - loss:+.4f}){_trained_for(other)}"
+    surely = f"; its baseline's loss is reached with {percentage(free.chance)} here" if free.chance else ""
+    return f"{other.experts:g} experts, {sizes_text(other)}: {gain}{surely}"
 
 
 def _unbounded(plan: Plan) -> str:
@@ -330,6 +345,9 @@ def _shares(dollars: Sequence[float], of_usd: float) -> str:
 
 
 def _open(plan: Plan) -> str:
+    """The expert counts that are open, and what separates them; empty where one is decided."""
+    if not plan.decision.undecided:
+        return ""
     model, rivals = plan.decision.model, sorted(plan.decision.rivals, key=lambda c: c.experts)
     counts = sorted(c.experts for c in (model, *rivals))
     most = " (the most)" if counts[-1] == max(considered(plan), default=0.0) else ""
@@ -380,8 +398,10 @@ def _likely(choice: ShapeChoice, plan: Plan) -> str:
     return "" if likely is None else f" (corrected {format_usd(likely)})"
 
 
-def _repeats(plan: Plan, more: float) -> str:
+def _repeats(plan: Plan) -> str:
     """What repeated tokens cost: loss of this model, the price beside that of fresh tokens, and what more epochs would give."""
+    if (more := plan.repeats_loss) is None:
+        return ""
     other, fresh = plan.more_epochs, plan.fresh_usd_per_mtok
     ends = plan.repeats_loss_interval if other is None else None  # of few epochs it is narrow
     text = f"{more:+.4f} loss by dense runs{f' (90%: {ends[0]:.4f} to {ends[1]:.4f})' if ends else ''}"
