@@ -88,18 +88,6 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
     facts = [("training", _training_text(plan))]
     if use is not None and use.mfu_words:
         facts.append(("MFU", use.mfu_words))
-    if use is not None and use.fp8_usd is not None and use.usd is not None:
-        share = f"{use.fp8_usd / use.usd:.0%} of bf16"
-        price = f"the same run with fp8 products costs {format_usd(use.fp8_usd)}"
-        loss = "the loss is taken to be the same: DeepSeek-V3 saw less than 0.25% between them (arXiv 2412.19437, section 3.3)"
-        facts.append(("fp8", f"{price}, {share} (--train-precision fp8), and exports train in bf16; {loss}"))
-    if use is not None and not use.spent and use.budget_of is None:
-        unused = f"{1.0 - use.budget_share:.0%} of the budget"
-        if use.unused_because:
-            unused += f": {use.unused_because}"
-        if plan.choices.quality is not None and plan.decision is plan.recommendation:
-            unused += f". At the baseline's serving cost the loss is {plan.choices.quality.loss:.4f} (quality, below)"
-        facts.append(("unused", unused))
     facts.append(("loss", _loss_text(plan)))
     if (times := plan.decision.compute_ratio) is not None and not plan.is_baseline:
         like = "dense models" if plan.base_experts == 1 else f"{plan.base_experts:.0f}-expert models"
