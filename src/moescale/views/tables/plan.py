@@ -32,7 +32,6 @@ from moescale.views.tables import (
     usd_range,
 )
 from moescale.views.tables.choices import asked_number, of_fixed_dollars, sizes_text, with_life
-from moescale.views.tables.screen import scores_text
 
 FRONTIER_ROWS = 10
 P_LOSS, RELATIVE_COST = "P(loss <= baseline)", "cost vs baseline"
@@ -83,20 +82,14 @@ def plan_headline(plan: Plan) -> str:
 
 
 def decision_facts(plan: Plan) -> list[tuple[str, str]]:
-    """What the first screen does not say of the decision: FLOPs, MFU, loss against the baseline, regret, shape, baseline."""
+    """What the first screen does not say of the decision: FLOPs, MFU, loss, regret, shape, baseline."""
     model, use = plan.decision.model, plan.training
     facts = [("training", _training_text(plan))]
     if use is not None and use.mfu_words:
         facts.append(("MFU", use.mfu_words))
     facts.append(("loss", _loss_text(plan)))
-    if (times := plan.decision.compute_ratio) is not None and not plan.is_baseline:
-        like = "dense models" if plan.base_experts == 1 else f"{plan.base_experts:.0f}-expert models"
-        times = float(f"{times:.2g}")
-        facts.append(("compute", f"loss-optimal {like} need {times:g} times the baseline's FLOPs for this loss"))
     if model.regret is not None and plan.objective not in ("loss", "quality"):
         facts.append(("regret", _regret_text(plan, model.regret)))
-    if model.scores and not scores_text(plan):
-        facts.append(("scores", "none: this model lies too far beyond the ladder of small models (--json has them)"))
     facts.append(("build", build_sentence(plan.decision.architecture)))
     base = with_life(plan, plan.built_base)
     usd = f"{format_usd(base.usd_per_mtok)}/Mtok" if base.usd_per_mtok else f"cannot be served on {plan.gpu}"
