@@ -558,14 +558,8 @@ def test_cost_sets_servers_of_both_kinds_beside_each_other_at_a_rate() -> None:
     assert split["keeps_rate"]
     assert together["output_tok_s"] == split["throughput_tok_s"] == 20 * 100
     assert together["usd_per_mtok"] / together["gpus"] == pytest.approx(split["usd_per_mtok"] / split["gpus"])
-    *_, first, second = command(*asked).out.splitlines()
-    assert ("<- cheaper" in first, "<- cheaper" in second) == (
-        together["gpus"] < split["gpus"],
-        split["gpus"] < together["gpus"],
-    )
     few = " ".join(command(*asked, "--prefill-gpus", "1").out.split())
     assert "which do not keep 20 requests per second within the limits" in few
-    assert "<- cheaper" not in few
 
 
 @pytest.mark.system

@@ -10,7 +10,7 @@ from moescale.models.published import Shape
 from moescale.options.priced import Missed, Priced
 from moescale.serving.accuracy import uncompared
 from moescale.serving.deployment import Deployment
-from moescale.serving.disaggregated import LOAD, Disaggregated, Pool
+from moescale.serving.disaggregated import LOAD, Pool
 from moescale.serving.gpu_counts import Cost
 from moescale.serving.loads import OpenLoop
 from moescale.serving.question import cache_format, latency_text, weight_format
@@ -156,8 +156,6 @@ def _show_loads(console: Console, found: Priced) -> None:
             f"TPOT {most}{format_seconds(apart.tpot_s or 0.0)}{tpot}; times at {at}. "
             f"Accuracy: {accuracy_text(found.apart_accuracy, gpu, 'this kind with prefill and decode apart')}.",
         )
-    if opened is not None and apart is not None and apart.keeps_rate:
-        write_table(console, _rate_table(opened, apart, priced=found.has_price))
     if burst is not None:
         write_line(console)
         write_paragraph(
@@ -176,23 +174,6 @@ def _show_loads(console: Console, found: Priced) -> None:
 def _workers(pool: Pool) -> str:
     groups = f" in {plural(pool.attention_dp, 'attention group')}" if pool.attention_dp > 1 else ""
     return f"{plural(pool.workers, 'worker')} of {plural(pool.gpus_per_worker, 'GPU')}{groups}, {pool.busy:.0%} busy"
-
-
-def _rate_table(opened: OpenLoop, apart: Disaggregated, *, priced: bool) -> Table:
-    """The usual server and that with prefill and decode apart at the same rate; what costs less is marked."""
-    most = max(opened.gpus, apart.gpus)
-    times = "means" if opened.percentile is None else f"{opened.percentile:g}th percentiles"
-    layout = f"{opened.replicas} x {opened.tensor_parallel}", f"{apart.prefill.gpus} + {apart.decode.gpus}"
-    usd: Cell[OpenLoop | Disaggregated] = (Column("$/Mtok"), lambda c: format_usd(c.usd_per_mtok))
-    cells: tuple[Cell[OpenLoop | Disaggregated], ...] = (
-        (Column("prefill and decode", text=True), lambda c: "on the same GPUs" if c is opened else "separate"),
-        (Column("GPUs"), lambda c: f"{c.gpus} = {layout[c is apart]}"),
-        *((usd,) if priced else ()),
-        (Column("TTFT"), lambda c: format_seconds(c.ttft_s)),
-        (Column("TPOT"), lambda c: format_seconds(c.tpot_s or 0.0)),
-        (Column("", text=True), lambda c: "<- cheaper" if c.gpus < most else ""),
-    )
-    return table_of(f"{plural(opened.requests_per_s, 'request')} per second; times: {times}", (opened, apart), cells)
 
 
 def _percentiles(run: Answer, name: str) -> str:
