@@ -9,7 +9,6 @@ from rich.console import Console
 from moescale.models.published import Shape
 from moescale.options.priced import Missed, Priced
 from moescale.serving.accuracy import uncompared
-from moescale.serving.deployment import Deployment
 from moescale.serving.disaggregated import LOAD, Pool
 from moescale.serving.gpu_counts import Cost
 from moescale.serving.loads import OpenLoop
@@ -77,8 +76,6 @@ def show_cost(console: Console, found: Priced) -> None:
         write_paragraph(console, f"Calibrated: {text}")
     surely = found.missed and not found.missed.stricter_s and found.missed.kept
     write_table(console, cost_table(cost, priced=priced, kept=surely.cost if surely else None))
-    if cost.attention_dp is not None:
-        _attention_groups(console, deployment)
     _show_loads(console, found)
     if found.launch is not None:
         write_line(console)
@@ -264,14 +261,3 @@ def cost_table(cost: Cost, *, priced: bool = True, kept: Cost | None = None) -> 
 
 def _tokens_s(cost: Cost) -> float:
     return (cost.throughput_tok_s or 0.0) if cost.closed_loop is None else cost.closed_loop.output_tok_s
-
-
-def _attention_groups(console: Console, deployment: Deployment) -> None:
-    if passes := deployment.engine.balance_passes:
-        alone = "silicon:vllm or silicon:sglang, a prompt in one group delays all groups"
-        rule = f"a prompt waits up to {passes:g} passes for prompts of the other groups, as in TensorRT-LLM; with --latency {alone}"
-    else:
-        waits = "as in vLLM and SGLang; with --latency silicon:trtllm, prompts wait for each other"
-        rule = f"a prompt in one group delays the output tokens of all groups, {waits}"
-    write_line(console)
-    write_paragraph(console, f"Attention groups: {rule}.")
