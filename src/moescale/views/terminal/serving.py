@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
@@ -15,7 +15,17 @@ from moescale.serving.loads import OpenLoop
 from moescale.serving.question import cache_format, latency_text, weight_format
 from moescale.serving.workload import Answer
 from moescale.units import format_bytes, format_count, format_seconds, format_usd, plural
-from moescale.views.tables import Cell, Column, Table, accuracy_text, gpus_text, reason_lines, table_of, ttft_doubt
+from moescale.views.tables import (
+    Cell,
+    Column,
+    Table,
+    accuracy_text,
+    gpus_text,
+    reason_lines,
+    table_of,
+    ttft_doubt,
+    usd_range,
+)
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
 LIMITED_BY = {"optimum": "lowest cost", "max_num_batched_tokens": "tokens per pass"}
@@ -44,42 +54,53 @@ def show_cost(console: Console, found: Priced) -> None:
         text, layout = _headline(found), _layout(cost)
         hourly = f", {format_usd((server.opened or cost).gpus * usd_per_hour)} an hour" if priced else ""
         write_line(console, text + (f" ({layout})" if layout else "") + hourly, bold=len(text))
-    if found.missed is not None:
-        write_paragraph(console, _missed(found, found.missed))
-    terms = found.serving.price_terms() if priced else None
-    price = f"{format_usd(usd_per_hour)} per GPU hour{f' ({terms})' if terms else ''}; " if priced else ""
-    traffic = "" if found.serving.trace is None else f", {found.serving.traffic().source}"
-    reserve = f"; reserve {format_bytes(cost.reserve_bytes)} per GPU" if cost.reserve_bytes else ""
-    write_paragraph(
-        console,
-        f"{f'{found.model.name}: ' if found.published else ''}{format_count(cost.n_params_total)} parameters, "
-        f"{format_count(cost.n_params_active)} active; weights {format_bytes(cost.weight_bytes)} in {found.weights_words()}; "
-        f"KV cache {cost.kv_bytes_per_token / 1024:.1f} KiB per token in {cache_format(deployment)}{reserve}",
-    )
-    write_paragraph(
-        console,
-        f"{deployment.prompt_tokens:.6g} prompt and {deployment.output_tokens:.6g} output tokens per request{traffic}; "
-        f"{price}utilization {deployment.utilization:g}; latency from {latency_text(found.source)}",
-    )
-    usd_in, usd_out = cost.usd_per_input_mtok, cost.usd_per_output_mtok
-    full = cost.closed_loop is None and server.opened is None
-    if priced and full and usd_in is not None and usd_out is not None:
-        free = "prompt tokens add nothing (the host's time covers their work),"
-        each = f"{format_usd(usd_in)} per million prompt tokens and" if usd_in else free
-        text = f"{each} {format_usd(usd_out)} per million output tokens"
-        write_paragraph(console, f"separate prices: {text}")
-    known = accuracy_text(server.accuracy, deployment.gpu.name, uncompared(found.model, deployment, found.source))
-    write_paragraph(console, f"Accuracy: {known}{ttft_doubt(server.accuracy, deployment.max_ttft_s)}")
-    if found.serving.calibrated and priced and server.opened is None and (corrected := found.calibrated) is not None:
-        low, high = map(format_usd, corrected.interval)
-        text = f"{format_usd(corrected.usd_per_mtok)} per million output tokens; nine of ten servings within {low} to {high}"
-        write_paragraph(console, f"Calibrated: {text}")
+    for text in _basis(found):
+        write_paragraph(console, text)
     surely = found.missed and not found.missed.stricter_s and found.missed.kept
     write_table(console, cost_table(cost, priced=priced, kept=surely.cost if surely else None))
-    _show_loads(console, found)
+    for load in _loads(found):
+        write_line(console)
+        for text in load:
+            write_paragraph(console, text)
     if found.launch is not None:
         write_line(console)
         print(found.launch)
+
+
+def _basis(found: Priced) -> Iterator[str]:
+    """Paragraphs on limits that are missed, the model, its requests, and what the price is of."""
+    server, cost, deployment = found.server, found.server.cost, found.server.deployment
+    if found.missed is not None:
+        yield _missed(found, found.missed)
+    reserve = f"; reserve {format_bytes(cost.reserve_bytes)} per GPU" if cost.reserve_bytes else ""
+    yield (
+        f"{f'{found.model.name}: ' if found.published else ''}{format_count(cost.n_params_total)} parameters, "
+        f"{format_count(cost.n_params_active)} active; weights {format_bytes(cost.weight_bytes)} in {found.weights_words()}; "
+        f"KV cache {cost.kv_bytes_per_token / 1024:.1f} KiB per token in {cache_format(deployment)}{reserve}"
+    )
+    terms = found.serving.price_terms() if found.has_price else None
+    hourly = f"{format_usd(float(deployment.usd_per_gpu_hour))} per GPU hour{f' ({terms})' if terms else ''}; "
+    traffic = "" if found.serving.trace is None else f", {found.serving.traffic().source}"
+    yield (
+        f"{deployment.prompt_tokens:.6g} prompt and {deployment.output_tokens:.6g} output tokens per request{traffic}; "
+        f"{hourly if found.has_price else ''}utilization {deployment.utilization:g}; latency from {latency_text(found.source)}"
+    )
+    usd_in, usd_out = cost.usd_per_input_mtok, cost.usd_per_output_mtok
+    full = cost.closed_loop is None and server.opened is None
+    if found.has_price and full and usd_in is not None and usd_out is not None:
+        free = "prompt tokens add nothing (the host's time covers their work),"
+        each = f"{format_usd(usd_in)} per million prompt tokens and" if usd_in else free
+        yield f"separate prices: {each} {format_usd(usd_out)} per million output tokens"
+    known = accuracy_text(server.accuracy, deployment.gpu.name, uncompared(found.model, deployment, found.source))
+    yield f"Accuracy: {known}{ttft_doubt(server.accuracy, deployment.max_ttft_s)}"
+    if (
+        found.serving.calibrated
+        and found.has_price
+        and server.opened is None
+        and (fixed := found.calibrated) is not None
+    ):
+        within = f"nine of ten servings within {usd_range(fixed.interval)}"
+        yield f"Calibrated: {format_usd(fixed.usd_per_mtok)} per million output tokens; {within}"
 
 
 def _headline(found: Priced) -> str:
@@ -103,35 +124,33 @@ def _layout(cost: Cost) -> str:
     return ", ".join(parts)
 
 
-def _show_loads(console: Console, found: Priced) -> None:
-    """A paragraph or two for each load of a server that was asked about."""
+def _loads(found: Priced) -> Iterator[list[str]]:
+    """Paragraphs on each load of a server that was asked about."""
     gpu, host = found.server.deployment.gpu.name, found.serving.host
     closed, opened, apart, burst = found.server.cost.closed_loop, found.server.opened, found.apart, found.burst
+    loops = list[str]()
 
     def usd(value: float, per: str) -> str:
         return f", {format_usd(value)} per {per}" if found.has_price else ""
 
     if closed is not None:
-        write_line(console)
         later, highest = (format_seconds(seconds or 0.0) for seconds in (closed.plateau_ttft_s, closed.p99.ttft_s))
         times = f"means over ten requests per client, at most {closed.peak_running} at once; TTFT {later} after the first burst, with it {highest}"
         if closed.percentile is not None:
             over = f"the table's times hold for {closed.percentile:g}% of requests after the first burst"
             times = f"{over}, at most {closed.peak_running} at once; TTFT {later} on average, {highest}"
         clients = plural(closed.concurrency or 0, "client")
-        write_paragraph(console, f"Closed loop of {clients}: {times} at the 99th percentile.")
+        loops.append(f"Closed loop of {clients}: {times} at the 99th percentile.")
     if opened is not None:
-        times = "mean" if opened.percentile is None else f"for {opened.percentile:g}% of requests"
-        most = "" if opened.percentile is None else "<= "
-        if closed is None:
-            write_line(console)
-        write_paragraph(
-            console,
+        times, most = ("mean", "") if opened.percentile is None else (f"for {opened.percentile:g}% of requests", "<= ")
+        loops.append(
             f"{plural(opened.requests_per_s, 'request')} per second: {opened.gpus} x {gpu} "
             f"({plural(opened.replicas, 'replica')} of {opened.tensor_parallel}){usd(opened.usd_per_hour, 'hour')}, "
             f"{opened.utilization:.0%} of the rate that full batches take without limits of latency; TTFT {most}{format_seconds(opened.ttft_s)}, "
-            f"TPOT {most}{format_seconds(opened.tpot_s or 0.0)} ({times}); host: {host or 'in-line (default of --request-rate)'}.",
+            f"TPOT {most}{format_seconds(opened.tpot_s or 0.0)} ({times}); host: {host or 'in-line (default of --request-rate)'}."
         )
+    if loops:
+        yield loops
     if apart is not None:
         prefill, decode = map(_workers, (apart.prefill, apart.decode))
         most, at, fails = "", f"{LOAD:.0%} of this throughput", ""
@@ -143,29 +162,24 @@ def _show_loads(console: Console, found: Priced) -> None:
             fails = f", which do not keep {asked}; at {apart.requests_per_s:.3g} per second, their most"
         if apart.percentile is not None:
             most, ttft, tpot, at = "<= ", "", "", f"{at}, for {apart.percentile:g}% of requests"
-        write_line(console)
-        write_paragraph(
-            console,
+        yield [
             f"Separate prefill and decode: {apart.prefill.gpus} + {apart.decode.gpus} x {gpu}{fails}, {apart.throughput_tok_s:,.0f} output "
             f"tokens/s{usd(apart.usd_per_mtok, 'million output tokens')}. Prefill: {prefill}, TTFT "
             f"{most}{format_seconds(apart.ttft_s)} ({format_seconds(apart.transfer_s)} for the transfer of the KV cache)"
             f"{ttft and f'{ttft} percentile'}. Decode: {decode}, batch {apart.decode.batch:,.0f} each, "
             f"TPOT {most}{format_seconds(apart.tpot_s or 0.0)}{tpot}; times at {at}. "
-            f"Accuracy: {accuracy_text(found.apart_accuracy, gpu, 'this kind with prefill and decode apart')}.",
-        )
+            f"Accuracy: {accuracy_text(found.apart_accuracy, gpu, 'this kind with prefill and decode apart')}."
+        ]
     if burst is not None:
-        write_line(console)
-        write_paragraph(
-            console,
+        ttft, tpot = (_percentiles(burst, name) for name in ("ttft_s", "tpot_s"))
+        full = f"The KV cache was full {burst.n_preemptions} times; preempted requests were recomputed."
+        yield [
             f"Simulated: {burst.requests} requests in {format_seconds(burst.makespan_s)}, {burst.output_tok_s:,.0f} output "
             f"tokens/s{usd(burst.usd_per_mtok, 'million output tokens')}; at most {burst.peak_running} concurrent "
             f"requests; host: {host or 'in-line'}.",
-        )
-        ttft, tpot = (_percentiles(burst, name) for name in ("ttft_s", "tpot_s"))
-        write_paragraph(console, f"TTFT {ttft}, TPOT {tpot}.")
-        if burst.n_preemptions:
-            full = f"The KV cache was full {burst.n_preemptions} times"
-            write_paragraph(console, f"{full}; preempted requests were recomputed.")
+            f"TTFT {ttft}, TPOT {tpot}.",
+            *([full] if burst.n_preemptions else []),
+        ]
 
 
 def _workers(pool: Pool) -> str:
@@ -221,7 +235,7 @@ def cost_table(cost: Cost, *, priced: bool = True, kept: Cost | None = None) -> 
     """
     looked_at = cost.candidates or (cost,)
     closed = cost.closed_loop is not None
-    answering = [c for c in looked_at if (c.closed_loop if closed else c.batch) is not None]
+    rows = [c for c in looked_at if (c.closed_loop if closed else c.batch) is not None and c.usd_per_mtok is not None]
     many = len({c.replicas for c in looked_at}) > 1
 
     def of(c: Cost) -> Cost | Answer:
@@ -238,10 +252,7 @@ def cost_table(cost: Cost, *, priced: bool = True, kept: Cost | None = None) -> 
         }
         return ", ".join(word for word, holds in words.items() if holds)
 
-    def limit(c: Cost) -> str:
-        return BROKEN.get(c.latency_limit or "", LIMITED_BY.get(c.limited_by or "", c.limited_by or ""))
-
-    limited: Cell[Cost] = (Column("batch limited by", text=True), limit)
+    limited: Cell[Cost] = (Column("batch limited by", text=True), _limited_by)
     if closed:
         limited = (Column("request time", rank=2), lambda c: format_seconds(getattr(of(c), "e2e_s", 0.0)))
     usd: Cell[Cost] = (Column("$/Mtok"), lambda c: format_usd(of(c).usd_per_mtok or 0.0))
@@ -255,8 +266,11 @@ def cost_table(cost: Cost, *, priced: bool = True, kept: Cost | None = None) -> 
         limited,
         (Column("", text=True), last),
     )
-    rows = [c for c in answering if c.usd_per_mtok is not None]
     return table_of("", rows, cells, notes=reason_lines((_server(c), c.infeasible) for c in looked_at if c.infeasible))
+
+
+def _limited_by(c: Cost) -> str:
+    return BROKEN.get(c.latency_limit or "", LIMITED_BY.get(c.limited_by or "", c.limited_by or ""))
 
 
 def _tokens_s(cost: Cost) -> float:
