@@ -9,7 +9,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,20 +18,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from moescale.errors import InputError, install
-from moescale.hardware.gpus import find_gpu
-from moescale.hardware.prices import price
 from moescale.io.files import decode_utf8, read_bytes
 from moescale.io.json_text import parse_json
-from moescale.models.family import CONVENTIONS
 from moescale.planning.plan import Plan
 from moescale.planning.plan_file import AGAIN, parse_plan
 from moescale.planning.rationale import EXTRAPOLATED
 from moescale.scaling_laws import catalogue_names, find_law
-from moescale.scaling_laws.ensemble import measured_on
-from moescale.units import format_bytes, format_usd
+from moescale.units import format_usd
 from moescale.views.figures import plan_figure
 from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes
-from moescale.views.tables import Table, answer, choices, range_text, screen
+from moescale.views.tables import Table, answer, choices, screen
 from moescale.views.tables import plan as plan_tables
 
 if TYPE_CHECKING:
@@ -119,7 +114,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         ("Details", [plan_tables.decision_facts(plan), *plan_tables.choice_tables(plan), *known]),
         ("Evidence", plan_tables.evidence_tables(plan)),
         ("Lifetime cost", life),
-        ("Assumptions", [[*_law_facts(plan), *_serving_facts(plan)]]),
+        ("Assumptions", [_assumptions(plan)]),
         ("Glossary", [plan_tables.glossary(plan)]),
         ("How to reproduce it", made.blocks()),
     ]
@@ -161,35 +156,19 @@ def _image(figure: Figure) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(figure_bytes(figure, 'svg')).decode()}"
 
 
-def _law_facts(plan: Plan) -> Facts:
-    meaning = CONVENTIONS.get(plan.convention)
-    counted = f"{plan.convention}: activated parameters over N are {meaning}" if meaning else plan.convention
-    flops = ("training FLOPs", counted)
-    if plan.law not in catalogue_names():
-        return [("law", f"{plan.law}, a file of one's own"), flops]
-    law = find_law(plan.law)
-    families = [", ".join(filter(None, (family.dataset, family.tokenizer))) for family in measured_on(law)]
-    pairs = {
-        "law": f"{plan.law}: {law.source}",
-        "its form": law.form.equation,
-        "fitted on": range_text(law.fit_range, law.form),
-        "loss is measured on": "; ".join(dict.fromkeys(filter(None, families))),
-    }
-    return [*((name, text) for name, text in pairs.items() if text), flops]
-
-
-def _serving_facts(plan: Plan) -> Facts:
-    gpu, usd = plan.gpu, f"{format_usd(plan.usd_per_gpu_hour)} a GPU hour, as stated"
-    with suppress(InputError):  # a file of one's own, or one without a listed price
-        card, listed = find_gpu(plan.gpu), price(plan.gpu)
-        gpu = f"{card.name}, {format_bytes(card.memory_bytes)} ({card.source})"
-        if listed.usd_per_gpu_hour == plan.usd_per_gpu_hour:
-            usd = f"{format_usd(plan.usd_per_gpu_hour)} a GPU hour ({listed.terms}; {listed.source}, {listed.date})"
+def _assumptions(plan: Plan) -> Facts:
+    """Law, server and requests, and all that was asked."""
+    own = "a file of one's own" if plan.law not in catalogue_names() else find_law(plan.law).source
     latency, accuracy = plan_tables.serving_basis(plan)
-    requests = f"{plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output tokens on average"
-    settings = [(name.replace("_", " "), _setting(value)) for name, value in plan.asked.items() if value is not None]
-    facts = [("GPU", gpu), ("price", usd), ("latency", latency), ("accuracy", accuracy), ("requests", requests)]
-    return [*facts, *settings]
+    return [
+        ("law", f"{plan.law}: {own}"),
+        ("training FLOPs", f"{plan.convention} convention"),
+        ("GPU", f"{plan.gpu} at {format_usd(plan.usd_per_gpu_hour)} a GPU hour"),
+        ("latency", latency),
+        ("accuracy", accuracy),
+        ("requests", f"{plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output tokens on average"),
+        *((name.replace("_", " "), _setting(value)) for name, value in plan.asked.items() if value is not None),
+    ]
 
 
 def _setting(value: object) -> str:
