@@ -28,31 +28,15 @@ from moescale.reproduction.world import World
 from moescale.scaling_laws.law import loss
 from moescale.typing import FloatArray
 from moescale.units import expert_label, format_count, format_flops
-from moescale.views.figures import SUFFIXES, check_plot, save_figure
-from moescale.views.figures.style import (
-    ACCENT,
-    FAINT,
-    INK,
-    PAGE_WIDTH,
-    RULE,
-    Look,
-    colour_of,
-    expert_key,
-    headline,
-    house_style,
-    log_ticks,
-    marker_of,
-    new_figure,
-    optimum,
-    point,
-)
+from moescale.views.figures import SUFFIXES, check_plot, save_figure, style
+from moescale.views.figures.style import Look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 DASHES = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))  # by rising size, a second cue
-DOTTED: Look = {"color": FAINT, "linewidth": 1.0, "linestyle": (0, (1, 1.6))}
+DOTTED: Look = {"color": style.FAINT, "linewidth": 1.0, "linestyle": (0, (1, 1.6))}
 Row = Mapping[str, Any]
 Drawn = tuple["Figure", list[Row]]  # a figure, and its data: a record for each point of a curve
 FITTED_TOKENS = (5.0e9, 7.5e9, 10.0e9, 20.0e9)  # the panels of the paper's figure 1
@@ -83,7 +67,7 @@ class Axis:
         if self.tick is not None:
             if not np.isfinite(values).any():
                 raise InputError("none of these models can be served", next_step="take more GPUs, or smaller budgets")
-            log_ticks(ax, which, self.tick, values, most=most)
+            style.log_ticks(ax, which, self.tick, values, most=most)
         (ax.set_xlabel if which == "x" else ax.set_ylabel)(self.label)
 
 
@@ -117,8 +101,8 @@ def _first(found: list[Allocation]) -> tuple[FloatArray, FloatArray]:
 
 def _lines(ax: Axes, rows: Sequence[Row], x: Axis, y: Axis, every: int | None) -> None:
     for e, mine in curves(rows, "experts"):
-        look: Look = {"color": colour_of(e)}
-        look |= {} if every is None else {"marker": marker_of(e), "markevery": every, "markersize": 2.8}
+        look: Look = {"color": style.colour_of(e)}
+        look |= {} if every is None else {"marker": style.marker_of(e), "markevery": every, "markersize": 2.8}
         ax.plot(x.of(mine), y.of(mine), **look)
 
 
@@ -134,29 +118,29 @@ def fitted_figure(world: World) -> Drawn:
     for experts in PRINTED_EXPERTS:
         rows += records(kind="printed", tokens=t, n_params=s, experts=experts, loss=printed_losses(experts, s, t))
 
-    figure = new_figure(PAGE_WIDTH, 2.6)
+    figure = style.new_figure(style.PAGE_WIDTH, 2.6)
     panels = list(curves(rows, "tokens"))
     axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     for ax, (of_panel, panel) in zip(axes, panels, strict=True):
         law, printed = (mine for _, mine in curves(panel, "kind"))
         for (_, mine), dashes in zip(curves(law, "n_params"), DASHES, strict=True):
             e, values = Axis("experts", "").of(mine), LOSS.of(mine)
-            ax.plot(e, values, color=INK, linewidth=1.0, linestyle=dashes)
+            ax.plot(e, values, color=style.INK, linewidth=1.0, linestyle=dashes)
             if "loss_low" in losses:
                 low, high = (Axis(name, "").of(mine) for name in ("loss_low", "loss_high"))
-                ax.fill_between(e, low, high, color=FAINT, alpha=0.25, linewidth=0)
+                ax.fill_between(e, low, high, color=style.FAINT, alpha=0.25, linewidth=0)
         for row in printed:
-            point(ax, row["experts"], row["loss"], "x", ACCENT, 4.5, markeredgewidth=1.1, zorder=4)
+            style.point(ax, row["experts"], row["loss"], "x", style.ACCENT, 4.5, markeredgewidth=1.1, zorder=4)
         ax.set_title(f"D = {format_count(of_panel)}")
-        log_ticks(ax, "x", "{:g}".format, np.array(sweep_experts()))
+        style.log_ticks(ax, "x", "{:g}".format, np.array(sweep_experts()))
         ax.set_xticks(sweep_experts(), [f"{e:g}" for e in sweep_experts()])
         ax.set_xlabel("experts E")
     axes[0].set_ylabel(LOSS.label)
-    looks: list[Look] = [{"color": INK, "linewidth": 1.0, "linestyle": dashes} for dashes in DASHES]
+    looks: list[Look] = [{"color": style.INK, "linewidth": 1.0, "linestyle": dashes} for dashes in DASHES]
     _outside_key(figure, dict(zip(map(format_count, sizes.tolist()), looks, strict=True)), title="N", handlelength=2.4)
     told = "; bands: 90% of the law's draws" if len(world.law.draws) else ""
     below = f"crosses: surfaces that the paper prints for E = 8 and 16{told}"
-    headline(figure, f"Fitted losses, a line for each dense-equivalent size N\n{below}", 8.0)
+    style.headline(figure, f"Fitted losses, a line for each dense-equivalent size N\n{below}", 8.0)
     return figure, rows
 
 
@@ -166,15 +150,15 @@ def cost_figure(world: World) -> Drawn:
     served = world.costs.serving(n, e)
     usd = np.where(np.isfinite(served.usd_per_mtok), served.usd_per_mtok, np.nan)
     rows = records(n_params=n, experts=e, usd_per_mtok=usd, gpus=served.gpus)
-    figure = new_figure(PAGE_WIDTH, 2.9)
+    figure = style.new_figure(style.PAGE_WIDTH, 2.9)
     top = np.nanquantile(usd, 0.97) if np.isfinite(usd).any() else np.nan
     left, right = figure.subplots(1, 2)
     for ax, x, y in ((left, SIZE, USD), (right, USD, SIZE)):
         _lines(ax, rows, x, y, None)
         for which, axis in (("x", x), ("y", y)):
             axis.put(ax, which, usd[usd <= top] if axis is USD else SIZE.of(rows))
-    expert_key(left, sweep_experts(), "upper left", lines=True)
-    headline(figure, "Serving cost by size, and the size that a cost allows\nsteps: one GPU more is needed", 8.0)
+    style.expert_key(left, sweep_experts(), "upper left", lines=True)
+    style.headline(figure, "Serving cost by size, and the size that a cost allows\nsteps: one GPU more is needed", 8.0)
     return figure, rows
 
 
@@ -186,7 +170,7 @@ def trade_off_figure(world: World, budgets_flops: FloatArray = TRAINED) -> Drawn
         usd = world.usd(n, e)
         rows += records(experts=e, budget_flops=budgets_flops, n_params=n, loss=losses, usd_per_mtok=usd)
 
-    figure = new_figure(PAGE_WIDTH, 2.9)
+    figure = style.new_figure(style.PAGE_WIDTH, 2.9)
     axes = figure.subplots(1, 3)
     panels = (("quality and cost", USD, LOSS), ("quality and training", FLOPS, LOSS), ("cost and training", FLOPS, USD))
     for ax, (title, x, y) in zip(axes, panels, strict=True):
@@ -194,8 +178,8 @@ def trade_off_figure(world: World, budgets_flops: FloatArray = TRAINED) -> Drawn
         x.put(ax, "x", x.of(rows), most=4)
         y.put(ax, "y", y.of(rows))
         ax.set_title(title)
-    expert_key(axes[1], sweep_experts(), "upper right")
-    headline(figure, "Loss-optimal models", 8.0)
+    style.expert_key(axes[1], sweep_experts(), "upper right")
+    style.headline(figure, "Loss-optimal models", 8.0)
     return figure, rows
 
 
@@ -209,24 +193,24 @@ def curves_figure(world: World) -> Drawn:
         figures = {"tokens": models.tokens, "loss": models.loss, "usd_per_mtok": world.usd(n, e)}
         rows += records(budget_flops=budget, experts=e, share=shares[:, None], n_params=n, **figures)
 
-    figure = new_figure(PAGE_WIDTH, 3.2)
+    figure = style.new_figure(style.PAGE_WIDTH, 3.2)
     panels = list(curves(rows, "budget_flops"))
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for ax, (budget, panel) in zip(axes, panels, strict=True):
         best = [row for row in panel if row["share"] == 1.0]
         for (e, mine), own in zip(curves(panel, "experts"), best, strict=True):
             at, usd, losses = mine.index(own), USD.of(mine), LOSS.of(mine)
-            ax.plot(usd[: at + 1], losses[: at + 1], color=colour_of(e))
-            ax.plot(usd[at:], losses[at:], color=colour_of(e), linewidth=0.8, linestyle=(0, (3, 2)))
-            optimum(ax, usd[at], losses[at], e, 5.0)
+            ax.plot(usd[: at + 1], losses[: at + 1], color=style.colour_of(e))
+            ax.plot(usd[at:], losses[at:], color=style.colour_of(e), linewidth=0.8, linestyle=(0, (3, 2)))
+            style.optimum(ax, usd[at], losses[at], e, 5.0)
         low, high = (bound(row["loss"] for row in best) for bound in (min, max))
         ax.set_ylim(low - 0.12 * (high - low), high + 0.9 * (high - low))
         USD.put(ax, "x", USD.of(best)[:, None] * np.array([1.0 / 6.0, 1.6]))
         ax.set_title(f"{format_flops(budget)} training FLOPs")
     axes[0].set_ylabel(LOSS.label)
-    expert_key(axes[-1], sweep_experts(), "upper right")
+    style.expert_key(axes[-1], sweep_experts(), "upper right")
     below = "markers: loss-optimal sizes; solid: smaller, more tokens; dashed: larger"
-    headline(figure, f"Models that spend a whole budget\n{below}", 8.0)
+    style.headline(figure, f"Models that spend a whole budget\n{below}", 8.0)
     return figure, rows
 
 
@@ -258,7 +242,7 @@ def bounded_figure(world: World, bound: Literal["loss", "cost"]) -> Drawn:
 
     upper = COST_RATIO if bound == "loss" else LOSS
     bases = list(curves(rows, "base_experts"))
-    figure = new_figure(PAGE_WIDTH, 4.6)
+    figure = style.new_figure(style.PAGE_WIDTH, 4.6)
     axes = figure.subplots(2, len(bases), sharex=True, sharey="row", squeeze=False)
     for (above, below), (base, whole) in zip(axes.T, bases, strict=True):
         above.set_title(f"baseline: loss-optimal {expert_label(base)}")
@@ -277,12 +261,12 @@ def bounded_figure(world: World, bound: Literal["loss", "cost"]) -> Drawn:
     axes[1, 0].set_ylabel(ACTIVE_RATIO.label)
     counts = dict.fromkeys(row["experts"] for row in rows)
     key: dict[str, Look] = {
-        expert_label(e): {"color": colour_of(e), "marker": marker_of(e), "markersize": 3.2} for e in counts
+        expert_label(e): {"color": style.colour_of(e), "marker": style.marker_of(e), "markersize": 3.2} for e in counts
     }
-    _outside_key(figure, key | {"paper": {"color": INK, "marker": "x", "linestyle": "none"}}, handlelength=1.6)
+    _outside_key(figure, key | {"paper": {"color": style.INK, "marker": "x", "linestyle": "none"}}, handlelength=1.6)
     crosses = "crosses: printed in the paper, black ones for the least and the most of other expert counts"
     below = f"dotted: the baseline; {crosses}" if bound == "cost" else "crosses: printed in the paper"
-    headline(figure, f"Models with the {bound} of the baseline's optimum\n{below}", 8.0)
+    style.headline(figure, f"Models with the {bound} of the baseline's optimum\n{below}", 8.0)
     return figure, rows
 
 
@@ -294,8 +278,8 @@ def _printed_numbers(ax: Axes, base: float, shown: Sequence[Row], quantity: str)
         several = bool(part.other_experts)  # then it is the least or the most of them
         drawn = several or part.experts in counts
         if drawn and budgets.min() / NEAR <= part.budget_flops <= budgets.max() * NEAR:
-            colour = INK if several else colour_of(part.experts)
-            point(ax, part.budget_flops, part.paper, "x", colour, 5.5, markeredgewidth=1.4, zorder=5)
+            colour = style.INK if several else style.colour_of(part.experts)
+            style.point(ax, part.budget_flops, part.paper, "x", colour, 5.5, markeredgewidth=1.4, zorder=5)
 
 
 def hidden_layers_figure() -> Drawn:
@@ -307,13 +291,13 @@ def hidden_layers_figure() -> Drawn:
     rows = records(name=tuple(shapes), n_params=n, hidden_times_layers=hl, fitted=fitted)
     x = n ** (2.0 / 3.0)
     mu = float(np.mean(fitted / x))
-    figure = new_figure(0.6 * PAGE_WIDTH, 2.9)
+    figure = style.new_figure(0.6 * style.PAGE_WIDTH, 2.9)
     ax = figure.subplots()
     line = np.geomspace(x.min() / 1.3, x.max() * 1.3, 16)
-    ax.plot(line, mu * line, color=FAINT, linewidth=1.0)
-    ax.plot(x, hl, marker="o", markersize=3.6, color=ACCENT, linestyle="none")
-    log_ticks(ax, "x", format_count, line, most=6)
-    log_ticks(ax, "y", format_count, hl, most=6)
+    ax.plot(line, mu * line, color=style.FAINT, linewidth=1.0)
+    ax.plot(x, hl, marker="o", markersize=3.6, color=style.ACCENT, linestyle="none")
+    style.log_ticks(ax, "x", format_count, line, most=6)
+    style.log_ticks(ax, "y", format_count, hl, most=6)
     ax.set_xlabel("$N^{2/3}$ (N: parameters without embeddings)", parse_math=True)
     ax.set_ylabel("width times depth, h l")
     off = f"mean error {np.abs(fitted / hl - 1.0).mean():.1%}"
@@ -336,24 +320,24 @@ def verdict_figure(outcomes: Sequence[Outcome], others: Sequence[Outcome] = ()) 
         for i, part in enumerate(o.parts)
         if o.counts and part.judged and part.paper is not None and part.ours is not None
     ]
-    figure = new_figure(PAGE_WIDTH, 0.9 + 0.165 * len(rows))
+    figure = style.new_figure(style.PAGE_WIDTH, 0.9 + 0.165 * len(rows))
     ax = figure.subplots()
     for share, alpha in ((0.25, 0.35), (0.15, 0.6)):
-        ax.axvspan(1.0 - share, 1.0 + share, color=RULE, alpha=alpha, linewidth=0)
-    ax.axvline(1.0, color=FAINT, linewidth=0.8)
+        ax.axvspan(1.0 - share, 1.0 + share, color=style.RULE, alpha=alpha, linewidth=0)
+    ax.axvline(1.0, color=style.FAINT, linewidth=0.8)
     ours, low, high, beside = (
         Axis(name, "").of(rows) / Axis("paper", "").of(rows) for name in ("ours", "low", "high", "beside")
     )
     places = np.arange(len(rows))
-    ax.hlines(places, low, high, color=INK, linewidth=1.0)
-    ax.plot(beside, places, "o", color=ACCENT, markersize=4.0, markerfacecolor="none", zorder=3)
-    ax.plot(ours, places, "o", color=INK, markersize=4.0, zorder=4)
+    ax.hlines(places, low, high, color=style.INK, linewidth=1.0)
+    ax.plot(beside, places, "o", color=style.ACCENT, markersize=4.0, markerfacecolor="none", zorder=3)
+    ax.plot(ours, places, "o", color=style.INK, markersize=4.0, zorder=4)
     ax.set_yticks(places, [f"{row['number']}: {row['paper']:g}" for row in rows])
     ax.set_ylim(len(rows) - 0.4, -0.6)
-    log_ticks(ax, "x", "{:g}".format, np.concatenate([low, high, beside]), most=8)
+    style.log_ticks(ax, "x", "{:g}".format, np.concatenate([low, high, beside]), most=8)
     ax.set_xlabel("ours / printed")
     below = "filled: this server, lines 90% of the law's draws; open: fused experts and today's lengths"
-    headline(figure, f"The paper's printed numbers, computed again; shaded: within 15% and 25%\n{below}", 8.0)
+    style.headline(figure, f"The paper's printed numbers, computed again; shaded: within 15% and 25%\n{below}", 8.0)
     return figure, rows
 
 
@@ -395,7 +379,7 @@ def drawn(
 ) -> Iterator[tuple[str, Figure, list[Row]]]:
     """Figures by name, each with its records; `beside` holds the claims on another server."""
     for name in names:
-        with house_style():
+        with style.house_style():
             figure, rows = verdict_figure(outcomes, beside) if name == VERDICT else FIGURES[name](world)
         yield name if name == VERDICT else f"figure-{name}", figure, rows
 

@@ -12,19 +12,8 @@ from moescale.fitting.fit import Fit
 from moescale.fitting.holdout import residuals
 from moescale.typing import FloatArray
 from moescale.units import format_count
-from moescale.views.figures.style import (
-    FAINT,
-    PAGE_WIDTH,
-    RULE,
-    Look,
-    colour_of,
-    expert_key,
-    headline,
-    house_style,
-    log_ticks,
-    marker_of,
-    new_figure,
-)
+from moescale.views.figures import style
+from moescale.views.figures.style import Look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,13 +35,13 @@ def fit_figure(found: Fit, runs: RunArrays) -> Figure:
     rows = math.ceil(len(panels) / columns)
     from matplotlib.ticker import FixedLocator
 
-    with house_style():
-        figure = new_figure(PAGE_WIDTH, 1.9 * rows + 2.3)
+    with style.house_style():
+        figure = style.new_figure(style.PAGE_WIDTH, 1.9 * rows + 2.3)
         top, bottom = cast(Any, figure.subfigures)(2, 1, height_ratios=[1.75 * rows + 0.2, 2.1])
         axes = top.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
         for ax, members in zip(axes, panels, strict=False):
             _panel(ax, found, runs, members, along_size=along_size)
-        expert_key(axes[len(panels) - 1], np.unique(runs.experts), "upper right")
+        style.expert_key(axes[len(panels) - 1], np.unique(runs.experts), "upper right")
         for ax in axes[len(panels) :]:
             ax.set_axis_off()
         for i, ax in enumerate(axes[: len(panels)]):
@@ -60,7 +49,7 @@ def fit_figure(found: Fit, runs: RunArrays) -> Figure:
         top.supxlabel("size N (parameters)" if along_size else "training tokens D", fontsize=8)
         top.supylabel("loss (nats per token)", fontsize=8)
         fitted = f"{found.form.name} fitted to {found.n_runs} runs"
-        headline(figure, f"{fitted}: RMSLE {1e3 * found.rmsle:.3g}×10⁻³")
+        style.headline(figure, f"{fitted}: RMSLE {1e3 * found.rmsle:.3g}×10⁻³")
         error = 1e3 * residuals(found, runs)
         below = bottom.subplots(1, 3, sharey=True)
         for ax, values, label in (
@@ -68,10 +57,10 @@ def fit_figure(found: Fit, runs: RunArrays) -> Figure:
             (below[1], runs.n_params, "size N (parameters)"),
             (below[2], runs.experts, "experts E"),
         ):
-            ax.axhspan(-1e3 * found.rmsle, 1e3 * found.rmsle, color=RULE, alpha=0.5, linewidth=0)
-            ax.axhline(0.0, color=FAINT, linewidth=0.8)
+            ax.axhspan(-1e3 * found.rmsle, 1e3 * found.rmsle, color=style.RULE, alpha=0.5, linewidth=0)
+            ax.axhline(0.0, color=style.FAINT, linewidth=0.8)
             _scatter(ax, values, error, runs.experts, size=9.0)
-            log_ticks(ax, "x", format_count, values)
+            style.log_ticks(ax, "x", format_count, values)
             ax.set_xlabel(label)
         below[2].xaxis.set_major_locator(FixedLocator(np.unique(runs.experts).tolist()))
         below[0].set_ylabel("residual ln(L̂/L) (10⁻³)\nband: ± RMSLE")
@@ -103,9 +92,9 @@ def _panel(ax: Axes, found: Fit, runs: RunArrays, members: FloatArray, *, along_
         own = np.unique(fixed[here & (runs.experts == e)])
         for value in own if own.size <= 3 else np.exp(np.log(own).mean(keepdims=True)):
             n, d = (grid, value) if along_size else (value, grid)
-            ax.plot(grid, _predicted(found, runs, n, d, float(e)), color=colour_of(float(e)), linewidth=0.8)
+            ax.plot(grid, _predicted(found, runs, n, d, float(e)), color=style.colour_of(float(e)), linewidth=0.8)
     _scatter(ax, moving[here], runs.loss[here], runs.experts[here])
-    log_ticks(ax, "x", format_count, moving)
+    style.log_ticks(ax, "x", format_count, moving)
     low, high = format_count(float(members[0])), format_count(float(members[-1]))
     ax.set_title(f"{symbol} = {low}" if low == high else f"{symbol} = {low} to {high}")
 
@@ -113,5 +102,11 @@ def _panel(ax: Axes, found: Fit, runs: RunArrays, members: FloatArray, *, along_
 def _scatter(ax: Axes, x: FloatArray, y: FloatArray, experts: FloatArray, *, size: float = 12.0) -> None:
     for e in np.unique(experts).tolist():
         mine = experts == e
-        look: Look = {"color": colour_of(e), "marker": marker_of(e), "linewidths": 0, "alpha": 0.85, "zorder": 3}
+        look: Look = {
+            "color": style.colour_of(e),
+            "marker": style.marker_of(e),
+            "linewidths": 0,
+            "alpha": 0.85,
+            "zorder": 3,
+        }
         ax.scatter(x[mine], y[mine], s=size, **look)

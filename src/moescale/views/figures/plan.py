@@ -10,20 +10,8 @@ import numpy as np
 from moescale.errors import InputError
 from moescale.planning.plan import Plan
 from moescale.units import expert_label, format_count, format_flops, format_usd
-from moescale.views.figures.style import (
-    ACCENT,
-    FAINT,
-    PAGE_WIDTH,
-    Look,
-    colour_of,
-    headline,
-    house_style,
-    log_ticks,
-    new_figure,
-    optimum,
-    point,
-    readable,
-)
+from moescale.views.figures import style
+from moescale.views.figures.style import Look
 from moescale.views.tables import MARK
 from moescale.views.tables.answer import CHEAPER, cheaper
 
@@ -41,23 +29,23 @@ FADED = 0.3  # opacity of the curves on which neither the recommended model nor 
 
 def plan_figure(plan: Plan) -> Figure:
     """Loss against serving cost on one budget: an arrow from the baseline to the recommendation, over a curve an expert count."""
-    with house_style():
-        figure = new_figure(PAGE_WIDTH, 4.2)
+    with style.house_style():
+        figure = style.new_figure(style.PAGE_WIDTH, 4.2)
         across, up = plan_limits(plan)
         ax = figure.subplots(subplot_kw={"xscale": "log", "xlim": across, "ylim": up})
         _curves(ax, plan)
-        dotted: Look = {"color": FAINT, "linewidth": 1.0, "linestyle": DOTTED, "zorder": 1}
+        dotted: Look = {"color": style.FAINT, "linewidth": 1.0, "linestyle": DOTTED, "zorder": 1}
         ax.axhline(plan.built_base.loss, **dotted)
         if plan.built_base.usd_per_mtok is not None:
             ax.axvline(plan.built_base.usd_per_mtok, **dotted)
         _known(ax, plan)
         _recommendation(ax, plan)
         _saving(ax, plan)
-        log_ticks(ax, "x", lambda usd: f"${usd:,g}", most=7)
+        style.log_ticks(ax, "x", lambda usd: f"${usd:,g}", most=7)
         ax.set_xlabel("serving cost (US$ per million output tokens)")
         ax.set_ylabel("loss (nats per token)")
         served = f"served on {plan.gpu} ({plan.prompt_tokens:g} prompt, {plan.output_tokens:g} output tokens)"
-        headline(figure, f"{format_flops(plan.budget_flops)} training FLOPs under {plan.law}, {served}", 8.0)
+        style.headline(figure, f"{format_flops(plan.budget_flops)} training FLOPs under {plan.law}, {served}", 8.0)
         _keys(figure, plan)
     return figure
 
@@ -66,7 +54,7 @@ def _curves(ax: Axes, plan: Plan) -> None:
     edge, told = ax.get_xlim()[1], (plan.decision.model.experts, plan.built_base.experts)
     optima = {c.experts: c for c in plan.loss_optimal}
     for curve in plan.curves:
-        colour, best = colour_of(curve.experts), optima.get(curve.experts)
+        colour, best = style.colour_of(curve.experts), optima.get(curve.experts)
         seen = 1.0 if curve.experts in told else FADED
         over = curve.n_params <= (math.inf if best is None else best.n_params * (1.0 + SAME))
         last = np.flatnonzero(over)[-1] if over.any() else 0
@@ -75,7 +63,7 @@ def _curves(ax: Axes, plan: Plan) -> None:
         ax.plot(usd[last:], curve.loss[last:], color=colour, linewidth=0.8, linestyle=LARGER, alpha=0.8 * seen)
     for c in plan.loss_optimal:
         if c.usd_per_mtok is not None:
-            optimum(ax, c.usd_per_mtok, c.loss, c.experts, 5.5)
+            style.optimum(ax, c.usd_per_mtok, c.loss, c.experts, 5.5)
 
 
 def _keys(figure: Figure, plan: Plan) -> None:
@@ -83,12 +71,14 @@ def _keys(figure: Figure, plan: Plan) -> None:
     from matplotlib.lines import Line2D
 
     def entry(label: str, **look: Any) -> Line2D:
-        settings: Look = {"color": FAINT, "label": label, **look}
+        settings: Look = {"color": style.FAINT, "label": label, **look}
         return Line2D([], [], **settings)
 
-    entries = [entry("recommended", color=ACCENT, marker="*", markersize=9, linestyle="none", markeredgecolor="white")]
+    entries = [
+        entry("recommended", color=style.ACCENT, marker="*", markersize=9, linestyle="none", markeredgecolor="white")
+    ]
     if _spread(plan) is not None:
-        entries.append(entry("its loss, 90%", color=ACCENT, linewidth=1.0))
+        entries.append(entry("its loss, 90%", color=style.ACCENT, linewidth=1.0))
     entries.append(entry("loss-optimal", marker="o", markersize=4.5, linestyle="none"))
     if plan.curves:
         entries += [entry("smaller, more tokens"), entry("larger, fewer tokens", linewidth=0.8, linestyle=LARGER)]
@@ -102,7 +92,7 @@ def _keys(figure: Figure, plan: Plan) -> None:
     figure.legend(handles=entries, loc="outside lower left", ncols=4, **look)
     counts = [c.experts for c in plan.curves or plan.loss_optimal]
     names = {e: f"{expert_label(e)}{' (excluded)' if e in plan.excluded_experts else ''}" for e in counts}
-    colours = [entry(name, color=colour_of(e)) for e, name in names.items()]
+    colours = [entry(name, color=style.colour_of(e)) for e, name in names.items()]
     figure.legend(handles=colours, loc="outside right center", **look)
 
 
@@ -124,7 +114,7 @@ def _known(ax: Axes, plan: Plan) -> None:
     for c in plan.known:
         if c.usd_per_mtok is None or c.name == plan.base_name:  # which has an arrow
             continue
-        point(ax, c.usd_per_mtok, c.loss, "o", FAINT, 5.0, markerfacecolor="white", zorder=5)
+        style.point(ax, c.usd_per_mtok, c.loss, "o", style.FAINT, 5.0, markerfacecolor="white", zorder=5)
         # Away from the right, where the labels of the curves stand.
         left, right = ax.get_xlim()
         beyond = math.log(c.usd_per_mtok / left) > 0.5 * math.log(right / left)
@@ -136,7 +126,7 @@ def _known(ax: Axes, plan: Plan) -> None:
         }
         look |= {"ha": "right", "va": "top"} if beyond else {}
         name = f"{c.name} {c.training_flops / plan.budget_flops:.2g}x{'' if c.beyond_law is None else MARK}"
-        ax.annotate(name, (c.usd_per_mtok, c.loss), color=readable(FAINT), zorder=5, **look)
+        ax.annotate(name, (c.usd_per_mtok, c.loss), color=style.readable(style.FAINT), zorder=5, **look)
 
 
 def _saving(ax: Axes, plan: Plan) -> None:
@@ -145,14 +135,16 @@ def _saving(ax: Axes, plan: Plan) -> None:
     if plan.is_baseline or base.usd_per_mtok is None:
         return
     start, end = (base.usd_per_mtok, base.loss), (model.usd_per_mtok, model.loss)
-    arrow: Look = {"arrowstyle": "-|>", "color": ACCENT, "linewidth": 1.4, "shrinkA": 2.0, "shrinkB": 7.0}
+    arrow: Look = {"arrowstyle": "-|>", "color": style.ACCENT, "linewidth": 1.4, "shrinkA": 2.0, "shrinkB": 7.0}
     ax.annotate("", end, xytext=start, arrowprops=arrow, zorder=5)
-    point(ax, *start, "o", ACCENT, 4.5, zorder=5)
+    style.point(ax, *start, "o", style.ACCENT, 4.5, zorder=5)
     if (ratio := start[0] / end[0]) >= CHEAPER:
         middle = (math.sqrt(start[0] * end[0]), 0.5 * (start[1] + end[1]))
         look: Look = {"xytext": (0, 5), "textcoords": "offset points", "fontsize": 8, "ha": "right", "va": "bottom"}
         look |= {"fontweight": "bold", "bbox": PAPER, "zorder": 6}
-        ax.annotate(f"{cheaper(ratio)}{' to serve' if plan.of_life else ''}", middle, color=readable(ACCENT), **look)
+        ax.annotate(
+            f"{cheaper(ratio)}{' to serve' if plan.of_life else ''}", middle, color=style.readable(style.ACCENT), **look
+        )
 
 
 def _spread(plan: Plan) -> tuple[float, float] | None:
@@ -166,14 +158,14 @@ def _recommendation(ax: Axes, plan: Plan) -> None:
     model = plan.decision.model
     x, y = model.usd_per_mtok, model.loss
     if (spread := _spread(plan)) is not None:
-        ax.vlines(x, *spread, color=ACCENT, linewidth=1.0, zorder=5)
-    point(ax, x, y, "*", ACCENT, 13, markeredgecolor="white", zorder=6)
+        ax.vlines(x, *spread, color=style.ACCENT, linewidth=1.0, zorder=5)
+    style.point(ax, x, y, "*", style.ACCENT, 13, markeredgecolor="white", zorder=6)
     # Below and left of the frontier there is nothing: cheaper and better models do not exist.
     base = None if plan.is_baseline else plan.built_base.usd_per_mtok
     share = f" ({x / base:.0%} of the baseline's)" if base else ""
     beyond = ", beyond this budget" if model.training_flops > OVER * plan.budget_flops else ""
     over = "" if plan.decision is plan.recommendation else f" for the lifetime{beyond}"
-    look: Look = {"fontsize": 7.5, "color": readable(ACCENT), "va": "bottom", "bbox": PAPER}
+    look: Look = {"fontsize": 7.5, "color": style.readable(style.ACCENT), "va": "bottom", "bbox": PAPER}
     look |= {"xycoords": "axes fraction", "xytext": (6, 6), "textcoords": "offset points", "zorder": 6}
     sizes = f"{format_count(model.n_params_active)} active, {format_count(model.tokens)} tokens"
     text = f"recommended{over}: {expert_label(model.experts)}, {sizes}\nloss {y:.4f}, {format_usd(x)} per Mtok{share}"
