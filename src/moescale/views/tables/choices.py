@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from enum import IntEnum
 
@@ -68,46 +68,43 @@ def budget_words(plan: Plan) -> str:
 
 def question_line(plan: Plan) -> str:
     """What was asked: budget, GPU and format, latency limits, request."""
-    asked = plan.asked
-    parts = [budget_words(plan)]
+    asked, budget = plan.asked, budget_words(plan)
+
+    def stated(name: str, words: str, text: Callable[[float], str] = format_count, *, shown: bool = True) -> list[str]:
+        value = asked_number(plan, name)
+        return [words.format(text(value))] if shown and value is not None else []
+
     if "match" in asked and "budget_of" in asked:
-        parts = [str(asked["budget_of"]) if "target" in asked else f"the quality of {asked['budget_of']}"]
-    served, dollars, tokens, tpot_s, ttft_s = (
-        asked_number(plan, n) for n in ("lifetime_tokens", "max_total_usd", "max_tokens", "max_tpot_s", "max_ttft_s")
-    )
-    if plan.of_life and served is not None:
-        parts = [
-            f"{format_count(served)} served tokens",
-            parts[0] if dollars is None else f"{format_usd(dollars)} in all",
-        ]
-    caps = {
-        "max_active_params": "<= {} active",
-        "max_total_params": "<= {} total without embeddings",
-        "unique_tokens": "{} unique tokens",
-    }
-    found = ((words, asked_number(plan, name)) for name, words in caps.items())
-    parts += [words.format(format_count(value)) for words, value in found if value is not None]
-    parts += ["lowest loss"] if plan.objective == "loss" else []
-    loss = asked_number(plan, "max_loss")
-    parts += [f"loss <= {loss:g}"] if plan.of_life and loss is not None else []
-    if tokens is not None and plan.decision.model.tokens > BINDS * tokens and "max_epochs" not in asked:
-        parts.append(f"<= {format_count(tokens)} tokens")
+        budget = str(asked["budget_of"]) if "target" in asked else f"the quality of {asked['budget_of']}"
+    bound = plan.decision.model.tokens > BINDS * (asked_number(plan, "max_tokens") or math.inf)
     of_training = plan.training is not None and plan.training.precision is not None
     served_in = f" {asked['weights']}" if isinstance(asked.get("weights"), str) else ""
-    parts.append(f"{plan.gpu}{' serving in' if served_in and of_training else ''}{served_in}")
-    speed = "" if tpot_s is None else f"TPOT <= {format_seconds(tpot_s)} ({1.0 / tpot_s:.3g} tok/s a user)"
-    parts.append(speed or "no limit of TPOT")
-    parts += [] if ttft_s is None else [f"TTFT <= {format_seconds(ttft_s)}"]
-    parts += ["disaggregated"] if asked.get("disaggregated") else []
-    share = asked_number(plan, "utilization") or 1.0
-    parts += [f"servers used {share:.0%}"] if share < 1.0 else []
-    parts.append(f"{plan.prompt_tokens:g} in / {plan.output_tokens:g} out")
+    parts = [
+        *stated("lifetime_tokens", "{} served tokens", shown=plan.of_life),
+        *(stated("max_total_usd", "{} in all", format_usd, shown=plan.of_life) or [budget]),
+        *stated("max_active_params", "<= {} active"),
+        *stated("max_total_params", "<= {} total without embeddings"),
+        *stated("unique_tokens", "{} unique tokens"),
+        *(["lowest loss"] if plan.objective == "loss" else []),
+        *stated("max_loss", "loss <= {}", "{:g}".format, shown=plan.of_life),
+        *stated("max_tokens", "<= {} tokens", shown=bound and "max_epochs" not in asked),
+        f"{plan.gpu}{' serving in' if served_in and of_training else ''}{served_in}",
+        *(stated("max_tpot_s", "TPOT <= {}", _tpot_words) or ["no limit of TPOT"]),
+        *stated("max_ttft_s", "TTFT <= {}", format_seconds),
+        *(["disaggregated"] if asked.get("disaggregated") else []),
+        *stated("utilization", "servers used {}", "{:.0%}".format, shown=asked.get("utilization") != 1.0),
+        f"{plan.prompt_tokens:g} in / {plan.output_tokens:g} out",
+    ]
     own = [] if plan.law == DEFAULT_LAW else [f"--law {plan.law}"]
     own += ["sizes as the paper counts them (--convention exact)"] if plan.convention == "paper" else []
     # Of the default law without dense models one shape is planned, which nothing else names.
     usual = asked.get("family") == SHAPES[PLANNED_SHAPE] and (plan.law != DEFAULT_LAW or 1.0 in considered(plan))
     own += [] if plan.shapes or usual else [f"shape {shape_name(str(asked.get('family')))}"]
     return "; ".join((f"For {', '.join(parts)}", *own))
+
+
+def _tpot_words(tpot_s: float) -> str:
+    return f"{format_seconds(tpot_s)} ({1.0 / tpot_s:.3g} tok/s a user)"
 
 
 def best_dense(plan: Plan) -> Trained | None:
@@ -282,24 +279,39 @@ def _same(one: Trained, other: Trained) -> bool:
 
 
 def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
-    """The choices and published models as rows, `most` at most, all as built."""
-    rows = choices(plan, most)
-    cells: list[Cell[tuple[str, Trained]]] = [
-        (Column(goal_text(plan), text=True), lambda r: r[0]),
-        (Column("E"), lambda r: _count(getattr(r[1], "n_experts", None) or r[1].experts)),
-        (Column("active"), lambda r: format_count(r[1].n_params_active)),
-        (Column("total"), lambda r: format_count(r[1].n_params_total)),
-        (Column("tokens"), lambda r: format_count(r[1].tokens)),
-        (Column("loss"), lambda r: f"{r[1].loss:.4f}{MARK if getattr(r[1], 'beyond_law', None) else ''}"),
-        (Column("$/Mtok"), lambda r: or_dash(r[1].usd_per_mtok, format_usd)),
-        (Column("GPUs"), lambda r: gpus_text(r[1].gpus, r[1].attention_dp, r[1].prefill_gpus)),
-        *_speed_cells(plan),
-        *_training_cells(plan),
+    """The choices and published models as rows, `most` at most, all as built.
+
+    Beside epochs of stated unique tokens, and beside days on stated GPUs, there is no room for the TPOT.
+    """
+    rows, unique, days = choices(plan, most), asked_number(plan, "unique_tokens"), days_per_usd(plan)
+    cells: list[tuple[bool, Cell[tuple[str, Trained]]]] = [
+        (True, (Column(goal_text(plan), text=True), lambda r: r[0])),
+        (True, (Column("E"), lambda r: _count(getattr(r[1], "n_experts", None) or r[1].experts))),
+        (True, (Column("active"), lambda r: format_count(r[1].n_params_active))),
+        (True, (Column("total"), lambda r: format_count(r[1].n_params_total))),
+        (True, (Column("tokens"), lambda r: format_count(r[1].tokens))),
+        (True, (Column("loss"), lambda r: f"{r[1].loss:.4f}{MARK if getattr(r[1], 'beyond_law', None) else ''}")),
+        (True, (Column("$/Mtok"), lambda r: or_dash(r[1].usd_per_mtok, format_usd))),
+        (True, (Column("GPUs"), lambda r: gpus_text(r[1].gpus, r[1].attention_dp, r[1].prefill_gpus))),
+        ("max_ttft_s" in plan.asked, (Column("TTFT", rank=4), lambda r: or_dash(r[1].ttft_s, format_seconds))),
+        (unique is None and days is None, (Column("TPOT", rank=5), lambda r: or_dash(r[1].tpot_s, format_seconds))),
+        (
+            unique is not None,
+            (Column("epochs", rank=3), lambda r: "-" if r[1] in plan.known else f"{r[1].tokens / (unique or 1.0):.3g}"),
+        ),
+        (
+            days is not None,
+            (
+                Column("days", rank=3),
+                lambda r: or_dash(r[1].training_usd or None, lambda usd: f"{usd * (days or 0.0):.3g}"),
+            ),
+        ),
+        (True, (Column("train $", rank=2), lambda r: or_dash(r[1].training_usd or None, format_usd))),
+        (plan.of_life, (Column("life $", rank=1), lambda r: or_dash(r[1].total_usd, format_usd))),
     ]
-    if plan.of_life:
-        cells.append((Column("life $", rank=1), lambda r: or_dash(r[1].total_usd, format_usd)))
+    shown = [cell for applies, cell in cells if applies]
     experts = tuple(model.experts for _, model in rows)
-    return table_of(question_line(plan), rows, cells, experts=experts, notes=beyond_notes(plan.known))
+    return table_of(question_line(plan), rows, shown, experts=experts, notes=beyond_notes(plan.known))
 
 
 def goal_text(plan: Plan) -> str:
@@ -310,24 +322,6 @@ def goal_text(plan: Plan) -> str:
         return "Lowest loss" if plan.objective == "loss" else "Lowest loss at a price"
     most = asked_number(plan, "max_loss")
     return f"Cheapest at {'baseline loss' if most is None else f'loss <= {most:g}'}"
-
-
-def _speed_cells(plan: Plan) -> Iterator[Cell[tuple[str, Trained]]]:
-    """The time to the first token where it is limited, and that per output token; in its place the epochs, of published models unknown, where unique tokens are stated."""
-    unique = asked_number(plan, "unique_tokens")
-    if asked_number(plan, "max_ttft_s") is not None:
-        yield Column("TTFT", rank=4), lambda r: or_dash(r[1].ttft_s, format_seconds)
-    if unique is None and days_per_usd(plan) is None:  # beside days there is no room
-        yield Column("TPOT", rank=5), lambda r: or_dash(r[1].tpot_s, format_seconds)
-    elif unique is not None:
-        yield Column("epochs", rank=3), lambda r: "-" if r[1] in plan.known else f"{r[1].tokens / unique:.3g}"
-
-
-def _training_cells(plan: Plan) -> Iterator[Cell[tuple[str, Trained]]]:
-    """The training dollars of each row, and the days where GPUs are stated without."""
-    if (days := days_per_usd(plan)) is not None:
-        yield Column("days", rank=3), lambda r: f"{r[1].training_usd * days:.3g}" if r[1].training_usd else "-"
-    yield Column("train $", rank=2), lambda r: format_usd(r[1].training_usd) if r[1].training_usd else "-"
 
 
 def days_per_usd(plan: Plan) -> float | None:
