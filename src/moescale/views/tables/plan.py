@@ -33,7 +33,6 @@ from moescale.views.tables import (
 )
 from moescale.views.tables.choices import asked_number, of_fixed_dollars, sizes_text, with_life
 
-FRONTIER_ROWS = 10
 P_LOSS, RELATIVE_COST = "P(loss <= baseline)", "cost vs baseline"
 
 GLOSSARY = (
@@ -260,12 +259,12 @@ def choice_tables(plan: Plan) -> list[Table]:
 
 
 def evidence_tables(plan: Plan) -> list[Table]:
-    """All further tables: regrets, both algorithms, loss-optimal models, frontier; none of dollars for training and serving, which no one budget stands for."""
+    """All further tables: regrets, both algorithms, loss-optimal models; none of dollars for training and serving, which no one budget stands for."""
     if of_fixed_dollars(plan):
         return []
     regrets = [regrets_table(plan)] if plan.laws and not plan.of_life else []
     costs = [] if plan.base_usd_per_mtok is None else [_bounded_cost_table(plan, plan.base_usd_per_mtok)]
-    return [*regrets, bounded_loss_table(plan), *costs, loss_optimal_table(plan), frontier_table(plan)]
+    return [*regrets, bounded_loss_table(plan), *costs, loss_optimal_table(plan)]
 
 
 def known_table(plan: Plan) -> Table:
@@ -315,15 +314,6 @@ def training_sentence(plan: LifetimePlan) -> str:
     """The price and MFU of a training GPU."""
     usd = format_usd(plan.train_usd_per_gpu_hour)
     return f"Training on {plan.train_gpu} at {usd} per GPU hour, MFU {plan.mfu:g}."
-
-
-def frontier_table(plan: Plan) -> Table:
-    """Some points of the frontier of loss against cost, from the cheapest to the best."""
-    count = len(plan.frontier)
-    shown = sorted({round(i * (count - 1) / (FRONTIER_ROWS - 1)) for i in range(FRONTIER_ROWS)}) if count else []
-    part = f" ({len(shown)} of {count} points; all with --json)" if len(shown) < count else ""
-    rows = [plan.frontier[i] for i in shown]
-    return _models(f"Frontier of loss against cost{part}", rows, (*SIZES, LOSS, *SERVING, OWN_SHARE))
 
 
 def _models(title: str, models: Sequence[Model | Unreachable], cells: Sequence[Cell[Model]]) -> Table:
