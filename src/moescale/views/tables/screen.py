@@ -34,6 +34,7 @@ from moescale.views.tables.choices import (
     choices,
     considered,
     days_per_usd,
+    n_against,
     of_fixed_dollars,
     repaid_by,
     sizes_text,
@@ -45,13 +46,6 @@ MOST_LINES = 18  # of the screen
 # Characters of its last line beside which another option has room, and of what `--details` has for which there is room.
 MOST_MORE, MOST_NAMED = 68, 42
 QUALITY = "what the rest of a budget buys"  # a part of a line
-FOR_AGAINST = ("Unspent", "But")  # lines that go for the published models alone that are asked about
-# Facts that go first where there is no room for so many rows; the dollars of a life stand in its row.
-SPARE = (
-    *(("Life", 4), ("Scores", 4), ("Shapes", 4)),
-    *((name, 2) for name in ("Shapes", "Scores", "This model", QUALITY, "Repeats", "By volume", "Default law")),
-    *((name, 2) for name in FOR_AGAINST),
-)
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
 ALIKE = 0.03  # between a target and the score of a released model that is named for it, our choice
@@ -108,6 +102,20 @@ def facts(
     hidden = [plural(count, name) for name, count in counts.items() if count > 0]
     exported = any(name == "Next" and "--export" in text for name, text in kept)
     return [*kept, ("More", _more(plan, options or "", hidden, [*names], exported=exported))]
+
+
+def spare(plan: Plan, options: str | None) -> list[tuple[str, int]]:
+    """Facts that go, in this order, where fewer than so many rows have room; the dollars of a life stand in its row."""
+    asked = n_against(plan) + len(at_other_chances(plan))
+    asked -= plan.less_sure_between is not None  # which goes before other lines do
+    asked += "target" in plan.asked and bool(plan.least_training)  # with the least spend
+    asked += plan.objective == "serve" and plan.training is not None and plan.training.left_over
+    first = ("Life", "Shapes") if "target" in plan.asked else ("Life", "Scores", "Shapes")
+    then = ("Shapes", "Scores", "This model", QUALITY, "Repeats", "By volume", "Default law")
+    order = [*((name, max(4, 2 + asked)) for name in first), *((name, 2 + asked) for name in then)]
+    order += [(name, 2 + n_against(plan)) for name in ("Unspent", "But")]
+    kept = {"Shapes": plan.shapes and "--shape" in (options or ""), "Repeats": plan.more_epochs is not None}
+    return [(name, least) for name, least in order if not kept.get(name)]
 
 
 def _more(plan: Plan, options: str, hidden: list[str], names: list[str], *, exported: bool) -> str:

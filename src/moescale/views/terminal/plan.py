@@ -53,28 +53,7 @@ def show_plan(
     per_param = "" if use is None else f", {format_count(use.tokens_per_active_param)} per active parameter"
     fits = len(headline + per_param) <= console.width
     write_line(console, headline + per_param * fits, bold=len(headline))
-    rows, without, table = choices.MOST_ROWS, list[str](), choices.choices_table(plan)
-    if not details:  # the rest of a screen; else as many as the page has
-        with console.capture() as drawn:
-            write_table(console, table, ruled=False)
-        around = 1 + len(drawn.get().splitlines()) - len(table.rows)  # its title, heads and notes, and the headline
-        room = asked_rows = 0
-        asked_for = {"Shapes"} if plan.shapes and "--shape" in (options or "") else set[str]()  # --shape all
-        asked_for |= {"Repeats"} if plan.more_epochs is not None else set()
-        for name, least in (*(each for each in screen.SPARE if each[0] not in asked_for), ("", 0)):
-            room = screen.MOST_LINES - around - _height(console, _facts(console, plan, options, rows, without))
-            asked_rows = choices.n_against(plan) + len(choices.at_other_chances(plan))
-            asked_rows -= plan.less_sure_between is not None  # which goes before other lines do
-            asked_rows += "target" in plan.asked and bool(plan.least_training)  # with the least spend
-            asked_rows += plan.objective == "serve" and plan.training is not None and plan.training.left_over
-            asked_rows = choices.n_against(plan) if name in screen.FOR_AGAINST else asked_rows
-            if room < max(least, 2 + asked_rows) and not (least > 2 and name == "Scores" and "target" in plan.asked):
-                without.append(name)
-        heights = {  # a row that is left out may be said in a line
-            n: around + n + _height(console, _facts(console, plan, options, n, without))
-            for n in range(2, max(room, 2 + asked_rows) + 1)
-        }
-        rows = min(heights, key=lambda n: (max(heights[n], screen.MOST_LINES), -n))
+    rows, without = (choices.MOST_ROWS, list[str]()) if details else _fitted(console, plan, options)
     write_table(console, choices.choices_table(plan, rows), ruled=False)
     for line in _facts(console, plan, options, rows, without):
         write_line(console, line)
@@ -84,9 +63,22 @@ def show_plan(
         _exported(console, export)
 
 
-def _height(console: Console, lines: Sequence[str]) -> int:
-    """Lines of the terminal that lines take."""
-    return sum(1 + (len(line) - 1) // console.width for line in lines)
+def _fitted(console: Console, plan: Plan, options: str | None) -> tuple[int, list[str]]:
+    """How many rows a screen has room for, and the lines that go so that those fit which are asked for."""
+    table, without = choices.choices_table(plan), list[str]()
+    with console.capture() as drawn:
+        write_table(console, table, ruled=False)
+    around = 1 + len(drawn.get().splitlines()) - len(table.rows)  # its title, heads and notes, and the headline
+
+    def height(rows: int) -> int:
+        lines = _facts(console, plan, options, rows, without)
+        return around + rows + sum(1 + (len(line) - 1) // console.width for line in lines)
+
+    for name, least in screen.spare(plan, options):
+        if screen.MOST_LINES - height(choices.MOST_ROWS) + choices.MOST_ROWS < least:
+            without.append(name)
+    heights = {rows: height(rows) for rows in range(2, choices.MOST_ROWS + 1)}  # a row less may be said in a line
+    return min(heights, key=lambda rows: (max(heights[rows], screen.MOST_LINES), -rows)), without
 
 
 def _facts(console: Console, plan: Plan, options: str | None, rows: int, without: Sequence[str]) -> list[str]:
