@@ -23,8 +23,6 @@ from moescale.io.json_text import parse_json
 from moescale.planning.plan import Plan
 from moescale.planning.plan_file import AGAIN, parse_plan
 from moescale.planning.rationale import EXTRAPOLATED
-from moescale.scaling_laws import catalogue_names, find_law
-from moescale.units import format_usd
 from moescale.views.figures import plan_figure
 from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes
 from moescale.views.tables import Table, answer, choices, screen
@@ -114,7 +112,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         ("Details", [plan_tables.decision_facts(plan), *plan_tables.choice_tables(plan), *known]),
         ("Evidence", plan_tables.evidence_tables(plan)),
         ("Lifetime cost", life),
-        ("Assumptions", [_assumptions(plan)]),
+        ("Assumptions", [f"{plan_tables.basis(plan)}."]),
         ("Glossary", [plan_tables.glossary(plan)]),
         ("How to reproduce it", made.blocks()),
     ]
@@ -154,26 +152,3 @@ def _chosen(table: Table) -> Table:
 def _image(figure: Figure) -> str:
     """A figure as the address of an image."""
     return f"data:image/svg+xml;base64,{base64.b64encode(figure_bytes(figure, 'svg')).decode()}"
-
-
-def _assumptions(plan: Plan) -> Facts:
-    """Law, server and requests, and all that was asked."""
-    own = "a file of one's own" if plan.law not in catalogue_names() else find_law(plan.law).source
-    latency, accuracy = plan_tables.serving_basis(plan)
-    return [
-        ("law", f"{plan.law}: {own}"),
-        ("training FLOPs", f"{plan.convention} convention"),
-        ("GPU", f"{plan.gpu} at {format_usd(plan.usd_per_gpu_hour)} a GPU hour"),
-        ("latency", latency),
-        ("accuracy", accuracy),
-        ("requests", f"{plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output tokens on average"),
-        *((name.replace("_", " "), _setting(value)) for name, value in plan.asked.items() if value is not None),
-    ]
-
-
-def _setting(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_setting, value))
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name.replace('_', ' ')} {_setting(each)}" for name, each in value.items())
-    return f"{value:g}" if isinstance(value, float) else str(value)

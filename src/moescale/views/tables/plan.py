@@ -157,6 +157,17 @@ def serving_basis(plan: Plan) -> tuple[str, str]:
     return source, accuracy_text(plan.accuracy, plan.gpu, kind)
 
 
+def basis(plan: Plan) -> str:
+    """What a plan is made of: FLOPs, law, server, requests, and how far such latencies lay from measured ones."""
+    source, accuracy = serving_basis(plan)
+    flops = plan.decision.model.training_flops if of_fixed_dollars(plan) else plan.budget_flops
+    return (
+        f"{format_flops(flops)} training FLOPs ({plan.convention} convention); law {plan.law}; {plan.gpu} at "
+        f"{format_usd(plan.usd_per_gpu_hour)} per GPU hour; {plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output "
+        f"tokens per request; latency from {source}. Accuracy of serving cost: {accuracy}"
+    )
+
+
 def base_name(plan: Plan) -> str:
     """The baseline of a plan: the loss-optimal dense model or E = 4, or the model that --match names."""
     if plan.asked.get("match") is not None:

@@ -110,15 +110,7 @@ def _details(console: Console, plan: Plan) -> None:
     write_line(console)
     write_paragraph(console, tables.glossary(plan))
     write_line(console)
-    source, accuracy = tables.serving_basis(plan)
-    flops = plan.decision.model.training_flops if choices.of_fixed_dollars(plan) else plan.budget_flops
-    write_paragraph(
-        console,
-        f"{format_flops(flops)} training FLOPs ({plan.convention} convention); law {plan.law}; {plan.gpu} at "
-        f"{format_usd(plan.usd_per_gpu_hour)} per GPU hour; {plan.prompt_tokens:g} prompt and {plan.output_tokens:g} output "
-        f"tokens per request; latency from {source}. Accuracy of serving cost: {accuracy}.",
-        lead="Basis",
-    )
+    write_paragraph(console, f"{tables.basis(plan)}.", lead="Basis")
 
 
 def _listed(console: Console, lines: Sequence[str]) -> None:
