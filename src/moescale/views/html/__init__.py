@@ -9,7 +9,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ from moescale.views.tables import plan as plan_tables
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CHOSEN = "recommended"  # how the name of the chosen row begins
+CHOSEN = "> recommended"  # how the name of the chosen row begins
 NO_FIGURE = f"The figure is left out, as matplotlib is not installed: {install('figures')}."
 
 Facts = Sequence[tuple[str, str]]  # names with their values
@@ -102,7 +102,7 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     doubts += [note for note in caveats if note.startswith((EXTRAPOLATED, screen.TOO_SLOW))]
     sections: list[Section] = [
         ("Answer", [[_told(figure) for figure in figures if not figure.key]]),
-        ("Models compared", [_chosen(choices.choices_table(plan))]),
+        ("Models compared", [choices.choices_table(plan)]),
         ("What could make it wrong", [[*doubts, *plan.warnings]]),
     ]
     known = [plan_tables.known_table(plan)] if plan.known else []
@@ -131,22 +131,6 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
 def _told(figure: answer.Figure) -> tuple[str, str]:
     """A figure with all that belongs to it, in words that need no glossary."""
     return figure.name, "; ".join((figure.text.replace("/Mtok", " a million tokens"), *figure.notes))
-
-
-def _plain(name: str) -> str:
-    """The name of a row without its mark, and without the option that asks for it."""
-    name = re.sub(r"(\d+%): .*", r"chance of \1", name.removeprefix(">").strip())
-    return name.replace("knee", "balance of loss and price")
-
-
-def _chosen(table: Table) -> Table:
-    """The choices in words that need no glossary, the recommended row marked by its name."""
-    heads = {"E": "experts", "$/Mtok": "$ a million", "life $": "$ of its life"}
-    heads |= {"TTFT": "first token", "TPOT": "a token"}
-    columns = tuple(replace(column, head=heads.get(column.head, column.head)) for column in table.columns)
-    rows = tuple((_plain(name), *row) for name, *row in table.rows)
-    note = "$ a million: of serving a million output tokens. a token: time until the next one. GPUs: of one server."
-    return replace(table, title="", columns=columns, rows=rows, notes=(*table.notes, note))
 
 
 def _image(figure: Figure) -> str:
