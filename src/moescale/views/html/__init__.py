@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -27,9 +26,6 @@ from moescale.views.figures import plan_figure
 from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes
 from moescale.views.tables import Table, answer, choices, screen
 from moescale.views.tables import plan as plan_tables
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 CHOSEN = "> recommended"  # how the name of the chosen row begins
 NO_FIGURE = f"The figure is left out, as matplotlib is not installed: {install('figures')}."
@@ -85,7 +81,7 @@ def read_plan(path: str | Path) -> tuple[Plan, Origin]:
     if not isinstance(record, Mapping) or not {"recommendation", "infeasible"} & set(record):
         raise InputError("holds nothing to report", where=where, next_step="give a plan (`plan --json`)")
     made = record.get("made_with")
-    made_with = dict(made) if isinstance(made, Mapping) else {}
+    made_with = made if isinstance(made, Mapping) else {}
     origin = Origin(name=Path(path).name, sha256=hashlib.sha256(data).hexdigest(), made_with=made_with)
     return parse_plan(record, where=where), origin
 
@@ -96,12 +92,11 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     if plan.lifetime is not None:
         others = [c for c in plan.lifetime.recommendation.caveats if c not in caveats]
         life = [plan_tables.lifetime_table(plan.lifetime), plan_tables.training_sentence(plan.lifetime), others]
-    figures = answer.figures(plan)
-    facts = [f for f in screen.facts(plan, made.options()) if f[0] != "More"]
+    figures, facts = answer.figures(plan), screen.facts(plan, made.options())[:-1]  # but More
     doubts = [f"Open: {text}." for name, text in facts if name == "Open"]
     doubts += [note for note in caveats if note.startswith((EXTRAPOLATED, screen.TOO_SLOW))]
     sections: list[Section] = [
-        ("Answer", [[_told(figure) for figure in figures if not figure.key]]),
+        ("Answer", [[(f.name, "; ".join((f.text, *f.notes))) for f in figures if not f.key]]),
         ("Models compared", [choices.choices_table(plan)]),
         ("What could make it wrong", [[*doubts, *plan.warnings]]),
     ]
@@ -116,23 +111,14 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         ("Glossary", [plan_tables.glossary(plan)]),
         ("How to reproduce it", made.blocks()),
     ]
-    told, sizes = answer.benefit(plan), plan_tables.plan_headline(plan)
-    drawn = find_spec("matplotlib") is not None
+    told, sizes, image = answer.benefit(plan), plan_tables.plan_headline(plan), None
+    if find_spec("matplotlib") is not None:
+        svg = base64.b64encode(figure_bytes(plan_figure(plan), "svg")).decode()
+        image = f"data:image/svg+xml;base64,{svg}"
     return ENVIRONMENT.get_template("templates/page.html").render(
         title=f"{told}: {sizes.removeprefix('Train ').replace(': ', ', ')}" if told else sizes,
         meta=[f"Which model to train: {choices.budget_words(plan)}", *([f"moescale {made.version}"] if made.version else [])],
         figures=[figure for figure in figures if figure.key],
-        image=_image(plan_figure(plan)) if drawn else None,
-        sizes=sizes, marked=CHOSEN, sections=sections, more=more,
+        image=image, sizes=sizes, marked=CHOSEN, sections=sections, more=more,
         colour_of=colour_of, colour_on_dark=colour_on_dark,
     )  # fmt: skip
-
-
-def _told(figure: answer.Figure) -> tuple[str, str]:
-    """A figure with all that belongs to it, in words that need no glossary."""
-    return figure.name, "; ".join((figure.text.replace("/Mtok", " a million tokens"), *figure.notes))
-
-
-def _image(figure: Figure) -> str:
-    """A figure as the address of an image."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(figure_bytes(figure, 'svg')).decode()}"
