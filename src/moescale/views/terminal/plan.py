@@ -11,7 +11,7 @@ from rich.console import Console
 from moescale.planning.compare_models import ComparedModel
 from moescale.planning.plan import Plan
 from moescale.planning.training_price import TrainingPrice
-from moescale.scaling_laws.law import INPUT_NAMES, Law
+from moescale.scaling_laws.law import Law
 from moescale.serving.deployment import Deployment
 from moescale.units import format_count, format_flops, format_seconds, format_usd
 from moescale.views.tables import (
@@ -150,17 +150,7 @@ def show_compared_models(
     for at in range(0, len(models), beside):
         write_table(console, _compared_table(models[at : at + beside]))
     write_line(console)
-    notes = [*_break_even_lines(models), *_repaid_lines(models)]
-    far = {name: max(m.extrapolation.get(name, 1.0) for m in models) for name in ("n_params", "tokens")}
-    if (most := max(m.extrapolation.get("expansion", 1.0) for m in models)) > 1.0:
-        notes.append(f"Extrapolated: X up to {most:.3g} times the largest at which labs varied sizes.")
-    if beyond := [
-        f"{INPUT_NAMES[name]} up to {factor:{',.0f' if factor >= 99.5 else '.3g'}}"
-        for name, factor in far.items()
-        if factor > 1.5
-    ]:
-        notes.append(f"Extrapolated: {' and '.join(beyond)} times the largest fitted.")
-    _listed(console, notes)
+    _listed(console, [*_break_even_lines(models), *_repaid_lines(models)])
     trained = ""
     if training is not None:
         usd = format_usd(training.usd_per_gpu_hour)
