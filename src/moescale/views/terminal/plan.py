@@ -222,18 +222,12 @@ def _middle_usd(ends: tuple[float, float]) -> str:
 
 def _break_even_lines(models: Sequence[ComparedModel]) -> list[str]:
     """The first model against each other one: after which served tokens the one that costs more to train has paid off."""
-    first, lines, dearer = models[0], list[str](), dict[bool, list[str]]()
+    first, lines = models[0], list[str]()
     for other in models[1:]:
         for one, two in ((first, other), (other, first)):
             if tokens := (one.break_even_tokens or {}).get(two.name):
                 text = f"{one.name} costs more to train and less to serve than {two.name}: it breaks even after"
                 lines.append(f"{text} {format_count(tokens)} output tokens.")
-        pairs = (first.training_usd, other.training_usd), (first.usd_per_mtok, other.usd_per_mtok)
-        more = [own > its for own, its in pairs if own is not None and its is not None and own != its]
-        if more in ([True, True], [False, False]):
-            dearer.setdefault(more[0], []).append(other.name)
-    for more, names in dearer.items():
-        lines.append(f"{first.name} costs {'more' if more else 'less'} to train and to serve than {', '.join(names)}.")
     return lines
 
 
