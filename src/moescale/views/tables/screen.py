@@ -14,12 +14,10 @@ from moescale.options.serving import PLANNED_TPOT_S
 from moescale.planning.beside import APART, FASTER, PRICE_STEP, SLOWER
 from moescale.planning.candidate import Candidate, Trained
 from moescale.planning.decision import LawView
-from moescale.planning.least_training import TargetSpend
 from moescale.planning.plan import Plan
 from moescale.planning.rationale import DECIDES, EXTRAPOLATED, MOST_SWEEP, beyond_runs
 from moescale.planning.recommend import FOR_NOTHING
 from moescale.planning.scores import letters, measured_scores, nearest_score, stated_score
-from moescale.planning.shapes import ShapeChoice
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
 from moescale.views.tables import ends_text, percentage
 from moescale.views.tables.choices import (
@@ -48,7 +46,6 @@ MOST_MORE, MOST_NAMED = 68, 42
 QUALITY = "what the rest of a budget buys"  # a part of a line
 SCORED = ("mmlu", "hellaswag", "arc_challenge", "average")  # tasks that are shown; all with --json
 MOST_WITHIN = 0.15  # half width of a score's 90% interval: a wider one decides nothing
-ALIKE = 0.03  # between a target and the score of a released model that is named for it, our choice
 TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server begins
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
 OF_SOURCES = "unseen labs"  # what draws of the default law are
@@ -69,9 +66,6 @@ def facts(
     """
     caveats = [note for note in plan.decision.caveats if not note.startswith(EXTRAPOLATED)]
     shown = {name for name, _ in choices(plan, rows)}
-    surely = (
-        () if plan.target_spend is None else [(f"{plan.target_spend.chance:.0%} chance", _surely(plan.target_spend))]
-    )
     said = [
         ("By volume", by_volume(plan, rows)),
         ("Decided", _decided(plan)),
@@ -81,7 +75,7 @@ def facts(
         ("All counts", _unbounded(plan)),
         ("No bound", _without_bounds(plan)),
         ("Default law", _default_law(plan)),
-        *surely,
+        *_surely(plan),
         ("Scores", scores_text(plan)),
         ("Beyond runs", _beyond_runs(plan)),
         ("Repeats", _repeats(plan)),
@@ -147,21 +141,25 @@ def _against(plan: Plan, shown: Container[str]) -> Iterator[str]:
     """What speaks against the choice, without what has a row that is shown."""
     model = plan.decision.model
     better = plan.choices.quality if not plan.of_life and plan.objective not in ("loss", "quality") else None
-    if better is not None and _dominates(better, model, plan.confidence):
+    sure = None if better is None else better.probability_at_least_base
+    no_dearer = better is not None and better.usd_per_mtok <= model.usd_per_mtok and better.loss < model.loss
+    if better is not None and no_dearer and sure is not None and sure < (plan.confidence or 1.0):
         which = (
-            f"dense models of {format_count(better.n_params)}" if better.experts == 1 else f"{better.experts:g} experts"
+            f"{better.experts:g} experts" if better.experts > 1 else f"dense models of {format_count(better.n_params)}"
         )
-        surely = percentage(better.probability_at_least_base)
-        yield f"{which} cost no more at a lower loss, and reach the baseline's with {surely} only (--confidence)"
-    others = [c for c in at_other_chances(plan) if c is not plan.less_sure_between]
-    if hidden := [_at_chance(plan, c) for c in others if chance_label(plan, c) not in shown]:
+        yield f"{which} cost no more at a lower loss, and reach the baseline's with {sure:.0%} only (--confidence)"
+    others = {c.probability_at_least_base or 0.0: c for c in at_other_chances(plan) if c is not plan.less_sure_between}
+    wider = "" if plan.wider_options is None else f" {plan.wider_options}"
+    if hidden := [
+        f"{chance:.0%} costs {format_usd(c.usd_per_mtok)} (--confidence {chance:g}{wider})"
+        for chance, c in others.items()
+        if chance_label(plan, c) not in shown
+    ]:
         yield "; ".join(hidden)
     if (faster := plan.faster_usd_per_mtok) and faster > PRICE_STEP * model.usd_per_mtok:
         limit, other, instead = asked_number(plan, "max_tpot_s") or 0.0, plan.faster_choice, ""
         if other is not None:
-            instead = (
-                f", where {plural(other.experts, 'expert')}, {sizes_text(other)} take {format_usd(other.usd_per_mtok)}"
-            )
+            instead = f", where {_experts_and_sizes(other)} take {format_usd(other.usd_per_mtok)}"
         yield f"a step of the price: {format_usd(faster)} at a TPOT of {format_seconds(FASTER * limit)}{instead}"
     served, spent = _as_released_usd(plan), model.total_usd or 0.0
     if served is not None and served < spent:
@@ -169,13 +167,6 @@ def _against(plan: Plan, shown: Container[str]) -> Iterator[str]:
     life, stated = with_life(plan, plan.built_base).total_usd, of_fixed_dollars(plan) or "max_loss" in plan.asked
     if plan.of_life and not stated and life and life < spent:
         yield f"the baseline's own life costs less ({format_usd(life)}); none that keeps its loss so surely does"
-
-
-def _at_chance(plan: Plan, model: Candidate) -> str:
-    """What a model with another chance serves for, and the options that ask for it on the same server."""
-    chance = model.probability_at_least_base or 0.0
-    options = " ".join([f"--confidence {chance:g}", *([plan.wider_options] if plan.wider_options else [])])
-    return f"{chance:.0%} costs {format_usd(model.usd_per_mtok)} ({options})"
 
 
 def _otherwise(plan: Plan) -> str:
@@ -194,6 +185,10 @@ def _as_released_usd(plan: Plan) -> float | None:
     """Dollars of serving the released baseline over the life that is asked about; None without one."""
     base, life = plan.built_base.usd_per_mtok, plan.lifetime
     return base * life.lifetime_tokens / 1e6 if base and life and plan.of_life and plan.base_released else None
+
+
+def _experts_and_sizes(model: Trained) -> str:
+    return f"{plural(model.experts, 'expert')}, {sizes_text(model)}"
 
 
 def _trained_for(model: Trained) -> str:
@@ -258,10 +253,10 @@ def _far_beyond(plan: Plan) -> bool:
 def _beyond_runs(plan: Plan) -> str:
     """How far beyond the runs of the law, without what the name of the line says."""
     beyond = beyond_runs(plan.decision.caveats)
-    shorter = beyond.replace(" the largest fitted", "").replace(", for the baseline", "; baseline")
     shorter = (
-        shorter.replace("(X ", "(expansion ").replace("labs varied sizes up to X", "swept to").replace(" times", "x")
+        beyond.replace(" the largest fitted", "").replace(", for the baseline", "; baseline").replace(" times", "x")
     )
+    shorter = shorter.replace("(X ", "(expansion ").replace("labs varied sizes up to X", "swept to")
     if not beyond or plan.law == DEFAULT_LAW:
         return shorter
     own = "own runs alone decide little here" if _far_beyond(plan) else "other labs' runs decide"
@@ -293,9 +288,7 @@ def _chance(plan: Plan) -> str:
         higher = f"of {more.probability_at_least_base or 0.0:.0%} {more.regret.expected:.0%}"
         text = f"{percentage(shown)}{over} (regret {regret.expected:.0%}, {higher})"
     if isinstance(target, str) and (scored := _chance_of_target(plan, plan.decision.model)):
-        text = (
-            f"{percentage(shown)} for its loss, {scored} for {target.replace('=', ' ')} ranked"  # of unseen labs, too
-        )
+        text = f"{percentage(shown)} for its loss, {scored} for {target.replace('=', ' ')} ranked"  # of unseen labs
     named = () if voting or plan.of_life else plan.laws
     text += f"; {percentage(plan.usual_confidence)} is out of reach" if plan.usual_confidence else ""
     return f"{text}; {_agreement(named)}" if named else text
@@ -360,36 +353,28 @@ def _open(plan: Plan) -> str:
     counts = sorted(c.experts for c in (model, *rivals))
     most = " (the most)" if counts[-1] == max(considered(plan), default=0.0) else ""
     words = [f"{counts[0]:g} {'or' if len(counts) == 2 else 'to'} {counts[-1]:g}{most} experts"]
+    what, of_loss = " serving price" if of_fixed_dollars(plan) else " cost", " loss"  # said of the first
     for c in {c.experts: c for c in (rivals[0], rivals[-1])}.values():
         price, loss = c.usd_per_mtok / model.usd_per_mtok - 1.0, c.loss - model.loss
         if plan.of_life and not of_fixed_dollars(plan) and c.total_usd and model.total_usd:
             price = c.total_usd / model.total_usd - 1.0
-        what, of_loss = " serving price" if of_fixed_dollars(plan) else " cost", " loss"
-        if len(words) > 1:  # said of the first
-            what = of_loss = ""
         regrets = [each.regret.expected for each in (model, c) if each.regret is not None]
         why = ", more regret" if price <= -0.005 and len(regrets) > 1 and regrets[0] < regrets[1] else ""
         words.append(f"{c.experts:g}{what} {0.0 if abs(price) < 0.005 else price:+.0%},{of_loss} {loss:+.4f}{why}")
+        what = of_loss = ""
     return "; ".join(words)
-
-
-def _dominates(one: Candidate, other: Candidate, promised: float | None) -> bool:
-    """Whether a model costs no more at a lower loss, and keeps the promise less surely."""
-    sure = one.probability_at_least_base
-    return (
-        one.usd_per_mtok <= other.usd_per_mtok
-        and one.loss < other.loss
-        and sure is not None
-        and sure < (promised or 1.0)
-    )
 
 
 def _shapes(plan: Plan) -> str:
     """The best model of each other shape, with what training costs, also to the least loss of all shapes; empty without."""
     least, words, days = min((c.model.loss for c in plan.shapes), default=0.0), list[str](), days_per_usd(plan)
+    corrected = all(
+        choice.price_factor for choice in plan.shapes
+    )  # they were compared by the known errors of their kinds
     for choice in plan.shapes[1:]:
-        model, usd = choice.model, choice.training_usd
-        text = f"{choice.shape} E={model.experts:g} {format_usd(model.usd_per_mtok)}{_likely(choice, plan)}, loss {model.loss:.4f}"
+        model, usd, likely = choice.model, choice.training_usd, choice.likely_usd_per_mtok if corrected else None
+        price = format_usd(model.usd_per_mtok) + ("" if likely is None else f" (corrected {format_usd(likely)})")
+        text = f"{choice.shape} E={model.experts:g} {price}, loss {model.loss:.4f}"
         if model.total_usd is not None:
             text += f", life {format_usd(model.total_usd)}"
         elif usd is not None:
@@ -397,13 +382,7 @@ def _shapes(plan: Plan) -> str:
             text += f", training {format_usd(usd)}{'' if days is None else f' in {usd * days:.3g} days'}"
             text += f" ({longer} reach {least:.4f})" if model.loss > least + FOR_NOTHING else ""
         words.append(text)
-    return f"{'; '.join((plan.shapes[0].shape, *words))}" if plan.shapes else ""
-
-
-def _likely(choice: ShapeChoice, plan: Plan) -> str:
-    """The price of a shape by the known error of its kind, where shapes were compared by that."""
-    likely = choice.likely_usd_per_mtok if all(each.price_factor for each in plan.shapes) else None
-    return "" if likely is None else f" (corrected {format_usd(likely)})"
+    return "; ".join((plan.shapes[0].shape, *words)) if plan.shapes else ""
 
 
 def _repeats(plan: Plan) -> str:
@@ -424,15 +403,17 @@ def _repeats(plan: Plan) -> str:
     return f"{text}{_trained_for(other)}{after}"
 
 
-def _surely(spend: TargetSpend) -> str:
+def _surely(plan: Plan) -> Iterator[tuple[str, str]]:
     """The model that has the target score with the chance that is asked for, or the highest chance."""
-    model = spend.model
-    if model is None or model.training_usd is None:
-        reached = spend.highest_chance >= spend.chance
-        most = f"out of reach: {spend.highest_chance:.0%} at most"
-        return "no model that has it can be trained on the stated GPUs" if reached else most
-    served = f"{format_usd(model.usd_per_mtok)}/Mtok"
-    return f"{format_usd(model.training_usd)}: {plural(model.experts, 'expert')}, {sizes_text(model)}, {served}"
+    if (spend := plan.target_spend) is None:
+        return
+    model, text = spend.model, f"out of reach: {spend.highest_chance:.0%} at most"
+    if model is not None and model.training_usd is not None:
+        served = f"{format_usd(model.usd_per_mtok)}/Mtok"
+        text = f"{format_usd(model.training_usd)}: {_experts_and_sizes(model)}, {served}"
+    elif spend.highest_chance >= spend.chance:
+        text = "no model that has it can be trained on the stated GPUs"
+    yield f"{spend.chance:.0%} chance", text
 
 
 def _chance_of_target(plan: Plan, model: Candidate) -> str:

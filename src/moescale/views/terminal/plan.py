@@ -35,11 +35,7 @@ from moescale.views.terminal.text import paragraph_lines, write_line, write_para
 if TYPE_CHECKING:
     from moescale.export.launch import Export
 
-
-FACTS_WIDTH, MODEL_WIDTH = (
-    24,
-    19,
-)  # columns of a terminal that the facts of compared models, and each model, mostly take
+FACTS_WIDTH, MODEL_WIDTH = 24, 19  # columns of a terminal that the facts of compared models and each model mostly take
 
 
 def show_plan(
