@@ -11,7 +11,7 @@ from moescale.planning.training_use import FP8_LOSS, TrainingUse
 from moescale.serving.accuracy import Calibrated, calibrated, calibrated_by_any, limits_missed
 from moescale.training.step_time import StepError
 from moescale.units import format_bytes, format_count, format_flops, format_seconds, format_usd, plural
-from moescale.views.tables import ttft_doubt, usd_range
+from moescale.views.tables import ends_text, ttft_doubt, usd_range
 from moescale.views.tables.choices import asked_number, sizes_text, training_gpus
 
 SURE = 0.9  # chance with which days or dollars are said to be enough
@@ -23,19 +23,19 @@ LEFT = 0.015  # of a budget: what is left over or spent beyond it is said
 
 def unspent(plan: Plan, *, lower_loss: bool = False) -> list[str]:
     """How much of a budget is left over, and what it could not buy; what the rest buys where no row has that `lower_loss`."""
-    use, model, told = plan.training, plan.decision.model, list[str]()
+    use, model, better, told = plan.training, plan.decision.model, plan.choices.quality, list[str]()
     total, most = asked_number(plan, "max_total_usd"), asked_number(plan, "max_flops")
     if most is not None and not plan.of_life and (left := 1.0 - model.training_flops / most) > LEFT:
         told.append(f"{left:.0%} of the {format_flops(most)} FLOPs: the days or dollars buy no more")
     if use is not None and use.left_over:
-        better, rest = plan.choices.quality, ""
+        text = f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}"
         said = lower_loss or plan.objective != "serve" or use.budget_share >= MOSTLY
-        bought = {"max_days", "max_training_usd"} & plan.asked.keys()  # its model then has another MFU, and other FLOPs
         if better is not None and not said and better.loss < model.loss:
-            rest = f"; --objective quality: a loss of about {better.loss:.3g}"
-        if rest and better is not None and not bought:
-            rest = f"; --objective quality: {plural(better.experts, 'expert')}, {sizes_text(better)}, {format_usd(better.usd_per_mtok)}, loss {better.loss:.4f}"
-        told.append(f"{1.0 - use.budget_share:.0%} of the budget: {use.unused_because}{rest}")
+            rest = f"{plural(better.experts, 'expert')}, {sizes_text(better)}, {format_usd(better.usd_per_mtok)}, loss {better.loss:.4f}"
+            if {"max_days", "max_training_usd"} & plan.asked.keys():  # its model has another MFU, and other FLOPs
+                rest = f"a loss of about {better.loss:.3g}"
+            text += f"; --objective quality: {rest}"
+        told.append(text)
     if use is not None and use.unused_because and plan.of_life and total is not None and model.total_usd:
         left = 1.0 - model.total_usd / total
         told += [f"{left:.0%} of the dollars: {use.unused_because}"] if left > LEFT else []
@@ -43,69 +43,60 @@ def unspent(plan: Plan, *, lower_loss: bool = False) -> list[str]:
 
 
 def training_text(plan: Plan) -> str:
+    """Dollars and days of training, and with which chance they are enough."""
     use = plan.training
     if use is None or use.gpu_days is None or use.usd is None:
         return f"{format_flops(plan.decision.model.training_flops)} FLOPs"
-    gpus = training_gpus(use)
+    gpus, own = training_gpus(use), use.train_gpu == plan.gpu
+    days = f"{format_count(use.gpu_days)} GPU days{'' if own else f' of {use.train_gpu}'}"
     if gpus > 1:
-        kind = "GPUs" if use.train_gpu == plan.gpu else f"x {use.train_gpu}"
-        days = f"{use.gpu_days / gpus:.3g} days on {gpus:.0f} {kind}"
-    else:
-        days = f"{format_count(use.gpu_days)} GPU days{'' if use.train_gpu == plan.gpu else f' of {use.train_gpu}'}"
-    if use.memory_bytes and use.usable_bytes and asked_number(plan, "train_gpus") is not None:
+        days = f"{use.gpu_days / gpus:.3g} days on {gpus:.0f} {'GPUs' if own else f'x {use.train_gpu}'}"
+    if use.memory_bytes and use.usable_bytes and "train_gpus" in plan.asked:
         days += f" ({use.memory_bytes / 2**30:.3g} of {format_bytes(use.usable_bytes)})"
-    fp8 = "" if use.fp8_usd is None else f" (fp8 {format_usd(use.fp8_usd)})"
+    other = "" if use.fp8_usd is None else f" (fp8 {format_usd(use.fp8_usd)})"
     if use.bf16_usd is not None:
         days_bf16 = f" in {use.gpu_days / gpus * use.bf16_usd / use.usd:.3g} days" if gpus > 1 else ""
-        fp8 = f" (bf16 {format_usd(use.bf16_usd)}{days_bf16}{_fp8_worth(use)})"
-    text = f"{format_usd(use.usd)}{fp8}, {days}"
+        other = f" (bf16 {format_usd(use.bf16_usd)}{days_bf16}{_fp8_worth(use)})"
+    text = f"{format_usd(use.usd)}{other}, {days}"
     dollars = asked_number(plan, "max_training_usd")
     share = use.usd / dollars if plan.of_life and dollars is not None else use.budget_share
     if use.budget_of is None and abs(share - 1.0) > LEFT and not use.left_over:
         text += f", {share:.0%} of the budget"
     if use.error is None or use.mfu is None:
         return f"{text}, MFU {use.mfu_words}" if use.mfu_words else text
-    if use.trainer is not None:
-        text += f", {use.trainer}"
-    if not (kept := _kept(plan, use.error)):
-        slowly = use.gpu_days / gpus * use.error.times(SURE)
-        uneven = f" (routing: {slowly * use.error.real_routing:.3g})" if use.error.real_routing else ""
-        kept = f"in {slowly:.3g} days {SURE:.0%}{uneven}"
-    return f"{text}, MFU {use.mfu:.2f}{' of bf16' if use.precision else ''}; {kept}"
+    text += "" if use.trainer is None else f", {use.trainer}"
+    return f"{text}, MFU {use.mfu:.2f}{' of bf16' if use.precision else ''}; {_kept(plan, use, use.error)}"
 
 
 def _fp8_worth(use: TrainingUse) -> str:
     """Up to which rise of the loss fp8 pays, as predicted and by published runs, and whether the published bound on it is below both."""
     if (worth := use.fp8_worth_loss) is None:
         return ""
-    published = use.fp8_worth_loss_published or worth
-    least, most = sorted((100 * worth, 100 * published))
-    so = " is safer" if least < 100 * FP8_LOSS else ""
-    ends = f"{least:.2g}%{'' if least == most else f' to {most:.2g}%'}"
-    return f"{so}: fp8 pays where it costs < {ends} of loss, DeepSeek-V3's < {100 * FP8_LOSS:.2g}%"
+    percents = [100.0 * worth, 100.0 * (use.fp8_worth_loss_published or worth)]
+    so = " is safer" if min(percents) < 100 * FP8_LOSS else ""
+    most = ends_text(percents, "{:.2g}%".format)
+    return f"{so}: fp8 pays where it costs < {most} of loss, DeepSeek-V3's < {100 * FP8_LOSS:.2g}%"
 
 
-def _kept(plan: Plan, error: StepError) -> str:
-    """The chance that a run stays within its stated days or dollars by the error of predicted times, and what it keeps SURE of the time; empty without any."""
-    if not (limits := stated_limits(plan)):
-        return ""
-    limit, by = limits[0], ""
-    words, surely = (
-        f"{n:.3g} days" if limit.name == "max_days" else format_usd(n) for n in (limit.most, limit.taken(SURE))
-    )
+def _kept(plan: Plan, use: TrainingUse, error: StepError) -> str:
+    """The chance that a run stays within its stated days or dollars by the error of predicted times, and what it keeps SURE of the time."""
+    slowly, limits = (use.gpu_days or 0.0) / training_gpus(use) * error.times(SURE), stated_limits(plan)
+    if not limits:
+        uneven = f" (routing: {slowly * error.real_routing:.3g})" if error.real_routing else ""
+        return f"in {slowly:.3g} days {SURE:.0%}{uneven}"
+    limit = limits[0]
+    of_days = limit.name == "max_days"
+    words, surely = (f"{n:.3g} days" if of_days else format_usd(n) for n in (limit.most, limit.taken(SURE)))
+    text = f"in {words} {limit.chance:.0%}"
     if limit.name == "max_total_usd":
-        by = (
-            f" with the error of {'its' if plan.accuracy else 'all'} servings"
-            if limit.servings
-            else " by training's error alone"
-        )
+        servings = f"with the error of {'its' if plan.accuracy else 'all'} servings"
+        text += f" {servings}" if limit.servings else " by training's error alone"
     uneven = f" (routing: up to +{error.real_routing - 1.0:.0%})" if error.real_routing else ""
-    text = f"in {words} {limit.chance:.0%}{by}"
     if limit.chance < SURE - ROUNDING:
         return f"{text}{uneven}; {SURE:.0%}: --within-chance {SURE:g}"
     if limit.chance >= SURE + ROUNDING:
-        days = plan.training and plan.training.days
-        text += f", {surely}{f' in {days * error.times(SURE):.3g} days' if days and limit.name != 'max_days' else ''} {SURE:.0%}"
+        days = "" if of_days or not use.days else f" in {use.days * error.times(SURE):.3g} days"
+        text += f", {surely}{days} {SURE:.0%}"
     return f"{text}{uneven}"
 
 
@@ -126,11 +117,8 @@ def price_error(plan: Plan) -> str:
     a, model, (likely, own) = plan.accuracy, plan.decision.model, likely_price(plan)
     span = "" if likely is None else usd_range(likely.interval)
     if a is None or likely is None or not own:
-        known = (
-            f"{span} by servings of other kinds of models"
-            if span
-            else "unknown: no servings of this kind were compared"
-        )
+        known = "unknown: no servings of this kind were compared"
+        known = f"{span} by servings of other kinds of models" if span else known
         share = asked_number(plan, "utilization") or 1.0
         full = "full servers" if share == 1.0 else f"servers used {share:.0%}"
         return f"{known}; {full}, {format_usd(plan.usd_per_gpu_hour)} a GPU hour"
