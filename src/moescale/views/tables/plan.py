@@ -9,7 +9,7 @@ from typing import TypeVar
 from moescale.models.parameters import parts_of
 from moescale.models.rounding import Buildable
 from moescale.planning.candidate import Life, Regret, Trained, Unreachable
-from moescale.planning.decision import LawView
+from moescale.planning.decision import Elsewhere, LawView
 from moescale.planning.known import KnownRow
 from moescale.planning.lifetime_plan import LifetimePlan
 from moescale.planning.plan import Plan
@@ -82,39 +82,38 @@ def plan_headline(plan: Plan) -> str:
 
 def decision_facts(plan: Plan) -> list[tuple[str, str]]:
     """What the first screen does not say of the decision: FLOPs, MFU, loss, regret, shape, baseline."""
-    model, use = plan.decision.model, plan.training
-    facts = [("training", _training_text(plan))]
-    if use is not None and use.mfu_words:
-        facts.append(("MFU", use.mfu_words))
-    facts.append(("loss", _loss_text(plan)))
-    if model.regret is not None and plan.objective not in ("loss", "quality"):
-        facts.append(("regret", _regret_text(plan, model.regret)))
-    facts.append(("build", build_sentence(plan.decision.architecture)))
-    base = with_life(plan, plan.built_base)
+    model, use, base = plan.decision.model, plan.training, with_life(plan, plan.built_base)
     usd = f"{format_usd(base.usd_per_mtok)}/Mtok" if base.usd_per_mtok else f"cannot be served on {plan.gpu}"
-    return [*facts, ("baseline", f"{plan.base_name}: {sizes_text(base)}, {usd}")]
+    regret = None if plan.objective in ("loss", "quality") else model.regret
+    facts = {
+        "training": f"{format_flops(model.training_flops)} FLOPs{_share_text(plan)}",
+        "MFU": use and use.mfu_words,
+        "loss": _loss_text(plan, base),
+        "regret": regret and _regret_text(plan, regret),
+        "build": build_sentence(plan.decision.architecture),
+        "baseline": f"{plan.base_name}: {sizes_text(base)}, {usd}",
+    }
+    return [(name, text) for name, text in facts.items() if text]
 
 
-def _training_text(plan: Plan) -> str:
-    use, text = plan.training, f"{format_flops(plan.decision.model.training_flops)} FLOPs"
-    if use is None:
-        return text
+def _share_text(plan: Plan) -> str:
+    if (use := plan.training) is None:
+        return ""
     budget = "the budget" if use.budget_of is None else f"those of {use.budget_of}"
     if use.budget_share >= 2:
-        text += f" ({use.budget_share:.1f} times {budget})"
-    elif not 0.99 <= use.budget_share <= 1.01 and not of_fixed_dollars(plan):
-        text += f" ({use.budget_share:.0%} of {budget})"
-    return text
+        return f" ({use.budget_share:.1f} times {budget})"
+    as_stated = 0.99 <= use.budget_share <= 1.01 or of_fixed_dollars(plan)
+    return "" if as_stated else f" ({use.budget_share:.0%} of {budget})"
 
 
-def _loss_text(plan: Plan) -> str:
+def _loss_text(plan: Plan, base: Trained) -> str:
     model = plan.decision.model
     if plan.is_baseline:
         return f"{model.loss:.4f}; this model is the baseline"
     gains, limits = ((model.intervals or {}).get(name) for name in ("loss_gain", "loss"))
-    base_loss = with_life(plan, plan.built_base).loss
-    gap, text = base_loss - model.loss, f"{model.loss:.4f}; baseline {base_loss:.4f}"
-    text += f" ({abs(gap):.4f} {'lower' if gap >= 0 else 'higher'}" if abs(gap) >= 5e-5 else " (equal"
+    gap = base.loss - model.loss
+    difference = f"{abs(gap):.4f} {'lower' if gap >= 0 else 'higher'}" if abs(gap) >= 5e-5 else "equal"
+    text = f"{model.loss:.4f}; baseline {base.loss:.4f} ({difference}"
     if gains:  # the units of the laws' losses differ, their differences hardly
         low, high = gains if gap > -5e-5 else (-gains[1], -gains[0])
         text += f", 90% interval {span_text((low, high), '.3f')}"
@@ -124,9 +123,9 @@ def _loss_text(plan: Plan) -> str:
 
 
 def _regret_text(plan: Plan, regret: Regret) -> str:
-    several = bool(plan.voting_laws)
-    what = "if another law is true" if several else f"over the draws of {plan.law}"
-    worst = "at worst" if several else "in one draw of 20"
+    what, worst = f"over the draws of {plan.law}", "in one draw of 20"
+    if plan.voting_laws:
+        what, worst = "if another law is true", "at worst"
     text = f"{regret.expected:.0%} of the baseline's cost expected {what}, {regret.worst:.0%} {worst}"
     if plan.base_usd_per_mtok is None or plan.of_life:
         return text
@@ -196,14 +195,13 @@ def laws_table(plan: Plan) -> Table:
 def regrets_table(plan: Plan) -> Table:
     """Regret and probability of the decision, and of each law's choice, under every law."""
 
-    def under(law: LawView, regret: float | None, probability: float) -> str:  # undefined where the law has no choice
-        return "-" if regret is None or law.experts is None else f"{regret:.0%} ({probability:.0%})"
+    def under(law: LawView, says: LawView | Elsewhere | None) -> str:  # undefined where the law has no choice
+        if says is None or says.regret is None or law.experts is None:
+            return "-"
+        return f"{says.regret:.0%} ({says.probability:.0%})"
 
-    rows = [["this plan", *(under(view, view.regret, view.probability) for view in plan.laws)]]
-    for view in plan.laws:
-        found = [(law, (view.elsewhere or {}).get(law.law)) for law in plan.laws]
-        cells = ("-" if one is None else under(law, one.regret, one.probability) for law, one in found)
-        rows.insert(-1, [view.law, *cells])
+    rows = [(view.law, *(under(law, (view.elsewhere or {}).get(law.law)) for law in plan.laws)) for view in plan.laws]
+    rows.append(("this plan", *(under(view, view) for view in plan.laws)))
     columns = (Column("choice of", text=True), *(Column(view.law, rank=1) for view in plan.laws))
     return Table(f"Regret under each law, with {P_LOSS} in brackets", columns, rows)
 
@@ -233,14 +231,16 @@ RATIOS: tuple[Cell[Trained], ...] = (
 
 def loss_optimal_table(plan: Plan) -> Table:
     """The loss-optimal model of each expert count that was asked about, and the baseline where it is of another."""
-    cells, rows = (*SIZES, LOSS, *SERVING, _drawn("loss", "loss", ".3f")), plan.loss_optimal
-    if "match" not in plan.asked and plan.base is not None and plan.base_experts not in {c.experts for c in rows}:
-        rows = (*rows, replace(plan.base, infeasible=None))
-    table = _models("Loss-optimal model of each expert count", rows, cells)
-    if len(rows) == len(plan.loss_optimal):
+    rows, base = plan.loss_optimal, plan.base
+    table = _models(
+        "Loss-optimal model of each expert count",
+        rows,
+        cells := (*SIZES, LOSS, *SERVING, _drawn("loss", "loss", ".3f")),
+    )
+    if "match" in plan.asked or base is None or base.experts in {c.experts for c in rows}:
         return table
-    name, *last = table.rows[-1]
-    return replace(table, rows=(*table.rows[:-1], (f"{name} (baseline)", *last)))
+    name, *values = _models("", [replace(base, infeasible=None)], cells).rows[0]
+    return replace(table, rows=(*table.rows, (f"{name} (baseline)", *values)), experts=(*table.experts, base.experts))
 
 
 def bounded_loss_table(plan: Plan) -> Table:
@@ -296,27 +296,22 @@ def known_table(plan: Plan) -> Table:
 
 def lifetime_table(plan: LifetimePlan) -> Table:
     """The best life of each expert count in dollars."""
-    cells: list[Cell[Life]] = [
+    goal, drawn = f"lowest loss within {format_usd(plan.max_total_usd or 0.0)}", _drawn("loss", "loss", ".3f")
+    if plan.target_loss is not None:
+        goal, drawn = f"loss {plan.target_loss:.4f} at the lowest cost", _drawn("total $", "total_usd")
+    cells: tuple[Cell[Life], ...] = (
         SIZES[0],
         SIZES[3],
-        LOSS,
+        *([LOSS] if plan.target_loss is None else []),
         (Column("FLOPs", rank=2), lambda c: format_flops(c.training_flops)),
         (Column("training $"), lambda c: format_usd(c.training_usd)),
         (Column("serving $"), lambda c: format_usd(c.serving_usd)),
         (Column("total $"), lambda c: format_usd(c.total_usd)),
         *SERVING,
-    ]
-    if plan.target_loss is None:
-        goal = f"lowest loss within {format_usd(plan.max_total_usd or 0.0)}"
-        cells.append(_drawn("loss", "loss", ".3f"))
-    else:
-        goal = f"loss {plan.target_loss:.4f} at the lowest cost"
-        cells = [*(cell for cell in cells if cell is not LOSS), _drawn("total $", "total_usd")]
-    of_draws = (
-        " (intervals: of the best life under each draw)"
-        if any(c.intervals for c in plan.plans if isinstance(c, Life))
-        else ""
+        drawn,
     )
+    known = any(c.intervals for c in plan.plans if isinstance(c, Life))
+    of_draws = " (intervals: of the best life under each draw)" if known else ""
     title = f"Training and serving {format_count(plan.lifetime_tokens)} tokens: {goal}{of_draws}"
     return _models(title, plan.plans, cells)
 
