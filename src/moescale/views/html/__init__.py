@@ -100,11 +100,10 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         ("Models compared", [choices.choices_table(plan)]),
         ("What could make it wrong", [[*doubts, *plan.warnings]]),
     ]
-    known = [plan_tables.known_table(plan)] if plan.known else []
     more: list[Section] = [
         ("Decision", [f"{choices.question_line(plan)}.", f"Looked for: {plan.decision.rule}.", facts]),
         ("Caveats", [[*caveats, *plan.warnings]]),
-        ("Details", [plan_tables.decision_facts(plan), *plan_tables.choice_tables(plan), *known]),
+        ("Details", [plan_tables.decision_facts(plan), *plan_tables.choice_tables(plan)]),
         ("Evidence", plan_tables.evidence_tables(plan)),
         ("Lifetime cost", life),
         ("Assumptions", [f"{plan_tables.basis(plan)}."]),

@@ -10,17 +10,14 @@ from moescale.models.parameters import parts_of
 from moescale.models.rounding import Buildable
 from moescale.planning.candidate import Life, Regret, Trained, Unreachable
 from moescale.planning.decision import Elsewhere, LawView
-from moescale.planning.known import KnownRow
 from moescale.planning.lifetime_plan import LifetimePlan
 from moescale.planning.plan import Plan
 from moescale.units import expert_label, format_count, format_flops, format_usd
 from moescale.views.tables import (
-    MARK,
     Cell,
     Column,
     Table,
     accuracy_text,
-    beyond_notes,
     ends_text,
     gpus_text,
     latency_name,
@@ -276,22 +273,6 @@ def evidence_tables(plan: Plan) -> list[Table]:
     regrets = [regrets_table(plan)] if plan.laws and not plan.of_life else []
     costs = [] if plan.base_usd_per_mtok is None else [_bounded_cost_table(plan, plan.base_usd_per_mtok)]
     return [*regrets, bounded_loss_table(plan), *costs, loss_optimal_table(plan)]
-
-
-def known_table(plan: Plan) -> Table:
-    """The known models that a plan was asked about, against its frontier."""
-    cells: tuple[Cell[KnownRow], ...] = (
-        (Column("", text=True), lambda c: c.name),
-        (Column("active"), lambda c: format_count(c.n_params_active)),
-        *SIZES[2:],
-        (Column("FLOPs", rank=1), lambda c: format_flops(c.training_flops)),
-        (Column("loss"), lambda c: f"{c.loss:.4f}{MARK if c.beyond_law else ''}"),
-        *SERVING,
-        (Column("loss vs frontier"), lambda c: or_dash(c.loss_ratio_to_frontier, lambda ratio: f"{ratio - 1.0:+.1%}")),
-        (Column("cost vs frontier"), lambda c: percentage(c.cost_ratio_to_frontier)),
-    )
-    unserved = reason_lines((c.name, c.infeasible) for c in plan.known if c.infeasible)
-    return table_of("Published models under this law", plan.known, cells, notes=(*beyond_notes(plan.known), *unserved))
 
 
 def lifetime_table(plan: LifetimePlan) -> Table:

@@ -92,8 +92,6 @@ def _details(console: Console, plan: Plan) -> None:
         write_paragraph(console, text, indent=12, first=f"  {name:8}  ")
     for table in tables.choice_tables(plan):
         write_table(console, table)
-    if plan.known:
-        write_table(console, tables.known_table(plan))
     if plan.decision.caveats:
         write_line(console)
         write_line(console, "Caveats", bold=len("Caveats"))
