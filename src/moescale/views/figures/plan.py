@@ -111,22 +111,24 @@ def plan_limits(plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
 
 
 def _known(ax: Axes, plan: Plan) -> None:
+    left, right = ax.get_xlim()
     for c in plan.known:
         if c.usd_per_mtok is None or c.name == plan.base_name:  # which has an arrow
             continue
         style.point(ax, c.usd_per_mtok, c.loss, "o", style.FAINT, 5.0, markerfacecolor="white", zorder=5)
-        # Away from the right, where the labels of the curves stand.
-        left, right = ax.get_xlim()
-        beyond = math.log(c.usd_per_mtok / left) > 0.5 * math.log(right / left)
-        look: Look = {
-            "xytext": (-4, -4) if beyond else (4, 4),
-            "textcoords": "offset points",
-            "fontsize": 7,
-            "bbox": PAPER,
-        }
-        look |= {"ha": "right", "va": "top"} if beyond else {}
+        beyond = c.usd_per_mtok > math.sqrt(left * right)  # its name stands at the left, inside the axes
+        place = (-4, -4, "right", "top") if beyond else (4, 4, "left", "bottom")
         name = f"{c.name} {c.training_flops / plan.budget_flops:.2g}x{'' if c.beyond_law is None else MARK}"
-        ax.annotate(name, (c.usd_per_mtok, c.loss), color=style.readable(style.FAINT), zorder=5, **look)
+        _written(ax, name, (c.usd_per_mtok, c.loss), place, style.FAINT, fontsize=7)
+
+
+def _written(
+    ax: Axes, text: str, at: tuple[float, float], place: tuple[float, float, str, str], colour: str, **look: Any
+) -> None:
+    """A text beside a point, so many points of print away, on paper that hides the curves."""
+    x, y, ha, va = place
+    more: Look = {"xytext": (x, y), "textcoords": "offset points", "ha": ha, "va": va, "bbox": PAPER, "zorder": 5}
+    ax.annotate(text, at, color=style.readable(colour), **more, **look)
 
 
 def _saving(ax: Axes, plan: Plan) -> None:
@@ -140,11 +142,8 @@ def _saving(ax: Axes, plan: Plan) -> None:
     style.point(ax, *start, "o", style.ACCENT, 4.5, zorder=5)
     if (ratio := start[0] / end[0]) >= CHEAPER:
         middle = (math.sqrt(start[0] * end[0]), 0.5 * (start[1] + end[1]))
-        look: Look = {"xytext": (0, 5), "textcoords": "offset points", "fontsize": 8, "ha": "right", "va": "bottom"}
-        look |= {"fontweight": "bold", "bbox": PAPER, "zorder": 6}
-        ax.annotate(
-            f"{cheaper(ratio)}{' to serve' if plan.of_life else ''}", middle, color=style.readable(style.ACCENT), **look
-        )
+        text = f"{cheaper(ratio)}{' to serve' if plan.of_life else ''}"
+        _written(ax, text, middle, (0, 5, "right", "bottom"), style.ACCENT, fontsize=8, fontweight="bold")
 
 
 def _spread(plan: Plan) -> tuple[float, float] | None:
@@ -165,8 +164,6 @@ def _recommendation(ax: Axes, plan: Plan) -> None:
     share = f" ({x / base:.0%} of the baseline's)" if base else ""
     beyond = ", beyond this budget" if model.training_flops > OVER * plan.budget_flops else ""
     over = "" if plan.decision is plan.recommendation else f" for the lifetime{beyond}"
-    look: Look = {"fontsize": 7.5, "color": style.readable(style.ACCENT), "va": "bottom", "bbox": PAPER}
-    look |= {"xycoords": "axes fraction", "xytext": (6, 6), "textcoords": "offset points", "zorder": 6}
     sizes = f"{format_count(model.n_params_active)} active, {format_count(model.tokens)} tokens"
     text = f"recommended{over}: {expert_label(model.experts)}, {sizes}\nloss {y:.4f}, {format_usd(x)} per Mtok{share}"
-    ax.annotate(text, (0.0, 0.0), **look)
+    _written(ax, text, (0.0, 0.0), (6, 6, "left", "bottom"), style.ACCENT, fontsize=7.5, xycoords="axes fraction")
