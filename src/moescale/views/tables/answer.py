@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from moescale.options.law import DEFAULT_LAW
@@ -39,16 +40,15 @@ def benefit(plan: Plan) -> str:
     ours, its = (model.total_usd, base.total_usd) if plan.of_life else (model.usd_per_mtok, base.usd_per_mtok)
     if plan.is_baseline or not ours or not its:
         return ""
-    gap, goal, sure = base.loss - model.loss, plan.asked.get("max_loss"), model.probability_at_least_base
-    if its / ours >= CHEAPER and not of_fixed_dollars(plan):
+    fixed, goal, sure = of_fixed_dollars(plan), plan.asked.get("max_loss"), model.probability_at_least_base
+    if its / ours >= CHEAPER and not fixed:
         what = "to train and serve" if plan.of_life else "to serve"
         which = "at the same loss or lower" if goal is None else f"at a loss of at most {goal}"
         chance = f" ({percentage(sure)} likely)" if sure is not None and sure < CERTAIN else ""
         return f"{cheaper(its / ours)} {what} {which}{chance}"
     whose = "dollars of training and serving" if plan.of_life else "serving cost"
-    price = f"at {ours / its:.0%} of the baseline's {whose}"
-    if of_fixed_dollars(plan):
-        price = "for the same dollars of training and serving"
+    price = f"for the same {whose}" if fixed else f"at {ours / its:.0%} of the baseline's {whose}"
+    gap = base.loss - model.loss
     return f"{gap:.3f} lower loss {price}" if gap >= LESS_LOSS else ""
 
 
@@ -71,67 +71,60 @@ def figures(plan: Plan) -> list[Figure]:
     return found
 
 
-def _life(plan: Plan) -> list[Figure]:
+def _life(plan: Plan) -> Iterator[Figure]:
     model, base = plan.decision.model, with_life(plan, plan.built_base)
     if not plan.of_life or model.total_usd is None or plan.lifetime is None:
-        return []
+        return
     total = model.total_usd
     parts = f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd or 0.0)} to serve"
     notes = [f"{parts} {format_count(plan.lifetime.lifetime_tokens)} tokens"]
     if limits := (model.intervals or {}).get("total_usd"):
         notes.append(f"{usd_range(limits)} for 90% of the law's draws")
-    found = [Figure("life", total, format_usd(total), tuple(notes), key=True)]
-    if plan.is_baseline:
-        return found
-    if of_fixed_dollars(plan):
-        gap = base.loss - model.loss
-        note = f"below the baseline's {base.loss:.4f} for the same dollars"
-        found.append(Figure("lower loss", gap, f"{gap:.4f}", (note,), key=True))
-    elif base.total_usd is not None:
-        saved = base.total_usd - total
+    yield Figure("life", total, format_usd(total), tuple(notes), key=True)
+    if of_fixed_dollars(plan) and not plan.is_baseline:
+        gap, note = base.loss - model.loss, f"below the baseline's {base.loss:.4f} for the same dollars"
+        yield Figure("lower loss", gap, f"{gap:.4f}", (note,), key=True)
+    elif base.total_usd is not None and not plan.is_baseline:
         note = f"of the baseline's {format_usd(base.total_usd)}: {total / base.total_usd:.0%} of it is spent"
-        found.append(Figure("saving", saved, format_usd(saved), (note,), key=True))
-    return found
+        yield Figure("saving", base.total_usd - total, format_usd(base.total_usd - total), (note,), key=True)
 
 
 def _serving(plan: Plan) -> Figure:
     usd, base, (likely, own) = plan.decision.model.usd_per_mtok, plan.built_base.usd_per_mtok, likely_price(plan)
     notes = [f"{usd / base:.0%} of the baseline's {format_usd(base)}"] if base and not plan.is_baseline else []
+    range_ = "" if likely is None else f"{usd_range(likely.interval)} for nine of ten servers of"
     if likely is None:
         notes.append("range unknown: no measured server of this kind to compare with")
     elif own:
-        range_ = f"{usd_range(likely.interval)} for nine of ten servers of this kind"
-        notes.append(f"likely {format_usd(likely.usd_per_mtok)}; {range_}")
+        notes.append(f"likely {format_usd(likely.usd_per_mtok)}; {range_} this kind")
     else:
-        range_ = f"{usd_range(likely.interval)} for nine of ten servers of other kinds"
-        notes.append(f"{range_}; none of this kind was measured")
+        notes.append(f"{range_} other kinds; none of this kind was measured")
     if (late := late_tpot_s(plan)) is not None:
         notes.append(f"likely slower than asked: {format_seconds(late)} a token")
     return Figure("serve", usd, f"{format_usd(usd)}/Mtok", tuple(notes), key=not plan.of_life)
 
 
-def _training(plan: Plan) -> list[Figure]:
-    use = plan.training
+def _training(plan: Plan) -> Iterator[Figure]:
+    use, base = plan.training, with_life(plan, plan.built_base)
     if use is None or use.usd is None or use.gpu_days is None:
-        return []
+        return
     gpus = training_gpus(use)
-    days = f"{use.gpu_days / gpus:.3g} days on {gpus:,.0f} {use.train_gpu}"
-    notes = [f"{days}, at {use.mfu:.0%} of their peak speed" if use.mfu else days]
+    mfu = f", at {use.mfu:.0%} of their peak speed" if use.mfu else ""
+    notes = [f"{use.gpu_days / gpus:.3g} days on {gpus:,.0f} {use.train_gpu}{mfu}"]
     if use.error is not None:
         most = format_usd(use.usd * use.error.times(SURE))
         notes.append(f"{most} at most with {SURE:.0%}, by {use.error.runs} published runs")
         if use.error.real_routing:
             notes.append(f"unevenly used experts add up to {use.error.real_routing - 1.0:.0%}")
-    base = with_life(plan, plan.built_base)
-    if (tokens := None if plan.of_life else repaid_by(plan.decision.model, base)) is not None:
+    if not plan.of_life and (tokens := repaid_by(plan.decision.model, base)) is not None:
         more = format_usd(use.usd - (base.training_usd or 0.0))
         notes.append(f"{more} more than the baseline, repaid by {format_count(tokens)} output tokens")
-    return [Figure("train", use.usd, format_usd(use.usd), tuple(notes), key=not plan.of_life)]
+    yield Figure("train", use.usd, format_usd(use.usd), tuple(notes), key=not plan.of_life)
 
 
-def _chance(plan: Plan) -> list[Figure]:
+def _chance(plan: Plan) -> Iterator[Figure]:
     if (chances := shown_chance(plan)) is None:
-        return []
+        return
     (shown, sure), laws, limit = chances, len(plan.voting_laws), plan.asked.get("max_loss")
     goal = "the baseline's loss" if limit is None else f"a loss of {limit}"
     drawn = f"in {OF_SOURCES}" if plan.law == DEFAULT_LAW else f"by the draws of {plan.law}"
@@ -143,4 +136,4 @@ def _chance(plan: Plan) -> list[Figure]:
     if gains := (plan.decision.model.intervals or {}).get("loss_gain"):
         worst, best = (f"{abs(end):.3f} {'lower' if end >= 0.0 else 'higher'}" for end in gains)
         notes.append(f"loss {worst} to {best} than the baseline's in 90% of them")
-    return [Figure("chance", shown, percentage(shown), tuple(notes), key=True)]
+    yield Figure("chance", shown, percentage(shown), tuple(notes), key=True)
