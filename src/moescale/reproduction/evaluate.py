@@ -169,22 +169,20 @@ def _not_judged(claim: Claim, law: str, is_input: bool, other_data: Collection[s
 
 
 def _part_outcome(part: Part, ours: float, draws: FloatArray | None) -> PartOutcome:
-    limits = None
+    limits, (error, within) = None, _off(part, ours)
     if draws is not None and np.isfinite(draws).mean() >= 0.5 and math.isfinite(ours):
         low, high = interval(np.where(np.isfinite(draws), draws, np.nan))
         limits = (float(low), float(high))
-    error, within = _off(part, ours)
-    tolerance = None if part.tolerance is None else part.tolerance.value
     return PartOutcome(
         label=part.label, paper=part.paper, judged=part.judged, ours=_number(ours), interval=limits, rel_error=error,
-        within=within, tolerance=tolerance,
+        within=within, tolerance=part.tolerance and part.tolerance.value,
     )  # fmt: skip
 
 
 def _why(parts: Sequence[PartOutcome], verdict: Verdict) -> str:
-    said: list[str] = []
-    if verdict.direction_holds is not None:
-        said.append("the direction holds" if verdict.direction_holds else "the direction fails")
+    said = (
+        [] if verdict.direction_holds is None else [f"the direction {'holds' if verdict.direction_holds else 'fails'}"]
+    )
     if verdict.magnitude_holds is not None:
         missed = [part for part in parts if part.judged and part.within is False]
         off = [f"{part.label}: {part.rel_error:+.0%} against {part.tolerance:.3g}" for part in missed]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LABEL = 24  # characters of a part's label in the terminal's table
 MARKS = {True: "yes", False: "NO", None: "-"}
+Row = tuple[Outcome, PartOutcome]
 
 
 def verdict(outcome: Outcome) -> str:
@@ -40,32 +41,30 @@ def printed(outcome: Outcome, part: PartOutcome) -> str:
     return outcome.claim.bound if part.paper is None else quantity(part.paper, outcome.claim.unit)
 
 
-def _span(outcome: Outcome, part: PartOutcome) -> str:
-    sizes = outcome.claim.unit == "parameters"
-    ends = (format_count(v) if sizes else f"{v:.{3 if v >= 0.01 else 2}g}" for v in part.interval or ())
-    return "–".join(ends)
-
-
-def _label(part: PartOutcome) -> str:
-    label = part.label if part.judged else f"({part.label})"
-    return label if len(label) <= LABEL else f"{label[: LABEL - 2]}.."
-
-
-def _first(outcome: Outcome, part: PartOutcome) -> bool:
-    return part is outcome.parts[0]
-
-
 def show_outcomes(console: Console, outcomes: Sequence[Outcome], found: Score, server: str) -> None:
     """Every claim, a line for each of its numbers, then the verdict and the reasons of what does not hold."""
-    cells: tuple[Cell[tuple[Outcome, PartOutcome]], ...] = (
-        (Column("claim", text=True), lambda r: r[0].claim.id if _first(*r) else ""),
-        (Column("", text=True), lambda r: _label(r[1])),
+
+    def of_claim(text: Callable[[Outcome], str]) -> Callable[[Row], str]:  # on its first line
+        return lambda row: text(row[0]) if row[1] is row[0].parts[0] else ""
+
+    def interval(row: Row) -> str:
+        sizes = row[0].claim.unit == "parameters"
+        ends = (format_count(v) if sizes else f"{v:.{3 if v >= 0.01 else 2}g}" for v in row[1].interval or ())
+        return "–".join(ends)
+
+    def label(row: Row) -> str:
+        text = row[1].label if row[1].judged else f"({row[1].label})"
+        return text if len(text) <= LABEL else f"{text[: LABEL - 2]}.."
+
+    cells: tuple[Cell[Row], ...] = (
+        (Column("claim", text=True), of_claim(lambda o: o.claim.id)),
+        (Column("", text=True), label),
         (Column("paper"), lambda r: printed(*r)),
         (Column("ours"), lambda r: quantity(r[1].ours, r[0].claim.unit)),
-        (Column("90% interval", rank=2), lambda r: _span(*r)),
+        (Column("90% interval", rank=2), interval),
         (Column("error"), lambda r: "" if r[1].rel_error is None else f"{r[1].rel_error:+.1%}"),
-        (Column("trend", text=True, rank=1), lambda r: MARKS[r[0].direction_holds] if _first(*r) else ""),
-        (Column("holds", text=True), lambda r: verdict(r[0]) if _first(*r) else ""),
+        (Column("trend", text=True, rank=1), of_claim(lambda o: MARKS[o.direction_holds])),
+        (Column("holds", text=True), of_claim(verdict)),
     )
     rows = [(o, part) for o in outcomes for part in o.parts]
     write_table(console, table_of("Claims of arXiv 2404.02852", rows, cells))
@@ -90,8 +89,6 @@ def show_score(console: Console, outcomes: Sequence[Outcome], found: Score, serv
             f"{found.trends_held} of {found.trends} trends are reproduced. {found.inputs} are inputs of the law, {rest} states a "
             f"fact twice, {found.unknown} cannot be computed"
         ),
-        "Draws": "",
-        "Basis": f"server {server}, {', '.join(basis)}",
     }
     if found.drawn_held:
         held, within = np.array(found.drawn_held), np.array(found.drawn_within)
@@ -99,6 +96,6 @@ def show_score(console: Console, outcomes: Sequence[Outcome], found: Score, serv
             f"over the law's {held.size} draws, {held.min()} to {held.max()} claims hold (median {np.median(held):g}), and "
             f"{within.min()} to {within.max()} numbers are within 15% (median {np.median(within):g})"
         )
+    texts["Basis"] = f"server {server}, {', '.join(basis)}"
     for lead, text in texts.items():
-        if text:
-            write_paragraph(console, text, lead=lead)
+        write_paragraph(console, text, lead=lead)
