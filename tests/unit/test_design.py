@@ -210,9 +210,6 @@ def test_what_a_design_is_worth_is_its_dollars_over_the_points_that_it_wins() ->
     found = shown(replace(designed(), regret_before=0.139, regret_after=0.115, regret_error=0.004, **prices))
     assert "they cost at least $3,286" in found
     assert "paid for after 609B tokens" in found  # 3286 / (0.024 x 0.225)
-    assert (
-        "won 2 points of regret with a fit of the runs (paid for after 730B), 6 with the ensemble (after 243B)" in found
-    )
     assert "Write the sweep: -o SWEEP.toml" in found
 
 

@@ -18,9 +18,6 @@ from moescale.views.tables.plan import P_LOSS
 from moescale.views.tables.screen import FAR
 from moescale.views.terminal.text import write_line, write_paragraph, write_table
 
-# Regret that designed sweeps of a third of a grid won over 13 true laws: 36% without runs, 34% by a law fitted to them,
-# 30% by the ensemble with the runs (docs/evidence/decisions.md, designed sweeps).
-STUDIED = (0.02, 0.06)
 LOWERS = 0.95  # of the price of being wrong: what is left by runs that are said to lower it
 
 
@@ -199,15 +196,10 @@ def _worth(found: SweepDesign, served_tokens: float | None) -> str:
     text = f"{price} {lower}, in price or in loss at its price".strip()
     if usd is None:
         return f"{text}."
-    few, many = ((100 * won, format_count(usd / (won * found.base_usd_per_mtok) * 1e6)) for won in STUDIED)
     after = usd / saved * 1e6
     if served_tokens is not None:
         text = f"{'yes' if served_tokens > after else 'no'}, for {format_count(served_tokens)} served tokens: {text}"
-    return (
-        f"{text}: paid for after {format_count(after)} tokens. In simulated studies such sweeps won {few[0]:.0f} points of "
-        f"regret with a fit of the runs (paid for after {few[1]}), {many[0]:.0f} with the ensemble (after {many[1]}); of a tenth of the "
-        "size 1 at most; and promises of 80% were kept in 67% to 79%."
-    )
+    return f"{text}: paid for after {format_count(after)} tokens, simulated without a fit, which promises too much."
 
 
 def _designed_runs_table(runs: Iterable[DesignedRun]) -> Table:
