@@ -135,14 +135,6 @@ def show_design(
         write_paragraph(console, text, lead="Beyond runs")
     write_paragraph(console, _worth(found, served_tokens), lead="Worth it")
     write_table(console, _designed_runs_table(found.runs) if details else _designed_counts_table(found.runs))
-    write_line(console)
-    write_paragraph(
-        console,
-        "regret: the plan's expected extra cost, as a share of the baseline's, against a plan that knows the true law; "
-        f"simulated without a fit, standard error about {found.regret_error:.1%}. It counts errors of the law's form and of the "
-        "runs too, hence more than the regret that plan --details states. P(likeliest E): the mean probability that the "
-        "likeliest expert count is the cheapest in truth, or within 0.1% of it.",
-    )
     if written is not None:
         corpus = f"set its corpus, then run `moescale sweep {written} --dry-run`"
         write_paragraph(console, f"Wrote {written}. Next: {corpus}.")
