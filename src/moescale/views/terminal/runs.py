@@ -57,7 +57,10 @@ def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
         (Column("tokens"), lambda r: " ".join(format_count(tokens) for tokens in r["tokens"])),
         (Column("FLOPs", rank=1), lambda r: format_flops(r["training_flops"])),
         (Column("time", rank=1), lambda r: format_seconds(r["seconds"]) if "seconds" in r else "-"),
-        (Column("state", text=True, rank=4), _state),
+        (
+            Column("state", text=True, rank=4),
+            lambda r: f"{r['state']} at {r['share']:.0%}" if 0 < r["share"] < 1 else r["state"],
+        ),
     )
     write_table(console, table_of("", runs, cells))
     done = sum(run["state"] == "finished" for run in runs)
@@ -70,10 +73,6 @@ def show_planned_runs(console: Console, plan: Mapping[str, Any]) -> None:
     time = f"About {format_seconds(plan['seconds'])} left, by" if "seconds" in plan else "For an estimate of time:"
     write_paragraph(console, f"{time} {plan['rate_from']}.")
     write_paragraph(console, f"Run table: {plan['table']}.")
-
-
-def _state(run: Mapping[str, Any]) -> str:
-    return f"{run['state']} at {run['share']:.0%}" if 0 < run["share"] < 1 else run["state"]
 
 
 def show_design(
@@ -104,28 +103,18 @@ def show_design(
             for c in plan.shapes
         )
         write_paragraph(console, "; --shape ".join((f"`plan` takes {best}", *others)), lead="Shape")
-    regrets = [
-        ("before", 0, 0.0, found.regret_before, f"{found.certainty_before:.0%}"),
-        ("these runs", len(found.runs), found.flops, found.regret_after, f"{found.certainty_after:.0%}"),
+    swept = [("before", 0, 0.0, found.regret_before, f"{found.certainty_before:.0%}")]
+    swept += [("these runs", len(found.runs), found.flops, found.regret_after, f"{found.certainty_after:.0%}")]
+    swept += [(rival.name, rival.runs, rival.flops, rival.regret, "") for rival in found.rivals]
+    rows = [
+        (name, f"{n or '-'}", format_flops(flops) if flops else "-", f"{regret:.1%}", sure)
+        for name, n, flops, regret, sure in swept
     ]
-    regrets += [(rival.name, rival.runs, rival.flops, rival.regret, "") for rival in found.rivals]
-    cells: tuple[Cell[tuple[str, int, float, float, str]], ...] = (
-        (Column("sweep", text=True), lambda r: r[0]),
-        (Column("runs"), lambda r: f"{r[1]}" if r[1] else "-"),
-        (Column("FLOPs"), lambda r: format_flops(r[2]) if r[2] else "-"),
-        (Column("expected regret"), lambda r: f"{r[3]:.1%}"),
-        (Column("P(likeliest E)"), lambda r: r[4]),
-    )
-    write_table(console, table_of("", regrets, cells))
+    heads = (Column(head) for head in ("runs", "FLOPs", "expected regret", "P(likeliest E)"))
+    write_table(console, Table("", (Column("sweep", text=True), *heads), rows))
     if found.known_runs:
         write_line(console)
-        now, text = found.decision, f"no cheaper model has {P_LOSS} >= {found.confidence:.0%}: train the baseline."
-        if now.cost_ratio != 1.0:
-            sizes = f"N = {format_count(now.n_params)}, {format_count(now.tokens)} tokens"
-            cost = f"{now.cost_ratio:.0%} of the baseline's cost"
-            text = f"E = {now.experts:g}, {sizes}, {cost}, {P_LOSS} {now.probability_at_least_base:.0%}."
-        text += f" The runs correct the law's draws here; `fit --prior {DEFAULT_LAW}` fits the law to both: where its plan chooses another count, both are open."
-        write_paragraph(console, text, lead="Decision from the known runs")
+        write_paragraph(console, _known_decision(found), lead="Decision from the known runs")
     write_line(console)
     write_paragraph(console, _decided(found, plan))
     of_plan = found.plan_tokens_per_active or 0.0
@@ -135,11 +124,22 @@ def show_design(
         write_paragraph(console, text, lead="Beyond runs")
     write_paragraph(console, _worth(found, served_tokens), lead="Worth it")
     write_table(console, _designed_runs_table(found.runs) if details else _designed_counts_table(found.runs))
+    write_line(console)
     if written is not None:
-        corpus = f"set its corpus, then run `moescale sweep {written} --dry-run`"
-        write_paragraph(console, f"Wrote {written}. Next: {corpus}.")
+        write_paragraph(
+            console, f"Wrote {written}. Next: set its corpus, then run `moescale sweep {written} --dry-run`."
+        )
     elif not details:
         write_paragraph(console, "All runs: --details. Write the sweep: -o SWEEP.toml.")
+
+
+def _known_decision(found: SweepDesign) -> str:
+    now, text = found.decision, f"no cheaper model has {P_LOSS} >= {found.confidence:.0%}: train the baseline."
+    if now.cost_ratio != 1.0:
+        sizes = f"N = {format_count(now.n_params)}, {format_count(now.tokens)} tokens"
+        cost = f"{now.cost_ratio:.0%} of the baseline's cost"
+        text = f"E = {now.experts:g}, {sizes}, {cost}, {P_LOSS} {now.probability_at_least_base:.0%}."
+    return f"{text} The runs correct the law's draws here; `fit --prior {DEFAULT_LAW}` fits the law to both: where its plan chooses another count, both are open."
 
 
 def _decided(found: SweepDesign, plan: Plan | None) -> str:
@@ -156,12 +156,9 @@ def _decided(found: SweepDesign, plan: Plan | None) -> str:
         else:
             text += "the smallest sweep that would takes" if larger.decides else "no sweep does up to"
             text += f" {format_flops(larger.flops)} FLOPs ({larger.certainty:.0%})"
-    lower = (
-        f"These runs lower that mean to {after.dearer:.1%}"
-        if after.dearer < LOWERS * now.dearer
-        else "These runs do not lower that mean"
-    )
-    count = f"{now.experts:g}"
+    lower, count = "These runs do not lower that mean", f"{now.experts:g}"
+    if after.dearer < LOWERS * now.dearer:
+        lower = f"These runs lower that mean to {after.dearer:.1%}"
     taken, whose = now.experts if plan is None else plan.decision.model.experts, "`plan` chooses"
     if found.known_runs:  # which `plan` has not seen
         taken, whose = found.decision.experts, "the known runs decide"
@@ -195,7 +192,6 @@ def _worth(found: SweepDesign, served_tokens: float | None) -> str:
 
 
 def _designed_runs_table(runs: Iterable[DesignedRun]) -> Table:
-    """Every run of a designed sweep, in the order in which they were chosen."""
     cells: tuple[Cell[DesignedRun], ...] = (
         (Column("N"), lambda r: format_count(r.n_params)),
         (Column("E"), lambda r: f"{r.experts}"),
@@ -210,15 +206,11 @@ def _designed_runs_table(runs: Iterable[DesignedRun]) -> Table:
 
 
 def _designed_counts_table(runs: Sequence[DesignedRun]) -> Table:
-    """The runs of a designed sweep by expert count."""
-    total = sum(run.flops for run in runs)
-
-    groups = [(e, [run for run in runs if run.experts == e]) for e in sorted({run.experts for run in runs})]
-    cells: tuple[Cell[tuple[float, list[DesignedRun]]], ...] = (
-        (Column("E"), lambda g: f"{g[0]}"),
-        (Column("runs"), lambda g: f"{len(g[1])}"),
-        (Column("N"), lambda g: ends_text([run.n_params for run in g[1]], format_count)),
-        (Column("tokens"), lambda g: ends_text([run.tokens for run in g[1]], format_count)),
-        (Column("share of FLOPs"), lambda g: f"{sum(run.flops for run in g[1]) / total:.0%}"),
-    )
-    return table_of("By expert count", groups, cells)
+    total, rows = sum(run.flops for run in runs), list[tuple[str, ...]]()
+    for e in sorted({run.experts for run in runs}):
+        own = [run for run in runs if run.experts == e]
+        sizes, tokens = (
+            ends_text([getattr(run, name) for run in own], format_count) for name in ("n_params", "tokens")
+        )
+        rows.append((f"{e}", f"{len(own)}", sizes, tokens, f"{sum(run.flops for run in own) / total:.0%}"))
+    return Table("By expert count", tuple(map(Column, ("E", "runs", "N", "tokens", "share of FLOPs"))), rows)
