@@ -105,18 +105,19 @@ def _basis(found: Priced) -> Iterator[str]:
 
 def _headline(found: Priced) -> str:
     """Dollars, or tokens a second where there is no price, and the GPUs of the server."""
-    server, gpu = found.server, found.server.deployment.gpu.name
-    usd = f"{format_usd(server.loaded.usd_per_mtok or 0.0)} per million output tokens on "
-    if (opened := server.opened) is not None:
-        rate = plural(opened.requests_per_s, "request")
-        return f"{usd if found.has_price else ''}{opened.gpus} x {gpu} at {rate} a second"
-    loop = server.cost.closed_loop
-    clients = "" if loop is None else f" for {plural(loop.concurrency or 0, 'client')}"
-    return f"{usd if found.has_price else f'{_tokens_s(server.cost):,.0f} output tokens/s on '}{server.cost.gpus} x {gpu}{clients}"
+    cost, opened, gpu = found.server.cost, found.server.opened, found.server.deployment.gpu.name
+    usd = (
+        f"{format_usd(found.server.loaded.usd_per_mtok or 0.0)} per million output tokens on "
+        if found.has_price
+        else ""
+    )
+    if opened is not None:
+        return f"{usd}{opened.gpus} x {gpu} at {plural(opened.requests_per_s, 'request')} a second"
+    clients = "" if cost.closed_loop is None else f" for {plural(cost.closed_loop.concurrency or 0, 'client')}"
+    return f"{usd or f'{_tokens_s(cost):,.0f} output tokens/s on '}{cost.gpus} x {gpu}{clients}"
 
 
 def _layout(cost: Cost) -> str:
-    """Replicas, stages and groups, where there are several."""
     copies = cost.replicas or 1
     parts = [f"{plural(copies, 'replica')} of {cost.gpus_per_replica}"] if copies > 1 else []
     parts += [plural(cost.pipeline_parallel, "pipeline stage")] if cost.pipeline_parallel else []
@@ -135,10 +136,11 @@ def _loads(found: Priced) -> Iterator[list[str]]:
 
     if closed is not None:
         later, highest = (format_seconds(seconds or 0.0) for seconds in (closed.plateau_ttft_s, closed.p99.ttft_s))
-        times = f"means over ten requests per client, at most {closed.peak_running} at once; TTFT {later} after the first burst, with it {highest}"
+        running = f"at most {closed.peak_running} at once; TTFT {later}"
+        times = f"means over ten requests per client, {running} after the first burst, with it {highest}"
         if closed.percentile is not None:
             over = f"the table's times hold for {closed.percentile:g}% of requests after the first burst"
-            times = f"{over}, at most {closed.peak_running} at once; TTFT {later} on average, {highest}"
+            times = f"{over}, {running} on average, {highest}"
         clients = plural(closed.concurrency or 0, "client")
         loops.append(f"Closed loop of {clients}: {times} at the 99th percentile.")
     if opened is not None:
@@ -196,36 +198,30 @@ def _percentiles(run: Answer, name: str) -> str:
 
 def _missed(found: Priced, missed: Missed) -> str:
     """Which limits the answer misses by the known error of its kind, and the cheapest server found that keeps them."""
-    times, kept = " and ".join(f"{name} ({format_seconds(s)})" for name, s in missed.times_s.items()), missed.kept
-    server = _server(found.server.cost, found.server.opened)
-    text = f"By the error of its kind, {server} would miss the limit of {times}"
-    if kept is None:
-        if found.server.opened is not None:
-            return f"{text}."
-        deployment = found.server.deployment
-        fp8 = weight_format(deployment) == "bf16" and deployment.gpu.fp8_flops_per_s
-        alone = len(found.server.cost.candidates or ()) < 2
-        others, more = ("", "more --gpus") if alone else (", as would all others", "a larger --max-gpus")
-        return f"{text}{others}; {more}{' or --weights fp8' if fp8 else ''} may keep it."
-    stated = " ".join(f"{option} {format_seconds(s).replace(' ', '')}" for option, s in missed.stricter_s.items())
-    usd = f", {format_usd(kept.usd_per_mtok)}" if found.has_price else ""
-    at = f" at {stated}" if stated else ""
-    return f"{text}; the cheapest that would keep it: {_server(kept.cost, kept.opened)}{at}{usd}."
+    times = " and ".join(f"{name} ({format_seconds(s)})" for name, s in missed.times_s.items())
+    text = (
+        f"By the error of its kind, {_server(found.server.cost, found.server.opened)} would miss the limit of {times}"
+    )
+    if (kept := missed.kept) is not None:
+        stated = " ".join(f"{option} {format_seconds(s).replace(' ', '')}" for option, s in missed.stricter_s.items())
+        usd = f", {format_usd(kept.usd_per_mtok)}" if found.has_price else ""
+        keeps = f"{_server(kept.cost, kept.opened)}{f' at {stated}' if stated else ''}{usd}"
+        return f"{text}; the cheapest that would keep it: {keeps}."
+    if found.server.opened is not None:
+        return f"{text}."
+    alone = len(found.server.cost.candidates or ()) < 2
+    others, more = ("", "more --gpus") if alone else (", as would all others", "a larger --max-gpus")
+    deployment = found.server.deployment
+    fp8 = weight_format(deployment) == "bf16" and deployment.gpu.fp8_flops_per_s
+    return f"{text}{others}; {more}{' or --weights fp8' if fp8 else ''} may keep it."
 
 
 def _server(c: Cost, opened: OpenLoop | None = None) -> str:
     if opened is not None:
         return plural(opened.gpus, "GPU")
-    replicas = c.replicas or 1
-    copies = "" if replicas == 1 else f" in {plural(replicas, 'replica')}"
+    copies = "" if c.replicas is None or c.replicas == 1 else f" in {plural(c.replicas, 'replica')}"
     groups = "" if c.attention_dp is None else f" in {plural(c.attention_dp, 'attention group')}"
     return plural(c.gpus, "GPU") + copies + groups
-
-
-def _gpus(c: Cost, many: bool) -> str:
-    """The GPUs of a server, with its replicas where these differ: 6 = 3 x 2."""
-    one = gpus_text(c.gpus_per_replica if many else c.gpus, c.attention_dp)
-    return f"{c.gpus} = {c.replicas} x {one}" if many and (c.replicas or 1) > 1 else one
 
 
 def cost_table(cost: Cost, *, priced: bool = True, kept: Cost | None = None) -> Table:
@@ -244,6 +240,13 @@ def cost_table(cost: Cost, *, priced: bool = True, kept: Cost | None = None) -> 
     def layout(c: Cost | None) -> object:
         return c and (c.gpus, c.replicas, c.attention_dp)
 
+    def gpus(c: Cost) -> str:  # with replicas where these differ: 6 = 3 x 2
+        one = gpus_text(c.gpus_per_replica if many else c.gpus, c.attention_dp)
+        return f"{c.gpus} = {c.replicas} x {one}" if many and (c.replicas or 1) > 1 else one
+
+    def limited_by(c: Cost) -> str:
+        return BROKEN.get(c.latency_limit or "", LIMITED_BY.get(c.limited_by or "", c.limited_by or ""))
+
     def last(c: Cost) -> str:
         words = {
             "<- cheapest": layout(c) == layout(cost),
@@ -252,12 +255,12 @@ def cost_table(cost: Cost, *, priced: bool = True, kept: Cost | None = None) -> 
         }
         return ", ".join(word for word, holds in words.items() if holds)
 
-    limited: Cell[Cost] = (Column("batch limited by", text=True), _limited_by)
+    limited: Cell[Cost] = (Column("batch limited by", text=True), limited_by)
     if closed:
         limited = (Column("request time", rank=2), lambda c: format_seconds(getattr(of(c), "e2e_s", 0.0)))
     usd: Cell[Cost] = (Column("$/Mtok"), lambda c: format_usd(of(c).usd_per_mtok or 0.0))
     cells: tuple[Cell[Cost], ...] = (
-        (Column("GPUs"), lambda c: _gpus(c, many)),
+        (Column("GPUs"), gpus),
         *((usd,) if priced else ()),
         (Column("batch"), lambda c: f"{of(c).batch:.0f}"),
         (Column("output tok/s"), lambda c: f"{_tokens_s(c):,.0f}"),
@@ -267,10 +270,6 @@ def cost_table(cost: Cost, *, priced: bool = True, kept: Cost | None = None) -> 
         (Column("", text=True), last),
     )
     return table_of("", rows, cells, notes=reason_lines((_server(c), c.infeasible) for c in looked_at if c.infeasible))
-
-
-def _limited_by(c: Cost) -> str:
-    return BROKEN.get(c.latency_limit or "", LIMITED_BY.get(c.limited_by or "", c.limited_by or ""))
 
 
 def _tokens_s(cost: Cost) -> float:
