@@ -137,7 +137,7 @@ def fitted_figure(world: World) -> Drawn:
         ax.set_xlabel("experts E")
     axes[0].set_ylabel(LOSS.label)
     looks: list[Look] = [{"color": style.INK, "linewidth": 1.0, "linestyle": dashes} for dashes in DASHES]
-    _outside_key(figure, dict(zip(map(format_count, sizes.tolist()), looks, strict=True)), title="N", handlelength=2.4)
+    style.key(figure, dict(zip(map(format_count, sizes.tolist()), looks, strict=True)), title="N", handlelength=2.4)
     told = "; bands: 90% of the law's draws" if len(world.law.draws) else ""
     below = f"crosses: surfaces that the paper prints for E = 8 and 16{told}"
     style.headline(figure, f"Fitted losses, a line for each dense-equivalent size N\n{below}", 8.0)
@@ -157,7 +157,7 @@ def cost_figure(world: World) -> Drawn:
         _lines(ax, rows, x, y, None)
         for which, axis in (("x", x), ("y", y)):
             axis.put(ax, which, usd[usd <= top] if axis is USD else SIZE.of(rows))
-    style.expert_key(left, sweep_experts(), "upper left", lines=True)
+    style.key(figure, style.expert_looks(sweep_experts()))
     style.headline(figure, "Serving cost by size, and the size that a cost allows\nsteps: one GPU more is needed", 8.0)
     return figure, rows
 
@@ -178,7 +178,7 @@ def trade_off_figure(world: World, budgets_flops: FloatArray = TRAINED) -> Drawn
         x.put(ax, "x", x.of(rows), most=4)
         y.put(ax, "y", y.of(rows))
         ax.set_title(title)
-    style.expert_key(axes[1], sweep_experts(), "upper right")
+    style.key(figure, style.expert_looks(sweep_experts()))
     style.headline(figure, "Loss-optimal models", 8.0)
     return figure, rows
 
@@ -208,7 +208,7 @@ def curves_figure(world: World) -> Drawn:
         USD.put(ax, "x", USD.of(best)[:, None] * np.array([1.0 / 6.0, 1.6]))
         ax.set_title(f"{format_flops(budget)} training FLOPs")
     axes[0].set_ylabel(LOSS.label)
-    style.expert_key(axes[-1], sweep_experts(), "upper right")
+    style.key(figure, style.expert_looks(sweep_experts()))
     below = "markers: loss-optimal sizes; solid: smaller, more tokens; dashed: larger"
     style.headline(figure, f"Models that spend a whole budget\n{below}", 8.0)
     return figure, rows
@@ -259,11 +259,8 @@ def bounded_figure(world: World, bound: Literal["loss", "cost"]) -> Drawn:
             below.axhline(1.0, zorder=1, **DOTTED)
     axes[0, 0].set_ylabel(upper.label)
     axes[1, 0].set_ylabel(ACTIVE_RATIO.label)
-    counts = dict.fromkeys(row["experts"] for row in rows)
-    key: dict[str, Look] = {
-        expert_label(e): {"color": style.colour_of(e), "marker": style.marker_of(e), "markersize": 3.2} for e in counts
-    }
-    _outside_key(figure, key | {"paper": {"color": style.INK, "marker": "x", "linestyle": "none"}}, handlelength=1.6)
+    looks = style.expert_looks(dict.fromkeys(row["experts"] for row in rows))
+    style.key(figure, looks | {"paper": {"color": style.INK, "marker": "x", "linestyle": "none"}})
     crosses = "crosses: printed in the paper, black ones for the least and the most of other expert counts"
     below = f"dotted: the baseline; {crosses}" if bound == "cost" else "crosses: printed in the paper"
     style.headline(figure, f"Models with the {bound} of the baseline's optimum\n{below}", 8.0)
@@ -339,13 +336,6 @@ def verdict_figure(outcomes: Sequence[Outcome], others: Sequence[Outcome] = ()) 
     below = "filled: this server, lines 90% of the law's draws; open: fused experts and today's lengths"
     style.headline(figure, f"The paper's printed numbers, computed again; shaded: within 15% and 25%\n{below}", 8.0)
     return figure, rows
-
-
-def _outside_key(figure: Figure, entries: Mapping[str, Look], **look: Any) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], label=label, **line) for label, line in entries.items()]
-    figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=7, **look)
 
 
 FIGURES: Mapping[str, Callable[[World], Drawn]] = {

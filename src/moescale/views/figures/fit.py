@@ -41,7 +41,7 @@ def fit_figure(found: Fit, runs: RunArrays) -> Figure:
         axes = top.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
         for ax, members in zip(axes, panels, strict=False):
             _panel(ax, found, runs, members, along_size=along_size)
-        style.expert_key(axes[len(panels) - 1], np.unique(runs.experts), "upper right")
+        style.key(figure, style.expert_looks(np.unique(runs.experts)))
         for ax in axes[len(panels) :]:
             ax.set_axis_off()
         for i, ax in enumerate(axes[: len(panels)]):

@@ -68,32 +68,23 @@ def _curves(ax: Axes, plan: Plan) -> None:
 
 def _keys(figure: Figure, plan: Plan) -> None:
     """What is drawn how, below the axes; the colours of the expert counts at their right."""
-    from matplotlib.lines import Line2D
-
-    def entry(label: str, **look: Any) -> Line2D:
-        settings: Look = {"color": style.FAINT, "label": label, **look}
-        return Line2D([], [], **settings)
-
-    entries = [
-        entry("recommended", color=style.ACCENT, marker="*", markersize=9, linestyle="none", markeredgecolor="white")
-    ]
-    if _spread(plan) is not None:
-        entries.append(entry("its loss, 90%", color=style.ACCENT, linewidth=1.0))
-    entries.append(entry("loss-optimal", marker="o", markersize=4.5, linestyle="none"))
-    if plan.curves:
-        entries += [entry("smaller, more tokens"), entry("larger, fewer tokens", linewidth=0.8, linestyle=LARGER)]
-    base = plan.built_base
+    point: Look = {"color": style.FAINT, "marker": "o", "markersize": 4.5, "linestyle": "none"}
+    line: Look = {"color": style.FAINT, "linewidth": 1.2}
+    base, star = plan.built_base, {"markersize": 9, "markeredgecolor": "white"}
     cost = "" if base.usd_per_mtok is None else f", {format_usd(base.usd_per_mtok)}"
-    entries.append(entry(f"baseline (loss {base.loss:.4f}{cost})", linewidth=1.0, linestyle=DOTTED))
-    if plan.known:
-        look: Look = {"marker": "o", "markersize": 4.5, "linestyle": "none", "markerfacecolor": "white"}
-        entries.append(entry("published, 2x: FLOPs over the budget's", **look))
-    look = {"frameon": False, "fontsize": 7, "handlelength": 1.6, "columnspacing": 1.1, "handletextpad": 0.5}
-    figure.legend(handles=entries, loc="outside lower left", ncols=4, **look)
+    entries: dict[str, tuple[bool, Look]] = {
+        "recommended": (True, point | star | {"color": style.ACCENT, "marker": "*"}),
+        "its loss, 90%": (_spread(plan) is not None, {"color": style.ACCENT, "linewidth": 1.0}),
+        "loss-optimal": (True, point),
+        "smaller, more tokens": (bool(plan.curves), line),
+        "larger, fewer tokens": (bool(plan.curves), line | {"linewidth": 0.8, "linestyle": LARGER}),
+        f"baseline (loss {base.loss:.4f}{cost})": (True, line | {"linewidth": 1.0, "linestyle": DOTTED}),
+        "published, 2x: FLOPs over the budget's": (bool(plan.known), point | {"markerfacecolor": "white"}),
+    }
+    style.key(figure, {name: look for name, (drawn, look) in entries.items() if drawn}, "outside lower left", ncols=4)
     counts = [c.experts for c in plan.curves or plan.loss_optimal]
-    names = {e: f"{expert_label(e)}{' (excluded)' if e in plan.excluded_experts else ''}" for e in counts}
-    colours = [entry(name, color=style.colour_of(e)) for e, name in names.items()]
-    figure.legend(handles=colours, loc="outside right center", **look)
+    looks = zip(counts, style.expert_looks(counts).items(), strict=True)
+    style.key(figure, {f"{name}{' (excluded)' * (e in plan.excluded_experts)}": look for e, (name, look) in looks})
 
 
 def plan_limits(plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -179,19 +179,17 @@ def tick_places(low: float, high: float, most: int) -> list[float]:
     return [10.0**p for p in range(first, last + 1, max(1, math.ceil((last - first) / most))) if low <= 10.0**p <= high]
 
 
-def expert_key(
-    ax: Axes, counts: Iterable[float], corner: Literal["upper left", "upper right"], *, lines: bool = False
-) -> None:
-    """Expert counts in their colours, in a corner that the curves leave free."""
+def key(figure: Figure, entries: Mapping[str, Look], loc: str = "outside right center", **look: Any) -> None:
+    """What is drawn how, by name, beside the axes of a figure."""
     from matplotlib.lines import Line2D
 
-    handles: list[Line2D] = []
-    for e in map(float, counts):
-        style: Look = {"linestyle": "-"} if lines else {"linestyle": "none", "marker": marker_of(e)}
-        handles.append(Line2D([], [], color=colour_of(e), label=expert_label(e), **style))
-    look: Look = {"frameon": False, "fontsize": 7, "handlelength": 1.0, "labelspacing": 0.2, "columnspacing": 0.6}
-    look |= {"borderpad": 0.1, "borderaxespad": 0.2, "handletextpad": 0.4 if lines else 0.0}
-    ax.legend(handles=handles, loc=corner, ncols=1 if len(handles) <= 6 else 2, **look)
+    handles = [Line2D([], [], label=label, **line) for label, line in entries.items()]
+    cast(Any, figure).legend(handles=handles, loc=loc, frameon=False, fontsize=7, **look)
+
+
+def expert_looks(counts: Iterable[float]) -> dict[str, Look]:
+    """Expert counts in their colours and markers, as entries of a key."""
+    return {expert_label(e): {"color": colour_of(e), "marker": marker_of(e)} for e in map(float, counts)}
 
 
 def check_plot(path: str | os.PathLike[str]) -> None:
