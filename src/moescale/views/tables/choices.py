@@ -121,68 +121,73 @@ def best_dense(plan: Plan) -> Trained | None:
 
 def choices(plan: Plan, most: int) -> list[tuple[str, Trained]]:
     """So many rows by name, the first named where there is no room for all, in the order of a screen."""
-    chosen, rivals = plan.decision.model, plan.decision.rivals
-    knee, better, cheapest = plan.choices.balanced, plan.choices.quality, plan.choices.cheapest
-    better = better if better is not None and better.loss < chosen.loss else None
-    at_knee = knee is not None and not plan.of_life and _same(knee, chosen)
-    named: list[tuple[Place, str, Trained | None]] = [
-        (Place.RECOMMENDED, "> recommended, knee" if at_knee else "> recommended", chosen)
-    ]
-    if not plan.is_baseline:
-        base = next((c for c in plan.known if c.name == plan.base_name), plan.built_base)
-        of = f" ({plan.base_name.rpartition(' of ')[2]})" if " of " in plan.base_name else ""
-        label = f"  {'dense ' if plan.base_experts == 1 else ''}baseline{of}"
-        label = label if plan.base_name.startswith("the ") else f"  {plan.base_name} (baseline)"
-        bought = not plan.base_released and {"max_training_usd", "max_days"} & plan.asked.keys()
-        label += " in bf16" if bought and plan.training and plan.training.precision else ""
-        label += "" if plan.of_life else _more_flops(plan, base)
-        row = with_life(plan, base)
-        named.append(
-            (Place.BASELINE, label, row if plan.base_n_experts is None else replace(row, experts=plan.base_n_experts))
-        )
-    known = [
-        (Place.KNOWN, f"  {c.name}{f' in {c.trained_in}' if c.trained_in else ''}{_more_flops(plan, c)}", c)
-        for c in plan.known
-        if c.name != plan.base_name
-    ]
-    asked_for = n_against(plan)
-    named += known[:asked_for]
-    unspent = plan.training is not None and plan.training.left_over
-    by_price = not plan.of_life and plan.objective not in ("loss", "quality")
-    least = plan.least_training[0] if plan.least_training else None
-    chances = [(Place.CHANCE, chance_label(plan, c), c) for c in at_other_chances(plan)]
-    named += [each for each in chances if each[2] is not plan.less_sure_between]
-    named += [(Place.LOWER_LOSS, LOWER_LOSS, better)] if by_price and unspent else []  # what the rest buys
-    if least is not None and (least.training_usd or 0.0) < CHEAPER * (chosen.training_usd or math.inf):
-        named.append((Place.LESS_SPENT, LEAST_SPEND, least))
-    if plan.for_volume is not None:
-        named.append((Place.LESS_SPENT, f"  for {format_count(plan.for_volume_tokens or 0.0)} served", plan.for_volume))
-    named += [each for each in chances if each[2] is plan.less_sure_between]
-    label = "  also open" if plan.decision.undecided else "  next best"
-    also = [(RIVALS[c.experts >= chosen.experts], label, c) for c in rivals]
-    named += [(Place.LOWER_LOSS, LOWER_LOSS, better)] if by_price and not unspent else []
-    named += also[:1]
-    named += [*(also[1:][-1:] if plan.decision.undecided else []), *known[asked_for:MOST_KNOWN]]
-    built = {c.experts for _, _, c in (*named, *also) if c is not None and c not in plan.known and c is not better}
-    if not by_price:
-        more = (c for c in _rows(plan) if c.experts > chosen.experts and c.experts not in built)
-        named.append((Place.LOWER_LOSS, "  more experts", min(more, key=lambda c: c.experts, default=None)))
-    else:
-        saves = cheapest is not None and cheapest.usd_per_mtok < (1.0 - NEAR) * chosen.usd_per_mtok
-        named.append((Place.LESS_SPENT, "  knee", None if at_knee else knee))
-        named.append(
-            (Place.CHEAPER, "  cheapest", cheapest if saves and cheapest and cheapest.experts not in built else None)
-        )
-    fewer = (c for c in _rows(plan) if c.experts < chosen.experts and c.experts not in built)
-    named += [(Place.BEST_DENSE, "  best dense", best_dense(plan)), *also[1:], *known[MOST_KNOWN:]]
-    named.append((Place.FEWER_EXPERTS, "  fewer experts", max(fewer, key=lambda c: c.experts, default=None)))
     kept: list[tuple[Place, str, Trained]] = []
-    for place, name, row in named:
-        again = row is None or (place in SAID_ONCE and any(_same(row, c) for at, _, c in kept if at != Place.KNOWN))
-        if row is not None and not again:
+    for place, name, row in _named(plan):
+        others = [c for at, _, c in kept if at != Place.KNOWN] if place in SAID_ONCE else []
+        if row is not None and not any(_same(row, c) for c in others):
             kept.append((place, name, row))
     by_place = sorted(kept[:most], key=lambda each: (each[0], each[2].experts if each[0] in RIVALS else 0.0))
     return [(name, row) for _, name, row in by_place]
+
+
+def _named(plan: Plan) -> list[tuple[Place, str, Trained | None]]:
+    """All rows, the most wanted first; None where there is no such model."""
+    chosen, rivals, undecided = plan.decision.model, plan.decision.rivals, plan.decision.undecided
+    knee, better, cheapest = plan.choices.balanced, plan.choices.quality, plan.choices.cheapest
+    at_knee = knee is not None and not plan.of_life and _same(knee, chosen)
+    unspent = plan.training is not None and plan.training.left_over
+    by_price = not plan.of_life and plan.objective not in ("loss", "quality")
+    lower = [(Place.LOWER_LOSS, LOWER_LOSS, better)] if by_price and better and better.loss < chosen.loss else []
+    least = plan.least_training[0] if plan.least_training else None
+    if least is not None and (least.training_usd or 0.0) >= CHEAPER * (chosen.training_usd or math.inf):
+        least = None
+    chances = [(Place.CHANCE, chance_label(plan, c), c) for c in at_other_chances(plan)]
+    between = [each for each in chances if each[2] is plan.less_sure_between]
+    also = [(RIVALS[c.experts >= chosen.experts], "  also open" if undecided else "  next best", c) for c in rivals]
+    others, asked_for = [c for c in plan.known if c.name != plan.base_name], n_against(plan)
+    in_format = [f"{c.name} in {c.trained_in}" if c.trained_in else c.name for c in others]
+    known = [(Place.KNOWN, f"  {name}{_more_flops(plan, c)}", c) for name, c in zip(in_format, others, strict=True)]
+    named: list[tuple[Place, str, Trained | None]] = [
+        (Place.RECOMMENDED, "> recommended, knee" if at_knee else "> recommended", chosen),
+        *([] if plan.is_baseline else [(Place.BASELINE, *_baseline(plan))]),
+        *known[:asked_for],
+        *(each for each in chances if each not in between),
+        *(lower if unspent else []),  # what the rest buys
+        (Place.LESS_SPENT, LEAST_SPEND, least),
+        (Place.LESS_SPENT, f"  for {format_count(plan.for_volume_tokens or 0.0)} served", plan.for_volume),
+        *between,
+        *([] if unspent else lower),
+        *also[:1],
+        *(also[1:][-1:] if undecided else []),
+        *known[asked_for:MOST_KNOWN],
+    ]
+    built = {c.experts for _, _, c in (*named, *also) if c is not None and c not in plan.known and c is not better}
+    rest = [c for c in _rows(plan) if c.experts not in built]
+    more = min((c for c in rest if c.experts > chosen.experts), key=lambda c: c.experts, default=None)
+    fewer = max((c for c in rest if c.experts < chosen.experts), key=lambda c: c.experts, default=None)
+    if cheapest is not None and (
+        cheapest.usd_per_mtok >= (1.0 - NEAR) * chosen.usd_per_mtok or cheapest.experts in built
+    ):
+        cheapest = None
+    if by_price:
+        named += [(Place.LESS_SPENT, "  knee", None if at_knee else knee), (Place.CHEAPER, "  cheapest", cheapest)]
+    else:
+        named.append((Place.LOWER_LOSS, "  more experts", more))
+    named += [(Place.BEST_DENSE, "  best dense", best_dense(plan)), *also[1:], *known[MOST_KNOWN:]]
+    return [*named, (Place.FEWER_EXPERTS, "  fewer experts", fewer)]
+
+
+def _baseline(plan: Plan) -> tuple[str, Trained]:
+    base = next((c for c in plan.known if c.name == plan.base_name), plan.built_base)
+    label = f"  {plan.base_name} (baseline)"
+    if plan.base_name.startswith("the "):
+        of = f" ({plan.base_name.rpartition(' of ')[2]})" if " of " in plan.base_name else ""
+        label = f"  {'dense ' if plan.base_experts == 1 else ''}baseline{of}"
+    bought = not plan.base_released and {"max_training_usd", "max_days"} & plan.asked.keys()
+    label += " in bf16" if bought and plan.training and plan.training.precision else ""
+    label += "" if plan.of_life else _more_flops(plan, base)
+    row = with_life(plan, base)
+    return label, row if plan.base_n_experts is None else replace(row, experts=plan.base_n_experts)
 
 
 def at_other_chances(plan: Plan) -> list[Candidate]:
@@ -284,34 +289,37 @@ def choices_table(plan: Plan, most: int = MOST_ROWS) -> Table:
     Beside epochs of stated unique tokens, and beside days on stated GPUs, there is no room for the TPOT.
     """
     rows, unique, days = choices(plan, most), asked_number(plan, "unique_tokens"), days_per_usd(plan)
-    cells: list[tuple[bool, Cell[tuple[str, Trained]]]] = [
-        (True, (Column(goal_text(plan), text=True), lambda r: r[0])),
-        (True, (Column("E"), lambda r: _count(getattr(r[1], "n_experts", None) or r[1].experts))),
-        (True, (Column("active"), lambda r: format_count(r[1].n_params_active))),
-        (True, (Column("total"), lambda r: format_count(r[1].n_params_total))),
-        (True, (Column("tokens"), lambda r: format_count(r[1].tokens))),
-        (True, (Column("loss"), lambda r: f"{r[1].loss:.4f}{MARK if getattr(r[1], 'beyond_law', None) else ''}")),
-        (True, (Column("$/Mtok"), lambda r: or_dash(r[1].usd_per_mtok, format_usd))),
-        (True, (Column("GPUs"), lambda r: gpus_text(r[1].gpus, r[1].attention_dp, r[1].prefill_gpus))),
-        ("max_ttft_s" in plan.asked, (Column("TTFT", rank=4), lambda r: or_dash(r[1].ttft_s, format_seconds))),
-        (unique is None and days is None, (Column("TPOT", rank=5), lambda r: or_dash(r[1].tpot_s, format_seconds))),
-        (
-            unique is not None,
-            (Column("epochs", rank=3), lambda r: "-" if r[1] in plan.known else f"{r[1].tokens / (unique or 1.0):.3g}"),
+
+    def experts(model: Trained) -> str:
+        count = getattr(model, "n_experts", None) or model.experts
+        return f"{count:g}" if count == round(count) else "-"  # a published baseline, as the family counts it
+
+    further: dict[Cell[tuple[str, Trained]], bool] = {
+        (Column("TTFT", rank=4), lambda r: or_dash(r[1].ttft_s, format_seconds)): "max_ttft_s" in plan.asked,
+        (Column("TPOT", rank=5), lambda r: or_dash(r[1].tpot_s, format_seconds)): unique is None and days is None,
+        (Column("epochs", rank=3), lambda r: "-" if r[1] in plan.known else f"{r[1].tokens / (unique or 1):.3g}"): bool(
+            unique
         ),
         (
-            days is not None,
-            (
-                Column("days", rank=3),
-                lambda r: or_dash(r[1].training_usd or None, lambda usd: f"{usd * (days or 0.0):.3g}"),
-            ),
-        ),
-        (True, (Column("train $", rank=2), lambda r: or_dash(r[1].training_usd or None, format_usd))),
-        (plan.of_life, (Column("life $", rank=1), lambda r: or_dash(r[1].total_usd, format_usd))),
+            Column("days", rank=3),
+            lambda r: f"{r[1].training_usd * (days or 0):.3g}" if r[1].training_usd else "-",
+        ): bool(days),
+    }
+    cells: list[Cell[tuple[str, Trained]]] = [
+        (Column(goal_text(plan), text=True), lambda r: r[0]),
+        (Column("E"), lambda r: experts(r[1])),
+        (Column("active"), lambda r: format_count(r[1].n_params_active)),
+        (Column("total"), lambda r: format_count(r[1].n_params_total)),
+        (Column("tokens"), lambda r: format_count(r[1].tokens)),
+        (Column("loss"), lambda r: f"{r[1].loss:.4f}{MARK if getattr(r[1], 'beyond_law', None) else ''}"),
+        (Column("$/Mtok"), lambda r: or_dash(r[1].usd_per_mtok, format_usd)),
+        (Column("GPUs"), lambda r: gpus_text(r[1].gpus, r[1].attention_dp, r[1].prefill_gpus)),
+        *(cell for cell, applies in further.items() if applies),
+        (Column("train $", rank=2), lambda r: or_dash(r[1].training_usd or None, format_usd)),
+        *([(Column("life $", rank=1), lambda r: or_dash(r[1].total_usd, format_usd))] if plan.of_life else []),
     ]
-    shown = [cell for applies, cell in cells if applies]
-    experts = tuple(model.experts for _, model in rows)
-    return table_of(question_line(plan), rows, shown, experts=experts, notes=beyond_notes(plan.known))
+    counts = tuple(model.experts for _, model in rows)
+    return table_of(question_line(plan), rows, cells, experts=counts, notes=beyond_notes(plan.known))
 
 
 def goal_text(plan: Plan) -> str:
@@ -340,10 +348,6 @@ def training_gpus(use: TrainingUse) -> float:
 def sizes_text(model: Trained) -> str:
     """A model's active parameters and its tokens."""
     return f"{format_count(model.n_params_active)} active, {format_count(model.tokens)} tokens"
-
-
-def _count(experts: float) -> str:
-    return f"{experts:g}" if experts == round(experts) else "-"  # a published baseline, as the family counts it
 
 
 def considered(plan: Plan) -> tuple[float, ...]:
