@@ -80,7 +80,6 @@ def facts(
         ("Shapes", _shapes(plan)),
         ("Training", training_text(plan)),
         *(("Unspent", text) for text in unspent(plan, lower_loss=LOWER_LOSS in shown or QUALITY in without)),
-        ("Life", _life(plan)),
         ("Limits", limits_text(plan)),
         ("Price error", price_error(plan)),
         ("This model", _otherwise(plan)),
@@ -97,12 +96,12 @@ def facts(
 
 
 def spare(plan: Plan, options: str | None) -> list[tuple[str, int]]:
-    """Facts that go, in this order, where fewer than so many rows have room; the dollars of a life stand in its row."""
+    """Facts that go, in this order, where fewer than so many rows have room."""
     asked = n_against(plan) + len(at_other_chances(plan))
     asked -= plan.less_sure_between is not None  # which goes before other lines do
     asked += "target" in plan.asked and bool(plan.least_training)  # with the least spend
     asked += plan.objective == "serve" and plan.training is not None and plan.training.left_over
-    first = ("Life", "Shapes") if "target" in plan.asked else ("Life", "Scores", "Shapes")
+    first = ("Shapes",) if "target" in plan.asked else ("Scores", "Shapes")
     then = ("Shapes", "Scores", "This model", QUALITY, "Repeats", "By volume", "Default law")
     order = [*((name, max(4, 2 + asked)) for name in first), *((name, 2 + asked) for name in then)]
     order += [(name, 2 + n_against(plan)) for name in ("Unspent", "But")]
@@ -191,13 +190,6 @@ def _experts_and_sizes(model: Trained) -> str:
 
 def _trained_for(model: Trained) -> str:
     return "" if model.training_usd is None else f", training {format_usd(model.training_usd)}"
-
-
-def _life(plan: Plan) -> str:
-    model = plan.decision.model
-    if not plan.of_life or model.serving_usd is None:
-        return ""
-    return f"{format_usd(model.training_usd or 0.0)} to train, {format_usd(model.serving_usd)} to serve"
 
 
 def _without_bounds(plan: Plan) -> str:
