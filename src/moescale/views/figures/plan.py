@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-LARGER, DOTTED = (0, (3, 2)), (0, (1, 1.6))
+DOTTED = (0, (1, 1.6))
 PAPER = {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}  # under text on lines
 SAME = 1e-4  # of a size, relative: curves of a file have six digits, and their sizes differ by far more
 OVER = 1.02  # times the budget's FLOPs, from which on a life is said to be beyond it
@@ -54,13 +54,11 @@ def _curves(ax: Axes, plan: Plan) -> None:
     edge, told = ax.get_xlim()[1], (plan.decision.model.experts, plan.built_base.experts)
     optima = {c.experts: c for c in plan.loss_optimal}
     for curve in plan.curves:
-        colour, best = style.colour_of(curve.experts), optima.get(curve.experts)
-        seen = 1.0 if curve.experts in told else FADED
-        over = curve.n_params <= (math.inf if best is None else best.n_params * (1.0 + SAME))
-        last = np.flatnonzero(over)[-1] if over.any() else 0
-        usd = np.where(curve.usd_per_mtok <= edge, curve.usd_per_mtok, np.nan)  # its name stands beyond
-        ax.plot(usd[over], curve.loss[over], color=colour, alpha=seen)
-        ax.plot(usd[last:], curve.loss[last:], color=colour, linewidth=0.8, linestyle=LARGER, alpha=0.8 * seen)
+        best = optima.get(curve.experts)
+        shown = curve.usd_per_mtok <= edge
+        shown &= curve.n_params <= (math.inf if best is None else best.n_params * (1.0 + SAME))
+        look: Look = {"color": style.colour_of(curve.experts), "alpha": 1.0 if curve.experts in told else FADED}
+        ax.plot(curve.usd_per_mtok[shown], curve.loss[shown], **look)
     for c in plan.loss_optimal:
         if c.usd_per_mtok is not None:
             style.optimum(ax, c.usd_per_mtok, c.loss, c.experts, 5.5)
@@ -77,7 +75,6 @@ def _keys(figure: Figure, plan: Plan) -> None:
         "its loss, 90%": (_spread(plan) is not None, {"color": style.ACCENT, "linewidth": 1.0}),
         "loss-optimal": (True, point),
         "smaller, more tokens": (bool(plan.curves), line),
-        "larger, fewer tokens": (bool(plan.curves), line | {"linewidth": 0.8, "linestyle": LARGER}),
         f"baseline (loss {base.loss:.4f}{cost})": (True, line | {"linewidth": 1.0, "linestyle": DOTTED}),
         "published, 2x: FLOPs over the budget's": (bool(plan.known), point | {"markerfacecolor": "white"}),
     }
