@@ -172,7 +172,10 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
         (Column("training FLOPs"), lambda c: format_flops(c.training_flops)),
         (Column("GPU days"), lambda c: or_dash(c.gpu_days, format_count)),
         (Column("training $"), lambda c: or_dash(c.training_usd, format_usd)),
-        (Column("  by known error"), lambda c: or_dash(c.training_usd_interval, _middle_usd)),
+        (
+            Column("  by known error"),
+            lambda c: or_dash(c.training_usd_interval, lambda ends: format_usd(math.sqrt(math.prod(ends)))),
+        ),
         (Column("    nine of ten"), lambda c: or_dash(c.training_usd_interval, usd_range)),
         (Column("  MFU"), lambda c: or_dash(c.mfu, "{:.2f}".format) + " assumed" * (c.mfu_from == "assumed")),
         (Column("  precision"), lambda c: c.train_precision or "-"),
@@ -203,19 +206,15 @@ def _compared_table(models: Sequence[ComparedModel]) -> Table:
     return Table("", (Column("", text=True), *columns), said, notes=tuple(notes))
 
 
-def _middle_usd(ends: tuple[float, float]) -> str:
-    return format_usd(math.sqrt(math.prod(ends)))
-
-
 def _break_even_lines(models: Sequence[ComparedModel]) -> list[str]:
     """The first model against each other one: after which served tokens the one that costs more to train has paid off."""
-    first, lines = models[0], list[str]()
-    for other in models[1:]:
-        for one, two in ((first, other), (other, first)):
-            if tokens := (one.break_even_tokens or {}).get(two.name):
-                text = f"{one.name} costs more to train and less to serve than {two.name}: it breaks even after"
-                lines.append(f"{text} {format_count(tokens)} output tokens.")
-    return lines
+    pairs = (pair for other in models[1:] for pair in ((models[0], other), (other, models[0])))
+    found = ((one.name, two.name, (one.break_even_tokens or {}).get(two.name)) for one, two in pairs)
+    return [
+        f"{one} costs more to train and less to serve than {two}: it breaks even after {format_count(tokens)} output tokens."
+        for one, two, tokens in found
+        if tokens
+    ]
 
 
 def _repaid_lines(models: Sequence[ComparedModel]) -> list[str]:
