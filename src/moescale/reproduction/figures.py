@@ -284,10 +284,9 @@ def hidden_layers_figure() -> Drawn:
     shapes = shapes_of_hl()
     n = np.array([float(dense_equivalent_params(s)) for s in shapes.values()])
     hl = np.array([float(np.asarray(s.d_model) * np.asarray(s.n_layers)) for s in shapes.values()])
-    fitted = hl_coefficient(shapes.values())[0] * n ** (2.0 / 3.0)
+    mu, x = hl_coefficient(shapes.values())[0], n ** (2.0 / 3.0)
+    fitted = mu * x
     rows = records(name=tuple(shapes), n_params=n, hidden_times_layers=hl, fitted=fitted)
-    x = n ** (2.0 / 3.0)
-    mu = float(np.mean(fitted / x))
     figure = style.new_figure(0.6 * style.PAGE_WIDTH, 2.9)
     ax = figure.subplots()
     line = np.geomspace(x.min() / 1.3, x.max() * 1.3, 16)
