@@ -165,7 +165,7 @@ TABLES = [
     ),
     (
         "plan --budget 5.15e21 --law yun2024-recovered --latency roofline --bootstrap 0 --details",
-        ("Train 32 experts", "Algorithm 1", "Algorithm 2", "Frontier", "Extrapolated"),
+        ("Train 32 experts", "Algorithm 1", "Algorithm 2", "Loss-optimal", "Extrapolated"),
     ),
 ]
 
@@ -275,7 +275,9 @@ def test_a_budget_that_is_not_spent_is_said_first() -> None:
     found = run(*asked, *law, *MIXTRAL)
     assert found.code == 0
     words = " ".join(found.out.split())
-    assert re.search(r"training \S+ FLOPs \(\d+% of the budget\) .*with --max-tokens 15T", words)
+    assert re.search(
+        r"Unspent \d+% of the budget: with --max-tokens 15T .* training \S+ FLOPs \(\d+% of the budget\)", words
+    )
     assert "of the budget" not in its_table()
 
 
