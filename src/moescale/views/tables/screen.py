@@ -111,7 +111,8 @@ def spare(plan: Plan, options: str | None) -> list[tuple[str, int]]:
 
 def _more(plan: Plan, options: str, hidden: list[str], names: list[str], *, exported: bool) -> str:
     """What `--details` has, and the options that ask for more, as many as a line has room for."""
-    use, sure = plan.training, "" if plan.more_sure is None else f" T --confidence {plan.confidence:g}"
+    use, less_sure = plan.training, plan.more_sure is not None and plan.confidence is not None
+    sure = f" T --confidence {plan.confidence:g}" if less_sure else ""
     listed = ", ".join([*hidden, *names])
     if len(listed) >= MOST_NAMED - len(sure):
         listed = ", ".join([*hidden, plural(len(names), "line")])

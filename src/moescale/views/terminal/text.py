@@ -67,33 +67,26 @@ def write_table(console: Console, table: Table, *, ruled: bool = True) -> None:
 
     A table that is too wide has its heads on two lines before a column goes.
     """
-    columns = table.columns
-    kept, heads = list(table.filled()), [[column.head] for column in columns]
+    columns, kept, left_out = table.columns, list(table.filled()), list[str]()
     cells = [max((len(row[i]) for row in table.rows), default=0) for i in range(len(columns))]
+    on_one = [[column.head] for column in columns]
+    on_two = [_two_lines(column.head, least) for column, least in zip(columns, cells, strict=True)]
 
-    def width(i: int) -> int:
-        return max(cells[i], *map(len, heads[i]))
+    def widths(heads: Sequence[Sequence[str]]) -> dict[int, int]:
+        return {i: max(cells[i], *map(len, heads[i])) for i in kept}
 
-    def too_wide() -> bool:
-        return sum(width(i) + 2 for i in kept) - 2 > console.width
+    def too_wide(heads: Sequence[Sequence[str]]) -> bool:
+        return sum(widths(heads).values()) + 2 * (len(kept) - 1) > console.width
 
-    on_one = heads
-    if too_wide():
-        heads = [_two_lines(column.head, least) for column, least in zip(columns, cells, strict=True)]
-    left_out: list[str] = []
-    while too_wide():
-        ranked = [i for i in kept if columns[i].rank]
-        if not ranked:
-            break
+    while too_wide(on_two) and (ranked := [i for i in kept if columns[i].rank]):
         least = max(ranked, key=lambda i: columns[i].rank)
         kept.remove(least)
         left_out.append(columns[least].head)
-    on_two, heads = heads, on_one
-    if too_wide():  # without the columns that went the heads may fit on one
-        heads = on_two
+    heads = on_two if too_wide(on_one) else on_one
+    width = widths(heads)
 
     def row_text(row: Sequence[str]) -> str:
-        return "  ".join(row[i].ljust(width(i)) if columns[i].text else row[i].rjust(width(i)) for i in kept)
+        return "  ".join(row[i].ljust(width[i]) if columns[i].text else row[i].rjust(width[i]) for i in kept)
 
     if ruled:
         write_line(console)
@@ -103,15 +96,14 @@ def write_table(console: Console, table: Table, *, ruled: bool = True) -> None:
     for line in range(tall):  # aligned at the bottom
         head = row_text([([""] * (tall - len(lines)) + lines)[line] for lines in heads])
         write_line(console, head, bold=len(head))
-    rule = "─" if encodable(console, "─") == "─" else "-"
     if ruled:
-        write_line(console, rule * min(console.width, sum(width(i) + 2 for i in kept) - 2))
+        rule = "─" if encodable(console, "─") == "─" else "-"
+        write_line(console, rule * min(console.width, sum(width.values()) + 2 * (len(kept) - 1)))
     for row in table.rows:
         write_line(console, row_text(row))
     if left_out and ruled:  # a first screen has no room to say so
-        write_paragraph(
-            console, f"Columns left out for width: {', '.join(left_out)}. Widen the terminal, or use --json."
-        )
+        listed = ", ".join(left_out)
+        write_paragraph(console, f"Columns left out for width: {listed}. Widen the terminal, or use --json.")
     for note in table.notes:
         write_paragraph(console, note, indent=2, first="")
 
