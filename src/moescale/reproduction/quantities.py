@@ -117,12 +117,9 @@ def _sweep_losses(w: World, *counts: float) -> list[FloatArray]:
 
 
 def _few_over_others(w: World, p: Part) -> FloatArray:
-    few: list[FloatArray] = []
-    others: list[FloatArray] = []
-    for e in sweep_experts():
-        n = w.optimal_at_base_loss(p.budget_flops, e, p.base_experts).n_params
-        (few if e in (4.0, 8.0) else others).append(w.usd(n, e)[:, 0])
-    return _least(few) / _least(others)
+    sizes = {e: w.optimal_at_base_loss(p.budget_flops, e, p.base_experts).n_params for e in sweep_experts()}
+    usd = {e: w.usd(n, e)[:, 0] for e, n in sizes.items()}
+    return _least([usd[4.0], usd[8.0]]) / _least([each for e, each in usd.items() if e not in (4.0, 8.0)])
 
 
 def _gain_change_with_tokens(w: World, _: Part) -> FloatArray:
