@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import IntEnum
 
@@ -235,30 +235,29 @@ def repaid_by(model: Trained, other: Trained) -> float | None:
     return break_even_tokens(model.training_usd, other.training_usd, model.usd_per_mtok, other.usd_per_mtok)
 
 
-def dearer_to_serve(plan: Plan) -> list[tuple[str, Trained]]:
+def _dearer_to_serve(plan: Plan) -> Iterator[tuple[str, Trained]]:
     """The models whose training a lower price may repay: the baseline, whose training is paid where it is released, and the least spend."""
-    spent = plan.decision.model.training_usd or math.inf
-    cheap = plan.least_training[:1] if not plan.of_life else ()
-    least: list[tuple[str, Trained]] = [
-        (LEAST_SPEND, row) for row in cheap if (row.training_usd or spent) < SPENDS_LESS * spent
-    ]
-    if plan.built_base.loss > (asked_number(plan, "max_loss") or math.inf):  # the baseline is no answer
-        return least
-    if plan.base_released and not plan.of_life:
-        return [(f"{plan.base_name} as released", replace(plan.built_base, training_usd=0.0)), *least]
-    return [("baseline", with_life(plan, plan.built_base)), *least]
+    base, spent = plan.built_base, plan.decision.model.training_usd or math.inf
+    if base.loss <= (asked_number(plan, "max_loss") or math.inf):  # else it is no answer
+        released = (f"{plan.base_name} as released", replace(base, training_usd=0.0))
+        yield released if plan.base_released else ("baseline", base)
+    for row in plan.least_training[:1]:
+        if (row.training_usd or spent) < SPENDS_LESS * spent:
+            yield LEAST_SPEND, row
 
 
 def by_volume(plan: Plan, rows: int) -> str:
     """Which of the baseline, the least spend, the model for a volume and the recommended one costs the least to train and serve, by served tokens; with the training dollars of those that so many rows leave out."""
+    if plan.of_life:
+        return ""
     model, shown = plan.decision.model, {name for name, _ in choices(plan, rows)}
-    others = dearer_to_serve(plan)
+    others = list(_dearer_to_serve(plan))
     if plan.for_volume is not None and plan.for_volume_tokens is not None:
         volume, row = format_count(plan.for_volume_tokens), plan.for_volume
         hidden = f"  for {volume} served" not in shown
         others.append((f"that for {volume}{f' ({format_usd(row.training_usd)})' * hidden}", row))
     billed = [(name, each) for name, each in others if each.training_usd is not None and each.usd_per_mtok]
-    if plan.of_life or model.training_usd is None or not billed:
+    if model.training_usd is None or not billed:
         return ""
     left = sorted([*billed, (RECOMMENDED, model)], key=lambda each: (each[1].training_usd or 0.0, each[1].usd_per_mtok))
     said, (name, cheapest) = list[str](), left[0]
