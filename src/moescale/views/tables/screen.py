@@ -15,7 +15,7 @@ from moescale.planning.beside import APART, FASTER, PRICE_STEP, SLOWER
 from moescale.planning.candidate import Candidate, Trained
 from moescale.planning.decision import LawView
 from moescale.planning.plan import Plan
-from moescale.planning.rationale import DECIDES, EXTRAPOLATED, beyond_runs
+from moescale.planning.rationale import DECIDES, EXTRAPOLATED, MOST_SWEEP, beyond_runs
 from moescale.planning.recommend import FOR_NOTHING
 from moescale.planning.scores import letters, measured_scores, nearest_score, stated_score
 from moescale.units import format_count, format_flops, format_seconds, format_usd, plural
@@ -51,7 +51,9 @@ TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--p
 OF_SOURCES = "unseen labs"  # what draws of the default law are
 SLOWLY = 0.75  # of the price, at most: a price at a slower TPOT that is said
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
-SWEEP_SHARE = 1e-2  # of a budget: what `design` is offered to settle an open choice
+# Of a budget, what `design` is offered to settle an open choice, and at most where the runs at hand are large: its longest run, a share
+# LARGEST_SHARE of it, is then LONGER than theirs.
+SWEEP_SHARE, LONGER = 1e-2, 2.0
 
 
 def facts(
@@ -442,16 +444,24 @@ def _next(plan: Plan, options: str | None) -> str:
     alone = plan.law == DEFAULT_LAW and not plan.shapes and not plan.of_life
     if options and alone and not any(name in options for name in ("--shape", "--kv-heads")):
         return f"moescale plan {options} --shape all"
+    beyond = plan.decision.over_fitted or {}
+    far = _far_beyond(plan)
     sure = (plan.decision.likeliest or 0.0) >= DECIDES  # more than a sweep of that size mostly makes it
     if plan.default_law_untested_by and not plan.of_life:
         return f"moescale fit {shlex.quote(plan.default_law_untested_by)} --prior {DEFAULT_LAW} -o both.toml"
-    if not plan.of_life and (
-        (plan.decision.undecided and not sure) or _far_beyond(plan)
-    ):  # a sweep says nothing of a life
+    open_ = (plan.decision.undecided and not sure) or far
+    if open_ and not plan.of_life:  # a sweep says nothing of a life
         typed = re.sub(r" *--shape[ =]all", "", options or "")  # `design` takes the shape of its plan
-        words = ["moescale design --budget", format_flops(plan.budget_flops * SWEEP_SHARE)]
+        flops = plan.budget_flops
+        sweep = flops * SWEEP_SHARE
+        if far:
+            from moescale.planning.sweep_runs import LARGEST_SHARE  # which takes long to load
+
+            largest = flops / math.prod(max(beyond.get(name, 1.0), 1.0) for name in ("n_params", "tokens"))
+            sweep = min(max(sweep, LONGER * largest / LARGEST_SHARE), flops * MOST_SWEEP)
+        words = ["moescale design --budget", format_flops(sweep)]
         if "budget_of" in plan.asked or not any(name in typed for name in ("--budget", "--days")):
-            words += ["--plan-budget", format_flops(plan.budget_flops)]
+            words += ["--plan-budget", format_flops(flops)]
         words += of_design(typed)
         tpot_s = asked_number(plan, "max_tpot_s")
         if tpot_s != PLANNED_TPOT_S and "--max-tpot" not in typed:  # as no model keeps the default
