@@ -9,7 +9,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from moescale.views.figures.style import colour_of, colour_on_dark, figure_bytes
 from moescale.views.tables import Table, answer, choices, screen
 from moescale.views.tables import plan as plan_tables
 
-CHOSEN = "> recommended"  # how the name of the chosen row begins
+CHOSEN = "recommended"  # how the name of the chosen row begins
 NO_FIGURE = f"The figure is left out, as matplotlib is not installed: {install('figures')}."
 
 Facts = Sequence[tuple[str, str]]  # names with their values
@@ -96,8 +96,8 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
     doubts = [f"Open: {text}." for name, text in facts if name == "Open"]
     doubts += [note for note in caveats if note.startswith((EXTRAPOLATED, screen.TOO_SLOW))]
     sections: list[Section] = [
-        ("Answer", [[(f.name, "; ".join((f.text, *f.notes))) for f in figures if not f.key]]),
-        ("Models compared", [choices.choices_table(plan)]),
+        ("Answer", [[_told(figure) for figure in figures if not figure.key]]),
+        ("Models compared", [_chosen(choices.choices_table(plan))]),
         ("What could make it wrong", [[*doubts, *plan.warnings]]),
     ]
     more: list[Section] = [
@@ -121,3 +121,24 @@ def plan_report(plan: Plan, origin: Origin | None = None) -> str:
         image=image, sizes=sizes, marked=CHOSEN, sections=sections, more=more,
         colour_of=colour_of, colour_on_dark=colour_on_dark,
     )  # fmt: skip
+
+
+def _told(figure: answer.Figure) -> tuple[str, str]:
+    """A figure with all that belongs to it, in words that need no glossary."""
+    return figure.name, "; ".join((figure.text.replace("/Mtok", " a million tokens"), *figure.notes))
+
+
+def _plain(name: str) -> str:
+    """The name of a row without its mark, and without the option that asks for it."""
+    name = re.sub(r"(\d+%): .*", r"chance of \1", name.removeprefix(">").strip())
+    return name.replace("knee", "balance of loss and price")
+
+
+def _chosen(table: Table) -> Table:
+    """The choices in words that need no glossary, the recommended row marked by its name."""
+    heads = {"E": "experts", "$/Mtok": "$ a million", "life $": "$ of its life"}
+    heads |= {"TTFT": "first token", "TPOT": "a token"}
+    columns = tuple(replace(column, head=heads.get(column.head, column.head)) for column in table.columns)
+    rows = tuple((_plain(name), *row) for name, *row in table.rows)
+    note = "$ a million: of serving a million output tokens. a token: time until the next one. GPUs: of one server."
+    return replace(table, title="", columns=columns, rows=rows, notes=(*table.notes, note))
