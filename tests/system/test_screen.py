@@ -234,6 +234,14 @@ def test_the_baseline_is_one_whatever_the_precision_and_within_the_bounds() -> N
     assert small["base"]["n_params_active"] == pytest.approx(1e9, rel=1e-6)
 
 
+def test_an_output_layer_as_large_as_the_model_is_said() -> None:
+    asked = ("plan", "--budget", "1e20", "--shape", "deepseek", *FAST, "--bootstrap", 0, "--experts", 64)
+    shape = answer_of(*asked)["recommendation"]["architecture"]
+    added = format_count(shape["vocab_size"] * shape["d_model"])
+    assert f"Vocabulary   129,280 rows: the output layer adds {added} " in run(*asked).out
+    assert "\nVocabulary" not in run(*asked, "--vocab-size", 8000).out
+
+
 def test_a_bound_on_sizes_asks_for_the_lowest_loss_and_says_what_it_leaves_out() -> None:
     free = (*MIXTRAL, "--budget", "1e22", *FAST, "--bootstrap", 40, "--experts", "8,32")
     asked = (*free, "--max-active-params", "1B")

@@ -50,6 +50,7 @@ TOO_SLOW = "Too slow for interactive use: "  # how the caveat of a slow server b
 TRAINER = ("--recipe", "--schedule", "--batch-tokens", "--sequence-tokens", "--peak-lr")  # options of an export alone
 OF_SOURCES = "unseen labs"  # what draws of the default law are
 SLOWLY = 0.75  # of the price, at most: a price at a slower TPOT that is said
+OUTPUT_SHARE = 0.5  # of the active parameters: an output layer that is larger is said
 FAR = 4.0  # times the largest fitted: the nearer of the distances at which fits were tested apart (docs/evidence/own-law.md)
 # Of a budget, what `design` is offered to settle an open choice, and at most where the runs at hand are large: its longest run, a share
 # LARGEST_SHARE of it, is then LONGER than theirs.
@@ -78,6 +79,7 @@ def facts(
         *_surely(plan),
         ("Scores", scores_text(plan)),
         ("Beyond runs", _beyond_runs(plan)),
+        ("Vocabulary", _vocabulary(plan)),
         ("Repeats", _repeats(plan)),
         ("Shapes", _shapes(plan)),
         ("Training", training_text(plan)),
@@ -104,7 +106,7 @@ def spare(plan: Plan, options: str | None) -> list[tuple[str, int]]:
     asked += "target" in plan.asked and bool(plan.least_training)  # with the least spend
     asked += plan.objective == "serve" and plan.training is not None and plan.training.left_over
     first = ("Shapes",) if "target" in plan.asked else ("Scores", "Shapes")
-    then = ("Shapes", "Scores", "This model", QUALITY, "Repeats", "By volume", "Default law")
+    then = ("Shapes", "Scores", "Vocabulary", "This model", QUALITY, "Repeats", "By volume", "Default law")
     order = [*((name, max(4, 2 + asked)) for name in first), *((name, 2 + asked) for name in then)]
     order += [(name, 2 + n_against(plan)) for name in ("Unspent", "But")]
     kept = {"Shapes": plan.shapes and "--shape" in (options or ""), "Repeats": plan.more_epochs is not None}
@@ -376,6 +378,14 @@ def _shapes(plan: Plan) -> str:
             text += f" ({longer} reach {least:.4f})" if model.loss > least + FOR_NOTHING else ""
         words.append(text)
     return "; ".join((plan.shapes[0].shape, *words)) if plan.shapes else ""
+
+
+def _vocabulary(plan: Plan) -> str:
+    """What the output layer adds to a small model, whose size leaves it out; empty where that is little."""
+    shape, active = plan.decision.architecture, plan.decision.model.n_params_active
+    rows, added = shape.vocab_size, shape.vocab_size * shape.d_model
+    text = f"{rows:,} rows: the output layer adds {format_count(added)} ({added / active:.0%}) to the active parameters"
+    return f"{text}, in days, dollars and prices (--vocab-size)" if added > OUTPUT_SHARE * active else ""
 
 
 def _repeats(plan: Plan) -> str:
