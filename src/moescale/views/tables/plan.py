@@ -78,7 +78,7 @@ def plan_headline(plan: Plan) -> str:
 
 
 def decision_facts(plan: Plan) -> list[tuple[str, str]]:
-    """What the first screen does not say of the decision: FLOPs, MFU, loss, regret, shape, baseline."""
+    """What the first screen does not say of the decision: FLOPs, MFU, loss (also in compute), regret, shape, baseline."""
     model, use, base = plan.decision.model, plan.training, with_life(plan, plan.built_base)
     usd = f"{format_usd(base.usd_per_mtok)}/Mtok" if base.usd_per_mtok else f"cannot be served on {plan.gpu}"
     regret = None if plan.objective in ("loss", "quality") else model.regret
@@ -86,11 +86,21 @@ def decision_facts(plan: Plan) -> list[tuple[str, str]]:
         "training": f"{format_flops(model.training_flops)} FLOPs{_share_text(plan)}",
         "MFU": use and use.mfu_words,
         "loss": _loss_text(plan, base),
+        "compute": _compute_text(plan),
         "regret": regret and _regret_text(plan, regret),
         "build": build_sentence(plan.decision.architecture),
         "baseline": f"{plan.base_name}: {sizes_text(base)}, {usd}",
     }
     return [(name, text) for name, text in facts.items() if text]
+
+
+def _compute_text(plan: Plan) -> str:
+    """The loss as a multiple of the baseline's compute; empty where it is not known."""
+    times = plan.decision.compute_ratio
+    if times is None or plan.is_baseline:
+        return ""
+    like = "dense" if plan.base_experts == 1 else f"{plan.base_experts:.0f}-expert"
+    return f"loss-optimal {like} models need {float(f'{times:.2g}'):g} times the baseline's FLOPs for this loss"
 
 
 def _share_text(plan: Plan) -> str:
