@@ -62,10 +62,14 @@ def _curves(ax: Axes, plan: Plan) -> None:
     for c in plan.loss_optimal:
         if c.usd_per_mtok is not None:
             style.optimum(ax, c.usd_per_mtok, c.loss, c.experts, 5.5)
+            name = f"{expert_label(c.experts)}{' (excluded)' * (c.experts in plan.excluded_experts)}"
+            _written(
+                ax, name, (c.usd_per_mtok, c.loss), (5, 3, "left", "bottom"), style.colour_of(c.experts), fontsize=7
+            )
 
 
 def _keys(figure: Figure, plan: Plan) -> None:
-    """What is drawn how, below the axes; the colours of the expert counts at their right."""
+    """What is drawn how, below the axes."""
     point: Look = {"color": style.FAINT, "marker": "o", "markersize": 4.5, "linestyle": "none"}
     line: Look = {"color": style.FAINT, "linewidth": 1.2}
     base, star = plan.built_base, {"markersize": 9, "markeredgecolor": "white"}
@@ -79,9 +83,6 @@ def _keys(figure: Figure, plan: Plan) -> None:
         "published, 2x: FLOPs over the budget's": (bool(plan.known), point | {"markerfacecolor": "white"}),
     }
     style.key(figure, {name: look for name, (drawn, look) in entries.items() if drawn}, "outside lower left", ncols=4)
-    counts = [c.experts for c in plan.curves or plan.loss_optimal]
-    looks = zip(counts, style.expert_looks(counts).items(), strict=True)
-    style.key(figure, {f"{name}{' (excluded)' * (e in plan.excluded_experts)}": look for e, (name, look) in looks})
 
 
 def plan_limits(plan: Plan) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -131,7 +132,7 @@ def _saving(ax: Axes, plan: Plan) -> None:
     if (ratio := start[0] / end[0]) >= CHEAPER:
         middle = (math.sqrt(start[0] * end[0]), 0.5 * (start[1] + end[1]))
         text = f"{cheaper(ratio)}{' to serve' if plan.of_life else ''}"
-        _written(ax, text, middle, (0, 5, "right", "bottom"), style.ACCENT, fontsize=8, fontweight="bold")
+        _written(ax, text, middle, (5, -3, "left", "top"), style.ACCENT, fontsize=8, fontweight="bold")
 
 
 def _spread(plan: Plan) -> tuple[float, float] | None:
