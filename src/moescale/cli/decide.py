@@ -50,22 +50,9 @@ def plan(
     export.check()
     every = law.shape == EVERY_SHAPE
     chosen = (replace(law, shape=PLANNED_SHAPE) if every else law).find_law()
-    deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
-    source = serving.open_latency(deployment, remark=warn)
-    slow = every or bounds.lifetime_tokens is not None
-    asked = PlanRequest(
-        bounds=bounds,
-        deployment=deployment,
-        latency=source,
-        details=law,
-        kv_heads=serving.kv_heads,
-        unpriced=export.export is not None,
-        launch=export.launch(),
-        slower=serving.max_tpot is None,
-        beside_default=True,
-        explained=details or json_ or plot is not None,
-        wider=serving.wider(deployment),
-    )
+    slow, explained = every or bounds.lifetime_tokens is not None, details or json_ or plot is not None
+    how: dict[str, Any] = {"unpriced": export.export is not None, "launch": export.launch(), "explained": explained}
+    asked = PlanRequest.of(bounds, law, serving, warn, beside_default=True, **how)
     # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
     with at_option("--budget"), np.errstate(over="ignore"), show_progress(slow and not json_) as progress:
         found = asked.plan(chosen, progress)
@@ -76,7 +63,7 @@ def plan(
         held_back.draw(plot, plan_figure, found)
     exported = None
     with held_back.writing(), at_option("--export"):
-        exported = export.write(found, bounds, deployment, source)
+        exported = export.write(found, bounds, asked.deployment, asked.latency)
     record = {}
     if json_:
         named = [Path(stated) for stated in (law.law, serving.gpu, serving.latency, serving.trace) if stated]

@@ -22,7 +22,7 @@ from moescale.options.fields import MOST_SECONDS, flag, path, quantity, seconds,
 from moescale.options.law import OF_LAW, LawOptions, shape_name
 from moescale.options.question import BoundOptions
 from moescale.options.runs import TableOptions, runs_of
-from moescale.options.serving import PLANNED_TPOT_S, ServingOptions
+from moescale.options.serving import ServingOptions
 from moescale.units import format_count, format_seconds, plural
 
 if TYPE_CHECKING:
@@ -89,19 +89,8 @@ def design(
     if sweep_file is not None:
         check_target(sweep_file, [runs])
     chosen = law.find_law()
-    deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=warn)
+    asked = PlanRequest.of(bounds, law, serving, warn, unpriced=True, explained=False)
     with show_progress(not json_) as report:
-        asked = PlanRequest(
-            bounds=bounds,
-            deployment=deployment,
-            latency=serving.open_latency(deployment, remark=warn),
-            details=law,
-            kv_heads=serving.kv_heads,
-            unpriced=True,
-            slower=serving.max_tpot is None,
-            explained=False,
-            wider=serving.wider(deployment),
-        )
         plan: Plan | None = None
         if laws := asked.in_shapes(chosen):
             with suppress(InfeasibleError):  # runs may make sure of what no model promises yet
@@ -116,8 +105,7 @@ def design(
         if (question.max_days, question.max_training_usd) != (None, None):  # what they buy, the plan says
             flops_bought = (plan or asked.plan_of_shape(chosen)).budget_flops
             question = replace(question, budget=replace(question.budget, flops=flops_bought))
-        base = asked.usual_base(chosen, question)
-        search = asked.search(chosen, question if base is None else replace(question, base=base))
+        search = asked.search(chosen, asked.against_usual(chosen, question))
         report("choose runs", 0.7)
         known = None
         if runs is not None:

@@ -109,10 +109,8 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
         deployment=deployment,
         latency=source,
         details=about,
-        kv_heads=serving.kv_heads,
+        serving=serving,
         unpriced=True,
-        slower=serving.max_tpot is None,
-        wider=serving.wider(deployment),
     )
     return Asked(
         law=law,
