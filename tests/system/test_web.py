@@ -191,7 +191,6 @@ def test_the_keys_are_options_of_plan_none_opens_a_file_and_the_shown_defaults_h
         ({"gpu": "a100-sxm-40gb", "experts": "1,4,8,16"}, "--budget 5.15e21 --experts 1,4,8,16"),
         ({"budget": "2e22", "law": " yun2024-joint "}, "--budget 2e22 --law yun2024-joint"),
         ({"mfu": "0.3", "days": "30", "train-gpus": "64"}, "--train-gpus 64 --mfu 0.3 --days 30"),
-        ({"train-gpu": "gb200", "mfu": "0.3"}, "--budget 5.15e21"),  # which has no price
         ({"max-tpot": "50ms", "host": "in-line"}, "--budget 5.15e21 --host in-line --max-tpot 50ms"),
         ({"disaggregated": "true"}, "--budget 5.15e21 --disaggregated"),
         ({"disaggregated": "no"}, "--budget 5.15e21"),

@@ -51,8 +51,8 @@ def plan(
     every = law.shape == EVERY_SHAPE
     chosen = (replace(law, shape=PLANNED_SHAPE) if every else law).find_law()
     slow, explained = every or bounds.lifetime_tokens is not None, details or json_ or plot is not None
-    how: dict[str, Any] = {"unpriced": export.export is not None, "launch": export.launch(), "explained": explained}
-    asked = PlanRequest.of(bounds, law, serving, warn, beside_default=True, **how)
+    how: dict[str, Any] = {"launch": export.launch(), "explained": explained, "beside_default": True}
+    asked = PlanRequest.of(bounds, law, serving, warn, **how)
     # A law from a file may be so steep that its loss overflows: no size is optimal there, which the plan says.
     with at_option("--budget"), np.errstate(over="ignore"), show_progress(slow and not json_) as progress:
         found = asked.plan(chosen, progress)

@@ -89,7 +89,7 @@ def design(
     if sweep_file is not None:
         check_target(sweep_file, [runs])
     chosen = law.find_law()
-    asked = PlanRequest.of(bounds, law, serving, warn, unpriced=True, explained=False)
+    asked = PlanRequest.of(bounds, law, serving, warn, explained=False)
     with show_progress(not json_) as report:
         plan: Plan | None = None
         if laws := asked.in_shapes(chosen):

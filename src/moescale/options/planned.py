@@ -75,7 +75,6 @@ class PlanRequest:
     latency: LatencySource
     details: LawOptions = field(default_factory=LawOptions)
     serving: ServingOptions | None = None  # that the deployment is of
-    unpriced: bool = False  # training may be on a GPU without a price
     launch: Launch | None = None  # how the run is trained
     beside_default: bool = False
     explained: bool = True
@@ -99,7 +98,7 @@ class PlanRequest:
     def question(self, law: Law, bounds: BoundOptions | None = None) -> Question:
         """The question under a law, by default that of the bounds."""
         found = (bounds or self.bounds).question(
-            law, self.deployment, self.details, kv_heads=self.kv_heads, unpriced=self.unpriced, launch=self.launch
+            law, self.deployment, self.details, kv_heads=self.kv_heads, launch=self.launch
         )
         budget = found.budget
         if budget.max_epochs is not None and self.epochs is not None:

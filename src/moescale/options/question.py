@@ -59,27 +59,19 @@ class TrainingOptions(Group):
         with located("--train-gpu"):
             return deployment.gpu if self.train_gpu is None else load_gpu(self.train_gpu)
 
-    def training_price(
-        self, deployment: Deployment, *, unpriced: bool = False, launch: Launch | None = None
-    ) -> TrainingPrice | None:
-        """The price of training; None for a GPU without a price that nothing needs. `launch`: of the runs that are timed.
-
-        Where a lifetime, a GPU to train on, its price or its MFU is stated, such a GPU is refused unless `unpriced`.
-        """
+    def training_price(self, deployment: Deployment, launch: Launch | None = None) -> TrainingPrice:
+        """The price of training; a stated GPU without a price is refused. `launch`: of the runs that are timed."""
         from moescale.hardware.prices import usd_per_gpu_hour
         from moescale.planning.training_price import TrainingPrice, default_mfu
 
         gpu, usd = self.training_gpu(deployment), self.train_usd_per_gpu_hour
         launch = self._in_precision(launch, gpu)
-        stated = (self.lifetime_tokens, self.train_gpu, self.mfu, self.train_usd_per_gpu_hour)
-        unpriced = unpriced or stated == (None,) * 4
-        if usd is None:
+        if usd is None and gpu.name == deployment.gpu.name:
+            usd = float(deployment.usd_per_gpu_hour)
+        elif usd is None:
             try:
-                own = gpu.name == deployment.gpu.name
-                usd = float(deployment.usd_per_gpu_hour) if own else usd_per_gpu_hour(gpu)
+                usd = usd_per_gpu_hour(gpu)
             except InputError as error:
-                if self.lifetime_tokens is None and unpriced:
-                    return None
                 where, next_step = error.where or "--train-gpu", "give --train-usd-per-gpu-hour as well"
                 raise InputError(error.what, where=where, nearest=error.nearest, next_step=next_step) from error
         mfu = default_mfu() if self.mfu is None else self.mfu
@@ -177,10 +169,9 @@ class BoundOptions(TrainingOptions):
         details: LawOptions | None = None,
         *,
         kv_heads: int | None = None,
-        unpriced: bool = False,
         launch: Launch | None = None,
     ) -> Question:
-        """The question under the `details` of a law; `unpriced`: training may be on a GPU without a price, and has then none.
+        """The question under the `details` of a law.
 
         Its budget is what days and dollars buy at the MFU of the base. `launch` says how the run is trained. Raises InputError that names the option.
         """
@@ -202,17 +193,17 @@ class BoundOptions(TrainingOptions):
             raise unknown_name("objective", self.objective, objectives, where="--objective")
         experts = self.expert_counts(law)
 
-        def budget(training: TrainingPrice | None) -> Budget:
+        def budget(training: TrainingPrice) -> Budget:
             _, most = self._most_flops(training, base, law)
             flops, bought = self._flops(training, most), ()
-            if training is not None and self.lifetime_tokens is None:
+            if self.lifetime_tokens is None:
                 bought = training.flops_by_experts(*self._limits, most)
             return Budget(flops, tokens, details.inputs(), bought, epochs)
 
-        training = self.training_price(deployment, unpriced=unpriced, launch=launch)
+        training = self.training_price(deployment, launch)
         bought = (self.days, self.budget_usd, self.max_days, self.max_total_usd, self.lifetime_tokens)
         first = budget(training)
-        if training is not None and training.timed and bought != (None,) * len(bought):
+        if training.timed and bought != (None,) * len(bought):
             training = self._by_parts(training, law, first, (*experts, self._base_experts(law)))
         asked, (budget_of, most_flops) = budget(training), self._most_flops(training, base, law)
         if self.against is not None:
@@ -319,7 +310,7 @@ class BoundOptions(TrainingOptions):
         days = [days for days in (self.days, self.max_days) if days is not None]
         return min(days, default=None), self.train_gpus, self.budget_usd
 
-    def _flops(self, training: TrainingPrice | None, most: float | None) -> float:
+    def _flops(self, training: TrainingPrice, most: float | None) -> float:
         """The FLOPs that time or dollars buy, `most` of them; InputError for none or two budgets."""
         stated = {"--budget": self.budget, "--days": self.days, "--budget-usd": self.budget_usd}
         given = [name for name, value in stated.items() if value is not None]
@@ -328,25 +319,20 @@ class BoundOptions(TrainingOptions):
             for_life = "" if self.lifetime_tokens is None else ", --max-total-usd X or --max-loss X"
             ways = "--budget FLOPS, --train-gpus N --days X, --budget-usd X, --match MODEL for its FLOPs"
             raise InputError(what, where="--budget", next_step=f"give one of {ways}{for_life}")
-        if training is None:
-            if most is not None:
-                return most
-            what, next_step = "needs a priced GPU to train on", "give --train-usd-per-gpu-hour as well"
-            raise InputError(what, where=given[0], next_step=next_step)
         if self._limits[0] is not None and self.train_gpus is None:
             where = "--days" if self.days else "--max-days"
             raise InputError("needs a number of GPUs", where=where, next_step="give --train-gpus as well")
         return training.flops_bought(*self._limits, most)
 
     def _most_flops(
-        self, training: TrainingPrice | None, base: KnownModel | None, law: Law
+        self, training: TrainingPrice, base: KnownModel | None, law: Law
     ) -> tuple[str | None, float | None]:
         """The most FLOPs of training, and whose they are where no budget is stated; None for what neither says."""
         from moescale.planning.total_cost import flops_optimal
 
         if (self.budget, self.days, self.budget_usd) != (None, None, None):
             return None, self.budget
-        if training is not None and self.max_total_usd:
+        if self.max_total_usd:
             return "the total dollars", self.max_total_usd / training.usd_per_flop
         if base is not None:
             return base.name, base.training_flops
@@ -365,9 +351,9 @@ class BoundOptions(TrainingOptions):
         others = (self.budget, self.days, self.budget_usd, self.max_total_usd, self.match, self.target)
         return self.lifetime_tokens is not None and self.max_loss is not None and others == (None,) * len(others)
 
-    def _base_flops(self, training: TrainingPrice | None, law: Law, budget: Budget) -> float | None:
+    def _base_flops(self, training: TrainingPrice, law: Law, budget: Budget) -> float | None:
         """What days or dollars buy the baseline, in bf16 whatever the others are trained in; None where FLOPs are stated."""
-        if training is None or training.rate is None:
+        if training.rate is None:
             return None
         if training.launch.precision != "bf16":
             plain = replace(training, rate=None, launch=replace(training.launch, precision="bf16"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from moescale.errors import InputError, MoescaleError, located, unknown_name
@@ -93,13 +93,11 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
         law = about.find_law(laws)
         with located("gpu"):
             deployment = serving.deployment(usual_tpot_s=PLANNED_TPOT_S, remark=notes.append)
-        question = bounds.question(law, deployment, about, kv_heads=serving.kv_heads, unpriced=True)
+        question = bounds.question(law, deployment, about, kv_heads=serving.kv_heads)
     except InputError as error:
         where = error.where and error.where.removeprefix("--")
         raise type(error)(error.what, where=where, nearest=error.nearest, next_step=error.next_step) from error
     _check_work(question, deployment.max_gpus, len(law.draws))
-    if question.training is None:  # of a GPU without a price
-        bounds = replace(bounds, train_gpu=None, mfu=None)
     try:
         source = serving.open_latency(deployment, remark=notes.append)
     except MoescaleError as error:
@@ -110,7 +108,6 @@ def read_state(query: Mapping[str, str], laws: Callable[[str], Law]) -> Asked:
         latency=source,
         details=about,
         serving=serving,
-        unpriced=True,
     )
     return Asked(
         law=law,
